@@ -1,0 +1,41 @@
+# The developer's entry points. `make` alone lists them.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory --no-builtin-rules
+
+CARGO ?= cargo
+# On CI the lock file is law, and the runner does not stop at the first failure.
+LOCKED := $(if $(CI),--locked)
+PROFILE := $(if $(CI),ci,default)
+
+.PHONY: help test test-deps demo fmt lint docs
+
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+test: test-deps ## install what the tests need, then run all of them, doctests included
+	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
+		$(CARGO) nextest run --workspace --all-features $(LOCKED) --profile $(PROFILE); \
+		$(CARGO) test --doc --workspace --all-features $(LOCKED) --quiet; \
+	else \
+		$(CARGO) test --workspace --all-features $(LOCKED) $(if $(CI),--no-fail-fast); \
+	fi
+
+test-deps: ## install the servers the tests start (redis-server, promtool)
+	@scripts/install-test-deps
+
+demo: ## run the flash sale: many buyers, few items, every order once
+	@$(CARGO) run --quiet --release --example flash_sale
+
+fmt: ## format the code
+	@$(CARGO) fmt --all
+
+lint: ## what the continuous check says about style: formatting and clippy, warnings are errors
+	@$(CARGO) fmt --all --check
+	@$(CARGO) clippy --quiet --workspace --all-targets --all-features $(LOCKED) -- -D warnings
+
+docs: ## build the documentation of the crate, warnings are errors
+	@RUSTDOCFLAGS="-D warnings" $(CARGO) doc --quiet --no-deps --workspace $(LOCKED)
+	@echo "docs: $${CARGO_TARGET_DIR:-target}/doc/oncegate/index.html"
