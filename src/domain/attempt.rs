@@ -1,0 +1,227 @@
+//! One try at doing an operation: the attempt `<timestamp>-<nonce>`, how it is issued and how it is shown to others.
+//!
+//! Only the attempt that holds a claim may change it, so attempts are compared whole and leave the gateway only in
+//! their holder's own answers; everyone else sees the timestamp and [`Attempt::hash`].
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::{Serialize, Serializer};
+use sha2::{Digest, Sha256};
+
+use super::clock::{Clock, Timestamp};
+
+/// The caller's part of an attempt, fresh for each try: 16 to 64 of `[A-Za-z0-9_-]`.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Nonce(Box<str>);
+
+impl Nonce {
+    /// A nonce of 64 random bits, written in 16 hex digits.
+    pub fn from_bits(bits: u64) -> Self {
+        Self(format!("{bits:016x}").into())
+    }
+
+    /// The nonce as the caller wrote it.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for Nonce {
+    type Err = InvalidNonce;
+
+    fn from_str(text: &str) -> Result<Self, InvalidNonce> {
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+        if (16..=64).contains(&text.len()) && text.bytes().all(allowed) { Ok(Self(text.into())) } else { Err(InvalidNonce) }
+    }
+}
+
+/// A nonce outside its grammar.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("an attempt nonce is 16 to 64 of A-Z a-z 0-9 _ -, fresh for each try, such as a UUID")]
+pub struct InvalidNonce;
+
+/// One try at doing an operation: when it began by its gateway's clock, and its nonce.
+///
+/// `Debug` shows the hash, never the nonce: who can name an attempt can settle its claim.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Attempt {
+    timestamp: Timestamp,
+    nonce: Nonce,
+}
+
+impl Attempt {
+    /// An attempt of these two parts.
+    pub fn new(timestamp: Timestamp, nonce: Nonce) -> Self {
+        Self { timestamp, nonce }
+    }
+
+    /// When the attempt was issued, by the wall clock of the gateway that issued it.
+    pub fn timestamp(&self) -> Timestamp {
+        self.timestamp
+    }
+
+    /// The caller's (or a random) nonce.
+    pub fn nonce(&self) -> &Nonce {
+        &self.nonce
+    }
+
+    /// What may be shown to others: the first 8 hex digits of the SHA-256 of the attempt.
+    pub fn hash(&self) -> AttemptHash {
+        let digest = Sha256::digest(self.to_string());
+        AttemptHash([digest[0], digest[1], digest[2], digest[3]])
+    }
+}
+
+impl fmt::Display for Attempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.timestamp.as_micros(), self.nonce.0)
+    }
+}
+
+impl fmt::Debug for Attempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Attempt({}-#{})", self.timestamp.as_micros(), self.hash())
+    }
+}
+
+impl FromStr for Attempt {
+    type Err = InvalidAttempt;
+
+    fn from_str(text: &str) -> Result<Self, InvalidAttempt> {
+        let (digits, nonce) = text.split_once('-').ok_or(InvalidAttempt)?;
+        // One way to write a timestamp only, so that comparing parts and comparing text are the same.
+        let canonical = digits.bytes().all(|byte| byte.is_ascii_digit()) && !digits.starts_with('0');
+        let micros = digits.parse().ok().filter(|_| canonical).ok_or(InvalidAttempt)?;
+        let nonce = nonce.parse().map_err(|_| InvalidAttempt)?;
+        Ok(Self { timestamp: Timestamp::from_micros(micros), nonce })
+    }
+}
+
+/// Text that is not an attempt.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("an attempt is `<timestamp>-<nonce>`; send back the `attempt` of your 201 answer, unchanged")]
+pub struct InvalidAttempt;
+
+/// The first 8 hex digits of an attempt's SHA-256: tells two attempts apart without giving either away.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct AttemptHash([u8; 4]);
+
+impl fmt::Display for AttemptHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:08x}", u32::from_be_bytes(self.0))
+    }
+}
+
+impl Serialize for AttemptHash {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// Where random bits come from. A parameter, so that a simulation can be replayed.
+pub trait Entropy: Send + Sync + 'static {
+    /// 64 fresh, unpredictable bits.
+    fn bits(&self) -> u64;
+}
+
+/// The operating system's randomness.
+pub struct SystemEntropy;
+
+impl Entropy for SystemEntropy {
+    #[expect(clippy::disallowed_methods, reason = "this is where randomness comes in")]
+    fn bits(&self) -> u64 {
+        rand::random()
+    }
+}
+
+/// Issues attempts, never two with the same timestamp, even if the wall clock stands still or is stepped back.
+pub struct Issuer {
+    clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
+    last: AtomicU64,
+}
+
+impl Issuer {
+    /// An issuer on this clock and this source of nonces.
+    pub fn new(clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Self {
+        Self { clock, entropy, last: AtomicU64::new(0) }
+    }
+
+    /// A new attempt with the caller's nonce, or with a random one.
+    pub fn issue(&self, nonce: Option<Nonce>) -> Attempt {
+        let wall = self.clock.wall().as_micros();
+        let next = |last: u64| wall.max(last.saturating_add(1));
+        // Relaxed: only the uniqueness of this one number matters, nothing is ordered by it.
+        let last = self.last.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| Some(next(last)));
+        let timestamp = next(last.unwrap_or_else(|last| last));
+        let nonce = nonce.unwrap_or_else(|| Nonce::from_bits(self.entropy.bits()));
+        Attempt { timestamp: Timestamp::from_micros(timestamp), nonce }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::super::clock::ManualClock;
+    use super::*;
+
+    struct Zero;
+    impl Entropy for Zero {
+        fn bits(&self) -> u64 {
+            0
+        }
+    }
+
+    fn stopped_issuer() -> (Arc<ManualClock>, Arc<Issuer>) {
+        let clock = Arc::new(ManualClock::at(Timestamp::from_micros(1_000_000)));
+        (clock.clone(), Arc::new(Issuer::new(clock, Arc::new(Zero))))
+    }
+
+    #[test]
+    fn attempts_never_repeat_on_a_stopped_clock_and_many_threads() {
+        let (_clock, issuer) = stopped_issuer();
+        let issue = |issuer: Arc<Issuer>| move || (0..10_000).map(|_| issuer.issue(None)).collect::<Vec<_>>();
+        let threads: Vec<_> = (0..4).map(|_| std::thread::spawn(issue(issuer.clone()))).collect();
+        let attempts: HashSet<_> = threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
+        assert_eq!(attempts.len(), 40_000);
+    }
+
+    #[test]
+    fn attempts_rise_when_the_clock_is_stepped_back() {
+        let (clock, issuer) = stopped_issuer();
+        let first = issuer.issue(None);
+        clock.step_wall(Timestamp::from_micros(5));
+        assert!(issuer.issue(None).timestamp() > first.timestamp());
+    }
+
+    #[test]
+    fn an_attempt_reads_back_as_written_and_splits_at_the_first_dash() {
+        let attempt: Attempt = "1700000000000000-a-b_c-0123456789".parse().unwrap();
+        assert_eq!(attempt.timestamp().as_micros(), 1_700_000_000_000_000);
+        assert_eq!(attempt.nonce().as_str(), "a-b_c-0123456789");
+        assert_eq!(attempt.to_string().parse(), Ok(attempt));
+    }
+
+    #[test]
+    fn what_is_not_an_attempt_is_refused() {
+        let nonce = "0123456789abcdef";
+        let wrong = ["", "-", "12", "12-short", "012-0123456789abcdef", "+12-0123456789abcdef", "0-0123456789abcdef"];
+        for text in wrong {
+            assert_eq!(text.parse::<Attempt>(), Err(InvalidAttempt), "{text}");
+        }
+        for text in [format!("99999999999999999999-{nonce}"), format!("12-{nonce} "), format!("12-{}", "a".repeat(65))] {
+            assert_eq!(text.parse::<Attempt>(), Err(InvalidAttempt), "{text}");
+        }
+    }
+
+    #[test]
+    fn debug_output_does_not_give_an_attempt_away() {
+        let attempt: Attempt = "1700000000000000-0123456789abcdef".parse().unwrap();
+        assert!(!format!("{attempt:?}").contains("0123456789abcdef"));
+        assert_eq!(attempt.hash().to_string().len(), 8);
+    }
+}

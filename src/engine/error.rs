@@ -1,0 +1,49 @@
+//! Failures of engines, told apart by what the caller may do next: certain ones and uncertain ones.
+
+/// A call that an engine could not answer.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum EngineError {
+    /// It certainly did not happen.
+    #[error(transparent)]
+    Determinate(#[from] Determinate),
+    /// It may have happened.
+    #[error(transparent)]
+    Indeterminate(#[from] Indeterminate),
+}
+
+/// The call certainly changed nothing. It may be repeated with any attempt. Each carries what an operator should know.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Determinate {
+    /// The store cannot be reached or does not serve now: down, loading, read-only.
+    #[error("the store is not available: {0}")]
+    Unavailable(String),
+    /// The store has no room for a new claim.
+    #[error("the store is full: {0}")]
+    Full(String),
+    /// The store must not be used as it is: it evicts, it is too old, or a record in it cannot be read.
+    #[error("the store cannot be used: {0}")]
+    Incompatible(String),
+}
+
+/// The call may have happened: it timed out, or its reply was lost. It may be repeated with the same attempt only, so
+/// that it recognises itself.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the store's answer is not known: {0}")]
+pub struct Indeterminate(pub String);
+
+impl EngineError {
+    /// The store is not available.
+    pub fn unavailable(why: impl Into<String>) -> Self {
+        Determinate::Unavailable(why.into()).into()
+    }
+
+    /// The store must not be used as it is.
+    pub fn incompatible(why: impl Into<String>) -> Self {
+        Determinate::Incompatible(why.into()).into()
+    }
+
+    /// The call may have happened.
+    pub fn indeterminate(why: impl Into<String>) -> Self {
+        Indeterminate(why.into()).into()
+    }
+}

@@ -1,0 +1,135 @@
+//! The [`Engine`] contract: what every store that keeps claims must do. Its documentation is the specification; the
+//! conformance suite holds every engine, and every wrapper around one, to it.
+
+#[cfg(any(test, feature = "test-util"))]
+pub mod conformance;
+#[cfg(feature = "disk")]
+pub mod disk;
+pub mod error;
+#[cfg(any(test, feature = "test-util"))]
+pub mod faulty;
+pub mod memory;
+#[cfg(feature = "redis")]
+pub mod redis;
+pub mod url;
+pub mod value;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use hashbrown::HashMap;
+
+pub use self::error::{Determinate, EngineError, Indeterminate};
+use crate::domain::claim::{Claim, Claimed, Renew, Renewed, Settle, Settled};
+use crate::domain::record::{Held, Key};
+
+/// A store that keeps claims.
+///
+/// # Answers and failures
+///
+/// What the business may meet is a value: a duplicate, a mismatch and a superseded outcome are all `Ok`. An `Err` means
+/// that the question was not answered, and says whether the call may have happened ([`Indeterminate`]) or certainly
+/// did not ([`Determinate`]). An engine in doubt says `Indeterminate`.
+///
+/// # Atomicity
+///
+/// Each call applies one transition of [`crate::domain::claim`] to one key, atomically: of any number of concurrent
+/// claims of one key, at most one is granted while that claim lasts. Calls on different keys are independent. A call
+/// repeated with the same arguments has the effect of one.
+///
+/// # Time
+///
+/// Whether a record has ended is judged by the store's clock and no other, in the same atomic step as the transition.
+/// A record that has ended is absent everywhere, reads included, whether or not it has been swept. Answers hold
+/// durations from the instant the store gave them, never instants of somebody's clock. What is left is never told as
+/// more than it is; a claim lasts for at least its lease after the store took it.
+///
+/// # Durability
+///
+/// An answer is given only after what it depends on is as durable as the engine ever makes it; answers that changed
+/// nothing depend on what they read.
+///
+/// # Cancellation
+///
+/// A caller may drop any call's future at any time. The call may then still happen, and must not disturb another's:
+/// a reply belongs to its request, also on a shared connection.
+///
+/// # Wrappers
+///
+/// A wrapper is an engine. It passes on what it does not change, keeps the distinction between certain and uncertain
+/// failures, and repeats an uncertain call with the same attempt only.
+#[async_trait]
+pub trait Engine: Send + Sync + 'static {
+    /// PRE: claims a key for an attempt.
+    async fn claim(&self, ask: &Claim) -> Result<Claimed, EngineError>;
+
+    /// POST: settles a claim, by its attempt. Works also while the store has no room for new claims.
+    async fn settle(&self, ask: &Settle) -> Result<Settled, EngineError>;
+
+    /// Extends a lease, by its attempt; never shortens one.
+    async fn renew(&self, ask: &Renew) -> Result<Renewed, EngineError>;
+
+    /// The record that stands, if any.
+    async fn read(&self, key: &Key) -> Result<Option<Held>, EngineError>;
+
+    /// Whether the store would answer now. Changes nothing.
+    async fn probe(&self) -> Result<(), EngineError>;
+
+    /// Many claims at once, each its own call with its own answer, in the order given. Items on the same key take
+    /// effect in that order; the whole is not atomic.
+    async fn claim_many(&self, asks: &[Claim]) -> Vec<Result<Claimed, EngineError>> {
+        in_order_per_key(asks, |ask| &ask.key, |ask| self.claim(ask)).await
+    }
+
+    /// Many outcomes at once, under the same rules as [`Engine::claim_many`].
+    async fn settle_many(&self, asks: &[Settle]) -> Vec<Result<Settled, EngineError>> {
+        in_order_per_key(asks, |ask| &ask.key, |ask| self.settle(ask)).await
+    }
+
+    /// What the engine can promise.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Makes durable what is not yet, and lets go of the store. Calls after it fail as unavailable.
+    async fn close(&self) {}
+}
+
+/// What an engine can promise; the table is in `docs/engines.md`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Capabilities {
+    /// Whether fences rise strictly per key.
+    pub strict_fence: bool,
+    /// Whether acknowledged answers survive a crash of what keeps them, as far as this process can tell.
+    pub durable: bool,
+    /// Whether several gateways can share the store.
+    pub shared: bool,
+}
+
+/// Runs many calls concurrently, those on the same key one after the other; answers in the order of the calls.
+async fn in_order_per_key<'a, Ask, Answer, Call>(
+    asks: &'a [Ask],
+    key: impl Fn(&Ask) -> &Key,
+    call: impl Fn(&'a Ask) -> Call,
+) -> Vec<Answer>
+where
+    Call: Future<Output = Answer>,
+{
+    let mut places: HashMap<&Key, Vec<usize>> = HashMap::with_capacity(asks.len());
+    for (place, ask) in asks.iter().enumerate() {
+        places.entry(key(ask)).or_default().push(place);
+    }
+    let chains = places.into_values().map(|places| async {
+        let mut answers = Vec::with_capacity(places.len());
+        for place in places {
+            answers.push((place, call(&asks[place]).await));
+        }
+        answers
+    });
+    let mut answers: Vec<_> = futures_util::future::join_all(chains).await.into_iter().flatten().collect();
+    answers.sort_unstable_by_key(|(place, _)| *place);
+    answers.into_iter().map(|(_, answer)| answer).collect()
+}
+
+/// A lease in whole milliseconds, at least one: the grain of time that all stores share.
+pub fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).max(1)
+}

@@ -1,0 +1,259 @@
+//! The stored form of a record: one readable line of text, used by every engine that stores bytes.
+//!
+//! `<attempt> 1<state> [word ...] [c=<contents>]`, then, if there is a result, a newline and the result. When a record
+//! ends is not in it: that is for the store to keep. See `docs/adr/0003-value-layout.md`.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use crate::domain::canonical::Canonical;
+use crate::domain::record::{Contents, Record, Sha256Digest, State};
+use crate::domain::terms::{LeaseEnd, Retention, Span, Terms};
+
+/// The version this release writes. A reader ignores words it does not know, so a new word needs no new version.
+const VERSION: char = '1';
+
+/// Terms that are left out of the text, to keep values short. Part of the format: never changed, whatever the
+/// configuration's defaults become.
+const IMPLIED: Terms = Terms {
+    lease: Duration::from_secs(30),
+    retention: Retention::For(Duration::from_hours(24)),
+    unknown_retention: Retention::For(Duration::from_hours(24 * 7)),
+    on_lease_end: LeaseEnd::Release,
+};
+const IMPLIED_OPERATION: &str = "default";
+
+/// Writes a record.
+pub fn encode(record: &Record) -> String {
+    let contents_bytes = if let Contents::Canonical(contents) = &record.contents { contents.as_str().len() } else { 80 };
+    let result_bytes = record.result.as_ref().map_or(0, |result| result.len());
+    let mut text = String::with_capacity(96 + contents_bytes + result_bytes);
+    let state = state_letter(record.state);
+    // Writing to a String cannot fail, so the results of `write!` hold nothing.
+    let _ = write!(text, "{} {VERSION}{state}", record.attempt);
+    let terms = &record.terms;
+    if terms.lease != IMPLIED.lease {
+        let _ = write!(text, " l={}", Span(terms.lease));
+    }
+    if terms.retention != IMPLIED.retention {
+        let _ = write!(text, " r={}", terms.retention);
+    }
+    if terms.unknown_retention != IMPLIED.unknown_retention {
+        let _ = write!(text, " u={}", terms.unknown_retention);
+    }
+    if terms.on_lease_end != IMPLIED.on_lease_end {
+        text.push_str(" e=u");
+    }
+    let operation = record.operation.as_ref().map_or("", AsRef::as_ref);
+    if operation != IMPLIED_OPERATION {
+        let _ = write!(text, " o={operation}");
+    }
+    if let Some(fingerprint) = &record.fingerprint {
+        text.push_str(" f=");
+        push_hex(&mut text, fingerprint);
+    }
+    if record.late {
+        text.push_str(" late");
+    }
+    match &record.contents {
+        Contents::Canonical(contents) => {
+            text.push_str(" c=");
+            text.push_str(contents.as_str());
+        }
+        Contents::Digest(digest, bytes) => {
+            text.push_str(" h=");
+            push_hex(&mut text, digest);
+            let _ = write!(text, ":{bytes}");
+        }
+        Contents::Unverified => {}
+    }
+    if let Some(result) = &record.result {
+        text.push('\n');
+        text.push_str(result);
+    }
+    text
+}
+
+/// Reads a record.
+///
+/// # Errors
+/// What could not be read. A value that cannot be read must never be taken for absent, nor be overwritten.
+pub fn decode(text: &[u8]) -> Result<Record, Unreadable> {
+    let text = std::str::from_utf8(text).map_err(|_| Unreadable("it is not UTF-8"))?;
+    // Canonical JSON escapes every newline, so the first one ends the header.
+    let (header, result) = text.split_once('\n').map_or((text, None), |(header, result)| (header, Some(result)));
+    // No word holds a space, so the first ` c=` starts the contents.
+    let (words, contents) = header.split_once(" c=").map_or((header, None), |(words, contents)| (words, Some(contents)));
+    let mut words = words.split(' ');
+    let attempt = words.next().and_then(|word| word.parse().ok()).ok_or(Unreadable("it does not begin with an attempt"))?;
+    let state = words.next().and_then(|word| word.strip_prefix(VERSION)).ok_or(Unreadable("its version is not known"))?;
+    let mut record = Record {
+        attempt,
+        state: state_of(state).ok_or(Unreadable("its state is not known"))?,
+        operation: Some(crate::domain::tenant::Operation::default()),
+        contents: match contents {
+            Some(contents) => Contents::Canonical(Canonical::trusted(contents)),
+            None => Contents::Unverified,
+        },
+        fingerprint: None,
+        terms: IMPLIED,
+        result: result.map(Into::into),
+        late: false,
+    };
+    // The first of two equal words counts: a settle script puts a new retention before the old one.
+    let mut seen_retention = false;
+    for word in words {
+        let (name, value) = word.split_once('=').unwrap_or((word, ""));
+        match name {
+            "l" => record.terms.lease = read(value, "its lease cannot be read").map(|Span(lease)| lease)?,
+            "r" if !std::mem::replace(&mut seen_retention, true) => {
+                record.terms.retention = read(value, "its retention cannot be read")?;
+            }
+            "u" => record.terms.unknown_retention = read(value, "its unknown retention cannot be read")?,
+            "e" => {
+                record.terms.on_lease_end = match value {
+                    "u" => LeaseEnd::Unknown,
+                    _ => return Err(Unreadable("what its lease's end means is not known")),
+                }
+            }
+            "o" if value.is_empty() => record.operation = None,
+            "o" => record.operation = Some(read(value, "its operation cannot be read")?),
+            "f" => record.fingerprint = Some(read_digest(value).ok_or(Unreadable("its fingerprint cannot be read"))?),
+            "h" => record.contents = read_digest_and_bytes(value).ok_or(Unreadable("its contents' digest cannot be read"))?,
+            "late" => record.late = true,
+            _ => {}
+        }
+    }
+    Ok(record)
+}
+
+/// Why a stored value is not a record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("a record cannot be read by this release: {0}")]
+pub struct Unreadable(&'static str);
+
+impl From<Unreadable> for super::EngineError {
+    fn from(unreadable: Unreadable) -> Self {
+        Self::incompatible(unreadable.to_string())
+    }
+}
+
+/// The letter a state is written as.
+pub const fn state_letter(state: State) -> char {
+    match state {
+        State::InProgress => 'p',
+        State::Succeeded => 's',
+        State::Unknown => 'u',
+    }
+}
+
+/// The state that a letter stands for.
+pub fn state_of(letter: &str) -> Option<State> {
+    match letter {
+        "p" => Some(State::InProgress),
+        "s" => Some(State::Succeeded),
+        "u" => Some(State::Unknown),
+        _ => None,
+    }
+}
+
+fn read<T: std::str::FromStr>(value: &str, why: &'static str) -> Result<T, Unreadable> {
+    value.parse().map_err(|_| Unreadable(why))
+}
+
+fn read_digest_and_bytes(value: &str) -> Option<Contents> {
+    let (digest, bytes) = value.split_once(':')?;
+    Some(Contents::Digest(read_digest(digest)?, bytes.parse().ok()?))
+}
+
+fn read_digest(hex: &str) -> Option<Sha256Digest> {
+    let mut digest = [0; 32];
+    if hex.len() != 64 || !hex.is_ascii() {
+        return None;
+    }
+    for (byte, place) in digest.iter_mut().zip((0..).step_by(2)) {
+        *byte = u8::from_str_radix(&hex[place..place + 2], 16).ok()?;
+    }
+    Some(digest)
+}
+
+fn push_hex(text: &mut String, bytes: &[u8]) {
+    for byte in bytes {
+        let _ = write!(text, "{byte:02x}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> Record {
+        Record {
+            attempt: "1700000000000000-0123456789abcdef".parse().unwrap(),
+            state: State::InProgress,
+            operation: Some("order.submit".parse().unwrap()),
+            contents: Contents::Canonical(Canonical::trusted(r#"{"order_id":"A 1 c=2"}"#)),
+            fingerprint: None,
+            terms: IMPLIED,
+            result: None,
+            late: false,
+        }
+    }
+
+    #[test]
+    fn the_value_begins_with_the_attempt_and_reads_like_a_sentence() {
+        assert_eq!(
+            encode(&record()),
+            r#"1700000000000000-0123456789abcdef 1p o=order.submit c={"order_id":"A 1 c=2"}"#
+        );
+    }
+
+    #[test]
+    fn records_read_back_as_written() {
+        let plain = record();
+        let full = Record {
+            state: State::Succeeded,
+            fingerprint: Some([0xa5; 32]),
+            terms: Terms {
+                lease: Duration::from_millis(1500),
+                retention: Retention::Forever,
+                unknown_retention: Retention::For(Duration::from_secs(61)),
+                on_lease_end: LeaseEnd::Unknown,
+            },
+            result: Some("{\n \"a\": 1 }".into()),
+            ..record()
+        };
+        let late = Record { operation: None, contents: Contents::Unverified, late: true, ..record() };
+        let digest = Record { state: State::Unknown, contents: Contents::Digest([7; 32], 4096), ..record() };
+        let implied = Record { operation: Some("default".parse().unwrap()), ..record() };
+        for record in [plain, full, late, digest, implied] {
+            assert_eq!(decode(encode(&record).as_bytes()), Ok(record));
+        }
+    }
+
+    #[test]
+    fn words_of_a_newer_release_are_skipped_and_the_first_retention_counts() {
+        let text = "1700000000000000-0123456789abcdef 1s r=2d x=9 new r=1h o=order.submit c={}";
+        assert_eq!(decode(text.as_bytes()).unwrap().terms.retention, Retention::For(Duration::from_hours(48)));
+    }
+
+    #[test]
+    fn what_is_not_a_record_is_never_taken_for_one() {
+        let attempt = "1700000000000000-0123456789abcdef";
+        let wrong = [
+            String::new(),
+            "hello".into(),
+            attempt.into(),
+            format!("{attempt} 2p c=1"),
+            format!("{attempt} 1x c=1"),
+            format!("{attempt} 1p l=0s c=1"),
+            format!("{attempt} 1p e=z c=1"),
+            format!("{attempt} 1p f=12 c=1"),
+            format!("{attempt} 1p h=12:1"),
+        ];
+        for text in wrong {
+            assert!(decode(text.as_bytes()).is_err(), "{text}");
+        }
+        assert!(decode(b"\xff").is_err());
+    }
+}
