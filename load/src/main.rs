@@ -1,1 +1,202 @@
-fn main(){}
+//! `oncegate-load`: puts a gateway under load and says what came of it. This file holds the command line and the exit
+//! code: 0 is fine, 1 a broken promise, 2 a run that could not be done.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a load generator measures real time, and no two of its runs are the same"
+)]
+
+mod client;
+mod compare;
+mod contender;
+mod ledger;
+mod noop;
+mod pace;
+mod proc;
+mod recorder;
+mod report;
+mod runner;
+mod scenario;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+use std::{net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
+
+use anyhow::Context as _;
+use clap::{Args, Parser, Subcommand};
+
+use crate::{client::Target, compare::Comparison, pace::Pacing, proc::Watched, runner::Plan, scenario::Scenario};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+#[derive(Parser)]
+#[command(about = "Puts an Oncegate gateway under load and checks its promises meanwhile")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Load one gateway and report latencies, rates and broken promises
+    Run(RunArgs),
+    /// Serve the yardstick: a handler that parses claims and decides nothing
+    Noop {
+        /// Where to listen
+        #[arg(long, default_value = "127.0.0.1:8081")]
+        listen: SocketAddr,
+    },
+    /// Measure the yardstick and a gateway on each engine side by side
+    Compare(CompareArgs),
+}
+
+#[derive(Args)]
+struct RunArgs {
+    /// The gateway's API listener
+    #[arg(long, default_value = "http://127.0.0.1:8080")]
+    url: String,
+    /// What the callers do
+    #[arg(long, value_enum, default_value = "settle")]
+    scenario: Scenario,
+    /// Operations begun per second, whether or not the earlier ones were answered
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    rate: u64,
+    /// Instead of a rate: every connection begins its next operation when the last one is answered
+    #[arg(long, conflicts_with = "rate")]
+    closed: bool,
+    /// How long to measure, in seconds
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    seconds: u64,
+    /// Load before the measurement begins, in seconds; checked, but not measured
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(0..=600))]
+    warm_up: u64,
+    /// Connections, so also the most requests in flight
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    connections: u64,
+    /// Also write the report as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// A process whose CPU time to report, such as gateway=1234; may be repeated
+    #[arg(long = "pid", value_name = "NAME=PID")]
+    pids: Vec<Watched>,
+    /// `<app_key>.<secret>`, where the gateway has apps configured
+    #[arg(long, env = "ONCEGATE_CREDENTIAL", hide_env_values = true)]
+    credential: Option<String>,
+    /// Do not check promises: for the yardstick, which keeps none
+    #[arg(long)]
+    no_checks: bool,
+    /// Permit an address beyond loopback
+    #[arg(long)]
+    allow_remote: bool,
+}
+
+#[derive(Args)]
+struct CompareArgs {
+    /// What the callers do
+    #[arg(long, value_enum, default_value = "unique")]
+    scenario: Scenario,
+    /// How long to measure each contender in each round, in seconds
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=600))]
+    seconds: u64,
+    /// Rounds; each measures every contender once
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=100))]
+    rounds: u64,
+    /// Connections of the generator
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    connections: u64,
+    /// The gateway's executable; without it, the one beside this executable
+    #[arg(long, value_name = "PATH")]
+    gateway: Option<PathBuf>,
+    /// Where to keep the contenders' data while it runs; without it, the system's temporary directory
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Also write the figures as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    match dispatch(Cli::parse().command) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(error) => {
+            report::say(&format!("oncegate-load: {error:#}"));
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Whether every promise held.
+fn dispatch(command: Command) -> anyhow::Result<bool> {
+    // The generator runs on one thread: on a small machine a second one would take the time it wants to measure.
+    let mut runtime = match command {
+        Command::Noop { .. } => tokio::runtime::Builder::new_multi_thread(),
+        Command::Run(_) | Command::Compare(_) => tokio::runtime::Builder::new_current_thread(),
+    };
+    let runtime = runtime.enable_all().build().context("cannot start the runtime")?;
+    runtime.block_on(async {
+        tokio::select! {
+            // Whoever is interrupted drops what it started, and dropping a child kills it.
+            () = interrupted() => anyhow::bail!("interrupted"),
+            done = async {
+                match command {
+                    Command::Run(args) => run(args).await,
+                    Command::Noop { listen } => noop::serve(listen).await.map(|()| true),
+                    Command::Compare(args) => compare(args).await,
+                }
+            } => done,
+        }
+    })
+}
+
+async fn run(args: RunArgs) -> anyhow::Result<bool> {
+    let plan = Plan {
+        target: Target::parse(&args.url, args.credential.as_deref(), args.allow_remote)?,
+        scenario: args.scenario,
+        pacing: if args.closed { Pacing::Closed } else { Pacing::Open { per_second: args.rate } },
+        warm_up: Duration::from_secs(args.warm_up),
+        measured: Duration::from_secs(args.seconds),
+        connections: args.connections,
+        checks: !args.no_checks,
+        watched: args.pids,
+        progress: true,
+    };
+    let report = runner::run(plan).await?;
+    report::show(&report.to_string())?;
+    if let Some(path) = &args.json {
+        report::write_json(path, &report)?;
+    }
+    Ok(report.is_sound())
+}
+
+async fn compare(args: CompareArgs) -> anyhow::Result<bool> {
+    let comparison = Comparison {
+        scenario: args.scenario,
+        measured: Duration::from_secs(args.seconds),
+        rounds: args.rounds,
+        connections: args.connections,
+        gateway: args.gateway,
+        dir: args.dir,
+    };
+    let (table, sound) = compare::run(&comparison).await?;
+    report::show(&table.to_string())?;
+    if let Some(path) = &args.json {
+        report::write_json(path, &table)?;
+    }
+    Ok(sound)
+}
+
+/// Resolves on Ctrl-C or a polite request to stop.
+async fn interrupted() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+    else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+}

@@ -1,0 +1,124 @@
+//! When operations begin. Open: at their scheduled times, whatever became of the earlier ones. Closed: as soon as a connection
+//! is free.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use tokio::sync::Semaphore;
+
+/// Above ten thousand a second, operations begin in small groups: waking for each would cost more than it tells.
+const TICK_NS: u64 = 100_000;
+
+/// How a run is paced.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Pacing {
+    Open { per_second: u64 },
+    Closed,
+}
+
+/// One operation to begin: its number, and the time it was meant to begin at.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Slot {
+    pub(crate) number: u64,
+    pub(crate) due: Instant,
+}
+
+/// Hands out slots to connections until the run ends.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    pacing: Pacing,
+    starts: Instant,
+    ends: Instant,
+    slots: u64,
+    taken: AtomicU64,
+    due: Arc<Semaphore>,
+}
+
+impl Pace {
+    /// `takers` connections will ask for slots until each has been told that there are no more.
+    pub(crate) fn start(pacing: Pacing, starts: Instant, ends: Instant, takers: u64) -> Self {
+        let slots = match pacing {
+            Pacing::Open { per_second } => per_second * (ends - starts).as_secs(),
+            Pacing::Closed => u64::MAX,
+        };
+        let due = Arc::new(Semaphore::new(0));
+        if let Pacing::Open { per_second } = pacing {
+            let due = Arc::clone(&due);
+            // A thread of its own: the runtime's timer counts whole milliseconds, this one sleeps to some fifty microseconds.
+            thread::spawn(move || release(&due, starts, per_second, slots, takers));
+        }
+        Self { pacing, starts, ends, slots, taken: AtomicU64::new(0), due }
+    }
+
+    /// The next slot; `None` ends the run for this connection.
+    pub(crate) async fn next(&self) -> Option<Slot> {
+        match self.pacing {
+            Pacing::Open { per_second } => {
+                self.due.acquire().await.ok()?.forget();
+                let number = self.taken.fetch_add(1, Ordering::Relaxed);
+                (number < self.slots).then(|| Slot { number, due: self.starts + due_after(number, per_second) })
+            }
+            Pacing::Closed => {
+                let number = self.taken.fetch_add(1, Ordering::Relaxed);
+                let due = Instant::now();
+                (due < self.ends).then_some(Slot { number, due })
+            }
+        }
+    }
+}
+
+fn release(due: &Semaphore, starts: Instant, per_second: u64, slots: u64, takers: u64) {
+    let mut released = 0;
+    while released < slots {
+        thread::sleep((starts + due_after(released, per_second)).saturating_duration_since(Instant::now()));
+        let elapsed = starts.elapsed();
+        let before = released;
+        while released < slots && due_after(released, per_second) <= elapsed {
+            released += 1;
+        }
+        due.add_permits(count(released - before));
+    }
+    // One more for each taker, past the last slot: it tells them to go.
+    due.add_permits(count(takers));
+}
+
+fn due_after(number: u64, per_second: u64) -> Duration {
+    let exact = number * 1_000_000_000 / per_second;
+    let grouped = if per_second > 1_000_000_000 / TICK_NS { exact / TICK_NS * TICK_NS } else { exact };
+    Duration::from_nanos(grouped)
+}
+
+fn count(permits: u64) -> usize {
+    usize::try_from(permits).unwrap_or(Semaphore::MAX_PERMITS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slow_schedules_are_exact_and_fast_ones_come_in_ticks() {
+        assert_eq!(due_after(3, 1000), Duration::from_millis(3));
+        assert_eq!(due_after(5, 50_000), Duration::from_micros(100));
+        assert_eq!(due_after(50_000, 50_000), Duration::from_secs(1));
+    }
+
+    #[tokio::test]
+    async fn an_open_pace_hands_out_every_slot_once_and_then_lets_everyone_go() {
+        let starts = Instant::now();
+        let pace = Pace::start(Pacing::Open { per_second: 100 }, starts, starts + Duration::from_secs(1), 2);
+        let mut numbers = Vec::new();
+        while let Some(slot) = pace.next().await {
+            assert!(slot.due <= Instant::now(), "slot {} was handed out early", slot.number);
+            numbers.push(slot.number);
+        }
+        assert_eq!(numbers, (0..100).collect::<Vec<_>>());
+        assert!(pace.next().await.is_none(), "the second taker waits for ever");
+    }
+}

@@ -1,0 +1,203 @@
+//! The figures of a run, for people and for programs. All printing of this program happens here.
+
+use std::{
+    collections::BTreeMap,
+    fmt, fs,
+    io::{self, Write as _},
+    path::Path,
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+use crate::{ledger::Verdict, pace::Pacing, recorder::Recorded, scenario::Scenario};
+
+/// The generator has one thread. Above this share of a core it measures itself rather than the gateway.
+const GENERATOR_LIMIT: f64 = 0.9;
+
+/// What was counted between the end of the warm-up and the end of the run.
+#[derive(Debug)]
+pub(crate) struct Measured {
+    pub(crate) scenario: Scenario,
+    pub(crate) pacing: Pacing,
+    pub(crate) connections: u64,
+    pub(crate) elapsed: Duration,
+    pub(crate) operations: u64,
+    pub(crate) requests: u64,
+    pub(crate) claims: u64,
+    pub(crate) cpu_us: Vec<(String, u64)>,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    pub(crate) scenario: Scenario,
+    /// Operations scheduled per second; none in a closed loop.
+    pub(crate) rate_wanted: Option<u64>,
+    pub(crate) connections: u64,
+    pub(crate) measured_seconds: f64,
+    pub(crate) operations_per_second: f64,
+    pub(crate) requests_per_second: f64,
+    pub(crate) claims_per_second: f64,
+    pub(crate) latencies: BTreeMap<&'static str, Latency>,
+    /// By step and answer.
+    pub(crate) answers: BTreeMap<String, u64>,
+    pub(crate) cpu: BTreeMap<String, Cpu>,
+    pub(crate) checks: Verdict,
+}
+
+/// In microseconds, from the scheduled time of a step.
+#[derive(Debug, Serialize)]
+pub(crate) struct Latency {
+    pub(crate) count: u64,
+    pub(crate) p50_us: u64,
+    pub(crate) p90_us: u64,
+    pub(crate) p99_us: u64,
+    pub(crate) p999_us: u64,
+    pub(crate) max_us: u64,
+}
+
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct Cpu {
+    /// Cores in use, on average.
+    pub(crate) cores: f64,
+    pub(crate) us_per_request: f64,
+}
+
+impl Report {
+    /// Everything but the checks, which are asked for last.
+    pub(crate) fn new(measured: &Measured, recorded: &Recorded) -> Self {
+        let seconds = measured.elapsed.as_secs_f64();
+        let cpu =
+            |us: &u64| Cpu { cores: ratio(*us, 1) / 1e6 / seconds, us_per_request: ratio(*us, measured.requests) };
+        Self {
+            scenario: measured.scenario,
+            rate_wanted: match measured.pacing {
+                Pacing::Open { per_second } => Some(per_second),
+                Pacing::Closed => None,
+            },
+            connections: measured.connections,
+            measured_seconds: seconds,
+            operations_per_second: ratio(measured.operations, 1) / seconds,
+            requests_per_second: ratio(measured.requests, 1) / seconds,
+            claims_per_second: ratio(measured.claims, 1) / seconds,
+            latencies: recorded.latencies.iter().map(|(step, it)| (*step, Latency::of(it))).collect(),
+            answers: recorded.answers.iter().map(|((step, label), n)| (format!("{step}: {label}"), *n)).collect(),
+            cpu: measured.cpu_us.iter().map(|(name, us)| (name.clone(), cpu(us))).collect(),
+            checks: Verdict::default(),
+        }
+    }
+
+    pub(crate) fn is_sound(&self) -> bool {
+        self.checks.broken == 0
+    }
+
+    /// The generator was as busy as it can be, so the gateway may have been able to do more.
+    pub(crate) fn generator_was_the_limit(&self) -> bool {
+        self.cpu.get("generator").is_some_and(|it| it.cores > GENERATOR_LIMIT)
+    }
+}
+
+impl Latency {
+    fn of(histogram: &Histogram<u64>) -> Self {
+        Self {
+            count: histogram.len(),
+            p50_us: histogram.value_at_quantile(0.5),
+            p90_us: histogram.value_at_quantile(0.9),
+            p99_us: histogram.value_at_quantile(0.99),
+            p999_us: histogram.value_at_quantile(0.999),
+            max_us: histogram.max(),
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mode = match self.rate_wanted {
+            Some(rate) => format!("open loop, {rate} operations/s scheduled"),
+            None => "closed loop".to_owned(),
+        };
+        writeln!(
+            f,
+            "\n{:?}, {mode}, {} connections, {:.1} s measured",
+            self.scenario, self.connections, self.measured_seconds
+        )?;
+        writeln!(
+            f,
+            "  {:.0} operations/s · {:.0} requests/s · {:.0} claims/s answered",
+            self.operations_per_second, self.requests_per_second, self.claims_per_second
+        )?;
+        self.fmt_latencies(f)?;
+        writeln!(f, "\n  answers")?;
+        for (answer, count) in &self.answers {
+            writeln!(f, "    {answer:<34} {count:>10}")?;
+        }
+        writeln!(f, "\n  CPU              cores   µs/request")?;
+        for (name, Cpu { cores, us_per_request }) in &self.cpu {
+            writeln!(f, "    {name:<12} {cores:>7.2} {us_per_request:>12.1}")?;
+        }
+        if self.generator_was_the_limit() {
+            writeln!(f, "  The generator used its core to the full: the gateway may be faster than this.")?;
+        }
+        self.fmt_checks(f)
+    }
+}
+
+impl Report {
+    fn fmt_latencies(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "\n  latency          count       p50       p90       p99     p99.9       max")?;
+        for (step, it) in &self.latencies {
+            write!(f, "    {step:<8} {:>9}", it.count)?;
+            for us in [it.p50_us, it.p90_us, it.p99_us, it.p999_us, it.max_us] {
+                write!(f, " {:>9}", latency(us))?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+
+    fn fmt_checks(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let checks = &self.checks;
+        if !checks.on {
+            return writeln!(f, "\n  Promises were not checked.");
+        }
+        if checks.unchecked > 0 {
+            writeln!(f, "\n  The orders could not be asked for again after the run: no clear answer.")?;
+        }
+        if checks.broken == 0 {
+            return writeln!(f, "\n  All promises held: {} checks.", checks.held);
+        }
+        writeln!(f, "\n  BROKEN PROMISES: {} of {} checks", checks.broken, checks.broken + checks.held)?;
+        for example in &checks.examples {
+            writeln!(f, "    {example}")?;
+        }
+        Ok(())
+    }
+}
+
+/// With the unit that suits it.
+pub(crate) fn latency(us: u64) -> String {
+    if us < 10_000 { format!("{us} µs") } else { format!("{:.1} ms", ratio(us, 1000)) }
+}
+
+/// `whole / part` of two counts; nothing divided by nothing is 0.
+#[expect(clippy::cast_precision_loss, reason = "counts of a run are far below 2^53")]
+pub(crate) fn ratio(whole: u64, part: u64) -> f64 {
+    if part == 0 { 0.0 } else { whole as f64 / part as f64 }
+}
+
+/// To standard output: the result that was asked for.
+pub(crate) fn show(text: &str) -> anyhow::Result<()> {
+    writeln!(io::stdout(), "{text}").context("cannot write to standard output")
+}
+
+/// To standard error: what happens meanwhile. If nobody reads it, the run goes on.
+pub(crate) fn say(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
+pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> anyhow::Result<()> {
+    let json = serde_json::to_string_pretty(value).context("cannot turn the report into JSON")?;
+    fs::write(path, json + "\n").with_context(|| format!("cannot write {}", path.display()))
+}

@@ -1,0 +1,166 @@
+//! One run from its first request to its report: warm-up, measurement, and the questions afterwards.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::ensure;
+use tokio::{
+    task::JoinSet,
+    time::{MissedTickBehavior, interval, sleep, sleep_until},
+};
+
+use crate::{
+    client::{Connection, Target},
+    ledger::Ledger,
+    pace::{Pace, Pacing},
+    proc::Watched,
+    recorder::{Label, Recorder, Totals},
+    report::{self, Measured, Report},
+    scenario::{Scenario, Stage},
+    wire::Terms,
+};
+
+/// How long after its end a run still sends what was due before it.
+const GRACE: Duration = Duration::from_secs(2);
+/// How often an order is asked for again at the end, until there is a clear answer.
+const VERIFY_TRIES: u32 = 5;
+
+/// What to do.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) target: Target,
+    pub(crate) scenario: Scenario,
+    pub(crate) pacing: Pacing,
+    pub(crate) warm_up: Duration,
+    pub(crate) measured: Duration,
+    pub(crate) connections: u64,
+    pub(crate) checks: bool,
+    pub(crate) watched: Vec<Watched>,
+    pub(crate) progress: bool,
+}
+
+/// Totals and CPU times at one moment.
+struct Reading {
+    at: Instant,
+    totals: Totals,
+    cpu_us: Vec<u64>,
+}
+
+pub(crate) async fn run(plan: Plan) -> anyhow::Result<Report> {
+    let Plan { target, scenario, pacing, warm_up, measured, connections, checks, mut watched, progress } = plan;
+    watched.push(Watched::generator());
+    let starts = Instant::now();
+    let measured_from = starts + warm_up;
+    let ends = measured_from + measured;
+    let stage = Arc::new(Stage {
+        scenario,
+        terms: terms(&target, scenario, ends - starts),
+        ledger: Ledger::new(checks),
+        recorder: Recorder::new(measured_from),
+    });
+    let target = Arc::new(target);
+    let pace = Arc::new(Pace::start(pacing, starts, ends, connections));
+
+    let mut workers = JoinSet::new();
+    for _ in 0..connections {
+        let (stage, pace, connection) = (Arc::clone(&stage), Arc::clone(&pace), Connection::new(Arc::clone(&target)));
+        workers.spawn(work(stage, pace, connection, ends + GRACE));
+    }
+    let ticker = progress.then(|| tokio::spawn(tell_progress(Arc::clone(&stage), starts)));
+    sleep_until(measured_from.into()).await;
+    let first = read(&stage, &watched)?;
+    sleep_until(ends.into()).await;
+    let last = read(&stage, &watched)?;
+    while workers.join_next().await.is_some() {}
+    if let Some(ticker) = ticker {
+        ticker.abort();
+    }
+    let answered = stage.recorder.totals().requests > 0 || stage.ledger.verdict().broken > 0;
+    ensure!(answered, "not one request was answered: is a gateway listening at that address?");
+
+    // What is asked now is checked, not measured: read the figures first.
+    let measured = Measured {
+        scenario,
+        pacing,
+        connections,
+        elapsed: last.at - first.at,
+        operations: last.totals.operations - first.totals.operations,
+        requests: last.totals.requests - first.totals.requests,
+        claims: last.totals.claims - first.totals.claims,
+        cpu_us: watched
+            .iter()
+            .zip(first.cpu_us.iter().zip(&last.cpu_us))
+            .map(|(it, (first, last))| (it.name.clone(), last - first))
+            .collect(),
+    };
+    let mut report = stage.recorder.read(|recorded| Report::new(&measured, recorded));
+    stage.ledger.close_contests();
+    verify(&stage, Connection::new(target)).await;
+    report.checks = stage.ledger.verdict();
+    Ok(report)
+}
+
+async fn work(stage: Arc<Stage>, pace: Arc<Pace>, mut connection: Connection, last_call: Instant) {
+    while let Some(slot) = pace.next().await {
+        if Instant::now() < last_call {
+            stage.play(&mut connection, slot).await;
+        } else {
+            // Left out, it would have waited longest of all and be missing from the latencies.
+            stage.recorder.ended(stage.scenario.first_step(), Label::Unsent, slot.due, 0);
+        }
+    }
+}
+
+/// Asks for a sample of all orders again.
+async fn verify(stage: &Stage, mut connection: Connection) {
+    for (order, known) in stage.ledger.samples() {
+        let mut clear = false;
+        for _ in 0..VERIFY_TRIES {
+            clear = stage.verify(&mut connection, order, known).await;
+            if clear {
+                break;
+            }
+            sleep(Duration::from_millis(200)).await;
+        }
+        if !clear {
+            stage.ledger.could_not_check();
+            // With the gateway gone, the others would not be answered either; waiting for each takes minutes.
+            return;
+        }
+    }
+}
+
+fn terms(target: &Target, scenario: Scenario, run: Duration) -> Terms {
+    Terms {
+        app: target.app.clone(),
+        operation: format!("load.{scenario:?}").to_lowercase(),
+        run: format!("{:08x}", rand::random::<u32>()),
+        kept: format!("{}s", run.as_secs() + 300),
+    }
+}
+
+fn read(stage: &Stage, watched: &[Watched]) -> anyhow::Result<Reading> {
+    let cpu_us = watched.iter().map(Watched::cpu_us).collect::<anyhow::Result<_>>()?;
+    Ok(Reading { at: Instant::now(), totals: stage.recorder.totals(), cpu_us })
+}
+
+async fn tell_progress(stage: Arc<Stage>, starts: Instant) {
+    let mut seconds = interval(Duration::from_secs(1));
+    seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    seconds.tick().await;
+    let mut before = Totals::default();
+    loop {
+        seconds.tick().await;
+        let now = stage.recorder.totals();
+        report::say(&format!(
+            "{:>4} s  {:>7} requests/s  p99 {:>9} so far  {} without an answer",
+            starts.elapsed().as_secs(),
+            now.requests - before.requests,
+            report::latency(stage.recorder.slowest_p99_us()),
+            now.refused,
+        ));
+        before = now;
+    }
+}

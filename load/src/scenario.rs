@@ -1,0 +1,305 @@
+//! What callers do, and what the contract says they must be answered. A check is written beside the call it is about.
+
+use std::time::Instant;
+
+use serde::de::DeserializeOwned;
+
+use crate::{
+    client::{Answer, Connection, Unanswered},
+    ledger::{Known, Ledger},
+    pace::Slot,
+    recorder::{Label, Recorder},
+    wire::{self, BatchReply, Reply, Terms},
+};
+
+/// Claims in one batch: all but the last are new, the last repeats the first.
+const BATCH: u64 = 100;
+/// Keys asked for at the same time in a hot run …
+const HOT_KEYS: u64 = 8;
+/// … and how often each is asked for, before the next few take their place.
+const HOT_TIMES: u64 = 50;
+
+/// What the callers do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Scenario {
+    /// Claims, each for an order of its own
+    Unique,
+    /// A claim, then its success
+    Settle,
+    /// Many callers after few orders at once: each must have exactly one winner
+    Hot,
+    /// A hundred claims in one request
+    Batch,
+    /// A day in a shop: 70 % claim and success, 20 % repeats, 5 % claim and failure, 5 % lookups
+    Mixed,
+}
+
+impl Scenario {
+    /// The step an operation begins with; in a mixed day, nearly always.
+    pub(crate) fn first_step(self) -> &'static str {
+        if self == Self::Batch { "batch" } else { "claim" }
+    }
+}
+
+/// Plays operations, one at a time on each connection.
+#[derive(Debug)]
+pub(crate) struct Stage {
+    pub(crate) scenario: Scenario,
+    pub(crate) terms: Terms,
+    pub(crate) ledger: Ledger,
+    pub(crate) recorder: Recorder,
+}
+
+/// What a claim came to, after its general checks.
+enum Claimed {
+    Granted {
+        attempt: String,
+        global_id: String,
+    },
+    Duplicate(Reply),
+    /// Refused or unanswered, or an answer that broke a promise: nothing follows from it.
+    Unclear,
+}
+
+impl Stage {
+    pub(crate) async fn play(&self, connection: &mut Connection, slot: Slot) {
+        let Slot { number, due } = slot;
+        match self.scenario {
+            Scenario::Unique => self.claim_new(connection, number, due).await,
+            Scenario::Settle => self.claim_and_succeed(connection, number, due).await,
+            Scenario::Hot => self.click(connection, number, due).await,
+            Scenario::Batch => self.claim_many(connection, number, due).await,
+            // The last two digits deal out the shares; 61 has no factor in common with 100, so the kinds are interleaved.
+            Scenario::Mixed => match number * 61 % 100 {
+                0..70 => self.claim_and_succeed(connection, number, due).await,
+                70..90 => self.repeat(connection, number, due).await,
+                90..95 => self.claim_and_fail(connection, number, due).await,
+                _ => self.look_up(connection, number, due).await,
+            },
+        }
+        self.recorder.operation_done();
+    }
+
+    async fn claim_new(&self, connection: &mut Connection, order: u64, due: Instant) {
+        if self.claim_expecting_grant(connection, order, due).await.is_some() {
+            self.ledger.know(order, Known::Held);
+        }
+    }
+
+    async fn claim_and_succeed(&self, connection: &mut Connection, order: u64, due: Instant) {
+        let Some((attempt, global_id)) = self.claim_expecting_grant(connection, order, due).await else { return };
+        let path = format!("/v1/claims/{global_id}/outcome");
+        let now = Instant::now();
+        let answered = connection.post(&path, wire::success(&attempt, order)).await;
+        let Some((status, reply)) = self.read::<Reply>("success", answered, now, 0) else { return };
+        let settled = status == 200 && reply.is_state("succeeded") && reply.late != Some(true);
+        self.ledger
+            .check(settled, || format!("order {order}: its holder's success was answered {status} {reply:?} (S2)"));
+        self.check_is_about(order, &reply);
+        if settled {
+            self.ledger.know(order, Known::Succeeded);
+        }
+    }
+
+    async fn claim_and_fail(&self, connection: &mut Connection, order: u64, due: Instant) {
+        let Some((attempt, global_id)) = self.claim_expecting_grant(connection, order, due).await else { return };
+        let path = format!("/v1/claims/{global_id}/outcome");
+        let now = Instant::now();
+        let answered = connection.post(&path, wire::failure(&attempt)).await;
+        let Some((status, reply)) = self.read::<Reply>("failure", answered, now, 0) else { return };
+        let released = status == 200 && !reply.is_state("succeeded");
+        self.ledger
+            .check(released, || format!("order {order}: its holder's failure was answered {status} {reply:?} (S2)"));
+        if released {
+            self.ledger.know(order, Known::Released);
+        }
+    }
+
+    /// One of many clicks on the same few keys.
+    async fn click(&self, connection: &mut Connection, number: u64, due: Instant) {
+        let order = number / (HOT_KEYS * HOT_TIMES) * HOT_KEYS + number % HOT_KEYS;
+        let won = match self.claim(connection, order, due).await {
+            Claimed::Granted { .. } => Some(true),
+            Claimed::Duplicate(reply) => {
+                self.ledger.check(reply.is_state("in_progress"), || {
+                    format!("order {order}: held and never settled, but a repeat was answered {reply:?}")
+                });
+                Some(false)
+            }
+            Claimed::Unclear => None,
+        };
+        self.ledger.contested(order, won);
+    }
+
+    async fn claim_many(&self, connection: &mut Connection, number: u64, due: Instant) {
+        let mut orders: Vec<u64> = (number * BATCH..(number + 1) * BATCH - 1).collect();
+        orders.push(number * BATCH);
+        let answered = connection.post("/v1/claims/batch", self.terms.batch(&orders)).await;
+        let Some((status, batch)) = self.read::<BatchReply>("batch", answered, due, BATCH) else { return };
+        let complete = status == 200 && batch.items.len() == orders.len();
+        self.ledger
+            .check(complete, || format!("a batch of {BATCH} was answered {status} with {} items", batch.items.len()));
+        let first_status = batch.items.first().map_or(0, |item| item.status);
+        for (place, (order, item)) in orders.iter().zip(&batch.items).enumerate() {
+            let expected = if place + 1 < orders.len() { 201 } else { 409 };
+            // What the store could not do for one item says nothing about the others.
+            let unclear = item.status == 503 || (expected == 409 && first_status != 201);
+            self.ledger.check(unclear || item.status == expected, || {
+                format!("order {order}, item {place} of its batch: answered {item:?}, not {expected} (S1, S4)")
+            });
+            if item.status == 201 {
+                self.check_is_about(*order, item);
+                self.ledger.know(*order, Known::Held);
+            }
+        }
+    }
+
+    /// Asks again for an order that has succeeded.
+    async fn repeat(&self, connection: &mut Connection, number: u64, due: Instant) {
+        let Some(order) = self.ledger.some_success() else {
+            return self.claim_and_succeed(connection, number, due).await;
+        };
+        let claimed = self.claim(connection, order, due).await;
+        self.check_succeeded(order, &claimed);
+    }
+
+    async fn look_up(&self, connection: &mut Connection, number: u64, due: Instant) {
+        let Some(order) = self.ledger.some_success() else {
+            return self.claim_and_succeed(connection, number, due).await;
+        };
+        let answered = connection.get(&format!("/v1/claims/{}", self.terms.global_id(order))).await;
+        let Some((status, reply)) = self.read::<Reply>("lookup", answered, due, 0) else { return };
+        self.ledger.check(status == 200 && reply.is_state("succeeded"), || {
+            format!("order {order}: succeeded, but a lookup was answered {status} {reply:?} (S3)")
+        });
+        self.ledger.check(reply.attempt.is_none(), || format!("order {order}: a lookup gave away the attempt"));
+    }
+
+    /// After the run, asks for an order again whose state is known. `false` if there was no clear answer.
+    pub(crate) async fn verify(&self, connection: &mut Connection, order: u64, known: Known) -> bool {
+        let claimed = self.claim(connection, order, Instant::now()).await;
+        match (known, &claimed) {
+            (_, Claimed::Unclear) => return false,
+            (Known::Succeeded, _) => self.check_succeeded(order, &claimed),
+            (Known::Held, Claimed::Granted { .. }) => {
+                self.ledger.check(false, || format!("order {order}: granted again while another caller holds it (S1)"));
+            }
+            (Known::Held, Claimed::Duplicate(reply)) => self.ledger.check(reply.is_state("in_progress"), || {
+                format!("order {order}: held and never settled, but a repeat was answered {reply:?}")
+            }),
+            (Known::Released, Claimed::Granted { .. }) => self.ledger.check(true, String::new),
+            (Known::Released, Claimed::Duplicate(reply)) => {
+                self.ledger
+                    .check(false, || format!("order {order}: released, but a repeat was answered {reply:?} (S4)"));
+            }
+        }
+        true
+    }
+
+    async fn claim_expecting_grant(
+        &self,
+        connection: &mut Connection,
+        order: u64,
+        due: Instant,
+    ) -> Option<(String, String)> {
+        match self.claim(connection, order, due).await {
+            Claimed::Granted { attempt, global_id } => Some((attempt, global_id)),
+            Claimed::Duplicate(reply) => {
+                self.ledger
+                    .check(false, || format!("order {order}: never claimed before, but answered {reply:?} (S4)"));
+                None
+            }
+            Claimed::Unclear => None,
+        }
+    }
+
+    async fn claim(&self, connection: &mut Connection, order: u64, due: Instant) -> Claimed {
+        let answered = connection.post("/v1/claims", self.terms.claim(order)).await;
+        let Some((status, mut reply)) = self.read::<Reply>("claim", answered, due, 1) else { return Claimed::Unclear };
+        self.check_is_about(order, &reply);
+        match (status, reply.attempt.take(), reply.global_id.take()) {
+            (201, Some(attempt), Some(global_id)) => {
+                self.ledger.check(!reply.repeated, || {
+                    format!("order {order}: answered as a repeat, though every claim has a nonce of its own")
+                });
+                Claimed::Granted { attempt, global_id }
+            }
+            (409, None, _) if reply.known_code() == Some("duplicate") => Claimed::Duplicate(reply),
+            (status, attempt, _) => {
+                let attempt = if attempt.is_some() { "an" } else { "no" };
+                self.ledger.check(false, || format!("order {order}: answered {status}, {attempt} attempt, {reply:?}"));
+                Claimed::Unclear
+            }
+        }
+    }
+
+    fn check_succeeded(&self, order: u64, claimed: &Claimed) {
+        match claimed {
+            Claimed::Unclear => {}
+            Claimed::Granted { .. } => {
+                self.ledger.check(false, || format!("order {order}: succeeded, but was granted again (S1, S3)"));
+            }
+            Claimed::Duplicate(reply) => {
+                let result = reply.result.as_ref().map(|it| &it["order"]);
+                let replayed = reply.is_state("succeeded") && result.is_some_and(|it| *it == order);
+                self.ledger
+                    .check(replayed, || format!("order {order}: succeeded, but a repeat was answered {reply:?} (S3)"));
+            }
+        }
+    }
+
+    /// The global ID is computed here as well, so an answer that belongs to another request is seen.
+    fn check_is_about(&self, order: u64, reply: &Reply) {
+        if let Some(global_id) = &reply.global_id {
+            self.ledger.check(*global_id == self.terms.global_id(order), || {
+                format!("order {order}: answered about {global_id}, not {} (S13)", self.terms.global_id(order))
+            });
+        }
+    }
+
+    /// Records the answer; `None` unless it says something about the question.
+    fn read<T: DeserializeOwned>(
+        &self,
+        step: &'static str,
+        answered: Result<Answer, Unanswered>,
+        due: Instant,
+        claims: u64,
+    ) -> Option<(u16, T)> {
+        let answer = match answered {
+            Ok(answer) => answer,
+            Err(why) => {
+                self.recorder.ended(step, Label::Unanswered(why), due, claims);
+                return None;
+            }
+        };
+        let label = self.label(step, &answer);
+        self.recorder.ended(step, label, due, claims);
+        if !label.is_answer() {
+            return None;
+        }
+        let reply = serde_json::from_slice(&answer.body);
+        self.ledger.check(reply.is_ok(), || format!("{step}: answered {} with {}", answer.status, excerpt(&answer)));
+        reply.ok().map(|reply| (answer.status, reply))
+    }
+
+    fn label(&self, step: &'static str, answer: &Answer) -> Label {
+        match answer.status {
+            200 | 201 | 202 | 409 => Label::Status(answer.status),
+            status @ (429 | 503) => {
+                let code = serde_json::from_slice(&answer.body).ok().and_then(|reply: Reply| reply.known_code());
+                self.ledger
+                    .check(code.is_some(), || format!("{step}: a {status} without a known code: {}", excerpt(answer)));
+                Label::Refused(status, code.unwrap_or("without a code"))
+            }
+            status => {
+                self.ledger.check(false, || format!("{step}: answered {status}: {}", excerpt(answer)));
+                Label::Refused(status, "unexpected")
+            }
+        }
+    }
+}
+
+fn excerpt(answer: &Answer) -> String {
+    String::from_utf8_lossy(&answer.body).chars().take(200).collect()
+}

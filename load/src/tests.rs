@@ -1,0 +1,169 @@
+//! The generator against servers that are wrong in one way each: a check that cannot fail checks nothing.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use axum::{
+    Json, Router,
+    extract::{Path, State},
+    http::StatusCode,
+    response::{IntoResponse, Response},
+    routing::{get, post},
+};
+use md5::{Digest as _, Md5};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+use crate::{
+    client::Target,
+    noop,
+    pace::Pacing,
+    report::Report,
+    runner::{self, Plan},
+    scenario::Scenario,
+};
+
+const ALL: [Scenario; 5] = [Scenario::Unique, Scenario::Settle, Scenario::Hot, Scenario::Batch, Scenario::Mixed];
+
+#[tokio::test]
+async fn every_scenario_runs_at_the_rate_it_was_given() {
+    for scenario in ALL {
+        let report = load(noop::router(), scenario, 40, false).await;
+        assert!((30.0..=44.0).contains(&report.operations_per_second), "{scenario:?}: {report}");
+    }
+}
+
+#[tokio::test]
+async fn answers_about_other_orders_are_noticed() {
+    // The yardstick numbers its answers; it does not know what it was asked.
+    for scenario in ALL {
+        assert_broken(&load(noop::router(), scenario, 200, true).await, "(S13)");
+    }
+}
+
+#[tokio::test]
+async fn granting_everything_is_noticed() {
+    for (scenario, promise) in [
+        (Scenario::Unique, "(S1)"),
+        (Scenario::Settle, "(S1, S3)"),
+        (Scenario::Hot, "(S1)"),
+        (Scenario::Batch, "item 99"),
+        (Scenario::Mixed, "(S1, S3)"),
+    ] {
+        assert_broken(&load(server(Wrong::GrantsEverything), scenario, 200, true).await, promise);
+    }
+}
+
+#[tokio::test]
+async fn refusing_a_first_claim_as_a_duplicate_is_noticed() {
+    for (scenario, promise) in
+        [(Scenario::Unique, "(S4)"), (Scenario::Hot, "never granted"), (Scenario::Batch, "(S1, S4)")]
+    {
+        assert_broken(&load(server(Wrong::RefusesEverything), scenario, 200, true).await, promise);
+    }
+}
+
+#[tokio::test]
+async fn a_status_that_no_contract_knows_is_noticed() {
+    assert_broken(&load(server(Wrong::Breaks), Scenario::Unique, 200, true).await, "answered 500");
+}
+
+#[tokio::test]
+async fn a_stall_is_seen_by_those_who_were_due_meanwhile() {
+    // Every hundredth claim takes 300 ms; with one connection, some sixty others are due in that time.
+    let report = load_over(1, server(Wrong::Stalls), Scenario::Unique, 200, false).await;
+    let claim = &report.latencies["claim"];
+    assert!(claim.p90_us > 100_000, "the stall was seen by the stalled call alone: {report}");
+}
+
+#[tokio::test]
+async fn nobody_listening_is_not_a_result() {
+    assert!(runner::run(plan("http://127.0.0.1:1", 2, Scenario::Unique, 10, true)).await.is_err());
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Wrong {
+    GrantsEverything,
+    RefusesEverything,
+    Breaks,
+    Stalls,
+}
+
+/// Right about global IDs, wrong in one other way.
+fn server(wrong: Wrong) -> Router {
+    Router::new()
+        .route("/v1/claims", post(claim))
+        .route("/v1/claims/batch", post(batch))
+        .route("/v1/claims/{global_id}/outcome", post(settle))
+        .route("/v1/claims/{global_id}", get(settle))
+        .with_state(wrong)
+}
+
+async fn claim(State(wrong): State<Wrong>, Json(claim): Json<Value>) -> Response {
+    static NUMBER: AtomicU64 = AtomicU64::new(1);
+    if wrong == Wrong::Stalls && NUMBER.fetch_add(1, Ordering::Relaxed).is_multiple_of(100) {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+    let item = answer(wrong, &claim);
+    let status =
+        item["status"].as_u64().and_then(|it| u16::try_from(it).ok()).and_then(|it| StatusCode::from_u16(it).ok());
+    (status.expect("a status"), Json(item)).into_response()
+}
+
+async fn batch(State(wrong): State<Wrong>, Json(batch): Json<Value>) -> Json<Value> {
+    let claims = batch["items"].as_array().expect("no items");
+    Json(json!({ "items": claims.iter().map(|claim| answer(wrong, claim)).collect::<Vec<_>>() }))
+}
+
+async fn settle(Path(global_id): Path<String>) -> Json<Value> {
+    Json(json!({ "global_id": global_id, "state": "succeeded" }))
+}
+
+fn answer(wrong: Wrong, claim: &Value) -> Value {
+    let operation = claim["operation"].as_str().expect("no operation");
+    let digest = Md5::digest(format!("default\n{operation}\n{}", claim["contents"]));
+    let global_id = format!("{:032x}", u128::from_be_bytes(digest.into()));
+    match wrong {
+        Wrong::GrantsEverything | Wrong::Stalls => {
+            json!({ "status": 201, "global_id": global_id, "attempt": "1-0000000000000000", "state": "in_progress" })
+        }
+        Wrong::RefusesEverything => {
+            json!({ "status": 409, "code": "duplicate", "global_id": global_id, "state": "in_progress" })
+        }
+        Wrong::Breaks => json!({ "status": 500, "code": "internal" }),
+    }
+}
+
+fn assert_broken(report: &Report, promise: &str) {
+    assert!(!report.is_sound(), "nothing was noticed: {report}");
+    assert!(report.checks.examples.iter().any(|it| it.contains(promise)), "not {promise}: {report}");
+}
+
+async fn load(server: Router, scenario: Scenario, per_second: u64, checks: bool) -> Report {
+    load_over(8, server, scenario, per_second, checks).await
+}
+
+async fn load_over(connections: u64, server: Router, scenario: Scenario, per_second: u64, checks: bool) -> Report {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("no port");
+    let url = format!("http://{}", listener.local_addr().expect("no address"));
+    let server = tokio::spawn(async move { axum::serve(listener, server).await });
+    let report = runner::run(plan(&url, connections, scenario, per_second, checks)).await.expect("the run failed");
+    server.abort();
+    report
+}
+
+fn plan(url: &str, connections: u64, scenario: Scenario, per_second: u64, checks: bool) -> Plan {
+    Plan {
+        target: Target::parse(url, None, false).expect("a good URL"),
+        scenario,
+        pacing: Pacing::Open { per_second },
+        warm_up: Duration::ZERO,
+        measured: Duration::from_secs(1),
+        connections,
+        checks,
+        watched: Vec::new(),
+        progress: false,
+    }
+}

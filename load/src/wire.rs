@@ -1,0 +1,140 @@
+//! What goes over the wire: the bodies a caller sends and the answers it reads. Written by hand from the contract, sharing no
+//! code with the gateway, so that a slip there shows here.
+
+use md5::{Digest as _, Md5};
+use serde::Deserialize;
+use serde_json::Value;
+
+/// Every code a refusal may carry.
+const CODES: [&str; 24] = [
+    "malformed_json",
+    "invalid_request",
+    "unauthenticated",
+    "app_disabled",
+    "not_found",
+    "method_not_allowed",
+    "duplicate",
+    "superseded",
+    "already_succeeded",
+    "lease_lost",
+    "expired",
+    "body_too_large",
+    "unsupported_media_type",
+    "contents_mismatch",
+    "fingerprint_mismatch",
+    "contents_not_canonical",
+    "quota_exceeded",
+    "store_unavailable",
+    "store_full",
+    "store_incompatible",
+    "outcome_unknown",
+    "overloaded",
+    "draining",
+    "internal",
+];
+
+/// What claims of one run have in common.
+#[derive(Debug, Clone)]
+pub(crate) struct Terms {
+    /// The app key they are counted under.
+    pub(crate) app: String,
+    pub(crate) operation: String,
+    /// In every key, so that two runs never meet.
+    pub(crate) run: String,
+    /// Both lease and retention: longer than the run, so that nothing ends meanwhile, and soon over after it.
+    pub(crate) kept: String,
+}
+
+impl Terms {
+    /// In canonical form: one key, no spaces.
+    pub(crate) fn contents(&self, order: u64) -> String {
+        format!(r#"{{"order":"{}-{order}"}}"#, self.run)
+    }
+
+    pub(crate) fn claim(&self, order: u64) -> String {
+        format!(
+            r#"{{"operation":"{}","contents":{},"lease":"{}","retention":"{}"}}"#,
+            self.operation,
+            self.contents(order),
+            self.kept,
+            self.kept
+        )
+    }
+
+    pub(crate) fn batch(&self, orders: &[u64]) -> String {
+        let mut body = String::with_capacity(orders.len() * 128);
+        body.push_str(r#"{"items":["#);
+        for (index, order) in orders.iter().enumerate() {
+            if index > 0 {
+                body.push(',');
+            }
+            body.push_str(&self.claim(*order));
+        }
+        body.push_str("]}");
+        body
+    }
+
+    /// Computed here, from the contract's formula.
+    pub(crate) fn global_id(&self, order: u64) -> String {
+        let digest = Md5::digest(format!("{}\n{}\n{}", self.app, self.operation, self.contents(order)));
+        format!("{:032x}", u128::from_be_bytes(digest.into()))
+    }
+}
+
+pub(crate) fn success(attempt: &str, order: u64) -> String {
+    format!(r#"{{"attempt":"{attempt}","outcome":"success","result":{{"order":{order}}}}}"#)
+}
+
+pub(crate) fn failure(attempt: &str) -> String {
+    format!(r#"{{"attempt":"{attempt}","outcome":"failure"}}"#)
+}
+
+/// The fields of all answers that a check looks at; each is absent where the answer has none.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Reply {
+    /// In a batch: what this item would have been answered with alone.
+    pub(crate) status: u16,
+    pub(crate) global_id: Option<String>,
+    pub(crate) attempt: Option<String>,
+    pub(crate) state: Option<String>,
+    pub(crate) repeated: bool,
+    pub(crate) late: Option<bool>,
+    pub(crate) code: Option<String>,
+    pub(crate) result: Option<Value>,
+}
+
+impl Reply {
+    pub(crate) fn is_state(&self, state: &str) -> bool {
+        self.state.as_deref() == Some(state)
+    }
+
+    /// The code, if it is one of the contract.
+    pub(crate) fn known_code(&self) -> Option<&'static str> {
+        CODES.into_iter().find(|code| self.code.as_deref() == Some(*code))
+    }
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct BatchReply {
+    pub(crate) items: Vec<Reply>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_global_id_is_the_contracts() {
+        // printf 'default\nload\n{"order":"r-7"}' | md5sum
+        let terms = Terms { app: "default".into(), operation: "load".into(), run: "r".into(), kept: "1m".into() };
+        assert_eq!(terms.global_id(7), "68f3f8b82dbebd5c8a979e59f3bc10c6");
+    }
+
+    #[test]
+    fn a_batch_is_json() {
+        let terms = Terms { app: "default".into(), operation: "load".into(), run: "r".into(), kept: "1m".into() };
+        let body: Value = serde_json::from_str(&terms.batch(&[1, 2])).expect("not JSON");
+        assert_eq!(body["items"][1]["contents"]["order"], "r-2");
+    }
+}
