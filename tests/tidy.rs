@@ -1,0 +1,171 @@
+//! Holds the rules of the house over the whole tree: who may import whom, which file may read a clock, how files open,
+//! how long they get, and that every link of a page leads somewhere. What the rules allow is data, here at the top.
+
+#[path = "tidy/rules.rs"]
+mod rules;
+#[path = "tidy/samples.rs"]
+mod samples;
+#[path = "tidy/source.rs"]
+mod source;
+
+use source::Source;
+
+/// The floors, lowest first, and what each may import of the crate. `"engine"` is the whole module, `"engine::url"` that
+/// path and what is below it, `"engine::*Options"` only names of the module that end so.
+///
+/// `config` aggregates the option structs that stand beside what they configure, and so sees those of every floor, but
+/// nothing else of them. A handler translates failures of the store, and so sees the errors, but never an engine.
+const FLOORS: &[(&str, &[&str])] = &[
+    ("domain", &[]),
+    ("telemetry", &[]),
+    ("engine", &["domain"]),
+    ("tenants", &["domain"]),
+    (
+        "config",
+        &[
+            "domain",
+            "tenants",
+            "engine::url",
+            "engine::*Options",
+            "resilience::*Options",
+            "gateway::*Options",
+            "http::*Options",
+            "http::*Limits",
+            "admin::*Options",
+            "telemetry::*Options",
+        ],
+    ),
+    ("resilience", &["domain", "engine", "telemetry"]),
+    ("gateway", &["domain", "engine", "tenants", "telemetry"]),
+    ("http", &["domain", "engine::error", "engine::*Error", "engine::*eterminate", "tenants", "gateway", "telemetry"]),
+    ("admin", &["domain", "engine::error", "engine::*Error", "engine::*eterminate", "tenants", "gateway", "telemetry"]),
+    ("server", &["domain", "engine", "tenants", "config", "resilience", "gateway", "http", "admin", "telemetry"]),
+    (
+        "cli",
+        &["domain", "engine", "tenants", "config", "resilience", "gateway", "http", "admin", "server", "telemetry"],
+    ),
+    ("main", &["cli"]),
+];
+
+/// The engines: modules of `engine` that never see one another. The rest of `engine` is shared ground; `url` opens them
+/// all, and `conformance` and `faulty` try them all.
+const ENGINES: &[&str] = &["memory", "disk", "redis", "postgres"];
+
+/// Floors that take whatever engine they are handed, and never name one.
+const ENGINE_BLIND: &[&str] = &["resilience", "gateway", "http", "admin"];
+
+/// What the domain never names, since it is pure: by the first word of a path, or by two words in a row.
+const NOT_IN_DOMAIN: &[&str] = &[
+    "tokio",
+    "axum",
+    "hyper",
+    "redis",
+    "sqlx",
+    "fjall",
+    "metrics",
+    "std::fs",
+    "std::net",
+    "std::io",
+    "std::env",
+    "std::thread",
+];
+
+/// Names with a home: where else they may not stand, and what to do instead. A home is a file or a folder.
+const HOMES: &[(&str, &[&str], &str)] = &[
+    ("std::env", &["src/config", "src/cli"], "read the environment in `config` or `cli` and pass the value on"),
+    ("process::exit", &["src/main.rs"], "return an error: `main` turns it into an exit code"),
+    ("SystemTime", &["src/domain/clock.rs"], "take a `Clock`"),
+    ("Instant::now", &["src/domain/clock.rs"], "take a `Clock`; to wait, use `tokio::time::sleep` or `timeout`"),
+    ("StatusCode", &["src/http", "src/admin"], "return a value or an error, and let `http` choose the status"),
+    ("axum::", &["src/http", "src/admin", "src/server"], "keep HTTP in `http` and `admin`"),
+    ("sqlx::", &["src/engine/postgres", "src/tenants"], "keep SQL beside the table it speaks to"),
+    ("counter!", &["src/telemetry"], "take a handle from `telemetry`: the names stand in one table"),
+    ("gauge!", &["src/telemetry"], "take a handle from `telemetry`: the names stand in one table"),
+    ("histogram!", &["src/telemetry"], "take a handle from `telemetry`: the names stand in one table"),
+];
+
+/// How many `//!` lines may open a file. `lib.rs` is the map of the modules and may be longer.
+const HEAD_LINES_MAX: usize = 6;
+
+/// How long `main.rs` may be.
+const MAIN_LINES_MAX: usize = 40;
+
+/// How long the production code of a file may be: what stands before its tests. Longer has two subjects.
+const FILE_LINES_MAX: usize = 400;
+
+/// Files that may be longer, with their own limit and the reason. Keep it empty.
+const LONG_FILES: &[(&str, usize, &str)] = &[];
+
+/// Files that only tests and `test-util` build: not production code, as far as size goes.
+const TEST_SUPPORT: &[&str] = &["src/engine/conformance", "src/engine/faulty"];
+
+#[test]
+fn imports_go_one_way() {
+    hold("imports go one way", rules::floors);
+}
+
+#[test]
+fn the_domain_is_pure() {
+    hold("the domain is pure", rules::domain);
+}
+
+#[test]
+fn engines_do_not_know_one_another() {
+    hold("engines do not know one another", rules::engines);
+}
+
+#[test]
+fn only_the_engine_module_names_engines() {
+    hold("whoever is handed an engine does not name one", rules::engine_blind);
+}
+
+#[test]
+fn names_stay_at_home() {
+    hold("names stay at home", rules::homes);
+}
+
+#[test]
+fn files_open_with_what_they_are_for() {
+    hold("files open with what they are for", rules::heads);
+}
+
+#[test]
+fn main_is_short_and_lib_is_a_map() {
+    hold("main is short and lib is a map", rules::roots);
+}
+
+#[test]
+fn lints_are_expected_not_allowed() {
+    hold("lints are expected, not allowed", rules::expects);
+}
+
+#[test]
+fn files_have_one_subject() {
+    hold("files have one subject", rules::sizes);
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let root = source::root();
+    hold("links lead somewhere", |sources| rules::links(sources, |path| root.join(path).exists()));
+}
+
+#[test]
+fn nothing_names_a_place_of_work() {
+    hold("nothing names a place of work", rules::places);
+}
+
+/// A rule over nothing would hold always.
+#[test]
+fn the_tree_is_really_read() {
+    let sources = source::tree();
+    for path in ["src/main.rs", "src/lib.rs", "src/domain/clock.rs", "tests/tidy.rs", "Cargo.toml", "Makefile"] {
+        assert!(sources.iter().any(|source| source.path == path), "{path} was not read");
+    }
+}
+
+/// Applies a rule to the tree and fails with what it found.
+fn hold(name: &str, rule: impl Fn(&[Source]) -> Vec<String>) {
+    let found = rule(&source::tree());
+    assert!(found.is_empty(), "{name}: {} to put right\n{}", found.len(), found.join("\n"));
+}

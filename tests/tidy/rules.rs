@@ -1,0 +1,322 @@
+//! The rules. Each looks at all sources and answers with what to put right: one line each, `file:line: what, and what to
+//! do about it`. What is allowed stands in the tables of `tidy.rs`.
+
+use crate::source::{Named, Source, has_ending};
+use crate::{
+    ENGINE_BLIND, ENGINES, FILE_LINES_MAX, FLOORS, HEAD_LINES_MAX, HOMES, LONG_FILES, MAIN_LINES_MAX, NOT_IN_DOMAIN,
+    TEST_SUPPORT,
+};
+
+/// Nothing imports a floor that its own does not stand on.
+pub(crate) fn floors(sources: &[Source]) -> Vec<String> {
+    let mut found = Vec::new();
+    for source in gateway(sources) {
+        let module = source.module();
+        let Some(own) = module.first() else { continue };
+        let Some((_, allowed)) = FLOORS.iter().find(|(floor, _)| floor == own) else {
+            found.push(format!("{}:1: `{own}` has no floor; give it one in FLOORS of tests/tidy.rs", source.path));
+            continue;
+        };
+        for named in source.names() {
+            let Some(target) = source.resolve(&named.words) else { continue };
+            let known = target.first().is_some_and(|first| FLOORS.iter().any(|(floor, _)| floor == first));
+            if known && target[0] != *own && !allowed.iter().any(|entry| permits(entry, &target)) {
+                let does = if allowed.is_empty() { "stands on nothing".to_owned() } else { allowed.join(", ") };
+                found.push(finding(
+                    source,
+                    &named,
+                    &format!("`{own}` may not import this ({does}); pass it in as a value or a trait of a lower floor"),
+                ));
+            }
+        }
+    }
+    found
+}
+
+/// Whether an entry of the table of floors covers a path.
+fn permits(entry: &str, target: &[&str]) -> bool {
+    if let Some((module, ending)) = entry.split_once("::*") {
+        return target[0] == module && target[1..].iter().any(|word| word.ends_with(ending));
+    }
+    let entry: Vec<&str> = entry.split("::").collect();
+    target.starts_with(&entry)
+}
+
+/// The domain is pure: no clock, no runtime, no input or output.
+pub(crate) fn domain(sources: &[Source]) -> Vec<String> {
+    let mut found = Vec::new();
+    for source in gateway(sources).filter(|source| source.path.starts_with("src/domain")) {
+        for named in source.names() {
+            if NOT_IN_DOMAIN.iter().any(|banned| leads_with(&named.words, banned)) {
+                found.push(finding(source, &named, "the domain is pure; move this up, or take the result as a value"));
+            }
+        }
+    }
+    found
+}
+
+/// Whether a path begins with `banned`. A lone word is no path: a field may be called `metrics`.
+fn leads_with(words: &[String], banned: &str) -> bool {
+    let banned: Vec<&str> = banned.split("::").collect();
+    words.len() >= banned.len().max(2) && words.iter().zip(&banned).all(|(word, banned)| word == banned)
+}
+
+/// No engine imports another.
+pub(crate) fn engines(sources: &[Source]) -> Vec<String> {
+    let mut found = Vec::new();
+    for source in gateway(sources) {
+        let module = source.module();
+        let ["engine", own, ..] = module[..] else { continue };
+        if !ENGINES.contains(&own) {
+            continue;
+        }
+        for named in source.names() {
+            let Some(target) = source.resolve(&named.words) else { continue };
+            if let Some(other) = engine_named(&target).filter(|other| other != own) {
+                let what = format!("`{own}` may not import `{other}`; move what both need beside them, in `engine`");
+                found.push(finding(source, &named, &what));
+            }
+        }
+    }
+    found
+}
+
+/// Whoever is handed an engine does not name one.
+pub(crate) fn engine_blind(sources: &[Source]) -> Vec<String> {
+    let mut found = Vec::new();
+    for source in gateway(sources).filter(|source| source.module().first().is_some_and(|m| ENGINE_BLIND.contains(m))) {
+        for named in source.names() {
+            if source.resolve(&named.words).and_then(|target| engine_named(&target)).is_some() {
+                found.push(finding(source, &named, "name no engine here; take an `Arc<dyn Engine>`"));
+            }
+        }
+    }
+    found
+}
+
+/// The engine that a path leads to, by its module or by its type's name.
+fn engine_named(target: &[&str]) -> Option<String> {
+    let ["engine", next, ..] = target else { return None };
+    let next = next.to_lowercase();
+    ENGINES.contains(&next.as_str()).then_some(next)
+}
+
+/// Names with a home stand nowhere else.
+pub(crate) fn homes(sources: &[Source]) -> Vec<String> {
+    let mut found = Vec::new();
+    for source in gateway(sources) {
+        for (name, homes, advice) in HOMES {
+            if homes.iter().any(|home| lives_in(&source.path, home)) {
+                continue;
+            }
+            let advice = format!("`{name}` belongs in {}; {advice}", homes.join(", "));
+            if name.ends_with('!') {
+                let lines = source.code.lines().enumerate().filter(|(_, line)| has_macro(line, name));
+                found.extend(lines.map(|(number, _)| format!("{}:{}: {advice}", source.path, number + 1)));
+            } else {
+                let names = source.names();
+                let strays = names.iter().filter(|named| mentions(&named.words, name));
+                found.extend(strays.map(|named| finding(source, named, &advice)));
+            }
+        }
+    }
+    found
+}
+
+/// Whether a path is of a home: the file or folder itself, with or without its ending.
+fn lives_in(path: &str, home: &str) -> bool {
+    path.strip_prefix(home).is_some_and(|rest| rest.is_empty() || rest == ".rs" || rest.starts_with('/'))
+}
+
+/// `name::` asks for the first word of a longer path, `one::two` for both in a row, `Name` for the word anywhere.
+fn mentions(words: &[String], name: &str) -> bool {
+    if let Some(root) = name.strip_suffix("::") {
+        return words.len() > 1 && words[0] == root;
+    }
+    let name: Vec<&str> = name.split("::").collect();
+    words.windows(name.len()).any(|window| window == name)
+}
+
+fn has_macro(line: &str, name: &str) -> bool {
+    line.match_indices(name).any(|(at, _)| !line[..at].ends_with(|char: char| char.is_alphanumeric() || char == '_'))
+}
+
+/// Every file opens with a few lines that say what lives there.
+pub(crate) fn heads(sources: &[Source]) -> Vec<String> {
+    let mut found = Vec::new();
+    for source in gateway(sources) {
+        let lines = source.text.lines().take_while(|line| line.starts_with("//!")).count();
+        if lines == 0 {
+            found.push(format!("{}:1: open with `//!` lines that say what lives here and what does not", source.path));
+        } else if lines > HEAD_LINES_MAX && source.path != "src/lib.rs" {
+            found.push(format!(
+                "{}:{lines}: {lines} `//!` lines; say it in {HEAD_LINES_MAX}, and the rest where it belongs",
+                source.path
+            ));
+        }
+    }
+    found
+}
+
+/// `main.rs` stays short; `lib.rs` holds no logic.
+pub(crate) fn roots(sources: &[Source]) -> Vec<String> {
+    let mut found = Vec::new();
+    for source in sources {
+        if source.path == "src/main.rs" && source.text.lines().count() > MAIN_LINES_MAX {
+            found.push(format!("src/main.rs:{MAIN_LINES_MAX}: main parses, runs and exits; move the rest to `cli`"));
+        }
+        if source.path == "src/lib.rs" {
+            found.extend(logic_line(&source.masked).map(|line| {
+                format!("src/lib.rs:{line}: only documentation, `mod` and `pub use` here; move it to a module")
+            }));
+        }
+    }
+    found
+}
+
+/// The first line that is neither of a `use` nor a `mod` whose body is elsewhere.
+fn logic_line(masked: &str) -> Option<usize> {
+    let plain = ["mod ", "pub mod ", "pub(crate) mod ", "use ", "pub use ", "pub(crate) use "];
+    // Whether the line before left the group of a `use` open.
+    let mut inside = false;
+    for (number, line) in masked.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with("#[") || line.starts_with("#![") {
+            continue;
+        }
+        let begins = plain.iter().any(|begin| line.starts_with(begin));
+        let has_body = line.contains("mod ") && line.contains('{');
+        if has_body || !(inside || begins) {
+            return Some(number + 1);
+        }
+        inside = !line.ends_with(';');
+    }
+    None
+}
+
+/// A lint that is set aside says why, and speaks up when it no longer applies.
+pub(crate) fn expects(sources: &[Source]) -> Vec<String> {
+    let mut found = Vec::new();
+    for source in sources {
+        for (number, line) in source.masked.lines().enumerate() {
+            let line: String = line.split_whitespace().collect();
+            let hidden = line.contains("cfg_attr(") && line.contains(",allow(");
+            if line.contains("#[allow(") || line.contains("#![allow(") || hidden {
+                let place = format!("{}:{}", source.path, number + 1);
+                found.push(format!("{place}: write `#[expect(…, reason = \"…\")]`, or put right what the lint says"));
+            }
+        }
+    }
+    found
+}
+
+/// A file that gets long has two subjects.
+pub(crate) fn sizes(sources: &[Source]) -> Vec<String> {
+    let mut found = Vec::new();
+    for source in gateway(sources).filter(|source| !TEST_SUPPORT.iter().any(|home| lives_in(&source.path, home))) {
+        let exception = LONG_FILES.iter().find(|(path, _, _)| *path == source.path);
+        let most = exception.map_or(FILE_LINES_MAX, |(_, most, _)| *most);
+        let lines = source.production_lines;
+        if lines > most {
+            let place = format!("{}:{most}", source.path);
+            found.push(format!("{place}: {lines} lines before the tests, at most {most}; split it by subject"));
+        }
+    }
+    found
+}
+
+/// Relative links of Markdown pages lead to files of the tree.
+pub(crate) fn links(sources: &[Source], exists: impl Fn(&str) -> bool) -> Vec<String> {
+    let mut found = Vec::new();
+    for source in sources.iter().filter(|source| has_ending(&source.path, "md")) {
+        let folder = source.path.rsplit_once('/').map_or("", |(folder, _)| folder);
+        let mut fenced = false;
+        for (number, line) in source.text.lines().enumerate() {
+            if line.trim_start().starts_with("```") || line.trim_start().starts_with("~~~") {
+                fenced = !fenced;
+            }
+            if fenced {
+                continue;
+            }
+            for target in targets(line) {
+                let file = target.split('#').next().unwrap_or_default();
+                if !file.is_empty() && !inside(folder, file).is_some_and(|path| exists(&path)) {
+                    let place = format!("{}:{}", source.path, number + 1);
+                    found.push(format!("{place}: `{target}` leads nowhere; link a file of the tree, from this folder"));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// What the links of a line lead to, those to other sites aside.
+fn targets(line: &str) -> Vec<String> {
+    // Every second piece stands between backticks.
+    let prose: String = line.split('`').step_by(2).collect::<Vec<_>>().join("code");
+    let inline = prose.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    let reference = prose.strip_prefix('[').and_then(|rest| rest.split_once("]: ")).map(|(_, target)| target);
+    inline
+        .chain(reference)
+        .filter_map(|target| target.split_whitespace().next())
+        .map(|target| target.trim_start_matches('<').trim_end_matches('>').to_owned())
+        .filter(|target| !target.contains("://") && !target.starts_with("mailto:"))
+        .collect()
+}
+
+/// A relative path from a folder of the tree, from the root; `None` if it leaves the tree.
+fn inside(folder: &str, relative: &str) -> Option<String> {
+    if relative.starts_with('/') {
+        return None;
+    }
+    let mut parts: Vec<&str> = folder.split('/').filter(|part| !part.is_empty()).collect();
+    for part in relative.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => {
+                parts.pop()?;
+            }
+            _ => parts.push(part),
+        }
+    }
+    Some(parts.join("/"))
+}
+
+/// The project speaks of itself alone: no folder of somebody's machine, no host of a package registry.
+pub(crate) fn places(sources: &[Source]) -> Vec<String> {
+    // Put together here, so that this file passes its own rule.
+    let folders = [["/wo", "rk/"], ["/ro", "ot/"], ["/ho", "me/"], ["/Us", "ers/"]].map(|halves| halves.concat());
+    let hosts =
+        [["crates", ".io"], ["npmjs", ".org"], ["pypi", ".org"], ["rubygems", ".org"], ["proxy.golang", ".org"]]
+            .map(|halves| halves.concat());
+    let mut found = Vec::new();
+    for source in sources {
+        for (number, line) in source.text.lines().enumerate() {
+            let place = format!("{}:{}", source.path, number + 1);
+            found.extend(folders.iter().filter(|folder| has_absolute(line, folder)).map(|folder| {
+                format!("{place}: `{folder}` is a folder of one machine; write a path from the root of the tree")
+            }));
+            found.extend(
+                hosts
+                    .iter()
+                    .filter(|host| line.contains(host.as_str()))
+                    .map(|host| format!("{place}: `{host}` is the host of a package registry; name the package alone")),
+            );
+        }
+    }
+    found
+}
+
+/// Whether a line holds the folder as the beginning of a path, not as a part of a longer one.
+fn has_absolute(line: &str, folder: &str) -> bool {
+    let goes_on = |char: char| char.is_alphanumeric() || "._-~*}".contains(char);
+    line.match_indices(folder).any(|(at, _)| !line[..at].ends_with(goes_on))
+}
+
+fn gateway(sources: &[Source]) -> impl Iterator<Item = &Source> {
+    sources.iter().filter(|source| source.is_gateway())
+}
+
+fn finding(source: &Source, named: &Named, advice: &str) -> String {
+    format!("{}:{}: `{}`: {advice}", source.path, named.line, named.words.join("::"))
+}

@@ -1,0 +1,211 @@
+//! A rule that cannot fail holds nothing: each is given a small sample that breaks it, and one beside it that does not.
+
+use crate::rules;
+use crate::source::Source;
+use crate::{FILE_LINES_MAX, HEAD_LINES_MAX, MAIN_LINES_MAX};
+
+type Rule = fn(&[Source]) -> Vec<String>;
+
+/// What the rule finds in one file.
+fn found(rule: Rule, path: &str, text: &str) -> Vec<String> {
+    rule(&[Source::new(path, text)])
+}
+
+/// Asserts that the rule finds one thing in the file, at that line.
+#[track_caller]
+fn caught(rule: Rule, path: &str, text: &str, line: usize) {
+    let found = found(rule, path, text);
+    let place = format!("{path}:{line}: ");
+    assert!(found.len() == 1 && found[0].starts_with(&place), "expected one finding at {place}got {found:#?}\n{text}");
+}
+
+#[track_caller]
+fn passes(rule: Rule, path: &str, text: &str) {
+    let found = found(rule, path, text);
+    assert!(found.is_empty(), "{found:#?}\n{text}");
+}
+
+#[test]
+fn an_import_of_a_higher_floor_is_caught() {
+    caught(rules::floors, "src/domain/claim.rs", "\nuse crate::engine::Engine;", 2);
+    caught(rules::floors, "src/engine/memory.rs", "fn f(g: &crate::gateway::Gateway) {}", 1);
+    caught(rules::floors, "src/gateway.rs", "use crate::{\n    domain::claim::Claim,\n    http::{router},\n};", 3);
+    caught(rules::floors, "src/tenants/file.rs", "use super::super::config::Config;", 1);
+    caught(rules::floors, "src/telemetry/mod.rs", "use crate::domain::clock::Clock;", 1);
+    caught(rules::floors, "src/main.rs", "fn main() { oncegate::server::run() }", 1);
+    caught(rules::floors, "src/sidedoor.rs", "", 1);
+    passes(rules::floors, "src/gateway.rs", "use crate::{domain::claim::Claim, engine::Engine, telemetry};");
+    passes(rules::floors, "src/engine/redis/mod.rs", "use super::error::EngineError;\nuse crate::engine::value;");
+    passes(rules::floors, "src/main.rs", "fn main() { oncegate::cli::run() }");
+}
+
+#[test]
+fn config_sees_options_and_handlers_see_errors_but_no_more() {
+    passes(
+        rules::floors,
+        "src/config/mod.rs",
+        "use crate::resilience::breaker::BreakerOptions;\nuse crate::engine::url;",
+    );
+    caught(rules::floors, "src/config/mod.rs", "use crate::resilience::breaker::{Breaker, BreakerOptions};", 1);
+    passes(rules::floors, "src/http/problem.rs", "use crate::engine::{Determinate, EngineError, Indeterminate};");
+    caught(rules::floors, "src/http/claim.rs", "use crate::engine::{Engine, EngineError};", 1);
+}
+
+#[test]
+fn tests_comments_and_strings_are_no_imports() {
+    let text = r##"
+//! As `crate::gateway` does.
+/* crate::http /* crate::admin */ crate::cli */
+const A: &str = "crate::server \" crate::server";
+const B: &str = r#"crate::server " crate::server"#;
+const C: (char, char, &'static str) = ('"', '\'', "crate::server");
+#[cfg(any(test, feature = "test-util"))]
+pub struct Helper {
+    inner: crate::gateway::Gateway,
+}
+#[cfg(test)]
+mod tests {
+    use crate::gateway::Gateway;
+    fn f() -> [u8; 2] { [b'{', b'"'] }
+}
+"##;
+    passes(rules::floors, "src/engine/memory.rs", text);
+    passes(rules::floors, "src/engine/redis/tests.rs", "use crate::gateway::Gateway;");
+    // And what comes after them is read again.
+    caught(rules::floors, "src/engine/memory.rs", &format!("{text}use crate::gateway::Gateway;"), 16);
+}
+
+#[test]
+fn an_impure_domain_is_caught() {
+    caught(rules::domain, "src/domain/claim.rs", "use tokio::time::sleep;", 1);
+    caught(rules::domain, "src/domain/claim.rs", "fn f() { redis::cmd(\"GET\"); }", 1);
+    caught(rules::domain, "src/domain/claim.rs", "use std::{fmt, fs};", 1);
+    passes(rules::domain, "src/domain/claim.rs", "use std::fmt;\nstruct A { metrics: u8 }\nuse super::metrics::B;");
+    passes(rules::domain, "src/engine/redis/mod.rs", "use tokio::time::sleep;");
+}
+
+#[test]
+fn an_engine_that_knows_another_is_caught() {
+    caught(rules::engines, "src/engine/disk/index.rs", "use crate::engine::memory::Shard;", 1);
+    caught(rules::engines, "src/engine/redis/mod.rs", "use super::disk;", 1);
+    caught(rules::engines, "src/engine/redis/script.rs", "use super::super::Memory;", 1);
+    passes(rules::engines, "src/engine/disk/index.rs", "use crate::engine::{disk::writer, error::EngineError};");
+    passes(rules::engines, "src/engine/url.rs", "use super::{disk, memory, redis};");
+    passes(rules::engines, "src/engine/conformance.rs", "use super::memory::Memory;");
+}
+
+#[test]
+fn a_wrapper_that_names_an_engine_is_caught() {
+    caught(rules::engine_blind, "src/resilience/chain.rs", "use crate::engine::{Engine, redis};", 1);
+    caught(rules::engine_blind, "src/gateway.rs", "fn f() -> crate::engine::Memory {}", 1);
+    passes(rules::engine_blind, "src/resilience/chain.rs", "use crate::engine::{Engine, EngineError};");
+    passes(rules::engine_blind, "src/server.rs", "use crate::engine::memory::Memory;");
+}
+
+#[test]
+fn a_name_away_from_home_is_caught() {
+    for (path, text) in [
+        ("src/http/mod.rs", "fn f() { std::env::var(\"HOME\"); }"),
+        ("src/server.rs", "use std::{env, io};"),
+        ("src/cli/mod.rs", "fn f() { std::process::exit(1) }"),
+        ("src/cli/mod.rs", "use std::process::{self, exit};"),
+        ("src/engine/memory.rs", "use std::time::SystemTime;"),
+        ("src/engine/memory.rs", "fn f() { Instant::now(); }"),
+        ("src/resilience/retry.rs", "fn f() { tokio::time::Instant::now(); }"),
+        ("src/gateway.rs", "use hyper::StatusCode;"),
+        ("src/gateway.rs", "use axum::Json;"),
+        ("src/http/claim.rs", "use sqlx::PgPool;"),
+        ("src/http/claim.rs", "fn f() { metrics::counter!(\"a\"); }"),
+    ] {
+        caught(rules::homes, path, text, 1);
+    }
+    for (path, text) in [
+        ("src/config/mod.rs", "use std::env;"),
+        ("src/cli.rs", "use std::env;"),
+        ("src/main.rs", "fn main() { std::process::exit(1) }"),
+        ("src/domain/clock.rs", "fn f() { std::time::SystemTime::now(); std::time::Instant::now(); }"),
+        ("src/http/problem.rs", "use axum::http::StatusCode;"),
+        ("src/engine/postgres/mod.rs", "use sqlx::PgPool;"),
+        ("src/telemetry/names.rs", "fn f() { metrics::counter!(\"a\"); }"),
+        ("src/engine/memory.rs", "fn f(i: std::time::Instant) { tokio::time::timeout(D, g()); my_counter!(); }"),
+        ("src/domain/record.rs", "const V: &str = env!(\"CARGO_PKG_VERSION\");"),
+        ("load/src/main.rs", "use std::env;"),
+    ] {
+        passes(rules::homes, path, text);
+    }
+}
+
+#[test]
+fn a_home_is_not_a_prefix_of_a_name() {
+    caught(rules::homes, "src/configure.rs", "use std::env;", 1);
+}
+
+#[test]
+fn a_file_without_an_opening_or_with_too_much_of_it_is_caught() {
+    caught(rules::heads, "src/gateway.rs", "use std::fmt;", 1);
+    caught(rules::heads, "src/gateway.rs", "\n//! Late.", 1);
+    caught(rules::heads, "src/gateway.rs", &"//! Much.\n".repeat(HEAD_LINES_MAX + 1), HEAD_LINES_MAX + 1);
+    passes(rules::heads, "src/gateway.rs", &"//! Enough.\n".repeat(HEAD_LINES_MAX));
+    passes(rules::heads, "src/lib.rs", &"//! The map.\n".repeat(HEAD_LINES_MAX + 1));
+}
+
+#[test]
+fn logic_in_the_roots_is_caught() {
+    caught(rules::roots, "src/main.rs", &"\n".repeat(MAIN_LINES_MAX + 1), MAIN_LINES_MAX);
+    caught(rules::roots, "src/lib.rs", "//! Map.\n\npub mod domain;\n\nfn helper() {}\n", 5);
+    caught(rules::roots, "src/lib.rs", "pub mod domain;\nconst A: u8 = 1;\n", 2);
+    caught(rules::roots, "src/lib.rs", "mod inline {\n    use std::fmt;\n}\n", 1);
+    let map =
+        "//! Map.\n#![warn(missing_docs)]\n\npub mod domain;\nmod b; // why\npub use domain::{\n    A,\n    B,\n};\n";
+    passes(rules::roots, "src/lib.rs", map);
+    passes(rules::roots, "src/main.rs", "fn main() {}\n");
+}
+
+#[test]
+fn an_allowed_lint_is_caught() {
+    caught(rules::expects, "tests/it/main.rs", "#[allow(dead_code)]\nfn f() {}", 1);
+    caught(rules::expects, "load/src/main.rs", "\n#![allow(missing_docs)]", 2);
+    caught(rules::expects, "src/lib.rs", "#![cfg_attr(test, allow(unused))]", 1);
+    passes(
+        rules::expects,
+        "src/lib.rs",
+        "// #[allow(x)] is never written\n#[expect(dead_code, reason = \"later\")]\nmod a;",
+    );
+}
+
+#[test]
+fn a_long_file_is_caught_but_its_tests_do_not_count() {
+    let production = "fn f() {}\n".repeat(FILE_LINES_MAX);
+    let tests = "#[cfg(test)]\nmod tests {\n    fn f() {}\n}\n";
+    passes(rules::sizes, "src/gateway.rs", &format!("{production}{tests}"));
+    caught(rules::sizes, "src/gateway.rs", &format!("fn g() {{}}\n{production}{tests}"), FILE_LINES_MAX);
+    // The declaration of a test module elsewhere ends nothing.
+    caught(rules::sizes, "src/gateway.rs", &format!("#[cfg(test)]\nmod tests;\n{production}"), FILE_LINES_MAX);
+    passes(rules::sizes, "src/engine/conformance.rs", &production.repeat(2));
+}
+
+#[test]
+fn a_link_that_leads_nowhere_is_caught() {
+    let links: Rule = |sources| rules::links(sources, |path| ["README.md", "docs/engines.md"].contains(&path));
+    caught(links, "README.md", "Text.\n[a](docs/engine.md)", 2);
+    caught(links, "README.md", "[a](docs/engines.md) and ![b](picture.png)", 1);
+    caught(links, "docs/engines.md", "[a](../../README.md)", 1);
+    caught(links, "docs/engines.md", "[a](/README.md)", 1);
+    caught(links, "docs/engines.md", "[a]: gone.md", 1);
+    passes(
+        links,
+        "docs/engines.md",
+        "[a](../README.md#top) [b](#here) [c](https://example.org/x) [d](engines.md \"t\")",
+    );
+    passes(links, "docs/engines.md", "`[a](gone.md)`\n```\n[a](gone.md)\n```\n[a]: ../README.md");
+}
+
+#[test]
+fn a_place_of_work_is_caught() {
+    let folder = ["/wo", "rk/"].concat();
+    let host = ["crates", ".io"].concat();
+    caught(rules::places, "docs/run.md", &format!("\ncd {folder}main"), 2);
+    caught(rules::places, "Cargo.toml", &format!("path = \"{folder}main\""), 1);
+    caught(rules::places, "README.md", &format!("See https://{host}/x"), 1);
+    passes(rules::places, "README.md", &format!("docs{folder}a.md, https://example.org{folder}"));
+}
