@@ -34,7 +34,8 @@ pub(crate) struct Named {
 
 impl Source {
     pub(crate) fn new(path: &str, text: &str) -> Self {
-        let (masked, code, production_lines) = if has_ending(path, "rs") { read_rust(path, text) } else { <_>::default() };
+        let (masked, code, production_lines) =
+            if has_ending(path, "rs") { read_rust(path, text) } else { <_>::default() };
         Self { path: path.to_owned(), text: text.to_owned(), masked, code, production_lines }
     }
 
