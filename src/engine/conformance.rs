@@ -1,0 +1,831 @@
+//! One suite for all engines and all wrappers: one function a rule of the contract, named after what it holds.
+//!
+//! `oncegate::conformance!(open)` makes a test of each rule; `open` is an async function that gives a fresh
+//! [`Subject`], or nothing where the engine's server is not installed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{BoxFuture, join_all};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+use super::Engine;
+use crate::domain::attempt::{Attempt, Issuer, Nonce, SystemEntropy};
+use crate::domain::canonical::Canonical;
+use crate::domain::claim::{self, Claim, Claimed, Effect, LateTerms, Mismatch, Outcome, Renew, Renewed, Settle, Settled};
+use crate::domain::clock::SystemClock;
+use crate::domain::global_id::GlobalId;
+use crate::domain::record::{Contents, Held, Key, Record, State};
+use crate::domain::tenant::{AppKey, Operation};
+use crate::domain::terms::{LeaseEnd, Retention, Terms};
+
+/// An engine to hold to the contract, and how its time passes.
+pub struct Subject {
+    /// The engine.
+    pub engine: Arc<dyn Engine>,
+    /// Lets at least this much of the store's time pass: turns a clock that stands by hand, or waits for a real one.
+    pub pass: Box<dyn Fn(Duration) -> BoxFuture<'static, ()> + Send + Sync>,
+    /// A span of time that is long beside a call and short beside a test's patience.
+    pub tick: Duration,
+    /// Whether time stands still unless [`Subject::pass`] is called, so that durations can be compared exactly.
+    pub exact_time: bool,
+    /// What keeps the engine's server alive.
+    pub keep: Box<dyn std::any::Any + Send + Sync>,
+}
+
+/// Makes one test of each rule. The argument is an expression that gives a future of an `Option<Subject>`.
+#[macro_export]
+macro_rules! conformance {
+    ($open:expr) => {
+        $crate::conformance! { $open;
+            a_first_claim_is_granted
+            a_second_attempt_is_a_duplicate_and_changes_nothing
+            of_many_racing_claims_exactly_one_is_granted
+            the_same_nonce_gets_the_same_attempt_and_what_is_left
+            the_same_attempt_recognises_itself
+            other_contents_under_the_same_key_are_refused
+            another_fingerprint_is_refused_in_every_state
+            a_success_is_sticky_and_replays_its_result
+            the_first_result_stays
+            a_failure_frees_the_key_at_once
+            an_unknown_claim_blocks_until_it_is_taken_over
+            the_holder_settles_its_unknown_claim
+            only_the_holder_settles
+            a_lease_ends_by_itself
+            a_lease_that_may_not_be_guessed_turns_unknown
+            a_retention_ends_by_itself
+            a_retention_may_last_for_ever
+            a_success_may_bring_its_own_retention
+            an_unknown_retention_ends_by_itself
+            a_renewal_extends_and_never_shortens
+            a_renewal_of_what_is_not_held_is_refused
+            late_outcomes_are_recorded
+            a_late_outcome_that_is_too_old_is_refused
+            a_late_record_with_contents_still_compares_them
+            a_late_failure_releases_nothing
+            apps_do_not_see_each_other
+            a_read_tells_what_stands
+            long_contents_are_kept_as_a_digest_and_still_compared
+            fences_rise_strictly_where_promised
+            many_at_once_answers_in_order
+            any_history_agrees_with_the_table
+        }
+    };
+    ($open:expr; $($rule:ident)*) => {$(
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $rule() {
+            let subject: Option<$crate::engine::conformance::Subject> = $open.await;
+            if let Some(subject) = subject {
+                $crate::engine::conformance::$rule(&subject).await;
+            }
+        }
+    )*};
+}
+
+/// Terms that no test outlives.
+fn long_terms() -> Terms {
+    Terms {
+        lease: Duration::from_hours(1),
+        retention: Retention::For(Duration::from_hours(24)),
+        unknown_retention: Retention::For(Duration::from_hours(24 * 7)),
+        on_lease_end: LeaseEnd::Release,
+    }
+}
+
+impl Subject {
+    fn ticks(&self, count: u32) -> Duration {
+        self.tick * count
+    }
+
+    async fn claim(&self, ask: &Claim) -> Claimed {
+        self.engine.claim(ask).await.expect("the engine answers")
+    }
+
+    async fn granted(&self, ask: &Claim) -> claim::Grant {
+        match self.claim(ask).await {
+            Claimed::Granted(grant) => grant,
+            other => panic!("expected a grant, got {other:?}"),
+        }
+    }
+
+    async fn duplicate(&self, ask: &Claim) -> Held {
+        match self.claim(ask).await {
+            Claimed::Duplicate(held) => held,
+            other => panic!("expected a duplicate, got {other:?}"),
+        }
+    }
+
+    async fn settle(&self, ask: &Settle) -> Settled {
+        self.engine.settle(ask).await.expect("the engine answers")
+    }
+
+    async fn renew(&self, ask: &Renew) -> Renewed {
+        self.engine.renew(ask).await.expect("the engine answers")
+    }
+
+    async fn read(&self, key: &Key) -> Option<Held> {
+        self.engine.read(key).await.expect("the engine answers")
+    }
+
+    /// What is left must be within one tick below what was promised, and never above.
+    fn assert_left(&self, left: Option<Duration>, promised: Duration) {
+        let left = left.expect("it ends by itself");
+        assert!(left <= promised, "{left:?} is more than {promised:?}");
+        let slack = if self.exact_time { Duration::ZERO } else { self.tick.max(Duration::from_secs(10)) };
+        assert!(left + slack >= promised, "{left:?} is much less than {promised:?}");
+    }
+}
+
+fn issuer() -> &'static Issuer {
+    static ISSUER: std::sync::OnceLock<Issuer> = std::sync::OnceLock::new();
+    ISSUER.get_or_init(|| Issuer::new(Arc::new(SystemClock::new()), Arc::new(SystemEntropy)))
+}
+
+fn attempt() -> Attempt {
+    issuer().issue(None)
+}
+
+fn app(name: &str) -> AppKey {
+    name.parse().expect("an app key")
+}
+
+/// A claim of contents that no other test has.
+pub fn fresh_claim() -> Claim {
+    let unique = attempt();
+    claim_of("conformance", &format!("{{\"order\":\"{}\"}}", unique.timestamp().as_micros()))
+}
+
+fn claim_of(app_name: &str, contents: &str) -> Claim {
+    let (app, operation) = (app(app_name), Operation::default());
+    let contents = Canonical::trusted(contents);
+    Claim {
+        key: Key { global_id: GlobalId::of(&app, &operation, &contents), app },
+        attempt: attempt(),
+        operation,
+        contents,
+        contents_stored_bytes: 1024,
+        fingerprint: None,
+        terms: long_terms(),
+        take_over: false,
+    }
+}
+
+/// The same operation, tried again by somebody.
+fn again(ask: &Claim) -> Claim {
+    Claim { attempt: attempt(), ..ask.clone() }
+}
+
+fn settle_of(ask: &Claim, outcome: Outcome) -> Settle {
+    settle_by(ask, &ask.attempt, outcome)
+}
+
+fn settle_by(ask: &Claim, attempt: &Attempt, outcome: Outcome) -> Settle {
+    let late = LateTerms { operation: None, contents: Contents::Unverified, terms: ask.terms };
+    Settle { key: ask.key.clone(), attempt: attempt.clone(), outcome, late: Some(late) }
+}
+
+fn success(result: Option<&str>) -> Outcome {
+    Outcome::Success { result: result.map(Into::into), retention: None }
+}
+
+fn done(state: Option<State>, left: Option<Duration>, late: bool) -> Settled {
+    Settled::Done { state, left, late: Some(late) }
+}
+
+fn renew_of(ask: &Claim, lease: Option<Duration>) -> Renew {
+    Renew { key: ask.key.clone(), attempt: ask.attempt.clone(), lease }
+}
+
+/// S1.
+pub async fn a_first_claim_is_granted(on: &Subject) {
+    let ask = fresh_claim();
+    let grant = on.granted(&ask).await;
+    assert_eq!(grant.attempt, ask.attempt);
+    assert!(!grant.repeated && !grant.taken_over);
+    assert_eq!(grant.fence.is_some(), on.engine.capabilities().strict_fence);
+}
+
+/// S1, S4.
+pub async fn a_second_attempt_is_a_duplicate_and_changes_nothing(on: &Subject) {
+    let ask = fresh_claim();
+    on.granted(&ask).await;
+    for _ in 0..3 {
+        let held = on.duplicate(&again(&ask)).await;
+        assert_eq!((held.record.state, &held.record.attempt), (State::InProgress, &ask.attempt));
+        on.assert_left(held.left, ask.terms.lease);
+    }
+    assert_eq!(on.settle(&settle_of(&ask, Outcome::Failure)).await, done(None, None, false));
+}
+
+/// S1: the race, several times over.
+pub async fn of_many_racing_claims_exactly_one_is_granted(on: &Subject) {
+    for _ in 0..5 {
+        let ask = fresh_claim();
+        let racers: Vec<_> = (0..200)
+            .map(|_| {
+                let (engine, ask) = (on.engine.clone(), again(&ask));
+                tokio::spawn(async move { engine.claim(&ask).await.map(|answer| (ask, answer)) })
+            })
+            .collect();
+        let mut winners = Vec::new();
+        for racer in join_all(racers).await {
+            match racer.expect("no panic").expect("the engine answers") {
+                (ask, Claimed::Granted(grant)) => winners.push((ask, grant)),
+                (_, Claimed::Duplicate(held)) => assert_eq!(held.record.state, State::InProgress),
+                (_, other) => panic!("unexpected {other:?}"),
+            }
+        }
+        assert_eq!(winners.len(), 1, "exactly one of 200 is granted");
+        assert_eq!(winners[0].1.attempt, winners[0].0.attempt, "and it is told its own attempt");
+    }
+}
+
+/// S5.
+pub async fn the_same_nonce_gets_the_same_attempt_and_what_is_left(on: &Subject) {
+    let ask = fresh_claim();
+    let first = on.granted(&ask).await;
+    (on.pass)(on.tick).await;
+    let nonce = ask.attempt.nonce().clone();
+    let repeat = Claim { attempt: issuer().issue(Some(nonce)), ..ask.clone() };
+    let second = on.granted(&repeat).await;
+    assert!(second.repeated);
+    assert_eq!((&second.attempt, second.fence), (&first.attempt, first.fence));
+    let left = second.lease_left.expect("a repeat is told what is left");
+    assert!(left <= ask.terms.lease - on.tick, "the lease is unchanged, not begun anew");
+}
+
+/// S5, S9: a call repeated because its reply was lost is answered as the first would have been.
+pub async fn the_same_attempt_recognises_itself(on: &Subject) {
+    let ask = fresh_claim();
+    on.granted(&ask).await;
+    let grant = on.granted(&ask).await;
+    assert_eq!((grant.attempt, grant.repeated), (ask.attempt.clone(), false));
+    assert!(grant.lease_left.is_some());
+}
+
+/// S7.
+pub async fn other_contents_under_the_same_key_are_refused(on: &Subject) {
+    let ask = fresh_claim();
+    let forged = Claim { contents: Canonical::trusted("\"forged\""), ..again(&ask) };
+    on.granted(&ask).await;
+    assert_eq!(on.claim(&forged).await, Claimed::Mismatch(Mismatch::Contents));
+    // The nonce does not excuse other contents, and another operation is other contents.
+    let same_nonce = Claim { attempt: ask.attempt.clone(), ..forged.clone() };
+    assert_eq!(on.claim(&same_nonce).await, Claimed::Mismatch(Mismatch::Contents));
+    let operation = "other".parse().expect("an operation");
+    assert_eq!(on.claim(&Claim { operation, ..again(&ask) }).await, Claimed::Mismatch(Mismatch::Contents));
+    on.settle(&settle_of(&ask, success(None))).await;
+    assert_eq!(on.claim(&forged).await, Claimed::Mismatch(Mismatch::Contents));
+    assert_eq!(on.duplicate(&again(&ask)).await.record.attempt, ask.attempt);
+}
+
+/// S7.
+pub async fn another_fingerprint_is_refused_in_every_state(on: &Subject) {
+    let with = |fingerprint| Claim { fingerprint, ..fresh_claim() };
+    for (first, second) in [(Some([1; 32]), Some([2; 32])), (Some([1; 32]), None), (None, Some([1; 32]))] {
+        for outcome in [None, Some(success(None)), Some(Outcome::Unknown)] {
+            let ask = with(first);
+            on.granted(&ask).await;
+            if let Some(outcome) = outcome {
+                on.settle(&settle_of(&ask, outcome)).await;
+            }
+            let other = Claim { fingerprint: second, take_over: true, ..again(&ask) };
+            assert_eq!(on.claim(&other).await, Claimed::Mismatch(Mismatch::Fingerprint));
+            assert_eq!(on.read(&ask.key).await.expect("still there").record.attempt, ask.attempt);
+        }
+    }
+}
+
+/// S3.
+pub async fn a_success_is_sticky_and_replays_its_result(on: &Subject) {
+    let ask = fresh_claim();
+    on.granted(&ask).await;
+    let retention = ask.terms.retention.duration();
+    let result = "{\"order\": \"A-1\",\n \"total\": 12.50}";
+    assert_eq!(on.settle(&settle_of(&ask, success(Some(result)))).await, done(Some(State::Succeeded), retention, false));
+    let held = on.duplicate(&Claim { take_over: true, ..again(&ask) }).await;
+    assert_eq!((held.record.state, held.record.result.as_deref()), (State::Succeeded, Some(result)));
+    on.assert_left(held.left, retention.expect("it ends"));
+    // The holder's own nonce does not open a success again.
+    assert_eq!(on.duplicate(&ask).await.record.state, State::Succeeded);
+    for outcome in [Outcome::Failure, Outcome::Unknown] {
+        assert_eq!(on.settle(&settle_of(&ask, outcome)).await, Settled::AlreadySucceeded);
+    }
+    assert_eq!(on.renew(&renew_of(&ask, None)).await, Renewed::AlreadySucceeded);
+    assert_eq!(on.duplicate(&again(&ask)).await.record.state, State::Succeeded);
+}
+
+/// S5.
+pub async fn the_first_result_stays(on: &Subject) {
+    let ask = fresh_claim();
+    on.granted(&ask).await;
+    on.settle(&settle_of(&ask, success(Some("1")))).await;
+    let again_settled = on.settle(&settle_of(&ask, success(Some("2")))).await;
+    assert!(matches!(again_settled, Settled::Done { state: Some(State::Succeeded), late: Some(false), .. }));
+    assert_eq!(on.read(&ask.key).await.expect("kept").record.result.as_deref(), Some("1"));
+}
+
+/// A failure frees the key; the old attempt has no power over the new claim.
+pub async fn a_failure_frees_the_key_at_once(on: &Subject) {
+    let ask = fresh_claim();
+    on.granted(&ask).await;
+    assert_eq!(on.settle(&settle_of(&ask, Outcome::Failure)).await, done(None, None, false));
+    assert_eq!(on.read(&ask.key).await, None);
+    let next = again(&ask);
+    on.granted(&next).await;
+    // S2: the old attempt's repeated failure does not delete the newer claim.
+    let superseded = on.settle(&settle_of(&ask, Outcome::Failure)).await;
+    assert!(matches!(superseded, Settled::Superseded { state: State::InProgress, .. }));
+    assert_eq!(on.duplicate(&again(&ask)).await.record.attempt, next.attempt);
+}
+
+/// The state `unknown`.
+pub async fn an_unknown_claim_blocks_until_it_is_taken_over(on: &Subject) {
+    let ask = fresh_claim();
+    on.granted(&ask).await;
+    let left = ask.terms.unknown_retention.duration();
+    assert_eq!(on.settle(&settle_of(&ask, Outcome::Unknown)).await, done(Some(State::Unknown), left, false));
+    // The holder's own nonce is a duplicate too.
+    for repeat in [again(&ask), ask.clone()] {
+        let held = on.duplicate(&repeat).await;
+        assert_eq!(held.record.state, State::Unknown);
+        on.assert_left(held.left, left.expect("it ends"));
+    }
+    let taker = Claim { take_over: true, ..again(&ask) };
+    let grant = on.granted(&taker).await;
+    assert!(grant.taken_over && !grant.repeated);
+    assert_eq!(grant.attempt, taker.attempt);
+    // Only one takes over: now it is in progress again.
+    assert_eq!(on.duplicate(&Claim { take_over: true, ..again(&ask) }).await.record.attempt, taker.attempt);
+    assert!(matches!(on.settle(&settle_of(&ask, success(None))).await, Settled::Superseded { .. }));
+    assert_eq!(on.renew(&renew_of(&taker, None)).await, Renewed::Renewed { left: long_terms().lease });
+}
+
+/// The row "unknown, A".
+pub async fn the_holder_settles_its_unknown_claim(on: &Subject) {
+    let unknown = async || {
+        let ask = fresh_claim();
+        on.granted(&ask).await;
+        on.settle(&settle_of(&ask, Outcome::Unknown)).await;
+        ask
+    };
+    let ask = unknown().await;
+    let repeated = on.settle(&settle_of(&ask, Outcome::Unknown)).await;
+    assert!(matches!(repeated, Settled::Done { state: Some(State::Unknown), late: Some(false), .. }), "{repeated:?}");
+    assert_eq!(on.renew(&renew_of(&ask, None)).await, Renewed::LeaseLost);
+    assert_eq!(on.settle(&settle_of(&ask, Outcome::Failure)).await, done(None, None, false));
+    let ask = unknown().await;
+    let retention = ask.terms.retention.duration();
+    assert_eq!(on.settle(&settle_of(&ask, success(Some("1")))).await, done(Some(State::Succeeded), retention, false));
+}
+
+/// S2: every call of a stranger, in every state, changes nothing.
+pub async fn only_the_holder_settles(on: &Subject) {
+    for outcome in [None, Some(success(Some("1"))), Some(Outcome::Unknown)] {
+        let ask = fresh_claim();
+        on.granted(&ask).await;
+        if let Some(outcome) = outcome {
+            on.settle(&settle_of(&ask, outcome)).await;
+        }
+        let before = on.read(&ask.key).await.expect("kept");
+        // The nonce alone and the timestamp alone are not the attempt.
+        let same_nonce = issuer().issue(Some(ask.attempt.nonce().clone()));
+        let same_timestamp = Attempt::new(ask.attempt.timestamp(), Nonce::from_bits(7));
+        for stranger in [attempt(), same_nonce, same_timestamp] {
+            for outcome in [success(None), Outcome::Failure, Outcome::Unknown] {
+                let answer = on.settle(&settle_by(&ask, &stranger, outcome)).await;
+                assert!(matches!(answer, Settled::Superseded { state, .. } if state == before.record.state), "{answer:?}");
+            }
+            let renewal = Renew { attempt: stranger, ..renew_of(&ask, Some(Duration::from_hours(9))) };
+            assert!(matches!(on.renew(&renewal).await, Renewed::Superseded { .. }));
+        }
+        let after = on.read(&ask.key).await.expect("kept");
+        assert_eq!((&after.record, after.fence), (&before.record, before.fence));
+        assert!(after.left <= before.left);
+    }
+}
+
+/// L1, S10.
+pub async fn a_lease_ends_by_itself(on: &Subject) {
+    let ask = Claim { terms: Terms { lease: on.ticks(2), ..long_terms() }, ..fresh_claim() };
+    on.granted(&ask).await;
+    on.duplicate(&again(&ask)).await;
+    (on.pass)(on.ticks(3)).await;
+    assert_eq!(on.read(&ask.key).await, None);
+    assert_eq!(on.renew(&renew_of(&ask, None)).await, Renewed::LeaseLost);
+    let next = again(&ask);
+    assert!(!on.granted(&next).await.taken_over);
+    assert!(matches!(on.settle(&settle_of(&ask, success(None))).await, Settled::Superseded { .. }));
+}
+
+/// `on_lease_end = "unknown"`.
+pub async fn a_lease_that_may_not_be_guessed_turns_unknown(on: &Subject) {
+    let terms = Terms { lease: on.ticks(2), on_lease_end: LeaseEnd::Unknown, ..long_terms() };
+    let lapsed = async || {
+        let ask = Claim { terms, ..fresh_claim() };
+        on.granted(&ask).await;
+        let held = on.duplicate(&again(&ask)).await;
+        assert_eq!(held.record.state, State::InProgress);
+        assert!(held.left.expect("a lease ends") <= terms.lease);
+        (on.pass)(on.ticks(3)).await;
+        let held = on.duplicate(&ask).await;
+        assert_eq!((held.record.state, held.left), (State::Unknown, None));
+        assert_eq!(on.renew(&renew_of(&ask, None)).await, Renewed::LeaseLost);
+        ask
+    };
+    // Its holder settles it, in each way.
+    let ask = lapsed().await;
+    assert_eq!(on.settle(&settle_of(&ask, Outcome::Failure)).await, done(None, None, false));
+    let ask = lapsed().await;
+    let retention = terms.retention.duration();
+    assert_eq!(on.settle(&settle_of(&ask, success(None))).await, done(Some(State::Succeeded), retention, false));
+    let ask = lapsed().await;
+    assert_eq!(on.settle(&settle_of(&ask, Outcome::Unknown)).await, done(Some(State::Unknown), None, false));
+    // A take-over gets a lease of its own.
+    let taker = Claim { take_over: true, ..again(&ask) };
+    assert!(on.granted(&taker).await.taken_over);
+    let held = on.duplicate(&again(&ask)).await;
+    assert_eq!((held.record.state, held.record.attempt), (State::InProgress, taker.attempt));
+}
+
+/// A success is forgotten when its retention ends, not earlier.
+pub async fn a_retention_ends_by_itself(on: &Subject) {
+    let ask = Claim { terms: Terms { retention: Retention::For(on.ticks(4)), ..long_terms() }, ..fresh_claim() };
+    on.granted(&ask).await;
+    on.settle(&settle_of(&ask, success(None))).await;
+    (on.pass)(on.tick).await;
+    on.duplicate(&again(&ask)).await;
+    (on.pass)(on.ticks(4)).await;
+    assert_eq!(on.read(&ask.key).await, None);
+    on.granted(&again(&ask)).await;
+}
+
+/// `retention = "forever"`.
+pub async fn a_retention_may_last_for_ever(on: &Subject) {
+    let terms = Terms { lease: on.ticks(2), retention: Retention::Forever, ..long_terms() };
+    let ask = Claim { terms, ..fresh_claim() };
+    on.granted(&ask).await;
+    assert_eq!(on.settle(&settle_of(&ask, success(None))).await, done(Some(State::Succeeded), None, false));
+    (on.pass)(on.ticks(4)).await;
+    assert_eq!(on.duplicate(&again(&ask)).await.left, None);
+}
+
+/// The outcome's retention goes before the claim's, and is kept with the record.
+pub async fn a_success_may_bring_its_own_retention(on: &Subject) {
+    for own in [Retention::For(Duration::from_mins(1)), Retention::Forever, Retention::For(Duration::from_hours(999))] {
+        let terms = Terms { retention: Retention::For(Duration::from_hours(5)), ..long_terms() };
+        let ask = Claim { terms, ..fresh_claim() };
+        on.granted(&ask).await;
+        let outcome = Outcome::Success { result: Some("[1]".into()), retention: Some(own) };
+        assert_eq!(on.settle(&settle_of(&ask, outcome)).await, done(Some(State::Succeeded), own.duration(), false));
+        let held = on.read(&ask.key).await.expect("kept");
+        assert_eq!((held.record.terms.retention, held.record.result.as_deref()), (own, Some("[1]")));
+        match own.duration() {
+            Some(own) => on.assert_left(held.left, own),
+            None => assert_eq!(held.left, None),
+        }
+    }
+}
+
+/// A claim reported unknown is forgotten when its `unknown_retention` ends.
+pub async fn an_unknown_retention_ends_by_itself(on: &Subject) {
+    // Also where the end of the lease would have meant unknown: it was reported, so it does not outlive its time.
+    for on_lease_end in [LeaseEnd::Release, LeaseEnd::Unknown] {
+        let terms = Terms { unknown_retention: Retention::For(on.ticks(2)), on_lease_end, ..long_terms() };
+        let ask = Claim { terms, ..fresh_claim() };
+        on.granted(&ask).await;
+        on.settle(&settle_of(&ask, Outcome::Unknown)).await;
+        on.duplicate(&again(&ask)).await;
+        (on.pass)(on.ticks(3)).await;
+        on.granted(&again(&ask)).await;
+    }
+}
+
+/// Expiry = max(current, now + lease).
+pub async fn a_renewal_extends_and_never_shortens(on: &Subject) {
+    for on_lease_end in [LeaseEnd::Release, LeaseEnd::Unknown] {
+        let terms = Terms { lease: on.ticks(4), on_lease_end, ..long_terms() };
+        let ask = Claim { terms, ..fresh_claim() };
+        on.granted(&ask).await;
+        (on.pass)(on.ticks(2)).await;
+        // Without a lease of its own, for as long as the claim was made for.
+        let Renewed::Renewed { left } = on.renew(&renew_of(&ask, None)).await else { panic!("the lease is held") };
+        assert_eq!(left, terms.lease);
+        (on.pass)(on.ticks(3)).await;
+        assert_eq!(on.duplicate(&again(&ask)).await.record.state, State::InProgress);
+        let hour = Duration::from_hours(1);
+        assert_eq!(on.renew(&renew_of(&ask, Some(hour))).await, Renewed::Renewed { left: hour });
+        let Renewed::Renewed { left } = on.renew(&renew_of(&ask, Some(on.tick))).await else { panic!("it is held") };
+        on.assert_left(Some(left), hour);
+        (on.pass)(on.ticks(2)).await;
+        assert_eq!(on.duplicate(&again(&ask)).await.record.state, State::InProgress);
+        assert_eq!(on.settle(&settle_of(&ask, Outcome::Failure)).await, done(None, None, false));
+    }
+}
+
+/// The renewal column.
+pub async fn a_renewal_of_what_is_not_held_is_refused(on: &Subject) {
+    let ask = fresh_claim();
+    assert_eq!(on.renew(&renew_of(&ask, None)).await, Renewed::LeaseLost);
+    on.granted(&ask).await;
+    let stranger = Renew { attempt: attempt(), ..renew_of(&ask, None) };
+    assert!(matches!(on.renew(&stranger).await, Renewed::Superseded { state: State::InProgress, .. }));
+}
+
+/// S6.
+pub async fn late_outcomes_are_recorded(on: &Subject) {
+    let ask = fresh_claim();
+    let retention = ask.terms.retention.duration();
+    let late = settle_of(&ask, success(Some("\"late\"")));
+    for _ in 0..2 {
+        let Settled::Done { state, left, late } = on.settle(&late).await else { panic!("recorded") };
+        assert_eq!((state, late), (Some(State::Succeeded), Some(true)), "repeated or not, it was late");
+        on.assert_left(left, retention.expect("it ends"));
+    }
+    // Nothing is known of its contents, so nothing is compared: not the fingerprint either.
+    let held = on.duplicate(&Claim { fingerprint: Some([3; 32]), ..again(&ask) }).await;
+    assert_eq!((held.record.state, held.record.contents.clone()), (State::Succeeded, Contents::Unverified));
+    assert_eq!((held.record.result.as_deref(), held.record.operation), (Some("\"late\""), None));
+
+    let ask = fresh_claim();
+    let unknown = on.settle(&settle_of(&ask, Outcome::Unknown)).await;
+    assert_eq!(unknown, done(Some(State::Unknown), ask.terms.unknown_retention.duration(), true));
+    assert_eq!(on.duplicate(&again(&ask)).await.record.state, State::Unknown);
+    assert!(on.granted(&Claim { take_over: true, ..again(&ask) }).await.taken_over);
+}
+
+/// S6: refused, not dropped in silence.
+pub async fn a_late_outcome_that_is_too_old_is_refused(on: &Subject) {
+    let ask = fresh_claim();
+    for outcome in [success(None), Outcome::Unknown] {
+        let too_old = Settle { late: None, ..settle_of(&ask, outcome) };
+        assert_eq!(on.settle(&too_old).await, Settled::Expired);
+    }
+    assert_eq!(on.read(&ask.key).await, None);
+    // Its age does not matter while the claim stands.
+    on.granted(&ask).await;
+    let old_holder = Settle { late: None, ..settle_of(&ask, success(None)) };
+    assert!(matches!(on.settle(&old_holder).await, Settled::Done { state: Some(State::Succeeded), .. }));
+}
+
+/// Late records whose outcome carried the contents compare them like any other.
+pub async fn a_late_record_with_contents_still_compares_them(on: &Subject) {
+    let ask = fresh_claim();
+    let late = LateTerms {
+        operation: Some(ask.operation.clone()),
+        contents: Contents::keep(&ask.contents, 1024),
+        terms: ask.terms,
+    };
+    on.settle(&Settle { late: Some(late), ..settle_of(&ask, success(None)) }).await;
+    on.duplicate(&again(&ask)).await;
+    let forged = Claim { contents: Canonical::trusted("\"forged\""), ..again(&ask) };
+    assert_eq!(on.claim(&forged).await, Claimed::Mismatch(Mismatch::Contents));
+}
+
+/// A failure that finds nothing has nothing to do.
+pub async fn a_late_failure_releases_nothing(on: &Subject) {
+    let ask = fresh_claim();
+    assert_eq!(on.settle(&settle_of(&ask, Outcome::Failure)).await, done(None, None, true));
+    let too_old = Settle { late: None, ..settle_of(&ask, Outcome::Failure) };
+    assert_eq!(on.settle(&too_old).await, done(None, None, true));
+    on.granted(&ask).await;
+}
+
+/// S8.
+pub async fn apps_do_not_see_each_other(on: &Subject) {
+    let ask = fresh_claim();
+    on.granted(&ask).await;
+    // The same global ID under another app, as an MD5 collision would give it.
+    let other = Claim { key: Key { app: app("another"), ..ask.key.clone() }, ..again(&ask) };
+    assert_eq!(on.read(&other.key).await, None);
+    assert!(!on.granted(&other).await.repeated);
+    assert_eq!(on.settle(&settle_of(&other, Outcome::Failure)).await, done(None, None, false));
+    assert_eq!(on.duplicate(&again(&ask)).await.record.attempt, ask.attempt);
+}
+
+/// A lookup shows the record, and what is left of it.
+pub async fn a_read_tells_what_stands(on: &Subject) {
+    let ask = Claim { fingerprint: Some([9; 32]), operation: Operation::default(), ..fresh_claim() };
+    assert_eq!(on.read(&ask.key).await, None);
+    let grant = on.granted(&ask).await;
+    let held = on.read(&ask.key).await.expect("it stands");
+    assert_eq!(held.record, ask.record());
+    assert_eq!(held.fence, grant.fence);
+    on.assert_left(held.left, ask.terms.lease);
+    on.engine.probe().await.expect("the store answers");
+}
+
+/// S7 for contents over `contents_stored_bytes`, also when that bound changes between two calls.
+pub async fn long_contents_are_kept_as_a_digest_and_still_compared(on: &Subject) {
+    for (first, second) in [(0, 0), (0, 1024), (1024, 0)] {
+        let ask = Claim { contents_stored_bytes: first, ..fresh_claim() };
+        on.granted(&ask).await;
+        let repeat = Claim { contents_stored_bytes: second, ..again(&ask) };
+        let held = on.duplicate(&repeat).await;
+        assert_eq!(matches!(held.record.contents, Contents::Digest(..)), first == 0);
+        let forged = Claim { contents: Canonical::trusted("\"forged\""), ..repeat };
+        assert_eq!(on.claim(&forged).await, Claimed::Mismatch(Mismatch::Contents));
+    }
+}
+
+/// S11.
+pub async fn fences_rise_strictly_where_promised(on: &Subject) {
+    let ask = fresh_claim();
+    let mut last = None;
+    for round in 0..20 {
+        let next = Claim { take_over: true, ..again(&ask) };
+        let grant = on.granted(&next).await;
+        if on.engine.capabilities().strict_fence {
+            let fence = grant.fence.expect("a fence is promised");
+            assert!(fence < 1 << 53, "a fence must survive as a double");
+            assert!(last.is_none_or(|last| fence > last), "{fence} does not rise above {last:?}");
+            last = Some(fence);
+            assert_eq!(on.granted(&next).await.fence, last, "a repeat is told the same fence");
+        } else {
+            assert_eq!(grant.fence, None, "a fence that is not promised is not given");
+        }
+        let outcome = if round % 2 == 0 { Outcome::Failure } else { Outcome::Unknown };
+        on.settle(&settle_of(&next, outcome)).await;
+    }
+}
+
+/// Batches: answers in order, and of two equal keys the first wins.
+pub async fn many_at_once_answers_in_order(on: &Subject) {
+    let mut asks: Vec<_> = (0..50).map(|_| fresh_claim()).collect();
+    asks.push(again(&asks[0]));
+    asks.push(Claim { attempt: issuer().issue(Some(asks[1].attempt.nonce().clone())), ..asks[1].clone() });
+    asks.push(Claim { contents: Canonical::trusted("1"), ..again(&asks[2]) });
+    let answers = on.engine.claim_many(&asks).await;
+    for (place, answer) in answers.iter().enumerate() {
+        match (place, answer.as_ref().expect("the engine answers")) {
+            (0..50, Claimed::Granted(grant)) => assert_eq!(grant.attempt, asks[place].attempt),
+            (50, Claimed::Duplicate(held)) => assert_eq!(held.record.attempt, asks[0].attempt),
+            (51, Claimed::Granted(grant)) => assert!(grant.repeated && grant.attempt == asks[1].attempt),
+            (52, Claimed::Mismatch(mismatch)) => assert_eq!(*mismatch, Mismatch::Contents),
+            (_, other) => panic!("item {place}: unexpected {other:?}"),
+        }
+    }
+    let mut settles: Vec<_> = asks[..50].iter().map(|ask| settle_of(ask, success(None))).collect();
+    settles.push(settle_of(&asks[0], Outcome::Failure));
+    let answers = on.engine.settle_many(&settles).await;
+    assert_eq!(answers.len(), 51);
+    assert_eq!(answers[50], Ok(Settled::AlreadySucceeded));
+    for answer in &answers[..50] {
+        assert!(matches!(answer, Ok(Settled::Done { state: Some(State::Succeeded), .. })), "{answer:?}");
+    }
+}
+
+/// A random history on a few keys, each answer compared with what the table of transitions says.
+pub async fn any_history_agrees_with_the_table(on: &Subject) {
+    let seeds: Vec<u64> = match std::option_env!("ONCEGATE_SEED").map(str::parse) {
+        Some(Ok(seed)) => vec![seed],
+        _ => (0..12).map(|_| attempt().timestamp().as_micros()).collect(),
+    };
+    for seed in seeds {
+        let mut history = History::new(seed);
+        for step in 0..150 {
+            history.step(on).await.unwrap_or_else(|why| panic!("seed {seed}, step {step}: {why}"));
+        }
+    }
+}
+
+/// What the store should hold, by the table, and the attempts and keys to play with.
+struct History {
+    random: SmallRng,
+    asks: Vec<Claim>,
+    attempts: BTreeMap<Key, Vec<Attempt>>,
+    model: BTreeMap<Key, Held>,
+}
+
+impl History {
+    fn new(seed: u64) -> Self {
+        let asks = (0..3).map(|_| fresh_claim()).collect();
+        Self { random: SmallRng::seed_from_u64(seed), asks, attempts: BTreeMap::new(), model: BTreeMap::new() }
+    }
+
+    async fn step(&mut self, on: &Subject) -> Result<(), String> {
+        let place = self.random.random_range(0..self.asks.len());
+        let ask = self.asks[place].clone();
+        let held = self.model.get(&ask.key).cloned();
+        match self.random.random_range(0..10) {
+            0..4 => {
+                let ask = self.some_claim(ask);
+                let (effect, expected) = claim::claim(held.as_ref(), &ask, None);
+                compare("claim", on.claim(&ask).await.shape(), expected.shape())?;
+                self.attempts.entry(ask.key.clone()).or_default().push(ask.attempt.clone());
+                self.apply(ask.key, effect);
+            }
+            4..8 => {
+                let ask = self.some_settle(&ask);
+                let (effect, expected) = claim::settle(held.as_ref(), &ask);
+                compare("settle", on.settle(&ask).await.shape(), expected.shape())?;
+                self.apply(ask.key, effect);
+            }
+            8 => {
+                let attempt = self.some_attempt(&ask.key);
+                let ask = Renew { key: ask.key, attempt, lease: None };
+                let (effect, expected) = claim::renew(held.as_ref(), &ask);
+                compare("renew", on.renew(&ask).await.shape(), expected.shape())?;
+                self.apply(ask.key, effect);
+            }
+            _ => {
+                let found = on.read(&ask.key).await.map(|held| held.record);
+                compare("read", found, held.map(|held| held.record))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The claim again, by a new or an old attempt, with or without take-over, now and then with something else in it.
+    fn some_claim(&mut self, ask: Claim) -> Claim {
+        let attempt = if self.random.random_bool(0.3) { self.some_attempt(&ask.key) } else { attempt() };
+        let fingerprint = self.random.random_bool(0.1).then_some([1; 32]);
+        let contents = if self.random.random_bool(0.05) { Canonical::trusted("0") } else { ask.contents.clone() };
+        let on_lease_end = if self.random.random_bool(0.5) { LeaseEnd::Unknown } else { LeaseEnd::Release };
+        let terms = Terms { on_lease_end, ..ask.terms };
+        Claim { attempt, fingerprint, contents, terms, take_over: self.random.random_bool(0.3), ..ask }
+    }
+
+    fn some_settle(&mut self, ask: &Claim) -> Settle {
+        let outcome = match self.random.random_range(0..5) {
+            0 => success(None),
+            1 => Outcome::Success { result: Some("{\"n\": 1}".into()), retention: Some(Retention::Forever) },
+            2 | 3 => Outcome::Failure,
+            _ => Outcome::Unknown,
+        };
+        let attempt = self.some_attempt(&ask.key);
+        let late = settle_by(ask, &attempt, outcome);
+        if self.random.random_bool(0.2) { Settle { late: None, ..late } } else { late }
+    }
+
+    fn some_attempt(&mut self, key: &Key) -> Attempt {
+        let known = self.attempts.get(key).map_or(&[][..], Vec::as_slice);
+        match known {
+            [] => attempt(),
+            known if self.random.random_bool(0.6) => known[known.len() - 1].clone(),
+            known => known[self.random.random_range(0..known.len())].clone(),
+        }
+    }
+
+    fn apply(&mut self, key: Key, effect: Effect) {
+        match effect {
+            Effect::Keep | Effect::Extend(_) => {}
+            Effect::Put(record, left) => {
+                self.model.insert(key, Held { record, left, fence: None });
+            }
+            Effect::Delete => {
+                self.model.remove(&key);
+            }
+        }
+    }
+}
+
+fn compare<T: PartialEq + std::fmt::Debug>(what: &str, found: T, expected: T) -> Result<(), String> {
+    if found == expected { Ok(()) } else { Err(format!("{what}: expected {expected:?}, found {found:?}")) }
+}
+
+/// An answer without its durations and fences, which an engine on a real clock cannot repeat exactly.
+trait Shape {
+    type Shape: PartialEq + std::fmt::Debug;
+    fn shape(&self) -> Self::Shape;
+}
+
+impl Shape for Claimed {
+    type Shape = (Option<(Attempt, bool, bool)>, Option<Record>, Option<Mismatch>);
+
+    fn shape(&self) -> Self::Shape {
+        match self {
+            Self::Granted(grant) => (Some((grant.attempt.clone(), grant.repeated, grant.taken_over)), None, None),
+            Self::Duplicate(held) => (None, Some(held.record.clone()), None),
+            Self::Mismatch(mismatch) => (None, None, Some(*mismatch)),
+        }
+    }
+}
+
+impl Shape for Settled {
+    type Shape = (&'static str, Option<State>, Option<bool>, bool);
+
+    fn shape(&self) -> Self::Shape {
+        match self {
+            Self::Done { state, late, left } => ("done", *state, *late, left.is_none()),
+            Self::AlreadySucceeded => ("already succeeded", None, None, false),
+            Self::Superseded { state, .. } => ("superseded", Some(*state), None, false),
+            Self::Expired => ("expired", None, None, false),
+        }
+    }
+}
+
+impl Shape for Renewed {
+    type Shape = (&'static str, Option<State>);
+
+    fn shape(&self) -> Self::Shape {
+        match self {
+            Self::Renewed { .. } => ("renewed", None),
+            Self::LeaseLost => ("lease lost", None),
+            Self::AlreadySucceeded => ("already succeeded", None),
+            Self::Superseded { state, .. } => ("superseded", Some(*state)),
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! The memory engine: claims in this process, for tests and for callers who can lose them at a restart.
+//!
+//! Sharded by key; each shard keeps its claims in a hash table and the order in which they end in a tree, so that
+//! nothing ever scans everything. Bounded in bytes: a cache that evicted would lose live claims.
+
+use std::collections::BTreeSet;
+use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use async_trait::async_trait;
+use hashbrown::{DefaultHashBuilder, HashMap};
+
+use super::{Capabilities, Determinate, Engine, EngineError, value};
+use crate::domain::claim::{self, Claim, Claimed, Effect, Renew, Renewed, Settle, Settled};
+use crate::domain::clock::{Clock, SteadyClock, Timestamp};
+use crate::domain::global_id::GlobalId;
+use crate::domain::record::{Held, Key};
+use crate::domain::tenant::AppKey;
+
+/// How much memory the claims may take if the URL does not say: room for about eight million small ones.
+pub const BYTES_MAX_DEFAULT: u64 = 2 << 30;
+
+/// Enough that 64 callers seldom meet, few enough that the empty engine is small.
+const SHARDS: usize = 64;
+
+/// What a claim costs beyond its stored text, rounded up: a slot in a table that may have just doubled, a place in a
+/// tree that may be half full, and what the allocator adds.
+const CLAIM_OVERHEAD_BYTES: i64 = 190;
+
+/// How many ended claims a call takes away on the way, at most. More than one, so that sweeping keeps up with claiming.
+const SWEPT_PER_CALL: usize = 4;
+
+/// Claims in memory.
+pub struct Memory {
+    clock: SteadyClock,
+    fence: AtomicU64,
+    apps: RwLock<HashMap<AppKey, AppNumber>>,
+    apps_next: AtomicU32,
+    hasher: DefaultHashBuilder,
+    shards: Box<[Mutex<Shard>]>,
+    bytes: AtomicI64,
+    bytes_max: i64,
+}
+
+/// An app's number in this process: keys stay small, and no app's claims can be taken for another's.
+type AppNumber = u32;
+type SlotKey = (AppNumber, GlobalId);
+
+#[derive(Default)]
+struct Shard {
+    slots: HashMap<SlotKey, Slot>,
+    /// When each claim ends, soonest first. Exactly one entry for each claim that ends by itself.
+    ends: BTreeSet<(Timestamp, SlotKey)>,
+}
+
+/// One claim. The fence stands before the text, in the same allocation.
+struct Slot {
+    expires_at: Option<Timestamp>,
+    fence_and_text: Box<[u8]>,
+}
+
+impl Memory {
+    /// An empty engine that takes new claims up to about `bytes_max` bytes.
+    pub fn new(clock: Arc<dyn Clock>, bytes_max: u64) -> Self {
+        let clock = SteadyClock::new(clock, Timestamp::default());
+        Self {
+            fence: AtomicU64::new(clock.now().as_micros()),
+            clock,
+            apps: RwLock::default(),
+            apps_next: AtomicU32::new(0),
+            hasher: DefaultHashBuilder::default(),
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            bytes: AtomicI64::new(0),
+            bytes_max: i64::try_from(bytes_max).unwrap_or(i64::MAX),
+        }
+    }
+
+    /// Applies one transition to one key, atomically: the shard stays locked from reading to writing. The transition is
+    /// given the fence that a new attempt would get, drawn under the lock so that fences rise in the order of grants.
+    fn apply<Answer>(
+        &self,
+        key: &Key,
+        transition: impl FnOnce(Option<&Held>, u64) -> (Effect, Answer),
+        admit: impl FnOnce(&Effect) -> Result<(), EngineError>,
+    ) -> Result<Answer, EngineError> {
+        let key = (self.app_number(&key.app), key.global_id);
+        let mut shard = self.shard(&key);
+        let now = self.clock.now();
+        self.forget(shard.sweep(now, SWEPT_PER_CALL));
+        let held = shard.held(&key, now)?;
+        let fence = self.fence.fetch_add(1, Ordering::Relaxed) + 1;
+        let (effect, answer) = transition(held.as_ref(), fence);
+        admit(&effect)?;
+        let grown = match effect {
+            Effect::Keep => 0,
+            Effect::Put(record, lasts) => {
+                // A new attempt gets the new fence; a change of state keeps the attempt's own.
+                let own = held.as_ref().filter(|held| held.record.attempt == record.attempt);
+                let fence = own.and_then(|held| held.fence).unwrap_or(fence);
+                let text = value::encode(&record);
+                let slot = Slot {
+                    expires_at: lasts.map(|lasts| now.plus(lasts)),
+                    fence_and_text: [&fence.to_be_bytes(), text.as_bytes()].concat().into(),
+                };
+                shard.put(key, slot)
+            }
+            Effect::Extend(lasts) => shard.extend(key, now.plus(lasts)),
+            Effect::Delete => shard.delete(&key),
+        };
+        self.bytes.fetch_add(grown, Ordering::Relaxed);
+        Ok(answer)
+    }
+
+    fn shard(&self, key: &SlotKey) -> MutexGuard<'_, Shard> {
+        let hash = self.hasher.hash_one(key);
+        // The table inside the shard uses the low bits and its own seed.
+        let shard = &self.shards[usize::try_from(hash >> 58).unwrap_or_default() % SHARDS];
+        // Poisoned: some call panicked, in code that leaves a shard whole at every step.
+        shard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn app_number(&self, app: &AppKey) -> AppNumber {
+        if let Some(number) = self.apps.read().unwrap_or_else(PoisonError::into_inner).get(app) {
+            return *number;
+        }
+        let mut apps = self.apps.write().unwrap_or_else(PoisonError::into_inner);
+        *apps.entry(app.clone()).or_insert_with(|| self.apps_next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn forget(&self, bytes: i64) {
+        if bytes != 0 {
+            self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Refuses what would grow the engine beyond `bytes_max`, after taking away what has ended in any shard.
+    fn admit(&self, bytes_max: i64) -> Result<(), EngineError> {
+        if self.bytes.load(Ordering::Relaxed) <= bytes_max {
+            return Ok(());
+        }
+        let why = "the memory engine has reached its bound; raise `max_bytes` in its URL, or use a durable engine";
+        Err(Determinate::Full(why.into()).into())
+    }
+
+    /// Takes away all that has ended, in every shard. The caller holds no shard.
+    fn sweep_when_full(&self) {
+        if self.bytes.load(Ordering::Relaxed) > self.bytes_max {
+            for shard in &self.shards {
+                let swept = shard.lock().unwrap_or_else(PoisonError::into_inner).sweep(self.clock.now(), usize::MAX);
+                self.forget(swept);
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Engine for Memory {
+    async fn claim(&self, ask: &Claim) -> Result<Claimed, EngineError> {
+        self.sweep_when_full();
+        self.apply(
+            &ask.key,
+            |held, fence| claim::claim(held, ask, Some(fence)),
+            |effect| if *effect == Effect::Keep { Ok(()) } else { self.admit(self.bytes_max) },
+        )
+    }
+
+    async fn settle(&self, ask: &Settle) -> Result<Settled, EngineError> {
+        // Outcomes have a quarter more room than claims, so that a full engine can still be told what became of them.
+        self.apply(
+            &ask.key,
+            |held, _| claim::settle(held, ask),
+            |effect| match effect {
+                Effect::Put(..) => self.admit(self.bytes_max.saturating_add(self.bytes_max / 4)),
+                _ => Ok(()),
+            },
+        )
+    }
+
+    async fn renew(&self, ask: &Renew) -> Result<Renewed, EngineError> {
+        self.apply(&ask.key, |held, _| claim::renew(held, ask), |_| Ok(()))
+    }
+
+    async fn read(&self, key: &Key) -> Result<Option<Held>, EngineError> {
+        let key = (self.app_number(&key.app), key.global_id);
+        self.shard(&key).held(&key, self.clock.now())
+    }
+
+    async fn probe(&self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { strict_fence: true, durable: false, shared: false }
+    }
+}
+
+impl Shard {
+    /// The claim that stands under a key, judged at this instant.
+    fn held(&self, key: &SlotKey, now: Timestamp) -> Result<Option<Held>, EngineError> {
+        let Some(slot) = self.slots.get(key) else { return Ok(None) };
+        let (fence, text) = slot.fence_and_text.split_first_chunk().unwrap_or((&[0; 8], &[]));
+        let left = slot.expires_at.map(|expires_at| expires_at.since(now));
+        Ok(Held::judge(value::decode(text)?, left, Some(u64::from_be_bytes(*fence))))
+    }
+
+    /// Stores a claim; returns by how many bytes the shard grew.
+    fn put(&mut self, key: SlotKey, slot: Slot) -> i64 {
+        if let Some(expires_at) = slot.expires_at {
+            self.ends.insert((expires_at, key));
+        }
+        let (expires_at, bytes) = (slot.expires_at, slot.bytes());
+        let old = self.slots.insert(key, slot);
+        self.forget_end(key, old.as_ref(), expires_at);
+        bytes - old.map_or(0, |old| old.bytes())
+    }
+
+    fn extend(&mut self, key: SlotKey, expires_at: Timestamp) -> i64 {
+        if let Some(slot) = self.slots.get_mut(&key) {
+            if let Some(old) = slot.expires_at.replace(expires_at) {
+                self.ends.remove(&(old, key));
+            }
+            self.ends.insert((expires_at, key));
+        }
+        0
+    }
+
+    fn delete(&mut self, key: &SlotKey) -> i64 {
+        let old = self.slots.remove(key);
+        self.forget_end(*key, old.as_ref(), None);
+        -old.map_or(0, |old| old.bytes())
+    }
+
+    fn forget_end(&mut self, key: SlotKey, old: Option<&Slot>, new: Option<Timestamp>) {
+        if let Some(old) = old.and_then(|old| old.expires_at).filter(|old| Some(*old) != new) {
+            self.ends.remove(&(old, key));
+        }
+    }
+
+    /// Takes away at most `most` claims that have ended; returns how many bytes they took.
+    fn sweep(&mut self, now: Timestamp, most: usize) -> i64 {
+        let mut bytes = 0;
+        for _ in 0..most {
+            let Some(&(expires_at, key)) = self.ends.first() else { break };
+            if expires_at > now {
+                break;
+            }
+            // Judged here, in the deleting step: a claim that outlives its lease leaves the order, not the table.
+            let stands = !matches!(self.held(&key, now), Ok(None));
+            self.ends.pop_first();
+            if stands {
+                continue;
+            }
+            bytes += self.slots.remove(&key).map_or(0, |slot| slot.bytes());
+        }
+        bytes
+    }
+}
+
+impl Slot {
+    fn bytes(&self) -> i64 {
+        CLAIM_OVERHEAD_BYTES.saturating_add_unsigned(self.fence_and_text.len() as u64)
+    }
+}
