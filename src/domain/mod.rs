@@ -1,0 +1,3 @@
+//! The rules of the gateway, as plain values and functions: no clock reads, no I/O, no runtime.
+
+pub mod tenant;
