@@ -1,1 +1,3 @@
+//! Oncegate: an idempotency gateway that lets every business operation pass once.
 
+pub mod domain;

@@ -1,0 +1,156 @@
+//! The global ID: what names one operation of one app, the same wherever it is computed.
+//! MD5 can be made to collide: the ID is a name, never proof that contents are the same.
+
+use std::fmt;
+use std::str::FromStr;
+
+use md5::{Digest, Md5};
+use serde::{Serialize, Serializer};
+
+use super::canonical::Canonical;
+use super::tenant::{AppKey, Operation};
+
+/// The MD5 of app key, operation and canonical contents, one to a line.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GlobalId([u8; 16]);
+
+/// A text that is not a [`GlobalId`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a global ID is 32 lowercase hex digits, such as 2ca8a31a53ad078ffd0c7c8c80158af7")]
+pub struct InvalidGlobalId;
+
+impl GlobalId {
+    /// The ID of an operation: `MD5( app "\n" operation "\n" contents )`.
+    pub fn of(app: &AppKey, operation: &Operation, contents: &Canonical) -> Self {
+        let mut md5 = Md5::new();
+        for part in [app.as_ref(), "\n", operation.as_ref(), "\n", contents.as_str()] {
+            md5.update(part);
+        }
+        Self(md5.finalize().into())
+    }
+
+    /// An ID from the bytes that [`GlobalId::as_bytes`] told.
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    /// The 16 bytes, half the size of the text.
+    pub const fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+}
+
+impl fmt::Display for GlobalId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", u128::from_be_bytes(self.0))
+    }
+}
+
+impl fmt::Debug for GlobalId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for GlobalId {
+    type Err = InvalidGlobalId;
+
+    /// Only the form that [`GlobalId`] displays: an ID must have one spelling, or a lookup in
+    /// capitals would miss what is there.
+    fn from_str(text: &str) -> Result<Self, InvalidGlobalId> {
+        let lower_hex = |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        if text.len() != 32 || !text.bytes().all(lower_hex) {
+            return Err(InvalidGlobalId);
+        }
+        let number = u128::from_str_radix(text, 16).map_err(|_| InvalidGlobalId)?;
+        Ok(Self(number.to_be_bytes()))
+    }
+}
+
+impl Serialize for GlobalId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use super::*;
+    use crate::domain::canonical::{NotCanonical, canonicalize};
+
+    /// What every client library must pass as well.
+    const VECTORS: &str = include_str!("../../tests/vectors/global_id.json");
+
+    #[derive(Deserialize)]
+    struct Vectors {
+        accepted: Vec<Accepted>,
+        refused: Vec<Refused>,
+    }
+
+    #[derive(Deserialize)]
+    struct Accepted {
+        app_key: AppKey,
+        operation: Operation,
+        contents_json: String,
+        canonical: String,
+        global_id: String,
+    }
+
+    #[derive(Deserialize)]
+    struct Refused {
+        contents_json: String,
+        why: String,
+    }
+
+    #[test]
+    fn every_vector_holds() -> Result<(), Box<dyn std::error::Error>> {
+        let vectors: Vectors = serde_json::from_str(VECTORS)?;
+        assert!(!vectors.accepted.is_empty() && !vectors.refused.is_empty());
+
+        for vector in vectors.accepted {
+            let contents = canonicalize(vector.contents_json.as_bytes())?;
+            assert_eq!(contents.as_str(), vector.canonical);
+            let id = GlobalId::of(&vector.app_key, &vector.operation, &contents);
+            assert_eq!(id.to_string(), vector.global_id, "{}", vector.contents_json);
+        }
+        for Refused { contents_json, why } in vectors.refused {
+            let refused = canonicalize(contents_json.as_bytes());
+            let on_purpose = match &refused {
+                Ok(_) | Err(NotCanonical::Syntax { .. }) => false,
+                Err(_) => true,
+            };
+            assert!(on_purpose, "{contents_json}, {why}: {refused:?}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn an_id_reads_back_from_its_text_and_its_bytes() {
+        let text = "00a8a31a53ad078ffd0c7c8c80158af7";
+        let id: GlobalId = text.parse().expect("32 lowercase hex digits");
+        assert_eq!(id.to_string(), text);
+        assert_eq!(format!("{id:?}"), text);
+        assert_eq!(serde_json::json!(id), text);
+        assert_eq!(GlobalId::from_bytes(*id.as_bytes()), id);
+        assert_eq!(id.as_bytes()[..2], [0, 0xa8]);
+    }
+
+    #[test]
+    fn an_id_has_one_spelling() {
+        let bad = [
+            "",
+            "2CA8A31A53AD078FFD0C7C8C80158AF7",
+            "2ca8a31a53ad078ffd0c7c8c80158af",
+            "2ca8a31a53ad078ffd0c7c8c80158af70",
+            "+ca8a31a53ad078ffd0c7c8c80158af7",
+            " ca8a31a53ad078ffd0c7c8c80158af7",
+            "ga8a31a53ad078ffd0c7c8c80158af7a",
+            "éca8a31a53ad078ffd0c7c8c80158af",
+        ];
+        for bad in bad {
+            assert_eq!(bad.parse::<GlobalId>(), Err(InvalidGlobalId), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! The names of a tenant's things: its app key and its operations, checked once where they enter.
+//! Who may use an app key is not decided here.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize, Serializer};
+
+/// The name of a business system that calls the gateway: `[a-z0-9][a-z0-9._-]{0,63}`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[serde(try_from = "String")]
+pub struct AppKey(Arc<str>);
+
+/// What kind of thing is done, within an app: `[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Operation(Arc<str>);
+
+/// Why a text is not a name. The text is not repeated: it may be a secret in the wrong place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidName {
+    /// Not an [`AppKey`].
+    #[error(
+        "an app key is 1 to 64 characters of a-z, 0-9, `.`, `_` and `-`, \
+         the first one a letter or a digit, such as `shop`"
+    )]
+    AppKey,
+    /// Not an [`Operation`].
+    #[error(
+        "an operation is 1 to 128 characters of A-Z, a-z, 0-9, `.`, `_`, `:`, `/` and `-`, \
+         the first one a letter or a digit, such as `order.submit`"
+    )]
+    Operation,
+}
+
+impl AppKey {
+    const LENGTH_MAX: usize = 64;
+
+    fn is_valid(text: &str) -> bool {
+        let alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+        is_name(text, Self::LENGTH_MAX, alphanumeric, b"._-")
+    }
+}
+
+impl Operation {
+    const LENGTH_MAX: usize = 128;
+
+    fn is_valid(text: &str) -> bool {
+        is_name(text, Self::LENGTH_MAX, |byte| byte.is_ascii_alphanumeric(), b"._:/-")
+    }
+}
+
+impl Default for Operation {
+    /// The operation of callers that name none: `default`.
+    fn default() -> Self {
+        Self(Arc::from("default"))
+    }
+}
+
+/// Neither grammar lets a newline in, so the parts of a global ID cannot run into each other.
+fn is_name(text: &str, length_max: usize, alphanumeric: fn(u8) -> bool, marks: &[u8]) -> bool {
+    let mut bytes = text.bytes();
+    text.len() <= length_max
+        && bytes.next().is_some_and(alphanumeric)
+        && bytes.all(|byte| alphanumeric(byte) || marks.contains(&byte))
+}
+
+/// What both names can do alike: be read through the check, shown, compared and looked up as text.
+macro_rules! checked_name {
+    ($name:ident) => {
+        impl TryFrom<&str> for $name {
+            type Error = InvalidName;
+
+            fn try_from(text: &str) -> Result<Self, InvalidName> {
+                if Self::is_valid(text) {
+                    Ok(Self(Arc::from(text)))
+                } else {
+                    Err(InvalidName::$name)
+                }
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = InvalidName;
+
+            fn try_from(text: String) -> Result<Self, InvalidName> {
+                Self::try_from(text.as_str())
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = InvalidName;
+
+            fn from_str(text: &str) -> Result<Self, InvalidName> {
+                Self::try_from(text)
+            }
+        }
+
+        impl AsRef<str> for $name {
+            fn as_ref(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl Borrow<str> for $name {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(&self.0)
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(&self.0)
+            }
+        }
+    };
+}
+
+checked_name!(AppKey);
+checked_name!(Operation);
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    #[test]
+    fn app_keys_keep_to_their_grammar() {
+        let longest = "a".repeat(64);
+        for good in ["shop", "0", "a-very.long_app-key", "a..--__", &longest] {
+            assert_eq!(AppKey::try_from(good).map(|key| key.to_string()), Ok(good.to_owned()));
+        }
+        let too_long = "a".repeat(65);
+        let bad = [
+            "", "Shop", ".shop", "-shop", "_shop", "a b", "a\n", "a:b", "a/b", "käse", &too_long,
+        ];
+        for bad in bad {
+            assert_eq!(bad.parse::<AppKey>(), Err(InvalidName::AppKey), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn operations_keep_to_their_grammar() {
+        let longest = "Z".repeat(128);
+        for good in ["order.submit", "pay/refund:v2", "A", "7-eleven_", &longest] {
+            assert_eq!(Operation::try_from(good).map(|it| it.to_string()), Ok(good.to_owned()));
+        }
+        let too_long = "Z".repeat(129);
+        for bad in ["", "/a", ":a", "a b", "a\n", "a\0", "naïve", "a+b", &too_long] {
+            assert_eq!(bad.parse::<Operation>(), Err(InvalidName::Operation), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn the_default_operation_is_an_operation() {
+        assert_eq!("default".parse(), Ok(Operation::default()));
+    }
+
+    #[test]
+    fn reading_goes_through_the_check_and_tells_the_rule() -> Result<(), serde_json::Error> {
+        let key: AppKey = serde_json::from_str("\"shop\"")?;
+        assert_eq!(serde_json::to_string(&key)?, "\"shop\"");
+
+        let apps: HashMap<AppKey, u8> = serde_json::from_str(r#"{"shop": 1}"#)?;
+        assert_eq!(apps.get("shop"), Some(&1));
+
+        let refused = serde_json::from_str::<Operation>("\"a b\"").map_err(|e| e.to_string());
+        let message = refused.expect_err("a blank is no part of an operation");
+        assert!(message.contains("such as `order.submit`"), "{message}");
+        assert!(!message.contains("a b"), "{message}");
+        Ok(())
+    }
+}
