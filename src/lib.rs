@@ -1,3 +1,7 @@
 //! Oncegate: an idempotency gateway that lets every business operation pass once.
+//!
+//! The modules in reading order, from the ground up; nothing imports a floor above its own. `ARCHITECTURE.md` is the
+//! way in.
 
 pub mod domain;
+pub mod engine;

@@ -34,7 +34,11 @@ impl FromStr for Nonce {
 
     fn from_str(text: &str) -> Result<Self, InvalidNonce> {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
-        if (16..=64).contains(&text.len()) && text.bytes().all(allowed) { Ok(Self(text.into())) } else { Err(InvalidNonce) }
+        if (16..=64).contains(&text.len()) && text.bytes().all(allowed) {
+            Ok(Self(text.into()))
+        } else {
+            Err(InvalidNonce)
+        }
     }
 }
 
@@ -213,7 +217,8 @@ mod tests {
         for text in wrong {
             assert_eq!(text.parse::<Attempt>(), Err(InvalidAttempt), "{text}");
         }
-        for text in [format!("99999999999999999999-{nonce}"), format!("12-{nonce} "), format!("12-{}", "a".repeat(65))] {
+        for text in [format!("99999999999999999999-{nonce}"), format!("12-{nonce} "), format!("12-{}", "a".repeat(65))]
+        {
             assert_eq!(text.parse::<Attempt>(), Err(InvalidAttempt), "{text}");
         }
     }

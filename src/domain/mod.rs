@@ -1,5 +1,10 @@
 //! The rules of the gateway, as plain values and functions: no clock reads, no I/O, no runtime.
 
+pub mod attempt;
 pub mod canonical;
+pub mod claim;
+pub mod clock;
 pub mod global_id;
+pub mod record;
 pub mod tenant;
+pub mod terms;

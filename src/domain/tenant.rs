@@ -74,11 +74,7 @@ macro_rules! checked_name {
             type Error = InvalidName;
 
             fn try_from(text: &str) -> Result<Self, InvalidName> {
-                if Self::is_valid(text) {
-                    Ok(Self(Arc::from(text)))
-                } else {
-                    Err(InvalidName::$name)
-                }
+                if Self::is_valid(text) { Ok(Self(Arc::from(text))) } else { Err(InvalidName::$name) }
             }
         }
 
@@ -146,9 +142,7 @@ mod tests {
             assert_eq!(AppKey::try_from(good).map(|key| key.to_string()), Ok(good.to_owned()));
         }
         let too_long = "a".repeat(65);
-        let bad = [
-            "", "Shop", ".shop", "-shop", "_shop", "a b", "a\n", "a:b", "a/b", "käse", &too_long,
-        ];
+        let bad = ["", "Shop", ".shop", "-shop", "_shop", "a b", "a\n", "a:b", "a/b", "käse", &too_long];
         for bad in bad {
             assert_eq!(bad.parse::<AppKey>(), Err(InvalidName::AppKey), "{bad:?}");
         }

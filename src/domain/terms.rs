@@ -147,7 +147,23 @@ mod tests {
 
     #[test]
     fn what_is_not_a_duration_is_refused() {
-        for text in ["", "30", "s", "0s", "030s", "1.5s", "-1s", "+1s", " 1s", "1 s", "1000000000s", "1w", "1S", "١s", "forever"] {
+        for text in [
+            "",
+            "30",
+            "s",
+            "0s",
+            "030s",
+            "1.5s",
+            "-1s",
+            "+1s",
+            " 1s",
+            "1 s",
+            "1000000000s",
+            "1w",
+            "1S",
+            "١s",
+            "forever",
+        ] {
             assert_eq!(text.parse::<Span>(), Err(InvalidSpan), "{text}");
         }
         assert_eq!("for ever".parse::<Retention>(), Err(InvalidRetention));

@@ -14,7 +14,9 @@ use rand::{RngExt, SeedableRng};
 use super::Engine;
 use crate::domain::attempt::{Attempt, Issuer, Nonce, SystemEntropy};
 use crate::domain::canonical::Canonical;
-use crate::domain::claim::{self, Claim, Claimed, Effect, LateTerms, Mismatch, Outcome, Renew, Renewed, Settle, Settled};
+use crate::domain::claim::{
+    self, Claim, Claimed, Effect, LateTerms, Mismatch, Outcome, Renew, Renewed, Settle, Settled,
+};
 use crate::domain::clock::SystemClock;
 use crate::domain::global_id::GlobalId;
 use crate::domain::record::{Contents, Held, Key, Record, State};
@@ -304,7 +306,10 @@ pub async fn a_success_is_sticky_and_replays_its_result(on: &Subject) {
     on.granted(&ask).await;
     let retention = ask.terms.retention.duration();
     let result = "{\"order\": \"A-1\",\n \"total\": 12.50}";
-    assert_eq!(on.settle(&settle_of(&ask, success(Some(result)))).await, done(Some(State::Succeeded), retention, false));
+    assert_eq!(
+        on.settle(&settle_of(&ask, success(Some(result)))).await,
+        done(Some(State::Succeeded), retention, false)
+    );
     let held = on.duplicate(&Claim { take_over: true, ..again(&ask) }).await;
     assert_eq!((held.record.state, held.record.result.as_deref()), (State::Succeeded, Some(result)));
     on.assert_left(held.left, retention.expect("it ends"));
@@ -396,7 +401,10 @@ pub async fn only_the_holder_settles(on: &Subject) {
         for stranger in [attempt(), same_nonce, same_timestamp] {
             for outcome in [success(None), Outcome::Failure, Outcome::Unknown] {
                 let answer = on.settle(&settle_by(&ask, &stranger, outcome)).await;
-                assert!(matches!(answer, Settled::Superseded { state, .. } if state == before.record.state), "{answer:?}");
+                assert!(
+                    matches!(answer, Settled::Superseded { state, .. } if state == before.record.state),
+                    "{answer:?}"
+                );
             }
             let renewal = Renew { attempt: stranger, ..renew_of(&ask, Some(Duration::from_hours(9))) };
             assert!(matches!(on.renew(&renewal).await, Renewed::Superseded { .. }));

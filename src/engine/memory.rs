@@ -262,3 +262,102 @@ impl Slot {
         CLAIM_OVERHEAD_BYTES.saturating_add_unsigned(self.fence_and_text.len() as u64)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::conformance::{Subject, fresh_claim};
+    use super::*;
+    use crate::domain::claim::{Outcome, Settled};
+    use crate::domain::clock::ManualClock;
+
+    fn noon() -> Arc<ManualClock> {
+        Arc::new(ManualClock::at(Timestamp::from_micros(1_700_000_000_000_000)))
+    }
+
+    async fn open() -> Option<Subject> {
+        let clock = noon();
+        let engine = Arc::new(Memory::new(clock.clone(), BYTES_MAX_DEFAULT));
+        let pass = move |duration| -> futures_util::future::BoxFuture<'static, ()> {
+            clock.advance(duration);
+            Box::pin(std::future::ready(()))
+        };
+        let tick = Duration::from_secs(1);
+        Some(Subject { engine, pass: Box::new(pass), tick, exact_time: true, keep: Box::new(()) })
+    }
+
+    crate::conformance!(open());
+
+    fn settle(ask: &Claim, outcome: Outcome) -> Settle {
+        Settle { key: ask.key.clone(), attempt: ask.attempt.clone(), outcome, late: None }
+    }
+
+    async fn fill(memory: &Memory) -> Vec<Claim> {
+        let mut held = Vec::new();
+        loop {
+            let ask = fresh_claim();
+            match memory.claim(&ask).await {
+                Ok(Claimed::Granted(_)) => held.push(ask),
+                Err(EngineError::Determinate(Determinate::Full(_))) => return held,
+                other => panic!("unexpected {other:?}"),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_full_engine_refuses_claims_and_takes_outcomes() {
+        let clock = noon();
+        let memory = Memory::new(clock.clone(), 100_000);
+        let held = fill(&memory).await;
+        assert!((300..600).contains(&held.len()), "{} claims in 100 kB", held.len());
+        let repeat = memory.claim(&held[0]).await;
+        assert!(matches!(repeat, Ok(Claimed::Granted(grant)) if grant.attempt == held[0].attempt));
+        let success = Outcome::Success { result: Some("1".into()), retention: None };
+        assert!(matches!(memory.settle(&settle(&held[0], success)).await, Ok(Settled::Done { .. })));
+        for ask in &held[1..] {
+            assert!(matches!(memory.settle(&settle(ask, Outcome::Failure)).await, Ok(Settled::Done { .. })));
+        }
+        memory.claim(&fresh_claim()).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_has_ended_makes_room() {
+        let clock = noon();
+        let memory = Memory::new(clock.clone(), 100_000);
+        let first = fill(&memory).await.len();
+        clock.advance(Duration::from_hours(2));
+        let second = fill(&memory).await.len();
+        assert!(second + 10 > first, "{second} claims after {first}");
+    }
+
+    #[tokio::test]
+    async fn a_sweep_takes_ended_claims_only_and_counts_what_it_frees() {
+        let clock = noon();
+        let memory = Memory::new(clock.clone(), BYTES_MAX_DEFAULT);
+        let mut kept = Vec::new();
+        for number in 0..1000 {
+            let ask = fresh_claim();
+            memory.claim(&ask).await.unwrap();
+            if number % 10 == 0 {
+                kept.push(ask);
+            }
+        }
+        clock.advance(Duration::from_mins(59));
+        for ask in &kept {
+            memory.renew(&Renew { key: ask.key.clone(), attempt: ask.attempt.clone(), lease: None }).await.unwrap();
+        }
+        clock.advance(Duration::from_mins(2));
+        for shard in &memory.shards {
+            let swept = shard.lock().unwrap().sweep(memory.clock.now(), usize::MAX);
+            memory.forget(swept);
+        }
+        let slots: usize = memory.shards.iter().map(|shard| shard.lock().unwrap().slots.len()).sum();
+        assert_eq!(slots, kept.len());
+        for ask in &kept {
+            memory.settle(&settle(ask, Outcome::Failure)).await.unwrap();
+        }
+        assert_eq!(memory.bytes.load(Ordering::Relaxed), 0);
+        assert!(memory.shards.iter().all(|shard| shard.lock().unwrap().ends.is_empty()));
+    }
+}

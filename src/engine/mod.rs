@@ -3,14 +3,10 @@
 
 #[cfg(any(test, feature = "test-util"))]
 pub mod conformance;
-#[cfg(feature = "disk")]
-pub mod disk;
 pub mod error;
 #[cfg(any(test, feature = "test-util"))]
 pub mod faulty;
 pub mod memory;
-#[cfg(feature = "redis")]
-pub mod redis;
 pub mod url;
 pub mod value;
 

@@ -25,7 +25,8 @@ const IMPLIED_OPERATION: &str = "default";
 
 /// Writes a record.
 pub fn encode(record: &Record) -> String {
-    let contents_bytes = if let Contents::Canonical(contents) = &record.contents { contents.as_str().len() } else { 80 };
+    let contents_bytes =
+        if let Contents::Canonical(contents) = &record.contents { contents.as_str().len() } else { 80 };
     let result_bytes = record.result.as_ref().map_or(0, |result| result.len());
     let mut text = String::with_capacity(96 + contents_bytes + result_bytes);
     let state = state_letter(record.state);
@@ -83,10 +84,13 @@ pub fn decode(text: &[u8]) -> Result<Record, Unreadable> {
     // Canonical JSON escapes every newline, so the first one ends the header.
     let (header, result) = text.split_once('\n').map_or((text, None), |(header, result)| (header, Some(result)));
     // No word holds a space, so the first ` c=` starts the contents.
-    let (words, contents) = header.split_once(" c=").map_or((header, None), |(words, contents)| (words, Some(contents)));
+    let (words, contents) =
+        header.split_once(" c=").map_or((header, None), |(words, contents)| (words, Some(contents)));
     let mut words = words.split(' ');
-    let attempt = words.next().and_then(|word| word.parse().ok()).ok_or(Unreadable("it does not begin with an attempt"))?;
-    let state = words.next().and_then(|word| word.strip_prefix(VERSION)).ok_or(Unreadable("its version is not known"))?;
+    let attempt =
+        words.next().and_then(|word| word.parse().ok()).ok_or(Unreadable("it does not begin with an attempt"))?;
+    let state =
+        words.next().and_then(|word| word.strip_prefix(VERSION)).ok_or(Unreadable("its version is not known"))?;
     let mut record = Record {
         attempt,
         state: state_of(state).ok_or(Unreadable("its state is not known"))?,
@@ -119,7 +123,10 @@ pub fn decode(text: &[u8]) -> Result<Record, Unreadable> {
             "o" if value.is_empty() => record.operation = None,
             "o" => record.operation = Some(read(value, "its operation cannot be read")?),
             "f" => record.fingerprint = Some(read_digest(value).ok_or(Unreadable("its fingerprint cannot be read"))?),
-            "h" => record.contents = read_digest_and_bytes(value).ok_or(Unreadable("its contents' digest cannot be read"))?,
+            "h" => {
+                record.contents =
+                    read_digest_and_bytes(value).ok_or(Unreadable("its contents' digest cannot be read"))?
+            }
             "late" => record.late = true,
             _ => {}
         }

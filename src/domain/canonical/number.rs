@@ -38,10 +38,7 @@ impl Decimal {
     /// Reads the literal that `bytes` begin with, and tells its length; or where a digit is missing.
     pub(super) fn scan(bytes: &[u8]) -> Result<(Self, usize), usize> {
         let negative = bytes.first() == Some(&b'-');
-        let mut number = Self {
-            negative,
-            ..Self::default()
-        };
+        let mut number = Self { negative, ..Self::default() };
         let mut at = usize::from(negative);
 
         // A leading zero stands alone: what follows `0` in `01` is not part of the number.
@@ -67,9 +64,9 @@ impl Decimal {
             at += 1 + usize::from(sign.is_some());
             let digits = digits(bytes, at)?;
             // Saturating is exact enough: no literal has the 10^18 digits that could make up for it.
-            let size = digits.iter().fold(0_i64, |size, digit| {
-                size.saturating_mul(10).saturating_add(i64::from(digit - b'0'))
-            });
+            let size = digits
+                .iter()
+                .fold(0_i64, |size, digit| size.saturating_mul(10).saturating_add(i64::from(digit - b'0')));
             let shift = if sign == Some(&b'-') { -size } else { size };
             number.exponent = number.exponent.saturating_add(shift);
             at += digits.len();
@@ -108,9 +105,7 @@ impl Decimal {
             return Err(NumberFault::TooPrecise);
         }
         // Not the literal itself: `parse` misreads long exponents, even if as many zeros make up for them.
-        let double: f64 = format!("{}e{}", self.mantissa, self.exponent)
-            .parse()
-            .map_err(|_| NumberFault::NotFinite)?;
+        let double: f64 = format!("{}e{}", self.mantissa, self.exponent).parse().map_err(|_| NumberFault::NotFinite)?;
         if !double.is_finite() {
             return Err(NumberFault::NotFinite);
         }
@@ -181,12 +176,7 @@ mod tests {
             assert_eq!(canonical(&literal).as_deref(), Ok(expected), "{literal}");
             assert_eq!(canonical(expected).as_deref(), Ok(expected));
         }
-        for refused in [
-            "9007199254740992",
-            "295147905179352830000",
-            "999999999999999700000",
-            "-9007199254740992",
-        ] {
+        for refused in ["9007199254740992", "295147905179352830000", "999999999999999700000", "-9007199254740992"] {
             assert_eq!(canonical(refused), Err(TooLarge), "{refused}");
         }
     }
@@ -245,15 +235,7 @@ mod tests {
 
     #[test]
     fn a_missing_digit_is_told_where() {
-        for (literal, missing_at) in [
-            ("-", 1),
-            ("-a", 1),
-            (".5", 0),
-            ("1.", 2),
-            ("1.e5", 2),
-            ("1e", 2),
-            ("1e+", 3),
-        ] {
+        for (literal, missing_at) in [("-", 1), ("-a", 1), (".5", 0), ("1.", 2), ("1.e5", 2), ("1e", 2), ("1e+", 3)] {
             let refused = Decimal::scan(literal.as_bytes()).map(|(_, length)| length);
             assert_eq!(refused, Err(missing_at), "{literal}");
         }

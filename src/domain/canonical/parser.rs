@@ -19,14 +19,8 @@ pub(super) fn canonicalize(json: &[u8], root: &'static str) -> Result<Box<str>, 
         offset: error.valid_up_to(),
         expected: "UTF-8",
     })?;
-    let mut parser = Parser {
-        root,
-        text,
-        at: 0,
-        out: String::with_capacity(text.len()),
-        members: Vec::new(),
-        path: Vec::new(),
-    };
+    let mut parser =
+        Parser { root, text, at: 0, out: String::with_capacity(text.len()), members: Vec::new(), path: Vec::new() };
     parser.space();
     parser.value()?;
     parser.space();
@@ -87,10 +81,7 @@ impl Parser<'_> {
                 }
                 let start = self.out.len();
                 write_string(&mut self.out, &key);
-                self.members.push(Member {
-                    key,
-                    written: start..start,
-                });
+                self.members.push(Member { key, written: start..start });
                 self.space();
                 self.require(b':', "`:`")?;
                 self.out.push(':');
@@ -170,10 +161,7 @@ impl Parser<'_> {
             Ok((number, length)) => {
                 self.at += length;
                 let written = number.write(&mut self.out);
-                written.map_err(|fault| NotCanonical::Number {
-                    path: self.path(),
-                    fault,
-                })
+                written.map_err(|fault| NotCanonical::Number { path: self.path(), fault })
             }
             Err(length) => {
                 self.at += length;
@@ -218,11 +206,7 @@ impl Parser<'_> {
     }
 
     pub(super) fn expected(&self, expected: &'static str) -> NotCanonical {
-        NotCanonical::Syntax {
-            root: self.root,
-            offset: self.at,
-            expected,
-        }
+        NotCanonical::Syntax { root: self.root, offset: self.at, expected }
     }
 
     /// Where the parser is, such as `contents.order.items[3]["odd key"]`.

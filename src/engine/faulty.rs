@@ -1,0 +1,96 @@
+//! A wrapper that makes any engine fail in the ways a network does, from a seed: calls that never arrive, and calls
+//! that happen but whose reply is lost. For tests.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+use super::{Capabilities, Engine, EngineError};
+use crate::domain::claim::{Claim, Claimed, Renew, Renewed, Settle, Settled};
+use crate::domain::record::{Held, Key};
+
+/// An engine with two dice: did the call happen, and was its reply lost.
+pub struct Faulty {
+    inner: Arc<dyn Engine>,
+    random: Mutex<SmallRng>,
+    fault_probability: f64,
+}
+
+/// What the dice say of one call.
+enum Fault {
+    None,
+    /// It does not happen, and the caller is told so.
+    Refused,
+    /// It does not happen, and the caller cannot tell.
+    RequestLost,
+    /// It happens, and the caller cannot tell.
+    ReplyLost,
+}
+
+impl Faulty {
+    /// Wraps an engine; each call meets a fault with this probability. The same seed rolls the same faults.
+    pub fn new(inner: Arc<dyn Engine>, seed: u64, fault_probability: f64) -> Self {
+        Self { inner, random: Mutex::new(SmallRng::seed_from_u64(seed)), fault_probability }
+    }
+
+    fn roll(&self) -> Fault {
+        let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
+        if !random.random_bool(self.fault_probability) {
+            return Fault::None;
+        }
+        match random.random_range(0..3) {
+            0 => Fault::Refused,
+            1 => Fault::RequestLost,
+            _ => Fault::ReplyLost,
+        }
+    }
+
+    async fn call<Answer>(
+        &self,
+        call: impl Future<Output = Result<Answer, EngineError>> + Send,
+    ) -> Result<Answer, EngineError> {
+        match self.roll() {
+            Fault::None => call.await,
+            Fault::Refused => Err(EngineError::unavailable("refused by the fault wrapper")),
+            Fault::RequestLost => Err(EngineError::indeterminate("request lost by the fault wrapper")),
+            Fault::ReplyLost => {
+                // The call's own failure is lost as well.
+                let _ = call.await;
+                Err(EngineError::indeterminate("reply lost by the fault wrapper"))
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Engine for Faulty {
+    async fn claim(&self, ask: &Claim) -> Result<Claimed, EngineError> {
+        self.call(self.inner.claim(ask)).await
+    }
+
+    async fn settle(&self, ask: &Settle) -> Result<Settled, EngineError> {
+        self.call(self.inner.settle(ask)).await
+    }
+
+    async fn renew(&self, ask: &Renew) -> Result<Renewed, EngineError> {
+        self.call(self.inner.renew(ask)).await
+    }
+
+    async fn read(&self, key: &Key) -> Result<Option<Held>, EngineError> {
+        self.call(self.inner.read(key)).await
+    }
+
+    async fn probe(&self) -> Result<(), EngineError> {
+        self.call(self.inner.probe()).await
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    async fn close(&self) {
+        self.inner.close().await;
+    }
+}
