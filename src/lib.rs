@@ -5,3 +5,6 @@
 
 pub mod domain;
 pub mod engine;
+pub mod resilience;
+pub mod telemetry;
+pub mod tenants;
