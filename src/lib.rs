@@ -5,6 +5,7 @@
 
 pub mod domain;
 pub mod engine;
+pub mod gateway;
 pub mod resilience;
 pub mod telemetry;
 pub mod tenants;
