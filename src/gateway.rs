@@ -4,10 +4,12 @@
 pub mod claim;
 pub mod outcome;
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use hashbrown::{HashMap, HashSet};
+use serde::Serialize;
 
 use crate::domain::attempt::{Attempt, Issuer, Nonce};
 use crate::domain::canonical::Canonical;
@@ -20,9 +22,30 @@ use crate::engine::{Determinate, Engine, EngineError};
 use crate::telemetry::metrics::AppMetrics;
 use crate::tenants::App;
 
+/// How long an engine may take to say how it is.
+const PROBE_PATIENCE: Duration = Duration::from_secs(1);
+
+/// The engines of a gateway.
+#[derive(Default)]
+pub struct Engines {
+    /// Every configured engine.
+    pub by_name: BTreeMap<String, Arc<dyn Engine>>,
+    /// The name of the active engine of every chain.
+    pub active: HashMap<String, String>,
+}
+
+/// How an engine is.
+#[derive(Clone, Debug, Serialize)]
+pub struct EngineHealth {
+    /// Whether it answers.
+    pub up: bool,
+    /// What it says, or why it does not answer.
+    pub detail: String,
+}
+
 /// The gateway's core.
 pub struct Gateway {
-    chains: HashMap<String, Arc<dyn Engine>>,
+    engines: Engines,
     issuer: Issuer,
     clock: Arc<dyn Clock>,
     metrics: HashMap<AppKey, AppMetrics>,
@@ -71,9 +94,9 @@ pub enum Failure {
 }
 
 impl Gateway {
-    /// A gateway for these apps over these chains. Every app's chain must be among them.
+    /// A gateway for these apps over these engines. Every app's chain must be among them.
     pub fn new<'a>(
-        chains: HashMap<String, Arc<dyn Engine>>,
+        engines: Engines,
         apps: impl IntoIterator<Item = &'a Arc<App>>,
         issuer: Issuer,
         clock: Arc<dyn Clock>,
@@ -83,7 +106,7 @@ impl Gateway {
             (app.key.clone(), AppMetrics::new(app.key.as_ref(), operations))
         };
         let metrics = apps.into_iter().map(metrics).collect();
-        Self { chains, issuer, clock, metrics, suspects: Mutex::default() }
+        Self { engines, issuer, clock, metrics, suspects: Mutex::default() }
     }
 
     /// Renewal.
@@ -119,7 +142,11 @@ impl Gateway {
     pub async fn inspect(&self, app: &App, global_id: GlobalId) -> Result<Option<Inspected>, Failure> {
         let key = Key { app: app.key.clone(), global_id };
         let call = async { self.engine(app)?.read(&key).await };
-        let held = within(app.terms.deadline, call).await.map_err(|failure| failed(failure, None))?;
+        let held = within(app.terms.deadline, call).await.map_err(|failure| match failure {
+            EngineError::Determinate(certain) => Failure::Store(certain),
+            // A lookup changes nothing, so it does not matter whether it happened.
+            EngineError::Indeterminate(uncertain) => Failure::Store(Determinate::Unavailable(uncertain.to_string())),
+        })?;
         Ok(held.map(|held| self.inspected(global_id, held)))
     }
 
@@ -128,9 +155,26 @@ impl Gateway {
         GlobalId::of(&app.key, operation, contents)
     }
 
+    /// Asks every engine how it is.
+    pub async fn engines_health(&self) -> BTreeMap<String, EngineHealth> {
+        let probe = async |(name, engine): (&String, &Arc<dyn Engine>)| {
+            let health = match within(PROBE_PATIENCE, engine.probe()).await {
+                Ok(()) => EngineHealth { up: true, detail: "answers".into() },
+                Err(failure) => EngineHealth { up: false, detail: failure.to_string() },
+            };
+            (name.clone(), health)
+        };
+        futures_util::future::join_all(self.engines.by_name.iter().map(probe)).await.into_iter().collect()
+    }
+
+    /// Lets go of every engine, each after making durable what is not yet.
+    pub async fn close(&self) {
+        futures_util::future::join_all(self.engines.by_name.values().map(|engine| engine.close())).await;
+    }
+
     fn engine(&self, app: &App) -> Result<&Arc<dyn Engine>, EngineError> {
-        let missing = || EngineError::unavailable(format!("there is no chain `{}`", app.chain));
-        self.chains.get(&app.chain).ok_or_else(missing)
+        let active = self.engines.active.get(&app.chain).and_then(|name| self.engines.by_name.get(name));
+        active.ok_or_else(|| EngineError::unavailable(format!("there is no chain `{}`", app.chain)))
     }
 
     fn inspected(&self, global_id: GlobalId, held: Held) -> Inspected {
