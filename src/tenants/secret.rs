@@ -47,7 +47,9 @@ impl FromStr for SecretDigest {
 
 /// Text that is not the digest of a secret.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("a secret is configured as \"sha256:\" and the 64 hex digits of its SHA-256: printf %s \"$SECRET\" | sha256sum")]
+#[error(
+    "a secret is configured as \"sha256:\" and the 64 hex digits of its SHA-256: printf %s \"$SECRET\" | sha256sum"
+)]
 pub struct InvalidSecretDigest;
 
 #[cfg(test)]
@@ -58,7 +60,9 @@ mod tests {
     fn a_digest_reads_back_from_what_sha256sum_prints() {
         let text = "sha256:2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae";
         assert!(text.parse::<SecretDigest>().unwrap().matches(&SecretDigest::of("foo")));
-        for wrong in ["", "sha256:", &text[7..], "sha256:zz26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae"] {
+        for wrong in
+            ["", "sha256:", &text[7..], "sha256:zz26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae"]
+        {
             assert_eq!(wrong.parse::<SecretDigest>(), Err(InvalidSecretDigest));
         }
     }
