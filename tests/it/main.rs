@@ -1,0 +1,5 @@
+//! Black-box tests: real gateways, real servers, real sockets. One binary; `support` starts what they talk to.
+
+mod support;
+
+mod story;
