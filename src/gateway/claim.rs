@@ -77,7 +77,7 @@ impl Gateway {
         let deadline = claim_deadline(app, &ask);
         let call = async { self.engine(app)?.claim(&ask).await };
         let answer = within(deadline, call).await;
-        self.answer_claim(app, ask, answer, begun)
+        self.answer_claim(app, &ask, answer, begun)
     }
 
     /// Many PREs, each answered by itself, in order. Items that were refused before keep their place.
@@ -97,7 +97,7 @@ impl Gateway {
         let answer = |ask: Result<Claim, Refusal>| {
             let ask = ask?;
             let answer = answers.next().unwrap_or_else(|| Err(EngineError::indeterminate("the engine did not say")));
-            self.answer_claim(app, ask, answer, begun).map_err(Refusal::from)
+            self.answer_claim(app, &ask, answer, begun).map_err(Refusal::from)
         };
         prepared.into_iter().map(answer).collect()
     }
@@ -130,15 +130,15 @@ impl Gateway {
     fn answer_claim(
         &self,
         app: &App,
-        ask: Claim,
+        ask: &Claim,
         answer: Result<Claimed, EngineError>,
         begun: Duration,
     ) -> Result<ClaimAnswer, Failure> {
         let took = self.since(begun);
         let observing = app.terms_of(&ask.operation).mode == Mode::Observe;
         let answer = match answer {
-            Ok(Claimed::Granted(grant)) => self.granted(&ask, grant, took),
-            Ok(Claimed::Duplicate(_)) if observing => Ok(self.let_through(&ask)),
+            Ok(Claimed::Granted(grant)) => self.granted(ask, grant, took),
+            Ok(Claimed::Duplicate(_)) if observing => Ok(self.let_through(ask)),
             Ok(Claimed::Duplicate(held)) => Ok(ClaimAnswer::Duplicate(self.inspected(ask.key.global_id, held))),
             Ok(Claimed::Mismatch(mismatch)) => Ok(ClaimAnswer::Mismatch(mismatch)),
             Err(failure) => Err(failed(failure, Some(ask.attempt.nonce().clone()))),

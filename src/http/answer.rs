@@ -10,6 +10,7 @@ use crate::domain::attempt::AttemptHash;
 use crate::domain::claim::{Mismatch, Renewed, Settled};
 use crate::domain::clock::Timestamp;
 use crate::domain::global_id::GlobalId;
+use crate::domain::hex;
 use crate::domain::record::{Contents, State};
 use crate::domain::terms::{LeaseEnd, Retention};
 use crate::gateway::claim::{ClaimAnswer, Granted};
@@ -262,7 +263,7 @@ pub fn record(found: Inspected) -> RecordBody {
     let record = held.record;
     let (contents, contents_sha256, contents_bytes) = match &record.contents {
         Contents::Canonical(contents) => (raw(contents.as_str().into()), None, None),
-        Contents::Digest(digest, bytes) => (None, Some(hex(digest)), Some(*bytes)),
+        Contents::Digest(digest, bytes) => (None, Some(hex::encode(digest)), Some(*bytes)),
         Contents::Unverified => (None, None, None),
     };
     RecordBody {
@@ -288,8 +289,4 @@ pub fn record(found: Inspected) -> RecordBody {
 /// JSON text to be written as it is. It was checked when it came in; what a store gives back garbled is left out.
 fn raw(text: Box<str>) -> Option<Box<RawValue>> {
     RawValue::from_string(text.into()).ok()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

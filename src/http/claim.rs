@@ -81,7 +81,7 @@ impl ClaimBody<'_> {
         Ok(ClaimRequest {
             operation: self.operation.unwrap_or_default(),
             contents: required_contents(self.contents, limits)?,
-            fingerprint: fingerprint.map_err(not_canonical)?,
+            fingerprint: fingerprint.map_err(|why| not_canonical(&why))?,
             nonce: nonce.map_err(|wrong| Problem::invalid(format!("`attempt_nonce`: {wrong}.")))?,
             lease: self.lease.map(|lease| lease.0),
             retention: self.retention,
@@ -98,7 +98,7 @@ pub fn required_contents(contents: Option<&RawValue>, limits: &Limits) -> Result
         )
     })?;
     let raw = bounded(contents, "`contents`", limits)?;
-    canonicalize(raw.get().as_bytes()).map_err(not_canonical)
+    canonicalize(raw.get().as_bytes()).map_err(|why| not_canonical(&why))
 }
 
 /// A retention within its bounds.
@@ -111,6 +111,6 @@ fn bounded<'a>(raw: &'a RawValue, what: &str, limits: &Limits) -> Result<&'a Raw
     if raw.get().len() > limits.contents_bytes { Err(body::too_large(what, limits.contents_bytes)) } else { Ok(raw) }
 }
 
-fn not_canonical(why: NotCanonical) -> Problem {
+fn not_canonical(why: &NotCanonical) -> Problem {
     Problem::new(Code::ContentsNotCanonical, format!("{why}."))
 }
