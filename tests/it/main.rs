@@ -2,4 +2,5 @@
 
 mod support;
 
+mod edge;
 mod story;

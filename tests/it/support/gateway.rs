@@ -15,6 +15,7 @@ use super::client::Client;
 #[derive(Clone)]
 pub(crate) struct Setup {
     engine: String,
+    listen: String,
     config: String,
     environment: Vec<(String, String)>,
 }
@@ -31,7 +32,8 @@ pub(crate) struct Gateway {
 impl Setup {
     /// A gateway on this engine, with the defaults for everything else.
     pub(crate) fn on(engine: impl Into<String>) -> Self {
-        Self { engine: engine.into(), config: String::new(), environment: Vec::new() }
+        let (engine, listen) = (engine.into(), "127.0.0.1:0".into());
+        Self { engine, listen, config: String::new(), environment: Vec::new() }
     }
 
     /// On memory.
@@ -42,6 +44,12 @@ impl Setup {
     /// On a folder.
     pub(crate) fn on_disk(folder: &Path) -> Self {
         Self::on(format!("disk:{}", folder.display()))
+    }
+
+    /// With its API on this address.
+    pub(crate) fn listen(mut self, address: &str) -> Self {
+        self.listen = address.into();
+        self
     }
 
     /// With this configuration file.
@@ -67,7 +75,7 @@ impl Setup {
         let config = folder.path().join("oncegate.toml");
         std::fs::write(&config, &self.config).expect("the configuration is written");
         let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
-        command.args(["serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"]);
+        command.args(["serve", "--listen", &self.listen, "--admin-listen", "127.0.0.1:0"]);
         command.args(["--engine", &self.engine, "--config"]).arg(&config).arg("--data-dir").arg(folder.path());
         command.env("ONCEGATE_LOG__FORMAT", "json").envs(self.environment.iter().cloned());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).current_dir(folder.path());
