@@ -10,12 +10,12 @@ mod source;
 
 use source::Source;
 
-/// The floors, lowest first, and what each may import of the crate. `"engine"` is the whole module, `"engine::url"` that
-/// path and what is below it, `"engine::*Options"` only names of the module that end so.
+/// The floors, lowest first, and what each may import of the crate. `"engine"` is the whole module, `"engine::url"`
+/// that path and what is below it, `"engine::*Options"` only names of the module that end so.
 ///
 /// `config` aggregates the option structs that stand beside what they configure, and so sees those of every floor, but
-/// nothing else of them. A handler translates failures of the store, and so sees the errors, but never an engine. `admin`
-/// answers in the same form as `http`, and so sees how that writes problems and JSON, but no operation.
+/// nothing else of them. A handler translates failures of the store, and so sees the errors, but never an engine.
+/// `admin` answers in the same form as `http`, and so sees how that writes problems and JSON, but no operation.
 const FLOORS: &[(&str, &[&str])] = &[
     ("domain", &[]),
     ("telemetry", &[]),
