@@ -16,9 +16,14 @@ pub async fn open(url: &str, clock: Arc<dyn Clock>) -> Result<Arc<dyn Engine>, O
         "postgres" | "postgresql" => {
             Err(OpenError::new("this release has no PostgreSQL engine yet; use redis:// or disk:"))
         }
-        "disk" | "redis" | "rediss" => {
-            Err(OpenError::new(format!("this build leaves out the feature of `{scheme}:` engines")))
-        }
+        #[cfg(feature = "redis")]
+        "redis" | "rediss" => match super::redis::Redis::open(url, super::redis::Options::default()) {
+            Ok(redis) => Ok(Arc::new(redis)),
+            Err(why) => Err(OpenError::new(why)),
+        },
+        #[cfg(not(feature = "redis"))]
+        "redis" | "rediss" => Err(OpenError::new("this build leaves out the feature `redis`")),
+        "disk" => Err(OpenError::new(format!("this build leaves out the feature of `{scheme}:` engines"))),
         _ => Err(OpenError::new(HOW_TO_WRITE)),
     }
 }
