@@ -97,7 +97,7 @@ impl Health {
         match (was_refused, why) {
             (false, Some(why)) => tracing::error!(redis.server = self.server, "claims are refused: {why}"),
             (true, None) => {
-                tracing::info!(redis.server = self.server, "the store no longer evicts: claims are taken again")
+                tracing::info!(redis.server = self.server, "claims are taken again: the store does not evict");
             }
             (true, Some(_)) | (false, None) => {}
         }

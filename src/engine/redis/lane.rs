@@ -212,13 +212,13 @@ impl Driver {
         Some(async move {
             let replies = exchange.await;
             let fitness = replies.as_ref().map(|replies| fitness(replies)).map_err(Clone::clone);
-            match replies {
-                Ok(replies) => {
-                    answers.into_iter().zip(replies).for_each(|(answer, reply)| drop(answer.send(Ok(reply))))
-                }
-                Err(why) => {
-                    answers.into_iter().for_each(|answer| drop(answer.send(Err(Lost::Unanswered(why.clone())))))
-                }
+            let replies = match replies {
+                Ok(replies) => replies.into_iter().map(Ok).collect(),
+                Err(why) => vec![Err(Lost::Unanswered(why)); answers.len()],
+            };
+            for (answer, reply) in answers.into_iter().zip(replies) {
+                // An error means that the caller has gone.
+                let _ = answer.send(reply);
             }
             fitness
         })

@@ -32,8 +32,12 @@ fn open(url: &str) -> Redis {
 
 /// An engine that reaches the server through a proxy, over one connection.
 async fn behind_proxy(server: &RedisServer) -> (TcpProxy, Redis) {
+    behind_proxy_with(server, options()).await
+}
+
+async fn behind_proxy_with(server: &RedisServer, options: Options) -> (TcpProxy, Redis) {
     let proxy = TcpProxy::start(server.address()).await;
-    let redis = open(&format!("redis://{}?connections=1", proxy.address()));
+    let redis = Redis::open(&format!("redis://{}?connections=1", proxy.address()), options).expect("a good URL");
     redis.probe().await.expect("the server is up");
     (proxy, redis)
 }
@@ -41,7 +45,8 @@ async fn behind_proxy(server: &RedisServer) -> (TcpProxy, Redis) {
 /// Waits until the engine serves: at most a second, which is what the gateway promises.
 async fn back_within_a_second(redis: &Redis) {
     let served = async {
-        while redis.claim(&fresh_claim()).await.is_err() {
+        // The probe asks over every connection.
+        while redis.probe().await.is_err() || redis.claim(&fresh_claim()).await.is_err() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };

@@ -2,6 +2,7 @@
 //! the connection it shares with others.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -10,10 +11,11 @@ use oncegate::domain::claim::{Claim, Claimed, Outcome, Settled};
 use oncegate::domain::record::State;
 use oncegate::engine::Engine;
 use oncegate::engine::conformance::fresh_claim;
-use oncegate::engine::redis::Redis;
+use oncegate::engine::redis::{Options, Redis};
 
 use super::{
-    RedisServer, again, attempt, behind_proxy, granted, is_duplicate, is_uncertain, name, open, settle, soon, success,
+    RedisServer, again, attempt, behind_proxy, behind_proxy_with, granted, is_duplicate, is_uncertain, name, open,
+    options, settle, soon, success,
 };
 use crate::support::tcp_proxy::TcpProxy;
 
@@ -64,30 +66,38 @@ async fn a_lost_answer_to_a_read_is_certain_to_have_changed_nothing() {
 #[tokio::test]
 async fn a_request_cut_off_anywhere_is_never_answered_wrongly() {
     let Some(server) = RedisServer::start().await else { return };
-    let (proxy, redis) = behind_proxy(&server).await;
+    let (mut proxy, redis) = behind_proxy(&server).await;
+    // A whole claim takes less than 400.
     for bytes in [0, 1, 20, 60, 120, 150, 180, 200, 220, 260, 300] {
         let ask = fresh_claim();
         proxy.cut_after(bytes);
         let first = redis.claim(&ask).await;
         assert!(is_uncertain(&first) || matches!(first, Ok(Claimed::Granted(_))), "{bytes}: {first:?}");
+        proxy.heal().await;
         assert_eq!(granted(&redis, &ask).await.attempt, ask.attempt);
         assert!(is_duplicate(&redis, &again(&ask)).await);
     }
 }
 
 /// One caller's life: claims an operation of its own, settles it, looks it up. Every answer must be about its own.
-async fn live(redis: Arc<Redis>, rounds: usize) -> usize {
-    let mut answered = 0;
-    for _ in 0..rounds {
+/// Goes on until it is told to stop; tells how often it was answered all through, and how often not.
+async fn live(redis: Arc<Redis>, stop: Arc<AtomicBool>) -> (usize, usize) {
+    let (mut answered, mut tries) = (0, 0);
+    while !stop.load(Ordering::Relaxed) {
+        tries += 1;
         let ask = fresh_claim();
         match redis.claim(&ask).await {
             Ok(Claimed::Granted(grant)) => assert_eq!(grant.attempt, ask.attempt),
             Ok(other) => panic!("nobody else knows this operation: {other:?}"),
-            Err(_) => continue,
+            Err(_) => {
+                // Refused at once, as it may be; others want the processor too.
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                continue;
+            }
         }
         match redis.read(&ask.key).await {
             Ok(Some(held)) => {
-                assert_eq!((held.record.attempt, held.record.state), (ask.attempt.clone(), State::InProgress))
+                assert_eq!((held.record.attempt, held.record.state), (ask.attempt.clone(), State::InProgress));
             }
             Ok(None) => panic!("a granted claim is not there"),
             Err(_) => continue,
@@ -95,7 +105,7 @@ async fn live(redis: Arc<Redis>, rounds: usize) -> usize {
         let outcome = if answered % 2 == 0 { success("1") } else { Outcome::Failure };
         match redis.settle(&settle(&ask, outcome.clone())).await {
             Ok(Settled::Done { state: Some(State::Succeeded), late: Some(false), .. }) => {
-                assert_ne!(outcome, Outcome::Failure)
+                assert_ne!(outcome, Outcome::Failure);
             }
             Ok(Settled::Done { state: None, late: Some(false), .. }) => assert_eq!(outcome, Outcome::Failure),
             Ok(other) => panic!("its holder settles it: {other:?}"),
@@ -105,26 +115,30 @@ async fn live(redis: Arc<Redis>, rounds: usize) -> usize {
         assert!(absent.as_ref().map_or(true, |held| held.is_none() == (outcome == Outcome::Failure)), "{absent:?}");
         answered += 1;
     }
-    answered
+    (answered, tries - answered)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_swallowed_reply_hands_nobody_anothers_answer() {
     let Some(server) = RedisServer::start().await else { return };
-    let (proxy, redis) = behind_proxy(&server).await;
+    // A reply that is missing at the end, with none after it, is only noticed by its lateness.
+    let options = Options { response_timeout: Duration::from_millis(100), ..options() };
+    let (proxy, redis) = behind_proxy_with(&server, options).await;
     let redis = Arc::new(redis);
-    let callers: Vec<_> = (0..64).map(|_| tokio::spawn(live(redis.clone(), 60))).collect();
-    let mut swallowed = 0;
-    // Again and again, and never at the same place of a batch.
-    while callers.iter().any(|caller| !caller.is_finished()) {
-        proxy.swallow_reply_after(swallowed % 37);
-        tokio::time::sleep(Duration::from_millis(7)).await;
-        swallowed += usize::from(proxy.has_swallowed());
+    let stop = Arc::new(AtomicBool::new(false));
+    let callers: Vec<_> = (0..64).map(|_| tokio::spawn(live(redis.clone(), stop.clone()))).collect();
+    for round in 0..20 {
+        // Never at the same place of a batch; and the connection is to be well under way by then.
+        proxy.swallow_reply_after(300 + round * 37 % 211);
+        soon("a reply is swallowed", async || proxy.has_swallowed()).await;
     }
-    let answered: usize = join_all(callers).await.into_iter().map(|caller| caller.expect("no wrong answer")).sum();
-    assert!(swallowed >= 5, "only {swallowed} replies were swallowed");
-    assert!(proxy.accepted() > 5, "the connection was replaced each time");
-    assert!(answered > 100, "only {answered} lives were answered throughout");
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    stop.store(true, Ordering::Relaxed);
+    let lives = join_all(callers).await.into_iter().map(|caller| caller.expect("no wrong answer"));
+    let (answered, cut_short) = lives.fold((0, 0), |sum, life| (sum.0 + life.0, sum.1 + life.1));
+    println!("{answered} lives answered, {cut_short} cut short, {} connections", proxy.accepted());
+    assert!(answered > 1000 && cut_short > 0);
+    assert!(proxy.accepted() > 20, "the connection was replaced each time");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -132,7 +146,8 @@ async fn callers_who_leave_disturb_nobody() {
     let Some(server) = RedisServer::start().await else { return };
     let (proxy, redis) = behind_proxy(&server).await;
     let redis = Arc::new(redis);
-    let stayers: Vec<_> = (0..16).map(|_| tokio::spawn(live(redis.clone(), 50))).collect();
+    let stop = Arc::new(AtomicBool::new(false));
+    let stayers: Vec<_> = (0..16).map(|_| tokio::spawn(live(redis.clone(), stop.clone()))).collect();
     let leavers: Vec<_> = (0..16_u64)
         .map(|place| {
             let redis = redis.clone();
@@ -147,8 +162,10 @@ async fn callers_who_leave_disturb_nobody() {
     for leaver in leavers {
         leaver.await.unwrap();
     }
+    stop.store(true, Ordering::Relaxed);
     for stayer in stayers {
-        assert_eq!(stayer.await.expect("no wrong answer"), 50, "and every call was answered");
+        let (answered, cut_short) = stayer.await.expect("no wrong answer");
+        assert!(answered > 0 && cut_short == 0, "every call was answered");
     }
     assert_eq!(proxy.accepted(), 1, "over one and the same connection");
 }

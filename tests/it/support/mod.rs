@@ -1,4 +1,4 @@
 //! What black-box tests share: servers of their own, and a proxy that breaks what lies between.
 
-pub mod redis_server;
-pub mod tcp_proxy;
+pub(crate) mod redis_server;
+pub(crate) mod tcp_proxy;

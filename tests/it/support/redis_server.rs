@@ -9,7 +9,7 @@ use redis::{FromRedisValue, RedisResult};
 use tempfile::TempDir;
 
 /// A running, stopped or killed redis-server.
-pub struct RedisServer {
+pub(crate) struct RedisServer {
     folder: TempDir,
     port: u16,
     config: Vec<String>,
@@ -19,12 +19,13 @@ pub struct RedisServer {
 impl RedisServer {
     /// Starts a server that keeps its data in memory only. Nothing where redis-server is not installed: the test is
     /// to be skipped then, loudly; on CI it fails instead.
-    pub async fn start() -> Option<Self> {
+    pub(crate) async fn start() -> Option<Self> {
         Self::start_with(&[]).await
     }
 
     /// Starts a server with lines of configuration, such as `["appendonly yes"]`.
-    pub async fn start_with(config: &[&str]) -> Option<Self> {
+    #[expect(clippy::print_stderr, reason = "a skipped test is to be seen")]
+    pub(crate) async fn start_with(config: &[&str]) -> Option<Self> {
         if !is_installed() {
             assert!(option_env!("CI").is_none(), "redis-server is not installed: run scripts/install-test-deps");
             eprintln!("SKIPPED: redis-server is not installed; run scripts/install-test-deps");
@@ -46,50 +47,50 @@ impl RedisServer {
     }
 
     /// Where it listens.
-    pub fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
 
     /// Its URL.
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("redis://{}", self.address())
     }
 
     /// Sends a command over a connection of its own.
-    pub fn ask<T: FromRedisValue>(&self, command: &str) -> T {
+    pub(crate) fn ask<T: FromRedisValue>(&self, command: &str) -> T {
         let words: Vec<&str> = command.split(' ').collect();
         self.ask_words(&words)
     }
 
     /// Sends a command whose words may hold spaces.
-    pub fn ask_words<T: FromRedisValue>(&self, words: &[&str]) -> T {
-        self.try_ask(&self.url(), words).unwrap_or_else(|error| panic!("{words:?}: {error}"))
+    pub(crate) fn ask_words<T: FromRedisValue>(&self, words: &[&str]) -> T {
+        Self::try_ask(&self.url(), words).unwrap_or_else(|error| panic!("{words:?}: {error}"))
     }
 
-    /// Sends a command as the user of this URL.
-    pub fn try_ask<T: FromRedisValue>(&self, url: &str, words: &[&str]) -> RedisResult<T> {
+    /// Sends a command to the server of this URL, as its user.
+    pub(crate) fn try_ask<T: FromRedisValue>(url: &str, words: &[&str]) -> RedisResult<T> {
         let mut connection = redis::Client::open(url)?.get_connection_with_timeout(Duration::from_secs(1))?;
         connection.set_read_timeout(Some(Duration::from_secs(5)))?;
         redis::cmd(words[0]).arg(&words[1..]).query(&mut connection)
     }
 
     /// Takes its folder away, so that every snapshot fails.
-    pub fn break_saving(&self) {
+    pub(crate) fn break_saving(&self) {
         let _ = std::fs::remove_dir_all(self.folder.path());
     }
 
     /// Freezes the process: connections stay open, nothing is answered.
-    pub fn freeze(&self) {
+    pub(crate) fn freeze(&self) {
         self.signal("STOP");
     }
 
     /// Lets a frozen process go on.
-    pub fn thaw(&self) {
+    pub(crate) fn thaw(&self) {
         self.signal("CONT");
     }
 
     /// Ends the process with no chance to save anything.
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
             let _ = child.wait();
@@ -97,20 +98,20 @@ impl RedisServer {
     }
 
     /// Starts a killed server again on the same port, with what it has saved.
-    pub async fn restart(&mut self) {
-        self.restart_with(&[]).await;
+    pub(crate) async fn restart(&mut self) {
+        self.restart_with(&[]);
         assert!(self.is_ready().await, "redis-server does not start again; its log:\n{}", self.log());
     }
 
     /// Starts a killed server again with more configuration, without waiting until it is ready.
-    pub async fn restart_with(&mut self, config: &[&str]) {
+    pub(crate) fn restart_with(&mut self, config: &[&str]) {
         self.kill();
         self.config.extend(config.iter().map(ToString::to_string));
         self.launch();
     }
 
     /// Starts a killed server again on the same port, without its data.
-    pub async fn restart_empty(&mut self) {
+    pub(crate) async fn restart_empty(&mut self) {
         self.kill();
         for entry in std::fs::read_dir(self.folder.path()).expect("its folder").flatten() {
             let _ = std::fs::remove_dir_all(entry.path());
@@ -120,13 +121,13 @@ impl RedisServer {
     }
 
     /// Waits until it serves; false if it has ended instead.
-    pub async fn is_ready(&mut self) -> bool {
+    pub(crate) async fn is_ready(&mut self) -> bool {
         for _ in 0..500 {
             let ended = self.child.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)));
             if ended {
                 return false;
             }
-            match self.try_ask::<String>(&self.url(), &["PING"]) {
+            match Self::try_ask::<String>(&self.url(), &["PING"]) {
                 Ok(_) => return true,
                 // It is up, and wants a password.
                 Err(error) if error.code() == Some("NOAUTH") => return true,

@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 
 /// What happens to bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Mode {
+pub(crate) enum Mode {
     /// They pass.
     Pass,
     /// They pass later.
@@ -45,7 +45,7 @@ struct Shared {
 }
 
 /// A proxy in front of one server.
-pub struct TcpProxy {
+pub(crate) struct TcpProxy {
     address: SocketAddr,
     shared: Arc<Shared>,
     accepting: Option<JoinHandle<()>>,
@@ -53,7 +53,7 @@ pub struct TcpProxy {
 
 impl TcpProxy {
     /// Starts a proxy in front of this server, passing everything.
-    pub async fn start(server: SocketAddr) -> Self {
+    pub(crate) async fn start(server: SocketAddr) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
         let address = listener.local_addr().expect("its address");
         let shared = Arc::new(Shared {
@@ -68,27 +68,27 @@ impl TcpProxy {
     }
 
     /// Where it listens.
-    pub fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
     /// How many connections it has taken so far.
-    pub fn accepted(&self) -> usize {
+    pub(crate) fn accepted(&self) -> usize {
         self.shared.accepted.load(Ordering::SeqCst)
     }
 
     /// From now on, and for connections that stand as well.
-    pub fn set(&self, mode: Mode) {
+    pub(crate) fn set(&self, mode: Mode) {
         self.shared.mode.send_replace(mode);
     }
 
     /// Closes all connections.
-    pub fn drop_connections(&self) {
+    pub(crate) fn drop_connections(&self) {
         self.shared.epoch.send_modify(|epoch| *epoch += 1);
     }
 
     /// Closes all connections and takes no new ones: whoever tries is refused.
-    pub async fn refuse(&mut self) {
+    pub(crate) async fn refuse(&mut self) {
         if let Some(accepting) = self.accepting.take() {
             accepting.abort();
             let _ = accepting.await;
@@ -97,7 +97,7 @@ impl TcpProxy {
     }
 
     /// Takes connections again, at the same address, and lets everything pass.
-    pub async fn heal(&mut self) {
+    pub(crate) async fn heal(&mut self) {
         self.set(Mode::Pass);
         *self.accidents() = Accidents::default();
         if self.accepting.is_none() {
@@ -107,22 +107,22 @@ impl TcpProxy {
     }
 
     /// Swallows one reply, after letting that many pass. The connection stays open.
-    pub fn swallow_reply_after(&self, replies: usize) {
+    pub(crate) fn swallow_reply_after(&self, replies: usize) {
         self.accidents().swallow_after = Some(replies);
     }
 
     /// Whether the reply that was to be swallowed has been.
-    pub fn has_swallowed(&self) -> bool {
+    pub(crate) fn has_swallowed(&self) -> bool {
         self.accidents().swallow_after.is_none()
     }
 
     /// Lets requests pass, and closes the connection in the place of the next bytes of a reply.
-    pub fn lose_next_reply(&self) {
+    pub(crate) fn lose_next_reply(&self) {
         self.accidents().lose_reply = true;
     }
 
     /// Closes the connection once that many more bytes of requests have passed.
-    pub fn cut_after(&self, bytes: usize) {
+    pub(crate) fn cut_after(&self, bytes: usize) {
         self.accidents().cut_after = Some(bytes);
     }
 
