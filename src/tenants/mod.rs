@@ -184,7 +184,11 @@ mod tests {
             "Bearer shop.".into(),
         ];
         for authorization in wrong.iter().map(|text| Some(text.as_str())).chain([None]) {
-            assert_eq!(registry.authenticate(authorization).unwrap_err(), Refused::Unauthenticated, "{authorization:?}");
+            assert_eq!(
+                registry.authenticate(authorization).unwrap_err(),
+                Refused::Unauthenticated,
+                "{authorization:?}"
+            );
         }
         assert_eq!(registry.authenticate(Some(&format!("Bearer gone.{NEW}"))).unwrap_err(), Refused::Disabled);
     }

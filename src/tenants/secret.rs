@@ -6,6 +6,8 @@ use std::str::FromStr;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
+use crate::domain::hex;
+
 /// The SHA-256 of a secret. A secret has at least 128 random bits, so a fast hash is enough.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SecretDigest([u8; 32]);
@@ -35,19 +37,16 @@ impl FromStr for SecretDigest {
     type Err = InvalidSecretDigest;
 
     fn from_str(text: &str) -> Result<Self, InvalidSecretDigest> {
-        let hex = text.strip_prefix("sha256:").filter(|hex| hex.len() == 64 && hex.is_ascii());
-        let hex = hex.ok_or(InvalidSecretDigest)?;
-        let mut digest = [0; 32];
-        for (byte, place) in digest.iter_mut().zip((0..).step_by(2)) {
-            *byte = u8::from_str_radix(&hex[place..place + 2], 16).map_err(|_| InvalidSecretDigest)?;
-        }
-        Ok(Self(digest))
+        let digest = text.strip_prefix("sha256:").and_then(hex::decode);
+        digest.map(Self).ok_or(InvalidSecretDigest)
     }
 }
 
 /// Text that is not the digest of a secret.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("a secret is configured as \"sha256:\" and the 64 hex digits of its SHA-256: printf %s \"$SECRET\" | sha256sum")]
+#[error(
+    "a secret is configured as \"sha256:\" and the 64 hex digits of its SHA-256: printf %s \"$SECRET\" | sha256sum"
+)]
 pub struct InvalidSecretDigest;
 
 #[cfg(test)]
@@ -58,7 +57,9 @@ mod tests {
     fn a_digest_reads_back_from_what_sha256sum_prints() {
         let text = "sha256:2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae";
         assert!(text.parse::<SecretDigest>().unwrap().matches(&SecretDigest::of("foo")));
-        for wrong in ["", "sha256:", &text[7..], "sha256:zz26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae"] {
+        for wrong in
+            ["", "sha256:", &text[7..], "sha256:zz26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae"]
+        {
             assert_eq!(wrong.parse::<SecretDigest>(), Err(InvalidSecretDigest));
         }
     }
