@@ -7,6 +7,8 @@ pub mod error;
 #[cfg(any(test, feature = "test-util"))]
 pub mod faulty;
 pub mod memory;
+#[cfg(feature = "redis")]
+pub mod redis;
 pub mod url;
 pub mod value;
 

@@ -16,7 +16,14 @@ pub async fn open(url: &str, clock: Arc<dyn Clock>) -> Result<Arc<dyn Engine>, O
         "postgres" | "postgresql" => {
             Err(OpenError("this release has no PostgreSQL engine yet; use redis:// or disk:".into()))
         }
-        "disk" | "redis" | "rediss" => {
+        #[cfg(feature = "redis")]
+        "redis" | "rediss" => match super::redis::Redis::open(url, super::redis::Options::default()) {
+            Ok(redis) => Ok(Arc::new(redis)),
+            Err(why) => Err(OpenError(why.to_string())),
+        },
+        "disk" => Err(OpenError("this build leaves out the feature of `disk:` engines".into())),
+        #[cfg(not(feature = "redis"))]
+        "redis" | "rediss" => {
             Err(OpenError(format!("this build leaves out the feature of `{scheme}:` engines")))
         }
         _ => Err(OpenError(HOW_TO_WRITE.into())),

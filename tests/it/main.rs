@@ -3,4 +3,6 @@
 mod support;
 
 mod edge;
+#[cfg(feature = "redis")]
+mod engine_redis;
 mod story;

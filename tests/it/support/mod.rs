@@ -3,3 +3,7 @@
 pub(crate) mod client;
 pub(crate) mod gateway;
 pub(crate) mod openapi;
+#[cfg(feature = "redis")]
+pub(crate) mod redis_server;
+#[cfg(feature = "redis")]
+pub(crate) mod tcp_proxy;
