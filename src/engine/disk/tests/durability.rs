@@ -143,9 +143,12 @@ struct Gate {
 
 impl Gate {
     async fn wait_for_arrivals(&self, count: usize) {
-        while self.arrivals.load(Ordering::SeqCst) < count {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        let arrived = async {
+            while self.arrivals.load(Ordering::SeqCst) < count {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), arrived).await.expect("an fsync is asked for");
     }
 }
 
