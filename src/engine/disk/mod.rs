@@ -1,14 +1,15 @@
 //! The disk engine: claims in a directory that one process holds. An answer is given only after an fsync of what it
 //! depends on; many calls share one.
 //!
-//! Read on in `writer` (the loop), `batch` (what calls make of claims), `store` (how claims lie in the database) and
-//! `folder` (the directory). Why it is so: `docs/adr/0004-disk-group-commit-and-clock.md`.
+//! Read on in `writer` (the loop), `batch` (what calls make of claims), `store` (how claims lie in the database),
+//! `torn` (what a power loss leaves of it) and `folder` (the directory). Why it is so: `docs/adr/0004-disk-group-commit-and-clock.md`.
 
 mod batch;
 mod folder;
 mod store;
 #[cfg(test)]
 mod tests;
+mod torn;
 mod writer;
 
 use std::path::Path;

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 
-use super::Options;
+use super::{Options, torn};
 use crate::domain::clock::Timestamp;
 use crate::domain::record::{Held, Key, Record};
 use crate::engine::{EngineError, value};
@@ -73,13 +73,22 @@ pub(super) struct Change<'a> {
 impl Store {
     /// Opens the database in this directory, which the caller holds, and makes it if there is none.
     pub(super) fn open(path: &Path, options: &Options, persist: Box<dyn Persist>) -> fjall::Result<Self> {
-        let database = Database::builder(path)
-            .cache_size(options.cache_bytes)
-            .max_journaling_size(JOURNAL_BYTES_MAX)
-            // Nothing reaches the operating system batch by batch: `commit` asks for it, once.
-            .manual_journal_persist(true)
-            .worker_threads(2)
-            .open()?;
+        let open = || {
+            Database::builder(path)
+                .cache_size(options.cache_bytes)
+                .max_journaling_size(JOURNAL_BYTES_MAX)
+                // Nothing reaches the operating system batch by batch: `commit` asks for it, once.
+                .manual_journal_persist(true)
+                .worker_threads(2)
+                .open()
+        };
+        let database = match open() {
+            Err(fjall::Error::JournalRecovery(_)) if torn::cut_torn_batch(path)? => {
+                tracing::warn!("a power loss cut the last write short; nobody was answered from it, and it was taken off");
+                open()?
+            }
+            opened => opened?,
+        };
         let keyspace = |name, memtable_bytes| {
             database.keyspace(name, || KeyspaceCreateOptions::default().max_memtable_size(memtable_bytes))
         };

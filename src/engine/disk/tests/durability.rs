@@ -39,7 +39,7 @@ impl Persist for Snapshots {
     }
 }
 
-fn copy_folder(from: &Path, to: &Path) -> std::io::Result<()> {
+pub(super) fn copy_folder(from: &Path, to: &Path) -> std::io::Result<()> {
     std::fs::create_dir_all(to)?;
     for entry in std::fs::read_dir(from)? {
         let entry = entry?;
@@ -237,4 +237,66 @@ async fn after_a_failed_fsync_nothing_is_answered_until_a_restart() {
 #[tokio::test]
 async fn a_writer_that_panics_leaves_nobody_waiting() {
     after_a_failure(true, "its writer is gone").await;
+}
+
+/// An engine's directory after two outcomes with long results, and where in its journal a batch lies.
+async fn journal_with_long_values(folder: &Path, clock: &Arc<ManualClock>) -> [Claim; 2] {
+    let disk = open(folder, clock);
+    let asks = [fresh_claim(), fresh_claim()];
+    for ask in &asks {
+        grant(&disk, ask).await;
+        let result = Some(format!("\"{}\"", "long".repeat(5000)).into());
+        disk.settle(&settle(ask, Outcome::Success { result, retention: None })).await.unwrap();
+    }
+    asks
+}
+
+/// Puts a hole, as an unwritten page leaves it, into the middle of the last batch before `end`; tells where that begins.
+fn tear(journal: &Path, end: Option<usize>) -> usize {
+    let mut bytes = std::fs::read(journal).unwrap();
+    let whole = end.unwrap_or(bytes.len());
+    let last = torn::last_batch(&bytes[..whole]).unwrap();
+    let page = usize::midpoint(last.start, last.end) / 4096 * 4096;
+    assert!(last.start < page && page + 4096 < last.end);
+    bytes[page..page + 4096].fill(0);
+    std::fs::write(journal, bytes).unwrap();
+    last.start
+}
+
+#[tokio::test]
+async fn a_write_that_a_power_loss_tore_is_taken_off() {
+    let (folder, clock) = (TempDir::new().unwrap(), noon());
+    let asks = journal_with_long_values(folder.path(), &clock).await;
+    let journal = torn::newest_journal(&folder.path().join("db")).unwrap().unwrap();
+    tear(&journal, None);
+    let disk = open(folder.path(), &clock);
+    for (ask, state) in asks.iter().zip([State::Succeeded, State::InProgress]) {
+        assert_eq!(disk.read(&ask.key).await.unwrap().unwrap().record.state, state);
+    }
+    disk.settle(&settle(&asks[1], success())).await.unwrap();
+    drop(disk);
+    let held = open(folder.path(), &clock).read(&asks[1].key).await.unwrap().unwrap();
+    assert_eq!(held.record.state, State::Succeeded);
+}
+
+#[tokio::test]
+async fn what_was_acknowledged_and_spoilt_is_never_taken_off() {
+    let (folder, clock) = (TempDir::new().unwrap(), noon());
+    journal_with_long_values(folder.path(), &clock).await;
+    let journal = torn::newest_journal(&folder.path().join("db")).unwrap().unwrap();
+    let whole = std::fs::read(&journal).unwrap();
+    // A hole in a batch that others follow, and a last batch that is wrong but has no hole.
+    let last = torn::last_batch(&whole).unwrap();
+    let before_last = torn::last_batch(&whole[..last.start]).unwrap();
+    tear(&journal, Some(before_last.start));
+    let refused = Disk::open(folder.path(), clock.clone(), quiet()).err().unwrap();
+    assert!(matches!(refused, OpenError::Damaged { .. }), "{refused}");
+    let mut spoilt = whole.clone();
+    spoilt[usize::midpoint(last.start, last.end)] ^= 1;
+    std::fs::write(&journal, &spoilt).unwrap();
+    let refused = Disk::open(folder.path(), clock.clone(), quiet()).err().unwrap();
+    assert!(matches!(refused, OpenError::Damaged { .. }), "{refused}");
+    assert_eq!(std::fs::read(&journal).unwrap(), spoilt);
+    std::fs::write(&journal, whole).unwrap();
+    open(folder.path(), &clock);
 }
