@@ -3,5 +3,11 @@
 //! The modules in reading order, from the ground up; nothing imports a floor above its own. `ARCHITECTURE.md` is the
 //! way in.
 
+pub mod admin;
 pub mod domain;
 pub mod engine;
+pub mod gateway;
+pub mod http;
+pub mod resilience;
+pub mod telemetry;
+pub mod tenants;

@@ -29,6 +29,12 @@ impl Nonce {
     }
 }
 
+impl fmt::Debug for Nonce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Nonce(…)")
+    }
+}
+
 impl FromStr for Nonce {
     type Err = InvalidNonce;
 

@@ -110,6 +110,17 @@ pub struct Terms {
     pub on_lease_end: LeaseEnd,
 }
 
+/// Whether duplicates are stopped, or only counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// A duplicate is refused.
+    #[default]
+    Enforce,
+    /// A duplicate is let through and marked; for a team that wants to see what enforcing would have stopped.
+    Observe,
+}
+
 /// Serde for types that are written as text, through `FromStr` and `Display`.
 macro_rules! serde_as_text {
     ($($name:ty),*) => {$(

@@ -90,6 +90,10 @@ impl Engine for Faulty {
         self.inner.capabilities()
     }
 
+    fn data_lost(&self) -> u64 {
+        self.inner.data_lost()
+    }
+
     async fn close(&self) {
         self.inner.close().await;
     }

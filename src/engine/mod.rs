@@ -87,6 +87,11 @@ pub trait Engine: Send + Sync + 'static {
     /// What the engine can promise.
     fn capabilities(&self) -> Capabilities;
 
+    /// How often, since this engine was opened, its store came back without its data.
+    fn data_lost(&self) -> u64 {
+        0
+    }
+
     /// Makes durable what is not yet, and lets go of the store. Calls after it fail as unavailable.
     async fn close(&self) {}
 }

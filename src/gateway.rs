@@ -1,0 +1,212 @@
+//! The use cases: claim, settle, renew, inspect, and many at once. Turns a caller's words into engine calls on its own
+//! terms and by its deadline, and an engine's answers into what the caller may know. Knows engines only by contract.
+
+pub mod claim;
+pub mod outcome;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use hashbrown::{HashMap, HashSet};
+use serde::Serialize;
+
+use crate::domain::attempt::{Attempt, Issuer, Nonce};
+use crate::domain::canonical::Canonical;
+use crate::domain::claim::{Renew, Renewed};
+use crate::domain::clock::{Clock, Timestamp};
+use crate::domain::global_id::GlobalId;
+use crate::domain::record::{Held, Key};
+use crate::domain::tenant::{AppKey, Operation};
+use crate::engine::{Determinate, Engine, EngineError};
+use crate::telemetry::metrics::AppMetrics;
+use crate::tenants::App;
+
+/// How long an engine may take to say how it is.
+const PROBE_PATIENCE: Duration = Duration::from_secs(1);
+
+/// The engines of a gateway.
+#[derive(Default)]
+pub struct Engines {
+    /// Every configured engine.
+    pub by_name: BTreeMap<String, Arc<dyn Engine>>,
+    /// The name of the active engine of every chain.
+    pub active: HashMap<String, String>,
+}
+
+/// How an engine is.
+#[derive(Clone, Debug, Serialize)]
+pub struct EngineHealth {
+    /// Whether it answers.
+    pub up: bool,
+    /// What it says, or why it does not answer.
+    pub detail: String,
+}
+
+/// The gateway's core.
+pub struct Gateway {
+    engines: Engines,
+    issuer: Issuer,
+    clock: Arc<dyn Clock>,
+    metrics: HashMap<AppKey, AppMetrics>,
+    suspects: Mutex<HashSet<Attempt>>,
+}
+
+/// A record that stands, with the instants that its durations come to by this gateway's clock.
+#[derive(Debug)]
+pub struct Inspected {
+    /// The claim.
+    pub global_id: GlobalId,
+    /// What the store holds.
+    pub held: Held,
+    /// When it ends by itself.
+    pub expires_at: Option<Timestamp>,
+}
+
+/// A renewed lease, or why not.
+#[derive(Debug)]
+pub struct RenewalAnswer {
+    /// The claim.
+    pub global_id: GlobalId,
+    /// What became of the renewal.
+    pub renewed: Renewed,
+    /// When what is left ends, by this gateway's clock; for display.
+    pub expires_at: Option<Timestamp>,
+}
+
+/// Why a call has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The nonce is part of what is claimed, so a retry of the business would reuse it.
+    #[error(
+        "the attempt nonce also stands in the contents or the fingerprint; send a fresh one for each try, such as a UUID"
+    )]
+    NonceInContents,
+    /// Contents and operation of an outcome do not give the claim's ID.
+    #[error("operation and contents do not give this global ID; send those of the claim, or leave them out")]
+    NotItsContents,
+    /// The store certainly did nothing.
+    #[error(transparent)]
+    Store(Determinate),
+    /// The store may have done it. For a claim, the nonce to repeat the PRE with.
+    #[error("it is not known whether the store took the call")]
+    OutcomeUnknown(Option<Nonce>),
+}
+
+impl Gateway {
+    /// A gateway for these apps over these engines. Every app's chain must be among them.
+    pub fn new<'a>(
+        engines: Engines,
+        apps: impl IntoIterator<Item = &'a Arc<App>>,
+        issuer: Issuer,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let metrics = |app: &Arc<App>| {
+            let operations = app.operations.keys().map(AsRef::as_ref);
+            (app.key.clone(), AppMetrics::new(app.key.as_ref(), operations))
+        };
+        let metrics = apps.into_iter().map(metrics).collect();
+        Self { engines, issuer, clock, metrics, suspects: Mutex::default() }
+    }
+
+    /// Renewal.
+    ///
+    /// # Errors
+    /// Why there is no answer; a lost lease is an answer.
+    pub async fn renew(
+        &self,
+        app: &App,
+        global_id: GlobalId,
+        attempt: Attempt,
+        lease: Option<Duration>,
+    ) -> Result<RenewalAnswer, Failure> {
+        let begun = self.clock.monotonic();
+        let ask = Renew { key: Key { app: app.key.clone(), global_id }, attempt, lease };
+        let call = async { self.engine(app)?.renew(&ask).await };
+        let mut renewed = within(app.terms.deadline, call).await.map_err(|failure| failed(failure, None))?;
+        let mut expires_at = None;
+        if let Renewed::Renewed { left } = &mut renewed {
+            *left = left.saturating_sub(self.since(begun));
+            if left.as_millis() == 0 {
+                return Err(Failure::OutcomeUnknown(None));
+            }
+            expires_at = Some(self.clock.wall().plus(*left));
+        }
+        Ok(RenewalAnswer { global_id, renewed, expires_at })
+    }
+
+    /// Lookup.
+    ///
+    /// # Errors
+    /// Why there is no answer; that nothing stands is an answer.
+    pub async fn inspect(&self, app: &App, global_id: GlobalId) -> Result<Option<Inspected>, Failure> {
+        let key = Key { app: app.key.clone(), global_id };
+        let call = async { self.engine(app)?.read(&key).await };
+        let held = within(app.terms.deadline, call).await.map_err(|failure| match failure {
+            EngineError::Determinate(certain) => Failure::Store(certain),
+            // A lookup changes nothing, so it does not matter whether it happened.
+            EngineError::Indeterminate(uncertain) => Failure::Store(Determinate::Unavailable(uncertain.to_string())),
+        })?;
+        Ok(held.map(|held| self.inspected(global_id, held)))
+    }
+
+    /// What a claim of these contents would be named. Asks no store.
+    pub fn global_id(app: &App, operation: &Operation, contents: &Canonical) -> GlobalId {
+        GlobalId::of(&app.key, operation, contents)
+    }
+
+    /// Asks every engine how it is.
+    pub async fn engines_health(&self) -> BTreeMap<String, EngineHealth> {
+        let probe = async |(name, engine): (&String, &Arc<dyn Engine>)| {
+            let health = match within(PROBE_PATIENCE, engine.probe()).await {
+                Ok(()) => EngineHealth { up: true, detail: "answers".into() },
+                Err(failure) => EngineHealth { up: false, detail: failure.to_string() },
+            };
+            (name.clone(), health)
+        };
+        futures_util::future::join_all(self.engines.by_name.iter().map(probe)).await.into_iter().collect()
+    }
+
+    /// Lets go of every engine, each after making durable what is not yet.
+    pub async fn close(&self) {
+        futures_util::future::join_all(self.engines.by_name.values().map(|engine| engine.close())).await;
+    }
+
+    fn engine(&self, app: &App) -> Result<&Arc<dyn Engine>, EngineError> {
+        let active = self.engines.active.get(&app.chain).and_then(|name| self.engines.by_name.get(name));
+        active.ok_or_else(|| EngineError::unavailable(format!("there is no chain `{}`", app.chain)))
+    }
+
+    fn inspected(&self, global_id: GlobalId, held: Held) -> Inspected {
+        let expires_at = held.left.map(|left| self.clock.wall().plus(left));
+        Inspected { global_id, held, expires_at }
+    }
+
+    fn since(&self, begun: Duration) -> Duration {
+        self.clock.monotonic().saturating_sub(begun)
+    }
+}
+
+/// Answers by the deadline, whatever stands below.
+async fn within<Answer>(
+    deadline: Duration,
+    call: impl Future<Output = Result<Answer, EngineError>>,
+) -> Result<Answer, EngineError> {
+    let late = |_| Err(EngineError::indeterminate("the deadline has passed"));
+    tokio::time::timeout(deadline, call).await.unwrap_or_else(late)
+}
+
+/// The answers of a batch; a failure of the whole is a failure of each.
+fn spread<Answer>(
+    answers: Result<Vec<Result<Answer, EngineError>>, EngineError>,
+    count: usize,
+) -> Vec<Result<Answer, EngineError>> {
+    answers.unwrap_or_else(|failure| (0..count).map(|_| Err(failure.clone())).collect())
+}
+
+fn failed(failure: EngineError, nonce: Option<Nonce>) -> Failure {
+    match failure {
+        EngineError::Determinate(certain) => Failure::Store(certain),
+        EngineError::Indeterminate(_) => Failure::OutcomeUnknown(nonce),
+    }
+}

@@ -1,0 +1,217 @@
+//! PRE: asking before an operation.
+
+use std::time::Duration;
+
+use super::{Failure, Gateway, Inspected, failed, spread, within};
+use crate::domain::attempt::{Attempt, Nonce};
+use crate::domain::canonical::Canonical;
+use crate::domain::claim::{Claim, Claimed, Grant, Mismatch};
+use crate::domain::clock::Timestamp;
+use crate::domain::global_id::GlobalId;
+use crate::domain::record::{Key, State, fingerprint_digest};
+use crate::domain::tenant::Operation;
+use crate::domain::terms::{Mode, Retention, Terms};
+use crate::engine::{Determinate, EngineError};
+use crate::telemetry::metrics::ClaimResult;
+use crate::tenants::App;
+
+/// What a caller asks before an operation.
+#[derive(Debug)]
+pub struct ClaimRequest {
+    /// What kind of thing is done.
+    pub operation: Operation,
+    /// What makes two operations the same.
+    pub contents: Canonical,
+    /// What else must be the same on a repeat.
+    pub fingerprint: Option<Canonical>,
+    /// The caller's nonce for this try.
+    pub nonce: Option<Nonce>,
+    /// Instead of the operation's lease.
+    pub lease: Option<Duration>,
+    /// Instead of the operation's retention.
+    pub retention: Option<Retention>,
+    /// Claim also what is `unknown`.
+    pub take_over: bool,
+}
+
+/// The answer to a PRE.
+#[derive(Debug)]
+pub enum ClaimAnswer {
+    /// Go ahead.
+    Granted(Granted),
+    /// Somebody is doing it, has done it, or nobody knows.
+    Duplicate(Inspected),
+    /// The same ID with something else in it.
+    Mismatch(Mismatch),
+}
+
+/// A granted claim, as its holder is told.
+#[derive(Debug)]
+pub struct Granted {
+    /// The claim.
+    pub global_id: GlobalId,
+    /// The attempt that holds it.
+    pub attempt: Attempt,
+    /// Rises strictly over the attempts of a key, where the engine promises it.
+    pub fence: Option<u64>,
+    /// An earlier PRE with the same nonce got it.
+    pub repeated: bool,
+    /// It was `unknown` before.
+    pub taken_over: bool,
+    /// What is left of the lease, in whole milliseconds, counted from before the store was asked.
+    pub lease_ms: u64,
+    /// The same as an instant of this gateway's clock; for display.
+    pub lease_expires_at: Timestamp,
+    /// In observe mode: enforcing would have answered "duplicate". The attempt holds nothing.
+    pub would_be_duplicate: bool,
+}
+
+impl Gateway {
+    /// PRE.
+    ///
+    /// # Errors
+    /// Why there is no answer; a duplicate is an answer.
+    pub async fn claim(&self, app: &App, request: ClaimRequest) -> Result<ClaimAnswer, Failure> {
+        let begun = self.clock.monotonic();
+        let ask = self.prepare(app, request)?;
+        let deadline = claim_deadline(app, &ask);
+        let call = async { self.engine(app)?.claim(&ask).await };
+        let answer = within(deadline, call).await;
+        self.answer_claim(app, &ask, answer, begun)
+    }
+
+    /// Many PREs, each answered by itself, in order. Items that were refused before keep their place.
+    pub async fn claim_many<Refusal: From<Failure>>(
+        &self,
+        app: &App,
+        requests: Vec<Result<ClaimRequest, Refusal>>,
+    ) -> Vec<Result<ClaimAnswer, Refusal>> {
+        let begun = self.clock.monotonic();
+        let prepare =
+            |request: Result<_, _>| request.and_then(|request| self.prepare(app, request).map_err(Refusal::from));
+        let prepared: Vec<Result<Claim, Refusal>> = requests.into_iter().map(prepare).collect();
+        let asks: Vec<Claim> = prepared.iter().filter_map(|ask| ask.as_ref().ok().cloned()).collect();
+        let deadline = asks.iter().map(|ask| claim_deadline(app, ask)).max().unwrap_or(app.terms.deadline);
+        let call = async { Ok(self.engine(app)?.claim_many(&asks).await) };
+        let mut answers = spread(within(deadline, call).await, asks.len()).into_iter();
+        let answer = |ask: Result<Claim, Refusal>| {
+            let ask = ask?;
+            let answer = answers.next().unwrap_or_else(|| Err(EngineError::indeterminate("the engine did not say")));
+            self.answer_claim(app, &ask, answer, begun).map_err(Refusal::from)
+        };
+        prepared.into_iter().map(answer).collect()
+    }
+
+    fn prepare(&self, app: &App, request: ClaimRequest) -> Result<Claim, Failure> {
+        let ClaimRequest { operation, contents, fingerprint, nonce, lease, retention, take_over } = request;
+        if let Some(nonce) = &nonce
+            && [Some(&contents), fingerprint.as_ref()].into_iter().flatten().any(|json| holds_string(json, nonce))
+        {
+            return Err(Failure::NonceInContents);
+        }
+        let own = app.terms_of(&operation);
+        let terms = Terms {
+            lease: lease.unwrap_or(own.terms.lease),
+            retention: retention.unwrap_or(own.terms.retention),
+            ..own.terms
+        };
+        Ok(Claim {
+            key: Key { app: app.key.clone(), global_id: GlobalId::of(&app.key, &operation, &contents) },
+            attempt: self.issuer.issue(nonce),
+            operation,
+            contents,
+            contents_stored_bytes: own.contents_stored_bytes,
+            fingerprint: fingerprint.as_ref().map(fingerprint_digest),
+            terms,
+            take_over,
+        })
+    }
+
+    fn answer_claim(
+        &self,
+        app: &App,
+        ask: &Claim,
+        answer: Result<Claimed, EngineError>,
+        begun: Duration,
+    ) -> Result<ClaimAnswer, Failure> {
+        let took = self.since(begun);
+        let observing = app.terms_of(&ask.operation).mode == Mode::Observe;
+        let answer = match answer {
+            Ok(Claimed::Granted(grant)) => self.granted(ask, grant, took),
+            Ok(Claimed::Duplicate(_)) if observing => Ok(self.let_through(ask)),
+            Ok(Claimed::Duplicate(held)) => Ok(ClaimAnswer::Duplicate(self.inspected(ask.key.global_id, held))),
+            Ok(Claimed::Mismatch(mismatch)) => Ok(ClaimAnswer::Mismatch(mismatch)),
+            Err(failure) => Err(failed(failure, Some(ask.attempt.nonce().clone()))),
+        };
+        if let Some(metrics) = self.metrics.get(&app.key) {
+            metrics.claimed(ask.operation.as_ref(), claim_result(&answer), took);
+        }
+        answer
+    }
+
+    /// A grant as its holder is told: never more lease than it has. One that took the whole lease to learn of is worth
+    /// nothing, and repeating the PRE tells what has become of it.
+    fn granted(&self, ask: &Claim, grant: Grant, took: Duration) -> Result<ClaimAnswer, Failure> {
+        let left = grant.lease_left.unwrap_or(ask.terms.lease).saturating_sub(took);
+        let lease_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
+        if lease_ms == 0 {
+            return Err(Failure::OutcomeUnknown(Some(grant.attempt.nonce().clone())));
+        }
+        Ok(ClaimAnswer::Granted(Granted {
+            global_id: ask.key.global_id,
+            attempt: grant.attempt,
+            fence: grant.fence,
+            repeated: grant.repeated,
+            taken_over: grant.taken_over,
+            lease_ms,
+            lease_expires_at: self.clock.wall().plus(left),
+            would_be_duplicate: false,
+        }))
+    }
+
+    /// Observe mode: a duplicate goes ahead, with an attempt that holds nothing.
+    fn let_through(&self, ask: &Claim) -> ClaimAnswer {
+        ClaimAnswer::Granted(Granted {
+            global_id: ask.key.global_id,
+            attempt: ask.attempt.clone(),
+            fence: None,
+            repeated: false,
+            taken_over: false,
+            lease_ms: u64::try_from(ask.terms.lease.as_millis()).unwrap_or(u64::MAX),
+            lease_expires_at: self.clock.wall().plus(ask.terms.lease),
+            would_be_duplicate: true,
+        })
+    }
+}
+
+/// A claim is to be answered while at least half of its lease is left.
+fn claim_deadline(app: &App, ask: &Claim) -> Duration {
+    app.terms_of(&ask.operation).deadline.min(ask.terms.lease / 2)
+}
+
+/// Whether the nonce stands as a whole string in canonical JSON. A nonce needs no escapes, so its text is searched for
+/// between quotes; a quote after a backslash is inside some longer string.
+fn holds_string(json: &Canonical, nonce: &Nonce) -> bool {
+    let quoted = format!("\"{}\"", nonce.as_str());
+    json.as_str().match_indices(&quoted).any(|(place, _)| !json.as_str()[..place].ends_with('\\'))
+}
+
+fn claim_result(answer: &Result<ClaimAnswer, Failure>) -> ClaimResult {
+    match answer {
+        Ok(ClaimAnswer::Granted(granted)) if granted.would_be_duplicate => ClaimResult::ObservedDuplicate,
+        Ok(ClaimAnswer::Granted(granted)) if granted.taken_over => ClaimResult::TakenOver,
+        Ok(ClaimAnswer::Granted(granted)) if granted.repeated => ClaimResult::Repeated,
+        Ok(ClaimAnswer::Granted(_)) => ClaimResult::Granted,
+        Ok(ClaimAnswer::Duplicate(found)) => match found.held.record.state {
+            State::InProgress => ClaimResult::DuplicateInProgress,
+            State::Succeeded => ClaimResult::DuplicateSucceeded,
+            State::Unknown => ClaimResult::DuplicateUnknown,
+        },
+        Ok(ClaimAnswer::Mismatch(Mismatch::Contents)) | Err(Failure::NotItsContents) => ClaimResult::ContentsMismatch,
+        Ok(ClaimAnswer::Mismatch(Mismatch::Fingerprint)) => ClaimResult::FingerprintMismatch,
+        Err(Failure::Store(Determinate::Full(_))) => ClaimResult::StoreFull,
+        Err(Failure::Store(Determinate::Incompatible(_))) => ClaimResult::StoreIncompatible,
+        Err(Failure::Store(Determinate::Unavailable(_))) => ClaimResult::StoreUnavailable,
+        Err(Failure::OutcomeUnknown(_) | Failure::NonceInContents) => ClaimResult::OutcomeUnknown,
+    }
+}

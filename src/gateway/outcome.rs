@@ -1,0 +1,201 @@
+//! POST: reporting after an operation.
+
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use super::{Failure, Gateway, failed, spread, within};
+use crate::domain::attempt::Attempt;
+use crate::domain::canonical::Canonical;
+use crate::domain::claim::{LateTerms, Outcome, Settle, Settled};
+use crate::domain::clock::Timestamp;
+use crate::domain::global_id::GlobalId;
+use crate::domain::record::{Contents, Key};
+use crate::domain::tenant::Operation;
+use crate::domain::terms::Mode;
+use crate::engine::{Determinate, EngineError};
+use crate::telemetry::metrics::{OutcomeResult, ReportedOutcome};
+use crate::tenants::{App, OperationTerms};
+
+/// An attempt older than its retention plus this is not recorded when it comes late.
+const LATE_GRACE: Duration = Duration::from_hours(24);
+
+/// How many attempts are remembered so that a repeated report is suspected once only.
+const SUSPECTS_MAX: usize = 4096;
+
+/// What a caller reports after an operation.
+#[derive(Debug)]
+pub struct OutcomeReport {
+    /// Which claim.
+    pub global_id: GlobalId,
+    /// The attempt that reports.
+    pub attempt: Attempt,
+    /// What became of it.
+    pub outcome: Outcome,
+    /// The operation, if the caller names it; a late outcome takes its terms.
+    pub operation: Option<Operation>,
+    /// The contents, if the caller sends them; checked against the ID.
+    pub contents: Option<Canonical>,
+}
+
+/// The answer to a POST.
+#[derive(Debug)]
+pub struct Reported {
+    /// The claim.
+    pub global_id: GlobalId,
+    /// What became of the report.
+    pub settled: Settled,
+    /// In observe mode the report of an attempt that held nothing changes nothing, and is no error.
+    pub observed: bool,
+    /// When the settled claim ends by itself.
+    pub expires_at: Option<Timestamp>,
+}
+
+impl Gateway {
+    /// POST.
+    ///
+    /// # Errors
+    /// Why there is no answer; a superseded outcome is an answer.
+    pub async fn settle(&self, app: &App, report: OutcomeReport) -> Result<Reported, Failure> {
+        let ask = self.prepare_settle(app, &report)?;
+        let call = async { self.engine(app)?.settle(&ask).await };
+        let answer = within(app.terms.deadline, call).await;
+        self.answer_settle(app, &ask, report.operation.as_ref(), answer)
+    }
+
+    /// Many POSTs, under the same rules as [`Gateway::claim_many`].
+    pub async fn settle_many<Refusal: From<Failure>>(
+        &self,
+        app: &App,
+        reports: Vec<Result<OutcomeReport, Refusal>>,
+    ) -> Vec<Result<Reported, Refusal>> {
+        let prepare = |report: Result<OutcomeReport, Refusal>| {
+            let report = report?;
+            let ask = self.prepare_settle(app, &report)?;
+            Ok((ask, report.operation))
+        };
+        let prepared: Vec<Result<(Settle, Option<Operation>), Refusal>> = reports.into_iter().map(prepare).collect();
+        let asks: Vec<Settle> =
+            prepared.iter().filter_map(|item| item.as_ref().ok().map(|(ask, _)| ask.clone())).collect();
+        let call = async { Ok(self.engine(app)?.settle_many(&asks).await) };
+        let mut answers = spread(within(app.terms.deadline, call).await, asks.len()).into_iter();
+        let answer = |item: Result<(Settle, Option<Operation>), Refusal>| {
+            let (ask, operation) = item?;
+            let answer = answers.next().unwrap_or_else(|| Err(EngineError::indeterminate("the engine did not say")));
+            self.answer_settle(app, &ask, operation.as_ref(), answer).map_err(Refusal::from)
+        };
+        prepared.into_iter().map(answer).collect()
+    }
+
+    fn prepare_settle(&self, app: &App, report: &OutcomeReport) -> Result<Settle, Failure> {
+        let named = report.operation.as_ref();
+        if let Some(contents) = &report.contents {
+            let operation = named.cloned().unwrap_or_default();
+            if GlobalId::of(&app.key, &operation, contents) != report.global_id {
+                return Err(Failure::NotItsContents);
+            }
+        }
+        Ok(Settle {
+            key: Key { app: app.key.clone(), global_id: report.global_id },
+            attempt: report.attempt.clone(),
+            outcome: report.outcome.clone(),
+            late: self.late_terms(app, report),
+        })
+    }
+
+    /// What a late outcome is recorded as; nothing if its attempt is older than what it would be kept for.
+    fn late_terms(&self, app: &App, report: &OutcomeReport) -> Option<LateTerms> {
+        let named = report.operation.as_ref().map(|operation| app.terms_of(operation));
+        let terms = named.map_or_else(|| app.longest_terms(), |own| own.terms);
+        let retention = match &report.outcome {
+            Outcome::Success { retention, .. } => retention.unwrap_or(terms.retention),
+            Outcome::Failure | Outcome::Unknown => terms.retention,
+        };
+        let age = self.clock.wall().since(report.attempt.timestamp());
+        if retention.duration().is_some_and(|retention| age > retention.saturating_add(LATE_GRACE)) {
+            return None;
+        }
+        let contents_stored_bytes = named.unwrap_or(&app.terms).contents_stored_bytes;
+        let (operation, contents) = match &report.contents {
+            // Checked against the ID before, so an operation that was left out is `default`.
+            Some(contents) => {
+                (Some(report.operation.clone().unwrap_or_default()), Contents::keep(contents, contents_stored_bytes))
+            }
+            None => (report.operation.clone(), Contents::Unverified),
+        };
+        Some(LateTerms { operation, contents, terms })
+    }
+
+    fn answer_settle(
+        &self,
+        app: &App,
+        ask: &Settle,
+        operation: Option<&Operation>,
+        answer: Result<Settled, EngineError>,
+    ) -> Result<Reported, Failure> {
+        let terms: &OperationTerms = operation.map_or(&app.terms, |operation| app.terms_of(operation));
+        let answer = answer.map_err(|failure| failed(failure, None)).map(|settled| {
+            let superseded = matches!(settled, Settled::Superseded { .. });
+            let left = match &settled {
+                Settled::Done { left, .. } | Settled::Superseded { left, .. } => *left,
+                Settled::AlreadySucceeded | Settled::Expired => None,
+            };
+            Reported {
+                global_id: ask.key.global_id,
+                settled,
+                observed: superseded && terms.mode == Mode::Observe,
+                expires_at: left.map(|left| self.clock.wall().plus(left)),
+            }
+        });
+        if let Some(metrics) = self.metrics.get(&app.key) {
+            let (outcome, result) = (reported_outcome(&ask.outcome), outcome_result(&answer));
+            metrics.settled(operation.map(AsRef::as_ref), outcome, result);
+            // Somebody did it, or may have, although another attempt held the claim.
+            if result == OutcomeResult::Superseded && outcome != ReportedOutcome::Failure && self.first_suspicion(ask) {
+                metrics.suspected_double_execution();
+                tracing::warn!(
+                    app.key = %ask.key.app,
+                    claim.global_id = %ask.key.global_id,
+                    attempt.hash = %ask.attempt.hash(),
+                    "an attempt that no longer held its claim reports that it ran: a suspected double execution"
+                );
+            }
+        }
+        answer
+    }
+
+    /// Whether this attempt is suspected for the first time, as far as a bounded memory can tell.
+    fn first_suspicion(&self, ask: &Settle) -> bool {
+        let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
+        if suspects.len() >= SUSPECTS_MAX {
+            suspects.clear();
+        }
+        suspects.insert(ask.attempt.clone())
+    }
+}
+
+fn reported_outcome(outcome: &Outcome) -> ReportedOutcome {
+    match outcome {
+        Outcome::Success { .. } => ReportedOutcome::Success,
+        Outcome::Failure => ReportedOutcome::Failure,
+        Outcome::Unknown => ReportedOutcome::Unknown,
+    }
+}
+
+fn outcome_result(answer: &Result<Reported, Failure>) -> OutcomeResult {
+    match answer {
+        Ok(reported) if reported.observed => OutcomeResult::Observed,
+        Ok(Reported { settled, .. }) => match settled {
+            Settled::Done { late: Some(true), .. } => OutcomeResult::Late,
+            Settled::Done { .. } => OutcomeResult::Recorded,
+            Settled::AlreadySucceeded => OutcomeResult::AlreadySucceeded,
+            Settled::Superseded { .. } => OutcomeResult::Superseded,
+            Settled::Expired => OutcomeResult::Expired,
+        },
+        Err(Failure::Store(Determinate::Full(_))) => OutcomeResult::StoreFull,
+        Err(Failure::Store(Determinate::Incompatible(_))) => OutcomeResult::StoreIncompatible,
+        Err(Failure::Store(Determinate::Unavailable(_))) => OutcomeResult::StoreUnavailable,
+        Err(Failure::OutcomeUnknown(_) | Failure::NotItsContents | Failure::NonceInContents) => {
+            OutcomeResult::OutcomeUnknown
+        }
+    }
+}

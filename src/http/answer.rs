@@ -1,0 +1,292 @@
+//! The bodies of answers, as `openapi.yaml` describes them, made from what the gateway says.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::problem::{Code, Members, Problem};
+use crate::domain::attempt::AttemptHash;
+use crate::domain::claim::{Mismatch, Renewed, Settled};
+use crate::domain::clock::Timestamp;
+use crate::domain::global_id::GlobalId;
+use crate::domain::hex;
+use crate::domain::record::{Contents, State};
+use crate::domain::terms::{LeaseEnd, Retention};
+use crate::gateway::claim::{ClaimAnswer, Granted};
+use crate::gateway::outcome::Reported;
+use crate::gateway::{Inspected, RenewalAnswer};
+
+/// How long to wait before asking again for an operation that is in progress: most end long before their lease.
+const POLL: Duration = Duration::from_secs(1);
+
+/// 201 to a PRE.
+#[derive(Debug, Serialize)]
+pub struct GrantedBody {
+    global_id: GlobalId,
+    attempt: String,
+    timestamp: u64,
+    fence: Option<u64>,
+    state: State,
+    repeated: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    taken_over: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    would_be: Option<&'static str>,
+    claimed_at: Timestamp,
+    lease_ms: u64,
+    lease_expires_at: Timestamp,
+    degraded: Option<&'static str>,
+}
+
+impl GrantedBody {
+    /// The claim that was granted.
+    pub fn global_id(&self) -> GlobalId {
+        self.global_id
+    }
+}
+
+/// What a duplicate is told of the claim that stands.
+#[derive(Clone, Debug, Serialize)]
+pub struct DuplicateMembers {
+    global_id: GlobalId,
+    state: State,
+    timestamp: u64,
+    attempt_hash: AttemptHash,
+    claimed_at: Timestamp,
+    expires_at: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<Box<RawValue>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result_omitted: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    contents_verified: Option<bool>,
+}
+
+impl DuplicateMembers {
+    /// Leaves the result out, and says so; returns how many bytes that saves.
+    pub fn omit_result(&mut self) -> usize {
+        let saved = self.result.take().map_or(0, |result| result.get().len());
+        self.result_omitted = (saved > 0).then_some(true).or(self.result_omitted);
+        saved
+    }
+
+    /// How many bytes the result takes.
+    pub fn result_bytes(&self) -> usize {
+        self.result.as_ref().map_or(0, |result| result.get().len())
+    }
+}
+
+/// 200 to a POST.
+#[derive(Debug, Serialize)]
+pub struct OutcomeBody {
+    global_id: GlobalId,
+    state: &'static str,
+    expires_at: Option<Timestamp>,
+    late: Option<bool>,
+    degraded: Option<&'static str>,
+}
+
+/// 200 to a renewal.
+#[derive(Debug, Serialize)]
+pub struct RenewalBody {
+    global_id: GlobalId,
+    lease_ms: u64,
+    lease_expires_at: Option<Timestamp>,
+    degraded: Option<&'static str>,
+}
+
+/// 200 to a lookup.
+#[derive(Debug, Serialize)]
+pub struct RecordBody {
+    global_id: GlobalId,
+    operation: Option<String>,
+    state: State,
+    timestamp: u64,
+    attempt_hash: AttemptHash,
+    claimed_at: Timestamp,
+    expires_at: Option<Timestamp>,
+    fence: Option<u64>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    late: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    contents: Option<Box<RawValue>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    contents_sha256: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    contents_bytes: Option<u64>,
+    has_fingerprint: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<Box<RawValue>>,
+    retention: Retention,
+    on_lease_end: LeaseEnd,
+}
+
+/// The answer to a PRE.
+///
+/// # Errors
+/// The problem, if it was not granted.
+pub fn granted(answer: ClaimAnswer) -> Result<GrantedBody, Problem> {
+    match answer {
+        ClaimAnswer::Granted(granted) => Ok(GrantedBody::from(granted)),
+        ClaimAnswer::Duplicate(found) => Err(duplicate(found)),
+        ClaimAnswer::Mismatch(Mismatch::Contents) => Err(Problem::new(
+            Code::ContentsMismatch,
+            "A claim with this global ID but other contents stands; nothing was changed. Never retry this: look at how \
+             the contents are made.",
+        )),
+        ClaimAnswer::Mismatch(Mismatch::Fingerprint) => Err(Problem::new(
+            Code::FingerprintMismatch,
+            "The same operation was claimed with another fingerprint; nothing was changed. Two different requests use \
+             the same contents, or one was altered on the way.",
+        )),
+    }
+}
+
+impl From<Granted> for GrantedBody {
+    fn from(granted: Granted) -> Self {
+        let timestamp = granted.attempt.timestamp();
+        Self {
+            global_id: granted.global_id,
+            attempt: granted.attempt.to_string(),
+            timestamp: timestamp.as_micros(),
+            fence: granted.fence,
+            state: State::InProgress,
+            repeated: granted.repeated,
+            taken_over: granted.taken_over.then_some(true),
+            would_be: granted.would_be_duplicate.then_some("duplicate"),
+            claimed_at: timestamp,
+            lease_ms: granted.lease_ms,
+            lease_expires_at: granted.lease_expires_at,
+            degraded: None,
+        }
+    }
+}
+
+fn duplicate(found: Inspected) -> Problem {
+    let Inspected { global_id, held, expires_at } = found;
+    let record = held.record;
+    let detail = match record.state {
+        State::InProgress => {
+            "Another attempt is doing this operation. Wait for its outcome: ask again after Retry-After, or answer that it \
+             is being done."
+        }
+        State::Succeeded => "This operation has been done. Do not do it again; `result` is what was reported with it.",
+        State::Unknown => {
+            "Nobody knows whether this operation was done. Look its effect up, then claim it with take_over: true."
+        }
+    };
+    let wait = held.left.unwrap_or(POLL).min(POLL);
+    let retry_after = (record.state == State::InProgress).then_some(wait);
+    let members = DuplicateMembers {
+        global_id,
+        state: record.state,
+        timestamp: record.attempt.timestamp().as_micros(),
+        attempt_hash: record.attempt.hash(),
+        claimed_at: record.attempt.timestamp(),
+        expires_at,
+        result: record.result.and_then(raw),
+        result_omitted: None,
+        contents_verified: (record.contents == Contents::Unverified).then_some(false),
+    };
+    let members = Members::Duplicate(Box::new(members));
+    Problem { retry_after, members, ..Problem::new(Code::Duplicate, detail) }
+}
+
+/// The answer to a POST.
+///
+/// # Errors
+/// The problem, if the outcome was not taken.
+pub fn reported(answer: &Reported) -> Result<OutcomeBody, Problem> {
+    let body = |state, late| OutcomeBody {
+        global_id: answer.global_id,
+        state,
+        expires_at: answer.expires_at,
+        late,
+        degraded: None,
+    };
+    match &answer.settled {
+        _ if answer.observed => Ok(OutcomeBody { expires_at: None, ..body("observed", Some(false)) }),
+        Settled::Done { state, late, .. } => Ok(match state {
+            None => body("released", *late),
+            Some(State::Succeeded) => body("succeeded", *late),
+            Some(State::Unknown | State::InProgress) => body("unknown", *late),
+        }),
+        Settled::AlreadySucceeded => Err(already_succeeded()),
+        Settled::Superseded { state, left } => Err(superseded(*state, *left)),
+        Settled::Expired => Err(Problem::new(
+            Code::Expired,
+            "No claim stands, and this attempt is older than what its outcome would be kept for; nothing was recorded.",
+        )),
+    }
+}
+
+fn already_succeeded() -> Problem {
+    Problem::new(
+        Code::AlreadySucceeded,
+        "This attempt has reported success before, which is never undone; nothing was changed.",
+    )
+}
+
+fn superseded(state: State, left: Option<Duration>) -> Problem {
+    let detail = "Another attempt's claim stands and was not touched: this attempt's lease had ended, or it was taken over. \
+                  If this attempt has done its operation, it may have been done twice.";
+    let retry_after = (state == State::InProgress).then_some(left.unwrap_or(POLL).min(POLL));
+    Problem { retry_after, members: Members::Superseded { state }, ..Problem::new(Code::Superseded, detail) }
+}
+
+/// The answer to a renewal.
+///
+/// # Errors
+/// The problem, if nothing was renewed.
+pub fn renewed(answer: &RenewalAnswer) -> Result<RenewalBody, Problem> {
+    match answer.renewed {
+        Renewed::Renewed { left } => Ok(RenewalBody {
+            global_id: answer.global_id,
+            lease_ms: u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
+            lease_expires_at: answer.expires_at,
+            degraded: None,
+        }),
+        Renewed::LeaseLost => Err(Problem::new(
+            Code::LeaseLost,
+            "This attempt holds no claim any more. Stop the operation if you can; if its effect may have happened, report \
+             `success` or `unknown`.",
+        )),
+        Renewed::AlreadySucceeded => Err(already_succeeded()),
+        Renewed::Superseded { state, left } => Err(superseded(state, left)),
+    }
+}
+
+/// The answer to a lookup.
+pub fn record(found: Inspected) -> RecordBody {
+    let Inspected { global_id, held, expires_at } = found;
+    let record = held.record;
+    let (contents, contents_sha256, contents_bytes) = match &record.contents {
+        Contents::Canonical(contents) => (raw(contents.as_str().into()), None, None),
+        Contents::Digest(digest, bytes) => (None, Some(hex::encode(digest)), Some(*bytes)),
+        Contents::Unverified => (None, None, None),
+    };
+    RecordBody {
+        global_id,
+        operation: record.operation.as_ref().map(ToString::to_string),
+        state: record.state,
+        timestamp: record.attempt.timestamp().as_micros(),
+        attempt_hash: record.attempt.hash(),
+        claimed_at: record.attempt.timestamp(),
+        expires_at,
+        fence: held.fence,
+        late: record.late,
+        contents,
+        contents_sha256,
+        contents_bytes,
+        has_fingerprint: record.fingerprint.is_some(),
+        result: record.result.and_then(raw),
+        retention: record.terms.retention,
+        on_lease_end: record.terms.on_lease_end,
+    }
+}
+
+/// JSON text to be written as it is. It was checked when it came in; what a store gives back garbled is left out.
+fn raw(text: Box<str>) -> Option<Box<RawValue>> {
+    RawValue::from_string(text.into()).ok()
+}

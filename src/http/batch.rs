@@ -1,0 +1,94 @@
+//! What the two batch calls share: reading items one by one, and writing answers in order within one bound.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::body::JsonBytes;
+use super::edge::RequestId;
+use super::problem::{Document, Members, Problem};
+use super::{Api, json};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BatchBody<'a> {
+    #[serde(borrow)]
+    items: Vec<&'a RawValue>,
+}
+
+#[derive(Serialize)]
+struct BatchAnswer<'a, Body> {
+    items: Vec<ItemAnswer<'a, Body>>,
+}
+
+/// One item's answer: the body of the single call, with its status.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum ItemAnswer<'a, Body> {
+    Done {
+        status: u16,
+        #[serde(flatten)]
+        body: &'a Body,
+    },
+    // A problem holds its status already.
+    Problem(Document<'a>),
+}
+
+/// The items of a batch, each still as its own JSON text.
+///
+/// # Errors
+/// What is wrong with the batch as a whole. What is wrong with an item is that item's answer.
+pub fn items<'a>(body: &'a JsonBytes, api: &Arc<Api>) -> Result<Vec<&'a RawValue>, Problem> {
+    let items = body.parse::<BatchBody<'a>>()?.items;
+    let most = api.limits.batch_items;
+    if (1..=most).contains(&items.len()) {
+        Ok(items)
+    } else {
+        Err(Problem::invalid(format!("`items`: send 1 to {most} of them; this batch has {}.", items.len())))
+    }
+}
+
+/// One item as this type.
+pub fn item<'a, T: Deserialize<'a>>(raw: &'a RawValue) -> Result<T, Problem> {
+    serde_json::from_str(raw.get()).map_err(|failure| Problem::invalid(format!("{failure}.")))
+}
+
+/// Writes the answers in order; `status` is that of the single call's success.
+pub fn answer<Body: Serialize>(
+    mut answers: Vec<Result<Body, Problem>>,
+    status: u16,
+    request_id: &RequestId,
+    bytes_max: usize,
+) -> Response {
+    omit_results(&mut answers, bytes_max);
+    let mut items = Vec::with_capacity(answers.len());
+    for answer in &answers {
+        items.push(match answer {
+            Ok(body) => ItemAnswer::Done { status, body },
+            Err(problem) => ItemAnswer::Problem(problem.document(request_id.as_str())),
+        });
+    }
+    json(&BatchAnswer { items })
+}
+
+/// What an item takes without its result, generously.
+const ITEM_BYTES: usize = 768;
+
+/// Leaves out the results that would make the answer longer than `bytes_max`, the last ones first.
+fn omit_results<Body>(answers: &mut [Result<Body, Problem>], bytes_max: usize) {
+    let duplicates = |answer: &mut Result<Body, Problem>| match answer {
+        Err(Problem { members: Members::Duplicate(members), .. }) => members.result_bytes(),
+        _ => 0,
+    };
+    let mut bytes: usize = answers.iter_mut().map(|answer| ITEM_BYTES + duplicates(answer)).sum();
+    for answer in answers.iter_mut().rev() {
+        if bytes <= bytes_max {
+            break;
+        }
+        if let Err(Problem { members: Members::Duplicate(members), .. }) = answer {
+            bytes -= members.omit_result();
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Reading a request's body: its media type, its size, its time, its JSON; each with an answer that says what to do.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{FromRequest, Request};
+use axum::http::header;
+use bytes::Bytes;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde::de::{Deserialize, Deserializer};
+use serde_json::error::Category;
+use serde_json::value::RawValue;
+
+use super::Api;
+use super::problem::{Code, Problem};
+
+/// How deep a result may be nested: what common JSON readers take without asking.
+const RESULT_DEPTH_MAX: usize = 128;
+
+/// The bytes of a body that is said to be JSON, all of it, in time.
+pub struct JsonBytes(Bytes);
+
+impl FromRequest<Arc<Api>> for JsonBytes {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, api: &Arc<Api>) -> Result<Self, Problem> {
+        let media_type =
+            request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
+        let essence = media_type.split(';').next().unwrap_or_default().trim();
+        if !essence.eq_ignore_ascii_case("application/json") {
+            let detail = "Send the header `Content-Type: application/json` and JSON in UTF-8.";
+            return Err(Problem::new(Code::UnsupportedMediaType, detail));
+        }
+        let limits = &api.limits;
+        let read = read(request.into_body(), limits.body_bytes);
+        tokio::time::timeout(limits.body_read_timeout.0, read).await.unwrap_or_else(|_| {
+            let within = limits.body_read_timeout;
+            Err(Problem::invalid(format!("The body did not arrive within {within}; send it in one go.")))
+        })
+    }
+}
+
+async fn read(body: Body, bytes_max: usize) -> Result<JsonBytes, Problem> {
+    match Limited::new(body, bytes_max).collect().await {
+        Ok(body) => Ok(JsonBytes(body.to_bytes())),
+        Err(failure) if failure.is::<LengthLimitError>() => Err(too_large("The body", bytes_max)),
+        Err(_) => Err(Problem::invalid("The body broke off; send as many bytes as the head says.")),
+    }
+}
+
+/// Something is larger than its bound.
+pub fn too_large(what: &str, bytes_max: usize) -> Problem {
+    let detail =
+        format!("{what} may be {bytes_max} bytes long at most; send a digest or a reference of what is longer.");
+    Problem::new(Code::BodyTooLarge, detail)
+}
+
+impl JsonBytes {
+    /// The body as this type.
+    ///
+    /// # Errors
+    /// That it is not JSON, or which field is wrong and how it should be.
+    pub fn parse<'a, T: Deserialize<'a>>(&'a self) -> Result<T, Problem> {
+        serde_json::from_slice(&self.0).map_err(|failure| match failure.classify() {
+            Category::Data => Problem::invalid(self.explain::<T>(&failure)),
+            Category::Syntax | Category::Eof | Category::Io => {
+                Problem::new(Code::MalformedJson, format!("The body is not JSON in UTF-8: {failure}."))
+            }
+        })
+    }
+
+    /// Reads again to learn which field it was; only what is wrong pays for that.
+    fn explain<'a, T: Deserialize<'a>>(&'a self, failure: &serde_json::Error) -> String {
+        let mut json = serde_json::Deserializer::from_slice(&self.0);
+        match serde_path_to_error::deserialize::<_, T>(&mut json) {
+            Err(failure) if failure.path().iter().next().is_some() => {
+                format!("`{}`: {}.", failure.path(), failure.inner())
+            }
+            _ => format!("{failure}."),
+        }
+    }
+}
+
+/// For fields where `null` is a value: present or absent, whatever the value.
+pub fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
+    <&RawValue>::deserialize(deserializer).map(Some)
+}
+
+/// The JSON text of a result, within its bounds.
+///
+/// # Errors
+/// Which bound it exceeds.
+pub fn result(raw: &RawValue, bytes_max: usize) -> Result<Box<str>, Problem> {
+    let text = raw.get();
+    if text.len() > bytes_max {
+        return Err(too_large("`result`", bytes_max));
+    }
+    if depth(text) > RESULT_DEPTH_MAX {
+        return Err(Problem::invalid(format!(
+            "`result` is nested deeper than {RESULT_DEPTH_MAX}; flatten it or send it as a string."
+        )));
+    }
+    Ok(text.into())
+}
+
+/// How deep valid JSON text is nested.
+fn depth(json: &str) -> usize {
+    let (mut depth, mut deepest, mut in_string, mut escaped) = (0_usize, 0, false, false);
+    for byte in json.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = true,
+            b'"' => in_string = !in_string,
+            b'[' | b'{' if !in_string => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b']' | b'}' if !in_string => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn depth_counts_what_is_open_and_not_what_is_quoted() {
+        for (json, expected) in [("1", 0), ("[]", 1), (r#"{"a":[{"b":"[[[\"{{"}]}"#, 3), (r#"["\\",["]"]]"#, 2)] {
+            assert_eq!(depth(json), expected, "{json}");
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! `POST /v1/claims`: asking before an operation.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::answer;
+use super::body::{self, JsonBytes};
+use super::extract::Caller;
+use super::problem::{Code, Problem};
+use super::{Api, json};
+use crate::domain::attempt::Nonce;
+use crate::domain::canonical::{Canonical, NotCanonical, canonicalize, canonicalize_any};
+use crate::domain::limits::Limits;
+use crate::domain::tenant::Operation;
+use crate::domain::terms::{Retention, Span};
+use crate::gateway::claim::ClaimRequest;
+
+/// The header that may carry the nonce instead of the body.
+const NONCE_HEADER: &str = "oncegate-attempt-nonce";
+
+/// The body of a PRE.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClaimBody<'a> {
+    #[serde(borrow, default, deserialize_with = "body::present")]
+    contents: Option<&'a RawValue>,
+    operation: Option<Operation>,
+    #[serde(borrow)]
+    fingerprint: Option<&'a RawValue>,
+    attempt_nonce: Option<String>,
+    lease: Option<Span>,
+    retention: Option<Retention>,
+    take_over: Option<bool>,
+}
+
+/// Handles the call.
+pub async fn claim(
+    State(api): State<Arc<Api>>,
+    Caller(app): Caller,
+    headers: HeaderMap,
+    body: JsonBytes,
+) -> Result<Response, Problem> {
+    let mut body: ClaimBody<'_> = body.parse()?;
+    body.merge_nonce(&headers)?;
+    let request = body.into_request(&api.limits)?;
+    let granted = answer::granted(api.gateway.claim(&app, request).await?)?;
+    let location = HeaderValue::from_str(&format!("/v1/claims/{}", granted.global_id())).ok();
+    let mut response = (StatusCode::CREATED, json(&granted)).into_response();
+    response.headers_mut().extend(location.map(|location| (header::LOCATION, location)));
+    Ok(response)
+}
+
+impl ClaimBody<'_> {
+    /// Takes the nonce of the header; header and body must not contradict each other.
+    fn merge_nonce(&mut self, headers: &HeaderMap) -> Result<(), Problem> {
+        let Some(header) = headers.get(NONCE_HEADER) else { return Ok(()) };
+        let header = header.to_str().unwrap_or_default().to_owned();
+        if self.attempt_nonce.as_ref().is_some_and(|body| *body != header) {
+            return Err(Problem::invalid(
+                "The header Oncegate-Attempt-Nonce and the field `attempt_nonce` differ; send one of them.",
+            ));
+        }
+        self.attempt_nonce = Some(header);
+        Ok(())
+    }
+
+    /// The request in the gateway's terms, within all bounds.
+    pub fn into_request(self, limits: &Limits) -> Result<ClaimRequest, Problem> {
+        let nonce = self.attempt_nonce.map(|nonce| nonce.parse::<Nonce>()).transpose();
+        let fingerprint = self.fingerprint.map(|raw| bounded(raw, "`fingerprint`", limits)).transpose()?;
+        let fingerprint = fingerprint.map(|raw| canonicalize_any(raw.get().as_bytes(), "fingerprint")).transpose();
+        if let Some(lease) = self.lease {
+            limits.check_lease(lease.0).map_err(|wrong| Problem::invalid(format!("`lease`: {wrong}.")))?;
+        }
+        check_retention(self.retention, limits)?;
+        Ok(ClaimRequest {
+            operation: self.operation.unwrap_or_default(),
+            contents: required_contents(self.contents, limits)?,
+            fingerprint: fingerprint.map_err(|why| not_canonical(&why))?,
+            nonce: nonce.map_err(|wrong| Problem::invalid(format!("`attempt_nonce`: {wrong}.")))?,
+            lease: self.lease.map(|lease| lease.0),
+            retention: self.retention,
+            take_over: self.take_over.unwrap_or(false),
+        })
+    }
+}
+
+/// The canonical form of contents that must be there.
+pub fn required_contents(contents: Option<&RawValue>, limits: &Limits) -> Result<Canonical, Problem> {
+    let contents = contents.ok_or_else(|| {
+        Problem::invalid(
+            "`contents` is missing: send what makes two operations the same, such as {\"order_id\": \"A-1001\"}.",
+        )
+    })?;
+    let raw = bounded(contents, "`contents`", limits)?;
+    canonicalize(raw.get().as_bytes()).map_err(|why| not_canonical(&why))
+}
+
+/// A retention within its bounds.
+pub fn check_retention(retention: Option<Retention>, limits: &Limits) -> Result<(), Problem> {
+    let checked = retention.map_or(Ok(()), |retention| limits.check_retention(retention));
+    checked.map_err(|wrong| Problem::invalid(format!("`retention`: {wrong}.")))
+}
+
+fn bounded<'a>(raw: &'a RawValue, what: &str, limits: &Limits) -> Result<&'a RawValue, Problem> {
+    if raw.get().len() > limits.contents_bytes { Err(body::too_large(what, limits.contents_bytes)) } else { Ok(raw) }
+}
+
+fn not_canonical(why: &NotCanonical) -> Problem {
+    Problem::new(Code::ContentsNotCanonical, format!("{why}."))
+}

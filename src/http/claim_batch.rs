@@ -1,0 +1,30 @@
+//! `POST /v1/claims/batch`: many PREs at once, each answered by itself.
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::extract::State;
+use axum::response::Response;
+
+use super::body::JsonBytes;
+use super::claim::ClaimBody;
+use super::edge::RequestId;
+use super::extract::Caller;
+use super::problem::Problem;
+use super::{Api, answer, batch};
+
+/// Handles the call.
+pub async fn claim_batch(
+    State(api): State<Arc<Api>>,
+    Caller(app): Caller,
+    Extension(request_id): Extension<RequestId>,
+    body: JsonBytes,
+) -> Result<Response, Problem> {
+    let requests = batch::items(&body, &api)?
+        .into_iter()
+        .map(|raw| batch::item::<ClaimBody<'_>>(raw)?.into_request(&api.limits))
+        .collect();
+    let answers = api.gateway.claim_many(&app, requests).await;
+    let answers = answers.into_iter().map(|answer| answer.and_then(answer::granted)).collect();
+    Ok(batch::answer(answers, 201, &request_id, api.limits.body_bytes))
+}

@@ -1,0 +1,165 @@
+//! What every request meets before and after its handler: a place among those in flight, an ID, bounds on its head, a
+//! contained panic, the problem document, a metric.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{MatchedPath, Request};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use axum::middleware::Next;
+use axum::response::Response;
+use futures_util::FutureExt;
+
+use super::problem::{Code, Problem};
+use super::{Api, PATHS};
+use crate::domain::attempt::Entropy;
+use crate::telemetry::metrics::Endpoint;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// The name of a request, in its answer and in the logs: the caller's own, or a random one.
+#[derive(Clone, Debug)]
+pub struct RequestId(String);
+
+impl RequestId {
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    fn of(headers: &HeaderMap, entropy: &dyn Entropy) -> Self {
+        let usable = |text: &&str| {
+            let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+            (1..=64).contains(&text.len()) && text.bytes().all(allowed)
+        };
+        let own = headers.get(REQUEST_ID).and_then(|value| value.to_str().ok()).filter(usable);
+        Self(own.map_or_else(|| format!("{:016x}", entropy.bits()), str::to_owned))
+    }
+}
+
+/// Stands around the whole router.
+pub async fn edge(api: Arc<Api>, mut request: Request, next: Next) -> Response {
+    let begun = api.clock.monotonic();
+    let request_id = RequestId::of(request.headers(), &*api.entropy);
+    let endpoint = request.extensions().get::<MatchedPath>().map_or(Endpoint::Other, |path| endpoint(path.as_str()));
+    let method = request.method().clone();
+    request.extensions_mut().insert(request_id.clone());
+    let response = match admit(&api, request.headers()) {
+        // The place is kept until the answer's head is known; its body is in memory by then.
+        Ok(_place) => contain(next.run(request)).await,
+        Err(problem) => axum::response::IntoResponse::into_response(problem),
+    };
+    let response = finish(response, &request_id);
+    let status = response.status().as_u16();
+    let took = api.clock.monotonic().saturating_sub(begun);
+    api.metrics.answered(endpoint, status, took);
+    tracing::debug!(
+        http.method = %method, http.status = status, request.id = request_id.as_str(), took_us = took.as_micros(), "answered"
+    );
+    response
+}
+
+/// Stands around the admin router: the same, without what protects the API from its callers.
+pub async fn plain(entropy: Arc<dyn Entropy>, request: Request, next: Next) -> Response {
+    let request_id = RequestId::of(request.headers(), &*entropy);
+    finish(contain(next.run(request)).await, &request_id)
+}
+
+/// Lets a request in, if there is room and its head keeps the rules.
+fn admit<'a>(api: &'a Api, headers: &HeaderMap) -> Result<tokio::sync::SemaphorePermit<'a>, Problem> {
+    let Ok(place) = api.in_flight.try_acquire() else {
+        let detail = "The gateway has as many requests in flight as it may have; try again after Retry-After.";
+        return Err(Problem::new(Code::Overloaded, detail).retry_after(Duration::from_secs(1)));
+    };
+    let limits = &api.limits;
+    let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
+    if headers.len() > limits.headers || bytes > limits.header_bytes {
+        let (headers, bytes) = (limits.headers, limits.header_bytes);
+        return Err(Problem::invalid(format!("A request may have {headers} headers of {bytes} bytes at most.")));
+    }
+    if api.loopback_only && !is_loopback(headers) {
+        return Err(Problem::invalid(
+            "This gateway is open, so it answers only to a `Host` that is loopback: 127.0.0.1, [::1] or localhost. \
+             Configure apps with secrets, or set server.allow_open = true.",
+        ));
+    }
+    Ok(place)
+}
+
+/// Whether the `Host` is this machine's own. A web page that had its name rebound to 127.0.0.1 still sends its name.
+fn is_loopback(headers: &HeaderMap) -> bool {
+    let Some(host) = headers.get(header::HOST) else { return true };
+    let host = host.to_str().unwrap_or("");
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or(""),
+        None => host.split(':').next().unwrap_or(""),
+    };
+    name.eq_ignore_ascii_case("localhost") || name.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
+/// Turns a panic into the answer of the request that it happened in.
+async fn contain(answer: impl Future<Output = Response>) -> Response {
+    AssertUnwindSafe(answer).catch_unwind().await.unwrap_or_else(|_| {
+        // The panic hook has logged what happened, and where.
+        let detail = "The gateway met a fault of its own; what the request asked for may or may not have happened. Send it \
+                      again, and report the request_id.";
+        axum::response::IntoResponse::into_response(Problem::new(Code::Internal, detail))
+    })
+}
+
+/// Names the answer after its request, and writes the document of a problem.
+fn finish(mut response: Response, request_id: &RequestId) -> Response {
+    if let Some(problem) = response.extensions_mut().remove::<Problem>() {
+        write(&mut response, &problem, request_id);
+    }
+    response.headers_mut().extend(HeaderValue::from_str(&request_id.0).ok().map(|value| (REQUEST_ID, value)));
+    response
+}
+
+fn write(response: &mut Response, problem: &Problem, request_id: &RequestId) {
+    let document = problem.document(&request_id.0);
+    *response.body_mut() = serde_json::to_vec(&document).map_or_else(|_| Body::empty(), Body::from);
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+    if let Some(wait) = problem.retry_after {
+        // Whole seconds, rounded up, so that nobody comes too early.
+        let seconds = u64::try_from(wait.as_millis().div_ceil(1000)).unwrap_or(u64::MAX).max(1);
+        headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    if problem.code == Code::Unauthenticated {
+        headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
+}
+
+fn endpoint(matched: &str) -> Endpoint {
+    PATHS.iter().find(|(path, _)| *path == matched).map_or(Endpoint::Other, |(_, endpoint)| *endpoint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_is_an_answer() {
+        let answer = contain(async { panic!("planted") }).await;
+        let answer = finish(answer, &RequestId("r-1".into()));
+        assert_eq!(answer.status(), 500);
+        assert_eq!(answer.headers()[header::CONTENT_TYPE], "application/problem+json");
+        assert_eq!(answer.headers()[REQUEST_ID], "r-1");
+    }
+
+    #[test]
+    fn only_loopback_hosts_are_loopback() {
+        let host = |text: &'static str| HeaderMap::from_iter([(header::HOST, HeaderValue::from_static(text))]);
+        for own in ["127.0.0.1:8080", "127.9.9.9", "localhost", "LOCALHOST:1", "[::1]:8080", "[::1]"] {
+            assert!(is_loopback(&host(own)), "{own}");
+        }
+        for other in
+            ["example.com", "127.0.0.1.example.com", "localhost.example.com", "10.0.0.1:80", "[::2]", "0.0.0.0", ""]
+        {
+            assert!(!is_loopback(&host(other)), "{other}");
+        }
+    }
+}

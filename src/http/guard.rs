@@ -1,0 +1,142 @@
+//! A connection's socket, watched: a request's head must arrive in time, and what the HTTP library refuses by itself,
+//! before any handler sees it, is answered with a problem like everything else.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Sleep, sleep};
+
+/// How far the requests of one connection have come. Shared by its socket and its service.
+#[derive(Default)]
+pub struct Conversation {
+    begun: AtomicU32,
+    answered: AtomicU32,
+}
+
+impl Conversation {
+    /// A request's head has been read.
+    pub fn begin(&self) {
+        self.begun.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A request's answer is about to be written.
+    pub fn answer(&self) {
+        self.answered.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The socket.
+pub struct Guarded<Io> {
+    io: Io,
+    conversation: Arc<Conversation>,
+    head_timeout: Duration,
+    /// Runs from a head's first byte, or from the connection's start, until the head is complete.
+    head_timer: Option<Pin<Box<Sleep>>>,
+    /// Requests whose heads this socket has seen to the end.
+    begun_seen: u32,
+    /// Answers whose heads this socket has written.
+    answers_written: u32,
+    refusal: fn() -> Bytes,
+    /// What is still to be written instead of the library's own refusal.
+    replacement: Option<Bytes>,
+}
+
+impl<Io> Guarded<Io> {
+    /// Watches a socket whose client has just connected. `refusal` is the whole answer to what is not HTTP.
+    pub fn new(io: Io, conversation: Arc<Conversation>, head_timeout: Duration, refusal: fn() -> Bytes) -> Self {
+        let head_timer = Some(Box::pin(sleep(head_timeout)));
+        Self {
+            io,
+            conversation,
+            head_timeout,
+            head_timer,
+            begun_seen: 0,
+            answers_written: 0,
+            refusal,
+            replacement: None,
+        }
+    }
+
+    /// Whether this is the library's own answer: no handler's answer is waiting to be written.
+    fn is_own_refusal(&mut self, buffer: &[u8]) -> bool {
+        if !buffer.starts_with(b"HTTP/1.1 ") && !buffer.starts_with(b"HTTP/1.0 ") {
+            return false;
+        }
+        if self.conversation.answered.load(Ordering::Relaxed) != self.answers_written {
+            self.answers_written = self.answers_written.wrapping_add(1);
+            return false;
+        }
+        // `100 Continue` is the library's own too, and right.
+        buffer.get(9) == Some(&b'4')
+    }
+}
+
+impl<Io: AsyncWrite + Unpin> Guarded<Io> {
+    fn poll_replacement(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while let Some(rest) = &mut self.replacement {
+            if rest.is_empty() {
+                self.replacement = None;
+                break;
+            }
+            let written = ready!(Pin::new(&mut self.io).poll_write(cx, rest))?;
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            rest.advance(written);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<Io: AsyncRead + Unpin> AsyncRead for Guarded<Io> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        let begun = this.conversation.begun.load(Ordering::Relaxed);
+        if begun != this.begun_seen {
+            this.begun_seen = begun;
+            this.head_timer = None;
+        }
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut this.io).poll_read(cx, buffer)?;
+        let in_service = begun != this.conversation.answered.load(Ordering::Relaxed);
+        if !in_service && buffer.filled().len() > before && this.head_timer.is_none() {
+            this.head_timer = Some(Box::pin(sleep(this.head_timeout)));
+        }
+        if read.is_pending()
+            && let Some(timer) = &mut this.head_timer
+            && timer.as_mut().poll(cx).is_ready()
+        {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        read.map(Ok)
+    }
+}
+
+impl<Io: AsyncWrite + Unpin> AsyncWrite for Guarded<Io> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &[u8]) -> Poll<io::Result<usize>> {
+        let this = &mut *self;
+        ready!(this.poll_replacement(cx))?;
+        if this.is_own_refusal(buffer) {
+            this.replacement = Some((this.refusal)());
+            // Nothing of the library's answer is sent; the replacement goes out with the flush that follows.
+            return Poll::Ready(Ok(buffer.len()));
+        }
+        Pin::new(&mut this.io).poll_write(cx, buffer)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_replacement(cx))?;
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_replacement(cx))?;
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,148 @@
+//! The accept loop: bounded connections, timeouts that fire, and a stop that lets what is in flight be answered.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::Request;
+use bytes::Bytes;
+use futures_util::FutureExt;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tower::Service;
+
+use super::guard::{Conversation, Guarded};
+use super::problem::{Code, Problem};
+use crate::domain::limits::Limits;
+
+/// How many connections over the limit are told so at the same time; more are closed without a word.
+const REFUSALS_MAX: usize = 64;
+
+/// Accepts connections until `stop`, then returns. Connections live on in `connections` until they are answered.
+pub async fn accept(
+    listener: TcpListener,
+    router: Router,
+    limits: &Limits,
+    stop: CancellationToken,
+    connections: TaskTracker,
+) {
+    let places = Arc::new(Semaphore::new(limits.connections));
+    let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));
+    let http = protocol(limits);
+    let head_timeout = limits.header_read_timeout.0;
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = stop.cancelled() => return,
+        };
+        let stream = match accepted {
+            Ok((stream, _peer)) => stream,
+            Err(failure) => {
+                // Out of file descriptors, most likely: others must close theirs first.
+                tracing::warn!(error = %failure, "a connection could not be accepted");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        let Ok(place) = places.clone().try_acquire_owned() else {
+            if let Ok(refusal) = refusals.clone().try_acquire_owned() {
+                connections.spawn(refuse(stream).map(|()| drop(refusal)));
+            }
+            continue;
+        };
+        let connection = serve(stream, http.clone(), router.clone(), head_timeout, stop.clone());
+        connections.spawn(connection.map(|()| drop(place)));
+    }
+}
+
+fn protocol(limits: &Limits) -> http1::Builder {
+    let mut http = http1::Builder::new();
+    // The library counts from the end of the last answer, so for it the head's time is the idle time. Heads may be
+    // somewhat larger here than they may be, so that the usual excess is refused in words, by the edge.
+    http.timer(TokioTimer::new())
+        .header_read_timeout(limits.idle_timeout.0)
+        .max_headers(limits.headers * 4)
+        .max_buf_size((limits.header_bytes * 4).max(64 << 10));
+    http
+}
+
+async fn serve(
+    stream: TcpStream,
+    http: http1::Builder,
+    router: Router,
+    head_timeout: Duration,
+    stop: CancellationToken,
+) {
+    // Answers are small and waited for: nothing is gained by holding them back.
+    let _ = stream.set_nodelay(true);
+    let conversation = Arc::new(Conversation::default());
+    let io = TokioIo::new(Guarded::new(stream, conversation.clone(), head_timeout, not_http));
+    let service = service_fn(move |request: Request<Incoming>| {
+        conversation.begin();
+        let (answer, conversation) = (router.clone().call(request.map(Body::new)), conversation.clone());
+        async move {
+            let answer: Result<_, Infallible> = answer.await;
+            conversation.answer();
+            answer
+        }
+    });
+    let mut connection = std::pin::pin!(http.serve_connection(io, service));
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(failure) = ended {
+        // A client that went away or was too slow is no news for the operator.
+        tracing::debug!(error = %failure, "a connection ended early");
+    }
+}
+
+/// Tells one connection over the limit that there is no place for it.
+async fn refuse(mut stream: TcpStream) {
+    let problem = Problem::new(
+        Code::Overloaded,
+        "The gateway has as many connections as it may have; reuse yours, and try again after Retry-After.",
+    );
+    let answer =
+        whole_answer("503 Service Unavailable", "retry-after: 1\r\n", &problem.retry_after(Duration::from_secs(1)));
+    let say = async {
+        stream.write_all(&answer).await?;
+        stream.shutdown().await?;
+        // Closing on unread bytes would reset the connection, and the answer with it.
+        let mut rest = [0; 1024];
+        while stream.read(&mut rest).await? > 0 {}
+        Ok::<_, std::io::Error>(())
+    };
+    // Whether the client listens is its own affair.
+    let _ = tokio::time::timeout(Duration::from_secs(1), say).await;
+}
+
+/// The answer to what is not HTTP/1.1, or has a head beyond all bounds.
+fn not_http() -> Bytes {
+    let problem = Problem::invalid(
+        "The request line or a header could not be read as HTTP/1.1, or the head is too long. Send fewer and shorter headers.",
+    );
+    whole_answer("400 Bad Request", "", &problem)
+}
+
+fn whole_answer(status: &str, headers: &str, problem: &Problem) -> Bytes {
+    let body = serde_json::to_string(&problem.document("none")).unwrap_or_default();
+    let bytes = body.len();
+    format!(
+        "HTTP/1.1 {status}\r\ncontent-type: application/problem+json\r\ncontent-length: {bytes}\r\n{headers}connection: \
+         close\r\n\r\n{body}"
+    )
+    .into()
+}

@@ -1,0 +1,105 @@
+//! The API: its router and state, one operation a file, and the floor they stand on. `openapi.yaml` is the contract.
+
+pub mod answer;
+pub mod batch;
+pub mod body;
+pub mod claim;
+pub mod claim_batch;
+pub mod edge;
+pub mod extract;
+pub mod global_id;
+pub mod guard;
+pub mod inspect;
+pub mod listener;
+pub mod outcome;
+pub mod outcome_batch;
+pub mod problem;
+pub mod renewal;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::http::{HeaderValue, header};
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use serde::Serialize;
+use tokio::sync::Semaphore;
+
+use self::problem::{Code, Problem};
+use crate::domain::attempt::Entropy;
+use crate::domain::clock::Clock;
+use crate::domain::limits::Limits;
+use crate::gateway::Gateway;
+use crate::telemetry::metrics::{Endpoint, HttpMetrics};
+use crate::tenants::Registry;
+
+/// What the handlers work with.
+pub struct Api {
+    /// The use cases.
+    pub gateway: Arc<Gateway>,
+    /// Who may call.
+    pub registry: Registry,
+    /// The bounds of requests.
+    pub limits: Limits,
+    /// Answers only to hosts that are loopback.
+    pub loopback_only: bool,
+    /// Places for requests in flight.
+    pub in_flight: Semaphore,
+    /// Measures requests.
+    pub clock: Arc<dyn Clock>,
+    /// Names requests.
+    pub entropy: Arc<dyn Entropy>,
+    /// Where the measures go.
+    pub metrics: HttpMetrics,
+}
+
+/// Every path of the API, and what it is called in metrics.
+const PATHS: [(&str, Endpoint); 7] = [
+    ("/v1/claims", Endpoint::Claim),
+    ("/v1/claims/batch", Endpoint::ClaimBatch),
+    ("/v1/claims/{global_id}/outcome", Endpoint::Outcome),
+    ("/v1/claims/{global_id}/renewal", Endpoint::Renewal),
+    ("/v1/claims/{global_id}", Endpoint::Inspect),
+    ("/v1/outcomes/batch", Endpoint::OutcomeBatch),
+    ("/v1/global-ids", Endpoint::GlobalId),
+];
+
+/// The API's routes.
+pub fn router(api: Arc<Api>) -> Router {
+    let around = api.clone();
+    Router::new()
+        .route("/v1/claims", post(claim::claim))
+        .route("/v1/claims/batch", post(claim_batch::claim_batch))
+        .route("/v1/claims/{global_id}", get(inspect::inspect))
+        .route("/v1/claims/{global_id}/outcome", post(outcome::outcome))
+        .route("/v1/claims/{global_id}/renewal", post(renewal::renewal))
+        .route("/v1/outcomes/batch", post(outcome_batch::outcome_batch))
+        .route("/v1/global-ids", post(global_id::global_id))
+        .fallback(nothing_here)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(from_fn(move |request: Request, next: Next| edge::edge(around.clone(), request, next)))
+        .with_state(api)
+}
+
+async fn nothing_here() -> Problem {
+    Problem::new(Code::NotFound, "There is nothing at this path; see openapi.yaml for the paths of the API.")
+}
+
+async fn wrong_method() -> Problem {
+    Problem::new(Code::MethodNotAllowed, "This path does not take this method; the header Allow says which it takes.")
+}
+
+/// A body in JSON.
+pub fn json<T: Serialize>(body: &T) -> Response {
+    match serde_json::to_vec(body) {
+        Ok(text) => {
+            let content_type = [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))];
+            (content_type, text).into_response()
+        }
+        Err(_) => {
+            Problem::new(Code::Internal, "The answer could not be written; report the request_id.").into_response()
+        }
+    }
+}

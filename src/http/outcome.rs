@@ -1,0 +1,92 @@
+//! `POST /v1/claims/{global_id}/outcome`: reporting after an operation.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::body::{self, JsonBytes};
+use super::claim::{check_retention, required_contents};
+use super::extract::{Caller, ClaimId};
+use super::problem::Problem;
+use super::{Api, answer, json};
+use crate::domain::attempt::Attempt;
+use crate::domain::claim::Outcome;
+use crate::domain::global_id::GlobalId;
+use crate::domain::limits::Limits;
+use crate::domain::tenant::Operation;
+use crate::domain::terms::Retention;
+use crate::gateway::outcome::OutcomeReport;
+
+/// The body of a POST.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OutcomeBody<'a> {
+    attempt: String,
+    outcome: OutcomeName,
+    #[serde(borrow, default, deserialize_with = "body::present")]
+    result: Option<&'a RawValue>,
+    retention: Option<Retention>,
+    operation: Option<Operation>,
+    #[serde(borrow)]
+    contents: Option<&'a RawValue>,
+}
+
+/// What a caller may report.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OutcomeName {
+    /// It is done.
+    Success,
+    /// It certainly did not happen.
+    Failure,
+    /// Nobody knows.
+    Unknown,
+}
+
+/// Handles the call.
+pub async fn outcome(
+    State(api): State<Arc<Api>>,
+    Caller(app): Caller,
+    ClaimId(global_id): ClaimId,
+    body: JsonBytes,
+) -> Result<Response, Problem> {
+    let body: OutcomeBody<'_> = body.parse()?;
+    let report = body.into_report(global_id, &api.limits)?;
+    let body = answer::reported(&api.gateway.settle(&app, report).await?)?;
+    Ok(json(&body))
+}
+
+impl<'a> OutcomeBody<'a> {
+    /// A body of these parts, for reports that come in a batch.
+    pub fn new(
+        attempt: String,
+        outcome: OutcomeName,
+        result: Option<&'a RawValue>,
+        retention: Option<Retention>,
+        operation: Option<Operation>,
+        contents: Option<&'a RawValue>,
+    ) -> Self {
+        Self { attempt, outcome, result, retention, operation, contents }
+    }
+
+    /// The report in the gateway's terms, within all bounds.
+    ///
+    /// A result or a retention has meaning only with `success`; with another outcome they are left aside, so that a
+    /// caller that always sends them does not meet an error just when its operation has failed.
+    pub fn into_report(self, global_id: GlobalId, limits: &Limits) -> Result<OutcomeReport, Problem> {
+        let attempt =
+            self.attempt.parse::<Attempt>().map_err(|wrong| Problem::invalid(format!("`attempt`: {wrong}.")))?;
+        check_retention(self.retention, limits)?;
+        let result = self.result.map(|result| body::result(result, limits.result_bytes)).transpose()?;
+        let contents = self.contents.map(|contents| required_contents(Some(contents), limits)).transpose()?;
+        let outcome = match self.outcome {
+            OutcomeName::Success => Outcome::Success { result, retention: self.retention },
+            OutcomeName::Failure => Outcome::Failure,
+            OutcomeName::Unknown => Outcome::Unknown,
+        };
+        Ok(OutcomeReport { global_id, attempt, outcome, operation: self.operation, contents })
+    }
+}

@@ -1,0 +1,98 @@
+//! Measures an engine's calls, says whether it is up, and logs when that changes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use async_trait::async_trait;
+
+use crate::domain::claim::{Claim, Claimed, Renew, Renewed, Settle, Settled};
+use crate::domain::clock::Clock;
+use crate::domain::record::{Held, Key};
+use crate::engine::{Capabilities, Engine, EngineError};
+use crate::telemetry::metrics::{EngineCall, EngineMetrics, EngineResult};
+
+/// An engine whose calls are measured.
+pub struct Measured {
+    inner: Arc<dyn Engine>,
+    name: String,
+    clock: Arc<dyn Clock>,
+    metrics: EngineMetrics,
+    up: AtomicBool,
+}
+
+impl Measured {
+    /// Wraps an engine; `name` is its name in the configuration.
+    pub fn new(inner: Arc<dyn Engine>, name: &str, clock: Arc<dyn Clock>) -> Self {
+        let metrics = EngineMetrics::new(name);
+        Self { inner, name: name.to_owned(), clock, metrics, up: AtomicBool::new(true) }
+    }
+
+    async fn measure<Answer>(
+        &self,
+        call: EngineCall,
+        future: impl Future<Output = Result<Answer, EngineError>> + Send,
+    ) -> Result<Answer, EngineError> {
+        let begun = self.clock.monotonic();
+        let answer = future.await;
+        let took = self.clock.monotonic().saturating_sub(begun);
+        let result = match &answer {
+            Ok(_) => EngineResult::Ok,
+            Err(EngineError::Determinate(_)) => EngineResult::Determinate,
+            Err(EngineError::Indeterminate(_)) => EngineResult::Indeterminate,
+        };
+        self.metrics.called(call, result, took);
+        self.note(answer.as_ref().err());
+        answer
+    }
+
+    /// Keeps `engine_up`, and logs once when it changes.
+    fn note(&self, failure: Option<&EngineError>) {
+        let up = failure.is_none();
+        // The common case writes nothing that other threads read.
+        if self.up.load(Ordering::Relaxed) == up || self.up.swap(up, Ordering::Relaxed) == up {
+            return;
+        }
+        self.metrics.set_up(up);
+        match failure {
+            None => tracing::info!(engine.name = %self.name, "the engine answers again"),
+            Some(failure) => tracing::warn!(engine.name = %self.name, error = %failure, "the engine does not answer"),
+        }
+    }
+}
+
+#[async_trait]
+impl Engine for Measured {
+    async fn claim(&self, ask: &Claim) -> Result<Claimed, EngineError> {
+        self.measure(EngineCall::Claim, self.inner.claim(ask)).await
+    }
+
+    async fn settle(&self, ask: &Settle) -> Result<Settled, EngineError> {
+        self.measure(EngineCall::Settle, self.inner.settle(ask)).await
+    }
+
+    async fn renew(&self, ask: &Renew) -> Result<Renewed, EngineError> {
+        self.measure(EngineCall::Renew, self.inner.renew(ask)).await
+    }
+
+    async fn read(&self, key: &Key) -> Result<Option<Held>, EngineError> {
+        self.measure(EngineCall::Read, self.inner.read(key)).await
+    }
+
+    async fn probe(&self) -> Result<(), EngineError> {
+        let answer = self.measure(EngineCall::Probe, self.inner.probe()).await;
+        self.metrics.set_data_lost(self.inner.data_lost());
+        answer
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn data_lost(&self) -> u64 {
+        self.inner.data_lost()
+    }
+
+    async fn close(&self) {
+        self.inner.close().await;
+    }
+}

@@ -1,0 +1,4 @@
+//! What stands around an engine: patience, one retry, measuring. Wrappers are engines themselves and name none.
+
+pub mod measured;
+pub mod retry;

@@ -1,0 +1,322 @@
+//! Metrics: every name, label and bucket in one place, and handles that are looked up once.
+//!
+//! Labels are bounded: configured apps and operations are named, everything else is `other`; never a global ID.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use hashbrown::HashMap;
+use metrics::{
+    Counter, Gauge, Histogram, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
+};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+
+/// Upper bounds of all duration buckets, in seconds: from what a claim in memory takes to the longest deadline.
+const BUCKETS: [f64; 18] =
+    [0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0];
+
+const CLAIMS: &str = "oncegate_claims_total";
+const OUTCOMES: &str = "oncegate_outcomes_total";
+const CLAIM_DURATION: &str = "oncegate_claim_duration_seconds";
+const HTTP_REQUEST_DURATION: &str = "oncegate_http_request_duration_seconds";
+const ENGINE_CALL_DURATION: &str = "oncegate_engine_call_duration_seconds";
+const ENGINE_UP: &str = "oncegate_engine_up";
+const ENGINE_DATA_LOST: &str = "oncegate_engine_data_lost_total";
+const SUSPECTED_DOUBLE_EXECUTIONS: &str = "oncegate_suspected_double_executions_total";
+const BUILD_INFO: &str = "oncegate_build_info";
+
+/// The recorder of this process, and what it has recorded.
+pub struct Metrics {
+    handle: PrometheusHandle,
+    process: metrics_process::Collector,
+}
+
+impl Metrics {
+    /// Makes the process's recorder. Later calls in the same process (tests) get one that is shown but not fed.
+    pub fn install() -> Self {
+        let builder = PrometheusBuilder::new();
+        // The buckets are a constant that is not empty, which is all that could be wrong with them.
+        let builder = builder.set_buckets(&BUCKETS).unwrap_or_else(|_| PrometheusBuilder::new());
+        let recorder = builder.build_recorder();
+        let handle = recorder.handle();
+        if metrics::set_global_recorder(recorder).is_err() {
+            tracing::debug!("a metrics recorder is already installed");
+        }
+        describe();
+        gauge!(BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
+        let process = metrics_process::Collector::default();
+        process.describe();
+        Self { handle, process }
+    }
+
+    /// All metrics in Prometheus' text format.
+    pub fn render(&self) -> String {
+        self.process.collect();
+        self.handle.render()
+    }
+
+    /// Folds recorded durations into their buckets; to be called every second or so, or memory grows.
+    pub fn run_upkeep(&self) {
+        self.handle.run_upkeep();
+    }
+}
+
+fn describe() {
+    describe_counter!(CLAIMS, "Answers to claims (PRE), by result");
+    describe_counter!(OUTCOMES, "Answers to outcomes (POST), by outcome and result");
+    describe_histogram!(CLAIM_DURATION, "Time from a claim's arrival at the gateway's core to its answer");
+    describe_histogram!(HTTP_REQUEST_DURATION, "Time from a request's head to its answer, by endpoint and status");
+    describe_histogram!(ENGINE_CALL_DURATION, "Time an engine took for a call, by engine, call and result");
+    describe_gauge!(ENGINE_UP, "1 if the engine answered its last call or probe, else 0");
+    describe_counter!(ENGINE_DATA_LOST, "Times an engine's store came back without its data");
+    describe_counter!(
+        SUSPECTED_DOUBLE_EXECUTIONS,
+        "Successes and unknowns reported by attempts that no longer held their claim"
+    );
+    describe_gauge!(BUILD_INFO, "1, labelled with the gateway's version");
+}
+
+/// A fixed set of label values, and handles of one metric for each of them.
+macro_rules! labels {
+    ($(#[$doc:meta])* $name:ident { $($variant:ident = $label:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[expect(missing_docs, reason = "the labels are their own description")]
+        pub enum $name { $($variant,)* }
+
+        impl $name {
+            const LABELS: &[&str] = &[$($label,)*];
+        }
+    };
+}
+
+labels! {
+    /// What became of a claim.
+    ClaimResult {
+        Granted = "granted",
+        Repeated = "repeated",
+        TakenOver = "taken_over",
+        DuplicateInProgress = "duplicate_in_progress",
+        DuplicateSucceeded = "duplicate_succeeded",
+        DuplicateUnknown = "duplicate_unknown",
+        ObservedDuplicate = "observed_duplicate",
+        ContentsMismatch = "contents_mismatch",
+        FingerprintMismatch = "fingerprint_mismatch",
+        StoreUnavailable = "store_unavailable",
+        StoreFull = "store_full",
+        StoreIncompatible = "store_incompatible",
+        OutcomeUnknown = "outcome_unknown",
+    }
+}
+
+labels! {
+    /// What a caller reported.
+    ReportedOutcome {
+        Success = "success",
+        Failure = "failure",
+        Unknown = "unknown",
+    }
+}
+
+labels! {
+    /// What became of a report.
+    OutcomeResult {
+        Recorded = "recorded",
+        Late = "late",
+        Observed = "observed",
+        AlreadySucceeded = "already_succeeded",
+        Superseded = "superseded",
+        Expired = "expired",
+        StoreUnavailable = "store_unavailable",
+        StoreFull = "store_full",
+        StoreIncompatible = "store_incompatible",
+        OutcomeUnknown = "outcome_unknown",
+    }
+}
+
+labels! {
+    /// Which kind of HTTP request.
+    Endpoint {
+        Claim = "claim",
+        Outcome = "outcome",
+        Renewal = "renewal",
+        Inspect = "inspect",
+        ClaimBatch = "claim_batch",
+        OutcomeBatch = "outcome_batch",
+        GlobalId = "global_id",
+        Other = "other",
+    }
+}
+
+labels! {
+    /// Which call of an engine.
+    EngineCall {
+        Claim = "claim",
+        Settle = "settle",
+        Renew = "renew",
+        Read = "read",
+        Probe = "probe",
+    }
+}
+
+labels! {
+    /// How an engine's call ended.
+    EngineResult {
+        Ok = "ok",
+        Determinate = "determinate",
+        Indeterminate = "indeterminate",
+    }
+}
+
+/// The handles of one app.
+pub struct AppMetrics {
+    operations: HashMap<Box<str>, OperationMetrics>,
+    other: OperationMetrics,
+    claim_duration: Histogram,
+    suspected_double_executions: Counter,
+}
+
+struct OperationMetrics {
+    claims: Vec<Counter>,
+    outcomes: Vec<Vec<Counter>>,
+}
+
+impl AppMetrics {
+    /// The handles of an app and its configured operations.
+    pub fn new<'a>(app: &str, operations: impl IntoIterator<Item = &'a str>) -> Self {
+        let app = app.to_owned();
+        Self {
+            operations: operations.into_iter().map(|name| (name.into(), OperationMetrics::new(&app, name))).collect(),
+            other: OperationMetrics::new(&app, "other"),
+            claim_duration: histogram!(CLAIM_DURATION, "app" => app.clone()),
+            suspected_double_executions: counter!(SUSPECTED_DOUBLE_EXECUTIONS, "app" => app),
+        }
+    }
+
+    /// Counts an answered claim.
+    pub fn claimed(&self, operation: &str, result: ClaimResult, took: Duration) {
+        self.operation(operation).claims[result as usize].increment(1);
+        self.claim_duration.record(took.as_secs_f64());
+    }
+
+    /// Counts an answered outcome; one that names no operation is of `other`.
+    pub fn settled(&self, operation: Option<&str>, outcome: ReportedOutcome, result: OutcomeResult) {
+        let metrics = operation.map_or(&self.other, |operation| self.operation(operation));
+        metrics.outcomes[outcome as usize][result as usize].increment(1);
+    }
+
+    /// Counts a success or unknown from an attempt that no longer held its claim.
+    pub fn suspected_double_execution(&self) {
+        self.suspected_double_executions.increment(1);
+    }
+
+    fn operation(&self, operation: &str) -> &OperationMetrics {
+        self.operations.get(operation).unwrap_or(&self.other)
+    }
+}
+
+impl OperationMetrics {
+    fn new(app: &str, operation: &str) -> Self {
+        let (app, operation) = (app.to_owned(), operation.to_owned());
+        let claim = |result: &&'static str| counter!(CLAIMS, "app" => app.clone(), "operation" => operation.clone(), "result" => *result);
+        let outcome = |outcome: &'static str, result: &'static str| {
+            let (app, operation) = (app.clone(), operation.clone());
+            counter!(OUTCOMES, "app" => app, "operation" => operation, "outcome" => outcome, "result" => result)
+        };
+        Self {
+            claims: ClaimResult::LABELS.iter().map(claim).collect(),
+            outcomes: ReportedOutcome::LABELS
+                .iter()
+                .map(|reported| OutcomeResult::LABELS.iter().map(|result| outcome(reported, result)).collect())
+                .collect(),
+        }
+    }
+}
+
+/// The handles of the HTTP edge.
+pub struct HttpMetrics {
+    /// By endpoint and place in [`HttpMetrics::STATUSES`]; looked up when first used.
+    durations: Vec<[OnceLock<Histogram>; Self::STATUSES.len() + 1]>,
+}
+
+impl HttpMetrics {
+    /// The statuses this gateway answers with; what else there may be is `other`.
+    const STATUSES: [(u16, &str); 15] = [
+        (200, "200"),
+        (201, "201"),
+        (202, "202"),
+        (400, "400"),
+        (401, "401"),
+        (403, "403"),
+        (404, "404"),
+        (405, "405"),
+        (409, "409"),
+        (413, "413"),
+        (415, "415"),
+        (422, "422"),
+        (429, "429"),
+        (500, "500"),
+        (503, "503"),
+    ];
+
+    /// Handles for every endpoint.
+    pub fn new() -> Self {
+        let none = || std::array::from_fn(|_| OnceLock::new());
+        Self { durations: Endpoint::LABELS.iter().map(|_| none()).collect() }
+    }
+
+    /// Records an answered request.
+    pub fn answered(&self, endpoint: Endpoint, status: u16, took: Duration) {
+        let place = Self::STATUSES.iter().position(|(known, _)| *known == status).unwrap_or(Self::STATUSES.len());
+        let handle = self.durations[endpoint as usize][place].get_or_init(|| {
+            let status = Self::STATUSES.get(place).map_or("other", |(_, label)| *label);
+            histogram!(HTTP_REQUEST_DURATION, "endpoint" => Endpoint::LABELS[endpoint as usize], "status" => status)
+        });
+        handle.record(took.as_secs_f64());
+    }
+}
+
+impl Default for HttpMetrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The handles of one engine.
+pub struct EngineMetrics {
+    durations: Vec<Vec<Histogram>>,
+    up: Gauge,
+    data_lost: Counter,
+}
+
+impl EngineMetrics {
+    /// The handles of the engine of this name. It counts as up until a call says otherwise.
+    pub fn new(engine: &str) -> Self {
+        let duration = |call: &'static str, result: &'static str| histogram!(ENGINE_CALL_DURATION, "engine" => engine.to_owned(), "call" => call, "result" => result);
+        let metrics = Self {
+            durations: EngineCall::LABELS
+                .iter()
+                .map(|call| EngineResult::LABELS.iter().map(|result| duration(call, result)).collect())
+                .collect(),
+            up: gauge!(ENGINE_UP, "engine" => engine.to_owned()),
+            data_lost: counter!(ENGINE_DATA_LOST, "engine" => engine.to_owned()),
+        };
+        metrics.up.set(1.0);
+        metrics
+    }
+
+    /// Records an answered call.
+    pub fn called(&self, call: EngineCall, result: EngineResult, took: Duration) {
+        self.durations[call as usize][result as usize].record(took.as_secs_f64());
+    }
+
+    /// Says whether the engine answers.
+    pub fn set_up(&self, up: bool) {
+        self.up.set(if up { 1.0 } else { 0.0 });
+    }
+
+    /// Says how often the store came back without its data, all told.
+    pub fn set_data_lost(&self, times: u64) {
+        self.data_lost.absolute(times);
+    }
+}

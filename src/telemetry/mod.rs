@@ -1,0 +1,3 @@
+//! What operators see: metrics and logs. A leaf: it knows nothing of the rest.
+
+pub mod metrics;

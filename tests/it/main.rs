@@ -1,0 +1,6 @@
+//! Black-box tests: real gateways, real servers, real sockets. One binary; `support` starts what they talk to.
+
+mod support;
+
+mod edge;
+mod story;
