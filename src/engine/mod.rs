@@ -3,6 +3,8 @@
 
 #[cfg(any(test, feature = "test-util"))]
 pub mod conformance;
+#[cfg(feature = "disk")]
+pub mod disk;
 pub mod error;
 #[cfg(any(test, feature = "test-util"))]
 pub mod faulty;
