@@ -10,11 +10,12 @@ mod source;
 
 use source::Source;
 
-/// The floors, lowest first, and what each may import of the crate. `"engine"` is the whole module, `"engine::url"` that
-/// path and what is below it, `"engine::*Options"` only names of the module that end so.
+/// The floors, lowest first, and what each may import of the crate. `"engine"` is the whole module, `"engine::url"`
+/// that path and what is below it, `"engine::*Options"` only names of the module that end so.
 ///
 /// `config` aggregates the option structs that stand beside what they configure, and so sees those of every floor, but
 /// nothing else of them. A handler translates failures of the store, and so sees the errors, but never an engine.
+/// `admin` answers in the same form as `http`, and so sees how that writes problems and JSON, but no operation.
 const FLOORS: &[(&str, &[&str])] = &[
     ("domain", &[]),
     ("telemetry", &[]),
@@ -38,7 +39,21 @@ const FLOORS: &[(&str, &[&str])] = &[
     ("resilience", &["domain", "engine", "telemetry"]),
     ("gateway", &["domain", "engine", "tenants", "telemetry"]),
     ("http", &["domain", "engine::error", "engine::*Error", "engine::*eterminate", "tenants", "gateway", "telemetry"]),
-    ("admin", &["domain", "engine::error", "engine::*Error", "engine::*eterminate", "tenants", "gateway", "telemetry"]),
+    (
+        "admin",
+        &[
+            "domain",
+            "engine::error",
+            "engine::*Error",
+            "engine::*eterminate",
+            "tenants",
+            "gateway",
+            "http::edge",
+            "http::json",
+            "http::problem",
+            "telemetry",
+        ],
+    ),
     ("server", &["domain", "engine", "tenants", "config", "resilience", "gateway", "http", "admin", "telemetry"]),
     (
         "cli",

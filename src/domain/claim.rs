@@ -318,3 +318,238 @@ pub fn renew(held: Option<&Held>, ask: &Renew) -> (Effect, Renewed) {
         State::Succeeded => (Effect::Keep, Renewed::AlreadySucceeded),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::record::fingerprint_digest;
+    use super::super::terms::LeaseEnd;
+    use super::*;
+
+    const HOUR: Duration = Duration::from_hours(1);
+
+    fn terms() -> Terms {
+        Terms {
+            lease: Duration::from_secs(30),
+            retention: Retention::For(HOUR * 24),
+            unknown_retention: Retention::For(HOUR * 24 * 7),
+            on_lease_end: LeaseEnd::Release,
+        }
+    }
+
+    fn attempt(name: char) -> Attempt {
+        format!("1700000000000000-{}", name.to_string().repeat(16)).parse().unwrap()
+    }
+
+    fn ask(name: char) -> Claim {
+        let contents = Canonical::trusted("\"order-1\"");
+        let (app, operation) = ("shop".parse().unwrap(), Operation::default());
+        Claim {
+            key: Key { global_id: super::super::global_id::GlobalId::of(&app, &operation, &contents), app },
+            attempt: attempt(name),
+            operation,
+            contents,
+            contents_stored_bytes: 1024,
+            fingerprint: None,
+            terms: terms(),
+            take_over: false,
+        }
+    }
+
+    fn held(state: State) -> Held {
+        let record = Record { state, result: Some("1".into()), ..ask('A').record() };
+        Held { record, left: Some(HOUR), fence: Some(7) }
+    }
+
+    fn report(name: char, outcome: Outcome) -> Settle {
+        let late = LateTerms { operation: None, contents: Contents::Unverified, terms: terms() };
+        Settle { key: ask('A').key, attempt: attempt(name), outcome, late: Some(late) }
+    }
+
+    fn success() -> Outcome {
+        Outcome::Success { result: Some("2".into()), retention: None }
+    }
+
+    /// What an answer and its effect come to, in the words of the contract's tables.
+    fn told(effect: &Effect, answer: &impl std::fmt::Debug) -> String {
+        let effect = match effect {
+            Effect::Keep => "keep".to_owned(),
+            Effect::Put(record, left) => format!("{:?} for {left:?} late={}", record.state, record.late),
+            Effect::Extend(left) => format!("extend to {left:?}"),
+            Effect::Delete => "delete".to_owned(),
+        };
+        let answer = format!("{answer:?}");
+        format!("{effect}: {}", answer.split([' ', '(']).next().unwrap())
+    }
+
+    #[test]
+    fn the_table_of_pre() {
+        use State::{InProgress, Succeeded, Unknown};
+        let cell = |held: Option<State>, ask: &Claim| {
+            let (effect, answer) = claim(held.map(self::held).as_ref(), ask, Some(8));
+            told(&effect, &answer)
+        };
+        let taker = Claim { take_over: true, ..ask('B') };
+        let put = "InProgress for Some(30s) late=false: Granted";
+        let rows = [
+            (None, put, put, put),
+            (Some(InProgress), "keep: Granted", "keep: Duplicate", "keep: Duplicate"),
+            (Some(Succeeded), "keep: Duplicate", "keep: Duplicate", "keep: Duplicate"),
+            (Some(Unknown), "keep: Duplicate", "keep: Duplicate", put),
+        ];
+        for (state, same_nonce, other_nonce, take_over) in rows {
+            assert_eq!(cell(state, &ask('A')), same_nonce, "{state:?}, same nonce");
+            assert_eq!(cell(state, &ask('B')), other_nonce, "{state:?}, other nonce");
+            assert_eq!(cell(state, &taker), take_over, "{state:?}, take-over");
+            if state.is_some() {
+                for name in ['A', 'B'] {
+                    let contents = Claim { contents: Canonical::trusted("2"), take_over: true, ..ask(name) };
+                    assert_eq!(cell(state, &contents), "keep: Mismatch");
+                    let fingerprint = Some(fingerprint_digest(&Canonical::trusted("1")));
+                    assert_eq!(cell(state, &Claim { fingerprint, take_over: true, ..ask(name) }), "keep: Mismatch");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_table_of_post_and_renewal() {
+        use State::{InProgress, Succeeded, Unknown};
+        let day = "Succeeded for Some(86400s) late=false: Done";
+        let week = "Unknown for Some(604800s) late=false: Done";
+        let late_day = "Succeeded for Some(86400s) late=true: Done";
+        let late_week = "Unknown for Some(604800s) late=true: Done";
+        let gone = "keep: Superseded";
+        // The rows and columns of the contract: success, failure, unknown, renewal (by 30 s, with an hour left).
+        let rows = [
+            (Some(InProgress), 'A', [day, "delete: Done", week, "keep: Renewed"]),
+            (Some(Unknown), 'A', [day, "delete: Done", "keep: Done", "keep: LeaseLost"]),
+            (
+                Some(Succeeded),
+                'A',
+                ["keep: Done", "keep: AlreadySucceeded", "keep: AlreadySucceeded", "keep: AlreadySucceeded"],
+            ),
+            (None, 'A', [late_day, "keep: Done", late_week, "keep: LeaseLost"]),
+            (Some(InProgress), 'B', [gone; 4]),
+            (Some(Unknown), 'B', [gone; 4]),
+            (Some(Succeeded), 'B', [gone; 4]),
+        ];
+        for (state, name, expected) in rows {
+            let held = state.map(held);
+            let renewal = Renew { key: ask('A').key, attempt: attempt(name), lease: None };
+            let (effect, renewed) = renew(held.as_ref(), &renewal);
+            let mut found: Vec<_> = [success(), Outcome::Failure, Outcome::Unknown]
+                .map(|outcome| settle(held.as_ref(), &report(name, outcome)))
+                .iter()
+                .map(|(effect, answer)| told(effect, answer))
+                .collect();
+            found.push(told(&effect, &renewed));
+            assert_eq!(found, expected, "{state:?} by {name}");
+        }
+    }
+
+    #[test]
+    fn a_lease_is_extended_only_forwards() {
+        let short = Held { left: Some(Duration::from_secs(1)), ..held(State::InProgress) };
+        let renewal = |lease| Renew { key: ask('A').key, attempt: attempt('A'), lease };
+        assert_eq!(renew(Some(&short), &renewal(None)).0, Effect::Extend(Duration::from_secs(30)));
+        assert_eq!(renew(Some(&short), &renewal(Some(HOUR))).0, Effect::Extend(HOUR));
+        assert_eq!(renew(Some(&held(State::InProgress)), &renewal(None)).0, Effect::Keep);
+    }
+
+    #[test]
+    fn an_ended_record_is_absent_unless_its_lease_may_not_be_guessed() {
+        let unknown = Terms { on_lease_end: LeaseEnd::Unknown, ..terms() };
+        for (state, terms, expected) in [
+            (State::InProgress, terms(), None),
+            (State::InProgress, unknown, Some(State::Unknown)),
+            (State::Succeeded, unknown, None),
+            (State::Unknown, unknown, None),
+        ] {
+            let record = Record { state, terms, ..ask('A').record() };
+            let judged = Held::judge(record, Some(Duration::ZERO), None);
+            assert_eq!(judged.as_ref().map(|held| held.record.state), expected);
+            assert_eq!(judged.and_then(|held| held.left), None);
+        }
+    }
+
+    /// One call of a random history.
+    #[derive(Clone, Debug)]
+    enum Call {
+        Claim { name: char, take_over: bool },
+        Settle { name: char, outcome: u8 },
+        Renew { name: char },
+        TimePasses,
+    }
+
+    fn call() -> impl Strategy<Value = Call> {
+        let name = prop::sample::select(vec!['A', 'B', 'C']);
+        prop_oneof![
+            4 => (name.clone(), any::<bool>()).prop_map(|(name, take_over)| Call::Claim { name, take_over }),
+            4 => (name.clone(), 0..3_u8).prop_map(|(name, outcome)| Call::Settle { name, outcome }),
+            1 => name.prop_map(|name| Call::Renew { name }),
+            1 => Just(Call::TimePasses),
+        ]
+    }
+
+    /// Applies an effect as any engine must.
+    fn apply(held: Option<Held>, effect: Effect) -> Option<Held> {
+        match effect {
+            Effect::Keep => held,
+            Effect::Put(record, left) => Some(Held { record, left, fence: None }),
+            Effect::Extend(left) => held.map(|held| Held { left: Some(left), ..held }),
+            Effect::Delete => None,
+        }
+    }
+
+    proptest! {
+        /// Whatever is called in whatever order: only a claim's holder changes it, a success stays until its time ends,
+        /// and a call repeated at once changes nothing more.
+        #[test]
+        fn no_history_breaks_the_promises(calls in prop::collection::vec(call(), 1..60), guess in any::<bool>()) {
+            let on_lease_end = if guess { LeaseEnd::Release } else { LeaseEnd::Unknown };
+            let mut held: Option<Held> = None;
+            for call in calls {
+                let before = held.clone();
+                let run = |held: &Option<Held>| match &call {
+                    Call::Claim { name, take_over } => {
+                        let terms = Terms { on_lease_end, ..terms() };
+                        let ask = Claim { take_over: *take_over, terms, ..ask(*name) };
+                        let (effect, answer) = claim(held.as_ref(), &ask, None);
+                        (*name, effect, matches!(answer, Claimed::Granted(_)))
+                    }
+                    Call::Settle { name, outcome } => {
+                        let outcome = [success(), Outcome::Failure, Outcome::Unknown][usize::from(*outcome)].clone();
+                        (*name, settle(held.as_ref(), &report(*name, outcome)).0, false)
+                    }
+                    Call::Renew { name } => {
+                        let renewal = Renew { key: ask('A').key, attempt: attempt(*name), lease: None };
+                        (*name, renew(held.as_ref(), &renewal).0, false)
+                    }
+                    Call::TimePasses => ('-', Effect::Keep, false),
+                };
+                if matches!(call, Call::TimePasses) {
+                    let ended = before.map(|held| Held::judge(held.record, held.left.map(|_| Duration::ZERO), None));
+                    held = ended.flatten();
+                    continue;
+                }
+                let (name, effect, granted) = run(&held);
+                held = apply(held, effect);
+                if let Some(before) = &before {
+                    let others = before.record.attempt != attempt(name);
+                    let takes_over = granted && before.record.state == State::Unknown;
+                    prop_assert!(!others || takes_over || held.as_ref() == Some(before), "S2: {call:?}");
+                    if before.record.state == State::Succeeded {
+                        prop_assert_eq!(held.as_ref(), Some(before), "S3: {:?}", call);
+                    }
+                }
+                if granted {
+                    prop_assert_eq!(held.as_ref().map(|held| held.record.attempt.clone()), Some(attempt(name)), "S1");
+                }
+                let (_, again, _) = run(&held);
+                prop_assert_eq!(apply(held.clone(), again), held.clone(), "S5: {:?}", call);
+            }
+        }
+    }
+}

@@ -5,6 +5,7 @@ pub mod canonical;
 pub mod claim;
 pub mod clock;
 pub mod global_id;
+pub mod hex;
 pub mod limits;
 pub mod record;
 pub mod tenant;

@@ -111,7 +111,10 @@ impl Held {
         if left != Some(Duration::ZERO) {
             return Some(Self { record, left, fence });
         }
-        record.outlives_lease().then(|| Self { record: Record { state: State::Unknown, ..record }, left: None, fence })
+        if !record.outlives_lease() {
+            return None;
+        }
+        Some(Self { record: Record { state: State::Unknown, ..record }, left: None, fence })
     }
 }
 

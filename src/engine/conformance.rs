@@ -255,7 +255,7 @@ pub async fn the_same_nonce_gets_the_same_attempt_and_what_is_left(on: &Subject)
     assert!(second.repeated);
     assert_eq!((&second.attempt, second.fence), (&first.attempt, first.fence));
     let left = second.lease_left.expect("a repeat is told what is left");
-    assert!(left <= ask.terms.lease - on.tick, "the lease is unchanged, not begun anew");
+    assert!(left + on.tick <= ask.terms.lease, "the lease is unchanged, not begun anew");
 }
 
 /// S5, S9: a call repeated because its reply was lost is answered as the first would have been.
@@ -721,26 +721,26 @@ impl History {
             0..4 => {
                 let ask = self.some_claim(ask);
                 let (effect, expected) = claim::claim(held.as_ref(), &ask, None);
-                compare("claim", on.claim(&ask).await.shape(), expected.shape())?;
+                compare("claim", &on.claim(&ask).await.shape(), &expected.shape())?;
                 self.attempts.entry(ask.key.clone()).or_default().push(ask.attempt.clone());
                 self.apply(ask.key, effect);
             }
             4..8 => {
                 let ask = self.some_settle(&ask);
                 let (effect, expected) = claim::settle(held.as_ref(), &ask);
-                compare("settle", on.settle(&ask).await.shape(), expected.shape())?;
+                compare("settle", &on.settle(&ask).await.shape(), &expected.shape())?;
                 self.apply(ask.key, effect);
             }
             8 => {
                 let attempt = self.some_attempt(&ask.key);
                 let ask = Renew { key: ask.key, attempt, lease: None };
                 let (effect, expected) = claim::renew(held.as_ref(), &ask);
-                compare("renew", on.renew(&ask).await.shape(), expected.shape())?;
+                compare("renew", &on.renew(&ask).await.shape(), &expected.shape())?;
                 self.apply(ask.key, effect);
             }
             _ => {
                 let found = on.read(&ask.key).await.map(|held| held.record);
-                compare("read", found, held.map(|held| held.record))?;
+                compare("read", &found, &held.map(|held| held.record))?;
             }
         }
         Ok(())
@@ -790,7 +790,7 @@ impl History {
     }
 }
 
-fn compare<T: PartialEq + std::fmt::Debug>(what: &str, found: T, expected: T) -> Result<(), String> {
+fn compare<T: PartialEq + std::fmt::Debug>(what: &str, found: &T, expected: &T) -> Result<(), String> {
     if found == expected { Ok(()) } else { Err(format!("{what}: expected {expected:?}, found {found:?}")) }
 }
 

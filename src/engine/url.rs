@@ -10,16 +10,23 @@ use crate::domain::clock::Clock;
 /// # Errors
 /// What is wrong with the URL or the folder, and what to write instead. Never repeats a password.
 pub async fn open(url: &str, clock: Arc<dyn Clock>) -> Result<Arc<dyn Engine>, OpenError> {
-    let (scheme, rest) = url.split_once(':').ok_or_else(|| OpenError::new(HOW_TO_WRITE))?;
+    let (scheme, rest) = url.split_once(':').ok_or_else(|| OpenError(HOW_TO_WRITE.into()))?;
     match scheme {
         "memory" => Ok(Arc::new(memory::Memory::new(clock, memory_bytes_max(rest)?))),
         "postgres" | "postgresql" => {
-            Err(OpenError::new("this release has no PostgreSQL engine yet; use redis:// or disk:"))
+            Err(OpenError("this release has no PostgreSQL engine yet; use redis:// or disk:".into()))
         }
-        "disk" | "redis" | "rediss" => {
-            Err(OpenError::new(format!("this build leaves out the feature of `{scheme}:` engines")))
+        #[cfg(feature = "redis")]
+        "redis" | "rediss" => match super::redis::Redis::open(url, super::redis::Options::default()) {
+            Ok(redis) => Ok(Arc::new(redis)),
+            Err(why) => Err(OpenError(why.to_string())),
+        },
+        "disk" => Err(OpenError("this build leaves out the feature of `disk:` engines".into())),
+        #[cfg(not(feature = "redis"))]
+        "redis" | "rediss" => {
+            Err(OpenError(format!("this build leaves out the feature of `{scheme}:` engines")))
         }
-        _ => Err(OpenError::new(HOW_TO_WRITE)),
+        _ => Err(OpenError(HOW_TO_WRITE.into())),
     }
 }
 
@@ -31,7 +38,7 @@ fn memory_bytes_max(rest: &str) -> Result<u64, OpenError> {
     match rest.strip_prefix("?max_bytes=") {
         None if rest.is_empty() => Ok(memory::BYTES_MAX_DEFAULT),
         Some(bytes) if bytes.parse::<u64>().is_ok_and(|bytes| bytes > 0) => Ok(bytes.parse().unwrap_or_default()),
-        _ => Err(OpenError::new("a memory engine is written as memory: or memory:?max_bytes=1073741824")),
+        _ => Err(OpenError("a memory engine is written as memory: or memory:?max_bytes=1073741824".into())),
     }
 }
 
@@ -39,9 +46,3 @@ fn memory_bytes_max(rest: &str) -> Result<u64, OpenError> {
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct OpenError(String);
-
-impl OpenError {
-    fn new(why: impl ToString) -> Self {
-        Self(why.to_string())
-    }
-}

@@ -7,7 +7,8 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use crate::domain::canonical::Canonical;
-use crate::domain::record::{Contents, Record, Sha256Digest, State};
+use crate::domain::hex;
+use crate::domain::record::{Contents, Record, State};
 use crate::domain::terms::{LeaseEnd, Retention, Span, Terms};
 
 /// The version this release writes. A reader ignores words it does not know, so a new word needs no new version.
@@ -51,7 +52,7 @@ pub fn encode(record: &Record) -> String {
     }
     if let Some(fingerprint) = &record.fingerprint {
         text.push_str(" f=");
-        push_hex(&mut text, fingerprint);
+        text.push_str(&hex::encode(fingerprint));
     }
     if record.late {
         text.push_str(" late");
@@ -63,7 +64,7 @@ pub fn encode(record: &Record) -> String {
         }
         Contents::Digest(digest, bytes) => {
             text.push_str(" h=");
-            push_hex(&mut text, digest);
+            text.push_str(&hex::encode(digest));
             let _ = write!(text, ":{bytes}");
         }
         Contents::Unverified => {}
@@ -122,11 +123,8 @@ pub fn decode(text: &[u8]) -> Result<Record, Unreadable> {
             }
             "o" if value.is_empty() => record.operation = None,
             "o" => record.operation = Some(read(value, "its operation cannot be read")?),
-            "f" => record.fingerprint = Some(read_digest(value).ok_or(Unreadable("its fingerprint cannot be read"))?),
-            "h" => {
-                record.contents =
-                    read_digest_and_bytes(value).ok_or(Unreadable("its contents' digest cannot be read"))?
-            }
+            "f" => record.fingerprint = Some(hex::decode(value).ok_or(Unreadable("its fingerprint cannot be read"))?),
+            "h" => record.contents = read_digest_and_bytes(value)?,
             "late" => record.late = true,
             _ => {}
         }
@@ -168,26 +166,10 @@ fn read<T: std::str::FromStr>(value: &str, why: &'static str) -> Result<T, Unrea
     value.parse().map_err(|_| Unreadable(why))
 }
 
-fn read_digest_and_bytes(value: &str) -> Option<Contents> {
-    let (digest, bytes) = value.split_once(':')?;
-    Some(Contents::Digest(read_digest(digest)?, bytes.parse().ok()?))
-}
-
-fn read_digest(hex: &str) -> Option<Sha256Digest> {
-    let mut digest = [0; 32];
-    if hex.len() != 64 || !hex.is_ascii() {
-        return None;
-    }
-    for (byte, place) in digest.iter_mut().zip((0..).step_by(2)) {
-        *byte = u8::from_str_radix(&hex[place..place + 2], 16).ok()?;
-    }
-    Some(digest)
-}
-
-fn push_hex(text: &mut String, bytes: &[u8]) {
-    for byte in bytes {
-        let _ = write!(text, "{byte:02x}");
-    }
+fn read_digest_and_bytes(value: &str) -> Result<Contents, Unreadable> {
+    let parts = value.split_once(':').and_then(|(digest, bytes)| Some((hex::decode(digest)?, bytes.parse().ok()?)));
+    let (digest, bytes) = parts.ok_or(Unreadable("its contents' digest cannot be read"))?;
+    Ok(Contents::Digest(digest, bytes))
 }
 
 #[cfg(test)]

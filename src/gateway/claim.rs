@@ -77,7 +77,7 @@ impl Gateway {
         let deadline = claim_deadline(app, &ask);
         let call = async { self.engine(app)?.claim(&ask).await };
         let answer = within(deadline, call).await;
-        self.answer_claim(app, ask, answer, begun)
+        self.answer_claim(app, &ask, answer, begun)
     }
 
     /// Many PREs, each answered by itself, in order. Items that were refused before keep their place.
@@ -97,13 +97,16 @@ impl Gateway {
         let answer = |ask: Result<Claim, Refusal>| {
             let ask = ask?;
             let answer = answers.next().unwrap_or_else(|| Err(EngineError::indeterminate("the engine did not say")));
-            self.answer_claim(app, ask, answer, begun).map_err(Refusal::from)
+            self.answer_claim(app, &ask, answer, begun).map_err(Refusal::from)
         };
         prepared.into_iter().map(answer).collect()
     }
 
     fn prepare(&self, app: &App, request: ClaimRequest) -> Result<Claim, Failure> {
         let ClaimRequest { operation, contents, fingerprint, nonce, lease, retention, take_over } = request;
+        if nonce.as_ref().is_some_and(Nonce::is_observed) {
+            return Err(Failure::NonceReserved);
+        }
         if let Some(nonce) = &nonce
             && [Some(&contents), fingerprint.as_ref()].into_iter().flatten().any(|json| holds_string(json, nonce))
         {
@@ -130,15 +133,15 @@ impl Gateway {
     fn answer_claim(
         &self,
         app: &App,
-        ask: Claim,
+        ask: &Claim,
         answer: Result<Claimed, EngineError>,
         begun: Duration,
     ) -> Result<ClaimAnswer, Failure> {
         let took = self.since(begun);
         let observing = app.terms_of(&ask.operation).mode == Mode::Observe;
         let answer = match answer {
-            Ok(Claimed::Granted(grant)) => self.granted(&ask, grant, took),
-            Ok(Claimed::Duplicate(_)) if observing => Ok(self.let_through(&ask)),
+            Ok(Claimed::Granted(grant)) => self.granted(ask, grant, took),
+            Ok(Claimed::Duplicate(_)) if observing => Ok(self.let_through(ask)),
             Ok(Claimed::Duplicate(held)) => Ok(ClaimAnswer::Duplicate(self.inspected(ask.key.global_id, held))),
             Ok(Claimed::Mismatch(mismatch)) => Ok(ClaimAnswer::Mismatch(mismatch)),
             Err(failure) => Err(failed(failure, Some(ask.attempt.nonce().clone()))),
@@ -173,7 +176,7 @@ impl Gateway {
     fn let_through(&self, ask: &Claim) -> ClaimAnswer {
         ClaimAnswer::Granted(Granted {
             global_id: ask.key.global_id,
-            attempt: ask.attempt.clone(),
+            attempt: self.issuer.issue_observed(),
             fence: None,
             repeated: false,
             taken_over: false,
@@ -212,6 +215,8 @@ fn claim_result(answer: &Result<ClaimAnswer, Failure>) -> ClaimResult {
         Err(Failure::Store(Determinate::Full(_))) => ClaimResult::StoreFull,
         Err(Failure::Store(Determinate::Incompatible(_))) => ClaimResult::StoreIncompatible,
         Err(Failure::Store(Determinate::Unavailable(_))) => ClaimResult::StoreUnavailable,
-        Err(Failure::OutcomeUnknown(_) | Failure::NonceInContents) => ClaimResult::OutcomeUnknown,
+        Err(Failure::OutcomeUnknown(_) | Failure::NonceInContents | Failure::NonceReserved) => {
+            ClaimResult::OutcomeUnknown
+        }
     }
 }

@@ -10,6 +10,7 @@ use crate::domain::attempt::AttemptHash;
 use crate::domain::claim::{Mismatch, Renewed, Settled};
 use crate::domain::clock::Timestamp;
 use crate::domain::global_id::GlobalId;
+use crate::domain::hex;
 use crate::domain::record::{Contents, State};
 use crate::domain::terms::{LeaseEnd, Retention};
 use crate::gateway::claim::{ClaimAnswer, Granted};
@@ -197,20 +198,22 @@ fn duplicate(found: Inspected) -> Problem {
 /// # Errors
 /// The problem, if the outcome was not taken.
 pub fn reported(answer: &Reported) -> Result<OutcomeBody, Problem> {
-    let body = |state, late| OutcomeBody {
-        global_id: answer.global_id,
-        state,
-        expires_at: answer.expires_at,
-        late,
-        degraded: None,
+    let (global_id, settled, expires_at) = match *answer {
+        Reported::Settled { global_id, ref settled, expires_at } => (global_id, settled, expires_at),
+        Reported::Observed { global_id } => {
+            let late = None;
+            return Ok(OutcomeBody { global_id, state: "observed", expires_at: None, late, degraded: None });
+        }
     };
-    match &answer.settled {
-        _ if answer.observed => Ok(OutcomeBody { expires_at: None, ..body("observed", Some(false)) }),
-        Settled::Done { state, late, .. } => Ok(match state {
-            None => body("released", *late),
-            Some(State::Succeeded) => body("succeeded", *late),
-            Some(State::Unknown | State::InProgress) => body("unknown", *late),
-        }),
+    match settled {
+        Settled::Done { state, late, .. } => {
+            let state = match state {
+                None => "released",
+                Some(State::Succeeded) => "succeeded",
+                Some(State::Unknown | State::InProgress) => "unknown",
+            };
+            Ok(OutcomeBody { global_id, state, expires_at, late: *late, degraded: None })
+        }
         Settled::AlreadySucceeded => Err(already_succeeded()),
         Settled::Superseded { state, left } => Err(superseded(*state, *left)),
         Settled::Expired => Err(Problem::new(
@@ -262,7 +265,7 @@ pub fn record(found: Inspected) -> RecordBody {
     let record = held.record;
     let (contents, contents_sha256, contents_bytes) = match &record.contents {
         Contents::Canonical(contents) => (raw(contents.as_str().into()), None, None),
-        Contents::Digest(digest, bytes) => (None, Some(hex(digest)), Some(*bytes)),
+        Contents::Digest(digest, bytes) => (None, Some(hex::encode(digest)), Some(*bytes)),
         Contents::Unverified => (None, None, None),
     };
     RecordBody {
@@ -288,8 +291,4 @@ pub fn record(found: Inspected) -> RecordBody {
 /// JSON text to be written as it is. It was checked when it came in; what a store gives back garbled is left out.
 fn raw(text: Box<str>) -> Option<Box<RawValue>> {
     RawValue::from_string(text.into()).ok()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -63,12 +63,18 @@ pub fn answer<Body: Serialize>(
     bytes_max: usize,
 ) -> Response {
     omit_results(&mut answers, bytes_max);
-    let item = |answer| match answer {
-        &Ok(ref body) => ItemAnswer::Done { status, body },
-        Err(problem) => ItemAnswer::Problem(Problem::document(problem, request_id.as_str())),
-    };
-    json(&BatchAnswer { items: answers.iter().map(item).collect() })
+    let mut items = Vec::with_capacity(answers.len());
+    for answer in &answers {
+        items.push(match answer {
+            Ok(body) => ItemAnswer::Done { status, body },
+            Err(problem) => ItemAnswer::Problem(problem.document(request_id.as_str())),
+        });
+    }
+    json(&BatchAnswer { items })
 }
+
+/// What an item takes without its result, generously.
+const ITEM_BYTES: usize = 768;
 
 /// Leaves out the results that would make the answer longer than `bytes_max`, the last ones first.
 fn omit_results<Body>(answers: &mut [Result<Body, Problem>], bytes_max: usize) {
@@ -76,8 +82,6 @@ fn omit_results<Body>(answers: &mut [Result<Body, Problem>], bytes_max: usize) {
         Err(Problem { members: Members::Duplicate(members), .. }) => members.result_bytes(),
         _ => 0,
     };
-    // What an item takes without its result, generously.
-    const ITEM_BYTES: usize = 768;
     let mut bytes: usize = answers.iter_mut().map(|answer| ITEM_BYTES + duplicates(answer)).sum();
     for answer in answers.iter_mut().rev() {
         if bytes <= bytes_max {

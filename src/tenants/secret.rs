@@ -6,6 +6,8 @@ use std::str::FromStr;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
+use crate::domain::hex;
+
 /// The SHA-256 of a secret. A secret has at least 128 random bits, so a fast hash is enough.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SecretDigest([u8; 32]);
@@ -35,13 +37,8 @@ impl FromStr for SecretDigest {
     type Err = InvalidSecretDigest;
 
     fn from_str(text: &str) -> Result<Self, InvalidSecretDigest> {
-        let hex = text.strip_prefix("sha256:").filter(|hex| hex.len() == 64 && hex.is_ascii());
-        let hex = hex.ok_or(InvalidSecretDigest)?;
-        let mut digest = [0; 32];
-        for (byte, place) in digest.iter_mut().zip((0..).step_by(2)) {
-            *byte = u8::from_str_radix(&hex[place..place + 2], 16).map_err(|_| InvalidSecretDigest)?;
-        }
-        Ok(Self(digest))
+        let digest = text.strip_prefix("sha256:").and_then(hex::decode);
+        digest.map(Self).ok_or(InvalidSecretDigest)
     }
 }
 

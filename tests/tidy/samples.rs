@@ -49,6 +49,8 @@ fn config_sees_options_and_handlers_see_errors_but_no_more() {
     caught(rules::floors, "src/config/mod.rs", "use crate::resilience::breaker::{Breaker, BreakerOptions};", 1);
     passes(rules::floors, "src/http/problem.rs", "use crate::engine::{Determinate, EngineError, Indeterminate};");
     caught(rules::floors, "src/http/claim.rs", "use crate::engine::{Engine, EngineError};", 1);
+    passes(rules::floors, "src/admin/health.rs", "use crate::http::problem::Problem;");
+    caught(rules::floors, "src/admin/health.rs", "use crate::http::claim::handler;", 1);
 }
 
 #[test]

@@ -1,0 +1,206 @@
+//! A flash sale: 500 items, 800 customers who double-click, give up waiting and try again, and shop workers that die half-way.
+//! Sold twice over: by a shop that looks before it acts, then by the same shop with two calls to the gateway around each thing
+//! that must happen once. Start reading in `shop.rs`; `gateway.rs` is the client you would copy.
+
+#![expect(clippy::print_stdout, reason = "a demo tells its story on standard output")]
+#![expect(clippy::disallowed_methods, reason = "a caller of the gateway has its own clock and its own dice")]
+
+mod crowd;
+mod gateway;
+mod http;
+mod processes;
+mod records;
+mod shop;
+
+use std::{
+    pin::pin,
+    process::ExitCode,
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, bail};
+use tokio::{net::TcpListener, time::sleep};
+
+use crate::{
+    crowd::Told,
+    gateway::Gateway,
+    processes::{GatewayServer, Programs, RedisServer},
+    records::Records,
+    shop::Shop,
+};
+
+/// Items in stock.
+pub(crate) const STOCK: u32 = 500;
+/// People who want one.
+pub(crate) const CUSTOMERS: u32 = 800;
+/// How far into the sale one of the two gateways is killed.
+const ORDERS_BEFORE_THE_KILL: usize = 150;
+/// … and how long it takes until it is started again.
+const OUTAGE: Duration = Duration::from_millis(700);
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let told = tokio::select! {
+        told = tell() => told,
+        // The servers are killed when they are dropped, so also when the demo is interrupted.
+        () = interrupted() => Err(anyhow::anyhow!("interrupted")),
+    };
+    match told {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            println!("\n{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn tell() -> anyhow::Result<()> {
+    let programs = Programs::find()?;
+    println!("{STOCK} items, {CUSTOMERS} customers, two shops.\n");
+
+    println!("Without the gateway");
+    let unprotected = sell_unprotected().await?;
+    unprotected.print();
+
+    println!("\nWith the gateway: two of them in front of one Redis");
+    let protected = sell_protected(&programs).await?;
+    protected.print();
+
+    protected.insist_on_exactly_once()?;
+    println!("\nEvery item was sold once, and nobody bought twice.");
+    if unprotected.insist_on_exactly_once().is_ok() {
+        println!("(Without the gateway it went well too this time. That was luck: run it again.)");
+    }
+    Ok(())
+}
+
+async fn interrupted() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+    else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+}
+
+async fn sell_unprotected() -> anyhow::Result<Sale> {
+    let records = Arc::new(Records::new(STOCK));
+    let shops = [Shop::new(Arc::clone(&records), None), Shop::new(Arc::clone(&records), None)];
+    let began = Instant::now();
+    let told = crowd::storm(&open(&shops).await?).await;
+    Ok(Sale::of(&records, &shops, &told, began.elapsed()))
+}
+
+async fn sell_protected(programs: &Programs) -> anyhow::Result<Sale> {
+    let redis = RedisServer::start(programs).await?;
+    let first = GatewayServer::start(programs, &redis).await?;
+    let mut second = GatewayServer::start(programs, &redis).await?;
+
+    // Each shop asks the gateway next to it, and the other one when that does not answer.
+    let near_first = Gateway::new([first.url.clone(), second.url.clone()]);
+    let near_second = Gateway::new([second.url.clone(), first.url.clone()]);
+    let records = Arc::new(Records::new(STOCK));
+    let shops = [Shop::new(Arc::clone(&records), Some(near_first)), Shop::new(Arc::clone(&records), Some(near_second))];
+    let urls = open(&shops).await?;
+
+    let began = Instant::now();
+    let mut storm = pin!(crowd::storm(&urls));
+    let told = tokio::select! {
+        // Only if too few were sold for the other half to begin.
+        told = &mut storm => told,
+        () = until_sold(&records, ORDERS_BEFORE_THE_KILL) => {
+            second.kill();
+            let (told, restarted) = tokio::join!(storm, async {
+                sleep(OUTAGE).await;
+                second.start_again(programs, &redis).await
+            });
+            restarted.context("the killed gateway did not come back")?;
+            println!("  one gateway was killed after {ORDERS_BEFORE_THE_KILL} orders and started again");
+            told
+        }
+    };
+    Ok(Sale::of(&records, &shops, &told, began.elapsed()))
+}
+
+async fn until_sold(records: &Records, orders: usize) {
+    while records.orders().len() < orders {
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Opens both shops on free ports of this machine.
+async fn open(shops: &[Arc<Shop>; 2]) -> anyhow::Result<[String; 2]> {
+    let mut urls = [String::new(), String::new()];
+    for (shop, url) in shops.iter().zip(&mut urls) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.context("no free port for a shop")?;
+        *url = format!("http://{}/orders", listener.local_addr()?);
+        tokio::spawn(axum::serve(listener, shop::router(Arc::clone(shop))).into_future());
+    }
+    Ok(urls)
+}
+
+/// What can be counted when the doors are closed.
+struct Sale {
+    orders: usize,
+    customers_with_several_orders: usize,
+    units_sold_several_times: usize,
+    /// Customers who never got an answer, or were told something that is not in the books.
+    misled: usize,
+    notes: Vec<String>,
+    took: Duration,
+}
+
+impl Sale {
+    fn of(records: &Records, shops: &[Arc<Shop>; 2], told: &[Told], took: Duration) -> Self {
+        let orders = records.orders();
+        let repeated = |of: fn(&records::Order) -> u32| {
+            let mut all: Vec<u32> = orders.iter().map(of).collect();
+            all.sort_unstable();
+            all.chunk_by(|a, b| a == b).filter(|same| same.len() > 1).count()
+        };
+        let is_true = |it: &Told| match it.unit {
+            Some(unit) => orders.iter().any(|order| order.customer == it.customer && order.unit == unit),
+            None => it.answered && !orders.iter().any(|order| order.customer == it.customer),
+        };
+        let count = |of: fn(&shop::Counters) -> &std::sync::atomic::AtomicU64| -> u64 {
+            shops.iter().map(|shop| of(&shop.counters).load(Ordering::Relaxed)).sum()
+        };
+        let notes = [
+            (count(|it| &it.deaths), "workers died half-way"),
+            (count(|it| &it.told_to_wait), "requests came while the same order was being placed"),
+            (count(|it| &it.replayed), "repeats were answered with the first result"),
+            (count(|it| &it.units_held), "times an item was already somebody else's"),
+            (count(|it| &it.found_done), "times a dead worker's order was found in the books, and not placed again"),
+        ];
+        Self {
+            orders: orders.len(),
+            customers_with_several_orders: repeated(|order| order.customer),
+            units_sold_several_times: repeated(|order| order.unit),
+            misled: told.iter().filter(|it| !is_true(it)).count(),
+            notes: notes.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n:>5}  {what}")).collect(),
+            took,
+        }
+    }
+
+    fn print(&self) {
+        let stock = STOCK as usize;
+        println!("  {:>5}  orders for {STOCK} items: {} too many", self.orders, self.orders.saturating_sub(stock));
+        println!("  {:>5}  customers have more than one order", self.customers_with_several_orders);
+        println!("  {:>5}  items were sold more than once", self.units_sold_several_times);
+        println!("  {:>5}  customers were told something untrue, or nothing", self.misled);
+        self.notes.iter().for_each(|note| println!("    ({note})"));
+        println!("         in {:.1} s", self.took.as_secs_f64());
+    }
+
+    fn insist_on_exactly_once(&self) -> anyhow::Result<()> {
+        let wrong = self.customers_with_several_orders + self.units_sold_several_times + self.misled;
+        if self.orders != STOCK as usize || wrong > 0 {
+            bail!("NOT EXACTLY ONCE: see the figures above");
+        }
+        Ok(())
+    }
+}

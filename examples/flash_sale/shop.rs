@@ -1,0 +1,263 @@
+//! The order service. Two things must happen once: an order for a customer, and the sale of an item. `place_naively` looks
+//! before it acts; `place` asks the gateway as well, and is otherwise the same.
+
+use std::{
+    collections::HashSet,
+    future::pending,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use axum::{Json, Router, extract::State, http::StatusCode, routing::post};
+use serde_json::{Value, json};
+use tokio::{sync::Semaphore, time::sleep};
+
+use crate::{
+    gateway::{Claim, Gateway, Held, Outcome, Unavailable},
+    records::{Order, Records},
+};
+
+const ITEM: &str = "console";
+/// Taking the payment. For some customers the bank is slow.
+const PAYMENT: Duration = Duration::from_millis(5);
+const SLOW_PAYMENT: Duration = Duration::from_millis(200);
+/// Orders one shop works on at a time; the others queue at the door.
+const WORKERS: usize = 24;
+
+pub(crate) struct Shop {
+    records: Arc<Records>,
+    gateway: Option<Gateway>,
+    workers: Arc<Semaphore>,
+    /// Customers whose worker in this shop has died already; the next one survives.
+    died: Mutex<HashSet<u32>>,
+    pub(crate) counters: Counters,
+}
+
+/// For the story told afterwards.
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub(crate) deaths: AtomicU64,
+    pub(crate) told_to_wait: AtomicU64,
+    pub(crate) replayed: AtomicU64,
+    pub(crate) units_held: AtomicU64,
+    pub(crate) found_done: AtomicU64,
+}
+
+/// What a customer is told.
+enum Reply {
+    Ordered {
+        unit: u32,
+    },
+    SoldOut,
+    /// Not now: ask again.
+    Wait,
+}
+
+/// Why a customer is not told anything of use.
+enum Trouble {
+    /// No gateway could say whether to go ahead: so not.
+    Unavailable,
+    /// The worker is no more, wherever it was.
+    Died,
+}
+
+impl From<Unavailable> for Trouble {
+    fn from(_: Unavailable) -> Self {
+        Self::Unavailable
+    }
+}
+
+/// What came of looking for an item.
+enum Taken {
+    Unit {
+        unit: u32,
+        claim: Held,
+    },
+    /// All that are left are in somebody's hands. If that somebody died, they come back.
+    NoneFree,
+    SoldOut,
+}
+
+/// Where a worker can die.
+#[derive(Clone, Copy, PartialEq)]
+enum Moment {
+    BeforeTheOrder,
+    AfterTheOrder,
+}
+
+pub(crate) fn router(shop: Arc<Shop>) -> Router {
+    Router::new().route("/orders", post(submit)).with_state(shop)
+}
+
+async fn submit(State(shop): State<Arc<Shop>>, Json(order): Json<Value>) -> (StatusCode, Json<Value>) {
+    let customer = order["customer"].as_u64().and_then(|it| u32::try_from(it).ok()).unwrap_or_default();
+    let Ok(worker) = Arc::clone(&shop.workers).acquire_owned().await else { return not_now() };
+    // On a task of its own: a customer who hangs up must not leave an order half placed.
+    let placing = tokio::spawn(async move {
+        let _busy_until_done = worker;
+        match &shop.gateway {
+            None => shop.place_naively(customer).await,
+            Some(gateway) => shop.place(gateway, customer).await,
+        }
+    });
+    match placing.await {
+        Ok(Ok(Reply::Wait) | Err(Trouble::Unavailable)) | Err(_) => not_now(),
+        // The dead do not even say so: the customer waits until patience ends.
+        Ok(Err(Trouble::Died)) => pending().await,
+        Ok(Ok(reply)) => (StatusCode::OK, Json(reply.to_json())),
+    }
+}
+
+fn not_now() -> (StatusCode, Json<Value>) {
+    (StatusCode::SERVICE_UNAVAILABLE, Json(Value::Null))
+}
+
+impl Shop {
+    pub(crate) fn new(records: Arc<Records>, gateway: Option<Gateway>) -> Arc<Self> {
+        Arc::new(Self {
+            records,
+            gateway,
+            workers: Arc::new(Semaphore::new(WORKERS)),
+            died: Mutex::default(),
+            counters: Counters::default(),
+        })
+    }
+
+    /// Looks whether the customer has an order already. So does everybody else, at the same time.
+    async fn place_naively(&self, customer: u32) -> Result<Reply, Trouble> {
+        if let Some(Order { unit, .. }) = self.records.order_of(customer).await {
+            return Ok(Reply::Ordered { unit });
+        }
+        let Some(unit) = self.records.next_unit().await else { return Ok(Reply::SoldOut) };
+        take_payment(customer).await;
+        self.may_die(customer, Moment::BeforeTheOrder)?;
+        self.records.append(Order { customer, unit }).await;
+        self.may_die(customer, Moment::AfterTheOrder)?;
+        Ok(Reply::Ordered { unit })
+    }
+
+    async fn place(&self, gateway: &Gateway, customer: u32) -> Result<Reply, Trouble> {
+        // The contents say what makes two requests the same: not the click, not the connection, but the customer and the item.
+        let claim = match gateway.claim("order.submit", json!({ "customer": customer, "item": ITEM })).await? {
+            Claim::Granted(claim) => claim,
+            Claim::Done(result) => {
+                count(&self.counters.replayed);
+                return Ok(Reply::from_json(&result));
+            }
+            Claim::InProgress => {
+                count(&self.counters.told_to_wait);
+                return Ok(Reply::Wait);
+            }
+        };
+
+        // Whoever held this claim before us may have placed the order and died before saying so. Our own books know. This is
+        // the same look as above, but nobody else can be between it and the order now: the claim is ours.
+        if let Some(Order { unit, .. }) = self.records.order_of(customer).await {
+            count(&self.counters.found_done);
+            return Ok(settled(gateway, claim, Reply::Ordered { unit }).await);
+        }
+
+        let (unit, unit_claim) = match self.take_unit(gateway).await? {
+            Taken::Unit { unit, claim } => (unit, claim),
+            // "No" is an answer as well, and the last one: a success, in the gateway's words.
+            Taken::SoldOut => return Ok(settled(gateway, claim, Reply::SoldOut).await),
+            Taken::NoneFree => {
+                gateway.settle(claim, Outcome::Failure).await;
+                return Ok(Reply::Wait);
+            }
+        };
+        take_payment(customer).await;
+        self.may_die(customer, Moment::BeforeTheOrder)?;
+
+        // The bank may have taken longer than the lease. Then somebody else may have begun: leave it to them. (A payment is
+        // made under the customer's name, so theirs finds ours.)
+        if !claim.is_still_ours() || !unit_claim.is_still_ours() {
+            return Ok(Reply::Wait);
+        }
+        self.records.append(Order { customer, unit }).await;
+        self.may_die(customer, Moment::AfterTheOrder)?;
+
+        gateway.settle(unit_claim, Outcome::Success(json!({ "customer": customer }))).await;
+        Ok(settled(gateway, claim, Reply::Ordered { unit }).await)
+    }
+
+    /// Finds an item that nobody else is selling. The books hand out numbers naively; the claim on the number decides.
+    async fn take_unit(&self, gateway: &Gateway) -> Result<Taken, Unavailable> {
+        while let Some(unit) = self.records.next_unit().await {
+            if let Some(claim) = self.claim_unit(gateway, unit).await? {
+                return Ok(Taken::Unit { unit, claim });
+            }
+        }
+        // All numbers were handed out, some to workers who died. Their items are not lost: their leases end. Guess one, so that
+        // those who are left do not all ask for the same.
+        let unsold = self.records.unsold().await;
+        if unsold.is_empty() {
+            return Ok(Taken::SoldOut);
+        }
+        let unit = unsold[rand::random_range(0..unsold.len())];
+        let claim = self.claim_unit(gateway, unit).await?;
+        Ok(claim.map_or(Taken::NoneFree, |claim| Taken::Unit { unit, claim }))
+    }
+
+    async fn claim_unit(&self, gateway: &Gateway, unit: u32) -> Result<Option<Held>, Unavailable> {
+        match gateway.claim("stock.take", json!({ "item": ITEM, "unit": unit })).await? {
+            // As with orders: granted, but perhaps after somebody who sold it and died.
+            Claim::Granted(claim) if self.records.is_sold(unit).await => {
+                gateway.settle(claim, Outcome::Success(Value::Null)).await;
+                Ok(None)
+            }
+            Claim::Granted(claim) => Ok(Some(claim)),
+            Claim::Done(_) | Claim::InProgress => {
+                count(&self.counters.units_held);
+                Ok(None)
+            }
+        }
+    }
+
+    /// A few workers die, once for a customer in each shop.
+    fn may_die(&self, customer: u32, moment: Moment) -> Result<(), Trouble> {
+        let doomed = match customer % 40 {
+            7 => moment == Moment::BeforeTheOrder,
+            23 => moment == Moment::AfterTheOrder,
+            _ => false,
+        };
+        if doomed && self.died.lock().unwrap_or_else(PoisonError::into_inner).insert(customer) {
+            count(&self.counters.deaths);
+            return Err(Trouble::Died);
+        }
+        Ok(())
+    }
+}
+
+/// Settles the order's claim as done, so that whoever asks again is given the same reply.
+async fn settled(gateway: &Gateway, claim: Held, reply: Reply) -> Reply {
+    gateway.settle(claim, Outcome::Success(reply.to_json())).await;
+    reply
+}
+
+async fn take_payment(customer: u32) {
+    sleep(if customer.is_multiple_of(5) { SLOW_PAYMENT } else { PAYMENT }).await;
+}
+
+impl Reply {
+    fn to_json(&self) -> Value {
+        match self {
+            Self::Ordered { unit } => json!({ "unit": unit }),
+            Self::SoldOut | Self::Wait => json!({ "sold_out": true }),
+        }
+    }
+
+    fn from_json(result: &Value) -> Self {
+        match result["unit"].as_u64().and_then(|unit| u32::try_from(unit).ok()) {
+            Some(unit) => Self::Ordered { unit },
+            None => Self::SoldOut,
+        }
+    }
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}

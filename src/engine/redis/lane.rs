@@ -1,0 +1,262 @@
+//! A lane: a queue of calls and the task that owns one connection and answers them. What gathers in the queue while
+//! replies are awaited goes out together; nothing waits in order to gather.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use redis::{Cmd, ServerErrorKind, Value};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::link::{Link, Shared};
+use crate::domain::attempt::{Entropy, SystemEntropy};
+use crate::engine::Determinate;
+
+/// Calls that may wait in a lane; further callers wait for room.
+const QUEUE: usize = 1024;
+/// Calls that go out together at most.
+const BATCH: usize = 128;
+/// Batches that may be on their way at once. More would make batches smaller, and each costs an ECHO.
+const IN_FLIGHT: usize = 4;
+/// A connection that stood for this long was a good one: the next is tried at once.
+const STEADY: Duration = Duration::from_secs(1);
+
+/// Why a call has no reply.
+#[derive(Clone, Debug)]
+pub(super) enum Lost {
+    /// It was certainly not sent.
+    NotSent(Determinate),
+    /// It may have been sent.
+    Unanswered(String),
+}
+
+/// The callers' end of a lane.
+pub(super) struct Lane {
+    calls: mpsc::Sender<Call>,
+}
+
+/// One command and who waits for its reply.
+struct Call {
+    command: Cmd,
+    /// Whether it may make a claim: refused while the server may evict.
+    claims: bool,
+    answer: oneshot::Sender<Result<Value, Lost>>,
+}
+
+impl Call {
+    fn refuse(self, why: &Determinate) {
+        // An error means that the caller has gone.
+        let _ = self.answer.send(Err(Lost::NotSent(why.clone())));
+    }
+}
+
+impl Lane {
+    /// Starts a lane, which ends when `closing` is cancelled.
+    pub(super) fn start(shared: Arc<Shared>, closing: CancellationToken, tasks: &TaskTracker) -> Self {
+        let (sender, calls) = mpsc::channel(QUEUE);
+        tasks.spawn(Driver { shared, closing, calls, failures: 0 }.run());
+        Self { calls: sender }
+    }
+
+    /// Sends a command and waits for its reply. Commands are sent in the order of these calls. May be dropped at any
+    /// time; the command is then not sent, or its reply is thrown away.
+    pub(super) async fn call(&self, command: Cmd, claims: bool) -> Result<Value, Lost> {
+        let (answer, reply) = oneshot::channel();
+        if self.calls.send(Call { command, claims, answer }).await.is_err() {
+            return Err(Lost::NotSent(closed()));
+        }
+        // The lane answers all it did not send. A call it let go of was on its way when the connection failed.
+        reply.await.unwrap_or_else(|_| Err(Lost::Unanswered("the connection to the Redis server was given up".into())))
+    }
+}
+
+fn closed() -> Determinate {
+    Determinate::Unavailable("the engine is closed".into())
+}
+
+/// The lane's end of a lane.
+struct Driver {
+    shared: Arc<Shared>,
+    closing: CancellationToken,
+    calls: mpsc::Receiver<Call>,
+    /// Failures since the last connection that stood for a while.
+    failures: u32,
+}
+
+/// What an answered batch says about its connection.
+enum Fitness {
+    Good,
+    /// To be replaced once what is in flight has been answered.
+    Retire(&'static str),
+}
+
+impl Driver {
+    async fn run(mut self) {
+        while let Some(link) = self.connect().await {
+            self.shared.status.connected();
+            // Lest a server that lets us in only to hang up be called without a pause.
+            self.failures += 1;
+            let why = self.serve(link).await;
+            self.shared.status.lost(&why);
+        }
+        self.calls.close();
+        while let Some(call) = self.calls.recv().await {
+            call.refuse(&closed());
+        }
+    }
+
+    /// Tries until there is a connection; nothing if the lane is to end. Calls wait for the first try, which is bounded
+    /// by the connect timeout and mostly succeeds at once; after it has failed they are told so at once.
+    async fn connect(&mut self) -> Option<Link> {
+        let mut refusal = None;
+        loop {
+            if self.failures > 0 {
+                self.attend(sleep(pause(self.failures)), refusal.as_ref()).await?;
+            }
+            match self.attend(Link::open(self.shared.clone()), refusal.as_ref()).await? {
+                Ok(link) => return Some(link),
+                Err(why) => {
+                    self.shared.status.unavailable(&why);
+                    self.failures = self.failures.saturating_add(1);
+                    refusal = Some(why);
+                }
+            }
+        }
+    }
+
+    /// Waits for `event`, refusing calls meanwhile if there is a reason to. Nothing if the lane is to end.
+    async fn attend<T>(&mut self, event: impl Future<Output = T>, refusal: Option<&Determinate>) -> Option<T> {
+        let mut event = pin!(event);
+        loop {
+            tokio::select! {
+                () = self.closing.cancelled() => return None,
+                output = &mut event => return Some(output),
+                Some(call) = self.calls.recv(), if refusal.is_some() => {
+                    if let Some(why) = refusal { call.refuse(why) }
+                }
+            }
+        }
+    }
+
+    /// Answers calls over a connection for as long as it is good; tells why it no longer is.
+    ///
+    /// Dropping what is in flight lets go of its calls, which are thereby unanswered, and of the connection.
+    async fn serve(&mut self, mut link: Link) -> String {
+        let mut in_flight: FuturesUnordered<BoxFuture<'static, Result<Fitness, String>>> = FuturesUnordered::new();
+        let mut batch = Vec::new();
+        let mut retired = None;
+        let mut steady = pin!(sleep(STEADY));
+        let mut checks = interval(self.shared.options.health_interval);
+        checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // The first tick is at once, and the link has just been checked.
+        checks.tick().await;
+        loop {
+            if let (Some(why), true) = (retired, in_flight.is_empty()) {
+                return String::from(why);
+            }
+            let open = retired.is_none();
+            tokio::select! {
+                // In this order: replies first, and no batch is begun before the last one has been sent.
+                biased;
+                Some(outcome) = in_flight.next() => match outcome {
+                    Ok(Fitness::Good) => {}
+                    Ok(Fitness::Retire(why)) => retired = Some(why),
+                    Err(why) => return why,
+                },
+                () = self.closing.cancelled(), if open => retired = Some("the engine is closing"),
+                _ = checks.tick(), if open => {
+                    let check = link.check();
+                    in_flight.push(Box::pin(async { check.await.map(|()| Fitness::Good).map_err(|why| why.to_string()) }));
+                }
+                () = &mut steady, if self.failures > 0 => self.failures = 0,
+                taken = self.calls.recv_many(&mut batch, BATCH), if open && in_flight.len() < IN_FLIGHT => {
+                    if taken == 0 {
+                        retired = Some("the engine is gone");
+                    } else if let Some(exchange) = self.send(&mut link, &mut batch) {
+                        in_flight.push(Box::pin(exchange));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Puts waiting calls on their way: those that are still waited for, and may be sent.
+    fn send(
+        &self,
+        link: &mut Link,
+        batch: &mut Vec<Call>,
+    ) -> Option<impl Future<Output = Result<Fitness, String>> + Send + 'static + use<>> {
+        let refusal = self.shared.health.refusal_of_claims();
+        let mut commands = Vec::with_capacity(batch.len());
+        let mut answers = Vec::with_capacity(batch.len());
+        for call in batch.drain(..) {
+            match &refusal {
+                Some(why) if call.claims => call.refuse(why),
+                _ if call.answer.is_closed() => {}
+                _ => {
+                    commands.push(call.command);
+                    answers.push(call.answer);
+                }
+            }
+        }
+        if commands.is_empty() {
+            return None;
+        }
+        let exchange = link.exchange(commands);
+        Some(async move {
+            let replies = exchange.await;
+            let fitness = replies.as_ref().map(|replies| fitness(replies)).map_err(Clone::clone);
+            let replies = match replies {
+                Ok(replies) => replies.into_iter().map(Ok).collect(),
+                Err(why) => vec![Err(Lost::Unanswered(why)); answers.len()],
+            };
+            for (answer, reply) in answers.into_iter().zip(replies) {
+                // An error means that the caller has gone.
+                let _ = answer.send(reply);
+            }
+            fitness
+        })
+    }
+}
+
+/// A demoted server goes on refusing over this connection; the next one may lead to its successor.
+fn fitness(replies: &[Value]) -> Fitness {
+    let demoted =
+        |reply: &Value| matches!(reply, Value::ServerError(error) if error.kind() == Some(ServerErrorKind::ReadOnly));
+    if replies.iter().any(demoted) {
+        Fitness::Retire("READONLY: the Redis server has become a replica")
+    } else {
+        Fitness::Good
+    }
+}
+
+/// How long to wait before the next try: up to a quarter of a second, so that a store that is back is found well within
+/// a second; each lane and gateway for a different time, so that they do not all come at once.
+fn pause(failures: u32) -> Duration {
+    let longest_ms = 250.min(10_u64 << failures.min(5));
+    Duration::from_millis(longest_ms / 2 + SystemEntropy.bits() % (longest_ms / 2 + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_a_quarter_of_a_second() {
+        for (failures, longest) in [(1, 20), (2, 40), (5, 250), (6, 250), (u32::MAX, 250)] {
+            for _ in 0..100 {
+                let pause = pause(failures);
+                assert!(
+                    pause >= Duration::from_millis(longest / 2) && pause <= Duration::from_millis(longest),
+                    "{pause:?}"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! The Redis engine: claims in a server of version 7.0 or later, shared by any number of gateways.
+//!
+//! A claim is one `SET … NX GET PX`; outcomes, renewals and take-overs are one script each, so that every transition
+//! is atomic and every time is judged by the server's clock. How commands get there and back is in `lane` and `link`.
+
+mod health;
+mod lane;
+mod link;
+mod options;
+mod reply;
+mod script;
+mod status;
+
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures_util::future::try_join_all;
+use redis::{Cmd, Value};
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+
+use self::health::Health;
+use self::lane::{Lane, Lost};
+use self::link::Shared;
+use self::options::Address;
+pub use self::options::{InvalidUrl, Options};
+use self::reply::{GRACE, Snapshot, checked, unexpected};
+use self::script::{SCRIPTS, Script};
+use self::status::Status;
+use super::{Capabilities, Determinate, Engine, EngineError, millis, value};
+use crate::domain::claim::{self, Claim, Claimed, Effect, Outcome, Renew, Renewed, Settle, Settled};
+use crate::domain::record::{Held, Key};
+use crate::domain::terms::Retention;
+
+/// How often a claim is tried anew because what stood in its way was gone or changed when looked at.
+const CLAIM_ROUNDS: usize = 3;
+
+/// Claims kept in a Redis server.
+pub struct Redis {
+    shared: Arc<Shared>,
+    lanes: Vec<Lane>,
+    tasks: TaskTracker,
+    closing: CancellationToken,
+    /// Ends the lanes when the engine is dropped.
+    _guard: DropGuard,
+}
+
+impl Redis {
+    /// An engine on the server of this URL: `redis://[user[:password]@]host[:port][/db]`, or `rediss://` for TLS, with
+    /// `?prefix=`, `allow_eviction=true` and `connections=` (2 unless told).
+    ///
+    /// The server need not be there yet: the engine goes on trying, and calls fail as unavailable until it is.
+    ///
+    /// # Errors
+    /// What is wrong with the URL, without repeating it.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime: the connections live in tasks of their own.
+    pub fn open(url: &str, options: Options) -> Result<Self, InvalidUrl> {
+        let address = Address::parse(url)?;
+        let (health, status) = (Health::new(&address, &options), Status::new(address.to_string()));
+        let connections = address.connections;
+        let shared = Arc::new(Shared { address, options, health, status });
+        let (tasks, closing) = (TaskTracker::new(), CancellationToken::new());
+        let lanes = (0..connections).map(|_| Lane::start(shared.clone(), closing.clone(), &tasks)).collect();
+        Ok(Self { shared, lanes, tasks, _guard: closing.clone().drop_guard(), closing })
+    }
+
+    /// How often the store was found to have lost its data.
+    pub fn data_lost(&self) -> u64 {
+        self.shared.health.data_lost()
+    }
+
+    /// The braces make a cluster place a key by its global ID.
+    fn name(&self, key: &Key) -> String {
+        format!("{}og:{{{}}}:{}", self.shared.address.prefix, key.global_id, key.app)
+    }
+
+    /// Always the same lane for the same key, so that its calls are sent in their order.
+    fn lane(&self, key: &Key) -> &Lane {
+        let mut hasher = DefaultHasher::new();
+        key.hash(&mut hasher);
+        let lanes = self.lanes.len() as u64;
+        &self.lanes[usize::try_from(hasher.finish() % lanes).unwrap_or(0)]
+    }
+
+    async fn run(&self, script: &Script, key: &Key, arguments: &[&str], claims: bool) -> Result<Value, Lost> {
+        let (lane, name) = (self.lane(key), self.name(key));
+        match lane.call(script.call(&name, arguments), claims).await? {
+            // A flush, or a restart that this connection has not noticed. Nothing was done.
+            Value::ServerError(error) if error.code() == "NOSCRIPT" => {
+                lane.call(script.teach(&name, arguments), claims).await
+            }
+            reply => Ok(reply),
+        }
+    }
+
+    /// What stands, as of one instant.
+    async fn snapshot(&self, key: &Key) -> Result<Option<Snapshot>, EngineError> {
+        let reply = self.run(&SCRIPTS.read, key, &[], false).await.map_err(reading)?;
+        reply::snapshot(reply).map_err(|error| match error {
+            EngineError::Indeterminate(why) => EngineError::unavailable(why.to_string()),
+            certain @ EngineError::Determinate(_) => certain,
+        })
+    }
+
+    async fn set_if_absent(&self, ask: &Claim, record: &str, px: &str) -> Result<Set, EngineError> {
+        let mut set = redis::cmd("SET");
+        set.arg(self.name(&ask.key)).arg(record).arg("NX").arg("GET").arg("PX").arg(px);
+        let reply = self.lane(&ask.key).call(set, true).await.map_err(writing)?;
+        match checked(reply) {
+            Ok(Value::Nil) => Ok(Set::Granted),
+            Ok(Value::BulkString(found)) => Ok(Set::Found { own: begins_with(&found, &ask.attempt.to_string()) }),
+            Ok(_) => Err(unexpected()),
+            Err(full @ Determinate::Full(_)) => Ok(Set::Full(full)),
+            Err(why) => Err(why.into()),
+        }
+    }
+}
+
+/// What came of a `SET … NX GET`.
+enum Set {
+    Granted,
+    /// Something stands there: what this very attempt left earlier, or another's.
+    Found {
+        own: bool,
+    },
+    /// The server refuses the command at its maxmemory, even where it would only read.
+    Full(Determinate),
+}
+
+/// The value begins with the attempt, so that who holds a claim can be told without reading the rest.
+fn begins_with(value: &[u8], attempt: &str) -> bool {
+    value.strip_prefix(attempt.as_bytes()).is_some_and(|rest| rest.first() == Some(&b' '))
+}
+
+/// A write without a reply may have happened.
+fn writing(lost: Lost) -> EngineError {
+    match lost {
+        Lost::NotSent(why) => why.into(),
+        Lost::Unanswered(why) => EngineError::indeterminate(why),
+    }
+}
+
+/// A read without a reply has changed nothing.
+fn reading(lost: Lost) -> EngineError {
+    match lost {
+        Lost::NotSent(why) => why.into(),
+        Lost::Unanswered(why) => EngineError::unavailable(why),
+    }
+}
+
+#[async_trait]
+impl Engine for Redis {
+    async fn claim(&self, ask: &Claim) -> Result<Claimed, EngineError> {
+        let record = ask.record();
+        // A claim that turns `unknown` must still be there when its lease has ended.
+        let grace = if record.outlives_lease() { millis(GRACE) } else { 0 };
+        let px = (millis(ask.terms.lease).saturating_add(grace)).to_string();
+        let record = value::encode(&record);
+        for _ in 0..CLAIM_ROUNDS {
+            let set = self.set_if_absent(ask, &record, &px).await?;
+            if matches!(set, Set::Granted) {
+                return Ok(claim::claim(None, ask, None).1);
+            }
+            let found = self.snapshot(&ask.key).await.map_err(|error| match (&set, error) {
+                // This attempt holds the claim since an earlier try: it must not be told that nothing has happened.
+                (Set::Found { own: true }, EngineError::Determinate(Determinate::Unavailable(why))) => {
+                    EngineError::indeterminate(why)
+                }
+                (_, error) => error,
+            })?;
+            let Some(Snapshot { value: judged, held }) = found else {
+                match set {
+                    Set::Full(why) => return Err(why.into()),
+                    // Gone between the two looks.
+                    Set::Granted | Set::Found { .. } => continue,
+                }
+            };
+            let (effect, answer) = claim::claim(Some(&held), ask, None);
+            if !matches!(effect, Effect::Put(..)) {
+                return Ok(answer);
+            }
+            // A script takes text, and what was read as a record is text.
+            let judged = String::from_utf8_lossy(&judged);
+            let taken =
+                self.run(&SCRIPTS.take_over, &ask.key, &[&judged, &record, &px], true).await.map_err(writing)?;
+            if checked(taken)? == Value::Int(1) {
+                return Ok(answer);
+            }
+        }
+        Err(EngineError::unavailable("the claim kept changing hands while it was looked at"))
+    }
+
+    async fn settle(&self, ask: &Settle) -> Result<Settled, EngineError> {
+        let (outcome, result, retention) = match &ask.outcome {
+            Outcome::Success { result, retention } => {
+                let result = result.as_ref().map(|result| format!("\n{result}"));
+                ("s", result.unwrap_or_default(), retention.map(|retention| retention.to_string()).unwrap_or_default())
+            }
+            Outcome::Failure => ("f", String::new(), String::new()),
+            Outcome::Unknown => ("u", String::new(), String::new()),
+        };
+        let late = ask.late_record();
+        let late_ms = late.as_ref().map(|record| milliseconds(record.settled_retention())).unwrap_or_default();
+        let late = late.as_ref().map(value::encode).unwrap_or_default();
+        let arguments = [&*ask.attempt.to_string(), outcome, &result, &retention, &late, &late_ms];
+        reply::settled(self.run(&SCRIPTS.settle, &ask.key, &arguments, false).await.map_err(writing)?)
+    }
+
+    async fn renew(&self, ask: &Renew) -> Result<Renewed, EngineError> {
+        let lease = ask.lease.map(|lease| millis(lease).to_string()).unwrap_or_default();
+        let arguments = [&*ask.attempt.to_string(), &lease];
+        reply::renewed(self.run(&SCRIPTS.renew, &ask.key, &arguments, false).await.map_err(writing)?)
+    }
+
+    async fn read(&self, key: &Key) -> Result<Option<Held>, EngineError> {
+        Ok(self.snapshot(key).await?.map(|snapshot| snapshot.held))
+    }
+
+    async fn probe(&self) -> Result<(), EngineError> {
+        let ping = |lane| async move {
+            let reply = Lane::call(lane, Cmd::new().arg("PING").to_owned(), false).await.map_err(reading)?;
+            checked(reply).map(drop).map_err(EngineError::from)
+        };
+        try_join_all(self.lanes.iter().map(ping)).await?;
+        self.shared.health.refusal_of_claims().map_or(Ok(()), |why| Err(why.into()))
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { strict_fence: false, durable: self.shared.health.durable(), shared: true }
+    }
+
+    async fn close(&self) {
+        self.closing.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+}
+
+/// A retention as the settle script takes it: milliseconds, -1 for ever.
+fn milliseconds(retention: Retention) -> String {
+    retention.duration().map_or_else(|| "-1".into(), |duration| millis(duration).to_string())
+}
+
+impl fmt::Debug for Redis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Redis")
+            .field("address", &self.shared.address)
+            .field("options", &self.shared.options)
+            .field("health", &self.shared.health)
+            .finish_non_exhaustive()
+    }
+}

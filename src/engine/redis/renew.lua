@@ -1,0 +1,31 @@
+-- Renewal: the claim KEYS[1] lasts for a lease from now on, if that is longer than it lasts anyway.
+--
+-- ARGV: the attempt, and the lease in milliseconds, or nothing for the lease of the claim's own terms.
+-- Answers: verdict, state, milliseconds left (-1: for ever).
+local attempt, lease = unpack(ARGV)
+
+local held, unreadable = hold(KEYS[1])
+if unreadable then
+  return { 'unreadable' }
+end
+if not held then
+  return { 'lost' }
+end
+if held.attempt ~= attempt then
+  return { 'superseded', held.state, held.left_ms }
+end
+if held.state == 's' then
+  return { 'succeeded' }
+end
+if held.state == 'u' then
+  return { 'lost' }
+end
+
+local lease_ms = lease ~= '' and tonumber(lease) or held.lease_ms
+if held.left_ms >= 0 and held.left_ms < lease_ms then
+  redis.call('PEXPIRE', KEYS[1], whole(lease_ms + held.grace_ms))
+  held.left_ms = lease_ms
+elseif held.left_ms < 0 then
+  held.left_ms = lease_ms
+end
+return { 'renewed', 'p', held.left_ms }

@@ -1,0 +1,64 @@
+-- POST: the table of contract section 3 for the claim KEYS[1]. src/domain/claim.rs is its reference.
+--
+-- ARGV: the attempt; the outcome (`s`, `f` or `u`); the result as the value is to end (a newline and its text, or
+-- nothing); the retention that overrides the claim's, or nothing; the whole value to record if no claim stands, or
+-- nothing; and that record's milliseconds, -1 for ever.
+-- Answers: verdict, state, milliseconds left (-1: for ever, or gone), whether the record is late.
+local attempt, outcome, result, retention, late, late_ms = unpack(ARGV)
+
+local function put(value, ms)
+  if ms < 0 then
+    redis.call('SET', KEYS[1], value)
+  else
+    redis.call('SET', KEYS[1], value, 'PX', whole(ms))
+  end
+end
+
+local held, unreadable = hold(KEYS[1])
+if unreadable then
+  return { 'unreadable' }
+end
+
+if not held then
+  if late ~= '' then
+    put(late, tonumber(late_ms))
+    return { 'done', outcome, tonumber(late_ms), 1 }
+  elseif outcome == 'f' then
+    return { 'done', '', -1, 1 }
+  end
+  return { 'expired' }
+end
+
+-- Compared whole: the timestamp alone is not a secret.
+if held.attempt ~= attempt then
+  return { 'superseded', held.state, held.left_ms }
+end
+
+if held.state == 's' then
+  -- A success is never undone, and the first result stays.
+  if outcome == 's' then
+    return { 'done', 's', held.left_ms, held.late }
+  end
+  return { 'succeeded' }
+end
+
+if outcome == 'f' then
+  redis.call('DEL', KEYS[1])
+  return { 'done', '', -1, 0 }
+end
+
+if outcome == 'u' then
+  if held.state == 'p' then
+    put(attempt .. ' 1u' .. held.tail, held.unknown_retention_ms)
+    return { 'done', 'u', held.unknown_retention_ms, held.late }
+  end
+  return { 'done', 'u', held.left_ms, held.late }
+end
+
+local ms = held.retention_ms
+if retention ~= '' then
+  ms = span_ms(retention)
+  retention = ' r=' .. retention
+end
+put(attempt .. ' 1s' .. retention .. held.tail .. result, ms)
+return { 'done', 's', ms, held.late }

@@ -1,0 +1,154 @@
+//! Servers that die, freeze, start late or load for long, and networks that go: calls are told at once what is certain
+//! and what is not, and service is back within a second of the server.
+
+use std::time::Duration;
+
+use oncegate::engine::conformance::fresh_claim;
+use oncegate::engine::redis::{Options, Redis};
+use oncegate::engine::{Determinate, Engine, EngineError};
+use tokio::time::timeout;
+
+use super::{
+    RedisServer, again, back_within_a_second, behind_proxy, granted, is_duplicate, is_uncertain, open, options, settle,
+    soon, success, unavailable,
+};
+use crate::support::tcp_proxy::{Mode, TcpProxy};
+
+#[tokio::test]
+async fn an_engine_opens_before_its_server_is_up() {
+    let Some(mut server) = RedisServer::start().await else { return };
+    server.kill();
+    let redis = open(&server.url());
+    let why = unavailable(redis.claim(&fresh_claim()).await);
+    assert!(why.contains("refuses connections"), "{why}");
+    server.restart().await;
+    back_within_a_second(&redis).await;
+}
+
+#[tokio::test]
+async fn a_killed_server_that_kept_its_data_takes_up_where_it_was() {
+    let Some(mut server) = RedisServer::start_with(&["appendonly yes", "appendfsync always"]).await else { return };
+    let redis = open(&server.url());
+    let (held, done) = (fresh_claim(), fresh_claim());
+    granted(&redis, &held).await;
+    granted(&redis, &done).await;
+    redis.settle(&settle(&done, success("1"))).await.unwrap();
+    server.kill();
+    soon("it is certain that nothing happens", async || {
+        matches!(redis.claim(&fresh_claim()).await, Err(EngineError::Determinate(Determinate::Unavailable(_))))
+    })
+    .await;
+    // A connection that nobody used notices at the next look at the server. From then on calls are told at once.
+    tokio::time::sleep(Duration::from_millis(150)).await;
+    for _ in 0..20 {
+        let told = timeout(Duration::from_millis(100), redis.claim(&fresh_claim())).await;
+        unavailable(told.expect("at once"));
+    }
+    server.restart().await;
+    back_within_a_second(&redis).await;
+    assert!(is_duplicate(&redis, &again(&held)).await && is_duplicate(&redis, &again(&done)).await);
+    assert_eq!(redis.data_lost(), 0);
+}
+
+#[tokio::test]
+async fn a_frozen_server_makes_calls_uncertain_and_then_certain() {
+    let Some(server) = RedisServer::start().await else { return };
+    let redis = open(&format!("{}?connections=1", server.url()));
+    granted(&redis, &fresh_claim()).await;
+    server.freeze();
+    let ask = fresh_claim();
+    let answer = timeout(Duration::from_millis(700), redis.claim(&ask)).await.expect("within the response timeout");
+    assert!(is_uncertain(&answer), "{answer:?}");
+    // The next ones wait for one try at a new connection, and the ones after that for nothing.
+    unavailable(
+        timeout(Duration::from_millis(1300), redis.claim(&fresh_claim())).await.expect("within the connect timeout"),
+    );
+    unavailable(timeout(Duration::from_millis(100), redis.claim(&fresh_claim())).await.expect("at once"));
+    server.thaw();
+    back_within_a_second(&redis).await;
+    // The claim sent into the frozen server was taken after all.
+    soon("the frozen claim is found", async || granted(&redis, &ask).await.lease_left.is_some()).await;
+}
+
+#[tokio::test]
+async fn a_loading_server_is_unavailable_until_it_has_loaded() {
+    let Some(mut server) = RedisServer::start_with(&["enable-debug-command yes"]).await else { return };
+    let redis = open(&server.url());
+    let ask = fresh_claim();
+    granted(&redis, &ask).await;
+    server.ask::<String>("DEBUG POPULATE 2000");
+    server.ask::<String>("SAVE");
+    server.kill();
+    // Slow enough to be seen, 2000 keys at half a millisecond each.
+    server.restart_with(&["key-load-delay 500", "loading-process-events-interval-bytes 1024"]);
+    soon("it is told to be loading", async || {
+        redis.claim(&again(&ask)).await.is_err_and(|why| why.to_string().contains("LOADING"))
+    })
+    .await;
+    soon("the claim is found again", async || is_duplicate(&redis, &again(&ask)).await).await;
+    assert_eq!(redis.data_lost(), 0);
+}
+
+#[tokio::test]
+async fn a_network_that_refuses_drops_or_swallows_everything_heals() {
+    let Some(server) = RedisServer::start().await else { return };
+    let (mut proxy, redis) = behind_proxy(&server).await;
+    let ask = fresh_claim();
+    granted(&redis, &ask).await;
+
+    proxy.refuse().await;
+    soon("it is certain", async || {
+        redis.claim(&fresh_claim()).await.is_err_and(|why| why.to_string().contains("refuses"))
+    })
+    .await;
+    proxy.heal().await;
+    back_within_a_second(&redis).await;
+
+    for mode in [Mode::Blackhole, Mode::HalfOpen] {
+        proxy.set(mode);
+        let answer = redis.claim(&fresh_claim()).await;
+        assert!(is_uncertain(&answer), "{mode:?}: {answer:?}");
+        unavailable(redis.claim(&fresh_claim()).await);
+        proxy.heal().await;
+        back_within_a_second(&redis).await;
+    }
+
+    for _ in 0..5 {
+        proxy.drop_connections();
+        soon("it serves again", async || redis.claim(&fresh_claim()).await.is_ok()).await;
+    }
+    proxy.set(Mode::Delay(Duration::from_millis(50)));
+    assert!(is_duplicate(&redis, &again(&ask)).await, "slow is not broken");
+}
+
+#[tokio::test]
+async fn a_name_that_leads_nowhere_and_a_server_that_is_none_are_told() {
+    let redis = open("redis://nowhere.invalid");
+    unavailable(timeout(Duration::from_secs(5), redis.claim(&fresh_claim())).await.expect("bounded"));
+    // Something that takes connections and says nothing.
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://me:hunter2@{}", silent.local_addr().unwrap());
+    let redis = Redis::open(&url, Options { connect_timeout: Duration::from_millis(100), ..options() }).unwrap();
+    let why = unavailable(redis.claim(&fresh_claim()).await);
+    assert!(why.contains("100ms") && !why.contains("hunter2"), "{why}");
+}
+
+#[tokio::test]
+async fn a_closed_engine_answers_what_is_under_way_and_refuses_the_rest() {
+    let Some(server) = RedisServer::start().await else { return };
+    let proxy = TcpProxy::start(server.address()).await;
+    let redis = std::sync::Arc::new(open(&format!("redis://{}?connections=1", proxy.address())));
+    redis.probe().await.unwrap();
+    proxy.set(Mode::Delay(Duration::from_millis(50)));
+    let under_way = {
+        let redis = redis.clone();
+        tokio::spawn(async move { redis.claim(&fresh_claim()).await })
+    };
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    timeout(Duration::from_secs(1), redis.close()).await.expect("it closes");
+    assert!(under_way.await.unwrap().is_ok());
+    assert!(unavailable(redis.claim(&fresh_claim()).await).contains("closed"));
+    unavailable(redis.probe().await.map(drop));
+    let ours = || server.ask::<String>("CLIENT LIST TYPE normal").matches("name=oncegate").count();
+    soon("it lets go of the server", async || ours() == 0).await;
+}

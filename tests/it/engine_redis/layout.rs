@@ -1,0 +1,203 @@
+//! What lies in the store, as an operator finds it with GET and PTTL, and as the next release will.
+
+use std::time::Duration;
+
+use oncegate::domain::claim::{Claim, Claimed, Outcome, Renewed, Settled};
+use oncegate::domain::record::State;
+use oncegate::domain::terms::{LeaseEnd, Retention, Terms};
+use oncegate::engine::conformance::fresh_claim;
+use oncegate::engine::{Determinate, Engine, EngineError};
+
+use super::{RedisServer, again, granted, is_duplicate, name, open, renew, settle, success};
+
+const GRACE_MS: i64 = 3_155_760_000_000;
+
+/// What PTTL says must lie at most two seconds below what was promised, and never above.
+fn assert_left(server: &RedisServer, name: &str, promised_ms: i64) {
+    let left: i64 = server.ask(&format!("PTTL {name}"));
+    assert!(left <= promised_ms && left > promised_ms - 2000, "{left} of {promised_ms}");
+}
+
+#[tokio::test]
+async fn a_claim_can_be_read_with_get_and_begins_with_its_attempt() {
+    let Some(server) = RedisServer::start().await else { return };
+    let redis = open(&server.url());
+    let ask = fresh_claim();
+    granted(&redis, &ask).await;
+    let value: String = server.ask(&format!("GET {}", name(&ask)));
+    assert_eq!(value, format!("{} 1p l=1h c={}", ask.attempt, ask.contents.as_str()));
+    redis.settle(&settle(&ask, success("{\"a\":\n1}"))).await.unwrap();
+    let value: String = server.ask(&format!("GET {}", name(&ask)));
+    assert_eq!(value, format!("{} 1s l=1h c={}\n{{\"a\":\n1}}", ask.attempt, ask.contents.as_str()));
+}
+
+#[tokio::test]
+async fn every_key_begins_with_the_prefix() {
+    let Some(server) = RedisServer::start().await else { return };
+    let redis = open(&format!("{}/0?prefix=shop:", server.url()));
+    let plain = open(&server.url());
+    let ask = fresh_claim();
+    granted(&redis, &ask).await;
+    let mut keys: Vec<String> = server.ask("KEYS shop:*");
+    keys.sort();
+    assert_eq!(keys, ["shop:og:marker".to_owned(), format!("shop:{}", name(&ask))]);
+    granted(&plain, &again(&ask)).await;
+}
+
+#[tokio::test]
+async fn records_live_as_long_as_was_promised() {
+    let Some(server) = RedisServer::start().await else { return };
+    let redis = open(&server.url());
+    let hour = 3_600_000;
+
+    let ask = fresh_claim();
+    granted(&redis, &ask).await;
+    assert_left(&server, &name(&ask), hour);
+    let renewed = redis.renew(&renew(&ask, Some(Duration::from_hours(2)))).await;
+    assert_eq!(renewed, Ok(Renewed::Renewed { left: Duration::from_hours(2) }));
+    assert_left(&server, &name(&ask), 2 * hour);
+    redis.settle(&settle(&ask, Outcome::Unknown)).await.unwrap();
+    assert_left(&server, &name(&ask), 7 * 24 * hour);
+    redis.settle(&settle(&ask, success("1"))).await.unwrap();
+    assert_left(&server, &name(&ask), 24 * hour);
+
+    for (retention, left) in [(Retention::Forever, -1), (Retention::For(Duration::from_hours(30 * 24)), 30 * 24 * hour)]
+    {
+        // As a term of the claim, as the outcome's own, and on a late record.
+        let of_the_claim = Claim { terms: Terms { retention, ..ask.terms }, ..fresh_claim() };
+        granted(&redis, &of_the_claim).await;
+        redis.settle(&settle(&of_the_claim, success("1"))).await.unwrap();
+        let of_the_outcome = fresh_claim();
+        let outcome = Outcome::Success { result: None, retention: Some(retention) };
+        granted(&redis, &of_the_outcome).await;
+        redis.settle(&settle(&of_the_outcome, outcome.clone())).await.unwrap();
+        let late = fresh_claim();
+        let settled = redis.settle(&settle(&late, outcome)).await;
+        assert!(matches!(settled, Ok(Settled::Done { late: Some(true), .. })));
+        for ask in [of_the_claim, of_the_outcome, late] {
+            match left {
+                -1 => assert_eq!(server.ask::<i64>(&format!("PTTL {}", name(&ask))), -1),
+                left => assert_left(&server, &name(&ask), left),
+            }
+            assert_eq!(redis.read(&ask.key).await.unwrap().unwrap().record.terms.retention, retention);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_claim_whose_lease_end_means_unknown_outlives_its_lease() {
+    let Some(server) = RedisServer::start().await else { return };
+    let redis = open(&server.url());
+    let terms = Terms { lease: Duration::from_millis(200), on_lease_end: LeaseEnd::Unknown, ..fresh_claim().terms };
+    let ask = Claim { terms, ..fresh_claim() };
+    granted(&redis, &ask).await;
+    assert_left(&server, &name(&ask), GRACE_MS + 200);
+    let held = redis.read(&ask.key).await.unwrap().unwrap();
+    assert_eq!(held.record.state, State::InProgress);
+    assert!(held.left.unwrap() <= Duration::from_millis(200));
+    let renewal = renew(&ask, Some(Duration::from_millis(300)));
+    redis.renew(&renewal).await.unwrap();
+    assert_left(&server, &name(&ask), GRACE_MS + 300);
+    tokio::time::sleep(Duration::from_millis(320)).await;
+    let held = redis.read(&ask.key).await.unwrap().unwrap();
+    assert_eq!((held.record.state, held.left), (State::Unknown, None));
+    assert_eq!(redis.renew(&renewal).await, Ok(Renewed::LeaseLost));
+    // The holder's word ends it, and from then on its time is its own.
+    redis.settle(&settle(&ask, success("1"))).await.unwrap();
+    assert_left(&server, &name(&ask), 24 * 3_600_000);
+}
+
+#[tokio::test]
+async fn many_who_would_take_over_at_once_leave_one_holder() {
+    let Some(server) = RedisServer::start().await else { return };
+    let redis = std::sync::Arc::new(open(&server.url()));
+    let ask = fresh_claim();
+    granted(&redis, &ask).await;
+    redis.settle(&settle(&ask, Outcome::Unknown)).await.unwrap();
+    let racers = (0..50).map(|_| {
+        let (redis, ask) = (redis.clone(), Claim { take_over: true, ..again(&ask) });
+        tokio::spawn(async move { redis.claim(&ask).await })
+    });
+    let mut grants = 0;
+    for racer in racers.collect::<Vec<_>>() {
+        match racer.await.unwrap().unwrap() {
+            Claimed::Granted(grant) if grant.taken_over => grants += 1,
+            Claimed::Duplicate(held) => assert_eq!(held.record.state, State::InProgress),
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+    assert_eq!(grants, 1);
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_is_neither_absent_nor_touched() {
+    let Some(server) = RedisServer::start().await else { return };
+    let redis = open(&server.url());
+    let ask = fresh_claim();
+    let by_us = |rest: &str| format!("{}{rest}", ask.attempt);
+    let values = [
+        "hello",
+        "",
+        &by_us(""),
+        &by_us(" 2p c=1"),
+        &by_us(" 1x c=1"),
+        &by_us(" 1px"),
+        &by_us(" 1p r=1w"),
+        &by_us(" 1p e=z"),
+    ];
+    for value in values {
+        server.ask_words::<String>(&["SET", &name(&ask), value]);
+        assert_refused(&redis, &ask, value).await;
+        assert_eq!(server.ask::<String>(&format!("GET {}", name(&ask))), value);
+    }
+    server.ask::<i64>(&format!("DEL {}", name(&ask)));
+    server.ask::<i64>(&format!("LPUSH {} x", name(&ask)));
+    assert_refused(&redis, &ask, "a list").await;
+    assert_eq!(server.ask::<i64>(&format!("LLEN {}", name(&ask))), 1);
+}
+
+async fn assert_refused(redis: &super::Redis, ask: &Claim, value: &str) {
+    let answers = [
+        redis.claim(ask).await.map(drop),
+        redis.settle(&settle(ask, success("1"))).await.map(drop),
+        redis.settle(&settle(ask, Outcome::Failure)).await.map(drop),
+        redis.renew(&renew(ask, None)).await.map(drop),
+        redis.read(&ask.key).await.map(drop),
+    ];
+    for answer in answers {
+        assert!(matches!(answer, Err(EngineError::Determinate(Determinate::Incompatible(_)))), "{value:?}: {answer:?}");
+    }
+}
+
+/// What an operator or a newer release may have left, and what stands in contents and results is no word of ours.
+#[tokio::test]
+async fn only_words_before_the_contents_count() {
+    let Some(server) = RedisServer::start().await else { return };
+    let redis = open(&server.url());
+    let ask = fresh_claim();
+    let contents = r#"{"a":"x c=1 r=1s e=u late"}"#;
+    let value = format!("{} 1p new x=9 c={contents}", ask.attempt);
+    server.ask_words::<String>(&["SET", &name(&ask), &value, "PX", "60000"]);
+    redis.settle(&settle(&ask, success("\n 1s r=1s\n"))).await.unwrap();
+    let held = redis.read(&ask.key).await.unwrap().unwrap();
+    assert!(!held.record.late);
+    assert_eq!(held.record.result.as_deref(), Some("\n 1s r=1s\n"));
+    assert_left(&server, &name(&ask), 24 * 3_600_000);
+    let stored: String = server.ask(&format!("GET {}", name(&ask)));
+    assert_eq!(stored, format!("{} 1s new x=9 c={contents}\n\n 1s r=1s\n", ask.attempt));
+}
+
+/// An unknown record that was recorded late, with a retention of its own: a second success does not add to it.
+#[tokio::test]
+async fn a_late_record_stays_late_when_it_is_settled() {
+    let Some(server) = RedisServer::start().await else { return };
+    let redis = open(&server.url());
+    let ask = fresh_claim();
+    redis.settle(&settle(&ask, Outcome::Unknown)).await.unwrap();
+    let outcome = Outcome::Success { result: None, retention: Some(Retention::Forever) };
+    let settled = redis.settle(&settle(&ask, outcome)).await;
+    assert_eq!(settled, Ok(Settled::Done { state: Some(State::Succeeded), left: None, late: Some(true) }));
+    assert!(is_duplicate(&redis, &again(&ask)).await);
+    let value: String = server.ask(&format!("GET {}", name(&ask)));
+    assert_eq!(value, format!("{} 1s r=forever l=1h o= late", ask.attempt));
+}

@@ -1,0 +1,260 @@
+//! What operators do to a running server: change its memory, its role, its passwords, flush it. Each is told for what it
+//! is, and once it is put right, service is back with no restart.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use oncegate::domain::claim::{Claim, Claimed, Outcome, Renewed, Settled};
+use oncegate::domain::record::State;
+use oncegate::engine::conformance::fresh_claim;
+use oncegate::engine::redis::{Options, Redis};
+use oncegate::engine::{Determinate, Engine, EngineError};
+
+use super::{
+    RedisServer, again, back_within_a_second, granted, is_duplicate, is_uncertain, open, options, renew, settle, soon,
+    success, unavailable,
+};
+
+#[tokio::test]
+async fn a_full_server_grants_nothing_new_and_does_all_the_rest() {
+    let Some(server) = RedisServer::start().await else { return };
+    let redis = open(&server.url());
+    let (held, unknown, done) = (fresh_claim(), fresh_claim(), fresh_claim());
+    for ask in [&held, &unknown, &done] {
+        granted(&redis, ask).await;
+    }
+    redis.settle(&settle(&unknown, Outcome::Unknown)).await.unwrap();
+    server.ask::<String>("CONFIG SET maxmemory 1");
+
+    let refused = redis.claim(&fresh_claim()).await;
+    assert!(matches!(refused, Err(EngineError::Determinate(Determinate::Full(_)))), "{refused:?}");
+    assert!(is_duplicate(&redis, &again(&held)).await, "what is there is found");
+    assert!(granted(&redis, &held).await.lease_left.is_some(), "its holder recognises itself");
+    assert!(granted(&redis, &Claim { take_over: true, ..again(&unknown) }).await.taken_over);
+    let renewal = renew(&held, None);
+    assert!(matches!(redis.renew(&renewal).await, Ok(Renewed::Renewed { .. })));
+    let settled = redis.settle(&settle(&done, success(&format!("\"{}\"", "x".repeat(10_000))))).await;
+    assert!(matches!(settled, Ok(Settled::Done { state: Some(State::Succeeded), .. })), "{settled:?}");
+    let late = redis.settle(&settle(&fresh_claim(), success("1"))).await;
+    assert!(matches!(late, Ok(Settled::Done { late: Some(true), .. })), "{late:?}");
+    assert!(redis.read(&held.key).await.unwrap().is_some());
+    redis.probe().await.unwrap();
+
+    // A gateway that starts now can do all of that as well.
+    let newcomer = open(&server.url());
+    assert!(is_duplicate(&newcomer, &again(&held)).await);
+
+    server.ask::<String>("CONFIG SET maxmemory 0");
+    granted(&redis, &fresh_claim()).await;
+}
+
+#[tokio::test]
+async fn a_server_that_may_evict_gets_no_claims_until_it_is_put_right() {
+    let Some(server) = RedisServer::start().await else { return };
+    let redis = open(&server.url());
+    let ask = fresh_claim();
+    granted(&redis, &ask).await;
+    server.ask::<String>("CONFIG SET maxmemory 1gb");
+    server.ask::<String>("CONFIG SET maxmemory-policy allkeys-lru");
+    soon("claims are refused", async || redis.claim(&fresh_claim()).await.is_err()).await;
+    // One that starts now refuses from its first call on.
+    for redis in [&redis, &open(&server.url())] {
+        for refused in [redis.claim(&fresh_claim()).await.map(drop), redis.probe().await] {
+            match refused {
+                Err(EngineError::Determinate(Determinate::Incompatible(why))) => {
+                    assert!(
+                        why.contains("CONFIG SET maxmemory-policy noeviction") && why.contains("allow_eviction=true")
+                    );
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(redis.read(&ask.key).await.unwrap().is_some());
+        let renewal = renew(&ask, None);
+        assert!(matches!(redis.renew(&renewal).await, Ok(Renewed::Renewed { .. })));
+    }
+    redis.settle(&settle(&ask, success("1"))).await.unwrap();
+    granted(&open(&format!("{}?allow_eviction=true", server.url())), &fresh_claim()).await;
+
+    server.ask::<String>("CONFIG SET maxmemory-policy noeviction");
+    back_within_a_second(&redis).await;
+    redis.probe().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_demoted_server_is_left_and_found_again() {
+    let Some(server) = RedisServer::start().await else { return };
+    // No look at the server in between: the refused call itself must tell.
+    let redis = Redis::open(&server.url(), Options::default()).unwrap();
+    let ask = fresh_claim();
+    granted(&redis, &ask).await;
+    server.ask::<String>("REPLICAOF 127.0.0.1 1");
+    for why in [
+        unavailable(redis.claim(&fresh_claim()).await),
+        unavailable(redis.settle(&settle(&ask, success("1"))).await),
+        // A replica's word is not the store's.
+        unavailable(redis.read(&ask.key).await),
+    ] {
+        assert!(why.contains("READONLY"), "{why}");
+    }
+    server.ask::<String>("REPLICAOF NO ONE");
+    back_within_a_second(&redis).await;
+    assert!(is_duplicate(&redis, &again(&ask)).await);
+}
+
+#[tokio::test]
+async fn a_demoted_server_is_noticed_while_nobody_calls() {
+    let Some(server) = RedisServer::start().await else { return };
+    let redis = open(&server.url());
+    redis.probe().await.unwrap();
+    server.ask::<String>("REPLICAOF 127.0.0.1 1");
+    soon("the probe tells", async || redis.probe().await.is_err_and(|why| why.to_string().contains("READONLY"))).await;
+    server.ask::<String>("REPLICAOF NO ONE");
+    back_within_a_second(&redis).await;
+}
+
+#[tokio::test]
+async fn a_revoked_password_is_told_and_never_shown() {
+    let Some(server) = RedisServer::start().await else { return };
+    let admin = server.url();
+    server.ask::<String>("ACL SETUSER gateway on >hunter2 ~og:* +@all");
+    let redis = open(&format!("redis://gateway:hunter2@{}", server.address()));
+    granted(&redis, &fresh_claim()).await;
+
+    server.ask::<String>("ACL SETUSER gateway resetpass >changed");
+    server.ask::<i64>("CLIENT KILL USER gateway");
+    let mut why = String::new();
+    soon("it is refused", async || match redis.claim(&fresh_claim()).await {
+        Err(EngineError::Determinate(Determinate::Unavailable(told))) => {
+            why = told;
+            true
+        }
+        _ => false,
+    })
+    .await;
+    assert!(why.contains("WRONGPASS"), "{why}");
+    assert!(!format!("{why} {redis:?}").contains("hunter2"));
+
+    server.ask::<String>("ACL SETUSER gateway resetpass >hunter2");
+    back_within_a_second(&redis).await;
+
+    // A server that asks for a password nobody gave us.
+    let bare = open(&admin);
+    granted(&bare, &fresh_claim()).await;
+    server.ask::<String>("CONFIG SET requirepass hunter3");
+    let with_password = format!("redis://:hunter3@{}", server.address());
+    RedisServer::try_ask::<i64>(&with_password, &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).unwrap();
+    soon("it is refused", async || {
+        matches!(bare.claim(&fresh_claim()).await, Err(EngineError::Determinate(Determinate::Unavailable(why))) if why.contains("NOAUTH"))
+    })
+    .await;
+    granted(&open(&with_password), &fresh_claim()).await;
+    RedisServer::try_ask::<String>(&with_password, &["CONFIG", "SET", "requirepass", ""]).unwrap();
+    back_within_a_second(&bare).await;
+}
+
+#[tokio::test]
+async fn a_user_with_the_least_rights_can_do_everything() {
+    let Some(server) = RedisServer::start().await else { return };
+    server.ask::<String>(
+        "ACL SETUSER least on >hunter2 resetkeys ~og:* nocommands +set +get +del +pttl +pexpire +evalsha +eval +script|load \
+         +info +echo +ping",
+    );
+    let redis = open(&format!("redis://least:hunter2@{}", server.address()));
+    let ask = fresh_claim();
+    granted(&redis, &ask).await;
+    assert!(is_duplicate(&redis, &again(&ask)).await);
+    redis.renew(&renew(&ask, None)).await.unwrap();
+    redis.settle(&settle(&ask, Outcome::Failure)).await.unwrap();
+    redis.probe().await.unwrap();
+    assert!(!redis.capabilities().durable, "CONFIG is forbidden, so nothing is promised");
+}
+
+#[tokio::test]
+async fn scripts_that_were_flushed_are_taught_again() {
+    let Some(server) = RedisServer::start().await else { return };
+    let redis = open(&server.url());
+    let ask = fresh_claim();
+    granted(&redis, &ask).await;
+    for _ in 0..2 {
+        server.ask::<String>("SCRIPT FLUSH");
+        assert!(is_duplicate(&redis, &again(&ask)).await);
+        server.ask::<String>("SCRIPT FLUSH");
+        redis.renew(&renew(&ask, None)).await.unwrap();
+    }
+    server.ask::<String>("SCRIPT FLUSH");
+    redis.settle(&settle(&ask, Outcome::Unknown)).await.unwrap();
+    server.ask::<String>("SCRIPT FLUSH");
+    assert!(granted(&redis, &Claim { take_over: true, ..again(&ask) }).await.taken_over);
+}
+
+#[tokio::test]
+async fn a_flushed_server_is_noticed() {
+    let Some(mut server) = RedisServer::start().await else { return };
+    let told = Arc::new(AtomicU64::new(0));
+    let hook = {
+        let told = told.clone();
+        Arc::new(move || {
+            told.fetch_add(1, Ordering::SeqCst);
+        })
+    };
+    let redis = Redis::open(&server.url(), Options { on_data_lost: Some(hook), ..options() }).unwrap();
+    granted(&redis, &fresh_claim()).await;
+    assert_eq!(redis.data_lost(), 0);
+    server.ask::<String>("FLUSHALL");
+    soon("it is noticed", async || redis.data_lost() == 1).await;
+    // Started again without its data, it comes back with the service.
+    server.restart_empty().await;
+    back_within_a_second(&redis).await;
+    soon("it is noticed", async || redis.data_lost() >= 2).await;
+    assert_eq!(told.load(Ordering::SeqCst), redis.data_lost());
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_save_is_unavailable() {
+    let Some(server) = RedisServer::start().await else { return };
+    let redis = open(&server.url());
+    granted(&redis, &fresh_claim()).await;
+    // A snapshot that fails stops all writes, which is Redis' default.
+    server.ask_words::<String>(&["CONFIG", "SET", "save", "3600 1"]);
+    server.break_saving();
+    let _ = RedisServer::try_ask::<String>(&server.url(), &["BGSAVE"]);
+    soon("it refuses writes", async || {
+        matches!(redis.claim(&fresh_claim()).await, Err(EngineError::Determinate(Determinate::Unavailable(why))) if why.contains("MISCONF"))
+    })
+    .await;
+    server.ask::<String>("CONFIG SET stop-writes-on-bgsave-error no");
+    back_within_a_second(&redis).await;
+}
+
+#[tokio::test]
+async fn a_busy_server_is_not_waited_for() {
+    let Some(server) = RedisServer::start_with(&["busy-reply-threshold 100"]).await else { return };
+    let redis = open(&server.url());
+    granted(&redis, &fresh_claim()).await;
+    let url = server.url();
+    let busy = std::thread::spawn(move || {
+        let mut connection = redis::Client::open(url).unwrap().get_connection().unwrap();
+        let _: redis::RedisResult<()> = redis::cmd("EVAL").arg("while true do end").arg(0).query(&mut connection);
+    });
+    soon("it is told", async || {
+        let answer = redis.claim(&fresh_claim()).await;
+        assert!(answer.is_err() || matches!(answer, Ok(Claimed::Granted(_))));
+        !is_uncertain(&answer) && answer.is_err_and(|why| why.to_string().contains("BUSY"))
+    })
+    .await;
+    server.ask::<String>("SCRIPT KILL");
+    busy.join().unwrap();
+    back_within_a_second(&redis).await;
+}
+
+#[tokio::test]
+async fn what_survives_a_crash_is_told_by_the_server() {
+    let Some(server) = RedisServer::start_with(&["appendonly yes", "appendfsync always"]).await else { return };
+    let redis = open(&server.url());
+    redis.probe().await.unwrap();
+    let told = redis.capabilities();
+    assert!(told.durable && told.shared && !told.strict_fence);
+    server.ask::<String>("CONFIG SET appendfsync everysec");
+    soon("it no longer promises", async || !redis.capabilities().durable).await;
+}

@@ -1,0 +1,213 @@
+//! S9 and S13: lost replies make a call uncertain, never wrong, and a reply belongs to its request whatever happens on
+//! the connection it shares with others.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use oncegate::domain::attempt::Attempt;
+use oncegate::domain::claim::{Claim, Claimed, Outcome, Settled};
+use oncegate::domain::record::State;
+use oncegate::engine::Engine;
+use oncegate::engine::conformance::fresh_claim;
+use oncegate::engine::redis::{Options, Redis};
+
+use super::{
+    RedisServer, again, attempt, behind_proxy, behind_proxy_with, granted, is_duplicate, is_uncertain, name, open,
+    options, settle, soon, success,
+};
+use crate::support::tcp_proxy::TcpProxy;
+
+#[tokio::test]
+async fn a_claim_whose_reply_was_lost_recognises_itself() {
+    let Some(server) = RedisServer::start().await else { return };
+    let (proxy, redis) = behind_proxy(&server).await;
+    let ask = fresh_claim();
+    proxy.lose_next_reply();
+    let lost = redis.claim(&ask).await;
+    assert!(is_uncertain(&lost), "{lost:?}");
+
+    let own = granted(&redis, &ask).await;
+    assert_eq!((&own.attempt, own.repeated), (&ask.attempt, false));
+    assert!(own.lease_left.is_some_and(|left| left <= ask.terms.lease));
+    // The caller's own repeat comes with a new timestamp and the same nonce.
+    let repeat = Claim { attempt: Attempt::new(attempt().timestamp(), ask.attempt.nonce().clone()), ..ask.clone() };
+    let repeated = granted(&redis, &repeat).await;
+    assert_eq!((&repeated.attempt, repeated.repeated), (&ask.attempt, true));
+    assert!(is_duplicate(&redis, &again(&ask)).await);
+}
+
+#[tokio::test]
+async fn an_outcome_whose_reply_was_lost_can_be_repeated() {
+    let Some(server) = RedisServer::start().await else { return };
+    let (proxy, redis) = behind_proxy(&server).await;
+    let ask = fresh_claim();
+    granted(&redis, &ask).await;
+    proxy.lose_next_reply();
+    assert!(is_uncertain(&redis.settle(&settle(&ask, success("1"))).await));
+    let repeated = redis.settle(&settle(&ask, success("2"))).await;
+    assert!(
+        matches!(repeated, Ok(Settled::Done { state: Some(State::Succeeded), late: Some(false), .. })),
+        "{repeated:?}"
+    );
+    assert_eq!(redis.read(&ask.key).await.unwrap().unwrap().record.result.as_deref(), Some("1"));
+}
+
+#[tokio::test]
+async fn a_lost_answer_to_a_read_is_certain_to_have_changed_nothing() {
+    let Some(server) = RedisServer::start().await else { return };
+    let (proxy, redis) = behind_proxy(&server).await;
+    proxy.lose_next_reply();
+    super::unavailable(redis.read(&fresh_claim().key).await);
+}
+
+/// Requests cut off in the middle: whatever the server made of the part it got, the attempt's next try finds out.
+#[tokio::test]
+async fn a_request_cut_off_anywhere_is_never_answered_wrongly() {
+    let Some(server) = RedisServer::start().await else { return };
+    let (mut proxy, redis) = behind_proxy(&server).await;
+    // A whole claim takes less than 400.
+    for bytes in [0, 1, 20, 60, 120, 150, 180, 200, 220, 260, 300] {
+        let ask = fresh_claim();
+        proxy.cut_after(bytes);
+        let first = redis.claim(&ask).await;
+        assert!(is_uncertain(&first) || matches!(first, Ok(Claimed::Granted(_))), "{bytes}: {first:?}");
+        proxy.heal().await;
+        assert_eq!(granted(&redis, &ask).await.attempt, ask.attempt);
+        assert!(is_duplicate(&redis, &again(&ask)).await);
+    }
+}
+
+/// One caller's life: claims an operation of its own, settles it, looks it up. Every answer must be about its own.
+/// Goes on until it is told to stop; tells how often it was answered all through, and how often not.
+async fn live(redis: Arc<Redis>, stop: Arc<AtomicBool>) -> (usize, usize) {
+    let (mut answered, mut tries) = (0, 0);
+    while !stop.load(Ordering::Relaxed) {
+        tries += 1;
+        let ask = fresh_claim();
+        match redis.claim(&ask).await {
+            Ok(Claimed::Granted(grant)) => assert_eq!(grant.attempt, ask.attempt),
+            Ok(other) => panic!("nobody else knows this operation: {other:?}"),
+            Err(_) => {
+                // Refused at once, as it may be; others want the processor too.
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                continue;
+            }
+        }
+        match redis.read(&ask.key).await {
+            Ok(Some(held)) => {
+                assert_eq!((held.record.attempt, held.record.state), (ask.attempt.clone(), State::InProgress));
+            }
+            Ok(None) => panic!("a granted claim is not there"),
+            Err(_) => continue,
+        }
+        let outcome = if answered % 2 == 0 { success("1") } else { Outcome::Failure };
+        match redis.settle(&settle(&ask, outcome.clone())).await {
+            Ok(Settled::Done { state: Some(State::Succeeded), late: Some(false), .. }) => {
+                assert_ne!(outcome, Outcome::Failure);
+            }
+            Ok(Settled::Done { state: None, late: Some(false), .. }) => assert_eq!(outcome, Outcome::Failure),
+            Ok(other) => panic!("its holder settles it: {other:?}"),
+            Err(_) => continue,
+        }
+        let absent = redis.read(&ask.key).await;
+        assert!(absent.as_ref().map_or(true, |held| held.is_none() == (outcome == Outcome::Failure)), "{absent:?}");
+        answered += 1;
+    }
+    (answered, tries - answered)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_swallowed_reply_hands_nobody_anothers_answer() {
+    let Some(server) = RedisServer::start().await else { return };
+    // A reply that is missing at the end, with none after it, is only noticed by its lateness.
+    let options = Options { response_timeout: Duration::from_millis(100), ..options() };
+    let (proxy, redis) = behind_proxy_with(&server, options).await;
+    let redis = Arc::new(redis);
+    let stop = Arc::new(AtomicBool::new(false));
+    let callers: Vec<_> = (0..64).map(|_| tokio::spawn(live(redis.clone(), stop.clone()))).collect();
+    for round in 0..20 {
+        // Never at the same place of a batch; and the connection is to be well under way by then.
+        proxy.swallow_reply_after(300 + round * 37 % 211);
+        soon("a reply is swallowed", async || proxy.has_swallowed()).await;
+    }
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    stop.store(true, Ordering::Relaxed);
+    let lives = join_all(callers).await.into_iter().map(|caller| caller.expect("no wrong answer"));
+    let (answered, cut_short) = lives.fold((0, 0), |sum, life| (sum.0 + life.0, sum.1 + life.1));
+    println!("{answered} lives answered, {cut_short} cut short, {} connections", proxy.accepted());
+    assert!(answered > 1000 && cut_short > 0);
+    assert!(proxy.accepted() > 20, "the connection was replaced each time");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_who_leave_disturb_nobody() {
+    let Some(server) = RedisServer::start().await else { return };
+    let (proxy, redis) = behind_proxy(&server).await;
+    let redis = Arc::new(redis);
+    let stop = Arc::new(AtomicBool::new(false));
+    let stayers: Vec<_> = (0..16).map(|_| tokio::spawn(live(redis.clone(), stop.clone()))).collect();
+    let leavers: Vec<_> = (0..16_u64)
+        .map(|place| {
+            let redis = redis.clone();
+            tokio::spawn(async move {
+                for round in 0..100 {
+                    let patience = Duration::from_micros((place * 37 + round * 101) % 1500);
+                    let _ = tokio::time::timeout(patience, redis.claim(&fresh_claim())).await;
+                }
+            })
+        })
+        .collect();
+    for leaver in leavers {
+        leaver.await.unwrap();
+    }
+    stop.store(true, Ordering::Relaxed);
+    for stayer in stayers {
+        let (answered, cut_short) = stayer.await.expect("no wrong answer");
+        assert!(answered > 0 && cut_short == 0, "every call was answered");
+    }
+    assert_eq!(proxy.accepted(), 1, "over one and the same connection");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_gateways_racing_one_is_granted() {
+    let Some(server) = RedisServer::start().await else { return };
+    let gateways = [Arc::new(open(&server.url())), Arc::new(open(&server.url()))];
+    for _ in 0..20 {
+        let ask = fresh_claim();
+        let racers = (0..64).map(|place| {
+            let (redis, ask) = (gateways[place % 2].clone(), again(&ask));
+            tokio::spawn(async move { redis.claim(&ask).await })
+        });
+        let answers = join_all(racers.collect::<Vec<_>>()).await;
+        let grants = answers.iter().filter(|answer| matches!(answer, Ok(Ok(Claimed::Granted(_))))).count();
+        assert_eq!(grants, 1);
+        assert!(answers.iter().all(|answer| matches!(answer, Ok(Ok(_)))));
+    }
+}
+
+/// A proxy that takes its time with replies: the next requests do not wait for them.
+#[tokio::test]
+async fn requests_do_not_wait_for_the_replies_before_them() {
+    let Some(server) = RedisServer::start().await else { return };
+    let proxy = TcpProxy::start(server.address()).await;
+    let redis = open(&format!("redis://{}?connections=1", proxy.address()));
+    redis.probe().await.unwrap();
+    proxy.set(crate::support::tcp_proxy::Mode::HalfOpen);
+    let asks: Vec<_> = (0..3).map(|_| fresh_claim()).collect();
+    let claims = asks.iter().enumerate().map(|(place, ask)| {
+        let redis = &redis;
+        async move {
+            tokio::time::sleep(Duration::from_millis(20 * place as u64)).await;
+            redis.claim(ask).await
+        }
+    });
+    let arrived = soon("all three are at the server while no reply has come back", async || {
+        asks.iter().all(|ask| server.ask(&format!("EXISTS {}", name(ask))))
+    });
+    tokio::select! {
+        () = arrived => {}
+        answers = join_all(claims) => panic!("answered without replies: {answers:?}"),
+    }
+}

@@ -1,0 +1,80 @@
+//! The life of a claim over HTTP, as a stranger meets it, on every engine.
+
+use serde_json::{Value, json};
+
+use crate::support::client::Client;
+use crate::support::gateway::Setup;
+
+#[tokio::test]
+async fn a_strangers_first_hour_on_memory() {
+    let gateway = Setup::on_memory().start().await;
+    first_hour(&gateway.client(), true).await;
+}
+
+#[tokio::test]
+async fn a_strangers_first_hour_on_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let gateway = Setup::on_disk(&folder.path().join("claims")).start().await;
+    first_hour(&gateway.client(), true).await;
+}
+
+/// First claim, duplicate, success, duplicate with result, failure, claim again: codes and fields.
+pub(crate) async fn first_hour(client: &Client, strict_fence: bool) {
+    let order = json!({ "order_id": "A-1001" });
+    let body = json!({ "operation": "order.submit", "contents": order });
+    let first = client.post("/v1/claims", &body).await.expect(201);
+    assert_eq!(first.body["global_id"], global_id("order.submit", r#"{"order_id":"A-1001"}"#));
+    assert_eq!(first.headers["location"], first.path(""));
+    assert_eq!((&first.body["state"], &first.body["repeated"]), (&json!("in_progress"), &json!(false)));
+    assert_eq!(first.body["degraded"], Value::Null);
+    assert_eq!(first.body["fence"].is_u64(), strict_fence);
+    let attempt = first.body["attempt"].as_str().unwrap();
+    assert!(attempt.starts_with(&format!("{}-", first.body["timestamp"])));
+    assert!((29_000..=30_000).contains(&first.body["lease_ms"].as_u64().unwrap()));
+
+    let duplicate = client.post("/v1/claims", &body).await.expect(409);
+    assert_eq!(duplicate.code(), (409, "duplicate"));
+    assert_eq!(duplicate.body["state"], "in_progress");
+    assert_eq!(duplicate.body["timestamp"], first.body["timestamp"]);
+    assert_eq!(duplicate.headers["retry-after"], "1");
+    assert!(!duplicate.text.contains(attempt), "an attempt is for its holder's eyes");
+
+    let result = json!({ "order_no": 17, "total": "12.50", "nothing": null });
+    let settled = client.report(&first, json!({ "outcome": "success", "result": result })).await.expect(200);
+    assert_eq!((&settled.body["state"], &settled.body["late"]), (&json!("succeeded"), &json!(false)));
+
+    let duplicate = client.post("/v1/claims", &body).await.expect(409);
+    assert_eq!((&duplicate.body["state"], &duplicate.body["result"]), (&json!("succeeded"), &result));
+    assert!(duplicate.headers.get("retry-after").is_none());
+    let again = client.report(&first, json!({ "outcome": "success", "result": 2 })).await.expect(200);
+    assert_eq!(again.body["state"], "succeeded");
+    assert_eq!(client.settle(&first, "failure").await.code(), (409, "already_succeeded"));
+    assert_eq!(client.renew(&first, None).await.code(), (409, "already_succeeded"));
+
+    let record = client.get(&first.path("")).await.expect(200);
+    assert_eq!((&record.body["contents"], &record.body["result"]), (&order, &result));
+    assert!(!record.text.contains(attempt));
+
+    let second = client.claim(json!("order-2")).await.expect(201);
+    let renewed = client.renew(&second, Some("1h")).await.expect(200);
+    assert!(renewed.body["lease_ms"].as_u64().unwrap() > 3_590_000);
+    let released = client.settle(&second, "failure").await.expect(200);
+    assert_eq!((&released.body["state"], &released.body["late"]), (&json!("released"), &json!(false)));
+    assert_eq!(client.get(&second.path("")).await.code(), (404, "not_found"));
+    let third = client.claim(json!("order-2")).await.expect(201);
+    assert_ne!(third.body["attempt"], second.body["attempt"]);
+    if strict_fence {
+        assert!(third.body["fence"].as_u64() > second.body["fence"].as_u64());
+    }
+    let superseded = client.settle(&second, "failure").await;
+    assert_eq!(superseded.code(), (409, "superseded"));
+    assert_eq!(superseded.body["state"], "in_progress");
+    assert_eq!(client.claim(json!("order-2")).await.code(), (409, "duplicate"), "the newer claim stands");
+}
+
+/// The ID of the open app `default`.
+pub(crate) fn global_id(operation: &str, canonical: &str) -> String {
+    use md5::{Digest, Md5};
+    let digest = Md5::digest(format!("default\n{operation}\n{canonical}"));
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,147 @@
+//! A caller of the gateway. Every answer it gets is held against `openapi.yaml`.
+
+use std::net::SocketAddr;
+
+use http_body_util::{BodyExt, Full};
+use hyper::body::Bytes;
+use hyper::{HeaderMap, Request};
+use hyper_util::client::legacy::Client as HttpClient;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use serde_json::{Value, json};
+
+use super::openapi::Spec;
+
+/// A caller, with connections of its own.
+#[derive(Clone)]
+pub(crate) struct Client {
+    http: HttpClient<HttpConnector, Full<Bytes>>,
+    base: String,
+    credential: Option<String>,
+}
+
+/// An answer, already held against the document.
+#[derive(Clone, Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Value,
+    pub(crate) text: String,
+}
+
+impl Client {
+    /// A caller of the gateway that listens there.
+    pub(crate) fn new(address: SocketAddr) -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        let http = HttpClient::builder(TokioExecutor::new()).build(connector);
+        Self { http, base: format!("http://{address}"), credential: None }
+    }
+
+    /// The same caller with `<app>.<secret>`.
+    pub(crate) fn with_credential(mut self, credential: &str) -> Self {
+        self.credential = Some(credential.to_owned());
+        self
+    }
+
+    /// A call with a body in JSON.
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Answer {
+        self.post_raw(path, body.to_string()).await
+    }
+
+    /// A call with these bytes, said to be JSON.
+    pub(crate) async fn post_raw(&self, path: &str, body: impl Into<Bytes>) -> Answer {
+        self.send("POST", path, &[("content-type", "application/json")], body).await
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.send("GET", path, &[], "").await
+    }
+
+    /// Any call. Panics if it is not answered, or not as the document says.
+    pub(crate) async fn send(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Bytes>,
+    ) -> Answer {
+        self.try_send(method, path, headers, body).await.expect("the gateway answers")
+    }
+
+    /// Any call; an error if the gateway went away meanwhile.
+    pub(crate) async fn try_send(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Bytes>,
+    ) -> Result<Answer, String> {
+        let mut request = Request::builder().method(method).uri(format!("{}{path}", self.base));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        if let Some(credential) = &self.credential {
+            request = request.header("authorization", format!("Bearer {credential}"));
+        }
+        let request = request.body(Full::new(body.into())).expect("a request");
+        let answer = self.http.request(request).await.map_err(|failure| failure.to_string())?;
+        let (head, body) = answer.into_parts();
+        let body = body.collect().await.map_err(|failure| failure.to_string())?.to_bytes();
+        let content_type = head.headers.get("content-type").map(|value| value.to_str().expect("text").to_owned());
+        if method != "HEAD" {
+            Spec::load()
+                .check_response(method, path, head.status.as_u16(), content_type.as_deref(), &body)
+                .unwrap_or_else(|why| panic!("not as openapi.yaml says: {why}"));
+        }
+        assert!(head.headers.contains_key("x-request-id"), "every answer is named");
+        Ok(Answer {
+            status: head.status.as_u16(),
+            headers: head.headers,
+            body: serde_json::from_slice(&body).unwrap_or(Value::Null),
+            text: String::from_utf8_lossy(&body).into_owned(),
+        })
+    }
+
+    /// PRE with these contents.
+    pub(crate) async fn claim(&self, contents: Value) -> Answer {
+        self.post("/v1/claims", &json!({ "contents": contents })).await
+    }
+
+    /// POST for a granted claim.
+    pub(crate) async fn settle(&self, granted: &Answer, outcome: &str) -> Answer {
+        self.report(granted, json!({ "outcome": outcome })).await
+    }
+
+    /// POST for a granted claim, with these fields beside the attempt.
+    pub(crate) async fn report(&self, granted: &Answer, fields: Value) -> Answer {
+        let mut body = fields;
+        body["attempt"] = granted.body["attempt"].clone();
+        self.post(&granted.path("/outcome"), &body).await
+    }
+
+    /// Renewal of a granted claim.
+    pub(crate) async fn renew(&self, granted: &Answer, lease: Option<&str>) -> Answer {
+        let body = json!({ "attempt": granted.body["attempt"], "lease": lease });
+        self.post(&granted.path("/renewal"), &body).await
+    }
+}
+
+impl Answer {
+    /// The path of the claim that this answer is about.
+    pub(crate) fn path(&self, rest: &str) -> String {
+        format!("/v1/claims/{}{rest}", self.body["global_id"].as_str().expect("an answer about a claim"))
+    }
+
+    /// The status, and the code if it is a problem.
+    pub(crate) fn code(&self) -> (u16, &str) {
+        (self.status, self.body["code"].as_str().unwrap_or(""))
+    }
+
+    /// Panics unless it is this status; returns itself.
+    #[track_caller]
+    pub(crate) fn expect(self, status: u16) -> Self {
+        assert_eq!(self.status, status, "{}", self.text);
+        self
+    }
+}

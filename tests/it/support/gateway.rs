@@ -1,0 +1,182 @@
+//! A gateway process of a test's own: the built binary, on ports that it chose itself, with its log kept for the test.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::client::Client;
+
+/// How to start a gateway.
+#[derive(Clone)]
+pub(crate) struct Setup {
+    engine: String,
+    listen: String,
+    config: String,
+    environment: Vec<(String, String)>,
+}
+
+/// A running gateway; killed on drop.
+pub(crate) struct Gateway {
+    child: Child,
+    api: SocketAddr,
+    admin: SocketAddr,
+    log: Arc<Mutex<Vec<String>>>,
+    _folder: tempfile::TempDir,
+}
+
+impl Setup {
+    /// A gateway on this engine, with the defaults for everything else.
+    pub(crate) fn on(engine: impl Into<String>) -> Self {
+        let (engine, listen) = (engine.into(), "127.0.0.1:0".into());
+        Self { engine, listen, config: String::new(), environment: Vec::new() }
+    }
+
+    /// On memory.
+    pub(crate) fn on_memory() -> Self {
+        Self::on("memory:")
+    }
+
+    /// On a folder.
+    pub(crate) fn on_disk(folder: &Path) -> Self {
+        Self::on(format!("disk:{}", folder.display()))
+    }
+
+    /// With its API on this address.
+    pub(crate) fn listen(mut self, address: &str) -> Self {
+        self.listen = address.into();
+        self
+    }
+
+    /// With this configuration file.
+    pub(crate) fn config(mut self, toml: &str) -> Self {
+        self.config.push_str(toml);
+        self
+    }
+
+    /// With this variable, such as `ONCEGATE_LIMITS__CONNECTIONS`.
+    pub(crate) fn env(mut self, name: &str, value: impl ToString) -> Self {
+        self.environment.push((name.into(), value.to_string()));
+        self
+    }
+
+    /// Starts it and waits until it is in service.
+    pub(crate) async fn start(&self) -> Gateway {
+        self.try_start().await.unwrap_or_else(|(status, log)| panic!("the gateway ended with {status}:\n{log}"))
+    }
+
+    /// Starts it; its exit status and what it said if it ends instead.
+    pub(crate) async fn try_start(&self) -> Result<Gateway, (ExitStatus, String)> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let config = folder.path().join("oncegate.toml");
+        std::fs::write(&config, &self.config).expect("the configuration is written");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
+        command.args(["serve", "--listen", &self.listen, "--admin-listen", "127.0.0.1:0"]);
+        command.args(["--engine", &self.engine, "--config"]).arg(&config).arg("--data-dir").arg(folder.path());
+        command.env("ONCEGATE_LOG__FORMAT", "json").envs(self.environment.iter().cloned());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).current_dir(folder.path());
+        let mut child = command.spawn().expect("the gateway starts");
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let in_service = follow(&mut child, log.clone());
+        match tokio::time::timeout(Duration::from_secs(30), in_service).await.expect("the gateway starts in time") {
+            Ok((api, admin)) => Ok(Gateway { child, api, admin, log, _folder: folder }),
+            Err(_closed) => {
+                let status = child.wait().expect("it has ended");
+                let log = log.lock().expect("the log").join("\n");
+                Err((status, log))
+            }
+        }
+    }
+}
+
+type InService = tokio::sync::oneshot::Receiver<(SocketAddr, SocketAddr)>;
+
+/// Reads the gateway's log to its end; tells where it listens once it says so.
+fn follow(child: &mut Child, log: Arc<Mutex<Vec<String>>>) -> InService {
+    let (tell, in_service) = tokio::sync::oneshot::channel();
+    let lines = BufReader::new(child.stderr.take().expect("its log is piped")).lines();
+    std::thread::spawn(move || {
+        let mut tell = Some(tell);
+        for line in lines.map_while(Result::ok) {
+            if let Some(addresses) = addresses(&line)
+                && let Some(tell) = tell.take()
+            {
+                let _ = tell.send(addresses);
+            }
+            log.lock().expect("the log").push(line);
+        }
+    });
+    in_service
+}
+
+fn addresses(line: &str) -> Option<(SocketAddr, SocketAddr)> {
+    let line: Value = serde_json::from_str(line).ok()?;
+    let address = |key: &str| line.get(key)?.as_str()?.parse().ok();
+    Some((address("listen")?, address("admin_listen")?))
+}
+
+impl Gateway {
+    /// Where the API listens.
+    pub(crate) fn api(&self) -> SocketAddr {
+        self.api
+    }
+
+    /// Where the admin listener is.
+    pub(crate) fn admin(&self) -> SocketAddr {
+        self.admin
+    }
+
+    /// A caller of the API.
+    pub(crate) fn client(&self) -> Client {
+        Client::new(self.api)
+    }
+
+    /// A caller of the admin listener.
+    pub(crate) fn admin_client(&self) -> Client {
+        Client::new(self.admin)
+    }
+
+    /// What it has logged so far.
+    pub(crate) fn log(&self) -> String {
+        self.log.lock().expect("the log").join("\n")
+    }
+
+    /// Its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends a signal, such as `TERM`.
+    pub(crate) fn signal(&self, name: &str) {
+        let status = Command::new("kill").args([&format!("-{name}"), &self.pid().to_string()]).status();
+        assert!(status.expect("kill runs").success());
+    }
+
+    /// Ends it as a crash would.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().expect("it is killed");
+        self.child.wait().expect("it has ended");
+    }
+
+    /// Waits until it has ended by itself.
+    pub(crate) async fn ended(&mut self) -> ExitStatus {
+        for _ in 0..3000 {
+            if let Some(status) = self.child.try_wait().expect("its status") {
+                return status;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("the gateway does not end; its log:\n{}", self.log());
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

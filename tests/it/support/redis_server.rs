@@ -1,0 +1,178 @@
+//! A redis-server of a test's own, on a free port of the loopback interface and in a folder of its own; killed on drop.
+//! It can be stopped, killed and started again the ways a server goes in real life.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use redis::{FromRedisValue, RedisResult};
+use tempfile::TempDir;
+
+/// A running, stopped or killed redis-server.
+pub(crate) struct RedisServer {
+    folder: TempDir,
+    port: u16,
+    config: Vec<String>,
+    child: Option<Child>,
+}
+
+impl RedisServer {
+    /// Starts a server that keeps its data in memory only. Nothing where redis-server is not installed: the test is
+    /// to be skipped then, loudly; on CI it fails instead.
+    pub(crate) async fn start() -> Option<Self> {
+        Self::start_with(&[]).await
+    }
+
+    /// Starts a server with lines of configuration, such as `["appendonly yes"]`.
+    #[expect(clippy::print_stderr, reason = "a skipped test is to be seen")]
+    pub(crate) async fn start_with(config: &[&str]) -> Option<Self> {
+        if !is_installed() {
+            assert!(option_env!("CI").is_none(), "redis-server is not installed: run scripts/install-test-deps");
+            eprintln!("SKIPPED: redis-server is not installed; run scripts/install-test-deps");
+            return None;
+        }
+        let folder = tempfile::tempdir().expect("a folder for the server");
+        let config = config.iter().map(ToString::to_string).collect();
+        let mut server = Self { folder, port: 0, config, child: None };
+        for _ in 0..5 {
+            // Somebody else may take the port before the server does; then it ends at once.
+            server.port = free_port();
+            server.launch();
+            if server.is_ready().await {
+                return Some(server);
+            }
+            server.kill();
+        }
+        panic!("redis-server does not start; its log:\n{}", server.log());
+    }
+
+    /// Where it listens.
+    pub(crate) fn address(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port).into()
+    }
+
+    /// Its URL.
+    pub(crate) fn url(&self) -> String {
+        format!("redis://{}", self.address())
+    }
+
+    /// Sends a command over a connection of its own.
+    pub(crate) fn ask<T: FromRedisValue>(&self, command: &str) -> T {
+        let words: Vec<&str> = command.split(' ').collect();
+        self.ask_words(&words)
+    }
+
+    /// Sends a command whose words may hold spaces.
+    pub(crate) fn ask_words<T: FromRedisValue>(&self, words: &[&str]) -> T {
+        Self::try_ask(&self.url(), words).unwrap_or_else(|error| panic!("{words:?}: {error}"))
+    }
+
+    /// Sends a command to the server of this URL, as its user.
+    pub(crate) fn try_ask<T: FromRedisValue>(url: &str, words: &[&str]) -> RedisResult<T> {
+        let mut connection = redis::Client::open(url)?.get_connection_with_timeout(Duration::from_secs(1))?;
+        connection.set_read_timeout(Some(Duration::from_secs(5)))?;
+        redis::cmd(words[0]).arg(&words[1..]).query(&mut connection)
+    }
+
+    /// Takes its folder away, so that every snapshot fails.
+    pub(crate) fn break_saving(&self) {
+        let _ = std::fs::remove_dir_all(self.folder.path());
+    }
+
+    /// Freezes the process: connections stay open, nothing is answered.
+    pub(crate) fn freeze(&self) {
+        self.signal("STOP");
+    }
+
+    /// Lets a frozen process go on.
+    pub(crate) fn thaw(&self) {
+        self.signal("CONT");
+    }
+
+    /// Ends the process with no chance to save anything.
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Starts a killed server again on the same port, with what it has saved.
+    pub(crate) async fn restart(&mut self) {
+        self.restart_with(&[]);
+        assert!(self.is_ready().await, "redis-server does not start again; its log:\n{}", self.log());
+    }
+
+    /// Starts a killed server again with more configuration, without waiting until it is ready.
+    pub(crate) fn restart_with(&mut self, config: &[&str]) {
+        self.kill();
+        self.config.extend(config.iter().map(ToString::to_string));
+        self.launch();
+    }
+
+    /// Starts a killed server again on the same port, without its data.
+    pub(crate) async fn restart_empty(&mut self) {
+        self.kill();
+        for entry in std::fs::read_dir(self.folder.path()).expect("its folder").flatten() {
+            let _ = std::fs::remove_dir_all(entry.path());
+            let _ = std::fs::remove_file(entry.path());
+        }
+        self.restart().await;
+    }
+
+    /// Waits until it serves; false if it has ended instead.
+    pub(crate) async fn is_ready(&mut self) -> bool {
+        for _ in 0..500 {
+            let ended = self.child.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)));
+            if ended {
+                return false;
+            }
+            match Self::try_ask::<String>(&self.url(), &["PING"]) {
+                Ok(_) => return true,
+                // It is up, and wants a password.
+                Err(error) if error.code() == Some("NOAUTH") => return true,
+                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
+        }
+        false
+    }
+
+    fn launch(&mut self) {
+        let mut command = Command::new("redis-server");
+        let port = self.port.to_string();
+        command.args(["--bind", "127.0.0.1", "--port", &port, "--save", "", "--logfile", "redis.log"]);
+        command.arg("--dir").arg(self.folder.path());
+        for line in &self.config {
+            let (name, value) = line.split_once(' ').expect("a name and a value");
+            command.arg(format!("--{name}")).arg(value);
+        }
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        self.child = Some(child.expect("redis-server starts"));
+    }
+
+    /// By the shell, since sending a signal takes unsafe code.
+    fn signal(&self, name: &str) {
+        let id = self.child.as_ref().expect("it runs").id();
+        let sent = Command::new("sh").arg("-c").arg(format!("kill -{name} {id}")).status();
+        assert!(sent.is_ok_and(|status| status.success()), "kill -{name}");
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("redis.log")).unwrap_or_default()
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn is_installed() -> bool {
+    Command::new("redis-server").arg("--version").stdout(Stdio::null()).status().is_ok_and(|status| status.success())
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    listener.local_addr().expect("its address").port()
+}
