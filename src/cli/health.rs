@@ -18,8 +18,8 @@ use tokio::net::TcpStream;
 
 use super::Settings;
 
-/// Longer than a gateway that works ever takes, shorter than the checks of containers wait.
-const TIMEOUT: Duration = Duration::from_secs(3);
+/// Longer than a gateway that works ever takes, shorter than the three seconds that the image gives its health check.
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Whom to ask.
 #[derive(Args, Debug)]

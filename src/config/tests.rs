@@ -187,6 +187,8 @@ fn the_file_may_be_named_by_the_environment() {
     std::fs::write(&path, "[log]\nlevel = \"warn\"").unwrap();
     let environment = || [("ONCEGATE_CONFIG".into(), path.clone().into_os_string())];
     assert_eq!(Config::load(&Flags::default(), environment()).unwrap().log.level, "warn");
+    let unset = [("ONCEGATE_CONFIG".into(), OsString::new())];
+    assert_eq!(Config::load(&Flags::default(), unset).unwrap().log.level, "info");
     std::fs::remove_file(&path).unwrap();
     let refused = Config::load(&Flags::default(), environment()).unwrap_err().to_string();
     assert!(refused.contains("og.toml: cannot read this file, which ONCEGATE_CONFIG names: No such file"), "{refused}");
@@ -198,14 +200,17 @@ fn the_default_engine_moves_with_the_data_and_only_that_one() {
     assert_eq!(moved.engines["primary"], "disk:/var/lib/og/claims");
     let named = load("[server]\ndata_dir = \"d\"\n[engines]\nprimary = \"memory:\"");
     assert_eq!(named.engines["primary"], "memory:");
+}
+
+#[test]
+fn the_engine_of_the_flag_is_the_one_that_is_used() {
+    let file = "[engines]\na = \"redis://a\"\n[chains.default]\nengines = [\"a\"]\n[chains.b]\nengines = [\"a\"]\n\
+                [defaults]\nchain = \"b\"";
     let flags = Flags { engine: Some("memory:".into()), data_dir: Some("d".into()), ..Flags::default() };
-    let by_flag =
-        Given { file: "[engines]\na = \"redis://a\"\n[chains.default]\nengines = [\"a\"]", flags, ..Given::default() };
-    let by_flag = by_flag.load().unwrap();
-    assert_eq!(
-        (by_flag.engines["primary"].as_str(), &by_flag.chains["default"].engines[..]),
-        ("memory:", &["primary".to_owned()][..])
-    );
+    let config = Given { file, flags, ..Given::default() }.load().unwrap();
+    let chain = &config.chains[&config.terms_of(None, None).chain];
+    assert_eq!(chain.engines, ["primary"]);
+    assert_eq!(config.engines["primary"], "memory:");
 }
 
 #[test]
