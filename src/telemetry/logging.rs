@@ -46,7 +46,8 @@ impl LogOptions {
         if let Some(word) = words.iter().find(|word| !word.contains(['=', '[']) && !is_level(word)) {
             return Err(InvalidLevel(format!("`{word}` is neither a level nor target=level")));
         }
-        EnvFilter::try_new(words.join(",")).map_err(|error| InvalidLevel(error.to_string()))
+        EnvFilter::try_new(words.join(","))
+            .map_err(|_| InvalidLevel(format!("`{}` names a level that there is not", self.level)))
     }
 }
 
@@ -101,7 +102,7 @@ mod tests {
             ("inf", "`inf` is neither a level nor target=level; write off, error, warn"),
             ("info,oncegate", "`oncegate` is neither"),
             ("", "`` is neither"),
-            ("oncegate=loud", "invalid filter directive; write off,"),
+            ("oncegate=loud", "`oncegate=loud` names a level that there is not; write off,"),
         ] {
             let message = options(level).check().unwrap_err().to_string();
             assert!(message.starts_with(start), "{level}: {message}");
