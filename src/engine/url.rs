@@ -23,9 +23,7 @@ pub async fn open(url: &str, clock: Arc<dyn Clock>) -> Result<Arc<dyn Engine>, O
         },
         "disk" => Err(OpenError("this build leaves out the feature of `disk:` engines".into())),
         #[cfg(not(feature = "redis"))]
-        "redis" | "rediss" => {
-            Err(OpenError(format!("this build leaves out the feature of `{scheme}:` engines")))
-        }
+        "redis" | "rediss" => Err(OpenError(format!("this build leaves out the feature of `{scheme}:` engines"))),
         _ => Err(OpenError(HOW_TO_WRITE.into())),
     }
 }
