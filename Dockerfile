@@ -37,14 +37,11 @@ COPY LICENSE /usr/share/doc/oncegate/LICENSE
 RUN install -d -m 0750 -o 65532 -g 65532 /var/lib/oncegate
 COPY --from=build /usr/local/bin/oncegate /usr/local/bin/oncegate
 
-# The environment stands above a mounted configuration file. To use another engine than the disk, set
-# ONCEGATE_ENGINES__PRIMARY; naming it in the file alone would change nothing.
-# With no apps configured the gateway refuses to listen beyond loopback: configure apps, or set
-# ONCEGATE_SERVER__ALLOW_OPEN=true for a trial. The image does not decide that for you.
+# Inside a container the loopback interface is nobody's. With no apps configured the gateway refuses to listen beyond
+# it: configure apps, or set ONCEGATE_SERVER__ALLOW_OPEN=true for a trial. The image does not decide that for you, nor
+# which engine is used: the environment stands above a mounted configuration file, so it says no more than it must.
 ENV ONCEGATE_SERVER__LISTEN=0.0.0.0:8080 \
-    ONCEGATE_SERVER__ADMIN_LISTEN=0.0.0.0:9464 \
-    ONCEGATE_SERVER__DATA_DIR=/var/lib/oncegate \
-    ONCEGATE_ENGINES__PRIMARY=disk:/var/lib/oncegate/claims
+    ONCEGATE_SERVER__ADMIN_LISTEN=0.0.0.0:9464
 
 # A number, not a name: Kubernetes' runAsNonRoot can check it, and no entry in /etc/passwd is needed.
 USER 65532:65532

@@ -82,6 +82,9 @@ pub enum Failure {
         "the attempt nonce also stands in the contents or the fingerprint; send a fresh one for each try, such as a UUID"
     )]
     NonceInContents,
+    /// The nonce is one of those that mark attempts that hold nothing.
+    #[error("an attempt nonce may not begin with \"observed-\"; send a fresh one for each try, such as a UUID")]
+    NonceReserved,
     /// Contents and operation of an outcome do not give the claim's ID.
     #[error("operation and contents do not give this global ID; send those of the claim, or leave them out")]
     NotItsContents,

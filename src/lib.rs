@@ -4,10 +4,13 @@
 //! way in.
 
 pub mod admin;
+pub mod cli;
+pub mod config;
 pub mod domain;
 pub mod engine;
 pub mod gateway;
 pub mod http;
 pub mod resilience;
+pub mod server;
 pub mod telemetry;
 pub mod tenants;

@@ -18,10 +18,11 @@ use crate::config::{Config, ResolvedTerms};
 use crate::domain::attempt::{Entropy, Issuer, SystemEntropy};
 use crate::domain::clock::{Clock, SystemClock};
 use crate::domain::tenant::AppKey;
-use crate::engine::{Engine, url};
+use crate::engine::url;
 use crate::gateway::{Engines, Gateway};
 use crate::http::{self, Api, listener};
 use crate::resilience::measured::Measured;
+use crate::resilience::patience::Patience;
 use crate::resilience::retry::Retry;
 use crate::telemetry::metrics::{HttpMetrics, Metrics};
 use crate::tenants::{App, OperationTerms, Registry};
@@ -56,7 +57,9 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
 }
 
 async fn bind(address: SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}; set {key} to another address"))
+    TcpListener::bind(address)
+        .await
+        .with_context(|| format!("cannot listen on {address}; set {key} to another address"))
 }
 
 struct Signals {
@@ -158,8 +161,9 @@ async fn open_engines(config: &Config, clock: &Arc<dyn Clock>) -> anyhow::Result
     for (name, address) in &config.engines {
         let engine = url::open(address, clock.clone()).await;
         let engine = engine.with_context(|| format!("engine `{name}` cannot be opened"))?;
-        let measured: Arc<dyn Engine> = Arc::new(Measured::new(engine, name, clock.clone()));
-        engines.by_name.insert(name.clone(), Arc::new(Retry::new(measured, patience)));
+        let bounded = Arc::new(Patience::new(engine, patience));
+        let measured = Arc::new(Measured::new(bounded, name, clock.clone()));
+        engines.by_name.insert(name.clone(), Arc::new(Retry::new(measured)));
     }
     for (chain, options) in &config.chains {
         let active = options.engines.first().with_context(|| format!("chain `{chain}` has no engine"))?;

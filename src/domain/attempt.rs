@@ -13,6 +13,9 @@ use sha2::{Digest, Sha256};
 
 use super::clock::{Clock, Timestamp};
 
+/// How the nonces of attempts begin that hold nothing. No caller may send one, so any gateway can tell them by sight.
+const OBSERVED: &str = "observed-";
+
 /// The caller's part of an attempt, fresh for each try: 16 to 64 of `[A-Za-z0-9_-]`.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Nonce(Box<str>);
@@ -21,6 +24,16 @@ impl Nonce {
     /// A nonce of 64 random bits, written in 16 hex digits.
     pub fn from_bits(bits: u64) -> Self {
         Self(format!("{bits:016x}").into())
+    }
+
+    /// The nonce of an attempt that holds nothing, because its claim was let through in observe mode.
+    pub fn observed(bits: u64) -> Self {
+        Self(format!("{OBSERVED}{bits:016x}").into())
+    }
+
+    /// Whether this is the nonce of an attempt that holds nothing.
+    pub fn is_observed(&self) -> bool {
+        self.0.starts_with(OBSERVED)
     }
 
     /// The nonce as the caller wrote it.
@@ -158,6 +171,11 @@ impl Issuer {
     /// An issuer on this clock and this source of nonces.
     pub fn new(clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Self {
         Self { clock, entropy, last: AtomicU64::new(0) }
+    }
+
+    /// A new attempt that holds nothing.
+    pub fn issue_observed(&self) -> Attempt {
+        self.issue(Some(Nonce::observed(self.entropy.bits())))
     }
 
     /// A new attempt with the caller's nonce, or with a random one.

@@ -3,6 +3,8 @@
 
 #[cfg(any(test, feature = "test-util"))]
 pub mod conformance;
+#[cfg(feature = "disk")]
+pub mod disk;
 pub mod error;
 #[cfg(any(test, feature = "test-util"))]
 pub mod faulty;
@@ -107,14 +109,16 @@ pub struct Capabilities {
     pub shared: bool,
 }
 
-/// Runs many calls concurrently, those on the same key one after the other; answers in the order of the calls.
+/// Runs many calls concurrently, those on the same key one after the other; answers in the order of the calls. Where a
+/// store does not answer for a key, the later calls on that key are not tried, so that a batch takes no longer than one
+/// of its calls may.
 async fn in_order_per_key<'a, Ask, Answer, Call>(
     asks: &'a [Ask],
     key: impl Fn(&Ask) -> &Key,
     call: impl Fn(&'a Ask) -> Call,
-) -> Vec<Answer>
+) -> Vec<Result<Answer, EngineError>>
 where
-    Call: Future<Output = Answer>,
+    Call: Future<Output = Result<Answer, EngineError>>,
 {
     let mut places: HashMap<&Key, Vec<usize>> = HashMap::with_capacity(asks.len());
     for (place, ask) in asks.iter().enumerate() {
@@ -122,8 +126,14 @@ where
     }
     let chains = places.into_values().map(|places| async {
         let mut answers = Vec::with_capacity(places.len());
+        let mut silent = false;
         for place in places {
-            answers.push((place, call(&asks[place]).await));
+            let answer = match silent {
+                false => call(&asks[place]).await,
+                true => Err(EngineError::unavailable("an earlier item on the same key was not answered")),
+            };
+            silent |= answer.is_err();
+            answers.push((place, answer));
         }
         answers
     });

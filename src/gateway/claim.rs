@@ -104,6 +104,9 @@ impl Gateway {
 
     fn prepare(&self, app: &App, request: ClaimRequest) -> Result<Claim, Failure> {
         let ClaimRequest { operation, contents, fingerprint, nonce, lease, retention, take_over } = request;
+        if nonce.as_ref().is_some_and(Nonce::is_observed) {
+            return Err(Failure::NonceReserved);
+        }
         if let Some(nonce) = &nonce
             && [Some(&contents), fingerprint.as_ref()].into_iter().flatten().any(|json| holds_string(json, nonce))
         {
@@ -173,7 +176,7 @@ impl Gateway {
     fn let_through(&self, ask: &Claim) -> ClaimAnswer {
         ClaimAnswer::Granted(Granted {
             global_id: ask.key.global_id,
-            attempt: ask.attempt.clone(),
+            attempt: self.issuer.issue_observed(),
             fence: None,
             repeated: false,
             taken_over: false,
@@ -212,6 +215,8 @@ fn claim_result(answer: &Result<ClaimAnswer, Failure>) -> ClaimResult {
         Err(Failure::Store(Determinate::Full(_))) => ClaimResult::StoreFull,
         Err(Failure::Store(Determinate::Incompatible(_))) => ClaimResult::StoreIncompatible,
         Err(Failure::Store(Determinate::Unavailable(_))) => ClaimResult::StoreUnavailable,
-        Err(Failure::OutcomeUnknown(_) | Failure::NonceInContents) => ClaimResult::OutcomeUnknown,
+        Err(Failure::OutcomeUnknown(_) | Failure::NonceInContents | Failure::NonceReserved) => {
+            ClaimResult::OutcomeUnknown
+        }
     }
 }

@@ -11,10 +11,9 @@ use crate::domain::clock::Timestamp;
 use crate::domain::global_id::GlobalId;
 use crate::domain::record::{Contents, Key};
 use crate::domain::tenant::Operation;
-use crate::domain::terms::Mode;
 use crate::engine::{Determinate, EngineError};
 use crate::telemetry::metrics::{OutcomeResult, ReportedOutcome};
-use crate::tenants::{App, OperationTerms};
+use crate::tenants::App;
 
 /// An attempt older than its retention plus this is not recorded when it comes late.
 const LATE_GRACE: Duration = Duration::from_hours(24);
@@ -39,15 +38,27 @@ pub struct OutcomeReport {
 
 /// The answer to a POST.
 #[derive(Debug)]
-pub struct Reported {
-    /// The claim.
-    pub global_id: GlobalId,
-    /// What became of the report.
-    pub settled: Settled,
-    /// In observe mode the report of an attempt that held nothing changes nothing, and is no error.
-    pub observed: bool,
-    /// When the settled claim ends by itself.
-    pub expires_at: Option<Timestamp>,
+pub enum Reported {
+    /// The store has been told.
+    Settled {
+        /// The claim.
+        global_id: GlobalId,
+        /// What became of the report.
+        settled: Settled,
+        /// When the claim that stands ends by itself.
+        expires_at: Option<Timestamp>,
+    },
+    /// The attempt held nothing, so there is nothing to tell; no error in observe mode.
+    Observed {
+        /// The claim.
+        global_id: GlobalId,
+    },
+}
+
+/// An item of a batch, on its way to the store or past it.
+enum Prepared {
+    Ask(Box<Settle>, Option<Operation>),
+    Observed(Reported),
 }
 
 impl Gateway {
@@ -56,9 +67,13 @@ impl Gateway {
     /// # Errors
     /// Why there is no answer; a superseded outcome is an answer.
     pub async fn settle(&self, app: &App, report: OutcomeReport) -> Result<Reported, Failure> {
+        if report.attempt.nonce().is_observed() {
+            return Ok(self.observed(app, &report));
+        }
         let ask = self.prepare_settle(app, &report)?;
+        let terms = report.operation.as_ref().map_or(&app.terms, |operation| app.terms_of(operation));
         let call = async { self.engine(app)?.settle(&ask).await };
-        let answer = within(app.terms.deadline, call).await;
+        let answer = within(terms.deadline, call).await;
         self.answer_settle(app, &ask, report.operation.as_ref(), answer)
     }
 
@@ -70,20 +85,37 @@ impl Gateway {
     ) -> Vec<Result<Reported, Refusal>> {
         let prepare = |report: Result<OutcomeReport, Refusal>| {
             let report = report?;
+            if report.attempt.nonce().is_observed() {
+                return Ok(Prepared::Observed(self.observed(app, &report)));
+            }
             let ask = self.prepare_settle(app, &report)?;
-            Ok((ask, report.operation))
+            Ok(Prepared::Ask(Box::new(ask), report.operation))
         };
-        let prepared: Vec<Result<(Settle, Option<Operation>), Refusal>> = reports.into_iter().map(prepare).collect();
-        let asks: Vec<Settle> =
-            prepared.iter().filter_map(|item| item.as_ref().ok().map(|(ask, _)| ask.clone())).collect();
+        let prepared: Vec<Result<Prepared, Refusal>> = reports.into_iter().map(prepare).collect();
+        let asks: Vec<Settle> = prepared
+            .iter()
+            .filter_map(|item| if let Ok(Prepared::Ask(ask, _)) = item { Some(Settle::clone(ask)) } else { None })
+            .collect();
         let call = async { Ok(self.engine(app)?.settle_many(&asks).await) };
         let mut answers = spread(within(app.terms.deadline, call).await, asks.len()).into_iter();
-        let answer = |item: Result<(Settle, Option<Operation>), Refusal>| {
-            let (ask, operation) = item?;
-            let answer = answers.next().unwrap_or_else(|| Err(EngineError::indeterminate("the engine did not say")));
-            self.answer_settle(app, &ask, operation.as_ref(), answer).map_err(Refusal::from)
+        let answer = |item: Result<Prepared, Refusal>| match item? {
+            Prepared::Observed(reported) => Ok(reported),
+            Prepared::Ask(ask, operation) => {
+                let unsaid = || Err(EngineError::indeterminate("the engine did not say"));
+                let answer = answers.next().unwrap_or_else(unsaid);
+                self.answer_settle(app, &ask, operation.as_ref(), answer).map_err(Refusal::from)
+            }
         };
         prepared.into_iter().map(answer).collect()
+    }
+
+    /// The report of an attempt that holds nothing, because its claim was let through in observe mode.
+    fn observed(&self, app: &App, report: &OutcomeReport) -> Reported {
+        if let Some(metrics) = self.metrics.get(&app.key) {
+            let operation = report.operation.as_ref().map(AsRef::as_ref);
+            metrics.settled(operation, reported_outcome(&report.outcome), OutcomeResult::Observed);
+        }
+        Reported::Observed { global_id: report.global_id }
     }
 
     fn prepare_settle(&self, app: &App, report: &OutcomeReport) -> Result<Settle, Failure> {
@@ -132,19 +164,13 @@ impl Gateway {
         operation: Option<&Operation>,
         answer: Result<Settled, EngineError>,
     ) -> Result<Reported, Failure> {
-        let terms: &OperationTerms = operation.map_or(&app.terms, |operation| app.terms_of(operation));
         let answer = answer.map_err(|failure| failed(failure, None)).map(|settled| {
-            let superseded = matches!(settled, Settled::Superseded { .. });
             let left = match &settled {
                 Settled::Done { left, .. } | Settled::Superseded { left, .. } => *left,
                 Settled::AlreadySucceeded | Settled::Expired => None,
             };
-            Reported {
-                global_id: ask.key.global_id,
-                settled,
-                observed: superseded && terms.mode == Mode::Observe,
-                expires_at: left.map(|left| self.clock.wall().plus(left)),
-            }
+            let expires_at = left.map(|left| self.clock.wall().plus(left));
+            Reported::Settled { global_id: ask.key.global_id, settled, expires_at }
         });
         if let Some(metrics) = self.metrics.get(&app.key) {
             let (outcome, result) = (reported_outcome(&ask.outcome), outcome_result(&answer));
@@ -183,8 +209,8 @@ fn reported_outcome(outcome: &Outcome) -> ReportedOutcome {
 
 fn outcome_result(answer: &Result<Reported, Failure>) -> OutcomeResult {
     match answer {
-        Ok(reported) if reported.observed => OutcomeResult::Observed,
-        Ok(Reported { settled, .. }) => match settled {
+        Ok(Reported::Observed { .. }) => OutcomeResult::Observed,
+        Ok(Reported::Settled { settled, .. }) => match settled {
             Settled::Done { late: Some(true), .. } => OutcomeResult::Late,
             Settled::Done { .. } => OutcomeResult::Recorded,
             Settled::AlreadySucceeded => OutcomeResult::AlreadySucceeded,
@@ -194,8 +220,9 @@ fn outcome_result(answer: &Result<Reported, Failure>) -> OutcomeResult {
         Err(Failure::Store(Determinate::Full(_))) => OutcomeResult::StoreFull,
         Err(Failure::Store(Determinate::Incompatible(_))) => OutcomeResult::StoreIncompatible,
         Err(Failure::Store(Determinate::Unavailable(_))) => OutcomeResult::StoreUnavailable,
-        Err(Failure::OutcomeUnknown(_) | Failure::NotItsContents | Failure::NonceInContents) => {
-            OutcomeResult::OutcomeUnknown
-        }
+        // The others are refused before the store is asked.
+        Err(
+            Failure::OutcomeUnknown(_) | Failure::NotItsContents | Failure::NonceInContents | Failure::NonceReserved,
+        ) => OutcomeResult::OutcomeUnknown,
     }
 }

@@ -198,20 +198,22 @@ fn duplicate(found: Inspected) -> Problem {
 /// # Errors
 /// The problem, if the outcome was not taken.
 pub fn reported(answer: &Reported) -> Result<OutcomeBody, Problem> {
-    let body = |state, late| OutcomeBody {
-        global_id: answer.global_id,
-        state,
-        expires_at: answer.expires_at,
-        late,
-        degraded: None,
+    let (global_id, settled, expires_at) = match *answer {
+        Reported::Settled { global_id, ref settled, expires_at } => (global_id, settled, expires_at),
+        Reported::Observed { global_id } => {
+            let late = None;
+            return Ok(OutcomeBody { global_id, state: "observed", expires_at: None, late, degraded: None });
+        }
     };
-    match &answer.settled {
-        _ if answer.observed => Ok(OutcomeBody { expires_at: None, ..body("observed", Some(false)) }),
-        Settled::Done { state, late, .. } => Ok(match state {
-            None => body("released", *late),
-            Some(State::Succeeded) => body("succeeded", *late),
-            Some(State::Unknown | State::InProgress) => body("unknown", *late),
-        }),
+    match settled {
+        Settled::Done { state, late, .. } => {
+            let state = match state {
+                None => "released",
+                Some(State::Succeeded) => "succeeded",
+                Some(State::Unknown | State::InProgress) => "unknown",
+            };
+            Ok(OutcomeBody { global_id, state, expires_at, late: *late, degraded: None })
+        }
         Settled::AlreadySucceeded => Err(already_succeeded()),
         Settled::Superseded { state, left } => Err(superseded(*state, *left)),
         Settled::Expired => Err(Problem::new(

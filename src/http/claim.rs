@@ -72,8 +72,9 @@ impl ClaimBody<'_> {
     /// The request in the gateway's terms, within all bounds.
     pub fn into_request(self, limits: &Limits) -> Result<ClaimRequest, Problem> {
         let nonce = self.attempt_nonce.map(|nonce| nonce.parse::<Nonce>()).transpose();
-        let fingerprint = self.fingerprint.map(|raw| bounded(raw, "`fingerprint`", limits)).transpose()?;
-        let fingerprint = fingerprint.map(|raw| canonicalize_any(raw.get().as_bytes(), "fingerprint")).transpose();
+        let fingerprint = self
+            .fingerprint
+            .map(|raw| bounded(canonicalize_any(raw.get().as_bytes(), "fingerprint"), "`fingerprint`", limits));
         if let Some(lease) = self.lease {
             limits.check_lease(lease.0).map_err(|wrong| Problem::invalid(format!("`lease`: {wrong}.")))?;
         }
@@ -81,7 +82,7 @@ impl ClaimBody<'_> {
         Ok(ClaimRequest {
             operation: self.operation.unwrap_or_default(),
             contents: required_contents(self.contents, limits)?,
-            fingerprint: fingerprint.map_err(|why| not_canonical(&why))?,
+            fingerprint: fingerprint.transpose()?,
             nonce: nonce.map_err(|wrong| Problem::invalid(format!("`attempt_nonce`: {wrong}.")))?,
             lease: self.lease.map(|lease| lease.0),
             retention: self.retention,
@@ -97,8 +98,7 @@ pub fn required_contents(contents: Option<&RawValue>, limits: &Limits) -> Result
             "`contents` is missing: send what makes two operations the same, such as {\"order_id\": \"A-1001\"}.",
         )
     })?;
-    let raw = bounded(contents, "`contents`", limits)?;
-    canonicalize(raw.get().as_bytes()).map_err(|why| not_canonical(&why))
+    bounded(canonicalize(contents.get().as_bytes()), "`contents`", limits)
 }
 
 /// A retention within its bounds.
@@ -107,10 +107,11 @@ pub fn check_retention(retention: Option<Retention>, limits: &Limits) -> Result<
     checked.map_err(|wrong| Problem::invalid(format!("`retention`: {wrong}.")))
 }
 
-fn bounded<'a>(raw: &'a RawValue, what: &str, limits: &Limits) -> Result<&'a RawValue, Problem> {
-    if raw.get().len() > limits.contents_bytes { Err(body::too_large(what, limits.contents_bytes)) } else { Ok(raw) }
-}
-
-fn not_canonical(why: &NotCanonical) -> Problem {
-    Problem::new(Code::ContentsNotCanonical, format!("{why}."))
+/// A canonical form, if there is one and it is no longer than contents may be.
+fn bounded(json: Result<Canonical, NotCanonical>, what: &str, limits: &Limits) -> Result<Canonical, Problem> {
+    match json {
+        Ok(json) if json.as_str().len() > limits.contents_bytes => Err(body::too_large(what, limits.contents_bytes)),
+        Ok(json) => Ok(json),
+        Err(why) => Err(Problem::new(Code::ContentsNotCanonical, format!("{why}."))),
+    }
 }

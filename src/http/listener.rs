@@ -22,6 +22,7 @@ use tower::Service;
 
 use super::guard::{Conversation, Guarded};
 use super::problem::{Code, Problem};
+use crate::domain::attempt::{Entropy, SystemEntropy};
 use crate::domain::limits::Limits;
 
 /// How many connections over the limit are told so at the same time; more are closed without a word.
@@ -137,12 +138,14 @@ fn not_http() -> Bytes {
     whole_answer("400 Bad Request", "", &problem)
 }
 
+/// An answer in full, for clients that get no further than their connection.
 fn whole_answer(status: &str, headers: &str, problem: &Problem) -> Bytes {
-    let body = serde_json::to_string(&problem.document("none")).unwrap_or_default();
+    let request_id = format!("{:016x}", SystemEntropy.bits());
+    let body = serde_json::to_string(&problem.document(&request_id)).unwrap_or_default();
     let bytes = body.len();
     format!(
-        "HTTP/1.1 {status}\r\ncontent-type: application/problem+json\r\ncontent-length: {bytes}\r\n{headers}connection: \
-         close\r\n\r\n{body}"
+        "HTTP/1.1 {status}\r\ncontent-type: application/problem+json\r\ncontent-length: {bytes}\r\nx-request-id: \
+         {request_id}\r\n{headers}connection: close\r\n\r\n{body}"
     )
     .into()
 }

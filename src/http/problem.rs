@@ -208,7 +208,7 @@ impl From<Failure> for Problem {
     fn from(failure: Failure) -> Self {
         const SOON: Duration = Duration::from_secs(1);
         match &failure {
-            Failure::NonceInContents => Self::invalid(format!("attempt_nonce: {failure}")),
+            Failure::NonceInContents | Failure::NonceReserved => Self::invalid(format!("attempt_nonce: {failure}")),
             Failure::NotItsContents => Self::new(Code::ContentsMismatch, failure.to_string()),
             Failure::Store(certain) => {
                 let (code, advice) = match certain {

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use crate::domain::claim::{Claim, Claimed, Renew, Renewed, Settle, Settled};
 use crate::domain::clock::Clock;
 use crate::domain::record::{Held, Key};
-use crate::engine::{Capabilities, Engine, EngineError};
+use crate::engine::{Capabilities, Determinate, Engine, EngineError};
 use crate::telemetry::metrics::{EngineCall, EngineMetrics, EngineResult};
 
 /// An engine whose calls are measured.
@@ -41,11 +41,11 @@ impl Measured {
             Err(EngineError::Indeterminate(_)) => EngineResult::Indeterminate,
         };
         self.metrics.called(call, result, took);
-        self.note(answer.as_ref().err());
+        self.note(answer.as_ref().err().filter(|failure| is_silence(failure)));
         answer
     }
 
-    /// Keeps `engine_up`, and logs once when it changes.
+    /// Keeps `engine_up` by whether the store was silent, and logs once when it changes.
     fn note(&self, failure: Option<&EngineError>) {
         let up = failure.is_none();
         // The common case writes nothing that other threads read.
@@ -58,6 +58,12 @@ impl Measured {
             Some(failure) => tracing::warn!(engine.name = %self.name, error = %failure, "the engine does not answer"),
         }
     }
+}
+
+/// Whether a failure means that the store does not serve. One that says that it is full, or that a record cannot be
+/// read, answers.
+fn is_silence(failure: &EngineError) -> bool {
+    matches!(failure, EngineError::Indeterminate(_) | EngineError::Determinate(Determinate::Unavailable(_)))
 }
 
 #[async_trait]

@@ -1,11 +1,9 @@
-//! Resolves uncertain calls: bounds how long one try may take, and repeats a call whose answer was lost once, with the
-//! same attempt, so that it recognises itself.
+//! Resolves uncertain calls: repeats a call whose answer was lost once, with the same attempt, so that it recognises
+//! itself.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::time::timeout;
 
 use crate::domain::claim::{Claim, Claimed, Outcome, Renew, Renewed, Settle, Settled};
 use crate::domain::record::{Held, Key};
@@ -14,47 +12,31 @@ use crate::engine::{Capabilities, Engine, EngineError};
 /// An engine whose uncertain calls are repeated once.
 pub struct Retry {
     inner: Arc<dyn Engine>,
-    patience: Duration,
 }
 
 impl Retry {
-    /// Wraps an engine. One try may take `patience`; two of them should fit into the caller's deadline.
-    pub fn new(inner: Arc<dyn Engine>, patience: Duration) -> Self {
-        Self { inner, patience }
+    /// Wraps an engine.
+    pub fn new(inner: Arc<dyn Engine>) -> Self {
+        Self { inner }
     }
+}
 
-    /// One try, bounded. What takes too long may still happen.
-    async fn once<Answer>(
-        patience: Duration,
-        call: impl Future<Output = Result<Answer, EngineError>>,
-    ) -> Result<Answer, EngineError> {
-        let late = |_| Err(EngineError::indeterminate(format!("no answer within {} ms", patience.as_millis())));
-        timeout(patience, call).await.unwrap_or_else(late)
-    }
-
-    /// A try, and another one if the first one's answer is not known. `second` is told that it is the second.
-    async fn resolve<Answer, Call>(
-        patience: Duration,
-        call: impl Fn() -> Call,
-        second: impl FnOnce(Answer) -> Answer,
-    ) -> Result<Answer, EngineError>
-    where
-        Call: Future<Output = Result<Answer, EngineError>>,
-    {
-        match Self::once(patience, call()).await {
-            Err(EngineError::Indeterminate(first)) => match Self::once(patience, call()).await {
-                Ok(answer) => Ok(second(answer)),
-                // That the second try did not happen says nothing of the first.
-                Err(EngineError::Determinate(_)) => Err(first.into()),
-                Err(uncertain) => Err(uncertain),
-            },
-            certain => certain,
-        }
-    }
-
-    /// A claim must be known to be granted while there is lease left to use it, so short leases have little patience.
-    fn patience_for(&self, ask: &Claim) -> Duration {
-        self.patience.min(ask.terms.lease / 5)
+/// A try, and another one if the first one's answer is not known. `second` sees the second one's answer.
+async fn resolve<Answer, Call>(
+    call: impl Fn() -> Call,
+    second: impl FnOnce(Answer) -> Answer,
+) -> Result<Answer, EngineError>
+where
+    Call: Future<Output = Result<Answer, EngineError>>,
+{
+    match call().await {
+        Err(EngineError::Indeterminate(first)) => match call().await {
+            Ok(answer) => Ok(second(answer)),
+            // That the second try did not happen says nothing of the first.
+            Err(EngineError::Determinate(_)) => Err(first.into()),
+            Err(uncertain) => Err(uncertain),
+        },
+        certain => certain,
     }
 }
 
@@ -73,23 +55,23 @@ fn after_lost_reply(ask: &Settle, answer: Settled) -> Settled {
 #[async_trait]
 impl Engine for Retry {
     async fn claim(&self, ask: &Claim) -> Result<Claimed, EngineError> {
-        Self::resolve(self.patience_for(ask), || self.inner.claim(ask), |answer| answer).await
+        resolve(|| self.inner.claim(ask), |answer| answer).await
     }
 
     async fn settle(&self, ask: &Settle) -> Result<Settled, EngineError> {
-        Self::resolve(self.patience, || self.inner.settle(ask), |answer| after_lost_reply(ask, answer)).await
+        resolve(|| self.inner.settle(ask), |answer| after_lost_reply(ask, answer)).await
     }
 
     async fn renew(&self, ask: &Renew) -> Result<Renewed, EngineError> {
-        Self::resolve(self.patience, || self.inner.renew(ask), |answer| answer).await
+        resolve(|| self.inner.renew(ask), |answer| answer).await
     }
 
     async fn read(&self, key: &Key) -> Result<Option<Held>, EngineError> {
-        Self::resolve(self.patience, || self.inner.read(key), |answer| answer).await
+        resolve(|| self.inner.read(key), |answer| answer).await
     }
 
     async fn probe(&self) -> Result<(), EngineError> {
-        Self::once(self.patience, self.inner.probe()).await
+        self.inner.probe().await
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -107,6 +89,11 @@ impl Engine for Retry {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
+    use super::super::patience::Patience;
     use super::*;
     use crate::domain::clock::{ManualClock, Timestamp};
     use crate::engine::conformance::{Subject, fresh_claim};
@@ -120,7 +107,7 @@ mod tests {
 
     async fn open() -> Option<Subject> {
         let (clock, memory) = memory();
-        let engine = Arc::new(Retry::new(memory, Duration::from_secs(5)));
+        let engine = Arc::new(Retry::new(Arc::new(Patience::new(memory, Duration::from_secs(5)))));
         let pass = move |duration| -> futures_util::future::BoxFuture<'static, ()> {
             clock.advance(duration);
             Box::pin(std::future::ready(()))
@@ -137,7 +124,7 @@ mod tests {
     async fn lost_requests_and_replies_never_lie() {
         for seed in 0..300 {
             let (_clock, memory) = memory();
-            let engine = Retry::new(Arc::new(Faulty::new(memory.clone(), seed, 0.4)), Duration::from_secs(5));
+            let engine = Retry::new(Arc::new(Faulty::new(memory.clone(), seed, 0.4)));
             let first = fresh_claim();
             let mut granted = 0;
             for try_again in [false, true, true] {
@@ -177,7 +164,7 @@ mod tests {
             let (_clock, memory) = memory();
             let ask = fresh_claim();
             memory.claim(&ask).await.unwrap();
-            let engine = Retry::new(Arc::new(Faulty::new(memory.clone(), seed, 0.5)), Duration::from_secs(5));
+            let engine = Retry::new(Arc::new(Faulty::new(memory.clone(), seed, 0.5)));
             let failure =
                 Settle { key: ask.key.clone(), attempt: ask.attempt.clone(), outcome: Outcome::Failure, late: None };
             match engine.settle(&failure).await {
@@ -218,7 +205,7 @@ mod tests {
                 Capabilities { strict_fence: false, durable: false, shared: false }
             }
         }
-        let engine = Retry::new(Arc::new(Silent), Duration::from_millis(400));
+        let engine = Retry::new(Arc::new(Patience::new(Arc::new(Silent), Duration::from_millis(400))));
         let answer = timeout(Duration::from_millis(801), engine.claim(&fresh_claim())).await;
         assert!(matches!(answer, Ok(Err(EngineError::Indeterminate(_)))));
         let mut short = fresh_claim();

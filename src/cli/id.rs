@@ -1,0 +1,78 @@
+//! `oncegate id`: computes a global ID as the gateway would, without one.
+
+use std::io::{Read, Write};
+
+use anyhow::Context as _;
+use clap::Args;
+
+use crate::domain::canonical::{NotCanonical, canonicalize};
+use crate::domain::global_id::GlobalId;
+use crate::domain::tenant::{AppKey, Operation};
+
+/// Not a doc comment, as the other arguments have: braces and quotes would be taken for Markdown.
+const CONTENTS_HELP: &str = r#"The contents as JSON, such as '{"order_id":"A-1001"}', or - for standard input"#;
+
+/// The operation to name.
+#[derive(Args, Debug)]
+pub(super) struct IdArgs {
+    /// The app's key, such as shop
+    #[arg(long)]
+    app: AppKey,
+    /// What is done, such as order.submit
+    #[arg(long, default_value = "default")]
+    operation: Operation,
+    /// Print the canonical form of the contents too, on a line of its own
+    #[arg(long)]
+    canonical: bool,
+    #[arg(allow_hyphen_values = true, help = CONTENTS_HELP)]
+    contents: String,
+}
+
+pub(super) fn run(args: &IdArgs, input: &mut impl Read, out: &mut impl Write) -> anyhow::Result<()> {
+    let mut json = Vec::new();
+    if args.contents == "-" {
+        input.read_to_end(&mut json).context("cannot read the contents from standard input")?;
+    } else {
+        json.extend_from_slice(args.contents.as_bytes());
+    }
+    let contents = canonicalize(&json).map_err(|error| match &error {
+        // A shell eats one pair of quotes, which makes this the likeliest mistake.
+        NotCanonical::Syntax { .. } => anyhow::anyhow!("{error}; a text needs its own quotes: '\"A-1001\"'"),
+        _ => error.into(),
+    })?;
+    writeln!(out, "{}", GlobalId::of(&args.app, &args.operation, &contents))?;
+    if args.canonical {
+        writeln!(out, "{}", contents.as_str())?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// MD5 of `shop`, `order.submit` and `{"order_id":"A-1001"}`, one to a line.
+    const ID: &str = "2ca8a31a53ad078ffd0c7c8c80158af7";
+
+    fn id(contents: &str, input: &str, canonical: bool) -> anyhow::Result<String> {
+        let (app, operation) = ("shop".parse()?, "order.submit".parse()?);
+        let args = IdArgs { app, operation, canonical, contents: contents.to_owned() };
+        let mut out = Vec::new();
+        run(&args, &mut input.as_bytes(), &mut out)?;
+        Ok(String::from_utf8(out)?)
+    }
+
+    #[test]
+    fn the_id_is_that_of_the_canonical_contents() {
+        let canonical = r#"{"order_id":"A-1001"}"#;
+        assert_eq!(id(canonical, "", false).unwrap(), format!("{ID}\n"));
+        assert_eq!(id("-", "{ \"order_id\": \"A-1001\" }\n", true).unwrap(), format!("{ID}\n{canonical}\n"));
+    }
+
+    #[test]
+    fn bare_text_is_refused_with_the_quotes_it_lacks() {
+        let error = id("A-1001", "", false).unwrap_err().to_string();
+        assert!(error.ends_with("; a text needs its own quotes: '\"A-1001\"'"), "{error}");
+        assert!(id("null", "", false).is_err());
+    }
+}

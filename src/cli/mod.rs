@@ -1,0 +1,129 @@
+//! The command line: what can be asked of the program, and how it answers. One file for each subcommand; the process's
+//! environment and its standard streams are touched here only.
+
+mod config;
+mod health;
+mod id;
+mod serve;
+
+use std::ffi::OsString;
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::{Config, Flags, Problems};
+
+/// An idempotency gateway: lets every business operation pass once.
+#[derive(Parser, Debug)]
+#[command(name = "oncegate", version, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Run a gateway until it is told to stop by SIGTERM or SIGINT
+    Serve(Settings),
+    /// Check the configuration, or print what it comes to
+    Config(config::ConfigArgs),
+    /// Compute the global ID of an operation; asks no gateway
+    Id(id::IdArgs),
+    /// Ask the gateway on this machine whether it is ready: exit code 0 if it is, else 1
+    Health(health::HealthArgs),
+}
+
+const CONFIG_HELP: &str =
+    "Configuration file [default: the one that ONCEGATE_CONFIG names in the environment, or none]";
+
+/// The settings that have a flag. The configuration file and the environment have all.
+#[derive(Args, Debug, Default)]
+struct Settings {
+    #[arg(long, value_name = "FILE", help = CONFIG_HELP)]
+    config: Option<PathBuf>,
+    /// Where the API listens, such as 127.0.0.1:8080
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<String>,
+    /// Where metrics, health and the admin API listen, such as 127.0.0.1:9464
+    #[arg(long, value_name = "ADDR")]
+    admin_listen: Option<String>,
+    /// The store of the default chain, such as memory: or disk:./claims
+    #[arg(long, value_name = "URL")]
+    engine: Option<String>,
+    /// Folder of the default disk engine and of what the gateway must not lose
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<String>,
+}
+
+impl Settings {
+    fn load(self) -> Result<Config, Problems> {
+        let Self { config, listen, admin_listen, engine, data_dir } = self;
+        Config::load(&Flags { config, listen, admin_listen, engine, data_dir }, environment())
+    }
+}
+
+/// Runs a command and says what went wrong, if something did: one block on standard error, and exit code 2 where the
+/// configuration cannot be used, else 1.
+pub fn run(cli: Cli) -> ExitCode {
+    let done = match cli.command {
+        Command::Serve(settings) => serve::run(settings),
+        Command::Config(args) => config::run(args, &mut io::stdout().lock()),
+        Command::Id(args) => id::run(&args, &mut io::stdin().lock(), &mut io::stdout().lock()),
+        Command::Health(args) => health::run(args, &mut io::stdout().lock()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            report(&format_args!("{error:#}"), &mut io::stderr().lock());
+            ExitCode::from(if error.is::<Problems>() { 2 } else { 1 })
+        }
+    }
+}
+
+/// Where even this cannot be written there is nobody left to tell.
+fn report(error: &impl Display, to: &mut impl Write) {
+    drop(writeln!(to, "oncegate: {error}"));
+}
+
+#[expect(clippy::disallowed_methods, reason = "the command line is where the environment is read")]
+fn environment() -> impl Iterator<Item = (OsString, OsString)> {
+    std::env::vars_os()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn flags_become_settings() {
+        let parsed = Cli::try_parse_from(["oncegate", "serve", "--listen", "127.0.0.1:1", "--engine", "memory:"]);
+        let Command::Serve(settings) = parsed.unwrap().command else { panic!("not serve") };
+        let config = settings.load().unwrap();
+        assert_eq!((config.server.listen.port(), config.engines["primary"].as_str()), (1, "memory:"));
+    }
+
+    #[test]
+    fn contents_may_begin_with_a_dash() {
+        for contents in ["-5", "-"] {
+            assert!(Cli::try_parse_from(["oncegate", "id", "--app", "shop", contents]).is_ok());
+        }
+    }
+
+    #[test]
+    fn an_error_is_one_block() {
+        let mut shown = Vec::new();
+        let error = anyhow::anyhow!("the folder is in use").context("engine `primary` cannot be opened");
+        report(&format_args!("{error:#}"), &mut shown);
+        assert_eq!(shown, b"oncegate: engine `primary` cannot be opened: the folder is in use\n");
+    }
+}

@@ -1,0 +1,120 @@
+//! Settings from the environment: `ONCEGATE_SERVER__LISTEN` is `server.listen`. The variables come as a parameter; the
+//! process's own are read in `cli`.
+
+use std::ffi::OsString;
+
+use toml::Value;
+
+use super::layers::Layer;
+use super::path::KeyPath;
+use super::problem::Problem;
+
+/// What the names of all our variables begin with.
+const PREFIX: &str = "ONCEGATE_";
+
+/// Names the configuration file, and is no key itself.
+pub(super) const FILE_VARIABLE: &str = "ONCEGATE_CONFIG";
+
+/// No key lies deeper than `apps.<app>.operations.<operation>.on_outage.claim`.
+const DEPTH_MAX: usize = 6;
+
+/// The layer of the environment, and what is wrong with its variables.
+pub(super) fn read(variables: &[(OsString, OsString)], known: &[KeyPath]) -> (Layer, Vec<Problem>) {
+    let (mut layer, mut problems) = (Layer::empty(), Vec::new());
+    let mut ours: Vec<_> = variables.iter().filter_map(|(name, value)| Some((name.to_str()?, value))).collect();
+    ours.retain(|(name, _)| name.starts_with(PREFIX) && *name != FILE_VARIABLE);
+    // In the order of names, so that the same environment is always read the same.
+    ours.sort_unstable();
+    for (name, value) in ours {
+        let mut refuse = |message: String| problems.push(Problem::of_source(origin(name), message));
+        let path = &name[PREFIX.len()..];
+        if !path.contains("__") {
+            // Every key is in a table, so this is none. It may well be another program's, such as the ONCEGATE_PORT
+            // that Kubernetes sets for a service; only what looks meant for us is refused.
+            if let Some(meant) = resembling(path, known) {
+                refuse(format!("no setting; did you mean {PREFIX}{meant}? Tables and keys are parted by `__`"));
+            }
+            continue;
+        }
+        let names = path.split("__").map(str::to_lowercase);
+        let path = KeyPath::of(names);
+        match value.to_str() {
+            _ if path.names().len() > DEPTH_MAX => refuse("no setting: no key is in as many tables".to_owned()),
+            None => refuse("not UTF-8".to_owned()),
+            Some(text) => layer.set(path, value_of(text), origin(name)),
+        }
+    }
+    (layer, problems)
+}
+
+/// How problems name a variable.
+fn origin(name: &str) -> String {
+    format!("environment variable {name}")
+}
+
+/// A variable's value: what is a boolean, a whole number or a list in TOML is that, all else is text, quotes included.
+fn value_of(text: &str) -> Value {
+    match text.parse() {
+        Ok(value @ (Value::Boolean(_) | Value::Integer(_) | Value::Array(_))) => value,
+        _ => Value::String(text.to_owned()),
+    }
+}
+
+/// The known variable, without the prefix, that a name with no `__` was probably meant to be: the same but for a slip or
+/// two, or for what leads to the key, or a table without its key.
+fn resembling(name: &str, known: &[KeyPath]) -> Option<String> {
+    let slips = |variable: &str| strsim::osa_distance(&variable.replace("__", "_"), name);
+    let variables = known.iter().map(|key| key.names().join("__").to_uppercase());
+    let alike = variables.filter(|variable| {
+        let is_table = variable.split_once("__").is_some_and(|(table, _)| strsim::osa_distance(table, name) <= 1);
+        let is_key = variable.replace("__", "_").strip_suffix(name).is_some_and(|tables| tables.ends_with('_'));
+        is_table || is_key || slips(variable) <= 2
+    });
+    alike.min_by_key(|variable| slips(variable))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn booleans_numbers_and_lists_are_toml_and_all_else_is_text() {
+        for (text, value) in [
+            ("true", Value::Boolean(true)),
+            ("42", Value::Integer(42)),
+            (r#"["a", "b"]"#, Value::Array(vec!["a".into(), "b".into()])),
+            ("30s", "30s".into()),
+            ("1.5", "1.5".into()),
+            ("\"quoted\"", "\"quoted\"".into()),
+            ("2026-01-01", "2026-01-01".into()),
+            ("{ a = 1 }", "{ a = 1 }".into()),
+            ("1\nx = 2", "1\nx = 2".into()),
+            ("", "".into()),
+        ] {
+            assert_eq!(value_of(text), value, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_was_meant_for_us_is_told_from_what_was_not() {
+        let known = [["server", "listen"], ["server", "admin_listen"], ["log", "level"], ["engines", "primary"]]
+            .map(KeyPath::of);
+        for (name, meant) in [
+            ("SERVER_LISTEN", Some("SERVER__LISTEN")),
+            ("SERVER_LISTN", Some("SERVER__LISTEN")),
+            ("LISTEN", Some("SERVER__LISTEN")),
+            ("ADMIN_LISTEN", Some("SERVER__ADMIN_LISTEN")),
+            ("LOG", Some("LOG__LEVEL")),
+            ("ENGINE", Some("ENGINES__PRIMARY")),
+            ("PORT", None),
+            ("PORT_8080_TCP_ADDR", None),
+            ("SERVICE_HOST", None),
+            ("SERVICE_PORT_HTTP", None),
+            ("REDIS_SERVICE_HOST", None),
+            ("CREDENTIAL", None),
+            ("TEN", None),
+        ] {
+            assert_eq!(resembling(name, &known).as_deref(), meant, "{name}");
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Turns what serde says about a value into what its writer should do: the nearest known key, the choices there are, the
+//! default as an example. Texts that were found are not repeated where a type was wrong: one may be a secret.
+
+use toml::Value;
+
+use super::path::KeyPath;
+
+/// What is wrong with a key, from serde's message. `default` is what the key has if nobody sets it.
+pub(super) fn explain(message: &str, key: &KeyPath, default: Option<&Value>) -> String {
+    let message = message.trim();
+    if let Some(expected) = message.strip_prefix(&format!("unknown field `{}`, expected ", key.last())) {
+        return unknown_key(key.last(), &names(expected));
+    }
+    if let Some((found, expected)) =
+        message.strip_prefix("unknown variant `").and_then(|rest| rest.rsplit_once("`, expected "))
+    {
+        let choices: Vec<_> = names(expected).iter().map(|name| format!("\"{name}\"")).collect();
+        return format!("\"{}\" is no choice here; write {}", found.escape_debug(), choices.join(" or "));
+    }
+    if let Some(field) = message.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`')) {
+        return format!("`{field}` is missing");
+    }
+    if message == "invalid socket address syntax" {
+        return format!("an address is an IP address and a port{}", default_shown(key, default));
+    }
+    let what = message
+        .strip_prefix("invalid type: ")
+        .or_else(|| message.strip_prefix("invalid value: "))
+        .and_then(|rest| rest.rsplit_once(", expected "))
+        .map_or_else(|| message.to_owned(), |(found, expected)| mismatch(found, expected));
+    what + &default_shown(key, default)
+}
+
+/// The default of a key as an example of how it is written, where there is one.
+fn default_shown(key: &KeyPath, default: Option<&Value>) -> String {
+    match default {
+        Some(default @ (Value::String(_) | Value::Integer(_) | Value::Boolean(_))) => {
+            format!("; the default is `{} = {default}`", key.last())
+        }
+        _ => String::new(),
+    }
+}
+
+/// An unknown key, and the known ones of its table, the nearest first.
+pub(super) fn unknown_key(found: &str, known: &[&str]) -> String {
+    // Under this, a suggestion says more about the words than about what was meant.
+    const LIKENESS_MIN: f64 = 0.75;
+    let found = found.to_lowercase();
+    let likeness = |name: &str| strsim::jaro_winkler(&found, name);
+    let nearest = known.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
+    match nearest.filter(|name| likeness(name) >= LIKENESS_MIN) {
+        Some(nearest) => format!("no such key; did you mean `{nearest}`? There are: {}", known.join(", ")),
+        None => format!("no such key; there are: {}", known.join(", ")),
+    }
+}
+
+/// The names in a list such as "one of `a`, `b`".
+pub(super) fn names(list: &str) -> Vec<&str> {
+    list.split('`').skip(1).step_by(2).collect()
+}
+
+/// One type found, another one expected, in the words of TOML.
+fn mismatch(found: &str, expected: &str) -> String {
+    let found = match found.split_once(' ').map_or(found, |(kind, _)| kind) {
+        "string" => "a text",
+        "integer" => &found.replace("integer", "the number").replace('`', ""),
+        "floating" => "a number with a fraction",
+        "boolean" => "true or false",
+        "sequence" => "a list",
+        "map" => "a table",
+        _ => "something else",
+    };
+    let expected = match expected {
+        "a string" | "string" | "path string" | "socket address" => "a text",
+        "a sequence" => "a list",
+        "a map" => "a table",
+        "a boolean" => "true or false",
+        "usize" | "u32" => "a whole number from 0",
+        structure if structure.starts_with("struct ") => "a table",
+        choice if choice.starts_with("enum ") || choice.starts_with("string or") => "a text",
+        other => other,
+    };
+    format!("expected {expected}, found {found}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn explained(message: &str, key: &str, default: Option<&str>) -> String {
+        explain(message, &KeyPath::of(key.split('.')), default.map(Value::from).as_ref())
+    }
+
+    #[test]
+    fn an_unknown_key_comes_with_the_nearest_known_one() {
+        assert_eq!(
+            explained("unknown field `listn`, expected one of `listen`, `data_dir`", "server.listn", None),
+            "no such key; did you mean `listen`? There are: listen, data_dir"
+        );
+        assert_eq!(
+            explained("unknown field `x`, expected `listen` or `data_dir`", "server.x", None),
+            "no such key; there are: listen, data_dir"
+        );
+        let odd = "` or `, expected `";
+        assert_eq!(
+            explained(&format!("unknown field `{odd}`, expected `engines`"), odd, None),
+            "no such key; there are: engines"
+        );
+    }
+
+    #[test]
+    fn a_wrong_choice_comes_with_the_right_ones() {
+        assert_eq!(
+            explained("unknown variant `on`, expected `enforce` or `observe`", "mode", Some("enforce")),
+            "\"on\" is no choice here; write \"enforce\" or \"observe\""
+        );
+    }
+
+    #[test]
+    fn a_wrong_type_comes_with_the_default_and_without_the_text() {
+        assert_eq!(
+            explained("invalid type: integer `30`, expected a string\n", "lease", Some("30s")),
+            "expected a text, found the number 30; the default is `lease = \"30s\"`"
+        );
+        assert_eq!(
+            explained("invalid type: string \"s3cret, expected\", expected a sequence", "secrets", None),
+            "expected a list, found a text"
+        );
+    }
+}

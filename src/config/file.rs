@@ -1,0 +1,75 @@
+//! The configuration file: read, parsed, and asked on which line a key stands.
+
+use std::fs;
+use std::path::Path;
+
+use toml::Table;
+use toml::de::DeTable;
+
+use super::path::KeyPath;
+use super::problem::Problem;
+
+/// The text of a configuration file and where it is.
+pub(super) struct File {
+    pub(super) name: String,
+    text: String,
+}
+
+impl File {
+    /// Reads the file that `named_by` named.
+    pub(super) fn read(path: &Path, named_by: &str) -> Result<Self, Problem> {
+        let name = path.display().to_string();
+        match fs::read_to_string(path) {
+            Ok(text) => Ok(Self { name, text }),
+            Err(error) => {
+                let message = format!("cannot read this file, which {named_by} names: {error}");
+                Err(Problem::of_source(name, message))
+            }
+        }
+    }
+
+    /// A file that is part of the program.
+    pub(super) fn embedded(name: &str, text: &str) -> Self {
+        Self { name: name.to_owned(), text: text.to_owned() }
+    }
+
+    /// Its tables.
+    pub(super) fn parse(&self) -> Result<Table, Problem> {
+        self.text.parse().map_err(|error: toml::de::Error| {
+            // The error would show the line too, but that may hold a password.
+            let place = error.span().map(|span| self.place(span.start));
+            let source = place.map_or_else(
+                || self.name.clone(),
+                |(line, column)| format!("{}, line {line}, column {column}", self.name),
+            );
+            let message = error.message().trim().replace('\n', "; ");
+            Problem::of_source(source, format!("not valid TOML: {message}"))
+        })
+    }
+
+    /// Where a key stands, for a reader.
+    pub(super) fn origin(&self, path: &KeyPath) -> String {
+        match self.line_of(path) {
+            Some(line) => format!("{}, line {line}", self.name),
+            None => self.name.clone(),
+        }
+    }
+
+    fn line_of(&self, path: &KeyPath) -> Option<usize> {
+        let document = DeTable::parse(&self.text).ok()?;
+        let (last, tables) = path.names().split_last()?;
+        let mut table = document.get_ref();
+        for name in tables {
+            table = table.get(name.as_str())?.get_ref().as_table()?;
+        }
+        let (key, _) = table.get_key_value(last.as_str())?;
+        Some(self.place(key.span().start).0)
+    }
+
+    /// The line and column of a byte, counted from 1.
+    fn place(&self, offset: usize) -> (usize, usize) {
+        let before = self.text.get(..offset).unwrap_or(&self.text);
+        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+        (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
+    }
+}

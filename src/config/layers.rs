@@ -1,0 +1,217 @@
+//! Settings in layers, each with who made it, merged key by key: a later layer replaces what an earlier one set. Tables
+//! are merged, lists and values replaced.
+
+use std::collections::BTreeMap;
+
+use toml::{Table, Value};
+
+use super::file::File;
+use super::path::KeyPath;
+
+/// Settings from one source.
+pub(super) struct Layer {
+    table: Table,
+    source: Source,
+}
+
+/// Where settings come from.
+pub(super) enum Source {
+    /// A file, which knows its lines.
+    File(File),
+    /// The environment or the flags: which variable or flag set which key.
+    Each(BTreeMap<KeyPath, String>),
+}
+
+/// All layers, the weakest first, which is that of the embedded defaults.
+pub(super) struct Layers(Vec<Layer>);
+
+impl Layer {
+    pub(super) fn of_file(file: File, table: Table) -> Self {
+        Self { table, source: Source::File(file) }
+    }
+
+    pub(super) fn empty() -> Self {
+        Self { table: Table::new(), source: Source::Each(BTreeMap::new()) }
+    }
+
+    /// Sets a key; tables on the way to it that are missing are made.
+    pub(super) fn set(&mut self, key: KeyPath, value: Value, set_by: impl Into<String>) {
+        insert(&mut self.table, key.names(), value);
+        if let Source::Each(origins) = &mut self.source {
+            origins.insert(key, set_by.into());
+        }
+    }
+
+    fn get(&self, key: &KeyPath) -> Option<&Value> {
+        get(&self.table, key.names())
+    }
+
+    /// Who set a key, or something below it.
+    fn origin(&self, key: &KeyPath) -> Option<String> {
+        self.get(key)?;
+        match &self.source {
+            Source::File(file) => Some(file.origin(key)),
+            Source::Each(origins) => {
+                let set_by = origins.iter().find(|(set, _)| {
+                    let shorter = set.names().len().min(key.names().len());
+                    set.names()[..shorter] == key.names()[..shorter]
+                });
+                set_by.map(|(_, set_by)| set_by.clone())
+            }
+        }
+    }
+}
+
+impl Layers {
+    /// The embedded defaults, and nothing above them yet.
+    pub(super) fn of_defaults(defaults: Layer) -> Self {
+        Self(vec![defaults])
+    }
+
+    /// Puts a layer on top.
+    pub(super) fn push(&mut self, layer: Layer) {
+        self.0.push(layer);
+    }
+
+    /// What all layers together say.
+    pub(super) fn merged(&self) -> Table {
+        self.0.iter().fold(Table::new(), |mut merged, layer| {
+            merge(&mut merged, &layer.table);
+            merged
+        })
+    }
+
+    /// Who has the last word on a key.
+    pub(super) fn origin(&self, key: &KeyPath) -> Option<String> {
+        self.0.iter().rev().find_map(|layer| layer.origin(key))
+    }
+
+    /// Whether a key has its default, untouched.
+    pub(super) fn is_default(&self, key: &KeyPath) -> bool {
+        self.0.iter().rposition(|layer| layer.get(key).is_some()) == Some(0)
+    }
+
+    /// Takes a key out of the layer that has the last word on it. False if that would leave no default.
+    pub(super) fn remove(&mut self, key: &KeyPath) -> bool {
+        let place = self.0.iter().rposition(|layer| layer.get(key).is_some());
+        match (place, key.names().split_last()) {
+            (Some(place @ 1..), Some((last, tables))) => {
+                let table = tables.iter().try_fold(&mut self.0[place].table, |table, name| {
+                    table.get_mut(name).and_then(Value::as_table_mut)
+                });
+                table.is_some_and(|table| table.remove(last).is_some())
+            }
+            _ => false,
+        }
+    }
+
+    /// Replaces a default by another one.
+    pub(super) fn set_default(&mut self, key: KeyPath, value: Value) {
+        if let Some(defaults) = self.0.first_mut() {
+            defaults.set(key, value, "");
+        }
+    }
+
+    /// What a key has if nobody sets it. The terms of an app and of an operation have those of `[defaults]`.
+    pub(super) fn default_of(&self, key: &KeyPath) -> Option<&Value> {
+        let defaults = self.0.first()?;
+        let names: Vec<&str> = key.names().iter().map(String::as_str).collect();
+        match names.as_slice() {
+            ["apps", _, "operations", _, term @ ..] | ["apps", _, term @ ..] => {
+                defaults.get(&KeyPath::of(["defaults"].iter().chain(term).copied()))
+            }
+            _ => defaults.get(key),
+        }
+    }
+
+    /// All keys that have a default.
+    pub(super) fn known_keys(&self) -> Vec<KeyPath> {
+        let mut keys = Vec::new();
+        if let Some(defaults) = self.0.first() {
+            collect_keys(&defaults.table, &KeyPath::default(), &mut keys);
+        }
+        keys
+    }
+}
+
+fn collect_keys(table: &Table, path: &KeyPath, keys: &mut Vec<KeyPath>) {
+    for (name, value) in table {
+        match value {
+            Value::Table(table) => collect_keys(table, &path.child(name), keys),
+            _ => keys.push(path.child(name)),
+        }
+    }
+}
+
+fn get<'a>(table: &'a Table, names: &[String]) -> Option<&'a Value> {
+    let (first, rest) = names.split_first()?;
+    let value = table.get(first)?;
+    if rest.is_empty() { Some(value) } else { get(value.as_table()?, rest) }
+}
+
+fn insert(table: &mut Table, names: &[String], value: Value) {
+    match names {
+        [] => {}
+        [name] => drop(table.insert(name.clone(), value)),
+        [name, rest @ ..] => {
+            let place = table.entry(name.clone()).or_insert_with(|| Value::Table(Table::new()));
+            // A key set both as a value and as a table is refused later by its type; here the table wins.
+            if !place.is_table() {
+                *place = Value::Table(Table::new());
+            }
+            if let Some(inner) = place.as_table_mut() {
+                insert(inner, rest, value);
+            }
+        }
+    }
+}
+
+fn merge(below: &mut Table, above: &Table) {
+    for (name, value) in above {
+        match (below.get_mut(name), value) {
+            (Some(Value::Table(below)), Value::Table(above)) => merge(below, above),
+            _ => drop(below.insert(name.clone(), value.clone())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layer(text: &str) -> Layer {
+        let file = File::embedded("test.toml", text);
+        let table = file.parse().unwrap();
+        Layer::of_file(file, table)
+    }
+
+    #[test]
+    fn tables_are_merged_and_lists_replaced() {
+        let mut layers = Layers::of_defaults(layer("[a]\nx = [1, 2]\ny = 1\n[b]\nz = 1"));
+        layers.push(layer("[a]\nx = [3]\n[c]\nw = 1"));
+        assert_eq!(layers.merged(), "[a]\nx = [3]\ny = 1\n[b]\nz = 1\n[c]\nw = 1".parse().unwrap());
+    }
+
+    #[test]
+    fn the_layer_with_the_last_word_is_the_origin() {
+        let mut layers = Layers::of_defaults(layer("[a]\nx = 1\ny = 2"));
+        let mut top = Layer::empty();
+        top.set(KeyPath::of(["a", "y"]), Value::Integer(3), "flag --y");
+        layers.push(top);
+        assert_eq!(layers.origin(&KeyPath::of(["a", "x"])).as_deref(), Some("test.toml, line 2"));
+        assert_eq!(layers.origin(&KeyPath::of(["a", "y"])).as_deref(), Some("flag --y"));
+        assert_eq!(layers.origin(&KeyPath::of(["a"])).as_deref(), Some("flag --y"));
+        assert_eq!(layers.origin(&KeyPath::of(["a", "z"])), None);
+        assert!(layers.is_default(&KeyPath::of(["a", "x"])) && !layers.is_default(&KeyPath::of(["a", "y"])));
+    }
+
+    #[test]
+    fn removing_uncovers_what_is_below_but_never_a_default() {
+        let mut layers = Layers::of_defaults(layer("[a]\nx = 1"));
+        layers.push(layer("[a]\nx = 2"));
+        assert!(layers.remove(&KeyPath::of(["a", "x"])));
+        assert_eq!(layers.merged(), "[a]\nx = 1".parse().unwrap());
+        assert!(!layers.remove(&KeyPath::of(["a", "x"])));
+        assert!(!layers.remove(&KeyPath::default()));
+    }
+}

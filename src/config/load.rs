@@ -1,0 +1,158 @@
+//! Reads the configuration: embedded defaults, then the file, then the environment, then flags. Every source is a
+//! parameter, so that a test needs no real environment.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use toml::Value;
+
+use super::environment::{self, FILE_VARIABLE};
+use super::explain::explain;
+use super::file::File;
+use super::layers::{Layer, Layers};
+use super::path::KeyPath;
+use super::problem::{Problem, Problems};
+use super::{ChainOptions, Config};
+
+/// Where all defaults come from.
+const DEFAULTS: &str = include_str!("../../oncegate.default.toml");
+
+/// More problems than this are not worth reading: the first ones are put right first.
+const PROBLEMS_MAX: usize = 20;
+
+/// What was set on the command line.
+#[derive(Clone, Default, Debug)]
+pub struct Flags {
+    /// `--config`: the configuration file.
+    pub config: Option<PathBuf>,
+    /// `--listen`: where the API listens.
+    pub listen: Option<String>,
+    /// `--admin-listen`: where metrics, health and the admin API listen.
+    pub admin_listen: Option<String>,
+    /// `--engine`: the URL of the one engine of the default chain.
+    pub engine: Option<String>,
+    /// `--data-dir`: the folder of what must not be lost.
+    pub data_dir: Option<String>,
+}
+
+impl Config {
+    /// The configuration that these flags and this environment ask for, read and checked.
+    ///
+    /// # Errors
+    /// All that was found wrong, each with who set it and what to do.
+    pub fn load(flags: &Flags, environment: impl IntoIterator<Item = (OsString, OsString)>) -> Result<Self, Problems> {
+        let environment: Vec<_> = environment.into_iter().collect();
+        let (mut layers, mut problems) = layers(flags, &environment)?;
+        move_default_engine(&mut layers);
+        let config = loop {
+            match serde_path_to_error::deserialize(Value::Table(layers.merged())) {
+                Ok(config) if problems.is_empty() => break drop_unused_defaults(config, &layers),
+                Ok(_) => return Err(Problems(problems)),
+                Err(error) => {
+                    let key = KeyPath::of_error(error.path());
+                    problems.push(misread(&layers, key.clone(), error.inner().message()));
+                    // Without it, what else is wrong can be told in the same run.
+                    if problems.len() == PROBLEMS_MAX || !layers.remove(&key) {
+                        return Err(Problems(problems));
+                    }
+                }
+            }
+        };
+        let mut problems = config.validate();
+        for problem in &mut problems {
+            problem.source = problem.key.as_ref().and_then(|key| layers.origin(key));
+        }
+        if problems.is_empty() { Ok(config) } else { Err(Problems(problems)) }
+    }
+}
+
+/// All layers, and what is wrong with the names in the environment.
+fn layers(flags: &Flags, environment: &[(OsString, OsString)]) -> Result<(Layers, Vec<Problem>), Problem> {
+    let defaults = File::embedded("the embedded defaults", DEFAULTS);
+    let table = defaults.parse()?;
+    let mut layers = Layers::of_defaults(Layer::of_file(defaults, table));
+
+    // Empty is how deployment templates write "not set".
+    let by_variable = environment.iter().find(|(name, path)| name == FILE_VARIABLE && !path.is_empty());
+    let file = match (&flags.config, by_variable) {
+        (Some(path), _) => Some(File::read(path, "--config")?),
+        (None, Some((_, path))) => Some(File::read(path.as_ref(), FILE_VARIABLE)?),
+        (None, None) => None,
+    };
+    if let Some(file) = file {
+        let table = file.parse()?;
+        layers.push(Layer::of_file(file, table));
+    }
+
+    let (variables, problems) = environment::read(environment, &layers.known_keys());
+    layers.push(variables);
+    layers.push(of_flags(flags));
+    Ok((layers, problems))
+}
+
+fn of_flags(flags: &Flags) -> Layer {
+    let mut layer = Layer::empty();
+    let mut set = |key: &[&str], value: Value, flag: &str| {
+        layer.set(KeyPath::of(key.iter().copied()), value, format!("flag {flag}"));
+    };
+    for (value, name, flag) in [
+        (&flags.listen, "listen", "--listen"),
+        (&flags.admin_listen, "admin_listen", "--admin-listen"),
+        (&flags.data_dir, "data_dir", "--data-dir"),
+    ] {
+        if let Some(value) = value {
+            set(&["server", name], value.as_str().into(), flag);
+        }
+    }
+    if let Some(url) = &flags.engine {
+        set(&["engines", "primary"], url.as_str().into(), "--engine");
+        set(&["chains", "default", "engines"], Value::Array(vec!["primary".into()]), "--engine");
+        // Where the file has made another chain the default one, the flag would change nothing.
+        set(&["defaults", "chain"], "default".into(), "--engine");
+    }
+    layer
+}
+
+/// Whoever moves `data_dir` and names no engine expects the claims there too.
+fn move_default_engine(layers: &mut Layers) {
+    let (engine, data_dir) = (default_engine(), KeyPath::of(["server", "data_dir"]));
+    if layers.is_default(&engine) && !layers.is_default(&data_dir) {
+        let merged = layers.merged();
+        let folder = merged.get("server").and_then(|server| server.get("data_dir")).and_then(Value::as_str);
+        if let Some(folder) = folder.map(|folder| folder.trim_end_matches('/')) {
+            layers.set_default(engine, Value::String(format!("disk:{folder}/claims")));
+        }
+    }
+}
+
+/// Takes out the default chain and the default engine where nobody uses them: otherwise a gateway whose claims are all
+/// in its own stores would still open a folder.
+fn drop_unused_defaults(mut config: Config, layers: &Layers) -> Config {
+    let used: BTreeSet<_> = config.apps.values().filter_map(|app| app.chain.as_ref()).collect();
+    let chain = "default";
+    if layers.is_default(&KeyPath::of(["chains", chain]))
+        && config.defaults.chain != chain
+        && !used.iter().any(|used| *used == chain)
+    {
+        config.chains.remove(chain);
+    }
+    let engine = default_engine();
+    let names = |chain: &ChainOptions| chain.engines.iter().any(|name| name == engine.last());
+    if layers.is_default(&engine) && !config.chains.values().any(names) {
+        config.engines.remove(engine.last());
+    }
+    config
+}
+
+fn default_engine() -> KeyPath {
+    KeyPath::of(["engines", "primary"])
+}
+
+/// A value that could not be read.
+fn misread(layers: &Layers, key: KeyPath, message: &str) -> Problem {
+    let message = explain(message, &key, layers.default_of(&key));
+    let source = layers.origin(&key);
+    let key = Some(key).filter(|key| !key.names().is_empty());
+    Problem { source, key, message }
+}

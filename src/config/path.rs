@@ -1,0 +1,74 @@
+//! Where a setting stands: the names of the tables that lead to it, and its own.
+
+use std::fmt;
+
+use serde_path_to_error::{Path, Segment};
+
+/// The path of a key, such as `apps.shop.operations."coupon.redeem".lease`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct KeyPath(Vec<String>);
+
+impl KeyPath {
+    /// The key under these names.
+    pub fn of<S: Into<String>>(names: impl IntoIterator<Item = S>) -> Self {
+        Self(names.into_iter().map(Into::into).collect())
+    }
+
+    /// The key that an error of serde is about. An item of a list is no key of its own: the list is.
+    pub(super) fn of_error(path: &Path) -> Self {
+        Self(
+            path.iter()
+                .map_while(|segment| match segment {
+                    Segment::Map { key } => Some(key.clone()),
+                    Segment::Seq { .. } | Segment::Enum { .. } | Segment::Unknown => None,
+                })
+                .collect(),
+        )
+    }
+
+    /// The key of this name in this table.
+    #[must_use]
+    pub fn child(&self, name: impl Into<String>) -> Self {
+        let mut names = self.0.clone();
+        names.push(name.into());
+        Self(names)
+    }
+
+    /// The names that lead to it, its own the last.
+    pub fn names(&self) -> &[String] {
+        &self.0
+    }
+
+    /// Its own name.
+    pub fn last(&self) -> &str {
+        self.0.last().map_or("", String::as_str)
+    }
+}
+
+impl fmt::Display for KeyPath {
+    /// As one would write it in TOML.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, name) in self.0.iter().enumerate() {
+            let dot = if place == 0 { "" } else { "." };
+            let bare = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+            if !name.is_empty() && name.bytes().all(bare) {
+                write!(f, "{dot}{name}")?;
+            } else {
+                write!(f, "{dot}\"{}\"", name.escape_debug())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_shown_as_toml_writes_it() {
+        let path = KeyPath::of(["apps", "shop", "operations"]).child("coupon.redeem").child("lease");
+        assert_eq!(path.to_string(), r#"apps.shop.operations."coupon.redeem".lease"#);
+        assert_eq!(KeyPath::of(["", "a\nb"]).to_string(), r#"""."a\nb""#);
+    }
+}

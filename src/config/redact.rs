@@ -1,0 +1,76 @@
+//! The configuration as it can be shown: secrets, tokens and the passwords in URLs blacked out.
+
+use std::fmt;
+
+use super::Config;
+
+/// What stands where something was blacked out.
+const REDACTED: &str = "***";
+
+impl Config {
+    /// The configuration as TOML, without what must stay secret.
+    pub fn redacted_toml(&self) -> Result<String, toml::ser::Error> {
+        let mut shown = self.clone();
+        for url in shown.engines.values_mut() {
+            *url = redacted_url(url);
+        }
+        let tokens = shown.admin.tokens.values_mut();
+        for digest in shown.apps.values_mut().flat_map(|app| &mut app.secrets).chain(tokens) {
+            *digest = format!("sha256:{REDACTED}");
+        }
+        toml::to_string_pretty(&shown)
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.redacted_toml().unwrap_or_else(|error| error.to_string()))
+    }
+}
+
+/// A URL without the password before its `@`, and without parameters whose names tell of one.
+///
+/// A password that was not escaped may hold any of `/ ? # @`, so all up to the last `@` is taken for it: better to hide
+/// a host than to show half a password.
+fn redacted_url(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let rest = match rest.rsplit_once('@') {
+        Some((user, host)) => match user.split_once(':') {
+            Some((name, _)) => format!("{name}:{REDACTED}@{host}"),
+            None => format!("{REDACTED}@{host}"),
+        },
+        None => rest.to_owned(),
+    };
+    let Some((place, parameters)) = rest.split_once('?') else { return format!("{scheme}://{rest}") };
+    let shown = parameters.split('&').map(|parameter| match parameter.split_once('=') {
+        Some((name, _)) if tells_of_a_secret(name) => format!("{name}={REDACTED}"),
+        _ => parameter.to_owned(),
+    });
+    format!("{scheme}://{place}?{}", shown.collect::<Vec<_>>().join("&"))
+}
+
+fn tells_of_a_secret(name: &str) -> bool {
+    let name = name.to_lowercase();
+    ["pass", "secret", "token", "key"].iter().any(|word| name.contains(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passwords_in_urls_are_blacked_out() {
+        for (url, shown) in [
+            ("memory:", "memory:"),
+            ("disk:./claims@night", "disk:./claims@night"),
+            ("redis://localhost:6379/0?prefix=og", "redis://localhost:6379/0?prefix=og"),
+            ("redis://:pw@host/0", "redis://:***@host/0"),
+            ("rediss://me:p@w/o?r#d@host:1/0?prefix=x", "rediss://me:***@host:1/0?prefix=x"),
+            ("redis://pw@host", "redis://***@host"),
+            ("postgres://me:pw@host/db?sslmode=require", "postgres://me:***@host/db?sslmode=require"),
+            ("postgres://host/db?user=me&Password=pw&x", "postgres://host/db?user=me&Password=***&x"),
+        ] {
+            assert_eq!(redacted_url(url), shown);
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! The tables `[server]` and `[admin]`: where the gateway listens, how it ends, and who may use its admin API.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::domain::terms::Span;
+
+/// The table `[server]`.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServerOptions {
+    /// Where the API listens.
+    pub listen: SocketAddr,
+    /// Where metrics, health and the admin API listen.
+    pub admin_listen: SocketAddr,
+    /// Whether a gateway with no apps may listen beyond loopback.
+    pub allow_open: bool,
+    /// The folder of what must not be lost.
+    pub data_dir: PathBuf,
+    /// Between no longer being ready and no longer accepting connections.
+    #[serde(with = "delay")]
+    pub drain_delay: Duration,
+    /// The longest that answering what is in flight may take.
+    #[serde(with = "delay")]
+    pub drain_timeout: Duration,
+}
+
+/// The table `[admin]`.
+#[derive(Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct AdminOptions {
+    /// The digests of the tokens that may use the admin API, each under the name that the audit log shows.
+    pub tokens: BTreeMap<String, String>,
+}
+
+impl fmt::Debug for AdminOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AdminOptions").field("tokens", &self.tokens.keys()).finish()
+    }
+}
+
+/// Durations that may be none at all, which those of claims may not: `0s`, or as a [`Span`] is written.
+mod delay {
+    use super::{Deserialize, Deserializer, Duration, Serializer, Span};
+
+    pub(super) fn parse(text: &str) -> Option<Duration> {
+        match text {
+            "0s" | "0ms" => Some(Duration::ZERO),
+            _ => text.parse().ok().map(|Span(duration)| duration),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        parse(&String::deserialize(deserializer)?).ok_or_else(|| {
+            serde::de::Error::custom(
+                "a delay is \"0s\", or a whole number from 1 to 999999999 and a unit, ms, s, m, h or d: \"5s\"",
+            )
+        })
+    }
+
+    pub(super) fn serialize<S: Serializer>(delay: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        if delay.is_zero() { serializer.serialize_str("0s") } else { serializer.collect_str(&Span(*delay)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_delay_may_be_none() {
+        for (text, delay) in [("0s", 0), ("0ms", 0), ("5s", 5), ("1m", 60)] {
+            assert_eq!(delay::parse(text), Some(Duration::from_secs(delay)));
+        }
+        for text in ["", "0", "5", "0d", "-1s"] {
+            assert_eq!(delay::parse(text), None, "{text}");
+        }
+    }
+}

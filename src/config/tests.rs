@@ -1,0 +1,313 @@
+//! How the configuration is read as a whole: the order of the layers and what the defaults hold. What each mistake is
+//! answered with stands in `refusals`.
+
+mod refusals;
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use serde::de::DeserializeOwned;
+use toml::{Table, Value};
+
+use super::*;
+use crate::domain::terms::{LeaseEnd, Mode, Retention};
+use crate::telemetry::logging::LogFormat;
+
+const DEFAULTS: &str = include_str!("../../oncegate.default.toml");
+const PAGE: &str = include_str!("../../docs/configuration.md");
+const DIGEST: &str = "sha256:2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae";
+
+/// What is set above the defaults.
+#[derive(Default)]
+struct Given<'a> {
+    file: &'a str,
+    environment: &'a [(&'a str, &'a str)],
+    flags: Flags,
+}
+
+impl Given<'_> {
+    fn load(&self) -> Result<Config, Problems> {
+        let folder = tempfile::tempdir().expect("a folder for the file");
+        let path = folder.path().join("oncegate.toml");
+        std::fs::write(&path, self.file).expect("writes the file");
+        let flags = Flags { config: Some(path), ..self.flags.clone() };
+        let environment = self.environment.iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
+        Config::load(&flags, environment).map_err(|problems| {
+            let here = format!("{}/", folder.path().display());
+            Problems(
+                problems
+                    .0
+                    .into_iter()
+                    .map(|problem| Problem {
+                        source: problem.source.map(|source| source.replace(&here, "")),
+                        ..problem
+                    })
+                    .collect(),
+            )
+        })
+    }
+
+    /// The problems, a line each.
+    fn refused(&self) -> String {
+        let lines: Vec<_> = self.load().expect_err("a mistake").0.iter().map(ToString::to_string).collect();
+        lines.join("\n")
+    }
+}
+
+fn file(file: &str) -> Given<'_> {
+    Given { file, ..Given::default() }
+}
+
+fn load(file: &str) -> Config {
+    self::file(file).load().expect("a good file")
+}
+
+fn environment<'a>(environment: &'a [(&'a str, &'a str)]) -> Given<'a> {
+    Given { environment, ..Given::default() }
+}
+
+#[test]
+fn the_defaults_are_those_of_the_contract() {
+    let config = Config::load(&Flags::default(), []).expect("the defaults are good");
+    assert_eq!(config.limits, Limits::default());
+    assert_eq!(config.server.listen, "127.0.0.1:8080".parse().unwrap());
+    assert_eq!(config.server.admin_listen, "127.0.0.1:9464".parse().unwrap());
+    assert_eq!(config.server.drain_delay, Duration::ZERO);
+    assert_eq!(config.engines["primary"], "disk:./oncegate-data/claims");
+    assert_eq!(config.chains["default"].engines, ["primary"]);
+    assert_eq!(config.log.format, LogFormat::Auto);
+    assert!(config.apps.is_empty() && config.admin.tokens.is_empty() && !config.server.allow_open);
+    let terms = config.terms_of(None, None);
+    assert_eq!((terms.chain.as_str(), terms.mode, terms.contents_stored_bytes), ("default", Mode::Enforce, 1024));
+    assert_eq!((terms.terms.lease, terms.deadline), (Duration::from_secs(30), Duration::from_secs(1)));
+    assert_eq!(terms.terms.retention, Retention::For(Duration::from_hours(24)));
+    assert_eq!(terms.terms.unknown_retention, Retention::For(Duration::from_hours(7 * 24)));
+    assert_eq!(terms.terms.on_lease_end, LeaseEnd::Release);
+}
+
+#[test]
+fn every_key_has_a_default() {
+    fn hold<T: DeserializeOwned>(path: &str) {
+        let nobody = Table::from_iter([("?".to_owned(), Value::Boolean(true))]);
+        let error = T::deserialize(Value::Table(nobody)).err().expect("no table has a key `?`");
+        let defaults: Table = DEFAULTS.parse().unwrap();
+        let table = path
+            .split('.')
+            .filter(|name| !name.is_empty())
+            .try_fold(&defaults, |table, name| table.get(name)?.as_table())
+            .unwrap_or_else(|| panic!("no table {path}"));
+        let names: Vec<_> = explain::names(error.message()).into_iter().skip(1).collect();
+        assert!(!names.is_empty(), "{error}");
+        for name in names {
+            assert!(table.contains_key(name), "[{path}] has no {name}");
+        }
+    }
+    hold::<Config>("");
+    hold::<ServerOptions>("server");
+    hold::<AdminOptions>("admin");
+    hold::<ChainOptions>("chains.default");
+    hold::<TermsOptions>("defaults");
+    hold::<OnOutage>("defaults.on_outage");
+    hold::<Limits>("limits");
+    hold::<LogOptions>("log");
+}
+
+#[test]
+fn every_key_has_a_comment_above_it() {
+    let mut above = "";
+    for line in DEFAULTS.lines() {
+        let is_setting = !line.is_empty() && !line.starts_with('#');
+        assert!(!is_setting || above.starts_with("# "), "no comment above `{line}`");
+        above = line;
+    }
+}
+
+#[test]
+fn the_examples_in_the_defaults_are_good() {
+    let examples: Vec<_> = DEFAULTS
+        .lines()
+        .map(|line| match line.strip_prefix('#') {
+            Some(example) if !example.is_empty() && !example.starts_with(' ') => example,
+            _ => line,
+        })
+        .collect();
+    let config = load(&examples.join("\n"));
+    assert_eq!((config.apps.len(), config.admin.tokens.len()), (1, 1));
+}
+
+#[test]
+fn the_examples_of_the_page_are_good() {
+    let examples: Vec<_> = PAGE.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    assert!(examples.len() >= 3);
+    for example in examples {
+        if let Err(problems) = file(example).load() {
+            panic!("{problems}\n{example}");
+        }
+    }
+}
+
+#[test]
+fn a_later_layer_replaces_what_an_earlier_one_set() {
+    let file = "[server]\nlisten = \"127.0.0.1:1\"\nadmin_listen = \"127.0.0.1:2\"\ndrain_timeout = \"3s\"";
+    let environment = [("ONCEGATE_SERVER__LISTEN", "127.0.0.1:4"), ("ONCEGATE_SERVER__ADMIN_LISTEN", "127.0.0.1:5")];
+    let flags = Flags { listen: Some("127.0.0.1:6".into()), ..Flags::default() };
+    let server = Given { file, environment: &environment, flags }.load().unwrap().server;
+    assert_eq!((server.listen.port(), server.admin_listen.port()), (6, 5));
+    assert_eq!((server.drain_timeout, server.allow_open), (Duration::from_secs(3), false));
+}
+
+#[test]
+fn the_environment_reaches_every_kind_of_value() {
+    let digests = format!("[\"{DIGEST}\"]");
+    let config = environment(&[
+        ("ONCEGATE_SERVER__ALLOW_OPEN", "true"),
+        ("ONCEGATE_LIMITS__HEADERS", "32"),
+        ("ONCEGATE_ENGINES__SPARE", "redis://localhost"),
+        ("ONCEGATE_CHAINS__DEFAULT__ENGINES", "[\"spare\"]"),
+        ("ONCEGATE_APPS__SHOP__SECRETS", &digests),
+        ("ONCEGATE_APPS__SHOP__OPERATIONS__REFUND__RETENTION", "forever"),
+        ("ONCEGATE_PORT", "tcp://10.0.0.1:8080"),
+        ("ONCEGATE_CREDENTIAL", "shop.secret"),
+        ("PATH", "/bin"),
+    ])
+    .load()
+    .unwrap();
+    assert!(config.server.allow_open);
+    assert_eq!(config.limits.headers, 32);
+    assert_eq!(config.chains["default"].engines, ["spare"]);
+    let terms = config.terms_of("shop".parse().ok().as_ref(), "refund".parse().ok().as_ref());
+    assert_eq!(terms.terms.retention, Retention::Forever);
+}
+
+#[test]
+fn the_file_may_be_named_by_the_environment() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("og.toml");
+    std::fs::write(&path, "[log]\nlevel = \"warn\"").unwrap();
+    let environment = || [("ONCEGATE_CONFIG".into(), path.clone().into_os_string())];
+    assert_eq!(Config::load(&Flags::default(), environment()).unwrap().log.level, "warn");
+    std::fs::remove_file(&path).unwrap();
+    let refused = Config::load(&Flags::default(), environment()).unwrap_err().to_string();
+    assert!(refused.contains("og.toml: cannot read this file, which ONCEGATE_CONFIG names: No such file"), "{refused}");
+}
+
+#[test]
+fn the_default_engine_moves_with_the_data_and_only_that_one() {
+    let moved = environment(&[("ONCEGATE_SERVER__DATA_DIR", "/var/lib/og/")]).load().unwrap();
+    assert_eq!(moved.engines["primary"], "disk:/var/lib/og/claims");
+    let named = load("[server]\ndata_dir = \"d\"\n[engines]\nprimary = \"memory:\"");
+    assert_eq!(named.engines["primary"], "memory:");
+    let flags = Flags { engine: Some("memory:".into()), data_dir: Some("d".into()), ..Flags::default() };
+    let by_flag =
+        Given { file: "[engines]\na = \"redis://a\"\n[chains.default]\nengines = [\"a\"]", flags, ..Given::default() };
+    let by_flag = by_flag.load().unwrap();
+    assert_eq!(
+        (by_flag.engines["primary"].as_str(), &by_flag.chains["default"].engines[..]),
+        ("memory:", &["primary".to_owned()][..])
+    );
+}
+
+#[test]
+fn defaults_that_nobody_uses_are_dropped() {
+    let config = load("[engines]\nr = \"redis://r\"\n[chains.default]\nengines = [\"r\"]");
+    assert_eq!(config.engines.keys().collect::<Vec<_>>(), ["r"]);
+    let config = load("[engines]\nr = \"redis://r\"\n[chains.main]\nengines = [\"r\"]\n[defaults]\nchain = \"main\"");
+    assert_eq!(config.engines.keys().collect::<Vec<_>>(), ["r"]);
+    assert_eq!(config.chains.keys().collect::<Vec<_>>(), ["main"]);
+}
+
+#[test]
+fn the_most_specific_terms_win() {
+    let config = load(&format!(
+        "[engines]\nr = \"redis://r\"\n[chains.r]\nengines = [\"r\"]\n[defaults]\nlease = \"10s\"\n\
+         [apps.shop]\nsecrets = [\"{DIGEST}\"]\nchain = \"r\"\nretention = \"30d\"\nmode = \"observe\"\n\
+         [apps.shop.operations.\"coupon.redeem\"]\nretention = \"forever\"\nlease = \"1m\"\non_lease_end = \"unknown\"\n\
+         contents_stored_bytes = 0\ndeadline = \"2s\""
+    ));
+    let (shop, other) = ("shop".parse().unwrap(), "other".parse().unwrap());
+    let (redeem, submit) = ("coupon.redeem".parse().unwrap(), "order.submit".parse().unwrap());
+
+    let own = config.terms_of(Some(&shop), Some(&redeem));
+    assert_eq!((own.chain.as_str(), own.mode, own.contents_stored_bytes), ("r", Mode::Observe, 0));
+    assert_eq!((own.terms.lease, own.deadline), (Duration::from_mins(1), Duration::from_secs(2)));
+    assert_eq!((own.terms.retention, own.terms.on_lease_end), (Retention::Forever, LeaseEnd::Unknown));
+
+    let of_app = config.terms_of(Some(&shop), Some(&submit));
+    assert_eq!(of_app, config.terms_of(Some(&shop), None));
+    assert_eq!(of_app.terms.retention, Retention::For(Duration::from_hours(30 * 24)));
+    assert_eq!((of_app.chain.as_str(), of_app.terms.lease), ("r", Duration::from_secs(10)));
+
+    assert_eq!(config.terms_of(Some(&other), Some(&redeem)), config.terms_of(None, None));
+}
+
+#[test]
+fn what_is_shown_holds_no_secret_and_reads_back() {
+    let config = load(&format!(
+        "[admin.tokens]\nalice = \"{DIGEST}\"\n[engines]\nprimary = \"redis://og:hidden@host/0\"\n\
+         [apps.shop]\nsecrets = [\"{DIGEST}\"]\nlease = \"5s\"\n[apps.shop.operations.x.on_outage]\nclaim = \"fail_closed\""
+    ));
+    let shown = config.redacted_toml().unwrap();
+    assert!(!shown.contains("hidden") && !shown.contains(&DIGEST[7..]) && !format!("{config:?}").contains("hidden"));
+    let mut expected = config.clone();
+    expected.engines.insert("primary".into(), "redis://og:***@host/0".into());
+    let redacted = || "sha256:***".to_owned();
+    expected.admin.tokens.insert("alice".into(), redacted());
+    expected.apps.values_mut().for_each(|app| app.secrets = vec![redacted()]);
+    assert_eq!(toml::from_str::<Config>(&shown).unwrap(), expected, "{shown}");
+}
+
+/// Keys that exist and keys that do not, with values of every type.
+fn settings() -> impl Strategy<Value = String> {
+    let name = prop_oneof![
+        Just("listen".to_owned()),
+        Just("lease".to_owned()),
+        Just("engines".to_owned()),
+        Just("secrets".to_owned()),
+        Just("on_outage".to_owned()),
+        "[a-z_]{1,8}",
+        any::<String>().prop_map(|name| Value::String(name).to_string()),
+    ];
+    let table = prop_oneof![
+        Just("server".to_owned()),
+        Just("defaults".to_owned()),
+        Just("chains.default".to_owned()),
+        Just("apps.shop".to_owned()),
+        Just("apps.shop.operations.\"a.b\"".to_owned()),
+        "[a-z]{1,5}(\\.[a-z]{1,5}){0,2}",
+    ];
+    let value = prop_oneof![
+        any::<i64>().prop_map(|number| number.to_string()),
+        any::<bool>().prop_map(|it| it.to_string()),
+        any::<String>().prop_map(|text| Value::String(text).to_string()),
+        "\"[0-9]{1,4}(ms|s|d|x)\"",
+        Just("[1, \"x\", [{}]]".to_owned()),
+        Just("{ a = 1979-05-27 }".to_owned()),
+        Just("1e400".to_owned()),
+    ];
+    let line = prop_oneof![
+        1 => table.prop_map(|table| format!("[{table}]")),
+        3 => (name, value).prop_map(|(name, value)| format!("{name} = {value}")),
+    ];
+    prop::collection::vec(line, 0..8).prop_map(|lines| lines.join("\n"))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn no_file_causes_a_panic(tables in settings(), noise: String) {
+        for text in [&tables, &noise] {
+            match file(text).load() {
+                Ok(config) => prop_assert!(config.validate().is_empty()),
+                Err(problems) => prop_assert!(!problems.0.is_empty()),
+            }
+        }
+    }
+
+    #[test]
+    fn no_environment_causes_a_panic(name in "[A-Za-z_]{0,12}(__[A-Z]{0,9}){0,9}", value: String) {
+        let name = format!("ONCEGATE_{name}");
+        let _either = environment(&[(&name, &value)]).load();
+    }
+}

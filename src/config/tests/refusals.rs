@@ -1,0 +1,157 @@
+//! Every mistake in a configuration, and what its writer is told.
+
+use super::*;
+
+fn refused(file: &str) -> String {
+    super::file(file).refused()
+}
+
+#[test]
+fn an_unknown_key_names_who_set_it_and_the_nearest_known_one() {
+    let file = "[server]\nlistn = \"127.0.0.1:1\"\n\n[serve]\nx = 1";
+    let environment = [("ONCEGATE_DEFAULTS__RETENSION", "1h"), ("ONCEGATE_SERVER_LISTEN", "127.0.0.1:1")];
+    let refused = Given { file, environment: &environment, ..Given::default() }.refused();
+    insta::assert_snapshot!(refused, @r#"
+    environment variable ONCEGATE_SERVER_LISTEN: no setting; did you mean ONCEGATE_SERVER__LISTEN? Tables and keys are parted by `__`
+    environment variable ONCEGATE_DEFAULTS__RETENSION: defaults.retension: no such key; did you mean `retention`? There are: chain, mode, lease, retention, unknown_retention, on_lease_end, contents_stored_bytes, deadline, on_outage
+    oncegate.toml, line 4: serve: no such key; did you mean `server`? There are: server, admin, engines, chains, defaults, apps, limits, log
+    oncegate.toml, line 2: server.listn: no such key; did you mean `listen`? There are: listen, admin_listen, allow_open, data_dir, drain_delay, drain_timeout
+    "#);
+}
+
+#[test]
+fn a_wrong_value_names_who_set_it_and_an_example() {
+    let refused = refused(
+        "[server]\nlisten = \"localhost\"\ndata_dir = 5\ndrain_delay = \"soon\"\n\
+         [defaults]\nlease = 30\nretention = \"for ever\"\nmode = \"watch\"\ncontents_stored_bytes = -1\n\
+         [limits]\nheaders = \"many\"\n[engines]\nprimary = [\"redis://:hidden@host\"]\n\
+         [apps.shop]\nsecrets = \"hidden\"\nlease = true\n[apps.shop.operations.\"a b\"]\n[apps.Shop]\n\
+         [chains.x]\n[log]\nformat = \"xml\"",
+    );
+    assert!(!refused.contains("hidden"));
+    insta::assert_snapshot!(refused, @r#"
+    oncegate.toml, line 18: apps.Shop: an app key is 1 to 64 characters of a-z, 0-9, `.`, `_` and `-`, the first one a letter or a digit, such as `shop`
+    oncegate.toml, line 16: apps.shop.lease: expected a text, found true or false; the default is `lease = "30s"`
+    oncegate.toml, line 17: apps.shop.operations."a b": an operation is 1 to 128 characters of A-Z, a-z, 0-9, `.`, `_`, `:`, `/` and `-`, the first one a letter or a digit, such as `order.submit`
+    oncegate.toml, line 15: apps.shop.secrets: expected a list, found a text
+    oncegate.toml, line 19: chains.x: `engines` is missing
+    oncegate.toml, line 9: defaults.contents_stored_bytes: expected a whole number from 0, found the number -1; the default is `contents_stored_bytes = 1024`
+    oncegate.toml, line 6: defaults.lease: expected a text, found the number 30; the default is `lease = "30s"`
+    oncegate.toml, line 8: defaults.mode: "watch" is no choice here; write "enforce" or "observe"
+    oncegate.toml, line 7: defaults.retention: a retention is a duration or "forever": "24h", "30d", "forever"; the default is `retention = "24h"`
+    oncegate.toml, line 13: engines.primary: expected a text, found a list; the default is `primary = "disk:./oncegate-data/claims"`
+    oncegate.toml, line 11: limits.headers: expected a whole number from 0, found a text; the default is `headers = 64`
+    oncegate.toml, line 21: log.format: "xml" is no choice here; write "json" or "pretty" or "auto"
+    oncegate.toml, line 3: server.data_dir: expected a text, found the number 5; the default is `data_dir = "./oncegate-data"`
+    oncegate.toml, line 4: server.drain_delay: a delay is "0s", or a whole number from 1 to 999999999 and a unit, ms, s, m, h or d: "5s"; the default is `drain_delay = "0s"`
+    oncegate.toml, line 2: server.listen: an address is an IP address and a port; the default is `listen = "127.0.0.1:8080"`
+    "#);
+}
+
+#[test]
+fn what_a_later_release_brings_is_said_to_come() {
+    let refused = refused(
+        "[defaults.on_outage]\nclaim = \"local\"\noutcome = \"spool\"\n[apps.shop.on_outage]\nclaim = \"open\"\n\
+         [apps.shop.operations.x.on_outage]\noutcome = 1",
+    );
+    insta::assert_snapshot!(refused, @r#"
+    oncegate.toml, line 5: apps.shop.on_outage.claim: the only choice is "fail_closed"; the default is `claim = "fail_closed"`
+    oncegate.toml, line 7: apps.shop.operations.x.on_outage.outcome: expected a text, found the number 1; the default is `outcome = "fail_closed"`
+    oncegate.toml, line 2: defaults.on_outage.claim: this release has only "fail_closed"; "local" and "fail_open" come with a later one; the default is `claim = "fail_closed"`
+    oncegate.toml, line 3: defaults.on_outage.outcome: this release has only "fail_closed"; "spool" comes with a later one; the default is `outcome = "fail_closed"`
+    "#);
+}
+
+#[test]
+fn names_must_lead_somewhere() {
+    let refused = refused(&format!(
+        "[chains.default]\nengines = [\"x\", \"primary\", \"primary\"]\n[chains.empty]\nengines = []\n[chains.\"a/b\"]\n\
+         engines = [\"primary\"]\n[defaults]\nchain = \"y\"\n[apps.shop]\nsecrets = [\"{DIGEST}\"]\nchain = \"z\""
+    ));
+    insta::assert_snapshot!(refused, @r#"
+    oncegate.toml, line 5: chains."a/b": a name is 1 to 64 letters, digits, `.`, `_` and `-`, such as `primary`
+    oncegate.toml, line 2: chains.default.engines: chain `default` names engine `x`, which [engines] does not have; it has: primary
+    oncegate.toml, line 2: chains.default.engines: chain `default` names engine `primary` twice; name it once
+    oncegate.toml, line 4: chains.empty.engines: a chain needs an engine; name one of [engines], such as ["primary"]
+    oncegate.toml, line 8: defaults.chain: there is no chain `y` in [chains]; it has: a/b, default, empty
+    oncegate.toml, line 11: apps.shop.chain: there is no chain `z` in [chains]; it has: a/b, default, empty
+    "#);
+}
+
+#[test]
+fn terms_keep_to_the_limits() {
+    let refused = refused(&format!(
+        "[defaults]\nlease = \"25h\"\ndeadline = \"61s\"\n[limits]\nforever_allowed = false\n[apps.shop]\n\
+         secrets = [\"{DIGEST}\"]\nunknown_retention = \"forever\"\n[apps.shop.operations.\"a.b\"]\nretention = \"4000d\""
+    ));
+    insta::assert_snapshot!(refused, @r#"
+    oncegate.toml, line 2: defaults.lease: a lease is from 100ms to 1d, such as "30s" (limits.lease_min, limits.lease_max)
+    oncegate.toml, line 3: defaults.deadline: a deadline is from 1ms to 60s, such as "1s"
+    oncegate.toml, line 8: apps.shop.unknown_retention: a retention is from 1s to 3650d, such as "1d" (limits.forever_allowed)
+    oncegate.toml, line 10: apps.shop.operations."a.b".retention: a retention is from 1s to 3650d, such as "1d" (limits.retention_min, limits.retention_max)
+    "#);
+}
+
+#[test]
+fn limits_do_not_contradict_themselves() {
+    let refused = refused("[limits]\nheaders = 0\nbody_bytes = 1000\nlease_min = \"2m\"\nlease_max = \"1m\"");
+    insta::assert_snapshot!(refused, @r#"
+    oncegate.toml, line 2: limits.headers: 0 would let nothing pass; set at least 1
+    oncegate.toml, line 4: limits.lease_min: 2m is longer than limits.lease_max (1m); swap them
+    the embedded defaults, line 86: limits.contents_bytes: 65536 is more than limits.body_bytes (1000) lets in; lower this or raise that
+    the embedded defaults, line 88: limits.result_bytes: 65536 is more than limits.body_bytes (1000) lets in; lower this or raise that
+    "#);
+}
+
+#[test]
+fn secrets_and_tokens_are_digests_and_never_shown() {
+    let refused = refused(&format!(
+        "[admin.tokens]\nalice = \"hidden\"\n[apps.none]\n[apps.gone]\ndisabled = true\n\
+         [apps.plain]\nsecrets = [\"hidden\"]\n[apps.three]\nsecrets = [\"{DIGEST}\", \"{DIGEST}\", \"{DIGEST}\"]"
+    ));
+    assert!(!refused.contains("hidden"));
+    insta::assert_snapshot!(refused, @r#"
+    oncegate.toml, line 2: admin.tokens.alice: a secret is configured as "sha256:" and the 64 hex digits of its SHA-256: printf %s "$SECRET" | sha256sum
+    oncegate.toml, line 3: apps.none: the app has no secret and could never call; set secrets = ["sha256:<64 hex digits>"] or disabled = true
+    oncegate.toml, line 7: apps.plain.secrets: a secret is configured as "sha256:" and the 64 hex digits of its SHA-256: printf %s "$SECRET" | sha256sum
+    oncegate.toml, line 9: apps.three.secrets: 3 secrets; at most 2 may be valid at once
+    "#);
+}
+
+#[test]
+fn an_open_gateway_stays_on_loopback() {
+    let listen = ("ONCEGATE_SERVER__LISTEN", "0.0.0.0:8080");
+    insta::assert_snapshot!(environment(&[listen]).refused(), @r#"environment variable ONCEGATE_SERVER__LISTEN: server.listen: with no apps configured anybody who reaches 0.0.0.0:8080 could call; add an [apps.<name>] with a secret, listen on 127.0.0.1, or set server.allow_open = true"#);
+    assert!(environment(&[listen, ("ONCEGATE_SERVER__ALLOW_OPEN", "true")]).load().is_ok());
+    assert!(environment(&[("ONCEGATE_SERVER__LISTEN", "[::1]:8080")]).load().is_ok());
+    let file = &format!("[apps.shop]\nsecrets = [\"{DIGEST}\"]");
+    assert!(Given { file, environment: &[listen], ..Given::default() }.load().is_ok());
+}
+
+#[test]
+fn the_listeners_do_not_take_each_others_port() {
+    let flags = Flags { admin_listen: Some("0.0.0.0:8080".into()), ..Flags::default() };
+    insta::assert_snapshot!(Given { flags, ..Given::default() }.refused(), @r#"flag --admin-listen: server.admin_listen: 0.0.0.0:8080 and server.listen (127.0.0.1:8080) are the same place; give each its own port"#);
+    assert!(load("[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"").server.listen.port() == 0);
+}
+
+#[test]
+fn a_level_that_is_none_is_refused() {
+    insta::assert_snapshot!(environment(&[("ONCEGATE_LOG__LEVEL", "inf")]).refused(), @r#"environment variable ONCEGATE_LOG__LEVEL: log.level: `inf` is neither a level nor target=level; write off, error, warn, info, debug or trace, and exceptions such as "info,oncegate::engine=debug""#);
+}
+
+#[test]
+fn a_syntax_error_tells_its_place_and_not_its_line() {
+    let refused = refused("[engines]\nprimary = \"redis://:hidden@host\n");
+    assert!(!refused.contains("hidden"));
+    insta::assert_snapshot!(refused, @r#"oncegate.toml, line 2, column 32: not valid TOML: invalid basic string, expected `"`"#);
+}
+
+#[test]
+fn a_file_that_is_named_must_be_there() {
+    let flags = Flags { config: Some("no/such/file.toml".into()), ..Flags::default() };
+    insta::assert_snapshot!(Config::load(&flags, []).unwrap_err(), @r#"
+    the configuration cannot be used
+      no/such/file.toml: cannot read this file, which --config names: No such file or directory (os error 2)
+    "#);
+}

@@ -1,0 +1,222 @@
+//! Checks what types cannot: that names lead somewhere, that terms keep to the limits, that an open gateway stays on
+//! loopback. Each finding says what to do.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::path::KeyPath;
+use super::problem::Problem;
+use super::terms::OwnTerms;
+use super::{AppOptions, Config};
+use crate::domain::limits::Limits;
+use crate::domain::terms::{Retention, Span};
+use crate::tenants::secret::SecretDigest;
+
+const DEADLINE_MIN: Duration = Duration::from_millis(1);
+const DEADLINE_MAX: Duration = Duration::from_mins(1);
+
+/// For the rotation of an app's secret one more than the one in use is enough.
+const SECRETS_MAX: usize = 2;
+
+impl Config {
+    /// All that is wrong with it. Who set what is not known here.
+    pub fn validate(&self) -> Vec<Problem> {
+        let mut findings = Findings(Vec::new());
+        self.check_server(&mut findings);
+        self.check_admin(&mut findings);
+        self.check_engines_and_chains(&mut findings);
+        let before = findings.0.len();
+        check_limits(&self.limits, &mut findings);
+        let limits_hold = findings.0.len() == before;
+
+        let defaults = KeyPath::of(["defaults"]);
+        self.check_chain_exists(&defaults, &self.defaults.chain, &mut findings);
+        let mut terms = vec![(defaults, self.defaults.own_terms())];
+        for (key, app) in &self.apps {
+            let path = KeyPath::of(["apps", key.as_ref()]);
+            check_secrets(&path, app, &mut findings);
+            if let Some(chain) = &app.chain {
+                self.check_chain_exists(&path, chain, &mut findings);
+            }
+            terms.push((path.clone(), app.own_terms()));
+            let operations = path.child("operations");
+            let own = app.operations.iter();
+            terms.extend(own.map(|(operation, own)| (operations.child(operation.as_ref()), own.own_terms())));
+        }
+        // Against limits that contradict themselves all terms would be wrong.
+        if limits_hold {
+            for (path, terms) in &terms {
+                check_terms(path, terms, &self.limits, &mut findings);
+            }
+        }
+        if let Err(error) = self.log.check() {
+            findings.add(KeyPath::of(["log", "level"]), error.to_string());
+        }
+        findings.0
+    }
+
+    fn check_server(&self, findings: &mut Findings) {
+        let server = &self.server;
+        if overlap(server.listen, server.admin_listen) {
+            findings.add(
+                KeyPath::of(["server", "admin_listen"]),
+                format!(
+                    "{} and server.listen ({}) are the same place; give each its own port",
+                    server.admin_listen, server.listen
+                ),
+            );
+        }
+        if self.apps.is_empty() && !server.allow_open && !server.listen.ip().is_loopback() {
+            findings.add(
+                KeyPath::of(["server", "listen"]),
+                format!(
+                    "with no apps configured anybody who reaches {} could call; add an [apps.<name>] with a secret, \
+                     listen on 127.0.0.1, or set server.allow_open = true",
+                    server.listen
+                ),
+            );
+        }
+    }
+
+    fn check_admin(&self, findings: &mut Findings) {
+        for (name, digest) in &self.admin.tokens {
+            let path = KeyPath::of(["admin", "tokens"]).child(name);
+            check_name(&path, findings);
+            if let Err(error) = digest.parse::<SecretDigest>() {
+                findings.add(path, error.to_string());
+            }
+        }
+    }
+
+    fn check_engines_and_chains(&self, findings: &mut Findings) {
+        for name in self.engines.keys() {
+            check_name(&KeyPath::of(["engines"]).child(name), findings);
+        }
+        for (chain, options) in &self.chains {
+            let path = KeyPath::of(["chains"]).child(chain);
+            check_name(&path, findings);
+            let path = path.child("engines");
+            if options.engines.is_empty() {
+                findings.add(path.clone(), "a chain needs an engine; name one of [engines], such as [\"primary\"]");
+            }
+            let mut seen = BTreeSet::new();
+            for engine in &options.engines {
+                if !self.engines.contains_key(engine) {
+                    let known = list(self.engines.keys());
+                    let message = format!(
+                        "chain `{chain}` names engine `{engine}`, which [engines] does not have; it has: {known}"
+                    );
+                    findings.add(path.clone(), message);
+                } else if !seen.insert(engine) {
+                    findings.add(path.clone(), format!("chain `{chain}` names engine `{engine}` twice; name it once"));
+                }
+            }
+        }
+    }
+
+    fn check_chain_exists(&self, path: &KeyPath, chain: &str, findings: &mut Findings) {
+        if !self.chains.contains_key(chain) {
+            let known = list(self.chains.keys());
+            findings.add(path.child("chain"), format!("there is no chain `{chain}` in [chains]; it has: {known}"));
+        }
+    }
+}
+
+/// What was found so far.
+struct Findings(Vec<Problem>);
+
+impl Findings {
+    fn add(&mut self, key: KeyPath, message: impl Into<String>) {
+        self.0.push(Problem::of_key(key, message));
+    }
+}
+
+fn check_secrets(path: &KeyPath, app: &AppOptions, findings: &mut Findings) {
+    if app.secrets.is_empty() && !app.disabled {
+        findings.add(
+            path.clone(),
+            "the app has no secret and could never call; set secrets = [\"sha256:<64 hex digits>\"] or disabled = true",
+        );
+    }
+    let path = path.child("secrets");
+    if app.secrets.len() > SECRETS_MAX {
+        let message = format!("{} secrets; at most {SECRETS_MAX} may be valid at once", app.secrets.len());
+        findings.add(path.clone(), message);
+    }
+    if let Some(error) = app.secrets.iter().find_map(|digest| digest.parse::<SecretDigest>().err()) {
+        findings.add(path, error.to_string());
+    }
+}
+
+fn check_terms(path: &KeyPath, terms: &OwnTerms, limits: &Limits, findings: &mut Findings) {
+    if let Some(Err(error)) = terms.lease.map(|Span(lease)| limits.check_lease(lease)) {
+        findings.add(path.child("lease"), format!("{error} (limits.lease_min, limits.lease_max)"));
+    }
+    for (name, retention) in [("retention", terms.retention), ("unknown_retention", terms.unknown_retention)] {
+        if let Some(Err(error)) = retention.map(|retention| limits.check_retention(retention)) {
+            let bounds = match retention {
+                Some(Retention::Forever) => "limits.forever_allowed",
+                _ => "limits.retention_min, limits.retention_max",
+            };
+            findings.add(path.child(name), format!("{error} ({bounds})"));
+        }
+    }
+    if terms.deadline.is_some_and(|Span(deadline)| !(DEADLINE_MIN..=DEADLINE_MAX).contains(&deadline)) {
+        let (min, max) = (Span(DEADLINE_MIN), DEADLINE_MAX.as_secs());
+        findings.add(path.child("deadline"), format!("a deadline is from {min} to {max}s, such as \"1s\""));
+    }
+}
+
+fn check_limits(limits: &Limits, findings: &mut Findings) {
+    let path = KeyPath::of(["limits"]);
+    for (name, count) in [
+        ("body_bytes", limits.body_bytes),
+        ("contents_bytes", limits.contents_bytes),
+        ("result_bytes", limits.result_bytes),
+        ("header_bytes", limits.header_bytes),
+        ("headers", limits.headers),
+        ("batch_items", limits.batch_items),
+        ("connections", limits.connections),
+        ("requests_in_flight", limits.requests_in_flight),
+    ] {
+        if count == 0 {
+            findings.add(path.child(name), "0 would let nothing pass; set at least 1");
+        }
+    }
+    for (min, max, min_name, max_name) in [
+        (limits.lease_min, limits.lease_max, "lease_min", "lease_max"),
+        (limits.retention_min, limits.retention_max, "retention_min", "retention_max"),
+    ] {
+        if min > max {
+            findings.add(path.child(min_name), format!("{min} is longer than limits.{max_name} ({max}); swap them"));
+        }
+    }
+    for (name, part) in [("contents_bytes", limits.contents_bytes), ("result_bytes", limits.result_bytes)] {
+        if part > limits.body_bytes {
+            let body = limits.body_bytes;
+            let message = format!("{part} is more than limits.body_bytes ({body}) lets in; lower this or raise that");
+            findings.add(path.child(name), message);
+        }
+    }
+}
+
+/// Names of engines, chains and tokens stand in labels, paths and logs.
+fn check_name(path: &KeyPath, findings: &mut Findings) {
+    let name = path.last();
+    let good = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    if !(1..=64).contains(&name.len()) || !name.bytes().all(good) {
+        findings.add(path.clone(), "a name is 1 to 64 letters, digits, `.`, `_` and `-`, such as `primary`");
+    }
+}
+
+/// Whether two listeners would take the same port. Port 0 is another one each time.
+fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
+    let same_ip = a.ip() == b.ip() || a.ip().is_unspecified() || b.ip().is_unspecified();
+    a.port() != 0 && a.port() == b.port() && same_ip
+}
+
+fn list<'a>(names: impl Iterator<Item = &'a String>) -> String {
+    let names: Vec<_> = names.map(String::as_str).collect();
+    if names.is_empty() { "nothing".to_owned() } else { names.join(", ") }
+}

@@ -1,0 +1,208 @@
+//! The disk engine: claims in a directory that one process holds. An answer is given only after an fsync of what it
+//! depends on; many calls share one.
+//!
+//! Read on in `writer` (the loop), `batch` (what calls make of claims), `store` (how claims lie in the database),
+//! `torn` (what a power loss leaves of it) and `folder` (the directory). Why it is so: `docs/adr/0004-disk-group-commit-and-clock.md`.
+
+mod batch;
+mod folder;
+mod store;
+#[cfg(test)]
+mod tests;
+mod torn;
+mod writer;
+
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::{Semaphore, oneshot};
+
+use self::folder::Folder;
+pub use self::folder::OpenError;
+use self::store::{Fsync, Persist, Store};
+use self::writer::{Ask, Job, Reply, Stopped, Writer};
+use super::{Capabilities, Engine, EngineError};
+use crate::domain::claim::{Claim, Claimed, Renew, Renewed, Settle, Settled};
+use crate::domain::clock::{Clock, SteadyClock};
+use crate::domain::record::{Held, Key};
+
+/// How long dropping an engine that was not closed waits for its writer. The writer ends at once unless the disk hangs.
+const DROP_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How a disk engine uses memory and time.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Bytes of the database that are kept in memory for reading, apart from what has not been sorted away yet.
+    pub cache_bytes: u64,
+    /// Calls that may wait or be in work at once; more wait outside.
+    pub queue_max: usize,
+    /// Calls that share one fsync at most.
+    pub batch_max: usize,
+    /// How often an idle engine looks for claims that have ended.
+    pub sweep_every: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { cache_bytes: 64 << 20, queue_max: 4096, batch_max: 1024, sweep_every: Duration::from_millis(500) }
+    }
+}
+
+/// Claims in a directory.
+pub struct Disk {
+    queue: Sender<Job>,
+    places: Arc<Semaphore>,
+    stopped: Stopped,
+    /// Nothing ever comes here; it ends with the writer.
+    writer: Mutex<Receiver<()>>,
+}
+
+impl Disk {
+    /// Opens the engine in this directory, and makes it if there is none. Blocks while the end of the journal is read,
+    /// for a second at most.
+    ///
+    /// Time goes on from where the engine's own time stood when it last wrote, or from the wall clock if that is later.
+    pub fn open(path: &Path, clock: Arc<dyn Clock>, options: Options) -> Result<Self, OpenError> {
+        Self::open_with(path, clock, options, Box::new(Fsync))
+    }
+
+    fn open_with(
+        path: &Path,
+        clock: Arc<dyn Clock>,
+        options: Options,
+        persist: Box<dyn Persist>,
+    ) -> Result<Self, OpenError> {
+        let folder = Folder::take(path)?;
+        let damaged = |why: String| OpenError::Damaged { path: path.to_owned(), why };
+        let store = Store::open(&folder.database(), &options, persist).map_err(|error| match error {
+            fjall::Error::Io(error) => OpenError::io(path, error),
+            fjall::Error::Locked => OpenError::Held(path.to_owned()),
+            error => damaged(error.to_string()),
+        })?;
+        let marks = store.marks().map_err(|error| damaged(error.to_string()))?;
+        let places = Arc::new(Semaphore::new(options.queue_max));
+        let writer = Writer::new(store, folder, SteadyClock::new(clock, marks.now), marks, options);
+        let stopped = writer.stopped();
+        let (queue, jobs) = channel();
+        let (alive, ended) = channel();
+        let end = WriterEnd { places: places.clone(), _alive: alive };
+        let run = move || {
+            // Dropped last, also if the writer panics.
+            let _end = end;
+            writer.run(&jobs);
+        };
+        let thread = std::thread::Builder::new().name("disk-writer".into()).spawn(run);
+        thread.map_err(|error| OpenError::io(path, error))?;
+        Ok(Self { queue, places, stopped, writer: Mutex::new(ended) })
+    }
+
+    /// Puts a call into the queue, once there is a place. Its answer comes when what it depends on is durable.
+    async fn ask<Answer>(&self, ask: impl FnOnce(Reply<Answer>) -> Ask) -> Result<Pending<Answer>, EngineError> {
+        let place = self.places.clone().acquire_owned().await.map_err(|_| self.stopped.refusal())?;
+        self.stopped.check()?;
+        let (reply, answer) = oneshot::channel();
+        // Sent too late, the call answers for itself.
+        let _ = self.queue.send(Job::new(ask(reply), Some(place), self.stopped.clone()));
+        Ok(answer)
+    }
+
+    async fn call<Answer>(&self, ask: impl FnOnce(Reply<Answer>) -> Ask) -> Result<Answer, EngineError> {
+        answered(self.ask(ask).await).await
+    }
+
+    /// Many calls: all are in the queue before the first answer is awaited, so they share an fsync. The queue keeps
+    /// their order.
+    async fn call_many<Item, Answer>(
+        &self,
+        items: &[Item],
+        ask: impl Fn(&Item, Reply<Answer>) -> Ask,
+    ) -> Vec<Result<Answer, EngineError>> {
+        let mut pending = Vec::with_capacity(items.len());
+        for item in items {
+            pending.push(self.ask(|reply| ask(item, reply)).await);
+        }
+        let mut answers = Vec::with_capacity(items.len());
+        for pending in pending {
+            answers.push(answered(pending).await);
+        }
+        answers
+    }
+
+    /// Tells the writer to end. Not through a place: a full queue is no reason not to close.
+    fn begin_close(&self) -> Pending<()> {
+        let (reply, closed) = oneshot::channel();
+        let _ = self.queue.send(Job::new(Ask::Close(reply), None, self.stopped.clone()));
+        closed
+    }
+}
+
+/// An answer on its way.
+type Pending<Answer> = oneshot::Receiver<Result<Answer, EngineError>>;
+
+async fn answered<Answer>(pending: Result<Pending<Answer>, EngineError>) -> Result<Answer, EngineError> {
+    let lost = |_| Err(EngineError::indeterminate("the writer ended without an answer; restart the gateway"));
+    pending?.await.unwrap_or_else(lost)
+}
+
+/// What happens when the writer's thread ends, however it ends: nobody waits for a place any more.
+struct WriterEnd {
+    places: Arc<Semaphore>,
+    _alive: Sender<()>,
+}
+
+impl Drop for WriterEnd {
+    fn drop(&mut self) {
+        self.places.close();
+    }
+}
+
+#[async_trait]
+impl Engine for Disk {
+    async fn claim(&self, ask: &Claim) -> Result<Claimed, EngineError> {
+        self.call(|reply| Ask::Claim(Box::new(ask.clone()), reply)).await
+    }
+
+    async fn settle(&self, ask: &Settle) -> Result<Settled, EngineError> {
+        self.call(|reply| Ask::Settle(Box::new(ask.clone()), reply)).await
+    }
+
+    async fn renew(&self, ask: &Renew) -> Result<Renewed, EngineError> {
+        self.call(|reply| Ask::Renew(ask.clone(), reply)).await
+    }
+
+    async fn read(&self, key: &Key) -> Result<Option<Held>, EngineError> {
+        self.call(|reply| Ask::Read(key.clone(), reply)).await
+    }
+
+    async fn probe(&self) -> Result<(), EngineError> {
+        self.call(Ask::Probe).await
+    }
+
+    async fn claim_many(&self, asks: &[Claim]) -> Vec<Result<Claimed, EngineError>> {
+        self.call_many(asks, |ask, reply| Ask::Claim(Box::new(ask.clone()), reply)).await
+    }
+
+    async fn settle_many(&self, asks: &[Settle]) -> Vec<Result<Settled, EngineError>> {
+        self.call_many(asks, |ask, reply| Ask::Settle(Box::new(ask.clone()), reply)).await
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { strict_fence: true, durable: true, shared: false }
+    }
+
+    async fn close(&self) {
+        let _ = self.begin_close().await;
+    }
+}
+
+impl Drop for Disk {
+    /// Waits for the writer, so that the directory can be opened again at once.
+    fn drop(&mut self) {
+        let _ = self.begin_close();
+        let writer = self.writer.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let _ = writer.recv_timeout(DROP_PATIENCE);
+    }
+}

@@ -1,0 +1,302 @@
+//! What a power loss keeps, and what a failed fsync does. A `kill -9` cannot lose what the kernel holds, so power is
+//! lost here by going back to the files as they were when the last fsync returned.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use fjall::Database;
+
+use super::*;
+use crate::domain::attempt::Attempt;
+
+/// Copies the directory each time an fsync returns, then lets the engine go on: the disk as a power loss would leave it.
+struct Snapshots {
+    folder: std::path::PathBuf,
+    world: Arc<Mutex<World>>,
+}
+
+#[derive(Default)]
+struct World {
+    on_disk: Option<Arc<TempDir>>,
+    acknowledged: Vec<Acknowledged>,
+    crashes: Vec<Crash>,
+}
+
+/// What a caller was told stands: this attempt, in this state.
+type Acknowledged = (Key, Attempt, State);
+
+/// The disk, and how much had been acknowledged, at one instant.
+type Crash = (Arc<TempDir>, usize);
+
+impl Persist for Snapshots {
+    fn persist(&mut self, database: &Database) -> fjall::Result<()> {
+        // An answer that does not wait for the fsync gets well ahead of it.
+        std::thread::sleep(Duration::from_millis(2));
+        Fsync.persist(database)?;
+        let copy = TempDir::new()?;
+        copy_folder(&self.folder, copy.path())?;
+        self.world.lock().unwrap().on_disk = Some(Arc::new(copy));
+        Ok(())
+    }
+}
+
+pub(super) fn copy_folder(from: &Path, to: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(to)?;
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
+        let to = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy_folder(&entry.path(), &to)?;
+        } else {
+            std::fs::copy(entry.path(), to)?;
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_acknowledged_survives_a_power_loss_at_any_moment() {
+    let (folder, clock) = (TempDir::new().unwrap(), noon());
+    // The second opening cuts the journal's reserve off, which would make every copy 64 MiB long.
+    drop(open(folder.path(), &clock));
+    let world = Arc::new(Mutex::new(World::default()));
+    let snapshots = Snapshots { folder: folder.path().to_owned(), world: world.clone() };
+    let disk = Disk::open_with(folder.path(), clock.clone(), quiet(), Box::new(snapshots)).unwrap();
+    let disk = Arc::new(disk);
+    let callers = (0..16).map(|_| tokio::spawn(call_for_a_while(disk.clone(), world.clone())));
+    for caller in join_all(callers).await {
+        caller.unwrap();
+    }
+    drop(disk);
+    let World { acknowledged, crashes, .. } = std::mem::take(&mut *world.lock().unwrap());
+    assert!(crashes.len() >= 20, "{} crashes", crashes.len());
+    for (on_disk, count) in crashes {
+        let copy = TempDir::new().unwrap();
+        copy_folder(on_disk.path(), copy.path()).unwrap();
+        let disk = open(copy.path(), &clock);
+        for (key, attempt, state) in &acknowledged[..count] {
+            let held = disk.read(key).await.unwrap().unwrap_or_else(|| panic!("{attempt:?} {state:?} is lost"));
+            assert_eq!(&held.record.attempt, attempt);
+            // A later outcome may have reached the disk before its answer reached the caller.
+            assert!(held.record.state == *state || *state == State::InProgress);
+        }
+    }
+}
+
+/// Claims, duplicates, lookups and outcomes; whatever is answered is written down, and now and then the power goes.
+async fn call_for_a_while(disk: Arc<Disk>, world: Arc<Mutex<World>>) {
+    let acknowledge = |attempt: &Attempt, ask: &Claim, state| {
+        let mut world = world.lock().unwrap();
+        world.acknowledged.push((ask.key.clone(), attempt.clone(), state));
+        let count = world.acknowledged.len();
+        if let Some(on_disk) = world.on_disk.clone().filter(|_| count % 31 == 0) {
+            world.crashes.push((on_disk, count));
+        }
+    };
+    for _ in 0..12 {
+        let ask = fresh_claim();
+        grant(&disk, &ask).await;
+        acknowledge(&ask.attempt, &ask, State::InProgress);
+        let other = again(&ask);
+        let (duplicate, settled) = (disk.claim(&other), settle(&ask, success()));
+        let (duplicate, settled) = tokio::join!(duplicate, disk.settle(&settled));
+        settled.unwrap();
+        acknowledge(&ask.attempt, &ask, State::Succeeded);
+        let Ok(Claimed::Duplicate(held)) = duplicate else { panic!("{duplicate:?}") };
+        acknowledge(&ask.attempt, &ask, held.record.state);
+        let found = disk.read(&ask.key).await.unwrap().unwrap();
+        acknowledge(&ask.attempt, &ask, found.record.state);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_duplicate_waits_for_the_fsync_of_what_it_has_read() {
+    let (folder, clock) = (TempDir::new().unwrap(), noon());
+    let gate = Arc::new(Gate::default());
+    let disk = Disk::open_with(folder.path(), clock, quiet(), Box::new(gate.clone())).unwrap();
+    let disk = Arc::new(disk);
+    let ask = fresh_claim();
+    let claimed = tokio::spawn({
+        let (disk, ask) = (disk.clone(), ask.clone());
+        async move { disk.claim(&ask).await }
+    });
+    gate.wait_for_arrivals(1).await;
+    let others = [again(&ask), again(&ask)].map(|ask| {
+        let disk = disk.clone();
+        tokio::spawn(async move { disk.claim(&ask).await })
+    });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(!claimed.is_finished() && others.iter().all(|other| !other.is_finished()));
+    gate.open.store(true, Ordering::SeqCst);
+    assert!(matches!(claimed.await.unwrap(), Ok(Claimed::Granted(_))));
+    for other in others {
+        assert!(matches!(other.await.unwrap(), Ok(Claimed::Duplicate(_))));
+    }
+    assert_eq!(gate.arrivals.load(Ordering::SeqCst), 1, "duplicates alone need no fsync");
+}
+
+/// An fsync that takes as long as a test wants.
+#[derive(Default)]
+struct Gate {
+    open: AtomicBool,
+    arrivals: AtomicUsize,
+}
+
+impl Gate {
+    async fn wait_for_arrivals(&self, count: usize) {
+        let arrived = async {
+            while self.arrivals.load(Ordering::SeqCst) < count {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), arrived).await.expect("an fsync is asked for");
+    }
+}
+
+impl Persist for Arc<Gate> {
+    fn persist(&mut self, database: &Database) -> fjall::Result<()> {
+        self.arrivals.fetch_add(1, Ordering::SeqCst);
+        while !self.open.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Fsync.persist(database)
+    }
+}
+
+#[tokio::test]
+async fn what_is_left_is_told_as_of_the_answer_not_of_the_judgement() {
+    let (folder, clock) = (TempDir::new().unwrap(), noon());
+    let gate = Arc::new(Gate::default());
+    let disk = Disk::open_with(folder.path(), clock.clone(), quiet(), Box::new(gate.clone())).unwrap();
+    let ask = fresh_claim();
+    let other = fresh_claim();
+    gate.open.store(true, Ordering::SeqCst);
+    grant(&disk, &ask).await;
+    gate.open.store(false, Ordering::SeqCst);
+    let slow_disk = async {
+        gate.wait_for_arrivals(2).await;
+        clock.advance(Duration::from_mins(1));
+        gate.open.store(true, Ordering::SeqCst);
+    };
+    let asks = [other, again(&ask)];
+    let (answers, ()) = tokio::join!(disk.claim_many(&asks), slow_disk);
+    let Ok(Claimed::Duplicate(held)) = &answers[1] else { panic!("{answers:?}") };
+    // Either it was in the batch that took a minute, or it was judged after it: an hour less a minute is left.
+    assert_eq!(held.left, Some(Duration::from_mins(59)));
+}
+
+/// An fsync that fails, or worse, once a test wants it to.
+struct Failing {
+    panics: bool,
+    now: Arc<AtomicBool>,
+}
+
+impl Persist for Failing {
+    fn persist(&mut self, database: &Database) -> fjall::Result<()> {
+        if !self.now.load(Ordering::SeqCst) {
+            return Fsync.persist(database);
+        }
+        assert!(!self.panics, "the test wants it");
+        Err(fjall::Error::Io(std::io::Error::from(std::io::ErrorKind::StorageFull)))
+    }
+}
+
+async fn after_a_failure(panics: bool, why: &str) {
+    let (folder, clock) = (TempDir::new().unwrap(), noon());
+    let fail = Arc::new(AtomicBool::new(false));
+    let persist = Failing { panics, now: fail.clone() };
+    let disk = Disk::open_with(folder.path(), clock.clone(), quiet(), Box::new(persist)).unwrap();
+    let kept = fresh_claim();
+    grant(&disk, &kept).await;
+    fail.store(true, Ordering::SeqCst);
+    let lost: Vec<_> = (0..20).map(|_| fresh_claim()).collect();
+    let answers = disk.claim_many(&lost).await;
+    // The first one was in a batch, the ones behind it may not have been begun.
+    assert!(matches!(answers[0], Err(EngineError::Indeterminate(_))), "{answers:?}");
+    assert!(answers.iter().all(Result::is_err));
+    fail.store(false, Ordering::SeqCst);
+    for _ in 0..3 {
+        let refused = disk.read(&kept.key).await.unwrap_err();
+        assert!(matches!(&refused, EngineError::Determinate(Determinate::Unavailable(told)) if told.contains(why)));
+        assert!(matches!(disk.probe().await, Err(EngineError::Determinate(Determinate::Unavailable(_)))));
+    }
+    disk.close().await;
+    drop(disk);
+    let disk = open(folder.path(), &clock);
+    assert_eq!(disk.read(&kept.key).await.unwrap().unwrap().record.attempt, kept.attempt);
+    // With the same attempt, every lost call can be told for what it was.
+    for ask in &lost {
+        grant(&disk, ask).await;
+    }
+}
+
+#[tokio::test]
+async fn after_a_failed_fsync_nothing_is_answered_until_a_restart() {
+    after_a_failure(false, "restart the gateway").await;
+}
+
+#[tokio::test]
+async fn a_writer_that_panics_leaves_nobody_waiting() {
+    after_a_failure(true, "its writer is gone").await;
+}
+
+/// An engine's directory after two outcomes with long results, and where in its journal a batch lies.
+async fn journal_with_long_values(folder: &Path, clock: &Arc<ManualClock>) -> [Claim; 2] {
+    let disk = open(folder, clock);
+    let asks = [fresh_claim(), fresh_claim()];
+    for ask in &asks {
+        grant(&disk, ask).await;
+        let result = Some(format!("\"{}\"", "long".repeat(5000)).into());
+        disk.settle(&settle(ask, Outcome::Success { result, retention: None })).await.unwrap();
+    }
+    asks
+}
+
+/// Puts a hole, as an unwritten page leaves it, into the middle of the last batch before `end`; tells where that begins.
+fn tear(journal: &Path, end: Option<usize>) -> usize {
+    let mut bytes = std::fs::read(journal).unwrap();
+    let whole = end.unwrap_or(bytes.len());
+    let last = torn::last_batch(&bytes[..whole]).unwrap();
+    let page = usize::midpoint(last.start, last.end) / 4096 * 4096;
+    assert!(last.start < page && page + 4096 < last.end);
+    bytes[page..page + 4096].fill(0);
+    std::fs::write(journal, bytes).unwrap();
+    last.start
+}
+
+#[tokio::test]
+async fn a_write_that_a_power_loss_tore_is_taken_off() {
+    let (folder, clock) = (TempDir::new().unwrap(), noon());
+    let asks = journal_with_long_values(folder.path(), &clock).await;
+    let journal = torn::newest_journal(&folder.path().join("db")).unwrap().unwrap();
+    tear(&journal, None);
+    let disk = open(folder.path(), &clock);
+    for (ask, state) in asks.iter().zip([State::Succeeded, State::InProgress]) {
+        assert_eq!(disk.read(&ask.key).await.unwrap().unwrap().record.state, state);
+    }
+    disk.settle(&settle(&asks[1], success())).await.unwrap();
+    drop(disk);
+    let held = open(folder.path(), &clock).read(&asks[1].key).await.unwrap().unwrap();
+    assert_eq!(held.record.state, State::Succeeded);
+}
+
+#[tokio::test]
+async fn what_was_acknowledged_and_spoilt_is_never_taken_off() {
+    let (folder, clock) = (TempDir::new().unwrap(), noon());
+    journal_with_long_values(folder.path(), &clock).await;
+    let journal = torn::newest_journal(&folder.path().join("db")).unwrap().unwrap();
+    let whole = std::fs::read(&journal).unwrap();
+    // A hole in a batch that others follow, and a last batch that is wrong but has no hole.
+    let last = torn::last_batch(&whole).unwrap();
+    let before_last = torn::last_batch(&whole[..last.start]).unwrap();
+    tear(&journal, Some(before_last.start));
+    let refused = Disk::open(folder.path(), clock.clone(), quiet()).err().unwrap();
+    assert!(matches!(refused, OpenError::Damaged { .. }), "{refused}");
+    let mut spoilt = whole.clone();
+    spoilt[usize::midpoint(last.start, last.end)] ^= 1;
+    std::fs::write(&journal, &spoilt).unwrap();
+    let refused = Disk::open(folder.path(), clock.clone(), quiet()).err().unwrap();
+    assert!(matches!(refused, OpenError::Damaged { .. }), "{refused}");
+    assert_eq!(std::fs::read(&journal).unwrap(), spoilt);
+    std::fs::write(&journal, whole).unwrap();
+    open(folder.path(), &clock);
+}

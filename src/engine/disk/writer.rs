@@ -1,0 +1,310 @@
+//! The one thread that touches the database: it takes what has queued up, judges it as one batch, makes the batch
+//! durable with one fsync, and only then answers. A batch on an idle engine is a single call, so nothing ever waits for
+//! company.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+use super::Options;
+use super::batch::Batch;
+use super::folder::Folder;
+use super::store::{Marks, Store};
+use crate::domain::claim::{self, Claim, Claimed, Renew, Renewed, Settle, Settled};
+use crate::domain::clock::{SteadyClock, Timestamp};
+use crate::domain::record::{Held, Key};
+use crate::engine::EngineError;
+
+/// How many ended claims one batch takes away at most: few enough that the calls in it do not notice.
+const SWEPT_PER_BATCH: usize = 256;
+
+/// How long the sweeper rests, in the engine's own time, once it has found nothing more; there may be calls all along.
+const SWEEP_REST: Duration = Duration::from_millis(50);
+
+/// Where an answer goes. Its caller may have gone away.
+pub(super) type Reply<Answer> = oneshot::Sender<Result<Answer, EngineError>>;
+
+/// One call in the queue. Dropped before it was begun, it answers that it did not happen.
+pub(super) struct Job {
+    ask: Option<Ask>,
+    /// Given back when the call has been answered.
+    place: Option<OwnedSemaphorePermit>,
+    stopped: Stopped,
+}
+
+/// What is asked, and where the answer goes.
+pub(super) enum Ask {
+    Claim(Box<Claim>, Reply<Claimed>),
+    Settle(Box<Settle>, Reply<Settled>),
+    Renew(Renew, Reply<Renewed>),
+    Read(Key, Reply<Option<Held>>),
+    Probe(Reply<()>),
+    /// Answer what has queued up, and let go of the store.
+    Close(Reply<()>),
+}
+
+/// Why the engine answers nothing any more, once it does not.
+#[derive(Clone, Default)]
+pub(super) struct Stopped(Arc<OnceLock<String>>);
+
+impl Stopped {
+    /// Refuses, if the engine has stopped.
+    pub(super) fn check(&self) -> Result<(), EngineError> {
+        self.0.get().map_or(Ok(()), |_| Err(self.refusal()))
+    }
+
+    /// What a call is told that was not begun.
+    pub(super) fn refusal(&self) -> EngineError {
+        EngineError::unavailable(self.0.get().map_or("its writer is gone; restart the gateway", String::as_str))
+    }
+
+    fn because(&self, why: String) {
+        // The first reason stays.
+        let _ = self.0.set(why);
+    }
+}
+
+/// The writer's own state.
+pub(super) struct Writer {
+    store: Store,
+    folder: Folder,
+    clock: SteadyClock,
+    marks: Marks,
+    options: Options,
+    stopped: Stopped,
+    /// Where among the ends to sweep on. Nothing is ever put before it: it has gone by, and ends lie in the future.
+    /// Without it, each sweep would walk over what the earlier ones left of the rows they deleted.
+    sweep_from: Vec<u8>,
+    sweep_at: Timestamp,
+}
+
+/// The second half of a call: told at which instant the batch is durable, or why that is not known, it answers.
+type Answer = Box<dyn FnOnce(Result<Timestamp, EngineError>) + Send>;
+
+impl Writer {
+    pub(super) fn new(store: Store, folder: Folder, clock: SteadyClock, marks: Marks, options: Options) -> Self {
+        let stopped = Stopped::default();
+        Self { store, folder, clock, marks, options, stopped, sweep_from: Vec::new(), sweep_at: Timestamp::default() }
+    }
+
+    /// Where the reason can be read once the engine has stopped.
+    pub(super) fn stopped(&self) -> Stopped {
+        self.stopped.clone()
+    }
+
+    /// Answers calls until it is told to close, nobody is left to call, or the store fails.
+    pub(super) fn run(mut self, queue: &Receiver<Job>) {
+        let mut closing = None;
+        let mut behind = false;
+        while closing.is_none() {
+            let wait = if behind { Duration::ZERO } else { self.options.sweep_every };
+            let first = match queue.recv_timeout(wait) {
+                Ok(job) => Some(job),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => break,
+            };
+            match self.round(first, queue, &mut closing) {
+                Ok(full) => behind = full,
+                Err(why) => return self.fail(why),
+            }
+        }
+        self.close(closing, queue);
+    }
+
+    /// One batch: judge, write, make durable, answer. Tells whether there is more to sweep.
+    fn round(
+        &mut self,
+        first: Option<Job>,
+        queue: &Receiver<Job>,
+        closing: &mut Option<Reply<()>>,
+    ) -> Result<bool, String> {
+        let idle = first.is_none();
+        let mut batch = Batch::new(&self.store, self.marks);
+        let mut answers = Vec::new();
+        let mut next = first;
+        while let Some((ask, place)) = next.and_then(Job::begin) {
+            // Read for each call: one that came while the batch was being judged began after its first.
+            let now = self.clock.now();
+            let answer = match ask {
+                Ask::Claim(ask, reply) => {
+                    let judged = batch.apply(&ask.key, now, |held, fence| claim::claim(held, &ask, Some(fence)));
+                    later(now, judged, reply, place)
+                }
+                Ask::Settle(ask, reply) => {
+                    later(now, batch.apply(&ask.key, now, |held, _| claim::settle(held, &ask)), reply, place)
+                }
+                Ask::Renew(ask, reply) => {
+                    later(now, batch.apply(&ask.key, now, |held, _| claim::renew(held, &ask)), reply, place)
+                }
+                Ask::Read(key, reply) => later(now, batch.read(&key, now), reply, place),
+                Ask::Probe(reply) => later(now, Ok(()), reply, place),
+                Ask::Close(reply) => {
+                    *closing = Some(reply);
+                    break;
+                }
+            };
+            answers.push(answer);
+            next = if answers.len() < self.options.batch_max { queue.try_recv().ok() } else { None };
+        }
+        let now = self.clock.now();
+        let behind = if idle || now >= self.sweep_at {
+            let full = sweep(&self.store, &mut batch, &mut self.sweep_from, now);
+            self.sweep_at = if full { now } else { now.plus(SWEEP_REST) };
+            full
+        } else {
+            false
+        };
+        let outcome = batch.finish();
+        // With nothing to write there is nothing to wait for: all earlier batches are durable.
+        if outcome.changed
+            && let Err(error) = self.store.commit(outcome.changes(), &outcome.orphans, outcome.marks)
+        {
+            let why = format!("a write failed, and nobody knows what of it is on the disk: {error}");
+            answers.into_iter().for_each(|answer| answer(Err(EngineError::indeterminate(&why))));
+            return Err(why);
+        }
+        self.marks = outcome.marks;
+        let durable_at = self.clock.now();
+        answers.into_iter().for_each(|answer| answer(Ok(durable_at)));
+        Ok(behind)
+    }
+
+    /// Stops for good: what the disk holds now can only be told by reading it anew.
+    fn fail(self, why: String) {
+        tracing::error!(engine.path = %self.folder.path().display(), "the disk engine stops: {why}");
+        self.stopped.because(why + "; restart the gateway");
+    }
+
+    /// Answers what has queued up behind the call to close, and lets go.
+    fn close(mut self, mut closing: Option<Reply<()>>, queue: &Receiver<Job>) {
+        while let Ok(job) = queue.try_recv() {
+            let mut again = None;
+            if let Err(why) = self.round(Some(job), queue, &mut again) {
+                return self.fail(why);
+            }
+            closing = again.or(closing);
+        }
+        self.stopped.because("it has been closed".into());
+        let Self { store, folder, .. } = self;
+        // In this order: nobody may open the directory while the database's own threads still run.
+        drop(store);
+        drop(folder);
+        if let Some(reply) = closing {
+            let _ = reply.send(Ok(()));
+        }
+    }
+}
+
+/// Lets the batch take away some of the claims that have ended by `now`, from `from` on. Tells whether there may be more.
+fn sweep(store: &Store, batch: &mut Batch<'_>, from: &mut Vec<u8>, now: Timestamp) -> bool {
+    // What cannot be read now is left to a later sweep; claims that need it will say so themselves.
+    let ended = store.ended(from, now, SWEPT_PER_BATCH).unwrap_or_default();
+    for end_key in &ended {
+        batch.sweep(end_key, now);
+    }
+    if let Some(last) = ended.last() {
+        // The least key after it.
+        *from = [last, &[0][..]].concat();
+    }
+    ended.len() == SWEPT_PER_BATCH
+}
+
+impl Job {
+    pub(super) fn new(ask: Ask, place: Option<OwnedSemaphorePermit>, stopped: Stopped) -> Self {
+        Self { ask: Some(ask), place, stopped }
+    }
+
+    fn begin(mut self) -> Option<(Ask, Option<OwnedSemaphorePermit>)> {
+        self.ask.take().map(|ask| (ask, self.place.take()))
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        fn refuse<Told>(reply: Reply<Told>, stopped: &Stopped) {
+            let _ = reply.send(Err(stopped.refusal()));
+        }
+        match self.ask.take() {
+            None => {}
+            Some(Ask::Claim(_, reply)) => refuse(reply, &self.stopped),
+            Some(Ask::Settle(_, reply)) => refuse(reply, &self.stopped),
+            Some(Ask::Renew(_, reply)) => refuse(reply, &self.stopped),
+            Some(Ask::Read(_, reply)) => refuse(reply, &self.stopped),
+            Some(Ask::Probe(reply) | Ask::Close(reply)) => refuse(reply, &self.stopped),
+        }
+    }
+}
+
+/// Keeps an answer until its batch is durable.
+fn later<Told: Aging + Send + 'static>(
+    judged_at: Timestamp,
+    judged: Result<Told, EngineError>,
+    reply: Reply<Told>,
+    place: Option<OwnedSemaphorePermit>,
+) -> Answer {
+    Box::new(move |durable_at| {
+        // What was refused has changed nothing, whatever became of the batch.
+        let answer = judged.and_then(|told| durable_at.map(|at| told.aged(at.since(judged_at))));
+        let _ = reply.send(answer);
+        drop(place);
+    })
+}
+
+/// An answer that tells what is left of something: while the fsync took its time, so much less.
+trait Aging {
+    fn aged(self, by: Duration) -> Self;
+}
+
+impl Aging for () {
+    fn aged(self, _: Duration) {}
+}
+
+impl Aging for Option<Duration> {
+    fn aged(self, by: Duration) -> Self {
+        self.map(|left| left.saturating_sub(by))
+    }
+}
+
+impl Aging for Held {
+    fn aged(self, by: Duration) -> Self {
+        Self { left: self.left.aged(by), ..self }
+    }
+}
+
+impl Aging for Option<Held> {
+    fn aged(self, by: Duration) -> Self {
+        self.map(|held| held.aged(by))
+    }
+}
+
+impl Aging for Claimed {
+    fn aged(self, by: Duration) -> Self {
+        match self {
+            Self::Granted(grant) => Self::Granted(claim::Grant { lease_left: grant.lease_left.aged(by), ..grant }),
+            Self::Duplicate(held) => Self::Duplicate(held.aged(by)),
+            Self::Mismatch(mismatch) => Self::Mismatch(mismatch),
+        }
+    }
+}
+
+impl Aging for Settled {
+    fn aged(self, by: Duration) -> Self {
+        match self {
+            Self::Done { state, left, late } => Self::Done { state, left: left.aged(by), late },
+            Self::Superseded { state, left } => Self::Superseded { state, left: left.aged(by) },
+            Self::AlreadySucceeded | Self::Expired => self,
+        }
+    }
+}
+
+impl Aging for Renewed {
+    fn aged(self, by: Duration) -> Self {
+        match self {
+            Self::Renewed { left } => Self::Renewed { left: left.saturating_sub(by) },
+            Self::Superseded { state, left } => Self::Superseded { state, left: left.aged(by) },
+            Self::LeaseLost | Self::AlreadySucceeded => self,
+        }
+    }
+}
