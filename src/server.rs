@@ -159,8 +159,9 @@ async fn open_engines(config: &Config, clock: &Arc<dyn Clock>) -> anyhow::Result
     let patience = config.terms_of(None, None).deadline * 2 / 5;
     let mut engines = Engines::default();
     for (name, address) in &config.engines {
-        let engine = url::open(address, clock.clone()).await;
-        let engine = engine.with_context(|| format!("engine `{name}` cannot be opened"))?;
+        let (address, clock_of_engine) = (address.clone(), clock.clone());
+        let opened = tokio::task::spawn_blocking(move || url::open(&address, clock_of_engine)).await?;
+        let engine = opened.with_context(|| format!("engine `{name}` cannot be opened"))?;
         let bounded = Arc::new(Patience::new(engine, patience));
         let measured = Arc::new(Measured::new(bounded, name, clock.clone()));
         engines.by_name.insert(name.clone(), Arc::new(Retry::new(measured)));

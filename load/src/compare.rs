@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, env, fmt, path::PathBuf, time::Duration};
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use serde::Serialize;
 
 use crate::{
@@ -56,7 +56,7 @@ struct Row {
     generator_was_the_limit: bool,
 }
 
-/// The table, and whether every contender kept its promises.
+/// The table, and whether every contender was measured and kept its promises.
 pub(crate) async fn run(comparison: &Comparison) -> anyhow::Result<(Table, bool)> {
     let installed = Installed::find(comparison.gateway.as_deref())?;
     if installed.gateway.is_none() {
@@ -69,13 +69,25 @@ pub(crate) async fn run(comparison: &Comparison) -> anyhow::Result<(Table, bool)
         contenders.retain(|it| *it != Contender::Redis);
     }
     for line in &skipped {
-        report::say(&format!("!! SKIPPED {line}"));
+        report::say(&format!("!! LEFT OUT {line}"));
     }
-    let mut reports: BTreeMap<usize, Vec<Report>> = BTreeMap::new();
+    let mut reports: BTreeMap<Contender, Vec<Report>> = BTreeMap::new();
     let mut sound = true;
     for round in 1..=comparison.rounds {
-        for (place, contender) in contenders.iter().enumerate() {
-            let report = measure(*contender, comparison, &installed).await.with_context(|| contender.to_string())?;
+        for contender in contenders.clone() {
+            let report = match measure(contender, comparison, &installed).await {
+                Ok(report) => report,
+                // Nothing can be told without the yardstick; a gateway without one of its engines leaves the others.
+                Err(error) if contender == Contender::Noop => return Err(error),
+                Err(error) => {
+                    sound = false;
+                    contenders.retain(|it| *it != contender);
+                    reports.remove(&contender);
+                    report::say(&format!("!! LEFT OUT {contender}: {error:#}"));
+                    skipped.push(format!("{contender}: {error:#}"));
+                    continue;
+                }
+            };
             report::say(&format!(
                 "round {round} of {}  {contender:<14} {:>8.0} claims/s",
                 comparison.rounds, report.claims_per_second
@@ -84,11 +96,11 @@ pub(crate) async fn run(comparison: &Comparison) -> anyhow::Result<(Table, bool)
                 sound = false;
                 report::say(&format!("!! {contender}{report}"));
             }
-            reports.entry(place).or_default().push(report);
+            reports.entry(contender).or_default().push(report);
         }
     }
-    let yardstick = reports.get(&0).map_or(0.0, |reports| median(reports, |it| it.claims_per_second));
-    let rows = reports.iter().map(|(place, reports)| Row::of(contenders[*place], reports, yardstick)).collect();
+    let yardstick = reports.get(&Contender::Noop).map_or(0.0, |reports| median(reports, |it| it.claims_per_second));
+    let rows = reports.iter().map(|(contender, reports)| Row::of(*contender, reports, yardstick)).collect();
     let Comparison { scenario, rounds, connections, measured, .. } = *comparison;
     Ok((Table { scenario, rounds, connections, seconds: measured.as_secs(), rows, skipped }, sound))
 }
@@ -177,7 +189,7 @@ impl fmt::Display for Table {
             writeln!(f, "\nThe generator was the limit for {}: it may be faster than this.", row.contender)?;
         }
         for line in &self.skipped {
-            writeln!(f, "\nSKIPPED {line}")?;
+            writeln!(f, "\nLEFT OUT {line}")?;
         }
         Ok(())
     }

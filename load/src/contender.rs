@@ -27,7 +27,7 @@ use crate::{
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// What is measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Contender {
     Noop,
@@ -42,7 +42,7 @@ impl Contender {
 
 impl fmt::Display for Contender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+        f.pad(match self {
             Self::Noop => "no-op handler",
             Self::Memory => "memory",
             Self::Disk => "disk",

@@ -5,29 +5,47 @@ use std::sync::Arc;
 use super::{Engine, memory};
 use crate::domain::clock::Clock;
 
-/// Opens the engine that a URL names. The store need not be up, unless it is a folder of this machine.
+/// Opens the engine that a URL names. The store need not be up, unless it is a folder of this machine. Reads that
+/// folder, so it may block for a while.
 ///
 /// # Errors
 /// What is wrong with the URL or the folder, and what to write instead. Never repeats a password.
-pub async fn open(url: &str, clock: Arc<dyn Clock>) -> Result<Arc<dyn Engine>, OpenError> {
+pub fn open(url: &str, clock: Arc<dyn Clock>) -> Result<Arc<dyn Engine>, OpenError> {
     let (scheme, rest) = url.split_once(':').ok_or_else(|| OpenError(HOW_TO_WRITE.into()))?;
     match scheme {
         "memory" => Ok(Arc::new(memory::Memory::new(clock, memory_bytes_max(rest)?))),
+        "disk" => open_disk(rest, clock),
+        "redis" | "rediss" => open_redis(url),
         "postgres" | "postgresql" => {
             Err(OpenError("this release has no PostgreSQL engine yet; use redis:// or disk:".into()))
         }
-        #[cfg(feature = "redis")]
-        "redis" | "rediss" => match super::redis::Redis::open(url, super::redis::Options::default()) {
-            Ok(redis) => Ok(Arc::new(redis)),
-            Err(why) => Err(OpenError(why.to_string())),
-        },
-        "disk" => Err(OpenError("this build leaves out the feature of `disk:` engines".into())),
-        #[cfg(not(feature = "redis"))]
-        "redis" | "rediss" => {
-            Err(OpenError(format!("this build leaves out the feature of `{scheme}:` engines")))
-        }
         _ => Err(OpenError(HOW_TO_WRITE.into())),
     }
+}
+
+#[cfg(feature = "disk")]
+fn open_disk(path: &str, clock: Arc<dyn Clock>) -> Result<Arc<dyn Engine>, OpenError> {
+    if path.is_empty() {
+        return Err(OpenError(HOW_TO_WRITE.into()));
+    }
+    let disk = super::disk::Disk::open(path.as_ref(), clock, super::disk::Options::default());
+    disk.map(|disk| Arc::new(disk) as Arc<dyn Engine>).map_err(|why| OpenError(why.to_string()))
+}
+
+#[cfg(not(feature = "disk"))]
+fn open_disk(_path: &str, _clock: Arc<dyn Clock>) -> Result<Arc<dyn Engine>, OpenError> {
+    Err(OpenError("this build leaves out the feature `disk`; build with it, or use another engine".into()))
+}
+
+#[cfg(feature = "redis")]
+fn open_redis(url: &str) -> Result<Arc<dyn Engine>, OpenError> {
+    let redis = super::redis::Redis::open(url, super::redis::Options::default());
+    redis.map(|redis| Arc::new(redis) as Arc<dyn Engine>).map_err(|why| OpenError(why.to_string()))
+}
+
+#[cfg(not(feature = "redis"))]
+fn open_redis(_url: &str) -> Result<Arc<dyn Engine>, OpenError> {
+    Err(OpenError("this build leaves out the feature `redis`; build with it, or use another engine".into()))
 }
 
 const HOW_TO_WRITE: &str =

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
+use axum::body::{Body, HttpBody};
 use axum::extract::{FromRequest, Request};
 use axum::http::header;
 use bytes::Bytes;
@@ -41,6 +41,10 @@ impl FromRequest<Arc<Api>> for JsonBytes {
 }
 
 async fn read(body: Body, bytes_max: usize) -> Result<JsonBytes, Problem> {
+    // What says that it is too long is not waited for.
+    if body.size_hint().lower() > bytes_max as u64 {
+        return Err(too_large("The body", bytes_max));
+    }
     match Limited::new(body, bytes_max).collect().await {
         Ok(body) => Ok(JsonBytes(body.to_bytes())),
         Err(failure) if failure.is::<LengthLimitError>() => Err(too_large("The body", bytes_max)),

@@ -90,10 +90,10 @@ async fn a_demoted_server_is_left_and_found_again() {
     granted(&redis, &ask).await;
     server.ask::<String>("REPLICAOF 127.0.0.1 1");
     for why in [
+        // First of all: a replica's word is not the store's.
+        unavailable(redis.read(&ask.key).await),
         unavailable(redis.claim(&fresh_claim()).await),
         unavailable(redis.settle(&settle(&ask, success("1"))).await),
-        // A replica's word is not the store's.
-        unavailable(redis.read(&ask.key).await),
     ] {
         assert!(why.contains("READONLY"), "{why}");
     }

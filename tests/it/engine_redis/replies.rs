@@ -15,7 +15,7 @@ use oncegate::engine::redis::{Options, Redis};
 
 use super::{
     RedisServer, again, attempt, behind_proxy, behind_proxy_with, granted, is_duplicate, is_uncertain, name, open,
-    options, settle, soon, success,
+    options, settle, soon, success, unavailable,
 };
 use crate::support::tcp_proxy::TcpProxy;
 
@@ -54,12 +54,29 @@ async fn an_outcome_whose_reply_was_lost_can_be_repeated() {
     assert_eq!(redis.read(&ask.key).await.unwrap().unwrap().record.result.as_deref(), Some("1"));
 }
 
+/// A claim that finds something looks at it with a second command, whose reply may be lost as well.
+#[tokio::test]
+async fn a_claim_that_lost_its_second_reply_is_uncertain_to_its_holder_alone() {
+    let Some(server) = RedisServer::start().await else { return };
+    let (proxy, redis) = behind_proxy_with(&server, Options::default()).await;
+    let ask = fresh_claim();
+    granted(&redis, &ask).await;
+    // Of the SET and its ECHO the replies pass.
+    proxy.swallow_reply_after(2);
+    let own = redis.claim(&ask).await;
+    assert!(is_uncertain(&own), "it holds the claim, and must not be told that nothing has happened: {own:?}");
+    assert_eq!(granted(&redis, &ask).await.attempt, ask.attempt);
+    proxy.swallow_reply_after(2);
+    unavailable(redis.claim(&again(&ask)).await);
+    assert!(is_duplicate(&redis, &again(&ask)).await);
+}
+
 #[tokio::test]
 async fn a_lost_answer_to_a_read_is_certain_to_have_changed_nothing() {
     let Some(server) = RedisServer::start().await else { return };
     let (proxy, redis) = behind_proxy(&server).await;
     proxy.lose_next_reply();
-    super::unavailable(redis.read(&fresh_claim().key).await);
+    unavailable(redis.read(&fresh_claim().key).await);
 }
 
 /// Requests cut off in the middle: whatever the server made of the part it got, the attempt's next try finds out.
