@@ -84,7 +84,9 @@ impl Store {
         };
         let database = match open() {
             Err(fjall::Error::JournalRecovery(_)) if torn::cut_torn_batch(path)? => {
-                tracing::warn!("a power loss cut the last write short; nobody was answered from it, and it was taken off");
+                tracing::warn!(
+                    "a power loss cut the last write short; nobody was answered from it, and it was taken off"
+                );
                 open()?
             }
             opened => opened?,
