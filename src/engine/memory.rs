@@ -276,7 +276,7 @@ mod tests {
         Arc::new(ManualClock::at(Timestamp::from_micros(1_700_000_000_000_000)))
     }
 
-    async fn open() -> Option<Subject> {
+    fn open() -> std::future::Ready<Option<Subject>> {
         let clock = noon();
         let engine = Arc::new(Memory::new(clock.clone(), BYTES_MAX_DEFAULT));
         let pass = move |duration| -> futures_util::future::BoxFuture<'static, ()> {
@@ -284,7 +284,8 @@ mod tests {
             Box::pin(std::future::ready(()))
         };
         let tick = Duration::from_secs(1);
-        Some(Subject { engine, pass: Box::new(pass), tick, exact_time: true, keep: Box::new(()) })
+        let keep = Box::new(());
+        std::future::ready(Some(Subject { engine, pass: Box::new(pass), tick, exact_time: true, keep }))
     }
 
     crate::conformance!(open());

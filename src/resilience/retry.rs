@@ -105,7 +105,7 @@ mod tests {
         (clock.clone(), Arc::new(Memory::new(clock, BYTES_MAX_DEFAULT)))
     }
 
-    async fn open() -> Option<Subject> {
+    fn open() -> std::future::Ready<Option<Subject>> {
         let (clock, memory) = memory();
         let engine = Arc::new(Retry::new(Arc::new(Patience::new(memory, Duration::from_secs(5)))));
         let pass = move |duration| -> futures_util::future::BoxFuture<'static, ()> {
@@ -113,7 +113,8 @@ mod tests {
             Box::pin(std::future::ready(()))
         };
         let tick = Duration::from_secs(1);
-        Some(Subject { engine, pass: Box::new(pass), tick, exact_time: true, keep: Box::new(()) })
+        let keep = Box::new(());
+        std::future::ready(Some(Subject { engine, pass: Box::new(pass), tick, exact_time: true, keep }))
     }
 
     crate::conformance!(open());
