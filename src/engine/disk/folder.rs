@@ -72,17 +72,17 @@ impl OpenError {
 pub(super) struct Folder {
     path: PathBuf,
     /// The operating system lets go of the lock when the process ends, however it ends.
-    _lock: File,
+    lock: File,
 }
 
 impl Folder {
     /// Takes hold of a directory, and makes it one of ours if it is new.
     pub(super) fn take(path: &Path) -> Result<Self, OpenError> {
         create_directory(path)?;
-        let folder = Self { path: path.to_owned(), _lock: lock(path)? };
+        let folder = Self { path: path.to_owned(), lock: lock(path)? };
         match folder.format()? {
             Some(FORMAT) => {}
-            Some(found) => return Err(OpenError::Newer { path: folder.path, found }),
+            Some(found) => return Err(OpenError::Newer { path: path.to_owned(), found }),
             None => folder.claim_for_ourselves().map_err(|error| OpenError::io(path, error))?,
         }
         folder.clear_unfinished().map_err(|error| OpenError::io(path, error))?;
@@ -145,6 +145,13 @@ impl Folder {
             std::fs::remove_dir_all(database)?;
         }
         Ok(())
+    }
+}
+
+impl Drop for Folder {
+    /// Closing alone would not do: a child that is being started shares the open file for a moment, and its lock.
+    fn drop(&mut self) {
+        let _ = self.lock.unlock();
     }
 }
 

@@ -4,6 +4,7 @@
 //! Read on in `writer` (the loop), `batch` (what calls make of claims), `store` (how claims lie in the database),
 //! `torn` (what a power loss leaves of it) and `folder` (the directory). Why it is so: `docs/adr/0004-disk-group-commit-and-clock.md`.
 
+mod aging;
 mod batch;
 mod folder;
 mod store;
@@ -201,7 +202,7 @@ impl Engine for Disk {
 impl Drop for Disk {
     /// Waits for the writer, so that the directory can be opened again at once.
     fn drop(&mut self) {
-        let _ = self.begin_close();
+        drop(self.begin_close());
         let writer = self.writer.get_mut().unwrap_or_else(PoisonError::into_inner);
         let _ = writer.recv_timeout(DROP_PATIENCE);
     }

@@ -137,8 +137,12 @@ impl Store {
             let (ended, ends) = (before.and_then(|row| row.end_key(key)), after.and_then(|row| row.end_key(key)));
             // All of a batch has one sequence number: writing a key of it twice would leave either.
             if ended != ends {
-                ended.into_iter().for_each(|end| batch.remove(&self.ends, end));
-                ends.into_iter().for_each(|end| batch.insert(&self.ends, end, ""));
+                if let Some(end) = ended {
+                    batch.remove(&self.ends, end);
+                }
+                if let Some(end) = ends {
+                    batch.insert(&self.ends, end, "");
+                }
             }
             match after {
                 Some(row) => batch.insert(&self.claims, key, row.encode()),

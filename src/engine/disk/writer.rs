@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::Options;
+use super::aging::Aging;
 use super::batch::Batch;
 use super::folder::Folder;
 use super::store::{Marks, Store};
@@ -162,12 +163,16 @@ impl Writer {
             && let Err(error) = self.store.commit(outcome.changes(), &outcome.orphans, outcome.marks)
         {
             let why = format!("a write failed, and nobody knows what of it is on the disk: {error}");
-            answers.into_iter().for_each(|answer| answer(Err(EngineError::indeterminate(&why))));
+            for answer in answers {
+                answer(Err(EngineError::indeterminate(&why)));
+            }
             return Err(why);
         }
         self.marks = outcome.marks;
         let durable_at = self.clock.now();
-        answers.into_iter().for_each(|answer| answer(Ok(durable_at)));
+        for answer in answers {
+            answer(Ok(durable_at));
+        }
         Ok(behind)
     }
 
@@ -250,61 +255,4 @@ fn later<Told: Aging + Send + 'static>(
         let _ = reply.send(answer);
         drop(place);
     })
-}
-
-/// An answer that tells what is left of something: while the fsync took its time, so much less.
-trait Aging {
-    fn aged(self, by: Duration) -> Self;
-}
-
-impl Aging for () {
-    fn aged(self, _: Duration) {}
-}
-
-impl Aging for Option<Duration> {
-    fn aged(self, by: Duration) -> Self {
-        self.map(|left| left.saturating_sub(by))
-    }
-}
-
-impl Aging for Held {
-    fn aged(self, by: Duration) -> Self {
-        Self { left: self.left.aged(by), ..self }
-    }
-}
-
-impl Aging for Option<Held> {
-    fn aged(self, by: Duration) -> Self {
-        self.map(|held| held.aged(by))
-    }
-}
-
-impl Aging for Claimed {
-    fn aged(self, by: Duration) -> Self {
-        match self {
-            Self::Granted(grant) => Self::Granted(claim::Grant { lease_left: grant.lease_left.aged(by), ..grant }),
-            Self::Duplicate(held) => Self::Duplicate(held.aged(by)),
-            Self::Mismatch(mismatch) => Self::Mismatch(mismatch),
-        }
-    }
-}
-
-impl Aging for Settled {
-    fn aged(self, by: Duration) -> Self {
-        match self {
-            Self::Done { state, left, late } => Self::Done { state, left: left.aged(by), late },
-            Self::Superseded { state, left } => Self::Superseded { state, left: left.aged(by) },
-            Self::AlreadySucceeded | Self::Expired => self,
-        }
-    }
-}
-
-impl Aging for Renewed {
-    fn aged(self, by: Duration) -> Self {
-        match self {
-            Self::Renewed { left } => Self::Renewed { left: left.saturating_sub(by) },
-            Self::Superseded { state, left } => Self::Superseded { state, left: left.aged(by) },
-            Self::LeaseLost | Self::AlreadySucceeded => self,
-        }
-    }
 }

@@ -88,7 +88,7 @@ async fn call_for_a_while(disk: Arc<Disk>, world: Arc<Mutex<World>>) {
         let mut world = world.lock().unwrap();
         world.acknowledged.push((ask.key.clone(), attempt.clone(), state));
         let count = world.acknowledged.len();
-        if let Some(on_disk) = world.on_disk.clone().filter(|_| count % 31 == 0) {
+        if let Some(on_disk) = world.on_disk.clone().filter(|_| count.is_multiple_of(31)) {
             world.crashes.push((on_disk, count));
         }
     };

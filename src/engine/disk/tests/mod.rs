@@ -60,11 +60,11 @@ async fn grant(disk: &Disk, ask: &Claim) -> u64 {
     }
 }
 
-async fn fresh_subject() -> Option<Subject> {
+fn fresh_subject() -> Subject {
     let folder = TempDir::new().expect("a directory");
     let clock = noon();
     let disk = open(folder.path(), &clock);
-    Some(Subject {
+    Subject {
         engine: Arc::new(disk),
         pass: Box::new(move |span| {
             clock.advance(span);
@@ -73,10 +73,10 @@ async fn fresh_subject() -> Option<Subject> {
         tick: Duration::from_secs(1),
         exact_time: true,
         keep: Box::new(folder),
-    })
+    }
 }
 
-crate::conformance!(fresh_subject());
+crate::conformance!(std::future::ready(Some(fresh_subject())));
 
 #[tokio::test]
 async fn a_restart_keeps_claims_and_what_is_left_of_them() {
@@ -170,9 +170,9 @@ async fn a_second_engine_on_the_directory_is_refused() {
     let refused = Disk::open(folder.path(), clock.clone(), quiet()).err().unwrap().to_string();
     let expected = format!("{} is held by another process; one process only may use it", folder.path().display());
     assert_eq!(refused, expected);
-    assert_eq!(child("child_opens").say(folder.path()).finish(), format!("refused {expected}\n"));
+    assert_eq!(child("child_opens").say(folder.path()).finish(), format!("refused {expected}"));
     drop(disk);
-    assert_eq!(child("child_opens").say(folder.path()).finish(), "opened\n");
+    assert_eq!(child("child_opens").say(folder.path()).finish(), "opened");
 }
 
 #[test]
@@ -331,7 +331,6 @@ async fn a_busy_engine_sweeps_on_the_way() {
 struct Child(std::process::Child);
 
 fn child(test: &str) -> Child {
-    #[expect(clippy::disallowed_methods, reason = "a test that starts itself again has to know where it is")]
     let this = std::env::current_exe().unwrap();
     let name = format!("{}::{test}", module_path!().split_once("::").unwrap().1);
     let mut command = Command::new(this);
@@ -351,7 +350,7 @@ impl Child {
     fn finish(self) -> String {
         let output = self.0.wait_with_output().unwrap();
         let said = String::from_utf8(output.stdout).unwrap();
-        said.lines().filter_map(|line| line.strip_prefix('>')).map(|line| format!("{line}\n")).collect()
+        said.lines().filter_map(|line| line.strip_prefix('>')).collect::<Vec<_>>().join("\n")
     }
 }
 

@@ -1,0 +1,65 @@
+//! Answers that tell what is left of a claim, as of the instant they are given: between the judgement and the answer
+//! lies an fsync, and nobody is told more than there is.
+
+use std::time::Duration;
+
+use crate::domain::claim::{Claimed, Grant, Renewed, Settled};
+use crate::domain::record::Held;
+
+/// An answer that tells what is left of something: while the fsync took its time, so much less.
+pub(super) trait Aging {
+    /// The answer as it is this much later.
+    fn aged(self, by: Duration) -> Self;
+}
+
+impl Aging for () {
+    fn aged(self, _: Duration) {}
+}
+
+impl Aging for Option<Duration> {
+    fn aged(self, by: Duration) -> Self {
+        self.map(|left| left.saturating_sub(by))
+    }
+}
+
+impl Aging for Held {
+    fn aged(self, by: Duration) -> Self {
+        Self { left: self.left.aged(by), ..self }
+    }
+}
+
+impl Aging for Option<Held> {
+    fn aged(self, by: Duration) -> Self {
+        self.map(|held| held.aged(by))
+    }
+}
+
+impl Aging for Claimed {
+    fn aged(self, by: Duration) -> Self {
+        match self {
+            Self::Granted(grant) => Self::Granted(Grant { lease_left: grant.lease_left.aged(by), ..grant }),
+            Self::Duplicate(held) => Self::Duplicate(held.aged(by)),
+            Self::Mismatch(mismatch) => Self::Mismatch(mismatch),
+        }
+    }
+}
+
+impl Aging for Settled {
+    fn aged(self, by: Duration) -> Self {
+        match self {
+            Self::Done { state, left, late } => Self::Done { state, left: left.aged(by), late },
+            Self::Superseded { state, left } => Self::Superseded { state, left: left.aged(by) },
+            Self::AlreadySucceeded | Self::Expired => self,
+        }
+    }
+}
+
+impl Aging for Renewed {
+    fn aged(self, by: Duration) -> Self {
+        match self {
+            Self::Renewed { left } => Self::Renewed { left: left.saturating_sub(by) },
+            Self::Superseded { state, left } => Self::Superseded { state, left: left.aged(by) },
+            Self::LeaseLost | Self::AlreadySucceeded => self,
+        }
+    }
+}
