@@ -7,4 +7,6 @@ mod support;
 mod edge;
 #[cfg(feature = "redis")]
 mod engine_redis;
+#[cfg(feature = "redis")]
+mod races;
 mod story;
