@@ -4,6 +4,7 @@
 
 mod support;
 
+mod crash;
 mod edge;
 #[cfg(feature = "redis")]
 mod engine_redis;
