@@ -4,10 +4,12 @@
 
 mod support;
 
+mod command_line;
 mod crash;
 mod edge;
 #[cfg(feature = "redis")]
 mod engine_redis;
+mod lifecycle;
 #[cfg(feature = "redis")]
 mod races;
 mod story;
