@@ -11,5 +11,7 @@ mod edge;
 mod engine_redis;
 mod lifecycle;
 #[cfg(feature = "redis")]
+mod observability;
+#[cfg(feature = "redis")]
 mod races;
 mod story;
