@@ -4,6 +4,7 @@
 
 mod support;
 
+mod apps;
 mod command_line;
 mod crash;
 mod edge;
