@@ -10,9 +10,13 @@ mod crash;
 mod edge;
 #[cfg(feature = "redis")]
 mod engine_redis;
+#[cfg(feature = "redis")]
+mod late;
 mod lifecycle;
 #[cfg(feature = "redis")]
 mod observability;
 #[cfg(feature = "redis")]
 mod races;
+#[cfg(feature = "redis")]
+mod redis_outage;
 mod story;
