@@ -5,6 +5,8 @@
 mod support;
 
 mod apps;
+#[cfg(feature = "redis")]
+mod clock_skew;
 mod command_line;
 mod crash;
 mod edge;
