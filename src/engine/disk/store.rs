@@ -79,7 +79,8 @@ impl Store {
                 .max_journaling_size(JOURNAL_BYTES_MAX)
                 // Nothing reaches the operating system batch by batch: `commit` asks for it, once.
                 .manual_journal_persist(true)
-                .worker_threads(2)
+                // With more than one, the first spins while another compacts.
+                .worker_threads(1)
                 .open()
         };
         let database = match open() {
