@@ -123,6 +123,12 @@ impl Gateway {
         attempt: Attempt,
         lease: Option<Duration>,
     ) -> Result<RenewalAnswer, Failure> {
+        if attempt.nonce().is_observed() {
+            // It holds nothing, and must not be made to stop: observing disturbs nobody.
+            let left = lease.unwrap_or(app.terms.terms.lease);
+            let expires_at = Some(self.clock.wall().plus(left));
+            return Ok(RenewalAnswer { global_id, renewed: Renewed::Renewed { left }, expires_at });
+        }
         let begun = self.clock.monotonic();
         let ask = Renew { key: Key { app: app.key.clone(), global_id }, attempt, lease };
         let call = async { self.engine(app)?.renew(&ask).await };

@@ -17,7 +17,7 @@ use crate::domain::canonical::Canonical;
 use crate::domain::claim::{
     self, Claim, Claimed, Effect, LateTerms, Mismatch, Outcome, Renew, Renewed, Settle, Settled,
 };
-use crate::domain::clock::SystemClock;
+use crate::domain::clock::{ManualClock, SystemClock, Timestamp};
 use crate::domain::global_id::GlobalId;
 use crate::domain::record::{Contents, Held, Key, Record, State};
 use crate::domain::tenant::{AppKey, Operation};
@@ -97,6 +97,18 @@ fn long_terms() -> Terms {
 }
 
 impl Subject {
+    /// An engine of this process, on a clock that moves only when a rule says so.
+    pub fn by_hand(open: impl FnOnce(Arc<ManualClock>) -> Arc<dyn Engine>) -> Self {
+        let clock = Arc::new(ManualClock::at(Timestamp::from_micros(1_700_000_000_000_000)));
+        let engine = open(clock.clone());
+        let pass = move |duration| -> BoxFuture<'static, ()> {
+            clock.advance(duration);
+            Box::pin(std::future::ready(()))
+        };
+        let tick = Duration::from_secs(1);
+        Self { engine, pass: Box::new(pass), tick, exact_time: true, keep: Box::new(()) }
+    }
+
     fn ticks(&self, count: u32) -> Duration {
         self.tick * count
     }

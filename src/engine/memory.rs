@@ -276,18 +276,7 @@ mod tests {
         Arc::new(ManualClock::at(Timestamp::from_micros(1_700_000_000_000_000)))
     }
 
-    async fn open() -> Option<Subject> {
-        let clock = noon();
-        let engine = Arc::new(Memory::new(clock.clone(), BYTES_MAX_DEFAULT));
-        let pass = move |duration| -> futures_util::future::BoxFuture<'static, ()> {
-            clock.advance(duration);
-            Box::pin(std::future::ready(()))
-        };
-        let tick = Duration::from_secs(1);
-        Some(Subject { engine, pass: Box::new(pass), tick, exact_time: true, keep: Box::new(()) })
-    }
-
-    crate::conformance!(open());
+    crate::conformance!(async { Some(Subject::by_hand(|clock| Arc::new(Memory::new(clock, BYTES_MAX_DEFAULT)))) });
 
     fn settle(ask: &Claim, outcome: Outcome) -> Settle {
         Settle { key: ask.key.clone(), attempt: ask.attempt.clone(), outcome, late: None }

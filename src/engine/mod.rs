@@ -128,9 +128,10 @@ where
         let mut answers = Vec::with_capacity(places.len());
         let mut silent = false;
         for place in places {
-            let answer = match silent {
-                false => call(&asks[place]).await,
-                true => Err(EngineError::unavailable("an earlier item on the same key was not answered")),
+            let answer = if silent {
+                Err(EngineError::unavailable("an earlier item on the same key was not answered"))
+            } else {
+                call(&asks[place]).await
             };
             silent |= answer.is_err();
             answers.push((place, answer));

@@ -105,18 +105,14 @@ mod tests {
         (clock.clone(), Arc::new(Memory::new(clock, BYTES_MAX_DEFAULT)))
     }
 
-    async fn open() -> Option<Subject> {
-        let (clock, memory) = memory();
-        let engine = Arc::new(Retry::new(Arc::new(Patience::new(memory, Duration::from_secs(5)))));
-        let pass = move |duration| -> futures_util::future::BoxFuture<'static, ()> {
-            clock.advance(duration);
-            Box::pin(std::future::ready(()))
-        };
-        let tick = Duration::from_secs(1);
-        Some(Subject { engine, pass: Box::new(pass), tick, exact_time: true, keep: Box::new(()) })
+    fn open() -> Subject {
+        Subject::by_hand(|clock| {
+            let memory = Arc::new(Memory::new(clock, BYTES_MAX_DEFAULT));
+            Arc::new(Retry::new(Arc::new(Patience::new(memory, Duration::from_secs(5)))))
+        })
     }
 
-    crate::conformance!(open());
+    crate::conformance!(async { Some(open()) });
 
     /// Whatever is lost on the way: a grant is never told twice, a duplicate is only told of a claim that stands, and
     /// what is told to be settled is settled.

@@ -129,7 +129,8 @@ async fn what_is_too_large_is_refused_before_it_is_read() {
     }
     let (head, _) = raw(&gateway, &chunked).await;
     assert!(head.starts_with("HTTP/1.1 413 "), "{head}");
-    let headers: String = (0..65).map(|number| format!("x-{number}: 1\r\n")).collect();
+    let headers: Vec<_> = (0..65).map(|number| format!("x-{number}: 1\r\n")).collect();
+    let headers = headers.concat();
     for head in [headers, format!("x: {}\r\n", "y".repeat(17 << 10)), format!("x: {}\r\n", "y".repeat(300 << 10))] {
         let request = format!("GET /v1/claims/{} HTTP/1.1\r\nhost: localhost\r\n{head}\r\n", "0".repeat(32));
         let (head, body) = raw(&gateway, request.as_bytes()).await;
@@ -198,16 +199,16 @@ async fn slow_clients_are_not_waited_for() {
 #[tokio::test]
 async fn there_are_only_so_many_connections() {
     let gateway = Setup::on_memory().env("ONCEGATE_LIMITS__CONNECTIONS", 3).start().await;
-    let mut held = Vec::new();
+    let mut kept = Vec::new();
     for _ in 0..3 {
         let mut stream = connect(&gateway, b"GET /x HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
         assert!(stream.read(&mut [0; 1024]).await.unwrap() > 0);
-        held.push(stream);
+        kept.push(stream);
     }
     let (head, body) = raw(&gateway, b"GET /x HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
     assert!(head.starts_with("HTTP/1.1 503 ") && head.contains("retry-after: 1"), "{head}");
     Spec::load().check_problem(503, &body).unwrap();
-    held.pop();
+    kept.pop();
     // The place is free as soon as the gateway has seen the connection end.
     let freed = async {
         while !raw(&gateway, b"GET /x HTTP/1.1\r\nhost: localhost\r\n\r\n").await.0.starts_with("HTTP/1.1 404 ") {}
@@ -269,7 +270,7 @@ async fn request_ids_are_echoed_when_they_can_be() {
 async fn ten_thousand_malformed_requests_are_refused_one_by_one() {
     let gateway = Setup::on_memory().start().await;
     gateway.client().claim(json!("before")).await.expect(201);
-    let seed = rand::random();
+    let seed = u64::from(std::process::id());
     println!("seed {seed}");
     let mut random = SmallRng::seed_from_u64(seed);
     malformed(&gateway.client(), &mut random, 1000).await;

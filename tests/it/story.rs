@@ -75,6 +75,5 @@ pub(crate) async fn first_hour(client: &Client, strict_fence: bool) {
 /// The ID of the open app `default`.
 pub(crate) fn global_id(operation: &str, canonical: &str) -> String {
     use md5::{Digest, Md5};
-    let digest = Md5::digest(format!("default\n{operation}\n{canonical}"));
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    oncegate::domain::hex::encode(&Md5::digest(format!("default\n{operation}\n{canonical}")))
 }

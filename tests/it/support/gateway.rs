@@ -59,6 +59,7 @@ impl Setup {
     }
 
     /// With this variable, such as `ONCEGATE_LIMITS__CONNECTIONS`.
+    #[expect(clippy::needless_pass_by_value, reason = "numbers and texts alike read best as they are")]
     pub(crate) fn env(mut self, name: &str, value: impl ToString) -> Self {
         self.environment.push((name.into(), value.to_string()));
         self
