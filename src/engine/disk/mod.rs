@@ -36,8 +36,11 @@ const DROP_PATIENCE: Duration = Duration::from_secs(10);
 /// How a disk engine uses memory and time.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Bytes of the database that are kept in memory for reading, apart from what has not been sorted away yet.
+    /// Bytes of the database that are kept in memory for reading.
     pub cache_bytes: u64,
+    /// Bytes of new rows that are kept in memory before they are sorted away; a few times as many while the disk is
+    /// behind. Taken when the directory is made.
+    pub memtable_bytes: u64,
     /// Calls that may wait or be in work at once; more wait outside.
     pub queue_max: usize,
     /// Calls that share one fsync at most.
@@ -48,7 +51,13 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { cache_bytes: 64 << 20, queue_max: 4096, batch_max: 1024, sweep_every: Duration::from_millis(500) }
+        Self {
+            cache_bytes: 64 << 20,
+            memtable_bytes: 16 << 20,
+            queue_max: 4096,
+            batch_max: 1024,
+            sweep_every: Duration::from_millis(500),
+        }
     }
 }
 

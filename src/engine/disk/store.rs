@@ -17,8 +17,6 @@ const MARKS_KEY: &[u8] = b"\0marks";
 
 /// The journal is replayed at the start, so its bound is a bound on the start-up time: the smallest the database takes.
 const JOURNAL_BYTES_MAX: u64 = 64 << 20;
-const CLAIMS_MEMTABLE_BYTES: u64 = 16 << 20;
-const ENDS_MEMTABLE_BYTES: u64 = 8 << 20;
 
 /// The database of one engine.
 pub(super) struct Store {
@@ -79,7 +77,8 @@ impl Store {
                 .max_journaling_size(JOURNAL_BYTES_MAX)
                 // Nothing reaches the operating system batch by batch: `commit` asks for it, once.
                 .manual_journal_persist(true)
-                .worker_threads(2)
+                // With more than one, the first spins while another compacts.
+                .worker_threads(1)
                 .open()
         };
         let database = match open() {
@@ -94,8 +93,8 @@ impl Store {
         let keyspace = |name, memtable_bytes| {
             database.keyspace(name, || KeyspaceCreateOptions::default().max_memtable_size(memtable_bytes))
         };
-        let claims = keyspace("claims", CLAIMS_MEMTABLE_BYTES)?;
-        let ends = keyspace("ends", ENDS_MEMTABLE_BYTES)?;
+        let claims = keyspace("claims", options.memtable_bytes)?;
+        let ends = keyspace("ends", options.memtable_bytes / 2)?;
         Ok(Self { database, claims, ends, persist })
     }
 

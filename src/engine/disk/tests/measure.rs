@@ -79,8 +79,7 @@ async fn start_up_with_a_million_claims() {
         last = asks[999].clone();
         // Journals and unsorted rows come and go: what a crash leaves depends on the moment.
         if [400, 555, 777, 999].contains(&part) {
-            let copy = TempDir::new().unwrap();
-            durability::copy_folder(folder.path(), copy.path()).unwrap();
+            let copy = copy_of_a_moment(folder.path());
             // The copy's own way to the disk is no part of a start.
             assert!(Command::new("sync").status().unwrap().success());
             println!("{}", journals(copy.path()));
@@ -97,6 +96,29 @@ async fn start_up_with_a_million_claims() {
     assert!(disk.read(&last.key).await.unwrap().is_some());
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     println!("{}", status.lines().find(|line| line.starts_with("VmHWM")).unwrap_or_default());
+}
+
+/// A copy during which no file came or went, as it does while rows are sorted away.
+fn copy_of_a_moment(folder: &Path) -> TempDir {
+    loop {
+        let (copy, before) = (TempDir::new().unwrap(), files(folder));
+        if durability::copy_folder(folder, copy.path()).is_ok() && files(folder) == before {
+            return copy;
+        }
+    }
+}
+
+fn files(folder: &Path) -> Vec<std::path::PathBuf> {
+    let mut files = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            files.push(entry.path());
+            folders.extend(Some(entry.path()).filter(|path| path.is_dir()));
+        }
+    }
+    files.sort();
+    files
 }
 
 /// How long the journals are that a start has to read.
