@@ -27,6 +27,7 @@ test-deps: ## install the servers the tests start (redis-server, promtool)
 	@scripts/install-test-deps
 
 demo: ## run the flash sale: many buyers, few items, every order once
+	@$(CARGO) build --quiet --release
 	@$(CARGO) run --quiet --release --example flash_sale
 
 fmt: ## format the code

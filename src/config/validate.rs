@@ -11,6 +11,7 @@ use super::terms::OwnTerms;
 use super::{AppOptions, Config};
 use crate::domain::limits::Limits;
 use crate::domain::terms::{Retention, Span};
+use crate::engine::url;
 use crate::tenants::secret::SecretDigest;
 
 const DEADLINE_MIN: Duration = Duration::from_millis(1);
@@ -90,8 +91,12 @@ impl Config {
     }
 
     fn check_engines_and_chains(&self, findings: &mut Findings) {
-        for name in self.engines.keys() {
-            check_name(&KeyPath::of(["engines"]).child(name), findings);
+        for (name, address) in &self.engines {
+            let path = KeyPath::of(["engines"]).child(name);
+            check_name(&path, findings);
+            if let Err(why) = url::check(address) {
+                findings.add(path, why.to_string());
+            }
         }
         for (chain, options) in &self.chains {
             let path = KeyPath::of(["chains"]).child(chain);

@@ -5,36 +5,62 @@ use std::sync::Arc;
 use super::{Engine, memory};
 use crate::domain::clock::Clock;
 
+/// Whether [`open`] would understand this URL. Opens nothing and asks nobody.
+///
+/// # Errors
+/// What is wrong with the URL, and what to write instead. Never repeats a password.
+pub fn check(url: &str) -> Result<(), OpenError> {
+    match parse(url)? {
+        Parsed::Memory { .. } => Ok(()),
+        Parsed::Disk { .. } if cfg!(feature = "disk") => Ok(()),
+        Parsed::Disk { .. } => Err(OpenError(LEFT_OUT.into())),
+        Parsed::Redis => check_redis(url),
+    }
+}
+
 /// Opens the engine that a URL names. The store need not be up, unless it is a folder of this machine. Reads that
 /// folder, so it may block for a while.
 ///
 /// # Errors
 /// What is wrong with the URL or the folder, and what to write instead. Never repeats a password.
 pub fn open(url: &str, clock: Arc<dyn Clock>) -> Result<Arc<dyn Engine>, OpenError> {
-    let (scheme, rest) = url.split_once(':').ok_or_else(|| OpenError(HOW_TO_WRITE.into()))?;
+    match parse(url)? {
+        Parsed::Memory { bytes_max } => Ok(Arc::new(memory::Memory::new(clock, bytes_max))),
+        Parsed::Disk { path } => open_disk(path, clock),
+        Parsed::Redis => open_redis(url),
+    }
+}
+
+/// What a URL says, as far as this file reads it.
+enum Parsed<'a> {
+    Memory { bytes_max: u64 },
+    Disk { path: &'a str },
+    Redis,
+}
+
+fn parse(url: &str) -> Result<Parsed<'_>, OpenError> {
+    let how_to_write = || OpenError(HOW_TO_WRITE.into());
+    let (scheme, rest) = url.split_once(':').ok_or_else(how_to_write)?;
     match scheme {
-        "memory" => Ok(Arc::new(memory::Memory::new(clock, memory_bytes_max(rest)?))),
-        "disk" => open_disk(rest, clock),
-        "redis" | "rediss" => open_redis(url),
+        "memory" => Ok(Parsed::Memory { bytes_max: memory_bytes_max(rest)? }),
+        "disk" if !rest.is_empty() => Ok(Parsed::Disk { path: rest }),
+        "redis" | "rediss" => Ok(Parsed::Redis),
         "postgres" | "postgresql" => {
             Err(OpenError("this release has no PostgreSQL engine yet; use redis:// or disk:".into()))
         }
-        _ => Err(OpenError(HOW_TO_WRITE.into())),
+        _ => Err(how_to_write()),
     }
 }
 
 #[cfg(feature = "disk")]
 fn open_disk(path: &str, clock: Arc<dyn Clock>) -> Result<Arc<dyn Engine>, OpenError> {
-    if path.is_empty() {
-        return Err(OpenError(HOW_TO_WRITE.into()));
-    }
     let disk = super::disk::Disk::open(path.as_ref(), clock, super::disk::Options::default());
     disk.map(|disk| Arc::new(disk) as Arc<dyn Engine>).map_err(|why| OpenError(why.to_string()))
 }
 
 #[cfg(not(feature = "disk"))]
 fn open_disk(_path: &str, _clock: Arc<dyn Clock>) -> Result<Arc<dyn Engine>, OpenError> {
-    Err(OpenError("this build leaves out the feature `disk`; build with it, or use another engine".into()))
+    Err(OpenError(LEFT_OUT.into()))
 }
 
 #[cfg(feature = "redis")]
@@ -45,8 +71,20 @@ fn open_redis(url: &str) -> Result<Arc<dyn Engine>, OpenError> {
 
 #[cfg(not(feature = "redis"))]
 fn open_redis(_url: &str) -> Result<Arc<dyn Engine>, OpenError> {
-    Err(OpenError("this build leaves out the feature `redis`; build with it, or use another engine".into()))
+    Err(OpenError(LEFT_OUT.into()))
 }
+
+#[cfg(feature = "redis")]
+fn check_redis(url: &str) -> Result<(), OpenError> {
+    super::redis::Redis::check(url).map_err(|why| OpenError(why.to_string()))
+}
+
+#[cfg(not(feature = "redis"))]
+fn check_redis(_url: &str) -> Result<(), OpenError> {
+    Err(OpenError(LEFT_OUT.into()))
+}
+
+const LEFT_OUT: &str = "this build leaves out the feature of this engine; build with it, or use another engine";
 
 const HOW_TO_WRITE: &str =
     "an engine is written as memory:, disk:PATH, redis://HOST:PORT/DB or rediss://HOST:PORT/DB, such as disk:./claims";
@@ -64,3 +102,22 @@ fn memory_bytes_max(rest: &str) -> Result<u64, OpenError> {
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct OpenError(String);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_that_name_no_engine_are_told_how_to_write_one() {
+        for good in ["memory:", "memory:?max_bytes=1000", "disk:./claims"] {
+            assert!(check(good).is_ok(), "{good}");
+        }
+        for wrong in
+            ["", "memory", "memry:", "disk:", "memory:?max_bytes=0", "memory:?max=1", "http://x", "postgres://x"]
+        {
+            assert!(check(wrong).is_err(), "{wrong}");
+        }
+        let secret = "redis://user:hunter2@host?prefx=a";
+        assert!(!check(secret).unwrap_err().to_string().contains("hunter2"));
+    }
+}

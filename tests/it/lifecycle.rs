@@ -131,7 +131,7 @@ async fn a_start_that_fails_says_why() {
         (Setup::on_memory().listen(&taken_address), 1, &["cannot listen on", &taken_address, "server.listen"]),
         (Setup::on(format!("disk:{under_a_file}")), 1, &["primary", &under_a_file, "is not a directory"]),
         (Setup::on_disk(&file), 1, &["primary", "is not a directory"]),
-        (Setup::on("memry:"), 1, &["`primary`", "an engine is written as memory:"]),
+        (Setup::on("memry:"), 2, &["primary", "an engine is written as memory:"]),
         (
             Setup::on_memory().config("[server]\nlisten_adress = \"127.0.0.1:0\"\n"),
             2,

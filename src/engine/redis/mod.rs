@@ -48,6 +48,14 @@ pub struct Redis {
 }
 
 impl Redis {
+    /// Whether [`Redis::open`] would take this URL. Asks no server.
+    ///
+    /// # Errors
+    /// What is wrong with the URL, without repeating it.
+    pub fn check(url: &str) -> Result<(), InvalidUrl> {
+        Address::parse(url).map(drop)
+    }
+
     /// An engine on the server of this URL: `redis://[user[:password]@]host[:port][/db]`, or `rediss://` for TLS, with
     /// `?prefix=`, `allow_eviction=true` and `connections=` (2 unless told).
     ///
