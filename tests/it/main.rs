@@ -4,7 +4,21 @@
 
 mod support;
 
+mod apps;
+#[cfg(feature = "redis")]
+mod clock_skew;
+mod command_line;
+mod crash;
 mod edge;
 #[cfg(feature = "redis")]
 mod engine_redis;
+#[cfg(feature = "redis")]
+mod late;
+mod lifecycle;
+#[cfg(feature = "redis")]
+mod observability;
+#[cfg(feature = "redis")]
+mod races;
+#[cfg(feature = "redis")]
+mod redis_outage;
 mod story;

@@ -68,11 +68,6 @@ impl Redis {
         Ok(Self { shared, lanes, tasks, _guard: closing.clone().drop_guard(), closing })
     }
 
-    /// How often the store was found to have lost its data.
-    pub fn data_lost(&self) -> u64 {
-        self.shared.health.data_lost()
-    }
-
     /// The braces make a cluster place a key by its global ID.
     fn name(&self, key: &Key) -> String {
         format!("{}og:{{{}}}:{}", self.shared.address.prefix, key.global_id, key.app)
@@ -231,6 +226,10 @@ impl Engine for Redis {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities { strict_fence: false, durable: self.shared.health.durable(), shared: true }
+    }
+
+    fn data_lost(&self) -> u64 {
+        self.shared.health.data_lost()
     }
 
     async fn close(&self) {

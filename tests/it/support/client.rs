@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
+use hyper::http::response::Parts;
 use hyper::{HeaderMap, Request};
 use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -77,17 +78,7 @@ impl Client {
         headers: &[(&str, &str)],
         body: impl Into<Bytes>,
     ) -> Result<Answer, String> {
-        let mut request = Request::builder().method(method).uri(format!("{}{path}", self.base));
-        for (name, value) in headers {
-            request = request.header(*name, *value);
-        }
-        if let Some(credential) = &self.credential {
-            request = request.header("authorization", format!("Bearer {credential}"));
-        }
-        let request = request.body(Full::new(body.into())).expect("a request");
-        let answer = self.http.request(request).await.map_err(|failure| failure.to_string())?;
-        let (head, body) = answer.into_parts();
-        let body = body.collect().await.map_err(|failure| failure.to_string())?.to_bytes();
+        let (head, body) = self.exchange(method, path, headers, body).await?;
         let content_type = head.headers.get("content-type").map(|value| value.to_str().expect("text").to_owned());
         if method != "HEAD" {
             Spec::load()
@@ -101,6 +92,34 @@ impl Client {
             body: serde_json::from_slice(&body).unwrap_or(Value::Null),
             text: String::from_utf8_lossy(&body).into_owned(),
         })
+    }
+
+    async fn exchange(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Bytes>,
+    ) -> Result<(Parts, Bytes), String> {
+        let mut request = Request::builder().method(method).uri(format!("{}{path}", self.base));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        if let Some(credential) = &self.credential {
+            request = request.header("authorization", format!("Bearer {credential}"));
+        }
+        let request = request.body(Full::new(body.into())).expect("a request");
+        let answer = self.http.request(request).await.map_err(|failure| failure.to_string())?;
+        let (head, body) = answer.into_parts();
+        let body = body.collect().await.map_err(|failure| failure.to_string())?.to_bytes();
+        Ok((head, body))
+    }
+
+    /// A call whose answer is too long to be held against the document each time; only its text.
+    pub(crate) async fn post_unchecked(&self, path: &str, body: &Value) -> String {
+        let headers = [("content-type", "application/json")];
+        let (_, body) = self.exchange("POST", path, &headers, body.to_string()).await.expect("the gateway answers");
+        String::from_utf8(body.into()).expect("UTF-8")
     }
 
     /// PRE with these contents.

@@ -1,9 +1,14 @@
 //! What the tests talk to and with: gateways, servers, a proxy that breaks and heals, a caller that knows the document.
 
 pub(crate) mod client;
+pub(crate) mod command;
+pub(crate) mod exposition;
+pub(crate) mod fresh;
 pub(crate) mod gateway;
+pub(crate) mod missing;
 pub(crate) mod openapi;
 #[cfg(feature = "redis")]
 pub(crate) mod redis_server;
 #[cfg(feature = "redis")]
 pub(crate) mod tcp_proxy;
+pub(crate) mod wait;

@@ -8,6 +8,8 @@ use std::time::Duration;
 use redis::{FromRedisValue, RedisResult};
 use tempfile::TempDir;
 
+use super::missing;
+
 /// A running, stopped or killed redis-server.
 pub(crate) struct RedisServer {
     folder: TempDir,
@@ -24,11 +26,9 @@ impl RedisServer {
     }
 
     /// Starts a server with lines of configuration, such as `["appendonly yes"]`.
-    #[expect(clippy::print_stderr, reason = "a skipped test is to be seen")]
     pub(crate) async fn start_with(config: &[&str]) -> Option<Self> {
         if !is_installed() {
-            assert!(option_env!("CI").is_none(), "redis-server is not installed: run scripts/install-test-deps");
-            eprintln!("SKIPPED: redis-server is not installed; run scripts/install-test-deps");
+            missing::skip("redis-server");
             return None;
         }
         let folder = tempfile::tempdir().expect("a folder for the server");

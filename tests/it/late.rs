@@ -1,0 +1,108 @@
+//! Outcomes that come when nothing stands any more: recorded or refused, never dropped. On every engine.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::support::client::{Answer, Client};
+use crate::support::gateway::Setup;
+use crate::support::redis_server::RedisServer;
+use crate::support::wait::until;
+
+#[tokio::test]
+async fn late_outcomes_on_memory() {
+    let gateway = Setup::on_memory().start().await;
+    late_outcomes(&gateway.client()).await;
+}
+
+#[tokio::test]
+async fn late_outcomes_on_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let gateway = Setup::on_disk(&folder.path().join("claims")).start().await;
+    late_outcomes(&gateway.client()).await;
+}
+
+#[tokio::test]
+async fn late_outcomes_on_redis() {
+    let Some(server) = RedisServer::start().await else { return };
+    let gateway = Setup::on(server.url()).start().await;
+    late_outcomes(&gateway.client()).await;
+}
+
+/// A claim whose lease has ended.
+async fn lapsed(client: &Client, contents: &str) -> Answer {
+    let granted = client.post("/v1/claims", &json!({ "contents": contents, "lease": "100ms" })).await.expect(201);
+    until("the lease ends", Duration::from_secs(5), async || client.get(&granted.path("")).await.status == 404).await;
+    granted
+}
+
+fn told(answer: &Answer) -> (u16, &Value, &Value) {
+    (answer.status, &answer.body["state"], &answer.body["late"])
+}
+
+async fn late_outcomes(client: &Client) {
+    let late = &json!(true);
+
+    // Without its contents: nothing is known to differ, and who hits it is told so.
+    let blind = lapsed(client, "blind").await;
+    let settled = client.report(&blind, json!({ "outcome": "success", "result": 1 })).await;
+    assert_eq!(told(&settled), (200, &json!("succeeded"), late), "{}", settled.text);
+    let again = client.report(&blind, json!({ "outcome": "success", "result": 2 })).await;
+    assert_eq!(told(&again), (200, &json!("succeeded"), late), "{}", again.text);
+    let hit = client.post("/v1/claims", &json!({ "contents": "blind", "fingerprint": "any" })).await.expect(409);
+    assert_eq!((&hit.body["state"], &hit.body["result"]), (&json!("succeeded"), &json!(1)));
+    assert_eq!(hit.body["contents_verified"], false);
+    assert_eq!(client.settle(&blind, "failure").await.code(), (409, "already_succeeded"));
+
+    // With its contents: checked against the ID, and compared from then on.
+    let known = lapsed(client, "known").await;
+    let wrong = client.report(&known, json!({ "outcome": "success", "contents": "other" })).await;
+    assert_eq!(wrong.code(), (422, "contents_mismatch"));
+    let wrong = client.report(&known, json!({ "outcome": "success", "contents": "known", "operation": "other" })).await;
+    assert_eq!(wrong.code(), (422, "contents_mismatch"));
+    assert_eq!(client.get(&known.path("")).await.status, 404, "nothing was changed");
+    let settled = client.report(&known, json!({ "outcome": "success", "contents": "known", "result": [] })).await;
+    assert_eq!(told(&settled), (200, &json!("succeeded"), late));
+    let hit = client.claim(json!("known")).await.expect(409);
+    assert!(hit.body.get("contents_verified").is_none(), "{}", hit.text);
+    let record = client.get(&known.path("")).await.expect(200);
+    assert_eq!((&record.body["late"], &record.body["contents"]), (late, &json!("known")));
+
+    // A failure leaves nothing; an unknown waits for a take-over.
+    let failed = lapsed(client, "failed").await;
+    assert_eq!(told(&client.settle(&failed, "failure").await), (200, &json!("released"), late));
+    client.claim(json!("failed")).await.expect(201);
+    let unknown = lapsed(client, "unknown").await;
+    assert_eq!(told(&client.settle(&unknown, "unknown").await), (200, &json!("unknown"), late));
+    let take_over = json!({ "contents": "unknown", "take_over": true });
+    assert_eq!(client.claim(json!("unknown")).await.expect(409).body["state"], "unknown");
+    let taken = client.post("/v1/claims", &take_over).await.expect(201);
+    assert_eq!(taken.body["taken_over"], true);
+    assert_eq!(client.settle(&unknown, "success").await.code(), (409, "superseded"));
+
+    // Somebody else came first: nothing of theirs is touched.
+    let beaten = lapsed(client, "beaten").await;
+    let winner = client.claim(json!("beaten")).await.expect(201);
+    for outcome in ["success", "failure", "unknown"] {
+        let told = client.settle(&beaten, outcome).await;
+        assert_eq!((told.code(), &told.body["state"]), ((409, "superseded"), &json!("in_progress")));
+        assert!(told.headers.contains_key("retry-after"));
+    }
+    assert_eq!(client.renew(&beaten, None).await.code(), (409, "superseded"));
+    client.settle(&winner, "success").await.expect(200);
+    let told = client.settle(&beaten, "success").await;
+    assert_eq!((told.code(), &told.body["state"]), ((409, "superseded"), &json!("succeeded")));
+    assert!(told.headers.get("retry-after").is_none());
+
+    // Older than its retention and a day: refused, except that a failure has nothing to record.
+    let forged = |outcome: &str| json!({ "attempt": "1000000000000000-0123456789abcdef", "outcome": outcome });
+    let path = failed.path("/outcome").replace(failed.body["global_id"].as_str().unwrap(), &"0".repeat(32));
+    for outcome in ["success", "unknown"] {
+        assert_eq!(client.post(&path, &forged(outcome)).await.code(), (409, "expired"));
+    }
+    client.post(&path, &forged("failure")).await.expect(200);
+    let mut forever = forged("success");
+    forever["retention"] = json!("forever");
+    let recorded = client.post(&path, &forever).await.expect(200);
+    assert_eq!((&recorded.body["late"], &recorded.body["expires_at"]), (late, &Value::Null));
+}

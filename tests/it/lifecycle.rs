@@ -1,0 +1,179 @@
+//! How a gateway starts, says how it is, and ends.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+
+use crate::support::client::Client;
+use crate::support::fresh;
+use crate::support::gateway::{Gateway, Setup};
+use crate::support::wait::{answered_within, until};
+
+const SOON: Duration = Duration::from_secs(10);
+
+#[tokio::test]
+async fn a_gateway_in_service_is_alive_and_ready() {
+    let gateway = Setup::on_memory().start().await;
+    let admin = gateway.admin_client();
+    assert_eq!(admin.get("/livez").await.expect(200).body, json!({ "status": "alive" }));
+    assert_eq!(admin.get("/readyz").await.expect(200).body, json!({ "status": "ready" }));
+    let verbose = admin.get("/readyz?verbose").await.expect(200);
+    assert_eq!(verbose.body["engines"]["primary"]["up"], true, "{}", verbose.text);
+}
+
+#[tokio::test]
+async fn a_store_that_is_out_does_not_take_the_gateway_out() {
+    let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = nobody.local_addr().unwrap();
+    drop(nobody);
+    let gateway = Setup::on(format!("redis://{address}")).start().await;
+    let admin = gateway.admin_client();
+    admin.get("/livez").await.expect(200);
+    admin.get("/readyz").await.expect(200);
+    let verbose = admin.get("/readyz?verbose").await.expect(200);
+    let engine = &verbose.body["engines"]["primary"];
+    assert_eq!(engine["up"], false, "{}", verbose.text);
+    assert!(engine["detail"].as_str().unwrap().contains("refuses connections"), "{}", verbose.text);
+    let answer = gateway.client().claim(json!(1)).await;
+    assert_eq!(answer.code(), (503, "store_unavailable"), "{}", answer.text);
+    assert_eq!(answer.headers["retry-after"], "1");
+}
+
+#[tokio::test]
+async fn a_drain_is_announced_while_new_requests_are_still_served() {
+    let mut gateway = Setup::on_memory().env("ONCEGATE_SERVER__DRAIN_DELAY", "2s").start().await;
+    let (admin, client) = (gateway.admin_client(), gateway.client());
+    gateway.signal("TERM");
+    announced(&admin).await;
+    admin.get("/livez").await.expect(200);
+    // Over the connections that stand, and over new ones.
+    for client in [client, gateway.client()] {
+        let granted = client.claim(fresh::contents()).await.expect(201);
+        client.settle(&granted, "success").await.expect(200);
+    }
+    assert!(gateway.ended().await.success());
+    assert!(TcpStream::connect(gateway.api()).await.is_err());
+    assert!(!gateway.log().contains("\"WARN\"") && !gateway.log().contains("\"ERROR\""), "{}", gateway.log());
+}
+
+#[tokio::test]
+async fn what_is_in_flight_is_answered_before_the_end() {
+    let mut gateway = Setup::on_memory().start().await;
+    let mut idle = TcpStream::connect(gateway.api()).await.unwrap();
+    let mut in_flight = half_a_claim(&gateway).await;
+    gateway.signal("TERM");
+    announced(&gateway.admin_client()).await;
+    until("no new connections", SOON, async || TcpStream::connect(gateway.api()).await.is_err()).await;
+    // Who has asked for nothing is not waited for.
+    let closed = timeout(SOON, idle.read(&mut [0; 1])).await.expect("idle connections are closed");
+    assert!(matches!(closed, Ok(0) | Err(_)));
+    in_flight.write_all(b"ents\":1}").await.unwrap();
+    let mut answer = String::new();
+    timeout(SOON, in_flight.read_to_string(&mut answer)).await.expect("answered, then closed").unwrap();
+    assert!(answer.starts_with("HTTP/1.1 201 "), "{answer}");
+    assert!(gateway.ended().await.success());
+}
+
+#[tokio::test]
+async fn a_drain_is_not_for_ever() {
+    let mut gateway = Setup::on_memory().env("ONCEGATE_SERVER__DRAIN_TIMEOUT", "200ms").start().await;
+    let _in_flight = half_a_claim(&gateway).await;
+    gateway.signal("INT");
+    assert!(answered_within(SOON, gateway.ended()).await.success());
+    assert!(gateway.log().contains("not answered in time"), "{}", gateway.log());
+}
+
+#[tokio::test]
+async fn a_second_signal_ends_it_at_once() {
+    for second in ["TERM", "INT"] {
+        let mut gateway = Setup::on_memory().env("ONCEGATE_SERVER__DRAIN_DELAY", "1h").start().await;
+        gateway.signal("TERM");
+        announced(&gateway.admin_client()).await;
+        gateway.signal(second);
+        let status = answered_within(Duration::from_secs(2), gateway.ended()).await;
+        assert_eq!(status.code(), Some(1), "{status}");
+        assert!(gateway.log().contains(&format!("stopped by a second SIG{second}")), "{}", gateway.log());
+    }
+}
+
+#[tokio::test]
+async fn what_was_answered_is_on_disk_after_an_orderly_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let setup = Setup::on_disk(&folder.path().join("claims"));
+    let mut gateway = setup.start().await;
+    let client = gateway.client();
+    let done = client.claim(json!("done")).await.expect(201);
+    client.report(&done, json!({ "outcome": "success", "result": [1, null] })).await.expect(200);
+    let begun = client.claim(json!("begun")).await.expect(201);
+    gateway.signal("TERM");
+    assert!(gateway.ended().await.success());
+
+    let gateway = setup.start().await;
+    let client = gateway.client();
+    assert_eq!(client.claim(json!("done")).await.expect(409).body["result"], json!([1, null]));
+    assert_eq!(client.claim(json!("begun")).await.expect(409).body["state"], "in_progress");
+    client.settle(&begun, "success").await.expect(200);
+}
+
+/// What keeps a gateway from starting is said once, clearly, and in the exit code.
+#[tokio::test]
+async fn a_start_that_fails_says_why() {
+    let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let taken_address = taken.local_addr().unwrap().to_string();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    std::fs::write(&file, "no directory").unwrap();
+    let under_a_file = format!("{}", file.join("claims").display());
+    let failing: [(Setup, i32, &[&str]); 8] = [
+        (Setup::on_memory().listen(&taken_address), 1, &["cannot listen on", &taken_address, "server.listen"]),
+        (Setup::on(format!("disk:{under_a_file}")), 1, &["primary", &under_a_file, "is not a directory"]),
+        (Setup::on_disk(&file), 1, &["primary", "is not a directory"]),
+        (Setup::on("memry:"), 1, &["`primary`", "an engine is written as memory:"]),
+        (
+            Setup::on_memory().config("[server]\nlisten_adress = \"127.0.0.1:0\"\n"),
+            2,
+            &["oncegate.toml", "server.listen_adress", "did you mean `listen`"],
+        ),
+        (Setup::on_memory().config("[defaults]\nlease = \"30\"\n"), 2, &["oncegate.toml", "defaults.lease", "\"30s\""]),
+        (Setup::on_memory().config("[limits\n"), 2, &["oncegate.toml"]),
+        (Setup::on_memory().env("ONCEGATE_LIMITS__HEADRES", 1), 2, &["ONCEGATE_LIMITS__HEADRES", "headers"]),
+    ];
+    for (setup, code, words) in failing {
+        let (status, log) = setup.try_start().await.err().expect("it does not start");
+        assert_eq!(status.code(), Some(code), "{log}");
+        for word in words {
+            assert!(log.contains(word), "no {word:?} in: {log}");
+        }
+        assert!(!log.contains("panicked"), "{log}");
+    }
+}
+
+/// Waits until the gateway says that it is draining.
+async fn announced(admin: &Client) {
+    until("readyz says draining", SOON, async || {
+        let answer = admin.get("/readyz").await;
+        if answer.status == 200 {
+            return false;
+        }
+        assert_eq!((answer.code(), &answer.body["title"]), ((503, "draining"), &json!("Draining")));
+        assert!(answer.headers.contains_key("retry-after"));
+        true
+    })
+    .await;
+}
+
+/// A claim whose head the gateway has read, and whose body it is waiting for.
+async fn half_a_claim(gateway: &Gateway) -> TcpStream {
+    let mut stream = TcpStream::connect(gateway.api()).await.unwrap();
+    let head = b"POST /v1/claims HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nexpect: 100-continue\r\ncontent-length: 14\r\n\r\n";
+    stream.write_all(head).await.unwrap();
+    // It asks for the body once its handler does.
+    let mut go_on = [0; 25];
+    timeout(SOON, stream.read_exact(&mut go_on)).await.expect("it wants the body").unwrap();
+    assert_eq!(&go_on, b"HTTP/1.1 100 Continue\r\n\r\n");
+    stream.write_all(b"{\"cont").await.unwrap();
+    stream
+}
