@@ -119,7 +119,7 @@ pub enum Members {
     },
     /// Why the gateway is not ready, and how its engines are.
     NotReady {
-        /// Instead of the code's own title, see [`Problem::title`].
+        /// Instead of the title of the code.
         #[serde(skip)]
         title: &'static str,
         /// By name.
