@@ -219,21 +219,23 @@ async fn there_are_only_so_many_connections() {
 #[tokio::test]
 async fn there_are_only_so_many_requests_in_flight() {
     let gateway = Setup::on_memory().env("ONCEGATE_LIMITS__REQUESTS_IN_FLIGHT", 2).start().await;
-    let half = b"POST /v1/claims HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 14\r\n\r\n{\"cont";
-    let held = [connect(&gateway, half).await, connect(&gateway, half).await];
+    let head =
+        b"POST /v1/claims HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 14\r\n\
+                 expect: 100-continue\r\n\r\n";
+    let mut kept = Vec::new();
+    for _ in 0..2 {
+        let mut stream = connect(&gateway, head).await;
+        // Being asked for its body, the request is in flight.
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).await.unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 100");
+        kept.push(stream);
+    }
     let client = gateway.client();
-    let refused = async {
-        loop {
-            let answer = client.claim(json!("other")).await;
-            if answer.status == 503 {
-                return answer;
-            }
-        }
-    };
-    let answer = timeout(Duration::from_secs(5), refused).await.expect("both places are taken");
+    let answer = client.claim(json!("other")).await;
     assert_eq!(answer.code(), (503, "overloaded"));
     assert_eq!(answer.headers["retry-after"], "1");
-    drop(held);
+    drop(kept);
     let served = async { while client.claim(json!("another")).await.status == 503 {} };
     timeout(Duration::from_secs(5), served).await.expect("the places are free again");
 }
