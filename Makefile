@@ -17,8 +17,8 @@ help: ## list these targets
 
 test: test-deps ## install what the tests need, then run all of them, doctests included
 	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
+		$(CARGO) test --doc --workspace --all-features $(LOCKED) --quiet && \
 		$(CARGO) nextest run --workspace --all-features $(LOCKED) --profile $(PROFILE); \
-		$(CARGO) test --doc --workspace --all-features $(LOCKED) --quiet; \
 	else \
 		$(CARGO) test --workspace --all-features $(LOCKED) $(if $(CI),--no-fail-fast); \
 	fi
