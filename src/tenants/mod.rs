@@ -9,7 +9,7 @@ use hashbrown::HashMap;
 
 use self::secret::SecretDigest;
 use crate::domain::tenant::{AppKey, Operation};
-use crate::domain::terms::{Mode, Retention, Terms};
+use crate::domain::terms::{Mode, Terms};
 
 /// One business system that calls the gateway.
 #[derive(Clone, Debug)]
@@ -56,11 +56,6 @@ impl App {
             on_lease_end: longest.on_lease_end,
         };
         self.operations.values().fold(self.terms.terms, longest)
-    }
-
-    /// The longest retention that a success without its own could have.
-    pub fn longest_retention(&self) -> Retention {
-        self.longest_terms().retention
     }
 }
 
@@ -137,7 +132,7 @@ fn bearer(authorization: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::terms::LeaseEnd;
+    use crate::domain::terms::{LeaseEnd, Retention};
 
     fn app(key: &str, secrets: &[&str]) -> App {
         let day = Duration::from_hours(24);
@@ -205,7 +200,7 @@ mod tests {
         let mut app = app("shop", &[]);
         let own = OperationTerms { terms: Terms { retention: Retention::Forever, ..app.terms.terms }, ..app.terms };
         app.operations.insert("coupon.redeem".parse().unwrap(), own);
-        assert_eq!(app.longest_retention(), Retention::Forever);
+        assert_eq!(app.longest_terms().retention, Retention::Forever);
         assert_eq!(app.longest_terms().unknown_retention, app.terms.terms.unknown_retention);
         assert_eq!(app.terms_of(&"coupon.redeem".parse().unwrap()), &own);
     }
