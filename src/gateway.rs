@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use hashbrown::{HashMap, HashSet};
 use serde::Serialize;
 
@@ -48,7 +49,7 @@ pub struct Gateway {
     engines: Engines,
     issuer: Issuer,
     clock: Arc<dyn Clock>,
-    metrics: HashMap<AppKey, AppMetrics>,
+    metrics: ArcSwap<HashMap<AppKey, AppMetrics>>,
     suspects: Mutex<HashSet<Attempt>>,
 }
 
@@ -97,19 +98,19 @@ pub enum Failure {
 }
 
 impl Gateway {
-    /// A gateway for these apps over these engines. Every app's chain must be among them.
-    pub fn new<'a>(
-        engines: Engines,
-        apps: impl IntoIterator<Item = &'a Arc<App>>,
-        issuer: Issuer,
-        clock: Arc<dyn Clock>,
-    ) -> Self {
+    /// A gateway over these engines. Every app's chain must be among them; apps that are not [known](Gateway::know) are
+    /// not measured.
+    pub fn new(engines: Engines, issuer: Issuer, clock: Arc<dyn Clock>) -> Self {
+        Self { engines, issuer, clock, metrics: ArcSwap::default(), suspects: Mutex::default() }
+    }
+
+    /// From now on measures the calls of these apps.
+    pub fn know(&self, apps: &[Arc<App>]) {
         let metrics = |app: &Arc<App>| {
             let operations = app.operations.keys().map(AsRef::as_ref);
             (app.key.clone(), AppMetrics::new(app.key.as_ref(), operations))
         };
-        let metrics = apps.into_iter().map(metrics).collect();
-        Self { engines, issuer, clock, metrics, suspects: Mutex::default() }
+        self.metrics.store(Arc::new(apps.iter().map(metrics).collect()));
     }
 
     /// Renewal.

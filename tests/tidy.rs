@@ -19,8 +19,9 @@ use source::Source;
 const FLOORS: &[(&str, &[&str])] = &[
     ("domain", &[]),
     ("telemetry", &[]),
-    ("engine", &["domain"]),
-    ("tenants", &["domain"]),
+    ("database", &["domain"]),
+    ("engine", &["domain", "database"]),
+    ("tenants", &["domain", "database"]),
     (
         "config",
         &[
@@ -93,7 +94,7 @@ const HOMES: &[(&str, &[&str], &str)] = &[
     ("Instant::now", &["src/domain/clock.rs"], "take a `Clock`; to wait, use `tokio::time::sleep` or `timeout`"),
     ("StatusCode", &["src/http", "src/admin"], "return a value or an error, and let `http` choose the status"),
     ("axum::", &["src/http", "src/admin", "src/server"], "keep HTTP in `http` and `admin`"),
-    ("sqlx::", &["src/engine/postgres", "src/tenants"], "keep SQL beside the table it speaks to"),
+    ("sqlx::", &["src/engine/postgres", "src/tenants", "src/database"], "keep SQL beside the table it speaks to"),
     ("counter!", &["src/telemetry"], "take a handle from `telemetry`: the names stand in one table"),
     ("gauge!", &["src/telemetry"], "take a handle from `telemetry`: the names stand in one table"),
     ("histogram!", &["src/telemetry"], "take a handle from `telemetry`: the names stand in one table"),

@@ -40,7 +40,7 @@ const CONFIG_HELP: &str =
     "Configuration file [default: the one that ONCEGATE_CONFIG names in the environment, or none]";
 
 /// The settings that have a flag. The configuration file and the environment have all.
-#[derive(Args, Debug, Default)]
+#[derive(Args, Clone, Debug, Default)]
 struct Settings {
     #[arg(long, value_name = "FILE", help = CONFIG_HELP)]
     config: Option<PathBuf>,

@@ -195,7 +195,7 @@ impl Engine for Memory {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { strict_fence: true, durable: false, shared: false }
+        Capabilities { strict_fence: true, durable: false, shared: false, forever: false, lists: false }
     }
 }
 

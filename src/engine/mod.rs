@@ -21,6 +21,7 @@ use hashbrown::HashMap;
 
 pub use self::error::{Determinate, EngineError, Indeterminate};
 use crate::domain::claim::{Claim, Claimed, Renew, Renewed, Settle, Settled};
+use crate::domain::operator::{List, Listed, Release, Released};
 use crate::domain::record::{Held, Key};
 
 /// A store that keeps claims.
@@ -86,6 +87,17 @@ pub trait Engine: Send + Sync + 'static {
         in_order_per_key(asks, |ask| &ask.key, |ask| self.settle(ask)).await
     }
 
+    /// Ends a claim on an operator's word, by the attempt that holds it. Fences go on rising over it.
+    async fn release(&self, _ask: &Release) -> Result<Released, EngineError> {
+        Err(EngineError::unavailable("this engine cannot release claims"))
+    }
+
+    /// Lists claims that stand, where [`Capabilities::lists`] says so. Each is judged by itself: what changes while a list
+    /// is read may or may not be in it. May end before `limit` only where nothing is left to list.
+    async fn list(&self, _ask: &List) -> Result<Vec<Listed>, EngineError> {
+        Err(EngineError::unavailable("this engine cannot list claims"))
+    }
+
     /// What the engine can promise.
     fn capabilities(&self) -> Capabilities;
 
@@ -99,6 +111,7 @@ pub trait Engine: Send + Sync + 'static {
 }
 
 /// What an engine can promise; the table is in `docs/engines.md`.
+#[expect(clippy::struct_excessive_bools, reason = "a table of independent yes and no")]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Capabilities {
     /// Whether fences rise strictly per key.
@@ -107,6 +120,10 @@ pub struct Capabilities {
     pub durable: bool,
     /// Whether several gateways can share the store.
     pub shared: bool,
+    /// Whether a retention for ever outlives the process.
+    pub forever: bool,
+    /// Whether [`Engine::list`] answers.
+    pub lists: bool,
 }
 
 /// Runs many calls concurrently, those on the same key one after the other; answers in the order of the calls. Where a

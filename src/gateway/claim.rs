@@ -146,7 +146,7 @@ impl Gateway {
             Ok(Claimed::Mismatch(mismatch)) => Ok(ClaimAnswer::Mismatch(mismatch)),
             Err(failure) => Err(failed(failure, Some(ask.attempt.nonce().clone()))),
         };
-        if let Some(metrics) = self.metrics.get(&app.key) {
+        if let Some(metrics) = self.metrics.load().get(&app.key) {
             metrics.claimed(ask.operation.as_ref(), claim_result(&answer), took);
         }
         answer

@@ -111,7 +111,7 @@ impl Gateway {
 
     /// The report of an attempt that holds nothing, because its claim was let through in observe mode.
     fn observed(&self, app: &App, report: &OutcomeReport) -> Reported {
-        if let Some(metrics) = self.metrics.get(&app.key) {
+        if let Some(metrics) = self.metrics.load().get(&app.key) {
             let operation = report.operation.as_ref().map(AsRef::as_ref);
             metrics.settled(operation, reported_outcome(&report.outcome), OutcomeResult::Observed);
         }
@@ -172,7 +172,7 @@ impl Gateway {
             let expires_at = left.map(|left| self.clock.wall().plus(left));
             Reported::Settled { global_id: ask.key.global_id, settled, expires_at }
         });
-        if let Some(metrics) = self.metrics.get(&app.key) {
+        if let Some(metrics) = self.metrics.load().get(&app.key) {
             let (outcome, result) = (reported_outcome(&ask.outcome), outcome_result(&answer));
             metrics.settled(operation.map(AsRef::as_ref), outcome, result);
             // Somebody did it, or may have, although another attempt held the claim.

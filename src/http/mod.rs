@@ -40,7 +40,7 @@ pub struct Api {
     /// The use cases.
     pub gateway: Arc<Gateway>,
     /// Who may call.
-    pub registry: Registry,
+    pub registry: Arc<Registry>,
     /// The bounds of requests.
     pub limits: Limits,
     /// Answers only to hosts that are loopback.

@@ -198,7 +198,7 @@ mod tests {
                 std::future::pending().await
             }
             fn capabilities(&self) -> Capabilities {
-                Capabilities { strict_fence: false, durable: false, shared: false }
+                Capabilities { strict_fence: false, durable: false, shared: false, forever: false, lists: false }
             }
         }
         let engine = Retry::new(Arc::new(Patience::new(Arc::new(Silent), Duration::from_millis(400))));

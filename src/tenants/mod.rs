@@ -1,13 +1,16 @@
 //! Who may call, and on what terms: the apps, their secrets and the terms of their operations.
 
 pub mod secret;
+pub mod usage;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use hashbrown::HashMap;
 
 use self::secret::SecretDigest;
+use self::usage::Usage;
 use crate::domain::tenant::{AppKey, Operation};
 use crate::domain::terms::{Mode, Terms};
 
@@ -26,6 +29,8 @@ pub struct App {
     pub terms: OperationTerms,
     /// The terms of operations that have their own.
     pub operations: HashMap<Operation, OperationTerms>,
+    /// What this process has seen of it. Outlives a change of all the rest.
+    pub usage: Arc<Usage>,
 }
 
 /// What the claims of an operation are made on.
@@ -59,9 +64,12 @@ impl App {
     }
 }
 
-/// The apps that may call.
-pub struct Registry {
-    apps: HashMap<AppKey, Arc<App>>,
+/// The apps that may call. They can be replaced while calls are answered.
+pub struct Registry(ArcSwap<Apps>);
+
+/// The apps of one instant.
+struct Apps {
+    by_key: HashMap<AppKey, Arc<App>>,
     /// The one app of an open gateway, which asks nobody who they are.
     open: Option<Arc<App>>,
 }
@@ -80,37 +88,53 @@ pub enum Refused {
 impl Registry {
     /// A registry that lets in the callers of these apps.
     pub fn of(apps: impl IntoIterator<Item = App>) -> Self {
-        let apps = apps.into_iter().map(|app| (app.key.clone(), Arc::new(app))).collect();
-        Self { apps, open: None }
+        let registry = Self(ArcSwap::from_pointee(Apps { by_key: HashMap::new(), open: None }));
+        registry.replace(apps);
+        registry
     }
 
     /// A registry that takes every caller for this one app.
     pub fn open(app: App) -> Self {
-        Self { apps: HashMap::new(), open: Some(Arc::new(app)) }
+        Self(ArcSwap::from_pointee(Apps { by_key: HashMap::new(), open: Some(Arc::new(app)) }))
+    }
+
+    /// From now on these apps, and no others. One that was there before goes on with its usage.
+    pub fn replace(&self, apps: impl IntoIterator<Item = App>) {
+        let before = self.0.load();
+        let carried = |mut app: App| {
+            if let Some(same) = before.by_key.get(&app.key) {
+                app.usage = same.usage.clone();
+            }
+            (app.key.clone(), Arc::new(app))
+        };
+        let by_key = apps.into_iter().map(carried).collect();
+        self.0.store(Arc::new(Apps { by_key, open: before.open.clone() }));
     }
 
     /// Whether callers are let in without a credential.
     pub fn is_open(&self) -> bool {
-        self.open.is_some()
+        self.0.load().open.is_some()
     }
 
     /// All apps.
-    pub fn apps(&self) -> impl Iterator<Item = &Arc<App>> {
-        self.apps.values().chain(&self.open)
+    pub fn apps(&self) -> Vec<Arc<App>> {
+        let apps = self.0.load();
+        apps.by_key.values().chain(&apps.open).cloned().collect()
     }
 
     /// Lets in the holder of `Bearer <app key>.<secret>`.
     ///
     /// # Errors
     /// Why not. An unknown app costs and answers the same as a wrong secret.
-    pub fn authenticate(&self, authorization: Option<&str>) -> Result<&Arc<App>, Refused> {
-        if let Some(app) = &self.open {
-            return Ok(app);
+    pub fn authenticate(&self, authorization: Option<&str>) -> Result<Arc<App>, Refused> {
+        let apps = self.0.load();
+        if let Some(app) = &apps.open {
+            return Ok(app.clone());
         }
         let credential = authorization.and_then(bearer).ok_or(Refused::Unauthenticated)?;
         // An app key may hold dots, a secret may not.
         let (key, secret) = credential.rsplit_once('.').ok_or(Refused::Unauthenticated)?;
-        let app = self.apps.get(key);
+        let app = apps.by_key.get(key);
         // As many comparisons whoever calls: where a secret is missing, a digest that nothing hashes to.
         let digest = SecretDigest::of(secret);
         let known = |place: usize| app.and_then(|app| app.secrets.get(place)).unwrap_or(&SecretDigest::NOBODY);
@@ -118,7 +142,7 @@ impl Registry {
         match app.filter(|_| matches) {
             None => Err(Refused::Unauthenticated),
             Some(app) if app.disabled => Err(Refused::Disabled),
-            Some(app) => Ok(app),
+            Some(app) => Ok(app.clone()),
         }
     }
 }
@@ -150,6 +174,7 @@ mod tests {
             secrets: secrets.iter().map(|secret| SecretDigest::of(secret)).collect(),
             terms: OperationTerms { terms, mode: Mode::Enforce, contents_stored_bytes: 1024, deadline },
             operations: HashMap::new(),
+            usage: Arc::default(),
         }
     }
 

@@ -83,6 +83,7 @@ impl Stage {
             secrets: Vec::new(),
             terms: OperationTerms { terms, mode: Mode::Enforce, contents_stored_bytes: 1024, deadline },
             operations: HashMap::new(),
+            usage: Arc::default(),
         });
         let hour = i64::try_from(HOUR.as_micros()).unwrap();
         let skewed = |off_by: i64| Arc::new(Skewed { clock: clock.clone(), off_by: off_by.into() });
@@ -90,7 +91,7 @@ impl Stage {
             let mut engines = Engines::default();
             engines.by_name.insert("primary".into(), engine.clone());
             engines.active.insert("default".into(), "primary".into());
-            Gateway::new(engines, [&app], Issuer::new(clock.clone(), Arc::new(SystemEntropy)), clock)
+            Gateway::new(engines, Issuer::new(clock.clone(), Arc::new(SystemEntropy)), clock)
         };
         let ahead_clock = skewed(hour);
         let (ahead, behind) = (gateway(ahead_clock.clone()), gateway(skewed(-hour)));

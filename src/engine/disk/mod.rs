@@ -200,7 +200,7 @@ impl Engine for Disk {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { strict_fence: true, durable: true, shared: false }
+        Capabilities { strict_fence: true, durable: true, shared: false, forever: true, lists: false }
     }
 
     async fn close(&self) {

@@ -233,7 +233,13 @@ impl Engine for Redis {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { strict_fence: false, durable: self.shared.health.durable(), shared: true }
+        Capabilities {
+            strict_fence: false,
+            durable: self.shared.health.durable(),
+            shared: true,
+            forever: true,
+            lists: false,
+        }
     }
 
     fn data_lost(&self) -> u64 {

@@ -1,0 +1,60 @@
+//! Makes the apps of a configuration into those that the gateway knows.
+
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use hashbrown::HashMap;
+
+use crate::config::{AppOptions, Config, ResolvedTerms};
+use crate::domain::tenant::AppKey;
+use crate::tenants::{App, OperationTerms, Registry};
+
+/// The app of a gateway that has none configured.
+const OPEN_APP: &str = "default";
+
+/// Who may call, by the configuration.
+pub(super) fn registry(config: &Config) -> anyhow::Result<Registry> {
+    if config.apps.is_empty() {
+        let key: AppKey = OPEN_APP.parse()?;
+        let terms = config.terms_of(None, None);
+        return Ok(Registry::open(App {
+            key,
+            chain: terms.chain.clone(),
+            disabled: false,
+            secrets: Vec::new(),
+            terms: operation_terms(&terms),
+            operations: HashMap::new(),
+            usage: Arc::default(),
+        }));
+    }
+    Ok(Registry::of(of_config(config)?))
+}
+
+/// The apps of the configuration.
+pub(super) fn of_config(config: &Config) -> anyhow::Result<Vec<App>> {
+    config.apps.iter().map(|(key, options)| app(config, key, options)).collect()
+}
+
+fn app(config: &Config, key: &AppKey, options: &AppOptions) -> anyhow::Result<App> {
+    let secrets = options.secrets.iter().map(|secret| secret.parse()).collect::<Result<_, _>>();
+    let terms = config.terms_of(Some(key), None);
+    let own = |operation| (Clone::clone(operation), operation_terms(&config.terms_of(Some(key), Some(operation))));
+    Ok(App {
+        key: key.clone(),
+        chain: terms.chain.clone(),
+        disabled: options.disabled,
+        secrets: secrets.with_context(|| format!("apps.{key}.secrets"))?,
+        terms: operation_terms(&terms),
+        operations: options.operations.keys().map(own).collect(),
+        usage: Arc::default(),
+    })
+}
+
+fn operation_terms(resolved: &ResolvedTerms) -> OperationTerms {
+    OperationTerms {
+        terms: resolved.terms,
+        mode: resolved.mode,
+        contents_stored_bytes: resolved.contents_stored_bytes,
+        deadline: resolved.deadline,
+    }
+}
