@@ -177,6 +177,37 @@ async fn what_was_shown_is_what_is_changed(caller: &Client, alice: &Client) {
     alice.post(RELEASE, &about(&contents, right)).await.expect(200);
 }
 
+/// S3: an operator looks, the holder reports success, the operator releases: the success stays.
+#[tokio::test]
+async fn a_success_beside_a_release_is_never_lost() {
+    let gateway = operated("memory:").start().await;
+    let (caller, alice) = (gateway.client(), alice(&gateway));
+    let (mut released, mut kept) = (0, 0);
+    for round in 0..400 {
+        let contents = fresh::contents();
+        let granted = caller.claim(contents.clone()).await.expect(201);
+        let body = about(&contents, json!({ "reason": "INC-6" }));
+        // The success comes at another point of the release each time.
+        let success = async {
+            tokio::time::sleep(Duration::from_micros(round * 10)).await;
+            caller.settle(&granted, "success").await.expect(200)
+        };
+        let (success, release) = tokio::join!(success, alice.post(RELEASE, &body));
+        match release.code() {
+            (200, _) => {
+                assert_eq!(success.body["late"], true, "a success that was not late has been released");
+                released += 1;
+            }
+            refused => {
+                assert_eq!(refused, (409, "already_succeeded"));
+                kept += 1;
+            }
+        }
+        assert_eq!(show(&alice, &contents).await.expect(200).body["state"], "succeeded");
+    }
+    println!("{released} released, {kept} kept");
+}
+
 /// Whoever asks wrongly is told how to ask; nothing changes.
 #[tokio::test]
 async fn wrong_requests_are_told_what_to_do() {
