@@ -8,6 +8,8 @@ mod config;
 mod engine;
 mod health;
 mod id;
+#[cfg(feature = "postgres")]
+mod migrate;
 mod serve;
 mod shown;
 
@@ -37,6 +39,9 @@ enum Command {
     Config(config::ConfigArgs),
     /// Compute the global ID of an operation; asks no gateway
     Id(id::IdArgs),
+    /// Bring the schema of PostgreSQL databases up to date
+    #[cfg(feature = "postgres")]
+    Migrate(migrate::MigrateArgs),
     /// Ask the gateway on this machine whether it is ready: exit code 0 if it is, else 1
     Health(health::HealthArgs),
     /// Look at claims and change them, through the admin API: exit code 3 if the claim is not as it has to be
@@ -83,6 +88,8 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Serve(settings) => serve::run(settings),
         Command::Config(args) => config::run(args, &mut io::stdout().lock()),
         Command::Id(args) => id::run(&args, &mut io::stdin().lock(), &mut io::stdout().lock()),
+        #[cfg(feature = "postgres")]
+        Command::Migrate(args) => migrate::run(args, &mut io::stdout().lock()),
         Command::Health(args) => health::run(args, &mut io::stdout().lock()),
         Command::Claim(args) => claim::run(args, &mut io::stdin().lock(), &mut io::stdout().lock()),
         Command::Engine(args) => engine::run(args, &mut io::stdout().lock()),
