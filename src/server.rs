@@ -3,8 +3,10 @@
 mod apps;
 mod engines;
 mod signals;
+mod watch;
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +16,9 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::apps::Apps;
 use self::signals::{Asked, Signals};
+use self::watch::Watch;
 use crate::admin::health::{Lifecycle, Stage};
 use crate::admin::{self, Admin};
 use crate::config::{Config, Problems};
@@ -23,26 +27,35 @@ use crate::domain::clock::{Clock, SystemClock};
 use crate::gateway::Gateway;
 use crate::http::{self, Api, listener};
 use crate::telemetry::metrics::{HttpMetrics, Metrics};
-use crate::tenants::Registry;
+use crate::tenants::throttle::Throttle;
 
 /// How often the engines are asked how they are, so that `engine_up` is right when nobody calls.
 const PROBE_EVERY: Duration = Duration::from_secs(5);
 
 /// Runs a gateway until it is told to stop by SIGTERM or SIGINT, and has answered what was in flight. `load` reads the
-/// configuration: once to start, and again at every SIGHUP.
+/// configuration again: at every SIGHUP, and whenever its file has changed.
 ///
 /// # Errors
 /// What kept it from starting, or that a second signal cut the drain short.
-pub async fn run(config: Config, load: impl Fn() -> Result<Config, Problems>) -> anyhow::Result<()> {
+pub async fn run(
+    config: Config,
+    file: Option<PathBuf>,
+    load: impl Fn() -> Result<Config, Problems>,
+) -> anyhow::Result<()> {
     let mut signals = Signals::new()?;
+    let mut watch = Watch::new(file).await;
     let api = bind(config.server.listen, "server.listen").await?;
     let admin = bind(config.server.admin_listen, "server.admin_listen").await?;
     let server = Server::start(&config, api, admin).await?;
     let name = loop {
-        match signals.next().await {
-            Asked::Reload => server.reload(load()),
-            Asked::Stop(name) => break name,
+        tokio::select! {
+            asked = signals.next() => match asked {
+                Asked::Reload => watch.catch_up().await,
+                Asked::Stop(name) => break name,
+            },
+            () = watch.changed() => {}
         }
+        server.apps.reload(load());
     };
     tracing::info!(signal = name, "draining");
     tokio::select! {
@@ -66,7 +79,7 @@ async fn bind(address: SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
 /// A gateway in service.
 pub struct Server {
     gateway: Arc<Gateway>,
-    registry: Arc<Registry>,
+    apps: Apps,
     lifecycle: Arc<Lifecycle>,
     stop_api: CancellationToken,
     stop_admin: CancellationToken,
@@ -88,6 +101,7 @@ impl Server {
         let issuer = Issuer::new(clock.clone(), entropy.clone());
         let gateway = Arc::new(Gateway::new(engines, issuer, clock.clone()));
         gateway.know(&registry.apps());
+        let apps = Apps::new(config, registry.clone(), gateway.clone());
 
         let (api_address, admin_address) = (api.local_addr()?, admin.local_addr()?);
         let open = registry.is_open();
@@ -101,7 +115,8 @@ impl Server {
         }));
         let api_router = http::router(Arc::new(Api {
             gateway: gateway.clone(),
-            registry: registry.clone(),
+            registry,
+            throttle: Throttle::new(clock.clone()),
             limits: config.limits.clone(),
             loopback_only: open && !config.server.allow_open,
             in_flight: Semaphore::new(config.limits.requests_in_flight),
@@ -118,23 +133,7 @@ impl Server {
         tokio::spawn(keep_up(gateway.clone(), metrics, stop_admin.clone()));
         lifecycle.enter(Stage::Ready);
         tracing::info!(listen = %api_address, admin_listen = %admin_address, open, "in service");
-        Ok(Self { gateway, registry, lifecycle, stop_api, stop_admin, api_connections })
-    }
-
-    /// Takes over what may change while in service: the apps. Where the configuration cannot be used, the old one stays.
-    fn reload(&self, config: Result<Config, Problems>) {
-        let apps = match config {
-            Ok(config) => apps::of_config(&config),
-            Err(problems) => Err(problems.into()),
-        };
-        match apps {
-            Ok(apps) => {
-                self.registry.replace(apps);
-                self.gateway.know(&self.registry.apps());
-                tracing::info!("the configuration was read again");
-            }
-            Err(error) => tracing::error!(error = format!("{error:#}"), "the configuration stays as it was"),
-        }
+        Ok(Self { gateway, apps, lifecycle, stop_api, stop_admin, api_connections })
     }
 
     /// Takes the gateway out of service: says so, waits for the balancers to hear it, stops accepting, lets what is in

@@ -60,8 +60,17 @@ struct Settings {
 
 impl Settings {
     fn load(self) -> Result<Config, Problems> {
+        Config::load(&self.flags(), environment())
+    }
+
+    /// The configuration file, if there is one.
+    fn file(&self) -> Option<PathBuf> {
+        self.clone().flags().file(environment())
+    }
+
+    fn flags(self) -> Flags {
         let Self { config, listen, admin_listen, engine, data_dir } = self;
-        Config::load(&Flags { config, listen, admin_listen, engine, data_dir }, environment())
+        Flags { config, listen, admin_listen, engine, data_dir }
     }
 }
 

@@ -11,7 +11,7 @@ impl Config {
     /// The configuration as TOML, without what must stay secret.
     pub fn redacted_toml(&self) -> Result<String, toml::ser::Error> {
         let mut shown = self.clone();
-        for url in shown.engines.values_mut() {
+        for url in shown.engines.values_mut().chain([&mut shown.registry.url]) {
             *url = redacted_url(url);
         }
         let tokens = shown.admin.tokens.values_mut();

@@ -5,6 +5,7 @@
 mod support;
 
 mod apps;
+mod apps_reload;
 #[cfg(feature = "redis")]
 mod clock_skew;
 mod command_line;

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub(crate) struct Gateway {
     api: SocketAddr,
     admin: SocketAddr,
     log: Arc<Mutex<Vec<String>>>,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 impl Setup {
@@ -84,7 +84,7 @@ impl Setup {
         let log = Arc::new(Mutex::new(Vec::new()));
         let in_service = follow(&mut child, log.clone());
         match tokio::time::timeout(Duration::from_secs(30), in_service).await.expect("the gateway starts in time") {
-            Ok((api, admin)) => Ok(Gateway { child, api, admin, log, _folder: folder }),
+            Ok((api, admin)) => Ok(Gateway { child, api, admin, log, folder }),
             Err(_closed) => {
                 let status = child.wait().expect("it has ended");
                 let log = log.lock().expect("the log").join("\n");
@@ -139,6 +139,11 @@ impl Gateway {
     /// A caller of the admin listener.
     pub(crate) fn admin_client(&self) -> Client {
         Client::new(self.admin)
+    }
+
+    /// Its configuration file.
+    pub(crate) fn config_file(&self) -> PathBuf {
+        self.folder.path().join("oncegate.toml")
     }
 
     /// What it has logged so far.
