@@ -199,6 +199,9 @@ impl From<Refused> for Problem {
         let code = match refused {
             Refused::Unauthenticated => Code::Unauthenticated,
             Refused::Disabled => Code::AppDisabled,
+            Refused::NotYet => {
+                return Self::new(Code::Draining, refused.to_string()).retry_after(Duration::from_secs(1));
+            }
         };
         Self::new(code, refused.to_string())
     }

@@ -61,11 +61,15 @@ impl Credentials {
     }
 }
 
-/// App key and secret of a `Bearer` authorization; the scheme's case does not matter (RFC 9110, 11.1).
+/// App key and secret of an authorization.
 fn parts(authorization: &str) -> Option<(&str, &str)> {
-    let (scheme, credential) = authorization.split_once(' ')?;
     // An app key may hold dots, a secret may not.
-    let (key, secret) = credential.trim_matches(' ').rsplit_once('.')?;
-    (scheme.eq_ignore_ascii_case("bearer") && !key.is_empty() && secret.len() <= SECRET_LENGTH_MAX)
-        .then_some((key, secret))
+    let (key, secret) = bearer(authorization)?.rsplit_once('.')?;
+    (!key.is_empty() && secret.len() <= SECRET_LENGTH_MAX).then_some((key, secret))
+}
+
+/// The credential of a `Bearer` authorization; the scheme's case does not matter (RFC 9110, 11.1).
+pub fn bearer(authorization: &str) -> Option<&str> {
+    let (scheme, credential) = authorization.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| credential.trim_matches(' '))
 }

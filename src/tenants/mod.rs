@@ -1,7 +1,12 @@
 //! Who may call, and on what terms: the apps, their secrets and the terms of their operations.
 
 pub mod credential;
+#[cfg(feature = "postgres")]
+pub mod follow;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 pub mod secret;
+pub mod stored;
 pub mod throttle;
 pub mod usage;
 
@@ -12,6 +17,7 @@ use arc_swap::ArcSwap;
 use hashbrown::HashMap;
 
 use self::credential::Credentials;
+pub use self::credential::bearer;
 use self::secret::SecretDigest;
 use self::usage::Usage;
 use crate::domain::clock::Timestamp;
@@ -81,12 +87,14 @@ struct Apps {
     credentials: Credentials,
     /// The one app of an open gateway, which asks nobody who they are.
     open: Option<Arc<App>>,
+    /// Nothing is known yet.
+    awaited: bool,
 }
 
 impl Apps {
     fn of(by_key: HashMap<AppKey, Arc<App>>) -> Self {
         let credentials = Credentials::of(by_key.values());
-        Self { by_key, credentials, open: None }
+        Self { by_key, credentials, open: None, awaited: false }
     }
 }
 
@@ -96,6 +104,9 @@ pub enum Refused {
     /// The credential is missing, malformed, or not right. Which of these is not told.
     #[error("send `Authorization: Bearer <app key>.<secret>` with a valid secret of a known app")]
     Unauthenticated,
+    /// The apps are not known yet, so nothing can be said.
+    #[error("the gateway is starting and does not know its apps yet; try again after Retry-After, or at another gateway")]
+    NotYet,
     /// The secret is right, and the app is switched off.
     #[error("this app is disabled; ask the operators of the gateway to enable it")]
     Disabled,
@@ -113,6 +124,17 @@ impl Registry {
     pub fn open(app: App) -> Self {
         let apps = Apps { open: Some(Arc::new(app)), ..Apps::of(HashMap::new()) };
         Self { apps: ArcSwap::from_pointee(apps), replacing: Mutex::default() }
+    }
+
+    /// A registry whose apps are still to come. Until then nobody is let in, nor told to be wrong.
+    pub fn awaiting() -> Self {
+        let apps = Apps { awaited: true, ..Apps::of(HashMap::new()) };
+        Self { apps: ArcSwap::from_pointee(apps), replacing: Mutex::default() }
+    }
+
+    /// Whether the apps are still to come.
+    pub fn is_awaited(&self) -> bool {
+        self.apps.load().awaited
     }
 
     /// From now on these apps, and no others; with none, nobody. One that was there before goes on with its usage. A
@@ -163,6 +185,9 @@ impl Registry {
         let apps = self.apps.load();
         if let Some(app) = &apps.open {
             return Ok(app.clone());
+        }
+        if apps.awaited {
+            return Err(Refused::NotYet);
         }
         match apps.credentials.find(authorization) {
             None => Err(Refused::Unauthenticated),
@@ -246,6 +271,14 @@ mod tests {
         let registry = Registry::open(app("default", &[]));
         assert_eq!(registry.authenticate(None, NOON).unwrap().key.as_ref(), "default");
         assert_eq!(registry.authenticate(Some("Bearer x.y"), NOON).unwrap().key.as_ref(), "default");
+    }
+
+    #[test]
+    fn nobody_is_told_to_be_wrong_while_the_apps_are_still_to_come() {
+        let registry = Registry::awaiting();
+        assert_eq!(registry.authenticate(None, NOON).unwrap_err(), Refused::NotYet);
+        registry.replace([]);
+        assert_eq!(registry.authenticate(None, NOON).unwrap_err(), Refused::Unauthenticated);
     }
 
     #[test]
