@@ -2,6 +2,8 @@
 
 mod apps;
 mod engines;
+mod live;
+mod operators;
 mod signals;
 mod watch;
 
@@ -16,9 +18,11 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use self::apps::Apps;
+use self::live::Live;
 use self::signals::{Asked, Signals};
 use self::watch::Watch;
+use crate::admin::audit::Audit;
+use crate::admin::auth::Tokens;
 use crate::admin::health::{Lifecycle, Stage};
 use crate::admin::{self, Admin};
 use crate::config::{Config, Problems};
@@ -55,7 +59,7 @@ pub async fn run(
             },
             () = watch.changed() => {}
         }
-        server.apps.reload(load());
+        server.live.reload(load());
     };
     tracing::info!(signal = name, "draining");
     tokio::select! {
@@ -79,7 +83,7 @@ async fn bind(address: SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
 /// A gateway in service.
 pub struct Server {
     gateway: Arc<Gateway>,
-    apps: Apps,
+    live: Live,
     lifecycle: Arc<Lifecycle>,
     stop_api: CancellationToken,
     stop_admin: CancellationToken,
@@ -101,7 +105,10 @@ impl Server {
         let issuer = Issuer::new(clock.clone(), entropy.clone());
         let gateway = Arc::new(Gateway::new(engines, issuer, clock.clone()));
         gateway.know(&registry.apps());
-        let apps = Apps::new(config, registry.clone(), gateway.clone());
+        let tokens = Arc::new(Tokens::none(clock.clone()));
+        tokens.replace(operators::of_config(config)?);
+        let live = Live::new(config, registry.clone(), gateway.clone(), tokens.clone());
+
 
         let (api_address, admin_address) = (api.local_addr()?, admin.local_addr()?);
         let open = registry.is_open();
@@ -109,9 +116,13 @@ impl Server {
         let api_connections = TaskTracker::new();
         let admin_router = admin::router(Arc::new(Admin {
             gateway: gateway.clone(),
+            registry: registry.clone(),
             metrics: metrics.clone(),
             lifecycle: lifecycle.clone(),
             entropy: entropy.clone(),
+            limits: config.limits.clone(),
+            tokens: tokens.clone(),
+            audit: Arc::new(Audit::new(&config.server.data_dir, clock.clone(), entropy.clone())),
         }));
         let api_router = http::router(Arc::new(Api {
             gateway: gateway.clone(),
@@ -133,7 +144,7 @@ impl Server {
         tokio::spawn(keep_up(gateway.clone(), metrics, stop_admin.clone()));
         lifecycle.enter(Stage::Ready);
         tracing::info!(listen = %api_address, admin_listen = %admin_address, open, "in service");
-        Ok(Self { gateway, apps, lifecycle, stop_api, stop_admin, api_connections })
+        Ok(Self { gateway, live, lifecycle, stop_api, stop_admin, api_connections })
     }
 
     /// Takes the gateway out of service: says so, waits for the balancers to hear it, stops accepting, lets what is in

@@ -1,20 +1,21 @@
-//! What of a configuration that was read again a running gateway takes over: the apps and the terms they have by default.
-//! All else is as it was when the process started.
+//! What of a configuration that was read again a running gateway takes over: the apps, the terms they have by default, and
+//! the tokens of operators. All else is as it was when the process started.
 
 use super::path::KeyPath;
 use super::problem::{Problem, Problems};
 use super::{Config, RegistryOptions};
 
 /// The tables that take effect while the gateway runs.
-const LIVE: [&str; 2] = ["apps", "defaults"];
+const LIVE: [&str; 3] = ["admin", "apps", "defaults"];
 
 impl Config {
-    /// This configuration with the apps and defaults of `new`, checked against everything else as it stands here.
+    /// This configuration with what may change of `new`, checked against everything else as it stands here.
     ///
     /// # Errors
     /// What is wrong with them on a gateway that runs on the rest of this configuration.
-    pub fn with_apps_of(&self, new: &Self) -> Result<Self, Problems> {
-        let merged = Self { apps: new.apps.clone(), defaults: new.defaults.clone(), ..self.clone() };
+    pub fn with_live_of(&self, new: &Self) -> Result<Self, Problems> {
+        let (admin, apps, defaults) = (new.admin.clone(), new.apps.clone(), new.defaults.clone());
+        let merged = Self { admin, apps, defaults, ..self.clone() };
         let mut problems = merged.validate();
         if new.apps.is_empty() && !self.apps.is_empty() {
             // Taken literally this would open the gateway; it is much more likely a mistake.

@@ -4,6 +4,7 @@
 
 mod support;
 
+mod admin;
 mod apps;
 mod apps_reload;
 #[cfg(feature = "redis")]
