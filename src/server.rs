@@ -1,9 +1,12 @@
 //! The composition root: opens the engines, wires all floors together, and lives through start, drain and stop.
 
 mod apps;
+mod catalog;
 mod engines;
 mod live;
 mod operators;
+#[cfg(feature = "postgres")]
+mod registry;
 mod signals;
 mod watch;
 
@@ -18,6 +21,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::catalog::Around;
 use self::live::Live;
 use self::signals::{Asked, Signals};
 use self::watch::Watch;
@@ -108,11 +112,20 @@ impl Server {
         let tokens = Arc::new(Tokens::none(clock.clone()));
         tokens.replace(operators::of_config(config)?);
         let live = Live::new(config, registry.clone(), gateway.clone(), tokens.clone());
-
+        let (stop_api, stop_admin) = (CancellationToken::new(), CancellationToken::new());
+        let apps = catalog::start(Around {
+            config: live.config(),
+            reread: live.reread(),
+            registry: registry.clone(),
+            gateway: gateway.clone(),
+            lifecycle: lifecycle.clone(),
+            clock: clock.clone(),
+            entropy: entropy.clone(),
+            stop: stop_admin.clone(),
+        })?;
 
         let (api_address, admin_address) = (api.local_addr()?, admin.local_addr()?);
         let open = registry.is_open();
-        let (stop_api, stop_admin) = (CancellationToken::new(), CancellationToken::new());
         let api_connections = TaskTracker::new();
         let admin_router = admin::router(Arc::new(Admin {
             gateway: gateway.clone(),
@@ -122,11 +135,12 @@ impl Server {
             entropy: entropy.clone(),
             limits: config.limits.clone(),
             tokens: tokens.clone(),
+            apps,
             audit: Arc::new(Audit::new(&config.server.data_dir, clock.clone(), entropy.clone())),
         }));
         let api_router = http::router(Arc::new(Api {
             gateway: gateway.clone(),
-            registry,
+            registry: registry.clone(),
             throttle: Throttle::new(clock.clone()),
             limits: config.limits.clone(),
             loopback_only: open && !config.server.allow_open,
@@ -142,8 +156,13 @@ impl Server {
         accept(admin, admin_router, &stop_admin, &TaskTracker::new());
         accept(api, api_router, &stop_api, &api_connections);
         tokio::spawn(keep_up(gateway.clone(), metrics, stop_admin.clone()));
-        lifecycle.enter(Stage::Ready);
-        tracing::info!(listen = %api_address, admin_listen = %admin_address, open, "in service");
+        if registry.is_awaited() {
+            let waits = "listening; in service once the registry of apps has answered";
+            tracing::info!(listen = %api_address, admin_listen = %admin_address, open, "{waits}");
+        } else {
+            lifecycle.enter(Stage::Ready);
+            tracing::info!(listen = %api_address, admin_listen = %admin_address, open, "in service");
+        }
         Ok(Self { gateway, live, lifecycle, stop_api, stop_admin, api_connections })
     }
 

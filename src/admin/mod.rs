@@ -28,6 +28,7 @@ use crate::http::edge::plain;
 use crate::http::problem::{Code, Problem};
 use crate::telemetry::metrics::Metrics;
 use crate::tenants::Registry;
+use crate::tenants::stored::Catalog;
 
 /// What the admin handlers work with.
 pub struct Admin {
@@ -45,6 +46,8 @@ pub struct Admin {
     pub limits: Limits,
     /// Who may use the admin API.
     pub tokens: Arc<Tokens>,
+    /// What can be done to apps.
+    pub apps: Arc<dyn Catalog>,
     /// Carries changes out and writes them down.
     pub audit: Arc<Audit>,
 }

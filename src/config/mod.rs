@@ -12,6 +12,7 @@ mod problem;
 mod redact;
 mod reload;
 mod server;
+mod stored;
 mod terms;
 #[cfg(test)]
 mod tests;

@@ -97,12 +97,12 @@ impl Config {
         if !self.registry.is_set() {
             return;
         }
-        let url = &self.registry.url;
-        if !url.starts_with("postgres://") && !url.starts_with("postgresql://") {
-            findings.add(path, "a registry of apps is written as postgres://USER@HOST/DATABASE");
-        } else if !cfg!(feature = "postgres") {
-            findings.add(path, "this program was built without PostgreSQL; use one that was built with it");
+        #[cfg(feature = "postgres")]
+        if let Err(error) = crate::tenants::postgres::Database::at(&self.registry.url) {
+            findings.add(path, error.to_string());
         }
+        #[cfg(not(feature = "postgres"))]
+        findings.add(path, "this program was built without PostgreSQL; use one that was built with it");
         for app in self.apps.keys() {
             let message = "with registry.url set the apps are in that database, and none may stand here; move it there \
                            with `oncegate app new`, or take registry.url out";

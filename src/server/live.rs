@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use tokio::sync::Notify;
 
 use super::{apps, operators};
 use crate::admin::auth::Tokens;
@@ -20,18 +21,20 @@ pub(super) struct Live {
     gateway: Arc<Gateway>,
     tokens: Arc<Tokens>,
     metrics: ReloadMetrics,
+    /// Told when the apps of a registry are to be made again, since their defaults have changed.
+    reread: Arc<Notify>,
 }
 
 impl Live {
     /// A gateway that starts with this configuration, which is in force.
-    pub(super) fn new(
-        config: &Config,
-        registry: Arc<Registry>,
-        gateway: Arc<Gateway>,
-        tokens: Arc<Tokens>,
-    ) -> Self {
+    pub(super) fn new(config: &Config, registry: Arc<Registry>, gateway: Arc<Gateway>, tokens: Arc<Tokens>) -> Self {
         let config = Arc::new(ArcSwap::from_pointee(config.clone()));
-        Self { config, registry, gateway, tokens, metrics: ReloadMetrics::new() }
+        Self { config, registry, gateway, tokens, metrics: ReloadMetrics::new(), reread: Arc::default() }
+    }
+
+    /// Tells when the apps of a registry are to be read again.
+    pub(super) fn reread(&self) -> Arc<Notify> {
+        self.reread.clone()
     }
 
     /// The configuration in force, now and later.
@@ -76,6 +79,7 @@ impl Live {
         self.gateway.know(&self.registry.apps());
         self.tokens.replace(tokens);
         self.config.store(Arc::new(config));
+        self.reread.notify_one();
         Ok(())
     }
 }

@@ -38,7 +38,7 @@ pub struct Follower {
     registry: Arc<Registry>,
     clock: Arc<dyn Clock>,
     heed: Box<dyn Heed>,
-    look_now: Notify,
+    look_now: Arc<Notify>,
 }
 
 /// How far a follower has come.
@@ -56,9 +56,16 @@ struct Progress {
 }
 
 impl Follower {
-    /// Follows this registry; nothing happens before [`run`](Follower::run).
-    pub fn new(database: Database, registry: Arc<Registry>, clock: Arc<dyn Clock>, heed: Box<dyn Heed>) -> Self {
-        Self { database, registry, clock, heed, look_now: Notify::new() }
+    /// Follows this registry; nothing happens before [`run`](Follower::run). Everything is read again whenever `look_now`
+    /// says so.
+    pub fn new(
+        database: Database,
+        registry: Arc<Registry>,
+        clock: Arc<dyn Clock>,
+        heed: Box<dyn Heed>,
+        look_now: Arc<Notify>,
+    ) -> Self {
+        Self { database, registry, clock, heed, look_now }
     }
 
     /// The registry, for changes.
@@ -86,9 +93,17 @@ impl Follower {
                 progress.told = true;
                 let (registry, error) = (self.database.name(), failed.to_string());
                 if self.registry.is_awaited() {
-                    tracing::error!(registry, error, "the registry of apps does not answer; not in service until it does");
+                    tracing::error!(
+                        registry,
+                        error,
+                        "the registry of apps does not answer; not in service until it does"
+                    );
                 } else {
-                    tracing::error!(registry, error, "the registry of apps does not answer; the last copy of it serves");
+                    tracing::error!(
+                        registry,
+                        error,
+                        "the registry of apps does not answer; the last copy of it serves"
+                    );
                 }
             }
             sleep(LOOK_EVERY).await;

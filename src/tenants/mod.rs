@@ -105,7 +105,9 @@ pub enum Refused {
     #[error("send `Authorization: Bearer <app key>.<secret>` with a valid secret of a known app")]
     Unauthenticated,
     /// The apps are not known yet, so nothing can be said.
-    #[error("the gateway is starting and does not know its apps yet; try again after Retry-After, or at another gateway")]
+    #[error(
+        "the gateway is starting and does not know its apps yet; try again after Retry-After, or at another gateway"
+    )]
     NotYet,
     /// The secret is right, and the app is switched off.
     #[error("this app is disabled; ask the operators of the gateway to enable it")]

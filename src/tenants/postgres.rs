@@ -82,7 +82,8 @@ impl Database {
         let mut session = self.open().await?;
         let adding = async {
             let mut change = session.0.begin().await?;
-            let add = "INSERT INTO oncegate_apps (app, settings, chain) VALUES ($1, $2::jsonb, $3) ON CONFLICT DO NOTHING";
+            let add =
+                "INSERT INTO oncegate_apps (app, settings, chain) VALUES ($1, $2::jsonb, $3) ON CONFLICT DO NOTHING";
             let add = sqlx::query(add).persistent(false).bind(key.as_ref()).bind(settings).bind(chain);
             if add.execute(&mut *change).await?.rows_affected() == 0 {
                 return Ok(Err(NotDone::Exists(key.clone())));

@@ -1,11 +1,10 @@
-//! Apps as a registry outside the configuration holds them, and what can be done to them there.
+//! Apps as a registry outside the configuration holds them, and what operators can do to them there.
 
+use async_trait::async_trait;
+
+use super::secret::{Secret, SecretDigest};
 use crate::domain::clock::Timestamp;
 use crate::domain::tenant::AppKey;
-use crate::tenants::secret::SecretDigest;
-
-/// For the rotation of an app's secret one more than the one in use is enough.
-pub const SECRETS_MAX: usize = 2;
 
 /// An app.
 #[derive(Clone, Debug)]
@@ -31,6 +30,48 @@ pub struct StoredSecret {
     pub created_at: Timestamp,
     /// When a gateway last saw it used, to the minute.
     pub last_used_at: Option<Timestamp>,
+}
+
+/// An app as operators are shown it.
+#[derive(Clone, Debug)]
+pub struct ListedApp {
+    /// Its name.
+    pub key: AppKey,
+    /// The chain that keeps its claims.
+    pub chain: String,
+    /// Whether it is turned away although its secret is right.
+    pub disabled: bool,
+    /// Its secrets, the oldest first where that is known.
+    pub secrets: Vec<ListedSecret>,
+    /// Why its settings are not in force as they stand.
+    pub problem: Option<String>,
+}
+
+/// A secret as operators are shown it.
+#[derive(Clone, Debug)]
+pub struct ListedSecret {
+    /// What tells it from others: the first digits of its digest.
+    pub id: String,
+    /// When it was made, where that is known.
+    pub created_at: Option<Timestamp>,
+    /// When it was last used, to the minute: as far as this process has seen, and the registry if there is one.
+    pub last_used_at: Option<Timestamp>,
+}
+
+/// What operators can do to apps.
+#[async_trait]
+pub trait Catalog: Send + Sync + 'static {
+    /// All apps, by name.
+    async fn list(&self) -> Result<Vec<ListedApp>, NotDone>;
+
+    /// Adds an app with these settings, which are as in [`StoredApp`]. Its first secret is told here and nowhere else.
+    async fn create(&self, key: &AppKey, settings: String, chain: Option<String>) -> Result<Secret, NotDone>;
+
+    /// Gives an app a new secret, told here and nowhere else, and revokes others.
+    async fn rotate(&self, key: &AppKey, revoked: Revoked) -> Result<Secret, NotDone>;
+
+    /// Turns an app away, or lets it in again.
+    async fn set_disabled(&self, key: &AppKey, disabled: bool) -> Result<(), NotDone>;
 }
 
 /// Which secrets of an app go when a new one comes.
