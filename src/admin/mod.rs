@@ -1,6 +1,7 @@
 //! The admin listener, on a router of its own: metrics and health for everybody who reaches it, and the admin API for
 //! operators with a token.
 
+pub mod apps;
 pub mod audit;
 pub mod auth;
 mod edge;
@@ -14,7 +15,7 @@ use axum::extract::{FromRequest, Request, State};
 use axum::http::{HeaderValue, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 
 use self::audit::Audit;
 use self::auth::Tokens;
@@ -56,8 +57,15 @@ pub struct Admin {
 pub fn router(admin: Arc<Admin>) -> Router {
     let entropy = admin.entropy.clone();
     let places = Arc::new(Places::of(&admin.limits));
-    let api =
-        Router::new().route("/admin/v1/audit", get(audit::audit)).layer(from_fn_with_state(places, edge::bounded));
+    let api = Router::new()
+        .route("/admin/v1/apps", get(apps::list).post(apps::create))
+        .route("/admin/v1/apps/{app}", get(apps::show))
+        .route("/admin/v1/apps/{app}/rotate", post(apps::rotate))
+        .route("/admin/v1/apps/{app}/revoke", post(apps::revoke))
+        .route("/admin/v1/apps/{app}/disable", post(apps::disable))
+        .route("/admin/v1/apps/{app}/enable", post(apps::enable))
+        .route("/admin/v1/audit", get(audit::audit))
+        .layer(from_fn_with_state(places, edge::bounded));
     Router::new()
         .route("/metrics", get(metrics))
         .route("/livez", get(health::livez))

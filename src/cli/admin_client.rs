@@ -59,6 +59,18 @@ pub(super) struct Refusal {
     request_id: String,
 }
 
+impl AdminArgs {
+    /// Whether a gateway is named.
+    pub(super) fn is_named(&self) -> bool {
+        self.admin.is_some()
+    }
+
+    /// The configuration that the command goes by.
+    pub(super) fn settings(&self) -> Settings {
+        Settings { config: self.config.clone(), ..Settings::default() }
+    }
+}
+
 impl AdminClient {
     /// The client that these arguments and the environment ask for. Asks nobody yet.
     pub(super) fn new(args: AdminArgs) -> anyhow::Result<Self> {

@@ -2,6 +2,7 @@
 //! environment and its standard streams are touched here only.
 
 mod admin_client;
+mod app;
 mod config;
 mod health;
 mod id;
@@ -16,6 +17,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::{Config, Flags, Problems};
+use crate::domain::attempt::SystemEntropy;
 
 /// An idempotency gateway: lets every business operation pass once.
 #[derive(Parser, Debug)]
@@ -33,6 +35,8 @@ enum Command {
     Config(config::ConfigArgs),
     /// Compute the global ID of an operation; asks no gateway
     Id(id::IdArgs),
+    /// Make, look at and change apps: who may call, and with which secrets
+    App(app::AppArgs),
     /// Ask the gateway on this machine whether it is ready: exit code 0 if it is, else 1
     Health(health::HealthArgs),
 }
@@ -82,6 +86,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Serve(settings) => serve::run(settings),
         Command::Config(args) => config::run(args, &mut io::stdout().lock()),
         Command::Id(args) => id::run(&args, &mut io::stdin().lock(), &mut io::stdout().lock()),
+        Command::App(args) => app::run(args, &SystemEntropy, &mut io::stdout().lock()),
         Command::Health(args) => health::run(args, &mut io::stdout().lock()),
     };
     match done {

@@ -14,9 +14,9 @@ use crate::domain::attempt::Entropy;
 use crate::domain::clock::Clock;
 use crate::domain::tenant::AppKey;
 use crate::gateway::Gateway;
-use crate::tenants::Registry;
 use crate::tenants::secret::Secret;
 use crate::tenants::stored::{Catalog, ListedApp, ListedSecret, NotDone, Revoked};
+use crate::tenants::{App, Registry};
 
 /// What a gateway's apps depend on, and what depends on them.
 pub(super) struct Around {
@@ -51,7 +51,7 @@ impl Catalog for InConfiguration {
     async fn list(&self) -> Result<Vec<ListedApp>, NotDone> {
         let mut apps = self.0.apps();
         apps.sort_by(|a, b| a.key.cmp(&b.key));
-        let listed = |app: &Arc<crate::tenants::App>| ListedApp {
+        let listed = |app: &Arc<App>| ListedApp {
             key: app.key.clone(),
             chain: app.chain.clone(),
             disabled: app.disabled,
@@ -77,7 +77,11 @@ impl Catalog for InConfiguration {
         Err(NotDone::InConfiguration)
     }
 
-    async fn set_disabled(&self, _: &AppKey, _: bool) -> Result<(), NotDone> {
+    async fn revoke(&self, _: &AppKey, _: &str) -> Result<ListedApp, NotDone> {
+        Err(NotDone::InConfiguration)
+    }
+
+    async fn set_disabled(&self, _: &AppKey, _: bool) -> Result<ListedApp, NotDone> {
         Err(NotDone::InConfiguration)
     }
 }

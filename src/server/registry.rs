@@ -130,23 +130,7 @@ pub(super) struct InDatabase {
 impl Catalog for InDatabase {
     async fn list(&self) -> Result<Vec<ListedApp>, NotDone> {
         let snapshot = self.follower.database().read().await?;
-        let default_chain = self.config.load().defaults.chain.clone();
-        let listed = |stored: StoredApp| {
-            let seen = self.registry.app(stored.key.as_ref());
-            let secret = |secret: &StoredSecret| ListedSecret {
-                id: secret.digest.id(),
-                created_at: Some(secret.created_at),
-                last_used_at: secret.last_used_at.max(seen.as_ref().and_then(|app| app.usage.last_use(&secret.digest))),
-            };
-            ListedApp {
-                chain: stored.chain.clone().unwrap_or_else(|| default_chain.clone()),
-                disabled: stored.disabled,
-                secrets: stored.secrets.iter().map(secret).collect(),
-                problem: self.problems.lock().unwrap_or_else(PoisonError::into_inner).get(&stored.key).cloned(),
-                key: stored.key,
-            }
-        };
-        Ok(snapshot.apps.into_iter().map(listed).collect())
+        Ok(snapshot.apps.into_iter().map(|stored| self.listed(stored)).collect())
     }
 
     async fn create(&self, key: &AppKey, settings: String, chain: Option<String>) -> Result<Secret, NotDone> {
@@ -162,14 +146,58 @@ impl Catalog for InDatabase {
 
     async fn rotate(&self, key: &AppKey, revoked: Revoked) -> Result<Secret, NotDone> {
         let secret = Secret::random(&*self.entropy);
-        self.follower.database().rotate(key, &secret.digest(), revoked).await?;
+        let rotated = self.follower.database().rotate(key, &secret.digest(), revoked).await;
         self.follower.look_now();
-        Ok(secret)
+        match rotated {
+            Ok(()) => Ok(secret),
+            // Else the next rotation would keep a secret that nobody has, and revoke the one in use.
+            Err(NotDone::Unavailable(why)) => Err(NotDone::Unavailable(format!(
+                "{why}; if the app has the secret {} now, revoke that one before you rotate again",
+                secret.digest().id()
+            ))),
+            Err(other) => Err(other),
+        }
     }
 
-    async fn set_disabled(&self, key: &AppKey, disabled: bool) -> Result<(), NotDone> {
+    async fn revoke(&self, key: &AppKey, secret_id: &str) -> Result<ListedApp, NotDone> {
+        let snapshot = self.follower.database().read().await?;
+        let app = snapshot.apps.into_iter().find(|app| app.key == *key).ok_or(NotDone::Unknown(key.clone()))?;
+        let secret = app.secrets.iter().find(|secret| secret.digest.id() == secret_id).ok_or_else(|| {
+            let live: Vec<_> = app.secrets.iter().map(|secret| secret.digest.id()).collect();
+            NotDone::Invalid(format!("`secret_id`: the app has no such secret; it has {}", live.join(", ")))
+        })?;
+        self.follower.database().revoke(key, &secret.digest).await?;
+        self.changed(key).await
+    }
+
+    async fn set_disabled(&self, key: &AppKey, disabled: bool) -> Result<ListedApp, NotDone> {
         self.follower.database().set_disabled(key, disabled).await?;
+        self.changed(key).await
+    }
+}
+
+impl InDatabase {
+    /// The app after a change, which this process heeds at once.
+    async fn changed(&self, key: &AppKey) -> Result<ListedApp, NotDone> {
         self.follower.look_now();
-        Ok(())
+        let apps = self.list().await?;
+        apps.into_iter().find(|app| app.key == *key).ok_or(NotDone::Unknown(key.clone()))
+    }
+
+    fn listed(&self, stored: StoredApp) -> ListedApp {
+        let seen = self.registry.app(stored.key.as_ref());
+        let secret = |secret: &StoredSecret| ListedSecret {
+            id: secret.digest.id(),
+            created_at: Some(secret.created_at),
+            last_used_at: secret.last_used_at.max(seen.as_ref().and_then(|app| app.usage.last_use(&secret.digest))),
+        };
+        let problems = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
+        ListedApp {
+            chain: stored.chain.clone().unwrap_or_else(|| self.config.load().defaults.chain.clone()),
+            disabled: stored.disabled,
+            secrets: stored.secrets.iter().map(secret).collect(),
+            problem: problems.get(&stored.key).cloned(),
+            key: stored.key,
+        }
     }
 }

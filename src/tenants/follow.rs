@@ -12,7 +12,6 @@ use super::Registry;
 use super::postgres::{Database, Session};
 use super::secret::SecretDigest;
 use super::stored::StoredApp;
-use super::usage::USE_NOTED_EVERY;
 use crate::database::Refused;
 use crate::domain::clock::{Clock, Timestamp};
 use crate::domain::tenant::AppKey;
@@ -48,9 +47,8 @@ struct Progress {
     read_at: Duration,
     /// When the copy was last known to be right.
     right_at: Duration,
-    /// The last uses that the registry has been told of, and when it was told.
+    /// The last uses that the registry has been told of.
     noted: HashMap<(AppKey, SecretDigest), Timestamp>,
-    noted_at: Duration,
     /// Whether the log has told that the registry is out.
     told: bool,
 }
@@ -138,24 +136,20 @@ impl Follower {
             self.heed.apps(snapshot.apps);
         }
         progress.right_at = now;
-        if now.saturating_sub(progress.noted_at) >= USE_NOTED_EVERY {
-            progress.noted_at = now;
-            self.note_uses(session, progress).await?;
-        }
-        Ok(())
+        self.note_uses(session, progress).await
     }
 
-    /// Tells the registry which secrets were used, so that an operator sees which one nobody uses any more.
+    /// Tells the registry which secrets were used, so that an operator sees which one nobody uses any more. What is noted of
+    /// a secret changes once a minute at most, and so does what is written.
     async fn note_uses(&self, session: &mut Session, progress: &mut Progress) -> Result<(), Refused> {
-        let mut uses = Vec::new();
+        let mut uses: Vec<(AppKey, SecretDigest, Timestamp)> = Vec::new();
         for app in self.registry.apps() {
             for secret in &app.secrets {
                 uses.extend(app.usage.last_use(secret).map(|at| (app.key.clone(), secret.clone(), at)));
             }
         }
-        let known = std::mem::take(&mut progress.noted);
         let noted = uses.iter().map(|(key, secret, at)| ((key.clone(), secret.clone()), *at)).collect();
-        uses.retain(|(key, secret, at)| known.get(&(key.clone(), secret.clone())) != Some(at));
+        uses.retain(|(key, secret, at)| progress.noted.get(&(key.clone(), secret.clone())) != Some(at));
         if !uses.is_empty() {
             session.note_uses(&uses).await?;
         }

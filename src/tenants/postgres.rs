@@ -102,10 +102,7 @@ impl Database {
         let mut session = self.open().await?;
         let rotating = async {
             let mut change = session.0.begin().await?;
-            // Two rotations of one app one after the other: else both could keep the other's secret as the newest.
-            let lock = "SELECT 1 FROM oncegate_apps WHERE app = $1 FOR UPDATE";
-            let lock = sqlx::query(lock).persistent(false).bind(key.as_ref());
-            if lock.fetch_optional(&mut *change).await?.is_none() {
+            if !lock(&mut change, key).await? {
                 return Ok(Err(NotDone::Unknown(key.clone())));
             }
             let revoke = "UPDATE oncegate_app_secrets SET revoked_at = clock_timestamp() \
@@ -118,6 +115,28 @@ impl Database {
             change.commit().await.map(Ok)
         };
         bounded(rotating).await?
+    }
+
+    /// Revokes a secret, unless it is the last one that the app has.
+    ///
+    /// # Errors
+    /// Why not; then nothing was changed, or it is not known.
+    pub async fn revoke(&self, key: &AppKey, secret: &SecretDigest) -> Result<(), NotDone> {
+        let mut session = self.open().await?;
+        let revoking = async {
+            let mut change = session.0.begin().await?;
+            lock(&mut change, key).await?;
+            let revoke = "UPDATE oncegate_app_secrets SET revoked_at = clock_timestamp() \
+                 WHERE app = $1 AND digest = $2 AND revoked_at IS NULL AND EXISTS (SELECT FROM oncegate_app_secrets \
+                 WHERE app = $1 AND digest <> $2 AND revoked_at IS NULL)";
+            let revoke = sqlx::query(revoke).persistent(false).bind(key.as_ref()).bind(secret.bytes().as_slice());
+            if revoke.execute(&mut *change).await?.rows_affected() == 0 {
+                let last = "this is the app's last secret, or was revoked meanwhile; rotate first, or disable the app";
+                return Ok(Err(NotDone::Invalid(last.into())));
+            }
+            change.commit().await.map(Ok)
+        };
+        bounded(revoking).await?
     }
 
     /// Turns an app away, or lets it in again.
@@ -211,6 +230,13 @@ impl Snapshot {
 
 fn instant(micros: Option<i64>) -> Option<Timestamp> {
     micros.and_then(|micros| u64::try_from(micros).ok()).map(Timestamp::from_micros)
+}
+
+/// Lets changes of one app's secrets happen one after the other: each looks at what others have left. False if there is
+/// no such app.
+async fn lock(change: &mut PgConnection, key: &AppKey) -> Result<bool, sqlx::Error> {
+    let lock = sqlx::query("SELECT 1 FROM oncegate_apps WHERE app = $1 FOR UPDATE").persistent(false);
+    Ok(lock.bind(key.as_ref()).fetch_optional(change).await?.is_some())
 }
 
 async fn insert(change: &mut PgConnection, key: &AppKey, secret: &SecretDigest) -> Result<(), sqlx::Error> {

@@ -70,8 +70,11 @@ pub trait Catalog: Send + Sync + 'static {
     /// Gives an app a new secret, told here and nowhere else, and revokes others.
     async fn rotate(&self, key: &AppKey, revoked: Revoked) -> Result<Secret, NotDone>;
 
+    /// Revokes the secret of this ID; not the last one that an app has.
+    async fn revoke(&self, key: &AppKey, secret_id: &str) -> Result<ListedApp, NotDone>;
+
     /// Turns an app away, or lets it in again.
-    async fn set_disabled(&self, key: &AppKey, disabled: bool) -> Result<(), NotDone>;
+    async fn set_disabled(&self, key: &AppKey, disabled: bool) -> Result<ListedApp, NotDone>;
 }
 
 /// Which secrets of an app go when a new one comes.
