@@ -15,7 +15,7 @@ impl Config {
     /// What is wrong with them on a gateway that runs on the rest of this configuration.
     pub fn with_live_of(&self, new: &Self) -> Result<Self, Problems> {
         let (admin, apps, defaults) = (new.admin.clone(), new.apps.clone(), new.defaults.clone());
-        let merged = Self { admin, apps, defaults, ..self.clone() };
+        let merged = Self { admin, defaults, apps, ..self.clone() };
         let mut problems = merged.validate();
         if new.apps.is_empty() && !self.apps.is_empty() {
             // Taken literally this would open the gateway; it is much more likely a mistake.

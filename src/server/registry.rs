@@ -14,6 +14,7 @@ use super::catalog::Around;
 use crate::admin::health::{Lifecycle, Stage};
 use crate::config::Config;
 use crate::domain::attempt::Entropy;
+use crate::domain::clock::Timestamp;
 use crate::domain::tenant::AppKey;
 use crate::gateway::Gateway;
 use crate::telemetry::metrics::tenants::RegistryMetrics;
@@ -136,7 +137,7 @@ impl Catalog for InDatabase {
     async fn create(&self, key: &AppKey, settings: String, chain: Option<String>) -> Result<Secret, NotDone> {
         let secret = Secret::random(&*self.entropy);
         let digest = secret.digest();
-        let first = StoredSecret { digest: digest.clone(), created_at: Default::default(), last_used_at: None };
+        let first = StoredSecret { digest: digest.clone(), created_at: Timestamp::default(), last_used_at: None };
         let stored = StoredApp { key: key.clone(), settings, chain, disabled: false, secrets: vec![first] };
         made(&self.config.load(), &stored).map_err(NotDone::Invalid)?;
         self.follower.database().create(key, &stored.settings, stored.chain.as_deref(), &digest).await?;

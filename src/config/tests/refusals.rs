@@ -155,3 +155,21 @@ fn a_file_that_is_named_must_be_there() {
       no/such/file.toml: cannot read this file, which --config names: No such file or directory (os error 2)
     "#);
 }
+
+#[test]
+fn apps_are_in_the_registry_or_in_the_configuration() {
+    let apps = format!("[registry]\nurl = \"postgres://u@h/d\"\n[apps.shop]\nsecrets = [\"{DIGEST}\"]");
+    for (text, word) in [
+        (apps.as_str(), "oncegate.toml, line 3: apps.shop: with registry.url set the apps are in that database"),
+        ("[registry]\nurl = \"mysql://u:hunter2@h/d\"", "oncegate.toml, line 2: registry.url: "),
+        ("[registry]\nurl = \"postgres://u:hunter2@h/d?pooller=x\"", "did you mean `pooler`?"),
+    ] {
+        let refused = file(text).refused();
+        assert!(refused.contains(word), "no {word:?} in {refused}");
+        assert!(!refused.contains("hunter2"), "{refused}");
+    }
+    // A registry is never open, so it may listen anywhere.
+    let anywhere = "[server]\nlisten = \"0.0.0.0:8080\"\n[registry]\nurl = \"postgres://u:hunter2@h/d\"";
+    let config = file(anywhere).load().expect("it is right");
+    assert!(!config.redacted_toml().unwrap().contains("hunter2"));
+}
