@@ -4,7 +4,9 @@
 pub mod apps;
 pub mod audit;
 pub mod auth;
+mod claims;
 mod edge;
+mod engines;
 pub mod health;
 mod query;
 
@@ -64,6 +66,12 @@ pub fn router(admin: Arc<Admin>) -> Router {
         .route("/admin/v1/apps/{app}/revoke", post(apps::revoke))
         .route("/admin/v1/apps/{app}/disable", post(apps::disable))
         .route("/admin/v1/apps/{app}/enable", post(apps::enable))
+        .route("/admin/v1/engines", get(engines::engines))
+        .route("/admin/v1/chains", get(engines::chains))
+        .route("/admin/v1/claims", get(claims::list))
+        .route("/admin/v1/claims/show", post(claims::show))
+        .route("/admin/v1/claims/release", post(claims::change::release))
+        .route("/admin/v1/claims/settle", post(claims::change::settle))
         .route("/admin/v1/audit", get(audit::audit))
         .layer(from_fn_with_state(places, edge::bounded));
     Router::new()

@@ -160,6 +160,8 @@ labels! {
         Settle = "settle",
         Renew = "renew",
         Read = "read",
+        Release = "release",
+        List = "list",
         Probe = "probe",
     }
 }
