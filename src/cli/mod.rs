@@ -39,7 +39,7 @@ enum Command {
     Config(config::ConfigArgs),
     /// Compute the global ID of an operation; asks no gateway
     Id(id::IdArgs),
-    /// Make, look at and change apps: who may call, and with which secrets
+    /// Make, look at and change apps: who may call, and with which secrets; exit code 3 if the app is not as it has to be
     App(app::AppArgs),
     /// Ask the gateway on this machine whether it is ready: exit code 0 if it is, else 1
     Health(health::HealthArgs),
