@@ -2,6 +2,7 @@
 //! environment and its standard streams are touched here only.
 
 mod admin_client;
+mod app;
 mod chain;
 mod claim;
 mod config;
@@ -22,6 +23,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::{Config, Flags, Problems};
+use crate::domain::attempt::SystemEntropy;
 
 /// An idempotency gateway: lets every business operation pass once.
 #[derive(Parser, Debug)]
@@ -42,6 +44,8 @@ enum Command {
     /// Bring the schema of PostgreSQL databases up to date
     #[cfg(feature = "postgres")]
     Migrate(migrate::MigrateArgs),
+    /// Make, look at and change apps: who may call, and with which secrets; exit code 3 if the app is not as it has to be
+    App(app::AppArgs),
     /// Ask the gateway on this machine whether it is ready: exit code 0 if it is, else 1
     Health(health::HealthArgs),
     /// Look at claims and change them, through the admin API: exit code 3 if the claim is not as it has to be
@@ -76,8 +80,17 @@ struct Settings {
 
 impl Settings {
     fn load(self) -> Result<Config, Problems> {
+        Config::load(&self.flags(), environment())
+    }
+
+    /// The configuration file, if there is one.
+    fn file(&self) -> Option<PathBuf> {
+        self.clone().flags().file(environment())
+    }
+
+    fn flags(self) -> Flags {
         let Self { config, listen, admin_listen, engine, data_dir } = self;
-        Config::load(&Flags { config, listen, admin_listen, engine, data_dir }, environment())
+        Flags { config, listen, admin_listen, engine, data_dir }
     }
 }
 
@@ -90,6 +103,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Id(args) => id::run(&args, &mut io::stdin().lock(), &mut io::stdout().lock()),
         #[cfg(feature = "postgres")]
         Command::Migrate(args) => migrate::run(args, &mut io::stdout().lock()),
+        Command::App(args) => app::run(args, &SystemEntropy, &mut io::stdout().lock()),
         Command::Health(args) => health::run(args, &mut io::stdout().lock()),
         Command::Claim(args) => claim::run(args, &mut io::stdin().lock(), &mut io::stdout().lock()),
         Command::Engine(args) => engine::run(args, &mut io::stdout().lock()),

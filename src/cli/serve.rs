@@ -7,9 +7,10 @@ use crate::server;
 use crate::telemetry::logging;
 
 pub(super) fn run(settings: Settings) -> anyhow::Result<()> {
+    let file = settings.file();
     let load = move || settings.clone().load();
     let config = load()?;
     logging::init(&config.log)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    runtime.context("cannot start the runtime")?.block_on(server::run(config, load))
+    runtime.context("cannot start the runtime")?.block_on(server::run(config, file, load))
 }

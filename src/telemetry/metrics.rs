@@ -2,6 +2,8 @@
 //!
 //! Labels are bounded: configured apps and operations are named, everything else is `other`; never a global ID.
 
+pub mod tenants;
+
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -10,6 +12,8 @@ use metrics::{
     Counter, Gauge, Histogram, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
 };
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+
+use self::tenants::AuthenticationMetrics;
 
 /// Upper bounds of all duration buckets, in seconds: from what a claim in memory takes to the longest deadline.
 const BUCKETS: [f64; 18] =
@@ -73,6 +77,7 @@ fn describe() {
         SUSPECTED_DOUBLE_EXECUTIONS,
         "Successes and unknowns reported by attempts that no longer held their claim"
     );
+    tenants::describe();
     describe_gauge!(BUILD_INFO, "1, labelled with the gateway's version");
 }
 
@@ -239,6 +244,7 @@ impl OperationMetrics {
 pub struct HttpMetrics {
     /// By endpoint and place in [`HttpMetrics::STATUSES`]; looked up when first used.
     durations: Vec<[OnceLock<Histogram>; Self::STATUSES.len() + 1]>,
+    authentication: AuthenticationMetrics,
 }
 
 impl HttpMetrics {
@@ -264,7 +270,8 @@ impl HttpMetrics {
     /// Handles for every endpoint.
     pub fn new() -> Self {
         let none = || std::array::from_fn(|_| OnceLock::new());
-        Self { durations: Endpoint::LABELS.iter().map(|_| none()).collect() }
+        let durations = Endpoint::LABELS.iter().map(|_| none()).collect();
+        Self { durations, authentication: AuthenticationMetrics::new() }
     }
 
     /// Records an answered request.
@@ -275,6 +282,11 @@ impl HttpMetrics {
             histogram!(HTTP_REQUEST_DURATION, "endpoint" => Endpoint::LABELS[endpoint as usize], "status" => status)
         });
         handle.record(took.as_secs_f64());
+    }
+
+    /// Counts a request without a valid credential.
+    pub fn authentication_failed(&self, throttled: bool) {
+        self.authentication.failed(throttled);
     }
 }
 

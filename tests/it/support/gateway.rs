@@ -28,7 +28,7 @@ pub(crate) struct Gateway {
     admin: SocketAddr,
     log: Arc<Mutex<Vec<String>>>,
     data_dir: PathBuf,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 impl Setup {
@@ -94,7 +94,7 @@ impl Setup {
         let log = Arc::new(Mutex::new(Vec::new()));
         let in_service = follow(&mut child, log.clone());
         match tokio::time::timeout(Duration::from_secs(30), in_service).await.expect("the gateway starts in time") {
-            Ok((api, admin)) => Ok(Gateway { child, api, admin, log, data_dir, _folder: folder }),
+            Ok((api, admin)) => Ok(Gateway { child, api, admin, log, data_dir, folder }),
             Err(_closed) => {
                 let status = child.wait().expect("it has ended");
                 let log = log.lock().expect("the log").join("\n");
@@ -154,6 +154,11 @@ impl Gateway {
     /// Where it keeps what it must not lose.
     pub(crate) fn data_dir(&self) -> &Path {
         &self.data_dir
+    }
+
+    /// Its configuration file.
+    pub(crate) fn config_file(&self) -> PathBuf {
+        self.folder.path().join("oncegate.toml")
     }
 
     /// What it has logged so far.
