@@ -3,6 +3,7 @@
 mod apps;
 mod engines;
 mod signals;
+mod tls;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::signals::{Asked, Signals};
+use self::tls::Certificates;
 use crate::admin::health::{Lifecycle, Stage};
 use crate::admin::{self, Admin};
 use crate::config::{Config, Problems};
@@ -67,6 +69,7 @@ async fn bind(address: SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
 pub struct Server {
     gateway: Arc<Gateway>,
     registry: Arc<Registry>,
+    certificates: Certificates,
     lifecycle: Arc<Lifecycle>,
     stop_api: CancellationToken,
     stop_admin: CancellationToken,
@@ -83,6 +86,8 @@ impl Server {
         let entropy: Arc<dyn Entropy> = Arc::new(SystemEntropy);
         let metrics = Arc::new(Metrics::install());
         let lifecycle = Arc::new(Lifecycle::starting());
+        let (stop_api, stop_admin) = (CancellationToken::new(), CancellationToken::new());
+        let certificates = Certificates::open(&config.server, &clock, stop_admin.clone())?;
         let registry = Arc::new(apps::registry(config)?);
         let engines = engines::open(config, &clock).await?;
         let issuer = Issuer::new(clock.clone(), entropy.clone());
@@ -91,7 +96,6 @@ impl Server {
 
         let (api_address, admin_address) = (api.local_addr()?, admin.local_addr()?);
         let open = registry.is_open();
-        let (stop_api, stop_admin) = (CancellationToken::new(), CancellationToken::new());
         let api_connections = TaskTracker::new();
         let admin_router = admin::router(Arc::new(Admin {
             gateway: gateway.clone(),
@@ -109,22 +113,25 @@ impl Server {
             entropy,
             metrics: HttpMetrics::new(),
         }));
-        let accept = |listener, router, stop: &CancellationToken, connections: &TaskTracker| {
+        let accept = |listener, tls, router, stop: &CancellationToken, connections: &TaskTracker| {
             let (limits, stop, connections) = (config.limits.clone(), stop.clone(), connections.clone());
-            tokio::spawn(async move { listener::accept(listener, router, &limits, stop, connections).await });
+            tokio::spawn(async move { listener::accept(listener, tls, router, &limits, stop, connections).await });
         };
-        accept(admin, admin_router, &stop_admin, &TaskTracker::new());
-        accept(api, api_router, &stop_api, &api_connections);
+        accept(admin, certificates.admin(), admin_router, &stop_admin, &TaskTracker::new());
+        accept(api, certificates.api(), api_router, &stop_api, &api_connections);
         tokio::spawn(keep_up(gateway.clone(), metrics, stop_admin.clone()));
         lifecycle.enter(Stage::Ready);
         tracing::info!(listen = %api_address, admin_listen = %admin_address, open, "in service");
-        Ok(Self { gateway, registry, lifecycle, stop_api, stop_admin, api_connections })
+        Ok(Self { gateway, registry, certificates, lifecycle, stop_api, stop_admin, api_connections })
     }
 
     /// Takes over what may change while in service: the apps. Where the configuration cannot be used, the old one stays.
     fn reload(&self, config: Result<Config, Problems>) {
         let apps = match config {
-            Ok(config) => apps::of_config(&config),
+            Ok(config) => {
+                self.certificates.reload(&config.server);
+                apps::of_config(&config)
+            }
             Err(problems) => Err(problems.into()),
         };
         match apps {

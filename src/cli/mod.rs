@@ -60,8 +60,19 @@ struct Settings {
 
 impl Settings {
     fn load(self) -> Result<Config, Problems> {
-        let Self { config, listen, admin_listen, engine, data_dir } = self;
-        Config::load(&Flags { config, listen, admin_listen, engine, data_dir }, environment())
+        Config::load(&self.into(), environment())
+    }
+
+    /// With a look at the files that only a gateway reads, such as its private key.
+    fn load_to_serve(self) -> Result<Config, Problems> {
+        Config::load_to_serve(&self.into(), environment())
+    }
+}
+
+impl From<Settings> for Flags {
+    fn from(settings: Settings) -> Self {
+        let Settings { config, listen, admin_listen, engine, data_dir } = settings;
+        Self { config, listen, admin_listen, engine, data_dir }
     }
 }
 

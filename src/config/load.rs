@@ -42,6 +42,28 @@ impl Config {
     /// # Errors
     /// All that was found wrong, each with who set it and what to do.
     pub fn load(flags: &Flags, environment: impl IntoIterator<Item = (OsString, OsString)>) -> Result<Self, Problems> {
+        Self::load_checked(flags, environment, Self::validate)
+    }
+
+    /// The same for whoever is to serve by it: the certificates and keys that it names are looked at too.
+    ///
+    /// # Errors
+    /// As of [`Config::load`].
+    pub fn load_to_serve(
+        flags: &Flags,
+        environment: impl IntoIterator<Item = (OsString, OsString)>,
+    ) -> Result<Self, Problems> {
+        Self::load_checked(flags, environment, |config| {
+            let problems = config.validate();
+            if problems.is_empty() { config.check_files() } else { problems }
+        })
+    }
+
+    fn load_checked(
+        flags: &Flags,
+        environment: impl IntoIterator<Item = (OsString, OsString)>,
+        check: impl Fn(&Self) -> Vec<Problem>,
+    ) -> Result<Self, Problems> {
         let environment: Vec<_> = environment.into_iter().collect();
         let (mut layers, mut problems) = layers(flags, &environment)?;
         move_default_engine(&mut layers);
@@ -59,7 +81,7 @@ impl Config {
                 }
             }
         };
-        let mut problems = config.validate();
+        let mut problems = check(&config);
         for problem in &mut problems {
             problem.source = problem.key.as_ref().and_then(|key| layers.origin(key));
         }

@@ -12,6 +12,7 @@ use toml::{Table, Value};
 
 use super::*;
 use crate::domain::terms::{LeaseEnd, Mode, Retention};
+use crate::http::tls::TlsOptions;
 use crate::telemetry::logging::LogFormat;
 
 const DEFAULTS: &str = include_str!("../../oncegate.default.toml");
@@ -105,6 +106,8 @@ fn every_key_has_a_default() {
     }
     hold::<Config>("");
     hold::<ServerOptions>("server");
+    hold::<TlsOptions>("server.tls");
+    hold::<TlsOptions>("server.admin_tls");
     hold::<AdminOptions>("admin");
     hold::<ChainOptions>("chains.default");
     hold::<TermsOptions>("defaults");

@@ -22,3 +22,4 @@ mod races;
 #[cfg(feature = "redis")]
 mod redis_outage;
 mod story;
+mod tls;
