@@ -13,7 +13,7 @@ use super::file::File;
 use super::layers::{Layer, Layers};
 use super::path::KeyPath;
 use super::problem::{Problem, Problems};
-use super::{ChainOptions, Config};
+use super::{ChainOptions, Config, secret_files};
 
 /// Where all defaults come from.
 const DEFAULTS: &str = include_str!("../../oncegate.default.toml");
@@ -89,7 +89,7 @@ impl Config {
     }
 }
 
-/// All layers, and what is wrong with the names in the environment.
+/// All layers, and what is wrong with the names in the environment and with the files that hold single values.
 fn layers(flags: &Flags, environment: &[(OsString, OsString)]) -> Result<(Layers, Vec<Problem>), Problem> {
     let defaults = File::embedded("the embedded defaults", DEFAULTS);
     let table = defaults.parse()?;
@@ -102,12 +102,18 @@ fn layers(flags: &Flags, environment: &[(OsString, OsString)]) -> Result<(Layers
         (None, Some((_, path))) => Some(File::read(path.as_ref(), FILE_VARIABLE)?),
         (None, None) => None,
     };
+    let mut problems = Vec::new();
     if let Some(file) = file {
         let table = file.parse()?;
-        layers.push(Layer::of_file(file, table));
+        let mut layer = Layer::of_file(file, table);
+        problems.extend(secret_files::resolve(&mut layer));
+        layers.push(layer);
     }
 
-    let (variables, problems) = environment::read(environment, &layers.known_keys());
+    let known = secret_files::with_file_keys(layers.known_keys());
+    let (mut variables, misnamed) = environment::read(environment, &known);
+    problems.extend(misnamed);
+    problems.extend(secret_files::resolve(&mut variables));
     layers.push(variables);
     layers.push(of_flags(flags));
     Ok((layers, problems))

@@ -10,6 +10,7 @@ mod load;
 mod path;
 mod problem;
 mod redact;
+mod secret_files;
 mod server;
 mod terms;
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //! answered with stands in `refusals`.
 
 mod refusals;
+mod secret_files;
 
 use std::ffi::OsString;
 use std::time::Duration;
