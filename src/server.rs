@@ -2,6 +2,7 @@
 
 mod apps;
 mod engines;
+mod operators;
 mod signals;
 mod tls;
 
@@ -17,6 +18,8 @@ use tokio_util::task::TaskTracker;
 
 use self::signals::{Asked, Signals};
 use self::tls::Certificates;
+use crate::admin::audit::Audit;
+use crate::admin::auth::Tokens;
 use crate::admin::health::{Lifecycle, Stage};
 use crate::admin::{self, Admin};
 use crate::config::{Config, Problems};
@@ -70,6 +73,7 @@ pub struct Server {
     gateway: Arc<Gateway>,
     registry: Arc<Registry>,
     certificates: Certificates,
+    tokens: Arc<Tokens>,
     lifecycle: Arc<Lifecycle>,
     stop_api: CancellationToken,
     stop_admin: CancellationToken,
@@ -93,15 +97,21 @@ impl Server {
         let issuer = Issuer::new(clock.clone(), entropy.clone());
         let gateway = Arc::new(Gateway::new(engines, issuer, clock.clone()));
         gateway.know(&registry.apps());
+        let tokens = Arc::new(Tokens::none(clock.clone()));
+        tokens.replace(operators::of_config(config)?);
 
         let (api_address, admin_address) = (api.local_addr()?, admin.local_addr()?);
         let open = registry.is_open();
         let api_connections = TaskTracker::new();
         let admin_router = admin::router(Arc::new(Admin {
             gateway: gateway.clone(),
+            registry: registry.clone(),
             metrics: metrics.clone(),
             lifecycle: lifecycle.clone(),
             entropy: entropy.clone(),
+            limits: config.limits.clone(),
+            tokens: tokens.clone(),
+            audit: Arc::new(Audit::new(&config.server.data_dir, clock.clone(), entropy.clone())),
         }));
         let api_router = http::router(Arc::new(Api {
             gateway: gateway.clone(),
@@ -122,21 +132,22 @@ impl Server {
         tokio::spawn(keep_up(gateway.clone(), metrics, stop_admin.clone()));
         lifecycle.enter(Stage::Ready);
         tracing::info!(listen = %api_address, admin_listen = %admin_address, open, "in service");
-        Ok(Self { gateway, registry, certificates, lifecycle, stop_api, stop_admin, api_connections })
+        Ok(Self { gateway, registry, certificates, tokens, lifecycle, stop_api, stop_admin, api_connections })
     }
 
-    /// Takes over what may change while in service: the apps. Where the configuration cannot be used, the old one stays.
+    /// Takes over what may change while in service: the apps, and the tokens of operators. Where the configuration cannot be used, the old one stays.
     fn reload(&self, config: Result<Config, Problems>) {
-        let apps = match config {
+        let read = match config {
             Ok(config) => {
                 self.certificates.reload(&config.server);
-                apps::of_config(&config)
+                apps::of_config(&config).and_then(|apps| Ok((apps, operators::of_config(&config)?)))
             }
             Err(problems) => Err(problems.into()),
         };
-        match apps {
-            Ok(apps) => {
+        match read {
+            Ok((apps, tokens)) => {
                 self.registry.replace(apps);
+                self.tokens.replace(tokens);
                 self.gateway.know(&self.registry.apps());
                 tracing::info!("the configuration was read again");
             }

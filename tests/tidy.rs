@@ -15,7 +15,8 @@ use source::Source;
 ///
 /// `config` aggregates the option structs that stand beside what they configure, and so sees those of every floor, but
 /// nothing else of them. A handler translates failures of the store, and so sees the errors, but never an engine.
-/// `admin` answers in the same form as `http`, and so sees how that writes problems and JSON, but no operation.
+/// `admin` answers in the same form as `http`, and so sees how that reads and writes JSON, contents, records and problems,
+/// but no operation.
 const FLOORS: &[(&str, &[&str])] = &[
     ("domain", &[]),
     ("telemetry", &[]),
@@ -49,6 +50,10 @@ const FLOORS: &[(&str, &[&str])] = &[
             "engine::*eterminate",
             "tenants",
             "gateway",
+            "http::answer",
+            "http::body",
+            "http::claim::check_retention",
+            "http::claim::required_contents",
             "http::edge",
             "http::json",
             "http::problem",

@@ -1,45 +1,68 @@
-//! The admin listener: metrics and health, on a router of its own.
+//! The admin listener, on a router of its own: metrics and health for everybody who reaches it, and the admin API for
+//! operators with a token.
 
+pub mod audit;
+pub mod auth;
+mod edge;
 pub mod health;
+mod query;
 
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{Request, State};
+use axum::extract::{FromRequest, Request, State};
 use axum::http::{HeaderValue, header};
-use axum::middleware::{Next, from_fn};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
+use self::audit::Audit;
+use self::auth::Tokens;
+use self::edge::Places;
 use self::health::Lifecycle;
 use crate::domain::attempt::Entropy;
+use crate::domain::limits::Limits;
 use crate::gateway::Gateway;
-use crate::http::edge;
+use crate::http::body::JsonBytes;
+use crate::http::edge::plain;
 use crate::http::problem::{Code, Problem};
 use crate::telemetry::metrics::Metrics;
+use crate::tenants::Registry;
 
 /// What the admin handlers work with.
 pub struct Admin {
-    /// Asked how its engines are.
+    /// Asked how its engines are, and what operators want of it.
     pub gateway: Arc<Gateway>,
+    /// The apps that there are.
+    pub registry: Arc<Registry>,
     /// What has been measured.
     pub metrics: Arc<Metrics>,
     /// Whether the gateway is starting, ready or draining.
     pub lifecycle: Arc<Lifecycle>,
     /// Names requests.
     pub entropy: Arc<dyn Entropy>,
+    /// The bounds of requests.
+    pub limits: Limits,
+    /// Who may use the admin API.
+    pub tokens: Arc<Tokens>,
+    /// Carries changes out and writes them down.
+    pub audit: Arc<Audit>,
 }
 
 /// The admin routes.
 pub fn router(admin: Arc<Admin>) -> Router {
     let entropy = admin.entropy.clone();
+    let places = Arc::new(Places::of(&admin.limits));
+    let api =
+        Router::new().route("/admin/v1/audit", get(audit::audit)).layer(from_fn_with_state(places, edge::bounded));
     Router::new()
         .route("/metrics", get(metrics))
         .route("/livez", get(health::livez))
         .route("/readyz", get(health::readyz))
+        .merge(api)
         .fallback(nothing_here)
         .method_not_allowed_fallback(wrong_method)
-        .layer(from_fn(move |request: Request, next: Next| edge::plain(entropy.clone(), request, next)))
+        .layer(from_fn(move |request: Request, next: Next| plain(entropy.clone(), request, next)))
         .with_state(admin)
 }
 
@@ -49,9 +72,20 @@ async fn metrics(State(admin): State<Arc<Admin>>) -> Response {
 }
 
 async fn nothing_here() -> Problem {
-    Problem::new(Code::NotFound, "There is nothing at this path; here are /metrics, /livez and /readyz.")
+    Problem::new(
+        Code::NotFound,
+        "There is nothing at this path; here are /metrics, /livez, /readyz and what openapi.yaml has below /admin/v1.",
+    )
 }
 
 async fn wrong_method() -> Problem {
-    Problem::new(Code::MethodNotAllowed, "This path takes GET only.")
+    Problem::new(Code::MethodNotAllowed, "This path does not take this method; the header Allow says which it takes.")
+}
+
+impl FromRequest<Arc<Admin>> for JsonBytes {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, admin: &Arc<Admin>) -> Result<Self, Problem> {
+        Self::receive(request, &admin.limits).await
+    }
 }

@@ -2,21 +2,14 @@
 //! client.
 
 use std::io::Write;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use bytes::Bytes;
 use clap::Args;
-use http_body_util::Empty;
-use hyper::client::conn::http1;
-use hyper::header::HOST;
-use hyper::{Request, Uri};
-use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
+use hyper::Request;
 
-use super::Settings;
+use super::{Settings, admin_client};
 
 /// Longer than a gateway that works ever takes, shorter than the three seconds that the image gives its health check.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -36,44 +29,14 @@ pub(super) fn run(args: HealthArgs, out: &mut impl Write) -> anyhow::Result<()> 
         url
     } else {
         let settings = Settings { config: args.config, ..Settings::default() };
-        format!("http://{}", reachable(settings.load()?.server.admin_listen))
+        admin_client::url_of(settings)?
     };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let asked = async { tokio::time::timeout(TIMEOUT, ask(&url)).await };
-    match runtime.context("cannot start the runtime")?.block_on(asked) {
-        Ok(answer) => answer.with_context(|| format!("the gateway at {url} is not ready"))?,
-        Err(_) => bail!("the gateway at {url} is not ready: no answer in {} s", TIMEOUT.as_secs()),
+    let not_ready = || format!("the gateway at {url} is not ready");
+    let answer = admin_client::ask(&url, Request::get("/readyz").body("".into())?, TIMEOUT).with_context(not_ready)?;
+    if !answer.is_success() {
+        bail!("{}: it answered {}", not_ready(), answer.status);
     }
     writeln!(out, "ready")?;
-    Ok(())
-}
-
-/// Where a listener that listens everywhere can be reached from here.
-fn reachable(mut listen: SocketAddr) -> SocketAddr {
-    match listen.ip() {
-        IpAddr::V4(Ipv4Addr::UNSPECIFIED) => listen.set_ip(Ipv4Addr::LOCALHOST.into()),
-        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => listen.set_ip(Ipv6Addr::LOCALHOST.into()),
-        _ => {}
-    }
-    listen
-}
-
-/// Asks for `/readyz`; anything but success is an error.
-async fn ask(url: &str) -> anyhow::Result<()> {
-    const WRITTEN: &str = "a URL is written as http://127.0.0.1:9464";
-    let url: Uri = url.parse().context(WRITTEN)?;
-    let authority = url.authority().filter(|_| url.scheme_str() == Some("http")).context(WRITTEN)?;
-    // The brackets of an IPv6 address belong to the URL, not to the address.
-    let host = authority.host().trim_matches(['[', ']']);
-    let stream = TcpStream::connect((host, authority.port_u16().unwrap_or(80))).await?;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    // The connection only moves while it is polled; it ends with the runtime.
-    drop(tokio::spawn(connection));
-    let request = Request::get("/readyz").header(HOST, authority.as_str()).body(Empty::<Bytes>::new())?;
-    let response = sender.send_request(request).await?;
-    if !response.status().is_success() {
-        bail!("it answered {}", response.status());
-    }
     Ok(())
 }
 
@@ -128,15 +91,6 @@ mod tests {
         for url in ["127.0.0.1:9464", "https://127.0.0.1:9464", "nowhere", "http://"] {
             let error = format!("{:#}", health(url).unwrap_err());
             assert!(error.contains("a URL is written as http://127.0.0.1:9464"), "{url}: {error}");
-        }
-    }
-
-    #[test]
-    fn a_listener_everywhere_is_asked_on_loopback() {
-        for (listen, asked) in
-            [("0.0.0.0:9464", "127.0.0.1:9464"), ("[::]:9464", "[::1]:9464"), ("10.0.0.1:9464", "10.0.0.1:9464")]
-        {
-            assert_eq!(reachable(listen.parse().unwrap()).to_string(), asked);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The command line: what can be asked of the program, and how it answers. One file for each subcommand; the process's
 //! environment and its standard streams are touched here only.
 
+mod admin_client;
 mod config;
 mod health;
 mod id;

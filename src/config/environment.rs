@@ -15,6 +15,9 @@ const PREFIX: &str = "ONCEGATE_";
 /// Names the configuration file, and is no key itself.
 pub(super) const FILE_VARIABLE: &str = "ONCEGATE_CONFIG";
 
+/// Holds the token that commands prove themselves with to a gateway's admin API, and is no key either.
+pub const TOKEN_VARIABLE: &str = "ONCEGATE_ADMIN_TOKEN";
+
 /// No key lies deeper than `apps.<app>.operations.<operation>.on_outage.claim`.
 const DEPTH_MAX: usize = 6;
 
@@ -22,7 +25,7 @@ const DEPTH_MAX: usize = 6;
 pub(super) fn read(variables: &[(OsString, OsString)], known: &[KeyPath]) -> (Layer, Vec<Problem>) {
     let (mut layer, mut problems) = (Layer::empty(), Vec::new());
     let mut ours: Vec<_> = variables.iter().filter_map(|(name, value)| Some((name.to_str()?, value))).collect();
-    ours.retain(|(name, _)| name.starts_with(PREFIX) && *name != FILE_VARIABLE);
+    ours.retain(|(name, _)| name.starts_with(PREFIX) && ![FILE_VARIABLE, TOKEN_VARIABLE].contains(name));
     // In the order of names, so that the same environment is always read the same.
     ours.sort_unstable();
     for (name, value) in ours {

@@ -21,6 +21,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::environment::TOKEN_VARIABLE;
 pub use self::load::Flags;
 pub use self::path::KeyPath;
 pub use self::problem::{Problem, Problems};

@@ -19,6 +19,7 @@ use crate::domain::claim::{
 };
 use crate::domain::clock::{ManualClock, SystemClock, Timestamp};
 use crate::domain::global_id::GlobalId;
+use crate::domain::operator::{self, List, Listed, Release, Released};
 use crate::domain::record::{Contents, Held, Key, Record, State};
 use crate::domain::tenant::{AppKey, Operation};
 use crate::domain::terms::{LeaseEnd, Retention, Terms};
@@ -72,6 +73,12 @@ macro_rules! conformance {
             long_contents_are_kept_as_a_digest_and_still_compared
             fences_rise_strictly_where_promised
             many_at_once_answers_in_order
+            a_release_ends_a_claim_in_any_state
+            a_release_by_another_attempt_changes_nothing
+            a_released_holder_holds_nothing
+            a_release_keeps_fences_rising
+            a_list_is_by_global_id_and_pages
+            a_list_holds_what_stands
             any_history_agrees_with_the_table
         }
     };
@@ -141,6 +148,15 @@ impl Subject {
 
     async fn read(&self, key: &Key) -> Option<Held> {
         self.engine.read(key).await.expect("the engine answers")
+    }
+
+    async fn release(&self, key: &Key, attempt: &Attempt) -> Released {
+        let ask = Release { key: key.clone(), attempt: attempt.clone() };
+        self.engine.release(&ask).await.expect("the engine answers")
+    }
+
+    async fn list(&self, ask: &List) -> Vec<Listed> {
+        self.engine.list(ask).await.expect("the engine lists")
     }
 
     /// What is left must be within one tick below what was promised, and never above.
@@ -697,6 +713,184 @@ pub async fn many_at_once_answers_in_order(on: &Subject) {
     }
 }
 
+/// An operator's release, of a claim in each state that there is.
+pub async fn a_release_ends_a_claim_in_any_state(on: &Subject) {
+    let lapsing = Terms { lease: on.ticks(2), on_lease_end: LeaseEnd::Unknown, ..long_terms() };
+    let mut asks = Vec::new();
+    for outcome in [None, Some(success(Some("1"))), Some(Outcome::Unknown)] {
+        let ask = fresh_claim();
+        on.granted(&ask).await;
+        if let Some(outcome) = outcome {
+            on.settle(&settle_of(&ask, outcome)).await;
+        }
+        asks.push(ask);
+    }
+    let forever = Outcome::Success { result: None, retention: Some(Retention::Forever) };
+    let (kept, late, lapsed) = (fresh_claim(), fresh_claim(), Claim { terms: lapsing, ..fresh_claim() });
+    on.granted(&kept).await;
+    on.settle(&settle_of(&kept, forever)).await;
+    on.settle(&settle_of(&late, success(None))).await;
+    on.granted(&lapsed).await;
+    (on.pass)(on.ticks(3)).await;
+    asks.extend([kept, late, lapsed]);
+    for ask in asks {
+        let held = on.read(&ask.key).await.expect("it stands");
+        assert_eq!(on.release(&ask.key, &held.record.attempt).await, Released::Done);
+        assert_eq!(on.read(&ask.key).await, None);
+        assert_eq!(on.release(&ask.key, &held.record.attempt).await, Released::Absent);
+        let grant = on.granted(&again(&ask)).await;
+        assert!(!grant.taken_over && !grant.repeated);
+    }
+    // What has ended is absent here too.
+    let ended = Claim { terms: Terms { lease: on.ticks(2), ..long_terms() }, ..fresh_claim() };
+    on.granted(&ended).await;
+    (on.pass)(on.ticks(3)).await;
+    assert_eq!(on.release(&ended.key, &ended.attempt).await, Released::Absent);
+}
+
+/// S2: what the operator was shown is what is released, and nothing that came after.
+pub async fn a_release_by_another_attempt_changes_nothing(on: &Subject) {
+    for outcome in [None, Some(success(Some("1"))), Some(Outcome::Unknown)] {
+        let ask = fresh_claim();
+        on.granted(&ask).await;
+        if let Some(outcome) = outcome {
+            on.settle(&settle_of(&ask, outcome)).await;
+        }
+        let before = on.read(&ask.key).await.expect("kept");
+        let same_nonce = issuer().issue(Some(ask.attempt.nonce().clone()));
+        let same_timestamp = Attempt::new(ask.attempt.timestamp(), Nonce::from_bits(7));
+        for stranger in [attempt(), same_nonce, same_timestamp] {
+            assert_eq!(on.release(&ask.key, &stranger).await, Released::Superseded);
+        }
+        // Nor is another app's claim of the same ID touched.
+        let other = Key { app: app("another"), ..ask.key.clone() };
+        assert_eq!(on.release(&other, &ask.attempt).await, Released::Absent);
+        let after = on.read(&ask.key).await.expect("kept");
+        assert_eq!((&after.record, after.fence), (&before.record, before.fence));
+    }
+}
+
+/// A holder whose claim was released under it is told so by whatever it does next.
+pub async fn a_released_holder_holds_nothing(on: &Subject) {
+    let released = async || {
+        let ask = fresh_claim();
+        on.granted(&ask).await;
+        assert_eq!(on.release(&ask.key, &ask.attempt).await, Released::Done);
+        ask
+    };
+    let ask = released().await;
+    assert_eq!(on.renew(&renew_of(&ask, None)).await, Renewed::LeaseLost);
+    assert_eq!(on.settle(&settle_of(&ask, Outcome::Failure)).await, done(None, None, true));
+    let recorded = on.settle(&settle_of(&ask, success(None))).await;
+    assert!(matches!(recorded, Settled::Done { state: Some(State::Succeeded), late: Some(true), .. }), "{recorded:?}");
+    let ask = released().await;
+    let next = again(&ask);
+    on.granted(&next).await;
+    for outcome in [success(None), Outcome::Failure, Outcome::Unknown] {
+        assert!(matches!(on.settle(&settle_of(&ask, outcome)).await, Settled::Superseded { .. }));
+    }
+    assert_eq!(on.duplicate(&again(&ask)).await.record.attempt, next.attempt);
+}
+
+/// S11, over a release of every state.
+pub async fn a_release_keeps_fences_rising(on: &Subject) {
+    if !on.engine.capabilities().strict_fence {
+        return;
+    }
+    let ask = fresh_claim();
+    let mut last = None;
+    for outcome in [None, Some(success(None)), Some(Outcome::Unknown), None] {
+        let next = again(&ask);
+        let fence = on.granted(&next).await.fence.expect("a fence is promised");
+        assert!(last.is_none_or(|last| fence > last), "{fence} does not rise above {last:?}");
+        last = Some(fence);
+        if let Some(outcome) = outcome {
+            on.settle(&settle_of(&next, outcome)).await;
+        }
+        assert_eq!(on.release(&next.key, &next.attempt).await, Released::Done);
+    }
+}
+
+/// Pages that follow one another hold every claim once, in order.
+pub async fn a_list_is_by_global_id_and_pages(on: &Subject) {
+    let (app, mut ids) = lister();
+    if !on.engine.capabilities().lists {
+        let refused = on.engine.list(&list_of(&app, None, 10)).await;
+        assert!(matches!(refused, Err(crate::engine::EngineError::Determinate(_))), "{refused:?}");
+        return;
+    }
+    assert_eq!(on.list(&list_of(&app, None, 10)).await, []);
+    for number in 0..25 {
+        let ask = claim_of(&app, &number.to_string());
+        on.granted(&ask).await;
+        ids.push(ask.key.global_id);
+    }
+    ids.sort();
+    let (mut found, mut after) = (Vec::new(), None);
+    for expected in [10, 10, 5, 0] {
+        let page = on.list(&list_of(&app, after, 10)).await;
+        assert_eq!(page.len(), expected);
+        after = page.last().map(|last| last.global_id).or(after);
+        found.extend(page.into_iter().map(|listed| listed.global_id));
+    }
+    assert_eq!(found, ids);
+    // An ID that names nothing says where to go on as well.
+    let between = GlobalId::from_bytes((u128::from_be_bytes(*ids[3].as_bytes()) + 1).to_be_bytes());
+    assert_eq!(on.list(&list_of(&app, Some(between), 1)).await[0].global_id, ids[4]);
+    let end = GlobalId::from_bytes([0xff; 16]);
+    assert_eq!(on.list(&list_of(&app, Some(end), 10)).await, []);
+}
+
+/// Claims of the app and in the state that was asked for, as a lookup would tell them; nothing that has gone.
+pub async fn a_list_holds_what_stands(on: &Subject) {
+    if !on.engine.capabilities().lists {
+        return;
+    }
+    let (app, _) = lister();
+    // Its name goes on from the other's, so that its claims lie beside them.
+    on.granted(&claim_of(&format!("{app}-1"), "1")).await;
+    let short = Terms { lease: on.ticks(2), ..long_terms() };
+    let lapsing = Terms { on_lease_end: LeaseEnd::Unknown, ..short };
+    let claim = |contents: &str, terms| Claim { terms, ..claim_of(&app, contents) };
+    let [ended, lapsed] = [claim("1", short), claim("2", lapsing)];
+    let [running, succeeded, unknown, failed, released] =
+        ["3", "4", "5", "6", "7"].map(|text| claim(text, long_terms()));
+    for ask in [&ended, &lapsed, &running, &succeeded, &unknown, &failed, &released] {
+        on.granted(ask).await;
+    }
+    on.settle(&settle_of(&succeeded, success(Some("{\"n\": 1}")))).await;
+    on.settle(&settle_of(&unknown, Outcome::Unknown)).await;
+    on.settle(&settle_of(&failed, Outcome::Failure)).await;
+    on.release(&released.key, &released.attempt).await;
+    (on.pass)(on.ticks(3)).await;
+    for (state, expected) in [
+        (None, vec![&lapsed, &running, &succeeded, &unknown]),
+        (Some(State::InProgress), vec![&running]),
+        (Some(State::Succeeded), vec![&succeeded]),
+        (Some(State::Unknown), vec![&lapsed, &unknown]),
+    ] {
+        let listed = on.list(&List { state, ..list_of(&app, None, 100) }).await;
+        let mut expected: Vec<_> = expected.into_iter().map(|ask| ask.key.clone()).collect();
+        expected.sort();
+        let found: Vec<_> = listed.iter().map(|listed| listed.global_id).collect();
+        assert_eq!(found, expected.iter().map(|key| key.global_id).collect::<Vec<_>>(), "{state:?}");
+        for (listed, key) in listed.iter().zip(&expected) {
+            let held = on.read(key).await.expect("it stands");
+            assert_eq!((&listed.held.record, listed.held.fence), (&held.record, held.fence));
+            assert!(listed.held.left.is_some() == held.left.is_some() && listed.held.left >= held.left);
+        }
+    }
+}
+
+/// An app that no other test has, and room for the IDs of its claims.
+fn lister() -> (String, Vec<GlobalId>) {
+    (format!("lister{}", attempt().timestamp().as_micros()), Vec::new())
+}
+
+fn list_of(app_name: &str, after: Option<GlobalId>, limit: usize) -> List {
+    List { app: app(app_name), state: None, after, limit }
+}
+
 /// A random history on a few keys, each answer compared with what the table of transitions says.
 pub async fn any_history_agrees_with_the_table(on: &Subject) {
     let seeds: Vec<u64> = match std::option_env!("ONCEGATE_SEED").map(str::parse) {
@@ -729,7 +923,7 @@ impl History {
         let place = self.random.random_range(0..self.asks.len());
         let ask = self.asks[place].clone();
         let held = self.model.get(&ask.key).cloned();
-        match self.random.random_range(0..10) {
+        match self.random.random_range(0..11) {
             0..4 => {
                 let ask = self.some_claim(ask);
                 let (effect, expected) = claim::claim(held.as_ref(), &ask, None);
@@ -748,6 +942,13 @@ impl History {
                 let ask = Renew { key: ask.key, attempt, lease: None };
                 let (effect, expected) = claim::renew(held.as_ref(), &ask);
                 compare("renew", &on.renew(&ask).await.shape(), &expected.shape())?;
+                self.apply(ask.key, effect);
+            }
+            9 => {
+                let attempt = self.some_attempt(&ask.key);
+                let ask = Release { key: ask.key, attempt };
+                let (effect, expected) = operator::release(held.as_ref(), &ask);
+                compare("release", &on.release(&ask.key, &ask.attempt).await, &expected)?;
                 self.apply(ask.key, effect);
             }
             _ => {

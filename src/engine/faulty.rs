@@ -9,6 +9,7 @@ use rand::{RngExt, SeedableRng};
 
 use super::{Capabilities, Engine, EngineError};
 use crate::domain::claim::{Claim, Claimed, Renew, Renewed, Settle, Settled};
+use crate::domain::operator::{List, Listed, Release, Released};
 use crate::domain::record::{Held, Key};
 
 /// An engine with two dice: did the call happen, and was its reply lost.
@@ -80,6 +81,14 @@ impl Engine for Faulty {
 
     async fn read(&self, key: &Key) -> Result<Option<Held>, EngineError> {
         self.call(self.inner.read(key)).await
+    }
+
+    async fn release(&self, ask: &Release) -> Result<Released, EngineError> {
+        self.call(self.inner.release(ask)).await
+    }
+
+    async fn list(&self, ask: &List) -> Result<Vec<Listed>, EngineError> {
+        self.call(self.inner.list(ask)).await
     }
 
     async fn probe(&self) -> Result<(), EngineError> {

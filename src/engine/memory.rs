@@ -3,7 +3,7 @@
 //! Sharded by key; each shard keeps its claims in a hash table and the order in which they end in a tree, so that
 //! nothing ever scans everything. Bounded in bytes: a cache that evicted would lose live claims.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -15,6 +15,7 @@ use super::{Capabilities, Determinate, Engine, EngineError, value};
 use crate::domain::claim::{self, Claim, Claimed, Effect, Renew, Renewed, Settle, Settled};
 use crate::domain::clock::{Clock, SteadyClock, Timestamp};
 use crate::domain::global_id::GlobalId;
+use crate::domain::operator::{self, List, Listed, Release, Released};
 use crate::domain::record::{Held, Key};
 use crate::domain::tenant::AppKey;
 
@@ -125,11 +126,15 @@ impl Memory {
     }
 
     fn app_number(&self, app: &AppKey) -> AppNumber {
-        if let Some(number) = self.apps.read().unwrap_or_else(PoisonError::into_inner).get(app) {
-            return *number;
+        if let Some(number) = self.known_app(app) {
+            return number;
         }
         let mut apps = self.apps.write().unwrap_or_else(PoisonError::into_inner);
         *apps.entry(app.clone()).or_insert_with(|| self.apps_next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn known_app(&self, app: &AppKey) -> Option<AppNumber> {
+        self.apps.read().unwrap_or_else(PoisonError::into_inner).get(app).copied()
     }
 
     fn forget(&self, bytes: i64) {
@@ -190,12 +195,33 @@ impl Engine for Memory {
         self.shard(&key).held(&key, self.clock.now())
     }
 
+    async fn release(&self, ask: &Release) -> Result<Released, EngineError> {
+        self.apply(&ask.key, |held, _| operator::release(held, ask), |_| Ok(()))
+    }
+
+    async fn list(&self, ask: &List) -> Result<Vec<Listed>, EngineError> {
+        let Some(app) = self.known_app(&ask.app) else { return Ok(Vec::new()) };
+        // Claims lie in no order, so every page looks at all of them, and keeps the least that come after the last page.
+        let mut found = BTreeMap::new();
+        for shard in &self.shards {
+            shard.lock().unwrap_or_else(PoisonError::into_inner).gather(app, ask, self.clock.now(), &mut found)?;
+            // A shard may hold a hundred thousand claims: others come first.
+            tokio::task::yield_now().await;
+        }
+        let now = self.clock.now();
+        let listed = |(global_id, (judged_at, held)): (_, (Timestamp, Held))| {
+            let left = held.left.map(|left| left.saturating_sub(now.since(judged_at)));
+            Listed { global_id, held: Held { left, ..held } }
+        };
+        Ok(found.into_iter().map(listed).collect())
+    }
+
     async fn probe(&self) -> Result<(), EngineError> {
         Ok(())
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { strict_fence: true, durable: false, shared: false, forever: false, lists: false }
+        Capabilities { strict_fence: true, durable: false, shared: false, forever: false, lists: true }
     }
 }
 
@@ -206,6 +232,31 @@ impl Shard {
         let (fence, text) = slot.fence_and_text.split_first_chunk().unwrap_or((&[0; 8], &[]));
         let left = slot.expires_at().map(|expires_at| expires_at.since(now));
         Ok(Held::judge(value::decode(text)?, left, Some(u64::from_be_bytes(*fence))))
+    }
+
+    /// Adds the claims that a list asks for to what was found in other shards, and keeps the least of all.
+    fn gather(
+        &self,
+        app: AppNumber,
+        ask: &List,
+        now: Timestamp,
+        found: &mut BTreeMap<GlobalId, (Timestamp, Held)>,
+    ) -> Result<(), EngineError> {
+        let asked_for = |key: &&SlotKey| key.0 == app && ask.after.is_none_or(|after| key.1 > after);
+        for key in self.slots.keys().filter(asked_for) {
+            // Read only what would be kept.
+            if found.len() >= ask.limit && found.last_key_value().is_none_or(|(last, _)| key.1 > *last) {
+                continue;
+            }
+            let held = self.held(key, now)?;
+            if let Some(held) = held.filter(|held| ask.state.is_none_or(|state| held.record.state == state)) {
+                found.insert(key.1, (now, held));
+                if found.len() > ask.limit {
+                    found.pop_last();
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Stores a claim; returns by how many bytes the shard grew.

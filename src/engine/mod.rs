@@ -73,6 +73,14 @@ pub trait Engine: Send + Sync + 'static {
     /// The record that stands, if any.
     async fn read(&self, key: &Key) -> Result<Option<Held>, EngineError>;
 
+    /// Ends a claim on an operator's word, whatever its state, by the attempt that holds it. Fences go on rising over it.
+    async fn release(&self, ask: &Release) -> Result<Released, EngineError>;
+
+    /// Lists claims that stand, where [`Capabilities::lists`] says so; elsewhere it fails as unavailable, and says why.
+    /// Each is judged by itself: what changes while a list is read may or may not be in it. Ends before `limit` only where
+    /// nothing is left to list. Other calls go on meanwhile.
+    async fn list(&self, ask: &List) -> Result<Vec<Listed>, EngineError>;
+
     /// Whether the store would answer now. Changes nothing.
     async fn probe(&self) -> Result<(), EngineError>;
 
@@ -85,17 +93,6 @@ pub trait Engine: Send + Sync + 'static {
     /// Many outcomes at once, under the same rules as [`Engine::claim_many`].
     async fn settle_many(&self, asks: &[Settle]) -> Vec<Result<Settled, EngineError>> {
         in_order_per_key(asks, |ask| &ask.key, |ask| self.settle(ask)).await
-    }
-
-    /// Ends a claim on an operator's word, by the attempt that holds it. Fences go on rising over it.
-    async fn release(&self, _ask: &Release) -> Result<Released, EngineError> {
-        Err(EngineError::unavailable("this engine cannot release claims"))
-    }
-
-    /// Lists claims that stand, where [`Capabilities::lists`] says so. Each is judged by itself: what changes while a list
-    /// is read may or may not be in it. May end before `limit` only where nothing is left to list.
-    async fn list(&self, _ask: &List) -> Result<Vec<Listed>, EngineError> {
-        Err(EngineError::unavailable("this engine cannot list claims"))
     }
 
     /// What the engine can promise.

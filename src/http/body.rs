@@ -13,6 +13,7 @@ use serde_json::value::RawValue;
 
 use super::Api;
 use super::problem::{Code, Problem};
+use crate::domain::limits::Limits;
 
 /// How deep a result may be nested: what common JSON readers take without asking.
 const RESULT_DEPTH_MAX: usize = 128;
@@ -24,6 +25,16 @@ impl FromRequest<Arc<Api>> for JsonBytes {
     type Rejection = Problem;
 
     async fn from_request(request: Request, api: &Arc<Api>) -> Result<Self, Problem> {
+        Self::receive(request, &api.limits).await
+    }
+}
+
+impl JsonBytes {
+    /// Reads the body of a request, within these bounds.
+    ///
+    /// # Errors
+    /// That it is not said to be JSON, is too long, or does not come in time.
+    pub async fn receive(request: Request, limits: &Limits) -> Result<Self, Problem> {
         let media_type =
             request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
         let essence = media_type.split(';').next().unwrap_or_default().trim();
@@ -31,7 +42,6 @@ impl FromRequest<Arc<Api>> for JsonBytes {
             let detail = "Send the header `Content-Type: application/json` and JSON in UTF-8.";
             return Err(Problem::new(Code::UnsupportedMediaType, detail));
         }
-        let limits = &api.limits;
         let read = read(request.into_body(), limits.body_bytes);
         tokio::time::timeout(limits.body_read_timeout.0, read).await.unwrap_or_else(|_| {
             let within = limits.body_read_timeout;

@@ -15,6 +15,7 @@ use futures_util::FutureExt;
 use super::problem::{Code, Problem};
 use super::{Api, PATHS};
 use crate::domain::attempt::Entropy;
+use crate::domain::limits::Limits;
 use crate::telemetry::metrics::Endpoint;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -62,8 +63,9 @@ pub async fn edge(api: Arc<Api>, mut request: Request, next: Next) -> Response {
 }
 
 /// Stands around the admin router: the same, without what protects the API from its callers.
-pub async fn plain(entropy: Arc<dyn Entropy>, request: Request, next: Next) -> Response {
+pub async fn plain(entropy: Arc<dyn Entropy>, mut request: Request, next: Next) -> Response {
     let request_id = RequestId::of(request.headers(), &*entropy);
+    request.extensions_mut().insert(request_id.clone());
     finish(contain(next.run(request)).await, &request_id)
 }
 
@@ -73,12 +75,7 @@ fn admit<'a>(api: &'a Api, headers: &HeaderMap) -> Result<tokio::sync::Semaphore
         let detail = "The gateway has as many requests in flight as it may have; try again after Retry-After.";
         return Err(Problem::new(Code::Overloaded, detail).retry_after(Duration::from_secs(1)));
     };
-    let limits = &api.limits;
-    let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
-    if headers.len() > limits.headers || bytes > limits.header_bytes {
-        let (headers, bytes) = (limits.headers, limits.header_bytes);
-        return Err(Problem::invalid(format!("A request may have {headers} headers of {bytes} bytes at most.")));
-    }
+    check_head(headers, &api.limits)?;
     if api.loopback_only && !is_loopback(headers) {
         return Err(Problem::invalid(
             "This gateway is open, so it answers only to a `Host` that is loopback: 127.0.0.1, [::1] or localhost. \
@@ -86,6 +83,19 @@ fn admit<'a>(api: &'a Api, headers: &HeaderMap) -> Result<tokio::sync::Semaphore
         ));
     }
     Ok(place)
+}
+
+/// Whether a request's header fields are within their bounds.
+///
+/// # Errors
+/// The bounds.
+pub fn check_head(headers: &HeaderMap, limits: &Limits) -> Result<(), Problem> {
+    let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
+    if headers.len() > limits.headers || bytes > limits.header_bytes {
+        let (headers, bytes) = (limits.headers, limits.header_bytes);
+        return Err(Problem::invalid(format!("A request may have {headers} headers of {bytes} bytes at most.")));
+    }
+    Ok(())
 }
 
 /// Whether the `Host` is this machine's own. A web page that had its name rebound to 127.0.0.1 still sends its name.

@@ -48,6 +48,8 @@ codes! {
     Unauthenticated = "unauthenticated", UNAUTHORIZED, "Unauthenticated";
     /// The app is switched off.
     AppDisabled = "app_disabled", FORBIDDEN, "App disabled";
+    /// No token is configured for the admin API.
+    AdminDisabled = "admin_disabled", FORBIDDEN, "Admin API disabled";
     /// Nothing stands there.
     NotFound = "not_found", NOT_FOUND, "Not found";
     /// The path knows other methods.
@@ -86,6 +88,10 @@ codes! {
     Overloaded = "overloaded", SERVICE_UNAVAILABLE, "Overloaded";
     /// The gateway is stopping or starting.
     Draining = "draining", SERVICE_UNAVAILABLE, "Draining";
+    /// The audit trail cannot be written or read; nothing happened.
+    AuditUnavailable = "audit_unavailable", SERVICE_UNAVAILABLE, "Audit trail unavailable";
+    /// The engine cannot do it.
+    NotSupported = "not_supported", NOT_IMPLEMENTED, "Not supported";
     /// A fault of the gateway's.
     Internal = "internal", INTERNAL_SERVER_ERROR, "Internal error";
 }

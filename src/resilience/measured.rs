@@ -7,6 +7,7 @@ use async_trait::async_trait;
 
 use crate::domain::claim::{Claim, Claimed, Renew, Renewed, Settle, Settled};
 use crate::domain::clock::Clock;
+use crate::domain::operator::{List, Listed, Release, Released};
 use crate::domain::record::{Held, Key};
 use crate::engine::{Capabilities, Determinate, Engine, EngineError};
 use crate::telemetry::metrics::{EngineCall, EngineMetrics, EngineResult};
@@ -82,6 +83,14 @@ impl Engine for Measured {
 
     async fn read(&self, key: &Key) -> Result<Option<Held>, EngineError> {
         self.measure(EngineCall::Read, self.inner.read(key)).await
+    }
+
+    async fn release(&self, ask: &Release) -> Result<Released, EngineError> {
+        self.measure(EngineCall::Release, self.inner.release(ask)).await
+    }
+
+    async fn list(&self, ask: &List) -> Result<Vec<Listed>, EngineError> {
+        self.measure(EngineCall::List, self.inner.list(ask)).await
     }
 
     async fn probe(&self) -> Result<(), EngineError> {

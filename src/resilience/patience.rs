@@ -7,8 +7,12 @@ use async_trait::async_trait;
 use tokio::time::timeout;
 
 use crate::domain::claim::{Claim, Claimed, Renew, Renewed, Settle, Settled};
+use crate::domain::operator::{List, Listed, Release, Released};
 use crate::domain::record::{Held, Key};
 use crate::engine::{Capabilities, Engine, EngineError};
+
+/// For a list, which looks at many claims for somebody who can wait.
+const FOR_LISTS: Duration = Duration::from_secs(5);
 
 /// An engine that is not waited for beyond a bound.
 pub struct Patience {
@@ -52,6 +56,14 @@ impl Engine for Patience {
 
     async fn read(&self, key: &Key) -> Result<Option<Held>, EngineError> {
         within(self.patience, self.inner.read(key)).await
+    }
+
+    async fn release(&self, ask: &Release) -> Result<Released, EngineError> {
+        within(self.patience, self.inner.release(ask)).await
+    }
+
+    async fn list(&self, ask: &List) -> Result<Vec<Listed>, EngineError> {
+        within(FOR_LISTS, self.inner.list(ask)).await
     }
 
     async fn probe(&self) -> Result<(), EngineError> {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use crate::domain::claim::{Claim, Claimed, Outcome, Renew, Renewed, Settle, Settled};
+use crate::domain::operator::{List, Listed, Release, Released};
 use crate::domain::record::{Held, Key};
 use crate::engine::{Capabilities, Engine, EngineError};
 
@@ -68,6 +69,16 @@ impl Engine for Retry {
 
     async fn read(&self, key: &Key) -> Result<Option<Held>, EngineError> {
         resolve(|| self.inner.read(key), |answer| answer).await
+    }
+
+    async fn release(&self, ask: &Release) -> Result<Released, EngineError> {
+        // Absent may mean "released by the first try": either way it is gone, as was asked.
+        let resolved = |answer| if answer == Released::Absent { Released::Done } else { answer };
+        resolve(|| self.inner.release(ask), resolved).await
+    }
+
+    async fn list(&self, ask: &List) -> Result<Vec<Listed>, EngineError> {
+        resolve(|| self.inner.list(ask), |answer| answer).await
     }
 
     async fn probe(&self) -> Result<(), EngineError> {
@@ -177,6 +188,30 @@ mod tests {
         assert!(seen_lost && seen_plain, "both ways are met");
     }
 
+    #[tokio::test]
+    async fn a_release_whose_reply_was_lost_is_done() {
+        let mut seen_done = 0;
+        for seed in 0..200 {
+            let (_clock, memory) = memory();
+            let ask = fresh_claim();
+            memory.claim(&ask).await.unwrap();
+            let engine = Retry::new(Arc::new(Faulty::new(memory.clone(), seed, 0.5)));
+            let release = Release { key: ask.key.clone(), attempt: ask.attempt.clone() };
+            match engine.release(&release).await {
+                Ok(Released::Done) => {
+                    assert_eq!(memory.read(&ask.key).await.unwrap(), None);
+                    seen_done += 1;
+                }
+                Ok(other) => panic!("seed {seed}: {other:?}"),
+                Err(EngineError::Determinate(_)) => {
+                    assert!(memory.read(&ask.key).await.unwrap().is_some(), "seed {seed}")
+                }
+                Err(EngineError::Indeterminate(_)) => {}
+            }
+        }
+        assert!(seen_done > 100, "{seen_done}");
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_store_that_does_not_answer_is_not_waited_for() {
         struct Silent;
@@ -192,6 +227,12 @@ mod tests {
                 std::future::pending().await
             }
             async fn read(&self, _: &Key) -> Result<Option<Held>, EngineError> {
+                std::future::pending().await
+            }
+            async fn release(&self, _: &Release) -> Result<Released, EngineError> {
+                std::future::pending().await
+            }
+            async fn list(&self, _: &List) -> Result<Vec<Listed>, EngineError> {
                 std::future::pending().await
             }
             async fn probe(&self) -> Result<(), EngineError> {

@@ -168,6 +168,8 @@ labels! {
         Settle = "settle",
         Renew = "renew",
         Read = "read",
+        Release = "release",
+        List = "list",
         Probe = "probe",
     }
 }

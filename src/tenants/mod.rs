@@ -148,7 +148,7 @@ impl Registry {
 }
 
 /// The credential of a `Bearer` authorization; the scheme's case does not matter (RFC 9110, 11.1).
-fn bearer(authorization: &str) -> Option<&str> {
+pub fn bearer(authorization: &str) -> Option<&str> {
     let (scheme, credential) = authorization.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| credential.trim_matches(' '))
 }

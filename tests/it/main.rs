@@ -4,6 +4,7 @@
 
 mod support;
 
+mod admin;
 mod apps;
 #[cfg(feature = "redis")]
 mod clock_skew;

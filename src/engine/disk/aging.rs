@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use crate::domain::claim::{Claimed, Grant, Renewed, Settled};
+use crate::domain::operator::{Listed, Released};
 use crate::domain::record::Held;
 
 /// An answer that tells what is left of something: while the fsync took its time, so much less.
@@ -31,6 +32,24 @@ impl Aging for Held {
 impl Aging for Option<Held> {
     fn aged(self, by: Duration) -> Self {
         self.map(|held| held.aged(by))
+    }
+}
+
+impl Aging for Listed {
+    fn aged(self, by: Duration) -> Self {
+        Self { held: self.held.aged(by), ..self }
+    }
+}
+
+impl Aging for Vec<Listed> {
+    fn aged(self, by: Duration) -> Self {
+        self.into_iter().map(|listed| listed.aged(by)).collect()
+    }
+}
+
+impl Aging for Released {
+    fn aged(self, _: Duration) -> Self {
+        self
     }
 }
 

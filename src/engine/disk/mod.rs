@@ -21,6 +21,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::{Semaphore, oneshot};
 
+use self::aging::Aging;
 use self::folder::Folder;
 pub use self::folder::OpenError;
 use self::store::{Fsync, Persist, Store};
@@ -28,6 +29,7 @@ use self::writer::{Ask, Job, Reply, Stopped, Writer};
 use super::{Capabilities, Engine, EngineError};
 use crate::domain::claim::{Claim, Claimed, Renew, Renewed, Settle, Settled};
 use crate::domain::clock::{Clock, SteadyClock};
+use crate::domain::operator::{List, Listed, Release, Released};
 use crate::domain::record::{Held, Key};
 
 /// How long dropping an engine that was not closed waits for its writer. The writer ends at once unless the disk hangs.
@@ -187,6 +189,28 @@ impl Engine for Disk {
         self.call(|reply| Ask::Read(key.clone(), reply)).await
     }
 
+    async fn release(&self, ask: &Release) -> Result<Released, EngineError> {
+        self.call(|reply| Ask::Release(ask.clone(), reply)).await
+    }
+
+    async fn list(&self, ask: &List) -> Result<Vec<Listed>, EngineError> {
+        let (mut listed, mut last) = (Vec::new(), None);
+        let mut step = ask.clone();
+        // In steps, so that other calls get their turn: few claims of many may be asked for.
+        while step.limit > 0 {
+            let page = self.call(|reply| Ask::List(step.clone(), reply)).await?;
+            listed = listed.aged(last.map_or(Duration::ZERO, |last| page.at.since(last)));
+            last = Some(page.at);
+            listed.extend(page.listed);
+            step.limit = ask.limit - listed.len();
+            step.after = page.next;
+            if page.next.is_none() {
+                break;
+            }
+        }
+        Ok(listed)
+    }
+
     async fn probe(&self) -> Result<(), EngineError> {
         self.call(Ask::Probe).await
     }
@@ -200,7 +224,7 @@ impl Engine for Disk {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { strict_fence: true, durable: true, shared: false, forever: true, lists: false }
+        Capabilities { strict_fence: true, durable: true, shared: false, forever: true, lists: true }
     }
 
     async fn close(&self) {

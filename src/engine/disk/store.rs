@@ -9,7 +9,9 @@ use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 
 use super::{Options, torn};
 use crate::domain::clock::Timestamp;
+use crate::domain::global_id::GlobalId;
 use crate::domain::record::{Held, Key, Record};
+use crate::domain::tenant::AppKey;
 use crate::engine::{EngineError, value};
 
 /// Below every app key, which begins with a letter or a digit.
@@ -111,6 +113,27 @@ impl Store {
     pub(super) fn get(&self, key: &[u8]) -> Result<Option<Row>, EngineError> {
         let bytes = self.claims.get(key).map_err(|error| unreadable(&error))?;
         bytes.map(|bytes| Row::decode(&bytes)).transpose()
+    }
+
+    /// The rows of an app's claims in the order of their global IDs, after this one, at most `count`.
+    pub(super) fn rows(
+        &self,
+        app: &AppKey,
+        after: Option<GlobalId>,
+        count: usize,
+    ) -> Result<Vec<(GlobalId, Row)>, EngineError> {
+        let app = app.as_ref().as_bytes();
+        let from = match after {
+            Some(after) => [app, &[0], after.as_bytes(), &[0]].concat(),
+            None => [app, &[0]].concat(),
+        };
+        let to = [app, &[1]].concat();
+        let row = |entry: fjall::Guard| {
+            let (key, row) = entry.into_inner().map_err(|error| unreadable(&error))?;
+            let global_id = key.last_chunk().ok_or_else(|| EngineError::incompatible("a key is cut off"))?;
+            Ok((GlobalId::from_bytes(*global_id), Row::decode(&row)?))
+        };
+        self.claims.range(from..to).take(count).map(row).collect()
     }
 
     /// The entries of claims whose time ended by `until`, soonest first, at most `count`, from `from` on.

@@ -15,11 +15,16 @@ use super::folder::Folder;
 use super::store::{Marks, Store};
 use crate::domain::claim::{self, Claim, Claimed, Renew, Renewed, Settle, Settled};
 use crate::domain::clock::{SteadyClock, Timestamp};
+use crate::domain::global_id::GlobalId;
+use crate::domain::operator::{self, List, Listed, Release, Released};
 use crate::domain::record::{Held, Key};
 use crate::engine::EngineError;
 
 /// How many ended claims one batch takes away at most: few enough that the calls in it do not notice.
 const SWEPT_PER_BATCH: usize = 256;
+
+/// How many claims one call of a list looks at: few enough that the calls beside it do not notice.
+const LISTED_PER_CALL: usize = 256;
 
 /// How long the sweeper rests, in the engine's own time, once it has found nothing more; there may be calls all along.
 const SWEEP_REST: Duration = Duration::from_millis(50);
@@ -41,9 +46,26 @@ pub(super) enum Ask {
     Settle(Box<Settle>, Reply<Settled>),
     Renew(Renew, Reply<Renewed>),
     Read(Key, Reply<Option<Held>>),
+    Release(Release, Reply<Released>),
+    List(List, Reply<Page>),
     Probe(Reply<()>),
     /// Answer what has queued up, and let go of the store.
     Close(Reply<()>),
+}
+
+/// One step through a list of claims.
+pub(super) struct Page {
+    pub(super) listed: Vec<Listed>,
+    /// As of when.
+    pub(super) at: Timestamp,
+    /// Where to go on; nothing at the end of the list.
+    pub(super) next: Option<GlobalId>,
+}
+
+impl Aging for Page {
+    fn aged(self, by: Duration) -> Self {
+        Self { listed: self.listed.aged(by), ..self }
+    }
 }
 
 /// Why the engine answers nothing any more, once it does not.
@@ -140,6 +162,11 @@ impl Writer {
                     later(now, batch.apply(&ask.key, now, |held, _| claim::renew(held, &ask)), reply, place)
                 }
                 Ask::Read(key, reply) => later(now, batch.read(&key, now), reply, place),
+                Ask::Release(ask, reply) => {
+                    later(now, batch.apply(&ask.key, now, |held, _| operator::release(held, &ask)), reply, place)
+                }
+                // What the same batch has changed is not in it yet, nor has its caller been told so.
+                Ask::List(ask, reply) => later(now, list(&self.store, &ask, now), reply, place),
                 Ask::Probe(reply) => later(now, Ok(()), reply, place),
                 Ask::Close(reply) => {
                     *closing = Some(reply);
@@ -216,6 +243,22 @@ fn sweep(store: &Store, batch: &mut Batch<'_>, from: &mut Vec<u8>, now: Timestam
     ended.len() == SWEPT_PER_BATCH
 }
 
+/// Looks through the next claims of an app for those that a list asks for.
+fn list(store: &Store, ask: &List, at: Timestamp) -> Result<Page, EngineError> {
+    let rows = store.rows(&ask.app, ask.after, LISTED_PER_CALL)?;
+    let mut next = rows.last().map(|(global_id, _)| *global_id).filter(|_| rows.len() == LISTED_PER_CALL);
+    let mut listed = Vec::new();
+    for (global_id, row) in rows {
+        if listed.len() == ask.limit {
+            next = listed.last().map(|last: &Listed| last.global_id);
+            break;
+        }
+        let held = row.held(at).filter(|held| ask.state.is_none_or(|state| held.record.state == state));
+        listed.extend(held.map(|held| Listed { global_id, held }));
+    }
+    Ok(Page { listed, at, next })
+}
+
 impl Job {
     pub(super) fn new(ask: Ask, place: Option<OwnedSemaphorePermit>, stopped: Stopped) -> Self {
         Self { ask: Some(ask), place, stopped }
@@ -237,6 +280,8 @@ impl Drop for Job {
             Some(Ask::Settle(_, reply)) => refuse(reply, &self.stopped),
             Some(Ask::Renew(_, reply)) => refuse(reply, &self.stopped),
             Some(Ask::Read(_, reply)) => refuse(reply, &self.stopped),
+            Some(Ask::Release(_, reply)) => refuse(reply, &self.stopped),
+            Some(Ask::List(_, reply)) => refuse(reply, &self.stopped),
             Some(Ask::Probe(reply) | Ask::Close(reply)) => refuse(reply, &self.stopped),
         }
     }

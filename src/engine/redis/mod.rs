@@ -31,6 +31,7 @@ use self::script::{SCRIPTS, Script};
 use self::status::Status;
 use super::{Capabilities, Determinate, Engine, EngineError, millis, value};
 use crate::domain::claim::{self, Claim, Claimed, Effect, Outcome, Renew, Renewed, Settle, Settled};
+use crate::domain::operator::{List, Listed, Release, Released};
 use crate::domain::record::{Held, Key};
 use crate::domain::terms::Retention;
 
@@ -221,6 +222,16 @@ impl Engine for Redis {
 
     async fn read(&self, key: &Key) -> Result<Option<Held>, EngineError> {
         Ok(self.snapshot(key).await?.map(|snapshot| snapshot.held))
+    }
+
+    async fn release(&self, ask: &Release) -> Result<Released, EngineError> {
+        let arguments = [&*ask.attempt.to_string()];
+        reply::released(self.run(&SCRIPTS.release, &ask.key, &arguments, false).await.map_err(writing)?)
+    }
+
+    async fn list(&self, _: &List) -> Result<Vec<Listed>, EngineError> {
+        // SCAN goes through every key of the server, in no order, and may tell one twice.
+        Err(EngineError::unavailable("the Redis engine cannot list claims"))
     }
 
     async fn probe(&self) -> Result<(), EngineError> {

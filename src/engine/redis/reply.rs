@@ -6,6 +6,7 @@ use std::time::Duration;
 use redis::{ServerError, Value};
 
 use crate::domain::claim::{Renewed, Settled};
+use crate::domain::operator::Released;
 use crate::domain::record::{Held, Record, State};
 use crate::engine::{Determinate, EngineError, value};
 
@@ -70,6 +71,16 @@ pub(super) fn renewed(reply: Value) -> Result<Renewed, EngineError> {
         "lost" => Ok(Renewed::LeaseLost),
         "succeeded" => Ok(Renewed::AlreadySucceeded),
         "superseded" => verdict.superseded(|state, left| Renewed::Superseded { state, left }),
+        _ => Err(unexpected()),
+    }
+}
+
+/// Reads the reply of the release script.
+pub(super) fn released(reply: Value) -> Result<Released, EngineError> {
+    match &*Verdict::read(reply)?.name {
+        "released" => Ok(Released::Done),
+        "absent" => Ok(Released::Absent),
+        "superseded" => Ok(Released::Superseded),
         _ => Err(unexpected()),
     }
 }
@@ -194,6 +205,7 @@ mod tests {
             assert!(matches!(snapshot(reply.clone()), Err(EngineError::Indeterminate(_))), "{reply:?}");
             assert!(matches!(settled(reply.clone()), Err(EngineError::Indeterminate(_))), "{reply:?}");
             assert!(matches!(renewed(reply.clone()), Err(EngineError::Indeterminate(_))), "{reply:?}");
+            assert!(matches!(released(reply.clone()), Err(EngineError::Indeterminate(_))), "{reply:?}");
         }
     }
 }

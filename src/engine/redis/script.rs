@@ -50,12 +50,14 @@ pub(super) struct Scripts {
     pub(super) renew: Script,
     /// Take-over of an `unknown` claim.
     pub(super) take_over: Script,
+    /// Release by an operator.
+    pub(super) release: Script,
 }
 
 impl Scripts {
     /// Each of them.
-    pub(super) fn all(&self) -> [&Script; 4] {
-        [&self.read, &self.settle, &self.renew, &self.take_over]
+    pub(super) fn all(&self) -> [&Script; 5] {
+        [&self.read, &self.settle, &self.renew, &self.take_over, &self.release]
     }
 }
 
@@ -65,6 +67,7 @@ pub(super) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts {
     settle: Script::new(concat!(include_str!("held.lua"), include_str!("settle.lua"))),
     renew: Script::new(concat!(include_str!("held.lua"), include_str!("renew.lua"))),
     take_over: Script::new(concat!(include_str!("held.lua"), include_str!("take_over.lua"))),
+    release: Script::new(concat!(include_str!("held.lua"), include_str!("release.lua"))),
 });
 
 #[cfg(test)]

@@ -1,0 +1,77 @@
+//! The query of a request to the admin API: every key once, none that is not known, and an error that names the key.
+
+use crate::http::problem::Problem;
+
+/// What is left of a query.
+pub(super) struct Query(Vec<(String, String)>);
+
+impl Query {
+    /// The pairs of a query such as `app=shop&limit=10`. Values hold nothing here that would have to be escaped.
+    pub(super) fn parse(query: Option<String>) -> Result<Self, Problem> {
+        let query = query.unwrap_or_default();
+        let mut pairs: Vec<(String, String)> = Vec::new();
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            if pairs.iter().any(|(known, _)| known == key) {
+                return Err(Problem::invalid(format!("`{}` stands in the query twice; send it once.", plain(key))));
+            }
+            pairs.push((key.to_owned(), value.to_owned()));
+        }
+        Ok(Self(pairs))
+    }
+
+    /// Takes out the value of a key.
+    pub(super) fn take(&mut self, key: &str) -> Option<String> {
+        let place = self.0.iter().position(|(known, _)| known == key)?;
+        Some(self.0.swap_remove(place).1)
+    }
+
+    /// Takes out the value of a key, in its own form.
+    pub(super) fn take_as<T: std::str::FromStr<Err: std::fmt::Display>>(
+        &mut self,
+        key: &str,
+    ) -> Result<Option<T>, Problem> {
+        let read = |text: String| text.parse().map_err(|wrong| Problem::invalid(format!("`{key}`: {wrong}.")));
+        self.take(key).map(read).transpose()
+    }
+
+    /// Takes out a count from 1 to `most`.
+    pub(super) fn count(&mut self, key: &str, usual: usize, most: usize) -> Result<usize, Problem> {
+        let Some(text) = self.take(key) else { return Ok(usual) };
+        let count = text.parse().ok().filter(|count| (1..=most).contains(count));
+        count.ok_or_else(|| {
+            Problem::invalid(format!("`{key}` is a whole number from 1 to {most}, such as {key}={usual}."))
+        })
+    }
+
+    /// Refuses what was not taken out.
+    pub(super) fn end(self) -> Result<(), Problem> {
+        match self.0.first() {
+            None => Ok(()),
+            Some((key, _)) => Err(Problem::invalid(format!("The query has no `{}` here; leave it out.", plain(key)))),
+        }
+    }
+}
+
+/// A key as it can be repeated to whoever sent it.
+fn plain(key: &str) -> String {
+    key.chars().filter(|char| !char.is_control()).take(40).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_is_known_and_stands_there_once() {
+        let parse = |text: &str| Query::parse(Some(text.to_owned()));
+        let mut query = parse("limit=7&app=shop").unwrap();
+        assert_eq!((query.count("limit", 5, 10).unwrap(), query.take("app").as_deref()), (7, Some("shop")));
+        assert!(query.end().is_ok());
+        assert!(parse("a=1&a=2").is_err() && parse("limt=1").unwrap().end().is_err());
+        for wrong in ["limit=0", "limit=11", "limit=", "limit=x", "limit"] {
+            assert!(parse(wrong).unwrap().count("limit", 5, 10).is_err(), "{wrong}");
+        }
+        assert_eq!(Query::parse(None).unwrap().count("limit", 5, 10).ok(), Some(5));
+    }
+}

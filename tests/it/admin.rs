@@ -1,0 +1,28 @@
+//! The admin API over sockets: who is let in, what operators can do to claims, and the trail that they leave.
+
+mod access;
+
+use oncegate::domain::hex;
+use sha2::{Digest, Sha256};
+
+use crate::support::client::Client;
+use crate::support::gateway::{Gateway, Setup};
+
+/// The token of the operator alice.
+const TOKEN: &str = "token_of_alice_0123456789abcdef";
+
+/// The configuration of the operators.
+fn operators() -> String {
+    let digest = |token: &str| hex::encode(&Sha256::digest(token));
+    format!("[admin.tokens]\nalice = \"sha256:{}\"\nbob = \"sha256:{}\"\n", digest(TOKEN), digest("token_of_bob"))
+}
+
+/// A gateway on this engine that has operators.
+fn operated(engine: &str) -> Setup {
+    Setup::on(engine).config(&operators())
+}
+
+/// The operator alice.
+fn alice(gateway: &Gateway) -> Client {
+    gateway.admin_client().with_credential(TOKEN)
+}

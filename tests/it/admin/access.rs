@@ -1,0 +1,54 @@
+//! Who is let into the admin API.
+
+use serde_json::json;
+
+use super::{TOKEN, alice, operated};
+use crate::support::gateway::Setup;
+
+const AUDIT: &str = "/admin/v1/audit";
+
+#[tokio::test]
+async fn only_a_configured_token_is_let_in() {
+    let gateway = operated("memory:").start().await;
+    let anybody = gateway.admin_client();
+    alice(&gateway).get(AUDIT).await.expect(200);
+    anybody.clone().with_credential("token_of_bob").get(AUDIT).await.expect(200);
+    let nameless = anybody.get(AUDIT).await;
+    assert_eq!(nameless.code(), (401, "unauthenticated"));
+    assert_eq!(nameless.headers["www-authenticate"], "Bearer");
+    for wrong in ["", "token", &TOKEN[1..], &format!("{TOKEN}x"), &format!("alice.{TOKEN}"), "alice"] {
+        let refused = anybody.clone().with_credential(wrong).get(AUDIT).await;
+        assert_eq!(refused.code(), (401, "unauthenticated"), "{wrong}");
+        assert_eq!(refused.body["detail"], nameless.body["detail"], "what is wrong is not told");
+    }
+    // Neither an app's credential nor an operator's token is worth anything on the other listener.
+    for open in ["/metrics", "/livez", "/readyz"] {
+        anybody.get(open).await.expect(200);
+    }
+    assert!(gateway.log().contains("calls of the admin API without a valid token"), "{}", gateway.log());
+    assert!(!gateway.log().contains(TOKEN) && !gateway.log().contains("token_of_bob"));
+}
+
+#[tokio::test]
+async fn without_tokens_the_admin_api_says_how_to_configure_one() {
+    let gateway = Setup::on_memory().start().await;
+    let refused = alice(&gateway).get(AUDIT).await;
+    assert_eq!(refused.code(), (403, "admin_disabled"));
+    assert!(refused.body["detail"].as_str().unwrap().contains("[admin.tokens]"), "{}", refused.text);
+}
+
+#[tokio::test]
+async fn the_admin_api_keeps_its_own_bounds() {
+    let gateway = operated("memory:").start().await;
+    let alice = alice(&gateway);
+    for wrong in ["limit=0", "limit=201", "limit=many", "limt=1", "limit=1&limit=2"] {
+        let refused = alice.get(&format!("{AUDIT}?{wrong}")).await;
+        assert_eq!(refused.code(), (400, "invalid_request"), "{wrong}");
+    }
+    let long = "x".repeat(20_000);
+    let refused = alice.send("GET", AUDIT, &[("x-long", &long)], "").await;
+    assert_eq!(refused.code(), (400, "invalid_request"));
+    assert_eq!(alice.get("/admin/v1/nothing").await.code(), (404, "not_found"));
+    assert_eq!(alice.send("DELETE", AUDIT, &[], "").await.code(), (405, "method_not_allowed"));
+    assert_eq!(alice.get(AUDIT).await.expect(200).body, json!({ "entries": [] }));
+}
