@@ -6,6 +6,8 @@
 pub mod admin;
 pub mod cli;
 pub mod config;
+#[cfg(feature = "postgres")]
+pub mod database;
 pub mod domain;
 pub mod engine;
 pub mod gateway;

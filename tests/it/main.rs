@@ -11,6 +11,8 @@ mod clock_skew;
 mod command_line;
 mod crash;
 mod edge;
+#[cfg(feature = "postgres")]
+mod engine_postgres;
 #[cfg(feature = "redis")]
 mod engine_redis;
 #[cfg(feature = "redis")]

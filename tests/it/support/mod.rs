@@ -9,8 +9,10 @@ pub(crate) mod fresh;
 pub(crate) mod gateway;
 pub(crate) mod missing;
 pub(crate) mod openapi;
+#[cfg(feature = "postgres")]
+pub(crate) mod postgres_server;
 #[cfg(feature = "redis")]
 pub(crate) mod redis_server;
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "postgres", feature = "redis"))]
 pub(crate) mod tcp_proxy;
 pub(crate) mod wait;

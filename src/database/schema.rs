@@ -1,0 +1,164 @@
+//! The schema: how it is brought up to date, and whether a gateway of this build and a database fit each other.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use sqlx::migrate::{Migrate as _, MigrateError, Migrator};
+use sqlx::postgres::PgConnection;
+use sqlx::{Connection as _, Executor as _, Row as _};
+use tokio::time::timeout;
+
+use super::address::Address;
+use super::connect::{Refused, failure, open};
+
+/// The number by which a database tells gateways apart; see `migrations/README.md`.
+pub const BUILD: i32 = 1;
+
+/// All migrations, in order.
+static MIGRATIONS: Migrator = Migrator {
+    // A database may be ahead of a gateway; whether it is too far ahead is for the gate to say.
+    ignore_missing: true,
+    table_name: Cow::Borrowed("oncegate_migrations"),
+    ..sqlx::migrate!("./migrations")
+};
+
+/// How long a migration may take, waiting for another one that runs included.
+const PATIENCE: Duration = Duration::from_mins(10);
+
+/// What a database says of itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Schema {
+    /// The newest migration that was applied; 0 if there is no schema.
+    pub version: i64,
+    /// Gateways of an older build are to keep off.
+    pub oldest_build: i32,
+    /// Made with the schema: another one means that the data is gone.
+    pub marker: String,
+}
+
+/// Applies what is missing; returns the version before and after. Safe when several run at once.
+///
+/// # Errors
+/// Why it could not be done. What was applied before stays.
+pub async fn migrate(address: &Address, connect_timeout: Duration) -> Result<(i64, i64), Refused> {
+    let mut connection = open(address, connect_timeout).await?;
+    let migrated = timeout(PATIENCE, apply(&mut connection)).await;
+    // Also lets go of the lock, if something failed while it was held.
+    drop(connection.close().await);
+    migrated.unwrap_or_else(|_| Err(Refused::Unavailable("the migration took longer than ten minutes".into())))
+}
+
+async fn apply(connection: &mut PgConnection) -> Result<(i64, i64), Refused> {
+    connection.lock().await.map_err(not_migrated)?;
+    // Asked while the lock is held, so that of two that run at once only one says what it did.
+    let before = read(connection).await?.version;
+    MIGRATIONS.run_direct(None, connection, false).await.map_err(not_migrated)?;
+    let after = read(connection).await?.version;
+    connection.unlock().await.map_err(not_migrated)?;
+    Ok((before, after))
+}
+
+fn not_migrated(error: MigrateError) -> Refused {
+    match error {
+        MigrateError::Execute(error) => failure(&error),
+        MigrateError::ExecuteMigration(error, version) => match failure(&error) {
+            Refused::Unavailable(why) => Refused::Unavailable(format!("migration {version}: {why}")),
+            Refused::Incompatible(why) => Refused::Incompatible(format!("migration {version}: {why}")),
+        },
+        MigrateError::VersionMismatch(version) => Refused::Incompatible(format!(
+            "migration {version} was applied in another form than this gateway knows; it was left as it is"
+        )),
+        MigrateError::Dirty(version) => Refused::Incompatible(format!(
+            "migration {version} was begun and not finished; put it right, and set its `success` in oncegate_migrations"
+        )),
+        error => Refused::Incompatible(format!("the database cannot be migrated: {error}")),
+    }
+}
+
+/// Reads what the database says of itself.
+///
+/// # Errors
+/// That it could not be read; not that there is no schema.
+pub async fn read(connection: &mut PgConnection) -> Result<Schema, Refused> {
+    let failed = |error: sqlx::Error| failure(&error);
+    let exists = "SELECT to_regclass('oncegate_schema') IS NOT NULL AND to_regclass('oncegate_migrations') IS NOT NULL";
+    let exists: bool = first(connection, exists).await?.ok_or_else(unreadable)?.try_get(0).map_err(failed)?;
+    let absent = Schema { version: 0, oldest_build: 0, marker: String::new() };
+    if !exists {
+        return Ok(absent);
+    }
+    let told = "SELECT (SELECT coalesce(max(version), 0) FROM oncegate_migrations WHERE success), oldest_build, marker::text \
+                FROM oncegate_schema";
+    let Some(row) = first(connection, told).await? else { return Ok(absent) };
+    let version = row.try_get(0).map_err(failed)?;
+    let oldest_build = row.try_get(1).map_err(failed)?;
+    Ok(Schema { version, oldest_build, marker: row.try_get(2).map_err(failed)? })
+}
+
+async fn first(
+    connection: &mut PgConnection,
+    question: &'static str,
+) -> Result<Option<sqlx::postgres::PgRow>, Refused> {
+    let question = sqlx::query(question).persistent(false);
+    connection.fetch_optional(question).await.map_err(|error| failure(&error))
+}
+
+fn unreadable() -> Refused {
+    Refused::Unavailable("the PostgreSQL server does not answer what it was asked".into())
+}
+
+impl Schema {
+    /// Whether this build may use the database, for what came with the migration `needed`.
+    ///
+    /// # Errors
+    /// Which of the two is too old, and what to do.
+    pub fn fits(&self, needed: i64) -> Result<(), Refused> {
+        self.fits_build(BUILD, needed)
+    }
+
+    fn fits_build(&self, build: i32, needed: i64) -> Result<(), Refused> {
+        if self.oldest_build > build {
+            return Err(Refused::Incompatible(format!(
+                "the database was migrated for gateways of build {} or later, and this one is of build {build}: replace it \
+                 by a newer release",
+                self.oldest_build
+            )));
+        }
+        if self.version < needed {
+            return Err(Refused::Incompatible(format!(
+                "the database has the schema of version {}, and this gateway needs version {needed}: run `oncegate migrate`",
+                self.version
+            )));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_too_old_is_turned_away() {
+        let schema = |version, oldest_build| Schema { version, oldest_build, marker: String::new() };
+        for (database, build, needed, fits) in [
+            (schema(1, 1), 1, 1, true),
+            (schema(7, 1), 1, 1, true),
+            (schema(7, 2), 2, 7, true),
+            (schema(7, 2), 3, 7, true),
+            (schema(7, 2), 1, 1, false),
+            (schema(1, 1), 2, 2, false),
+            (schema(0, 0), 1, 1, false),
+        ] {
+            let found = database.fits_build(build, needed);
+            assert_eq!(found.is_ok(), fits, "{database:?}, build {build}: {found:?}");
+            assert!(found.err().is_none_or(|why| matches!(why, Refused::Incompatible(_))));
+        }
+    }
+
+    #[test]
+    fn every_migration_has_a_number_of_its_own() {
+        let versions: Vec<_> = MIGRATIONS.iter().map(|migration| migration.version).collect();
+        assert!(!versions.is_empty() && versions.windows(2).all(|pair| pair[0] < pair[1]), "{versions:?}");
+    }
+}

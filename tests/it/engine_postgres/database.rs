@@ -1,0 +1,113 @@
+//! The database below the engine: connections to the primary, migrations, and who may use which schema.
+
+use std::time::Duration;
+
+use oncegate::database::schema::{self, BUILD};
+use oncegate::database::{Address, Refused, connect};
+
+use crate::support::postgres_server::PostgresServer;
+
+const LIMIT: Duration = Duration::from_secs(10);
+
+fn address(url: &str) -> Address {
+    Address::parse(url).unwrap()
+}
+
+fn why(refused: Result<impl Sized, Refused>) -> String {
+    refused.map(|_| ()).unwrap_err().to_string()
+}
+
+#[tokio::test]
+async fn two_migrations_at_once_are_one() {
+    let Some(server) = PostgresServer::start().await else { return };
+    let address = address(&server.url());
+    let migrations = (0..8).map(|_| schema::migrate(&address, LIMIT));
+    let mut done: Vec<_> = futures_util::future::join_all(migrations).await.into_iter().map(Result::unwrap).collect();
+    done.sort_unstable();
+    let newest = done[0].1;
+    assert!(newest >= 1);
+    assert_eq!(done.iter().filter(|(before, _)| *before == 0).count(), 1, "{done:?}");
+    assert!(done.iter().all(|(_, after)| *after == newest), "{done:?}");
+    assert_eq!(server.ask("SELECT count(*) FROM oncegate_schema").await, "1");
+}
+
+#[tokio::test]
+async fn an_empty_database_is_made_ready_unless_told_otherwise() {
+    let Some(server) = PostgresServer::start().await else { return };
+    let never = address(&format!("{}&migrate=false", server.url()));
+    let refused = why(connect(&never, 1, LIMIT).await);
+    assert!(refused.contains("oncegate migrate"), "{refused}");
+    assert_eq!(server.ask("SELECT to_regclass('oncegate_schema')").await, "");
+
+    let (_connection, made) = connect(&address(&server.url()), 1, LIMIT).await.unwrap();
+    let (_connection, found) = connect(&never, 1, LIMIT).await.unwrap();
+    assert_eq!(made, found);
+    assert!(!made.marker.is_empty());
+}
+
+#[tokio::test]
+async fn only_an_older_gateway_is_turned_away() {
+    let Some(server) = PostgresServer::start().await else { return };
+    let address = address(&server.url());
+    let (_connection, schema) = connect(&address, 1, LIMIT).await.unwrap();
+    // Ahead of what this one knows: somebody has migrated for the next release already.
+    let newer = schema.version + 1;
+    let record = format!(
+        "INSERT INTO oncegate_migrations (version, description, success, checksum, execution_time) \
+         VALUES ({newer}, 'expand', true, '', 0)"
+    );
+    server.execute(&record).await;
+    assert!(connect(&address, 1, LIMIT).await.is_ok(), "what was only added does not matter");
+    assert_eq!(schema::migrate(&address, LIMIT).await.unwrap(), (newer, newer));
+
+    let refused = why(connect(&address, newer + 1, LIMIT).await);
+    assert!(refused.contains(&format!("version {}", newer + 1)) && refused.contains("oncegate migrate"), "{refused}");
+
+    server.execute(&format!("UPDATE oncegate_schema SET oldest_build = {}", BUILD + 1)).await;
+    let refused = connect(&address, 1, LIMIT).await.map(|_| ()).unwrap_err();
+    assert!(matches!(&refused, Refused::Incompatible(why) if why.contains("newer release")), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_standby_is_refused_and_the_primary_found() {
+    let Some(primary) = PostgresServer::start().await else { return };
+    let (_connection, schema) = connect(&address(&primary.url()), 1, LIMIT).await.unwrap();
+    let standby = primary.standby(&[]).await;
+    let refused = why(connect(&address(&standby.url()), 1, LIMIT).await);
+    assert!(refused.contains("standby"), "{refused}");
+
+    let both = format!("postgres://postgres@{},{}/postgres?sslmode=disable", standby.address(), primary.address());
+    let (_connection, found) = connect(&address(&both), 1, LIMIT).await.unwrap();
+    assert_eq!(found, schema);
+    standby.promote().await;
+    assert!(connect(&address(&standby.url()), 1, LIMIT).await.is_ok());
+}
+
+#[tokio::test]
+async fn what_takes_no_writes_or_does_not_know_us_is_told() {
+    let Some(server) = PostgresServer::start().await else { return };
+    server.execute("ALTER DATABASE postgres SET default_transaction_read_only = on").await;
+    let refused = why(connect(&address(&server.url()), 1, LIMIT).await);
+    assert!(refused.contains("read-only"), "{refused}");
+    let refused = why(connect(&address(&server.url_of("nowhere")), 1, LIMIT).await);
+    assert!(refused.contains("no database of that name"), "{refused}");
+
+    let template = server.url_of("template1");
+    PostgresServer::execute_at(&template, "CREATE ROLE guest LOGIN").await;
+    let guest = template.replace("postgres@", "guest@");
+    let refused = connect(&address(&guest), 1, LIMIT).await.map(|_| ()).unwrap_err();
+    assert!(matches!(&refused, Refused::Incompatible(why) if why.contains("docs/engines.md")), "{refused:?}");
+    assert_eq!(PostgresServer::ask_at(&template, "SELECT to_regclass('oncegate_schema')").await, "");
+}
+
+#[tokio::test]
+async fn a_server_that_is_down_or_silent_is_told_in_time() {
+    let Some(mut server) = PostgresServer::start().await else { return };
+    let address = address(&server.url());
+    server.freeze();
+    let refused = why(connect(&address, 1, Duration::from_millis(200)).await);
+    assert!(refused.contains("200ms"), "{refused}");
+    server.kill();
+    let refused = why(connect(&address, 1, LIMIT).await);
+    assert!(refused.contains("refuses connections"), "{refused}");
+}

@@ -1,0 +1,3 @@
+//! PostgreSQL as a store, held to its promises over real servers.
+
+mod database;
