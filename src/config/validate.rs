@@ -68,6 +68,11 @@ impl Config {
                 findings.add(table.child(error.key), error.to_string());
             }
         }
+        for (name, address) in &self.engines {
+            if let Err(why) = url::check_files(address) {
+                findings.add(KeyPath::of(["engines"]).child(name), why.to_string());
+            }
+        }
         findings.0
     }
 
