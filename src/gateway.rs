@@ -2,6 +2,7 @@
 //! terms and by its deadline, and an engine's answers into what the caller may know. Knows engines only by contract.
 
 pub mod claim;
+pub mod operator;
 pub mod outcome;
 
 use std::collections::BTreeMap;
@@ -33,6 +34,10 @@ pub struct Engines {
     pub by_name: BTreeMap<String, Arc<dyn Engine>>,
     /// The name of the active engine of every chain.
     pub active: HashMap<String, String>,
+    /// The names of all engines of every chain, in order.
+    pub chains: BTreeMap<String, Vec<String>>,
+    /// The URL of every engine, as it may be shown.
+    pub urls: BTreeMap<String, String>,
 }
 
 /// How an engine is.
@@ -152,11 +157,7 @@ impl Gateway {
     pub async fn inspect(&self, app: &App, global_id: GlobalId) -> Result<Option<Inspected>, Failure> {
         let key = Key { app: app.key.clone(), global_id };
         let call = async { self.engine(app)?.read(&key).await };
-        let held = within(app.terms.deadline, call).await.map_err(|failure| match failure {
-            EngineError::Determinate(certain) => Failure::Store(certain),
-            // A lookup changes nothing, so it does not matter whether it happened.
-            EngineError::Indeterminate(uncertain) => Failure::Store(Determinate::Unavailable(uncertain.to_string())),
-        })?;
+        let held = within(app.terms.deadline, call).await.map_err(looked_up)?;
         Ok(held.map(|held| self.inspected(global_id, held)))
     }
 
@@ -212,6 +213,14 @@ fn spread<Answer>(
     count: usize,
 ) -> Vec<Result<Answer, EngineError>> {
     answers.unwrap_or_else(|failure| (0..count).map(|_| Err(failure.clone())).collect())
+}
+
+/// A lookup changes nothing, so it does not matter whether it happened.
+fn looked_up(failure: EngineError) -> Failure {
+    match failure {
+        EngineError::Determinate(certain) => Failure::Store(certain),
+        EngineError::Indeterminate(uncertain) => Failure::Store(Determinate::Unavailable(uncertain.to_string())),
+    }
 }
 
 fn failed(failure: EngineError, nonce: Option<Nonce>) -> Failure {

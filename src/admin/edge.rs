@@ -14,7 +14,7 @@ use crate::http::edge::check_head;
 use crate::http::problem::{Code, Problem};
 
 /// How many requests to the admin API are worked on at once: a few people and their scripts.
-const IN_FLIGHT_MAX: usize = 32;
+const IN_FLIGHT_MAX: usize = 16;
 
 /// Places for requests in flight, and the bounds of their heads.
 pub(super) struct Places {

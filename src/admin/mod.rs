@@ -3,7 +3,9 @@
 
 pub mod audit;
 pub mod auth;
+mod claims;
 mod edge;
+mod engines;
 pub mod health;
 mod query;
 
@@ -14,7 +16,7 @@ use axum::extract::{FromRequest, Request, State};
 use axum::http::{HeaderValue, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 
 use self::audit::Audit;
 use self::auth::Tokens;
@@ -53,8 +55,15 @@ pub struct Admin {
 pub fn router(admin: Arc<Admin>) -> Router {
     let entropy = admin.entropy.clone();
     let places = Arc::new(Places::of(&admin.limits));
-    let api =
-        Router::new().route("/admin/v1/audit", get(audit::audit)).layer(from_fn_with_state(places, edge::bounded));
+    let api = Router::new()
+        .route("/admin/v1/engines", get(engines::engines))
+        .route("/admin/v1/chains", get(engines::chains))
+        .route("/admin/v1/claims", get(claims::list))
+        .route("/admin/v1/claims/show", post(claims::show))
+        .route("/admin/v1/claims/release", post(claims::change::release))
+        .route("/admin/v1/claims/settle", post(claims::change::settle))
+        .route("/admin/v1/audit", get(audit::audit))
+        .layer(from_fn_with_state(places, edge::bounded));
     Router::new()
         .route("/metrics", get(metrics))
         .route("/livez", get(health::livez))

@@ -51,12 +51,17 @@ pub(super) struct AdminClient {
 #[derive(Debug, Deserialize, thiserror::Error)]
 #[error("{detail} ({code}, request {request_id})")]
 pub(super) struct Refusal {
-    /// The status of the answer.
-    pub(super) status: u16,
-    /// What went wrong, in a word that is stable.
-    pub(super) code: String,
+    status: u16,
+    code: String,
     detail: String,
     request_id: String,
+}
+
+impl Refusal {
+    /// Whether the request was good, and only what it found was not as it has to be: nothing there, or something else.
+    pub(super) fn is_about_what_stands(&self) -> bool {
+        [404, 409].contains(&self.status)
+    }
 }
 
 impl AdminClient {

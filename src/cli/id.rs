@@ -5,12 +5,13 @@ use std::io::{Read, Write};
 use anyhow::Context as _;
 use clap::Args;
 
-use crate::domain::canonical::{NotCanonical, canonicalize};
+use crate::domain::canonical::{Canonical, NotCanonical, canonicalize};
 use crate::domain::global_id::GlobalId;
 use crate::domain::tenant::{AppKey, Operation};
 
 /// Not a doc comment, as the other arguments have: braces and quotes would be taken for Markdown.
-const CONTENTS_HELP: &str = r#"The contents as JSON, such as '{"order_id":"A-1001"}', or - for standard input"#;
+pub(super) const CONTENTS_HELP: &str =
+    r#"The contents as JSON, such as '{"order_id":"A-1001"}', or - for standard input"#;
 
 /// The operation to name.
 #[derive(Args, Debug)]
@@ -29,22 +30,27 @@ pub(super) struct IdArgs {
 }
 
 pub(super) fn run(args: &IdArgs, input: &mut impl Read, out: &mut impl Write) -> anyhow::Result<()> {
-    let mut json = Vec::new();
-    if args.contents == "-" {
-        input.read_to_end(&mut json).context("cannot read the contents from standard input")?;
-    } else {
-        json.extend_from_slice(args.contents.as_bytes());
-    }
-    let contents = canonicalize(&json).map_err(|error| match &error {
-        // A shell eats one pair of quotes, which makes this the likeliest mistake.
-        NotCanonical::Syntax { .. } => anyhow::anyhow!("{error}; a text needs its own quotes: '\"A-1001\"'"),
-        _ => error.into(),
-    })?;
+    let contents = read_contents(&args.contents, input)?;
     writeln!(out, "{}", GlobalId::of(&args.app, &args.operation, &contents))?;
     if args.canonical {
         writeln!(out, "{}", contents.as_str())?;
     }
     Ok(())
+}
+
+/// The canonical form of contents from the command line, or from standard input where a dash stands for them.
+pub(super) fn read_contents(argument: &str, input: &mut impl Read) -> anyhow::Result<Canonical> {
+    let mut json = Vec::new();
+    if argument == "-" {
+        input.read_to_end(&mut json).context("cannot read the contents from standard input")?;
+    } else {
+        json.extend_from_slice(argument.as_bytes());
+    }
+    canonicalize(&json).map_err(|error| match &error {
+        // A shell eats one pair of quotes, which makes this the likeliest mistake.
+        NotCanonical::Syntax { .. } => anyhow::anyhow!("{error}; a text needs its own quotes: '\"A-1001\"'"),
+        _ => error.into(),
+    })
 }
 
 #[cfg(test)]

@@ -2,10 +2,14 @@
 //! environment and its standard streams are touched here only.
 
 mod admin_client;
+mod chain;
+mod claim;
 mod config;
+mod engine;
 mod health;
 mod id;
 mod serve;
+mod shown;
 
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -35,6 +39,12 @@ enum Command {
     Id(id::IdArgs),
     /// Ask the gateway on this machine whether it is ready: exit code 0 if it is, else 1
     Health(health::HealthArgs),
+    /// Look at claims and change them, through the admin API: exit code 3 if the claim is not as it has to be
+    Claim(claim::ClaimArgs),
+    /// See the engines of a running gateway, through its admin API
+    Engine(engine::EngineArgs),
+    /// See the chains of a running gateway, through its admin API
+    Chain(chain::ChainArgs),
 }
 
 const CONFIG_HELP: &str =
@@ -78,19 +88,27 @@ impl From<Settings> for Flags {
 }
 
 /// Runs a command and says what went wrong, if something did: one block on standard error, and exit code 2 where the
-/// configuration cannot be used, else 1.
+/// configuration cannot be used, 3 where a gateway was asked and what stands there is not as it has to be, else 1.
 pub fn run(cli: Cli) -> ExitCode {
     let done = match cli.command {
         Command::Serve(settings) => serve::run(settings),
         Command::Config(args) => config::run(args, &mut io::stdout().lock()),
         Command::Id(args) => id::run(&args, &mut io::stdin().lock(), &mut io::stdout().lock()),
         Command::Health(args) => health::run(args, &mut io::stdout().lock()),
+        Command::Claim(args) => claim::run(args, &mut io::stdin().lock(), &mut io::stdout().lock()),
+        Command::Engine(args) => engine::run(args, &mut io::stdout().lock()),
+        Command::Chain(args) => chain::run(args, &mut io::stdout().lock()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             report(&format_args!("{error:#}"), &mut io::stderr().lock());
-            ExitCode::from(if error.is::<Problems>() { 2 } else { 1 })
+            let refusal = error.downcast_ref::<admin_client::Refusal>();
+            ExitCode::from(match refusal {
+                _ if error.is::<Problems>() => 2,
+                Some(refusal) if refusal.is_about_what_stands() => 3,
+                _ => 1,
+            })
         }
     }
 }

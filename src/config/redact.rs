@@ -1,5 +1,6 @@
 //! The configuration as it can be shown: secrets, tokens and the passwords in URLs blacked out.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use super::Config;
@@ -11,14 +12,17 @@ impl Config {
     /// The configuration as TOML, without what must stay secret.
     pub fn redacted_toml(&self) -> Result<String, toml::ser::Error> {
         let mut shown = self.clone();
-        for url in shown.engines.values_mut() {
-            *url = redacted_url(url);
-        }
+        shown.engines = self.redacted_engines();
         let tokens = shown.admin.tokens.values_mut();
         for digest in shown.apps.values_mut().flat_map(|app| &mut app.secrets).chain(tokens) {
             *digest = format!("sha256:{REDACTED}");
         }
         toml::to_string_pretty(&shown)
+    }
+
+    /// The URLs of the engines by name, without what must stay secret.
+    pub fn redacted_engines(&self) -> BTreeMap<String, String> {
+        self.engines.iter().map(|(name, url)| (name.clone(), redacted_url(url))).collect()
     }
 }
 

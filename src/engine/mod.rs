@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hashbrown::HashMap;
+use serde::Serialize;
 
 pub use self::error::{Determinate, EngineError, Indeterminate};
 use crate::domain::claim::{Claim, Claimed, Renew, Renewed, Settle, Settled};
@@ -109,7 +110,7 @@ pub trait Engine: Send + Sync + 'static {
 
 /// What an engine can promise; the table is in `docs/engines.md`.
 #[expect(clippy::struct_excessive_bools, reason = "a table of independent yes and no")]
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Capabilities {
     /// Whether fences rise strictly per key.
     pub strict_fence: bool,

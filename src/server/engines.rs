@@ -16,7 +16,7 @@ use crate::resilience::retry::Retry;
 pub(super) async fn open(config: &Config, clock: &Arc<dyn Clock>) -> anyhow::Result<Engines> {
     // Two tries, and something left to answer with, within the deadline.
     let patience = config.terms_of(None, None).deadline * 2 / 5;
-    let mut engines = Engines::default();
+    let mut engines = Engines { urls: config.redacted_engines(), ..Engines::default() };
     for (name, address) in &config.engines {
         let (address, clock_of_engine) = (address.clone(), clock.clone());
         let opened = tokio::task::spawn_blocking(move || url::open(&address, clock_of_engine)).await?;
@@ -28,6 +28,7 @@ pub(super) async fn open(config: &Config, clock: &Arc<dyn Clock>) -> anyhow::Res
     for (chain, options) in &config.chains {
         let active = options.engines.first().with_context(|| format!("chain `{chain}` has no engine"))?;
         engines.active.insert(chain.clone(), active.clone());
+        engines.chains.insert(chain.clone(), options.engines.clone());
     }
     Ok(engines)
 }

@@ -1,0 +1,215 @@
+//! Claims in the hands of operators: which one is meant, looking at it, and lists. How they are changed is in `change`.
+
+pub(super) mod change;
+
+use std::sync::Arc;
+
+use axum::extract::{RawQuery, State};
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::Admin;
+use super::auth::Operator;
+use super::query::Query;
+use crate::domain::canonical::Canonical;
+use crate::domain::global_id::GlobalId;
+use crate::domain::record;
+use crate::domain::tenant::{AppKey, Operation};
+use crate::domain::terms::{Retention, Span};
+use crate::gateway::operator::NoList;
+use crate::gateway::{Gateway, Inspected};
+use crate::http::answer::{self, RecordBody};
+use crate::http::body::{self, JsonBytes};
+use crate::http::claim::required_contents;
+use crate::http::json;
+use crate::http::problem::{Code, Problem};
+use crate::tenants::App;
+
+/// Claims on a page if the request does not say how many, and the most that it may say.
+const PAGE: usize = 50;
+const PAGE_MAX: usize = 100;
+
+/// How many apps are named to somebody who named none of them.
+const APPS_NAMED_MAX: usize = 20;
+
+/// The claim that a request is about.
+struct Target {
+    app: Arc<App>,
+    operation: Option<Operation>,
+    contents: Option<Canonical>,
+    global_id: GlobalId,
+}
+
+/// How a request names a claim: by what it is of, or by its ID.
+struct Named<'a> {
+    app: AppKey,
+    operation: Option<Operation>,
+    contents: Option<&'a RawValue>,
+    global_id: Option<String>,
+}
+
+impl Named<'_> {
+    /// The claim that is meant.
+    fn find(self, admin: &Admin) -> Result<Target, Problem> {
+        let app = app(admin, &self.app)?;
+        let (operation, contents, global_id) = match (self.contents, self.global_id) {
+            (Some(contents), None) => {
+                let operation = self.operation.unwrap_or_default();
+                let contents = required_contents(Some(contents), &admin.limits)?;
+                let global_id = Gateway::global_id(&app, &operation, &contents);
+                (Some(operation), Some(contents), global_id)
+            }
+            (None, Some(global_id)) if self.operation.is_none() => {
+                let global_id = global_id.parse();
+                (None, None, global_id.map_err(|wrong| Problem::invalid(format!("`global_id`: {wrong}.")))?)
+            }
+            _ => {
+                return Err(Problem::invalid(
+                    "Name the claim by `contents` and `operation` (which is `default` if left out), or by `global_id` alone.",
+                ));
+            }
+        };
+        Ok(Target { app, operation, contents, global_id })
+    }
+}
+
+impl Target {
+    /// What stands.
+    async fn inspect(&self, admin: &Admin) -> Result<Inspected, Problem> {
+        let found = admin.gateway.inspect(&self.app, self.global_id).await?.ok_or_else(|| self.nothing())?;
+        match &self.contents {
+            Some(contents) if !found.held.record.contents.matches(contents) => Err(Problem::new(
+                Code::ContentsMismatch,
+                "A claim with this global ID but other contents stands; name it by `global_id` if that is what you mean.",
+            )),
+            _ => Ok(found),
+        }
+    }
+
+    fn nothing(&self) -> Problem {
+        let (app, global_id) = (&self.app.key, self.global_id);
+        let of = self.operation.as_ref().map(|operation| format!(" of operation `{operation}`")).unwrap_or_default();
+        let detail = format!(
+            "No claim{of} stands for app `{app}` under {global_id}: it was never claimed, was released, or has ended. Look \
+             whether app, operation and contents are as the caller sends them."
+        );
+        Problem::new(Code::NotFound, detail)
+    }
+}
+
+/// The app of this key, disabled or not.
+fn app(admin: &Admin, key: &AppKey) -> Result<Arc<App>, Problem> {
+    let apps = admin.registry.apps();
+    if let Some(app) = apps.iter().find(|app| app.key == *key) {
+        return Ok(app.clone());
+    }
+    let mut names: Vec<_> = apps.iter().map(|app| app.key.as_ref()).collect();
+    names.sort_unstable();
+    let more = if names.len() > APPS_NAMED_MAX { ", …" } else { "" };
+    names.truncate(APPS_NAMED_MAX);
+    let detail = format!("This gateway knows no app `{key}`; it knows: {}{more}.", names.join(", "));
+    Err(Problem::new(Code::NotFound, detail))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ShowBody<'a> {
+    app: AppKey,
+    operation: Option<Operation>,
+    #[serde(borrow, default, deserialize_with = "body::present")]
+    contents: Option<&'a RawValue>,
+    global_id: Option<String>,
+}
+
+/// A claim, whose it is and where it lies.
+#[derive(Serialize)]
+struct ShownBody<'a> {
+    app: &'a AppKey,
+    chain: &'a str,
+    engine: &'a str,
+    #[serde(flatten)]
+    record: RecordBody,
+    lease: Span,
+    unknown_retention: Retention,
+}
+
+/// `POST /admin/v1/claims/show`: the record that stands, without the attempt.
+pub(super) async fn show(
+    State(admin): State<Arc<Admin>>,
+    _operator: Operator,
+    body: JsonBytes,
+) -> Result<Response, Problem> {
+    let ShowBody { app, operation, contents, global_id } = body.parse()?;
+    let target = Named { app, operation, contents, global_id }.find(&admin)?;
+    let found = target.inspect(&admin).await?;
+    let terms = found.held.record.terms;
+    Ok(json(&ShownBody {
+        app: &target.app.key,
+        chain: &target.app.chain,
+        engine: admin.gateway.engine_name(&target.app),
+        record: answer::record(found),
+        lease: Span(terms.lease),
+        unknown_retention: terms.unknown_retention,
+    }))
+}
+
+/// A page of claims.
+#[derive(Serialize)]
+struct ListBody<'a> {
+    app: &'a AppKey,
+    engine: &'a str,
+    claims: Vec<RecordBody>,
+    next: Option<GlobalId>,
+}
+
+/// `GET /admin/v1/claims`: the claims of an app, by global ID, in pages.
+pub(super) async fn list(
+    State(admin): State<Arc<Admin>>,
+    _operator: Operator,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Problem> {
+    let mut query = Query::parse(query)?;
+    let key = query.take_as::<AppKey>("app")?;
+    let state = query.take("state").map(|state| read_state(&state)).transpose()?;
+    let after = query.take_as::<GlobalId>("after")?;
+    let limit = query.count("limit", PAGE, PAGE_MAX)?;
+    query.end()?;
+    let key = key.ok_or_else(|| Problem::invalid("`app` is missing: say whose claims, such as ?app=shop."))?;
+    let app = app(&admin, &key)?;
+    // One more than asked for tells whether there is more.
+    let mut found = admin.gateway.list(&app, state, after, limit + 1).await?;
+    let more = found.len() > limit;
+    found.truncate(limit);
+    Ok(json(&ListBody {
+        app: &app.key,
+        engine: admin.gateway.engine_name(&app),
+        next: found.last().map(|last| last.global_id).filter(|_| more),
+        claims: found.into_iter().map(answer::record).collect(),
+    }))
+}
+
+fn read_state(text: &str) -> Result<record::State, Problem> {
+    match text {
+        "in_progress" => Ok(record::State::InProgress),
+        "succeeded" => Ok(record::State::Succeeded),
+        "unknown" => Ok(record::State::Unknown),
+        _ => Err(Problem::invalid("`state` is in_progress, succeeded or unknown; leave it out for all.")),
+    }
+}
+
+impl From<NoList> for Problem {
+    fn from(none: NoList) -> Self {
+        match none {
+            NoList::Failed(failure) => failure.into(),
+            NoList::NotSupported { engine, able } => {
+                let able = if able.is_empty() { "none that is configured".to_owned() } else { able.join(", ") };
+                let detail = format!(
+                    "Engine `{engine}`, which keeps the claims of this app, cannot list them; engines that can: {able}. Show \
+                     a claim by its contents or its global ID instead."
+                );
+                Self::new(Code::NotSupported, detail)
+            }
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Releasing a claim, and settling it in its holder's place. The attempt that stands is read first, and only while it still
+//! stands is anything changed, so that whatever happens in between is not undone.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::{Named, Target};
+use crate::admin::Admin;
+use crate::admin::audit::{Change, Done, Reason};
+use crate::admin::auth::Operator;
+use crate::domain::claim::Outcome;
+use crate::domain::clock::Timestamp;
+use crate::domain::global_id::GlobalId;
+use crate::domain::record::State as ClaimState;
+use crate::domain::tenant::{AppKey, Operation};
+use crate::domain::terms::Retention;
+use crate::gateway::Inspected;
+use crate::gateway::operator::Changed;
+use crate::http::body::{self, JsonBytes};
+use crate::http::claim::check_retention;
+use crate::http::json;
+use crate::http::problem::{Code, Members, Problem};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReleaseBody<'a> {
+    app: AppKey,
+    operation: Option<Operation>,
+    #[serde(borrow, default, deserialize_with = "body::present")]
+    contents: Option<&'a RawValue>,
+    global_id: Option<String>,
+    attempt_hash: Option<String>,
+    even_succeeded: Option<bool>,
+    reason: Reason,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SettleBody<'a> {
+    app: AppKey,
+    operation: Option<Operation>,
+    #[serde(borrow, default, deserialize_with = "body::present")]
+    contents: Option<&'a RawValue>,
+    global_id: Option<String>,
+    attempt_hash: Option<String>,
+    outcome: OutcomeName,
+    #[serde(borrow, default, deserialize_with = "body::present")]
+    result: Option<&'a RawValue>,
+    retention: Option<Retention>,
+    reason: Reason,
+}
+
+/// What an operator has found out.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum OutcomeName {
+    Success,
+    Failure,
+    Unknown,
+}
+
+/// 200 to a change.
+#[derive(Serialize)]
+struct ChangedBody {
+    app: AppKey,
+    global_id: GlobalId,
+    state: &'static str,
+    expires_at: Option<Timestamp>,
+}
+
+/// `POST /admin/v1/claims/release`: ends a claim, so that it can be claimed again.
+pub(crate) async fn release(
+    State(admin): State<Arc<Admin>>,
+    operator: Operator,
+    body: JsonBytes,
+) -> Result<Response, Problem> {
+    let ReleaseBody { app, operation, contents, global_id, attempt_hash, even_succeeded, reason } = body.parse()?;
+    let target = Named { app, operation, contents, global_id }.find(&admin)?;
+    let even_succeeded = even_succeeded.unwrap_or(false);
+    let found = target.inspect(&admin).await?;
+    check_attempt(&found, attempt_hash.as_deref())?;
+    if found.held.record.state == ClaimState::Succeeded && !even_succeeded {
+        return Err(succeeded());
+    }
+    let detail = even_succeeded.then_some("even_succeeded".into());
+    let change = Change { detail, ..change_of("claim.release", &target, &found, reason) };
+    let attempt = found.held.record.attempt;
+    let gateway = admin.gateway.clone();
+    let deed = async move {
+        let changed = gateway.release(&target.app, target.global_id, attempt, even_succeeded).await?;
+        told(&target, &changed)
+    };
+    Ok(json(&admin.audit.carry_out(&operator, change, deed).await?))
+}
+
+/// `POST /admin/v1/claims/settle`: reports an outcome in the holder's place.
+pub(crate) async fn settle(
+    State(admin): State<Arc<Admin>>,
+    operator: Operator,
+    body: JsonBytes,
+) -> Result<Response, Problem> {
+    let body: SettleBody<'_> = body.parse()?;
+    let SettleBody { app, operation, contents, global_id, attempt_hash, result, retention, reason, .. } = body;
+    let target = Named { app, operation, contents, global_id }.find(&admin)?;
+    check_retention(retention, &admin.limits)?;
+    let result = result.map(|result| body::result(result, admin.limits.result_bytes)).transpose()?;
+    let (outcome, detail) = match body.outcome {
+        OutcomeName::Success => (Outcome::Success { result, retention }, "outcome: success"),
+        _ if result.is_some() || retention.is_some() => {
+            return Err(Problem::invalid(
+                "`result` and `retention` go with the outcome `success` only; leave them out.",
+            ));
+        }
+        OutcomeName::Failure => (Outcome::Failure, "outcome: failure"),
+        OutcomeName::Unknown => (Outcome::Unknown, "outcome: unknown"),
+    };
+    let found = target.inspect(&admin).await?;
+    check_attempt(&found, attempt_hash.as_deref())?;
+    if found.held.record.state == ClaimState::Succeeded {
+        return Err(succeeded());
+    }
+    let change = Change { detail: Some(detail.into()), ..change_of("claim.settle", &target, &found, reason) };
+    let attempt = found.held.record.attempt;
+    let gateway = admin.gateway.clone();
+    let deed = async move {
+        let changed = gateway.settle_for(&target.app, target.global_id, attempt, outcome).await?;
+        told(&target, &changed)
+    };
+    Ok(json(&admin.audit.carry_out(&operator, change, deed).await?))
+}
+
+/// Whether the claim is still held by the attempt that the operator was shown, where the request says which.
+fn check_attempt(found: &Inspected, shown: Option<&str>) -> Result<(), Problem> {
+    let record = &found.held.record;
+    match shown {
+        Some(shown) if shown != record.attempt.hash().to_string() => Err(superseded(Some(record.state))),
+        _ => Ok(()),
+    }
+}
+
+fn change_of(action: &'static str, target: &Target, found: &Inspected, reason: Reason) -> Change {
+    let record = &found.held.record;
+    Change {
+        action: action.into(),
+        app: Some(target.app.key.clone()),
+        operation: record.operation.clone(),
+        global_id: Some(target.global_id),
+        attempt_hash: Some(record.attempt.hash()),
+        detail: None,
+        reason: Some(reason),
+    }
+}
+
+/// What became of a change, for the operator and for the trail.
+fn told(target: &Target, changed: &Changed) -> Result<Done<ChangedBody>, Problem> {
+    let body = |state, expires_at| {
+        (ChangedBody { app: target.app.key.clone(), global_id: target.global_id, state, expires_at }, state)
+    };
+    match *changed {
+        Changed::Released => Ok(body("released", None)),
+        Changed::Settled { state: ClaimState::Succeeded, expires_at } => Ok(body("succeeded", expires_at)),
+        Changed::Settled { state: ClaimState::Unknown | ClaimState::InProgress, expires_at } => {
+            Ok(body("unknown", expires_at))
+        }
+        Changed::Absent => Err(target.nothing()),
+        Changed::AlreadySucceeded => Err(succeeded()),
+        Changed::Superseded { state } => Err(superseded(state)),
+    }
+}
+
+fn succeeded() -> Problem {
+    Problem::new(
+        Code::AlreadySucceeded,
+        "The operation has been reported done; nothing was changed. Only a release with \"even_succeeded\": true ends such a \
+         claim, and then the operation can be run again.",
+    )
+}
+
+fn superseded(state: Option<ClaimState>) -> Problem {
+    let detail = "Another attempt holds the claim than the one that was looked at; nothing was changed. Show it again, then \
+                  decide anew.";
+    let members = state.map_or(Members::None, |state| Members::Superseded { state });
+    Problem { members, ..Problem::new(Code::Superseded, detail) }
+}

@@ -1,0 +1,187 @@
+//! What operators may do beyond callers: end a claim, settle it in its holder's place, list claims, and see the engines.
+//! Only what stands exactly as the operator was shown it is changed: by the attempt, compared by the store.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::{Failure, Gateway, Inspected, failed, looked_up, within};
+use crate::domain::attempt::Attempt;
+use crate::domain::claim::{Outcome, Settle, Settled};
+use crate::domain::clock::Timestamp;
+use crate::domain::global_id::GlobalId;
+use crate::domain::operator::{List, Release, Released};
+use crate::domain::record::{Key, State};
+use crate::engine::Capabilities;
+use crate::tenants::App;
+
+/// How long a list may take: it looks at many claims.
+const LIST_DEADLINE: Duration = Duration::from_secs(15);
+
+/// What became of an operator's change.
+#[derive(Debug)]
+pub enum Changed {
+    /// The claim is gone, and can be claimed again.
+    Released,
+    /// The claim stands so now.
+    Settled {
+        /// Its state.
+        state: State,
+        /// When it ends by itself.
+        expires_at: Option<Timestamp>,
+    },
+    /// No claim stands any more; nothing was changed.
+    Absent,
+    /// The operation has been reported done; nothing was changed.
+    AlreadySucceeded,
+    /// Another attempt's claim stands by now; it was not touched.
+    Superseded {
+        /// Its state, where it is known.
+        state: Option<State>,
+    },
+}
+
+/// Why there is no list.
+#[derive(Debug)]
+pub enum NoList {
+    /// The engine of the app cannot list; these can.
+    NotSupported {
+        /// The name of the app's engine.
+        engine: String,
+        /// The names of engines that list.
+        able: Vec<String>,
+    },
+    /// The engine did not answer.
+    Failed(Failure),
+}
+
+/// An engine, as operators are shown it.
+#[derive(Debug, Serialize)]
+pub struct EngineStatus {
+    name: String,
+    url: String,
+    up: bool,
+    detail: String,
+    chains: Vec<String>,
+    capabilities: Capabilities,
+}
+
+/// A chain, as operators are shown it.
+#[derive(Debug, Serialize)]
+pub struct ChainStatus {
+    name: String,
+    engines: Vec<String>,
+    active: String,
+}
+
+impl Gateway {
+    /// Ends the claim that this attempt holds: one that succeeded only where that is meant.
+    ///
+    /// # Errors
+    /// Why there is no answer.
+    pub async fn release(
+        &self,
+        app: &App,
+        global_id: GlobalId,
+        attempt: Attempt,
+        even_succeeded: bool,
+    ) -> Result<Changed, Failure> {
+        if !even_succeeded {
+            // A success may be reported at any moment, also after the operator has looked. A failure never undoes one.
+            return self.settle_for(app, global_id, attempt, Outcome::Failure).await;
+        }
+        let ask = Release { key: Key { app: app.key.clone(), global_id }, attempt };
+        let call = async { self.engine(app)?.release(&ask).await };
+        let released = within(app.terms.deadline, call).await.map_err(|failure| failed(failure, None))?;
+        Ok(match released {
+            Released::Done => Changed::Released,
+            Released::Absent => Changed::Absent,
+            Released::Superseded => Changed::Superseded { state: None },
+        })
+    }
+
+    /// Settles the claim that this attempt holds in its holder's place. What is gone is not recorded anew.
+    ///
+    /// # Errors
+    /// Why there is no answer.
+    pub async fn settle_for(
+        &self,
+        app: &App,
+        global_id: GlobalId,
+        attempt: Attempt,
+        outcome: Outcome,
+    ) -> Result<Changed, Failure> {
+        let ask = Settle { key: Key { app: app.key.clone(), global_id }, attempt, outcome, late: None };
+        let call = async { self.engine(app)?.settle(&ask).await };
+        let settled = within(app.terms.deadline, call).await.map_err(|failure| failed(failure, None))?;
+        Ok(match settled {
+            Settled::Done { state: Some(state), left, .. } => {
+                Changed::Settled { state, expires_at: left.map(|left| self.clock.wall().plus(left)) }
+            }
+            Settled::Done { state: None, late: Some(true), .. } | Settled::Expired => Changed::Absent,
+            Settled::Done { state: None, .. } => Changed::Released,
+            Settled::AlreadySucceeded => Changed::AlreadySucceeded,
+            Settled::Superseded { state, .. } => Changed::Superseded { state: Some(state) },
+        })
+    }
+
+    /// The claims of an app, in the order of their global IDs, without their results.
+    ///
+    /// # Errors
+    /// Why there is no list.
+    pub async fn list(
+        &self,
+        app: &App,
+        state: Option<State>,
+        after: Option<GlobalId>,
+        limit: usize,
+    ) -> Result<Vec<Inspected>, NoList> {
+        let engine = self.engine(app).map_err(|failure| NoList::Failed(looked_up(failure)))?;
+        if !engine.capabilities().lists {
+            let able = self.engines.by_name.iter().filter(|(_, engine)| engine.capabilities().lists);
+            let able = able.map(|(name, _)| name.clone()).collect();
+            return Err(NoList::NotSupported { engine: self.engine_name(app).to_owned(), able });
+        }
+        let ask = List { app: app.key.clone(), state, after, limit };
+        let listed = within(LIST_DEADLINE, engine.list(&ask)).await;
+        let listed = listed.map_err(|failure| NoList::Failed(looked_up(failure)))?;
+        let inspected = |mut listed: crate::domain::operator::Listed| {
+            listed.held.record.result = None;
+            self.inspected(listed.global_id, listed.held)
+        };
+        Ok(listed.into_iter().map(inspected).collect())
+    }
+
+    /// The name of the engine that keeps an app's claims.
+    pub fn engine_name(&self, app: &App) -> &str {
+        self.engines.active.get(&app.chain).map_or("", String::as_str)
+    }
+
+    /// Every engine, after asking it how it is.
+    pub async fn engines(&self) -> Vec<EngineStatus> {
+        let health = self.engines_health().await;
+        let status = |(name, health): (String, super::EngineHealth)| {
+            let chains = self.engines.chains.iter().filter(|(_, engines)| engines.contains(&name));
+            let engine = self.engines.by_name.get(&name)?;
+            Some(EngineStatus {
+                url: self.engines.urls.get(&name).cloned().unwrap_or_default(),
+                up: health.up,
+                detail: health.detail,
+                chains: chains.map(|(chain, _)| chain.clone()).collect(),
+                capabilities: engine.capabilities(),
+                name,
+            })
+        };
+        health.into_iter().filter_map(status).collect()
+    }
+
+    /// Every chain.
+    pub fn chains(&self) -> Vec<ChainStatus> {
+        let status = |(name, engines): (&String, &Vec<String>)| ChainStatus {
+            name: name.clone(),
+            engines: engines.clone(),
+            active: self.engines.active.get(name).cloned().unwrap_or_default(),
+        };
+        self.engines.chains.iter().map(status).collect()
+    }
+}
