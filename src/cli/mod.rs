@@ -10,6 +10,7 @@ mod health;
 mod id;
 mod serve;
 mod shown;
+mod tls;
 
 use std::ffi::OsString;
 use std::fmt::Display;

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use crate::support::certificates::{Authority, Pair};
 use crate::support::client::Client;
-use crate::support::command::oncegate;
+use crate::support::command::{oncegate, oncegate_with};
 use crate::support::exposition::Page;
 use crate::support::fresh;
 use crate::support::gateway::{Gateway, Setup};
@@ -360,4 +360,55 @@ async fn an_open_gateway_stays_on_loopback_with_tls_too() {
     let json = ("content-type", "application/json");
     let answer = client.send("POST", "/v1/claims", &[("host", "evil.example"), json], "{\"contents\":1}").await;
     assert_eq!(answer.code(), (400, "invalid_request"));
+}
+
+#[tokio::test]
+async fn commands_speak_tls_to_the_admin_listener() {
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    authority.issue().write(folder.path());
+    authority.write(&folder.path().join("ca.pem"));
+    Authority::new().write(&folder.path().join("stranger.pem"));
+    let own = folder.path().join("own");
+    std::fs::create_dir(&own).unwrap();
+    authority.issue_for(&["operator"], 2090).write(&own);
+    let gateway = Setup::on_memory().config(&table("admin_tls", folder.path())).start().await;
+    let url = format!("https://localhost:{}", gateway.admin().port());
+    let health = |words: &[&str]| oncegate(folder.path(), &[&["health"], words].concat());
+    let asked = health(&["--url", &url, "--ca", "ca.pem"]);
+    assert_eq!((asked.code, asked.out.as_str()), (Some(0), "ready\n"), "{}", asked.err);
+    for (words, hint) in [
+        (&["--url", &url][..], "https:// needs --ca"),
+        (&["--url", &url, "--ca", "stranger.pem"], "invalid peer certificate: UnknownIssuer"),
+        (&["--url", &url, "--ca", "tls.key"], "tls.key holds no certificate in PEM"),
+        (&["--url", &url, "--ca", "none.pem"], "cannot read none.pem: No such file"),
+        (&["--url", &url.replace("localhost", "127.0.0.2"), "--ca", "ca.pem"], "not valid for name \"127.0.0.2\""),
+    ] {
+        let asked = health(words);
+        assert_eq!(asked.code, Some(1), "{words:?}");
+        assert!(asked.err.contains(hint) && asked.err.lines().count() == 1, "no {hint:?} in: {}", asked.err);
+    }
+    // By its own configuration, the certificate of a gateway's own listener need not be for a loopback address.
+    let config = format!("[server]\nadmin_listen = \"{}\"\n{}", gateway.admin(), table("admin_tls", folder.path()));
+    std::fs::write(folder.path().join("oncegate.toml"), &config).unwrap();
+    assert_eq!(health(&["--config", "oncegate.toml"]).code, Some(0));
+    // What sends a token trusts nobody unseen.
+    let engines = |words: &[&str]| {
+        let words = [&["engine", "list", "--config", "oncegate.toml"], words].concat();
+        oncegate_with(folder.path(), &words, &[("ONCEGATE_ADMIN_TOKEN", "0123456789abcdef0123456789abcdef")])
+    };
+    assert!(engines(&[]).err.contains("https:// needs --ca"), "{}", engines(&[]).err);
+    // It gets through: the gateway has no tokens, and says so.
+    let refused = engines(&["--admin-ca", "ca.pem"]);
+    assert!(refused.err.contains("[admin.tokens]"), "{}", refused.err);
+
+    let wants = format!("{}client_ca = \"ca.pem\"\n", table("admin_tls", folder.path()));
+    let wants = wants.replace("ca.pem", &folder.path().join("ca.pem").display().to_string());
+    let gateway = Setup::on_memory().config(&wants).start().await;
+    let url = format!("https://localhost:{}", gateway.admin().port());
+    assert_eq!(health(&["--url", &url, "--ca", "ca.pem"]).code, Some(1));
+    let shown = ["--client-certificate", "own/tls.crt", "--client-key", "own/tls.key"];
+    let asked = health(&[&["--url", &url, "--ca", "ca.pem"][..], &shown].concat());
+    assert_eq!(asked.code, Some(0), "{}", asked.err);
+    let asked = health(&["--url", &url, "--ca", "ca.pem", "--client-certificate", "own/tls.crt"]);
+    assert!(asked.err.contains("--client-key"), "{}", asked.err);
 }
