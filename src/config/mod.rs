@@ -11,6 +11,7 @@ mod path;
 mod problem;
 mod redact;
 mod reload;
+mod secret_files;
 mod server;
 mod stored;
 mod terms;

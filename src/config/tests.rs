@@ -2,6 +2,7 @@
 //! answered with stands in `refusals`.
 
 mod refusals;
+mod secret_files;
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -12,6 +13,7 @@ use toml::{Table, Value};
 
 use super::*;
 use crate::domain::terms::{LeaseEnd, Mode, Retention};
+use crate::http::tls::TlsOptions;
 use crate::telemetry::logging::LogFormat;
 
 const DEFAULTS: &str = include_str!("../../oncegate.default.toml");
@@ -105,6 +107,8 @@ fn every_key_has_a_default() {
     }
     hold::<Config>("");
     hold::<ServerOptions>("server");
+    hold::<TlsOptions>("server.tls");
+    hold::<TlsOptions>("server.admin_tls");
     hold::<AdminOptions>("admin");
     hold::<ChainOptions>("chains.default");
     hold::<TermsOptions>("defaults");

@@ -58,8 +58,32 @@ impl Config {
         findings.0
     }
 
+    /// All that is wrong with the files that it names and that are read only to serve: whoever just looks at the
+    /// configuration may not be allowed to. Blocks.
+    pub fn check_files(&self) -> Vec<Problem> {
+        let mut findings = Findings(Vec::new());
+        for (table, tls) in self.server.tls_tables() {
+            if tls.is_on()
+                && let Err(error) = tls.read().and_then(|files| files.identity().map(drop))
+            {
+                findings.add(table.child(error.key), error.to_string());
+            }
+        }
+        for (name, address) in &self.engines {
+            if let Err(why) = url::check_files(address) {
+                findings.add(KeyPath::of(["engines"]).child(name), why.to_string());
+            }
+        }
+        findings.0
+    }
+
     fn check_server(&self, findings: &mut Findings) {
         let server = &self.server;
+        for (table, tls) in server.tls_tables() {
+            if let Err(error) = tls.check() {
+                findings.add(table.child(error.key), error.to_string());
+            }
+        }
         if overlap(server.listen, server.admin_listen) {
             findings.add(
                 KeyPath::of(["server", "admin_listen"]),

@@ -20,6 +20,17 @@ pub fn check(url: &str) -> Result<(), OpenError> {
     }
 }
 
+/// Whether the certificates and keys are any good that this URL names. Blocks.
+///
+/// # Errors
+/// What is wrong with the URL or with which file. Never repeats a password, or what a file holds.
+pub fn check_files(url: &str) -> Result<(), OpenError> {
+    match parse(url)? {
+        Parsed::Redis => check_redis_files(url),
+        _ => Ok(()),
+    }
+}
+
 /// Opens the engine that a URL names. The store need not be up, unless it is a folder of this machine. Reads that
 /// folder, so it may block for a while.
 ///
@@ -104,6 +115,16 @@ fn check_postgres(url: &str) -> Result<(), OpenError> {
 
 #[cfg(not(feature = "postgres"))]
 fn check_postgres(_url: &str) -> Result<(), OpenError> {
+    Err(OpenError(LEFT_OUT.into()))
+}
+
+#[cfg(feature = "redis")]
+fn check_redis_files(url: &str) -> Result<(), OpenError> {
+    super::redis::Redis::check_files(url).map_err(|why| OpenError(why.to_string()))
+}
+
+#[cfg(not(feature = "redis"))]
+fn check_redis_files(_url: &str) -> Result<(), OpenError> {
     Err(OpenError(LEFT_OUT.into()))
 }
 

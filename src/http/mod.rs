@@ -16,6 +16,7 @@ pub mod outcome;
 pub mod outcome_batch;
 pub mod problem;
 pub mod renewal;
+pub mod tls;
 
 use std::sync::Arc;
 

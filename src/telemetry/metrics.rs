@@ -3,6 +3,7 @@
 //! Labels are bounded: configured apps and operations are named, everything else is `other`; never a global ID.
 
 pub mod tenants;
+mod tls;
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -14,6 +15,7 @@ use metrics::{
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 
 use self::tenants::AuthenticationMetrics;
+pub use self::tls::TlsMetrics;
 
 /// Upper bounds of all duration buckets, in seconds: from what a claim in memory takes to the longest deadline.
 const BUCKETS: [f64; 18] =
@@ -27,6 +29,9 @@ const ENGINE_CALL_DURATION: &str = "oncegate_engine_call_duration_seconds";
 const ENGINE_UP: &str = "oncegate_engine_up";
 const ENGINE_DATA_LOST: &str = "oncegate_engine_data_lost_total";
 const SUSPECTED_DOUBLE_EXECUTIONS: &str = "oncegate_suspected_double_executions_total";
+const TLS_RELOADS: &str = "oncegate_tls_reloads_total";
+const TLS_HANDSHAKE_FAILURES: &str = "oncegate_tls_handshake_failures_total";
+const TLS_CERTIFICATE_EXPIRY: &str = "oncegate_tls_certificate_expiry_timestamp_seconds";
 const BUILD_INFO: &str = "oncegate_build_info";
 
 /// The recorder of this process, and what it has recorded.
@@ -78,6 +83,12 @@ fn describe() {
         "Successes and unknowns reported by attempts that no longer held their claim"
     );
     tenants::describe();
+    describe_counter!(TLS_RELOADS, "Times a listener's certificate was read again, by result");
+    describe_counter!(TLS_HANDSHAKE_FAILURES, "Connections that ended before their TLS handshake did");
+    describe_gauge!(
+        TLS_CERTIFICATE_EXPIRY,
+        "When the certificate that a listener shows ends, in seconds since the epoch"
+    );
     describe_gauge!(BUILD_INFO, "1, labelled with the gateway's version");
 }
 

@@ -28,3 +28,4 @@ mod races;
 #[cfg(feature = "redis")]
 mod redis_outage;
 mod story;
+mod tls;
