@@ -24,6 +24,8 @@ pub(super) fn registry(config: &Config) -> anyhow::Result<Registry> {
             secrets: Vec::new(),
             terms: operation_terms(&terms),
             operations: HashMap::new(),
+            retention_max: config.retention_max_of(None),
+            quota: config.quota_of(None),
             usage: Arc::default(),
         }));
     }
@@ -46,6 +48,8 @@ fn app(config: &Config, key: &AppKey, options: &AppOptions) -> anyhow::Result<Ap
         secrets: secrets.with_context(|| format!("apps.{key}.secrets"))?,
         terms: operation_terms(&terms),
         operations: options.operations.keys().map(own).collect(),
+        retention_max: config.retention_max_of(Some(key)),
+        quota: config.quota_of(Some(key)),
         usage: Arc::default(),
     })
 }

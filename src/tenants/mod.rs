@@ -1,5 +1,6 @@
 //! Who may call, and on what terms: the apps, their secrets and the terms of their operations.
 
+pub mod quota;
 pub mod secret;
 pub mod usage;
 
@@ -9,10 +10,11 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use hashbrown::HashMap;
 
+use self::quota::Quota;
 use self::secret::SecretDigest;
 use self::usage::Usage;
 use crate::domain::tenant::{AppKey, Operation};
-use crate::domain::terms::{Mode, Terms};
+use crate::domain::terms::{Mode, Retention, Terms};
 
 /// One business system that calls the gateway.
 #[derive(Clone, Debug)]
@@ -29,6 +31,10 @@ pub struct App {
     pub terms: OperationTerms,
     /// The terms of operations that have their own.
     pub operations: HashMap<Operation, OperationTerms>,
+    /// The longest retention that its callers may ask for.
+    pub retention_max: Retention,
+    /// How much of this process it may take.
+    pub quota: Quota,
     /// What this process has seen of it. Outlives a change of all the rest.
     pub usage: Arc<Usage>,
 }
@@ -104,6 +110,9 @@ impl Registry {
         let carried = |mut app: App| {
             if let Some(same) = before.by_key.get(&app.key) {
                 app.usage = same.usage.clone();
+                if app.quota != same.quota {
+                    app.usage.drawn.forgive();
+                }
             }
             (app.key.clone(), Arc::new(app))
         };
@@ -156,9 +165,9 @@ fn bearer(authorization: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::terms::{LeaseEnd, Retention};
+    use crate::domain::terms::LeaseEnd;
 
-    fn app(key: &str, secrets: &[&str]) -> App {
+    pub(super) fn app(key: &str, secrets: &[&str]) -> App {
         let day = Duration::from_hours(24);
         let terms = Terms {
             lease: Duration::from_secs(30),
@@ -174,6 +183,8 @@ mod tests {
             secrets: secrets.iter().map(|secret| SecretDigest::of(secret)).collect(),
             terms: OperationTerms { terms, mode: Mode::Enforce, contents_stored_bytes: 1024, deadline },
             operations: HashMap::new(),
+            retention_max: Retention::Forever,
+            quota: Quota::default(),
             usage: Arc::default(),
         }
     }
