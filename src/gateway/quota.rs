@@ -10,24 +10,19 @@ use crate::tenants::App;
 use crate::tenants::quota::{Exceeded, Place, Purpose, QuotaName};
 
 impl Gateway {
-    /// Lets a request of an app in: takes a place among its requests in flight, to be dropped once the answer is known,
-    /// and draws a request.
+    /// Takes a place among an app's requests in flight, to be dropped once the answer is known.
     ///
     /// # Errors
-    /// The quota that is used up; nothing was taken.
-    pub fn admit(&self, app: &Arc<App>, purpose: Purpose) -> Result<Place, Failure> {
-        let admitted = app.enter().and_then(|place| {
-            app.draw_request(purpose, self.clock.monotonic())?;
-            Ok(place)
-        });
-        admitted.map_err(|exceeded| self.refused(app, exceeded))
+    /// All are taken.
+    pub fn enter(&self, app: &Arc<App>) -> Result<Place, Failure> {
+        app.enter().map_err(|exceeded| self.refused(app, exceeded))
     }
 
-    /// Lets a further item of a batch in, which is a request like any other.
+    /// Draws a request, or an item of a batch, which is a request like any other.
     ///
     /// # Errors
-    /// The quota that is used up; nothing was taken.
-    pub fn admit_item(&self, app: &App, purpose: Purpose) -> Result<(), Failure> {
+    /// There is no room for it; nothing was drawn.
+    pub fn draw_request(&self, app: &App, purpose: Purpose) -> Result<(), Failure> {
         let drawn = app.draw_request(purpose, self.clock.monotonic());
         drawn.map_err(|exceeded| self.refused(app, exceeded))
     }

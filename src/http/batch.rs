@@ -53,7 +53,7 @@ pub fn items<'a>(body: &'a JsonBytes, api: &Arc<Api>) -> Result<Vec<&'a RawValue
 }
 
 /// The items that the app's quota has room for, made by `make`; the others are answered with what stands in their way. The
-/// first was let in with the request.
+/// first was drawn with the request.
 pub fn admitted<'a, Item>(
     items: Vec<&'a RawValue>,
     api: &Api,
@@ -61,7 +61,7 @@ pub fn admitted<'a, Item>(
     purpose: Purpose,
     make: impl Fn(&'a RawValue) -> Result<Item, Problem>,
 ) -> Vec<Result<Item, Problem>> {
-    let admit = |place| if place == 0 { Ok(()) } else { api.gateway.admit_item(app, purpose) };
+    let admit = |place| if place == 0 { Ok(()) } else { api.gateway.draw_request(app, purpose) };
     let admitted = |(place, raw)| {
         admit(place)?;
         make(raw)

@@ -39,10 +39,17 @@ impl Visit {
     pub fn app(&self) -> Option<&Arc<App>> {
         self.app.get()
     }
+
+    /// Draws this request of the app's rates.
+    pub fn draw(&self, api: &Api) -> Result<(), Problem> {
+        let drawn = self.app().map_or(Ok(()), |app| api.gateway.draw_request(app, self.purpose));
+        drawn.map_err(Problem::from)
+    }
 }
 
-/// The app that the credential proves. It is taken from there alone. Its quotas are asked right after, before a body is
-/// read, and never for somebody who has not proved to be of the app.
+/// The app that the credential proves. It is taken from there alone. It takes a place among the app's requests in flight,
+/// which nobody does who has not proved to be of the app. Of its rates a request is drawn before the body is read, or by
+/// the handler where there is none.
 pub struct Caller(pub Arc<App>);
 
 impl FromRequestParts<Arc<Api>> for Caller {
@@ -53,7 +60,7 @@ impl FromRequestParts<Arc<Api>> for Caller {
         let app = api.registry.authenticate(authorization)?;
         let visit = parts.extensions.get::<Visit>().cloned().unwrap_or_else(|| Visit::at(Endpoint::Other));
         let _first = visit.app.set(app.clone());
-        let place = api.gateway.admit(&app, visit.purpose)?;
+        let place = api.gateway.enter(&app)?;
         let _first = visit.place.set(place);
         Ok(Self(app))
     }

@@ -26,7 +26,7 @@ pub(crate) struct Gateway {
     api: SocketAddr,
     admin: SocketAddr,
     log: Arc<Mutex<Vec<String>>>,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 impl Setup {
@@ -84,7 +84,7 @@ impl Setup {
         let log = Arc::new(Mutex::new(Vec::new()));
         let in_service = follow(&mut child, log.clone());
         match tokio::time::timeout(Duration::from_secs(30), in_service).await.expect("the gateway starts in time") {
-            Ok((api, admin)) => Ok(Gateway { child, api, admin, log, _folder: folder }),
+            Ok((api, admin)) => Ok(Gateway { child, api, admin, log, folder }),
             Err(_closed) => {
                 let status = child.wait().expect("it has ended");
                 let log = log.lock().expect("the log").join("\n");
@@ -144,6 +144,11 @@ impl Gateway {
     /// What it has logged so far.
     pub(crate) fn log(&self) -> String {
         self.log.lock().expect("the log").join("\n")
+    }
+
+    /// Replaces its configuration file, which it reads again at SIGHUP.
+    pub(crate) fn configure(&self, toml: &str) {
+        std::fs::write(self.folder.path().join("oncegate.toml"), toml).expect("the configuration is written");
     }
 
     /// Its process.
