@@ -59,7 +59,7 @@ impl Requirement {
         self.metrics.set_requirements_met(met);
         match missing {
             None => {
-                tracing::info!(chain.name = %self.chain, "claims are taken again: the store promises what is required")
+                tracing::info!(chain.name = %self.chain, "claims are taken again: the store promises what is required");
             }
             Some(missing) => tracing::error!(chain.name = %self.chain, "claims are refused: {}", self.why(missing)),
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use super::answer::DuplicateMembers;
 use crate::engine::Determinate;
@@ -121,7 +121,6 @@ pub enum Members {
     /// Which quota is used up.
     QuotaExceeded {
         /// As it is configured.
-        #[serde(serialize_with = "quota_name")]
         quota: QuotaName,
     },
     /// Why the gateway is not ready, and how its engines are.
@@ -265,10 +264,6 @@ impl From<Failure> for Problem {
             }
         }
     }
-}
-
-fn quota_name<S: Serializer>(quota: &QuotaName, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(quota.as_str())
 }
 
 /// A message as a sentence begins.

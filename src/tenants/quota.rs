@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use serde::Serialize;
+
 use self::bucket::{Bucket, Room};
 use super::App;
 
@@ -39,8 +41,9 @@ impl Default for Quota {
     }
 }
 
-/// Which of an app's quotas.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Which of an app's quotas. Serialised as it is configured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum QuotaName {
     /// [`Quota::requests_per_second`].
     RequestsPerSecond,

@@ -93,9 +93,9 @@ async fn one_app_at_ten_times_its_quota_is_not_felt_by_another() {
     for _ in 0..ROUNDS {
         quiet.extend(watched(&victim).await);
         let begun = clock.monotonic();
-        let noise = tokio::spawn(noise(noisy.clone(), bodies.clone(), Duration::from_secs(1) / (RATE * 10), length()));
+        let asking = tokio::spawn(noise(noisy.clone(), bodies.clone(), Duration::from_secs(1) / (RATE * 10), length()));
         in_noise.extend(watched(&victim).await);
-        let answers = noise.await.unwrap();
+        let answers = asking.await.unwrap();
         let took = clock.monotonic().saturating_sub(begun);
         // About its quota, no more and no less, however much it asked for.
         let granted = answers.iter().filter(|status| matches!(status, 201 | 409)).count();
