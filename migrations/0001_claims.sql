@@ -25,7 +25,7 @@ CREATE TABLE oncegate_claims (
     PRIMARY KEY (app, global_id)
 ) WITH (
     -- Room on the page for the row that the outcome writes: it then touches no index.
-    fillfactor = 70,
+    fillfactor = 50,
     -- Rows come and go all the time. Waiting for a fifth of a large table to be dead lets it grow by a fifth.
     autovacuum_vacuum_scale_factor = 0.02,
     autovacuum_vacuum_insert_scale_factor = 0.05,

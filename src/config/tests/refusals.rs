@@ -211,7 +211,9 @@ fn no_retention_is_longer_than_the_app_may_ask_for() {
     oncegate.toml, line 9: apps.shop.operations.y.retention: forever is longer than the retention_max of 12h that holds here; set a shorter retention, or a longer retention_max
     "#);
     let refused = self::refused("[defaults]\nretention_max = \"12h\"");
-    insta::assert_snapshot!(refused, @r#"the embedded defaults, line 54: defaults.retention: 1d is longer than the retention_max of 12h that holds here; set a shorter retention, or a longer retention_max"#);
+    let told =
+        "defaults.retention: 1d is longer than the retention_max of 12h that holds here; set a shorter retention";
+    assert!(refused.starts_with("the embedded defaults, line ") && refused.contains(told), "{refused}");
 }
 
 #[test]

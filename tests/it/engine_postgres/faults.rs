@@ -162,7 +162,7 @@ async fn a_server_in_good_order_down_is_told_and_back_within_a_second() {
 async fn a_frozen_server_holds_up_nobody_for_ever_and_a_call_that_was_sent_still_happens() {
     let Some(server) = PostgresServer::start().await else { return };
     let impatient = Options { response_timeout: Duration::from_millis(300), ..options() };
-    let engine = Arc::new(Postgres::open(&format!("{}&connections=2", server.url()), impatient).unwrap());
+    let engine = Arc::new(Postgres::open(&format!("{}&connections=1", server.url()), impatient).unwrap());
     let ask = fresh_claim();
     granted(&engine, &ask).await;
     server.freeze();
