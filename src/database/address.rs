@@ -55,9 +55,11 @@ const THEIR_KEYS: [&str; 7] = ["application_name", "host", "options", "sslcert",
 const CONNECTIONS_DEFAULT: usize = 3;
 const CONNECTIONS_MAX: usize = 32;
 
-/// What every session is told, for statements that are planned once and then used while tables grow from nothing: each
-/// key is to be looked up in the index, however small the table looked at first.
-const PLANNING: [(&str, &str); 5] = [
+/// What every session is told. A commit is answered once it is durable, whatever the database or our user is set to. And
+/// for statements that are planned once and then used while tables grow from nothing: each key is to be looked up in the
+/// index, however small the table looked at first.
+const SESSION: [(&str, &str); 6] = [
+    ("synchronous_commit", "on"),
     ("enable_seqscan", "off"),
     ("enable_hashjoin", "off"),
     ("enable_mergejoin", "off"),
@@ -111,6 +113,15 @@ impl Address {
                 key => return Err(unknown_key(key)),
             }
         }
+        if address.pooled {
+            // A migration is guarded by a lock of its session, which is whose then?
+            if address.migrate == Migrate::Always {
+                return refuse(
+                    "a pooler cannot carry migrations; run `oncegate migrate` with a URL that has no `pooler`",
+                );
+            }
+            address.migrate = Migrate::Never;
+        }
         let theirs = theirs.join("&");
         let user = if user.is_empty() { String::new() } else { format!("{user}@") };
         for host in hosts.split(',') {
@@ -151,7 +162,7 @@ impl Node {
             // transaction has prepared is unknown to the next.
             options.extra_float_digits(None).statement_cache_capacity(0)
         } else {
-            options.options(PLANNING)
+            options.options(SESSION)
         };
         let name = match options.get_socket() {
             Some(folder) => folder.display().to_string(),
@@ -223,6 +234,7 @@ mod tests {
             ("postgres://u:hunter2@h/d?connections=33", "1 to 32"),
             ("postgres://u:hunter2@h/d?pooler=session", "`transaction`"),
             ("postgres://u:hunter2@h/d?migrate=yes", "`empty`, `true` or `false`"),
+            ("postgres://u:hunter2@h/d?pooler=transaction&migrate=true", "cannot carry migrations"),
             ("postgres://u:hunter2@h/d?pooller=transaction", "did you mean `pooler`"),
             ("postgres://u@h/d?password=hunter2", "before the host"),
             ("postgres://u:hunter2@h/d?sslmode=maybe", "expected postgres://"),

@@ -135,7 +135,10 @@ async fn whatever_was_answered_holds_after_crashes_of_postgres_and_of_its_gatewa
         }
         // Back within a second, with no human action.
         until("it is back", Duration::from_secs(1), async || {
-            gateway.client().claim(fresh::contents()).await.status == 201
+            // Many, so that each of the gateway's connections has its share.
+            let items: Vec<Value> = (0..30).map(|_| json!({ "contents": fresh::contents() })).collect();
+            let answer = gateway.client().post("/v1/claims/batch", &json!({ "items": items })).await.expect(200);
+            answer.body["items"].as_array().unwrap().iter().all(|item| item["status"] == 201)
         })
         .await;
         let mut entries = ledger.entries.lock().unwrap().clone();

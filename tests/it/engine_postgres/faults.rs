@@ -238,7 +238,7 @@ async fn a_row_that_somebody_locks_holds_up_its_own_key_only() {
 async fn a_promoted_standby_is_found_with_all_that_was_acknowledged() {
     let Some(mut primary) = PostgresServer::start().await else { return };
     let standby = primary.standby(&[]).await;
-    primary.execute("ALTER SYSTEM SET synchronous_standby_names = 'standby'").await;
+    primary.execute("ALTER SYSTEM SET synchronous_standby_names = '*'").await;
     primary.execute("SELECT pg_reload_conf()").await;
     soon("it is synchronous", async || {
         primary.ask("SELECT sync_state FROM pg_stat_replication LIMIT 1").await == "sync"

@@ -57,7 +57,7 @@ impl PostgresServer {
         let standby = Self::in_folder(config);
         let mut command = command(&program("pg_basebackup").expect("it is where the server is"));
         command.args(["--wal-method=stream", "--checkpoint=fast", "--no-sync", "--write-recovery-conf", "--dbname"]);
-        run(command.arg(format!("{}&application_name=standby", self.url())).arg("--pgdata").arg(standby.data()));
+        run(command.arg(self.url()).arg("--pgdata").arg(standby.data()));
         standby.serve().await
     }
 
