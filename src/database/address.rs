@@ -55,9 +55,9 @@ const THEIR_KEYS: [&str; 7] = ["application_name", "host", "options", "sslcert",
 const CONNECTIONS_DEFAULT: usize = 3;
 const CONNECTIONS_MAX: usize = 32;
 
-/// What every session is told. A commit is answered once it is durable, whatever the database or our user is set to. And
-/// for statements that are planned once and then used while tables grow from nothing: each key is to be looked up in the
-/// index, however small the table looked at first.
+/// What every session is told. An answer is given after its commit is durable, whatever the server, the database or the
+/// user has as its default. The rest is for statements that are planned once and then used while tables grow from nothing:
+/// each key is to be looked up in the index, however small the table looked at first.
 const SESSION: [(&str, &str); 6] = [
     ("synchronous_commit", "on"),
     ("enable_seqscan", "off"),
@@ -116,9 +116,7 @@ impl Address {
         if address.pooled {
             // A migration is guarded by a lock of its session, which is whose then?
             if address.migrate == Migrate::Always {
-                return refuse(
-                    "a pooler cannot carry migrations; run `oncegate migrate` with a URL that has no `pooler`",
-                );
+                return refuse("a pooler cannot carry migrations; run `oncegate migrate` with a URL that has no `pooler`");
             }
             address.migrate = Migrate::Never;
         }
@@ -193,7 +191,7 @@ impl fmt::Debug for Address {
             .field("pooled", &self.pooled)
             .field("migrate", &self.migrate)
             .field("connections", &self.connections)
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 
