@@ -113,6 +113,13 @@ impl Address {
                 key => return Err(unknown_key(key)),
             }
         }
+        if address.pooled {
+            // A migration is guarded by a lock of its session, which is whose then?
+            if address.migrate == Migrate::Always {
+                return refuse("a pooler cannot carry migrations; run `oncegate migrate` with a URL that has no `pooler`");
+            }
+            address.migrate = Migrate::Never;
+        }
         let theirs = theirs.join("&");
         let user = if user.is_empty() { String::new() } else { format!("{user}@") };
         for host in hosts.split(',') {
@@ -225,6 +232,7 @@ mod tests {
             ("postgres://u:hunter2@h/d?connections=33", "1 to 32"),
             ("postgres://u:hunter2@h/d?pooler=session", "`transaction`"),
             ("postgres://u:hunter2@h/d?migrate=yes", "`empty`, `true` or `false`"),
+            ("postgres://u:hunter2@h/d?pooler=transaction&migrate=true", "cannot carry migrations"),
             ("postgres://u:hunter2@h/d?pooller=transaction", "did you mean `pooler`"),
             ("postgres://u@h/d?password=hunter2", "before the host"),
             ("postgres://u:hunter2@h/d?sslmode=maybe", "expected postgres://"),

@@ -1,9 +1,9 @@
-//! The PostgreSQL engine under the conformance suite: by itself, through a pooler's rules, and with the fault wrapper and the
-//! retries around it.
+//! The PostgreSQL engine under the conformance suite: by itself, and by the rules of a pooler.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use oncegate::database::{Address, schema};
 use oncegate::engine::conformance::Subject;
 use oncegate::engine::postgres::Postgres;
 
@@ -12,6 +12,8 @@ use crate::support::postgres_server::PostgresServer;
 
 async fn subject(keys: &str) -> Option<Subject> {
     let server = PostgresServer::start().await?;
+    // A pooler carries no migrations.
+    schema::migrate(&Address::parse(&server.url()).unwrap(), Duration::from_secs(10)).await.unwrap();
     let engine = Arc::new(Postgres::open(&format!("{}{keys}", server.url()), options()).unwrap());
     Some(Subject {
         engine,

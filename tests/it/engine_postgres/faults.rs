@@ -29,6 +29,11 @@ async fn behind_proxy(server: &PostgresServer) -> (TcpProxy, Postgres) {
         ..options()
     };
     let engine = Postgres::open(&url, impatient).unwrap();
+    soon("it has swept once", async || {
+        let swept = "query LIKE '%WITH turn AS MATERIALIZED%' AND state = 'idle' AND pid <> pg_backend_pid()";
+        server.ask(&format!("SELECT count(*) FROM pg_stat_activity WHERE {swept}")).await == "1"
+    })
+    .await;
     engine.probe().await.expect("the server is up");
     // Prepared once, a statement is one round trip.
     granted(&engine, &fresh_claim()).await;
@@ -238,7 +243,7 @@ async fn a_row_that_somebody_locks_holds_up_its_own_key_only() {
 async fn a_promoted_standby_is_found_with_all_that_was_acknowledged() {
     let Some(mut primary) = PostgresServer::start().await else { return };
     let standby = primary.standby(&[]).await;
-    primary.execute("ALTER SYSTEM SET synchronous_standby_names = 'standby'").await;
+    primary.execute("ALTER SYSTEM SET synchronous_standby_names = '*'").await;
     primary.execute("SELECT pg_reload_conf()").await;
     soon("it is synchronous", async || {
         primary.ask("SELECT sync_state FROM pg_stat_replication LIMIT 1").await == "sync"

@@ -182,8 +182,11 @@ async fn soak(span: Duration, keys: usize) {
     let mut most: u64 = 0;
     while clock.monotonic().saturating_sub(begun) < span {
         tokio::time::sleep(Duration::from_millis(500)).await;
-        let age = "UPDATE oncegate_claims SET expires_at = expires_at - interval '2 minutes', sweep_at = clock_timestamp() \
-                   WHERE expires_at < clock_timestamp() AND sweep_at > clock_timestamp()";
+        let age = "UPDATE oncegate_claims AS aged SET expires_at = expires_at - interval '2 minutes', \
+                   sweep_at = clock_timestamp() FROM ( \
+                       SELECT app, global_id FROM oncegate_claims \
+                       WHERE expires_at < clock_timestamp() AND sweep_at > clock_timestamp() FOR UPDATE SKIP LOCKED) AS ended \
+                   WHERE aged.app = ended.app AND aged.global_id = ended.global_id";
         server.execute(age).await;
         most = most.max(server.ask(bytes).await.parse().unwrap());
     }

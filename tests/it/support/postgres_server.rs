@@ -1,7 +1,6 @@
 //! A PostgreSQL server of a test's own, on a free port of the loopback interface and in a folder of its own; killed on
 //! drop. It can be frozen, killed, started again, lose its data, and have a standby that takes over.
 
-use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -57,7 +56,7 @@ impl PostgresServer {
         let standby = Self::in_folder(config);
         let mut command = command(&program("pg_basebackup").expect("it is where the server is"));
         command.args(["--wal-method=stream", "--checkpoint=fast", "--no-sync", "--write-recovery-conf", "--dbname"]);
-        run(command.arg(format!("{}&application_name=standby", self.url())).arg("--pgdata").arg(standby.data()));
+        run(command.arg(self.url()).arg("--pgdata").arg(standby.data()));
         standby.serve().await
     }
 
@@ -202,20 +201,13 @@ impl PostgresServer {
 
     fn launch(&mut self) {
         let log = std::fs::File::options().create(true).append(true).open(self.log_path()).expect("its log");
-        let mut own = format!("port = {}\n", self.port);
-        for line in &self.config {
-            own.push_str(line);
-            own.push('\n');
-        }
-        // The settings of the template stay below; the last of two counts.
-        let file = self.data().join("postgresql.auto.conf");
-        let kept = std::fs::read_to_string(&file).unwrap_or_default();
-        let kept: String = kept.split_inclusive('\n').take_while(|line| !line.starts_with("# ours")).collect();
-        std::fs::File::create(&file)
-            .and_then(|mut file| file.write_all(format!("{kept}# ours\n{own}").as_bytes()))
-            .expect("its configuration");
         let mut command = command(&program("postgres").expect("it was there before"));
-        command.arg("-D").arg(self.data()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        command.arg("-D").arg(self.data()).args(["-c", &format!("port={}", self.port)]);
+        for line in &self.config {
+            let (name, value) = line.split_once(" = ").expect("a name and a value");
+            command.args(["-c", &format!("{name}={}", value.trim_matches('\''))]);
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         self.child = Some(command.spawn().expect("PostgreSQL starts"));
     }
 
