@@ -9,6 +9,8 @@ mod config;
 mod engine;
 mod health;
 mod id;
+#[cfg(feature = "postgres")]
+mod migrate;
 mod serve;
 mod shown;
 
@@ -39,6 +41,9 @@ enum Command {
     Config(config::ConfigArgs),
     /// Compute the global ID of an operation; asks no gateway
     Id(id::IdArgs),
+    /// Bring the schema of PostgreSQL databases up to date
+    #[cfg(feature = "postgres")]
+    Migrate(migrate::MigrateArgs),
     /// Make, look at and change apps: who may call, and with which secrets; exit code 3 if the app is not as it has to be
     App(app::AppArgs),
     /// Ask the gateway on this machine whether it is ready: exit code 0 if it is, else 1
@@ -96,6 +101,8 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Serve(settings) => serve::run(settings),
         Command::Config(args) => config::run(args, &mut io::stdout().lock()),
         Command::Id(args) => id::run(&args, &mut io::stdin().lock(), &mut io::stdout().lock()),
+        #[cfg(feature = "postgres")]
+        Command::Migrate(args) => migrate::run(args, &mut io::stdout().lock()),
         Command::App(args) => app::run(args, &SystemEntropy, &mut io::stdout().lock()),
         Command::Health(args) => health::run(args, &mut io::stdout().lock()),
         Command::Claim(args) => claim::run(args, &mut io::stdin().lock(), &mut io::stdout().lock()),
