@@ -100,6 +100,25 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_file_that_is_being_written_is_left_alone_until_it_is_done() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        fs::write(&file, "").unwrap();
+        let mut watch = Watch::new(Some(file.clone())).await;
+        let writing = async {
+            for part in 1..20 {
+                fs::write(&file, "part ".repeat(part)).unwrap();
+                tokio::time::sleep(LOOK_EVERY / 2).await;
+            }
+        };
+        tokio::select! {
+            () = watch.changed() => panic!("told before it was done"),
+            () = writing => {}
+        }
+        watch.changed().await;
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn where_there_is_no_file_nothing_changes() {
         assert!(unchanged(&mut Watch::new(None).await).await);
     }
