@@ -8,6 +8,7 @@ mod operators;
 #[cfg(feature = "postgres")]
 mod registry;
 mod signals;
+mod tls;
 mod watch;
 
 use std::net::SocketAddr;
@@ -24,6 +25,7 @@ use tokio_util::task::TaskTracker;
 use self::catalog::Around;
 use self::live::Live;
 use self::signals::{Asked, Signals};
+use self::tls::Certificates;
 use self::watch::Watch;
 use crate::admin::audit::Audit;
 use crate::admin::auth::Tokens;
@@ -63,7 +65,7 @@ pub async fn run(
             },
             () = watch.changed() => {}
         }
-        server.live.reload(load());
+        server.reload(load());
     };
     tracing::info!(signal = name, "draining");
     tokio::select! {
@@ -88,6 +90,7 @@ async fn bind(address: SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
 pub struct Server {
     gateway: Arc<Gateway>,
     live: Live,
+    certificates: Certificates,
     lifecycle: Arc<Lifecycle>,
     stop_api: CancellationToken,
     stop_admin: CancellationToken,
@@ -104,6 +107,8 @@ impl Server {
         let entropy: Arc<dyn Entropy> = Arc::new(SystemEntropy);
         let metrics = Arc::new(Metrics::install());
         let lifecycle = Arc::new(Lifecycle::starting());
+        let (stop_api, stop_admin) = (CancellationToken::new(), CancellationToken::new());
+        let certificates = Certificates::open(&config.server, &clock, stop_admin.clone())?;
         let registry = Arc::new(apps::registry(config)?);
         let engines = engines::open(config, &clock).await?;
         let issuer = Issuer::new(clock.clone(), entropy.clone());
@@ -112,7 +117,6 @@ impl Server {
         let tokens = Arc::new(Tokens::none(clock.clone()));
         tokens.replace(operators::of_config(config)?);
         let live = Live::new(config, registry.clone(), gateway.clone(), tokens.clone());
-        let (stop_api, stop_admin) = (CancellationToken::new(), CancellationToken::new());
         let apps = catalog::start(Around {
             config: live.config(),
             reread: live.reread(),
@@ -149,12 +153,12 @@ impl Server {
             entropy,
             metrics: HttpMetrics::new(),
         }));
-        let accept = |listener, router, stop: &CancellationToken, connections: &TaskTracker| {
+        let accept = |listener, tls, router, stop: &CancellationToken, connections: &TaskTracker| {
             let (limits, stop, connections) = (config.limits.clone(), stop.clone(), connections.clone());
-            tokio::spawn(async move { listener::accept(listener, router, &limits, stop, connections).await });
+            tokio::spawn(async move { listener::accept(listener, tls, router, &limits, stop, connections).await });
         };
-        accept(admin, admin_router, &stop_admin, &TaskTracker::new());
-        accept(api, api_router, &stop_api, &api_connections);
+        accept(admin, certificates.admin(), admin_router, &stop_admin, &TaskTracker::new());
+        accept(api, certificates.api(), api_router, &stop_api, &api_connections);
         tokio::spawn(keep_up(gateway.clone(), metrics, stop_admin.clone()));
         if registry.is_awaited() {
             let waits = "listening; in service once the registry of apps has answered";
@@ -163,7 +167,15 @@ impl Server {
             lifecycle.enter(Stage::Ready);
             tracing::info!(listen = %api_address, admin_listen = %admin_address, open, "in service");
         }
-        Ok(Self { gateway, live, lifecycle, stop_api, stop_admin, api_connections })
+        Ok(Self { gateway, live, certificates, lifecycle, stop_api, stop_admin, api_connections })
+    }
+
+    /// Takes over what may change while in service, each part where it can be used: certificates, and all that is live.
+    fn reload(&self, read: Result<Config, Problems>) {
+        if let Ok(config) = &read {
+            self.certificates.reload(&config.server);
+        }
+        self.live.reload(read);
     }
 
     /// Takes the gateway out of service: says so, waits for the balancers to hear it, stops accepting, lets what is in

@@ -15,9 +15,11 @@ use hyper::{Method, Request, Uri};
 use hyper_util::rt::TokioIo;
 use serde::Deserialize;
 use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 use super::Settings;
+use super::tls::TlsArgs;
 use crate::config::TOKEN_VARIABLE;
 
 /// Longer than a gateway waits for its store and its disk.
@@ -26,12 +28,12 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// An answer may be this long: a page of the longest records.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
-const WRITTEN: &str = "a URL is written as http://127.0.0.1:9464";
+const WRITTEN: &str = "a URL is written as http://127.0.0.1:9464 or https://gateway.example:9464";
 
 /// Which gateway to ask, and who asks.
 #[derive(Args, Clone, Debug)]
 pub(super) struct AdminArgs {
-    /// The admin listener [default: http:// and what the configuration has as `server.admin_listen`]
+    /// The admin listener [default: http:// or https:// and what the configuration has as `server.admin_listen`]
     #[arg(long, value_name = "URL")]
     admin: Option<String>,
     /// File that holds the token [default: the token itself from `ONCEGATE_ADMIN_TOKEN` in the environment]
@@ -39,11 +41,14 @@ pub(super) struct AdminArgs {
     token_file: Option<PathBuf>,
     #[arg(long, value_name = "FILE", help = super::CONFIG_HELP)]
     config: Option<PathBuf>,
+    #[command(flatten)]
+    tls: TlsArgs,
 }
 
 /// A gateway's admin API, as one operator.
 pub(super) struct AdminClient {
     url: String,
+    tls: TlsArgs,
     token: String,
 }
 
@@ -90,7 +95,7 @@ impl AdminClient {
             Some(url) => url,
             None => url_of(Settings { config: args.config, ..Settings::default() })?,
         };
-        Ok(Self { url, token })
+        Ok(Self { url, tls: args.tls, token })
     }
 
     /// What stands at a path.
@@ -113,7 +118,7 @@ impl AdminClient {
             }
             None => String::new(),
         };
-        let answer = ask(&self.url, request.body(Full::new(body.into()))?, TIMEOUT);
+        let answer = ask(&self.url, &self.tls, request.body(Full::new(body.into()))?, TIMEOUT);
         let answer = answer.with_context(|| format!("the gateway at {} could not be asked", self.url))?;
         if answer.is_success() {
             let not_ours = || format!("what answers at {} is no gateway's admin listener", self.url);
@@ -130,7 +135,9 @@ impl AdminClient {
 
 /// The URL of the admin listener that a configuration has.
 pub(super) fn url_of(settings: Settings) -> anyhow::Result<String> {
-    Ok(format!("http://{}", reachable(settings.load()?.server.admin_listen)))
+    let server = settings.load()?.server;
+    let scheme = if server.admin_tls.is_on() { "https" } else { "http" };
+    Ok(format!("{scheme}://{}", reachable(server.admin_listen)))
 }
 
 /// Where a listener that listens everywhere can be reached from here.
@@ -171,22 +178,42 @@ impl Answer {
 }
 
 /// Sends one request to the listener of a URL and waits for the whole answer.
-pub(super) fn ask(url: &str, request: Request<Full<Bytes>>, timeout: Duration) -> anyhow::Result<Answer> {
+pub(super) fn ask(
+    url: &str,
+    tls: &TlsArgs,
+    request: Request<Full<Bytes>>,
+    timeout: Duration,
+) -> anyhow::Result<Answer> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let asked = async { tokio::time::timeout(timeout, exchange(url, request)).await };
+    let asked = async { tokio::time::timeout(timeout, exchange(url, tls, request)).await };
     match runtime.context("cannot start the runtime")?.block_on(asked) {
         Ok(answer) => answer,
         Err(_) => bail!("no answer in {} s", timeout.as_secs()),
     }
 }
 
-async fn exchange(url: &str, mut request: Request<Full<Bytes>>) -> anyhow::Result<Answer> {
+async fn exchange(url: &str, tls: &TlsArgs, mut request: Request<Full<Bytes>>) -> anyhow::Result<Answer> {
     let url: Uri = url.parse().context(WRITTEN)?;
-    let authority = url.authority().filter(|_| url.scheme_str() == Some("http")).context(WRITTEN)?;
+    let port = match url.scheme_str() {
+        Some("http") => 80,
+        Some("https") => 443,
+        _ => bail!(WRITTEN),
+    };
+    let authority = url.authority().context(WRITTEN)?;
     request.headers_mut().insert(HOST, authority.as_str().try_into()?);
     // The brackets of an IPv6 address belong to the URL, not to the address.
     let host = authority.host().trim_matches(['[', ']']);
-    let stream = TcpStream::connect((host, authority.port_u16().unwrap_or(80))).await?;
+    let stream = TcpStream::connect((host, authority.port_u16().unwrap_or(port))).await?;
+    match port {
+        443 => converse(tls.connect(host, stream).await?, request).await,
+        _ => converse(stream, request).await,
+    }
+}
+
+async fn converse(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    request: Request<Full<Bytes>>,
+) -> anyhow::Result<Answer> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     // The connection only moves while it is polled; it ends with the runtime.
     drop(tokio::spawn(connection));

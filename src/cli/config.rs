@@ -24,7 +24,7 @@ enum Action {
 pub(super) fn run(args: ConfigArgs, out: &mut impl Write) -> anyhow::Result<()> {
     match args.action {
         Action::Check(settings) => {
-            let config = settings.load()?;
+            let config = settings.load_to_serve()?;
             let (apps, engines) = (config.apps.len(), config.engines.len());
             writeln!(out, "the configuration is good: apps: {apps}, engines: {engines}")?;
         }

@@ -9,6 +9,7 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use hyper::Request;
 
+use super::tls::TlsArgs;
 use super::{Settings, admin_client};
 
 /// Longer than a gateway that works ever takes, shorter than the three seconds that the image gives its health check.
@@ -17,22 +18,26 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// Whom to ask.
 #[derive(Args, Debug)]
 pub(super) struct HealthArgs {
-    /// The admin listener [default: http:// and what the configuration has as `server.admin_listen`]
+    /// The admin listener [default: http:// or https:// and what the configuration has as `server.admin_listen`]
     #[arg(long, value_name = "URL", conflicts_with = "config")]
     url: Option<String>,
     #[arg(long, value_name = "FILE", help = super::CONFIG_HELP)]
     config: Option<PathBuf>,
+    #[command(flatten)]
+    tls: TlsArgs,
 }
 
 pub(super) fn run(args: HealthArgs, out: &mut impl Write) -> anyhow::Result<()> {
-    let url = if let Some(url) = args.url {
-        url
+    let (url, tls) = if let Some(url) = args.url {
+        (url, args.tls)
     } else {
         let settings = Settings { config: args.config, ..Settings::default() };
-        admin_client::url_of(settings)?
+        // One's own listener is asked for one bit, and is told nothing: it need not show who it is.
+        (admin_client::url_of(settings)?, args.tls.trusting())
     };
     let not_ready = || format!("the gateway at {url} is not ready");
-    let answer = admin_client::ask(&url, Request::get("/readyz").body("".into())?, TIMEOUT).with_context(not_ready)?;
+    let answer = admin_client::ask(&url, &tls, Request::get("/readyz").body("".into())?, TIMEOUT);
+    let answer = answer.with_context(not_ready)?;
     if !answer.is_success() {
         bail!("{}: it answered {}", not_ready(), answer.status);
     }
@@ -64,7 +69,7 @@ mod tests {
 
     fn health(url: &str) -> anyhow::Result<String> {
         let mut out = Vec::new();
-        run(HealthArgs { url: Some(url.to_owned()), config: None }, &mut out)?;
+        run(HealthArgs { url: Some(url.to_owned()), config: None, tls: TlsArgs::default() }, &mut out)?;
         Ok(String::from_utf8(out)?)
     }
 
@@ -88,7 +93,7 @@ mod tests {
 
     #[test]
     fn what_is_no_url_is_said_to_be_none() {
-        for url in ["127.0.0.1:9464", "https://127.0.0.1:9464", "nowhere", "http://"] {
+        for url in ["127.0.0.1:9464", "ftp://127.0.0.1:9464", "nowhere", "http://"] {
             let error = format!("{:#}", health(url).unwrap_err());
             assert!(error.contains("a URL is written as http://127.0.0.1:9464"), "{url}: {error}");
         }

@@ -13,6 +13,7 @@ mod id;
 mod migrate;
 mod serve;
 mod shown;
+mod tls;
 
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -81,6 +82,11 @@ struct Settings {
 impl Settings {
     fn load(self) -> Result<Config, Problems> {
         Config::load(&self.flags(), environment())
+    }
+
+    /// With a look at the files that only a gateway reads, such as its private key.
+    fn load_to_serve(self) -> Result<Config, Problems> {
+        Config::load_to_serve(&self.flags(), environment())
     }
 
     /// The configuration file, if there is one.

@@ -12,6 +12,8 @@ use super::path::KeyPath;
 pub(super) struct Layer {
     table: Table,
     source: Source,
+    /// Who set the keys whose values stood in files of their own.
+    from_files: BTreeMap<KeyPath, String>,
 }
 
 /// Where settings come from.
@@ -27,11 +29,11 @@ pub(super) struct Layers(Vec<Layer>);
 
 impl Layer {
     pub(super) fn of_file(file: File, table: Table) -> Self {
-        Self { table, source: Source::File(file) }
+        Self { table, source: Source::File(file), from_files: BTreeMap::new() }
     }
 
     pub(super) fn empty() -> Self {
-        Self { table: Table::new(), source: Source::Each(BTreeMap::new()) }
+        Self { table: Table::new(), source: Source::Each(BTreeMap::new()), from_files: BTreeMap::new() }
     }
 
     /// Sets a key; tables on the way to it that are missing are made.
@@ -42,13 +44,39 @@ impl Layer {
         }
     }
 
+    /// Sets a key to what stood in a file that another key named.
+    pub(super) fn set_from_file(&mut self, key: KeyPath, value: Value, origin: String) {
+        insert(&mut self.table, key.names(), value);
+        self.from_files.insert(key, origin);
+    }
+
+    /// Takes a key out.
+    pub(super) fn take(&mut self, key: &KeyPath) -> Option<Value> {
+        let (last, tables) = key.names().split_last()?;
+        let table = tables.iter().try_fold(&mut self.table, |table, name| table.get_mut(name)?.as_table_mut())?;
+        table.remove(last)
+    }
+
+    /// What it sets.
+    pub(super) fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// Whether it sets a key, or something below it.
+    pub(super) fn has(&self, key: &KeyPath) -> bool {
+        self.get(key).is_some()
+    }
+
     fn get(&self, key: &KeyPath) -> Option<&Value> {
         get(&self.table, key.names())
     }
 
     /// Who set a key, or something below it.
-    fn origin(&self, key: &KeyPath) -> Option<String> {
+    pub(super) fn origin(&self, key: &KeyPath) -> Option<String> {
         self.get(key)?;
+        if let Some(origin) = self.from_files.get(key) {
+            return Some(origin.clone());
+        }
         match &self.source {
             Source::File(file) => Some(file.origin(key)),
             Source::Each(origins) => {
@@ -93,14 +121,8 @@ impl Layers {
 
     /// Takes a key out of the layer that has the last word on it. False if that would leave no default.
     pub(super) fn remove(&mut self, key: &KeyPath) -> bool {
-        let place = self.0.iter().rposition(|layer| layer.get(key).is_some());
-        match (place, key.names().split_last()) {
-            (Some(place @ 1..), Some((last, tables))) => {
-                let table = tables.iter().try_fold(&mut self.0[place].table, |table, name| {
-                    table.get_mut(name).and_then(Value::as_table_mut)
-                });
-                table.is_some_and(|table| table.remove(last).is_some())
-            }
+        match self.0.iter().rposition(|layer| layer.has(key)) {
+            Some(place @ 1..) => self.0[place].take(key).is_some(),
             _ => false,
         }
     }

@@ -13,7 +13,7 @@ use super::file::File;
 use super::layers::{Layer, Layers};
 use super::path::KeyPath;
 use super::problem::{Problem, Problems};
-use super::{ChainOptions, Config};
+use super::{ChainOptions, Config, secret_files};
 
 /// Where all defaults come from.
 const DEFAULTS: &str = include_str!("../../oncegate.default.toml");
@@ -61,6 +61,28 @@ impl Config {
     /// # Errors
     /// All that was found wrong, each with who set it and what to do.
     pub fn load(flags: &Flags, environment: impl IntoIterator<Item = (OsString, OsString)>) -> Result<Self, Problems> {
+        Self::load_checked(flags, environment, Self::validate)
+    }
+
+    /// The same for whoever is to serve by it: the certificates and keys that it names are looked at too.
+    ///
+    /// # Errors
+    /// As of [`Config::load`].
+    pub fn load_to_serve(
+        flags: &Flags,
+        environment: impl IntoIterator<Item = (OsString, OsString)>,
+    ) -> Result<Self, Problems> {
+        Self::load_checked(flags, environment, |config| {
+            let problems = config.validate();
+            if problems.is_empty() { config.check_files() } else { problems }
+        })
+    }
+
+    fn load_checked(
+        flags: &Flags,
+        environment: impl IntoIterator<Item = (OsString, OsString)>,
+        check: impl Fn(&Self) -> Vec<Problem>,
+    ) -> Result<Self, Problems> {
         let environment: Vec<_> = environment.into_iter().collect();
         let (mut layers, mut problems) = layers(flags, &environment)?;
         move_default_engine(&mut layers);
@@ -78,7 +100,7 @@ impl Config {
                 }
             }
         };
-        let mut problems = config.validate();
+        let mut problems = check(&config);
         for problem in &mut problems {
             problem.source = problem.key.as_ref().and_then(|key| layers.origin(key));
         }
@@ -86,19 +108,25 @@ impl Config {
     }
 }
 
-/// All layers, and what is wrong with the names in the environment.
+/// All layers, and what is wrong with the names in the environment and with the files that hold single values.
 fn layers(flags: &Flags, environment: &[(OsString, OsString)]) -> Result<(Layers, Vec<Problem>), Problem> {
     let defaults = File::embedded("the embedded defaults", DEFAULTS);
     let table = defaults.parse()?;
     let mut layers = Layers::of_defaults(Layer::of_file(defaults, table));
 
+    let mut problems = Vec::new();
     let file = flags.named_file(environment).map(|(path, named_by)| File::read(&path, named_by)).transpose()?;
     if let Some(file) = file {
         let table = file.parse()?;
-        layers.push(Layer::of_file(file, table));
+        let mut layer = Layer::of_file(file, table);
+        problems.extend(secret_files::resolve(&mut layer));
+        layers.push(layer);
     }
 
-    let (variables, problems) = environment::read(environment, &layers.known_keys());
+    let known = secret_files::with_file_keys(layers.known_keys());
+    let (mut variables, misnamed) = environment::read(environment, &known);
+    problems.extend(misnamed);
+    problems.extend(secret_files::resolve(&mut variables));
     layers.push(variables);
     layers.push(of_flags(flags));
     Ok((layers, problems))

@@ -34,6 +34,12 @@ impl KeyPath {
         Self(names)
     }
 
+    /// The key of another name in the same table.
+    pub(super) fn renamed(&self, name: impl Into<String>) -> Self {
+        let tables = self.0.split_last().map_or(&[][..], |(_, tables)| tables);
+        Self(tables.to_vec()).child(name)
+    }
+
     /// The names that lead to it, its own the last.
     pub fn names(&self) -> &[String] {
         &self.0

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::path::KeyPath;
 use crate::domain::terms::Span;
+use crate::http::tls::TlsOptions;
 
 /// The table `[server]`.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]
@@ -29,6 +31,17 @@ pub struct ServerOptions {
     /// The longest that answering what is in flight may take.
     #[serde(with = "delay")]
     pub drain_timeout: Duration,
+    /// TLS of the API.
+    pub tls: TlsOptions,
+    /// TLS of metrics, health and the admin API.
+    pub admin_tls: TlsOptions,
+}
+
+impl ServerOptions {
+    /// The tables that hold the TLS of a listener.
+    pub(super) fn tls_tables(&self) -> [(KeyPath, &TlsOptions); 2] {
+        [("tls", &self.tls), ("admin_tls", &self.admin_tls)].map(|(name, tls)| (KeyPath::of(["server", name]), tls))
+    }
 }
 
 /// The table `[admin]`.

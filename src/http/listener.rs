@@ -13,24 +13,28 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::Service;
 
 use super::guard::{Conversation, Guarded};
 use super::problem::{Code, Problem};
+use super::tls::{Greeted, Tls};
 use crate::domain::attempt::{Entropy, SystemEntropy};
 use crate::domain::limits::Limits;
 
 /// How many connections over the limit are told so at the same time; more are closed without a word.
 const REFUSALS_MAX: usize = 64;
 
-/// Accepts connections until `stop`, then returns. Connections live on in `connections` until they are answered.
+/// Accepts connections until `stop`, then returns. Connections live on in `connections` until they are answered. With
+/// `tls` they shake hands first, each by itself, on a place that counts like any other.
 pub async fn accept(
     listener: TcpListener,
+    tls: Option<Arc<Tls>>,
     router: Router,
     limits: &Limits,
     stop: CancellationToken,
@@ -38,12 +42,12 @@ pub async fn accept(
 ) {
     let places = Arc::new(Semaphore::new(limits.connections));
     let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));
-    let http = protocol(limits);
     let head_timeout = limits.header_read_timeout.0;
+    let host = Arc::new(Host { tls, http: protocol(limits), router, head_timeout, stop });
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = stop.cancelled() => return,
+            () = host.stop.cancelled() => return,
         };
         let stream = match accepted {
             Ok((stream, _peer)) => stream,
@@ -55,13 +59,19 @@ pub async fn accept(
             }
         };
         let Ok(place) = places.clone().try_acquire_owned() else {
-            if let Ok(refusal) = refusals.clone().try_acquire_owned() {
+            // Over TLS there would be a handshake before the words, which is work for who has too much of it.
+            if host.tls.is_none()
+                && let Ok(refusal) = refusals.clone().try_acquire_owned()
+            {
                 connections.spawn(refuse(stream).map(|()| drop(refusal)));
             }
             continue;
         };
-        let connection = serve(stream, http.clone(), router.clone(), head_timeout, stop.clone());
-        connections.spawn(connection.map(|()| drop(place)));
+        let host = host.clone();
+        connections.spawn(async move {
+            host.receive(stream).await;
+            drop(place);
+        });
     }
 }
 
@@ -76,48 +86,74 @@ fn protocol(limits: &Limits) -> http1::Builder {
     http
 }
 
-async fn serve(
-    stream: TcpStream,
+/// What every connection of a listener is served with.
+struct Host {
+    tls: Option<Arc<Tls>>,
     http: http1::Builder,
     router: Router,
     head_timeout: Duration,
     stop: CancellationToken,
-) {
-    // Answers are small and waited for: nothing is gained by holding them back.
-    let _ = stream.set_nodelay(true);
-    let conversation = Arc::new(Conversation::default());
-    let io = TokioIo::new(Guarded::new(stream, conversation.clone(), head_timeout, not_http));
-    let service = service_fn(move |request: Request<Incoming>| {
-        conversation.begin();
-        let (answer, conversation) = (router.clone().call(request.map(Body::new)), conversation.clone());
-        async move {
-            let answer: Result<_, Infallible> = answer.await;
-            conversation.answer();
-            answer
+}
+
+impl Host {
+    async fn receive(&self, stream: TcpStream) {
+        // Answers are small and waited for: nothing is gained by holding them back.
+        let _ = stream.set_nodelay(true);
+        let Some(tls) = &self.tls else { return self.converse(stream).await };
+        let greeted = tokio::select! {
+            greeted = tls.greet(stream, self.head_timeout) => greeted,
+            // Who has not finished its handshake has asked for nothing.
+            () = self.stop.cancelled() => return,
+        };
+        match greeted {
+            Some(Greeted::Tls(stream)) => self.converse(stream).await,
+            Some(Greeted::PlainHttp(stream)) => say(stream, not_tls()).await,
+            None => {}
         }
-    });
-    let mut connection = std::pin::pin!(http.serve_connection(io, service));
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = stop.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+    }
+
+    /// Answers requests until either side has had enough.
+    async fn converse(&self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+        let (router, stop) = (self.router.clone(), &self.stop);
+        let conversation = Arc::new(Conversation::default());
+        let io = TokioIo::new(Guarded::new(stream, conversation.clone(), self.head_timeout, not_http));
+        let service = service_fn(move |request: Request<Incoming>| {
+            conversation.begin();
+            let (answer, conversation) = (router.clone().call(request.map(Body::new)), conversation.clone());
+            async move {
+                let answer: Result<_, Infallible> = answer.await;
+                conversation.answer();
+                answer
+            }
+        });
+        let mut connection = std::pin::pin!(self.http.serve_connection(io, service));
+        let ended = tokio::select! {
+            ended = connection.as_mut() => ended,
+            () = stop.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(failure) = ended {
+            // A client that went away or was too slow is no news for the operator.
+            tracing::debug!(error = %failure, "a connection ended early");
         }
-    };
-    if let Err(failure) = ended {
-        // A client that went away or was too slow is no news for the operator.
-        tracing::debug!(error = %failure, "a connection ended early");
     }
 }
 
 /// Tells one connection over the limit that there is no place for it.
-async fn refuse(mut stream: TcpStream) {
+async fn refuse(stream: TcpStream) {
     let problem = Problem::new(
         Code::Overloaded,
         "The gateway has as many connections as it may have; reuse yours, and try again after Retry-After.",
     );
     let answer =
         whole_answer("503 Service Unavailable", "retry-after: 1\r\n", &problem.retry_after(Duration::from_secs(1)));
+    say(stream, answer).await;
+}
+
+/// Says one thing to a client that gets no further, and closes.
+async fn say(mut stream: TcpStream, answer: Bytes) {
     let say = async {
         stream.write_all(&answer).await?;
         stream.shutdown().await?;
@@ -127,7 +163,13 @@ async fn refuse(mut stream: TcpStream) {
         Ok::<_, std::io::Error>(())
     };
     // Whether the client listens is its own affair.
-    let _ = tokio::time::timeout(Duration::from_secs(1), say).await;
+    let _ = timeout(Duration::from_secs(1), say).await;
+}
+
+/// The answer to HTTP where TLS is spoken.
+fn not_tls() -> Bytes {
+    let problem = Problem::invalid("This port speaks HTTPS only. Use https:// instead of http://.");
+    whole_answer("400 Bad Request", "", &problem)
 }
 
 /// The answer to what is not HTTP/1.1, or has a head beyond all bounds.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, ErrorKind, Pipeline, RedisError, Value};
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::health::Health;
@@ -39,7 +40,10 @@ impl Link {
         let opening = async {
             // Both times are kept here, as one: the client would count each of its steps by itself.
             let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-            let connection = shared.address.client.get_multiplexed_async_connection_with_config(&config).await;
+            let address = shared.address.clone();
+            let client = spawn_blocking(move || address.client()).await.map_err(|_| stopping())?;
+            let client = client.map_err(|why| Determinate::Unavailable(why.to_string()))?;
+            let connection = client.get_multiplexed_async_connection_with_config(&config).await;
             let connection = connection.map_err(|error| Determinate::Unavailable(failure(&error)))?;
             let mut link = Self { connection, shared: shared.clone(), name: SystemEntropy.bits(), sent: 0 };
             link.prepare().await?;
@@ -109,6 +113,11 @@ fn believed(mut replies: Vec<Value>, expected: usize, token: &[u8]) -> Result<Ve
     }
 }
 
+/// What could not be read because the runtime is ending, or because reading it panicked.
+fn stopping() -> Determinate {
+    Determinate::Unavailable("the certificates of the Redis engine could not be read".into())
+}
+
 /// Why a connection could not be made, or broke. The client's errors hold no secrets: of a refused password they say
 /// only that it was.
 fn failure(error: &RedisError) -> String {
@@ -117,6 +126,10 @@ fn failure(error: &RedisError) -> String {
             "WRONGPASS: the Redis server does not accept the user and password of the engine's URL".into()
         }
         _ if error.is_connection_refusal() => "the Redis server refuses connections".into(),
+        ErrorKind::Io if error.to_string().contains("invalid peer certificate") => format!(
+            "the certificate of the Redis server is not trusted ({error}); it must be valid for the host of the engine's \
+             URL, and lead to an authority of the system, or of the file that ?ca= names"
+        ),
         ErrorKind::Io => format!("the connection to the Redis server failed: {error}"),
         _ => format!("the Redis server cannot be talked to: {error}"),
     }

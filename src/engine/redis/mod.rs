@@ -3,6 +3,7 @@
 //! A claim is one `SET … NX GET PX`; outcomes, renewals and take-overs are one script each, so that every transition
 //! is atomic and every time is judged by the server's clock. How commands get there and back is in `lane` and `link`.
 
+mod certificates;
 mod health;
 mod lane;
 mod link;
@@ -49,7 +50,7 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// Whether [`Redis::open`] would take this URL. Asks no server.
+    /// Whether [`Redis::open`] would take this URL. Asks no server, and reads no file.
     ///
     /// # Errors
     /// What is wrong with the URL, without repeating it.
@@ -57,18 +58,29 @@ impl Redis {
         Address::parse(url).map(drop)
     }
 
+    /// Whether the files are any good that a URL names. Blocks.
+    ///
+    /// # Errors
+    /// What is wrong with the URL or a file, without repeating either.
+    pub fn check_files(url: &str) -> Result<(), InvalidUrl> {
+        Address::parse(url)?.client().map(drop)
+    }
+
     /// An engine on the server of this URL: `redis://[user[:password]@]host[:port][/db]`, or `rediss://` for TLS, with
-    /// `?prefix=`, `allow_eviction=true` and `connections=` (2 unless told).
+    /// `?prefix=`, `allow_eviction=true` and `connections=` (2 unless told); for TLS also `ca=`, and `client_certificate=`
+    /// with `client_key=`, files in PEM. Reads these, so it may block for a while.
     ///
     /// The server need not be there yet: the engine goes on trying, and calls fail as unavailable until it is.
     ///
     /// # Errors
-    /// What is wrong with the URL, without repeating it.
+    /// What is wrong with the URL or a file that it names, without repeating either.
     ///
     /// # Panics
     /// Outside a tokio runtime: the connections live in tasks of their own.
     pub fn open(url: &str, options: Options) -> Result<Self, InvalidUrl> {
         let address = Address::parse(url)?;
+        // What is wrong now is told now; what goes wrong later, when a connection is made anew.
+        address.client()?;
         let (health, status) = (Health::new(&address, &options), Status::new(address.to_string()));
         let connections = address.connections;
         let shared = Arc::new(Shared { address, options, health, status });

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use redis::IntoConnectionInfo;
 
+use super::certificates::Certificates;
+
 /// How a Redis engine goes about its connections.
 #[derive(Clone)]
 pub struct Options {
@@ -44,7 +46,8 @@ impl fmt::Debug for Options {
 /// A Redis URL, taken apart.
 #[derive(Clone)]
 pub(super) struct Address {
-    pub(super) client: redis::Client,
+    client: redis::Client,
+    certificates: Certificates,
     pub(super) prefix: String,
     pub(super) allow_eviction: bool,
     pub(super) connections: usize,
@@ -55,9 +58,15 @@ pub(super) struct Address {
 #[error("not the URL of a Redis store: {0}")]
 pub struct InvalidUrl(String);
 
+impl InvalidUrl {
+    pub(super) fn new(why: impl Into<String>) -> Self {
+        Self(why.into())
+    }
+}
+
 const SHAPE: &str = "expected redis://[user[:password]@]host[:port][/db], or rediss:// for TLS, with special characters \
                      in user and password percent-encoded";
-const QUERY_KEYS: [&str; 3] = ["prefix", "allow_eviction", "connections"];
+const QUERY_KEYS: [&str; 6] = ["prefix", "allow_eviction", "connections", "ca", "client_certificate", "client_key"];
 const CONNECTIONS_MAX: usize = 64;
 
 impl Address {
@@ -75,8 +84,10 @@ impl Address {
             return refuse("what follows the host's `/` is the number of a database, such as /0");
         }
 
+        let tls = url.scheme() == "rediss";
         let mut address = Self {
-            client: client(text, url.scheme() == "rediss")?,
+            client: client(text, tls)?,
+            certificates: Certificates::default(),
             prefix: String::new(),
             allow_eviction: false,
             connections: 2,
@@ -94,10 +105,24 @@ impl Address {
                     let Some(count) = count else { return refuse("connections is a number from 1 to 64") };
                     address.connections = count;
                 }
+                "ca" => address.certificates.ca = Some(value.as_ref().into()),
+                "client_certificate" => address.certificates.client_certificate = Some(value.as_ref().into()),
+                "client_key" => address.certificates.client_key = Some(value.as_ref().into()),
                 unknown => return Err(unknown_key(unknown)),
             }
         }
+        address.certificates.check(tls)?;
         Ok(address)
+    }
+
+    /// What makes connections, with the certificates that stand in their files by now. Blocks while it reads them.
+    pub(super) fn client(&self) -> Result<redis::Client, InvalidUrl> {
+        if !self.certificates.are_named() {
+            return Ok(self.client.clone());
+        }
+        let info = self.client.get_connection_info().clone();
+        let refused = |_| InvalidUrl::new("its ca, client_certificate or client_key cannot be used");
+        redis::Client::build_with_tls(info, self.certificates.read()?).map_err(refused)
     }
 }
 
@@ -180,6 +205,9 @@ mod tests {
             ("redis://u:hunter2@h?alow_evictoin=true", "did you mean `allow_eviction`"),
             ("redis://u:hunter2@h?prefx=a", "did you mean `prefix`"),
             ("redis://u:hunter2@h?protocol=3", "has no key `protocol`"),
+            ("redis://u:hunter2@h?ca=ca.pem", "for rediss://"),
+            ("rediss://u:hunter2@h?client_key=a", "go together"),
+            ("rediss://u:hunter2@h?cert=a", "did you mean `c"),
         ];
         for (url, hint) in wrong {
             let error = Address::parse(url).map(|_| ()).expect_err(url);

@@ -1,22 +1,24 @@
 //! A caller of the gateway. Every answer it gets is held against `openapi.yaml`.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper::http::response::Parts;
 use hyper::{HeaderMap, Request};
 use hyper_util::client::legacy::Client as HttpClient;
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+use rustls::ClientConfig;
 use serde_json::{Value, json};
 
+use super::connector::Connector;
 use super::openapi::Spec;
 
 /// A caller, with connections of its own.
 #[derive(Clone)]
 pub(crate) struct Client {
-    http: HttpClient<HttpConnector, Full<Bytes>>,
+    http: HttpClient<Connector, Full<Bytes>>,
     base: String,
     credential: Option<String>,
 }
@@ -33,10 +35,17 @@ pub(crate) struct Answer {
 impl Client {
     /// A caller of the gateway that listens there.
     pub(crate) fn new(address: SocketAddr) -> Self {
-        let mut connector = HttpConnector::new();
-        connector.set_nodelay(true);
+        Self::over(Connector::default(), format!("http://{address}"))
+    }
+
+    /// A caller over TLS.
+    pub(crate) fn over_tls(address: SocketAddr, tls: Arc<ClientConfig>) -> Self {
+        Self::over(Connector(Some(tls)), format!("https://{address}"))
+    }
+
+    fn over(connector: Connector, base: String) -> Self {
         let http = HttpClient::builder(TokioExecutor::new()).build(connector);
-        Self { http, base: format!("http://{address}"), credential: None }
+        Self { http, base, credential: None }
     }
 
     /// The same caller with `<app>.<secret>`.
@@ -120,6 +129,12 @@ impl Client {
         let headers = [("content-type", "application/json")];
         let (_, body) = self.exchange("POST", path, &headers, body.to_string()).await.expect("the gateway answers");
         String::from_utf8(body.into()).expect("UTF-8")
+    }
+
+    /// A call of which only the status matters, for those who make very many.
+    pub(crate) async fn post_status(&self, path: &str, body: impl Into<Bytes>) -> Result<u16, String> {
+        let (head, _) = self.exchange("POST", path, &[("content-type", "application/json")], body).await?;
+        Ok(head.status.as_u16())
     }
 
     /// PRE with these contents.

@@ -166,6 +166,11 @@ impl Gateway {
         self.log.lock().expect("the log").join("\n")
     }
 
+    /// Replaces its configuration file, which it reads again at SIGHUP.
+    pub(crate) fn configure(&self, toml: &str) {
+        std::fs::write(self.folder.path().join("oncegate.toml"), toml).expect("the configuration is written");
+    }
+
     /// Its process.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()

@@ -10,6 +10,9 @@ use tempfile::TempDir;
 
 use super::missing;
 
+/// What begins the line of configuration that has a port put into it here.
+const TLS_PORT: &str = "tls-port ";
+
 /// A running, stopped or killed redis-server.
 pub(crate) struct RedisServer {
     folder: TempDir,
@@ -37,6 +40,9 @@ impl RedisServer {
         for _ in 0..5 {
             // Somebody else may take the port before the server does; then it ends at once.
             server.port = free_port();
+            for line in server.config.iter_mut().filter(|line| line.starts_with(TLS_PORT)) {
+                *line = format!("{TLS_PORT}{}", free_port());
+            }
             server.launch();
             if server.is_ready().await {
                 return Some(server);
@@ -54,6 +60,12 @@ impl RedisServer {
     /// Its URL.
     pub(crate) fn url(&self) -> String {
         format!("redis://{}", self.address())
+    }
+
+    /// Its URL over TLS, where its configuration has a `tls-port`, whichever.
+    pub(crate) fn tls_url(&self) -> String {
+        let port = self.config.iter().find_map(|line| line.strip_prefix(TLS_PORT)).expect("it speaks TLS");
+        format!("rediss://127.0.0.1:{port}")
     }
 
     /// Sends a command over a connection of its own.

@@ -1,0 +1,66 @@
+//! The files that a `rediss://` URL names: whom to trust, and what to show. Read for each connection, so that renewed
+//! certificates are taken up when a connection is made anew.
+
+use std::path::PathBuf;
+
+use redis::{ClientTlsConfig, TlsCertificates};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+use super::options::InvalidUrl;
+
+/// Where they are. None at all: the system's authorities are trusted, and nothing is shown.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Certificates {
+    pub(super) ca: Option<PathBuf>,
+    pub(super) client_certificate: Option<PathBuf>,
+    pub(super) client_key: Option<PathBuf>,
+}
+
+impl Certificates {
+    /// Whether any is named.
+    pub(super) fn are_named(&self) -> bool {
+        *self != Self::default()
+    }
+
+    /// Whether what is named goes together.
+    pub(super) fn check(&self, tls: bool) -> Result<(), InvalidUrl> {
+        if self.are_named() && !tls {
+            return Err(InvalidUrl::new("ca, client_certificate and client_key are for rediss://, which is TLS"));
+        }
+        if self.client_certificate.is_some() != self.client_key.is_some() {
+            return Err(InvalidUrl::new("client_certificate and client_key go together; name both or none"));
+        }
+        Ok(())
+    }
+
+    /// What they hold. Blocks.
+    pub(super) fn read(&self) -> Result<TlsCertificates, InvalidUrl> {
+        let client_tls = match (&self.client_certificate, &self.client_key) {
+            (Some(certificate), Some(key)) => Some(ClientTlsConfig {
+                client_cert: read("client_certificate", certificate, has_certificate)?,
+                client_key: read("client_key", key, |pem| PrivateKeyDer::from_pem_slice(pem).is_ok())?,
+            }),
+            _ => None,
+        };
+        let root_cert = self.ca.as_ref().map(|ca| read("ca", ca, has_certificate)).transpose()?;
+        Ok(TlsCertificates { client_tls, root_cert })
+    }
+}
+
+/// What a file holds, if that is what it should. An error tells of the file, not of what it holds.
+fn read(key: &str, path: &PathBuf, is_good: impl Fn(&[u8]) -> bool) -> Result<Vec<u8>, InvalidUrl> {
+    let shown = path.display();
+    let pem =
+        std::fs::read(path).map_err(|error| InvalidUrl::new(format!("cannot read its {key} {shown}: {error}")))?;
+    if is_good(&pem) {
+        return Ok(pem);
+    }
+    let what = if key == "client_key" { "private key" } else { "certificate" };
+    Err(InvalidUrl::new(format!("its {key} {shown} holds no {what} in PEM")))
+}
+
+fn has_certificate(pem: &[u8]) -> bool {
+    let mut certificates = CertificateDer::pem_slice_iter(pem).peekable();
+    certificates.peek().is_some() && certificates.all(|certificate| certificate.is_ok())
+}
