@@ -12,7 +12,6 @@ mod tls;
 mod watch;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,7 +30,7 @@ use crate::admin::audit::Audit;
 use crate::admin::auth::Tokens;
 use crate::admin::health::{Lifecycle, Stage};
 use crate::admin::{self, Admin};
-use crate::config::{Config, Problems};
+use crate::config::{Config, Fingerprint, Problems};
 use crate::domain::attempt::{Entropy, Issuer, SystemEntropy};
 use crate::domain::clock::{Clock, SystemClock};
 use crate::gateway::Gateway;
@@ -42,18 +41,24 @@ use crate::tenants::throttle::Throttle;
 /// How often the engines are asked how they are, so that `engine_up` is right when nobody calls.
 const PROBE_EVERY: Duration = Duration::from_secs(5);
 
-/// Runs a gateway until it is told to stop by SIGTERM or SIGINT, and has answered what was in flight. `load` reads the
-/// configuration again: at every SIGHUP, and whenever its file has changed.
+/// Where a configuration comes from, to be read again.
+pub struct Source {
+    /// What was seen before it was first read.
+    pub known: Fingerprint,
+    /// What its files hold now.
+    pub look: Box<dyn Fn() -> Fingerprint + Send + Sync>,
+    /// Reads it.
+    pub load: Box<dyn Fn() -> Result<Config, Problems> + Send + Sync>,
+}
+
+/// Runs a gateway until it is told to stop by SIGTERM or SIGINT, and has answered what was in flight. The configuration
+/// is read again at every SIGHUP, and whenever its files have changed.
 ///
 /// # Errors
 /// What kept it from starting, or that a second signal cut the drain short.
-pub async fn run(
-    config: Config,
-    file: Option<PathBuf>,
-    load: impl Fn() -> Result<Config, Problems>,
-) -> anyhow::Result<()> {
+pub async fn run(config: Config, source: Source) -> anyhow::Result<()> {
     let mut signals = Signals::new()?;
-    let mut watch = Watch::new(file).await;
+    let mut watch = Watch::new(source.known, source.look);
     let api = bind(config.server.listen, "server.listen").await?;
     let admin = bind(config.server.admin_listen, "server.admin_listen").await?;
     let server = Server::start(&config, api, admin).await?;
@@ -65,7 +70,7 @@ pub async fn run(
             },
             () = watch.changed() => {}
         }
-        server.reload(load());
+        server.reload((source.load)());
     };
     tracing::info!(signal = name, "draining");
     tokio::select! {

@@ -23,7 +23,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::config::{Config, Flags, Problems};
+use crate::config::{Config, Fingerprint, Flags, Problems};
 use crate::domain::attempt::SystemEntropy;
 
 /// An idempotency gateway: lets every business operation pass once.
@@ -89,9 +89,9 @@ impl Settings {
         Config::load_to_serve(&self.flags(), environment())
     }
 
-    /// The configuration file, if there is one.
-    fn file(&self) -> Option<PathBuf> {
-        self.clone().flags().file(environment())
+    /// What the files hold that the configuration is read from.
+    fn fingerprint(&self) -> Fingerprint {
+        self.clone().flags().fingerprint(environment())
     }
 
     fn flags(self) -> Flags {

@@ -3,14 +3,17 @@
 use anyhow::Context as _;
 
 use super::Settings;
-use crate::server;
+use crate::server::{self, Source};
 use crate::telemetry::logging;
 
 pub(super) fn run(settings: Settings) -> anyhow::Result<()> {
-    let file = settings.file();
+    // Looked at before they are read: a change while they are is then seen as one.
+    let known = settings.fingerprint();
     let config = settings.clone().load_to_serve()?;
-    let load = move || settings.clone().load();
+    let again = settings.clone();
+    let source =
+        Source { known, look: Box::new(move || settings.fingerprint()), load: Box::new(move || again.clone().load()) };
     logging::init(&config.log)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    runtime.context("cannot start the runtime")?.block_on(server::run(config, file, load))
+    runtime.context("cannot start the runtime")?.block_on(server::run(config, source))
 }

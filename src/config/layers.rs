@@ -67,7 +67,7 @@ impl Layer {
         self.get(key).is_some()
     }
 
-    fn get(&self, key: &KeyPath) -> Option<&Value> {
+    pub(super) fn get(&self, key: &KeyPath) -> Option<&Value> {
         get(&self.table, key.names())
     }
 

@@ -37,14 +37,8 @@ pub struct Flags {
 }
 
 impl Flags {
-    /// The configuration file that they or the environment name, if one of them does.
-    pub fn file(&self, environment: impl IntoIterator<Item = (OsString, OsString)>) -> Option<PathBuf> {
-        let environment: Vec<_> = environment.into_iter().collect();
-        self.named_file(&environment).map(|(path, _)| path)
-    }
-
-    /// The same, with what named it.
-    fn named_file(&self, environment: &[(OsString, OsString)]) -> Option<(PathBuf, &'static str)> {
+    /// The configuration file that they or the environment name, if one of them does, and what named it.
+    pub(super) fn named_file(&self, environment: &[(OsString, OsString)]) -> Option<(PathBuf, &'static str)> {
         // Empty is how deployment templates write "not set".
         let by_variable = environment.iter().find(|(name, path)| name == FILE_VARIABLE && !path.is_empty());
         match (&self.config, by_variable) {
@@ -108,11 +102,16 @@ impl Config {
     }
 }
 
-/// All layers, and what is wrong with the names in the environment and with the files that hold single values.
-fn layers(flags: &Flags, environment: &[(OsString, OsString)]) -> Result<(Layers, Vec<Problem>), Problem> {
+/// The layer of the embedded defaults.
+pub(super) fn defaults() -> Result<Layer, Problem> {
     let defaults = File::embedded("the embedded defaults", DEFAULTS);
     let table = defaults.parse()?;
-    let mut layers = Layers::of_defaults(Layer::of_file(defaults, table));
+    Ok(Layer::of_file(defaults, table))
+}
+
+/// All layers, and what is wrong with the names in the environment and with the files that hold single values.
+fn layers(flags: &Flags, environment: &[(OsString, OsString)]) -> Result<(Layers, Vec<Problem>), Problem> {
+    let mut layers = Layers::of_defaults(defaults()?);
 
     let mut problems = Vec::new();
     let file = flags.named_file(environment).map(|(path, named_by)| File::read(&path, named_by)).transpose()?;

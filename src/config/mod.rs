@@ -5,6 +5,7 @@
 mod environment;
 mod explain;
 mod file;
+mod fingerprint;
 mod layers;
 mod load;
 mod path;
@@ -25,6 +26,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 pub use self::environment::TOKEN_VARIABLE;
+pub use self::fingerprint::Fingerprint;
 pub use self::load::Flags;
 pub use self::path::KeyPath;
 pub use self::problem::{Problem, Problems};

@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
@@ -59,6 +59,15 @@ pub(super) fn resolve(layer: &mut Layer) -> Vec<Problem> {
         }
     }
     problems
+}
+
+/// The files that a layer names, before they are read.
+pub(super) fn named(layer: &Layer) -> Vec<PathBuf> {
+    let mut keys = Vec::new();
+    for (pattern, _) in KEYS {
+        collect(layer.table(), pattern, &KeyPath::default(), &mut keys);
+    }
+    keys.iter().filter_map(|key| Some(layer.get(key)?.as_str()?.into())).collect()
 }
 
 /// These keys, and the file's form of those that have one.

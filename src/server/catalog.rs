@@ -19,6 +19,7 @@ use crate::tenants::stored::{Catalog, ListedApp, ListedSecret, NotDone, Revoked}
 use crate::tenants::{App, Registry};
 
 /// What a gateway's apps depend on, and what depends on them.
+#[cfg_attr(not(feature = "postgres"), expect(dead_code, reason = "only a registry in a database needs all of it"))]
 pub(super) struct Around {
     /// The configuration in force.
     pub(super) config: Arc<ArcSwap<Config>>,

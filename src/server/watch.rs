@@ -1,41 +1,38 @@
-//! Notices that the configuration file has changed: by what is in it, so that neither coarse file times nor the swapped
-//! links of a mounted volume hide a change.
+//! Notices that the files of the configuration have changed: by what is in them, so that neither coarse file times nor the
+//! swapped links of a mounted volume hide a change.
 
-use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-use sha2::{Digest, Sha256};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-/// Between two looks. A change counts once two looks in a row have seen the same, since whoever writes the file may not
+use crate::config::Fingerprint;
+
+/// Between two looks. A change counts once two looks in a row have seen the same, since whoever writes a file may not
 /// be done: half a file may well be a configuration, with half of the apps.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// What is in the file, or that it cannot be read.
-type Seen = Option<[u8; 32]>;
-
-/// The configuration file, if there is one.
+/// The files of the configuration.
 pub(super) struct Watch {
-    path: Option<PathBuf>,
+    look: Arc<dyn Fn() -> Fingerprint + Send + Sync>,
     looks: Interval,
     /// What was last told as a change, or was there at the start.
-    known: Seen,
+    known: Fingerprint,
     /// What the last look saw.
-    last: Seen,
+    last: Fingerprint,
 }
 
 impl Watch {
-    /// Watches a file; for ever nothing changes where there is none.
-    pub(super) async fn new(path: Option<PathBuf>) -> Self {
+    /// Watches what `look` sees; `known` is no news.
+    pub(super) fn new(known: Fingerprint, look: Box<dyn Fn() -> Fingerprint + Send + Sync>) -> Self {
         let mut looks = interval(LOOK_EVERY);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let known = look(path.clone()).await;
-        Self { path, looks, known, last: known }
+        Self { look: look.into(), looks, known, last: known }
     }
 
-    /// The file is about to be read for another reason: what is in it now is no news.
+    /// The files are about to be read for another reason: what is in them now is no news.
     pub(super) async fn catch_up(&mut self) {
-        self.known = look(self.path.clone()).await;
+        self.known = self.seen().await;
         self.last = self.known;
     }
 
@@ -43,10 +40,7 @@ impl Watch {
     pub(super) async fn changed(&mut self) {
         loop {
             self.looks.tick().await;
-            if self.path.is_none() {
-                std::future::pending::<()>().await;
-            }
-            let seen = look(self.path.clone()).await;
+            let seen = self.seen().await;
             if seen == self.last && seen != self.known {
                 self.known = seen;
                 return;
@@ -54,19 +48,29 @@ impl Watch {
             self.last = seen;
         }
     }
-}
 
-/// What is in the file now.
-async fn look(path: Option<PathBuf>) -> Seen {
-    let content = tokio::fs::read(path?).await.ok()?;
-    Some(Sha256::digest(content).into())
+    /// What is in the files now. A look that fails has seen nothing new.
+    async fn seen(&self) -> Fingerprint {
+        let look = self.look.clone();
+        tokio::task::spawn_blocking(move || look()).await.unwrap_or(self.last)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
 
+    use std::path::PathBuf;
+
     use super::*;
+    use crate::config::Flags;
+
+    /// Watches a configuration file.
+    fn watch(path: Option<PathBuf>) -> Watch {
+        let flags = Flags { config: path, ..Flags::default() };
+        let look = move || flags.fingerprint([]);
+        Watch::new(look(), Box::new(look))
+    }
 
     async fn unchanged(watch: &mut Watch) -> bool {
         tokio::time::timeout(LOOK_EVERY * 4, watch.changed()).await.is_err()
@@ -83,7 +87,7 @@ mod tests {
         }
         std::os::unix::fs::symlink(&old, &link).unwrap();
         std::os::unix::fs::symlink(link.join("file"), &file).unwrap();
-        let mut watch = Watch::new(Some(file.clone())).await;
+        let mut watch = watch(Some(file.clone()));
         assert!(unchanged(&mut watch).await);
         let swapped = folder.path().join("swapped");
         std::os::unix::fs::symlink(&new, &swapped).unwrap();
@@ -100,7 +104,26 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_file_that_is_being_written_is_left_alone_until_it_is_done() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        fs::write(&file, "").unwrap();
+        let mut watch = watch(Some(file.clone()));
+        let writing = async {
+            for part in 1..20 {
+                fs::write(&file, "part ".repeat(part)).unwrap();
+                tokio::time::sleep(LOOK_EVERY / 2).await;
+            }
+        };
+        tokio::select! {
+            () = watch.changed() => panic!("told before it was done"),
+            () = writing => {}
+        }
+        watch.changed().await;
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn where_there_is_no_file_nothing_changes() {
-        assert!(unchanged(&mut Watch::new(None).await).await);
+        assert!(unchanged(&mut watch(None)).await);
     }
 }

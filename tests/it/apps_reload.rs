@@ -77,6 +77,23 @@ async fn a_change_of_the_file_takes_effect_by_itself() {
     assert_eq!(bank.claim(json!(1)).await.code(), (403, "app_disabled"));
 }
 
+/// A secret that stands in a file of its own changes with that file.
+#[tokio::test]
+async fn a_change_of_a_file_that_holds_secrets_takes_effect_by_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("secrets");
+    let digest = |secret: &str| format!("sha256:{}\n", hex::encode(&Sha256::digest(secret)));
+    fs::write(&file, digest(OLD)).unwrap();
+    let setup = Setup::on_memory().config(&format!("[apps.shop]\nsecrets_file = \"{}\"\n", file.display()));
+    let gateway = setup.start().await;
+    client(&gateway, "shop", OLD).claim(json!(1)).await.expect(201);
+    replace(&file, &(digest(OLD) + &digest(NEW)));
+    answers(&client(&gateway, "shop", NEW), 200).await;
+    replace(&file, &digest(NEW));
+    answers(&client(&gateway, "shop", OLD), 401).await;
+    answers(&client(&gateway, "shop", NEW), 200).await;
+}
+
 #[tokio::test]
 async fn a_hangup_takes_effect_at_once() {
     let gateway = Setup::on_memory().config(&app("shop", &[OLD], "")).start().await;
