@@ -32,6 +32,13 @@ async fn on_call_on_redis() {
     on_call(operated(&server.url())).await;
 }
 
+#[cfg(feature = "postgres")]
+#[tokio::test]
+async fn on_call_on_postgres() {
+    let Some(server) = crate::support::postgres_server::PostgresServer::start().await else { return };
+    on_call(operated(&server.url())).await;
+}
+
 /// All of an operator's days on one gateway, each with contents of its own.
 async fn on_call(setup: Setup) {
     let setup = setup.config("[defaults]\non_lease_end = \"unknown\"\n");
@@ -288,7 +295,12 @@ async fn an_app_that_is_disabled_has_claims_all_the_same() {
 #[tokio::test]
 async fn pages_hold_every_claim_once() {
     let folder = tempfile::tempdir().unwrap();
-    for engine in ["memory:".to_owned(), format!("disk:{}", folder.path().join("claims").display())] {
+    let mut engines = vec!["memory:".to_owned(), format!("disk:{}", folder.path().join("claims").display())];
+    #[cfg(feature = "postgres")]
+    let server = crate::support::postgres_server::PostgresServer::start().await;
+    #[cfg(feature = "postgres")]
+    engines.extend(server.as_ref().map(|server| server.url()));
+    for engine in engines {
         let gateway = operated(&engine).start().await;
         let (caller, alice) = (gateway.client(), alice(&gateway));
         // More than one look of the disk engine, and only some of them in the state that is asked for.
