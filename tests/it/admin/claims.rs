@@ -68,7 +68,7 @@ async fn show(alice: &Client, contents: &Value) -> Answer {
 /// Claims for a lease that nobody outlives, and lets it end, as a crashed holder does.
 async fn crashed(caller: &Client, alice: &Client) -> (Value, Answer) {
     let contents = fresh::contents();
-    let granted = caller.post("/v1/claims", &json!({ "contents": contents, "lease": "100ms" })).await.expect(201);
+    let granted = caller.post("/v1/claims", &json!({ "contents": contents, "lease": "1s" })).await.expect(201);
     let is_unknown = async || show(alice, &contents).await.expect(200).body["state"] == "unknown";
     until("the lease has ended", Duration::from_secs(10), is_unknown).await;
     (contents, granted)
