@@ -299,7 +299,7 @@ async fn pages_hold_every_claim_once() {
     #[cfg(feature = "postgres")]
     let server = crate::support::postgres_server::PostgresServer::start().await;
     #[cfg(feature = "postgres")]
-    engines.extend(server.as_ref().map(|server| server.url()));
+    engines.extend(server.as_ref().map(crate::support::postgres_server::PostgresServer::url));
     for engine in engines {
         let gateway = operated(&engine).start().await;
         let (caller, alice) = (gateway.client(), alice(&gateway));
