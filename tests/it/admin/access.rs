@@ -1,9 +1,12 @@
 //! Who is let into the admin API.
 
+use std::time::Duration;
+
 use serde_json::json;
 
-use super::{TOKEN, alice, operated};
+use super::{TOKEN, alice, operated, operators};
 use crate::support::gateway::Setup;
+use crate::support::wait::until;
 
 const AUDIT: &str = "/admin/v1/audit";
 
@@ -51,4 +54,18 @@ async fn the_admin_api_keeps_its_own_bounds() {
     assert_eq!(alice.get("/admin/v1/nothing").await.code(), (404, "not_found"));
     assert_eq!(alice.send("DELETE", AUDIT, &[], "").await.code(), (405, "method_not_allowed"));
     assert_eq!(alice.get(AUDIT).await.expect(200).body, json!({ "entries": [] }));
+}
+
+#[tokio::test]
+async fn a_token_that_is_taken_out_of_the_configuration_is_refused_without_a_restart() {
+    let gateway = operated("memory:").start().await;
+    let (alice, bob) = (alice(&gateway), gateway.admin_client().with_credential("token_of_bob"));
+    alice.get(AUDIT).await.expect(200);
+    let without_alice: Vec<_> =
+        operators().lines().filter(|line| !line.starts_with("alice")).map(str::to_owned).collect();
+    gateway.configure(&without_alice.join("\n"));
+    gateway.signal("HUP");
+    let refused = async || alice.get(AUDIT).await.status == 401;
+    until("alice is refused", Duration::from_secs(10), refused).await;
+    bob.get(AUDIT).await.expect(200);
 }

@@ -32,6 +32,13 @@ async fn on_call_on_redis() {
     on_call(operated(&server.url())).await;
 }
 
+#[cfg(feature = "postgres")]
+#[tokio::test]
+async fn on_call_on_postgres() {
+    let Some(server) = crate::support::postgres_server::PostgresServer::start().await else { return };
+    on_call(operated(&server.url())).await;
+}
+
 /// All of an operator's days on one gateway, each with contents of its own.
 async fn on_call(setup: Setup) {
     let setup = setup.config("[defaults]\non_lease_end = \"unknown\"\n");
@@ -61,7 +68,7 @@ async fn show(alice: &Client, contents: &Value) -> Answer {
 /// Claims for a lease that nobody outlives, and lets it end, as a crashed holder does.
 async fn crashed(caller: &Client, alice: &Client) -> (Value, Answer) {
     let contents = fresh::contents();
-    let granted = caller.post("/v1/claims", &json!({ "contents": contents, "lease": "100ms" })).await.expect(201);
+    let granted = caller.post("/v1/claims", &json!({ "contents": contents, "lease": "1s" })).await.expect(201);
     let is_unknown = async || show(alice, &contents).await.expect(200).body["state"] == "unknown";
     until("the lease has ended", Duration::from_secs(10), is_unknown).await;
     (contents, granted)
@@ -288,7 +295,12 @@ async fn an_app_that_is_disabled_has_claims_all_the_same() {
 #[tokio::test]
 async fn pages_hold_every_claim_once() {
     let folder = tempfile::tempdir().unwrap();
-    for engine in ["memory:".to_owned(), format!("disk:{}", folder.path().join("claims").display())] {
+    let mut engines = vec!["memory:".to_owned(), format!("disk:{}", folder.path().join("claims").display())];
+    #[cfg(feature = "postgres")]
+    let server = crate::support::postgres_server::PostgresServer::start().await;
+    #[cfg(feature = "postgres")]
+    engines.extend(server.as_ref().map(crate::support::postgres_server::PostgresServer::url));
+    for engine in engines {
         let gateway = operated(&engine).start().await;
         let (caller, alice) = (gateway.client(), alice(&gateway));
         // More than one look of the disk engine, and only some of them in the state that is asked for.

@@ -78,6 +78,25 @@ fn fresh_subject() -> Subject {
 
 crate::conformance!(std::future::ready(Some(fresh_subject())));
 
+/// Of very many claims one is asked for, the last: the list goes on over looks that find nothing.
+#[tokio::test]
+async fn a_list_finds_the_one_claim_among_many() {
+    let folder = TempDir::new().unwrap();
+    let disk = open(folder.path(), &noon());
+    let mut asks: Vec<_> = (0..1000).map(|_| fresh_claim()).collect();
+    assert!(disk.claim_many(&asks).await.iter().all(Result::is_ok));
+    asks.sort_by_key(|ask| ask.key.global_id);
+    let last = &asks[999];
+    disk.settle(&settle(last, Outcome::Unknown)).await.unwrap();
+    let app = last.key.app.clone();
+    let unknown = List { app: app.clone(), state: Some(State::Unknown), after: None, limit: 10 };
+    let found: Vec<_> = disk.list(&unknown).await.unwrap().into_iter().map(|listed| listed.global_id).collect();
+    assert_eq!(found, [last.key.global_id]);
+    let all = List { app, state: None, after: None, limit: 2000 };
+    let found: Vec<_> = disk.list(&all).await.unwrap().into_iter().map(|listed| listed.global_id).collect();
+    assert_eq!(found, asks.iter().map(|ask| ask.key.global_id).collect::<Vec<_>>());
+}
+
 #[tokio::test]
 async fn a_restart_keeps_claims_and_what_is_left_of_them() {
     let (folder, clock) = (TempDir::new().unwrap(), noon());
