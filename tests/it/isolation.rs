@@ -17,7 +17,7 @@ use crate::support::wait::until;
 
 /// How often the one that is watched calls, and how often in one round.
 const PACE: Duration = Duration::from_millis(4);
-const CALLS: usize = 100;
+const CALLS: usize = 200;
 /// Rounds in quiet and rounds in noise take turns, so that whatever else this machine does falls on both.
 const ROUNDS: usize = 5;
 
@@ -51,16 +51,19 @@ fn p99(mut took: Vec<Duration>) -> Duration {
     took[took.len() * 99 / 100]
 }
 
-/// Asserts that the noise has not been felt: beyond what a busy machine does to two runs of the same.
-fn assert_unhurt(quiet: Vec<Duration>, noisy: Vec<Duration>) {
-    let (quiet, noisy) = (p99(quiet), p99(noisy));
-    assert!(noisy <= quiet * 3 + Duration::from_millis(25), "p99 is {quiet:?} in quiet, and {noisy:?} in noise");
+/// Asserts that the noise has not been felt, by the p99 of each round. What else this machine does makes some rounds slow;
+/// noise that is felt makes all of them slow that have it. So the best ones are compared.
+#[expect(clippy::print_stderr, reason = "the figures are worth a look")]
+fn assert_unhurt(quiet: &[Duration], noisy: &[Duration]) {
+    eprintln!("p99 in quiet: {quiet:?}, in noise: {noisy:?}");
+    let (quiet, noisy) = (quiet.iter().min().expect("rounds"), noisy.iter().min().expect("rounds"));
+    assert!(*noisy <= *quiet * 3 + Duration::from_millis(15), "p99 is {quiet:?} in quiet, and {noisy:?} in noise");
 }
 
 /// Contents that cost a gateway something to look at.
 fn heavy() -> Bytes {
     let entry = |number: u32| (format!("key {number} {:x}", fresh::number()), Value::from(number));
-    let contents: Value = (0..1800).map(entry).collect();
+    let contents: Value = (0..1000).map(entry).collect();
     json!({ "contents": contents }).to_string().into()
 }
 
@@ -80,7 +83,7 @@ async fn noise(client: Client, bodies: Vec<Bytes>, pace: Duration, length: Durat
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_app_at_ten_times_its_quota_is_not_felt_by_another() {
-    const RATE: u32 = 20;
+    const RATE: u32 = 10;
     let quota = format!("[apps.noisy.quota]\nrequests_per_second = {RATE}\nburst = \"100ms\"\n");
     let config = format!("{}{quota}{}", app("noisy"), app("victim"));
     let gateway = Setup::on_memory().config(&config).env("ONCEGATE_DEFAULTS__DEADLINE", "20s").start().await;
@@ -91,10 +94,10 @@ async fn one_app_at_ten_times_its_quota_is_not_felt_by_another() {
     let clock = SystemClock::new();
     let (mut quiet, mut in_noise) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        quiet.extend(watched(&victim).await);
+        quiet.push(p99(watched(&victim).await));
         let begun = clock.monotonic();
         let asking = tokio::spawn(noise(noisy.clone(), bodies.clone(), Duration::from_secs(1) / (RATE * 10), length()));
-        in_noise.extend(watched(&victim).await);
+        in_noise.push(p99(watched(&victim).await));
         let answers = asking.await.unwrap();
         let took = clock.monotonic().saturating_sub(begun);
         // About its quota, no more and no less, however much it asked for.
@@ -103,9 +106,9 @@ async fn one_app_at_ten_times_its_quota_is_not_felt_by_another() {
         assert_eq!(granted + refused, answers.len(), "{answers:?}");
         let most = took.as_secs_f64() * f64::from(RATE) + 3.0;
         let granted = f64::from(u32::try_from(granted).unwrap());
-        assert!((4.0..=most).contains(&granted), "{granted} of {} in {took:?}", answers.len());
+        assert!((5.0..=most).contains(&granted), "{granted} of {} in {took:?}", answers.len());
     }
-    assert_unhurt(quiet, in_noise);
+    assert_unhurt(&quiet, &in_noise);
 }
 
 #[cfg(feature = "redis")]
@@ -131,7 +134,7 @@ async fn a_chain_whose_store_is_gone_is_not_felt_by_another() {
             hit.claim(fresh::contents()).await.status == 201
         })
         .await;
-        quiet.extend(watched(&spared).await);
+        quiet.push(p99(watched(&spared).await));
         // A store that hangs is worse to its callers than one that is not there.
         if round % 2 == 0 {
             gone.freeze();
@@ -139,7 +142,7 @@ async fn a_chain_whose_store_is_gone_is_not_felt_by_another() {
             gone.kill();
         }
         let asking = tokio::spawn(noise(hit.clone(), vec![body.clone()], Duration::from_millis(10), length()));
-        in_trouble.extend(watched(&spared).await);
+        in_trouble.push(p99(watched(&spared).await));
         let answers = asking.await.unwrap();
         assert!(answers.iter().all(|status| *status == 503), "{answers:?}");
         if round % 2 == 0 {
@@ -148,5 +151,5 @@ async fn a_chain_whose_store_is_gone_is_not_felt_by_another() {
             gone.restart().await;
         }
     }
-    assert_unhurt(quiet, in_trouble);
+    assert_unhurt(&quiet, &in_trouble);
 }
