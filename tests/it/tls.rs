@@ -365,7 +365,7 @@ async fn an_open_gateway_stays_on_loopback_with_tls_too() {
 #[tokio::test]
 async fn commands_speak_tls_to_the_admin_listener() {
     let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
-    authority.issue().write(folder.path());
+    authority.issue_for(&["localhost"], 2090).write(folder.path());
     authority.write(&folder.path().join("ca.pem"));
     Authority::new().write(&folder.path().join("stranger.pem"));
     let own = folder.path().join("own");
@@ -381,7 +381,7 @@ async fn commands_speak_tls_to_the_admin_listener() {
         (&["--url", &url, "--ca", "stranger.pem"], "invalid peer certificate: UnknownIssuer"),
         (&["--url", &url, "--ca", "tls.key"], "tls.key holds no certificate in PEM"),
         (&["--url", &url, "--ca", "none.pem"], "cannot read none.pem: No such file"),
-        (&["--url", &url.replace("localhost", "127.0.0.2"), "--ca", "ca.pem"], "not valid for name \"127.0.0.2\""),
+        (&["--url", &url.replace("localhost", "127.0.0.1"), "--ca", "ca.pem"], "not valid for name \"127.0.0.1\""),
     ] {
         let asked = health(words);
         assert_eq!(asked.code, Some(1), "{words:?}");
@@ -398,7 +398,7 @@ async fn commands_speak_tls_to_the_admin_listener() {
     };
     assert!(engines(&[]).err.contains("https:// needs --ca"), "{}", engines(&[]).err);
     // It gets through: the gateway has no tokens, and says so.
-    let refused = engines(&["--admin-ca", "ca.pem"]);
+    let refused = engines(&["--admin", &url, "--admin-ca", "ca.pem"]);
     assert!(refused.err.contains("[admin.tokens]"), "{}", refused.err);
 
     let wants = format!("{}client_ca = \"ca.pem\"\n", table("admin_tls", folder.path()));
