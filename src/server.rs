@@ -1,12 +1,18 @@
 //! The composition root: opens the engines, wires all floors together, and lives through start, drain and stop.
 
 mod apps;
+mod catalog;
 mod engines;
+mod live;
 mod operators;
+#[cfg(feature = "postgres")]
+mod registry;
 mod signals;
 mod tls;
+mod watch;
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,8 +22,11 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::catalog::Around;
+use self::live::Live;
 use self::signals::{Asked, Signals};
 use self::tls::Certificates;
+use self::watch::Watch;
 use crate::admin::audit::Audit;
 use crate::admin::auth::Tokens;
 use crate::admin::health::{Lifecycle, Stage};
@@ -28,26 +37,35 @@ use crate::domain::clock::{Clock, SystemClock};
 use crate::gateway::Gateway;
 use crate::http::{self, Api, listener};
 use crate::telemetry::metrics::{HttpMetrics, Metrics};
-use crate::tenants::Registry;
+use crate::tenants::throttle::Throttle;
 
 /// How often the engines are asked how they are, so that `engine_up` is right when nobody calls.
 const PROBE_EVERY: Duration = Duration::from_secs(5);
 
 /// Runs a gateway until it is told to stop by SIGTERM or SIGINT, and has answered what was in flight. `load` reads the
-/// configuration: once to start, and again at every SIGHUP.
+/// configuration again: at every SIGHUP, and whenever its file has changed.
 ///
 /// # Errors
 /// What kept it from starting, or that a second signal cut the drain short.
-pub async fn run(config: Config, load: impl Fn() -> Result<Config, Problems>) -> anyhow::Result<()> {
+pub async fn run(
+    config: Config,
+    file: Option<PathBuf>,
+    load: impl Fn() -> Result<Config, Problems>,
+) -> anyhow::Result<()> {
     let mut signals = Signals::new()?;
+    let mut watch = Watch::new(file).await;
     let api = bind(config.server.listen, "server.listen").await?;
     let admin = bind(config.server.admin_listen, "server.admin_listen").await?;
     let server = Server::start(&config, api, admin).await?;
     let name = loop {
-        match signals.next().await {
-            Asked::Reload => server.reload(load()),
-            Asked::Stop(name) => break name,
+        tokio::select! {
+            asked = signals.next() => match asked {
+                Asked::Reload => watch.catch_up().await,
+                Asked::Stop(name) => break name,
+            },
+            () = watch.changed() => {}
         }
+        server.reload(load());
     };
     tracing::info!(signal = name, "draining");
     tokio::select! {
@@ -71,9 +89,8 @@ async fn bind(address: SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
 /// A gateway in service.
 pub struct Server {
     gateway: Arc<Gateway>,
-    registry: Arc<Registry>,
     certificates: Certificates,
-    tokens: Arc<Tokens>,
+    live: Live,
     lifecycle: Arc<Lifecycle>,
     stop_api: CancellationToken,
     stop_admin: CancellationToken,
@@ -99,6 +116,17 @@ impl Server {
         gateway.know(&registry.apps());
         let tokens = Arc::new(Tokens::none(clock.clone()));
         tokens.replace(operators::of_config(config)?);
+        let live = Live::new(config, registry.clone(), gateway.clone(), tokens.clone());
+        let apps = catalog::start(Around {
+            config: live.config(),
+            reread: live.reread(),
+            registry: registry.clone(),
+            gateway: gateway.clone(),
+            lifecycle: lifecycle.clone(),
+            clock: clock.clone(),
+            entropy: entropy.clone(),
+            stop: stop_admin.clone(),
+        })?;
 
         let (api_address, admin_address) = (api.local_addr()?, admin.local_addr()?);
         let open = registry.is_open();
@@ -111,11 +139,13 @@ impl Server {
             entropy: entropy.clone(),
             limits: config.limits.clone(),
             tokens: tokens.clone(),
+            apps,
             audit: Arc::new(Audit::new(&config.server.data_dir, clock.clone(), entropy.clone())),
         }));
         let api_router = http::router(Arc::new(Api {
             gateway: gateway.clone(),
             registry: registry.clone(),
+            throttle: Throttle::new(clock.clone()),
             limits: config.limits.clone(),
             loopback_only: open && !config.server.allow_open,
             in_flight: Semaphore::new(config.limits.requests_in_flight),
@@ -130,29 +160,22 @@ impl Server {
         accept(admin, certificates.admin(), admin_router, &stop_admin, &TaskTracker::new());
         accept(api, certificates.api(), api_router, &stop_api, &api_connections);
         tokio::spawn(keep_up(gateway.clone(), metrics, stop_admin.clone()));
-        lifecycle.enter(Stage::Ready);
-        tracing::info!(listen = %api_address, admin_listen = %admin_address, open, "in service");
-        Ok(Self { gateway, registry, certificates, tokens, lifecycle, stop_api, stop_admin, api_connections })
+        if registry.is_awaited() {
+            let waits = "listening; in service once the registry of apps has answered";
+            tracing::info!(listen = %api_address, admin_listen = %admin_address, open, "{waits}");
+        } else {
+            lifecycle.enter(Stage::Ready);
+            tracing::info!(listen = %api_address, admin_listen = %admin_address, open, "in service");
+        }
+        Ok(Self { gateway, certificates, live, lifecycle, stop_api, stop_admin, api_connections })
     }
 
-    /// Takes over what may change while in service: the apps, and the tokens of operators. Where the configuration cannot be used, the old one stays.
-    fn reload(&self, config: Result<Config, Problems>) {
-        let read = match config {
-            Ok(config) => {
-                self.certificates.reload(&config.server);
-                apps::of_config(&config).and_then(|apps| Ok((apps, operators::of_config(&config)?)))
-            }
-            Err(problems) => Err(problems.into()),
-        };
-        match read {
-            Ok((apps, tokens)) => {
-                self.registry.replace(apps);
-                self.tokens.replace(tokens);
-                self.gateway.know(&self.registry.apps());
-                tracing::info!("the configuration was read again");
-            }
-            Err(error) => tracing::error!(error = format!("{error:#}"), "the configuration stays as it was"),
+    /// Takes over what may change while in service of a configuration that was read again.
+    fn reload(&self, read: Result<Config, Problems>) {
+        if let Ok(config) = &read {
+            self.certificates.reload(&config.server);
         }
+        self.live.reload(read);
     }
 
     /// Takes the gateway out of service: says so, waits for the balancers to hear it, stops accepting, lets what is in

@@ -63,7 +63,19 @@ const FLOORS: &[(&str, &[&str])] = &[
     ("server", &["domain", "engine", "tenants", "config", "resilience", "gateway", "http", "admin", "telemetry"]),
     (
         "cli",
-        &["domain", "engine", "tenants", "config", "resilience", "gateway", "http", "admin", "server", "telemetry"],
+        &[
+            "domain",
+            "database",
+            "engine",
+            "tenants",
+            "config",
+            "resilience",
+            "gateway",
+            "http",
+            "admin",
+            "server",
+            "telemetry",
+        ],
     ),
     ("main", &["cli"]),
 ];

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, env, fmt, path::PathBuf, time::Duration};
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use serde::Serialize;
 
 use crate::{
@@ -24,6 +24,8 @@ pub(crate) struct Comparison {
     pub(crate) measured: Duration,
     pub(crate) rounds: u64,
     pub(crate) connections: u64,
+    /// Only these, beside the yardstick; all if empty.
+    pub(crate) only: Vec<Contender>,
     pub(crate) gateway: Option<PathBuf>,
     pub(crate) dir: Option<PathBuf>,
 }
@@ -49,10 +51,11 @@ struct Row {
     highest: f64,
     /// To the yardstick.
     ratio: f64,
-    gateway_us_per_request: f64,
+    gateway_us_per_request: Option<f64>,
     store_us_per_request: Option<f64>,
     generator_cores: f64,
-    p99_us: f64,
+    /// As the callers of a gateway see it.
+    p99_us: Option<f64>,
     generator_was_the_limit: bool,
 }
 
@@ -62,11 +65,16 @@ pub(crate) async fn run(comparison: &Comparison) -> anyhow::Result<(Table, bool)
     if installed.gateway.is_none() {
         bail!("there is no gateway to compare: build it with `cargo build --release`, or name it with --gateway PATH");
     }
-    let mut contenders = Contender::ALL.to_vec();
+    let wanted = |it: &Contender| *it == Contender::Noop || comparison.only.is_empty() || comparison.only.contains(it);
+    let mut contenders: Vec<_> = Contender::ALL.into_iter().filter(wanted).collect();
     let mut skipped = Vec::new();
     if installed.redis_server.is_none() {
         skipped.push("redis: neither redis-server nor valkey-server is installed".to_owned());
         contenders.retain(|it| *it != Contender::Redis);
+    }
+    if installed.postgres.is_none() {
+        skipped.push("postgres and pgbench: PostgreSQL with its pgbench is not installed".to_owned());
+        contenders.retain(|it| !matches!(it, Contender::Postgres | Contender::Pgbench));
     }
     for line in &skipped {
         report::say(&format!("!! LEFT OUT {line}"));
@@ -109,6 +117,13 @@ pub(crate) async fn run(comparison: &Comparison) -> anyhow::Result<(Table, bool)
 async fn measure(contender: Contender, comparison: &Comparison, installed: &Installed) -> anyhow::Result<Report> {
     let parent = comparison.dir.clone().unwrap_or_else(env::temp_dir);
     let running = Running::start(contender, installed, &parent).await?;
+    if contender == Contender::Pgbench {
+        let programs = installed.postgres.as_ref().context("PostgreSQL is not installed")?;
+        let (clients, seconds) = (comparison.connections, comparison.measured.as_secs());
+        let claims_per_second = programs.claims_per_second(running.dir(), running.port, clients, seconds).await;
+        running.stop().await;
+        return Ok(Report::of_rate(comparison.scenario, clients, comparison.measured, claims_per_second?));
+    }
     let plan = Plan {
         target: Target::parse(&running.url, None, false)?,
         scenario: comparison.scenario,
@@ -130,18 +145,19 @@ impl Row {
         let rates = || reports.iter().map(|it| it.claims_per_second);
         let us = |it: &Report, name: &str| it.cpu.get(name).map(|cpu| cpu.us_per_request);
         let claims_per_second = median(reports, |it| it.claims_per_second);
-        let has_store = reports.iter().all(|it| it.cpu.contains_key("store"));
+        let is_watched = |name: &str| reports.iter().all(|it| it.cpu.contains_key(name));
+        let median_us = |name: &str| is_watched(name).then(|| median(reports, |it| us(it, name).unwrap_or_default()));
         Self {
             contender,
             claims_per_second,
             lowest: rates().fold(f64::INFINITY, f64::min),
             highest: rates().fold(0.0, f64::max),
             ratio: if yardstick > 0.0 { claims_per_second / yardstick } else { 0.0 },
-            gateway_us_per_request: median(reports, |it| us(it, "gateway").unwrap_or_default()),
-            store_us_per_request: has_store.then(|| median(reports, |it| us(it, "store").unwrap_or_default())),
+            gateway_us_per_request: median_us("gateway"),
+            store_us_per_request: median_us("store"),
             generator_cores: median(reports, |it| it.cpu.get("generator").map_or(0.0, |cpu| cpu.cores)),
-            p99_us: median(reports, |it| {
-                report::ratio(it.latencies.values().map(|it| it.p99_us).max().unwrap_or(0), 1)
+            p99_us: reports.iter().all(|it| !it.latencies.is_empty()).then(|| {
+                median(reports, |it| report::ratio(it.latencies.values().map(|it| it.p99_us).max().unwrap_or(0), 1))
             }),
             generator_was_the_limit: reports.iter().any(Report::generator_was_the_limit),
         }
@@ -172,18 +188,24 @@ impl fmt::Display for Table {
         )?;
         writeln!(f, "| --- | ---: | ---: | ---: | ---: | ---: | ---: |")?;
         for row in &self.rows {
-            let store = row.store_us_per_request.map_or("–".to_owned(), |us| format!("{us:.1} µs"));
+            let us = |us: Option<f64>, digits| us.map_or("–".to_owned(), |us| format!("{us:.digits$} µs"));
             writeln!(
                 f,
-                "| {} | {:.0} | {:.0}–{:.0} | {:.2} | {:.0} µs | {:.1} µs | {store} |",
+                "| {} | {:.0} | {:.0}–{:.0} | {:.2} | {} | {} | {} |",
                 row.contender,
                 row.claims_per_second,
                 row.lowest,
                 row.highest,
                 row.ratio,
-                row.p99_us,
-                row.gateway_us_per_request,
+                us(row.p99_us, 0),
+                us(row.gateway_us_per_request, 1),
+                us(row.store_us_per_request, 1),
             )?;
+        }
+        let rate_of =
+            |contender| self.rows.iter().find(|row| row.contender == contender).map(|it| it.claims_per_second);
+        if let (Some(postgres), Some(pgbench)) = (rate_of(Contender::Postgres), rate_of(Contender::Pgbench)) {
+            writeln!(f, "\npostgres to pgbench: {:.2}", postgres / pgbench)?;
         }
         for row in self.rows.iter().filter(|row| row.generator_was_the_limit) {
             writeln!(f, "\nThe generator was the limit for {}: it may be faster than this.", row.contender)?;

@@ -20,6 +20,7 @@ use tokio::{
 
 use crate::{
     client::{Connection, Target},
+    postgres::Programs,
     proc::Watched,
 };
 
@@ -27,17 +28,21 @@ use crate::{
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// What is measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Contender {
     Noop,
     Memory,
     Disk,
     Redis,
+    Postgres,
+    /// No gateway at all: single-row inserts by as many clients, the same durability.
+    Pgbench,
 }
 
 impl Contender {
-    pub(crate) const ALL: [Self; 4] = [Self::Noop, Self::Memory, Self::Disk, Self::Redis];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Noop, Self::Memory, Self::Disk, Self::Redis, Self::Postgres, Self::Pgbench];
 }
 
 impl fmt::Display for Contender {
@@ -47,6 +52,8 @@ impl fmt::Display for Contender {
             Self::Memory => "memory",
             Self::Disk => "disk",
             Self::Redis => "redis",
+            Self::Postgres => "postgres",
+            Self::Pgbench => "pgbench",
         })
     }
 }
@@ -56,6 +63,7 @@ impl fmt::Display for Contender {
 pub(crate) struct Installed {
     pub(crate) gateway: Option<PathBuf>,
     pub(crate) redis_server: Option<PathBuf>,
+    pub(crate) postgres: Option<Programs>,
 }
 
 impl Installed {
@@ -68,7 +76,7 @@ impl Installed {
             None => Some(env::current_exe()?.with_file_name("oncegate")).filter(|path| path.is_file()),
         };
         let redis_server = ["redis-server", "valkey-server"].into_iter().find_map(find_program);
-        Ok(Self { gateway, redis_server })
+        Ok(Self { gateway, redis_server, postgres: Programs::find() })
     }
 }
 
@@ -76,6 +84,8 @@ impl Installed {
 #[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) url: String,
+    /// Where the store listens, if it is the contender.
+    pub(crate) port: u16,
     pub(crate) watched: Vec<Watched>,
     // Dropped in this order: first the processes, then what they wrote to.
     children: Vec<Child>,
@@ -88,7 +98,8 @@ impl Running {
         let dir =
             tempfile::Builder::new().prefix("oncegate-load-").tempdir_in(parent).context("no temporary directory")?;
         let listen = free_address()?;
-        let mut running = Self { url: format!("http://{listen}"), watched: Vec::new(), children: Vec::new(), dir };
+        let url = format!("http://{listen}");
+        let mut running = Self { url, port: 0, watched: Vec::new(), children: Vec::new(), dir };
         let engine = match contender {
             Contender::Noop => {
                 running.start_noop(listen).await?;
@@ -97,6 +108,14 @@ impl Running {
             Contender::Memory => "memory:".to_owned(),
             Contender::Disk => format!("disk:{}", running.dir().join("claims").display()),
             Contender::Redis => running.start_redis(installed).await?,
+            Contender::Postgres => {
+                let port = running.start_postgres(installed).await?;
+                format!("postgres://postgres@127.0.0.1:{port}/postgres")
+            }
+            Contender::Pgbench => {
+                running.port = running.start_postgres(installed).await?;
+                return Ok(running);
+            }
         };
         running.start_gateway(installed, listen, &engine).await?;
         Ok(running)
@@ -125,6 +144,18 @@ impl Running {
         self.spawn("store", command)?;
         self.wait_until("store", async || TcpStream::connect(listen).await.is_ok()).await?;
         Ok(format!("redis://{listen}"))
+    }
+
+    /// As it comes: everything that is acknowledged is on the disk.
+    async fn start_postgres(&mut self, installed: &Installed) -> anyhow::Result<u16> {
+        let programs = installed.postgres.as_ref().context("PostgreSQL is not installed")?;
+        let port = free_address()?.port();
+        let server = programs.prepare(self.dir(), port).await?;
+        self.spawn("store", server)?;
+        // It is a family of processes, whose CPU time cannot be read from the first of them.
+        self.watched.pop();
+        self.wait_until("store", async || programs.answers(port).await).await?;
+        Ok(port)
     }
 
     async fn start_gateway(&mut self, installed: &Installed, listen: SocketAddr, engine: &str) -> anyhow::Result<()> {
@@ -182,7 +213,7 @@ impl Running {
         }
     }
 
-    fn dir(&self) -> &Path {
+    pub(crate) fn dir(&self) -> &Path {
         self.dir.path()
     }
 

@@ -12,6 +12,7 @@ mod contender;
 mod ledger;
 mod noop;
 mod pace;
+mod postgres;
 mod proc;
 mod recorder;
 mod report;
@@ -26,7 +27,10 @@ use std::{net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
 use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
 
-use crate::{client::Target, compare::Comparison, pace::Pacing, proc::Watched, runner::Plan, scenario::Scenario};
+use crate::{
+    client::Target, compare::Comparison, contender::Contender, pace::Pacing, proc::Watched, runner::Plan,
+    scenario::Scenario,
+};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -106,6 +110,9 @@ struct CompareArgs {
     /// Connections of the generator
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     connections: u64,
+    /// Only these contenders, such as postgres,pgbench; the yardstick is always measured
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "NAMES")]
+    only: Vec<Contender>,
     /// The gateway's executable; without it, the one beside this executable
     #[arg(long, value_name = "PATH")]
     gateway: Option<PathBuf>,
@@ -177,6 +184,7 @@ async fn compare(args: CompareArgs) -> anyhow::Result<bool> {
         measured: Duration::from_secs(args.seconds),
         rounds: args.rounds,
         connections: args.connections,
+        only: args.only,
         gateway: args.gateway,
         dir: args.dir,
     };

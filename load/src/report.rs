@@ -89,6 +89,23 @@ impl Report {
         }
     }
 
+    /// Of a contender that is no gateway and tells nothing but its rate.
+    pub(crate) fn of_rate(scenario: Scenario, connections: u64, measured: Duration, claims_per_second: f64) -> Self {
+        Self {
+            scenario,
+            rate_wanted: None,
+            connections,
+            measured_seconds: measured.as_secs_f64(),
+            operations_per_second: claims_per_second,
+            requests_per_second: claims_per_second,
+            claims_per_second,
+            latencies: BTreeMap::new(),
+            answers: BTreeMap::new(),
+            cpu: BTreeMap::new(),
+            checks: Verdict::default(),
+        }
+    }
+
     pub(crate) fn is_sound(&self) -> bool {
         self.checks.broken == 0
     }

@@ -208,7 +208,11 @@ pub(super) async fn audit(
 
 #[cfg(test)]
 mod tests {
+    use tokio::sync::oneshot;
+
     use super::*;
+    use crate::domain::attempt::SystemEntropy;
+    use crate::domain::clock::ManualClock;
 
     #[test]
     fn a_reason_is_one_line_that_says_something() {
@@ -218,5 +222,57 @@ mod tests {
         for bad in ["", "   ", "two\nlines", "\u{1b}[31mred", &"x".repeat(501)] {
             assert_eq!(Reason::try_from(bad.to_owned()), Err(InvalidReason), "{bad:?}");
         }
+    }
+
+    fn audit(folder: &Path) -> Arc<Audit> {
+        let clock = Arc::new(ManualClock::at(Timestamp::from_micros(1_700_000_000_000_000)));
+        Arc::new(Audit::new(folder, clock, Arc::new(SystemEntropy)))
+    }
+
+    fn alice() -> Operator {
+        Operator { name: "alice".into(), request_id: "r-1".into() }
+    }
+
+    fn change() -> Change {
+        Change { action: "test.change".into(), ..Change::default() }
+    }
+
+    #[tokio::test]
+    async fn a_change_is_carried_to_its_end_though_nobody_waits_for_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let audit = audit(folder.path());
+        let (begun, begins) = oneshot::channel();
+        let (go_on, goes_on) = oneshot::channel::<()>();
+        let deed = async move {
+            let _ = begun.send(());
+            let _ = goes_on.await;
+            Ok(((), "done"))
+        };
+        let asked = {
+            let audit = audit.clone();
+            tokio::spawn(async move { audit.carry_out(&alice(), change(), deed).await })
+        };
+        begins.await.unwrap();
+        let entries = audit.newest(5).await.unwrap();
+        assert_eq!((entries.len(), &entries[0].result), (1, &None), "it is written down before it is begun");
+        asked.abort();
+        assert!(asked.await.unwrap_err().is_cancelled());
+        go_on.send(()).unwrap();
+        while audit.newest(5).await.unwrap()[0].result.is_none() {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_deed_that_fails_or_panics_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let audit = audit(folder.path());
+        let refused = async { Err::<Done<()>, _>(Problem::new(Code::Superseded, "no")) };
+        assert_eq!(audit.carry_out(&alice(), change(), refused).await.unwrap_err().code, Code::Superseded);
+        assert_eq!(audit.newest(1).await.unwrap()[0].result.as_deref(), Some("superseded"));
+        let panics = async { panic!("planted") };
+        let told = audit.carry_out::<()>(&alice(), change(), panics).await.unwrap_err();
+        assert_eq!(told.code, Code::Internal);
+        assert_eq!(audit.newest(1).await.unwrap()[0].result, None, "nobody knows what came of it");
     }
 }

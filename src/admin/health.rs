@@ -35,9 +35,9 @@ impl Lifecycle {
         Self(AtomicU8::new(Stage::Starting as u8))
     }
 
-    /// Goes on to a stage.
+    /// Goes on to a stage; never back to an earlier one.
     pub fn enter(&self, stage: Stage) {
-        self.0.store(stage as u8, Ordering::SeqCst);
+        self.0.fetch_max(stage as u8, Ordering::SeqCst);
     }
 
     /// The stage the process is in.

@@ -1,6 +1,7 @@
 //! The admin listener, on a router of its own: metrics and health for everybody who reaches it, and the admin API for
 //! operators with a token.
 
+pub mod apps;
 pub mod audit;
 pub mod auth;
 mod claims;
@@ -30,6 +31,7 @@ use crate::http::edge::plain;
 use crate::http::problem::{Code, Problem};
 use crate::telemetry::metrics::Metrics;
 use crate::tenants::Registry;
+use crate::tenants::stored::Catalog;
 
 /// What the admin handlers work with.
 pub struct Admin {
@@ -47,6 +49,8 @@ pub struct Admin {
     pub limits: Limits,
     /// Who may use the admin API.
     pub tokens: Arc<Tokens>,
+    /// What can be done to apps.
+    pub apps: Arc<dyn Catalog>,
     /// Carries changes out and writes them down.
     pub audit: Arc<Audit>,
 }
@@ -56,6 +60,12 @@ pub fn router(admin: Arc<Admin>) -> Router {
     let entropy = admin.entropy.clone();
     let places = Arc::new(Places::of(&admin.limits));
     let api = Router::new()
+        .route("/admin/v1/apps", get(apps::list).post(apps::create))
+        .route("/admin/v1/apps/{app}", get(apps::show))
+        .route("/admin/v1/apps/{app}/rotate", post(apps::rotate))
+        .route("/admin/v1/apps/{app}/revoke", post(apps::revoke))
+        .route("/admin/v1/apps/{app}/disable", post(apps::disable))
+        .route("/admin/v1/apps/{app}/enable", post(apps::enable))
         .route("/admin/v1/engines", get(engines::engines))
         .route("/admin/v1/chains", get(engines::chains))
         .route("/admin/v1/claims", get(claims::list))

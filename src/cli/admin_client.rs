@@ -62,6 +62,18 @@ pub(super) struct Refusal {
     request_id: String,
 }
 
+impl AdminArgs {
+    /// Whether a gateway is named.
+    pub(super) fn is_named(&self) -> bool {
+        self.admin.is_some()
+    }
+
+    /// The configuration that the command goes by.
+    pub(super) fn settings(&self) -> Settings {
+        Settings { config: self.config.clone(), ..Settings::default() }
+    }
+}
+
 impl Refusal {
     /// Whether the request was good, and only what it found was not as it has to be: nothing there, or something else.
     pub(super) fn is_about_what_stands(&self) -> bool {

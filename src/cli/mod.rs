@@ -2,12 +2,15 @@
 //! environment and its standard streams are touched here only.
 
 mod admin_client;
+mod app;
 mod chain;
 mod claim;
 mod config;
 mod engine;
 mod health;
 mod id;
+#[cfg(feature = "postgres")]
+mod migrate;
 mod serve;
 mod shown;
 mod tls;
@@ -21,6 +24,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::{Config, Flags, Problems};
+use crate::domain::attempt::SystemEntropy;
 
 /// An idempotency gateway: lets every business operation pass once.
 #[derive(Parser, Debug)]
@@ -38,6 +42,11 @@ enum Command {
     Config(config::ConfigArgs),
     /// Compute the global ID of an operation; asks no gateway
     Id(id::IdArgs),
+    /// Bring the schema of PostgreSQL databases up to date
+    #[cfg(feature = "postgres")]
+    Migrate(migrate::MigrateArgs),
+    /// Make, look at and change apps: who may call, and with which secrets; exit code 3 if the app is not as it has to be
+    App(app::AppArgs),
     /// Ask the gateway on this machine whether it is ready: exit code 0 if it is, else 1
     Health(health::HealthArgs),
     /// Look at claims and change them, through the admin API: exit code 3 if the claim is not as it has to be
@@ -72,19 +81,22 @@ struct Settings {
 
 impl Settings {
     fn load(self) -> Result<Config, Problems> {
-        Config::load(&self.into(), environment())
+        Config::load(&self.flags(), environment())
     }
 
     /// With a look at the files that only a gateway reads, such as its private key.
     fn load_to_serve(self) -> Result<Config, Problems> {
-        Config::load_to_serve(&self.into(), environment())
+        Config::load_to_serve(&self.flags(), environment())
     }
-}
 
-impl From<Settings> for Flags {
-    fn from(settings: Settings) -> Self {
-        let Settings { config, listen, admin_listen, engine, data_dir } = settings;
-        Self { config, listen, admin_listen, engine, data_dir }
+    /// The configuration file, if there is one.
+    fn file(&self) -> Option<PathBuf> {
+        self.clone().flags().file(environment())
+    }
+
+    fn flags(self) -> Flags {
+        let Self { config, listen, admin_listen, engine, data_dir } = self;
+        Flags { config, listen, admin_listen, engine, data_dir }
     }
 }
 
@@ -95,6 +107,9 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Serve(settings) => serve::run(settings),
         Command::Config(args) => config::run(args, &mut io::stdout().lock()),
         Command::Id(args) => id::run(&args, &mut io::stdin().lock(), &mut io::stdout().lock()),
+        #[cfg(feature = "postgres")]
+        Command::Migrate(args) => migrate::run(args, &mut io::stdout().lock()),
+        Command::App(args) => app::run(args, &SystemEntropy, &mut io::stdout().lock()),
         Command::Health(args) => health::run(args, &mut io::stdout().lock()),
         Command::Claim(args) => claim::run(args, &mut io::stdin().lock(), &mut io::stdout().lock()),
         Command::Engine(args) => engine::run(args, &mut io::stdout().lock()),

@@ -8,8 +8,9 @@ use crate::telemetry::logging;
 
 pub(super) fn run(settings: Settings) -> anyhow::Result<()> {
     let config = settings.clone().load_to_serve()?;
+    let file = settings.file();
     let load = move || settings.clone().load();
     logging::init(&config.log)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    runtime.context("cannot start the runtime")?.block_on(server::run(config, load))
+    runtime.context("cannot start the runtime")?.block_on(server::run(config, file, load))
 }

@@ -36,6 +36,25 @@ pub struct Flags {
     pub data_dir: Option<String>,
 }
 
+impl Flags {
+    /// The configuration file that they or the environment name, if one of them does.
+    pub fn file(&self, environment: impl IntoIterator<Item = (OsString, OsString)>) -> Option<PathBuf> {
+        let environment: Vec<_> = environment.into_iter().collect();
+        self.named_file(&environment).map(|(path, _)| path)
+    }
+
+    /// The same, with what named it.
+    fn named_file(&self, environment: &[(OsString, OsString)]) -> Option<(PathBuf, &'static str)> {
+        // Empty is how deployment templates write "not set".
+        let by_variable = environment.iter().find(|(name, path)| name == FILE_VARIABLE && !path.is_empty());
+        match (&self.config, by_variable) {
+            (Some(path), _) => Some((path.clone(), "--config")),
+            (None, Some((_, path))) => Some((path.into(), FILE_VARIABLE)),
+            (None, None) => None,
+        }
+    }
+}
+
 impl Config {
     /// The configuration that these flags and this environment ask for, read and checked.
     ///
@@ -95,13 +114,7 @@ fn layers(flags: &Flags, environment: &[(OsString, OsString)]) -> Result<(Layers
     let table = defaults.parse()?;
     let mut layers = Layers::of_defaults(Layer::of_file(defaults, table));
 
-    // Empty is how deployment templates write "not set".
-    let by_variable = environment.iter().find(|(name, path)| name == FILE_VARIABLE && !path.is_empty());
-    let file = match (&flags.config, by_variable) {
-        (Some(path), _) => Some(File::read(path, "--config")?),
-        (None, Some((_, path))) => Some(File::read(path.as_ref(), FILE_VARIABLE)?),
-        (None, None) => None,
-    };
+    let file = flags.named_file(environment).map(|(path, named_by)| File::read(&path, named_by)).transpose()?;
     let mut problems = Vec::new();
     if let Some(file) = file {
         let table = file.parse()?;

@@ -10,8 +10,10 @@ mod load;
 mod path;
 mod problem;
 mod redact;
+mod reload;
 mod secret_files;
 mod server;
+mod stored;
 mod terms;
 #[cfg(test)]
 mod tests;
@@ -25,7 +27,7 @@ pub use self::environment::TOKEN_VARIABLE;
 pub use self::load::Flags;
 pub use self::path::KeyPath;
 pub use self::problem::{Problem, Problems};
-pub use self::server::{AdminOptions, ServerOptions};
+pub use self::server::{AdminOptions, RegistryOptions, ServerOptions};
 pub use self::terms::{
     AppOptions, ClaimOnOutage, OnOutage, OnOutageOptions, OperationOptions, OutcomeOnOutage, ResolvedTerms,
     TermsOptions,
@@ -48,7 +50,9 @@ pub struct Config {
     pub chains: BTreeMap<String, ChainOptions>,
     /// The terms of every app and operation that sets none of its own.
     pub defaults: TermsOptions,
-    /// Who may call. With none the gateway is open.
+    /// Where the apps are, if not here.
+    pub registry: RegistryOptions,
+    /// Who may call. With none, and no registry, the gateway is open.
     pub apps: BTreeMap<AppKey, AppOptions>,
     /// The bounds that nobody passes.
     pub limits: Limits,

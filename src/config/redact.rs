@@ -13,6 +13,7 @@ impl Config {
     pub fn redacted_toml(&self) -> Result<String, toml::ser::Error> {
         let mut shown = self.clone();
         shown.engines = self.redacted_engines();
+        shown.registry.url = redacted_url(&shown.registry.url);
         let tokens = shown.admin.tokens.values_mut();
         for digest in shown.apps.values_mut().flat_map(|app| &mut app.secrets).chain(tokens) {
             *digest = format!("sha256:{REDACTED}");

@@ -1,4 +1,5 @@
-//! The tables `[server]` and `[admin]`: where the gateway listens, how it ends, and who may use its admin API.
+//! The tables `[server]`, `[admin]` and `[registry]`: where the gateway listens, how it ends, who may use its admin API,
+//! and where it learns who may call.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -54,6 +55,20 @@ pub struct AdminOptions {
 impl fmt::Debug for AdminOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AdminOptions").field("tokens", &self.tokens.keys()).finish()
+    }
+}
+
+/// The table `[registry]`.
+#[derive(Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct RegistryOptions {
+    /// The URL of the database that holds the apps; empty if the configuration does. It may hold a password.
+    pub url: String,
+}
+
+impl fmt::Debug for RegistryOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RegistryOptions").field("set", &self.is_set()).finish()
     }
 }
 

@@ -26,6 +26,7 @@ impl Config {
         let mut findings = Findings(Vec::new());
         self.check_server(&mut findings);
         self.check_admin(&mut findings);
+        self.check_registry(&mut findings);
         self.check_engines_and_chains(&mut findings);
         let before = findings.0.len();
         check_limits(&self.limits, &mut findings);
@@ -92,7 +93,8 @@ impl Config {
                 ),
             );
         }
-        if self.apps.is_empty() && !server.allow_open && !server.listen.ip().is_loopback() {
+        let open = self.apps.is_empty() && !self.registry.is_set();
+        if open && !server.allow_open && !server.listen.ip().is_loopback() {
             findings.add(
                 KeyPath::of(["server", "listen"]),
                 format!(
@@ -111,6 +113,24 @@ impl Config {
             if let Err(error) = digest.parse::<SecretDigest>() {
                 findings.add(path, error.to_string());
             }
+        }
+    }
+
+    fn check_registry(&self, findings: &mut Findings) {
+        let path = KeyPath::of(["registry", "url"]);
+        if !self.registry.is_set() {
+            return;
+        }
+        #[cfg(feature = "postgres")]
+        if let Err(error) = crate::tenants::postgres::Database::at(&self.registry.url) {
+            findings.add(path, error.to_string());
+        }
+        #[cfg(not(feature = "postgres"))]
+        findings.add(path, "this program was built without PostgreSQL; use one that was built with it");
+        for app in self.apps.keys() {
+            let message = "with registry.url set the apps are in that database, and none may stand here; move it there \
+                           with `oncegate app new`, or take registry.url out";
+            findings.add(KeyPath::of(["apps", app.as_ref()]), message);
         }
     }
 

@@ -9,6 +9,8 @@ pub mod error;
 #[cfg(any(test, feature = "test-util"))]
 pub mod faulty;
 pub mod memory;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod redis;
 pub mod url;

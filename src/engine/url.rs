@@ -1,4 +1,5 @@
-//! Opens an engine by its URL: `memory:`, `disk:PATH`, `redis://…`, `rediss://…`.
+//! Opens an engine by its URL: `memory:`, `disk:PATH`, `redis://…`, `rediss://…`,
+//! `postgres://…`.
 
 use std::sync::Arc;
 
@@ -15,6 +16,7 @@ pub fn check(url: &str) -> Result<(), OpenError> {
         Parsed::Disk { .. } if cfg!(feature = "disk") => Ok(()),
         Parsed::Disk { .. } => Err(OpenError(LEFT_OUT.into())),
         Parsed::Redis => check_redis(url),
+        Parsed::Postgres => check_postgres(url),
     }
 }
 
@@ -39,6 +41,7 @@ pub fn open(url: &str, clock: Arc<dyn Clock>) -> Result<Arc<dyn Engine>, OpenErr
         Parsed::Memory { bytes_max } => Ok(Arc::new(memory::Memory::new(clock, bytes_max))),
         Parsed::Disk { path } => open_disk(path, clock),
         Parsed::Redis => open_redis(url),
+        Parsed::Postgres => open_postgres(url),
     }
 }
 
@@ -47,6 +50,7 @@ enum Parsed<'a> {
     Memory { bytes_max: u64 },
     Disk { path: &'a str },
     Redis,
+    Postgres,
 }
 
 fn parse(url: &str) -> Result<Parsed<'_>, OpenError> {
@@ -56,9 +60,7 @@ fn parse(url: &str) -> Result<Parsed<'_>, OpenError> {
         "memory" => Ok(Parsed::Memory { bytes_max: memory_bytes_max(rest)? }),
         "disk" if !rest.is_empty() => Ok(Parsed::Disk { path: rest }),
         "redis" | "rediss" => Ok(Parsed::Redis),
-        "postgres" | "postgresql" => {
-            Err(OpenError("this release has no PostgreSQL engine yet; use redis:// or disk:".into()))
-        }
+        "postgres" | "postgresql" => Ok(Parsed::Postgres),
         _ => Err(how_to_write()),
     }
 }
@@ -105,10 +107,31 @@ fn check_redis_files(_url: &str) -> Result<(), OpenError> {
     Err(OpenError(LEFT_OUT.into()))
 }
 
+#[cfg(feature = "postgres")]
+fn open_postgres(url: &str) -> Result<Arc<dyn Engine>, OpenError> {
+    let postgres = super::postgres::Postgres::open(url, super::postgres::Options::default());
+    postgres.map(|postgres| Arc::new(postgres) as Arc<dyn Engine>).map_err(|why| OpenError(why.to_string()))
+}
+
+#[cfg(not(feature = "postgres"))]
+fn open_postgres(_url: &str) -> Result<Arc<dyn Engine>, OpenError> {
+    Err(OpenError(LEFT_OUT.into()))
+}
+
+#[cfg(feature = "postgres")]
+fn check_postgres(url: &str) -> Result<(), OpenError> {
+    super::postgres::Postgres::check(url).map_err(|why| OpenError(why.to_string()))
+}
+
+#[cfg(not(feature = "postgres"))]
+fn check_postgres(_url: &str) -> Result<(), OpenError> {
+    Err(OpenError(LEFT_OUT.into()))
+}
+
 const LEFT_OUT: &str = "this build leaves out the feature of this engine; build with it, or use another engine";
 
-const HOW_TO_WRITE: &str =
-    "an engine is written as memory:, disk:PATH, redis://HOST:PORT/DB or rediss://HOST:PORT/DB, such as disk:./claims";
+const HOW_TO_WRITE: &str = "an engine is written as memory:, disk:PATH, redis://HOST:PORT/DB, rediss://HOST:PORT/DB or \
+     postgres://USER:PASSWORD@HOST:PORT/DATABASE, such as disk:./claims";
 
 /// The part of `memory:` after the colon: nothing, or `?max_bytes=N`.
 fn memory_bytes_max(rest: &str) -> Result<u64, OpenError> {
@@ -134,7 +157,7 @@ mod tests {
             assert!(check(good).is_ok(), "{good}");
         }
         for wrong in
-            ["", "memory", "memry:", "disk:", "memory:?max_bytes=0", "memory:?max=1", "http://x", "postgres://x"]
+            ["", "memory", "memry:", "disk:", "memory:?max_bytes=0", "memory:?max=1", "http://x", "postgres://"]
         {
             assert!(check(wrong).is_err(), "{wrong}");
         }

@@ -19,7 +19,7 @@ impl FromRequestParts<Arc<Api>> for Caller {
 
     async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, Problem> {
         let authorization = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-        Ok(Self(api.registry.authenticate(authorization)?))
+        Ok(Self(api.registry.authenticate(authorization, api.clock.wall())?))
     }
 }
 

@@ -9,6 +9,7 @@ pub mod edge;
 pub mod extract;
 pub mod global_id;
 pub mod guard;
+mod held_back;
 pub mod inspect;
 pub mod listener;
 pub mod outcome;
@@ -35,6 +36,7 @@ use crate::domain::limits::Limits;
 use crate::gateway::Gateway;
 use crate::telemetry::metrics::{Endpoint, HttpMetrics};
 use crate::tenants::Registry;
+use crate::tenants::throttle::Throttle;
 
 /// What the handlers work with.
 pub struct Api {
@@ -42,9 +44,11 @@ pub struct Api {
     pub gateway: Arc<Gateway>,
     /// Who may call.
     pub registry: Arc<Registry>,
+    /// How often callers have proved nothing.
+    pub throttle: Throttle,
     /// The bounds of requests.
     pub limits: Limits,
-    /// Answers only to hosts that are loopback.
+    /// Answers only to hosts that are loopback, as long as it is open.
     pub loopback_only: bool,
     /// Places for requests in flight.
     pub in_flight: Semaphore,

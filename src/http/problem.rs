@@ -62,6 +62,10 @@ codes! {
     AlreadySucceeded = "already_succeeded", CONFLICT, "Already succeeded";
     /// The attempt holds no claim.
     LeaseLost = "lease_lost", CONFLICT, "Lease lost";
+    /// There is an app of this name.
+    AppExists = "app_exists", CONFLICT, "App exists";
+    /// The apps are changed in the configuration, not here.
+    AppsInConfiguration = "apps_in_configuration", CONFLICT, "Apps in configuration";
     /// Too old to be recorded.
     Expired = "expired", CONFLICT, "Expired";
     /// The body, the contents or the result is too large.
@@ -205,6 +209,9 @@ impl From<Refused> for Problem {
         let code = match refused {
             Refused::Unauthenticated => Code::Unauthenticated,
             Refused::Disabled => Code::AppDisabled,
+            Refused::NotYet => {
+                return Self::new(Code::Draining, refused.to_string()).retry_after(Duration::from_secs(1));
+            }
         };
         Self::new(code, refused.to_string())
     }

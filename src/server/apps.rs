@@ -14,20 +14,27 @@ const OPEN_APP: &str = "default";
 
 /// Who may call, by the configuration.
 pub(super) fn registry(config: &Config) -> anyhow::Result<Registry> {
-    if config.apps.is_empty() {
-        let key: AppKey = OPEN_APP.parse()?;
-        let terms = config.terms_of(None, None);
-        return Ok(Registry::open(App {
-            key,
-            chain: terms.chain.clone(),
-            disabled: false,
-            secrets: Vec::new(),
-            terms: operation_terms(&terms),
-            operations: HashMap::new(),
-            usage: Arc::default(),
-        }));
-    }
-    Ok(Registry::of(of_config(config)?))
+    Ok(if config.registry.is_set() {
+        Registry::awaiting()
+    } else if config.apps.is_empty() {
+        Registry::open(open_app(config)?)
+    } else {
+        Registry::of(of_config(config)?)
+    })
+}
+
+/// The one app of an open gateway.
+pub(super) fn open_app(config: &Config) -> anyhow::Result<App> {
+    let terms = config.terms_of(None, None);
+    Ok(App {
+        key: OPEN_APP.parse()?,
+        chain: terms.chain.clone(),
+        disabled: false,
+        secrets: Vec::new(),
+        terms: operation_terms(&terms),
+        operations: HashMap::new(),
+        usage: Arc::default(),
+    })
 }
 
 /// The apps of the configuration.
@@ -35,7 +42,8 @@ pub(super) fn of_config(config: &Config) -> anyhow::Result<Vec<App>> {
     config.apps.iter().map(|(key, options)| app(config, key, options)).collect()
 }
 
-fn app(config: &Config, key: &AppKey, options: &AppOptions) -> anyhow::Result<App> {
+/// An app of the configuration.
+pub(super) fn app(config: &Config, key: &AppKey, options: &AppOptions) -> anyhow::Result<App> {
     let secrets = options.secrets.iter().map(|secret| secret.parse()).collect::<Result<_, _>>();
     let terms = config.terms_of(Some(key), None);
     let own = |operation| (Clone::clone(operation), operation_terms(&config.terms_of(Some(key), Some(operation))));

@@ -2,7 +2,8 @@
 //!
 //! Labels are bounded: configured apps and operations are named, everything else is `other`; never a global ID.
 
-mod tls;
+pub mod tenants;
+pub mod tls;
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use metrics::{
 };
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 
-pub use self::tls::TlsMetrics;
+use self::tenants::AuthenticationMetrics;
 
 /// Upper bounds of all duration buckets, in seconds: from what a claim in memory takes to the longest deadline.
 const BUCKETS: [f64; 18] =
@@ -27,9 +28,6 @@ const ENGINE_CALL_DURATION: &str = "oncegate_engine_call_duration_seconds";
 const ENGINE_UP: &str = "oncegate_engine_up";
 const ENGINE_DATA_LOST: &str = "oncegate_engine_data_lost_total";
 const SUSPECTED_DOUBLE_EXECUTIONS: &str = "oncegate_suspected_double_executions_total";
-const TLS_RELOADS: &str = "oncegate_tls_reloads_total";
-const TLS_HANDSHAKE_FAILURES: &str = "oncegate_tls_handshake_failures_total";
-const TLS_CERTIFICATE_EXPIRY: &str = "oncegate_tls_certificate_expiry_timestamp_seconds";
 const BUILD_INFO: &str = "oncegate_build_info";
 
 /// The recorder of this process, and what it has recorded.
@@ -80,12 +78,8 @@ fn describe() {
         SUSPECTED_DOUBLE_EXECUTIONS,
         "Successes and unknowns reported by attempts that no longer held their claim"
     );
-    describe_counter!(TLS_RELOADS, "Times a listener's certificate was read again, by result");
-    describe_counter!(TLS_HANDSHAKE_FAILURES, "Connections that ended before their TLS handshake did");
-    describe_gauge!(
-        TLS_CERTIFICATE_EXPIRY,
-        "When the certificate that a listener shows ends, in seconds since the epoch"
-    );
+    tenants::describe();
+    tls::describe();
     describe_gauge!(BUILD_INFO, "1, labelled with the gateway's version");
 }
 
@@ -252,6 +246,7 @@ impl OperationMetrics {
 pub struct HttpMetrics {
     /// By endpoint and place in [`HttpMetrics::STATUSES`]; looked up when first used.
     durations: Vec<[OnceLock<Histogram>; Self::STATUSES.len() + 1]>,
+    authentication: AuthenticationMetrics,
 }
 
 impl HttpMetrics {
@@ -277,7 +272,8 @@ impl HttpMetrics {
     /// Handles for every endpoint.
     pub fn new() -> Self {
         let none = || std::array::from_fn(|_| OnceLock::new());
-        Self { durations: Endpoint::LABELS.iter().map(|_| none()).collect() }
+        let durations = Endpoint::LABELS.iter().map(|_| none()).collect();
+        Self { durations, authentication: AuthenticationMetrics::new() }
     }
 
     /// Records an answered request.
@@ -288,6 +284,11 @@ impl HttpMetrics {
             histogram!(HTTP_REQUEST_DURATION, "endpoint" => Endpoint::LABELS[endpoint as usize], "status" => status)
         });
         handle.record(took.as_secs_f64());
+    }
+
+    /// Counts a request without a valid credential.
+    pub fn authentication_failed(&self, throttled: bool) {
+        self.authentication.failed(throttled);
     }
 }
 

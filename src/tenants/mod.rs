@@ -1,16 +1,26 @@
 //! Who may call, and on what terms: the apps, their secrets and the terms of their operations.
 
+pub mod credential;
+#[cfg(feature = "postgres")]
+pub mod follow;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 pub mod secret;
+pub mod stored;
+pub mod throttle;
 pub mod usage;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use hashbrown::HashMap;
 
+use self::credential::Credentials;
+pub use self::credential::bearer;
 use self::secret::SecretDigest;
 use self::usage::Usage;
+use crate::domain::clock::Timestamp;
 use crate::domain::tenant::{AppKey, Operation};
 use crate::domain::terms::{Mode, Terms};
 
@@ -23,7 +33,7 @@ pub struct App {
     pub chain: String,
     /// Refused although its secret is right.
     pub disabled: bool,
-    /// What it proves itself with. Two may be valid at once, for rotation.
+    /// What its callers prove themselves with. Two may be valid at once, for rotation.
     pub secrets: Vec<SecretDigest>,
     /// The terms of operations that have none of their own.
     pub terms: OperationTerms,
@@ -65,13 +75,27 @@ impl App {
 }
 
 /// The apps that may call. They can be replaced while calls are answered.
-pub struct Registry(ArcSwap<Apps>);
+pub struct Registry {
+    apps: ArcSwap<Apps>,
+    /// Held while apps are replaced: who replaces has read what was there.
+    replacing: Mutex<()>,
+}
 
 /// The apps of one instant.
 struct Apps {
     by_key: HashMap<AppKey, Arc<App>>,
+    credentials: Credentials,
     /// The one app of an open gateway, which asks nobody who they are.
     open: Option<Arc<App>>,
+    /// Nothing is known yet.
+    awaited: bool,
+}
+
+impl Apps {
+    fn of(by_key: HashMap<AppKey, Arc<App>>) -> Self {
+        let credentials = Credentials::of(by_key.values());
+        Self { by_key, credentials, open: None, awaited: false }
+    }
 }
 
 /// Why a caller is not let in.
@@ -80,85 +104,113 @@ pub enum Refused {
     /// The credential is missing, malformed, or not right. Which of these is not told.
     #[error("send `Authorization: Bearer <app key>.<secret>` with a valid secret of a known app")]
     Unauthenticated,
+    /// The apps are not known yet, so nothing can be said.
+    #[error(
+        "the gateway is starting and does not know its apps yet; try again after Retry-After, or at another gateway"
+    )]
+    NotYet,
     /// The secret is right, and the app is switched off.
     #[error("this app is disabled; ask the operators of the gateway to enable it")]
     Disabled,
 }
 
 impl Registry {
-    /// A registry that lets in the callers of these apps.
+    /// A registry that lets in the callers of these apps; of none, nobody.
     pub fn of(apps: impl IntoIterator<Item = App>) -> Self {
-        let registry = Self(ArcSwap::from_pointee(Apps { by_key: HashMap::new(), open: None }));
+        let registry = Self { apps: ArcSwap::from_pointee(Apps::of(HashMap::new())), replacing: Mutex::default() };
         registry.replace(apps);
         registry
     }
 
     /// A registry that takes every caller for this one app.
     pub fn open(app: App) -> Self {
-        Self(ArcSwap::from_pointee(Apps { by_key: HashMap::new(), open: Some(Arc::new(app)) }))
+        let apps = Apps { open: Some(Arc::new(app)), ..Apps::of(HashMap::new()) };
+        Self { apps: ArcSwap::from_pointee(apps), replacing: Mutex::default() }
     }
 
-    /// From now on these apps, and no others. One that was there before goes on with its usage.
+    /// A registry whose apps are still to come. Until then nobody is let in, nor told to be wrong.
+    pub fn awaiting() -> Self {
+        let apps = Apps { awaited: true, ..Apps::of(HashMap::new()) };
+        Self { apps: ArcSwap::from_pointee(apps), replacing: Mutex::default() }
+    }
+
+    /// Whether the apps are still to come.
+    pub fn is_awaited(&self) -> bool {
+        self.apps.load().awaited
+    }
+
+    /// From now on these apps, and no others; with none, nobody. One that was there before goes on with its usage. A
+    /// registry that was open is so no longer.
     pub fn replace(&self, apps: impl IntoIterator<Item = App>) {
-        let before = self.0.load();
+        let _alone = self.replacing.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = self.apps.load();
         let carried = |mut app: App| {
             if let Some(same) = before.by_key.get(&app.key) {
                 app.usage = same.usage.clone();
             }
             (app.key.clone(), Arc::new(app))
         };
-        let by_key = apps.into_iter().map(carried).collect();
-        self.0.store(Arc::new(Apps { by_key, open: before.open.clone() }));
+        self.apps.store(Arc::new(Apps::of(apps.into_iter().map(carried).collect())));
+    }
+
+    /// Takes every caller for this app from now on, on a registry that is open already. No other one is opened.
+    pub fn replace_open(&self, app: App) {
+        let _alone = self.replacing.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(before) = &self.apps.load().open {
+            let app = App { usage: before.usage.clone(), ..app };
+            self.apps.store(Arc::new(Apps { open: Some(Arc::new(app)), ..Apps::of(HashMap::new()) }));
+        }
     }
 
     /// Whether callers are let in without a credential.
     pub fn is_open(&self) -> bool {
-        self.0.load().open.is_some()
+        self.apps.load().open.is_some()
     }
 
     /// All apps.
     pub fn apps(&self) -> Vec<Arc<App>> {
-        let apps = self.0.load();
+        let apps = self.apps.load();
         apps.by_key.values().chain(&apps.open).cloned().collect()
     }
 
-    /// Lets in the holder of `Bearer <app key>.<secret>`.
+    /// The app of this key.
+    pub fn app(&self, key: &str) -> Option<Arc<App>> {
+        let apps = self.apps.load();
+        apps.by_key.get(key).or(apps.open.as_ref().filter(|app| app.key.as_ref() == key)).cloned()
+    }
+
+    /// Lets in the holder of `Bearer <app key>.<secret>`. `now` is noted as the secret's last use.
     ///
     /// # Errors
-    /// Why not. An unknown app costs and answers the same as a wrong secret.
-    pub fn authenticate(&self, authorization: Option<&str>) -> Result<Arc<App>, Refused> {
-        let apps = self.0.load();
+    /// Why not. Whatever is wrong costs and answers the same.
+    pub fn authenticate(&self, authorization: Option<&str>, now: Timestamp) -> Result<Arc<App>, Refused> {
+        let apps = self.apps.load();
         if let Some(app) = &apps.open {
             return Ok(app.clone());
         }
-        let credential = authorization.and_then(bearer).ok_or(Refused::Unauthenticated)?;
-        // An app key may hold dots, a secret may not.
-        let (key, secret) = credential.rsplit_once('.').ok_or(Refused::Unauthenticated)?;
-        let app = apps.by_key.get(key);
-        // As many comparisons whoever calls: where a secret is missing, a digest that nothing hashes to.
-        let digest = SecretDigest::of(secret);
-        let known = |place: usize| app.and_then(|app| app.secrets.get(place)).unwrap_or(&SecretDigest::NOBODY);
-        let matches = known(0).matches(&digest) | known(1).matches(&digest);
-        match app.filter(|_| matches) {
+        if apps.awaited {
+            return Err(Refused::NotYet);
+        }
+        match apps.credentials.find(authorization) {
             None => Err(Refused::Unauthenticated),
-            Some(app) if app.disabled => Err(Refused::Disabled),
-            Some(app) => Ok(app.clone()),
+            Some(known) if known.app.disabled => Err(Refused::Disabled),
+            Some(known) => {
+                known.last_use.note(now);
+                Ok(known.app.clone())
+            }
         }
     }
 }
 
-/// The credential of a `Bearer` authorization; the scheme's case does not matter (RFC 9110, 11.1).
-pub fn bearer(authorization: &str) -> Option<&str> {
-    let (scheme, credential) = authorization.split_once(' ')?;
-    scheme.eq_ignore_ascii_case("bearer").then(|| credential.trim_matches(' '))
-}
+#[cfg(test)]
+mod guessing;
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::domain::terms::{LeaseEnd, Retention};
 
-    fn app(key: &str, secrets: &[&str]) -> App {
+    pub(super) fn app(key: &str, secrets: &[&str]) -> App {
         let day = Duration::from_hours(24);
         let terms = Terms {
             lease: Duration::from_secs(30),
@@ -178,6 +230,7 @@ mod tests {
         }
     }
 
+    pub(super) const NOON: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
     const OLD: &str = "0123456789abcdefABCDEF";
     const NEW: &str = "fedcba9876543210FEDCBA";
 
@@ -185,9 +238,9 @@ mod tests {
     fn either_secret_of_an_app_lets_its_caller_in() {
         let registry = Registry::of([app("shop.eu", &[OLD, NEW]), app("other", &[NEW])]);
         for authorization in [format!("Bearer shop.eu.{OLD}"), format!("bearer shop.eu.{NEW}")] {
-            assert_eq!(registry.authenticate(Some(&authorization)).unwrap().key.as_ref(), "shop.eu");
+            assert_eq!(registry.authenticate(Some(&authorization), NOON).unwrap().key.as_ref(), "shop.eu");
         }
-        assert_eq!(registry.authenticate(Some(&format!("Bearer other.{NEW}"))).unwrap().key.as_ref(), "other");
+        assert_eq!(registry.authenticate(Some(&format!("Bearer other.{NEW}")), NOON).unwrap().key.as_ref(), "other");
     }
 
     #[test]
@@ -202,22 +255,50 @@ mod tests {
             "Bearer shop".into(),
             "Bearer ".into(),
             "Bearer shop.".into(),
+            "Bearer .".into(),
+            format!("Bearer shop.{}", "x".repeat(credential::SECRET_LENGTH_MAX + 1)),
         ];
         for authorization in wrong.iter().map(|text| Some(text.as_str())).chain([None]) {
             assert_eq!(
-                registry.authenticate(authorization).unwrap_err(),
+                registry.authenticate(authorization, NOON).unwrap_err(),
                 Refused::Unauthenticated,
                 "{authorization:?}"
             );
         }
-        assert_eq!(registry.authenticate(Some(&format!("Bearer gone.{NEW}"))).unwrap_err(), Refused::Disabled);
+        assert_eq!(registry.authenticate(Some(&format!("Bearer gone.{NEW}")), NOON).unwrap_err(), Refused::Disabled);
     }
 
     #[test]
     fn an_open_gateway_asks_nobody() {
         let registry = Registry::open(app("default", &[]));
-        assert_eq!(registry.authenticate(None).unwrap().key.as_ref(), "default");
-        assert_eq!(registry.authenticate(Some("Bearer x.y")).unwrap().key.as_ref(), "default");
+        assert_eq!(registry.authenticate(None, NOON).unwrap().key.as_ref(), "default");
+        assert_eq!(registry.authenticate(Some("Bearer x.y"), NOON).unwrap().key.as_ref(), "default");
+    }
+
+    #[test]
+    fn nobody_is_told_to_be_wrong_while_the_apps_are_still_to_come() {
+        let registry = Registry::awaiting();
+        assert_eq!(registry.authenticate(None, NOON).unwrap_err(), Refused::NotYet);
+        registry.replace([]);
+        assert_eq!(registry.authenticate(None, NOON).unwrap_err(), Refused::Unauthenticated);
+    }
+
+    #[test]
+    fn replaced_apps_keep_their_usage_and_an_open_door_is_closed_for_good() {
+        let registry = Registry::open(app("default", &[]));
+        registry.replace([app("shop", &[OLD]), app("bank", &[OLD])]);
+        assert!(!registry.is_open());
+        let credential = format!("Bearer shop.{OLD}");
+        let usage = registry.authenticate(Some(&credential), NOON).unwrap().usage.clone();
+        registry.replace([app("shop", &[NEW, OLD])]);
+        registry.replace_open(app("default", &[]));
+        assert_eq!(registry.authenticate(None, NOON).unwrap_err(), Refused::Unauthenticated);
+        assert!(Arc::ptr_eq(&registry.app("shop").unwrap().usage, &usage));
+        assert_eq!(usage.last_use(&SecretDigest::of(OLD)), Some(NOON));
+        assert_eq!(usage.last_use(&SecretDigest::of(NEW)), None);
+        registry.replace([]);
+        assert_eq!(registry.authenticate(Some(&credential), NOON).unwrap_err(), Refused::Unauthenticated);
+        assert!(!registry.is_open() && registry.app("shop").is_none());
     }
 
     #[test]

@@ -1,5 +1,81 @@
 //! What one process has seen of an app: kept while the app's settings change, lost with the process.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use hashbrown::HashMap;
+
+use super::secret::SecretDigest;
+use crate::domain::clock::Timestamp;
+
+/// How coarse the instants of last use are: within it a secret's use is noted once.
+pub const USE_NOTED_EVERY: Duration = Duration::from_mins(1);
+
 /// What this process has seen of an app.
 #[derive(Debug, Default)]
-pub struct Usage {}
+pub struct Usage {
+    last_uses: Mutex<HashMap<SecretDigest, Arc<LastUse>>>,
+}
+
+impl Usage {
+    /// Where the uses of each of these secrets are noted, in their order. What was noted of others is dropped.
+    pub(super) fn noting(&self, secrets: &[SecretDigest]) -> Vec<Arc<LastUse>> {
+        let mut last_uses = self.last_uses.lock().unwrap_or_else(PoisonError::into_inner);
+        last_uses.retain(|secret, _| secrets.contains(secret));
+        secrets.iter().map(|secret| last_uses.entry(secret.clone()).or_default().clone()).collect()
+    }
+
+    /// When this process last saw a secret used, to the minute.
+    pub fn last_use(&self, secret: &SecretDigest) -> Option<Timestamp> {
+        let last_uses = self.last_uses.lock().unwrap_or_else(PoisonError::into_inner);
+        last_uses.get(secret).and_then(|last_use| last_use.get())
+    }
+}
+
+/// When a secret was last used, by the wall clock; 0 if it was not.
+#[derive(Debug, Default)]
+pub(super) struct LastUse(AtomicU64);
+
+impl LastUse {
+    /// Notes a use. Most calls find it noted already and write nothing, so that cores do not fight over it.
+    pub(super) fn note(&self, now: Timestamp) {
+        let noted = Timestamp::from_micros(self.0.load(Ordering::Relaxed));
+        if now.since(noted) >= USE_NOTED_EVERY {
+            self.0.store(now.as_micros(), Ordering::Relaxed);
+        }
+    }
+
+    fn get(&self) -> Option<Timestamp> {
+        Some(self.0.load(Ordering::Relaxed)).filter(|micros| *micros != 0).map(Timestamp::from_micros)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_use_is_noted_to_the_minute() {
+        let last_use = LastUse::default();
+        assert_eq!(last_use.get(), None);
+        let noon = Timestamp::from_micros(1_700_000_000_000_000);
+        last_use.note(noon);
+        last_use.note(noon.plus(USE_NOTED_EVERY.saturating_sub(Duration::from_secs(1))));
+        assert_eq!(last_use.get(), Some(noon));
+        last_use.note(noon.plus(USE_NOTED_EVERY));
+        assert_eq!(last_use.get(), Some(noon.plus(USE_NOTED_EVERY)));
+    }
+
+    #[test]
+    fn only_secrets_that_are_still_an_apps_own_are_remembered() {
+        let usage = Usage::default();
+        let [old, new] = ["old", "new"].map(SecretDigest::of);
+        let noon = Timestamp::from_micros(1_700_000_000_000_000);
+        usage.noting(std::slice::from_ref(&old))[0].note(noon);
+        assert_eq!(usage.noting(&[old.clone(), new.clone()]).len(), 2);
+        assert_eq!((usage.last_use(&old), usage.last_use(&new)), (Some(noon), None));
+        usage.noting(std::slice::from_ref(&new));
+        assert_eq!(usage.last_use(&old), None);
+    }
+}

@@ -1,6 +1,9 @@
 //! The admin API over sockets: who is let in, what operators can do to claims, and the trail that they leave.
 
 mod access;
+mod claims;
+mod commands;
+mod trail;
 
 use oncegate::domain::hex;
 use sha2::{Digest, Sha256};

@@ -1,9 +1,14 @@
 //! The commands beside `serve`, as an operator types them.
 
+use std::time::Duration;
+
+use oncegate::domain::hex;
 use serde_json::json;
+use sha2::{Digest, Sha256};
 
 use crate::support::command::{oncegate, oncegate_with};
 use crate::support::gateway::Setup;
+use crate::support::wait::until;
 
 #[test]
 fn id_prints_what_md5sum_would() {
@@ -92,4 +97,91 @@ async fn health_tells_in_its_exit_code() {
     let gone = oncegate(folder.path(), &["health", "--url", &url]);
     assert_eq!((gone.code, &*gone.out), (Some(1), ""));
     assert!(gone.err.contains("is not ready"), "{}", gone.err);
+}
+
+/// With the apps in the configuration file no gateway is asked: what is printed is what to write.
+#[tokio::test]
+async fn an_app_for_the_configuration_file_is_made_without_a_gateway() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("my.toml");
+    std::fs::write(&file, "").unwrap();
+    let app = |words: &[&str]| {
+        let ended = oncegate(folder.path(), &[&["app"], words, &["--config", "my.toml"]].concat());
+        assert_eq!(ended.code, Some(0), "{}", ended.err);
+        ended.out
+    };
+    // The first line is the credential, what follows the empty line before the table is for the file.
+    let parts = |out: &str| {
+        let credential = out.lines().next().unwrap().to_owned();
+        let (app, secret) = credential.rsplit_once('.').unwrap();
+        assert_eq!((app, secret.len()), ("shop.eu", 32));
+        let table = out.find("[apps.").unwrap();
+        let lines: Vec<_> = out[table..].lines().take_while(|line| !line.is_empty()).collect();
+        let toml = lines.join("\n");
+        assert!(!toml.contains(secret), "{toml}");
+        (credential, toml)
+    };
+    let (old, table) = parts(&app(&["new", "shop.eu"]));
+    std::fs::write(&file, &table).unwrap();
+    let gateway = Setup::on_memory().config(&table).start().await;
+    let answers = async |credential: &str, status: u16| {
+        let client = gateway.client().with_credential(credential);
+        until("the file is heeded", Duration::from_secs(5), async || {
+            client.post("/v1/global-ids", &json!({ "contents": 1 })).await.status == status
+        })
+        .await;
+    };
+    answers(&old, 200).await;
+    let (new, table) = parts(&app(&["rotate", "shop.eu"]));
+    for file in [&file, &gateway.config_file()] {
+        std::fs::write(file, &table).unwrap();
+    }
+    answers(&new, 200).await;
+    answers(&old, 200).await;
+    let listed: serde_json::Value = serde_json::from_str(&app(&["list", "--json"])).unwrap();
+    let secrets = listed["apps"][0]["secrets"].as_array().unwrap();
+    assert_eq!(secrets.len(), 2);
+    let revoked = app(&["revoke", "shop.eu", secrets[0]["secret_id"].as_str().unwrap()]);
+    let table = &revoked[revoked.find("[apps.").unwrap()..];
+    for file in [&file, &gateway.config_file()] {
+        std::fs::write(file, table).unwrap();
+    }
+    answers(&old, 401).await;
+    answers(&new, 200).await;
+    assert!(app(&["disable", "shop.eu"]).ends_with("\n[apps.\"shop.eu\"]\ndisabled = true\n"));
+    assert!(app(&["list"]).starts_with("shop.eu (chain default)\n"));
+
+    for wrong in [&["rotate", "shpo"][..], &["revoke", "shop.eu", "00000000"], &["enable", "shpo"]] {
+        let refused = oncegate(folder.path(), &[&["app"], wrong, &["--config", "my.toml"]].concat());
+        assert_eq!(refused.code, Some(1), "{}", refused.out);
+        assert!(refused.err.contains("shop.eu"), "{}", refused.err);
+    }
+    assert_eq!(oncegate(folder.path(), &["app", "new", "Shop"]).code, Some(2));
+}
+
+#[tokio::test]
+async fn a_gateway_whose_apps_are_in_its_file_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let token = "token_of_alice_0123456789abcdef";
+    let digest = hex::encode(&Sha256::digest(token));
+    let tables = format!("[apps.shop]\nsecrets = [\"sha256:{digest}\"]\n[admin.tokens]\nalice = \"sha256:{digest}\"\n");
+    let gateway = Setup::on_memory().config(&tables).start().await;
+    let admin = format!("http://{}", gateway.admin());
+    let app = |words: &[&str]| {
+        let words = [&["app"], words, &["--admin", &admin]].concat();
+        oncegate_with(folder.path(), &words, &[("ONCEGATE_ADMIN_TOKEN", token)])
+    };
+    gateway.client().with_credential(&format!("shop.{token}")).claim(json!(1)).await.expect(201);
+    let listed = app(&["list"]);
+    assert!(
+        listed.out.contains(&format!("secret {}  made -  last used 2", &digest[..8])),
+        "{}{}",
+        listed.out,
+        listed.err
+    );
+    for words in [&["new", "bank"][..], &["rotate", "shop"], &["revoke", "shop", "00000000"], &["disable", "shop"]] {
+        let refused = app(&[words, &["--reason", "a test"]].concat());
+        assert_eq!(refused.code, Some(3), "{}", refused.out);
+        assert!(refused.err.contains("apps_in_configuration"), "{}", refused.err);
+    }
 }

@@ -1,4 +1,4 @@
-//! kill -9: what a gateway on disk has answered holds after any crash, and it is back soon.
+//! kill -9: what a gateway has answered holds after any crash, of its own or of its store, and it is back soon.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -16,6 +16,8 @@ use crate::support::client::{Answer, Client};
 use crate::support::exposition::Page;
 use crate::support::fresh;
 use crate::support::gateway::{Gateway, Setup};
+#[cfg(feature = "postgres")]
+use crate::support::postgres_server::PostgresServer;
 use crate::support::wait::{answered_within, until};
 
 /// What is known of a key: what was answered, or what was sent when the gateway died.
@@ -46,6 +48,8 @@ struct Ledger {
     entries: Mutex<Vec<Entry>>,
     answers: AtomicUsize,
     names: AtomicUsize,
+    /// The store may die, too: then the gateway says so, and what was sent to it may have been done or not.
+    store_may_die: bool,
 }
 
 const CALLERS: u64 = 8;
@@ -90,6 +94,56 @@ async fn whatever_was_answered_holds_after_fifty_crashes() {
     println!("{} keys, {} answers", entries.len(), ledger.answers.load(Ordering::SeqCst));
     let all = (0..entries.len()).collect();
     check(&gateway.client(), &mut entries, &all).await;
+}
+
+/// The gateway dies, or its database, or both, while callers are at work.
+#[cfg(feature = "postgres")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_was_answered_holds_after_crashes_of_postgres_and_of_its_gateways() {
+    let Some(mut server) = PostgresServer::start().await else { return };
+    let seed = fresh::number();
+    println!("seed {seed}");
+    let mut random = SmallRng::seed_from_u64(seed);
+    let ledger = Arc::new(Ledger { store_may_die: true, ..Ledger::default() });
+    let setup = Setup::on(server.url());
+    let mut gateway = setup.start().await;
+    for crash in 0..12 {
+        let client = gateway.client();
+        let mut callers = JoinSet::new();
+        for caller in 0..CALLERS {
+            let random = SmallRng::seed_from_u64(seed ^ (crash << 8) ^ caller);
+            callers.spawn(call_until_it_dies(client.clone(), ledger.clone(), random));
+        }
+        let answers = ledger.answers.load(Ordering::SeqCst) + random.random_range(1..150);
+        until("the gateway answers", Duration::from_secs(20), async || {
+            ledger.answers.load(Ordering::SeqCst) >= answers
+        })
+        .await;
+        let (server_dies, gateway_dies) = [(true, false), (false, true), (true, true)][random.random_range(0..3)];
+        if server_dies {
+            server.kill();
+        }
+        if gateway_dies {
+            gateway.kill();
+        }
+        callers.join_all().await;
+        if server_dies {
+            server.restart().await;
+        }
+        if gateway_dies {
+            gateway = setup.start().await;
+        }
+        // Back within a second, with no human action.
+        until("it is back", Duration::from_secs(1), async || {
+            gateway.client().claim(fresh::contents()).await.status == 201
+        })
+        .await;
+        let mut entries = ledger.entries.lock().unwrap().clone();
+        let all = (0..entries.len()).collect();
+        check(&gateway.client(), &mut entries, &all).await;
+        *ledger.entries.lock().unwrap() = entries;
+    }
+    println!("{} answers", ledger.answers.load(Ordering::SeqCst));
 }
 
 async fn start(claims: &Path) -> Gateway {
@@ -137,6 +191,9 @@ async fn live(client: &Client, ledger: &Ledger, entry: &mut Entry, random: &mut 
 async fn answer(client: &Client, ledger: &Ledger, path: &str, body: &Value) -> Option<Answer> {
     let headers = [("content-type", "application/json")];
     let answer = client.try_send("POST", path, &headers, body.to_string()).await.ok()?;
+    if ledger.store_may_die && answer.status == 503 {
+        return None;
+    }
     ledger.answers.fetch_add(1, Ordering::SeqCst);
     Some(answer)
 }

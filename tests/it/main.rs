@@ -6,6 +6,9 @@ mod support;
 
 mod admin;
 mod apps;
+#[cfg(feature = "postgres")]
+mod apps_registry;
+mod apps_reload;
 #[cfg(feature = "redis")]
 mod clock_skew;
 mod command_line;

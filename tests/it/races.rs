@@ -12,6 +12,8 @@ use tokio::task::JoinSet;
 
 use crate::support::client::{Answer, Client};
 use crate::support::gateway::Setup;
+#[cfg(feature = "postgres")]
+use crate::support::postgres_server::PostgresServer;
 use crate::support::redis_server::RedisServer;
 use crate::support::wait::until;
 
@@ -48,14 +50,31 @@ impl Stage {
 
     async fn gateways_on_redis(count: usize) -> Option<Self> {
         let redis = RedisServer::start().await?;
+        Some(Self::gateways_on(redis.url(), count, Box::new(redis)).await)
+    }
+
+    #[cfg(feature = "postgres")]
+    async fn postgres() -> Option<Self> {
+        let postgres = PostgresServer::start().await?;
+        Some(Self::gateways_on(postgres.url(), 1, Box::new(postgres)).await)
+    }
+
+    #[cfg(feature = "postgres")]
+    async fn two_gateways_on_postgres() -> Option<Self> {
+        let postgres = PostgresServer::start().await?;
+        Some(Self::gateways_on(postgres.url(), 2, Box::new(postgres)).await)
+    }
+
+    /// Gateways that share a store.
+    async fn gateways_on(url: String, count: usize, store: Box<dyn Any>) -> Self {
         let mut stage = Self { clients: Vec::new(), keep: Vec::new() };
         for _ in 0..count {
-            let gateway = patient(Setup::on(redis.url())).start().await;
+            let gateway = patient(Setup::on(&url)).start().await;
             stage.clients.push(gateway.client());
             stage.keep.push(Box::new(gateway));
         }
-        stage.keep.push(Box::new(redis));
-        Some(stage)
+        stage.keep.push(store);
+        stage
     }
 }
 
@@ -75,6 +94,11 @@ races!(memory: one_of_two_hundred_is_granted one_holder_at_a_time one_nonce_is_o
 races!(disk: one_of_two_hundred_is_granted one_holder_at_a_time one_nonce_is_one_attempt batches_race_singles a_success_stays);
 races!(redis: one_of_two_hundred_is_granted one_holder_at_a_time one_nonce_is_one_attempt batches_race_singles a_success_stays);
 races!(two_gateways: one_of_two_hundred_is_granted one_holder_at_a_time one_nonce_is_one_attempt batches_race_singles a_success_stays);
+
+#[cfg(feature = "postgres")]
+races!(postgres: one_of_two_hundred_is_granted one_holder_at_a_time one_nonce_is_one_attempt batches_race_singles a_success_stays);
+#[cfg(feature = "postgres")]
+races!(two_gateways_on_postgres: one_of_two_hundred_is_granted one_holder_at_a_time one_nonce_is_one_attempt batches_race_singles a_success_stays);
 
 /// Runs the same call from that many callers at once, spread over the gateways; their answers in no order.
 async fn at_once<Answers, Call>(

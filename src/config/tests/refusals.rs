@@ -14,7 +14,7 @@ fn an_unknown_key_names_who_set_it_and_the_nearest_known_one() {
     insta::assert_snapshot!(refused, @r#"
     environment variable ONCEGATE_SERVER_LISTEN: no setting; did you mean ONCEGATE_SERVER__LISTEN? Tables and keys are parted by `__`
     environment variable ONCEGATE_DEFAULTS__RETENSION: defaults.retension: no such key; did you mean `retention`? There are: chain, mode, lease, retention, unknown_retention, on_lease_end, contents_stored_bytes, deadline, on_outage
-    oncegate.toml, line 4: serve: no such key; did you mean `server`? There are: server, admin, engines, chains, defaults, apps, limits, log
+    oncegate.toml, line 4: serve: no such key; did you mean `server`? There are: server, admin, engines, chains, defaults, registry, apps, limits, log
     oncegate.toml, line 2: server.listn: no such key; did you mean `listen`? There are: listen, admin_listen, allow_open, data_dir, drain_delay, drain_timeout, tls, admin_tls
     "#);
 }
@@ -161,4 +161,22 @@ fn a_file_that_is_named_must_be_there() {
     the configuration cannot be used
       no/such/file.toml: cannot read this file, which --config names: No such file or directory (os error 2)
     "#);
+}
+
+#[test]
+fn apps_are_in_the_registry_or_in_the_configuration() {
+    let apps = format!("[registry]\nurl = \"postgres://u@h/d\"\n[apps.shop]\nsecrets = [\"{DIGEST}\"]");
+    for (text, word) in [
+        (apps.as_str(), "oncegate.toml, line 3: apps.shop: with registry.url set the apps are in that database"),
+        ("[registry]\nurl = \"mysql://u:hunter2@h/d\"", "oncegate.toml, line 2: registry.url: "),
+        ("[registry]\nurl = \"postgres://u:hunter2@h/d?pooller=x\"", "did you mean `pooler`?"),
+    ] {
+        let refused = file(text).refused();
+        assert!(refused.contains(word), "no {word:?} in {refused}");
+        assert!(!refused.contains("hunter2"), "{refused}");
+    }
+    // A registry is never open, so it may listen anywhere.
+    let anywhere = "[server]\nlisten = \"0.0.0.0:8080\"\n[registry]\nurl = \"postgres://u:hunter2@h/d\"";
+    let config = file(anywhere).load().expect("it is right");
+    assert!(!config.redacted_toml().unwrap().contains("hunter2"));
 }

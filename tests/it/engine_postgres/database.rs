@@ -5,6 +5,7 @@ use std::time::Duration;
 use oncegate::database::schema::{self, BUILD};
 use oncegate::database::{Address, Refused, connect};
 
+use crate::support::command::oncegate;
 use crate::support::postgres_server::PostgresServer;
 
 const LIMIT: Duration = Duration::from_secs(10);
@@ -110,4 +111,23 @@ async fn a_server_that_is_down_or_silent_is_told_in_time() {
     server.kill();
     let refused = why(connect(&address, 1, LIMIT).await);
     assert!(refused.contains("refuses connections"), "{refused}");
+}
+
+/// The command, as a deployment runs it: before the gateways, perhaps several at once.
+#[tokio::test]
+async fn the_command_migrates_and_says_what_it_did() {
+    let Some(server) = PostgresServer::start().await else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let migrated = oncegate(folder.path(), &["migrate", "--engine", &server.url()]);
+    assert_eq!(migrated.code, Some(0), "{}", migrated.err);
+    assert!(migrated.out.starts_with("the database was migrated from version 0 to "), "{}", migrated.out);
+    let config = folder.path().join("oncegate.toml");
+    let toml = format!("[engines]\nmain = \"{}\"\n[chains.default]\nengines = [\"main\"]\n", server.url());
+    std::fs::write(&config, toml).unwrap();
+    let again = oncegate(folder.path(), &["migrate", "--config", config.to_str().unwrap()]);
+    assert!(again.out.starts_with("engine `main` is up to date: version "), "{} {}", again.out, again.err);
+    let nowhere = server.url_of("nowhere").replace("postgres@", "postgres:hunter2@");
+    let refused = oncegate(folder.path(), &["migrate", "--engine", &nowhere]);
+    assert_eq!(refused.code, Some(1));
+    assert!(refused.err.contains("no database of that name") && !refused.err.contains("hunter2"), "{}", refused.err);
 }

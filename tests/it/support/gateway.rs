@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,6 +18,7 @@ pub(crate) struct Setup {
     listen: String,
     config: String,
     environment: Vec<(String, String)>,
+    data_dir: Option<PathBuf>,
 }
 
 /// A running gateway; killed on drop.
@@ -26,6 +27,7 @@ pub(crate) struct Gateway {
     api: SocketAddr,
     admin: SocketAddr,
     log: Arc<Mutex<Vec<String>>>,
+    data_dir: PathBuf,
     folder: tempfile::TempDir,
 }
 
@@ -33,7 +35,7 @@ impl Setup {
     /// A gateway on this engine, with the defaults for everything else.
     pub(crate) fn on(engine: impl Into<String>) -> Self {
         let (engine, listen) = (engine.into(), "127.0.0.1:0".into());
-        Self { engine, listen, config: String::new(), environment: Vec::new() }
+        Self { engine, listen, config: String::new(), environment: Vec::new(), data_dir: None }
     }
 
     /// On memory.
@@ -49,6 +51,12 @@ impl Setup {
     /// With its API on this address.
     pub(crate) fn listen(mut self, address: &str) -> Self {
         self.listen = address.into();
+        self
+    }
+
+    /// With its data in this folder, which outlives it.
+    pub(crate) fn data_dir(mut self, folder: &Path) -> Self {
+        self.data_dir = Some(folder.to_owned());
         self
     }
 
@@ -77,14 +85,16 @@ impl Setup {
         std::fs::write(&config, &self.config).expect("the configuration is written");
         let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
         command.args(["serve", "--listen", &self.listen, "--admin-listen", "127.0.0.1:0"]);
-        command.args(["--engine", &self.engine, "--config"]).arg(&config).arg("--data-dir").arg(folder.path());
+        command.args(["--engine", &self.engine, "--config"]).arg(&config);
+        let data_dir = self.data_dir.clone().unwrap_or_else(|| folder.path().to_owned());
+        command.arg("--data-dir").arg(&data_dir);
         command.env("ONCEGATE_LOG__FORMAT", "json").envs(self.environment.iter().cloned());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).current_dir(folder.path());
         let mut child = command.spawn().expect("the gateway starts");
         let log = Arc::new(Mutex::new(Vec::new()));
         let in_service = follow(&mut child, log.clone());
         match tokio::time::timeout(Duration::from_secs(30), in_service).await.expect("the gateway starts in time") {
-            Ok((api, admin)) => Ok(Gateway { child, api, admin, log, folder }),
+            Ok((api, admin)) => Ok(Gateway { child, api, admin, log, data_dir, folder }),
             Err(_closed) => {
                 let status = child.wait().expect("it has ended");
                 let log = log.lock().expect("the log").join("\n");
@@ -141,6 +151,16 @@ impl Gateway {
         Client::new(self.admin)
     }
 
+    /// Where it keeps what it must not lose.
+    pub(crate) fn data_dir(&self) -> &Path {
+        &self.data_dir
+    }
+
+    /// Its configuration file.
+    pub(crate) fn config_file(&self) -> PathBuf {
+        self.folder.path().join("oncegate.toml")
+    }
+
     /// What it has logged so far.
     pub(crate) fn log(&self) -> String {
         self.log.lock().expect("the log").join("\n")
@@ -148,7 +168,7 @@ impl Gateway {
 
     /// Replaces its configuration file, which it reads again at SIGHUP.
     pub(crate) fn configure(&self, toml: &str) {
-        std::fs::write(self.folder.path().join("oncegate.toml"), toml).expect("the configuration is written");
+        std::fs::write(self.config_file(), toml).expect("the configuration is written");
     }
 
     /// Its process.

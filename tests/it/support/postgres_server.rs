@@ -55,7 +55,7 @@ impl PostgresServer {
     /// does unless told otherwise.
     pub(crate) async fn standby(&self, config: &[&str]) -> Self {
         let standby = Self::in_folder(config);
-        let mut command = command(&bin("pg_basebackup").expect("it is where the server is"));
+        let mut command = command(&program("pg_basebackup").expect("it is where the server is"));
         command.args(["--wal-method=stream", "--checkpoint=fast", "--no-sync", "--write-recovery-conf", "--dbname"]);
         run(command.arg(format!("{}&application_name=standby", self.url())).arg("--pgdata").arg(standby.data()));
         standby.serve().await
@@ -214,7 +214,7 @@ impl PostgresServer {
         std::fs::File::create(&file)
             .and_then(|mut file| file.write_all(format!("{kept}# ours\n{own}").as_bytes()))
             .expect("its configuration");
-        let mut command = command(&bin("postgres").expect("it was there before"));
+        let mut command = command(&program("postgres").expect("it was there before"));
         command.arg("-D").arg(self.data()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         self.child = Some(command.spawn().expect("PostgreSQL starts"));
     }
@@ -279,7 +279,7 @@ fn stat(id: u32) -> Option<(char, u32)> {
 
 /// A data folder that was made once and is copied for each server.
 fn template() -> Option<PathBuf> {
-    let Some(initdb) = bin("initdb") else {
+    let Some(initdb) = program("initdb") else {
         missing::skip("PostgreSQL");
         return None;
     };
@@ -306,7 +306,8 @@ fn copy(from: &Path, to: &Path) {
     run(Command::new("cp").arg("-a").arg("--reflink=auto").arg(from).arg(to));
 }
 
-fn bin(name: &str) -> Option<PathBuf> {
+/// One of the programs that come with the server.
+pub(crate) fn program(name: &str) -> Option<PathBuf> {
     FOLDERS.iter().map(|folder| Path::new(folder).join(name)).find(|path| path.exists())
 }
 

@@ -42,6 +42,8 @@ struct Shared {
     epoch: watch::Sender<u64>,
     accidents: Mutex<Accidents>,
     accepted: AtomicUsize,
+    /// Whether replies are told apart, as Redis writes them. Else what comes at once counts as one.
+    replies_of_redis: bool,
 }
 
 /// A proxy in front of one server.
@@ -53,7 +55,18 @@ pub(crate) struct TcpProxy {
 
 impl TcpProxy {
     /// Starts a proxy in front of this server, passing everything.
+    #[cfg(feature = "redis")]
     pub(crate) async fn start(server: SocketAddr) -> Self {
+        Self::start_before(server, true).await
+    }
+
+    /// Starts a proxy in front of a server that is not Redis.
+    #[cfg(feature = "postgres")]
+    pub(crate) async fn start_plain(server: SocketAddr) -> Self {
+        Self::start_before(server, false).await
+    }
+
+    async fn start_before(server: SocketAddr, replies_of_redis: bool) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
         let address = listener.local_addr().expect("its address");
         let shared = Arc::new(Shared {
@@ -62,6 +75,7 @@ impl TcpProxy {
             epoch: watch::Sender::new(0),
             accidents: Mutex::default(),
             accepted: AtomicUsize::new(0),
+            replies_of_redis,
         });
         let accepting = Some(tokio::spawn(accept(listener, shared.clone())));
         Self { address, shared, accepting }
@@ -200,7 +214,7 @@ async fn replies(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: &Share
         if std::mem::take(&mut shared.accidents.lock().expect("no panic").lose_reply) {
             return;
         }
-        while let Some(end) = reply_end(&pending) {
+        while let Some(end) = if shared.replies_of_redis { reply_end(&pending) } else { all_of(&pending) } {
             let reply: Vec<u8> = pending.drain(..end).collect();
             if !is_swallowed(shared) && to.write_all(&reply).await.is_err() {
                 return;
@@ -230,6 +244,10 @@ async fn pause(mode: &mut watch::Receiver<Mode>, passes: impl Fn(Mode) -> bool) 
     {
         tokio::time::sleep(delay).await;
     }
+}
+
+fn all_of(bytes: &[u8]) -> Option<usize> {
+    (!bytes.is_empty()).then_some(bytes.len())
 }
 
 /// Where the first reply ends, if all of it is there. What is not written as Redis does has no replies, and passes as

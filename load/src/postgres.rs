@@ -1,0 +1,154 @@
+//! A PostgreSQL server for a comparison, and what PostgreSQL by itself makes of the same work: `pgbench` with one row a
+//! transaction.
+
+use std::{
+    env, fs,
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown},
+    path::{Path, PathBuf},
+    process::Stdio,
+};
+
+use anyhow::{Context as _, bail};
+use tokio::process::Command;
+
+/// Debian keeps the server's programs off `PATH`, in one folder for each version.
+const DEBIAN_FOLDER: &str = "/usr/lib/postgresql";
+
+/// The server refuses to run as root; these users may stand in, the first that exists.
+const UNPRIVILEGED: [&str; 2] = ["postgres", "nobody"];
+
+/// One claim of the engine, as single-row statements would make it.
+const SCRIPT: &str = "\
+\\set order random(1, 9000000000000000000)
+INSERT INTO pgbench_claims (app, global_id, value, expires_at)
+VALUES ('load', decode(md5('load' || :order), 'hex'), convert_to('1700000000000000-0123456789abcdef 1p l=5m c={\"order\":' || :order || '}', 'UTF8'),
+        clock_timestamp() + interval '5 minutes')
+ON CONFLICT DO NOTHING;
+";
+
+const TABLE: &str = "CREATE TABLE pgbench_claims (app text COLLATE \"C\", global_id bytea, value bytea NOT NULL, \
+                     expires_at timestamptz, PRIMARY KEY (app, global_id))";
+
+/// The programs of one version of PostgreSQL.
+#[derive(Debug, Clone)]
+pub(crate) struct Programs {
+    folder: PathBuf,
+}
+
+impl Programs {
+    /// The newest version that is installed, `PATH` first.
+    pub(crate) fn find() -> Option<Self> {
+        let on_path = env::var_os("PATH").map(|path| env::split_paths(&path).collect::<Vec<_>>()).unwrap_or_default();
+        let mut versions: Vec<_> = fs::read_dir(DEBIAN_FOLDER).into_iter().flatten().flatten().collect();
+        versions.sort_by_key(|version| version.file_name().to_string_lossy().parse::<u32>().unwrap_or(0));
+        let by_version = versions.iter().rev().map(|version| version.path().join("bin"));
+        let has_all =
+            |folder: &PathBuf| ["initdb", "postgres", "psql", "pgbench"].iter().all(|name| folder.join(name).is_file());
+        on_path.into_iter().chain(by_version).find(has_all).map(|folder| Self { folder })
+    }
+
+    /// Makes the data directory inside `dir` and returns the command that serves it.
+    pub(crate) async fn prepare(&self, dir: &Path, port: u16) -> anyhow::Result<Command> {
+        let data = dir.join("postgres");
+        fs::create_dir(&data).context("no directory for PostgreSQL")?;
+        let user = unprivileged()?;
+        if let Some((uid, gid)) = user {
+            // Whoever serves it must also get there.
+            fs::set_permissions(dir, fs::Permissions::from_mode(0o711))?;
+            chown(&data, Some(uid), Some(gid)).context("cannot give the directory to PostgreSQL")?;
+        }
+        let mut initdb = self.command("initdb", user);
+        initdb.args(["--username=postgres", "--auth=trust", "--encoding=UTF8", "--no-locale", "-D"]).arg(&data);
+        run(initdb.current_dir(&data)).await?;
+        let mut server = self.command("postgres", user);
+        server.arg("-D").arg(&data).args(["-h", "127.0.0.1", "-p", &port.to_string(), "-k", ""]);
+        server.args(["-c", "max_connections=200"]);
+        Ok(server)
+    }
+
+    /// Whether the server answers.
+    pub(crate) async fn answers(&self, port: u16) -> bool {
+        run(&mut self.sql(port, "SELECT 1")).await.is_ok()
+    }
+
+    /// Single-row claims per second by this many clients at once, each statement prepared and a transaction of its own.
+    pub(crate) async fn claims_per_second(
+        &self,
+        dir: &Path,
+        port: u16,
+        clients: u64,
+        seconds: u64,
+    ) -> anyhow::Result<f64> {
+        run(&mut self.sql(port, TABLE)).await?;
+        let script = dir.join("claim.sql");
+        fs::write(&script, SCRIPT).context("cannot write to the temporary directory")?;
+        let mut pgbench = self.command("pgbench", None);
+        pgbench.args(["-h", "127.0.0.1", "-p", &port.to_string(), "-U", "postgres", "-n", "-M", "prepared", "-j", "1"]);
+        pgbench.args(["-c", &clients.to_string(), "-T", &seconds.to_string(), "-f"]).arg(&script).arg("postgres");
+        let said = run(&mut pgbench).await?;
+        tps(&said).with_context(|| format!("pgbench does not say its rate:\n{said}"))
+    }
+
+    fn sql(&self, port: u16, statement: &str) -> Command {
+        let mut psql = self.command("psql", None);
+        psql.args(["-h", "127.0.0.1", "-p", &port.to_string(), "-U", "postgres", "-qAtX", "-c", statement, "postgres"]);
+        psql
+    }
+
+    fn command(&self, name: &str, user: Option<(u32, u32)>) -> Command {
+        let program = self.folder.join(name);
+        let mut command = match user {
+            None => Command::new(program),
+            Some((uid, gid)) => {
+                // Replaces itself by the program, so that whoever kills the child kills the server.
+                let mut command = Command::new("setpriv");
+                command
+                    .args([&format!("--reuid={uid}"), &format!("--regid={gid}"), "--clear-groups", "--"])
+                    .arg(program);
+                command
+            }
+        };
+        command.kill_on_drop(true);
+        command
+    }
+}
+
+/// Whom to run a server as, where this process is root.
+fn unprivileged() -> anyhow::Result<Option<(u32, u32)>> {
+    if fs::metadata("/proc/self").context("no /proc")?.uid() != 0 {
+        return Ok(None);
+    }
+    let users = fs::read_to_string("/etc/passwd").context("cannot read the users of this machine")?;
+    let ids = |name: &str| {
+        let mut fields = users.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?.split(':').skip(1);
+        Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
+    };
+    let user = UNPRIVILEGED.iter().find_map(|name| ids(name));
+    user.map(Some).context("PostgreSQL does not run as root, and there is neither a user postgres nor nobody")
+}
+
+/// What a program said, if it went well.
+async fn run(command: &mut Command) -> anyhow::Result<String> {
+    let output = command.stdin(Stdio::null()).output().await.context("it cannot be started")?;
+    if !output.status.success() {
+        bail!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// The rate in pgbench's report.
+fn tps(said: &str) -> Option<f64> {
+    said.lines().find_map(|line| line.strip_prefix("tps = ")?.split(' ').next()?.parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_is_read_from_the_report() {
+        let said = "latency average = 9.1 ms\ntps = 6996.5 (without initial connection time)\n";
+        assert_eq!(tps(said), Some(6_996.5));
+        assert_eq!(tps("latency average = 9.1 ms"), None);
+    }
+}

@@ -1,0 +1,274 @@
+//! Apps for operators: who may call, and with which secrets. A secret is told once, in the answer to whoever made it, and
+//! never again by anything.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{FromRequestParts, Path, State};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::Admin;
+use super::audit::{Change, Reason};
+use super::auth::Operator;
+use crate::domain::clock::Timestamp;
+use crate::domain::tenant::AppKey;
+use crate::http::body::JsonBytes;
+use crate::http::json;
+use crate::http::problem::{Code, Problem};
+use crate::tenants::stored::{ListedApp, NotDone, Revoked};
+
+#[derive(Serialize)]
+struct AppsBody {
+    apps: Vec<AppBody>,
+}
+
+#[derive(Serialize)]
+struct AppBody {
+    app: AppKey,
+    chain: String,
+    disabled: bool,
+    secrets: Vec<SecretBody>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
+}
+
+#[derive(Serialize)]
+struct SecretBody {
+    secret_id: String,
+    created_at: Option<Timestamp>,
+    last_used_at: Option<Timestamp>,
+}
+
+impl From<ListedApp> for AppBody {
+    fn from(app: ListedApp) -> Self {
+        let ListedApp { key, chain, disabled, secrets, problem } = app;
+        let secrets = secrets.into_iter().map(|secret| SecretBody {
+            secret_id: secret.id,
+            created_at: secret.created_at,
+            last_used_at: secret.last_used_at,
+        });
+        Self { app: key, chain, disabled, secrets: secrets.collect(), problem }
+    }
+}
+
+/// A secret, told for the only time.
+#[derive(Serialize)]
+struct NewSecretBody {
+    app: AppKey,
+    secret: String,
+    secret_id: String,
+}
+
+/// The app in the path.
+pub(super) struct Named(AppKey);
+
+impl FromRequestParts<Arc<Admin>> for Named {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, admin: &Arc<Admin>) -> Result<Self, Problem> {
+        let text = Path::<String>::from_request_parts(parts, admin).await;
+        let wrong = |wrong| Problem::invalid(format!("The path must name an app: {wrong}."));
+        let Ok(Path(text)) = text else { return Err(Problem::invalid("The path must name an app.")) };
+        text.parse().map(Self).map_err(wrong)
+    }
+}
+
+/// `GET /admin/v1/apps`: every app, by name.
+pub(super) async fn list(State(admin): State<Arc<Admin>>, _operator: Operator) -> Result<Response, Problem> {
+    let apps = admin.apps.list().await?;
+    Ok(json(&AppsBody { apps: apps.into_iter().map(AppBody::from).collect() }))
+}
+
+/// `GET /admin/v1/apps/{app}`: one app.
+pub(super) async fn show(
+    State(admin): State<Arc<Admin>>,
+    _operator: Operator,
+    Named(key): Named,
+) -> Result<Response, Problem> {
+    let apps = admin.apps.list().await?;
+    let app = apps.into_iter().find(|app| app.key == key).ok_or(NotDone::Unknown(key))?;
+    Ok(json(&AppBody::from(app)))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CreateBody<'a> {
+    app: AppKey,
+    #[serde(borrow)]
+    settings: Option<&'a RawValue>,
+    chain: Option<String>,
+    reason: Reason,
+}
+
+/// `POST /admin/v1/apps`: a new app, and its first secret.
+pub(super) async fn create(
+    State(admin): State<Arc<Admin>>,
+    operator: Operator,
+    body: JsonBytes,
+) -> Result<Response, Problem> {
+    let CreateBody { app, settings, chain, reason } = body.parse()?;
+    let settings = settings.map_or("{}", RawValue::get).to_owned();
+    let change = Change {
+        action: "app.create".into(),
+        app: Some(app.clone()),
+        detail: chain.as_ref().map(|chain| format!("chain: {chain}").into()),
+        reason: Some(reason),
+        ..Change::default()
+    };
+    let apps = admin.apps.clone();
+    let deed = async move {
+        let secret = apps.create(&app, settings, chain).await?;
+        Ok(((app, secret), "created"))
+    };
+    let (app, secret) = admin.audit.carry_out(&operator, change, deed).await?;
+    let body = NewSecretBody { app, secret: secret.reveal().to_owned(), secret_id: secret.digest().id() };
+    Ok((StatusCode::CREATED, json(&body)).into_response())
+}
+
+/// Which secrets go when a new one comes.
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum RevokeBody {
+    #[default]
+    Older,
+    All,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RotateBody {
+    #[serde(default)]
+    revoke: RevokeBody,
+    reason: Reason,
+}
+
+/// `POST /admin/v1/apps/{app}/rotate`: a new secret; of the others all go but the newest, or all.
+pub(super) async fn rotate(
+    State(admin): State<Arc<Admin>>,
+    operator: Operator,
+    Named(app): Named,
+    body: JsonBytes,
+) -> Result<Response, Problem> {
+    let RotateBody { revoke, reason } = body.parse()?;
+    let (revoked, detail) = match revoke {
+        RevokeBody::Older => (Revoked::Older, "revoke: older"),
+        RevokeBody::All => (Revoked::All, "revoke: all"),
+    };
+    let change = about(&app, "app.rotate", Some(detail.to_owned()), reason);
+    let apps = admin.apps.clone();
+    let deed = async move {
+        let secret = apps.rotate(&app, revoked).await?;
+        Ok(((app, secret), "rotated"))
+    };
+    let (app, secret) = admin.audit.carry_out(&operator, change, deed).await?;
+    Ok(json(&NewSecretBody { app, secret: secret.reveal().to_owned(), secret_id: secret.digest().id() }))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RevokeOneBody {
+    secret_id: String,
+    reason: Reason,
+}
+
+/// `POST /admin/v1/apps/{app}/revoke`: one secret is no longer good.
+pub(super) async fn revoke(
+    State(admin): State<Arc<Admin>>,
+    operator: Operator,
+    Named(app): Named,
+    body: JsonBytes,
+) -> Result<Response, Problem> {
+    let RevokeOneBody { secret_id, reason } = body.parse()?;
+    if secret_id.len() != 8 || !secret_id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Err(Problem::invalid(
+            "`secret_id`: it is the 8 hex digits that the list of apps shows, not the secret.",
+        ));
+    }
+    let change = about(&app, "app.revoke", Some(format!("secret_id: {secret_id}")), reason);
+    let apps = admin.apps.clone();
+    let deed = async move { Ok((apps.revoke(&app, &secret_id).await?, "revoked")) };
+    Ok(json(&AppBody::from(admin.audit.carry_out(&operator, change, deed).await?)))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReasonBody {
+    reason: Reason,
+}
+
+/// `POST /admin/v1/apps/{app}/disable`: its callers are turned away.
+pub(super) async fn disable(
+    state: State<Arc<Admin>>,
+    operator: Operator,
+    named: Named,
+    body: JsonBytes,
+) -> Result<Response, Problem> {
+    set_disabled(state, operator, named, body, true).await
+}
+
+/// `POST /admin/v1/apps/{app}/enable`: its callers are let in again.
+pub(super) async fn enable(
+    state: State<Arc<Admin>>,
+    operator: Operator,
+    named: Named,
+    body: JsonBytes,
+) -> Result<Response, Problem> {
+    set_disabled(state, operator, named, body, false).await
+}
+
+async fn set_disabled(
+    State(admin): State<Arc<Admin>>,
+    operator: Operator,
+    Named(app): Named,
+    body: JsonBytes,
+    disabled: bool,
+) -> Result<Response, Problem> {
+    let ReasonBody { reason } = body.parse()?;
+    let (action, word) = if disabled { ("app.disable", "disabled") } else { ("app.enable", "enabled") };
+    let change = about(&app, action, None, reason);
+    let apps = admin.apps.clone();
+    let deed = async move { Ok((apps.set_disabled(&app, disabled).await?, word)) };
+    Ok(json(&AppBody::from(admin.audit.carry_out(&operator, change, deed).await?)))
+}
+
+fn about(app: &AppKey, action: &'static str, detail: Option<String>, reason: Reason) -> Change {
+    Change {
+        action: action.into(),
+        app: Some(app.clone()),
+        detail: detail.map(Into::into),
+        reason: Some(reason),
+        ..Change::default()
+    }
+}
+
+impl From<NotDone> for Problem {
+    fn from(not_done: NotDone) -> Self {
+        const SOON: Duration = Duration::from_secs(1);
+        match &not_done {
+            NotDone::Exists(_) => Self::new(
+                Code::AppExists,
+                format!("Nothing was changed: {not_done}. Rotate it for a new secret, or choose another name."),
+            ),
+            NotDone::Unknown(_) => {
+                Self::new(Code::NotFound, format!("Nothing was changed: {not_done}. GET /admin/v1/apps lists them."))
+            }
+            NotDone::Invalid(_) => Self::invalid(format!("Nothing was changed: {not_done}.")),
+            NotDone::InConfiguration => Self::new(
+                Code::AppsInConfiguration,
+                format!(
+                    "Nothing was changed: {not_done}. Change them there; it takes effect within seconds. `oncegate app` without \
+                     --admin prints what to write."
+                ),
+            ),
+            NotDone::Unavailable(_) => Self::new(
+                Code::StoreUnavailable,
+                format!("{not_done}. If it broke off under way the change may stand: look before you repeat it."),
+            )
+            .retry_after(SOON),
+        }
+    }
+}

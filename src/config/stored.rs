@@ -1,0 +1,95 @@
+//! An app that stands in a registry, read and checked as if it stood in the configuration.
+
+use toml::Value;
+
+use super::explain::explain;
+use super::path::KeyPath;
+use super::problem::{Problem, Problems};
+use super::{AppOptions, Config, RegistryOptions};
+use crate::domain::tenant::AppKey;
+use crate::tenants::stored::StoredApp;
+
+impl Config {
+    /// This configuration with this one app in it.
+    ///
+    /// # Errors
+    /// All that is wrong with the app, on a gateway that runs on this configuration.
+    pub fn of_stored(&self, stored: &StoredApp) -> Result<Self, Problems> {
+        let mut options = read(&stored.key, &stored.settings)?;
+        options.chain.clone_from(&stored.chain);
+        options.disabled = stored.disabled;
+        options.secrets = stored.secrets.iter().map(|secret| secret.digest.to_string()).collect();
+        let apps = [(stored.key.clone(), options)].into();
+        let config = Self { apps, registry: RegistryOptions { url: String::new() }, ..self.clone() };
+        let problems = config.validate();
+        if problems.is_empty() { Ok(config) } else { Err(Problems(problems)) }
+    }
+}
+
+fn read(key: &AppKey, settings: &str) -> Result<AppOptions, Problem> {
+    let path = KeyPath::of(["apps", key.as_ref()]);
+    let no_json =
+        |_| Problem::of_key(path.clone(), "the settings are no JSON object, such as {\"retention\": \"30d\"}");
+    let settings: Value = serde_json::from_str(settings).map_err(no_json)?;
+    for name in ["secrets", "disabled", "chain"] {
+        if settings.get(name).is_some() {
+            let message = "this does not belong among an app's settings in a registry; it is set beside them";
+            return Err(Problem::of_key(path.child(name), message));
+        }
+    }
+    serde_path_to_error::deserialize(settings).map_err(|error| {
+        let own = KeyPath::of_error(error.path());
+        let key = own.names().iter().fold(path, |path, name| path.child(name));
+        let message = explain(error.inner().message(), &key, None);
+        Problem::of_key(key, message)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Flags;
+    use crate::tenants::secret::SecretDigest;
+    use crate::tenants::stored::StoredSecret;
+
+    fn stored(settings: &str) -> StoredApp {
+        let secret = StoredSecret {
+            digest: SecretDigest::of("0123456789abcdefABCDEF"),
+            created_at: crate::domain::clock::Timestamp::default(),
+            last_used_at: None,
+        };
+        let (key, settings) = ("shop".parse().unwrap(), settings.to_owned());
+        StoredApp { key, settings, chain: None, disabled: false, secrets: vec![secret] }
+    }
+
+    #[test]
+    fn an_app_of_a_registry_has_the_terms_it_would_have_in_the_file() {
+        let config = Config::load(&Flags::default(), []).unwrap();
+        let settings = r#"{"retention": "30d", "contents_stored_bytes": 7, "operations": {"coupon.redeem": {"retention": "forever"}}}"#;
+        let made = config.of_stored(&stored(settings)).unwrap();
+        let key = "shop".parse().unwrap();
+        assert_eq!(made.terms_of(Some(&key), None).contents_stored_bytes, 7);
+        let operation = "coupon.redeem".parse().unwrap();
+        assert_eq!(made.terms_of(Some(&key), Some(&operation)).terms.retention.to_string(), "forever");
+        assert_eq!(made.apps[&key].secrets.len(), 1);
+    }
+
+    #[test]
+    fn what_is_wrong_with_an_app_is_told_as_for_the_file() {
+        let config = Config::load(&Flags::default(), []).unwrap();
+        let chain = StoredApp { chain: Some("nowhere".into()), ..stored("{}") };
+        for (stored, word) in [
+            (stored("[]"), "apps.shop"),
+            (stored("{"), "no JSON object"),
+            (stored(r#"{"retentoin": "30d"}"#), "did you mean `retention`"),
+            (stored(r#"{"lease": "1 minute"}"#), "apps.shop.lease"),
+            (stored(r#"{"lease": "48h"}"#), "limits.lease_max"),
+            (stored(r#"{"operations": {"x": {"lease": 5}}}"#), "apps.shop.operations.x.lease"),
+            (stored(r#"{"secrets": []}"#), "set beside them"),
+            (chain, "there is no chain `nowhere`"),
+        ] {
+            let refused = config.of_stored(&stored).unwrap_err().to_string();
+            assert!(refused.contains(word), "no {word:?} in {refused}");
+        }
+    }
+}

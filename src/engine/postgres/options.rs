@@ -1,0 +1,39 @@
+//! What a PostgreSQL engine is told beyond its URL.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How a PostgreSQL engine goes about its connections.
+#[derive(Clone)]
+pub struct Options {
+    /// How long each step of connecting may take.
+    pub connect_timeout: Duration,
+    /// How long a statement may take; then it is left to itself, and another connection is made.
+    pub response_timeout: Duration,
+    /// How often claims that have ended are looked for.
+    pub sweep_every: Duration,
+    /// Called when the store came back without its data.
+    pub on_data_lost: Option<Arc<dyn Fn() + Send + Sync>>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            connect_timeout: Duration::from_secs(1),
+            response_timeout: Duration::from_millis(800),
+            sweep_every: Duration::from_secs(1),
+            on_data_lost: None,
+        }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("connect_timeout", &self.connect_timeout)
+            .field("response_timeout", &self.response_timeout)
+            .field("sweep_every", &self.sweep_every)
+            .finish_non_exhaustive()
+    }
+}

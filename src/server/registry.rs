@@ -1,0 +1,204 @@
+//! The registry of apps in a database, put to use: its rows are made into apps, and operators' changes are checked before
+//! they are made.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use arc_swap::ArcSwap;
+use async_trait::async_trait;
+
+use super::apps;
+use super::catalog::Around;
+use crate::admin::health::{Lifecycle, Stage};
+use crate::config::Config;
+use crate::domain::attempt::Entropy;
+use crate::domain::clock::Timestamp;
+use crate::domain::tenant::AppKey;
+use crate::gateway::Gateway;
+use crate::telemetry::metrics::tenants::RegistryMetrics;
+use crate::tenants::follow::{Follower, Heed};
+use crate::tenants::postgres::Database;
+use crate::tenants::secret::Secret;
+use crate::tenants::stored::{Catalog, ListedApp, ListedSecret, NotDone, Revoked, StoredApp, StoredSecret};
+use crate::tenants::{App, Registry};
+
+/// What is wrong with apps of the registry, by app.
+type Problems = Arc<Mutex<BTreeMap<AppKey, String>>>;
+
+/// Follows the registry of the configuration until it is told to stop.
+pub(super) fn follow(around: Around) -> anyhow::Result<InDatabase> {
+    let Around { config, reread, registry, gateway, lifecycle, clock, entropy, stop } = around;
+    let database = Database::at(&config.load().registry.url).context("registry.url")?;
+    let problems = Problems::default();
+    let copy = Copy {
+        config: config.clone(),
+        registry: registry.clone(),
+        gateway,
+        lifecycle,
+        metrics: RegistryMetrics::new(),
+        problems: problems.clone(),
+    };
+    let follower = Arc::new(Follower::new(database, registry.clone(), clock, Box::new(copy), reread));
+    let following = follower.clone();
+    tokio::spawn(async move { stop.run_until_cancelled(following.run()).await });
+    Ok(InDatabase { follower, config, registry, entropy, problems })
+}
+
+/// What the follower of the registry reports to.
+struct Copy {
+    config: Arc<ArcSwap<Config>>,
+    registry: Arc<Registry>,
+    gateway: Arc<Gateway>,
+    lifecycle: Arc<Lifecycle>,
+    metrics: RegistryMetrics,
+    /// Told in the log once.
+    problems: Problems,
+}
+
+impl Copy {
+    /// The app of a row. One whose settings cannot be used goes on with its old ones, but never with secrets that were
+    /// revoked meanwhile, nor if it was disabled.
+    fn app(&self, stored: &StoredApp) -> (Option<App>, Option<String>) {
+        match made(&self.config.load(), stored) {
+            Ok(app) => (Some(app), None),
+            Err(problem) => {
+                let old = self.registry.app(stored.key.as_ref());
+                let secrets = stored.secrets.iter().map(|secret| secret.digest.clone()).collect();
+                let kept = old.map(|old| App { secrets, disabled: stored.disabled, ..App::clone(&old) });
+                (kept, Some(problem))
+            }
+        }
+    }
+}
+
+impl Heed for Copy {
+    fn apps(&self, stored: Vec<StoredApp>) {
+        let mut problems = BTreeMap::new();
+        let mut apps = Vec::with_capacity(stored.len());
+        let mut known = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
+        for stored in stored {
+            let (app, problem) = self.app(&stored);
+            if let Some(problem) = problem {
+                if known.get(&stored.key) != Some(&problem) {
+                    let kept = app.is_some();
+                    tracing::error!(app.key = %stored.key, error = problem, app.kept = kept, "an app of the registry cannot be used as it stands");
+                }
+                problems.insert(stored.key, problem);
+            }
+            apps.extend(app);
+        }
+        self.metrics.refused(u32::try_from(problems.len()).unwrap_or(u32::MAX));
+        *known = problems;
+        drop(known);
+        let (count, first) = (apps.len(), self.registry.is_awaited());
+        self.registry.replace(apps);
+        self.gateway.know(&self.registry.apps());
+        if first {
+            tracing::info!(apps = count, "the registry of apps has answered: in service");
+            self.lifecycle.enter(Stage::Ready);
+        } else {
+            tracing::debug!(apps = count, "the apps were read from the registry");
+        }
+    }
+
+    fn asked(&self, up: bool, copy_age: Duration) {
+        self.metrics.asked(up, copy_age);
+    }
+}
+
+/// The app of a row, or what is wrong with it.
+fn made(config: &Config, stored: &StoredApp) -> Result<App, String> {
+    let config = config.of_stored(stored).map_err(|problems| {
+        let lines: Vec<_> = problems.0.iter().map(ToString::to_string).collect();
+        lines.join("; ")
+    })?;
+    let options = config.apps.get(&stored.key).ok_or("it is not there")?;
+    apps::app(&config, &stored.key, options).map_err(|error| format!("{error:#}"))
+}
+
+/// The apps of a registry in a database, for operators.
+pub(super) struct InDatabase {
+    follower: Arc<Follower>,
+    config: Arc<ArcSwap<Config>>,
+    registry: Arc<Registry>,
+    entropy: Arc<dyn Entropy>,
+    problems: Problems,
+}
+
+#[async_trait]
+impl Catalog for InDatabase {
+    async fn list(&self) -> Result<Vec<ListedApp>, NotDone> {
+        let snapshot = self.follower.database().read().await?;
+        Ok(snapshot.apps.into_iter().map(|stored| self.listed(stored)).collect())
+    }
+
+    async fn create(&self, key: &AppKey, settings: String, chain: Option<String>) -> Result<Secret, NotDone> {
+        let secret = Secret::random(&*self.entropy);
+        let digest = secret.digest();
+        let first = StoredSecret { digest: digest.clone(), created_at: Timestamp::default(), last_used_at: None };
+        let stored = StoredApp { key: key.clone(), settings, chain, disabled: false, secrets: vec![first] };
+        made(&self.config.load(), &stored).map_err(NotDone::Invalid)?;
+        self.follower.database().create(key, &stored.settings, stored.chain.as_deref(), &digest).await?;
+        self.follower.look_now();
+        Ok(secret)
+    }
+
+    async fn rotate(&self, key: &AppKey, revoked: Revoked) -> Result<Secret, NotDone> {
+        let secret = Secret::random(&*self.entropy);
+        let rotated = self.follower.database().rotate(key, &secret.digest(), revoked).await;
+        self.follower.look_now();
+        match rotated {
+            Ok(()) => Ok(secret),
+            // Else the next rotation would keep a secret that nobody has, and revoke the one in use.
+            Err(NotDone::Unavailable(why)) => Err(NotDone::Unavailable(format!(
+                "{why}; if the app has the secret {} now, revoke that one before you rotate again",
+                secret.digest().id()
+            ))),
+            Err(other) => Err(other),
+        }
+    }
+
+    async fn revoke(&self, key: &AppKey, secret_id: &str) -> Result<ListedApp, NotDone> {
+        let snapshot = self.follower.database().read().await?;
+        let app = snapshot.apps.into_iter().find(|app| app.key == *key).ok_or(NotDone::Unknown(key.clone()))?;
+        let secret = app.secrets.iter().find(|secret| secret.digest.id() == secret_id).ok_or_else(|| {
+            let live: Vec<_> = app.secrets.iter().map(|secret| secret.digest.id()).collect();
+            NotDone::Invalid(format!("`secret_id`: the app has no such secret; it has {}", live.join(", ")))
+        })?;
+        self.follower.database().revoke(key, &secret.digest).await?;
+        self.changed(key).await
+    }
+
+    async fn set_disabled(&self, key: &AppKey, disabled: bool) -> Result<ListedApp, NotDone> {
+        self.follower.database().set_disabled(key, disabled).await?;
+        self.changed(key).await
+    }
+}
+
+impl InDatabase {
+    /// The app after a change, which this process heeds at once.
+    async fn changed(&self, key: &AppKey) -> Result<ListedApp, NotDone> {
+        self.follower.look_now();
+        let apps = self.list().await?;
+        apps.into_iter().find(|app| app.key == *key).ok_or(NotDone::Unknown(key.clone()))
+    }
+
+    fn listed(&self, stored: StoredApp) -> ListedApp {
+        let seen = self.registry.app(stored.key.as_ref());
+        let secret = |secret: &StoredSecret| ListedSecret {
+            id: secret.digest.id(),
+            created_at: Some(secret.created_at),
+            last_used_at: secret.last_used_at.max(seen.as_ref().and_then(|app| app.usage.last_use(&secret.digest))),
+        };
+        let problems = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
+        ListedApp {
+            chain: stored.chain.clone().unwrap_or_else(|| self.config.load().defaults.chain.clone()),
+            disabled: stored.disabled,
+            secrets: stored.secrets.iter().map(secret).collect(),
+            problem: problems.get(&stored.key).cloned(),
+            key: stored.key,
+        }
+    }
+}

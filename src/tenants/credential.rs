@@ -1,0 +1,75 @@
+//! What callers prove themselves with, `Bearer <app key>.<secret>`, and the table that it is looked up in.
+//!
+//! The table is keyed by the digest of the secret together with the app key, so there is no step that an unknown app, a
+//! wrong secret or a disabled app would skip or add: each is one hash, one look, and nothing found.
+
+use std::hash::BuildHasher;
+use std::sync::Arc;
+
+use hashbrown::{DefaultHashBuilder, HashTable};
+
+use super::App;
+use super::secret::SecretDigest;
+use super::usage::LastUse;
+
+/// No secret is longer; what is, is not worth the hashing.
+pub const SECRET_LENGTH_MAX: usize = 1024;
+
+/// What is looked up for a caller that sent nothing of use, so that this costs what a wrong secret costs. No app key is
+/// empty, so it is never found.
+const NOBODY: (&str, &str) = ("", "oncegate_nobody_has_this_secret_");
+
+/// Every secret of every app.
+pub(super) struct Credentials {
+    table: HashTable<Credential>,
+    /// Seeded at random, so that nobody can find out what is in the table by which texts collide.
+    hasher: DefaultHashBuilder,
+}
+
+/// A secret of an app.
+pub(super) struct Credential {
+    digest: SecretDigest,
+    pub(super) app: Arc<App>,
+    pub(super) last_use: Arc<LastUse>,
+}
+
+impl Credentials {
+    /// The secrets of these apps.
+    pub(super) fn of<'a>(apps: impl IntoIterator<Item = &'a Arc<App>>) -> Self {
+        let mut credentials = Self { table: HashTable::new(), hasher: DefaultHashBuilder::default() };
+        for app in apps {
+            for (digest, last_use) in app.secrets.iter().zip(app.usage.noting(&app.secrets)) {
+                let hash = credentials.hash(digest, app.key.as_ref());
+                let credential = Credential { digest: digest.clone(), app: app.clone(), last_use };
+                let hasher = |it: &Credential| credentials.hasher.hash_one((it.digest.bytes(), it.app.key.as_ref()));
+                credentials.table.insert_unique(hash, credential, hasher);
+            }
+        }
+        credentials
+    }
+
+    /// The app's secret that this authorization proves, if it proves any.
+    pub(super) fn find(&self, authorization: Option<&str>) -> Option<&Credential> {
+        let (key, secret) = authorization.and_then(parts).unwrap_or(NOBODY);
+        let digest = SecretDigest::of(secret);
+        let is_it = |it: &Credential| it.digest.matches(&digest) & (it.app.key.as_ref() == key);
+        self.table.find(self.hash(&digest, key), is_it)
+    }
+
+    fn hash(&self, digest: &SecretDigest, key: &str) -> u64 {
+        self.hasher.hash_one((digest.bytes(), key))
+    }
+}
+
+/// App key and secret of an authorization.
+fn parts(authorization: &str) -> Option<(&str, &str)> {
+    // An app key may hold dots, a secret may not.
+    let (key, secret) = bearer(authorization)?.rsplit_once('.')?;
+    (!key.is_empty() && secret.len() <= SECRET_LENGTH_MAX).then_some((key, secret))
+}
+
+/// The credential of a `Bearer` authorization; the scheme's case does not matter (RFC 9110, 11.1).
+pub fn bearer(authorization: &str) -> Option<&str> {
+    let (scheme, credential) = authorization.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| credential.trim_matches(' '))
+}

@@ -1,0 +1,199 @@
+//! The audit trail: there before the change, there after a crash, and in the way of a change that it cannot take.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{alice, operated};
+use crate::support::gateway::Gateway;
+use crate::support::wait::until;
+
+const AUDIT: &str = "/admin/v1/audit";
+const RELEASE: &str = "/admin/v1/claims/release";
+
+fn release(contents: &Value) -> Value {
+    json!({ "app": "default", "contents": contents, "reason": "INC-7: canary" })
+}
+
+async fn entries(gateway: &Gateway) -> Vec<Value> {
+    alice(gateway).get(AUDIT).await.expect(200).body["entries"].as_array().unwrap().clone()
+}
+
+#[tokio::test]
+async fn every_change_leaves_an_entry_and_no_entry_gives_an_attempt_away() {
+    let gateway = operated("memory:").start().await;
+    let (caller, alice) = (gateway.client(), alice(&gateway));
+    let contents = json!({ "card": "contents-canary" });
+    let first = caller.claim(contents.clone()).await.expect(201);
+    let released = alice.send(
+        "POST",
+        RELEASE,
+        &[("content-type", "application/json"), ("x-request-id", "r-7")],
+        release(&contents).to_string(),
+    );
+    released.await.expect(200);
+    let second = caller.claim(contents.clone()).await.expect(201);
+    let settle = json!({ "app": "default", "contents": contents, "reason": "INC-8", "outcome": "success", "result": "result-canary" });
+    alice.post("/admin/v1/claims/settle", &settle).await.expect(200);
+    let both = alice.get(AUDIT).await.expect(200);
+    let entries = both.body["entries"].as_array().unwrap();
+    assert_eq!(entries.len(), 2);
+    let told = |entry: &Value| ["action", "result", "reason"].map(|member| entry[member].as_str().unwrap().to_owned());
+    assert_eq!(told(&entries[0]), ["claim.settle", "succeeded", "INC-8"]);
+    assert_eq!(told(&entries[1]), ["claim.release", "released", "INC-7: canary"]);
+    for (entry, granted) in entries.iter().zip([&second, &first]) {
+        assert_eq!((&entry["who"], &entry["app"]), (&json!("alice"), &json!("default")));
+        assert_eq!(entry["global_id"], granted.body["global_id"]);
+        let attempt = granted.body["attempt"].as_str().unwrap();
+        let digest = <sha2::Sha256 as sha2::Digest>::digest(attempt);
+        assert_eq!(entry["attempt_hash"], oncegate::domain::hex::encode(&digest[..4]));
+    }
+    assert_eq!((&entries[1]["request_id"], &entries[0]["detail"]), (&json!("r-7"), &json!("outcome: success")));
+    assert_eq!(alice.get(&format!("{AUDIT}?limit=1")).await.expect(200).body["entries"], json!([entries[0]]));
+
+    // Neither the answers nor the file nor the log.
+    let file = fs::read_to_string(gateway.data_dir().join("audit.jsonl")).unwrap();
+    let log = gateway.log();
+    assert!(log.contains("an operator's change") && log.contains("INC-8"), "{log}");
+    for secret in [&first, &second].map(|granted| granted.body["attempt"].as_str().unwrap().split_once('-').unwrap().1)
+    {
+        for text in [&file, &log, &both.text] {
+            assert!(!text.contains(secret), "an attempt was given away: {text}");
+        }
+    }
+    for text in [&file, &log, &both.text] {
+        assert!(
+            !text.contains("contents-canary") && !text.contains("result-canary") && !text.contains(super::TOKEN),
+            "{text}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_refused_change_is_written_down_too() {
+    let gateway = operated("memory:").start().await;
+    let caller = gateway.client();
+    // Two operators release the same claim at the same time: whoever comes second is told so, and so is the trail. It takes
+    // a few rounds until both have seen the claim before either has released it.
+    for _ in 0..100 {
+        let contents = crate::support::fresh::contents();
+        caller.claim(contents.clone()).await.expect(201);
+        let (alice, body) = (alice(&gateway), release(&contents));
+        let (one, other) = tokio::join!(alice.post(RELEASE, &body), alice.post(RELEASE, &body));
+        let mut codes = [one.code(), other.code()];
+        codes.sort_unstable();
+        assert_eq!(codes, [(200, ""), (404, "not_found")]);
+        let newest = entries(&gateway).await;
+        assert!(newest.iter().all(|entry| !entry["result"].is_null()));
+        if newest.iter().any(|entry| entry["result"] == "not_found") {
+            return;
+        }
+    }
+    panic!("of two releases at once, the second never came far enough to be written down");
+}
+
+#[tokio::test]
+async fn what_was_answered_is_in_the_trail_after_a_kill() {
+    let claims = tempfile::tempdir().unwrap();
+    let data = tempfile::tempdir().unwrap();
+    let setup = operated(&format!("disk:{}", claims.path().join("claims").display())).data_dir(data.path());
+    let mut gateway = setup.start().await;
+    let (caller, alice) = (gateway.client(), alice(&gateway));
+    let mut released = Vec::new();
+    for number in 0..20 {
+        let granted = caller.claim(json!(number)).await.expect(201);
+        alice.post(RELEASE, &release(&json!(number))).await.expect(200);
+        released.push(granted.body["global_id"].clone());
+    }
+    gateway.kill();
+    // As a power loss in the middle of a line would leave it.
+    let file = data.path().join("audit.jsonl");
+    let mut text = fs::read_to_string(&file).unwrap();
+    text.push_str("{\"id\":\"cut");
+    fs::write(&file, text).unwrap();
+    let gateway = setup.start().await;
+    let mut found: Vec<_> = entries(&gateway).await.iter().map(|entry| entry["global_id"].clone()).collect();
+    found.reverse();
+    assert_eq!(found, released);
+    gateway.client().claim(json!("next")).await.expect(201);
+    super::alice(&gateway).post(RELEASE, &release(&json!("next"))).await.expect(200);
+    assert_eq!(entries(&gateway).await.len(), 21, "the line that was cut short takes no other with it");
+}
+
+/// Killed at any instant while changes are made: whatever was released is in the trail.
+#[tokio::test]
+async fn no_change_outlives_a_kill_without_its_entry() {
+    let claims = tempfile::tempdir().unwrap();
+    let data = tempfile::tempdir().unwrap();
+    let setup = operated(&format!("disk:{}", claims.path().join("claims").display())).data_dir(data.path());
+    for round in 0..5 {
+        let mut gateway = setup.start().await;
+        let (caller, alice) = (gateway.client(), alice(&gateway));
+        let contents: Vec<Value> = (0..40).map(|number| json!(format!("{round}-{number}"))).collect();
+        for contents in &contents {
+            caller.post("/v1/claims", &json!({ "contents": contents, "lease": "1h" })).await.expect(201);
+        }
+        let changes = contents.clone();
+        let changing = tokio::spawn(async move {
+            for contents in changes {
+                let answer = alice.try_send(
+                    "POST",
+                    RELEASE,
+                    &[("content-type", "application/json")],
+                    release(&contents).to_string(),
+                );
+                if answer.await.is_err() {
+                    return;
+                }
+            }
+        });
+        let some = async || trail_lines(data.path()) > round * 80 + 10 + round * 9;
+        until("some changes are made", Duration::from_secs(20), some).await;
+        gateway.kill();
+        changing.await.unwrap();
+        let gateway = setup.start().await;
+        let trail = fs::read_to_string(data.path().join("audit.jsonl")).unwrap();
+        for contents in &contents {
+            let body = json!({ "app": "default", "contents": contents });
+            let shown = super::alice(&gateway).post("/admin/v1/claims/show", &body).await;
+            if shown.status == 404 {
+                let id = gateway.client().post("/v1/global-ids", &json!({ "contents": contents })).await.expect(200);
+                assert!(trail.contains(id.body["global_id"].as_str().unwrap()), "{contents} is gone without an entry");
+            }
+        }
+        for contents in &contents {
+            super::alice(&gateway).post(RELEASE, &release(contents)).await;
+        }
+    }
+}
+
+fn trail_lines(data: &Path) -> usize {
+    fs::read_to_string(data.join("audit.jsonl")).map_or(0, |text| text.lines().count())
+}
+
+#[tokio::test]
+async fn what_cannot_be_written_down_is_not_done() {
+    let data = tempfile::tempdir().unwrap();
+    let gateway = operated("memory:").data_dir(data.path()).start().await;
+    let (caller, alice) = (gateway.client(), alice(&gateway));
+    let granted = caller.claim(json!(1)).await.expect(201);
+    // A folder where the file should be: nobody can write to that, not even root.
+    let file = data.path().join("audit.jsonl");
+    fs::create_dir(&file).unwrap();
+    let refused = alice.post(RELEASE, &release(&json!(1))).await;
+    assert_eq!(refused.code(), (503, "audit_unavailable"));
+    assert!(
+        refused.body["detail"].as_str().unwrap().starts_with("Nothing was changed: the audit trail "),
+        "{}",
+        refused.text
+    );
+    let settle = json!({ "app": "default", "contents": 1, "reason": "r", "outcome": "success" });
+    assert_eq!(alice.post("/admin/v1/claims/settle", &settle).await.code(), (503, "audit_unavailable"));
+    assert_eq!(alice.get(AUDIT).await.code(), (503, "audit_unavailable"));
+    caller.renew(&granted, None).await.expect(200);
+    fs::remove_dir(&file).unwrap();
+    alice.post(RELEASE, &release(&json!(1))).await.expect(200);
+    assert_eq!(entries(&gateway).await.len(), 1);
+}

@@ -1,0 +1,437 @@
+//! What can go wrong between the engine and its server, and on the server itself.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use oncegate::domain::claim::{Claimed, Outcome, Settled};
+use oncegate::domain::operator::{Release, Released};
+use oncegate::engine::conformance::fresh_claim;
+use oncegate::engine::postgres::{Options, Postgres};
+use oncegate::engine::{Determinate, Engine, EngineError};
+use sqlx::Executor as _;
+
+use super::{
+    again, back_within_a_second, granted, is_duplicate, is_uncertain, open, options, row, settle, soon, success,
+    unavailable,
+};
+use crate::support::postgres_server::PostgresServer;
+use crate::support::tcp_proxy::{Mode, TcpProxy};
+
+/// An engine that reaches the server through a proxy, over one connection for calls.
+async fn behind_proxy(server: &PostgresServer) -> (TcpProxy, Postgres) {
+    let proxy = TcpProxy::start_plain(server.address()).await;
+    let url = format!("postgres://postgres@{}/postgres?sslmode=disable&connections=1", proxy.address());
+    // Nothing sweeps: every reply on the way is one of a call.
+    let impatient = Options {
+        connect_timeout: Duration::from_millis(800),
+        response_timeout: Duration::from_millis(400),
+        sweep_every: Duration::from_hours(1),
+        ..options()
+    };
+    let engine = Postgres::open(&url, impatient).unwrap();
+    engine.probe().await.expect("the server is up");
+    // Prepared once, a statement is one round trip.
+    granted(&engine, &fresh_claim()).await;
+    (proxy, engine)
+}
+
+#[tokio::test]
+async fn a_reply_that_is_lost_is_uncertain_and_the_same_attempt_recognises_itself() {
+    let Some(server) = PostgresServer::start().await else { return };
+    let (proxy, engine) = behind_proxy(&server).await;
+    let ask = fresh_claim();
+    proxy.lose_next_reply();
+    assert!(is_uncertain(&engine.claim(&ask).await), "it may have happened");
+    soon("it serves again", async || engine.probe().await.is_ok()).await;
+    // It did happen.
+    let grant = granted(&engine, &ask).await;
+    assert!(!grant.repeated && grant.lease_left.is_some(), "{grant:?}");
+    assert!(is_duplicate(&engine, &again(&ask)).await);
+
+    proxy.lose_next_reply();
+    assert!(is_uncertain(&engine.settle(&settle(&ask, success("1"))).await));
+    soon("it serves again", async || engine.probe().await.is_ok()).await;
+    let settled = engine.settle(&settle(&ask, success("2"))).await.unwrap();
+    assert!(matches!(settled, Settled::Done { late: Some(false), .. }), "{settled:?}");
+    let held = engine.read(&ask.key).await.unwrap().expect("it stands");
+    assert_eq!(held.record.result.as_deref(), Some("1"));
+
+    // What changes nothing is not uncertain.
+    proxy.lose_next_reply();
+    unavailable(engine.read(&ask.key).await);
+}
+
+#[tokio::test]
+async fn a_request_cut_in_the_middle_did_not_happen_and_is_uncertain() {
+    let Some(server) = PostgresServer::start().await else { return };
+    let (proxy, engine) = behind_proxy(&server).await;
+    let ask = fresh_claim();
+    proxy.cut_after(100);
+    assert!(is_uncertain(&engine.claim(&ask).await));
+    soon("it serves again", async || engine.probe().await.is_ok()).await;
+    assert_eq!(engine.read(&ask.key).await, Ok(None));
+}
+
+#[tokio::test]
+async fn a_network_that_refuses_or_swallows_everything_heals() {
+    let Some(server) = PostgresServer::start().await else { return };
+    let (mut proxy, engine) = behind_proxy(&server).await;
+    let ask = fresh_claim();
+    granted(&engine, &ask).await;
+    proxy.refuse().await;
+    soon("it is certain", async || {
+        engine.claim(&fresh_claim()).await.is_err_and(|why| why.to_string().contains("refuses connections"))
+    })
+    .await;
+    proxy.heal().await;
+    back_within_a_second(&engine).await;
+
+    for mode in [Mode::Blackhole, Mode::HalfOpen] {
+        proxy.set(mode);
+        let held_back = fresh_claim();
+        let answer = tokio::time::timeout(Duration::from_secs(2), engine.claim(&held_back)).await;
+        assert!(answer.as_ref().is_err() || is_uncertain(answer.as_ref().unwrap()), "{mode:?}: {answer:?}");
+        proxy.heal().await;
+        back_within_a_second(&engine).await;
+    }
+    proxy.set(Mode::Delay(Duration::from_millis(50)));
+    assert!(is_duplicate(&engine, &again(&ask)).await, "slow is not broken");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_server_loses_nothing_and_is_back_within_a_second() {
+    let Some(mut server) = PostgresServer::start().await else { return };
+    let engine = Arc::new(open(&server.url()));
+    engine.probe().await.unwrap();
+    for _ in 0..3 {
+        let callers: Vec<_> = (0..16)
+            .map(|_| {
+                let engine = engine.clone();
+                tokio::spawn(async move {
+                    let mut held = Vec::new();
+                    loop {
+                        let ask = fresh_claim();
+                        match engine.claim(&ask).await {
+                            Ok(Claimed::Granted(_)) => held.push(ask),
+                            Ok(other) => panic!("{other:?}"),
+                            Err(_) => return held,
+                        }
+                    }
+                })
+            })
+            .collect();
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        server.kill();
+        server.restart().await;
+        back_within_a_second(&engine).await;
+        let mut count = 0;
+        for caller in callers {
+            for ask in caller.await.unwrap() {
+                let held = engine.read(&ask.key).await.unwrap().expect("what was granted stands");
+                assert_eq!(held.record.attempt, ask.attempt);
+                count += 1;
+            }
+        }
+        assert!(count > 16, "{count} grants");
+    }
+    assert_eq!(engine.data_lost(), 0);
+}
+
+#[tokio::test]
+async fn a_server_in_good_order_down_is_told_and_back_within_a_second() {
+    let Some(mut server) = PostgresServer::start().await else { return };
+    let engine = open(&server.url());
+    let ask = fresh_claim();
+    granted(&engine, &ask).await;
+    server.shut_down();
+    soon("it is told", async || {
+        let answer = engine.claim(&fresh_claim()).await;
+        assert!(answer.is_err());
+        !is_uncertain(&answer)
+    })
+    .await;
+    server.restart().await;
+    back_within_a_second(&engine).await;
+    assert!(is_duplicate(&engine, &again(&ask)).await);
+    // An administrator ends our sessions.
+    server.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'oncegate'").await;
+    back_within_a_second(&engine).await;
+}
+
+#[tokio::test]
+async fn a_frozen_server_holds_up_nobody_for_ever_and_a_call_that_was_sent_still_happens() {
+    let Some(server) = PostgresServer::start().await else { return };
+    let impatient = Options { response_timeout: Duration::from_millis(300), ..options() };
+    let engine = Arc::new(Postgres::open(&format!("{}&connections=2", server.url()), impatient).unwrap());
+    let ask = fresh_claim();
+    granted(&engine, &ask).await;
+    server.freeze();
+    let given_up = fresh_claim();
+    let gone = tokio::time::timeout(Duration::from_millis(100), engine.claim(&given_up)).await;
+    assert!(gone.is_err(), "nobody answers");
+    server.thaw();
+    back_within_a_second(&engine).await;
+    // Its caller has gone, and the statement was not cancelled.
+    soon("it happened", async || engine.read(&given_up.key).await.unwrap().is_some()).await;
+
+    server.freeze();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    server.thaw();
+    back_within_a_second(&engine).await;
+    assert!(is_duplicate(&engine, &again(&ask)).await);
+}
+
+/// A commit that waits for a standby that is not there never ends by itself.
+#[tokio::test]
+async fn a_server_that_waits_for_its_standby_is_not_filled_with_connections() {
+    let Some(server) = PostgresServer::start_with(&["max_connections = 30"]).await else { return };
+    let impatient = Options { response_timeout: Duration::from_millis(50), ..options() };
+    let engine = Arc::new(Postgres::open(&format!("{}&connections=3", server.url()), impatient).unwrap());
+    engine.probe().await.unwrap();
+    server.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'").await;
+    server.execute("SELECT pg_reload_conf()").await;
+    let ours = async || -> usize {
+        let count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'oncegate'";
+        server.ask(count).await.parse().unwrap()
+    };
+    let mut most = 0;
+    for _ in 0..100 {
+        let calls = (0..10).map(|_| async {
+            let answer = tokio::time::timeout(Duration::from_millis(30), engine.claim(&fresh_claim())).await;
+            assert!(!matches!(answer, Ok(Ok(_))), "nothing is granted that is not durable");
+        });
+        futures_util::future::join_all(calls).await;
+        most = most.max(ours().await);
+    }
+    assert!(most > 4, "some were left to themselves: {most}");
+    assert!(most <= 3 + 1 + 6, "{most} connections");
+    // A pool of its own does not help the sessions that wait already; a reload wakes them.
+    server.execute("ALTER SYSTEM RESET synchronous_standby_names").await;
+    server.execute("SELECT pg_reload_conf()").await;
+    soon("it serves again", async || engine.claim(&fresh_claim()).await.is_ok()).await;
+}
+
+#[tokio::test]
+async fn a_row_that_somebody_locks_holds_up_its_own_key_only() {
+    let Some(server) = PostgresServer::start().await else { return };
+    let impatient = Options { response_timeout: Duration::from_millis(300), ..options() };
+    let engine = Postgres::open(&format!("{}&connections=1", server.url()), impatient).unwrap();
+    let (locked, free) = (fresh_claim(), fresh_claim());
+    granted(&engine, &locked).await;
+    granted(&engine, &free).await;
+    let mut session = PostgresServer::connect(&server.url()).await.unwrap();
+    let lock = format!("BEGIN; SELECT 1 FROM {} FOR UPDATE", row(&locked));
+    session.execute(sqlx::raw_sql(sqlx::AssertSqlSafe(lock))).await.unwrap();
+    let stuck = settle(&locked, success("1"));
+    assert!(tokio::time::timeout(Duration::from_millis(100), engine.settle(&stuck)).await.is_err());
+    soon("another key is served", async || engine.settle(&settle(&free, success("1"))).await.is_ok()).await;
+    // The statement that nobody waits for goes on once it can.
+    session.execute(sqlx::raw_sql("ROLLBACK")).await.unwrap();
+    soon("it happened", async || {
+        let held = engine.read(&locked.key).await.unwrap().expect("it stands");
+        held.record.result.is_some()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_promoted_standby_is_found_with_all_that_was_acknowledged() {
+    let Some(mut primary) = PostgresServer::start().await else { return };
+    let standby = primary.standby(&[]).await;
+    primary.execute("ALTER SYSTEM SET synchronous_standby_names = 'standby'").await;
+    primary.execute("SELECT pg_reload_conf()").await;
+    soon("it is synchronous", async || {
+        primary.ask("SELECT sync_state FROM pg_stat_replication LIMIT 1").await == "sync"
+    })
+    .await;
+    let both = format!("postgres://postgres@{},{}/postgres?sslmode=disable", primary.address(), standby.address());
+    let engine = open(&both);
+    let mut held = Vec::new();
+    for _ in 0..50 {
+        let ask = fresh_claim();
+        let fence = granted(&engine, &ask).await.fence.unwrap();
+        held.push((ask, fence));
+    }
+    primary.kill();
+    unavailable_or_uncertain(engine.claim(&fresh_claim()).await);
+    standby.promote().await;
+    back_within_a_second(&engine).await;
+    assert_eq!(engine.data_lost(), 0, "a promoted standby has the data");
+    for (ask, fence) in held {
+        assert!(is_duplicate(&engine, &again(&ask)).await, "what was granted stands");
+        assert!(matches!(engine.settle(&settle(&ask, Outcome::Failure)).await, Ok(Settled::Done { .. })));
+        let next = granted(&engine, &again(&ask)).await.fence.unwrap();
+        assert!(next > fence, "{next} does not rise above {fence}");
+    }
+}
+
+fn unavailable_or_uncertain<T: std::fmt::Debug>(answer: Result<T, EngineError>) {
+    if !is_uncertain(&answer) {
+        unavailable(answer);
+    }
+}
+
+#[tokio::test]
+async fn a_database_that_comes_back_empty_is_noticed_and_fences_go_on_rising() {
+    let Some(mut server) = PostgresServer::start().await else { return };
+    let noticed = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let counted = noticed.clone();
+    let hook = Arc::new(move || drop(counted.fetch_add(1, std::sync::atomic::Ordering::SeqCst)));
+    let engine = Postgres::open(&server.url(), Options { on_data_lost: Some(hook), ..options() }).unwrap();
+    let ask = fresh_claim();
+    let fence = granted(&engine, &ask).await.fence.unwrap();
+    assert!(fence < 1 << 53);
+    server.restart_empty().await;
+    soon("it serves again", async || engine.probe().await.is_ok()).await;
+    assert_eq!((engine.data_lost(), noticed.load(std::sync::atomic::Ordering::SeqCst)), (1, 1));
+    let next = granted(&engine, &again(&ask)).await.fence.unwrap();
+    assert!(next > fence, "{next} does not rise above {fence}");
+}
+
+#[tokio::test]
+async fn fences_rise_over_a_back_up_that_was_restored() {
+    let Some(server) = PostgresServer::start().await else { return };
+    let ask = fresh_claim();
+    let engine = open(&server.url());
+    let fence = granted(&engine, &ask).await.fence.unwrap();
+    engine.close().await;
+    // As it was a day ago.
+    server.execute("SELECT setval('oncegate_fence', last_value - 86400000000) FROM oncegate_fence").await;
+    server.execute("DELETE FROM oncegate_claims").await;
+    let next = granted(&open(&server.url()), &ask).await.fence.unwrap();
+    assert!(next > fence, "{next} does not rise above {fence}");
+}
+
+#[tokio::test]
+async fn a_bad_item_does_not_fail_its_neighbours() {
+    let Some(server) = PostgresServer::start().await else { return };
+    let engine = Arc::new(open(&format!("{}&connections=1", server.url())));
+    engine.probe().await.unwrap();
+    // Nothing that callers send is bad to this table, so one that is has to be made up.
+    let poison = "ALTER TABLE oncegate_claims ADD CHECK (position('hemlock'::bytea IN value) = 0)";
+    server.execute(poison).await;
+    let mut asks: Vec<_> = (0..40).map(|_| fresh_claim()).collect();
+    asks[7].operation = "hemlock".parse().unwrap();
+    // While the row of the first is waited for, the others gather.
+    let calls = asks.iter().map(|ask| engine.claim(ask));
+    let answers = futures_util::future::join_all(calls).await;
+    for (place, answer) in answers.iter().enumerate() {
+        match place {
+            7 => assert!(
+                matches!(answer, Err(EngineError::Determinate(Determinate::Unavailable(why))) if why.contains("23514")),
+                "{answer:?}"
+            ),
+            _ => assert!(matches!(answer, Ok(Claimed::Granted(_))), "{place}: {answer:?}"),
+        }
+    }
+    // A NUL, which text and jsonb would refuse.
+    let nul = oncegate::domain::canonical::canonicalize(b"\"\\u0000\"").unwrap();
+    granted(&engine, &oncegate::domain::claim::Claim { contents: nul, ..fresh_claim() }).await;
+}
+
+#[tokio::test]
+async fn a_server_with_no_connection_left_is_told_and_waited_for() {
+    let Some(server) = PostgresServer::start_with(&["max_connections = 4", "superuser_reserved_connections = 0"]).await
+    else {
+        return;
+    };
+    let mut taken = Vec::new();
+    while let Ok(connection) = PostgresServer::connect(&server.url()).await {
+        taken.push(connection);
+    }
+    let engine = open(&format!("{}&connections=1", server.url()));
+    let why = unavailable(engine.claim(&fresh_claim()).await);
+    assert!(why.contains("53300") && why.contains("max_connections"), "{why}");
+    drop(taken);
+    soon("it serves", async || engine.probe().await.is_ok()).await;
+    granted(&engine, &fresh_claim()).await;
+}
+
+#[tokio::test]
+async fn a_schema_that_is_taken_away_or_made_for_newer_gateways_is_incompatible() {
+    let Some(server) = PostgresServer::start().await else { return };
+    let engine = open(&format!("{}&migrate=false&connections=1", server.url()));
+    let why = engine.claim(&fresh_claim()).await.unwrap_err();
+    assert!(
+        matches!(&why, EngineError::Determinate(Determinate::Incompatible(why)) if why.contains("oncegate migrate"))
+    );
+
+    let other = open(&server.url());
+    other.probe().await.unwrap();
+    soon("it finds the schema that was made", async || engine.probe().await.is_ok()).await;
+    server.execute("UPDATE oncegate_schema SET oldest_build = 1000").await;
+    server.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'oncegate'").await;
+    soon("it keeps off", async || {
+        let answer = engine.claim(&fresh_claim()).await;
+        matches!(answer, Err(EngineError::Determinate(Determinate::Incompatible(why))) if why.contains("build 1000"))
+    })
+    .await;
+}
+
+/// A migration that only adds, while an engine that does not know of it is at work, and one that began after it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_expanding_migration_under_load_disturbs_nobody() {
+    let Some(server) = PostgresServer::start().await else { return };
+    let old = Arc::new(open(&server.url()));
+    old.probe().await.unwrap();
+    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let load = |engine: Arc<Postgres>| {
+        let stop = stop.clone();
+        tokio::spawn(async move {
+            let mut count = 0;
+            while !stop.load(std::sync::atomic::Ordering::SeqCst) {
+                let ask = fresh_claim();
+                granted(&engine, &ask).await;
+                assert!(is_duplicate(&engine, &again(&ask)).await);
+                let settled = engine.settle(&settle(&ask, success("1"))).await.unwrap();
+                assert!(matches!(settled, Settled::Done { late: Some(false), .. }));
+                count += 1;
+            }
+            count
+        })
+    };
+    let mut loads: Vec<_> = (0..8).map(|_| load(old.clone())).collect();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let expand = "BEGIN; SET LOCAL lock_timeout = '2s'; \
+        ALTER TABLE oncegate_claims ADD COLUMN tag text NOT NULL DEFAULT ''; \
+        ALTER TABLE oncegate_schema ADD COLUMN note text; \
+        INSERT INTO oncegate_migrations (version, description, success, checksum, execution_time) \
+        VALUES (1000, 'expand', true, '', 0); COMMIT";
+    server.execute(expand).await;
+    server.execute("CREATE INDEX CONCURRENTLY ON oncegate_claims (tag) WHERE tag <> ''").await;
+    let new = Arc::new(open(&server.url()));
+    loads.extend((0..8).map(|_| load(new.clone())));
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    stop.store(true, std::sync::atomic::Ordering::SeqCst);
+    for load in loads {
+        assert!(load.await.unwrap() > 0);
+    }
+}
+
+#[tokio::test]
+async fn an_operator_releases_the_attempt_that_was_shown_and_no_other() {
+    let Some(server) = PostgresServer::start().await else { return };
+    let engine = open(&server.url());
+    let ask = fresh_claim();
+    let release = |attempt| Release { key: ask.key.clone(), attempt };
+    assert_eq!(engine.release(&release(ask.attempt.clone())).await, Ok(Released::Absent));
+    let fence = granted(&engine, &ask).await.fence;
+    engine.settle(&settle(&ask, success("1"))).await.unwrap();
+    assert_eq!(engine.release(&release(again(&ask).attempt)).await, Ok(Released::Superseded));
+    assert_eq!(engine.release(&release(ask.attempt.clone())).await, Ok(Released::Done));
+    assert_eq!(engine.read(&ask.key).await, Ok(None));
+    let next = granted(&engine, &again(&ask)).await.fence;
+    assert!(next > fence, "{next:?} does not rise above {fence:?}");
+}
+
+#[tokio::test]
+async fn a_closed_engine_refuses_and_lets_go_of_the_server() {
+    let Some(server) = PostgresServer::start().await else { return };
+    let engine = open(&server.url());
+    granted(&engine, &fresh_claim()).await;
+    engine.close().await;
+    assert!(unavailable(engine.claim(&fresh_claim()).await).contains("closed"));
+    unavailable(engine.probe().await);
+    let ours = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'oncegate'";
+    soon("it lets go of the server", async || server.ask(ours).await == "0").await;
+}

@@ -1,0 +1,194 @@
+//! What lies in the tables, what is written and what is not, and how lists are read.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use oncegate::domain::claim::{Claim, Outcome};
+use oncegate::domain::operator::List;
+use oncegate::domain::record::State;
+use oncegate::domain::terms::{LeaseEnd, Retention, Terms};
+use oncegate::engine::conformance::fresh_claim;
+use oncegate::engine::{Determinate, Engine, EngineError, value};
+
+use super::{again, granted, is_duplicate, open, row, settle, success};
+use crate::support::postgres_server::PostgresServer;
+
+#[tokio::test]
+async fn a_value_is_the_line_that_all_byte_stores_share() {
+    let Some(server) = PostgresServer::start().await else { return };
+    let engine = open(&server.url());
+    let stored = async |ask: &Claim| server.ask(&format!("SELECT convert_from(value, 'UTF8') FROM {}", row(ask))).await;
+    for retention in [None, Some(Retention::Forever), Some(Retention::For(Duration::from_hours(5)))] {
+        let ask = fresh_claim();
+        granted(&engine, &ask).await;
+        assert_eq!(stored(&ask).await, value::encode(&ask.record()));
+        let outcome = Outcome::Success { result: Some("{\"a\":\"b\\nc\"}".into()), retention };
+        engine.settle(&settle(&ask, outcome)).await.unwrap();
+        let held = engine.read(&ask.key).await.unwrap().expect("it stands");
+        assert_eq!(held.record.terms.retention, retention.unwrap_or(ask.terms.retention));
+        assert_eq!(value::decode(stored(&ask).await.as_bytes()).unwrap(), held.record);
+        assert_eq!(held.record.state, State::Succeeded);
+        assert_eq!(held.left.is_none(), retention == Some(Retention::Forever));
+    }
+}
+
+/// A lock on its row would be a write, too, and a commit.
+#[tokio::test]
+async fn a_duplicate_writes_nothing() {
+    let Some(server) = PostgresServer::start().await else { return };
+    let engine = Arc::new(open(&format!("{}&connections=1", server.url())));
+    let ask = fresh_claim();
+    granted(&engine, &ask).await;
+    let physical = format!("SELECT ctid::text || ' ' || xmin || ' ' || xmax FROM {}", row(&ask));
+    let before = server.ask(&physical).await;
+    let next_transaction = "SELECT pg_snapshot_xmax(pg_current_snapshot())";
+    let transactions = server.ask(next_transaction).await;
+    for _ in 0..10 {
+        assert!(is_duplicate(&engine, &again(&ask)).await);
+        engine.settle(&settle(&again(&ask), success("1"))).await.unwrap();
+        engine.read(&ask.key).await.unwrap();
+    }
+    assert_eq!(server.ask(&physical).await, before);
+    assert_eq!(server.ask(next_transaction).await, transactions, "nothing has drawn a transaction");
+}
+
+#[tokio::test]
+async fn a_success_changes_no_index() {
+    let Some(server) = PostgresServer::start().await else { return };
+    let engine = Arc::new(open(&server.url()));
+    let asks: Vec<_> = (0..200).map(|_| fresh_claim()).collect();
+    for answer in engine.claim_many(&asks).await {
+        answer.unwrap();
+    }
+    let settles: Vec<_> = asks.iter().map(|ask| settle(ask, success("1"))).collect();
+    for answer in engine.settle_many(&settles).await {
+        answer.unwrap();
+    }
+    engine.close().await;
+    let counted = "SELECT n_tup_upd || ' ' || n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'oncegate_claims'";
+    super::soon("all are counted", async || server.ask(counted).await.starts_with("200 ")).await;
+    let counts = server.ask(counted).await;
+    let hot: usize = counts.split(' ').nth(1).unwrap().parse().unwrap();
+    assert!(hot >= 190, "of 200 only {hot} touched no index");
+}
+
+#[tokio::test]
+async fn a_value_that_cannot_be_read_is_neither_absent_nor_overwritten() {
+    let Some(server) = PostgresServer::start().await else { return };
+    let engine = open(&server.url());
+    let ask = fresh_claim();
+    granted(&engine, &ask).await;
+    server
+        .execute(&format!(
+            "UPDATE oncegate_claims SET value = 'garbage' WHERE {}",
+            row(&ask).split_once("WHERE ").unwrap().1
+        ))
+        .await;
+    let incompatible = |error: EngineError| {
+        assert!(matches!(error, EngineError::Determinate(Determinate::Incompatible(_))), "{error:?}")
+    };
+    incompatible(engine.claim(&again(&ask)).await.map(drop).unwrap_err());
+    incompatible(engine.settle(&settle(&ask, success("1"))).await.map(drop).unwrap_err());
+    incompatible(engine.read(&ask.key).await.map(drop).unwrap_err());
+    assert_eq!(server.ask(&format!("SELECT convert_from(value, 'UTF8') FROM {}", row(&ask))).await, "garbage");
+    // And harms nobody else.
+    let (asks, bad) = ([fresh_claim(), again(&ask), fresh_claim()], 1);
+    for (place, answer) in engine.claim_many(&asks).await.into_iter().enumerate() {
+        assert_eq!(answer.is_err(), place == bad);
+    }
+}
+
+/// A server that is told to answer before it has synced answers us when it has.
+#[tokio::test]
+async fn commits_are_synchronous_whatever_the_database_is_set_to() {
+    let Some(server) = PostgresServer::start().await else { return };
+    server.execute("ALTER DATABASE postgres SET synchronous_commit = off").await;
+    let checked = "CREATE FUNCTION checked() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+        IF current_setting('synchronous_commit') <> 'on' THEN RAISE EXCEPTION 'not synchronous'; END IF; RETURN NEW; END $$; \
+        CREATE TRIGGER checked BEFORE INSERT OR UPDATE ON oncegate_claims FOR EACH ROW EXECUTE FUNCTION checked()";
+    open(&server.url()).probe().await.unwrap();
+    server.execute(checked).await;
+    for keys in ["", "&pooler=transaction"] {
+        let engine = open(&format!("{}{keys}", server.url()));
+        let ask = fresh_claim();
+        granted(&engine, &ask).await;
+        engine.settle(&settle(&ask, Outcome::Unknown)).await.unwrap();
+        assert!(engine.capabilities().durable);
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_sync_is_not_called_durable() {
+    let Some(server) = PostgresServer::start_with(&["fsync = off"]).await else { return };
+    let engine = open(&server.url());
+    granted(&engine, &fresh_claim()).await;
+    assert!(!engine.capabilities().durable);
+}
+
+/// What a pooler hands to another caller next must hold nothing of ours.
+#[tokio::test]
+async fn behind_a_pooler_nothing_is_left_in_a_session() {
+    let Some(server) = PostgresServer::start_with(&["log_statement = 'all'"]).await else { return };
+    let engine = open(&format!("{}&pooler=transaction", server.url()));
+    let ask = fresh_claim();
+    granted(&engine, &ask).await;
+    assert!(is_duplicate(&engine, &again(&ask)).await);
+    engine.settle(&settle(&ask, Outcome::Unknown)).await.unwrap();
+    engine.close().await;
+    let log = server.log();
+    let ours = log.split("BEGIN; SET LOCAL").nth(1).expect("its first transaction");
+    assert!(ours.contains("execute <unnamed>: "), "{ours}");
+    assert!(!ours.contains("execute sqlx"), "no statement is kept by name");
+    let sets = ours.lines().filter(|line| line.contains("SET ") && line.contains("LOG:  statement: SET"));
+    assert_eq!(sets.count(), 0, "no setting outlives its transaction");
+    // Advisory locks likewise, but for the migration's own connection.
+    assert!(!ours.contains("pg_advisory_lock("), "{ours}");
+}
+
+#[tokio::test]
+async fn a_list_shows_what_stands_page_by_page() {
+    let Some(server) = PostgresServer::start().await else { return };
+    let engine = Arc::new(open(&server.url()));
+    let terms = fresh_claim().terms;
+    let lapsing = Terms { lease: Duration::from_millis(100), on_lease_end: LeaseEnd::Unknown, ..terms };
+    let ending = Terms { lease: Duration::from_millis(100), ..terms };
+    let mut asks: Vec<_> = (0..30).map(|_| fresh_claim()).collect();
+    for (place, ask) in asks.iter_mut().enumerate() {
+        match place {
+            20..25 => ask.terms = lapsing,
+            25..30 => ask.terms = ending,
+            _ => {}
+        }
+        granted(&engine, ask).await;
+    }
+    for ask in &asks[..5] {
+        engine.settle(&settle(ask, success("1"))).await.unwrap();
+    }
+    for ask in &asks[5..10] {
+        engine.settle(&settle(ask, Outcome::Failure)).await.unwrap();
+    }
+    for ask in &asks[10..15] {
+        engine.settle(&settle(ask, Outcome::Unknown)).await.unwrap();
+    }
+    tokio::time::sleep(Duration::from_millis(150)).await;
+    let app = asks[0].key.app.clone();
+    for (state, count) in
+        [(None, 20), (Some(State::InProgress), 5), (Some(State::Succeeded), 5), (Some(State::Unknown), 10)]
+    {
+        let mut listed = Vec::new();
+        let mut after = None;
+        loop {
+            let page = engine.list(&List { app: app.clone(), state, after, limit: 3 }).await.unwrap();
+            let Some(last) = page.last() else { break };
+            assert!(page.len() <= 3);
+            after = Some(last.global_id);
+            listed.extend(page);
+        }
+        assert_eq!(listed.len(), count, "{state:?}");
+        assert!(listed.windows(2).all(|pair| pair[0].global_id.as_bytes() < pair[1].global_id.as_bytes()));
+        assert!(listed.iter().all(|listed| state.is_none_or(|state| listed.held.record.state == state)));
+    }
+    let other = List { app: "another".parse().unwrap(), state: None, after: None, limit: 10 };
+    assert_eq!(engine.list(&other).await.unwrap(), []);
+    assert!(engine.capabilities().lists);
+}

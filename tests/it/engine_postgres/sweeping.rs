@@ -1,0 +1,201 @@
+//! What the sweeper takes away, and what it must leave.
+
+use std::time::Duration;
+
+use oncegate::domain::claim::{Claim, Outcome, Renew, Renewed};
+use oncegate::domain::clock::{Clock, SystemClock};
+use oncegate::domain::terms::{LeaseEnd, Retention, Terms};
+use oncegate::engine::Engine;
+use oncegate::engine::conformance::fresh_claim;
+use sqlx::Executor as _;
+
+use super::{again, granted, open, row, settle, soon, success};
+use crate::support::postgres_server::PostgresServer;
+
+/// Moves the end of a claim's row, and makes the sweeper look at it.
+async fn shift(server: &PostgresServer, ask: &Claim, seconds: i32) {
+    let key = row(ask);
+    let (_, key) = key.split_once("WHERE").unwrap();
+    let sql = "UPDATE oncegate_claims SET expires_at = clock_timestamp() + interval '1 second' *";
+    server.execute(&format!("{sql} {seconds}, sweep_at = clock_timestamp() WHERE {key}")).await;
+}
+
+/// Waits until the sweeper has looked at a row, and tells whether it is still there.
+async fn is_left(server: &PostgresServer, ask: &Claim) -> bool {
+    let seen = format!("SELECT sweep_at > clock_timestamp() FROM {}", row(ask));
+    soon("it was looked at", async || {
+        server.ask(&format!("SELECT count(*) FROM {}", row(ask))).await == "0" || server.ask(&seen).await != "false"
+    })
+    .await;
+    server.ask(&format!("SELECT count(*) FROM {}", row(ask))).await == "1"
+}
+
+#[tokio::test]
+async fn what_has_ended_goes_after_a_minute_and_not_before() {
+    let Some(server) = PostgresServer::start().await else { return };
+    let engine = open(&server.url());
+    for outcome in [None, Some(success("1")), Some(Outcome::Unknown), Some(Outcome::Failure)] {
+        let ask = fresh_claim();
+        granted(&engine, &ask).await;
+        if let Some(outcome) = outcome.clone() {
+            engine.settle(&settle(&ask, outcome)).await.unwrap();
+        }
+        shift(&server, &ask, -50).await;
+        assert!(is_left(&server, &ask).await, "{outcome:?}: a fence may still be on its way");
+        assert_eq!(engine.read(&ask.key).await, Ok(None));
+        shift(&server, &ask, -70).await;
+        assert!(!is_left(&server, &ask).await, "{outcome:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_claim_that_was_renewed_or_outlives_its_lease_is_left() {
+    let Some(server) = PostgresServer::start().await else { return };
+    let engine = open(&server.url());
+    let ask = fresh_claim();
+    granted(&engine, &ask).await;
+    // Looked at early, as if it had been renewed since its end was guessed.
+    shift(&server, &ask, 100).await;
+    assert!(is_left(&server, &ask).await);
+    let renewal = Renew { key: ask.key.clone(), attempt: ask.attempt.clone(), lease: None };
+    assert!(matches!(engine.renew(&renewal).await, Ok(Renewed::Renewed { .. })));
+
+    let terms = Terms { on_lease_end: LeaseEnd::Unknown, ..ask.terms };
+    let unknown = Claim { terms, ..fresh_claim() };
+    granted(&engine, &unknown).await;
+    shift(&server, &unknown, -1000).await;
+    assert!(is_left(&server, &unknown).await);
+    assert_eq!(server.ask(&format!("SELECT sweep_at FROM {}", row(&unknown))).await, "", "it is not looked at again");
+    // Until somebody settles it.
+    engine.settle(&settle(&unknown, success("1"))).await.unwrap();
+    assert_ne!(server.ask(&format!("SELECT sweep_at FROM {}", row(&unknown))).await, "");
+}
+
+#[tokio::test]
+async fn a_success_for_ever_is_left_for_ever_and_its_failed_tries_are_not() {
+    let Some(server) = PostgresServer::start().await else { return };
+    let engine = open(&server.url());
+    let forever = |ask: Claim| Claim { terms: Terms { retention: Retention::Forever, ..ask.terms }, ..ask };
+    let done = forever(fresh_claim());
+    granted(&engine, &done).await;
+    engine.settle(&settle(&done, success("1"))).await.unwrap();
+    server.execute("UPDATE oncegate_claims SET sweep_at = clock_timestamp()").await;
+    assert!(is_left(&server, &done).await);
+    assert_eq!(server.ask(&format!("SELECT sweep_at FROM {}", row(&done))).await, "");
+    assert!(engine.read(&done.key).await.unwrap().is_some());
+
+    let crashed = forever(fresh_claim());
+    granted(&engine, &crashed).await;
+    shift(&server, &crashed, -70).await;
+    assert!(!is_left(&server, &crashed).await);
+}
+
+/// Its fence was drawn before the claim that stands came, and it may find the key free only when that has been swept.
+#[tokio::test]
+async fn nothing_goes_that_a_running_statement_could_be_older_than() {
+    let Some(server) = PostgresServer::start().await else { return };
+    let engine = open(&server.url());
+    let ask = fresh_claim();
+    granted(&engine, &ask).await;
+    let mut running = PostgresServer::connect(&server.url()).await.unwrap();
+    let running = tokio::spawn(async move { running.execute(sqlx::raw_sql("SELECT pg_sleep(3)")).await.map(drop) });
+    soon("it runs", async || {
+        server.ask("SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(3)'").await == "1"
+    })
+    .await;
+    shift(&server, &ask, -59).await;
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    server.execute("UPDATE oncegate_claims SET sweep_at = clock_timestamp()").await;
+    assert!(is_left(&server, &ask).await, "it ended more than a minute ago, but not before that statement began");
+    running.await.unwrap().unwrap();
+    server.execute("UPDATE oncegate_claims SET sweep_at = clock_timestamp()").await;
+    assert!(!is_left(&server, &ask).await);
+}
+
+#[tokio::test]
+async fn one_gateway_sweeps_at_a_time() {
+    let Some(server) = PostgresServer::start().await else { return };
+    let (engine, _other) = (open(&server.url()), open(&server.url()));
+    let ask = fresh_claim();
+    granted(&engine, &ask).await;
+    let mut turn = PostgresServer::connect(&server.url()).await.unwrap();
+    turn.execute(sqlx::raw_sql("SELECT pg_advisory_lock(1869505383, 2)")).await.unwrap();
+    shift(&server, &ask, -100).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(server.ask(&format!("SELECT count(*) FROM {}", row(&ask))).await, "1");
+    drop(turn);
+    soon("it goes", async || server.ask(&format!("SELECT count(*) FROM {}", row(&ask))).await == "0").await;
+}
+
+/// A few hot keys that are claimed and failed over and over, and many cold ones that come and go: what the tables take stays
+/// bounded, and nobody waits for the sweeper. Takes `ONCEGATE_SOAK_SECONDS`, or a few.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hot_and_cold_keys_for_a_while_take_bounded_room() {
+    soak(Duration::from_secs(4), 1_000).await;
+}
+
+/// `cargo test --release --test it -- --ignored --nocapture hot_and_cold_keys_for_minutes`
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes minutes"]
+async fn hot_and_cold_keys_for_minutes_take_bounded_room() {
+    soak(Duration::from_mins(4), 10_000).await;
+}
+
+async fn soak(span: Duration, keys: usize) {
+    let Some(server) = PostgresServer::start_with(&["autovacuum_naptime = 1s", "max_wal_size = '4GB'"]).await else {
+        return;
+    };
+    let engine = std::sync::Arc::new(open(&server.url()));
+    engine.probe().await.unwrap();
+    // The minute that ended rows are kept is a minute of this test's patience; the sweeper is shown older ones.
+    let terms = Terms { retention: Retention::For(Duration::from_secs(1)), ..fresh_claim().terms };
+    let cold: Vec<_> = (0..keys).map(|_| Claim { terms, ..fresh_claim() }).collect();
+    let cold = std::sync::Arc::new(cold);
+    let clock = SystemClock::new();
+    let begun = clock.monotonic();
+    let mut callers = tokio::task::JoinSet::new();
+    for caller in 0..16_usize {
+        let (engine, cold) = (engine.clone(), cold.clone());
+        callers.spawn(async move {
+            let clock = SystemClock::new();
+            let hot = Claim { terms, ..cold[caller].clone() };
+            let mut took = Vec::new();
+            let mut place = caller;
+            while clock.monotonic() - begun < span {
+                place = (place + 16) % cold.len();
+                for (base, failed) in [(&hot, true), (&cold[place], false)] {
+                    let ask = again(base);
+                    let asked = clock.monotonic();
+                    let granted = engine.claim(&ask).await.unwrap();
+                    took.push(clock.monotonic() - asked);
+                    if matches!(granted, oncegate::domain::claim::Claimed::Granted(_)) {
+                        let outcome = if failed { Outcome::Failure } else { success("1") };
+                        engine.settle(&settle(&ask, outcome)).await.unwrap();
+                    }
+                }
+            }
+            took
+        });
+    }
+    let bytes = "SELECT pg_total_relation_size('oncegate_claims')";
+    let mut most: u64 = 0;
+    while clock.monotonic() - begun < span {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let age = "UPDATE oncegate_claims SET expires_at = expires_at - interval '2 minutes', sweep_at = clock_timestamp() \
+                   WHERE expires_at < clock_timestamp() AND sweep_at > clock_timestamp()";
+        server.execute(age).await;
+        most = most.max(server.ask(bytes).await.parse().unwrap());
+    }
+    let mut took: Vec<_> = callers.join_all().await.into_iter().flatten().collect();
+    took.sort_unstable();
+    let p99 = took[took.len() * 99 / 100];
+    let rows = server.ask("SELECT count(*) FROM oncegate_claims").await;
+    println!(
+        "{} calls, p99 {p99:?}, worst {:?}, at most {most} bytes for {keys} keys, {rows} rows at the end",
+        took.len(),
+        took[took.len() - 1]
+    );
+    // What lives is at most one row a key; dead rows and room left on pages make it a few times as much.
+    let bound = 8 * 1024 * 1024 + u64::try_from(keys).unwrap() * 2_000;
+    assert!(most < bound, "{most} bytes, more than {bound}");
+}
