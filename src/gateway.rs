@@ -4,6 +4,8 @@
 pub mod claim;
 pub mod operator;
 pub mod outcome;
+pub mod quota;
+pub mod requirement;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -13,6 +15,7 @@ use arc_swap::ArcSwap;
 use hashbrown::{HashMap, HashSet};
 use serde::Serialize;
 
+use self::requirement::Requirement;
 use crate::domain::attempt::{Attempt, Issuer, Nonce};
 use crate::domain::canonical::Canonical;
 use crate::domain::claim::{Renew, Renewed};
@@ -20,9 +23,11 @@ use crate::domain::clock::{Clock, Timestamp};
 use crate::domain::global_id::GlobalId;
 use crate::domain::record::{Held, Key};
 use crate::domain::tenant::{AppKey, Operation};
+use crate::domain::terms::{Mode, Retention};
 use crate::engine::{Determinate, Engine, EngineError};
 use crate::telemetry::metrics::AppMetrics;
 use crate::tenants::App;
+use crate::tenants::quota::Exceeded;
 
 /// How long an engine may take to say how it is.
 const PROBE_PATIENCE: Duration = Duration::from_secs(1);
@@ -38,6 +43,8 @@ pub struct Engines {
     pub chains: BTreeMap<String, Vec<String>>,
     /// The URL of every engine, as it may be shown.
     pub urls: BTreeMap<String, String>,
+    /// What chains require of their engines; a chain that is not here requires nothing.
+    pub requirements: HashMap<String, Requirement>,
 }
 
 /// How an engine is.
@@ -94,6 +101,12 @@ pub enum Failure {
     /// Contents and operation of an outcome do not give the claim's ID.
     #[error("operation and contents do not give this global ID; send those of the claim, or leave them out")]
     NotItsContents,
+    /// The app allows its callers no retention as long as this.
+    #[error("the longest retention of this app is {0} (retention_max)")]
+    RetentionTooLong(Retention),
+    /// The app has used up a quota; nothing was done.
+    #[error(transparent)]
+    QuotaExceeded(Exceeded),
     /// The store certainly did nothing.
     #[error(transparent)]
     Store(Determinate),
@@ -112,8 +125,9 @@ impl Gateway {
     /// From now on measures the calls of these apps.
     pub fn know(&self, apps: &[Arc<App>]) {
         let metrics = |app: &Arc<App>| {
-            let operations = app.operations.keys().map(AsRef::as_ref);
-            (app.key.clone(), AppMetrics::new(app.key.as_ref(), operations))
+            let own = app.operations.iter();
+            let operations = own.map(|(name, own)| (name.as_ref(), own.mode == Mode::Observe));
+            (app.key.clone(), AppMetrics::new(app.key.as_ref(), app.terms.mode == Mode::Observe, operations))
         };
         self.metrics.store(Arc::new(apps.iter().map(metrics).collect()));
     }
@@ -166,7 +180,7 @@ impl Gateway {
         GlobalId::of(&app.key, operation, contents)
     }
 
-    /// Asks every engine how it is.
+    /// Asks every engine how it is, and whether it promises what chains require of it.
     pub async fn engines_health(&self) -> BTreeMap<String, EngineHealth> {
         let probe = async |(name, engine): (&String, &Arc<dyn Engine>)| {
             let health = match within(PROBE_PATIENCE, engine.probe()).await {
@@ -175,7 +189,14 @@ impl Gateway {
             };
             (name.clone(), health)
         };
-        futures_util::future::join_all(self.engines.by_name.iter().map(probe)).await.into_iter().collect()
+        let health = futures_util::future::join_all(self.engines.by_name.iter().map(probe)).await.into_iter().collect();
+        for (chain, requirement) in &self.engines.requirements {
+            if let Some(engine) = self.active(chain) {
+                // What is missing is noted; a store that is out has been told above.
+                let _noted = within(PROBE_PATIENCE, requirement.hold(engine)).await;
+            }
+        }
+        health
     }
 
     /// Lets go of every engine, each after making durable what is not yet.
@@ -184,8 +205,20 @@ impl Gateway {
     }
 
     fn engine(&self, app: &App) -> Result<&Arc<dyn Engine>, EngineError> {
-        let active = self.engines.active.get(&app.chain).and_then(|name| self.engines.by_name.get(name));
-        active.ok_or_else(|| EngineError::unavailable(format!("there is no chain `{}`", app.chain)))
+        self.active(&app.chain).ok_or_else(|| EngineError::unavailable(format!("there is no chain `{}`", app.chain)))
+    }
+
+    /// The engine that takes an app's claims, if it may take any now.
+    async fn engine_for_claims(&self, app: &App) -> Result<&Arc<dyn Engine>, EngineError> {
+        let engine = self.engine(app)?;
+        if let Some(requirement) = self.engines.requirements.get(&app.chain) {
+            requirement.hold(engine).await?;
+        }
+        Ok(engine)
+    }
+
+    fn active(&self, chain: &str) -> Option<&Arc<dyn Engine>> {
+        self.engines.active.get(chain).and_then(|name| self.engines.by_name.get(name))
     }
 
     fn inspected(&self, global_id: GlobalId, held: Held) -> Inspected {

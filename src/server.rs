@@ -89,8 +89,8 @@ async fn bind(address: SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
 /// A gateway in service.
 pub struct Server {
     gateway: Arc<Gateway>,
-    certificates: Certificates,
     live: Live,
+    certificates: Certificates,
     lifecycle: Arc<Lifecycle>,
     stop_api: CancellationToken,
     stop_admin: CancellationToken,
@@ -167,10 +167,10 @@ impl Server {
             lifecycle.enter(Stage::Ready);
             tracing::info!(listen = %api_address, admin_listen = %admin_address, open, "in service");
         }
-        Ok(Self { gateway, certificates, live, lifecycle, stop_api, stop_admin, api_connections })
+        Ok(Self { gateway, live, certificates, lifecycle, stop_api, stop_admin, api_connections })
     }
 
-    /// Takes over what may change while in service of a configuration that was read again.
+    /// Takes over what may change while in service, each part where it can be used: certificates, and all that is live.
     fn reload(&self, read: Result<Config, Problems>) {
         if let Ok(config) = &read {
             self.certificates.reload(&config.server);

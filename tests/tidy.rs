@@ -29,6 +29,7 @@ const FLOORS: &[(&str, &[&str])] = &[
             "domain",
             "tenants",
             "engine::url",
+            "engine::capability",
             "engine::*Options",
             "resilience::*Options",
             "gateway::*Options",

@@ -29,7 +29,7 @@ pub struct Operator {
 
 /// The tokens that are taken. They can be replaced while calls are answered.
 pub struct Tokens {
-    tokens: ArcSwap<Vec<Token>>,
+    taken: ArcSwap<Vec<Token>>,
     clock: Arc<dyn Clock>,
     failures: Mutex<Failures>,
 }
@@ -58,18 +58,18 @@ enum Refused {
 impl Tokens {
     /// No tokens, so nobody is let in.
     pub fn none(clock: Arc<dyn Clock>) -> Self {
-        Self { tokens: ArcSwap::default(), clock, failures: Mutex::default() }
+        Self { taken: ArcSwap::default(), clock, failures: Mutex::default() }
     }
 
     /// From now on these tokens, each by its name, and no others.
     pub fn replace(&self, tokens: impl IntoIterator<Item = (String, SecretDigest)>) {
         let token = |(name, digest): (String, SecretDigest)| Token { name: name.into(), digest };
-        self.tokens.store(Arc::new(tokens.into_iter().map(token).collect()));
+        self.taken.store(Arc::new(tokens.into_iter().map(token).collect()));
     }
 
     /// The name of the token of `Bearer <token>`.
     fn check(&self, authorization: Option<&str>) -> Result<Arc<str>, Refused> {
-        let tokens = self.tokens.load();
+        let tokens = self.taken.load();
         if tokens.is_empty() {
             return Err(Refused::SwitchedOff);
         }

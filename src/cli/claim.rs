@@ -144,7 +144,7 @@ pub(super) fn run(args: ClaimArgs, input: &mut impl Read, out: &mut impl Write) 
         Action::Settle { named, change, outcome, result, retention, common } => {
             let mut body = named.body(input)?;
             change.fill(&mut body);
-            body.insert("outcome".into(), word(outcome).into());
+            body.insert("outcome".into(), word(&outcome).into());
             if let Some(result) = result {
                 let not_json =
                     |error| anyhow::anyhow!("--result is not JSON: {error}; a text needs its own quotes: '\"done\"'");
@@ -156,13 +156,9 @@ pub(super) fn run(args: ClaimArgs, input: &mut impl Read, out: &mut impl Write) 
             common.answer("settle", body, out, changed)
         }
         Action::List { app, state, after, limit, common } => {
-            let mut path = format!("/admin/v1/claims?app={app}&limit={limit}");
-            if let Some(state) = state {
-                path += &format!("&state={}", word(state));
-            }
-            if let Some(after) = after {
-                path += &format!("&after={after}");
-            }
+            let state = state.map(|state| format!("&state={}", word(&state))).unwrap_or_default();
+            let after = after.map(|after| format!("&after={after}")).unwrap_or_default();
+            let path = format!("/admin/v1/claims?app={app}&limit={limit}{state}{after}");
             let answer = AdminClient::new(common.admin)?.get(&path)?;
             print(common.json, &answer, out, list)
         }
@@ -170,7 +166,7 @@ pub(super) fn run(args: ClaimArgs, input: &mut impl Read, out: &mut impl Write) 
 }
 
 /// The word of a choice, as the gateway writes it too.
-fn word(choice: impl ValueEnum) -> String {
+fn word(choice: &impl ValueEnum) -> String {
     choice.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 

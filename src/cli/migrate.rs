@@ -19,7 +19,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) struct MigrateArgs {
     #[arg(long, value_name = "FILE", help = super::CONFIG_HELP)]
     config: Option<PathBuf>,
-    /// The database, such as postgres://oncegate@localhost/oncegate [default: every PostgreSQL engine of the configuration]
+    /// The database, such as `postgres://oncegate@localhost/oncegate` [default: every PostgreSQL engine of the configuration]
     #[arg(long, value_name = "URL", conflicts_with = "config")]
     engine: Option<String>,
 }

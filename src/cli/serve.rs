@@ -7,8 +7,8 @@ use crate::server;
 use crate::telemetry::logging;
 
 pub(super) fn run(settings: Settings) -> anyhow::Result<()> {
-    let config = settings.clone().load_to_serve()?;
     let file = settings.file();
+    let config = settings.clone().load_to_serve()?;
     let load = move || settings.clone().load();
     logging::init(&config.log)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();

@@ -114,8 +114,8 @@ fn layers(flags: &Flags, environment: &[(OsString, OsString)]) -> Result<(Layers
     let table = defaults.parse()?;
     let mut layers = Layers::of_defaults(Layer::of_file(defaults, table));
 
-    let file = flags.named_file(environment).map(|(path, named_by)| File::read(&path, named_by)).transpose()?;
     let mut problems = Vec::new();
+    let file = flags.named_file(environment).map(|(path, named_by)| File::read(&path, named_by)).transpose()?;
     if let Some(file) = file {
         let table = file.parse()?;
         let mut layer = Layer::of_file(file, table);

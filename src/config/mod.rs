@@ -9,6 +9,7 @@ mod layers;
 mod load;
 mod path;
 mod problem;
+mod promises;
 mod redact;
 mod reload;
 mod secret_files;
@@ -34,6 +35,7 @@ pub use self::terms::{
 };
 use crate::domain::limits::Limits;
 use crate::domain::tenant::AppKey;
+use crate::engine::capability::Capability;
 use crate::telemetry::logging::LogOptions;
 
 /// Everything that can be set. [`Config::load`] makes one; there is none without having been checked.
@@ -66,4 +68,7 @@ pub struct Config {
 pub struct ChainOptions {
     /// Names of engines, in order. The first is active until switched.
     pub engines: Vec<String>,
+    /// What each of them must promise.
+    #[serde(default)]
+    pub requires: Vec<Capability>,
 }

@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 use super::Config;
 use crate::domain::tenant::{AppKey, Operation};
 use crate::domain::terms::{LeaseEnd, Mode, Retention, Span, Terms};
+use crate::tenants::quota::Quota;
+use crate::tenants::quota::options::QuotaOptions;
 
 /// The table `[defaults]`: every term has a value.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]
@@ -33,6 +35,10 @@ pub struct TermsOptions {
     pub deadline: Span,
     /// What happens while it does not.
     pub on_outage: OnOutage,
+    /// The longest retention that callers may ask for.
+    pub retention_max: Retention,
+    /// How much of a gateway an app may take.
+    pub quota: QuotaOptions,
 }
 
 /// A table of terms in which each may be left out, after fields of its own. Serde's `flatten` would share the terms
@@ -84,6 +90,10 @@ partial_terms! {
         pub disabled: bool,
         /// The chain that keeps its claims.
         pub chain: Option<String>,
+        /// The longest retention that its callers may ask for.
+        pub retention_max: Option<Retention>,
+        /// How much of a gateway it may take.
+        pub quota: Option<QuotaOptions>,
         /// The terms of its operations that differ from its own.
         #[serde(default)]
         pub operations: BTreeMap<Operation, OperationOptions>,
@@ -196,6 +206,20 @@ impl Config {
             }
         }
         resolved
+    }
+}
+
+impl Config {
+    /// The longest retention that callers of an app may ask for; without an app that of the defaults.
+    pub fn retention_max_of(&self, app: Option<&AppKey>) -> Retention {
+        let own = app.and_then(|app| self.apps.get(app)).and_then(|app| app.retention_max);
+        own.unwrap_or(self.defaults.retention_max)
+    }
+
+    /// The quotas of an app; without one, those of the one app of an open gateway, which shares its places with nobody.
+    pub fn quota_of(&self, app: Option<&AppKey>) -> Quota {
+        let own = app.and_then(|app| self.apps.get(app)).and_then(|app| app.quota.as_ref());
+        self.defaults.quota.resolve(own, app.map(|_| self.limits.requests_in_flight))
     }
 }
 

@@ -15,6 +15,8 @@ use super::*;
 use crate::domain::terms::{LeaseEnd, Mode, Retention};
 use crate::http::tls::TlsOptions;
 use crate::telemetry::logging::LogFormat;
+use crate::tenants::quota::Quota;
+use crate::tenants::quota::options::QuotaOptions;
 
 const DEFAULTS: &str = include_str!("../../oncegate.default.toml");
 const PAGE: &str = include_str!("../../docs/configuration.md");
@@ -81,6 +83,7 @@ fn the_defaults_are_those_of_the_contract() {
     assert_eq!(config.log.format, LogFormat::Auto);
     assert!(config.apps.is_empty() && config.admin.tokens.is_empty() && !config.server.allow_open);
     let terms = config.terms_of(None, None);
+    assert_eq!((config.retention_max_of(None), config.quota_of(None)), (Retention::Forever, Quota::default()));
     assert_eq!((terms.chain.as_str(), terms.mode, terms.contents_stored_bytes), ("default", Mode::Enforce, 1024));
     assert_eq!((terms.terms.lease, terms.deadline), (Duration::from_secs(30), Duration::from_secs(1)));
     assert_eq!(terms.terms.retention, Retention::For(Duration::from_hours(24)));
@@ -113,6 +116,7 @@ fn every_key_has_a_default() {
     hold::<ChainOptions>("chains.default");
     hold::<TermsOptions>("defaults");
     hold::<OnOutage>("defaults.on_outage");
+    hold::<QuotaOptions>("defaults.quota");
     hold::<Limits>("limits");
     hold::<LogOptions>("log");
 }
@@ -251,10 +255,28 @@ fn the_most_specific_terms_win() {
 }
 
 #[test]
+fn an_app_has_half_of_all_places_unless_it_is_told_otherwise() {
+    let config = load(&format!(
+        "[defaults.quota]\nrequests_per_second = 10\n[limits]\nrequests_in_flight = 100\n\
+         [apps.shop]\nsecrets = [\"{DIGEST}\"]\nretention_max = \"30d\"\n[apps.shop.quota]\nburst = \"5s\"\n\
+         [apps.bank]\nsecrets = [\"{DIGEST}\"]\nquota = {{ requests_per_second = \"none\", requests_in_flight = 90 }}"
+    ));
+    let quota = |app: &str| config.quota_of(Some(&app.parse().unwrap()));
+    let (shop, bank) = (quota("shop"), quota("bank"));
+    assert_eq!((shop.requests_per_second.map(u32::from), shop.requests_in_flight), (Some(10), Some(50)));
+    assert_eq!((bank.requests_per_second, bank.requests_in_flight), (None, Some(90)));
+    assert_eq!((shop.burst, bank.burst), (Duration::from_secs(5), Duration::from_secs(1)));
+    let month = Retention::For(Duration::from_hours(30 * 24));
+    assert_eq!(config.retention_max_of("shop".parse().ok().as_ref()), month);
+    assert_eq!(config.retention_max_of("bank".parse().ok().as_ref()), Retention::Forever);
+}
+
+#[test]
 fn what_is_shown_holds_no_secret_and_reads_back() {
     let config = load(&format!(
         "[admin.tokens]\nalice = \"{DIGEST}\"\n[engines]\nprimary = \"redis://og:hidden@host/0\"\n\
-         [apps.shop]\nsecrets = [\"{DIGEST}\"]\nlease = \"5s\"\n[apps.shop.operations.x.on_outage]\nclaim = \"fail_closed\""
+         [apps.shop]\nsecrets = [\"{DIGEST}\"]\nlease = \"5s\"\n[apps.shop.quota]\nrequests_per_second = 5\n\
+         requests_in_flight = \"5%\"\n[apps.shop.operations.x.on_outage]\nclaim = \"fail_closed\""
     ));
     let shown = config.redacted_toml().unwrap();
     assert!(!shown.contains("hidden") && !shown.contains(&DIGEST[7..]) && !format!("{config:?}").contains("hidden"));

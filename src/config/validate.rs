@@ -10,6 +10,7 @@ use super::problem::Problem;
 use super::terms::OwnTerms;
 use super::{AppOptions, Config};
 use crate::domain::limits::Limits;
+use crate::domain::tenant::{AppKey, Operation};
 use crate::domain::terms::{Retention, Span};
 use crate::engine::url;
 use crate::tenants::secret::SecretDigest;
@@ -28,6 +29,8 @@ impl Config {
         self.check_admin(&mut findings);
         self.check_registry(&mut findings);
         self.check_engines_and_chains(&mut findings);
+        findings.0.extend(self.check_promises());
+        self.check_quotas(&mut findings);
         let before = findings.0.len();
         check_limits(&self.limits, &mut findings);
         let limits_hold = findings.0.len() == before;
@@ -161,6 +164,44 @@ impl Config {
                     findings.add(path.clone(), format!("chain `{chain}` names engine `{engine}` twice; name it once"));
                 }
             }
+        }
+    }
+
+    fn check_quotas(&self, findings: &mut Findings) {
+        let apps = self.apps.iter().map(|(key, app)| (KeyPath::of(["apps", key.as_ref()]), app.quota));
+        for (path, quota) in apps.chain([(KeyPath::of(["defaults"]), Some(self.defaults.quota))]) {
+            if let Some((key, message)) = quota.and_then(|quota| quota.check()) {
+                findings.add(path.child("quota").child(key), message);
+            }
+        }
+        // Where there are apps, the terms of each are what counts: its own retention may be shorter than the default.
+        if self.apps.is_empty() {
+            self.check_retention_max(&KeyPath::of(["defaults"]), None, None, findings);
+        }
+        for (key, app) in &self.apps {
+            let path = KeyPath::of(["apps", key.as_ref()]);
+            self.check_retention_max(&path, Some(key), None, findings);
+            for (operation, _) in app.operations.iter().filter(|(_, own)| own.retention.is_some()) {
+                let path = path.child("operations").child(operation.as_ref());
+                self.check_retention_max(&path, Some(key), Some(operation), findings);
+            }
+        }
+    }
+
+    fn check_retention_max(
+        &self,
+        path: &KeyPath,
+        app: Option<&AppKey>,
+        operation: Option<&Operation>,
+        findings: &mut Findings,
+    ) {
+        let (most, retention) = (self.retention_max_of(app), self.terms_of(app, operation).terms.retention);
+        if retention > most {
+            let message = format!(
+                "{retention} is longer than the retention_max of {most} that holds here; set a shorter retention, or a \
+                 longer retention_max"
+            );
+            findings.add(path.child("retention"), message);
         }
     }
 

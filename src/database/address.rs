@@ -55,9 +55,11 @@ const THEIR_KEYS: [&str; 7] = ["application_name", "host", "options", "sslcert",
 const CONNECTIONS_DEFAULT: usize = 3;
 const CONNECTIONS_MAX: usize = 32;
 
-/// What every session is told, for statements that are planned once and then used while tables grow from nothing: each
-/// key is to be looked up in the index, however small the table looked at first.
-const PLANNING: [(&str, &str); 5] = [
+/// What every session is told. An answer is given after its commit is durable, whatever the server, the database or the
+/// user has as its default. The rest is for statements that are planned once and then used while tables grow from nothing:
+/// each key is to be looked up in the index, however small the table looked at first.
+const SESSION: [(&str, &str); 6] = [
+    ("synchronous_commit", "on"),
     ("enable_seqscan", "off"),
     ("enable_hashjoin", "off"),
     ("enable_mergejoin", "off"),
@@ -151,7 +153,7 @@ impl Node {
             // transaction has prepared is unknown to the next.
             options.extra_float_digits(None).statement_cache_capacity(0)
         } else {
-            options.options(PLANNING)
+            options.options(SESSION)
         };
         let name = match options.get_socket() {
             Some(folder) => folder.display().to_string(),
@@ -182,7 +184,7 @@ impl fmt::Debug for Address {
             .field("pooled", &self.pooled)
             .field("migrate", &self.migrate)
             .field("connections", &self.connections)
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 

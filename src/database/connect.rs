@@ -63,10 +63,8 @@ pub async fn open(address: &Address, limit: Duration) -> Result<PgConnection, Re
     // Of a server that is no primary less is to be told than of one that should be and is not.
     let all = |(node, why): &(&Node, Refused)| format!("{}: {why}", node.name);
     let told = refusals.iter().map(all).collect::<Vec<_>>().join("; ");
-    match refusals.iter().all(|(_, why)| matches!(why, Refused::Incompatible(_))) {
-        true => Err(Refused::Incompatible(told)),
-        false => Err(Refused::Unavailable(told)),
-    }
+    let is_incompatible = |(_, why): &(_, Refused)| matches!(why, Refused::Incompatible(_));
+    Err(if refusals.iter().all(is_incompatible) { Refused::Incompatible(told) } else { Refused::Unavailable(told) })
 }
 
 async fn asked<T>(limit: Duration, asked: impl Future<Output = Result<T, Refused>>) -> Result<T, Refused> {

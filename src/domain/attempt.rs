@@ -12,9 +12,7 @@ use serde::{Serialize, Serializer};
 use sha2::{Digest, Sha256};
 
 use super::clock::{Clock, Timestamp};
-
-/// How the nonces of attempts begin that hold nothing. No caller may send one, so any gateway can tell them by sight.
-const OBSERVED: &str = "observed-";
+use super::observed::WouldBe;
 
 /// The caller's part of an attempt, fresh for each try: 16 to 64 of `[A-Za-z0-9_-]`.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -26,14 +24,9 @@ impl Nonce {
         Self(format!("{bits:016x}").into())
     }
 
-    /// The nonce of an attempt that holds nothing, because its claim was let through in observe mode.
-    pub fn observed(bits: u64) -> Self {
-        Self(format!("{OBSERVED}{bits:016x}").into())
-    }
-
-    /// Whether this is the nonce of an attempt that holds nothing.
-    pub fn is_observed(&self) -> bool {
-        self.0.starts_with(OBSERVED)
+    /// A nonce that a gateway makes up, which keeps to the grammar.
+    pub(super) fn of_own(text: String) -> Self {
+        Self(text.into())
     }
 
     /// The nonce as the caller wrote it.
@@ -174,8 +167,8 @@ impl Issuer {
     }
 
     /// A new attempt that holds nothing.
-    pub fn issue_observed(&self) -> Attempt {
-        self.issue(Some(Nonce::observed(self.entropy.bits())))
+    pub fn issue_observed(&self, would_be: WouldBe) -> Attempt {
+        self.issue(Some(Nonce::observed(would_be, self.entropy.bits())))
     }
 
     /// A new attempt with the caller's nonce, or with a random one.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::attempt::Attempt;
 use super::canonical::Canonical;
-use super::record::{Contents, Held, Key, Record, Sha256Digest, State};
+use super::record::{Contents, DIGEST_BYTES, Held, Key, Record, Sha256Digest, State};
 use super::tenant::Operation;
 use super::terms::{Retention, Terms};
 
@@ -33,6 +33,13 @@ pub struct Claim {
 }
 
 impl Claim {
+    /// How much of the contents and the fingerprint a grant puts into the store, in bytes.
+    pub fn stored_bytes(&self) -> u64 {
+        let contents = self.contents.as_str().len();
+        let contents = if contents <= self.contents_stored_bytes { contents as u64 } else { DIGEST_BYTES };
+        contents + self.fingerprint.map_or(0, |_| DIGEST_BYTES)
+    }
+
     /// The record that a grant puts into the store.
     pub fn record(&self) -> Record {
         Record {
@@ -279,6 +286,14 @@ fn settle_absent(ask: &Settle) -> (Effect, Settled) {
 }
 
 impl Settle {
+    /// How long the result is that a success puts into the store, in bytes.
+    pub fn result_bytes(&self) -> u64 {
+        match &self.outcome {
+            Outcome::Success { result: Some(result), .. } => result.len() as u64,
+            Outcome::Success { result: None, .. } | Outcome::Failure | Outcome::Unknown => 0,
+        }
+    }
+
     /// What is recorded if no claim stands: nothing for a failure, or for an attempt that is too old.
     pub fn late_record(&self) -> Option<Record> {
         let late = self.late.as_ref()?;

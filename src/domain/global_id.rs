@@ -22,11 +22,7 @@ pub struct InvalidGlobalId;
 impl GlobalId {
     /// The ID of an operation: `MD5( app "\n" operation "\n" contents )`.
     pub fn of(app: &AppKey, operation: &Operation, contents: &Canonical) -> Self {
-        let mut md5 = Md5::new();
-        for part in [app.as_ref(), "\n", operation.as_ref(), "\n", contents.as_str()] {
-            md5.update(part);
-        }
-        Self(md5.finalize().into())
+        Self(digest([app.as_ref(), "\n", operation.as_ref(), "\n", contents.as_str()]))
     }
 
     /// An ID from the bytes that [`GlobalId::as_bytes`] told.
@@ -38,6 +34,13 @@ impl GlobalId {
     pub const fn as_bytes(&self) -> &[u8; 16] {
         &self.0
     }
+}
+
+/// The MD5 of texts one after the other.
+fn digest<'a>(parts: impl IntoIterator<Item = &'a str>) -> [u8; 16] {
+    let mut md5 = Md5::new();
+    parts.into_iter().for_each(|part| md5.update(part));
+    md5.finalize().into()
 }
 
 impl fmt::Display for GlobalId {
@@ -77,6 +80,11 @@ impl Serialize for GlobalId {
 mod tests {
     use serde::Deserialize;
 
+    use super::super::attempt::{Attempt, Nonce};
+    use super::super::claim::{Claim, Claimed, Effect, Mismatch, claim};
+    use super::super::clock::Timestamp;
+    use super::super::record::{Contents, Held, Key};
+    use super::super::terms::{LeaseEnd, Retention, Terms};
     use super::*;
     use crate::domain::canonical::{NotCanonical, canonicalize};
 
@@ -151,6 +159,46 @@ mod tests {
         ];
         for bad in bad {
             assert_eq!(bad.parse::<GlobalId>(), Err(InvalidGlobalId), "{bad:?}");
+        }
+    }
+
+    /// Two texts that MD5 does not tell apart, found by Marc Stevens in 2024.
+    const COLLIDING: [&str; 2] = [
+        "TEXTCOLLBYfGiJUETHQ4hAcKSMd5zYpgqf1YRDhkmxHkhPWptrkoyz28wnI9V0aHeAuaKnak",
+        "TEXTCOLLBYfGiJUETHQ4hEcKSMd5zYpgqf1YRDhkmxHkhPWptrkoyz28wnI9V0aHeAuaKnak",
+    ];
+
+    #[test]
+    fn contents_are_told_apart_where_the_digest_does_not() {
+        let ids = COLLIDING.map(|text| GlobalId(digest([text])));
+        assert_ne!(COLLIDING[0], COLLIDING[1]);
+        assert_eq!(ids[0], ids[1], "our digest does collide");
+
+        let contents = COLLIDING.map(|text| canonicalize(format!("\"{text}\"").as_bytes()).unwrap());
+        // Kept as text, and kept as their digest.
+        for contents_stored_bytes in [1024, 0] {
+            assert!(Contents::keep(&contents[0], contents_stored_bytes).matches(&contents[0]));
+            assert!(!Contents::keep(&contents[0], contents_stored_bytes).matches(&contents[1]));
+
+            let hour = std::time::Duration::from_hours(1);
+            let asks = [0, 1].map(|place: usize| Claim {
+                key: Key { app: "shop".parse().unwrap(), global_id: ids[place] },
+                attempt: Attempt::new(Timestamp::from_micros(1), Nonce::from_bits(place as u64)),
+                operation: Operation::default(),
+                contents: contents[place].clone(),
+                contents_stored_bytes,
+                fingerprint: None,
+                terms: Terms {
+                    lease: hour,
+                    retention: Retention::For(hour),
+                    unknown_retention: Retention::For(hour),
+                    on_lease_end: LeaseEnd::Release,
+                },
+                take_over: true,
+            });
+            let held = Held { record: asks[0].record(), left: Some(hour), fence: None };
+            let (effect, answer) = claim(Some(&held), &asks[1], None);
+            assert_eq!((effect, answer), (Effect::Keep, Claimed::Mismatch(Mismatch::Contents)));
         }
     }
 }

@@ -7,6 +7,7 @@ pub mod clock;
 pub mod global_id;
 pub mod hex;
 pub mod limits;
+pub mod observed;
 pub mod operator;
 pub mod record;
 pub mod tenant;

@@ -35,6 +35,9 @@ pub enum State {
 /// A SHA-256 digest.
 pub type Sha256Digest = [u8; 32];
 
+/// What a SHA-256 digest counts where bytes are counted that are kept.
+pub const DIGEST_BYTES: u64 = 32;
+
 /// What a record keeps of the contents, to tell a repeat from an MD5 collision.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Contents {
@@ -50,6 +53,15 @@ impl Contents {
     /// What to keep of `contents` where at most `bytes_max` bytes are kept as text; 0 keeps only digests.
     pub fn keep(contents: &Canonical, bytes_max: usize) -> Self {
         if contents.as_str().len() <= bytes_max { Self::Canonical(contents.clone()) } else { Self::digest(contents) }
+    }
+
+    /// How much of the contents is kept, in bytes.
+    pub fn stored_bytes(&self) -> u64 {
+        match self {
+            Self::Canonical(contents) => contents.as_str().len() as u64,
+            Self::Digest(..) => DIGEST_BYTES,
+            Self::Unverified => 0,
+        }
     }
 
     fn digest(contents: &Canonical) -> Self {

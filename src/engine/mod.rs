@@ -1,6 +1,7 @@
 //! The [`Engine`] contract: what every store that keeps claims must do. Its documentation is the specification; the
 //! conformance suite holds every engine, and every wrapper around one, to it.
 
+pub mod capability;
 #[cfg(any(test, feature = "test-util"))]
 pub mod conformance;
 #[cfg(feature = "disk")]

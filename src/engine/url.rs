@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::{Engine, memory};
+use super::{Capabilities, Engine, memory};
 use crate::domain::clock::Clock;
 
 /// Whether [`open`] would understand this URL. Opens nothing and asks nobody.
@@ -43,6 +43,24 @@ pub fn open(url: &str, clock: Arc<dyn Clock>) -> Result<Arc<dyn Engine>, OpenErr
         Parsed::Redis => open_redis(url),
         Parsed::Postgres => open_postgres(url),
     }
+}
+
+/// What the engine of this URL promises at best; one that is asked while it runs may promise less. Opens nothing and asks
+/// nobody.
+///
+/// # Errors
+/// As of [`check`].
+pub fn capabilities_of(url: &str) -> Result<Capabilities, OpenError> {
+    let none = Capabilities { strict_fence: false, durable: false, shared: false, forever: false, lists: false };
+    Ok(match parse(url)? {
+        Parsed::Memory { .. } => Capabilities { strict_fence: true, lists: true, ..none },
+        Parsed::Disk { .. } => Capabilities { strict_fence: true, durable: true, forever: true, lists: true, ..none },
+        // Whether it is durable depends on how the server is configured.
+        Parsed::Redis => Capabilities { durable: true, shared: true, forever: true, ..none },
+        Parsed::Postgres => {
+            Capabilities { strict_fence: true, durable: true, shared: true, forever: true, lists: true }
+        }
+    })
 }
 
 /// What a URL says, as far as this file reads it.
@@ -97,16 +115,6 @@ fn check_redis(_url: &str) -> Result<(), OpenError> {
     Err(OpenError(LEFT_OUT.into()))
 }
 
-#[cfg(feature = "redis")]
-fn check_redis_files(url: &str) -> Result<(), OpenError> {
-    super::redis::Redis::check_files(url).map_err(|why| OpenError(why.to_string()))
-}
-
-#[cfg(not(feature = "redis"))]
-fn check_redis_files(_url: &str) -> Result<(), OpenError> {
-    Err(OpenError(LEFT_OUT.into()))
-}
-
 #[cfg(feature = "postgres")]
 fn open_postgres(url: &str) -> Result<Arc<dyn Engine>, OpenError> {
     let postgres = super::postgres::Postgres::open(url, super::postgres::Options::default());
@@ -125,6 +133,16 @@ fn check_postgres(url: &str) -> Result<(), OpenError> {
 
 #[cfg(not(feature = "postgres"))]
 fn check_postgres(_url: &str) -> Result<(), OpenError> {
+    Err(OpenError(LEFT_OUT.into()))
+}
+
+#[cfg(feature = "redis")]
+fn check_redis_files(url: &str) -> Result<(), OpenError> {
+    super::redis::Redis::check_files(url).map_err(|why| OpenError(why.to_string()))
+}
+
+#[cfg(not(feature = "redis"))]
+fn check_redis_files(_url: &str) -> Result<(), OpenError> {
     Err(OpenError(LEFT_OUT.into()))
 }
 
@@ -150,6 +168,21 @@ pub struct OpenError(String);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::capability::Capability;
+
+    #[test]
+    fn what_a_url_promises_is_what_its_engine_promises() {
+        let clock = Arc::new(crate::domain::clock::SystemClock::new());
+        let folder = tempfile::tempdir().unwrap();
+        for url in ["memory:".to_owned(), format!("disk:{}", folder.path().join("claims").display())] {
+            let Ok(engine) = open(&url, clock.clone()) else { continue };
+            let (told, promised) = (capabilities_of(&url).unwrap(), engine.capabilities());
+            for capability in [Capability::Durable, Capability::StrictFence, Capability::Forever, Capability::Shared] {
+                assert_eq!(capability.is_in(told), capability.is_in(promised), "{url}: {capability:?}");
+            }
+        }
+        assert!(capabilities_of("memry:").is_err());
+    }
 
     #[test]
     fn urls_that_name_no_engine_are_told_how_to_write_one() {

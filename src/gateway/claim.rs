@@ -8,11 +8,12 @@ use crate::domain::canonical::Canonical;
 use crate::domain::claim::{Claim, Claimed, Grant, Mismatch};
 use crate::domain::clock::Timestamp;
 use crate::domain::global_id::GlobalId;
+use crate::domain::observed::WouldBe;
 use crate::domain::record::{Key, State, fingerprint_digest};
 use crate::domain::tenant::Operation;
 use crate::domain::terms::{Mode, Retention, Terms};
 use crate::engine::{Determinate, EngineError};
-use crate::telemetry::metrics::ClaimResult;
+use crate::telemetry::metrics::{ClaimResult, observed};
 use crate::tenants::App;
 
 /// What a caller asks before an operation.
@@ -62,8 +63,8 @@ pub struct Granted {
     pub lease_ms: u64,
     /// The same as an instant of this gateway's clock; for display.
     pub lease_expires_at: Timestamp,
-    /// In observe mode: enforcing would have answered "duplicate". The attempt holds nothing.
-    pub would_be_duplicate: bool,
+    /// In observe mode: what enforcing would have answered. The attempt holds nothing.
+    pub would_be: Option<WouldBe>,
 }
 
 impl Gateway {
@@ -75,7 +76,7 @@ impl Gateway {
         let begun = self.clock.monotonic();
         let ask = self.prepare(app, request)?;
         let deadline = claim_deadline(app, &ask);
-        let call = async { self.engine(app)?.claim(&ask).await };
+        let call = async { self.engine_for_claims(app).await?.claim(&ask).await };
         let answer = within(deadline, call).await;
         self.answer_claim(app, &ask, answer, begun)
     }
@@ -92,7 +93,7 @@ impl Gateway {
         let prepared: Vec<Result<Claim, Refusal>> = requests.into_iter().map(prepare).collect();
         let asks: Vec<Claim> = prepared.iter().filter_map(|ask| ask.as_ref().ok().cloned()).collect();
         let deadline = asks.iter().map(|ask| claim_deadline(app, ask)).max().unwrap_or(app.terms.deadline);
-        let call = async { Ok(self.engine(app)?.claim_many(&asks).await) };
+        let call = async { Ok(self.engine_for_claims(app).await?.claim_many(&asks).await) };
         let mut answers = spread(within(deadline, call).await, asks.len()).into_iter();
         let answer = |ask: Result<Claim, Refusal>| {
             let ask = ask?;
@@ -112,13 +113,16 @@ impl Gateway {
         {
             return Err(Failure::NonceInContents);
         }
+        if let Some(retention) = retention {
+            check_retention(app, retention)?;
+        }
         let own = app.terms_of(&operation);
         let terms = Terms {
             lease: lease.unwrap_or(own.terms.lease),
             retention: retention.unwrap_or(own.terms.retention),
             ..own.terms
         };
-        Ok(Claim {
+        let ask = Claim {
             key: Key { app: app.key.clone(), global_id: GlobalId::of(&app.key, &operation, &contents) },
             attempt: self.issuer.issue(nonce),
             operation,
@@ -127,7 +131,9 @@ impl Gateway {
             fingerprint: fingerprint.as_ref().map(fingerprint_digest),
             terms,
             take_over,
-        })
+        };
+        self.draw_claim(app, &ask)?;
+        Ok(ask)
     }
 
     fn answer_claim(
@@ -139,15 +145,19 @@ impl Gateway {
     ) -> Result<ClaimAnswer, Failure> {
         let took = self.since(begun);
         let observing = app.terms_of(&ask.operation).mode == Mode::Observe;
+        let would_be = answer.as_ref().ok().and_then(WouldBe::of).filter(|_| observing);
         let answer = match answer {
+            Ok(_) if let Some(would_be) = would_be => Ok(self.let_through(ask, would_be)),
             Ok(Claimed::Granted(grant)) => self.granted(ask, grant, took),
-            Ok(Claimed::Duplicate(_)) if observing => Ok(self.let_through(ask)),
             Ok(Claimed::Duplicate(held)) => Ok(ClaimAnswer::Duplicate(self.inspected(ask.key.global_id, held))),
             Ok(Claimed::Mismatch(mismatch)) => Ok(ClaimAnswer::Mismatch(mismatch)),
             Err(failure) => Err(failed(failure, Some(ask.attempt.nonce().clone()))),
         };
         if let Some(metrics) = self.metrics.load().get(&app.key) {
             metrics.claimed(ask.operation.as_ref(), claim_result(&answer), took);
+            if let Some(would_be) = would_be {
+                metrics.observed_claim(ask.operation.as_ref(), observed_label(Some(would_be)));
+            }
         }
         answer
     }
@@ -168,21 +178,21 @@ impl Gateway {
             taken_over: grant.taken_over,
             lease_ms,
             lease_expires_at: self.clock.wall().plus(left),
-            would_be_duplicate: false,
+            would_be: None,
         }))
     }
 
-    /// Observe mode: a duplicate goes ahead, with an attempt that holds nothing.
-    fn let_through(&self, ask: &Claim) -> ClaimAnswer {
+    /// Observe mode: what enforcing would stop goes ahead, with an attempt that holds nothing.
+    fn let_through(&self, ask: &Claim, would_be: WouldBe) -> ClaimAnswer {
         ClaimAnswer::Granted(Granted {
             global_id: ask.key.global_id,
-            attempt: self.issuer.issue_observed(),
+            attempt: self.issuer.issue_observed(would_be),
             fence: None,
             repeated: false,
             taken_over: false,
             lease_ms: u64::try_from(ask.terms.lease.as_millis()).unwrap_or(u64::MAX),
             lease_expires_at: self.clock.wall().plus(ask.terms.lease),
-            would_be_duplicate: true,
+            would_be: Some(would_be),
         })
     }
 }
@@ -201,7 +211,10 @@ fn holds_string(json: &Canonical, nonce: &Nonce) -> bool {
 
 fn claim_result(answer: &Result<ClaimAnswer, Failure>) -> ClaimResult {
     match answer {
-        Ok(ClaimAnswer::Granted(granted)) if granted.would_be_duplicate => ClaimResult::ObservedDuplicate,
+        Ok(ClaimAnswer::Granted(Granted { would_be: Some(WouldBe::Duplicate(_)), .. })) => {
+            ClaimResult::ObservedDuplicate
+        }
+        Ok(ClaimAnswer::Granted(Granted { would_be: Some(WouldBe::Mismatch(_)), .. })) => ClaimResult::ObservedMismatch,
         Ok(ClaimAnswer::Granted(granted)) if granted.taken_over => ClaimResult::TakenOver,
         Ok(ClaimAnswer::Granted(granted)) if granted.repeated => ClaimResult::Repeated,
         Ok(ClaimAnswer::Granted(_)) => ClaimResult::Granted,
@@ -215,8 +228,30 @@ fn claim_result(answer: &Result<ClaimAnswer, Failure>) -> ClaimResult {
         Err(Failure::Store(Determinate::Full(_))) => ClaimResult::StoreFull,
         Err(Failure::Store(Determinate::Incompatible(_))) => ClaimResult::StoreIncompatible,
         Err(Failure::Store(Determinate::Unavailable(_))) => ClaimResult::StoreUnavailable,
-        Err(Failure::OutcomeUnknown(_) | Failure::NonceInContents | Failure::NonceReserved) => {
-            ClaimResult::OutcomeUnknown
-        }
+        // The others are refused before the store is asked.
+        Err(
+            Failure::OutcomeUnknown(_)
+            | Failure::NonceInContents
+            | Failure::NonceReserved
+            | Failure::RetentionTooLong(_)
+            | Failure::QuotaExceeded(_),
+        ) => ClaimResult::OutcomeUnknown,
     }
+}
+
+/// How what was let through is labelled; its attempt may come from a release that did not tell.
+pub(super) fn observed_label(would_be: Option<WouldBe>) -> observed::WouldBe {
+    match would_be {
+        Some(WouldBe::Duplicate(State::InProgress)) => observed::WouldBe::DuplicateInProgress,
+        Some(WouldBe::Duplicate(State::Succeeded)) => observed::WouldBe::DuplicateSucceeded,
+        Some(WouldBe::Duplicate(State::Unknown)) => observed::WouldBe::DuplicateUnknown,
+        Some(WouldBe::Mismatch(Mismatch::Contents)) => observed::WouldBe::ContentsMismatch,
+        Some(WouldBe::Mismatch(Mismatch::Fingerprint)) => observed::WouldBe::FingerprintMismatch,
+        None => observed::WouldBe::Other,
+    }
+}
+
+/// Whether callers of the app may ask for this retention.
+pub(super) fn check_retention(app: &App, retention: Retention) -> Result<(), Failure> {
+    if retention <= app.retention_max { Ok(()) } else { Err(Failure::RetentionTooLong(app.retention_max)) }
 }

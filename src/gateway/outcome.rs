@@ -3,6 +3,7 @@
 use std::sync::PoisonError;
 use std::time::Duration;
 
+use super::claim::{check_retention, observed_label};
 use super::{Failure, Gateway, failed, spread, within};
 use crate::domain::attempt::Attempt;
 use crate::domain::canonical::Canonical;
@@ -113,12 +114,17 @@ impl Gateway {
     fn observed(&self, app: &App, report: &OutcomeReport) -> Reported {
         if let Some(metrics) = self.metrics.load().get(&app.key) {
             let operation = report.operation.as_ref().map(AsRef::as_ref);
-            metrics.settled(operation, reported_outcome(&report.outcome), OutcomeResult::Observed);
+            let outcome = reported_outcome(&report.outcome);
+            metrics.settled(operation, outcome, OutcomeResult::Observed);
+            metrics.observed_outcome(operation, outcome, observed_label(report.attempt.nonce().would_be()));
         }
         Reported::Observed { global_id: report.global_id }
     }
 
     fn prepare_settle(&self, app: &App, report: &OutcomeReport) -> Result<Settle, Failure> {
+        if let Outcome::Success { retention: Some(retention), .. } = report.outcome {
+            check_retention(app, retention)?;
+        }
         let named = report.operation.as_ref();
         if let Some(contents) = &report.contents {
             let operation = named.cloned().unwrap_or_default();
@@ -126,12 +132,14 @@ impl Gateway {
                 return Err(Failure::NotItsContents);
             }
         }
-        Ok(Settle {
+        let ask = Settle {
             key: Key { app: app.key.clone(), global_id: report.global_id },
             attempt: report.attempt.clone(),
             outcome: report.outcome.clone(),
             late: self.late_terms(app, report),
-        })
+        };
+        self.draw_outcome(app, &ask)?;
+        Ok(ask)
     }
 
     /// What a late outcome is recorded as; nothing if its attempt is older than what it would be kept for.
@@ -165,6 +173,7 @@ impl Gateway {
         answer: Result<Settled, EngineError>,
     ) -> Result<Reported, Failure> {
         let answer = answer.map_err(|failure| failed(failure, None)).map(|settled| {
+            self.charge_late(app, ask, &settled);
             let left = match &settled {
                 Settled::Done { left, .. } | Settled::Superseded { left, .. } => *left,
                 Settled::AlreadySucceeded | Settled::Expired => None,
@@ -222,7 +231,12 @@ fn outcome_result(answer: &Result<Reported, Failure>) -> OutcomeResult {
         Err(Failure::Store(Determinate::Unavailable(_))) => OutcomeResult::StoreUnavailable,
         // The others are refused before the store is asked.
         Err(
-            Failure::OutcomeUnknown(_) | Failure::NotItsContents | Failure::NonceInContents | Failure::NonceReserved,
+            Failure::OutcomeUnknown(_)
+            | Failure::NotItsContents
+            | Failure::NonceInContents
+            | Failure::NonceReserved
+            | Failure::RetentionTooLong(_)
+            | Failure::QuotaExceeded(_),
         ) => OutcomeResult::OutcomeUnknown,
     }
 }

@@ -11,6 +11,7 @@ use crate::domain::claim::{Mismatch, Renewed, Settled};
 use crate::domain::clock::Timestamp;
 use crate::domain::global_id::GlobalId;
 use crate::domain::hex;
+use crate::domain::observed::WouldBe;
 use crate::domain::record::{Contents, State};
 use crate::domain::terms::{LeaseEnd, Retention};
 use crate::gateway::claim::{ClaimAnswer, Granted};
@@ -154,12 +155,21 @@ impl From<Granted> for GrantedBody {
             state: State::InProgress,
             repeated: granted.repeated,
             taken_over: granted.taken_over.then_some(true),
-            would_be: granted.would_be_duplicate.then_some("duplicate"),
+            would_be: granted.would_be.map(would_be),
             claimed_at: timestamp,
             lease_ms: granted.lease_ms,
             lease_expires_at: granted.lease_expires_at,
             degraded: None,
         }
+    }
+}
+
+/// How a holder is told what enforcing would have answered: by its code.
+fn would_be(would_be: WouldBe) -> &'static str {
+    match would_be {
+        WouldBe::Duplicate(_) => Code::Duplicate.name(),
+        WouldBe::Mismatch(Mismatch::Contents) => Code::ContentsMismatch.name(),
+        WouldBe::Mismatch(Mismatch::Fingerprint) => Code::FingerprintMismatch.name(),
     }
 }
 

@@ -10,6 +10,8 @@ use super::body::JsonBytes;
 use super::edge::RequestId;
 use super::problem::{Document, Members, Problem};
 use super::{Api, json};
+use crate::tenants::App;
+use crate::tenants::quota::Purpose;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -48,6 +50,23 @@ pub fn items<'a>(body: &'a JsonBytes, api: &Arc<Api>) -> Result<Vec<&'a RawValue
     } else {
         Err(Problem::invalid(format!("`items`: send 1 to {most} of them; this batch has {}.", items.len())))
     }
+}
+
+/// The items that the app's quota has room for, made by `make`; the others are answered with what stands in their way. The
+/// first was drawn with the request.
+pub fn admitted<'a, Item>(
+    items: Vec<&'a RawValue>,
+    api: &Api,
+    app: &App,
+    purpose: Purpose,
+    make: impl Fn(&'a RawValue) -> Result<Item, Problem>,
+) -> Vec<Result<Item, Problem>> {
+    let admit = |place| if place == 0 { Ok(()) } else { api.gateway.draw_request(app, purpose) };
+    let admitted = |(place, raw)| {
+        admit(place)?;
+        make(raw)
+    };
+    items.into_iter().enumerate().map(admitted).collect()
 }
 
 /// One item as this type.

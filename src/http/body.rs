@@ -12,6 +12,7 @@ use serde_json::error::Category;
 use serde_json::value::RawValue;
 
 use super::Api;
+use super::extract::Visit;
 use super::problem::{Code, Problem};
 use crate::domain::limits::Limits;
 
@@ -25,6 +26,13 @@ impl FromRequest<Arc<Api>> for JsonBytes {
     type Rejection = Problem;
 
     async fn from_request(request: Request, api: &Arc<Api>) -> Result<Self, Problem> {
+        let drawn = request.extensions().get::<Visit>().map_or(Ok(()), |visit| visit.draw(api));
+        if let Err(refused) = drawn {
+            // Read, though not looked at: closing on it would reset the connection, and this answer with it. The app's
+            // place is held meanwhile.
+            let _unread = tokio::time::timeout(api.limits.body_read_timeout.0, skip(request.into_body(), api)).await;
+            return Err(refused);
+        }
         Self::receive(request, &api.limits).await
     }
 }
@@ -48,6 +56,12 @@ impl JsonBytes {
             Err(Problem::invalid(format!("The body did not arrive within {within}; send it in one go.")))
         })
     }
+}
+
+/// Reads a body that is not needed, as far as bodies may be long.
+async fn skip(body: Body, api: &Api) {
+    let mut body = Limited::new(body, api.limits.body_bytes);
+    while let Some(Ok(_)) = body.frame().await {}
 }
 
 async fn read(body: Body, bytes_max: usize) -> Result<JsonBytes, Problem> {

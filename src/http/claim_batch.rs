@@ -12,6 +12,7 @@ use super::edge::RequestId;
 use super::extract::Caller;
 use super::problem::Problem;
 use super::{Api, answer, batch};
+use crate::tenants::quota::Purpose;
 
 /// Handles the call.
 pub async fn claim_batch(
@@ -20,10 +21,8 @@ pub async fn claim_batch(
     Extension(request_id): Extension<RequestId>,
     body: JsonBytes,
 ) -> Result<Response, Problem> {
-    let requests = batch::items(&body, &api)?
-        .into_iter()
-        .map(|raw| batch::item::<ClaimBody<'_>>(raw)?.into_request(&api.limits))
-        .collect();
+    let request = |raw| batch::item::<ClaimBody<'_>>(raw)?.into_request(&api.limits);
+    let requests = batch::admitted(batch::items(&body, &api)?, &api, &app, Purpose::Ask, request);
     let answers = api.gateway.claim_many(&app, requests).await;
     let answers = answers.into_iter().map(|answer| answer.and_then(answer::granted)).collect();
     Ok(batch::answer(answers, 201, &request_id, api.limits.body_bytes))

@@ -12,9 +12,10 @@ use axum::middleware::Next;
 use axum::response::Response;
 use futures_util::FutureExt;
 
+use super::extract::Visit;
 use super::held_back::held_back;
-use super::problem::{Code, Problem};
-use super::{Api, PATHS};
+use super::problem::{Code, Members, Problem};
+use super::{Api, PATHS, rate_limit};
 use crate::domain::attempt::Entropy;
 use crate::domain::limits::Limits;
 use crate::telemetry::metrics::Endpoint;
@@ -47,13 +48,17 @@ pub async fn edge(api: Arc<Api>, mut request: Request, next: Next) -> Response {
     let request_id = RequestId::of(request.headers(), &*api.entropy);
     let endpoint = request.extensions().get::<MatchedPath>().map_or(Endpoint::Other, |path| endpoint(path.as_str()));
     let method = request.method().clone();
+    let visit = Visit::at(endpoint);
     request.extensions_mut().insert(request_id.clone());
+    request.extensions_mut().insert(visit.clone());
     let response = match admit(&api, request.headers()) {
         // The place is kept until the answer's head is known; its body is in memory by then.
         Ok(_place) => contain(next.run(request)).await,
         Err(problem) => axum::response::IntoResponse::into_response(problem),
     };
-    let response = finish(held_back(&api, response).await, &request_id);
+    let response = finish(held_back(&api, with_quotas(response, &visit, &api)).await, &request_id);
+    // The answer is known: the app's place is free.
+    drop(visit);
     let status = response.status().as_u16();
     let took = api.clock.monotonic().saturating_sub(begun);
     api.metrics.answered(endpoint, status, took);
@@ -118,6 +123,18 @@ async fn contain(answer: impl Future<Output = Response>) -> Response {
                       again, and report the request_id.";
         axum::response::IntoResponse::into_response(Problem::new(Code::Internal, detail))
     })
+}
+
+/// Tells an app on its answers what it has left.
+fn with_quotas(mut response: Response, visit: &Visit, api: &Api) -> Response {
+    if let Some(app) = visit.app() {
+        let exceeded = match response.extensions().get() {
+            Some(Problem { members: Members::QuotaExceeded { quota }, .. }) => Some(*quota),
+            _ => None,
+        };
+        rate_limit::tell(response.headers_mut(), app, exceeded, api.clock.monotonic());
+    }
+    response
 }
 
 /// Names the answer after its request, and writes the document of a problem.

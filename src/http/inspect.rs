@@ -8,6 +8,7 @@ use axum::response::Response;
 use super::extract::{Caller, ClaimId};
 use super::problem::{Code, Problem};
 use super::{Api, answer, json};
+use crate::tenants::quota::Purpose;
 
 /// Handles the call.
 pub async fn inspect(
@@ -15,6 +16,7 @@ pub async fn inspect(
     Caller(app): Caller,
     ClaimId(global_id): ClaimId,
 ) -> Result<Response, Problem> {
+    api.gateway.draw_request(&app, Purpose::Ask)?;
     let found = api.gateway.inspect(&app, global_id).await?;
     let nothing = || {
         Problem::new(

@@ -15,6 +15,7 @@ pub mod listener;
 pub mod outcome;
 pub mod outcome_batch;
 pub mod problem;
+mod rate_limit;
 pub mod renewal;
 pub mod tls;
 

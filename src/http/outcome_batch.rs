@@ -19,6 +19,7 @@ use crate::domain::limits::Limits;
 use crate::domain::tenant::Operation;
 use crate::domain::terms::Retention;
 use crate::gateway::outcome::OutcomeReport;
+use crate::tenants::quota::Purpose;
 
 /// A POST with the claim it is about. The fields of [`OutcomeBody`], written out because serde cannot both flatten a
 /// struct and refuse unknown fields.
@@ -43,10 +44,8 @@ pub async fn outcome_batch(
     Extension(request_id): Extension<RequestId>,
     body: JsonBytes,
 ) -> Result<Response, Problem> {
-    let reports = batch::items(&body, &api)?
-        .into_iter()
-        .map(|raw| batch::item::<OutcomeItem<'_>>(raw)?.into_report(&api.limits))
-        .collect();
+    let report = |raw| batch::item::<OutcomeItem<'_>>(raw)?.into_report(&api.limits);
+    let reports = batch::admitted(batch::items(&body, &api)?, &api, &app, Purpose::Settle, report);
     let answers = api.gateway.settle_many(&app, reports).await;
     let answers = answers.into_iter().map(|answer: Result<_, Problem>| answer::reported(&answer?)).collect();
     Ok(batch::answer(answers, 200, &request_id, api.limits.body_bytes))

@@ -12,6 +12,7 @@ use super::answer::DuplicateMembers;
 use crate::engine::Determinate;
 use crate::gateway::{EngineHealth, Failure};
 use crate::tenants::Refused;
+use crate::tenants::quota::QuotaName;
 
 /// One row of the table: the code, its status, and its title.
 macro_rules! codes {
@@ -127,6 +128,11 @@ pub enum Members {
         /// Its state.
         state: crate::domain::record::State,
     },
+    /// Which quota is used up.
+    QuotaExceeded {
+        /// As it is configured.
+        quota: QuotaName,
+    },
     /// Why the gateway is not ready, and how its engines are.
     NotReady {
         /// Instead of the title of the code.
@@ -222,6 +228,21 @@ impl From<Failure> for Problem {
         const SOON: Duration = Duration::from_secs(1);
         match &failure {
             Failure::NonceInContents | Failure::NonceReserved => Self::invalid(format!("attempt_nonce: {failure}")),
+            Failure::RetentionTooLong(_) => Self::invalid(format!("`retention`: {failure}; ask for that or less.")),
+            Failure::QuotaExceeded(exceeded) => {
+                let advice = match exceeded.quota {
+                    QuotaName::RequestsPerSecond => "send fewer in a second",
+                    QuotaName::ClaimBytesPerSecond => "send fewer or smaller contents and results",
+                    QuotaName::RequestsInFlight => "send fewer at once",
+                };
+                let detail = format!(
+                    "{}; nothing was done. Send the same request again after Retry-After, {advice}, or ask the operators \
+                     for more.",
+                    sentence(&failure.to_string())
+                );
+                let members = Members::QuotaExceeded { quota: exceeded.quota };
+                Self { members, ..Self::new(Code::QuotaExceeded, detail) }.retry_after(exceeded.wait)
+            }
             Failure::NotItsContents => Self::new(Code::ContentsMismatch, failure.to_string()),
             Failure::Store(certain) => {
                 let (code, advice) = match certain {

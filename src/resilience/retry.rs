@@ -204,7 +204,7 @@ mod tests {
                 }
                 Ok(other) => panic!("seed {seed}: {other:?}"),
                 Err(EngineError::Determinate(_)) => {
-                    assert!(memory.read(&ask.key).await.unwrap().is_some(), "seed {seed}")
+                    assert!(memory.read(&ask.key).await.unwrap().is_some(), "seed {seed}");
                 }
                 Err(EngineError::Indeterminate(_)) => {}
             }

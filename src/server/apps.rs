@@ -33,6 +33,8 @@ pub(super) fn open_app(config: &Config) -> anyhow::Result<App> {
         secrets: Vec::new(),
         terms: operation_terms(&terms),
         operations: HashMap::new(),
+        retention_max: config.retention_max_of(None),
+        quota: config.quota_of(None),
         usage: Arc::default(),
     })
 }
@@ -54,6 +56,8 @@ pub(super) fn app(config: &Config, key: &AppKey, options: &AppOptions) -> anyhow
         secrets: secrets.with_context(|| format!("apps.{key}.secrets"))?,
         terms: operation_terms(&terms),
         operations: options.operations.keys().map(own).collect(),
+        retention_max: config.retention_max_of(Some(key)),
+        quota: config.quota_of(Some(key)),
         usage: Arc::default(),
     })
 }

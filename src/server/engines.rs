@@ -8,6 +8,7 @@ use crate::config::Config;
 use crate::domain::clock::Clock;
 use crate::engine::url;
 use crate::gateway::Engines;
+use crate::gateway::requirement::Requirement;
 use crate::resilience::measured::Measured;
 use crate::resilience::patience::Patience;
 use crate::resilience::retry::Retry;
@@ -29,6 +30,10 @@ pub(super) async fn open(config: &Config, clock: &Arc<dyn Clock>) -> anyhow::Res
         let active = options.engines.first().with_context(|| format!("chain `{chain}` has no engine"))?;
         engines.active.insert(chain.clone(), active.clone());
         engines.chains.insert(chain.clone(), options.engines.clone());
+        if !options.requires.is_empty() {
+            let requirement = Requirement::new(chain, options.requires.iter().copied());
+            engines.requirements.insert(chain.clone(), requirement);
+        }
     }
     Ok(engines)
 }

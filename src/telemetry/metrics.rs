@@ -2,6 +2,9 @@
 //!
 //! Labels are bounded: configured apps and operations are named, everything else is `other`; never a global ID.
 
+pub mod chain;
+pub mod observed;
+pub mod quota;
 pub mod tenants;
 pub mod tls;
 
@@ -14,6 +17,8 @@ use metrics::{
 };
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 
+use self::observed::{ObservedMetrics, WouldBe};
+use self::quota::{Quota, QuotaMetrics};
 use self::tenants::AuthenticationMetrics;
 
 /// Upper bounds of all duration buckets, in seconds: from what a claim in memory takes to the longest deadline.
@@ -28,6 +33,10 @@ const ENGINE_CALL_DURATION: &str = "oncegate_engine_call_duration_seconds";
 const ENGINE_UP: &str = "oncegate_engine_up";
 const ENGINE_DATA_LOST: &str = "oncegate_engine_data_lost_total";
 const SUSPECTED_DOUBLE_EXECUTIONS: &str = "oncegate_suspected_double_executions_total";
+const OBSERVED_CLAIMS: &str = "oncegate_observed_claims_total";
+const OBSERVED_OUTCOMES: &str = "oncegate_observed_outcomes_total";
+const QUOTA_EXCEEDED: &str = "oncegate_quota_exceeded_total";
+const CHAIN_REQUIREMENTS_MET: &str = "oncegate_chain_requirements_met";
 const BUILD_INFO: &str = "oncegate_build_info";
 
 /// The recorder of this process, and what it has recorded.
@@ -80,6 +89,10 @@ fn describe() {
     );
     tenants::describe();
     tls::describe();
+    describe_counter!(OBSERVED_CLAIMS, "Claims let through in observe mode, by what enforcing would have answered");
+    describe_counter!(OBSERVED_OUTCOMES, "Outcomes of what was let through, by what enforcing would have answered");
+    describe_counter!(QUOTA_EXCEEDED, "Requests and items of batches refused because a quota of their app was used up");
+    describe_gauge!(CHAIN_REQUIREMENTS_MET, "1 if the chain's engine promises what the chain requires, else 0");
     describe_gauge!(BUILD_INFO, "1, labelled with the gateway's version");
 }
 
@@ -96,6 +109,7 @@ macro_rules! labels {
         }
     };
 }
+use labels;
 
 labels! {
     /// What became of a claim.
@@ -107,6 +121,7 @@ labels! {
         DuplicateSucceeded = "duplicate_succeeded",
         DuplicateUnknown = "duplicate_unknown",
         ObservedDuplicate = "observed_duplicate",
+        ObservedMismatch = "observed_mismatch",
         ContentsMismatch = "contents_mismatch",
         FingerprintMismatch = "fingerprint_mismatch",
         StoreUnavailable = "store_unavailable",
@@ -183,21 +198,27 @@ pub struct AppMetrics {
     other: OperationMetrics,
     claim_duration: Histogram,
     suspected_double_executions: Counter,
+    quotas: QuotaMetrics,
 }
 
 struct OperationMetrics {
     claims: Vec<Counter>,
     outcomes: Vec<Vec<Counter>>,
+    /// Only of operations that are observed.
+    observed: Option<ObservedMetrics>,
 }
 
 impl AppMetrics {
-    /// The handles of an app and its configured operations.
-    pub fn new<'a>(app: &str, operations: impl IntoIterator<Item = &'a str>) -> Self {
+    /// The handles of an app and its configured operations, each with whether it is observed, as those may be
+    /// (`observes`) that are not configured.
+    pub fn new<'a>(app: &str, observes: bool, operations: impl IntoIterator<Item = (&'a str, bool)>) -> Self {
         let app = app.to_owned();
+        let own = |(name, observed): (&str, bool)| (name.into(), OperationMetrics::new(&app, name, observed));
         Self {
-            operations: operations.into_iter().map(|name| (name.into(), OperationMetrics::new(&app, name))).collect(),
-            other: OperationMetrics::new(&app, "other"),
+            operations: operations.into_iter().map(own).collect(),
+            other: OperationMetrics::new(&app, "other", observes),
             claim_duration: histogram!(CLAIM_DURATION, "app" => app.clone()),
+            quotas: QuotaMetrics::new(&app),
             suspected_double_executions: counter!(SUSPECTED_DOUBLE_EXECUTIONS, "app" => app),
         }
     }
@@ -214,6 +235,26 @@ impl AppMetrics {
         metrics.outcomes[outcome as usize][result as usize].increment(1);
     }
 
+    /// Counts a claim that was let through.
+    pub fn observed_claim(&self, operation: &str, would_be: WouldBe) {
+        if let Some(observed) = &self.operation(operation).observed {
+            observed.claimed(would_be);
+        }
+    }
+
+    /// Counts the outcome of a claim that was let through; one that names no operation is of `other`.
+    pub fn observed_outcome(&self, operation: Option<&str>, outcome: ReportedOutcome, would_be: WouldBe) {
+        let metrics = operation.map_or(&self.other, |operation| self.operation(operation));
+        if let Some(observed) = metrics.observed.as_ref().or(self.other.observed.as_ref()) {
+            observed.settled(outcome, would_be);
+        }
+    }
+
+    /// Counts a request, or an item of a batch, that was refused because a quota was used up.
+    pub fn quota_exceeded(&self, quota: Quota) {
+        self.quotas.exceeded(quota);
+    }
+
     /// Counts a success or unknown from an attempt that no longer held its claim.
     pub fn suspected_double_execution(&self) {
         self.suspected_double_executions.increment(1);
@@ -225,7 +266,7 @@ impl AppMetrics {
 }
 
 impl OperationMetrics {
-    fn new(app: &str, operation: &str) -> Self {
+    fn new(app: &str, operation: &str, observed: bool) -> Self {
         let (app, operation) = (app.to_owned(), operation.to_owned());
         let claim = |result: &&'static str| counter!(CLAIMS, "app" => app.clone(), "operation" => operation.clone(), "result" => *result);
         let outcome = |outcome: &'static str, result: &'static str| {
@@ -238,6 +279,7 @@ impl OperationMetrics {
                 .iter()
                 .map(|reported| OutcomeResult::LABELS.iter().map(|result| outcome(reported, result)).collect())
                 .collect(),
+            observed: observed.then(|| ObservedMetrics::new(&app, &operation)),
         }
     }
 }

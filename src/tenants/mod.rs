@@ -5,6 +5,7 @@ pub mod credential;
 pub mod follow;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+pub mod quota;
 pub mod secret;
 pub mod stored;
 pub mod throttle;
@@ -18,11 +19,12 @@ use hashbrown::HashMap;
 
 use self::credential::Credentials;
 pub use self::credential::bearer;
+use self::quota::Quota;
 use self::secret::SecretDigest;
 use self::usage::Usage;
 use crate::domain::clock::Timestamp;
 use crate::domain::tenant::{AppKey, Operation};
-use crate::domain::terms::{Mode, Terms};
+use crate::domain::terms::{Mode, Retention, Terms};
 
 /// One business system that calls the gateway.
 #[derive(Clone, Debug)]
@@ -39,6 +41,10 @@ pub struct App {
     pub terms: OperationTerms,
     /// The terms of operations that have their own.
     pub operations: HashMap<Operation, OperationTerms>,
+    /// The longest retention that its callers may ask for.
+    pub retention_max: Retention,
+    /// How much of this process it may take.
+    pub quota: Quota,
     /// What this process has seen of it. Outlives a change of all the rest.
     pub usage: Arc<Usage>,
 }
@@ -147,6 +153,9 @@ impl Registry {
         let carried = |mut app: App| {
             if let Some(same) = before.by_key.get(&app.key) {
                 app.usage = same.usage.clone();
+                if app.quota != same.quota {
+                    app.usage.drawn.forgive();
+                }
             }
             (app.key.clone(), Arc::new(app))
         };
@@ -208,7 +217,7 @@ mod guessing;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::terms::{LeaseEnd, Retention};
+    use crate::domain::terms::LeaseEnd;
 
     pub(super) fn app(key: &str, secrets: &[&str]) -> App {
         let day = Duration::from_hours(24);
@@ -226,6 +235,8 @@ mod tests {
             secrets: secrets.iter().map(|secret| SecretDigest::of(secret)).collect(),
             terms: OperationTerms { terms, mode: Mode::Enforce, contents_stored_bytes: 1024, deadline },
             operations: HashMap::new(),
+            retention_max: Retention::Forever,
+            quota: Quota::default(),
             usage: Arc::default(),
         }
     }

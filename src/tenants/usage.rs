@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use hashbrown::HashMap;
 
+use super::quota::Drawn;
 use super::secret::SecretDigest;
 use crate::domain::clock::Timestamp;
 
@@ -16,6 +17,8 @@ pub const USE_NOTED_EVERY: Duration = Duration::from_mins(1);
 #[derive(Debug, Default)]
 pub struct Usage {
     last_uses: Mutex<HashMap<SecretDigest, Arc<LastUse>>>,
+    /// What it has drawn of its quotas.
+    pub(super) drawn: Drawn,
 }
 
 impl Usage {

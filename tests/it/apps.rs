@@ -133,7 +133,7 @@ retention = "2h"
 contents_stored_bytes = 12
 [apps.shop.operations."coupon.redeem"]
 lease = "300ms"
-retention = "forever"
+retention = "10d"
 unknown_retention = "3h"
 on_lease_end = "unknown"
 contents_stored_bytes = 0
@@ -165,7 +165,7 @@ async fn terms_of_the_operation_go_before_those_of_the_app_and_the_defaults() {
     let (_gateway, shop) = shop_on_terms().await;
     for (operation, lease_ms, retention, lease_end) in [
         ("default", 5_000, "2h", "release"),
-        ("coupon.redeem", 300, "forever", "unknown"),
+        ("coupon.redeem", 300, "10d", "unknown"),
         ("report.send", 9_000, "2h", "release"),
     ] {
         let granted = shop.post("/v1/claims", &json!({ "operation": operation, "contents": "long enough" })).await;
@@ -193,7 +193,10 @@ async fn terms_of_the_operation_go_before_those_of_the_app_and_the_defaults() {
     assert_hours_after(&shop.settle(&unknown, "unknown").await.expect(200), &unknown, 48);
     let coupon = shop.post("/v1/claims", &json!({ "operation": "coupon.redeem", "contents": 2, "lease": "1m" })).await;
     assert_hours_after(&shop.settle(&coupon, "unknown").await.expect(200), &coupon, 3);
-    let forever = shop.post("/v1/claims", &json!({ "operation": "coupon.redeem", "contents": 3, "lease": "1m" })).await;
+    let coupon = shop.post("/v1/claims", &json!({ "operation": "coupon.redeem", "contents": 3, "lease": "1m" })).await;
+    assert_hours_after(&shop.settle(&coupon, "success").await.expect(200), &coupon, 240);
+    let ask = json!({ "operation": "coupon.redeem", "contents": 4, "lease": "1m", "retention": "forever" });
+    let forever = shop.post("/v1/claims", &ask).await;
     assert_eq!(shop.settle(&forever, "success").await.expect(200).body["expires_at"], Value::Null);
 }
 

@@ -18,6 +18,7 @@ use oncegate::engine::redis::{Options, Redis};
 use oncegate::gateway::claim::{ClaimAnswer, ClaimRequest, Granted};
 use oncegate::gateway::outcome::{OutcomeReport, Reported};
 use oncegate::gateway::{Engines, Gateway};
+use oncegate::tenants::quota::Quota;
 use oncegate::tenants::{App, OperationTerms};
 
 use crate::support::redis_server::RedisServer;
@@ -83,6 +84,8 @@ impl Stage {
             secrets: Vec::new(),
             terms: OperationTerms { terms, mode: Mode::Enforce, contents_stored_bytes: 1024, deadline },
             operations: HashMap::new(),
+            retention_max: Retention::Forever,
+            quota: Quota::default(),
             usage: Arc::default(),
         });
         let hour = i64::try_from(HOUR.as_micros()).unwrap();

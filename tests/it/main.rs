@@ -11,6 +11,8 @@ mod apps_registry;
 mod apps_reload;
 #[cfg(feature = "redis")]
 mod clock_skew;
+#[cfg(feature = "redis")]
+mod collisions;
 mod command_line;
 mod crash;
 mod edge;
@@ -18,14 +20,19 @@ mod edge;
 mod engine_postgres;
 #[cfg(feature = "redis")]
 mod engine_redis;
+mod isolation;
 #[cfg(feature = "redis")]
 mod late;
 mod lifecycle;
 #[cfg(feature = "redis")]
 mod observability;
+mod observe;
+mod quotas;
 #[cfg(feature = "redis")]
 mod races;
 #[cfg(feature = "redis")]
 mod redis_outage;
+#[cfg(feature = "redis")]
+mod requirements;
 mod story;
 mod tls;

@@ -13,7 +13,7 @@ fn an_unknown_key_names_who_set_it_and_the_nearest_known_one() {
     let refused = Given { file, environment: &environment, ..Given::default() }.refused();
     insta::assert_snapshot!(refused, @r#"
     environment variable ONCEGATE_SERVER_LISTEN: no setting; did you mean ONCEGATE_SERVER__LISTEN? Tables and keys are parted by `__`
-    environment variable ONCEGATE_DEFAULTS__RETENSION: defaults.retension: no such key; did you mean `retention`? There are: chain, mode, lease, retention, unknown_retention, on_lease_end, contents_stored_bytes, deadline, on_outage
+    environment variable ONCEGATE_DEFAULTS__RETENSION: defaults.retension: no such key; did you mean `retention`? There are: chain, mode, lease, retention, unknown_retention, on_lease_end, contents_stored_bytes, deadline, on_outage, retention_max, quota
     oncegate.toml, line 4: serve: no such key; did you mean `server`? There are: server, admin, engines, chains, defaults, registry, apps, limits, log
     oncegate.toml, line 2: server.listn: no such key; did you mean `listen`? There are: listen, admin_listen, allow_open, data_dir, drain_delay, drain_timeout, tls, admin_tls
     "#);
@@ -179,4 +179,88 @@ fn apps_are_in_the_registry_or_in_the_configuration() {
     let anywhere = "[server]\nlisten = \"0.0.0.0:8080\"\n[registry]\nurl = \"postgres://u:hunter2@h/d\"";
     let config = file(anywhere).load().expect("it is right");
     assert!(!config.redacted_toml().unwrap().contains("hunter2"));
+}
+
+#[test]
+fn quotas_are_numbers_or_none() {
+    let refused = refused(&format!(
+        "[defaults.quota]\nrequests_per_second = 0\nclaim_bytes_per_second = \"1MB\"\n[apps.shop]\n\
+         secrets = [\"{DIGEST}\"]\n[apps.shop.quota]\nrequests_in_flight = \"101%\"\nburst = \"2h\"\nrequests = 5"
+    ));
+    insta::assert_snapshot!(refused, @r#"
+    oncegate.toml, line 9: apps.shop.quota.requests: no such key; did you mean `requests_in_flight`? There are: requests_per_second, claim_bytes_per_second, burst, requests_in_flight
+    oncegate.toml, line 7: apps.shop.quota.requests_in_flight: expected a whole number from 1, a part of limits.requests_in_flight such as "50%", or "none", found a text; the default is `requests_in_flight = "50%"`
+    oncegate.toml, line 3: defaults.quota.claim_bytes_per_second: expected a whole number from 1 to 4294967295, or "none", found a text; the default is `claim_bytes_per_second = "none"`
+    oncegate.toml, line 2: defaults.quota.requests_per_second: expected a whole number from 1 to 4294967295, or "none", found the number 0; the default is `requests_per_second = "none"`
+    "#);
+    let refused = self::refused("[defaults.quota]\nburst = \"61m\"");
+    insta::assert_snapshot!(refused, @r#"oncegate.toml, line 2: defaults.quota.burst: 61m is longer than a burst may be; write 1ms to 1h"#);
+}
+
+#[test]
+fn no_retention_is_longer_than_the_app_may_ask_for() {
+    let refused = refused(&format!(
+        "[defaults]\nretention_max = \"12h\"\n[apps.shop]\nsecrets = [\"{DIGEST}\"]\nretention = \"1h\"\n\
+         [apps.shop.operations.x]\nretention = \"13h\"\n[apps.shop.operations.y]\nretention = \"forever\"\n\
+         [apps.bank]\nsecrets = [\"{DIGEST}\"]\n[apps.free]\nsecrets = [\"{DIGEST}\"]\nretention_max = \"forever\"\n\
+         retention = \"forever\""
+    ));
+    insta::assert_snapshot!(refused, @r#"
+    apps.bank.retention: 1d is longer than the retention_max of 12h that holds here; set a shorter retention, or a longer retention_max
+    oncegate.toml, line 7: apps.shop.operations.x.retention: 13h is longer than the retention_max of 12h that holds here; set a shorter retention, or a longer retention_max
+    oncegate.toml, line 9: apps.shop.operations.y.retention: forever is longer than the retention_max of 12h that holds here; set a shorter retention, or a longer retention_max
+    "#);
+    let refused = self::refused("[defaults]\nretention_max = \"12h\"");
+    insta::assert_snapshot!(refused, @r#"the embedded defaults, line 54: defaults.retention: 1d is longer than the retention_max of 12h that holds here; set a shorter retention, or a longer retention_max"#);
+}
+
+#[test]
+fn engines_are_not_asked_for_what_they_cannot_do() {
+    let refused = refused(
+        "[engines]\nm = \"memory:\"\nd = \"disk:d\"\nr = \"redis://r\"\n[chains.default]\nengines = [\"m\"]\n\
+         requires = [\"strict_fence\", \"durable\", \"forever\", \"shared\"]\n[chains.d]\nengines = [\"d\"]\n\
+         requires = [\"strict_fence\", \"durable\", \"forever\", \"shared\"]\n[chains.r]\nengines = [\"r\"]\n\
+         requires = [\"strict_fence\", \"durable\", \"forever\", \"shared\"]\n[chains.mixed]\nengines = [\"d\", \"m\"]\n\
+         requires = [\"durable\"]",
+    );
+    insta::assert_snapshot!(refused, @r#"
+    oncegate.toml, line 10: chains.d.requires: engine `d` (disk:) is of one gateway alone; use another one (redis://, postgres://), or leave `shared` out
+    oncegate.toml, line 7: chains.default.requires: engine `m` (memory:) keeps nothing over a restart; use another one (disk:, postgres://, redis:// with appendfsync always), or leave `durable` out
+    oncegate.toml, line 7: chains.default.requires: engine `m` (memory:) keeps nothing for ever; use another one (disk:, redis://, postgres://), or leave `forever` out
+    oncegate.toml, line 7: chains.default.requires: engine `m` (memory:) is of one gateway alone; use another one (redis://, postgres://), or leave `shared` out
+    oncegate.toml, line 16: chains.mixed.requires: engine `m` (memory:) keeps nothing over a restart; use another one (disk:, postgres://, redis:// with appendfsync always), or leave `durable` out
+    oncegate.toml, line 13: chains.r.requires: engine `r` (redis:) has no fences; use another one (disk:, postgres://), or leave `strict_fence` out
+    "#);
+    let refused = self::refused("[chains.default]\nengines = [\"primary\"]\nrequires = [\"speed\"]");
+    insta::assert_snapshot!(refused, @r#"oncegate.toml, line 3: chains.default.requires: "speed" is no choice here; write "durable" or "strict_fence" or "forever" or "shared""#);
+}
+
+#[test]
+fn what_is_to_be_kept_for_ever_needs_an_engine_that_does() {
+    let memory = "[engines]\nm = \"memory:\"\nd = \"disk:d\"\n[chains.default]\nengines = [\"m\"]\n[chains.d]\nengines = [\"d\"]\n";
+    let refused = refused(&format!(
+        "{memory}[apps.shop]\nsecrets = [\"{DIGEST}\"]\nretention = \"forever\"\nunknown_retention = \"forever\"\n\
+         [apps.shop.operations.x]\nunknown_retention = \"forever\"\n[apps.safe]\nsecrets = [\"{DIGEST}\"]\nchain = \"d\"\n\
+         retention = \"forever\""
+    ));
+    insta::assert_snapshot!(refused, @r#"
+    oncegate.toml, line 10: apps.shop.retention: engine `m` (memory:) keeps nothing for ever; use another one (disk:, redis://, postgres://) in chain `default`, or a retention that ends
+    oncegate.toml, line 11: apps.shop.unknown_retention: engine `m` (memory:) keeps nothing for ever; use another one (disk:, redis://, postgres://) in chain `default`, or a retention that ends
+    oncegate.toml, line 13: apps.shop.operations.x.unknown_retention: engine `m` (memory:) keeps nothing for ever; use another one (disk:, redis://, postgres://) in chain `default`, or a retention that ends
+    "#);
+    // What the defaults ask counts for whoever leaves it to them, and for nobody else.
+    let forever = "[defaults]\nretention = \"forever\"\n";
+    let refused = self::refused(&format!("{memory}{forever}"));
+    insta::assert_snapshot!(refused, @r#"oncegate.toml, line 9: defaults.retention: engine `m` (memory:) keeps nothing for ever; use another one (disk:, redis://, postgres://) in chain `default`, or a retention that ends"#);
+    let app = |terms: &str| format!("{memory}{forever}[apps.shop]\nsecrets = [\"{DIGEST}\"]\n{terms}");
+    assert!(self::refused(&app("")).contains("line 9: defaults.retention: engine `m`"));
+    for good in ["retention = \"1d\"", "chain = \"d\""] {
+        assert!(file(&app(good)).load().is_ok(), "{good}");
+    }
+}
+
+#[test]
+fn an_engine_of_memory_needs_no_other_setting() {
+    let flags = Flags { engine: Some("memory:".into()), ..Flags::default() };
+    assert!(Given { flags, ..Given::default() }.load().is_ok());
 }

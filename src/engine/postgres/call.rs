@@ -46,7 +46,7 @@ pub(super) struct Call {
 
 /// Something else that a lane's connection can do.
 pub(super) enum Job {
-    Call(Call),
+    Call(Box<Call>),
     Probe(Reply<()>),
     List(List, Reply<Vec<Listed>>),
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use hashbrown::HashMap;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -51,7 +52,7 @@ impl Lane {
 
     /// Asks and waits for the answer. May be dropped at any time; what was sent by then still happens.
     pub(super) async fn call(&self, ask: Ask) -> Result<Told, EngineError> {
-        self.job(|reply| Job::Call(Call::new(ask, reply))).await
+        self.job(|reply| Job::Call(Box::new(Call::new(ask, reply)))).await
     }
 
     pub(super) async fn probe(&self) -> Result<(), EngineError> {
@@ -202,21 +203,21 @@ impl Driver {
         let shared = self.shared.clone();
         let exchange = match job {
             Job::Call(call) => {
-                self.queue.push(call);
+                self.queue.push(*call);
                 return Ok(link);
             }
             Job::Probe(reply) => async move {
                 let answer = session::probe(&mut link, &shared).await;
                 let broken = answer.as_ref().err().map(ToString::to_string);
                 let _ = reply.send(answer);
-                (link, Done { broken, found: Default::default() })
+                (link, Done { broken, found: HashMap::default() })
             }
             .boxed(),
             Job::List(ask, reply) => async move {
                 let answer = session::list(&mut link, &ask).await.map_err(|error| reading(Failure::from(&error).told));
                 let broken = answer.as_ref().err().map(ToString::to_string);
                 let _ = reply.send(answer);
-                (link, Done { broken, found: Default::default() })
+                (link, Done { broken, found: HashMap::default() })
             }
             .boxed(),
         };

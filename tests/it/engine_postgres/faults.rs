@@ -276,7 +276,9 @@ async fn a_database_that_comes_back_empty_is_noticed_and_fences_go_on_rising() {
     let Some(mut server) = PostgresServer::start().await else { return };
     let noticed = Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let counted = noticed.clone();
-    let hook = Arc::new(move || drop(counted.fetch_add(1, std::sync::atomic::Ordering::SeqCst)));
+    let hook = Arc::new(move || {
+        counted.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+    });
     let engine = Postgres::open(&server.url(), Options { on_data_lost: Some(hook), ..options() }).unwrap();
     let ask = fresh_claim();
     let fence = granted(&engine, &ask).await.fence.unwrap();

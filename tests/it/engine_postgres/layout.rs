@@ -85,7 +85,7 @@ async fn a_value_that_cannot_be_read_is_neither_absent_nor_overwritten() {
         ))
         .await;
     let incompatible = |error: EngineError| {
-        assert!(matches!(error, EngineError::Determinate(Determinate::Incompatible(_))), "{error:?}")
+        assert!(matches!(error, EngineError::Determinate(Determinate::Incompatible(_))), "{error:?}");
     };
     incompatible(engine.claim(&again(&ask)).await.map(drop).unwrap_err());
     incompatible(engine.settle(&settle(&ask, success("1"))).await.map(drop).unwrap_err());

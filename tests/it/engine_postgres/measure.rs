@@ -59,11 +59,11 @@ async fn run(engine: &Arc<Postgres>, settled: bool) -> (f64, Duration) {
         callers.spawn(async move {
             let clock = SystemClock::new();
             let (begun, mut worst) = (clock.monotonic(), Duration::ZERO);
-            while clock.monotonic() - begun < SPAN {
+            while clock.monotonic().saturating_sub(begun) < SPAN {
                 let ask = fresh_claim();
                 let asked = clock.monotonic();
                 engine.claim(&ask).await.unwrap();
-                worst = worst.max(clock.monotonic() - asked);
+                worst = worst.max(clock.monotonic().saturating_sub(asked));
                 calls.fetch_add(1, Ordering::Relaxed);
                 if settled {
                     let outcome: Outcome = success("{\"order\":\"done\"}");
@@ -76,7 +76,7 @@ async fn run(engine: &Arc<Postgres>, settled: bool) -> (f64, Duration) {
     }
     let worst = callers.join_all().await.into_iter().max().unwrap_or_default();
     #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
-    let rate = calls.load(Ordering::Relaxed) as f64 / (clock.monotonic() - begun).as_secs_f64();
+    let rate = calls.load(Ordering::Relaxed) as f64 / clock.monotonic().saturating_sub(begun).as_secs_f64();
     (rate, worst)
 }
 

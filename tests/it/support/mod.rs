@@ -1,5 +1,6 @@
 //! What the tests talk to and with: gateways, servers, a proxy that breaks and heals, a caller that knows the document.
 
+pub(crate) mod caller;
 pub(crate) mod certificates;
 pub(crate) mod client;
 pub(crate) mod command;

@@ -1,0 +1,97 @@
+//! Checks that engines can do what the configuration asks of them: what a chain requires, and retentions for ever.
+//! Goes by URLs alone; what depends on a running store is looked at while it runs.
+
+use std::collections::BTreeSet;
+
+use super::path::KeyPath;
+use super::problem::Problem;
+use super::terms::OwnTerms;
+use super::{AppOptions, ChainOptions, Config};
+use crate::domain::terms::Retention;
+use crate::engine::capability::Capability;
+use crate::engine::url;
+
+impl Config {
+    /// What engines are asked for that they cannot do. URLs that are none are left to others.
+    pub(super) fn check_promises(&self) -> Vec<Problem> {
+        let mut found = Vec::new();
+        for (name, chain) in &self.chains {
+            let key = KeyPath::of(["chains"]).child(name).child("requires");
+            for required in &chain.requires {
+                if let Some(engine) = self.engine_without(chain, *required) {
+                    let message = format!("{}, or leave `{}` out", self.cannot(engine, *required), required.as_str());
+                    found.push(Problem::of_key(key.clone(), message));
+                }
+            }
+        }
+        self.check_defaults(&mut found);
+        for (key, app) in &self.apps {
+            let path = KeyPath::of(["apps", key.as_ref()]);
+            let chain = self.chain_of(app);
+            self.check_forever(&path, &app.own_terms(), chain, &mut found);
+            for (operation, own) in &app.operations {
+                let path = path.child("operations").child(operation.as_ref());
+                self.check_forever(&path, &own.own_terms(), chain, &mut found);
+            }
+        }
+        found
+    }
+
+    /// The defaults ask something only of the chains of apps that leave it to them.
+    fn check_defaults(&self, found: &mut Vec<Problem>) {
+        let path = KeyPath::of(["defaults"]);
+        let nobody = OwnTerms { retention: None, unknown_retention: None, ..self.defaults.own_terms() };
+        let retention = OwnTerms { retention: Some(self.defaults.retention), ..nobody };
+        let unknown_retention = OwnTerms { unknown_retention: Some(self.defaults.unknown_retention), ..nobody };
+        let of_apps = |leaves_it: fn(&OwnTerms) -> bool| {
+            let own = self.apps.values().filter(move |app| leaves_it(&app.own_terms())).map(|app| self.chain_of(app));
+            let open = self.apps.is_empty().then_some(self.defaults.chain.as_str());
+            own.chain(open).collect::<BTreeSet<_>>()
+        };
+        for chain in of_apps(|own| own.retention.is_none()) {
+            self.check_forever(&path, &retention, chain, found);
+        }
+        for chain in of_apps(|own| own.unknown_retention.is_none()) {
+            self.check_forever(&path, &unknown_retention, chain, found);
+        }
+    }
+
+    fn chain_of<'a>(&'a self, app: &'a AppOptions) -> &'a str {
+        app.chain.as_ref().unwrap_or(&self.defaults.chain)
+    }
+
+    fn check_forever(&self, path: &KeyPath, terms: &OwnTerms, chain: &str, found: &mut Vec<Problem>) {
+        let Some(options) = self.chains.get(chain) else { return };
+        let Some(engine) = self.engine_without(options, Capability::Forever) else { return };
+        for (name, retention) in [("retention", terms.retention), ("unknown_retention", terms.unknown_retention)] {
+            if retention == Some(Retention::Forever) {
+                let cannot = self.cannot(engine, Capability::Forever);
+                let message = format!("{cannot} in chain `{chain}`, or a retention that ends");
+                found.push(Problem::of_key(path.child(name), message));
+            }
+        }
+    }
+
+    /// The first engine of a chain that cannot promise this: any of them may be made the active one.
+    fn engine_without<'a>(&self, chain: &'a ChainOptions, required: Capability) -> Option<&'a str> {
+        let lacks = |engine: &&String| {
+            let url = self.engines.get(*engine);
+            url.and_then(|url| url::capabilities_of(url).ok()).is_some_and(|promised| !required.is_in(promised))
+        };
+        chain.engines.iter().find(lacks).map(String::as_str)
+    }
+
+    /// That an engine lacks something, and where it can be had; the end of the sentence is for the caller.
+    fn cannot(&self, engine: &str, required: Capability) -> String {
+        let scheme = self.engines.get(engine).and_then(|url| url.split_once(':')).map_or("", |(scheme, _)| scheme);
+        let (lacks, instead) = match required {
+            Capability::Durable => {
+                ("keeps nothing over a restart", "disk:, postgres://, redis:// with appendfsync always")
+            }
+            Capability::StrictFence => ("has no fences", "disk:, postgres://"),
+            Capability::Forever => ("keeps nothing for ever", "disk:, redis://, postgres://"),
+            Capability::Shared => ("is of one gateway alone", "redis://, postgres://"),
+        };
+        format!("engine `{engine}` ({scheme}:) {lacks}; use another one ({instead})")
+    }
+}

@@ -1,0 +1,187 @@
+//! How much of this process an app may take: its quotas, and what it has drawn of them. Who is asked when, and what an
+//! app is told, is for the floors above.
+
+pub mod bucket;
+pub mod options;
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use self::bucket::{Bucket, Room};
+use super::App;
+
+/// What may be owed beyond the burst so that what was granted can be settled.
+pub const OVERDRAFT: Duration = Duration::from_secs(10);
+
+/// When to come again to a gateway that has all of an app's places taken. Most requests take far less.
+const PLACE_WAIT: Duration = Duration::from_millis(100);
+
+/// The quotas of an app, for each gateway process by itself. What is left out is not bounded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Quota {
+    /// Requests in a second; each item of a batch is one.
+    pub requests_per_second: Option<NonZeroU32>,
+    /// Bytes of contents, fingerprints and results in a second, as they are stored.
+    pub claim_bytes_per_second: Option<NonZeroU32>,
+    /// For how long a rate that is not used is saved up, to be used at once.
+    pub burst: Duration,
+    /// Requests that are worked on at once.
+    pub requests_in_flight: Option<usize>,
+}
+
+impl Default for Quota {
+    /// No bound at all.
+    fn default() -> Self {
+        let burst = Duration::from_secs(1);
+        Self { requests_per_second: None, claim_bytes_per_second: None, burst, requests_in_flight: None }
+    }
+}
+
+/// Which of an app's quotas. Serialised as it is configured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum QuotaName {
+    /// [`Quota::requests_per_second`].
+    RequestsPerSecond,
+    /// [`Quota::claim_bytes_per_second`].
+    ClaimBytesPerSecond,
+    /// [`Quota::requests_in_flight`].
+    RequestsInFlight,
+}
+
+impl QuotaName {
+    /// As it is configured.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::RequestsPerSecond => "requests_per_second",
+            Self::ClaimBytesPerSecond => "claim_bytes_per_second",
+            Self::RequestsInFlight => "requests_in_flight",
+        }
+    }
+}
+
+/// What a request is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Purpose {
+    /// Something new: a claim, a lookup.
+    Ask,
+    /// Something granted: an outcome, a renewal. It frees what others wait for, so it may overdraw by [`OVERDRAFT`].
+    Settle,
+}
+
+/// A quota that an app has used up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the app has used up its quota {} = {limit}", quota.as_str())]
+pub struct Exceeded {
+    /// Which one.
+    pub quota: QuotaName,
+    /// What it is set to.
+    pub limit: u64,
+    /// When there is room again, if nobody else of the app takes it.
+    pub wait: Duration,
+}
+
+/// What an app has drawn of its quotas in this process.
+#[derive(Debug, Default)]
+pub struct Drawn {
+    requests: Bucket,
+    claim_bytes: Bucket,
+    in_flight: AtomicUsize,
+}
+
+impl Drawn {
+    /// Forgets what is owed, because it was counted by other quotas. Requests in flight still are.
+    pub(super) fn forgive(&self) {
+        self.requests.forgive();
+        self.claim_bytes.forgive();
+    }
+}
+
+/// A place among an app's requests in flight, until it is dropped.
+#[derive(Debug)]
+pub struct Place(Arc<App>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.usage.drawn.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl App {
+    /// Takes a place among the app's requests in flight.
+    ///
+    /// # Errors
+    /// All are taken.
+    pub fn enter(self: &Arc<Self>) -> Result<Place, Exceeded> {
+        let most = self.quota.requests_in_flight.unwrap_or(usize::MAX);
+        let one_more = |taken: usize| if taken < most { taken.checked_add(1) } else { None };
+        match self.usage.drawn.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more) {
+            Ok(_) => Ok(Place(self.clone())),
+            Err(_) => Err(Exceeded { quota: QuotaName::RequestsInFlight, limit: most as u64, wait: PLACE_WAIT }),
+        }
+    }
+
+    /// Draws a request. `now` is of a monotonic clock, the same one each time.
+    ///
+    /// # Errors
+    /// There is no room for it; nothing was drawn.
+    pub fn draw_request(&self, purpose: Purpose, now: Duration) -> Result<(), Exceeded> {
+        let rate = self.quota.requests_per_second;
+        self.draw(QuotaName::RequestsPerSecond, rate, &self.usage.drawn.requests, 1, purpose, now)
+    }
+
+    /// Draws the bytes of a claim or a result.
+    ///
+    /// # Errors
+    /// There is no room for them; nothing was drawn.
+    pub fn draw_bytes(&self, bytes: u64, purpose: Purpose, now: Duration) -> Result<(), Exceeded> {
+        let rate = self.quota.claim_bytes_per_second;
+        self.draw(QuotaName::ClaimBytesPerSecond, rate, &self.usage.drawn.claim_bytes, bytes, purpose, now)
+    }
+
+    /// Charges bytes that are stored already, whether or not there is room for them.
+    pub fn charge_bytes(&self, bytes: u64, now: Duration) {
+        if let Some(rate) = self.quota.claim_bytes_per_second {
+            self.usage.drawn.claim_bytes.charge(bucket::cost(bytes, rate), now);
+        }
+    }
+
+    /// What is left of a rate: units that could be drawn at once, and when all of it is back. Nothing where there is no
+    /// bound, or none by time.
+    pub fn left(&self, quota: QuotaName, now: Duration) -> Option<(u64, Duration)> {
+        let (rate, bucket) = match quota {
+            QuotaName::RequestsPerSecond => (self.quota.requests_per_second?, &self.usage.drawn.requests),
+            QuotaName::ClaimBytesPerSecond => (self.quota.claim_bytes_per_second?, &self.usage.drawn.claim_bytes),
+            QuotaName::RequestsInFlight => return None,
+        };
+        let owed = bucket.owed(now);
+        Some((bucket::units(self.quota.burst.saturating_sub(owed), rate), owed))
+    }
+
+    fn draw(
+        &self,
+        quota: QuotaName,
+        rate: Option<NonZeroU32>,
+        bucket: &Bucket,
+        units: u64,
+        purpose: Purpose,
+        now: Duration,
+    ) -> Result<(), Exceeded> {
+        let Some(rate) = rate.filter(|_| units > 0) else { return Ok(()) };
+        let burst = self.quota.burst;
+        // What is larger than all that could ever be free passes when little is owed, or it could never pass.
+        let room = match purpose {
+            Purpose::Ask => Room { most: burst, always_below: Duration::ZERO },
+            Purpose::Settle => Room { most: burst.saturating_add(OVERDRAFT), always_below: burst },
+        };
+        let drawn = bucket.draw(bucket::cost(units, rate), room, now);
+        drawn.map_err(|wait| Exceeded { quota, limit: rate.get().into(), wait })
+    }
+}
+
+#[cfg(test)]
+mod tests;

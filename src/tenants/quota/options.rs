@@ -1,0 +1,204 @@
+//! The tables `[defaults.quota]` and `[apps.<app>.quota]`, and how their values are written.
+
+use std::fmt;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use serde::de::{self, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::Quota;
+use crate::domain::terms::Span;
+
+/// Either table. What an app leaves out is as in `[defaults.quota]`.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct QuotaOptions {
+    /// Requests in a second.
+    pub requests_per_second: Option<PerSecond>,
+    /// Bytes of contents, fingerprints and results in a second.
+    pub claim_bytes_per_second: Option<PerSecond>,
+    /// For how long a rate that is not used is saved up.
+    pub burst: Option<Span>,
+    /// Requests worked on at once.
+    pub requests_in_flight: Option<Places>,
+}
+
+/// A rate: a whole number from 1, or `"none"` for no bound.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PerSecond(pub Option<NonZeroU32>);
+
+/// A number of places: a whole number from 1, a part of all such as `"50%"`, or `"none"` for no bound.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Places {
+    /// As many as there are.
+    All,
+    /// So many.
+    Count(NonZeroU32),
+    /// So many of a hundred, 1 to 100.
+    Percent(u8),
+}
+
+impl Places {
+    /// How many of `all` these are; nothing if there is no bound. At least one.
+    pub fn of(self, all: usize) -> Option<usize> {
+        match self {
+            Self::All => None,
+            Self::Count(count) => Some(usize::try_from(count.get()).unwrap_or(usize::MAX)),
+            Self::Percent(percent) => Some((all.saturating_mul(percent.into()) / 100).max(1)),
+        }
+    }
+}
+
+impl QuotaOptions {
+    /// The quotas of an app: its own, else these of the defaults. `places` is how many requests of all apps may be in
+    /// flight; nothing if the app need not share them.
+    pub fn resolve(&self, own: Option<&Self>, places: Option<usize>) -> Quota {
+        let none = Self::default();
+        let own = own.unwrap_or(&none);
+        let rate =
+            |own: Option<PerSecond>, default: Option<PerSecond>| own.or(default).and_then(|PerSecond(rate)| rate);
+        let in_flight = own.requests_in_flight.or(self.requests_in_flight).unwrap_or(Places::All);
+        Quota {
+            requests_per_second: rate(own.requests_per_second, self.requests_per_second),
+            claim_bytes_per_second: rate(own.claim_bytes_per_second, self.claim_bytes_per_second),
+            burst: own.burst.or(self.burst).map_or(Quota::default().burst, |Span(burst)| burst),
+            requests_in_flight: match (in_flight, places) {
+                (Places::Percent(_), None) => None,
+                (in_flight, places) => in_flight.of(places.unwrap_or(usize::MAX)),
+            },
+        }
+    }
+}
+
+const NONE: &str = "none";
+
+impl<'de> Deserialize<'de> for PerSecond {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Written;
+        impl Visitor<'_> for Written {
+            type Value = PerSecond;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a whole number from 1 to 4294967295, or \"none\"")
+            }
+
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<PerSecond, E> {
+                count(number, &self).map(|rate| PerSecond(Some(rate)))
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<PerSecond, E> {
+                if text == NONE { Ok(PerSecond(None)) } else { Err(wrong_text(text, &self)) }
+            }
+        }
+        deserializer.deserialize_any(Written)
+    }
+}
+
+impl Serialize for PerSecond {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            Some(rate) => rate.serialize(serializer),
+            None => serializer.serialize_str(NONE),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Places {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Written;
+        impl Visitor<'_> for Written {
+            type Value = Places;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a whole number from 1, a part of limits.requests_in_flight such as \"50%\", or \"none\"")
+            }
+
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Places, E> {
+                count(number, &self).map(Places::Count)
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Places, E> {
+                let digits = text.strip_suffix('%').filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
+                match digits.and_then(|digits| digits.parse().ok()) {
+                    Some(percent @ 1..=100) => Ok(Places::Percent(percent)),
+                    _ if text == NONE => Ok(Places::All),
+                    _ => Err(wrong_text(text, &self)),
+                }
+            }
+        }
+        deserializer.deserialize_any(Written)
+    }
+}
+
+impl Serialize for Places {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::All => serializer.serialize_str(NONE),
+            Self::Count(count) => count.serialize(serializer),
+            Self::Percent(percent) => serializer.collect_str(&format_args!("{percent}%")),
+        }
+    }
+}
+
+fn count<E: de::Error>(number: i64, expected: &dyn de::Expected) -> Result<NonZeroU32, E> {
+    let count = u32::try_from(number).ok().and_then(NonZeroU32::new);
+    count.ok_or_else(|| E::invalid_value(de::Unexpected::Signed(number), expected))
+}
+
+fn wrong_text<E: de::Error>(text: &str, expected: &dyn de::Expected) -> E {
+    E::invalid_value(de::Unexpected::Str(text), expected)
+}
+
+impl QuotaOptions {
+    /// What of it lets nothing pass, or means nothing: the key and what to do.
+    pub fn check(&self) -> Option<(&'static str, String)> {
+        const BURST_MAX: Duration = Duration::from_hours(1);
+        let too_long = self.burst.filter(|Span(burst)| *burst > BURST_MAX)?;
+        Some(("burst", format!("{too_long} is longer than a burst may be; write 1ms to {}", Span(BURST_MAX))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<QuotaOptions, toml::de::Error> {
+        toml::from_str(text)
+    }
+
+    #[test]
+    fn quotas_read_back_as_they_are_shown() {
+        let text = "requests_per_second = 100\nclaim_bytes_per_second = \"none\"\nburst = \"2s\"\n\
+                    requests_in_flight = \"25%\"\n";
+        assert_eq!(toml::to_string(&read(text).unwrap()).unwrap(), text);
+        assert_eq!(toml::to_string(&read("requests_in_flight = 7\n").unwrap()).unwrap(), "requests_in_flight = 7\n");
+        assert_eq!(read("requests_in_flight = \"none\"").unwrap().requests_in_flight, Some(Places::All));
+    }
+
+    #[test]
+    fn what_would_let_nothing_pass_is_refused() {
+        for value in ["0", "-1", "4294967296", "\"0\"", "\"all\"", "1.5", "true", "\"50%\""] {
+            assert!(read(&format!("requests_per_second = {value}")).is_err(), "{value}");
+        }
+        for value in ["0", "\"0%\"", "\"101%\"", "\"%\"", "\"+5%\"", "\"5\"", "[]"] {
+            assert!(read(&format!("requests_in_flight = {value}")).is_err(), "{value}");
+        }
+        assert!(read("burst = \"61m\"").unwrap().check().is_some());
+        assert!(read("burst = \"1h\"").unwrap().check().is_none());
+    }
+
+    #[test]
+    fn an_app_has_its_own_quotas_and_the_defaults_for_the_rest() {
+        let defaults = read("requests_per_second = 100\nburst = \"2s\"\nrequests_in_flight = \"50%\"").unwrap();
+        let quota = defaults.resolve(None, Some(4096));
+        assert_eq!((quota.requests_per_second.map(NonZeroU32::get), quota.requests_in_flight), (Some(100), Some(2048)));
+        assert_eq!((quota.claim_bytes_per_second, quota.burst), (None, Duration::from_secs(2)));
+        let own = read("requests_per_second = \"none\"\nclaim_bytes_per_second = 7\nrequests_in_flight = 9").unwrap();
+        let quota = defaults.resolve(Some(&own), Some(4096));
+        assert_eq!((quota.requests_per_second, quota.requests_in_flight), (None, Some(9)));
+        assert_eq!(quota.claim_bytes_per_second.map(NonZeroU32::get), Some(7));
+        assert_eq!(defaults.resolve(None, None).requests_in_flight, None, "who need not share has all places");
+        assert_eq!(defaults.resolve(None, Some(1)).requests_in_flight, Some(1), "never none at all");
+    }
+}

@@ -1,0 +1,124 @@
+//! An app and its quotas: who draws what, who may overdraw, and what outlives a change of settings.
+
+use super::*;
+use crate::domain::clock::{Clock, ManualClock, Timestamp};
+use crate::tenants::Registry;
+use crate::tenants::tests::app;
+
+fn per_second(rate: u32) -> Option<NonZeroU32> {
+    NonZeroU32::new(rate)
+}
+
+fn app_with(quota: Quota) -> Arc<App> {
+    Arc::new(App { quota, ..app("shop", &[]) })
+}
+
+fn clock() -> ManualClock {
+    ManualClock::at(Timestamp::default())
+}
+
+#[test]
+fn an_app_without_quotas_is_never_refused() {
+    let app = app_with(Quota::default());
+    let places: Vec<_> = (0..10_000).map(|_| app.enter().unwrap()).collect();
+    for _ in 0..10_000 {
+        app.draw_request(Purpose::Ask, Duration::ZERO).unwrap();
+        app.draw_bytes(u64::MAX, Purpose::Ask, Duration::ZERO).unwrap();
+    }
+    assert_eq!(app.left(QuotaName::RequestsPerSecond, Duration::ZERO), None);
+    drop(places);
+}
+
+#[test]
+fn who_was_granted_may_settle_after_its_quota_is_used_up() {
+    let clock = clock();
+    let app = app_with(Quota { requests_per_second: per_second(10), ..Quota::default() });
+    let draw = |purpose| app.draw_request(purpose, clock.monotonic());
+    let asked = (0..100).filter(|_| draw(Purpose::Ask).is_ok()).count();
+    assert_eq!(asked, 10);
+    let settled = (0..1000).filter(|_| draw(Purpose::Settle).is_ok()).count();
+    assert_eq!(settled, 100, "ten seconds of its rate");
+    let refused = draw(Purpose::Settle).unwrap_err();
+    assert_eq!((refused.quota, refused.limit), (QuotaName::RequestsPerSecond, 10));
+    assert_eq!(refused.wait, Duration::from_millis(100));
+    // What was overdrawn is paid back before anything new is asked, and outcomes go on at the rate meanwhile.
+    assert_eq!(draw(Purpose::Ask).unwrap_err().wait, Duration::from_millis(10_100));
+    clock.advance(Duration::from_millis(100));
+    assert_eq!((draw(Purpose::Ask).is_ok(), draw(Purpose::Settle)), (false, Ok(())));
+    clock.advance(Duration::from_millis(10_100));
+    assert_eq!(draw(Purpose::Ask), Ok(()));
+}
+
+#[test]
+fn a_large_result_passes_although_claims_have_used_the_bytes() {
+    let app = app_with(Quota { claim_bytes_per_second: per_second(1000), ..Quota::default() });
+    let draw = |bytes, purpose| app.draw_bytes(bytes, purpose, Duration::ZERO);
+    draw(1000, Purpose::Ask).unwrap();
+    draw(1, Purpose::Ask).unwrap_err();
+    draw(60_000, Purpose::Settle).unwrap();
+    draw(1, Purpose::Settle).unwrap_err();
+    draw(0, Purpose::Settle).unwrap();
+}
+
+#[test]
+fn what_is_charged_is_owed() {
+    let clock = clock();
+    let app = app_with(Quota { claim_bytes_per_second: per_second(1000), ..Quota::default() });
+    app.charge_bytes(3000, clock.monotonic());
+    assert_eq!(app.left(QuotaName::ClaimBytesPerSecond, clock.monotonic()), Some((0, Duration::from_secs(3))));
+    clock.advance(Duration::from_millis(2500));
+    let left = app.left(QuotaName::ClaimBytesPerSecond, clock.monotonic());
+    assert_eq!(left, Some((500, Duration::from_millis(500))));
+}
+
+#[test]
+fn a_place_is_held_until_it_is_dropped() {
+    let app = app_with(Quota { requests_in_flight: Some(2), ..Quota::default() });
+    let (first, _second) = (app.enter().unwrap(), app.enter().unwrap());
+    let refused = app.enter().unwrap_err();
+    assert_eq!((refused.quota, refused.limit), (QuotaName::RequestsInFlight, 2));
+    drop(first);
+    let _third = app.enter().unwrap();
+    app.enter().unwrap_err();
+}
+
+#[test]
+fn many_at_once_take_no_more_places_than_there_are() {
+    let app = app_with(Quota { requests_in_flight: Some(3), ..Quota::default() });
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..10_000 {
+                    let place = app.enter();
+                    assert!(app.usage.drawn.in_flight.load(Ordering::Relaxed) <= 3);
+                    drop(place);
+                }
+            });
+        }
+    });
+    assert_eq!(app.usage.drawn.in_flight.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn what_was_drawn_outlives_a_reload_and_changed_quotas_start_anew() {
+    let quota = Quota { requests_per_second: per_second(1), requests_in_flight: Some(2), ..Quota::default() };
+    let shop = |quota| App { quota, ..app("shop", &["0123456789abcdefABCDEF"]) };
+    let registry = Registry::of([shop(quota)]);
+    let now = Duration::from_secs(1000);
+    let before = registry.apps()[0].clone();
+    before.draw_request(Purpose::Ask, now).unwrap();
+    let _place = before.enter().unwrap();
+
+    registry.replace([shop(quota)]);
+    let same = registry.apps()[0].clone();
+    same.draw_request(Purpose::Ask, now).unwrap_err();
+    let _other_place = same.enter().unwrap();
+    same.enter().unwrap_err();
+
+    registry.replace([shop(Quota { requests_per_second: per_second(2), ..quota })]);
+    let changed = registry.apps()[0].clone();
+    changed.draw_request(Purpose::Ask, now).unwrap();
+    changed.draw_request(Purpose::Ask, now).unwrap();
+    assert_eq!(changed.draw_request(Purpose::Ask, now).unwrap_err().limit, 2);
+    changed.enter().unwrap_err();
+}

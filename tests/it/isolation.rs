@@ -1,0 +1,152 @@
+//! Apps that cannot hurt each other: one far beyond its quota, and one whose store is gone, leave another's answers, and
+//! how long they take, as they were.
+
+use std::time::Duration;
+
+use hyper::body::Bytes;
+use oncegate::domain::clock::{Clock, SystemClock};
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::support::caller::{app, caller};
+use crate::support::client::Client;
+use crate::support::fresh;
+use crate::support::gateway::Setup;
+use crate::support::wait::until;
+
+/// How often the one that is watched calls, and how often in one round.
+const PACE: Duration = Duration::from_millis(4);
+const CALLS: usize = 100;
+/// Rounds in quiet and rounds in noise take turns, so that whatever else this machine does falls on both.
+const ROUNDS: usize = 5;
+
+/// Claims and settles at a steady pace, however long each answer takes; how long the claims took. All must be granted.
+async fn watched(client: &Client) -> Vec<Duration> {
+    let clock = std::sync::Arc::new(SystemClock::new());
+    let mut calls = JoinSet::new();
+    let mut pace = interval(PACE);
+    for _ in 0..CALLS {
+        pace.tick().await;
+        let (client, clock) = (client.clone(), clock.clone());
+        calls.spawn(async move {
+            let begun = clock.monotonic();
+            let granted = client.claim(fresh::contents()).await.expect(201);
+            let took = clock.monotonic().saturating_sub(begun);
+            client.settle(&granted, "success").await.expect(200);
+            took
+        });
+    }
+    calls.join_all().await
+}
+
+/// How long that takes.
+fn length() -> Duration {
+    PACE * u32::try_from(CALLS).unwrap()
+}
+
+/// What 99 of a hundred stay below.
+fn p99(mut took: Vec<Duration>) -> Duration {
+    took.sort_unstable();
+    took[took.len() * 99 / 100]
+}
+
+/// Asserts that the noise has not been felt: beyond what a busy machine does to two runs of the same.
+fn assert_unhurt(quiet: Vec<Duration>, noisy: Vec<Duration>) {
+    let (quiet, noisy) = (p99(quiet), p99(noisy));
+    assert!(noisy <= quiet * 3 + Duration::from_millis(25), "p99 is {quiet:?} in quiet, and {noisy:?} in noise");
+}
+
+/// Contents that cost a gateway something to look at.
+fn heavy() -> Bytes {
+    let entry = |number: u32| (format!("key {number} {:x}", fresh::number()), Value::from(number));
+    let contents: Value = (0..1800).map(entry).collect();
+    json!({ "contents": contents }).to_string().into()
+}
+
+/// Calls with these bodies in turn, at this pace, for so long; the statuses of the answers.
+async fn noise(client: Client, bodies: Vec<Bytes>, pace: Duration, length: Duration) -> Vec<u16> {
+    let mut bodies = bodies.iter().cycle().cloned();
+    let mut ticks = interval(pace);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
+    let mut calls = JoinSet::new();
+    for _ in 0..length.as_micros() / pace.as_micros() {
+        ticks.tick().await;
+        let (client, body) = (client.clone(), bodies.next().expect("a body"));
+        calls.spawn(async move { client.post_status("/v1/claims", body).await.expect("an answer") });
+    }
+    calls.join_all().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_app_at_ten_times_its_quota_is_not_felt_by_another() {
+    const RATE: u32 = 20;
+    let quota = format!("[apps.noisy.quota]\nrequests_per_second = {RATE}\nburst = \"100ms\"\n");
+    let config = format!("{}{quota}{}", app("noisy"), app("victim"));
+    let gateway = Setup::on_memory().config(&config).env("ONCEGATE_DEFAULTS__DEADLINE", "20s").start().await;
+    let (noisy, victim) = (caller(&gateway, "noisy"), caller(&gateway, "victim"));
+    watched(&victim).await;
+    // Made before, so that only the gateway has work with them.
+    let bodies: Vec<_> = (0..32).map(|_| heavy()).collect();
+    let clock = SystemClock::new();
+    let (mut quiet, mut in_noise) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        quiet.extend(watched(&victim).await);
+        let begun = clock.monotonic();
+        let asking = tokio::spawn(noise(noisy.clone(), bodies.clone(), Duration::from_secs(1) / (RATE * 10), length()));
+        in_noise.extend(watched(&victim).await);
+        let answers = asking.await.unwrap();
+        let took = clock.monotonic().saturating_sub(begun);
+        // About its quota, no more and no less, however much it asked for.
+        let granted = answers.iter().filter(|status| matches!(status, 201 | 409)).count();
+        let refused = answers.iter().filter(|status| **status == 429).count();
+        assert_eq!(granted + refused, answers.len(), "{answers:?}");
+        let most = took.as_secs_f64() * f64::from(RATE) + 3.0;
+        let granted = f64::from(u32::try_from(granted).unwrap());
+        assert!((4.0..=most).contains(&granted), "{granted} of {} in {took:?}", answers.len());
+    }
+    assert_unhurt(quiet, in_noise);
+}
+
+#[cfg(feature = "redis")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chain_whose_store_is_gone_is_not_felt_by_another() {
+    use crate::support::redis_server::RedisServer;
+
+    let Some(mut gone) = RedisServer::start().await else { return };
+    let Some(kept) = RedisServer::start().await else { return };
+    let config = format!(
+        "[engines]\nkept = \"{}\"\n[chains.kept]\nengines = [\"kept\"]\n{}{}chain = \"kept\"\n",
+        kept.url(),
+        app("hit"),
+        app("spared")
+    );
+    let gateway = Setup::on(gone.url()).config(&config).start().await;
+    let (hit, spared) = (caller(&gateway, "hit"), caller(&gateway, "spared"));
+    watched(&spared).await;
+    let body = Bytes::from(json!({ "contents": fresh::contents() }).to_string());
+    let (mut quiet, mut in_trouble) = (Vec::new(), Vec::new());
+    for round in 0..ROUNDS {
+        until("its service is there", Duration::from_secs(5), async || {
+            hit.claim(fresh::contents()).await.status == 201
+        })
+        .await;
+        quiet.extend(watched(&spared).await);
+        // A store that hangs is worse to its callers than one that is not there.
+        if round % 2 == 0 {
+            gone.freeze();
+        } else {
+            gone.kill();
+        }
+        let asking = tokio::spawn(noise(hit.clone(), vec![body.clone()], Duration::from_millis(10), length()));
+        in_trouble.extend(watched(&spared).await);
+        let answers = asking.await.unwrap();
+        assert!(answers.iter().all(|status| *status == 503), "{answers:?}");
+        if round % 2 == 0 {
+            gone.thaw();
+        } else {
+            gone.restart().await;
+        }
+    }
+    assert_unhurt(quiet, in_trouble);
+}

@@ -1,0 +1,319 @@
+//! Quotas of apps, as callers meet them: who is refused when, what it is told, and what stays possible.
+
+use std::time::Duration;
+
+use oncegate::domain::clock::{Clock, SystemClock};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+use crate::support::caller::{app, caller, credential};
+use crate::support::client::{Answer, Client};
+use crate::support::exposition::Page;
+use crate::support::fresh;
+use crate::support::gateway::{Gateway, Setup};
+use crate::support::wait::until;
+
+const EXCEEDED: &str = "oncegate_quota_exceeded_total";
+
+/// An app with these quotas beside one that has none.
+fn shop_and_bank(quota: &str) -> Setup {
+    Setup::on_memory().config(&format!("{}[apps.shop.quota]\n{quota}\n{}", app("shop"), app("bank")))
+}
+
+async fn exceeded(gateway: &Gateway, app: &str, quota: &str) -> u64 {
+    Page::get(&gateway.admin_client()).await.sum(EXCEEDED, &[("app", app), ("quota", quota)])
+}
+
+/// Asserts that an answer names this quota, and when to come again.
+#[track_caller]
+fn assert_exceeded(answer: &Answer, quota: &str) {
+    assert_eq!((answer.code(), &answer.body["quota"]), ((429, "quota_exceeded"), &json!(quota)), "{}", answer.text);
+    let wait = answer.body["retry_after_ms"].as_u64().unwrap();
+    let seconds: u64 = answer.headers["retry-after"].to_str().unwrap().parse().unwrap();
+    assert_eq!(seconds, wait.div_ceil(1000));
+    for header in ["ratelimit-policy", "ratelimit"] {
+        assert!(answer.headers[header].to_str().unwrap().contains(&format!("\"{quota}\";")), "{:?}", answer.headers);
+    }
+    assert!(answer.body["detail"].as_str().unwrap().contains(&format!("quota {quota} = ")), "{}", answer.text);
+}
+
+#[tokio::test]
+async fn a_rate_that_is_used_up_is_told_and_comes_back() {
+    let gateway = shop_and_bank("requests_per_second = 1\nburst = \"3s\"").start().await;
+    let shop = caller(&gateway, "shop");
+    let first = shop.claim(json!("A-1")).await.expect(201);
+    assert_eq!(first.headers["ratelimit-policy"], "\"requests_per_second\";q=3;w=3");
+    assert_eq!(first.headers["ratelimit"], "\"requests_per_second\";r=2;t=1");
+    // What is answered with a problem is a request as well: duplicates, nonsense, what is not there.
+    shop.claim(json!("A-1")).await.expect(409);
+    assert_eq!(shop.post_raw("/v1/claims", "{").await.code(), (400, "malformed_json"));
+    for path in ["/v1/claims", "/v1/claims/batch", "/v1/global-ids"] {
+        let refused = shop.post(path, &json!({ "contents": "A-2" })).await;
+        assert_exceeded(&refused, "requests_per_second");
+        assert!(refused.body["retry_after_ms"].as_u64().unwrap() <= 1000);
+    }
+    assert_exceeded(&shop.get(&first.path("")).await, "requests_per_second");
+    assert_eq!(exceeded(&gateway, "shop", "requests_per_second").await, 4);
+    assert_eq!(exceeded(&gateway, "bank", "requests_per_second").await, 0);
+    // Nothing was done, and whoever waits as told gets through.
+    until("the rate comes back", Duration::from_secs(10), async || {
+        let answer = shop.claim(json!("A-2")).await;
+        if answer.status == 429 {
+            tokio::time::sleep(Duration::from_millis(answer.body["retry_after_ms"].as_u64().unwrap())).await;
+        }
+        answer.status == 201
+    })
+    .await;
+    // Others are not told of any quota.
+    let other = caller(&gateway, "bank").claim(json!("A-1")).await.expect(201);
+    assert!(!other.headers.contains_key("ratelimit") && !other.headers.contains_key("ratelimit-policy"));
+}
+
+#[tokio::test]
+async fn what_was_granted_is_settled_and_renewed_beyond_the_rate() {
+    let gateway = shop_and_bank("requests_per_second = 1\nburst = \"4s\"").start().await;
+    let shop = caller(&gateway, "shop");
+    let mut granted = Vec::new();
+    for contents in ["a", "b", "c", "d"] {
+        granted.push(shop.claim(json!(contents)).await.expect(201));
+    }
+    assert_exceeded(&shop.claim(json!("e")).await, "requests_per_second");
+    shop.renew(&granted[0], None).await.expect(200);
+    for (granted, outcome) in granted.iter().zip(["success", "failure", "unknown", "success"]) {
+        shop.settle(granted, outcome).await.expect(200);
+    }
+    let item = json!({ "global_id": "0".repeat(32), "attempt": granted[0].body["attempt"], "outcome": "failure" });
+    let items = vec![item; 3];
+    for answer in outcomes(&shop, &items).await {
+        assert_eq!(answer["status"], 200, "{answer}");
+    }
+    // Overdrawn as it is, it may not ask anything new.
+    let refused = shop.claim(json!("f")).await;
+    assert_exceeded(&refused, "requests_per_second");
+    assert!(refused.body["retry_after_ms"].as_u64().unwrap() > 4_000);
+    // And what may be overdrawn is bounded too.
+    let answers = outcomes(&shop, &vec![items[0].clone(); 20]).await;
+    let taken = answers.iter().take_while(|answer| answer["status"] == 200).count();
+    assert!((2..8).contains(&taken), "{taken} of 20");
+    assert!(answers[taken..].iter().all(|answer| answer["quota"] == "requests_per_second"));
+    assert_exceeded(&shop.settle(&granted[0], "success").await, "requests_per_second");
+}
+
+async fn outcomes(client: &Client, items: &[Value]) -> Vec<Value> {
+    let answer = client.post("/v1/outcomes/batch", &json!({ "items": items })).await.expect(200);
+    answer.body["items"].as_array().unwrap().clone()
+}
+
+#[tokio::test]
+async fn each_item_of_a_batch_is_a_request() {
+    let gateway = shop_and_bank("requests_per_second = 5").start().await;
+    let shop = caller(&gateway, "shop");
+    let items: Vec<_> = (0..12).map(|number| json!({ "contents": number })).collect();
+    let answer = shop.post("/v1/claims/batch", &json!({ "items": items })).await.expect(200);
+    let answers = answer.body["items"].as_array().unwrap();
+    let granted = answers.iter().take_while(|answer| answer["status"] == 201).count();
+    assert!((5..8).contains(&granted), "{}", answer.text);
+    assert_eq!(answers.len(), 12);
+    for refused in &answers[granted..] {
+        assert_eq!((&refused["status"], &refused["quota"]), (&json!(429), &json!("requests_per_second")), "{refused}");
+        assert!(refused["retry_after_ms"].as_u64().unwrap() <= 200);
+    }
+    assert_eq!(exceeded(&gateway, "shop", "requests_per_second").await, (12 - granted) as u64);
+    assert!(answer.headers["ratelimit"].to_str().unwrap().starts_with("\"requests_per_second\";r=0;"));
+}
+
+#[tokio::test]
+async fn the_bytes_of_claims_and_results_have_a_rate_of_their_own() {
+    let gateway = shop_and_bank("claim_bytes_per_second = 1000").start().await;
+    let shop = caller(&gateway, "shop");
+    let large = |name: &str| json!({ "name": name, "note": "x".repeat(800) });
+    let first = shop.claim(large("first")).await.expect(201);
+    assert!(first.headers["ratelimit-policy"].to_str().unwrap().ends_with(";q=1000;w=1;qu=\"content-bytes\""));
+    assert_exceeded(&shop.claim(large("second")).await, "claim_bytes_per_second");
+    // Small things pass, each by its own size, in a batch too.
+    let items = json!([{ "contents": 1 }, { "contents": large("third") }, { "contents": 2 }]);
+    let answer = shop.post("/v1/claims/batch", &json!({ "items": items })).await.expect(200);
+    let statuses: Vec<_> = answer.body["items"].as_array().unwrap().iter().map(|item| &item["status"]).collect();
+    assert_eq!(statuses, [201, 429, 201], "{}", answer.text);
+    assert_eq!(exceeded(&gateway, "shop", "claim_bytes_per_second").await, 2);
+    // A result may be overdrawn, by ten seconds' worth; and is paid for.
+    let result = json!({ "outcome": "success", "result": "y".repeat(8_000) });
+    shop.report(&first, result).await.expect(200);
+    let refused = shop.claim(json!("small")).await;
+    assert_exceeded(&refused, "claim_bytes_per_second");
+    assert!(refused.body["retry_after_ms"].as_u64().unwrap() > 5_000, "{}", refused.text);
+    assert!(shop.get(&first.path("")).await.expect(200).body["result"].is_string(), "reading costs no bytes");
+}
+
+#[tokio::test]
+async fn a_late_record_counts_as_what_it_keeps() {
+    let gateway = shop_and_bank("claim_bytes_per_second = 1000").start().await;
+    let shop = caller(&gateway, "shop");
+    let contents = json!({ "note": "x".repeat(900) });
+    let id = shop.post("/v1/global-ids", &json!({ "contents": contents })).await.expect(200);
+    shop.claim(json!("small")).await.expect(201);
+    let attempt = format!("{}-0123456789abcdef", SystemClock::new().wall().as_micros());
+    let report = json!({ "attempt": attempt, "outcome": "success", "contents": contents });
+    let late = shop.post(&id.path("/outcome"), &report).await.expect(200);
+    assert_eq!(late.body["late"], true);
+    let left = late.headers["ratelimit"].to_str().unwrap();
+    let left: u64 = left.split("r=").nth(1).unwrap().split(';').next().unwrap().parse().unwrap();
+    assert!(left < 500, "{left}");
+    assert_exceeded(&shop.claim(json!({ "note": "z".repeat(900) })).await, "claim_bytes_per_second");
+}
+
+/// A request of an app that has been asked for its body and does not send it.
+async fn unfinished(gateway: &Gateway, app: &str) -> TcpStream {
+    let head = format!(
+        "POST /v1/claims HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\ncontent-type: application/json\r\n\
+         content-length: 14\r\nexpect: 100-continue\r\n\r\n",
+        credential(app)
+    );
+    let mut stream = TcpStream::connect(gateway.api()).await.unwrap();
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = [0; 12];
+    stream.read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 100");
+    stream
+}
+
+#[tokio::test]
+async fn an_app_has_only_so_many_requests_in_flight() {
+    let gateway = shop_and_bank("requests_in_flight = 2").start().await;
+    let (shop, bank) = (caller(&gateway, "shop"), caller(&gateway, "bank"));
+    let (first, _second) = (unfinished(&gateway, "shop").await, unfinished(&gateway, "shop").await);
+    let refused = shop.claim(json!(1)).await;
+    assert_exceeded(&refused, "requests_in_flight");
+    assert_eq!(refused.headers["ratelimit-policy"], "\"requests_in_flight\";q=2;qu=\"concurrent-requests\"");
+    bank.claim(json!(1)).await.expect(201);
+    // Whoever goes away gives the place back.
+    drop(first);
+    until("the place is free", Duration::from_secs(5), async || shop.claim(fresh::contents()).await.status == 201)
+        .await;
+    assert!(exceeded(&gateway, "shop", "requests_in_flight").await >= 1);
+    assert_eq!(exceeded(&gateway, "bank", "requests_in_flight").await, 0);
+}
+
+#[tokio::test]
+async fn no_app_alone_takes_all_places() {
+    let setup = Setup::on_memory().config(&format!("{}{}", app("shop"), app("bank")));
+    let gateway = setup.env("ONCEGATE_LIMITS__REQUESTS_IN_FLIGHT", 6).start().await;
+    let mut kept = Vec::new();
+    for _ in 0..3 {
+        kept.push(unfinished(&gateway, "shop").await);
+    }
+    assert_exceeded(&caller(&gateway, "shop").claim(json!(1)).await, "requests_in_flight");
+    caller(&gateway, "bank").claim(json!(1)).await.expect(201);
+    // The one app of an open gateway shares with nobody.
+    let open = Setup::on_memory().env("ONCEGATE_LIMITS__REQUESTS_IN_FLIGHT", 6).start().await;
+    for _ in 0..5 {
+        kept.push(unfinished(&open, "anybody").await);
+    }
+    open.client().claim(json!(1)).await.expect(201);
+}
+
+#[tokio::test]
+async fn who_proves_nothing_uses_nobodys_quota() {
+    let gateway = shop_and_bank("requests_per_second = 1\nburst = \"2s\"\nrequests_in_flight = 1").start().await;
+    let wrong = gateway.client().with_credential("shop.wrong_secret_0123456789abcdef");
+    let mut flood = JoinSet::new();
+    for number in 0..20 {
+        let (wrong, anybody) = (wrong.clone(), gateway.client());
+        flood.spawn(async move {
+            for _ in 0..5 {
+                for client in [&wrong, &anybody] {
+                    let answer = client.claim(json!(number)).await;
+                    assert_eq!(answer.code(), (401, "unauthenticated"));
+                    assert!(!answer.headers.contains_key("ratelimit"));
+                }
+            }
+        });
+    }
+    flood.join_all().await;
+    let shop = caller(&gateway, "shop");
+    let first = shop.claim(json!(1)).await.expect(201);
+    assert_eq!(first.headers["ratelimit"], "\"requests_per_second\";r=1;t=1");
+    // With its quota used up, the app is told so, and the others still only that they prove nothing.
+    while shop.claim(json!(1)).await.status != 429 {}
+    assert_eq!(wrong.claim(json!(1)).await.code(), (401, "unauthenticated"));
+    assert_eq!(exceeded(&gateway, "shop", "requests_in_flight").await, 0);
+}
+
+#[tokio::test]
+async fn a_body_that_is_not_wanted_does_not_take_the_answer_with_it() {
+    let gateway = shop_and_bank("requests_per_second = 1").start().await;
+    let shop = caller(&gateway, "shop");
+    shop.claim(json!("first")).await.expect(201);
+    // A caller that sends all of it before it listens.
+    let body = json!({ "contents": "x".repeat(900_000) }).to_string();
+    let head = format!(
+        "POST /v1/claims HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\ncontent-type: application/json\r\n\
+         content-length: {}\r\n\r\n",
+        credential("shop"),
+        body.len()
+    );
+    for _ in 0..5 {
+        let mut stream = TcpStream::connect(gateway.api()).await.unwrap();
+        stream.write_all(head.as_bytes()).await.unwrap();
+        for part in body.as_bytes().chunks(100_000) {
+            stream.write_all(part).await.expect("the body is taken");
+            tokio::task::yield_now().await;
+        }
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).await.expect("an answer");
+        assert_eq!(&answer, b"HTTP/1.1 429");
+    }
+}
+
+#[tokio::test]
+async fn quotas_change_with_the_configuration() {
+    let quota = |quota: &str| format!("{}[apps.shop.quota]\n{quota}\n", app("shop"));
+    let slow = quota("requests_per_second = 1\nburst = \"1m\"");
+    let gateway = Setup::on_memory().config(&slow).start().await;
+    let shop = caller(&gateway, "shop");
+    let reload = async |toml: &str| {
+        let told = || gateway.log().matches("the configuration was read again").count();
+        let before = told();
+        gateway.configure(toml);
+        gateway.signal("HUP");
+        until("it is read again", Duration::from_secs(10), async || told() > before).await;
+    };
+    for number in 0..60 {
+        shop.claim(json!(number)).await.expect(201);
+    }
+    while shop.claim(json!("more")).await.status != 429 {}
+    // The same quota goes on where it was.
+    reload(&format!("{slow}[apps.bank]\ndisabled = true\n")).await;
+    assert_exceeded(&shop.claim(json!("more")).await, "requests_per_second");
+    reload(&quota("requests_per_second = 2\nburst = \"1s\"")).await;
+    let changed = shop.claim(json!("changed")).await.expect(201);
+    assert_eq!(changed.headers["ratelimit-policy"], "\"requests_per_second\";q=2;w=1");
+    reload(&app("shop")).await;
+    for number in 0..50 {
+        assert_ne!(shop.claim(json!({ "free": number })).await.status, 429);
+    }
+}
+
+#[tokio::test]
+async fn nobody_asks_for_a_retention_beyond_the_apps() {
+    let config = format!("{}retention_max = \"2d\"\n{}", app("shop"), app("bank"));
+    let gateway = Setup::on_memory().config(&config).start().await;
+    let shop = caller(&gateway, "shop");
+    for retention in ["49h", "forever"] {
+        let refused = shop.post("/v1/claims", &json!({ "contents": 1, "retention": retention })).await;
+        assert_eq!(refused.code(), (400, "invalid_request"), "{retention}");
+        let detail = refused.body["detail"].as_str().unwrap();
+        assert!(detail.contains("`retention`") && detail.contains("is 2d (retention_max)"), "{detail}");
+    }
+    let items = json!([{ "contents": 1, "retention": "3d" }, { "contents": 1, "retention": "48h" }]);
+    let answer = shop.post("/v1/claims/batch", &json!({ "items": items })).await.expect(200);
+    assert_eq!((&answer.body["items"][0]["status"], &answer.body["items"][1]["status"]), (&json!(400), &json!(201)));
+    let granted = shop.claim(json!(2)).await.expect(201);
+    let report = |retention: &str| json!({ "outcome": "success", "retention": retention });
+    assert_eq!(shop.report(&granted, report("forever")).await.code(), (400, "invalid_request"));
+    assert_eq!(shop.get(&granted.path("")).await.expect(200).body["state"], "in_progress", "nothing was done");
+    shop.report(&granted, report("2d")).await.expect(200);
+    caller(&gateway, "bank").post("/v1/claims", &json!({ "contents": 1, "retention": "forever" })).await.expect(201);
+}
