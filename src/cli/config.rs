@@ -7,13 +7,13 @@ use clap::{Args, Subcommand};
 use super::Settings;
 
 /// What to do with the configuration.
-#[derive(Args, Debug)]
+#[derive(Args)]
 pub(super) struct ConfigArgs {
     #[command(subcommand)]
     action: Action,
 }
 
-#[derive(Subcommand, Debug)]
+#[derive(Subcommand)]
 enum Action {
     /// Say whether the configuration can be used: exit code 0 if it can, else 2
     Check(Settings),

@@ -15,7 +15,7 @@ use crate::database::{Address, schema};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Which databases.
-#[derive(Args, Debug)]
+#[derive(Args)]
 pub(super) struct MigrateArgs {
     #[arg(long, value_name = "FILE", help = super::CONFIG_HELP)]
     config: Option<PathBuf>,

@@ -27,14 +27,14 @@ use crate::config::{Config, Fingerprint, Flags, Problems};
 use crate::domain::attempt::SystemEntropy;
 
 /// An idempotency gateway: lets every business operation pass once.
-#[derive(Parser, Debug)]
+#[derive(Parser)]
 #[command(name = "oncegate", version, arg_required_else_help = true)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
 }
 
-#[derive(Subcommand, Debug)]
+#[derive(Subcommand)]
 enum Command {
     /// Run a gateway until it is told to stop by SIGTERM or SIGINT
     Serve(Settings),
@@ -60,8 +60,9 @@ enum Command {
 const CONFIG_HELP: &str =
     "Configuration file [default: the one that ONCEGATE_CONFIG names in the environment, or none]";
 
-/// The settings that have a flag. The configuration file and the environment have all.
-#[derive(Args, Clone, Debug, Default)]
+/// The settings that have a flag. The configuration file and the environment have all. Not `Debug`, nor is what holds it:
+/// the engine's URL may hold a password.
+#[derive(Args, Clone, Default)]
 struct Settings {
     #[arg(long, value_name = "FILE", help = CONFIG_HELP)]
     config: Option<PathBuf>,

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::fmt;
 use std::path::PathBuf;
 
 use toml::Value;
@@ -22,7 +23,7 @@ const DEFAULTS: &str = include_str!("../../oncegate.default.toml");
 const PROBLEMS_MAX: usize = 20;
 
 /// What was set on the command line.
-#[derive(Clone, Default, Debug)]
+#[derive(Clone, Default)]
 pub struct Flags {
     /// `--config`: the configuration file.
     pub config: Option<PathBuf>,
@@ -34,6 +35,18 @@ pub struct Flags {
     pub engine: Option<String>,
     /// `--data-dir`: the folder of what must not be lost.
     pub data_dir: Option<String>,
+}
+
+impl fmt::Debug for Flags {
+    /// Without the engine: its URL may hold a password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Flags")
+            .field("config", &self.config)
+            .field("listen", &self.listen)
+            .field("admin_listen", &self.admin_listen)
+            .field("data_dir", &self.data_dir)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Flags {

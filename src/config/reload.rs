@@ -1,5 +1,5 @@
 //! What of a configuration that was read again a running gateway takes over: the apps, the terms they have by default, and
-//! the tokens of operators. All else is as it was when the process started.
+//! the tokens of operators. Certificates are looked after elsewhere. All else is as it was when the process started.
 
 use super::path::KeyPath;
 use super::problem::{Problem, Problems};
@@ -29,7 +29,14 @@ impl Config {
     /// The tables in which `new` differs and that take effect with a restart only, by name.
     pub fn restart_needed_for(&self, new: &Self) -> Vec<String> {
         let tables = |config: &Self| toml::Table::try_from(config).unwrap_or_default();
-        let (own, new) = (tables(self), tables(new));
+        let mut own = self.clone();
+        // Certificates may move; that there are any may not change.
+        for (own, new) in [(&mut own.server.tls, &new.server.tls), (&mut own.server.admin_tls, &new.server.admin_tls)] {
+            if own.is_on() && new.is_on() {
+                own.clone_from(new);
+            }
+        }
+        let (own, new) = (tables(&own), tables(new));
         let differs = |name: &&String| !LIVE.contains(&name.as_str()) && own.get(*name) != new.get(*name);
         let mut names: Vec<_> = own.keys().filter(differs).cloned().collect();
         names.sort_unstable();

@@ -273,6 +273,8 @@ fn an_app_has_half_of_all_places_unless_it_is_told_otherwise() {
 
 #[test]
 fn what_is_shown_holds_no_secret_and_reads_back() {
+    let flags = Flags { engine: Some("redis://:hidden@host".into()), ..Flags::default() };
+    assert!(!format!("{flags:?}").contains("hidden"));
     let config = load(&format!(
         "[admin.tokens]\nalice = \"{DIGEST}\"\n[engines]\nprimary = \"redis://og:hidden@host/0\"\n\
          [apps.shop]\nsecrets = [\"{DIGEST}\"]\nlease = \"5s\"\n[apps.shop.quota]\nrequests_per_second = 5\n\

@@ -110,7 +110,10 @@ pub fn failure(error: &sqlx::Error) -> Refused {
             unavailable("the PostgreSQL server refuses connections".into())
         }
         sqlx::Error::Io(error) => unavailable(format!("the connection to the PostgreSQL server failed: {error}")),
-        sqlx::Error::Tls(error) => unavailable(format!("no TLS with the PostgreSQL server: {error}")),
+        sqlx::Error::Tls(error) => unavailable(format!(
+            "no TLS with the PostgreSQL server ({error}); sslmode and sslrootcert in its URL say how much is asked of its \
+             certificate"
+        )),
         error => unavailable(format!("the PostgreSQL server cannot be talked to: {error}")),
     }
 }

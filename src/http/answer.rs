@@ -22,7 +22,7 @@ use crate::gateway::{Inspected, RenewalAnswer};
 const POLL: Duration = Duration::from_secs(1);
 
 /// 201 to a PRE.
-#[derive(Debug, Serialize)]
+#[derive(Serialize)]
 pub struct GrantedBody {
     global_id: GlobalId,
     attempt: String,
@@ -48,7 +48,7 @@ impl GrantedBody {
 }
 
 /// What a duplicate is told of the claim that stands.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Serialize)]
 pub struct DuplicateMembers {
     global_id: GlobalId,
     state: State,

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
 use axum::http::StatusCode;
@@ -115,7 +116,7 @@ pub struct Problem {
 }
 
 /// What some problems say beside the common members.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Default, Serialize)]
 #[serde(untagged)]
 pub enum Members {
     /// Nothing.
@@ -147,6 +148,20 @@ pub enum Members {
         /// The nonce of the lost attempt.
         attempt_nonce: String,
     },
+}
+
+impl fmt::Debug for Members {
+    /// Only which they are: results and nonces are their callers' own.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "None",
+            Self::Duplicate(_) => "Duplicate(…)",
+            Self::Superseded { .. } => "Superseded(…)",
+            Self::QuotaExceeded { .. } => "QuotaExceeded(…)",
+            Self::NotReady { .. } => "NotReady(…)",
+            Self::OutcomeUnknown { .. } => "OutcomeUnknown(…)",
+        })
+    }
 }
 
 impl Problem {

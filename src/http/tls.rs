@@ -23,7 +23,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use crate::domain::clock::Timestamp;
-use crate::telemetry::metrics::TlsMetrics;
+use crate::telemetry::metrics::tls::TlsMetrics;
 
 /// The tables `[server.tls]` and `[server.admin_tls]`. Empty paths stand for none; all of them: no TLS.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]

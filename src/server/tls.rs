@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::ServerOptions;
 use crate::domain::clock::{Clock, Timestamp};
 use crate::http::tls::{Identity, InvalidTls, Tls, TlsOptions};
-use crate::telemetry::metrics::TlsMetrics;
+use crate::telemetry::metrics::tls::TlsMetrics;
 
 /// How often the files are looked at. Their contents are compared, so that it does not matter how they are changed: in
 /// place, by renaming, or behind a symbolic link, as Kubernetes does.

@@ -6,7 +6,7 @@ pub mod chain;
 pub mod observed;
 pub mod quota;
 pub mod tenants;
-mod tls;
+pub mod tls;
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -20,7 +20,6 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use self::observed::{ObservedMetrics, WouldBe};
 use self::quota::{Quota, QuotaMetrics};
 use self::tenants::AuthenticationMetrics;
-pub use self::tls::TlsMetrics;
 
 /// Upper bounds of all duration buckets, in seconds: from what a claim in memory takes to the longest deadline.
 const BUCKETS: [f64; 18] =
@@ -34,9 +33,6 @@ const ENGINE_CALL_DURATION: &str = "oncegate_engine_call_duration_seconds";
 const ENGINE_UP: &str = "oncegate_engine_up";
 const ENGINE_DATA_LOST: &str = "oncegate_engine_data_lost_total";
 const SUSPECTED_DOUBLE_EXECUTIONS: &str = "oncegate_suspected_double_executions_total";
-const TLS_RELOADS: &str = "oncegate_tls_reloads_total";
-const TLS_HANDSHAKE_FAILURES: &str = "oncegate_tls_handshake_failures_total";
-const TLS_CERTIFICATE_EXPIRY: &str = "oncegate_tls_certificate_expiry_timestamp_seconds";
 const OBSERVED_CLAIMS: &str = "oncegate_observed_claims_total";
 const OBSERVED_OUTCOMES: &str = "oncegate_observed_outcomes_total";
 const QUOTA_EXCEEDED: &str = "oncegate_quota_exceeded_total";
@@ -92,12 +88,7 @@ fn describe() {
         "Successes and unknowns reported by attempts that no longer held their claim"
     );
     tenants::describe();
-    describe_counter!(TLS_RELOADS, "Times a listener's certificate was read again, by result");
-    describe_counter!(TLS_HANDSHAKE_FAILURES, "Connections that ended before their TLS handshake did");
-    describe_gauge!(
-        TLS_CERTIFICATE_EXPIRY,
-        "When the certificate that a listener shows ends, in seconds since the epoch"
-    );
+    tls::describe();
     describe_counter!(OBSERVED_CLAIMS, "Claims let through in observe mode, by what enforcing would have answered");
     describe_counter!(OBSERVED_OUTCOMES, "Outcomes of what was let through, by what enforcing would have answered");
     describe_counter!(QUOTA_EXCEEDED, "Requests and items of batches refused because a quota of their app was used up");

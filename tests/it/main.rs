@@ -10,6 +10,8 @@ mod apps;
 mod apps_registry;
 mod apps_reload;
 #[cfg(feature = "redis")]
+mod canary;
+#[cfg(feature = "redis")]
 mod clock_skew;
 #[cfg(feature = "redis")]
 mod collisions;

@@ -1,8 +1,19 @@
-//! The handles of a listener that speaks TLS.
+//! The metrics of a listener that speaks TLS.
 
-use metrics::{Counter, Gauge, counter, gauge};
+use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, gauge};
 
-use super::{TLS_CERTIFICATE_EXPIRY, TLS_HANDSHAKE_FAILURES, TLS_RELOADS};
+const TLS_RELOADS: &str = "oncegate_tls_reloads_total";
+const TLS_HANDSHAKE_FAILURES: &str = "oncegate_tls_handshake_failures_total";
+const TLS_CERTIFICATE_EXPIRY: &str = "oncegate_tls_certificate_expiry_timestamp_seconds";
+
+pub(super) fn describe() {
+    describe_counter!(TLS_RELOADS, "Times a listener's certificate was read again, by result");
+    describe_counter!(TLS_HANDSHAKE_FAILURES, "Connections that ended before their TLS handshake did");
+    describe_gauge!(
+        TLS_CERTIFICATE_EXPIRY,
+        "When the certificate that a listener shows ends, in seconds since the epoch"
+    );
+}
 
 /// The handles of one listener.
 #[derive(Clone)]

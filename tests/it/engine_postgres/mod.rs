@@ -6,6 +6,7 @@ mod faults;
 mod layout;
 mod measure;
 mod sweeping;
+mod tls;
 
 use std::sync::Arc;
 use std::time::Duration;

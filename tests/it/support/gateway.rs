@@ -168,7 +168,7 @@ impl Gateway {
 
     /// Replaces its configuration file, which it reads again at SIGHUP.
     pub(crate) fn configure(&self, toml: &str) {
-        std::fs::write(self.folder.path().join("oncegate.toml"), toml).expect("the configuration is written");
+        std::fs::write(self.config_file(), toml).expect("the configuration is written");
     }
 
     /// Its process.

@@ -314,9 +314,9 @@ fn command(program: &Path) -> Command {
     command
 }
 
-fn give_away(folder: &Path) {
+pub(crate) fn give_away(place: &Path) {
     if is_root() {
-        run(Command::new("chown").arg(USER).arg(folder));
+        run(Command::new("chown").arg("-R").arg(USER).arg(place));
     }
 }
 

@@ -74,6 +74,13 @@ impl RedisServer {
         self.ask_words(&words)
     }
 
+    /// Sends a command with a password.
+    pub(crate) fn ask_as<T: FromRedisValue>(&self, password: &str, command: &str) -> T {
+        let url = self.url().replace("redis://", &format!("redis://:{password}@"));
+        let words: Vec<&str> = command.split(' ').collect();
+        Self::try_ask(&url, &words).unwrap_or_else(|error| panic!("{command}: {error}"))
+    }
+
     /// Sends a command whose words may hold spaces.
     pub(crate) fn ask_words<T: FromRedisValue>(&self, words: &[&str]) -> T {
         Self::try_ask(&self.url(), words).unwrap_or_else(|error| panic!("{words:?}: {error}"))

@@ -1,0 +1,268 @@
+//! Secrets planted wherever a gateway meets one, and a search for them wherever a gateway says anything: its log at the
+//! level that says most, its metrics, its answers, what commands print.
+
+use std::path::Path;
+use std::time::Duration;
+
+use oncegate::domain::hex;
+use serde_json::json;
+use sha2::{Digest, Sha256};
+
+use crate::support::certificates::Authority;
+use crate::support::client::{Answer, Client};
+use crate::support::command::oncegate_with;
+use crate::support::gateway::{Gateway, Setup};
+#[cfg(feature = "postgres")]
+use crate::support::postgres_server::PostgresServer;
+use crate::support::redis_server::RedisServer;
+use crate::support::wait::until;
+
+const SOON: Duration = Duration::from_secs(10);
+
+/// What is planted. No two share a part, so that whatever is found tells where it came from.
+const PASSWORD: &str = "canarypassword7261";
+const SECRET: &str = "canary_secret_8362_abcdefgh";
+const TOKEN: &str = "canary_token_9473_abcdefghij";
+const NONCE: &str = "canary-nonce-1584-abcd";
+const CONTENTS: &str = "canary contents 2695";
+const FINGERPRINT: &str = "canary fingerprint 3706";
+const RESULT: &str = "canary result 4817";
+/// A wrong credential is somebody's right one, elsewhere.
+const WRONG: &str = "canary_wrong_5928_abcdefgh";
+
+fn digest(secret: &str) -> String {
+    format!("sha256:{}", hex::encode(&Sha256::digest(secret)))
+}
+
+/// What must not be found: all that is planted, what the digests of secrets are (they let nobody in, but are nobody's
+/// business), and the key of the certificate, line by line.
+fn planted(key: &str) -> Vec<String> {
+    let plain = [PASSWORD, SECRET, TOKEN, NONCE, CONTENTS, FINGERPRINT, RESULT, WRONG].map(str::to_owned);
+    let digests = [SECRET, TOKEN].map(|secret| digest(secret)["sha256:".len()..].to_owned());
+    let lines = key.lines().filter(|line| !line.starts_with("-----")).map(str::to_owned);
+    plain.into_iter().chain(digests).chain(lines).collect()
+}
+
+/// Fails if anything of what is planted is in there.
+#[track_caller]
+fn clean(what: &str, said: &str, planted: &[String]) {
+    for secret in planted {
+        assert!(!said.contains(secret.as_str()), "{what} gives {secret:?} away:\n{said}");
+    }
+}
+
+/// Files with secrets, and a configuration that names them. The engine's URL is in a file too.
+fn configuration(folder: &Path, engine: &str) -> String {
+    for (name, text) in [("engine", engine.to_owned()), ("token", digest(TOKEN)), ("shop", digest(SECRET))] {
+        std::fs::write(folder.join(name), text + "\n").unwrap();
+    }
+    let here = folder.display();
+    format!(
+        "[log]\nlevel = \"trace\"\n[engines]\nstore_file = \"{here}/engine\"\n[chains.store]\nengines = [\"store\"]\n\
+         [server.tls]\ncertificate = \"{here}/tls.crt\"\nkey = \"{here}/tls.key\"\n\
+         [admin.tokens]\nalice_file = \"{here}/token\"\n[apps.shop]\nchain = \"store\"\nsecrets_file = \"{here}/shop\"\n\
+         [apps.gone]\nsecrets = [\"{}\"]\ndisabled = true\n",
+        digest(SECRET)
+    )
+}
+
+fn claim(contents: &str) -> serde_json::Value {
+    json!({ "contents": contents, "fingerprint": FINGERPRINT })
+}
+
+/// Success, repeats, mistakes and refusals; the store is up. Gives answers that must be clean, and attempts.
+async fn stories(gateway: &Gateway, authority: &Authority) -> (Vec<Answer>, Vec<String>) {
+    let callers = || Client::over_tls(gateway.api(), authority.client_config(None));
+    let shop = callers().with_credential(&format!("shop.{SECRET}"));
+    let mut ask = claim(CONTENTS);
+    ask["attempt_nonce"] = json!(NONCE);
+    let granted = shop.post("/v1/claims", &ask).await.expect(201);
+    let attempt = granted.body["attempt"].as_str().unwrap().to_owned();
+    let mut told = Vec::new();
+    // A duplicate is told of neither attempt, contents nor fingerprint; nor is one with others.
+    told.push(shop.post("/v1/claims", &claim(CONTENTS)).await.expect(409));
+    told.push(shop.post("/v1/claims", &json!({ "contents": CONTENTS, "fingerprint": 1 })).await.expect(422));
+    told.push(shop.get(&granted.path("")).await.expect(200));
+    shop.report(&granted, json!({ "outcome": "success", "result": RESULT })).await.expect(200);
+    told.push(shop.settle(&granted, "failure").await.expect(409));
+    // Nonces and attempts that are wrong, and bodies that break off within a secret.
+    for body in [
+        format!("{{\"contents\":\"{CONTENTS}"),
+        format!("{{\"contents\":\"{CONTENTS}\",\"attempt_nonce\":\"{NONCE} \"}}"),
+        format!("{{\"contents\":\"{NONCE}\",\"attempt_nonce\":\"{NONCE}\"}}"),
+        format!("{{\"contents\":{{\"{CONTENTS}\":1,\"{CONTENTS}\":2}}}}"),
+        format!("{{\"contents\":1,\"lease\":\"{RESULT}\"}}"),
+        format!("{{\"contents\":1,\"operation\":\"{RESULT}\"}}"),
+    ] {
+        shop.post_raw("/v1/claims", body).await;
+    }
+    for credential in [
+        format!("shop.{WRONG}"),
+        format!("gone.{SECRET}"),
+        format!("nobody.{SECRET}"),
+        WRONG.to_owned(),
+        SECRET.to_owned(),
+    ] {
+        let refused = callers().with_credential(&credential).claim(json!(1)).await;
+        assert!([401, 403].contains(&refused.status), "{}", refused.text);
+        told.push(refused);
+    }
+    // Operators, and who would like to be one.
+    let alice = gateway.admin_client().with_credential(TOKEN);
+    for path in ["/admin/v1/engines", "/admin/v1/chains", "/admin/v1/audit", "/admin/v1/apps"] {
+        told.push(alice.get(path).await.expect(200));
+    }
+    let named = json!({ "app": "shop", "contents": CONTENTS });
+    alice.post("/admin/v1/claims/show", &named).await.expect(200);
+    let mut release = named.clone();
+    release["reason"] = json!("a test");
+    release["even_succeeded"] = json!(true);
+    told.push(alice.post("/admin/v1/claims/release", &release).await.expect(200));
+    told.push(gateway.admin_client().with_credential(WRONG).get("/admin/v1/audit").await.expect(401));
+    told.push(alice.get("/admin/v1/audit").await.expect(200));
+    told.push(gateway.admin_client().get("/readyz?verbose").await.expect(200));
+    (told, vec![attempt])
+}
+
+/// What a gateway said all in all is searched, and what commands say of its configuration.
+async fn search(
+    gateway: &Gateway,
+    config: &str,
+    folder: &Path,
+    answers: &[Answer],
+    attempts: &[String],
+    planted: &[String],
+) {
+    for answer in answers {
+        clean("an answer", &answer.text, planted);
+        for attempt in attempts {
+            assert!(!answer.text.contains(attempt), "an answer gives an attempt away: {}", answer.text);
+        }
+    }
+    // Configurations that are wrong around the secrets, read again while the gateway runs.
+    let broken = [
+        config.replace("[log]", "[lug]"),
+        config.replace("[admin.tokens]", &format!("[admin.tokens]\nbob = \"{TOKEN}\"")),
+        config.replace("[admin.tokens]", &format!("[admin.tokens]\nbob_file = \"{TOKEN}://\"")),
+        config.replace("[engines]", &format!("[engines]\nx = \"redis://:{PASSWORD}@host?prefx=1\"")),
+        config.replace("[engines]", &format!("[engines]\nx = \"rediss://:{PASSWORD}@host:port\"")),
+        config.replace("[engines]", &format!("[engines]\nx = \"postgres://a:{PASSWORD}@host/d?sslmod=1\"")),
+        config.replace("[engines]", &format!("[engines]\nx = \"mongo://a:{PASSWORD}@host\"")),
+        config.replace("[engines]", &format!("[engines]\nx = [\"redis://:{PASSWORD}@host\"]")),
+        config.replace("[engines]", &format!("[registry]\nurl = \"postgres://a:{PASSWORD}@/?x=1\"\n[engines]")),
+        config.replace("[engines]", &format!("[registry]\nurl = \"redis://a:{PASSWORD}@host\"\n[engines]")),
+        config.replace("/shop\"", "/tls.key\""),
+        config.replace("/engine\"", "/tls.key\""),
+        config.replace("disabled = true", &format!("secrets_file = \"{SECRET}\"")),
+        format!("{config}\n[apps.{SECRET}]\nsecrets = [\"{SECRET}\"]\nx = \"{SECRET}")
+            .replace(&format!("apps.{SECRET}"), "apps.x"),
+    ];
+    for (number, config) in broken.iter().enumerate() {
+        let file = folder.join("broken.toml");
+        std::fs::write(&file, config).unwrap();
+        for action in ["check", "print"] {
+            let ended = oncegate_with(folder, &["config", action, "--config", "broken.toml"], &[]);
+            assert_eq!(ended.code, Some(2), "{number}: {}{}", ended.out, ended.err);
+            clean(&format!("config {action} of mistake {number}"), &(ended.out + &ended.err), planted);
+        }
+        let refusals = || gateway.log().matches("cannot be used: all stays as it was").count();
+        let before = refusals();
+        gateway.configure(config);
+        gateway.signal("HUP");
+        until("the mistake is told", SOON, async || refusals() > before).await;
+    }
+    std::fs::write(folder.join("good.toml"), config).unwrap();
+    let environment =
+        [("ONCEGATE_ENGINES__OTHER", &*format!("redis://og:{PASSWORD}@host/0?prefix=a&x_password={PASSWORD}"))];
+    let ended = oncegate_with(folder, &["config", "print", "--config", "good.toml"], &[]);
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    clean("config print", &ended.out, planted);
+    let ended = oncegate_with(folder, &["config", "print", "--config", "good.toml"], &environment);
+    clean("config print", &(ended.out + &ended.err), planted);
+    clean("/metrics", &gateway.admin_client().get("/metrics").await.text, planted);
+    let log = gateway.log();
+    assert!(log.contains("\"TRACE\"") && log.contains("\"DEBUG\""), "the level was heeded");
+    clean("the log", &log, planted);
+    for attempt in attempts {
+        assert!(!log.contains(attempt), "the log gives an attempt away: {log}");
+    }
+    assert!(!log.contains("panicked"), "{log}");
+}
+
+#[tokio::test]
+async fn nothing_secret_is_said_on_redis() {
+    let requirepass = format!("requirepass {PASSWORD}");
+    let Some(mut redis) = RedisServer::start_with(&[&requirepass]).await else { return };
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    let pair = authority.issue();
+    pair.write(folder.path());
+    let planted = planted(&pair.key);
+    let config = configuration(folder.path(), &format!("redis://:{PASSWORD}@{}", redis.address()));
+    let gateway = Setup::on_memory().config(&config).start().await;
+    let (mut answers, attempts) = stories(&gateway, &authority).await;
+    assert_eq!(redis.ask_as::<u64>(PASSWORD, "EXISTS og:marker"), 1, "the story was on Redis");
+    redis.kill();
+    let shop =
+        Client::over_tls(gateway.api(), authority.client_config(None)).with_credential(&format!("shop.{SECRET}"));
+    answers.push(shop.post("/v1/claims", &claim("canary contents of an outage")).await.expect(503));
+    answers.push(gateway.admin_client().get("/readyz?verbose").await.expect(200));
+    // Back, with another password: what the server says of it is told on.
+    redis.restart_with(&["requirepass another"]);
+    until("the wrong password is told", SOON, async || {
+        let answer = gateway.admin_client().get("/readyz?verbose").await;
+        let told = answer.text.contains("WRONGPASS");
+        answers.push(answer);
+        told
+    })
+    .await;
+    search(&gateway, &config, folder.path(), &answers, &attempts, &planted).await;
+}
+
+#[cfg(feature = "postgres")]
+#[tokio::test]
+async fn nothing_secret_is_said_on_postgres() {
+    let Some(mut server) = PostgresServer::start().await else { return };
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    let pair = authority.issue();
+    pair.write(folder.path());
+    let planted = planted(&pair.key);
+    server.execute(&format!("CREATE ROLE og LOGIN SUPERUSER PASSWORD '{PASSWORD}'")).await;
+    let url = server.url().replace("postgres://postgres@", &format!("postgres://og:{PASSWORD}@"));
+    let config = configuration(folder.path(), &url);
+    let gateway = Setup::on_memory().config(&config).start().await;
+    let (mut answers, attempts) = stories(&gateway, &authority).await;
+    server.kill();
+    let shop =
+        Client::over_tls(gateway.api(), authority.client_config(None)).with_credential(&format!("shop.{SECRET}"));
+    until("the outage is told", SOON, async || {
+        let answer = shop.post("/v1/claims", &claim("canary contents of an outage")).await;
+        let told = answer.code() == (503, "store_unavailable");
+        answers.push(answer);
+        told
+    })
+    .await;
+    answers.push(gateway.admin_client().get("/readyz?verbose").await.expect(200));
+    search(&gateway, &config, folder.path(), &answers, &attempts, &planted).await;
+}
+
+/// The registry of apps has a password of its own, and may be out.
+#[cfg(feature = "postgres")]
+#[tokio::test]
+async fn nothing_secret_is_said_of_a_registry() {
+    let (folder, url) = (tempfile::tempdir().unwrap(), format!("postgres://og:{PASSWORD}@127.0.0.1:1/registry"));
+    std::fs::write(folder.path().join("registry"), &url).unwrap();
+    let config = format!("[log]\nlevel = \"trace\"\n[registry]\nurl_file = \"{}/registry\"\n", folder.path().display());
+    let gateway = Setup::on_memory().config(&config).start().await;
+    let shop = gateway.client().with_credential(&format!("shop.{SECRET}"));
+    let refused = shop.claim(json!(CONTENTS)).await;
+    assert!(refused.status >= 400, "{}", refused.text);
+    let told = async || gateway.log().contains("127.0.0.1:1/registry");
+    until("that the registry is out is told", SOON, told).await;
+    let planted = planted("");
+    clean("an answer", &refused.text, &planted);
+    clean("the log", &gateway.log(), &planted);
+    clean("/metrics", &gateway.admin_client().get("/metrics").await.text, &planted);
+    std::fs::write(folder.path().join("oncegate.toml"), &config).unwrap();
+    let printed = oncegate_with(folder.path(), &["config", "print", "--config", "oncegate.toml"], &[]);
+    assert!(printed.out.contains("url = \"postgres://og:***@127.0.0.1:1/registry\""), "{}{}", printed.out, printed.err);
+}
