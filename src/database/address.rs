@@ -116,7 +116,9 @@ impl Address {
         if address.pooled {
             // A migration is guarded by a lock of its session, which is whose then?
             if address.migrate == Migrate::Always {
-                return refuse("a pooler cannot carry migrations; run `oncegate migrate` with a URL that has no `pooler`");
+                return refuse(
+                    "a pooler cannot carry migrations; run `oncegate migrate` with a URL that has no `pooler`",
+                );
             }
             address.migrate = Migrate::Never;
         }
