@@ -1,5 +1,7 @@
 //! What stands around an engine: patience, one retry, measuring. Wrappers are engines themselves and name none.
 
+pub mod breaker;
+pub mod budget;
 pub mod measured;
 pub mod patience;
 pub mod retry;
