@@ -400,7 +400,7 @@ mod tests {
         for _ in 0..100 {
             story.calls(1, Verdict::Answered, late).calls(3, Verdict::Slow, late).stands(State::Closed);
         }
-        story.calls(50, Verdict::Slow, late).stands(State::Open);
+        story.calls(200, Verdict::Slow, late).stands(State::Open);
     }
 
     #[test]
