@@ -328,7 +328,7 @@ mod tests {
 
         /// A breaker that has just begun to close.
         fn ramping() -> Self {
-            let mut story = Self::opened();
+            let story = Self::opened();
             assert_eq!(story.breaker.probed(story.now), Some(State::HalfOpen));
             assert_eq!(story.pass().unwrap().end(Verdict::Answered, story.now), None);
             story
