@@ -1,7 +1,7 @@
 //! The breaker of one engine: notices that its store does not answer, and then refuses calls at once until it does again.
 //!
 //! Closed lets calls through and counts them. Open refuses. Once a probe was answered it is half open: one call is let
-//! through, and if that is answered, a growing share of the others. No lock, no waiting, no I/O; `guard` does the asking.
+//! through, and if that is answered, two at once, and one more for each that is answered. No lock, no waiting, no I/O.
 
 mod window;
 
@@ -22,10 +22,12 @@ const SLOW_PERCENT: u32 = 80;
 const SILENCE_CALLS: u32 = 5;
 /// … for this long. A connection that broke fails all that was on it at once, and is no reason to refuse the next call.
 const SILENCE: Duration = Duration::from_millis(500);
-/// How long it takes from the first answered call to letting all through.
-const RAMP: Duration = Duration::from_millis(400);
-/// The share of calls that a ramp begins with.
-const RAMP_PERCENT_MIN: u64 = 10;
+/// How long it takes at most from the first answered call to letting all through.
+const RAMP: Duration = Duration::from_secs(1);
+/// How many calls a ramp lets through at once at first, …
+const RAMP_AT_ONCE: u32 = 2;
+/// … and with how many it ends.
+const RAMP_AT_ONCE_MAX: u32 = 256;
 /// For how long the one call of a half-open breaker is waited for; after that it counts as failed.
 const TRIAL: Duration = Duration::from_secs(1);
 
@@ -34,7 +36,7 @@ const TRIAL: Duration = Duration::from_secs(1);
 pub enum State {
     /// All calls are let through.
     Closed,
-    /// One call, or a share of the calls, is let through.
+    /// One call is let through, or more and more at once.
     HalfOpen,
     /// No call is let through.
     Open,
@@ -63,6 +65,9 @@ pub struct Breaker {
     failures_in_a_row: AtomicU32,
     /// When the first of them was begun, in microseconds.
     silent_since: AtomicU64,
+    /// Calls of a ramp that are under way, and how many may be.
+    under_way: AtomicU32,
+    at_once: AtomicU32,
 }
 
 /// Whether a call is let through.
@@ -91,7 +96,7 @@ enum Phase {
     HalfOpen = 2,
     /// The call has been let through, and is not answered yet.
     Trying = 3,
-    /// Lets a growing share through.
+    /// Lets more and more through at once.
     Ramping = 4,
 }
 
@@ -126,6 +131,8 @@ impl Breaker {
             window: Window::default(),
             failures_in_a_row: AtomicU32::new(0),
             silent_since: AtomicU64::new(0),
+            under_way: AtomicU32::new(0),
+            at_once: AtomicU32::new(0),
         }
     }
 
@@ -134,9 +141,8 @@ impl Breaker {
         Phase::of(self.phase.load(Ordering::Acquire)).state()
     }
 
-    /// Asks to let a call through, `now` by the monotonic clock. `bits` are random ones, asked for only where a share of
-    /// the calls is let through.
-    pub fn enter(&self, now: Duration, bits: impl FnOnce() -> u64) -> Entry<'_> {
+    /// Asks to let a call through, `now` by the monotonic clock.
+    pub fn enter(&self, now: Duration) -> Entry<'_> {
         let word = self.phase.load(Ordering::Acquire);
         let pass = |word| Entry::Passes(Pass { breaker: self, word, begun: now });
         match Phase::of(word) {
@@ -149,12 +155,9 @@ impl Breaker {
             }
             Phase::Trying => Entry::Refused(None),
             Phase::Ramping => {
-                let through = self.age(now).as_micros() * 100 / RAMP.as_micros();
-                if u128::from(bits() % 100) < through.max(RAMP_PERCENT_MIN.into()) {
-                    pass(word)
-                } else {
-                    Entry::Refused(None)
-                }
+                let one_more = |calls| (calls < self.at_once.load(Ordering::Relaxed)).then_some(calls + 1);
+                let entered = self.under_way.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
+                entered.map_or(Entry::Refused(None), |_| pass(word))
             }
         }
     }
@@ -184,6 +187,8 @@ impl Breaker {
         // it began its phase at this very instant, too.
         if matches!(to, Phase::Trying | Phase::Ramping) {
             self.since.store(micros(now), Ordering::Release);
+            self.under_way.store(0, Ordering::Release);
+            self.at_once.store(RAMP_AT_ONCE, Ordering::Release);
         }
         self.phase.compare_exchange(from, word, Ordering::AcqRel, Ordering::Acquire).ok()?;
         if to == Phase::Ramping {
@@ -233,9 +238,18 @@ impl Breaker {
 }
 
 impl Pass<'_> {
+    /// A call of a ramp is under way no longer.
+    fn leave(&self) {
+        let one_less = |calls: u32| calls.checked_sub(1);
+        let _at_least_none = self.breaker.under_way.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
+    }
+
     /// Tells what became of the call. The state that the breaker came to by that, if it did.
     pub fn end(self, verdict: Verdict, now: Duration) -> Option<State> {
         let (breaker, word, begun) = (self.breaker, self.word, self.begun);
+        if Phase::of(word) == Phase::Ramping {
+            self.leave();
+        }
         std::mem::forget(self);
         if breaker.phase.load(Ordering::Acquire) != word {
             // Begun before the last change.
@@ -244,7 +258,11 @@ impl Pass<'_> {
         let to = match (Phase::of(word), verdict) {
             (Phase::Trying, Verdict::Answered) => Phase::Ramping,
             (Phase::Trying, Verdict::Slow | Verdict::Failed) => Phase::Open,
-            (Phase::Ramping, Verdict::Answered) if breaker.age(now) >= RAMP => Phase::Closed,
+            (Phase::Ramping, Verdict::Answered)
+                if breaker.age(now) >= RAMP || breaker.at_once.fetch_add(1, Ordering::Relaxed) >= RAMP_AT_ONCE_MAX =>
+            {
+                Phase::Closed
+            }
             (Phase::Ramping, _) => breaker.count(verdict, begun, now, VOLUME_MIN_RAMPING).then_some(Phase::Open)?,
             _ => breaker.count(verdict, begun, now, VOLUME_MIN).then_some(Phase::Open)?,
         };
@@ -260,10 +278,11 @@ impl Pass<'_> {
 
 impl Drop for Pass<'_> {
     fn drop(&mut self) {
-        // Whoever waited for the one call of a half-open breaker has gone; another one is let through instead.
-        if Phase::of(self.word) == Phase::Trying {
-            let word = ((self.word >> PHASE_BITS) + 1) << PHASE_BITS | Phase::HalfOpen as u64;
-            let _another = self.breaker.phase.compare_exchange(self.word, word, Ordering::AcqRel, Ordering::Acquire);
+        match Phase::of(self.word) {
+            // Whoever waited for the one call of a half-open breaker has gone; another one is let through instead.
+            Phase::Trying => drop(self.breaker.go(self.word, Phase::HalfOpen, self.begun)),
+            Phase::Ramping if self.breaker.phase.load(Ordering::Acquire) == self.word => self.leave(),
+            _ => {}
         }
     }
 }
@@ -296,11 +315,7 @@ mod tests {
         }
 
         fn pass(&self) -> Option<Pass<'_>> {
-            self.pass_with(0)
-        }
-
-        fn pass_with(&self, bits: u64) -> Option<Pass<'_>> {
-            match self.breaker.enter(self.now, || bits) {
+            match self.breaker.enter(self.now) {
                 Entry::Passes(pass) => Some(pass),
                 Entry::Refused(_) => None,
             }
@@ -310,7 +325,7 @@ mod tests {
         fn calls(&mut self, count: u32, verdict: Verdict, each: Duration) -> &mut Self {
             for _ in 0..count {
                 let begun = self.now;
-                if let Entry::Passes(pass) = self.breaker.enter(begun, || 0) {
+                if let Entry::Passes(pass) = self.breaker.enter(begun) {
                     pass.end(verdict, begun + each);
                     self.now += each;
                 }
@@ -460,14 +475,14 @@ mod tests {
         story.breaker.probed(story.now);
         let _stays_away = story.pass().unwrap();
         let late = story.now + TRIAL;
-        assert!(matches!(story.breaker.enter(late, || 0), Entry::Refused(None)));
-        assert!(matches!(story.breaker.enter(late + MS, || 0), Entry::Refused(Some(State::Open))));
+        assert!(matches!(story.breaker.enter(late), Entry::Refused(None)));
+        assert!(matches!(story.breaker.enter(late + MS), Entry::Refused(Some(State::Open))));
     }
 
     #[test]
     fn what_was_begun_before_it_opened_says_nothing_after() {
         let mut story = Story::begins();
-        let pass = match story.breaker.enter(story.now, || 0) {
+        let pass = match story.breaker.enter(story.now) {
             Entry::Passes(pass) => (pass.word, pass.begun),
             Entry::Refused(_) => unreachable!("it is closed"),
         };
@@ -478,17 +493,35 @@ mod tests {
     }
 
     #[test]
-    fn a_closing_breaker_lets_a_growing_share_through() {
-        let mut story = Story::ramping();
-        for (percent, wait) in [(10, 0), (25, 100), (50, 100), (99, 196)] {
-            story.after(MS * wait);
-            let through = (0..100).filter(|bits| story.pass_with(*bits).is_some()).count();
-            assert_eq!(through, percent);
+    fn a_closing_breaker_lets_more_and_more_through_at_once() {
+        let story = Story::ramping();
+        for at_once in [2, 4, 8, 16, 32, 64, 128] {
+            let passes: Vec<_> = std::iter::from_fn(|| story.pass()).collect();
+            assert_eq!(passes.len(), at_once);
+            assert!(passes.into_iter().all(|pass| pass.end(Verdict::Answered, story.now).is_none()));
         }
-        assert_eq!(story.breaker.settle(story.now), None);
-        story.after(MS * 4).stands(State::HalfOpen);
-        assert_eq!(story.pass_with(99).unwrap().end(Verdict::Answered, story.now), Some(State::Closed));
-        assert!(story.pass_with(99).unwrap().is_plain());
+        let pass = story.pass().unwrap();
+        assert_eq!(pass.end(Verdict::Answered, story.now), Some(State::Closed), "that many are as good as all");
+    }
+
+    #[test]
+    fn callers_one_after_the_other_never_notice_a_closing_breaker() {
+        let mut story = Story::ramping();
+        for _ in 0..2000 {
+            story.after(MS);
+            story.pass().expect("it is let through").end(Verdict::Answered, story.now);
+        }
+        story.stands(State::Closed);
+    }
+
+    #[test]
+    fn callers_who_go_make_room_in_a_closing_breaker() {
+        let story = Story::ramping();
+        for _ in 0..100 {
+            let _both = (story.pass().unwrap(), story.pass().unwrap());
+            assert!(story.pass().is_none());
+        }
+        story.stands(State::HalfOpen);
     }
 
     #[test]

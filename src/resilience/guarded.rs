@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Timeout, sleep, timeout};
 
 use super::breaker::{Breaker, Entry, Pass, State, Verdict};
 use super::budget::Budget;
@@ -81,7 +81,8 @@ impl Guarded {
 #[derive(Clone, Copy)]
 struct Times {
     begun: Duration,
-    /// How long the first try is waited for if there can be a second one: two fit in.
+    /// How long the first try has before a second one is begun: more than an engine waits for its own connection, so that
+    /// the second one does not go down the same drain.
     first: Duration,
     /// How long all is waited for: something is left to answer with.
     all: Duration,
@@ -91,7 +92,7 @@ struct Times {
 
 impl Times {
     fn new(begun: Duration, deadline: Duration) -> Self {
-        Self { begun, first: deadline * 2 / 5, all: deadline * 9 / 10, slow: (deadline / 2).max(LATE_MIN) }
+        Self { begun, first: deadline * 11 / 20, all: deadline * 9 / 10, slow: (deadline * 3 / 4).max(LATE_MIN) }
     }
 }
 
@@ -117,50 +118,49 @@ impl Guard {
     {
         let begun = self.clock.monotonic();
         let task = Task { call, times: Times::new(begun, deadline) };
+        let Times { first: early, all, .. } = task.times;
         let pass = self.enter(begun)?;
         self.budget.deposit();
-        let (first, paid) = self.first(task, pass, ask()).await;
-        let first = match first {
-            Err(failure) if is_silence(&failure) => failure,
-            answer => return answer,
-        };
-        if !paid && !self.may_repeat(task) {
-            return Err(first);
-        }
-        match self.second(task, ask).await {
-            Some(Ok(answer)) if is_uncertain(&first) => Ok(second(answer)),
-            // That the second try did not happen says nothing of the first.
-            None => Err(first),
-            Some(Err(EngineError::Determinate(_))) if is_uncertain(&first) => Err(first),
-            Some(answer) => answer,
-        }
-    }
-
-    /// The first try; and whether a repeat has been paid for, since it was given up for that.
-    async fn first<Answer>(
-        self: &Arc<Self>,
-        task: Task,
-        pass: Pass<'_>,
-        call: impl Future<Output = Result<Answer, EngineError>>,
-    ) -> (Result<Answer, EngineError>, bool) {
-        let Times { begun, first, all, .. } = task.times;
-        let mut call = pin!(call);
-        if let Ok(answer) = timeout(first, &mut call).await {
-            self.answered(task, pass, begun, &answer);
-            return (answer, false);
-        }
-        if pass.is_plain() && self.budget.withdraw(self.clock.monotonic()) {
-            return (self.given_up(task, pass, begun, Verdict::Slow), true);
-        }
-        let answer = match timeout(all - first, call).await {
+        let mut first = pin!(ask());
+        let (failure, again) = match timeout(early, &mut first).await {
             Ok(answer) => {
                 self.answered(task, pass, begun, &answer);
-                answer
+                match answer {
+                    Err(failure) if is_silence(&failure) && self.may_repeat(task) => {
+                        (failure, self.second(task, ask).await)
+                    }
+                    answer => return answer,
+                }
             }
-            Err(_late) => self.given_up(task, pass, begun, Verdict::Failed),
+            // Late. The second try goes out beside the first one, whose answer is as good if it comes.
+            Err(_late) if pass.is_plain() && self.budget.withdraw(self.clock.monotonic()) => {
+                self.is_late(pass, begun);
+                let first = async { self.timed(task, None, begun, timeout(all - early, first)).await };
+                let (mut first, mut again) = (pin!(first), pin!(self.second(task, ask)));
+                tokio::select! {
+                    answer = &mut first => match answer {
+                        Err(failure) if is_silence(&failure) => (failure, again.await),
+                        answer => return answer,
+                    },
+                    answer = &mut again => match answer {
+                        Some(Ok(answer)) => return Ok(second(answer)),
+                        answer => match first.await {
+                            Err(failure) => (failure, answer),
+                            answer => return answer,
+                        },
+                    },
+                }
+            }
+            // There is no second one, so the first one may take all the time.
+            Err(_late) => return self.timed(task, Some(pass), begun, timeout(all - early, first)).await,
         };
-        // There is no time for another one.
-        (answer, false)
+        match again {
+            Some(Ok(answer)) if is_uncertain(&failure) => Ok(second(answer)),
+            // That the second try did not happen says nothing of the first.
+            None => Err(failure),
+            Some(Err(EngineError::Determinate(_))) if is_uncertain(&failure) => Err(failure),
+            Some(answer) => answer,
+        }
     }
 
     /// Whether a call that failed is to be repeated; takes that out of the budget.
@@ -189,13 +189,7 @@ impl Guard {
         let begun = self.clock.monotonic();
         let pass = self.enter(begun).ok()?;
         let left = task.times.all.saturating_sub(begun.saturating_sub(task.times.begun));
-        let answer = match timeout(left, ask()).await {
-            Ok(answer) => {
-                self.answered(task, pass, begun, &answer);
-                answer
-            }
-            Err(_late) => self.given_up(task, pass, begun, Verdict::Failed),
-        };
+        let answer = self.timed(task, Some(pass), begun, timeout(left, ask())).await;
         let failed = answer.as_ref().is_err_and(is_silence);
         self.metrics.retried(if failed { RetryResult::Failed } else { RetryResult::Answered });
         Some(answer)
@@ -203,11 +197,40 @@ impl Guard {
 
     /// Lets a call through, if the breaker does.
     fn enter(self: &Arc<Self>, now: Duration) -> Result<Pass<'_>, EngineError> {
-        match self.breaker.enter(now, || self.entropy.bits()) {
+        match self.breaker.enter(now) {
             Entry::Passes(pass) => Ok(pass),
             Entry::Refused(changed) => {
                 self.changed(changed);
                 Err(EngineError::unavailable("it has not been answering, and is asked again once it answers a probe"))
+            }
+        }
+    }
+
+    /// The answer of a try that was begun then, or that it is not known. Without a pass the breaker has been told already.
+    async fn timed<Answer>(
+        self: &Arc<Self>,
+        task: Task,
+        pass: Option<Pass<'_>>,
+        begun: Duration,
+        call: Timeout<impl Future<Output = Result<Answer, EngineError>>>,
+    ) -> Result<Answer, EngineError> {
+        let answer = call.await;
+        let now = self.clock.monotonic();
+        let took = now.saturating_sub(begun);
+        match (answer, pass) {
+            (Ok(answer), Some(pass)) => {
+                self.answered(task, pass, begun, &answer);
+                answer
+            }
+            (answer, pass) => {
+                // What took too long may still happen.
+                let answer = answer.unwrap_or_else(|_| late(took));
+                self.meter.called(task.call, &answer, took);
+                // A caller may ask for the impossible: that is not held against the store.
+                if let Some(pass) = pass.filter(|_| took >= LATE_MIN) {
+                    self.changed(pass.end(Verdict::Failed, now));
+                }
+                answer
             }
         }
     }
@@ -231,22 +254,12 @@ impl Guard {
         self.changed(pass.end(verdict, now));
     }
 
-    /// A try that was begun then is not waited for any longer. It may still happen.
-    fn given_up<Answer>(
-        self: &Arc<Self>,
-        task: Task,
-        pass: Pass<'_>,
-        begun: Duration,
-        verdict: Verdict,
-    ) -> Result<Answer, EngineError> {
+    /// A try that was begun then is late, whatever becomes of it.
+    fn is_late(self: &Arc<Self>, pass: Pass<'_>, begun: Duration) {
         let now = self.clock.monotonic();
-        let took = now.saturating_sub(begun);
-        let answer = late(took);
-        self.meter.called(task.call, &answer, took);
-        if took >= LATE_MIN {
-            self.changed(pass.end(verdict, now));
+        if now.saturating_sub(begun) >= LATE_MIN {
+            self.changed(pass.end(Verdict::Slow, now));
         }
-        answer
     }
 
     /// Tells that the breaker has changed, and sees to it that an open one is probed.
