@@ -33,6 +33,8 @@ mod quotas;
 #[cfg(feature = "redis")]
 mod races;
 #[cfg(feature = "redis")]
+mod recovery;
+#[cfg(feature = "redis")]
 mod redis_outage;
 #[cfg(feature = "redis")]
 mod requirements;
