@@ -22,6 +22,7 @@ mod edge;
 mod engine_postgres;
 #[cfg(feature = "redis")]
 mod engine_redis;
+mod histories;
 mod isolation;
 #[cfg(feature = "redis")]
 mod late;
