@@ -8,6 +8,7 @@ use oncegate::domain::attempt::Attempt;
 use oncegate::domain::claim::{self, Claim, Claimed, Effect, LateTerms, Outcome, Renew, Renewed, Settle, Settled};
 use oncegate::domain::clock::Timestamp;
 use oncegate::domain::record::{Contents, Held, Record};
+use oncegate::domain::terms::OutcomeOnOutage;
 use oncegate::engine::conformance::fresh_claim;
 
 use super::record::{Answer, Call, Event, Reply};
@@ -108,12 +109,19 @@ pub(crate) fn template() -> &'static Claim {
 
 /// A POST of a claim.
 pub(crate) fn settle(claim: &Claim, attempt: &Attempt, outcome: &Outcome, late: LateTerms) -> Settle {
-    Settle { key: claim.key.clone(), attempt: attempt.clone(), outcome: outcome.clone(), late: Some(late) }
+    Settle {
+        key: claim.key.clone(),
+        attempt: attempt.clone(),
+        outcome: outcome.clone(),
+        late: Some(late),
+        deadline: claim.deadline,
+        on_outage: OutcomeOnOutage::default(),
+    }
 }
 
 /// A renewal of a claim.
 pub(crate) fn renew(claim: &Claim, attempt: &Attempt, lease: Duration) -> Renew {
-    Renew { key: claim.key.clone(), attempt: attempt.clone(), lease: Some(lease) }
+    Renew { key: claim.key.clone(), attempt: attempt.clone(), lease: Some(lease), deadline: claim.deadline }
 }
 
 impl Course {

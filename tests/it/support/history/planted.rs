@@ -121,8 +121,13 @@ impl Planted {
     }
 
     async fn travel(&self) {
-        let latency = self.random.lock().expect("no panic").random_range(Duration::ZERO..LATENCY);
-        sleep(latency).await;
+        self.dawdle(LATENCY).await;
+    }
+
+    /// Takes a while, at most so long.
+    async fn dawdle(&self, longest: Duration) {
+        let length = self.random.lock().expect("no panic").random_range(Duration::ZERO..longest);
+        sleep(length).await;
     }
 
     /// What stands now.
@@ -177,7 +182,7 @@ impl Planted {
     async fn at_store(&self, key: &str, call: &Call, attempt: &Attempt) -> Answer {
         let early = self.draw_fence();
         if self.bug == Bug::FenceDrawnEarly {
-            sleep(DEADLINE).await;
+            self.dawdle(DEADLINE * 2).await;
         }
         let held = self.look(key).map(|(held, _)| held);
         if self.bug == Bug::CheckThenSet {
@@ -319,7 +324,6 @@ fn settled_as(settled: Settled) -> Answer {
         Settled::AlreadySucceeded => Answer::AlreadySucceeded,
         Settled::Superseded { state, .. } => Answer::Superseded { state },
         Settled::Expired => Answer::Expired,
-        #[expect(unreachable_patterns, reason = "answers of policies are none of a store's")]
         other => panic!("not a store's answer: {other:?}"),
     }
 }
@@ -330,7 +334,6 @@ fn renewed_as(renewed: Renewed) -> Answer {
         Renewed::LeaseLost => Answer::LeaseLost,
         Renewed::AlreadySucceeded => Answer::AlreadySucceeded,
         Renewed::Superseded { state, .. } => Answer::Superseded { state },
-        #[expect(unreachable_patterns, reason = "answers of policies are none of a store's")]
         other => panic!("not a store's answer: {other:?}"),
     }
 }
