@@ -17,6 +17,8 @@ mod clock_skew;
 mod collisions;
 mod command_line;
 mod crash;
+#[cfg(feature = "fault-points")]
+mod crash_points;
 mod edge;
 #[cfg(feature = "postgres")]
 mod engine_postgres;
