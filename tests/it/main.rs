@@ -32,6 +32,7 @@ mod lifecycle;
 #[cfg(feature = "redis")]
 mod observability;
 mod observe;
+mod outage;
 mod quotas;
 #[cfg(feature = "redis")]
 mod races;

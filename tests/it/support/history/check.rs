@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::explain::Unexplained;
 use super::model::{Course, Deed, template};
-use super::record::{Event, Story};
+use super::record::{Event, Reply, Story};
 
 /// How far a store's clock and the callers' may drift apart within a lease, and how coarsely either may count.
 pub(crate) const SKEW: Duration = Duration::from_millis(5);
@@ -30,10 +30,12 @@ pub(crate) struct Furthest {
 /// # Errors
 /// The shortest beginning of the history that no order of events explains.
 pub(crate) fn check(events: &[Event], skew: Duration) -> Result<(), Box<Unexplained>> {
-    if search(&deeds(events), skew).is_ok() {
+    // What certainly did not happen explains nothing, and there may be very much of it.
+    let events: Vec<Event> = events.iter().filter(|event| event.reply != Reply::Refused).cloned().collect();
+    if search(&deeds(&events), skew).is_ok() {
         return Ok(());
     }
-    Err(Unexplained::shortest(events, skew))
+    Err(Unexplained::shortest(&events, skew))
 }
 
 /// Holds what happened to every key against the contract, and panics with all that cannot be explained.

@@ -2,6 +2,7 @@
 //! tests record one for each key and hold it against the contract's tables.
 
 pub(crate) mod check;
+pub(crate) mod doubles;
 pub(crate) mod explain;
 pub(crate) mod model;
 pub(crate) mod over_http;

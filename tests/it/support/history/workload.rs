@@ -113,10 +113,15 @@ impl Workload {
     /// Asks for every key what has become of it, so that what was told last is held to as well.
     async fn ask_once_more(workload: &Workload, services: &[Arc<dyn Service>], story: &Story) {
         let mut random = SmallRng::seed_from_u64(workload.seed ^ 1);
-        for key in story.keys().keys() {
-            let terms = Terms { lease: workload.leases[0], ..workload.terms };
-            let call = Call::Claim { nonce: fresh_nonce(&mut random), terms, take_over: false };
-            story.tell(workload.callers, key, call.clone(), services[0].call(key, &call)).await;
+        let keys = story.keys();
+        let terms = Terms { lease: workload.leases[0], ..workload.terms };
+        let mut claim = || Call::Claim { nonce: fresh_nonce(&mut random), terms, take_over: false };
+        let calls: Vec<(&String, Call)> = keys.keys().map(|key| (key, claim())).collect();
+        for together in calls.chunks(workload.callers) {
+            let asked = together
+                .iter()
+                .map(|(key, call)| story.tell(workload.callers, key, call.clone(), services[0].call(key, call)));
+            futures_util::future::join_all(asked).await;
         }
     }
 }
@@ -129,8 +134,13 @@ impl Caller {
     async fn rest(&mut self) {
         let pace = self.workload.pace;
         let pause = self.random.random_range(Duration::ZERO..pace * 2);
+        self.pause(pause).await;
+    }
+
+    /// Does nothing for so long, or until it is told to stop.
+    async fn pause(&self, length: Duration) {
         tokio::select! {
-            () = sleep(pause) => {}
+            () = sleep(length) => {}
             () = self.stop.cancelled() => {}
         }
     }
@@ -189,8 +199,8 @@ impl Caller {
         }
         self.rest().await;
         if self.chance(8) {
-            // Paused for longer than it has.
-            sleep(lease).await;
+            // Paused, for longer than it has if that is not long.
+            self.pause(lease.min(self.workload.pace * 20)).await;
             if self.chance(30) {
                 self.ask(key, &Call::Renew { attempt: attempt.clone(), lease }).await;
             }
