@@ -31,11 +31,12 @@ pub(crate) struct Furthest {
 /// The shortest beginning of the history that no order of events explains.
 pub(crate) fn check(events: &[Event], skew: Duration) -> Result<(), Box<Unexplained>> {
     // What certainly did not happen explains nothing, and there may be very much of it.
-    let events: Vec<Event> = events.iter().filter(|event| event.reply != Reply::Refused).cloned().collect();
+    let (refused, events): (Vec<Event>, Vec<Event>) =
+        events.iter().cloned().partition(|event| event.reply == Reply::Refused);
     if search(&deeds(&events), skew).is_ok() {
         return Ok(());
     }
-    Err(Unexplained::shortest(&events, skew))
+    Err(Unexplained::shortest(&events, refused, skew))
 }
 
 /// Holds what happened to every key against the contract, and panics with all that cannot be explained.

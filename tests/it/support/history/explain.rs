@@ -11,18 +11,21 @@ use super::record::{Event, Reply};
 pub(crate) struct Unexplained {
     /// Its shortest beginning that cannot be explained; what was not yet answered then counts as unknown.
     events: Vec<Event>,
+    /// What certainly did not happen, if what was told is true.
+    refused: Vec<Event>,
     furthest: Furthest,
 }
 
 impl Unexplained {
     /// Finds the shortest beginning, of a history that cannot be explained as a whole.
-    pub(crate) fn shortest(events: &[Event], skew: Duration) -> Box<Self> {
+    pub(crate) fn shortest(events: &[Event], mut refused: Vec<Event>, skew: Duration) -> Box<Self> {
         let mut ends: Vec<Duration> = events.iter().map(|event| event.answered).collect();
         ends.sort_unstable();
         for end in ends {
             let events = beginning(events, end);
             if let Err(furthest) = search(&deeds(&events), skew) {
-                return Box::new(Self { events, furthest: *furthest });
+                refused.retain(|event| event.begun <= end);
+                return Box::new(Self { events, refused, furthest: *furthest });
             }
         }
         unreachable!("the whole is one of its beginnings");
@@ -37,7 +40,7 @@ impl Unexplained {
 /// What had begun by an instant, as it was known then.
 fn beginning(events: &[Event], end: Duration) -> Vec<Event> {
     let mut events: Vec<Event> = events.iter().filter(|event| event.begun <= end).cloned().collect();
-    for event in events.iter_mut().filter(|event| event.answered > end && event.reply != Reply::Refused) {
+    for event in events.iter_mut().filter(|event| event.answered > end) {
         event.reply = Reply::Unknown;
     }
     events.sort_by_key(|event| (event.begun, event.answered));
@@ -51,6 +54,9 @@ impl fmt::Display for Unexplained {
             let at = self.furthest.order.iter().position(|done| *done == place);
             let at = at.map_or_else(|| "  –".to_owned(), |at| format!("{:3}", at + 1));
             writeln!(f, "  #{place:<3}{at}. {event:?}")?;
+        }
+        for event in &self.refused {
+            writeln!(f, "      none. {event:?}")?;
         }
         let course = &self.furthest.course;
         let stands = match &course.standing {
