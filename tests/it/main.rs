@@ -17,11 +17,14 @@ mod clock_skew;
 mod collisions;
 mod command_line;
 mod crash;
+#[cfg(feature = "fault-points")]
+mod crash_points;
 mod edge;
 #[cfg(feature = "postgres")]
 mod engine_postgres;
 #[cfg(feature = "redis")]
 mod engine_redis;
+mod histories;
 mod isolation;
 #[cfg(feature = "redis")]
 mod late;
@@ -29,6 +32,7 @@ mod lifecycle;
 #[cfg(feature = "redis")]
 mod observability;
 mod observe;
+mod outage;
 mod quotas;
 #[cfg(feature = "redis")]
 mod races;
