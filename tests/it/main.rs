@@ -11,6 +11,8 @@ mod apps_registry;
 mod apps_reload;
 #[cfg(feature = "redis")]
 mod canary;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod clients;
 #[cfg(feature = "redis")]
 mod clock_skew;
 #[cfg(feature = "redis")]
