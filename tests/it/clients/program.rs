@@ -143,11 +143,10 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// A command of this program, if it is installed.
+/// A command of this program, if it is installed. Looked for by the shell: some take long to tell their version.
 fn tool(name: &str) -> Option<Command> {
-    let mut probe = Command::new(name);
-    probe.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    if probe.status().is_ok_and(|status| status.success()) {
+    let found = Command::new("sh").args(["-c", "command -v \"$0\"", name]).stdout(Stdio::null()).status();
+    if found.is_ok_and(|status| status.success()) {
         return Some(Command::new(name));
     }
     missing::skip(name);
