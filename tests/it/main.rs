@@ -5,6 +5,7 @@
 mod support;
 
 mod admin;
+mod alerts;
 mod apps;
 #[cfg(feature = "postgres")]
 mod apps_registry;
