@@ -10,6 +10,7 @@ use oncegate::domain::attempt::{Attempt, Nonce};
 use oncegate::domain::claim::{Claim, Claimed, Grant, Outcome, Renew, Renewed, Settle, Settled};
 use oncegate::domain::operator::{List, Listed, Release, Released};
 use oncegate::domain::record::{Held, Key, State};
+use oncegate::domain::terms::OutcomeOnOutage;
 use oncegate::engine::{Capabilities, Determinate, Engine, EngineError};
 
 use crate::clock::{StoreClock, micros};
@@ -226,7 +227,8 @@ impl Engine for BuggyGateway {
             }
             (Bug::UnknownClaimUndone, Err(EngineError::Indeterminate(why))) => {
                 let (key, attempt) = (ask.key.clone(), ask.attempt.clone());
-                let undo = Settle { key, attempt, outcome: Outcome::Failure, late: None };
+                let (outcome, on_outage) = (Outcome::Failure, OutcomeOnOutage::FailClosed);
+                let undo = Settle { key, attempt, outcome, late: None, deadline: ask.deadline, on_outage };
                 let _undone = self.inner.settle(&undo).await;
                 Err(why.into())
             }

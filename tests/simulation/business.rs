@@ -1,15 +1,15 @@
 //! What the callers of a world do business in: its apps with their terms, and the operations that they claim, some of
 //! which everybody wants at once.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use oncegate::domain::canonical::{Canonical, canonicalize};
 use oncegate::domain::global_id::GlobalId;
 use oncegate::domain::record::Key;
 use oncegate::domain::tenant::Operation;
-use oncegate::domain::terms::{LeaseEnd, Mode, Retention, Terms};
+use oncegate::domain::terms::{ClaimOnOutage, LeaseEnd, Mode, OutcomeOnOutage, Retention, Terms};
 use oncegate::gateway::Gateway;
 use oncegate::tenants::quota::Quota;
 use oncegate::tenants::{App, OperationTerms};
@@ -29,6 +29,8 @@ pub(crate) struct Business {
     apps: Vec<(Arc<App>, Vec<Operation>)>,
     /// How many operations of their own callers have had.
     own: AtomicU64,
+    /// Everything that anybody chose, by its number.
+    chosen: Mutex<Vec<Target>>,
 }
 
 /// An operation that is claimed.
@@ -62,7 +64,7 @@ impl Business {
             ),
             app("tiny", &[("default", terms(500, Some(1), 1, LeaseEnd::Release), 150)]),
         ];
-        Arc::new(Self { world, apps, own: AtomicU64::new(0) })
+        Arc::new(Self { world, apps, own: AtomicU64::new(0), chosen: Mutex::default() })
     }
 
     /// Something to do: often what others want too.
@@ -85,7 +87,18 @@ impl Business {
         let contents = canonicalize(format!("{{\"number\":\"{wanted}\"}}").as_bytes()).expect("JSON");
         let global_id = Gateway::global_id(&app, &operation, &contents);
         let number = self.world.known().number(&Key { app: app.key.clone(), global_id });
-        Target { app, operation, contents, global_id, number }
+        let target = Target { app, operation, contents, global_id, number };
+        let mut chosen = self.chosen.lock().unwrap_or_else(PoisonError::into_inner);
+        if chosen.len() == number as usize {
+            chosen.push(target.clone());
+        }
+        target
+    }
+
+    /// What was chosen last.
+    pub(crate) fn newest(&self, most: usize) -> Vec<Target> {
+        let chosen = self.chosen.lock().unwrap_or_else(PoisonError::into_inner);
+        chosen[chosen.len().saturating_sub(most)..].to_vec()
     }
 }
 
@@ -105,7 +118,14 @@ fn terms(lease_ms: u64, retention_secs: Option<u64>, unknown_secs: u64, on_lease
 fn app(key: &str, operations: &[(&str, Terms, u64)]) -> (Arc<App>, Vec<Operation>) {
     let own = |(name, terms, deadline_ms): &(&str, Terms, u64)| {
         let deadline = Duration::from_millis(*deadline_ms);
-        let own = OperationTerms { terms: *terms, mode: Mode::Enforce, contents_stored_bytes: 1024, deadline };
+        let own = OperationTerms {
+            terms: *terms,
+            mode: Mode::Enforce,
+            contents_stored_bytes: 1024,
+            deadline,
+            claim_on_outage: ClaimOnOutage::FailClosed,
+            outcome_on_outage: OutcomeOnOutage::FailClosed,
+        };
         (name.parse().expect("an operation"), own)
     };
     let operations: Vec<(Operation, OperationTerms)> = operations.iter().map(own).collect();

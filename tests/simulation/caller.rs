@@ -20,6 +20,7 @@ use tokio::time::sleep;
 use crate::business::{Business, Target};
 use crate::judge::Call;
 use crate::question::{Question, outcome_name};
+use crate::reference::hold;
 use crate::stack::Host;
 use crate::trace::Name;
 use crate::world::World;
@@ -59,11 +60,16 @@ impl Caller {
         }
     }
 
-    /// Claims every operation that anybody has claimed once more, when nothing is wrong any more and no lease is left.
+    /// Claims these once more, when nothing is wrong any more and no lease is left.
     pub(crate) async fn audit(self, targets: Vec<Target>) {
         for target in targets {
-            let request = Asked { nonce: self.nonce(), ..Asked::default() };
-            let _judged = self.claim(&target, &request, self.gateway()).await;
+            let asked = Asked { nonce: self.nonce(), ..Asked::default() };
+            let answer = self.claim(&target, &asked, self.gateway()).await;
+            let of_the_dead = match &answer {
+                Some(Ok(ClaimAnswer::Duplicate(found))) => found.held.record.state == State::InProgress,
+                _ => false,
+            };
+            self.world.judge(target.number, hold(!of_the_dead, "L1", || format!("{answer:?}, and nobody is left")));
         }
     }
 
@@ -208,7 +214,7 @@ impl Caller {
                     State::Unknown if dice.percent(50) => asked = Asked { take_over: true, ..self.asked() },
                     _ => return None,
                 },
-                Some(Ok(ClaimAnswer::Mismatch(_))) => return None,
+                Some(Ok(ClaimAnswer::Mismatch(..))) => return None,
                 // No answer, or one that says that there is none: the same again.
                 Some(Err(_)) | None => {}
             }
@@ -254,7 +260,9 @@ impl Caller {
         let Some(running) = self.hosts[gateway].gateway() else { return Vec::new() };
         let begin = |(target, asked): &(Target, Asked)| {
             let name = asked.name();
-            self.begin(gateway, <Claim as Question>::NAME, asked.what(), name, target, deadline).map(|(call, _)| call)
+            let (mut call, _) = self.begin(gateway, <Claim as Question>::NAME, asked.what(), name, target, deadline)?;
+            call.in_batch = true;
+            Some(call)
         };
         let calls: Vec<_> = items.iter().map_while(begin).collect();
         let requests = items.iter().map(|(target, asked)| Ok(asked.request(target))).take(calls.len()).collect();

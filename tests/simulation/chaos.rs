@@ -117,12 +117,12 @@ impl Chaos {
 
     async fn clock(&self) {
         let dice = &self.world.dice;
-        if dice.percent(50) {
+        if dice.percent(70) {
             let by = dice.millis(1, FORWARD_MAX_MS);
             self.world.announce(Place::Store, "clock forward", millis(by));
             self.store.step_forward(by);
         } else {
-            let by = dice.millis(1, if dice.percent(50) { 500 } else { 60_000 });
+            let by = dice.millis(1, if dice.percent(80) { 500 } else { 20_000 });
             self.world.announce(Place::Store, "clock back", millis(by));
             self.store.step_back(by).await;
         }

@@ -32,6 +32,8 @@ pub(crate) struct Call {
     pub(crate) key: u32,
     /// By when an answer is due.
     pub(crate) deadline: Duration,
+    /// The deadline is that of many items together, which may take the answer of one along.
+    pub(crate) in_batch: bool,
     begun: Duration,
     losses: u64,
 }
@@ -65,11 +67,22 @@ pub(crate) struct Beliefs {
     holders: Vec<(Name, u64)>,
     /// Attempts that have reported, or that an operator has ended: what they are told from now on is old news.
     over: Vec<Name>,
-    /// A success that was acknowledged: when it was recorded, and until when it blocks.
-    success: Option<(Duration, u64)>,
+    /// Attempts whose claims an operator has ended, or is about to: even a success blocks no more.
+    released: Vec<Name>,
+    /// A success that was acknowledged.
+    success: Option<Success>,
 }
 
-/// So many attempts are remembered as over.
+#[derive(Clone, Copy, Debug)]
+struct Success {
+    name: Name,
+    /// When it was recorded.
+    at: Duration,
+    /// Until when it blocks, by the store's clock.
+    until: u64,
+}
+
+/// So many attempts of a key are remembered as over.
 const OVER_MAX: usize = 128;
 
 impl Beliefs {
@@ -82,22 +95,36 @@ impl Beliefs {
     /// What has ended by now has ended for good, even if the clock is set back.
     pub(crate) fn end_until(&mut self, store_now: u64) {
         self.holders.retain(|(_, until)| *until > store_now);
-        self.success = self.success.filter(|(_, until)| *until > store_now);
+        self.success = self.success.filter(|success| success.until > store_now);
     }
 
-    fn end(&mut self, name: Name) {
+    /// Somebody reports this attempt, or releases it.
+    fn end(&mut self, name: Name, released: bool) {
         self.holders.retain(|(holder, _)| *holder != name);
-        if self.over.len() == OVER_MAX {
-            self.over.remove(0);
+        let mut lists = vec![&mut self.over];
+        if released {
+            self.success = self.success.filter(|success| success.name != name);
+            lists.push(&mut self.released);
         }
-        self.over.push(name);
+        for list in lists {
+            if list.len() == OVER_MAX {
+                list.remove(0);
+            }
+            list.push(name);
+        }
+    }
+
+    fn succeed(&mut self, name: Name, at: Duration, until: u64) {
+        if !self.released.contains(&name) {
+            self.success = Some(Success { name, at, until });
+        }
     }
 
     /// That nobody else may think that it holds the claim, and no success blocks it.
     fn alone(&self, name: Name, granted_at: Duration, store_now: u64) -> Result<(), Broken> {
         let other = self.holders.iter().find(|(holder, until)| *holder != name && *until > store_now);
         hold(other.is_none(), "S1", || format!("{name:?} holds the claim, and so does {other:?} (now {store_now})"))?;
-        let success = self.success.filter(|(recorded, until)| *recorded < granted_at && *until > store_now);
+        let success = self.success.filter(|success| success.at < granted_at && success.until > store_now);
         hold(success.is_none(), "S3", || {
             format!("granted to {name:?} at {granted_at:?}, after the success {success:?}")
         })
@@ -177,11 +204,12 @@ impl World {
             };
             known.trace.add(begun, event);
             if kind == "settle" || kind == "release" {
-                known.of(key).beliefs.end(name);
+                known.of(key).beliefs.end(name, kind == "release");
+                known.reported.insert(name);
             }
         }
         let losses = self.known().losses;
-        let call = Call { caller, gateway, kind, name, key, deadline, begun, losses };
+        let call = Call { caller, gateway, kind, name, key, deadline, in_batch: false, begun, losses };
         if self.count() {
             return Some(call);
         }
@@ -208,13 +236,13 @@ impl World {
                 };
                 (said, Name::of(&found.held.record.attempt))
             }
-            Ok(ClaimAnswer::Mismatch(_)) => ("mismatch", Name::default()),
+            Ok(ClaimAnswer::Mismatch(..)) => ("mismatch", Name::default()),
             Err(failure) => (failure_name(failure), Name::default()),
         };
         let lease_ms = if let Ok(ClaimAnswer::Granted(granted)) = answer { granted.lease_ms } else { 0 };
         self.finish(call, (said, other, lease_ms), answer.as_ref().err(), |now, known, open| match answer {
             Ok(answer) => judge_claim((self.store_clock.now(), now), known, call, &open, lease, answer),
-            Err(failure) => judge_failure(&open, failure, now),
+            Err(failure) => judge_failure(call, &open, failure, now),
         });
     }
 
@@ -228,7 +256,7 @@ impl World {
         self.finish(call, (said, Name::default(), 0), answer.as_ref().err(), |now, known, open| match answer {
             Ok(Reported::Settled { settled, .. }) => judge_settled(known, call, &open, outcome, settled),
             Ok(Reported::Observed { .. }) => hold(false, "S6", || "nobody observes".to_owned()),
-            Err(failure) => judge_failure(&open, failure, now),
+            Err(failure) => judge_failure(call, &open, failure, now),
         });
     }
 
@@ -239,8 +267,8 @@ impl World {
             Err(failure) => failure_name(failure),
         };
         self.finish(call, (said, Name::default(), 0), answer.as_ref().err(), |now, known, open| match answer {
-            Ok(answer) => judge_renewed((self.store_clock.now(), now), known, call, &open, answer.renewed),
-            Err(failure) => judge_failure(&open, failure, now),
+            Ok(answer) => judge_renewed((self.store_clock.now(), now), known, call, &open, &answer.renewed),
+            Err(failure) => judge_failure(call, &open, failure, now),
         });
     }
 
@@ -291,7 +319,8 @@ fn judge_claim(
     };
     match (answer, told) {
         (ClaimAnswer::Granted(granted), Claimed::Granted(grant)) => {
-            let Granted { attempt, fence, repeated, taken_over, lease_ms, .. } = granted;
+            let Granted { attempt, fence, repeated, taken_over, lease_ms, degraded, .. } = granted;
+            hold(degraded.is_none(), "S12", || format!("the store granted, and {degraded:?} is told"))?;
             let name = Name::of(attempt);
             hold(name.nonce == call.name.nonce, "S1", || format!("granted the attempt {name:?} of another"))?;
             let same = *attempt == grant.attempt && *repeated == grant.repeated && *taken_over == grant.taken_over;
@@ -318,7 +347,7 @@ fn judge_claim(
             hold(record == &held.record, "S4", || format!("{held:?} stands, and the caller is told of {record:?}"))?;
             hold(!own || record.state != State::InProgress, "S9", || "told to be its own duplicate".to_owned())
         }
-        (ClaimAnswer::Mismatch(_), Claimed::Mismatch(_)) => Ok(()),
+        (ClaimAnswer::Mismatch(..), Claimed::Mismatch(_)) => Ok(()),
         _ => hold(false, "S9", || format!("the store answered {told:?}, and the caller is told {answer:?}")),
     }
 }
@@ -343,7 +372,7 @@ fn judge_settled(
     hold(settled == expected, "S6", || format!("to be {expected:?}, and the caller is told {settled:?}"))?;
     if let (Settled::Done { state: Some(State::Succeeded), left, .. }, true) = (settled, known.losses == call.losses) {
         let until = left.map_or(u64::MAX, |left| store_now + micros(left));
-        known.of(call.key).beliefs.success = Some((*at, until));
+        known.of(call.key).beliefs.succeed(call.name, *at, until);
     }
     Ok(())
 }
@@ -353,33 +382,36 @@ fn judge_renewed(
     known: &mut Known,
     call: &Call,
     open: &Open,
-    renewed: Renewed,
+    renewed: &Renewed,
 ) -> Result<(), Broken> {
     let Some(Try::Answered { told: Told::Renewed(told), store_now: taken_at, at }) = open.tries.last() else {
         return hold(false, "S9", || format!("the store has not answered, and the caller is told {renewed:?}"));
     };
     let (Renewed::Renewed { left }, Renewed::Renewed { left: of_store }) = (renewed, told) else {
-        return hold(renewed == *told, "S2", || format!("to be {told:?}, and the caller is told {renewed:?}"));
+        return hold(renewed == told, "S2", || format!("to be {told:?}, and the caller is told {renewed:?}"));
     };
-    hold(now + left <= *at + *of_store, "S10", || {
+    hold(now + *left <= *at + *of_store, "S10", || {
         format!("{of_store:?} were left at {at:?}, and {left:?} are told at {now:?}")
     })?;
     let beliefs = &mut known.keys[call.key as usize].beliefs;
     if known.losses == call.losses && !beliefs.over.contains(&call.name) {
         beliefs.alone(call.name, *at, store_now)?;
-        beliefs.hold(call.name, (store_now + micros(left)).min(taken_at + micros(*of_store)));
+        beliefs.hold(call.name, (store_now + micros(*left)).min(taken_at + micros(*of_store)));
     }
     Ok(())
 }
 
 /// That a failure says no more than is so.
-fn judge_failure(open: &Open, failure: &Failure, now: Duration) -> Result<(), Broken> {
+fn judge_failure(call: &Call, open: &Open, failure: &Failure, now: Duration) -> Result<(), Broken> {
     match failure {
         Failure::Store(_) => hold(open.tries.iter().all(|own| *own == Try::Refused), "S9", || {
             format!("the store may have taken the call, and the caller is told {failure:?}")
         }),
         Failure::OutcomeUnknown(_) => {
-            let uncertain = open.tries.is_empty() || open.tries.contains(&Try::Uncertain) || has_run_out(open, now);
+            let uncertain = call.in_batch
+                || open.tries.is_empty()
+                || open.tries.contains(&Try::Uncertain)
+                || has_run_out(open, now);
             hold(uncertain, "S9", || "the store has answered, and the caller is told that it has not".to_owned())
         }
         _ => hold(false, "S6", || format!("nobody asks what is refused with {failure:?}")),

@@ -16,6 +16,8 @@ pub(crate) trait Question: Clone + Send + Sync + 'static {
     const NAME: &'static str;
     /// Whether it may make a store grow by a claim.
     const CLAIMS: bool = false;
+    /// Whether it may end a claim.
+    const ENDS: bool = false;
     type Answer: Clone + Send + Into<Told> + 'static;
 
     fn key(&self) -> &Key;
@@ -102,12 +104,14 @@ impl Question for Claim {
                 (what, Name::of(&held.record.attempt), millis(held.left))
             }
             Claimed::Mismatch(_) => ("mismatch", Name::default(), 0),
+            Claimed::Degraded(_, answer) => Self::brief(answer),
         }
     }
 }
 
 impl Question for Settle {
     const NAME: &'static str = "settle";
+    const ENDS: bool = true;
     type Answer = Settled;
 
     fn key(&self) -> &Key {
@@ -135,6 +139,8 @@ impl Question for Settle {
             Settled::AlreadySucceeded => ("already succeeded", None),
             Settled::Superseded { left, .. } => ("superseded", *left),
             Settled::Expired => ("expired", None),
+            Settled::Spooled => ("spooled", None),
+            Settled::Degraded(_, answer) => return Self::brief(answer),
         };
         (what, Name::default(), millis(left))
     }
@@ -166,6 +172,7 @@ impl Question for Renew {
             Renewed::LeaseLost => ("lease lost", None),
             Renewed::AlreadySucceeded => ("already succeeded", None),
             Renewed::Superseded { left, .. } => ("superseded", *left),
+            Renewed::Degraded(_, answer) => return Self::brief(answer),
         };
         (what, Name::default(), millis(left))
     }
@@ -173,6 +180,7 @@ impl Question for Renew {
 
 impl Question for Release {
     const NAME: &'static str = "release";
+    const ENDS: bool = true;
     type Answer = Released;
 
     fn key(&self) -> &Key {

@@ -1,7 +1,7 @@
-//! What is run: worlds with few faults and with all of them, each from several seeds, and worlds with a bug in them.
-//!
-//! `SIM_SEED` and `SIM_OPERATIONS` repeat a run: those that a failure told.
+//! A world from its beginning to its end, and how worlds are held to the promises: from several seeds, and from the one
+//! that a failure has told.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,24 +18,27 @@ use crate::world::{Outcome, World};
 
 /// How a world is laid out.
 #[derive(Clone, Copy)]
-struct Scenario {
-    name: &'static str,
-    gateways: u16,
-    callers: u16,
-    faults: &'static [Fault],
-    bug: Option<Bug>,
+pub(crate) struct Scenario {
+    pub(crate) name: &'static str,
+    pub(crate) gateways: u16,
+    pub(crate) callers: u16,
+    pub(crate) faults: &'static [Fault],
+    pub(crate) bug: Option<Bug>,
 }
 
-/// Longer than every lease that anybody asks for, and every call that is still on its way.
-const EVERYTHING_ENDS: Duration = Duration::from_secs(40);
+/// Longer than every lease that anybody asks for, every call that is still on its way, and every step of a clock.
+const EVERYTHING_ENDS: Duration = Duration::from_mins(10);
+
+/// How many keys are looked at when all is over.
+const AUDITED: usize = 200;
 
 impl Scenario {
-    fn of(name: &'static str, faults: &'static [Fault]) -> Self {
+    pub(crate) fn of(name: &'static str, faults: &'static [Fault]) -> Self {
         Self { name, gateways: 3, callers: 48, faults, bug: None }
     }
 
     /// Runs a world from a seed, for so many operations.
-    fn run(self, seed: u64, operations: u64) -> Outcome {
+    pub(crate) fn run(self, seed: u64, operations: u64) -> Outcome {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         runtime.block_on(async {
             let world = World::new(seed, operations);
@@ -50,12 +53,11 @@ impl Scenario {
         let hosts: Arc<Vec<Host>> = Arc::new((0..self.gateways).map(host).collect());
         let business = Business::new(world.clone());
         let memories = Memories::default();
-        let mut running = Vec::new();
-        for number in 0..self.callers {
+        let caller = |number| {
             let (world, business, hosts) = (world.clone(), business.clone(), hosts.clone());
-            let caller = Caller { world, number, business, hosts, memories: memories.clone() };
-            running.push(tokio::spawn(caller.live()));
-        }
+            Caller { world, number, business, hosts, memories: memories.clone() }
+        };
+        let mut running: Vec<_> = (0..self.callers).map(|number| tokio::spawn(caller(number).live())).collect();
         for fault in self.faults {
             let chaos = Chaos { world: world.clone(), store: store.clone(), hosts: hosts.clone() };
             running.push(tokio::spawn(async move { chaos.reign(*fault).await }));
@@ -65,42 +67,33 @@ impl Scenario {
         }
         if !world.is_over() {
             sleep(EVERYTHING_ENDS).await;
+            let targets = business.newest(AUDITED);
+            world.extend(targets.len() as u64);
+            caller(self.callers).audit(targets).await;
         }
         world.end();
     }
 
     /// Runs it from several seeds, or from the one that the environment names, and fails with what was broken.
-    fn hold(self, seeds: std::ops::Range<u64>, operations: u64) {
-        let (seeds, operations) = match (number("SIM_SEED"), number("SIM_OPERATIONS")) {
-            (Some(seed), operations_named) => (seed..seed + 1, operations_named.unwrap_or(operations)),
-            (None, operations_named) => (seeds, operations_named.unwrap_or(operations)),
-        };
+    pub(crate) fn hold(self, seeds: Range<u64>, operations: u64) {
+        let operations = number("SIM_OPERATIONS").unwrap_or(operations);
+        let seeds = number("SIM_SEED").map_or(seeds, |seed| seed..seed + 1);
         for seed in seeds {
-            println!("{}: SIM_SEED={seed} SIM_OPERATIONS={operations}", self.name);
+            let replay = format!("SIM_SEED={seed} SIM_OPERATIONS={operations}");
+            println!("{}: {replay}", self.name);
             let outcome = self.run(seed, operations);
-            println!(
-                "{} operations in {:?}: {:x} {:#?}",
-                outcome.operations, outcome.lasted, outcome.hash, outcome.tally
-            );
-            if let Some((_, report)) = outcome.broken {
-                panic!("{}: SIM_SEED={seed} SIM_OPERATIONS={operations}\n{report}", self.name);
+            let Outcome { hash, operations, lasted, tally, broken } = outcome;
+            println!("{operations} operations in {lasted:?} of its time, trace {hash:016x}");
+            if let Some((_, report)) = broken {
+                panic!("{} is broken; repeat it with {replay}\n{report}", self.name);
             }
+            println!("{tally:?}");
         }
     }
 }
 
+/// A number that whoever repeats a run has set.
 #[expect(clippy::disallowed_methods, reason = "whoever repeats a run says which")]
 fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|text| text.parse().unwrap())
-}
-
-#[test]
-fn nothing_is_wrong() {
-    Scenario::of("nothing is wrong", &[]).hold(0..1, 20_000);
-}
-
-#[test]
-fn everything_is_wrong() {
-    use Fault::{Clock, DataLoss, Gateways, Network, Server};
-    Scenario::of("everything is wrong", &[Network, Network, Server, Clock, DataLoss, Gateways]).hold(0..1, 20_000);
+    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
 }

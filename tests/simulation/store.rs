@@ -11,7 +11,7 @@ use oncegate::domain::claim::{Claim, Outcome, Settle};
 use oncegate::domain::clock::Timestamp;
 use oncegate::domain::record::Key;
 use oncegate::domain::tenant::Operation;
-use oncegate::domain::terms::{LeaseEnd, Retention, Terms};
+use oncegate::domain::terms::{ClaimOnOutage, LeaseEnd, OutcomeOnOutage, Retention, Terms};
 use oncegate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
 use oncegate::engine::{Determinate, Engine, EngineError};
 use tokio::sync::watch;
@@ -19,7 +19,8 @@ use tokio::sync::watch;
 use crate::bugs::Bug;
 use crate::clock::micros;
 use crate::question::{Question, Taken};
-use crate::trace::{Event, Place};
+use crate::reference::hold;
+use crate::trace::{Event, Name, Place};
 use crate::world::World;
 
 /// How the server is.
@@ -34,6 +35,9 @@ pub(crate) enum Serves {
     /// It has no room for new claims.
     NoClaims,
 }
+
+/// By whom a record is swept that has ended.
+const SWEPT: Name = Name { timestamp: 1, nonce: 0 };
 
 /// The server.
 pub(crate) struct Store {
@@ -115,7 +119,7 @@ impl Store {
     /// Takes away a record that has ended, by ways that any engine has: a claim replaces it, and is released.
     async fn sweep(&self, key: Key) {
         let contents = canonicalize(b"\"swept\"").expect("JSON");
-        let attempt = Attempt::new(Timestamp::from_micros(1), Nonce::from_bits(0));
+        let attempt = Attempt::new(Timestamp::from_micros(SWEPT.timestamp), Nonce::from_bits(SWEPT.nonce));
         let lease = Duration::from_secs(1);
         let retention = Retention::For(lease);
         let terms = Terms { lease, retention, unknown_retention: retention, on_lease_end: LeaseEnd::Release };
@@ -128,9 +132,12 @@ impl Store {
             fingerprint: None,
             terms,
             take_over: false,
+            deadline: lease,
+            on_outage: ClaimOnOutage::FailClosed,
         };
         let _swept = self.apply(&ask).await;
-        let _gone = self.apply(&Settle { key, attempt, outcome: Outcome::Failure, late: None }).await;
+        let (outcome, on_outage) = (Outcome::Failure, OutcomeOnOutage::FailClosed);
+        let _gone = self.apply(&Settle { key, attempt, outcome, late: None, deadline: lease, on_outage }).await;
     }
 
     /// A call has arrived.
@@ -187,7 +194,10 @@ impl Store {
                 number: figure,
             };
             known.trace.add(at, event);
-            (number, ask.compare(&mut known.of(number).reference, store_now, &answer))
+            let meant = !Q::ENDS || ask.whose() == SWEPT || known.reported.contains(&ask.whose());
+            let meant = hold(meant, "S2", || format!("nobody has reported or released {:?}", ask.whose()));
+            let compared = ask.compare(&mut known.of(number).reference, store_now, &answer);
+            (number, meant.and(compared))
         };
         self.world.judge(number, held);
         Ok(Taken { answer, store_now, at })

@@ -24,8 +24,6 @@ pub(crate) enum Place {
     Link(u16),
     /// At the store.
     Store,
-    /// To all.
-    World,
 }
 
 /// Something that happened.
@@ -92,7 +90,6 @@ impl Trace {
             Place::Caller(number) => u64::from(number),
             Place::Link(number) => 1 << 16 | u64::from(number),
             Place::Store => 2 << 16,
-            Place::World => 3 << 16,
         };
         let Event { key, whose, other, number, .. } = event;
         for number in [

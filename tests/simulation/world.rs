@@ -1,7 +1,7 @@
 //! A simulated world: what all in it share. Its time, its dice, its trace, what must hold of every key, and the first
 //! promise that was broken.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub(crate) struct World {
     pub(crate) store_clock: Arc<StoreClock>,
     /// Operations begun.
     operations: AtomicU64,
-    operations_max: u64,
+    operations_max: AtomicU64,
     /// Everybody stops: all has been done, or something is broken.
     over: AtomicBool,
     known: Mutex<Known>,
@@ -34,6 +34,8 @@ pub(crate) struct Known {
     pub(crate) keys: Vec<OfKey>,
     /// Calls that callers wait for.
     pub(crate) open: HashMap<(u16, &'static str, Name), Open>,
+    /// Attempts that somebody has reported or released. Nothing else ends a claim.
+    pub(crate) reported: HashSet<Name>,
     /// How often the store has lost data.
     pub(crate) losses: u64,
     pub(crate) trouble: Trouble,
@@ -77,6 +79,7 @@ impl World {
             numbers: HashMap::new(),
             keys: Vec::new(),
             open: HashMap::new(),
+            reported: HashSet::new(),
             losses: 0,
             trouble: Trouble::default(),
             tally: BTreeMap::new(),
@@ -87,7 +90,7 @@ impl World {
             dice: Dice::new(seed),
             store_clock: Arc::new(StoreClock::new(time)),
             operations: AtomicU64::new(0),
-            operations_max,
+            operations_max: operations_max.into(),
             over: AtomicBool::new(false),
             known: Mutex::new(known),
         })
@@ -100,11 +103,22 @@ impl World {
 
     /// Counts an operation; false once there have been enough.
     pub(crate) fn count(&self) -> bool {
-        !self.is_over() && self.operations.fetch_add(1, Ordering::Relaxed) < self.operations_max
+        !self.is_over() && self.operations.fetch_add(1, Ordering::Relaxed) < self.operations_max()
+    }
+
+    /// So many operations more are begun, although there have been enough.
+    pub(crate) fn extend(&self, operations: u64) {
+        let begun = self.operations.load(Ordering::Relaxed).min(self.operations_max());
+        self.operations.store(begun, Ordering::Relaxed);
+        self.operations_max.store(begun + operations, Ordering::Relaxed);
+    }
+
+    fn operations_max(&self) -> u64 {
+        self.operations_max.load(Ordering::Relaxed)
     }
 
     pub(crate) fn is_done(&self) -> bool {
-        self.is_over() || self.operations.load(Ordering::Relaxed) >= self.operations_max
+        self.is_over() || self.operations.load(Ordering::Relaxed) >= self.operations_max()
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -157,7 +171,7 @@ impl World {
         });
         Outcome {
             hash: known.trace.hash(),
-            operations: self.operations.load(Ordering::Relaxed).min(self.operations_max),
+            operations: self.operations.load(Ordering::Relaxed).min(self.operations_max()),
             lasted: self.time.now(),
             tally: known.tally.clone(),
             broken,
