@@ -3,14 +3,13 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use oncegate::domain::attempt::{Attempt, Nonce};
 use oncegate::domain::claim::{Claim, Claimed, Grant, Outcome, Renew, Renewed, Settle, Settled};
 use oncegate::domain::operator::{List, Listed, Release, Released};
 use oncegate::domain::record::{Held, Key, State};
-use oncegate::domain::terms::OutcomeOnOutage;
+use oncegate::domain::terms::{OutcomeOnOutage, Retention};
 use oncegate::engine::{Capabilities, Determinate, Engine, EngineError};
 
 use crate::clock::{StoreClock, micros};
@@ -47,8 +46,8 @@ pub(crate) enum Bug {
     LeaseToldTooLong,
     /// What has failed once is left alone for too long.
     SlowToComeBack,
-    /// What is certain to have failed is tried again for as long as it takes.
-    TriesForEver,
+    /// A duplicate is told again from memory, without asking the store.
+    DuplicateFromMemory,
 }
 
 /// How long [`Bug::SlowToComeBack`] leaves a store alone, in microseconds.
@@ -72,7 +71,13 @@ impl Bug {
 
     /// A gateway's engine, with the bug if it is one of gateways.
     pub(crate) fn in_gateway(self, inner: Arc<dyn Engine>, world: &Arc<World>) -> Arc<dyn Engine> {
-        Arc::new(BuggyGateway { inner, bug: self, world: world.clone(), alone_until: AtomicU64::new(0) })
+        Arc::new(BuggyGateway {
+            inner,
+            bug: self,
+            world: world.clone(),
+            alone_until: AtomicU64::new(0),
+            duplicate: Mutex::default(),
+        })
     }
 }
 
@@ -143,7 +148,7 @@ impl Engine for BuggyStore {
             }
             (Bug::LateOutcomeDropped, None, Outcome::Success { retention, .. }) if ask.late.is_some() => {
                 let usual = ask.late.as_ref().map(|late| late.terms.retention);
-                let left = retention.or(usual).and_then(|retention| retention.duration());
+                let left = retention.or(usual).and_then(Retention::duration);
                 Ok(Settled::Done { state: Some(State::Succeeded), left, late: Some(true) })
             }
             _ => self.inner.settle(ask).await,
@@ -186,10 +191,12 @@ struct BuggyGateway {
     bug: Bug,
     world: Arc<World>,
     alone_until: AtomicU64,
+    /// What [`Bug::DuplicateFromMemory`] remembers.
+    duplicate: Mutex<Option<(Key, Held)>>,
 }
 
 impl BuggyGateway {
-    /// What [`Bug::SlowToComeBack`] and [`Bug::TriesForEver`] make of a call.
+    /// What [`Bug::SlowToComeBack`] makes of a call.
     async fn call<Answer, Call>(&self, call: impl Fn() -> Call + Send + Sync) -> Result<Answer, EngineError>
     where
         Answer: Send,
@@ -199,13 +206,9 @@ impl BuggyGateway {
         if self.bug == Bug::SlowToComeBack && now < self.alone_until.load(Ordering::Relaxed) {
             return Err(EngineError::unavailable("it has failed before"));
         }
-        let mut answer = call().await;
+        let answer = call().await;
         if answer.is_err() {
             self.alone_until.store(now + LEFT_ALONE_MICROS, Ordering::Relaxed);
-        }
-        while self.bug == Bug::TriesForEver && matches!(answer, Err(EngineError::Determinate(_))) {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            answer = call().await;
         }
         answer
     }
@@ -214,6 +217,11 @@ impl BuggyGateway {
 #[async_trait]
 impl Engine for BuggyGateway {
     async fn claim(&self, ask: &Claim) -> Result<Claimed, EngineError> {
+        if let Some((key, held)) = &*self.duplicate.lock().unwrap_or_else(PoisonError::into_inner)
+            && *key == ask.key
+        {
+            return Ok(Claimed::Duplicate(held.clone()));
+        }
         let whole =
             Grant { attempt: ask.attempt.clone(), fence: None, repeated: false, taken_over: false, lease_left: None };
         match (self.bug, self.call(|| self.inner.claim(ask)).await) {
@@ -234,6 +242,10 @@ impl Engine for BuggyGateway {
             }
             (Bug::LeaseToldTooLong, Ok(Claimed::Granted(grant))) => {
                 Ok(Claimed::Granted(Grant { lease_left: None, ..grant }))
+            }
+            (Bug::DuplicateFromMemory, Ok(Claimed::Duplicate(held))) => {
+                *self.duplicate.lock().unwrap_or_else(PoisonError::into_inner) = Some((ask.key.clone(), held.clone()));
+                Ok(Claimed::Duplicate(held))
             }
             (_, answer) => answer,
         }

@@ -269,7 +269,9 @@ impl Caller {
         let many = running.gateway.claim_many::<Failure>(&items[0].0.app, requests);
         let answers = running.died.run_until_cancelled(many).await;
         let Some(answers) = answers else {
-            calls.iter().for_each(|call| self.world.abort(call));
+            for call in &calls {
+                self.world.abort(call);
+            }
             return Vec::new();
         };
         let mut granted = Vec::new();

@@ -44,6 +44,16 @@ pub(crate) struct Open {
     tries: Vec<Try>,
 }
 
+impl Open {
+    /// What the store said to the last try, when by its clock, and when in the time that really passes.
+    fn last_answer(&self) -> Option<(&Told, u64, Duration)> {
+        match self.tries.last()? {
+            Try::Answered { told, store_now, at } => Some((told, *store_now, *at)),
+            Try::Uncertain | Try::Refused => None,
+        }
+    }
+}
+
 #[derive(PartialEq)]
 enum Try {
     /// No answer came, or none yet.
@@ -51,7 +61,7 @@ enum Try {
     /// It certainly did not happen.
     Refused,
     /// The store took it, and its answer has come.
-    Answered { told: Told, store_now: u64, at: Duration },
+    Answered { told: Box<Told>, store_now: u64, at: Duration },
 }
 
 /// One try of a call, for the link that makes it.
@@ -159,7 +169,7 @@ impl World {
 
     /// The store's answer to a try has come.
     pub(crate) fn answered<Answer: Clone + Into<Told>>(&self, trial: &Trial, taken: &Taken<Answer>) {
-        let told = taken.answer.clone().into();
+        let told = Box::new(taken.answer.clone().into());
         self.conclude(trial, Try::Answered { told, store_now: taken.store_now, at: taken.at });
     }
 
@@ -293,9 +303,9 @@ impl World {
             let event = Event { place, key: call.key, what: call.kind, whose: call.name, answer, other, number };
             known.trace.add(now, event);
             *known.tally.entry((call.kind, answer)).or_default() += 1;
-            let took = now - call.begun;
-            let calm = known.trouble.calm_since(call.begun.saturating_sub(BACK_WITHIN));
-            let unserved = failure.filter(|_| calm && !has_run_out(&open, now));
+            let took = now.saturating_sub(call.begun);
+            let at_peace = known.trouble.calm_since(call.begun.saturating_sub(BACK_WITHIN));
+            let unserved = failure.filter(|_| at_peace && !has_run_out(call, &open, now));
             hold(took <= call.deadline + TIMER_GRAIN, "L2", || format!("{} took {took:?}", call.kind))
                 .and_then(|()| {
                     hold(unserved.is_none(), "L3", || format!("nothing is wrong, and the answer is {unserved:?}"))
@@ -314,7 +324,7 @@ fn judge_claim(
     lease: Duration,
     answer: &ClaimAnswer,
 ) -> Result<(), Broken> {
-    let Some(Try::Answered { told: Told::Claimed(told), store_now: taken_at, at }) = open.tries.last() else {
+    let Some((Told::Claimed(told), taken_at, at)) = open.last_answer() else {
         return hold(false, "S9", || format!("the store has not answered, and the caller is told {answer:?}"));
     };
     match (answer, told) {
@@ -328,7 +338,7 @@ fn judge_claim(
             hold(*fence == grant.fence, "S11", || format!("the fence {:?} is told as {fence:?}", grant.fence))?;
             let left = grant.lease_left.unwrap_or(lease);
             let told = Duration::from_millis(*lease_ms);
-            hold(now + told <= *at + left, "S10", || {
+            hold(now + told <= at + left, "S10", || {
                 format!("{left:?} were left at {at:?}, and {told:?} are told at {now:?}")
             })?;
             if known.losses != call.losses {
@@ -338,7 +348,7 @@ fn judge_claim(
             if beliefs.over.contains(&name) {
                 return Ok(());
             }
-            beliefs.alone(name, *at, store_now)?;
+            beliefs.alone(name, at, store_now)?;
             beliefs.hold(name, (store_now + micros(told)).min(taken_at + micros(left)));
             Ok(())
         }
@@ -359,11 +369,11 @@ fn judge_settled(
     outcome: &Outcome,
     settled: &Settled,
 ) -> Result<(), Broken> {
-    let Some((Try::Answered { told: Told::Settled(told), store_now, at }, before)) = open.tries.split_last() else {
+    let Some((Told::Settled(told), store_now, at)) = open.last_answer() else {
         return hold(false, "S9", || format!("the store has not answered, and the caller is told {settled:?}"));
     };
     let gone = matches!(told, Settled::Done { state: None, .. } | Settled::Superseded { .. });
-    let expected = if *outcome == Outcome::Failure && gone && before.contains(&Try::Uncertain) {
+    let expected = if *outcome == Outcome::Failure && gone && open.tries.contains(&Try::Uncertain) {
         // The try whose reply was lost may have been the one that released it.
         &Settled::Done { state: None, left: None, late: None }
     } else {
@@ -372,7 +382,7 @@ fn judge_settled(
     hold(settled == expected, "S6", || format!("to be {expected:?}, and the caller is told {settled:?}"))?;
     if let (Settled::Done { state: Some(State::Succeeded), left, .. }, true) = (settled, known.losses == call.losses) {
         let until = left.map_or(u64::MAX, |left| store_now + micros(left));
-        known.of(call.key).beliefs.succeed(call.name, *at, until);
+        known.of(call.key).beliefs.succeed(call.name, at, until);
     }
     Ok(())
 }
@@ -384,18 +394,18 @@ fn judge_renewed(
     open: &Open,
     renewed: &Renewed,
 ) -> Result<(), Broken> {
-    let Some(Try::Answered { told: Told::Renewed(told), store_now: taken_at, at }) = open.tries.last() else {
+    let Some((Told::Renewed(told), taken_at, at)) = open.last_answer() else {
         return hold(false, "S9", || format!("the store has not answered, and the caller is told {renewed:?}"));
     };
     let (Renewed::Renewed { left }, Renewed::Renewed { left: of_store }) = (renewed, told) else {
         return hold(renewed == told, "S2", || format!("to be {told:?}, and the caller is told {renewed:?}"));
     };
-    hold(now + *left <= *at + *of_store, "S10", || {
+    hold(now + *left <= at + *of_store, "S10", || {
         format!("{of_store:?} were left at {at:?}, and {left:?} are told at {now:?}")
     })?;
     let beliefs = &mut known.keys[call.key as usize].beliefs;
     if known.losses == call.losses && !beliefs.over.contains(&call.name) {
-        beliefs.alone(call.name, *at, store_now)?;
+        beliefs.alone(call.name, at, store_now)?;
         beliefs.hold(call.name, (store_now + micros(*left)).min(taken_at + micros(*of_store)));
     }
     Ok(())
@@ -411,7 +421,7 @@ fn judge_failure(call: &Call, open: &Open, failure: &Failure, now: Duration) -> 
             let uncertain = call.in_batch
                 || open.tries.is_empty()
                 || open.tries.contains(&Try::Uncertain)
-                || has_run_out(open, now);
+                || has_run_out(call, open, now);
             hold(uncertain, "S9", || "the store has answered, and the caller is told that it has not".to_owned())
         }
         _ => hold(false, "S6", || format!("nobody asks what is refused with {failure:?}")),
@@ -419,15 +429,15 @@ fn judge_failure(call: &Call, open: &Open, failure: &Failure, now: Duration) -> 
 }
 
 /// Whether nothing was left of a lease when its grant or renewal came.
-fn has_run_out(open: &Open, now: Duration) -> bool {
-    let Some(Try::Answered { told, at, .. }) = open.tries.last() else { return false };
+fn has_run_out(call: &Call, open: &Open, now: Duration) -> bool {
+    let Some((told, ..)) = open.last_answer() else { return false };
     let left = match told {
         Told::Claimed(Claimed::Granted(grant)) => grant.lease_left,
         Told::Renewed(Renewed::Renewed { left }) => Some(*left),
         _ => None,
     };
-    // Told in whole milliseconds, counted from before the call was sent.
-    left.is_some_and(|left| at.saturating_add(left) < now + TIMER_GRAIN)
+    // What the call has taken is taken off, all of it.
+    left.is_some_and(|left| call.begun.saturating_add(left) < now + TIMER_GRAIN)
 }
 
 fn failure_name(failure: &Failure) -> &'static str {

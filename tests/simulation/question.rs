@@ -50,6 +50,7 @@ pub(crate) struct Taken<Answer> {
 }
 
 /// Any answer of the store.
+#[expect(clippy::large_enum_variant, reason = "most of them are claims")]
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Told {
     Claimed(Claimed),

@@ -214,11 +214,10 @@ impl Reference {
     /// Renewal.
     pub(crate) fn renew(&mut self, now: u64, ask: &Renew, answer: &Renewed) -> Result<(), Broken> {
         let expected = match self.standing(now) {
-            None => Renewed::LeaseLost,
             Some((at, standing)) if standing.attempt != ask.attempt => {
                 Renewed::Superseded { state: at.state, left: at.left }
             }
-            Some((Now { state: State::Unknown, .. }, _)) => Renewed::LeaseLost,
+            None | Some((Now { state: State::Unknown, .. }, _)) => Renewed::LeaseLost,
             Some((Now { state: State::Succeeded, .. }, _)) => Renewed::AlreadySucceeded,
             Some((at, standing)) => {
                 let left = at.left.unwrap_or_default().max(ask.lease.unwrap_or(standing.terms.lease));

@@ -14,7 +14,7 @@ use oncegate::domain::tenant::Operation;
 use oncegate::domain::terms::{ClaimOnOutage, LeaseEnd, OutcomeOnOutage, Retention, Terms};
 use oncegate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
 use oncegate::engine::{Determinate, Engine, EngineError};
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 use crate::bugs::Bug;
 use crate::clock::micros;
@@ -44,7 +44,9 @@ pub(crate) struct Store {
     world: Arc<World>,
     bug: Option<Bug>,
     engine: Mutex<Arc<dyn Engine>>,
-    serves: watch::Sender<Serves>,
+    serves: Mutex<Serves>,
+    /// Wakes calls in the order in which they came, as a `watch` would not.
+    goes_on: Notify,
     /// How often it has crashed. Connections of before are gone.
     crashes: AtomicU64,
 }
@@ -52,7 +54,14 @@ pub(crate) struct Store {
 impl Store {
     pub(crate) fn new(world: Arc<World>, bug: Option<Bug>) -> Arc<Self> {
         let engine = Mutex::new(Self::empty(&world, bug));
-        Arc::new(Self { world, bug, engine, serves: watch::Sender::new(Serves::All), crashes: AtomicU64::new(0) })
+        Arc::new(Self {
+            world,
+            bug,
+            engine,
+            serves: Mutex::new(Serves::All),
+            goes_on: Notify::new(),
+            crashes: AtomicU64::new(0),
+        })
     }
 
     fn empty(world: &World, bug: Option<Bug>) -> Arc<dyn Engine> {
@@ -66,7 +75,12 @@ impl Store {
 
     /// From now on it serves so.
     pub(crate) fn serve(&self, serves: Serves) {
-        self.serves.send_replace(serves);
+        *self.serves.lock().unwrap_or_else(PoisonError::into_inner) = serves;
+        self.goes_on.notify_waiters();
+    }
+
+    fn serves(&self) -> Serves {
+        *self.serves.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How often it has crashed so far.
@@ -143,8 +157,7 @@ impl Store {
     /// A call has arrived.
     pub(crate) async fn take<Q: Question>(&self, ask: &Q) -> Result<Taken<Q::Answer>, EngineError> {
         self.when_it_goes_on().await;
-        let serves = *self.serves.borrow();
-        match serves {
+        match self.serves() {
             Serves::Nothing => Err(EngineError::unavailable("nobody listens")),
             Serves::NoClaims if self.is_new_claim(ask) => Err(Determinate::Full("no room".into()).into()),
             Serves::All | Serves::NoClaims | Serves::Later => self.apply(ask).await,
@@ -154,17 +167,19 @@ impl Store {
     /// Whether it would take a call.
     pub(crate) async fn ping(&self) -> Result<(), EngineError> {
         self.when_it_goes_on().await;
-        if *self.serves.borrow() == Serves::Nothing {
+        if self.serves() == Serves::Nothing {
             return Err(EngineError::unavailable("nobody listens"));
         }
         Ok(())
     }
 
     async fn when_it_goes_on(&self) {
-        let mut serves = self.serves.subscribe();
-        if *serves.borrow() == Serves::Later {
-            // The sender lives as long as the store does.
-            let _goes_on = serves.wait_for(|serves| *serves != Serves::Later).await;
+        loop {
+            let goes_on = self.goes_on.notified();
+            if self.serves() != Serves::Later {
+                return;
+            }
+            goes_on.await;
         }
     }
 
