@@ -5,10 +5,9 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
-
 use super::attempt::Attempt;
 use super::canonical::Canonical;
+use super::degraded::Degraded;
 use super::record::{Contents, DIGEST_BYTES, Held, Key, Record, Sha256Digest, State};
 use super::tenant::Operation;
 use super::terms::{ClaimOnOutage, OutcomeOnOutage, Retention, Terms};
@@ -118,29 +117,6 @@ pub struct Renew {
     pub deadline: Duration,
 }
 
-/// The policy that gave an answer in place of the store.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Degraded {
-    /// This process decided alone.
-    Local,
-    /// Granted without asking.
-    FailOpen,
-    /// Kept on this gateway's disk, to be delivered.
-    Spool,
-}
-
-impl Degraded {
-    /// As answers, settings and metrics name it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Local => "local",
-            Self::FailOpen => "fail_open",
-            Self::Spool => "spool",
-        }
-    }
-}
-
 /// What is to change in the store.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Effect {
@@ -165,16 +141,6 @@ pub enum Claimed {
     Mismatch(Mismatch),
     /// Any of the others, given by a policy because the store did not answer. No engine answers this.
     Degraded(Degraded, Box<Claimed>),
-}
-
-impl Claimed {
-    /// The answer itself, and the policy that gave it if the store did not.
-    pub fn split(self) -> (Self, Option<Degraded>) {
-        match self {
-            Self::Degraded(by, answer) => (*answer, Some(by)),
-            answer => (answer, None),
-        }
-    }
 }
 
 /// A granted claim.
@@ -230,17 +196,6 @@ pub enum Settled {
     Degraded(Degraded, Box<Settled>),
 }
 
-impl Settled {
-    /// The answer itself, and the policy that gave it if the store did not.
-    pub fn split(self) -> (Self, Option<Degraded>) {
-        match self {
-            Self::Degraded(by, answer) => (*answer, Some(by)),
-            Self::Spooled => (Self::Spooled, Some(Degraded::Spool)),
-            answer => (answer, None),
-        }
-    }
-}
-
 /// The answer to a renewal.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Renewed {
@@ -262,16 +217,6 @@ pub enum Renewed {
     },
     /// Any of the others, given by a policy because the store did not answer. No engine answers this.
     Degraded(Degraded, Box<Renewed>),
-}
-
-impl Renewed {
-    /// The answer itself, and the policy that gave it if the store did not.
-    pub fn split(self) -> (Self, Option<Degraded>) {
-        match self {
-            Self::Degraded(by, answer) => (*answer, Some(by)),
-            answer => (answer, None),
-        }
-    }
 }
 
 /// PRE: what the store holds, the request, and the fence that a new attempt would get.

@@ -8,8 +8,9 @@ use serde_json::value::RawValue;
 
 use super::problem::{Code, Members, Problem};
 use crate::domain::attempt::AttemptHash;
-use crate::domain::claim::{Degraded, Mismatch, Renewed, Settled};
+use crate::domain::claim::{Mismatch, Renewed, Settled};
 use crate::domain::clock::Timestamp;
+use crate::domain::degraded::Degraded;
 use crate::domain::global_id::GlobalId;
 use crate::domain::hex;
 use crate::domain::observed::WouldBe;

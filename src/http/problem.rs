@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use super::answer::DuplicateMembers;
-use crate::domain::claim::Degraded;
+use crate::domain::degraded::Degraded;
 use crate::engine::Determinate;
 use crate::gateway::{EngineHealth, Failure};
 use crate::tenants::Refused;
