@@ -1,11 +1,9 @@
 //! Overlaps: two attempts that each were told to go ahead with the same operation, because a policy had to answer for a
 //! store that was out. Noticed when the store is back, and reported; nothing undoes them.
 
-use serde::Serialize;
-
 use super::attempt::{Attempt, AttemptHash};
-use super::claim::Degraded;
 use super::clock::Timestamp;
+use super::degraded::Degraded;
 use super::global_id::GlobalId;
 use super::record::State;
 use super::tenant::{AppKey, Operation};
@@ -34,10 +32,9 @@ pub struct Overlap {
 }
 
 /// An attempt as others may see it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Contender {
-    /// When it was issued, in microseconds since the epoch.
-    #[serde(serialize_with = "as_micros")]
+    /// When it was issued, by the clock of its gateway.
     pub timestamp: Timestamp,
     /// Tells it from others without giving it away.
     pub hash: AttemptHash,
@@ -53,8 +50,4 @@ impl From<&Attempt> for Contender {
 pub trait Overlaps: Send + Sync + 'static {
     /// At most so many, the newest first: all, or those of an app, that are older than the one of this number.
     fn newest(&self, app: Option<&AppKey>, before: Option<u64>, limit: usize) -> Vec<Overlap>;
-}
-
-fn as_micros<S: serde::Serializer>(timestamp: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_u64(timestamp.as_micros())
 }

@@ -5,16 +5,23 @@ use std::sync::Arc;
 use anyhow::Context as _;
 
 use crate::config::Config;
+use crate::domain::attempt::Entropy;
 use crate::domain::clock::Clock;
 use crate::engine::url;
 use crate::gateway::Engines;
 use crate::gateway::requirement::Requirement;
+use crate::resilience::degrade::{Degrading, Keeper};
 use crate::resilience::measured::Measured;
 use crate::resilience::patience::Patience;
 use crate::resilience::retry::Retry;
 
 /// Every engine by its name, measured and with its uncertain calls resolved, and which one each chain uses.
-pub(super) async fn open(config: &Config, clock: &Arc<dyn Clock>) -> anyhow::Result<Engines> {
+pub(super) async fn open(
+    config: &Config,
+    clock: &Arc<dyn Clock>,
+    entropy: &Arc<dyn Entropy>,
+    keeper: &Arc<Keeper>,
+) -> anyhow::Result<Engines> {
     // Two tries, and something left to answer with, within the deadline.
     let patience = config.terms_of(None, None).deadline * 2 / 5;
     let mut engines = Engines { urls: config.redacted_engines(), ..Engines::default() };
@@ -29,6 +36,9 @@ pub(super) async fn open(config: &Config, clock: &Arc<dyn Clock>) -> anyhow::Res
     for (chain, options) in &config.chains {
         let active = options.engines.first().with_context(|| format!("chain `{chain}` has no engine"))?;
         engines.active.insert(chain.clone(), active.clone());
+        let engine = engines.by_name.get(active).with_context(|| format!("there is no engine `{active}`"))?.clone();
+        let degrading = Degrading::start(chain, engine, keeper.clone(), clock.clone(), entropy.clone());
+        engines.by_chain.insert(chain.clone(), Arc::new(degrading));
         engines.chains.insert(chain.clone(), options.engines.clone());
         if !options.requires.is_empty() {
             let requirement = Requirement::new(chain, options.requires.iter().copied());

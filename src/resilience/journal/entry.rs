@@ -3,8 +3,9 @@
 
 use std::sync::Arc;
 
-use crate::domain::claim::{Claim, Degraded, Renew, Settle};
+use crate::domain::claim::{Claim, Renew, Settle};
 use crate::domain::clock::Timestamp;
+use crate::domain::degraded::Degraded;
 use crate::domain::record::Key;
 use crate::domain::tenant::{AppKey, Operation};
 
