@@ -406,9 +406,10 @@ mod tests {
         book.learn_settle(&success(&ask), &done, LATER);
         assert_eq!(book.held(&ask.key, LATER).unwrap().record.result.as_deref(), Some("1"));
         assert!(book.held(&ask.key, LATER * 2).is_none());
-        book.pages().sweep(LATER * 2);
-        assert!(book.pages().by_key.is_empty() && book.pages().ends.is_empty());
-        assert_eq!((book.pages().bytes, book.pages().remembered), (0, 0));
+        let mut pages = book.pages();
+        pages.sweep(LATER * 2);
+        assert!(pages.by_key.is_empty() && pages.ends.is_empty());
+        assert_eq!((pages.bytes, pages.remembered), (0, 0));
     }
 
     #[test]

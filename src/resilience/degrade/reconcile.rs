@@ -145,7 +145,7 @@ impl Core {
             if left < waiting {
                 (waiting, since) = (left, self.clock.monotonic());
             }
-            if self.clock.monotonic().saturating_sub(since) > patience {
+            if self.clock.monotonic().saturating_sub(since) >= patience {
                 return Err(failure);
             }
             tokio::time::sleep(PAUSE_MIN).await;
