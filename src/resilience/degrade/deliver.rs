@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::super::journal::DELIVERY_DEADLINE;
 use super::super::journal::entry::{Deed, Entry, Seq};
 use super::Core;
+use crate::crash::{self, Point};
 use crate::domain::attempt::Attempt;
 use crate::domain::claim::{Claim, Claimed, LateTerms, Outcome, Renew, Settle, Settled};
 use crate::domain::clock::Timestamp;
@@ -87,6 +88,7 @@ impl Core {
             return if is_superseded(&settled) { self.stood_beside(&ask.key, at).await } else { Ok(None) };
         }
         let (holder, theirs) = self.push(ask, ask.terms.lease.max(PUSHED_LEASE_MIN)).await?;
+        crash::here(Point::Reconciling);
         // The same try of the same caller may hold it under the attempt that another gateway issued.
         report.attempt = holder.unwrap_or(report.attempt);
         report.late = Some(LateTerms {
