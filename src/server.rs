@@ -5,7 +5,7 @@ mod catalog;
 mod engines;
 mod live;
 mod operators;
-pub(crate) mod outage;
+mod outage;
 #[cfg(feature = "postgres")]
 mod registry;
 mod signals;

@@ -24,7 +24,7 @@ pub(super) async fn keeper(config: &Config, clock: &Arc<dyn Clock>) -> anyhow::R
 }
 
 /// What the journal takes.
-pub(crate) fn bounds(config: &Config) -> Bounds {
+fn bounds(config: &Config) -> Bounds {
     let Config { limits, .. } = config;
     Bounds { bytes: limits.journal_bytes as u64, app_bytes: limits.journal_app_bytes as u64 }
 }

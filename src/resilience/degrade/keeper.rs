@@ -57,6 +57,14 @@ impl Keeper {
         self.opened().await.map(drop)
     }
 
+    /// Opens the journal of an earlier run.
+    ///
+    /// # Errors
+    /// That there is none, or what is wrong with its folder.
+    pub async fn open_left_behind(&self) -> Result<(), OpenError> {
+        if self.is_there() { self.open().await } else { Err(OpenError::Absent(self.folder.clone())) }
+    }
+
     async fn opened(&self) -> Result<&Journal, OpenError> {
         let open = async || {
             let (folder, bounds) = (self.folder.clone(), self.bounds);
