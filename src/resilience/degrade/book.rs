@@ -145,6 +145,10 @@ impl Book {
     pub(super) fn add(&self, seq: Seq, entry: Arc<Entry>, effect: Written, now: Duration) {
         let mut pages = self.pages();
         let key = entry.key().clone();
+        if entry.policy == Degraded::Local {
+            // What was granted here has to be remembered after the store was told of it, as it may go again.
+            self.decides_locally(&mut pages, &key.app);
+        }
         pages.change(&key, |page| {
             page.waiting.push_back((seq, entry));
             match effect {
@@ -187,10 +191,7 @@ impl Book {
     /// Remembers what the store said to a claim of an app that decides locally.
     pub(super) fn learn_claim(&self, ask: &Claim, answer: &Claimed, now: Duration) {
         let mut pages = self.pages();
-        if !pages.local_apps.contains(&ask.key.app) {
-            pages.local_apps.insert(ask.key.app.clone());
-            self.has_local.store(true, Ordering::Release);
-        }
+        self.decides_locally(&mut pages, &ask.key.app);
         match answer {
             Claimed::Granted(grant) => {
                 let record = Record { attempt: grant.attempt.clone(), ..ask.record() };
@@ -232,6 +233,14 @@ impl Book {
         let own = pages.standing(&ask.key).filter(|standing| standing.record.attempt == ask.attempt);
         if let Some(record) = own.map(|standing| standing.record.clone()) {
             pages.remember(&ask.key, record, Some(*left), now);
+        }
+    }
+
+    /// From now on remembers the claims of an app.
+    fn decides_locally(&self, pages: &mut Pages, app: &AppKey) {
+        if !pages.local_apps.contains(app) {
+            pages.local_apps.insert(app.clone());
+            self.has_local.store(true, Ordering::Release);
         }
     }
 

@@ -1,6 +1,7 @@
 //! Telling the store what was answered in its place: the entries of a key in order, a claim and its outcome as one. Each step
 //! can be repeated, so an end of this process between two of them repeats it. The caller has the key to itself.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::journal::DELIVERY_DEADLINE;
@@ -25,14 +26,14 @@ struct Told {
     theirs: Option<Held>,
 }
 
-type Queue = [(Seq, std::sync::Arc<Entry>)];
+type Queue = [(Seq, Arc<Entry>)];
 
 impl Core {
     /// Tells the store all that waits on a key.
     ///
     /// # Errors
     /// Why it could not be told; the rest waits on.
-    pub(super) async fn deliver(&self, key: &Key) -> Result<(), EngineError> {
+    pub(super) async fn deliver(self: &Arc<Self>, key: &Key) -> Result<(), EngineError> {
         loop {
             let queue = self.book.queue(key);
             let Some((seq, first)) = queue.first() else { return Ok(()) };
@@ -43,8 +44,13 @@ impl Core {
             };
             let theirs = told.theirs.filter(|theirs| theirs.record.attempt.nonce() != ours.nonce());
             let overlap = theirs.as_ref().map(|theirs| self.overlap(first, ours, theirs));
-            self.keeper.delivered(told.seqs.clone(), overlap).await;
-            self.book.delivered(key, &told.seqs, theirs.as_ref(), self.clock.monotonic());
+            let (core, key) = (self.clone(), key.clone());
+            self.uncancelled(async move {
+                core.keeper.delivered(told.seqs.clone(), overlap).await;
+                core.book.delivered(&key, &told.seqs, theirs.as_ref(), core.clock.monotonic());
+                Ok(())
+            })
+            .await?;
         }
     }
 

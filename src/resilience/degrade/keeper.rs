@@ -72,6 +72,7 @@ impl Keeper {
             let lost = |error| OpenError::Io { path: self.folder.clone(), source: std::io::Error::other(error) };
             let (journal, recovered) = opened.map_err(lost)??;
             self.take_in(recovered);
+            self.show(&journal);
             Ok(journal)
         };
         self.journal.get_or_try_init(open).await
@@ -129,6 +130,7 @@ impl Keeper {
             Err(error) => Err(Refused::Broken(error.to_string())),
         };
         self.note(kept.as_ref().err());
+        self.measure();
         kept
     }
 
@@ -146,6 +148,7 @@ impl Keeper {
         }
         let written = journal.delivered(seqs, overlap, outdated).await;
         self.note(written.as_ref().err());
+        self.measure();
     }
 
     fn report(&self, overlap: &Overlap) {
@@ -167,12 +170,16 @@ impl Keeper {
         self.metrics.answered(app.as_ref(), label(policy));
     }
 
-    /// Keeps the gauges of what waits.
+    /// Keeps the gauges of what waits; at every change, and now and then since the oldest gets older.
     pub fn measure(&self) {
         if let Some(journal) = self.journal.get() {
-            let waiting = journal.waiting();
-            self.metrics.waiting(waiting.entries, waiting.bytes, waiting.oldest_age(self.clock.wall()));
+            self.show(journal);
         }
+    }
+
+    fn show(&self, journal: &Journal) {
+        let waiting = journal.waiting();
+        self.metrics.waiting(waiting.entries, waiting.bytes, waiting.oldest_age(self.clock.wall()));
     }
 
     /// How many entries wait for stores.

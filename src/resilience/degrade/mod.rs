@@ -147,7 +147,7 @@ impl Core {
     }
 
     /// With the key to itself: tells the store what waits, asks it, and else decides in its place.
-    async fn claim_alone(&self, ask: &Claim, failure: Option<EngineError>) -> Result<Claimed, EngineError> {
+    async fn claim_alone(self: &Arc<Self>, ask: &Claim, failure: Option<EngineError>) -> Result<Claimed, EngineError> {
         let _turn = self.locks.alone(&ask.key).await;
         let failure = match failure {
             Some(failure) => failure,
@@ -197,7 +197,11 @@ impl Core {
         self.uncancelled(async move { core.settle_alone(&ask, failure).await }).await
     }
 
-    async fn settle_alone(&self, ask: &Settle, failure: Option<EngineError>) -> Result<Settled, EngineError> {
+    async fn settle_alone(
+        self: &Arc<Self>,
+        ask: &Settle,
+        failure: Option<EngineError>,
+    ) -> Result<Settled, EngineError> {
         let _turn = self.locks.alone(&ask.key).await;
         let failure = match failure {
             Some(failure) => failure,
@@ -241,7 +245,7 @@ impl Core {
         answer
     }
 
-    async fn renew_alone(&self, ask: &Renew) -> Result<Renewed, EngineError> {
+    async fn renew_alone(self: &Arc<Self>, ask: &Renew) -> Result<Renewed, EngineError> {
         let _turn = self.locks.alone(&ask.key).await;
         let hurried = Renew { deadline: for_the_store(ask.deadline), ..ask.clone() };
         let told = async {

@@ -60,7 +60,7 @@ impl Core {
     }
 
     /// Works until it is told to stop.
-    pub(super) async fn reconcile(&self) {
+    pub(super) async fn reconcile(self: &Arc<Self>) {
         let mut failures = HashMap::new();
         let mut quiet_rounds = 0;
         loop {
@@ -88,7 +88,7 @@ impl Core {
     }
 
     /// Tells the store what waits on every key, until it does not answer.
-    async fn round(&self, failures: &mut HashMap<Key, u32>) -> Result<(), EngineError> {
+    async fn round(self: &Arc<Self>, failures: &mut HashMap<Key, u32>) -> Result<(), EngineError> {
         let mut keys = self.book.keys_waiting();
         // A key that the store has trouble with does not hold the others up.
         keys.sort_by_key(|key| failures.get(key).copied().unwrap_or(0));
@@ -135,7 +135,7 @@ impl Core {
     }
 
     /// Tells the store all that waits, until nothing does or it has not answered for this long.
-    pub(super) async fn deliver_all(&self, patience: Duration) -> Result<(), EngineError> {
+    pub(super) async fn deliver_all(self: &Arc<Self>, patience: Duration) -> Result<(), EngineError> {
         let mut failures = HashMap::new();
         let mut since = self.clock.monotonic();
         let mut waiting = self.book.keys_waiting().len();

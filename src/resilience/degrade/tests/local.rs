@@ -160,6 +160,18 @@ async fn a_grant_and_its_renewals_survive_a_restart() {
 }
 
 #[tokio::test]
+async fn what_was_granted_here_is_known_when_the_store_goes_again() {
+    let world = World::new().await;
+    world.line.set(Way::Gone);
+    let first = ask(&world, ClaimOnOutage::Local);
+    world.claim(&first).await;
+    let world = world.restarted().await;
+    world.back().await;
+    world.line.set(Way::Gone);
+    assert_eq!(told(&world.claim(&other(&world, &first)).await), (LOCAL, "duplicate"));
+}
+
+#[tokio::test]
 async fn a_stepped_wall_clock_makes_no_lease_longer_over_a_restart() {
     let world = World::new().await;
     world.line.set(Way::Gone);
