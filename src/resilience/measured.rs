@@ -9,7 +9,7 @@ use crate::domain::claim::{Claim, Claimed, Renew, Renewed, Settle, Settled};
 use crate::domain::clock::Clock;
 use crate::domain::operator::{List, Listed, Release, Released};
 use crate::domain::record::{Held, Key};
-use crate::engine::{Capabilities, Determinate, Engine, EngineError};
+use crate::engine::{Capabilities, Determinate, Engine, EngineError, Note};
 use crate::telemetry::metrics::{EngineCall, EngineMetrics, EngineResult};
 
 /// An engine whose calls are measured.
@@ -91,6 +91,14 @@ impl Engine for Measured {
 
     async fn list(&self, ask: &List) -> Result<Vec<Listed>, EngineError> {
         self.measure(EngineCall::List, self.inner.list(ask)).await
+    }
+
+    async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
+        self.measure(EngineCall::Note, self.inner.note(name)).await
+    }
+
+    async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError> {
+        self.measure(EngineCall::Note, self.inner.swap_note(name, expected, new)).await
     }
 
     async fn probe(&self) -> Result<(), EngineError> {

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use crate::domain::claim::{Claim, Claimed, Renew, Renewed, Settle, Settled};
 use crate::domain::operator::{List, Listed, Release, Released};
 use crate::domain::record::{Held, Key};
-use crate::engine::{Capabilities, Engine, EngineError};
+use crate::engine::{Capabilities, Engine, EngineError, Note};
 
 /// For a list, which looks at many claims for somebody who can wait.
 const FOR_LISTS: Duration = Duration::from_secs(5);
@@ -64,6 +64,14 @@ impl Engine for Patience {
 
     async fn list(&self, ask: &List) -> Result<Vec<Listed>, EngineError> {
         within(FOR_LISTS, self.inner.list(ask)).await
+    }
+
+    async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
+        within(self.patience, self.inner.note(name)).await
+    }
+
+    async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError> {
+        within(self.patience, self.inner.swap_note(name, expected, new)).await
     }
 
     async fn probe(&self) -> Result<(), EngineError> {

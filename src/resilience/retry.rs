@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use crate::domain::claim::{Claim, Claimed, Outcome, Renew, Renewed, Settle, Settled};
 use crate::domain::operator::{List, Listed, Release, Released};
 use crate::domain::record::{Held, Key};
-use crate::engine::{Capabilities, Engine, EngineError};
+use crate::engine::{Capabilities, Engine, EngineError, Note};
 
 /// An engine whose uncertain calls are repeated once.
 pub struct Retry {
@@ -79,6 +79,23 @@ impl Engine for Retry {
 
     async fn list(&self, ask: &List) -> Result<Vec<Listed>, EngineError> {
         resolve(|| self.inner.list(ask), |answer| answer).await
+    }
+
+    async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
+        resolve(|| self.inner.note(name), |answer| answer).await
+    }
+
+    async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError> {
+        let first = match self.inner.swap_note(name, expected, new).await {
+            Err(EngineError::Indeterminate(first)) => first,
+            certain => return certain,
+        };
+        match self.inner.swap_note(name, expected, new).await {
+            Ok(true) => Ok(true),
+            // The first may have put it, and somebody else another one since.
+            Ok(false) | Err(EngineError::Determinate(_)) => Err(first.into()),
+            Err(uncertain) => Err(uncertain),
+        }
     }
 
     async fn probe(&self) -> Result<(), EngineError> {
@@ -233,6 +250,12 @@ mod tests {
                 std::future::pending().await
             }
             async fn list(&self, _: &List) -> Result<Vec<Listed>, EngineError> {
+                std::future::pending().await
+            }
+            async fn note(&self, _: &str) -> Result<Option<Note>, EngineError> {
+                std::future::pending().await
+            }
+            async fn swap_note(&self, _: &str, _: Option<&Note>, _: &Note) -> Result<bool, EngineError> {
                 std::future::pending().await
             }
             async fn probe(&self) -> Result<(), EngineError> {

@@ -179,6 +179,7 @@ labels! {
         Read = "read",
         Release = "release",
         List = "list",
+        Note = "note",
         Probe = "probe",
     }
 }
