@@ -20,6 +20,7 @@ use crate::domain::attempt::{Attempt, Issuer, Nonce};
 use crate::domain::canonical::Canonical;
 use crate::domain::claim::{Renew, Renewed};
 use crate::domain::clock::{Clock, Timestamp};
+use crate::domain::degraded::Degraded;
 use crate::domain::global_id::GlobalId;
 use crate::domain::record::{Held, Key};
 use crate::domain::tenant::{AppKey, Operation};
@@ -74,6 +75,8 @@ pub struct Inspected {
     pub held: Held,
     /// When it ends by itself.
     pub expires_at: Option<Timestamp>,
+    /// The policy that tells of it in place of the store.
+    pub degraded: Option<Degraded>,
 }
 
 /// A renewed lease, or why not.
@@ -85,6 +88,8 @@ pub struct RenewalAnswer {
     pub renewed: Renewed,
     /// When what is left ends, by this gateway's clock; for display.
     pub expires_at: Option<Timestamp>,
+    /// The policy that renewed it in place of the store.
+    pub degraded: Option<Degraded>,
 }
 
 /// Why a call has no answer.
@@ -147,12 +152,14 @@ impl Gateway {
             // It holds nothing, and must not be made to stop: observing disturbs nobody.
             let left = lease.unwrap_or(app.terms.terms.lease);
             let expires_at = Some(self.clock.wall().plus(left));
-            return Ok(RenewalAnswer { global_id, renewed: Renewed::Renewed { left }, expires_at });
+            return Ok(RenewalAnswer { global_id, renewed: Renewed::Renewed { left }, expires_at, degraded: None });
         }
         let begun = self.clock.monotonic();
-        let ask = Renew { key: Key { app: app.key.clone(), global_id }, attempt, lease };
+        let deadline = app.terms.deadline;
+        let ask = Renew { key: Key { app: app.key.clone(), global_id }, attempt, lease, deadline };
         let call = async { self.engine(app)?.renew(&ask).await };
-        let mut renewed = within(app.terms.deadline, call).await.map_err(|failure| failed(failure, None))?;
+        let renewed = within(deadline, call).await.map_err(|failure| failed(failure, None))?;
+        let (mut renewed, degraded) = renewed.split();
         let mut expires_at = None;
         if let Renewed::Renewed { left } = &mut renewed {
             *left = left.saturating_sub(self.since(begun));
@@ -161,7 +168,7 @@ impl Gateway {
             }
             expires_at = Some(self.clock.wall().plus(*left));
         }
-        Ok(RenewalAnswer { global_id, renewed, expires_at })
+        Ok(RenewalAnswer { global_id, renewed, expires_at, degraded })
     }
 
     /// Lookup.
@@ -223,7 +230,7 @@ impl Gateway {
 
     fn inspected(&self, global_id: GlobalId, held: Held) -> Inspected {
         let expires_at = held.left.map(|left| self.clock.wall().plus(left));
-        Inspected { global_id, held, expires_at }
+        Inspected { global_id, held, expires_at, degraded: None }
     }
 
     fn since(&self, begun: Duration) -> Duration {

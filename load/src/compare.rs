@@ -119,6 +119,7 @@ async fn measure(contender: Contender, comparison: &Comparison, installed: &Inst
     let running = Running::start(contender, installed, &parent).await?;
     if contender == Contender::Pgbench {
         let programs = installed.postgres.as_ref().context("PostgreSQL is not installed")?;
+        running.migrate(installed).await?;
         let (clients, seconds) = (comparison.connections, comparison.measured.as_secs());
         let claims_per_second = programs.claims_per_second(running.dir(), running.port, clients, seconds).await;
         running.stop().await;

@@ -109,11 +109,11 @@ impl Running {
             Contender::Disk => format!("disk:{}", running.dir().join("claims").display()),
             Contender::Redis => running.start_redis(installed).await?,
             Contender::Postgres => {
-                let port = running.start_postgres(installed).await?;
-                format!("postgres://postgres@127.0.0.1:{port}/postgres")
+                running.start_postgres(installed).await?;
+                running.postgres_url()
             }
             Contender::Pgbench => {
-                running.port = running.start_postgres(installed).await?;
+                running.start_postgres(installed).await?;
                 return Ok(running);
             }
         };
@@ -147,7 +147,7 @@ impl Running {
     }
 
     /// As it comes: everything that is acknowledged is on the disk.
-    async fn start_postgres(&mut self, installed: &Installed) -> anyhow::Result<u16> {
+    async fn start_postgres(&mut self, installed: &Installed) -> anyhow::Result<()> {
         let programs = installed.postgres.as_ref().context("PostgreSQL is not installed")?;
         let port = free_address()?.port();
         let server = programs.prepare(self.dir(), port).await?;
@@ -155,7 +155,23 @@ impl Running {
         // It is a family of processes, whose CPU time cannot be read from the first of them.
         self.watched.pop();
         self.wait_until("store", async || programs.answers(port).await).await?;
-        Ok(port)
+        self.port = port;
+        Ok(())
+    }
+
+    fn postgres_url(&self) -> String {
+        format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
+    }
+
+    /// Makes the tables that a gateway would use.
+    pub(crate) async fn migrate(&self, installed: &Installed) -> anyhow::Result<()> {
+        let gateway = installed.gateway.as_ref().context("the gateway is not built")?;
+        let migrated = Command::new(gateway).args(["migrate", "--engine", &self.postgres_url()]).output().await;
+        let migrated = migrated.context("the gateway cannot be started")?;
+        if !migrated.status.success() {
+            bail!("the tables cannot be made: {}", String::from_utf8_lossy(&migrated.stderr).trim());
+        }
+        Ok(())
     }
 
     async fn start_gateway(&mut self, installed: &Installed, listen: SocketAddr, engine: &str) -> anyhow::Result<()> {

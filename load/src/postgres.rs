@@ -17,17 +17,15 @@ const DEBIAN_FOLDER: &str = "/usr/lib/postgresql";
 /// The server refuses to run as root; these users may stand in, the first that exists.
 const UNPRIVILEGED: [&str; 2] = ["postgres", "nobody"];
 
-/// One claim of the engine, as single-row statements would make it.
+/// One claim as the engine writes it, by a statement of its own.
 const SCRIPT: &str = "\
 \\set order random(1, 9000000000000000000)
-INSERT INTO pgbench_claims (app, global_id, value, expires_at)
-VALUES ('load', decode(md5('load' || :order), 'hex'), convert_to('1700000000000000-0123456789abcdef 1p l=5m c={\"order\":' || :order || '}', 'UTF8'),
-        clock_timestamp() + interval '5 minutes')
-ON CONFLICT DO NOTHING;
+INSERT INTO oncegate_claims (fence, retention_us, expires_at, sweep_at, state, app, global_id, value)
+VALUES (nextval('oncegate_fence'), 300000000, clock_timestamp() + interval '5 minutes', clock_timestamp() + interval '5 minutes',
+        'p', 'load', decode(md5('load' || :order), 'hex'),
+        convert_to('1700000000000000-0123456789abcdef 1p l=5m r=5m c={\"order\":' || :order || '}', 'UTF8'))
+ON CONFLICT (app, global_id) DO NOTHING;
 ";
-
-const TABLE: &str = "CREATE TABLE pgbench_claims (app text COLLATE \"C\", global_id bytea, value bytea NOT NULL, \
-                     expires_at timestamptz, PRIMARY KEY (app, global_id))";
 
 /// The programs of one version of PostgreSQL.
 #[derive(Debug, Clone)]
@@ -72,6 +70,7 @@ impl Programs {
     }
 
     /// Single-row claims per second by this many clients at once, each statement prepared and a transaction of its own.
+    /// The table must be there.
     pub(crate) async fn claims_per_second(
         &self,
         dir: &Path,
@@ -79,7 +78,6 @@ impl Programs {
         clients: u64,
         seconds: u64,
     ) -> anyhow::Result<f64> {
-        run(&mut self.sql(port, TABLE)).await?;
         let script = dir.join("claim.sql");
         fs::write(&script, SCRIPT).context("cannot write to the temporary directory")?;
         let mut pgbench = self.command("pgbench", None);

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Config;
 use crate::domain::tenant::{AppKey, Operation};
-use crate::domain::terms::{LeaseEnd, Mode, Retention, Span, Terms};
+use crate::domain::terms::{ClaimOnOutage, LeaseEnd, Mode, OutcomeOnOutage, Retention, Span, Terms};
 use crate::tenants::quota::Quota;
 use crate::tenants::quota::options::QuotaOptions;
 
@@ -73,7 +73,17 @@ macro_rules! partial_terms {
             pub(super) fn own_terms(&self) -> OwnTerms {
                 let Self { mode, lease, retention, unknown_retention, on_lease_end, .. } = *self;
                 let Self { contents_stored_bytes, deadline, .. } = *self;
-                OwnTerms { mode, lease, retention, unknown_retention, on_lease_end, contents_stored_bytes, deadline }
+                let on_outage = self.on_outage.unwrap_or_default();
+                OwnTerms {
+                    mode,
+                    lease,
+                    retention,
+                    unknown_retention,
+                    on_lease_end,
+                    contents_stored_bytes,
+                    deadline,
+                    on_outage,
+                }
             }
         }
     };
@@ -125,6 +135,7 @@ pub(super) struct OwnTerms {
     pub(super) on_lease_end: Option<LeaseEnd>,
     pub(super) contents_stored_bytes: Option<u32>,
     pub(super) deadline: Option<Span>,
+    pub(super) on_outage: OnOutageOptions,
 }
 
 impl TermsOptions {
@@ -138,6 +149,7 @@ impl TermsOptions {
             on_lease_end: Some(self.on_lease_end),
             contents_stored_bytes: Some(self.contents_stored_bytes),
             deadline: Some(self.deadline),
+            on_outage: OnOutageOptions { claim: Some(self.on_outage.claim), outcome: Some(self.on_outage.outcome) },
         }
     }
 }
@@ -155,6 +167,8 @@ pub struct ResolvedTerms {
     pub contents_stored_bytes: usize,
     /// By when the store must have answered.
     pub deadline: Duration,
+    /// What happens while it does not.
+    pub on_outage: OnOutage,
 }
 
 impl ResolvedTerms {
@@ -167,6 +181,8 @@ impl ResolvedTerms {
         replace(&mut terms.on_lease_end, own.on_lease_end);
         replace(&mut self.contents_stored_bytes, own.contents_stored_bytes.map(in_memory));
         replace(&mut self.deadline, own.deadline.map(|Span(deadline)| deadline));
+        replace(&mut self.on_outage.claim, own.on_outage.claim);
+        replace(&mut self.on_outage.outcome, own.on_outage.outcome);
     }
 }
 
@@ -197,6 +213,7 @@ impl Config {
             },
             contents_stored_bytes: in_memory(defaults.contents_stored_bytes),
             deadline: defaults.deadline.0,
+            on_outage: defaults.on_outage,
         };
         if let Some(app) = app.and_then(|app| self.apps.get(app)) {
             replace(&mut resolved.chain, app.chain.clone());
@@ -241,46 +258,4 @@ pub struct OnOutageOptions {
     pub claim: Option<ClaimOnOutage>,
     /// To an outcome.
     pub outcome: Option<OutcomeOnOutage>,
-}
-
-/// What happens to a claim while the store does not answer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize, Serialize)]
-#[serde(try_from = "String", rename_all = "snake_case")]
-pub enum ClaimOnOutage {
-    /// It is refused, and nobody runs anything.
-    FailClosed,
-}
-
-/// What happens to an outcome while the store does not answer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize, Serialize)]
-#[serde(try_from = "String", rename_all = "snake_case")]
-pub enum OutcomeOnOutage {
-    /// It is refused, and the caller repeats it.
-    FailClosed,
-}
-
-impl TryFrom<String> for ClaimOnOutage {
-    type Error = &'static str;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        match text.as_str() {
-            "fail_closed" => Ok(Self::FailClosed),
-            "local" | "fail_open" => {
-                Err("this release has only \"fail_closed\"; \"local\" and \"fail_open\" come with a later one")
-            }
-            _ => Err("the only choice is \"fail_closed\""),
-        }
-    }
-}
-
-impl TryFrom<String> for OutcomeOnOutage {
-    type Error = &'static str;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        match text.as_str() {
-            "fail_closed" => Ok(Self::FailClosed),
-            "spool" => Err("this release has only \"fail_closed\"; \"spool\" comes with a later one"),
-            _ => Err("the only choice is \"fail_closed\""),
-        }
-    }
 }

@@ -1,6 +1,7 @@
 //! Connections to the primary: finds it among the servers of a URL, refuses what takes no writes, and makes the schema
 //! where that was asked for. What it means that a server said no is sorted here.
 
+use std::fmt;
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnection, PgSeverity};
@@ -109,13 +110,19 @@ pub fn failure(error: &sqlx::Error) -> Refused {
         sqlx::Error::Io(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
             unavailable("the PostgreSQL server refuses connections".into())
         }
+        // What TLS has against a server comes as an error of the connection.
+        sqlx::Error::Io(error) if error.kind() == std::io::ErrorKind::InvalidData => no_tls(error),
         sqlx::Error::Io(error) => unavailable(format!("the connection to the PostgreSQL server failed: {error}")),
-        sqlx::Error::Tls(error) => unavailable(format!(
-            "no TLS with the PostgreSQL server ({error}); sslmode and sslrootcert in its URL say how much is asked of its \
-             certificate"
-        )),
+        sqlx::Error::Tls(error) => no_tls(error),
         error => unavailable(format!("the PostgreSQL server cannot be talked to: {error}")),
     }
+}
+
+fn no_tls(error: impl fmt::Display) -> Refused {
+    Refused::Unavailable(format!(
+        "no TLS with the PostgreSQL server ({error}); sslmode and sslrootcert in its URL say how much is asked of its \
+         certificate"
+    ))
 }
 
 /// What a refusal of the server means, by its SQLSTATE.

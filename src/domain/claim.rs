@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use super::attempt::Attempt;
 use super::canonical::Canonical;
+use super::degraded::Degraded;
 use super::record::{Contents, DIGEST_BYTES, Held, Key, Record, Sha256Digest, State};
 use super::tenant::Operation;
-use super::terms::{Retention, Terms};
+use super::terms::{ClaimOnOutage, OutcomeOnOutage, Retention, Terms};
 
 /// A PRE: "may I do this?"
 #[derive(Clone, Debug)]
@@ -30,6 +31,10 @@ pub struct Claim {
     pub terms: Terms,
     /// Claim even though the claim that stands is `unknown`.
     pub take_over: bool,
+    /// How long its caller waits for an answer, from when it is asked.
+    pub deadline: Duration,
+    /// What becomes of it while the store does not answer.
+    pub on_outage: ClaimOnOutage,
 }
 
 impl Claim {
@@ -66,6 +71,10 @@ pub struct Settle {
     pub outcome: Outcome,
     /// What to record if no claim stands; nothing if the attempt is too old to be recorded.
     pub late: Option<LateTerms>,
+    /// How long its caller waits for an answer, from when it is asked.
+    pub deadline: Duration,
+    /// What becomes of it while the store does not answer.
+    pub on_outage: OutcomeOnOutage,
 }
 
 /// What became of an operation.
@@ -104,6 +113,8 @@ pub struct Renew {
     pub attempt: Attempt,
     /// From now on for this long; the lease of the claim's terms if left out.
     pub lease: Option<Duration>,
+    /// How long its caller waits for an answer, from when it is asked.
+    pub deadline: Duration,
 }
 
 /// What is to change in the store.
@@ -128,6 +139,8 @@ pub enum Claimed {
     Duplicate(Held),
     /// The same ID with something else in it.
     Mismatch(Mismatch),
+    /// Any of the others, given by a policy because the store did not answer. No engine answers this.
+    Degraded(Degraded, Box<Claimed>),
 }
 
 /// A granted claim.
@@ -177,10 +190,14 @@ pub enum Settled {
     },
     /// No claim stands, and the attempt is too old for its outcome to be recorded.
     Expired,
+    /// Kept on this gateway's disk because the store did not answer, to be delivered. No engine answers this.
+    Spooled,
+    /// Any of the others, given by a policy because the store did not answer. No engine answers this.
+    Degraded(Degraded, Box<Settled>),
 }
 
 /// The answer to a renewal.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Renewed {
     /// The claim is held for this long from now.
     Renewed {
@@ -198,6 +215,8 @@ pub enum Renewed {
         /// How long it stays so.
         left: Option<Duration>,
     },
+    /// Any of the others, given by a policy because the store did not answer. No engine answers this.
+    Degraded(Degraded, Box<Renewed>),
 }
 
 /// PRE: what the store holds, the request, and the fence that a new attempt would get.
@@ -369,6 +388,8 @@ mod tests {
             fingerprint: None,
             terms: terms(),
             take_over: false,
+            deadline: HOUR,
+            on_outage: ClaimOnOutage::FailClosed,
         }
     }
 
@@ -379,7 +400,14 @@ mod tests {
 
     fn report(name: char, outcome: Outcome) -> Settle {
         let late = LateTerms { operation: None, contents: Contents::Unverified, terms: terms() };
-        Settle { key: ask('A').key, attempt: attempt(name), outcome, late: Some(late) }
+        Settle {
+            key: ask('A').key,
+            attempt: attempt(name),
+            outcome,
+            late: Some(late),
+            deadline: Duration::from_secs(30),
+            on_outage: OutcomeOnOutage::FailClosed,
+        }
     }
 
     fn success() -> Outcome {
@@ -452,7 +480,7 @@ mod tests {
         ];
         for (state, name, expected) in rows {
             let held = state.map(held);
-            let renewal = Renew { key: ask('A').key, attempt: attempt(name), lease: None };
+            let renewal = Renew { key: ask('A').key, attempt: attempt(name), lease: None, deadline: HOUR };
             let (effect, renewed) = renew(held.as_ref(), &renewal);
             let mut found: Vec<_> = [success(), Outcome::Failure, Outcome::Unknown]
                 .map(|outcome| settle(held.as_ref(), &report(name, outcome)))
@@ -467,7 +495,7 @@ mod tests {
     #[test]
     fn a_lease_is_extended_only_forwards() {
         let short = Held { left: Some(Duration::from_secs(1)), ..held(State::InProgress) };
-        let renewal = |lease| Renew { key: ask('A').key, attempt: attempt('A'), lease };
+        let renewal = |lease| Renew { key: ask('A').key, attempt: attempt('A'), lease, deadline: HOUR };
         assert_eq!(renew(Some(&short), &renewal(None)).0, Effect::Extend(Duration::from_secs(30)));
         assert_eq!(renew(Some(&short), &renewal(Some(HOUR))).0, Effect::Extend(HOUR));
         assert_eq!(renew(Some(&held(State::InProgress)), &renewal(None)).0, Effect::Keep);
@@ -539,7 +567,7 @@ mod tests {
                         (*name, settle(held.as_ref(), &report(*name, outcome)).0, false)
                     }
                     Call::Renew { name } => {
-                        let renewal = Renew { key: ask('A').key, attempt: attempt(*name), lease: None };
+                        let renewal = Renew { key: ask('A').key, attempt: attempt(*name), lease: None, deadline: HOUR };
                         (*name, renew(held.as_ref(), &renewal).0, false)
                     }
                     Call::TimePasses => ('-', Effect::Keep, false),

@@ -195,6 +195,8 @@ mod tests {
                     on_lease_end: LeaseEnd::Release,
                 },
                 take_over: true,
+                deadline: hour,
+                on_outage: crate::domain::terms::ClaimOnOutage::FailClosed,
             });
             let held = Held { record: asks[0].record(), left: Some(hour), fence: None };
             let (effect, answer) = claim(Some(&held), &asks[1], None);

@@ -4,6 +4,7 @@ pub mod attempt;
 pub mod canonical;
 pub mod claim;
 pub mod clock;
+pub mod degraded;
 pub mod global_id;
 pub mod hex;
 pub mod limits;

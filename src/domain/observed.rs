@@ -32,6 +32,7 @@ impl WouldBe {
             Claimed::Granted(_) => None,
             Claimed::Duplicate(held) => Some(Self::Duplicate(held.record.state)),
             Claimed::Mismatch(mismatch) => Some(Self::Mismatch(*mismatch)),
+            Claimed::Degraded(_, answer) => Self::of(answer),
         }
     }
 }

@@ -110,6 +110,30 @@ pub struct Terms {
     pub on_lease_end: LeaseEnd,
 }
 
+/// What happens to a claim while its store does not answer.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ClaimOnOutage {
+    /// It is refused, and nobody runs anything.
+    #[default]
+    FailClosed,
+    /// This process decides alone, from what it has granted and seen itself.
+    Local,
+    /// It is granted without asking.
+    FailOpen,
+}
+
+/// What happens to an outcome while its store does not answer.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OutcomeOnOutage {
+    /// It is refused, and the caller repeats it.
+    #[default]
+    FailClosed,
+    /// It is kept on this gateway's disk, and delivered later.
+    Spool,
+}
+
 /// Whether duplicates are stopped, or only counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]

@@ -23,7 +23,7 @@ use crate::domain::global_id::GlobalId;
 use crate::domain::operator::{self, List, Listed, Release, Released};
 use crate::domain::record::{Contents, Held, Key, Record, State};
 use crate::domain::tenant::{AppKey, Operation};
-use crate::domain::terms::{LeaseEnd, Retention, Terms};
+use crate::domain::terms::{ClaimOnOutage, LeaseEnd, OutcomeOnOutage, Retention, Terms};
 
 /// An engine to hold to the contract, and how its time passes.
 pub struct Subject {
@@ -189,6 +189,9 @@ fn attempt() -> Attempt {
     issuer().issue(None)
 }
 
+/// Nothing of the suite is to fail for being slow.
+const DEADLINE: Duration = Duration::from_secs(30);
+
 fn app(name: &str) -> AppKey {
     name.parse().expect("an app key")
 }
@@ -211,6 +214,8 @@ fn claim_of(app_name: &str, contents: &str) -> Claim {
         fingerprint: None,
         terms: long_terms(),
         take_over: false,
+        deadline: DEADLINE,
+        on_outage: ClaimOnOutage::FailClosed,
     }
 }
 
@@ -225,7 +230,14 @@ fn settle_of(ask: &Claim, outcome: Outcome) -> Settle {
 
 fn settle_by(ask: &Claim, attempt: &Attempt, outcome: Outcome) -> Settle {
     let late = LateTerms { operation: None, contents: Contents::Unverified, terms: ask.terms };
-    Settle { key: ask.key.clone(), attempt: attempt.clone(), outcome, late: Some(late) }
+    Settle {
+        key: ask.key.clone(),
+        attempt: attempt.clone(),
+        outcome,
+        late: Some(late),
+        deadline: DEADLINE,
+        on_outage: OutcomeOnOutage::FailClosed,
+    }
 }
 
 fn success(result: Option<&str>) -> Outcome {
@@ -237,7 +249,7 @@ fn done(state: Option<State>, left: Option<Duration>, late: bool) -> Settled {
 }
 
 fn renew_of(ask: &Claim, lease: Option<Duration>) -> Renew {
-    Renew { key: ask.key.clone(), attempt: ask.attempt.clone(), lease }
+    Renew { key: ask.key.clone(), attempt: ask.attempt.clone(), lease, deadline: DEADLINE }
 }
 
 /// S1.
@@ -1001,7 +1013,7 @@ impl History {
             }
             8 => {
                 let attempt = self.some_attempt(&ask.key);
-                let ask = Renew { key: ask.key, attempt, lease: None };
+                let ask = Renew { key: ask.key, attempt, lease: None, deadline: DEADLINE };
                 let (effect, expected) = claim::renew(held.as_ref(), &ask);
                 compare("renew", &on.renew(&ask).await.shape(), &expected.shape())?;
                 self.apply(ask.key, effect);
@@ -1083,6 +1095,7 @@ impl Shape for Claimed {
             Self::Granted(grant) => (Some((grant.attempt.clone(), grant.repeated, grant.taken_over)), None, None),
             Self::Duplicate(held) => (None, Some(held.record.clone()), None),
             Self::Mismatch(mismatch) => (None, None, Some(*mismatch)),
+            Self::Degraded(_, answer) => answer.shape(),
         }
     }
 }
@@ -1096,6 +1109,8 @@ impl Shape for Settled {
             Self::AlreadySucceeded => ("already succeeded", None, None, false),
             Self::Superseded { state, .. } => ("superseded", Some(*state), None, false),
             Self::Expired => ("expired", None, None, false),
+            Self::Spooled => ("spooled", None, None, false),
+            Self::Degraded(_, answer) => answer.shape(),
         }
     }
 }
@@ -1109,6 +1124,7 @@ impl Shape for Renewed {
             Self::LeaseLost => ("lease lost", None),
             Self::AlreadySucceeded => ("already succeeded", None),
             Self::Superseded { state, .. } => ("superseded", Some(*state)),
+            Self::Degraded(_, answer) => answer.shape(),
         }
     }
 }

@@ -350,6 +350,7 @@ mod tests {
     use super::*;
     use crate::domain::claim::{Outcome, Settled};
     use crate::domain::clock::ManualClock;
+    use crate::domain::terms::OutcomeOnOutage;
 
     fn noon() -> Arc<ManualClock> {
         Arc::new(ManualClock::at(Timestamp::from_micros(1_700_000_000_000_000)))
@@ -358,7 +359,14 @@ mod tests {
     crate::conformance!(async { Some(Subject::by_hand(|clock| Arc::new(Memory::new(clock, BYTES_MAX_DEFAULT)))) });
 
     fn settle(ask: &Claim, outcome: Outcome) -> Settle {
-        Settle { key: ask.key.clone(), attempt: ask.attempt.clone(), outcome, late: None }
+        Settle {
+            key: ask.key.clone(),
+            attempt: ask.attempt.clone(),
+            outcome,
+            late: None,
+            deadline: Duration::from_secs(30),
+            on_outage: OutcomeOnOutage::FailClosed,
+        }
     }
 
     async fn fill(memory: &Memory) -> Vec<Claim> {
@@ -439,7 +447,15 @@ mod tests {
         }
         clock.advance(Duration::from_mins(59));
         for ask in &kept {
-            memory.renew(&Renew { key: ask.key.clone(), attempt: ask.attempt.clone(), lease: None }).await.unwrap();
+            memory
+                .renew(&Renew {
+                    key: ask.key.clone(),
+                    attempt: ask.attempt.clone(),
+                    lease: None,
+                    deadline: Duration::from_secs(30),
+                })
+                .await
+                .unwrap();
         }
         clock.advance(Duration::from_mins(2));
         for shard in &memory.shards {

@@ -7,6 +7,7 @@ use crate::domain::attempt::{Attempt, Nonce};
 use crate::domain::canonical::Canonical;
 use crate::domain::claim::{Claim, Claimed, Grant, Mismatch};
 use crate::domain::clock::Timestamp;
+use crate::domain::degraded::Degraded;
 use crate::domain::global_id::GlobalId;
 use crate::domain::observed::WouldBe;
 use crate::domain::record::{Key, State, fingerprint_digest};
@@ -42,8 +43,8 @@ pub enum ClaimAnswer {
     Granted(Granted),
     /// Somebody is doing it, has done it, or nobody knows.
     Duplicate(Inspected),
-    /// The same ID with something else in it.
-    Mismatch(Mismatch),
+    /// The same ID with something else in it, and the policy that says so if the store did not.
+    Mismatch(Mismatch, Option<Degraded>),
 }
 
 /// A granted claim, as its holder is told.
@@ -65,6 +66,8 @@ pub struct Granted {
     pub lease_expires_at: Timestamp,
     /// In observe mode: what enforcing would have answered. The attempt holds nothing.
     pub would_be: Option<WouldBe>,
+    /// The policy that granted it in place of the store.
+    pub degraded: Option<Degraded>,
 }
 
 impl Gateway {
@@ -75,9 +78,8 @@ impl Gateway {
     pub async fn claim(&self, app: &App, request: ClaimRequest) -> Result<ClaimAnswer, Failure> {
         let begun = self.clock.monotonic();
         let ask = self.prepare(app, request)?;
-        let deadline = claim_deadline(app, &ask);
         let call = async { self.engine_for_claims(app).await?.claim(&ask).await };
-        let answer = within(deadline, call).await;
+        let answer = within(ask.deadline, call).await;
         self.answer_claim(app, &ask, answer, begun)
     }
 
@@ -92,7 +94,7 @@ impl Gateway {
             |request: Result<_, _>| request.and_then(|request| self.prepare(app, request).map_err(Refusal::from));
         let prepared: Vec<Result<Claim, Refusal>> = requests.into_iter().map(prepare).collect();
         let asks: Vec<Claim> = prepared.iter().filter_map(|ask| ask.as_ref().ok().cloned()).collect();
-        let deadline = asks.iter().map(|ask| claim_deadline(app, ask)).max().unwrap_or(app.terms.deadline);
+        let deadline = asks.iter().map(|ask| ask.deadline).max().unwrap_or(app.terms.deadline);
         let call = async { Ok(self.engine_for_claims(app).await?.claim_many(&asks).await) };
         let mut answers = spread(within(deadline, call).await, asks.len()).into_iter();
         let answer = |ask: Result<Claim, Refusal>| {
@@ -131,6 +133,9 @@ impl Gateway {
             fingerprint: fingerprint.as_ref().map(fingerprint_digest),
             terms,
             take_over,
+            // To be answered while at least half of the lease is left.
+            deadline: own.deadline.min(terms.lease / 2),
+            on_outage: own.claim_on_outage,
         };
         self.draw_claim(app, &ask)?;
         Ok(ask)
@@ -146,11 +151,9 @@ impl Gateway {
         let took = self.since(begun);
         let observing = app.terms_of(&ask.operation).mode == Mode::Observe;
         let would_be = answer.as_ref().ok().and_then(WouldBe::of).filter(|_| observing);
-        let answer = match answer {
-            Ok(_) if let Some(would_be) = would_be => Ok(self.let_through(ask, would_be)),
-            Ok(Claimed::Granted(grant)) => self.granted(ask, grant, took),
-            Ok(Claimed::Duplicate(held)) => Ok(ClaimAnswer::Duplicate(self.inspected(ask.key.global_id, held))),
-            Ok(Claimed::Mismatch(mismatch)) => Ok(ClaimAnswer::Mismatch(mismatch)),
+        let answer = match answer.map(Claimed::split) {
+            Ok((_, degraded)) if let Some(would_be) = would_be => Ok(self.let_through(ask, would_be, degraded)),
+            Ok((answer, degraded)) => self.told(ask, answer, degraded, took),
             Err(failure) => Err(failed(failure, Some(ask.attempt.nonce().clone()))),
         };
         if let Some(metrics) = self.metrics.load().get(&app.key) {
@@ -162,15 +165,32 @@ impl Gateway {
         answer
     }
 
+    fn told(
+        &self,
+        ask: &Claim,
+        answer: Claimed,
+        degraded: Option<Degraded>,
+        took: Duration,
+    ) -> Result<ClaimAnswer, Failure> {
+        Ok(match answer {
+            Claimed::Granted(grant) => ClaimAnswer::Granted(Granted { degraded, ..self.granted(ask, grant, took)? }),
+            Claimed::Duplicate(held) => {
+                ClaimAnswer::Duplicate(Inspected { degraded, ..self.inspected(ask.key.global_id, held) })
+            }
+            Claimed::Mismatch(mismatch) => ClaimAnswer::Mismatch(mismatch, degraded),
+            Claimed::Degraded(by, answer) => return self.told(ask, *answer, Some(by), took),
+        })
+    }
+
     /// A grant as its holder is told: never more lease than it has. One that took the whole lease to learn of is worth
     /// nothing, and repeating the PRE tells what has become of it.
-    fn granted(&self, ask: &Claim, grant: Grant, took: Duration) -> Result<ClaimAnswer, Failure> {
+    fn granted(&self, ask: &Claim, grant: Grant, took: Duration) -> Result<Granted, Failure> {
         let left = grant.lease_left.unwrap_or(ask.terms.lease).saturating_sub(took);
         let lease_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
         if lease_ms == 0 {
             return Err(Failure::OutcomeUnknown(Some(grant.attempt.nonce().clone())));
         }
-        Ok(ClaimAnswer::Granted(Granted {
+        Ok(Granted {
             global_id: ask.key.global_id,
             attempt: grant.attempt,
             fence: grant.fence,
@@ -179,11 +199,12 @@ impl Gateway {
             lease_ms,
             lease_expires_at: self.clock.wall().plus(left),
             would_be: None,
-        }))
+            degraded: None,
+        })
     }
 
     /// Observe mode: what enforcing would stop goes ahead, with an attempt that holds nothing.
-    fn let_through(&self, ask: &Claim, would_be: WouldBe) -> ClaimAnswer {
+    fn let_through(&self, ask: &Claim, would_be: WouldBe, degraded: Option<Degraded>) -> ClaimAnswer {
         ClaimAnswer::Granted(Granted {
             global_id: ask.key.global_id,
             attempt: self.issuer.issue_observed(would_be),
@@ -193,13 +214,9 @@ impl Gateway {
             lease_ms: u64::try_from(ask.terms.lease.as_millis()).unwrap_or(u64::MAX),
             lease_expires_at: self.clock.wall().plus(ask.terms.lease),
             would_be: Some(would_be),
+            degraded,
         })
     }
-}
-
-/// A claim is to be answered while at least half of its lease is left.
-fn claim_deadline(app: &App, ask: &Claim) -> Duration {
-    app.terms_of(&ask.operation).deadline.min(ask.terms.lease / 2)
 }
 
 /// Whether the nonce stands as a whole string in canonical JSON. A nonce needs no escapes, so its text is searched for
@@ -223,8 +240,10 @@ fn claim_result(answer: &Result<ClaimAnswer, Failure>) -> ClaimResult {
             State::Succeeded => ClaimResult::DuplicateSucceeded,
             State::Unknown => ClaimResult::DuplicateUnknown,
         },
-        Ok(ClaimAnswer::Mismatch(Mismatch::Contents)) | Err(Failure::NotItsContents) => ClaimResult::ContentsMismatch,
-        Ok(ClaimAnswer::Mismatch(Mismatch::Fingerprint)) => ClaimResult::FingerprintMismatch,
+        Ok(ClaimAnswer::Mismatch(Mismatch::Contents, _)) | Err(Failure::NotItsContents) => {
+            ClaimResult::ContentsMismatch
+        }
+        Ok(ClaimAnswer::Mismatch(Mismatch::Fingerprint, _)) => ClaimResult::FingerprintMismatch,
         Err(Failure::Store(Determinate::Full(_))) => ClaimResult::StoreFull,
         Err(Failure::Store(Determinate::Incompatible(_))) => ClaimResult::StoreIncompatible,
         Err(Failure::Store(Determinate::Unavailable(_))) => ClaimResult::StoreUnavailable,

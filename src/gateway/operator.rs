@@ -12,6 +12,7 @@ use crate::domain::clock::Timestamp;
 use crate::domain::global_id::GlobalId;
 use crate::domain::operator::{List, Release, Released};
 use crate::domain::record::{Key, State};
+use crate::domain::terms::OutcomeOnOutage;
 use crate::engine::Capabilities;
 use crate::tenants::App;
 
@@ -111,10 +112,18 @@ impl Gateway {
         attempt: Attempt,
         outcome: Outcome,
     ) -> Result<Changed, Failure> {
-        let ask = Settle { key: Key { app: app.key.clone(), global_id }, attempt, outcome, late: None };
+        let ask = Settle {
+            key: Key { app: app.key.clone(), global_id },
+            attempt,
+            outcome,
+            late: None,
+            deadline: app.terms.deadline,
+            // An operator is told what is, and can try again.
+            on_outage: OutcomeOnOutage::FailClosed,
+        };
         let call = async { self.engine(app)?.settle(&ask).await };
         let settled = within(app.terms.deadline, call).await.map_err(|failure| failed(failure, None))?;
-        Ok(match settled {
+        Ok(match settled.split().0 {
             Settled::Done { state: Some(state), left, .. } => {
                 Changed::Settled { state, expires_at: left.map(|left| self.clock.wall().plus(left)) }
             }
@@ -122,6 +131,8 @@ impl Gateway {
             Settled::Done { state: None, .. } => Changed::Released,
             Settled::AlreadySucceeded => Changed::AlreadySucceeded,
             Settled::Superseded { state, .. } => Changed::Superseded { state: Some(state) },
+            // No policy but the safe one was asked for.
+            Settled::Spooled | Settled::Degraded(..) => return Err(Failure::OutcomeUnknown(None)),
         })
     }
 

@@ -9,6 +9,7 @@ use crate::domain::attempt::Attempt;
 use crate::domain::canonical::Canonical;
 use crate::domain::claim::{LateTerms, Outcome, Settle, Settled};
 use crate::domain::clock::Timestamp;
+use crate::domain::degraded::Degraded;
 use crate::domain::global_id::GlobalId;
 use crate::domain::record::{Contents, Key};
 use crate::domain::tenant::Operation;
@@ -48,6 +49,8 @@ pub enum Reported {
         settled: Settled,
         /// When the claim that stands ends by itself.
         expires_at: Option<Timestamp>,
+        /// The policy that took the report in place of the store.
+        degraded: Option<Degraded>,
     },
     /// The attempt held nothing, so there is nothing to tell; no error in observe mode.
     Observed {
@@ -72,9 +75,8 @@ impl Gateway {
             return Ok(self.observed(app, &report));
         }
         let ask = self.prepare_settle(app, &report)?;
-        let terms = report.operation.as_ref().map_or(&app.terms, |operation| app.terms_of(operation));
         let call = async { self.engine(app)?.settle(&ask).await };
-        let answer = within(terms.deadline, call).await;
+        let answer = within(ask.deadline, call).await;
         self.answer_settle(app, &ask, report.operation.as_ref(), answer)
     }
 
@@ -132,11 +134,14 @@ impl Gateway {
                 return Err(Failure::NotItsContents);
             }
         }
+        let terms = named.map_or(&app.terms, |operation| app.terms_of(operation));
         let ask = Settle {
             key: Key { app: app.key.clone(), global_id: report.global_id },
             attempt: report.attempt.clone(),
             outcome: report.outcome.clone(),
             late: self.late_terms(app, report),
+            deadline: terms.deadline,
+            on_outage: terms.outcome_on_outage,
         };
         self.draw_outcome(app, &ask)?;
         Ok(ask)
@@ -173,13 +178,14 @@ impl Gateway {
         answer: Result<Settled, EngineError>,
     ) -> Result<Reported, Failure> {
         let answer = answer.map_err(|failure| failed(failure, None)).map(|settled| {
+            let (settled, degraded) = settled.split();
             self.charge_late(app, ask, &settled);
             let left = match &settled {
                 Settled::Done { left, .. } | Settled::Superseded { left, .. } => *left,
-                Settled::AlreadySucceeded | Settled::Expired => None,
+                Settled::AlreadySucceeded | Settled::Expired | Settled::Spooled | Settled::Degraded(..) => None,
             };
             let expires_at = left.map(|left| self.clock.wall().plus(left));
-            Reported::Settled { global_id: ask.key.global_id, settled, expires_at }
+            Reported::Settled { global_id: ask.key.global_id, settled, expires_at, degraded }
         });
         if let Some(metrics) = self.metrics.load().get(&app.key) {
             let (outcome, result) = (reported_outcome(&ask.outcome), outcome_result(&answer));
@@ -225,6 +231,7 @@ fn outcome_result(answer: &Result<Reported, Failure>) -> OutcomeResult {
             Settled::AlreadySucceeded => OutcomeResult::AlreadySucceeded,
             Settled::Superseded { .. } => OutcomeResult::Superseded,
             Settled::Expired => OutcomeResult::Expired,
+            Settled::Spooled | Settled::Degraded(..) => OutcomeResult::Spooled,
         },
         Err(Failure::Store(Determinate::Full(_))) => OutcomeResult::StoreFull,
         Err(Failure::Store(Determinate::Incompatible(_))) => OutcomeResult::StoreIncompatible,

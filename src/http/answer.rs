@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use axum::http::StatusCode;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -9,6 +10,7 @@ use super::problem::{Code, Members, Problem};
 use crate::domain::attempt::AttemptHash;
 use crate::domain::claim::{Mismatch, Renewed, Settled};
 use crate::domain::clock::Timestamp;
+use crate::domain::degraded::Degraded;
 use crate::domain::global_id::GlobalId;
 use crate::domain::hex;
 use crate::domain::observed::WouldBe;
@@ -20,6 +22,18 @@ use crate::gateway::{Inspected, RenewalAnswer};
 
 /// How long to wait before asking again for an operation that is in progress: most end long before their lease.
 const POLL: Duration = Duration::from_secs(1);
+
+/// Where an outcome stands that is to be delivered.
+const SPOOLED: &str = "spooled";
+
+/// The body of a success, by which its head is written too.
+pub trait Success: Serialize {
+    /// Its status.
+    fn status(&self) -> StatusCode;
+
+    /// The policy that answers in place of the store.
+    fn degraded(&self) -> Option<Degraded>;
+}
 
 /// 201 to a PRE.
 #[derive(Serialize)]
@@ -37,7 +51,7 @@ pub struct GrantedBody {
     claimed_at: Timestamp,
     lease_ms: u64,
     lease_expires_at: Timestamp,
-    degraded: Option<&'static str>,
+    degraded: Option<Degraded>,
 }
 
 impl GrantedBody {
@@ -85,7 +99,7 @@ pub struct OutcomeBody {
     state: &'static str,
     expires_at: Option<Timestamp>,
     late: Option<bool>,
-    degraded: Option<&'static str>,
+    degraded: Option<Degraded>,
 }
 
 /// 200 to a renewal.
@@ -94,7 +108,7 @@ pub struct RenewalBody {
     global_id: GlobalId,
     lease_ms: u64,
     lease_expires_at: Option<Timestamp>,
-    degraded: Option<&'static str>,
+    degraded: Option<Degraded>,
 }
 
 /// 200 to a lookup.
@@ -123,6 +137,36 @@ pub struct RecordBody {
     on_lease_end: LeaseEnd,
 }
 
+impl Success for GrantedBody {
+    fn status(&self) -> StatusCode {
+        StatusCode::CREATED
+    }
+
+    fn degraded(&self) -> Option<Degraded> {
+        self.degraded
+    }
+}
+
+impl Success for OutcomeBody {
+    fn status(&self) -> StatusCode {
+        if self.state == SPOOLED { StatusCode::ACCEPTED } else { StatusCode::OK }
+    }
+
+    fn degraded(&self) -> Option<Degraded> {
+        self.degraded
+    }
+}
+
+impl Success for RenewalBody {
+    fn status(&self) -> StatusCode {
+        StatusCode::OK
+    }
+
+    fn degraded(&self) -> Option<Degraded> {
+        self.degraded
+    }
+}
+
 /// The answer to a PRE.
 ///
 /// # Errors
@@ -131,16 +175,22 @@ pub fn granted(answer: ClaimAnswer) -> Result<GrantedBody, Problem> {
     match answer {
         ClaimAnswer::Granted(granted) => Ok(GrantedBody::from(granted)),
         ClaimAnswer::Duplicate(found) => Err(duplicate(found)),
-        ClaimAnswer::Mismatch(Mismatch::Contents) => Err(Problem::new(
+        ClaimAnswer::Mismatch(mismatch, degraded) => Err(Problem { degraded, ..mismatched(mismatch) }),
+    }
+}
+
+fn mismatched(mismatch: Mismatch) -> Problem {
+    match mismatch {
+        Mismatch::Contents => Problem::new(
             Code::ContentsMismatch,
             "A claim with this global ID but other contents stands; nothing was changed. Never retry this: look at how \
              the contents are made.",
-        )),
-        ClaimAnswer::Mismatch(Mismatch::Fingerprint) => Err(Problem::new(
+        ),
+        Mismatch::Fingerprint => Problem::new(
             Code::FingerprintMismatch,
             "The same operation was claimed with another fingerprint; nothing was changed. Two different requests use \
              the same contents, or one was altered on the way.",
-        )),
+        ),
     }
 }
 
@@ -159,7 +209,7 @@ impl From<Granted> for GrantedBody {
             claimed_at: timestamp,
             lease_ms: granted.lease_ms,
             lease_expires_at: granted.lease_expires_at,
-            degraded: None,
+            degraded: granted.degraded,
         }
     }
 }
@@ -174,7 +224,7 @@ fn would_be(would_be: WouldBe) -> &'static str {
 }
 
 fn duplicate(found: Inspected) -> Problem {
-    let Inspected { global_id, held, expires_at } = found;
+    let Inspected { global_id, held, expires_at, degraded } = found;
     let record = held.record;
     let detail = match record.state {
         State::InProgress => {
@@ -200,7 +250,7 @@ fn duplicate(found: Inspected) -> Problem {
         contents_verified: (record.contents == Contents::Unverified).then_some(false),
     };
     let members = Members::Duplicate(Box::new(members));
-    Problem { retry_after, members, ..Problem::new(Code::Duplicate, detail) }
+    Problem { retry_after, members, degraded, ..Problem::new(Code::Duplicate, detail) }
 }
 
 /// The answer to a POST.
@@ -208,29 +258,35 @@ fn duplicate(found: Inspected) -> Problem {
 /// # Errors
 /// The problem, if the outcome was not taken.
 pub fn reported(answer: &Reported) -> Result<OutcomeBody, Problem> {
-    let (global_id, settled, expires_at) = match *answer {
-        Reported::Settled { global_id, ref settled, expires_at } => (global_id, settled, expires_at),
+    let (global_id, settled, expires_at, degraded) = match *answer {
+        Reported::Settled { global_id, ref settled, expires_at, degraded } => {
+            (global_id, settled, expires_at, degraded)
+        }
         Reported::Observed { global_id } => {
             let late = None;
             return Ok(OutcomeBody { global_id, state: "observed", expires_at: None, late, degraded: None });
         }
     };
-    match settled {
+    let problem = match settled {
+        Settled::Spooled | Settled::Degraded(..) => {
+            return Ok(OutcomeBody { global_id, state: SPOOLED, expires_at: None, late: None, degraded });
+        }
         Settled::Done { state, late, .. } => {
             let state = match state {
                 None => "released",
                 Some(State::Succeeded) => "succeeded",
                 Some(State::Unknown | State::InProgress) => "unknown",
             };
-            Ok(OutcomeBody { global_id, state, expires_at, late: *late, degraded: None })
+            return Ok(OutcomeBody { global_id, state, expires_at, late: *late, degraded });
         }
-        Settled::AlreadySucceeded => Err(already_succeeded()),
-        Settled::Superseded { state, left } => Err(superseded(*state, *left)),
-        Settled::Expired => Err(Problem::new(
+        Settled::AlreadySucceeded => already_succeeded(),
+        Settled::Superseded { state, left } => superseded(*state, *left),
+        Settled::Expired => Problem::new(
             Code::Expired,
             "No claim stands, and this attempt is older than what its outcome would be kept for; nothing was recorded.",
-        )),
-    }
+        ),
+    };
+    Err(Problem { degraded, ..problem })
 }
 
 fn already_succeeded() -> Problem {
@@ -252,26 +308,30 @@ fn superseded(state: State, left: Option<Duration>) -> Problem {
 /// # Errors
 /// The problem, if nothing was renewed.
 pub fn renewed(answer: &RenewalAnswer) -> Result<RenewalBody, Problem> {
-    match answer.renewed {
-        Renewed::Renewed { left } => Ok(RenewalBody {
-            global_id: answer.global_id,
-            lease_ms: u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
-            lease_expires_at: answer.expires_at,
-            degraded: None,
-        }),
-        Renewed::LeaseLost => Err(Problem::new(
+    let degraded = answer.degraded;
+    let problem = match &answer.renewed {
+        Renewed::Renewed { left } => {
+            return Ok(RenewalBody {
+                global_id: answer.global_id,
+                lease_ms: u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
+                lease_expires_at: answer.expires_at,
+                degraded,
+            });
+        }
+        Renewed::LeaseLost | Renewed::Degraded(..) => Problem::new(
             Code::LeaseLost,
             "This attempt holds no claim any more. Stop the operation if you can; if its effect may have happened, report \
              `success` or `unknown`.",
-        )),
-        Renewed::AlreadySucceeded => Err(already_succeeded()),
-        Renewed::Superseded { state, left } => Err(superseded(state, left)),
-    }
+        ),
+        Renewed::AlreadySucceeded => already_succeeded(),
+        Renewed::Superseded { state, left } => superseded(*state, *left),
+    };
+    Err(Problem { degraded, ..problem })
 }
 
 /// The answer to a lookup.
 pub fn record(found: Inspected) -> RecordBody {
-    let Inspected { global_id, held, expires_at } = found;
+    let Inspected { global_id, held, expires_at, degraded: _ } = found;
     let record = held.record;
     let (contents, contents_sha256, contents_bytes) = match &record.contents {
         Contents::Canonical(contents) => (raw(contents.as_str().into()), None, None),

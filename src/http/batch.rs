@@ -6,6 +6,7 @@ use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use super::answer::Success;
 use super::body::JsonBytes;
 use super::edge::RequestId;
 use super::problem::{Document, Members, Problem};
@@ -74,10 +75,9 @@ pub fn item<'a, T: Deserialize<'a>>(raw: &'a RawValue) -> Result<T, Problem> {
     serde_json::from_str(raw.get()).map_err(|failure| Problem::invalid(format!("{failure}.")))
 }
 
-/// Writes the answers in order; `status` is that of the single call's success.
-pub fn answer<Body: Serialize>(
+/// Writes the answers in order.
+pub fn answer<Body: Success>(
     mut answers: Vec<Result<Body, Problem>>,
-    status: u16,
     request_id: &RequestId,
     bytes_max: usize,
 ) -> Response {
@@ -85,7 +85,7 @@ pub fn answer<Body: Serialize>(
     let mut items = Vec::with_capacity(answers.len());
     for answer in &answers {
         items.push(match answer {
-            Ok(body) => ItemAnswer::Done { status, body },
+            Ok(body) => ItemAnswer::Done { status: body.status().as_u16(), body },
             Err(problem) => ItemAnswer::Problem(problem.document(request_id.as_str())),
         });
     }

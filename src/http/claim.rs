@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::response::Response;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -12,7 +12,7 @@ use super::answer;
 use super::body::{self, JsonBytes};
 use super::extract::Caller;
 use super::problem::{Code, Problem};
-use super::{Api, json};
+use super::{Api, success};
 use crate::domain::attempt::Nonce;
 use crate::domain::canonical::{Canonical, NotCanonical, canonicalize, canonicalize_any};
 use crate::domain::limits::Limits;
@@ -50,7 +50,7 @@ pub async fn claim(
     let request = body.into_request(&api.limits)?;
     let granted = answer::granted(api.gateway.claim(&app, request).await?)?;
     let location = HeaderValue::from_str(&format!("/v1/claims/{}", granted.global_id())).ok();
-    let mut response = (StatusCode::CREATED, json(&granted)).into_response();
+    let mut response = success(&granted);
     response.headers_mut().extend(location.map(|location| (header::LOCATION, location)));
     Ok(response)
 }

@@ -25,5 +25,5 @@ pub async fn claim_batch(
     let requests = batch::admitted(batch::items(&body, &api)?, &api, &app, Purpose::Ask, request);
     let answers = api.gateway.claim_many(&app, requests).await;
     let answers = answers.into_iter().map(|answer| answer.and_then(answer::granted)).collect();
-    Ok(batch::answer(answers, 201, &request_id, api.limits.body_bytes))
+    Ok(batch::answer(answers, &request_id, api.limits.body_bytes))
 }

@@ -15,7 +15,7 @@ use futures_util::FutureExt;
 use super::extract::Visit;
 use super::held_back::held_back;
 use super::problem::{Code, Members, Problem};
-use super::{Api, PATHS, rate_limit};
+use super::{Api, DEGRADED, PATHS, rate_limit};
 use crate::domain::attempt::Entropy;
 use crate::domain::limits::Limits;
 use crate::telemetry::metrics::Endpoint;
@@ -155,6 +155,9 @@ fn write(response: &mut Response, problem: &Problem, request_id: &RequestId) {
         // Whole seconds, rounded up, so that nobody comes too early.
         let seconds = u64::try_from(wait.as_millis().div_ceil(1000)).unwrap_or(u64::MAX).max(1);
         headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    if let Some(degraded) = problem.degraded {
+        headers.insert(DEGRADED, HeaderValue::from_static(degraded.name()));
     }
     if problem.code == Code::Unauthenticated {
         headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::Request;
-use axum::http::{HeaderValue, header};
+use axum::http::{HeaderName, HeaderValue, header};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -38,6 +38,9 @@ use crate::gateway::Gateway;
 use crate::telemetry::metrics::{Endpoint, HttpMetrics};
 use crate::tenants::Registry;
 use crate::tenants::throttle::Throttle;
+
+/// The header that says which policy answers in place of the store.
+const DEGRADED: HeaderName = HeaderName::from_static("oncegate-degraded");
 
 /// What the handlers work with.
 pub struct Api {
@@ -95,6 +98,18 @@ async fn nothing_here() -> Problem {
 
 async fn wrong_method() -> Problem {
     Problem::new(Code::MethodNotAllowed, "This path does not take this method; the header Allow says which it takes.")
+}
+
+/// A success: its status, its body, and the policy that answers in place of the store, if one does.
+pub fn success<Body: answer::Success>(body: &Body) -> Response {
+    let mut response = json(body);
+    if response.status().is_success() {
+        *response.status_mut() = body.status();
+    }
+    if let Some(degraded) = body.degraded() {
+        response.headers_mut().insert(DEGRADED, HeaderValue::from_static(degraded.name()));
+    }
+    response
 }
 
 /// A body in JSON.

@@ -11,7 +11,7 @@ use super::body::{self, JsonBytes};
 use super::claim::{check_retention, required_contents};
 use super::extract::{Caller, ClaimId};
 use super::problem::Problem;
-use super::{Api, answer, json};
+use super::{Api, answer, success};
 use crate::domain::attempt::Attempt;
 use crate::domain::claim::Outcome;
 use crate::domain::global_id::GlobalId;
@@ -56,7 +56,7 @@ pub async fn outcome(
     let body: OutcomeBody<'_> = body.parse()?;
     let report = body.into_report(global_id, &api.limits)?;
     let body = answer::reported(&api.gateway.settle(&app, report).await?)?;
-    Ok(json(&body))
+    Ok(success(&body))
 }
 
 impl<'a> OutcomeBody<'a> {

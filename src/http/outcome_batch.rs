@@ -48,7 +48,7 @@ pub async fn outcome_batch(
     let reports = batch::admitted(batch::items(&body, &api)?, &api, &app, Purpose::Settle, report);
     let answers = api.gateway.settle_many(&app, reports).await;
     let answers = answers.into_iter().map(|answer: Result<_, Problem>| answer::reported(&answer?)).collect();
-    Ok(batch::answer(answers, 200, &request_id, api.limits.body_bytes))
+    Ok(batch::answer(answers, &request_id, api.limits.body_bytes))
 }
 
 impl OutcomeItem<'_> {

@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use super::answer::DuplicateMembers;
+use crate::domain::degraded::Degraded;
 use crate::engine::Determinate;
 use crate::gateway::{EngineHealth, Failure};
 use crate::tenants::Refused;
@@ -113,6 +114,8 @@ pub struct Problem {
     pub retry_after: Option<Duration>,
     /// Members of this problem's own.
     pub members: Members,
+    /// The policy that answers in place of the store.
+    pub degraded: Option<Degraded>,
 }
 
 /// What some problems say beside the common members.
@@ -167,7 +170,7 @@ impl fmt::Debug for Members {
 impl Problem {
     /// A problem of this code.
     pub fn new(code: Code, detail: impl Into<Cow<'static, str>>) -> Self {
-        Self { code, detail: detail.into(), retry_after: None, members: Members::None }
+        Self { code, detail: detail.into(), retry_after: None, members: Members::None, degraded: None }
     }
 
     /// The same, with when trying again can help.
@@ -197,6 +200,7 @@ impl Problem {
             request_id,
             retry_after_ms: self.retry_after.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).max(1)),
             members: &self.members,
+            degraded: self.degraded,
         }
     }
 }
@@ -214,6 +218,8 @@ pub struct Document<'a> {
     retry_after_ms: Option<u64>,
     #[serde(flatten)]
     members: &'a Members,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    degraded: Option<Degraded>,
 }
 
 impl IntoResponse for Problem {

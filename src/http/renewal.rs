@@ -9,7 +9,7 @@ use serde::Deserialize;
 use super::body::JsonBytes;
 use super::extract::{Caller, ClaimId};
 use super::problem::Problem;
-use super::{Api, answer, json};
+use super::{Api, answer, success};
 use crate::domain::attempt::Attempt;
 use crate::domain::terms::Span;
 
@@ -33,5 +33,5 @@ pub async fn renewal(
     let checked = lease.map_or(Ok(()), |lease| api.limits.check_lease(lease));
     checked.map_err(|wrong| Problem::invalid(format!("`lease`: {wrong}.")))?;
     let body = answer::renewed(&api.gateway.renew(&app, global_id, attempt, lease).await?)?;
-    Ok(json(&body))
+    Ok(success(&body))
 }

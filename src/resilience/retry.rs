@@ -124,6 +124,7 @@ mod tests {
     use super::super::patience::Patience;
     use super::*;
     use crate::domain::clock::{ManualClock, Timestamp};
+    use crate::domain::terms::OutcomeOnOutage;
     use crate::engine::conformance::{Subject, fresh_claim};
     use crate::engine::faulty::Faulty;
     use crate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
@@ -189,8 +190,14 @@ mod tests {
             let ask = fresh_claim();
             memory.claim(&ask).await.unwrap();
             let engine = Retry::new(Arc::new(Faulty::new(memory.clone(), seed, 0.5)));
-            let failure =
-                Settle { key: ask.key.clone(), attempt: ask.attempt.clone(), outcome: Outcome::Failure, late: None };
+            let failure = Settle {
+                key: ask.key.clone(),
+                attempt: ask.attempt.clone(),
+                outcome: Outcome::Failure,
+                late: None,
+                deadline: Duration::from_secs(30),
+                on_outage: OutcomeOnOutage::FailClosed,
+            };
             match engine.settle(&failure).await {
                 Ok(Settled::Done { state: None, late, .. }) => {
                     assert_eq!(memory.read(&ask.key).await.unwrap(), None);

@@ -68,5 +68,7 @@ fn operation_terms(resolved: &ResolvedTerms) -> OperationTerms {
         mode: resolved.mode,
         contents_stored_bytes: resolved.contents_stored_bytes,
         deadline: resolved.deadline,
+        claim_on_outage: resolved.on_outage.claim,
+        outcome_on_outage: resolved.on_outage.outcome,
     }
 }

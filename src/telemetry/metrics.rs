@@ -149,6 +149,7 @@ labels! {
         AlreadySucceeded = "already_succeeded",
         Superseded = "superseded",
         Expired = "expired",
+        Spooled = "spooled",
         StoreUnavailable = "store_unavailable",
         StoreFull = "store_full",
         StoreIncompatible = "store_incompatible",

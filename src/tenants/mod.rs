@@ -24,7 +24,7 @@ use self::secret::SecretDigest;
 use self::usage::Usage;
 use crate::domain::clock::Timestamp;
 use crate::domain::tenant::{AppKey, Operation};
-use crate::domain::terms::{Mode, Retention, Terms};
+use crate::domain::terms::{ClaimOnOutage, Mode, OutcomeOnOutage, Retention, Terms};
 
 /// One business system that calls the gateway.
 #[derive(Clone, Debug)]
@@ -60,6 +60,10 @@ pub struct OperationTerms {
     pub contents_stored_bytes: usize,
     /// By when a call is answered.
     pub deadline: Duration,
+    /// What becomes of a claim while its store does not answer.
+    pub claim_on_outage: ClaimOnOutage,
+    /// What becomes of an outcome while its store does not answer.
+    pub outcome_on_outage: OutcomeOnOutage,
 }
 
 impl App {
@@ -233,7 +237,14 @@ mod tests {
             chain: "default".into(),
             disabled: false,
             secrets: secrets.iter().map(|secret| SecretDigest::of(secret)).collect(),
-            terms: OperationTerms { terms, mode: Mode::Enforce, contents_stored_bytes: 1024, deadline },
+            terms: OperationTerms {
+                terms,
+                mode: Mode::Enforce,
+                contents_stored_bytes: 1024,
+                deadline,
+                claim_on_outage: ClaimOnOutage::FailClosed,
+                outcome_on_outage: OutcomeOnOutage::FailClosed,
+            },
             operations: HashMap::new(),
             retention_max: Retention::Forever,
             quota: Quota::default(),

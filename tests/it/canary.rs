@@ -82,7 +82,9 @@ async fn stories(gateway: &Gateway, authority: &Authority) -> (Vec<Answer>, Vec<
     // A duplicate is told of neither attempt, contents nor fingerprint; nor is one with others.
     told.push(shop.post("/v1/claims", &claim(CONTENTS)).await.expect(409));
     told.push(shop.post("/v1/claims", &json!({ "contents": CONTENTS, "fingerprint": 1 })).await.expect(422));
-    told.push(shop.get(&granted.path("")).await.expect(200));
+    // A lookup shows an app its own contents, and nothing else of these.
+    let looked_up = shop.get(&granted.path("")).await.expect(200).text;
+    assert!([&attempt, NONCE, FINGERPRINT].iter().all(|secret| !looked_up.contains(*secret)), "{looked_up}");
     shop.report(&granted, json!({ "outcome": "success", "result": RESULT })).await.expect(200);
     told.push(shop.settle(&granted, "failure").await.expect(409));
     // Nonces and attempts that are wrong, and bodies that break off within a secret.

@@ -11,7 +11,7 @@ use oncegate::domain::canonical::canonicalize;
 use oncegate::domain::claim::{Outcome, Renewed, Settled};
 use oncegate::domain::clock::{Clock, ManualClock, SystemClock, Timestamp};
 use oncegate::domain::record::State;
-use oncegate::domain::terms::{LeaseEnd, Mode, Retention, Terms};
+use oncegate::domain::terms::{ClaimOnOutage, LeaseEnd, Mode, OutcomeOnOutage, Retention, Terms};
 use oncegate::engine::Engine;
 use oncegate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
 use oncegate::engine::redis::{Options, Redis};
@@ -82,7 +82,14 @@ impl Stage {
             chain: "default".into(),
             disabled: false,
             secrets: Vec::new(),
-            terms: OperationTerms { terms, mode: Mode::Enforce, contents_stored_bytes: 1024, deadline },
+            terms: OperationTerms {
+                terms,
+                mode: Mode::Enforce,
+                contents_stored_bytes: 1024,
+                deadline,
+                claim_on_outage: ClaimOnOutage::FailClosed,
+                outcome_on_outage: OutcomeOnOutage::FailClosed,
+            },
             operations: HashMap::new(),
             retention_max: Retention::Forever,
             quota: Quota::default(),
@@ -245,7 +252,7 @@ async fn attempts_never_repeat_and_rise_over_a_clock_that_is_set_back(stage: &St
                 ClaimAnswer::Granted(granted) => granted,
                 // The other gateway's.
                 ClaimAnswer::Duplicate(_) => stage.granted(gateway, &format!("{contents} too")).await,
-                ClaimAnswer::Mismatch(mismatch) => panic!("{mismatch:?}"),
+                ClaimAnswer::Mismatch(mismatch, _) => panic!("{mismatch:?}"),
             };
             assert!(attempts.insert(granted.attempt.to_string()), "{:?} came twice", granted.attempt);
             let timestamp = Some(granted.attempt.timestamp());

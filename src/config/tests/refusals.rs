@@ -49,20 +49,6 @@ fn a_wrong_value_names_who_set_it_and_an_example() {
 }
 
 #[test]
-fn what_a_later_release_brings_is_said_to_come() {
-    let refused = refused(
-        "[defaults.on_outage]\nclaim = \"local\"\noutcome = \"spool\"\n[apps.shop.on_outage]\nclaim = \"open\"\n\
-         [apps.shop.operations.x.on_outage]\noutcome = 1",
-    );
-    insta::assert_snapshot!(refused, @r#"
-    oncegate.toml, line 5: apps.shop.on_outage.claim: the only choice is "fail_closed"; the default is `claim = "fail_closed"`
-    oncegate.toml, line 7: apps.shop.operations.x.on_outage.outcome: expected a text, found the number 1; the default is `outcome = "fail_closed"`
-    oncegate.toml, line 2: defaults.on_outage.claim: this release has only "fail_closed"; "local" and "fail_open" come with a later one; the default is `claim = "fail_closed"`
-    oncegate.toml, line 3: defaults.on_outage.outcome: this release has only "fail_closed"; "spool" comes with a later one; the default is `outcome = "fail_closed"`
-    "#);
-}
-
-#[test]
 fn names_must_lead_somewhere() {
     let refused = refused(&format!(
         "[chains.default]\nengines = [\"x\", \"primary\", \"primary\"]\n[chains.empty]\nengines = []\n[chains.\"a/b\"]\n\

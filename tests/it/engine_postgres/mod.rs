@@ -15,6 +15,7 @@ use oncegate::domain::attempt::{Attempt, Issuer, SystemEntropy};
 use oncegate::domain::claim::{Claim, Claimed, Grant, LateTerms, Outcome, Settle};
 use oncegate::domain::clock::SystemClock;
 use oncegate::domain::record::Contents;
+use oncegate::domain::terms::OutcomeOnOutage;
 use oncegate::engine::conformance::fresh_claim;
 use oncegate::engine::postgres::{Options, Postgres};
 use oncegate::engine::{Determinate, Engine, EngineError};
@@ -62,7 +63,14 @@ fn again(ask: &Claim) -> Claim {
 
 fn settle(ask: &Claim, outcome: Outcome) -> Settle {
     let late = LateTerms { operation: None, contents: Contents::Unverified, terms: ask.terms };
-    Settle { key: ask.key.clone(), attempt: ask.attempt.clone(), outcome, late: Some(late) }
+    Settle {
+        key: ask.key.clone(),
+        attempt: ask.attempt.clone(),
+        outcome,
+        late: Some(late),
+        deadline: Duration::from_secs(30),
+        on_outage: OutcomeOnOutage::FailClosed,
+    }
 }
 
 fn success(result: &str) -> Outcome {

@@ -57,7 +57,8 @@ async fn a_claim_that_was_renewed_or_outlives_its_lease_is_left() {
     // Looked at early, as if it had been renewed since its end was guessed.
     shift(&server, &ask, 100).await;
     assert!(is_left(&server, &ask).await);
-    let renewal = Renew { key: ask.key.clone(), attempt: ask.attempt.clone(), lease: None };
+    let renewal =
+        Renew { key: ask.key.clone(), attempt: ask.attempt.clone(), lease: None, deadline: Duration::from_secs(30) };
     assert!(matches!(engine.renew(&renewal).await, Ok(Renewed::Renewed { .. })));
 
     let terms = Terms { on_lease_end: LeaseEnd::Unknown, ..ask.terms };

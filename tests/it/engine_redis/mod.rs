@@ -15,6 +15,7 @@ use oncegate::domain::attempt::{Attempt, Issuer, SystemEntropy};
 use oncegate::domain::claim::{Claim, Claimed, Grant, LateTerms, Outcome, Renew, Settle};
 use oncegate::domain::clock::SystemClock;
 use oncegate::domain::record::Contents;
+use oncegate::domain::terms::OutcomeOnOutage;
 use oncegate::engine::conformance::fresh_claim;
 use oncegate::engine::redis::{Options, Redis};
 use oncegate::engine::{Determinate, Engine, EngineError};
@@ -77,11 +78,18 @@ fn again(ask: &Claim) -> Claim {
 
 fn settle(ask: &Claim, outcome: Outcome) -> Settle {
     let late = LateTerms { operation: None, contents: Contents::Unverified, terms: ask.terms };
-    Settle { key: ask.key.clone(), attempt: ask.attempt.clone(), outcome, late: Some(late) }
+    Settle {
+        key: ask.key.clone(),
+        attempt: ask.attempt.clone(),
+        outcome,
+        late: Some(late),
+        deadline: Duration::from_secs(30),
+        on_outage: OutcomeOnOutage::FailClosed,
+    }
 }
 
 fn renew(ask: &Claim, lease: Option<Duration>) -> Renew {
-    Renew { key: ask.key.clone(), attempt: ask.attempt.clone(), lease }
+    Renew { key: ask.key.clone(), attempt: ask.attempt.clone(), lease, deadline: Duration::from_secs(30) }
 }
 
 fn success(result: &str) -> Outcome {

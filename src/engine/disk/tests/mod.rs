@@ -16,6 +16,7 @@ use crate::domain::attempt::{Issuer, SystemEntropy};
 use crate::domain::claim::Outcome;
 use crate::domain::clock::{ManualClock, SystemClock, Timestamp};
 use crate::domain::record::State;
+use crate::domain::terms::OutcomeOnOutage;
 use crate::engine::Determinate;
 use crate::engine::conformance::{Subject, fresh_claim};
 
@@ -42,7 +43,14 @@ fn again(ask: &Claim) -> Claim {
 }
 
 fn settle(ask: &Claim, outcome: Outcome) -> Settle {
-    Settle { key: ask.key.clone(), attempt: ask.attempt.clone(), outcome, late: None }
+    Settle {
+        key: ask.key.clone(),
+        attempt: ask.attempt.clone(),
+        outcome,
+        late: None,
+        deadline: Duration::from_secs(30),
+        on_outage: OutcomeOnOutage::FailClosed,
+    }
 }
 
 fn success() -> Outcome {
@@ -50,7 +58,7 @@ fn success() -> Outcome {
 }
 
 fn renew(ask: &Claim) -> Renew {
-    Renew { key: ask.key.clone(), attempt: ask.attempt.clone(), lease: None }
+    Renew { key: ask.key.clone(), attempt: ask.attempt.clone(), lease: None, deadline: Duration::from_secs(30) }
 }
 
 async fn grant(disk: &Disk, ask: &Claim) -> u64 {
