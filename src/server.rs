@@ -115,7 +115,7 @@ impl Server {
         let (stop_api, stop_admin) = (CancellationToken::new(), CancellationToken::new());
         let certificates = Certificates::open(&config.server, &clock, stop_admin.clone())?;
         let registry = Arc::new(apps::registry(config)?);
-        let engines = engines::open(config, &clock).await?;
+        let engines = engines::open(config, &clock, &entropy).await?;
         let issuer = Issuer::new(clock.clone(), entropy.clone());
         let gateway = Arc::new(Gateway::new(engines, issuer, clock.clone()));
         gateway.know(&registry.apps());

@@ -53,7 +53,7 @@ enum Command {
     Claim(claim::ClaimArgs),
     /// See the engines of a running gateway, through its admin API
     Engine(engine::EngineArgs),
-    /// See the chains of a running gateway, through its admin API
+    /// See the chains of a running gateway, and switch them, through its admin API
     Chain(chain::ChainArgs),
 }
 

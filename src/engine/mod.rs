@@ -2,6 +2,7 @@
 //! conformance suite holds every engine, and every wrapper around one, to it.
 
 pub mod capability;
+pub mod chain;
 #[cfg(any(test, feature = "test-util"))]
 pub mod conformance;
 #[cfg(feature = "disk")]

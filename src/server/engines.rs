@@ -5,16 +5,22 @@ use std::sync::Arc;
 use anyhow::Context as _;
 
 use crate::config::Config;
+use crate::domain::attempt::Entropy;
 use crate::domain::clock::Clock;
 use crate::engine::url;
 use crate::gateway::Engines;
 use crate::gateway::requirement::Requirement;
+use crate::resilience::chain::{Chain, Setup, Times};
 use crate::resilience::measured::Measured;
 use crate::resilience::patience::Patience;
 use crate::resilience::retry::Retry;
 
 /// Every engine by its name, measured and with its uncertain calls resolved, and which one each chain uses.
-pub(super) async fn open(config: &Config, clock: &Arc<dyn Clock>) -> anyhow::Result<Engines> {
+pub(super) async fn open(
+    config: &Config,
+    clock: &Arc<dyn Clock>,
+    entropy: &Arc<dyn Entropy>,
+) -> anyhow::Result<Engines> {
     // Two tries, and something left to answer with, within the deadline.
     let patience = config.terms_of(None, None).deadline * 2 / 5;
     let mut engines = Engines { urls: config.redacted_engines(), ..Engines::default() };
@@ -27,9 +33,22 @@ pub(super) async fn open(config: &Config, clock: &Arc<dyn Clock>) -> anyhow::Res
         engines.by_name.insert(name.clone(), Arc::new(Retry::new(measured)));
     }
     for (chain, options) in &config.chains {
-        let active = options.engines.first().with_context(|| format!("chain `{chain}` has no engine"))?;
-        engines.active.insert(chain.clone(), active.clone());
-        engines.chains.insert(chain.clone(), options.engines.clone());
+        let opened = |name: &String| {
+            let engine =
+                engines.by_name.get(name).with_context(|| format!("chain `{chain}` has no engine `{name}`"))?;
+            anyhow::Ok((name.clone(), engine.clone()))
+        };
+        let switched = Arc::new(Chain::start(Setup {
+            name: chain.clone(),
+            engines: options.engines.iter().map(opened).collect::<Result<_, _>>()?,
+            on_data_loss: options.on_data_loss,
+            lease_max: config.lease_max_of(chain),
+            clock: clock.clone(),
+            entropy: entropy.clone(),
+            times: Times::default(),
+        }));
+        engines.calls.insert(chain.clone(), switched.clone());
+        engines.chains.insert(chain.clone(), switched);
         if !options.requires.is_empty() {
             let requirement = Requirement::new(chain, options.requires.iter().copied());
             engines.requirements.insert(chain.clone(), requirement);
