@@ -12,6 +12,8 @@ mod apps_reload;
 #[cfg(feature = "redis")]
 mod canary;
 #[cfg(feature = "redis")]
+mod chains;
+#[cfg(feature = "redis")]
 mod clock_skew;
 #[cfg(feature = "redis")]
 mod collisions;
