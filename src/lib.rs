@@ -6,6 +6,7 @@
 pub mod admin;
 pub mod cli;
 pub mod config;
+pub mod crash;
 #[cfg(feature = "postgres")]
 pub mod database;
 pub mod domain;

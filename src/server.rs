@@ -17,7 +17,6 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -34,6 +33,7 @@ use crate::config::{Config, Fingerprint, Problems};
 use crate::domain::attempt::{Entropy, Issuer, SystemEntropy};
 use crate::domain::clock::{Clock, SystemClock};
 use crate::gateway::Gateway;
+use crate::http::places::Places;
 use crate::http::{self, Api, listener};
 use crate::telemetry::metrics::{HttpMetrics, Metrics};
 use crate::tenants::throttle::Throttle;
@@ -153,7 +153,7 @@ impl Server {
             throttle: Throttle::new(clock.clone()),
             limits: config.limits.clone(),
             loopback_only: open && !config.server.allow_open,
-            in_flight: Semaphore::new(config.limits.requests_in_flight),
+            places: Places::new(config.limits.requests_in_flight),
             clock,
             entropy,
             metrics: HttpMetrics::new(),

@@ -20,6 +20,7 @@ use source::Source;
 const FLOORS: &[(&str, &[&str])] = &[
     ("domain", &[]),
     ("telemetry", &[]),
+    ("crash", &[]),
     ("database", &["domain"]),
     ("engine", &["domain", "database"]),
     ("tenants", &["domain", "database"]),
@@ -39,8 +40,8 @@ const FLOORS: &[(&str, &[&str])] = &[
             "telemetry::*Options",
         ],
     ),
-    ("resilience", &["domain", "engine", "telemetry"]),
-    ("gateway", &["domain", "engine", "tenants", "telemetry"]),
+    ("resilience", &["domain", "engine", "telemetry", "crash"]),
+    ("gateway", &["domain", "engine", "tenants", "telemetry", "crash"]),
     ("http", &["domain", "engine::error", "engine::*Error", "engine::*eterminate", "tenants", "gateway", "telemetry"]),
     (
         "admin",
@@ -76,6 +77,7 @@ const FLOORS: &[(&str, &[&str])] = &[
             "admin",
             "server",
             "telemetry",
+            "crash",
         ],
     ),
     ("main", &["cli"]),

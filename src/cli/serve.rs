@@ -6,7 +6,15 @@ use super::Settings;
 use crate::server::{self, Source};
 use crate::telemetry::logging;
 
+/// Names the place where the gateway is to crash: for tests of builds that can.
+#[cfg(feature = "fault-points")]
+const CRASH_VARIABLE: &str = "ONCEGATE_CRASH_AT";
+
 pub(super) fn run(settings: Settings) -> anyhow::Result<()> {
+    #[cfg(feature = "fault-points")]
+    if let Some((_, place)) = super::environment().find(|(name, _)| name == CRASH_VARIABLE) {
+        crate::crash::arm(&place.to_string_lossy())?;
+    }
     // Looked at before they are read: a change while they are is then seen as one.
     let known = settings.fingerprint();
     let config = settings.clone().load_to_serve()?;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{Failure, Gateway, Inspected, failed, spread, within};
+use crate::crash::{self, Point};
 use crate::domain::attempt::{Attempt, Nonce};
 use crate::domain::canonical::Canonical;
 use crate::domain::claim::{Claim, Claimed, Grant, Mismatch};
@@ -148,6 +149,9 @@ impl Gateway {
         answer: Result<Claimed, EngineError>,
         begun: Duration,
     ) -> Result<ClaimAnswer, Failure> {
+        if let Ok(Claimed::Granted(_) | Claimed::Degraded(..)) = &answer {
+            crash::here(Point::Claimed);
+        }
         let took = self.since(begun);
         let observing = app.terms_of(&ask.operation).mode == Mode::Observe;
         let would_be = answer.as_ref().ok().and_then(WouldBe::of).filter(|_| observing);

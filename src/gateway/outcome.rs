@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::claim::{check_retention, observed_label};
 use super::{Failure, Gateway, failed, spread, within};
+use crate::crash::{self, Point};
 use crate::domain::attempt::Attempt;
 use crate::domain::canonical::Canonical;
 use crate::domain::claim::{LateTerms, Outcome, Settle, Settled};
@@ -177,6 +178,9 @@ impl Gateway {
         operation: Option<&Operation>,
         answer: Result<Settled, EngineError>,
     ) -> Result<Reported, Failure> {
+        if answer.is_ok() {
+            crash::here(Point::Settled);
+        }
         let answer = answer.map_err(|failure| failed(failure, None)).map(|settled| {
             let (settled, degraded) = settled.split();
             self.charge_late(app, ask, &settled);

@@ -1,6 +1,8 @@
-//! What stands around an engine: patience, one retry, measuring. Wrappers are engines themselves and name none.
+//! What stands around an engine: deadline, breaker, one repeat, measuring, and the chain over several. Wrappers are engines
+//! themselves and name none.
 
+pub mod breaker;
+pub mod budget;
 pub mod chain;
-pub mod measured;
-pub mod patience;
-pub mod retry;
+pub mod guarded;
+pub mod meter;

@@ -5,12 +5,15 @@
 mod support;
 
 mod admin;
+mod alerts;
 mod apps;
 #[cfg(feature = "postgres")]
 mod apps_registry;
 mod apps_reload;
 #[cfg(feature = "redis")]
 mod canary;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod clients;
 #[cfg(feature = "redis")]
 mod chains;
 #[cfg(feature = "redis")]
@@ -19,11 +22,14 @@ mod clock_skew;
 mod collisions;
 mod command_line;
 mod crash;
+#[cfg(feature = "fault-points")]
+mod crash_points;
 mod edge;
 #[cfg(feature = "postgres")]
 mod engine_postgres;
 #[cfg(feature = "redis")]
 mod engine_redis;
+mod histories;
 mod isolation;
 #[cfg(feature = "redis")]
 mod late;
@@ -31,9 +37,12 @@ mod lifecycle;
 #[cfg(feature = "redis")]
 mod observability;
 mod observe;
+mod outage;
 mod quotas;
 #[cfg(feature = "redis")]
 mod races;
+#[cfg(feature = "redis")]
+mod recovery;
 #[cfg(feature = "redis")]
 mod redis_outage;
 #[cfg(feature = "redis")]

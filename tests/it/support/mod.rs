@@ -8,6 +8,7 @@ pub(crate) mod connector;
 pub(crate) mod exposition;
 pub(crate) mod fresh;
 pub(crate) mod gateway;
+pub(crate) mod history;
 pub(crate) mod missing;
 pub(crate) mod openapi;
 #[cfg(feature = "postgres")]

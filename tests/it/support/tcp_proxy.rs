@@ -36,7 +36,7 @@ struct Accidents {
 }
 
 struct Shared {
-    server: SocketAddr,
+    server: Mutex<SocketAddr>,
     mode: watch::Sender<Mode>,
     /// Counted up to drop all connections.
     epoch: watch::Sender<u64>,
@@ -61,7 +61,6 @@ impl TcpProxy {
     }
 
     /// Starts a proxy in front of a server that is not Redis.
-    #[cfg(feature = "postgres")]
     pub(crate) async fn start_plain(server: SocketAddr) -> Self {
         Self::start_before(server, false).await
     }
@@ -70,7 +69,7 @@ impl TcpProxy {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
         let address = listener.local_addr().expect("its address");
         let shared = Arc::new(Shared {
-            server,
+            server: Mutex::new(server),
             mode: watch::Sender::new(Mode::Pass),
             epoch: watch::Sender::new(0),
             accidents: Mutex::default(),
@@ -94,6 +93,12 @@ impl TcpProxy {
     /// From now on, and for connections that stand as well.
     pub(crate) fn set(&self, mode: Mode) {
         self.shared.mode.send_replace(mode);
+    }
+
+    /// Closes all connections, and leads new ones to another server.
+    pub(crate) fn lead_to(&self, server: SocketAddr) {
+        *self.shared.server.lock().expect("no panic") = server;
+        self.drop_connections();
     }
 
     /// Closes all connections.
@@ -166,7 +171,8 @@ async fn carry(client: TcpStream, shared: Arc<Shared>, mut epoch: watch::Receive
     let mut mode = shared.mode.subscribe();
     let carrying = async {
         let _ = mode.wait_for(|mode| *mode != Mode::Blackhole).await;
-        let Ok(server) = TcpStream::connect(shared.server).await else { return };
+        let server = *shared.server.lock().expect("no panic");
+        let Ok(server) = TcpStream::connect(server).await else { return };
         let _ = (client.set_nodelay(true), server.set_nodelay(true));
         let (from_client, to_client) = client.into_split();
         let (from_server, to_server) = server.into_split();

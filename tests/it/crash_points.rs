@@ -1,0 +1,175 @@
+//! Gateways that crash between two steps: after the store took a call, before its caller was told. Whatever was answered
+//! holds, and whoever asks again gets the answer that was lost.
+
+use std::any::Any;
+use std::os::unix::process::ExitStatusExt as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use oncegate::domain::clock::SystemClock;
+use oncegate::domain::terms::{LeaseEnd, Retention, Terms};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::support::client::Client;
+use crate::support::fresh;
+use crate::support::gateway::{Gateway, Setup};
+use crate::support::history::over_http::OverHttp;
+use crate::support::history::workload::{Service, Workload};
+use crate::support::history::{Story, assert_explained};
+#[cfg(feature = "postgres")]
+use crate::support::postgres_server::PostgresServer;
+#[cfg(feature = "redis")]
+use crate::support::redis_server::RedisServer;
+
+/// Where a gateway is to crash.
+const CRASH_AT: &str = "ONCEGATE_CRASH_AT";
+/// What `abort` ends a process with.
+const SIGABRT: i32 = 6;
+
+/// A store, and what must live as long as it is used.
+struct Store {
+    setup: Setup,
+    _keep: Box<dyn Any>,
+}
+
+impl Store {
+    #[cfg(feature = "disk")]
+    async fn disk() -> Option<Self> {
+        let folder = tempfile::tempdir().unwrap();
+        std::future::ready(Some(Self { setup: Setup::on_disk(&folder.path().join("claims")), _keep: Box::new(folder) }))
+            .await
+    }
+
+    #[cfg(feature = "redis")]
+    async fn redis() -> Option<Self> {
+        let server = RedisServer::start().await?;
+        Some(Self { setup: Setup::on(server.url()), _keep: Box::new(server) })
+    }
+
+    #[cfg(feature = "postgres")]
+    async fn postgres() -> Option<Self> {
+        let server = PostgresServer::start().await?;
+        Some(Self { setup: Setup::on(server.url()), _keep: Box::new(server) })
+    }
+}
+
+macro_rules! crashes {
+    ($($store:ident)*) => {$(
+        mod $store {
+            #[tokio::test]
+            async fn a_claim_whose_gateway_crashed_is_found_again_by_its_nonce() {
+                let Some(store) = super::Store::$store().await else { return };
+                super::a_claim_is_found_again(&store.setup).await;
+            }
+
+            #[tokio::test]
+            async fn an_outcome_whose_gateway_crashed_is_there() {
+                let Some(store) = super::Store::$store().await else { return };
+                super::an_outcome_is_there(&store.setup).await;
+            }
+        }
+    )*};
+}
+
+#[cfg(feature = "disk")]
+crashes!(disk);
+#[cfg(feature = "redis")]
+crashes!(redis);
+#[cfg(feature = "postgres")]
+crashes!(postgres);
+
+/// Calls, and is told nothing because the gateway crashes where it was to.
+async fn lost(gateway: &mut Gateway, path: &str, body: &Value) {
+    let headers = [("content-type", "application/json")];
+    let answer = gateway.client().try_send("POST", path, &headers, body.to_string()).await;
+    assert!(answer.is_err(), "answered: {answer:?}");
+    assert_eq!(gateway.ended().await.signal(), Some(SIGABRT), "{}", gateway.log());
+}
+
+async fn a_claim_is_found_again(setup: &Setup) {
+    let body = json!({ "contents": "A-1", "attempt_nonce": "0123456789abcdef", "lease": "1h" });
+    let mut crashing = setup.clone().env(CRASH_AT, "claimed").start().await;
+    lost(&mut crashing, "/v1/claims", &body).await;
+    let gateway = setup.start().await;
+    let client = gateway.client();
+    assert_eq!(client.claim(json!("A-1")).await.code(), (409, "duplicate"), "the store has it");
+    let granted = client.post("/v1/claims", &body).await.expect(201);
+    assert_eq!(granted.body["repeated"], true, "{}", granted.text);
+    client.settle(&granted, "success").await.expect(200);
+}
+
+async fn an_outcome_is_there(setup: &Setup) {
+    for (outcome, state, late) in
+        [("success", "succeeded", false), ("unknown", "unknown", false), ("failure", "released", true)]
+    {
+        let mut crashing = setup.clone().env(CRASH_AT, "settled:2").start().await;
+        let client = crashing.client();
+        let other = client.claim(json!(["other", outcome])).await.expect(201);
+        client.settle(&other, "success").await.expect(200);
+        let granted = client.claim(json!(outcome)).await.expect(201);
+        let report = json!({ "attempt": granted.body["attempt"], "outcome": outcome });
+        lost(&mut crashing, &granted.path("/outcome"), &report).await;
+        let gateway = setup.start().await;
+        let client = gateway.client();
+        // A failure has left nothing to be found.
+        let again = client.post(&granted.path("/outcome"), &report).await.expect(200);
+        assert_eq!((&again.body["state"], &again.body["late"]), (&json!(state), &json!(late)), "{}", again.text);
+        let next = client.claim(json!(outcome)).await;
+        assert_eq!(next.status, if outcome == "failure" { 201 } else { 409 }, "{}", next.text);
+    }
+}
+
+/// Callers go on while one gateway crashes again and again; the store is a folder, or shared with a gateway that stays.
+async fn crash_again_and_again(setup: &Setup, others: Vec<Client>) {
+    let seed = fresh::number() >> 8;
+    println!("seed {seed}");
+    let day = Retention::For(Duration::from_hours(24));
+    let terms = Terms {
+        lease: Duration::from_secs(30),
+        retention: day,
+        unknown_retention: Retention::For(day.duration().expect("a day") * 7),
+        on_lease_end: LeaseEnd::Release,
+    };
+    let workload = Workload {
+        seed,
+        callers: 16,
+        keys: 8,
+        events_per_key: 14,
+        terms,
+        leases: [300, 2000].map(Duration::from_millis).to_vec(),
+        retentions: vec![Retention::For(Duration::from_secs(1)), day],
+        pace: Duration::from_millis(10),
+    };
+    let mut gateway = setup.start().await;
+    // Where it listens once, it listens always, so that callers find it again.
+    let setup = setup.clone().listen(&gateway.api().to_string());
+    let mut services: Vec<Arc<dyn Service>> = vec![Arc::new(OverHttp(gateway.client()))];
+    services.extend(others.into_iter().map(|client| Arc::new(OverHttp(client)) as Arc<dyn Service>));
+    let (story, stop) = (Story::new(Arc::new(SystemClock::new())), CancellationToken::new());
+    let calling = tokio::spawn(workload.run(services, story.clone(), stop.clone()));
+    for point in ["claimed:7", "settled:9", "claimed:20", "settled:15", "claimed:31"] {
+        gateway.kill();
+        gateway = setup.clone().env(CRASH_AT, point).start().await;
+        assert_eq!(gateway.ended().await.signal(), Some(SIGABRT), "{}", gateway.log());
+    }
+    let _gateway = setup.start().await;
+    stop.cancel();
+    calling.await.unwrap();
+    assert_explained(&story);
+}
+
+#[cfg(feature = "disk")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn histories_over_a_folder_are_explained_whatever_crashes() {
+    let Some(store) = Store::disk().await else { return };
+    crash_again_and_again(&store.setup, Vec::new()).await;
+}
+
+#[cfg(feature = "redis")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn histories_over_a_shared_store_are_explained_whatever_crashes() {
+    let Some(store) = Store::redis().await else { return };
+    let other = store.setup.start().await;
+    crash_again_and_again(&store.setup, vec![other.client()]).await;
+}

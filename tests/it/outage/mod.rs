@@ -1,0 +1,181 @@
+//! The fault matrix: a store is taken away in every way that we know, while 64 callers work. What they were told must be
+//! explained, they must be told in time, and be served again soon after. One table of faults for each store.
+
+mod noop;
+#[cfg(feature = "postgres")]
+mod postgres;
+#[cfg(feature = "redis")]
+mod redis;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use oncegate::domain::clock::{Clock, SystemClock};
+use oncegate::domain::terms::{LeaseEnd, Retention, Terms};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use self::noop::Noop;
+use crate::support::fresh;
+use crate::support::gateway::{Gateway, Setup};
+use crate::support::history::doubles::{Double, doubles};
+use crate::support::history::over_http::OverHttp;
+use crate::support::history::workload::{Service, Workload};
+use crate::support::history::{Answer, Event, Reply, Story, assert_explained};
+use crate::support::wait::until;
+
+/// The deadline of the gateways here: shorter than the default, so that an outage need not be long.
+const DEADLINE: Duration = Duration::from_millis(500);
+/// What an answer may take beyond its deadline.
+const BEYOND: Duration = Duration::from_millis(10);
+/// What "service is back" may take.
+const BACK: Duration = Duration::from_secs(1);
+
+/// How long all is well before a store is taken away, how long it is away, and how long it is watched afterwards.
+const BEFORE: Duration = Duration::from_millis(300);
+const AWAY: Duration = Duration::from_millis(1300);
+const AFTER: Duration = Duration::from_millis(1400);
+
+/// A store that can be taken away and brought back, with its data.
+trait Store {
+    /// The ways in which it can.
+    type Fault: Copy + fmt::Debug;
+
+    /// Where the gateway finds it.
+    fn url(&self) -> String;
+
+    /// Takes it away.
+    async fn strike(&mut self, fault: Self::Fault);
+
+    /// Brings it back, and returns once it serves whoever asks.
+    async fn mend(&mut self, fault: Self::Fault);
+}
+
+/// A gateway before a store. It decides nothing while the store is out, unless the configuration says so.
+async fn gateway(store: &impl Store, config: &str) -> Gateway {
+    let deadline = format!("{}ms", DEADLINE.as_millis());
+    let setup = Setup::on(store.url()).config(config).env("ONCEGATE_DEFAULTS__DEADLINE", deadline);
+    let gateway = setup.start().await;
+    let client = gateway.client();
+    until("service", Duration::from_secs(5), async || client.claim(fresh::contents()).await.status == 201).await;
+    gateway
+}
+
+/// The callers: 64 of them, about a thousand calls a second, leases of which some end meanwhile.
+fn workload() -> Workload {
+    let day = Retention::For(Duration::from_hours(24));
+    let unknown_retention = Retention::For(Duration::from_hours(24 * 7));
+    let lease = Duration::from_secs(30);
+    Workload {
+        seed: fresh::number() >> 8,
+        callers: 64,
+        keys: 48,
+        events_per_key: 12,
+        terms: Terms { lease, retention: day, unknown_retention, on_lease_end: LeaseEnd::Release },
+        leases: [400, 1500, 30_000].map(Duration::from_millis).to_vec(),
+        retentions: vec![Retention::For(Duration::from_secs(1)), day],
+        pace: Duration::from_millis(40),
+    }
+}
+
+/// What callers saw of one fault.
+struct Seen {
+    story: Story,
+    /// How long answers took to those who asked while the store was away, in order.
+    took: Vec<Duration>,
+    /// The same of those who asked in the second half of that time.
+    took_later: Vec<Duration>,
+    /// What 99 of a hundred callers of a handler that does nothing waited at most, at the same time.
+    noop_p99: Duration,
+    /// From when the store was back to the first new grant by it, and to the last call that it did not answer.
+    back: (Duration, Duration),
+}
+
+/// Lets callers work while the store goes away and comes back.
+async fn watch<S: Store>(store: &mut S, fault: S::Fault, gateway: &Gateway) -> Seen {
+    let workload = workload();
+    let seed = workload.seed;
+    let clock = Arc::new(SystemClock::new());
+    let (story, stop) = (Story::new(clock.clone()), CancellationToken::new());
+    let noop = Noop::start(clock.clone(), workload.pace, stop.clone()).await;
+    let services: Vec<Arc<dyn Service>> = vec![Arc::new(OverHttp(gateway.client()))];
+    let calling = tokio::spawn(workload.run(services, story.clone(), stop.clone()));
+    sleep(BEFORE).await;
+    store.strike(fault).await;
+    let struck = clock.monotonic();
+    sleep(AWAY).await;
+    let mending = clock.monotonic();
+    store.mend(fault).await;
+    let mended = clock.monotonic();
+    sleep(AFTER).await;
+    stop.cancel();
+    calling.await.expect("no caller panics");
+    println!("{fault:?}: seed {seed}");
+
+    let events: Vec<Event> = story.keys().into_values().flatten().collect();
+    let took = |from: Duration| {
+        let during = events.iter().filter(|event| (from..mending).contains(&event.begun));
+        let mut took: Vec<Duration> = during.map(Event::took).collect();
+        took.sort_unstable();
+        took
+    };
+    let since = |at: Option<Duration>| at.map(|at| at.saturating_sub(mended));
+    let is_grant = |event: &&Event| matches!(event.reply, Reply::Told(Answer::Granted { repeated: false, .. }));
+    let first = events.iter().filter(is_grant).map(|event| event.answered).filter(|at| *at > mended).min();
+    let is_lost = |event: &&Event| matches!(event.reply, Reply::Unknown | Reply::Refused | Reply::Degraded(..));
+    let last = events.iter().filter(is_lost).map(|event| event.answered).max();
+    let back = (since(first).unwrap_or(Duration::MAX), since(last).unwrap_or_default());
+    let noop_p99 = noop.p99(struck..mending).await;
+    Seen { took: took(struck), took_later: took(struck + AWAY / 2), story, noop_p99, back }
+}
+
+impl Seen {
+    /// Holds what was seen to what is promised while decisions wait for the store.
+    fn assert_promises(&self, fault: &impl fmt::Debug) {
+        println!("{fault:?}: {self}");
+        assert_explained(&self.story);
+        assert_eq!(self.doubles(), [], "{fault:?}: granted twice");
+        let limit = DEADLINE + BEYOND + self.noop_p99;
+        let p99 = percentile(&self.took, 99);
+        assert!(p99 <= limit, "{fault:?}: p99 is {p99:?}, beside {:?} where nothing is done", self.noop_p99);
+        let (first, last) = self.back;
+        assert!(first <= BACK + self.noop_p99, "{fault:?}: the first grant came after {first:?}");
+        assert!(last <= BACK + self.noop_p99, "{fault:?}: calls were still lost after {last:?}");
+    }
+
+    /// What was granted twice.
+    fn doubles(&self) -> Vec<Double> {
+        self.story.keys().values().flat_map(|events| doubles(events)).collect()
+    }
+}
+
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let keys = self.story.keys();
+        let events = keys.values().map(Vec::len).sum::<usize>();
+        let count = |matches: fn(&Reply) -> bool| keys.values().flatten().filter(|event| matches(&event.reply)).count();
+        let told = count(|reply| matches!(reply, Reply::Told(_)));
+        let degraded = count(|reply| matches!(reply, Reply::Degraded(..)));
+        let (refused, unknown) = (count(|reply| *reply == Reply::Refused), count(|reply| *reply == Reply::Unknown));
+        write!(
+            f,
+            "{} keys, {events} calls: {told} told, {degraded} degraded, {refused} refused, {unknown} unknown; away: {} \
+             answers, p50 {:?}, p99 {:?}, later p50 {:?}, p99 {:?}, beside {:?}; back: first {:?}, last loss {:?}",
+            keys.len(),
+            self.took.len(),
+            percentile(&self.took, 50),
+            percentile(&self.took, 99),
+            percentile(&self.took_later, 50),
+            percentile(&self.took_later, 99),
+            self.noop_p99,
+            self.back.0,
+            self.back.1,
+        )
+    }
+}
+
+/// What so many of a hundred stay below, of values in order.
+fn percentile(sorted: &[Duration], percent: usize) -> Duration {
+    sorted.get(sorted.len() * percent / 100).copied().unwrap_or_default()
+}

@@ -1,0 +1,72 @@
+//! The yardstick: a handler that answers at once and does nothing, called beside a gateway in the same manner. What its
+//! callers wait is what this machine makes everybody wait.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::http::{HeaderName, StatusCode, header::CONTENT_TYPE};
+use oncegate::domain::attempt::Nonce;
+use oncegate::domain::clock::Clock;
+use oncegate::engine::conformance::fresh_claim;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::support::client::Client;
+use crate::support::history::Call;
+use crate::support::history::over_http::OverHttp;
+use crate::support::history::workload::Service;
+
+/// How many call it.
+const CALLERS: u64 = 16;
+
+/// An answer that the document allows and that nobody has to do anything for.
+const ANSWER: &str = r#"{"type":"urn:oncegate:problem:store_unavailable","title":"Store unavailable","status":503,
+    "detail":"It does nothing.","code":"store_unavailable","request_id":"noop","retry_after_ms":1000}"#;
+
+/// The handler, and its callers at work.
+pub(super) struct Noop {
+    callers: JoinSet<Vec<(Duration, Duration)>>,
+}
+
+impl Noop {
+    /// Serves, and has callers call at this pace until they are told to stop.
+    pub(super) async fn start(clock: Arc<dyn Clock>, pace: Duration, stop: CancellationToken) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("its address");
+        let answer = || async {
+            let headers =
+                [(CONTENT_TYPE, "application/problem+json"), (HeaderName::from_static("x-request-id"), "noop")];
+            let retry = [(HeaderName::from_static("retry-after"), "1")];
+            (StatusCode::SERVICE_UNAVAILABLE, headers, retry, ANSWER)
+        };
+        tokio::spawn(async move { axum::serve(listener, Router::new().fallback(answer)).await });
+        let service = Arc::new(OverHttp(Client::new(address)));
+        let mut callers = JoinSet::new();
+        for caller in 0..CALLERS {
+            let (service, clock, stop) = (service.clone(), clock.clone(), stop.clone());
+            let call = Call::Claim { nonce: Nonce::from_bits(caller), terms: fresh_claim().terms, take_over: false };
+            callers.spawn(async move {
+                let mut took = Vec::new();
+                while !stop.is_cancelled() {
+                    tokio::time::sleep(pace).await;
+                    let begun = clock.monotonic();
+                    service.call("noop", &call).await;
+                    took.push((begun, clock.monotonic().saturating_sub(begun)));
+                }
+                took
+            });
+        }
+        Self { callers }
+    }
+
+    /// What 99 of a hundred waited at most of those who called within this time. Waits until all have stopped.
+    pub(super) async fn p99(self, during: Range<Duration>) -> Duration {
+        let all = self.callers.join_all().await.into_iter().flatten();
+        let mut took: Vec<Duration> = all.filter(|(begun, _)| during.contains(begun)).map(|(_, took)| took).collect();
+        took.sort_unstable();
+        super::percentile(&took, 99)
+    }
+}

@@ -1,0 +1,82 @@
+//! Double grants: two attempts that were both told to hold one key at one instant, or one that was told so after another
+//! had reported its success. What is counted is certain; who ran late is not in it.
+
+use std::time::Duration;
+
+use oncegate::domain::attempt::Attempt;
+use oncegate::domain::claim::Outcome;
+use oncegate::domain::record::State;
+
+use super::record::{Answer, Call, Event, Reply};
+
+/// Two grants of one key that nothing allows.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Double {
+    /// The timestamps of the two attempts, in microseconds, the smaller first.
+    pub(crate) attempts: (u64, u64),
+}
+
+/// What one attempt was told.
+struct Hold {
+    attempt: Attempt,
+    /// When it was first told that it holds the key.
+    from: Duration,
+    /// Until when it was told so at least: the end of its lease, of its retention, or its own word that it is done.
+    until: Duration,
+    /// How long its success is kept, unless it says otherwise.
+    kept: Duration,
+}
+
+/// The certain double grants among all grants of one key, whoever gave them.
+pub(crate) fn doubles(events: &[Event]) -> Vec<Double> {
+    let holds = holds(events);
+    let mut doubles = Vec::new();
+    for (place, one) in holds.iter().enumerate() {
+        for other in &holds[place + 1..] {
+            if one.from.max(other.from) < one.until.min(other.until) {
+                let [one, other] = [one, other].map(|hold| hold.attempt.timestamp().as_micros());
+                doubles.push(Double { attempts: (one.min(other), one.max(other)) });
+            }
+        }
+    }
+    doubles.sort();
+    doubles
+}
+
+fn holds(events: &[Event]) -> Vec<Hold> {
+    let mut holds: Vec<Hold> = Vec::new();
+    for event in events {
+        let (Reply::Told(answer) | Reply::Degraded(_, answer)) = &event.reply else { continue };
+        let Answer::Granted { attempt, lease, .. } = answer else { continue };
+        let Call::Claim { terms, .. } = &event.call else { continue };
+        let (until, kept) = (event.begun + *lease, terms.retention.duration().unwrap_or(Duration::MAX));
+        match holds.iter_mut().find(|hold| hold.attempt == *attempt) {
+            Some(hold) => {
+                hold.from = hold.from.min(event.answered);
+                hold.until = hold.until.max(until);
+            }
+            None => holds.push(Hold { attempt: attempt.clone(), from: event.answered, until, kept }),
+        }
+    }
+    for hold in &mut holds {
+        let own = |event: &&Event| matches!(&event.call, Call::Settle { attempt, .. } if *attempt == hold.attempt);
+        // Whatever it reports first is its own word that it no longer runs.
+        if let Some(done) = events.iter().filter(own).map(|event| event.begun).min() {
+            hold.until = hold.until.min(done);
+        }
+        // A success that was taken blocks others for as long as it is kept.
+        for event in events.iter().filter(own) {
+            let Call::Settle { outcome: Outcome::Success { retention, .. }, .. } = &event.call else { continue };
+            let taken = match &event.reply {
+                Reply::Told(Answer::Done { state, .. }) => *state == Some(State::Succeeded),
+                Reply::Degraded(_, Answer::Done { .. }) => true,
+                _ => false,
+            };
+            if taken && hold.until >= event.begun {
+                let own = retention.map(|own| own.duration().unwrap_or(Duration::MAX));
+                hold.until = hold.until.max(event.begun.saturating_add(own.unwrap_or(hold.kept)));
+            }
+        }
+    }
+    holds
+}

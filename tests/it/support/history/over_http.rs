@@ -1,0 +1,115 @@
+//! A gateway as the callers of a workload see it: over HTTP, each answer held against `openapi.yaml` and read.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use oncegate::domain::claim::Outcome;
+use oncegate::domain::record::State;
+use oncegate::domain::terms::Span;
+use serde_json::{Value, json};
+
+use super::record::{Answer, Call, Reply};
+use super::workload::Service;
+use crate::story::global_id;
+use crate::support::client::{self, Client};
+
+/// How long a caller waits for an answer. Far beyond any deadline: what takes so long is a fault of its own.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The open app of a gateway.
+pub(crate) struct OverHttp(pub(crate) Client);
+
+#[async_trait]
+impl Service for OverHttp {
+    async fn call(&self, key: &str, call: &Call) -> Reply {
+        let (path, body) = request(key, call);
+        let headers = [("content-type", "application/json")];
+        let sent = self.0.try_send("POST", &path, &headers, body.to_string());
+        match tokio::time::timeout(PATIENCE, sent).await.expect("every call is answered in time") {
+            Ok(answer) => read(&answer),
+            // Nobody was there to hear it.
+            Err(why) if why.contains("Connect") => Reply::Refused,
+            Err(_) => Reply::Unknown,
+        }
+    }
+}
+
+fn request(key: &str, call: &Call) -> (String, Value) {
+    let path = |rest| format!("/v1/claims/{}/{rest}", global_id("default", &format!("\"{key}\"")));
+    match call {
+        Call::Claim { nonce, terms, take_over } => {
+            let (lease, retention) = (Span(terms.lease).to_string(), terms.retention.to_string());
+            let body = json!({
+                "contents": key, "attempt_nonce": nonce.as_str(), "lease": lease, "retention": retention,
+                "take_over": take_over,
+            });
+            ("/v1/claims".into(), body)
+        }
+        Call::Settle { attempt, outcome, .. } => {
+            let mut body = json!({ "attempt": attempt.to_string(), "operation": "default" });
+            body["outcome"] = match outcome {
+                Outcome::Success { result, retention } => {
+                    if let Some(result) = result {
+                        body["result"] = serde_json::from_str(result).expect("results are JSON");
+                    }
+                    if let Some(retention) = retention {
+                        body["retention"] = retention.to_string().into();
+                    }
+                    "success".into()
+                }
+                Outcome::Failure => "failure".into(),
+                Outcome::Unknown => "unknown".into(),
+            };
+            (path("outcome"), body)
+        }
+        Call::Renew { attempt, lease } => {
+            (path("renewal"), json!({ "attempt": attempt.to_string(), "lease": Span(*lease).to_string() }))
+        }
+    }
+}
+
+fn read(answer: &client::Answer) -> Reply {
+    let body = &answer.body;
+    let told = match answer.code() {
+        (201, _) => Answer::Granted {
+            attempt: body["attempt"].as_str().expect("an attempt").parse().expect("an attempt"),
+            fence: body["fence"].as_u64(),
+            repeated: body["repeated"] == true,
+            taken_over: body["taken_over"] == true,
+            lease: lease(body),
+        },
+        (200, _) if body.get("lease_ms").is_some() => Answer::Renewed { lease: lease(body) },
+        (200 | 202, _) => Answer::Done { state: state(body), late: body["late"].as_bool() },
+        (409, "duplicate") => Answer::Duplicate {
+            timestamp: body["timestamp"].as_u64().expect("a timestamp"),
+            state: state(body).expect("a state"),
+            result: body.get("result").map(|result| result.to_string().into()),
+        },
+        (409, "superseded") => Answer::Superseded { state: state(body).expect("a state") },
+        (409, "already_succeeded") => Answer::AlreadySucceeded,
+        (409, "lease_lost") => Answer::LeaseLost,
+        (409, "expired") => Answer::Expired,
+        (503, "outcome_unknown") => return Reply::Unknown,
+        (503, "store_unavailable" | "store_full" | "store_incompatible" | "overloaded" | "draining") => {
+            return Reply::Refused;
+        }
+        _ => panic!("no answer to such a call: {}", answer.text),
+    };
+    match body["degraded"].as_str() {
+        Some(policy) => Reply::Degraded(policy.to_owned(), told),
+        None => Reply::Told(told),
+    }
+}
+
+fn lease(body: &Value) -> Duration {
+    Duration::from_millis(body["lease_ms"].as_u64().expect("a lease"))
+}
+
+fn state(body: &Value) -> Option<State> {
+    match body["state"].as_str() {
+        Some("in_progress") => Some(State::InProgress),
+        Some("succeeded") => Some(State::Succeeded),
+        Some("unknown") => Some(State::Unknown),
+        _ => None,
+    }
+}

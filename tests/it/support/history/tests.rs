@@ -1,0 +1,275 @@
+//! Histories written by hand: the checker explains what can have happened, and nothing else.
+
+use std::time::Duration;
+
+use oncegate::domain::attempt::{Attempt, Nonce};
+use oncegate::domain::claim::Outcome;
+use oncegate::domain::clock::Timestamp;
+use oncegate::domain::record::State;
+use oncegate::domain::terms::{LeaseEnd, Retention, Terms};
+
+use super::check::check;
+use super::record::{Answer, Call, Event, Reply};
+
+const LEASE: u64 = 100;
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn terms() -> Terms {
+    Terms {
+        lease: ms(LEASE),
+        retention: Retention::For(ms(1000)),
+        unknown_retention: Retention::Forever,
+        on_lease_end: LeaseEnd::Release,
+    }
+}
+
+fn nonce(name: char) -> Nonce {
+    name.to_string().repeat(16).parse().unwrap()
+}
+
+/// The attempt of this name, issued at that microsecond of a day long ago.
+fn attempt(name: char, number: u64) -> Attempt {
+    Attempt::new(Timestamp::from_micros(1_700_000_000_000_000 + number), nonce(name))
+}
+
+fn timestamp(number: u64) -> u64 {
+    1_700_000_000_000_000 + number
+}
+
+fn event(begun: u64, answered: u64, call: Call, reply: Reply) -> Event {
+    Event { caller: 0, begun: ms(begun), answered: ms(answered), call, reply }
+}
+
+fn pre(begun: u64, answered: u64, name: char, reply: Reply) -> Event {
+    event(begun, answered, Call::Claim { nonce: nonce(name), terms: terms(), take_over: false }, reply)
+}
+
+fn post(begun: u64, answered: u64, by: &Attempt, outcome: Outcome, reply: Reply) -> Event {
+    event(begun, answered, Call::Settle { attempt: by.clone(), outcome, terms: terms() }, reply)
+}
+
+fn granted(attempt: &Attempt, lease: u64) -> Reply {
+    granted_as(attempt, lease, None, false)
+}
+
+fn granted_as(attempt: &Attempt, lease: u64, fence: Option<u64>, repeated: bool) -> Reply {
+    Reply::Told(Answer::Granted { attempt: attempt.clone(), fence, repeated, taken_over: false, lease: ms(lease) })
+}
+
+fn duplicate(number: u64, state: State) -> Reply {
+    Reply::Told(Answer::Duplicate { timestamp: timestamp(number), state, result: None })
+}
+
+fn done(state: Option<State>, late: Option<bool>) -> Reply {
+    Reply::Told(Answer::Done { state, late })
+}
+
+fn success() -> Outcome {
+    Outcome::Success { result: None, retention: None }
+}
+
+fn explained(events: &[Event]) -> bool {
+    check(events, ms(2)).is_ok()
+}
+
+#[test]
+fn a_plain_story_is_explained() {
+    let a = attempt('a', 1);
+    assert!(explained(&[
+        pre(0, 5, 'a', granted(&a, 98)),
+        pre(6, 9, 'b', duplicate(1, State::InProgress)),
+        post(10, 12, &a, success(), done(Some(State::Succeeded), Some(false))),
+        pre(13, 15, 'c', duplicate(1, State::Succeeded)),
+        post(16, 17, &a, Outcome::Failure, Reply::Told(Answer::AlreadySucceeded)),
+    ]));
+}
+
+#[test]
+fn two_grants_at_once_are_not() {
+    let (a, b) = (attempt('a', 1), attempt('b', 2));
+    assert!(!explained(&[pre(0, 5, 'a', granted(&a, 98)), pre(1, 6, 'b', granted(&b, 98))]));
+    // However late the second one comes within the lease, and not when the lease may have ended.
+    assert!(!explained(&[pre(0, 5, 'a', granted(&a, 98)), pre(80, 97, 'b', granted(&b, 98))]));
+    assert!(explained(&[pre(0, 5, 'a', granted(&a, 98)), pre(80, 99, 'b', granted(&b, 98))]));
+}
+
+#[test]
+fn the_order_of_concurrent_events_is_found() {
+    let (a, b) = (attempt('a', 1), attempt('b', 2));
+    // Told to be a duplicate of a claim that was released and granted again while it waited.
+    let events = [
+        pre(0, 20, 'a', granted(&a, 80)),
+        pre(0, 50, 'c', duplicate(2, State::InProgress)),
+        post(21, 40, &a, Outcome::Failure, done(None, Some(false))),
+        pre(21, 45, 'b', granted(&b, 80)),
+    ];
+    assert!(explained(&events));
+    let mut events = events;
+    // Not if it was answered before that one could have begun.
+    events[1].answered = ms(20);
+    assert!(!explained(&events));
+}
+
+#[test]
+fn an_unknown_call_happens_at_any_time_or_never() {
+    let (a, b) = (attempt('a', 1), attempt('b', 2));
+    let unknown = pre(0, 50, 'a', Reply::Unknown);
+    assert!(explained(&[unknown.clone(), pre(60, 70, 'b', granted(&b, 98))]), "never");
+    assert!(explained(&[unknown.clone(), pre(60, 70, 'b', duplicate(1, State::InProgress))]), "at once");
+    assert!(
+        explained(&[
+            unknown.clone(),
+            pre(60, 70, 'b', granted(&b, 98)),
+            post(70, 75, &b, Outcome::Failure, done(None, Some(false))),
+            pre(400, 410, 'a', granted_as(&a, 90, None, true)),
+        ]),
+        "long after"
+    );
+    assert!(
+        !explained(&[unknown, pre(60, 70, 'b', granted(&b, 98)), pre(80, 90, 'c', duplicate(1, State::InProgress)),]),
+        "not beside another"
+    );
+}
+
+#[test]
+fn a_nameless_claim_keeps_the_name_it_is_first_told_by() {
+    let unknown = pre(0, 50, 'a', Reply::Unknown);
+    let told = pre(60, 65, 'b', duplicate(1, State::InProgress));
+    let other = attempt('a', 2);
+    assert!(!explained(&[unknown.clone(), told.clone(), pre(66, 70, 'a', granted_as(&other, 20, None, true))]));
+    let same = attempt('a', 1);
+    assert!(explained(&[unknown, told, pre(66, 70, 'a', granted_as(&same, 20, None, true))]));
+}
+
+#[test]
+fn what_was_refused_did_not_happen() {
+    assert!(!explained(&[pre(0, 5, 'a', Reply::Refused), pre(6, 9, 'b', duplicate(1, State::InProgress)),]));
+}
+
+#[test]
+fn a_duplicate_of_nothing_is_not_explained() {
+    assert!(!explained(&[pre(0, 5, 'a', duplicate(1, State::InProgress))]));
+    let a = attempt('a', 1);
+    assert!(!explained(&[
+        pre(0, 5, 'a', granted(&a, 98)),
+        post(6, 8, &a, Outcome::Failure, done(None, Some(false))),
+        pre(9, 12, 'b', duplicate(1, State::InProgress)),
+    ]));
+}
+
+#[test]
+fn a_success_is_sticky_until_its_retention_ends() {
+    let (a, b) = (attempt('a', 1), attempt('b', 2));
+    let mut events = vec![
+        pre(0, 5, 'a', granted(&a, 98)),
+        post(6, 8, &a, success(), done(Some(State::Succeeded), Some(false))),
+        pre(500, 505, 'b', granted(&b, 98)),
+    ];
+    assert!(!explained(&events));
+    (events[2].begun, events[2].answered) = (ms(1000), ms(1010));
+    assert!(explained(&events));
+}
+
+#[test]
+fn a_renewal_never_shortens() {
+    let (a, b) = (attempt('a', 1), attempt('b', 2));
+    let renewal = |lease| Call::Renew { attempt: a.clone(), lease: ms(lease) };
+    let renewed = |lease| Reply::Told(Answer::Renewed { lease: ms(lease) });
+    assert!(!explained(&[
+        pre(0, 2, 'a', granted(&a, 98)),
+        event(3, 5, renewal(20), renewed(90)),
+        pre(30, 40, 'b', granted(&b, 98)),
+    ]));
+    // And it extends.
+    assert!(!explained(&[
+        pre(0, 2, 'a', granted(&a, 98)),
+        event(50, 55, renewal(100), renewed(98)),
+        pre(120, 125, 'b', granted(&b, 98)),
+    ]));
+}
+
+#[test]
+fn nobody_is_told_more_lease_than_there_is() {
+    let a = attempt('a', 1);
+    assert!(!explained(&[pre(0, 5, 'a', granted(&a, 101))]));
+    assert!(!explained(&[pre(0, 5, 'a', granted(&a, 98)), pre(50, 55, 'a', granted_as(&a, 90, None, true))]));
+    assert!(explained(&[pre(0, 5, 'a', granted(&a, 98)), pre(50, 55, 'a', granted_as(&a, 48, None, true))]));
+}
+
+#[test]
+fn fences_rise() {
+    let (a, b) = (attempt('a', 1), attempt('b', 2));
+    let story = |fence| {
+        [
+            pre(0, 5, 'a', granted_as(&a, 98, Some(7), false)),
+            post(6, 8, &a, Outcome::Failure, done(None, Some(false))),
+            pre(9, 12, 'b', granted_as(&b, 98, Some(fence), false)),
+        ]
+    };
+    assert!(explained(&story(8)));
+    assert!(!explained(&story(7)));
+    assert!(!explained(&story(6)));
+}
+
+#[test]
+fn a_lease_that_may_not_be_guessed_leaves_unknown() {
+    let (a, b) = (attempt('a', 1), attempt('b', 2));
+    let terms = Terms { on_lease_end: LeaseEnd::Unknown, ..terms() };
+    let claim = |name, take_over| Call::Claim { nonce: nonce(name), terms, take_over };
+    let first = event(0, 5, claim('a', false), granted(&a, 98));
+    assert!(explained(&[first.clone(), event(120, 125, claim('b', false), duplicate(1, State::Unknown))]));
+    assert!(!explained(&[first.clone(), event(120, 125, claim('b', false), granted(&b, 98))]));
+    let taken = Answer::Granted { attempt: b, fence: None, repeated: false, taken_over: true, lease: ms(98) };
+    assert!(explained(&[first, event(120, 125, claim('b', true), Reply::Told(taken))]));
+}
+
+#[test]
+fn a_late_outcome_is_recorded() {
+    let a = attempt('a', 1);
+    let late = post(200, 205, &a, success(), done(Some(State::Succeeded), Some(true)));
+    let first = pre(0, 5, 'a', granted(&a, 98));
+    assert!(explained(&[first.clone(), late.clone(), pre(210, 215, 'b', duplicate(1, State::Succeeded))]));
+    let b = attempt('b', 2);
+    assert!(!explained(&[first, late, pre(210, 215, 'b', granted(&b, 98))]), "not dropped");
+}
+
+#[test]
+fn a_degraded_grant_may_reach_the_store_later() {
+    let (a, b) = (attempt('a', 1), attempt('b', 2));
+    let Reply::Told(answer) = granted(&a, 98) else { unreachable!() };
+    let local = pre(0, 5, 'a', Reply::Degraded("local".into(), answer));
+    assert!(explained(&[local.clone(), pre(10, 15, 'b', granted(&b, 98))]));
+    assert!(explained(&[local, pre(10, 15, 'b', duplicate(1, State::InProgress))]));
+}
+
+#[test]
+fn a_failure_whose_first_reply_was_lost_may_find_another() {
+    let (a, b) = (attempt('a', 1), attempt('b', 2));
+    assert!(explained(&[
+        pre(0, 5, 'a', granted(&a, 98)),
+        post(6, 40, &a, Outcome::Failure, done(None, None)),
+        pre(10, 20, 'b', granted(&b, 98)),
+    ]));
+}
+
+#[test]
+fn the_explanation_ends_with_what_cannot_be() {
+    let (a, b) = (attempt('a', 1), attempt('b', 2));
+    let unexplained = check(
+        &[
+            pre(0, 5, 'a', granted(&a, 98)),
+            pre(6, 9, 'b', granted(&b, 98)),
+            post(10, 12, &a, success(), done(Some(State::Succeeded), Some(false))),
+            pre(13, 15, 'c', duplicate(1, State::Succeeded)),
+        ],
+        ms(2),
+    )
+    .unwrap_err();
+    assert_eq!(unexplained.len(), 2, "{unexplained}");
+    let text = unexplained.to_string();
+    assert!(text.contains("granted to 1700000000000002"), "{text}");
+    assert!(text.contains("the store would have said Claimed(Duplicate"), "{text}");
+}
