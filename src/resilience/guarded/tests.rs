@@ -250,6 +250,16 @@ impl Engine for Store {
         self.inner.list(ask).await
     }
 
+    async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
+        self.serve().await?;
+        self.inner.note(name).await
+    }
+
+    async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError> {
+        self.serve().await?;
+        self.inner.swap_note(name, expected, new).await
+    }
+
     async fn probe(&self) -> Result<(), EngineError> {
         self.probed.fetch_add(1, Ordering::SeqCst);
         if self.probe_lies.load(Ordering::SeqCst) { Ok(()) } else { self.serve().await }
