@@ -528,3 +528,27 @@ async fn a_batch_that_meets_an_outage_is_answered_item_by_item_within_the_deadli
     assert!(took <= DEADLINE * 9 / 10, "{took:?}");
     assert!(store.asked() <= 500 + 50 + FLOOR);
 }
+
+/// What it costs to be guarded where nothing goes wrong.
+#[tokio::test]
+#[ignore = "it measures, so run it alone: cargo test --release --lib guard_costs -- --ignored --nocapture"]
+async fn what_the_guard_costs() {
+    const CALLS: u32 = 200_000;
+    let clock: Arc<dyn Clock> = Arc::new(crate::domain::clock::SystemClock::new());
+    let bare: Arc<dyn Engine> = Arc::new(Memory::new(clock.clone(), BYTES_MAX_DEFAULT));
+    let entropy = Arc::new(SystemEntropy);
+    let guarded: Arc<dyn Engine> = Arc::new(Guarded::new(bare.clone(), "primary", DEADLINE, clock.clone(), entropy));
+    let held = ask();
+    bare.claim(&held).await.unwrap();
+    let again = Claim { attempt: ask().attempt, ..held };
+    for round in 0..3 {
+        for (name, engine) in [("bare", &bare), ("guarded", &guarded)] {
+            let begun = clock.monotonic();
+            for _ in 0..CALLS {
+                assert!(matches!(engine.claim(&again).await, Ok(Claimed::Duplicate(_))));
+            }
+            let each = (clock.monotonic() - begun) / CALLS;
+            println!("round {round}: {name}: {each:?} a call");
+        }
+    }
+}
