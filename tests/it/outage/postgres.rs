@@ -72,9 +72,7 @@ impl Store for Postgres {
             Fault::Killed => self.server.restart().await,
             Fault::Silent | Fault::HalfOpen | Fault::Refused => self.proxy.heal().await,
             Fault::ReadOnly => {
-                let writable =
-                    "SET default_transaction_read_only = off; ALTER SYSTEM RESET default_transaction_read_only";
-                self.server.execute(writable).await;
+                self.server.execute("ALTER SYSTEM RESET default_transaction_read_only").await;
                 self.server.execute("SELECT pg_reload_conf()").await;
             }
             Fault::Promoted => {
