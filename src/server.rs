@@ -17,7 +17,6 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -34,6 +33,7 @@ use crate::config::{Config, Fingerprint, Problems};
 use crate::domain::attempt::{Entropy, Issuer, SystemEntropy};
 use crate::domain::clock::{Clock, SystemClock};
 use crate::gateway::Gateway;
+use crate::http::places::Places;
 use crate::http::{self, Api, listener};
 use crate::telemetry::metrics::{HttpMetrics, Metrics};
 use crate::tenants::throttle::Throttle;
@@ -115,7 +115,7 @@ impl Server {
         let (stop_api, stop_admin) = (CancellationToken::new(), CancellationToken::new());
         let certificates = Certificates::open(&config.server, &clock, stop_admin.clone())?;
         let registry = Arc::new(apps::registry(config)?);
-        let engines = engines::open(config, &clock).await?;
+        let engines = engines::open(config, &clock, &entropy).await?;
         let issuer = Issuer::new(clock.clone(), entropy.clone());
         let gateway = Arc::new(Gateway::new(engines, issuer, clock.clone()));
         gateway.know(&registry.apps());
@@ -153,7 +153,7 @@ impl Server {
             throttle: Throttle::new(clock.clone()),
             limits: config.limits.clone(),
             loopback_only: open && !config.server.allow_open,
-            in_flight: Semaphore::new(config.limits.requests_in_flight),
+            places: Places::new(config.limits.requests_in_flight),
             clock,
             entropy,
             metrics: HttpMetrics::new(),

@@ -1,13 +1,14 @@
 //! A flash sale: 500 items, 800 customers who double-click, give up waiting and try again, and shop workers that die half-way.
 //! Sold twice over: by a shop that looks before it acts, then by the same shop with two calls to the gateway around each thing
-//! that must happen once. Start reading in `shop.rs`; `gateway.rs` is the client you would copy.
+//! that must happen once. Start reading in `shop.rs`; the client is the one in `examples/clients/rust`.
 
 #![expect(clippy::print_stdout, reason = "a demo tells its story on standard output")]
 #![expect(clippy::disallowed_methods, reason = "a caller of the gateway has its own clock and its own dice")]
 
 mod crowd;
+#[expect(dead_code, reason = "the shop uses a part of the client")]
+#[path = "../clients/rust/oncegate.rs"]
 mod gateway;
-mod http;
 mod processes;
 mod records;
 mod shop;
@@ -24,7 +25,7 @@ use tokio::{net::TcpListener, time::sleep};
 
 use crate::{
     crowd::Told,
-    gateway::Gateway,
+    gateway::{Gateway, Options},
     processes::{GatewayServer, Programs, RedisServer},
     records::Records,
     shop::Shop,
@@ -38,6 +39,8 @@ pub(crate) const CUSTOMERS: u32 = 800;
 const ORDERS_BEFORE_THE_KILL: usize = 150;
 /// … and how long it takes until it is started again.
 const OUTAGE: Duration = Duration::from_millis(700);
+/// A gateway that has not answered by then is asked again, or another one is.
+const CALL_TIMEOUT: Duration = Duration::from_millis(500);
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -101,8 +104,9 @@ async fn sell_protected(programs: &Programs) -> anyhow::Result<Sale> {
     let mut second = GatewayServer::start(programs, &redis).await?;
 
     // Each shop asks the gateway next to it, and the other one when that does not answer.
-    let near_first = Gateway::new([first.url.clone(), second.url.clone()]);
-    let near_second = Gateway::new([second.url.clone(), first.url.clone()]);
+    let options = Options { timeout: CALL_TIMEOUT, ..Options::default() };
+    let near_first = Gateway::new(vec![first.url.clone(), second.url.clone()], options.clone());
+    let near_second = Gateway::new(vec![second.url.clone(), first.url.clone()], options);
     let records = Arc::new(Records::new(STOCK));
     let shops = [Shop::new(Arc::clone(&records), Some(near_first)), Shop::new(Arc::clone(&records), Some(near_second))];
     let urls = open(&shops).await?;

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::{sync::Semaphore, time::sleep};
 
 use crate::{
-    gateway::{Claim, Gateway, Held, Outcome, Unavailable},
+    gateway::{Claim, Duplicate, Error, Gateway, Held, Outcome, Terms},
     records::{Order, Records},
 };
 
@@ -24,6 +24,10 @@ const ITEM: &str = "console";
 /// Taking the payment. For some customers the bank is slow.
 const PAYMENT: Duration = Duration::from_millis(5);
 const SLOW_PAYMENT: Duration = Duration::from_millis(200);
+/// Longer than the work takes; as short as one is willing to wait after a crash.
+const LEASE: &str = "2s";
+/// How long the gateway remembers that it was done: longer than anybody will retry.
+const RETENTION: &str = "1d";
 /// Orders one shop works on at a time; the others queue at the door.
 const WORKERS: usize = 24;
 
@@ -64,8 +68,8 @@ enum Trouble {
     Died,
 }
 
-impl From<Unavailable> for Trouble {
-    fn from(_: Unavailable) -> Self {
+impl From<Error> for Trouble {
+    fn from(_: Error) -> Self {
         Self::Unavailable
     }
 }
@@ -141,13 +145,14 @@ impl Shop {
 
     async fn place(&self, gateway: &Gateway, customer: u32) -> Result<Reply, Trouble> {
         // The contents say what makes two requests the same: not the click, not the connection, but the customer and the item.
-        let claim = match gateway.claim("order.submit", json!({ "customer": customer, "item": ITEM })).await? {
+        let claim = match gateway.claim("order.submit", json!({ "customer": customer, "item": ITEM }), &terms()).await?
+        {
             Claim::Granted(claim) => claim,
-            Claim::Done(result) => {
+            Claim::Duplicate(Duplicate { state, result, .. }) if state == "succeeded" => {
                 count(&self.counters.replayed);
                 return Ok(Reply::from_json(&result));
             }
-            Claim::InProgress => {
+            Claim::Duplicate(_) | Claim::Mismatch { .. } => {
                 count(&self.counters.told_to_wait);
                 return Ok(Reply::Wait);
             }
@@ -157,15 +162,15 @@ impl Shop {
         // the same look as above, but nobody else can be between it and the order now: the claim is ours.
         if let Some(Order { unit, .. }) = self.records.order_of(customer).await {
             count(&self.counters.found_done);
-            return Ok(settled(gateway, claim, Reply::Ordered { unit }).await);
+            return Ok(settled(claim, Reply::Ordered { unit }).await);
         }
 
         let (unit, unit_claim) = match self.take_unit(gateway).await? {
             Taken::Unit { unit, claim } => (unit, claim),
             // "No" is an answer as well, and the last one: a success, in the gateway's words.
-            Taken::SoldOut => return Ok(settled(gateway, claim, Reply::SoldOut).await),
+            Taken::SoldOut => return Ok(settled(claim, Reply::SoldOut).await),
             Taken::NoneFree => {
-                gateway.settle(claim, Outcome::Failure).await;
+                settle(claim, Outcome::Failure).await;
                 return Ok(Reply::Wait);
             }
         };
@@ -180,12 +185,12 @@ impl Shop {
         self.records.append(Order { customer, unit }).await;
         self.may_die(customer, Moment::AfterTheOrder)?;
 
-        gateway.settle(unit_claim, Outcome::Success(json!({ "customer": customer }))).await;
-        Ok(settled(gateway, claim, Reply::Ordered { unit }).await)
+        settle(unit_claim, Outcome::Success(json!({ "customer": customer }))).await;
+        Ok(settled(claim, Reply::Ordered { unit }).await)
     }
 
     /// Finds an item that nobody else is selling. The books hand out numbers naively; the claim on the number decides.
-    async fn take_unit(&self, gateway: &Gateway) -> Result<Taken, Unavailable> {
+    async fn take_unit(&self, gateway: &Gateway) -> Result<Taken, Error> {
         while let Some(unit) = self.records.next_unit().await {
             if let Some(claim) = self.claim_unit(gateway, unit).await? {
                 return Ok(Taken::Unit { unit, claim });
@@ -202,15 +207,15 @@ impl Shop {
         Ok(claim.map_or(Taken::NoneFree, |claim| Taken::Unit { unit, claim }))
     }
 
-    async fn claim_unit(&self, gateway: &Gateway, unit: u32) -> Result<Option<Held>, Unavailable> {
-        match gateway.claim("stock.take", json!({ "item": ITEM, "unit": unit })).await? {
+    async fn claim_unit(&self, gateway: &Gateway, unit: u32) -> Result<Option<Held>, Error> {
+        match gateway.claim("stock.take", json!({ "item": ITEM, "unit": unit }), &terms()).await? {
             // As with orders: granted, but perhaps after somebody who sold it and died.
             Claim::Granted(claim) if self.records.is_sold(unit).await => {
-                gateway.settle(claim, Outcome::Success(Value::Null)).await;
+                settle(claim, Outcome::Success(Value::Null)).await;
                 Ok(None)
             }
             Claim::Granted(claim) => Ok(Some(claim)),
-            Claim::Done(_) | Claim::InProgress => {
+            Claim::Duplicate(_) | Claim::Mismatch { .. } => {
                 count(&self.counters.units_held);
                 Ok(None)
             }
@@ -233,9 +238,18 @@ impl Shop {
 }
 
 /// Settles the order's claim as done, so that whoever asks again is given the same reply.
-async fn settled(gateway: &Gateway, claim: Held, reply: Reply) -> Reply {
-    gateway.settle(claim, Outcome::Success(reply.to_json())).await;
+async fn settled(claim: Held, reply: Reply) -> Reply {
+    settle(claim, Outcome::Success(reply.to_json())).await;
     reply
+}
+
+/// If no gateway takes it, the lease ends, and whoever claims next looks into the books.
+async fn settle(claim: Held, outcome: Outcome) {
+    let _ = claim.settle(outcome).await;
+}
+
+fn terms() -> Terms {
+    Terms { lease: Some(LEASE.to_owned()), retention: Some(RETENTION.to_owned()), ..Terms::default() }
 }
 
 async fn take_payment(customer: u32) {

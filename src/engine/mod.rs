@@ -138,11 +138,17 @@ async fn in_order_per_key<'a, Ask, Answer, Call>(
 where
     Call: Future<Output = Result<Answer, EngineError>>,
 {
-    let mut places: HashMap<&Key, Vec<usize>> = HashMap::with_capacity(asks.len());
+    // In the order in which keys turn up, not in that of a table: what is repeated from a seed goes the same way again.
+    let mut of_keys: Vec<Vec<usize>> = Vec::with_capacity(asks.len());
+    let mut numbers: HashMap<&Key, usize> = HashMap::with_capacity(asks.len());
     for (place, ask) in asks.iter().enumerate() {
-        places.entry(key(ask)).or_default().push(place);
+        let number = *numbers.entry(key(ask)).or_insert(of_keys.len());
+        if number == of_keys.len() {
+            of_keys.push(Vec::new());
+        }
+        of_keys[number].push(place);
     }
-    let chains = places.into_values().map(|places| async {
+    let chains = of_keys.into_iter().map(|places| async {
         let mut answers = Vec::with_capacity(places.len());
         let mut silent = false;
         for place in places {

@@ -13,9 +13,9 @@ impl Gateway {
     /// Takes a place among an app's requests in flight, to be dropped once the answer is known.
     ///
     /// # Errors
-    /// All are taken.
-    pub fn enter(&self, app: &Arc<App>) -> Result<Place, Failure> {
-        app.enter().map_err(|exceeded| self.refused(app, exceeded))
+    /// All that are for this are taken.
+    pub fn enter(&self, app: &Arc<App>, purpose: Purpose) -> Result<Place, Failure> {
+        app.enter(purpose).map_err(|exceeded| self.refused(app, exceeded))
     }
 
     /// Draws a request, or an item of a batch, which is a request like any other.

@@ -14,11 +14,13 @@ use futures_util::FutureExt;
 
 use super::extract::Visit;
 use super::held_back::held_back;
+use super::places::Place;
 use super::problem::{Code, Members, Problem};
 use super::{Api, DEGRADED, PATHS, rate_limit};
 use crate::domain::attempt::Entropy;
 use crate::domain::limits::Limits;
 use crate::telemetry::metrics::Endpoint;
+use crate::tenants::quota::Purpose;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -51,7 +53,7 @@ pub async fn edge(api: Arc<Api>, mut request: Request, next: Next) -> Response {
     let visit = Visit::at(endpoint);
     request.extensions_mut().insert(request_id.clone());
     request.extensions_mut().insert(visit.clone());
-    let response = match admit(&api, request.headers()) {
+    let response = match admit(&api, visit.purpose(), request.headers()) {
         // The place is kept until the answer's head is known; its body is in memory by then.
         Ok(_place) => contain(next.run(request)).await,
         Err(problem) => axum::response::IntoResponse::into_response(problem),
@@ -76,8 +78,8 @@ pub async fn plain(entropy: Arc<dyn Entropy>, mut request: Request, next: Next) 
 }
 
 /// Lets a request in, if there is room and its head keeps the rules.
-fn admit<'a>(api: &'a Api, headers: &HeaderMap) -> Result<tokio::sync::SemaphorePermit<'a>, Problem> {
-    let Ok(place) = api.in_flight.try_acquire() else {
+fn admit<'a>(api: &'a Api, purpose: Purpose, headers: &HeaderMap) -> Result<Place<'a>, Problem> {
+    let Some(place) = api.places.take(purpose) else {
         let detail = "The gateway has as many requests in flight as it may have; try again after Retry-After.";
         return Err(Problem::new(Code::Overloaded, detail).retry_after(Duration::from_secs(1)));
     };

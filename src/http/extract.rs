@@ -35,6 +35,11 @@ impl Visit {
         Self { purpose, app: Arc::default(), place: Arc::default() }
     }
 
+    /// What the request is for.
+    pub fn purpose(&self) -> Purpose {
+        self.purpose
+    }
+
     /// The app that asks, if it has proved itself.
     pub fn app(&self) -> Option<&Arc<App>> {
         self.app.get()
@@ -60,7 +65,7 @@ impl FromRequestParts<Arc<Api>> for Caller {
         let app = api.registry.authenticate(authorization, api.clock.wall())?;
         let visit = parts.extensions.get::<Visit>().cloned().unwrap_or_else(|| Visit::at(Endpoint::Other));
         let _first = visit.app.set(app.clone());
-        let place = api.gateway.enter(&app)?;
+        let place = api.gateway.enter(&app, visit.purpose)?;
         let _first = visit.place.set(place);
         Ok(Self(app))
     }

@@ -14,6 +14,7 @@ pub mod inspect;
 pub mod listener;
 pub mod outcome;
 pub mod outcome_batch;
+pub mod places;
 pub mod problem;
 mod rate_limit;
 pub mod renewal;
@@ -28,8 +29,8 @@ use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde::Serialize;
-use tokio::sync::Semaphore;
 
+use self::places::Places;
 use self::problem::{Code, Problem};
 use crate::domain::attempt::Entropy;
 use crate::domain::clock::Clock;
@@ -55,7 +56,7 @@ pub struct Api {
     /// Answers only to hosts that are loopback, as long as it is open.
     pub loopback_only: bool,
     /// Places for requests in flight.
-    pub in_flight: Semaphore,
+    pub places: Places,
     /// Measures requests.
     pub clock: Arc<dyn Clock>,
     /// Names requests.

@@ -1,5 +1,6 @@
-//! What stands around an engine: patience, one retry, measuring. Wrappers are engines themselves and name none.
+//! What stands around an engine: deadline, breaker, one repeat, measuring. Wrappers are engines themselves and name none.
 
-pub mod measured;
-pub mod patience;
-pub mod retry;
+pub mod breaker;
+pub mod budget;
+pub mod guarded;
+pub mod meter;

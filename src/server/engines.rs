@@ -5,26 +5,28 @@ use std::sync::Arc;
 use anyhow::Context as _;
 
 use crate::config::Config;
+use crate::domain::attempt::Entropy;
 use crate::domain::clock::Clock;
 use crate::engine::url;
 use crate::gateway::Engines;
 use crate::gateway::requirement::Requirement;
-use crate::resilience::measured::Measured;
-use crate::resilience::patience::Patience;
-use crate::resilience::retry::Retry;
+use crate::resilience::guarded::Guarded;
 
-/// Every engine by its name, measured and with its uncertain calls resolved, and which one each chain uses.
-pub(super) async fn open(config: &Config, clock: &Arc<dyn Clock>) -> anyhow::Result<Engines> {
-    // Two tries, and something left to answer with, within the deadline.
-    let patience = config.terms_of(None, None).deadline * 2 / 5;
+/// Every engine by its name, guarded, and which one each chain uses.
+pub(super) async fn open(
+    config: &Config,
+    clock: &Arc<dyn Clock>,
+    entropy: &Arc<dyn Entropy>,
+) -> anyhow::Result<Engines> {
+    // For lookups and operators; what apps ask brings its own.
+    let deadline = config.terms_of(None, None).deadline;
     let mut engines = Engines { urls: config.redacted_engines(), ..Engines::default() };
     for (name, address) in &config.engines {
         let (address, clock_of_engine) = (address.clone(), clock.clone());
         let opened = tokio::task::spawn_blocking(move || url::open(&address, clock_of_engine)).await?;
         let engine = opened.with_context(|| format!("engine `{name}` cannot be opened"))?;
-        let bounded = Arc::new(Patience::new(engine, patience));
-        let measured = Arc::new(Measured::new(bounded, name, clock.clone()));
-        engines.by_name.insert(name.clone(), Arc::new(Retry::new(measured)));
+        let guarded = Guarded::new(engine, name, deadline, clock.clone(), entropy.clone());
+        engines.by_name.insert(name.clone(), Arc::new(guarded));
     }
     for (chain, options) in &config.chains {
         let active = options.engines.first().with_context(|| format!("chain `{chain}` has no engine"))?;

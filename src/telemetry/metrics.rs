@@ -2,6 +2,7 @@
 //!
 //! Labels are bounded: configured apps and operations are named, everything else is `other`; never a global ID.
 
+pub mod breaker;
 pub mod chain;
 pub mod observed;
 pub mod quota;
@@ -32,6 +33,8 @@ const HTTP_REQUEST_DURATION: &str = "oncegate_http_request_duration_seconds";
 const ENGINE_CALL_DURATION: &str = "oncegate_engine_call_duration_seconds";
 const ENGINE_UP: &str = "oncegate_engine_up";
 const ENGINE_DATA_LOST: &str = "oncegate_engine_data_lost_total";
+const BREAKER_STATE: &str = "oncegate_breaker_state";
+const RETRIES: &str = "oncegate_retries_total";
 const SUSPECTED_DOUBLE_EXECUTIONS: &str = "oncegate_suspected_double_executions_total";
 const OBSERVED_CLAIMS: &str = "oncegate_observed_claims_total";
 const OBSERVED_OUTCOMES: &str = "oncegate_observed_outcomes_total";
@@ -87,6 +90,7 @@ fn describe() {
         SUSPECTED_DOUBLE_EXECUTIONS,
         "Successes and unknowns reported by attempts that no longer held their claim"
     );
+    breaker::describe();
     tenants::describe();
     tls::describe();
     describe_counter!(OBSERVED_CLAIMS, "Claims let through in observe mode, by what enforcing would have answered");

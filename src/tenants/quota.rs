@@ -69,8 +69,14 @@ impl QuotaName {
 pub enum Purpose {
     /// Something new: a claim, a lookup.
     Ask,
-    /// Something granted: an outcome, a renewal. It frees what others wait for, so it may overdraw by [`OVERDRAFT`].
+    /// Something granted: an outcome, a renewal. It frees what others wait for, so it may overdraw by [`OVERDRAFT`], and
+    /// has places of its own.
     Settle,
+}
+
+/// How many of so many places are kept for [`Purpose::Settle`]: an eighth, and none of a few.
+pub fn reserved(places: usize) -> usize {
+    places / 8
 }
 
 /// A quota that an app has used up.
@@ -115,10 +121,14 @@ impl App {
     /// Takes a place among the app's requests in flight.
     ///
     /// # Errors
-    /// All are taken.
-    pub fn enter(self: &Arc<Self>) -> Result<Place, Exceeded> {
+    /// All that are for this are taken.
+    pub fn enter(self: &Arc<Self>, purpose: Purpose) -> Result<Place, Exceeded> {
         let most = self.quota.requests_in_flight.unwrap_or(usize::MAX);
-        let one_more = |taken: usize| if taken < most { taken.checked_add(1) } else { None };
+        let open = match purpose {
+            Purpose::Ask => most - reserved(most),
+            Purpose::Settle => most,
+        };
+        let one_more = |taken: usize| if taken < open { taken.checked_add(1) } else { None };
         match self.usage.drawn.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more) {
             Ok(_) => Ok(Place(self.clone())),
             Err(_) => Err(Exceeded { quota: QuotaName::RequestsInFlight, limit: most as u64, wait: PLACE_WAIT }),

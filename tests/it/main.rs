@@ -5,12 +5,15 @@
 mod support;
 
 mod admin;
+mod alerts;
 mod apps;
 #[cfg(feature = "postgres")]
 mod apps_registry;
 mod apps_reload;
 #[cfg(feature = "redis")]
 mod canary;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod clients;
 #[cfg(feature = "redis")]
 mod clock_skew;
 #[cfg(feature = "redis")]
@@ -36,6 +39,8 @@ mod outage;
 mod quotas;
 #[cfg(feature = "redis")]
 mod races;
+#[cfg(feature = "redis")]
+mod recovery;
 #[cfg(feature = "redis")]
 mod redis_outage;
 #[cfg(feature = "redis")]

@@ -161,6 +161,8 @@ impl Driver {
                 let job = tokio::select! {
                     () = closing.cancelled() => continue,
                     job = self.jobs.recv() => job,
+                    // Nobody waits for this answer. That there is one, in time, is all that matters.
+                    () = sleep(self.shared.options.beat_every) => Some(Job::Probe(oneshot::channel().0)),
                 };
                 let Some(job) = job else { return "the engine is gone".into() };
                 match self.take(link, job).await {

@@ -13,6 +13,9 @@ pub struct Options {
     pub response_timeout: Duration,
     /// How often claims that have ended are looked for.
     pub sweep_every: Duration,
+    /// How often a connection that nobody uses is made to answer, so that one that broke or went silent is replaced before
+    /// somebody needs it.
+    pub beat_every: Duration,
     /// Called when the store came back without its data.
     pub on_data_lost: Option<Arc<dyn Fn() + Send + Sync>>,
 }
@@ -21,8 +24,9 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             connect_timeout: Duration::from_secs(1),
-            response_timeout: Duration::from_millis(800),
+            response_timeout: Duration::from_millis(500),
             sweep_every: Duration::from_secs(1),
+            beat_every: Duration::from_millis(500),
             on_data_lost: None,
         }
     }
@@ -34,6 +38,7 @@ impl fmt::Debug for Options {
             .field("connect_timeout", &self.connect_timeout)
             .field("response_timeout", &self.response_timeout)
             .field("sweep_every", &self.sweep_every)
+            .field("beat_every", &self.beat_every)
             .finish_non_exhaustive()
     }
 }

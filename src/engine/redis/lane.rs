@@ -154,8 +154,11 @@ impl Driver {
         let mut steady = pin!(sleep(STEADY));
         let mut checks = interval(self.shared.options.health_interval);
         checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut beats = interval(self.shared.options.beat_interval);
+        beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // The first tick is at once, and the link has just been checked.
         checks.tick().await;
+        beats.tick().await;
         loop {
             if let (Some(why), true) = (retired, in_flight.is_empty()) {
                 return String::from(why);
@@ -173,6 +176,10 @@ impl Driver {
                 _ = checks.tick(), if open => {
                     let check = link.check();
                     in_flight.push(Box::pin(async { check.await.map(|()| Fitness::Good).map_err(|why| why.to_string()) }));
+                }
+                _ = beats.tick(), if open && in_flight.is_empty() => {
+                    let beat = link.exchange(Vec::new());
+                    in_flight.push(Box::pin(async { beat.await.map(|_| Fitness::Good) }));
                 }
                 () = &mut steady, if self.failures > 0 => self.failures = 0,
                 taken = self.calls.recv_many(&mut batch, BATCH), if open && in_flight.len() < IN_FLIGHT => {

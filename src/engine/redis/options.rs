@@ -18,6 +18,9 @@ pub struct Options {
     pub response_timeout: Duration,
     /// How often the server's configuration is looked at again.
     pub health_interval: Duration,
+    /// How often a connection that nobody uses is made to answer, so that one that broke or went silent is replaced before
+    /// somebody needs it.
+    pub beat_interval: Duration,
     /// Called when the store came back without its data.
     pub on_data_lost: Option<Arc<dyn Fn() + Send + Sync>>,
 }
@@ -28,6 +31,7 @@ impl Default for Options {
             connect_timeout: Duration::from_secs(1),
             response_timeout: Duration::from_millis(500),
             health_interval: Duration::from_secs(5),
+            beat_interval: Duration::from_millis(500),
             on_data_lost: None,
         }
     }
@@ -39,6 +43,7 @@ impl fmt::Debug for Options {
             .field("connect_timeout", &self.connect_timeout)
             .field("response_timeout", &self.response_timeout)
             .field("health_interval", &self.health_interval)
+            .field("beat_interval", &self.beat_interval)
             .finish_non_exhaustive()
     }
 }

@@ -20,7 +20,7 @@ fn clock() -> ManualClock {
 #[test]
 fn an_app_without_quotas_is_never_refused() {
     let app = app_with(Quota::default());
-    let places: Vec<_> = (0..10_000).map(|_| app.enter().unwrap()).collect();
+    let places: Vec<_> = (0..10_000).map(|_| app.enter(Purpose::Ask).unwrap()).collect();
     for _ in 0..10_000 {
         app.draw_request(Purpose::Ask, Duration::ZERO).unwrap();
         app.draw_bytes(u64::MAX, Purpose::Ask, Duration::ZERO).unwrap();
@@ -74,12 +74,21 @@ fn what_is_charged_is_owed() {
 #[test]
 fn a_place_is_held_until_it_is_dropped() {
     let app = app_with(Quota { requests_in_flight: Some(2), ..Quota::default() });
-    let (first, _second) = (app.enter().unwrap(), app.enter().unwrap());
-    let refused = app.enter().unwrap_err();
+    let (first, _second) = (app.enter(Purpose::Ask).unwrap(), app.enter(Purpose::Ask).unwrap());
+    let refused = app.enter(Purpose::Ask).unwrap_err();
     assert_eq!((refused.quota, refused.limit), (QuotaName::RequestsInFlight, 2));
     drop(first);
-    let _third = app.enter().unwrap();
-    app.enter().unwrap_err();
+    let _third = app.enter(Purpose::Ask).unwrap();
+    app.enter(Purpose::Ask).unwrap_err();
+}
+
+#[test]
+fn an_apps_last_places_are_for_its_outcomes() {
+    let app = app_with(Quota { requests_in_flight: Some(8), ..Quota::default() });
+    let _new: Vec<_> = (0..7).map(|_| app.enter(Purpose::Ask).unwrap()).collect();
+    app.enter(Purpose::Ask).unwrap_err();
+    let _outcome = app.enter(Purpose::Settle).unwrap();
+    app.enter(Purpose::Settle).unwrap_err();
 }
 
 #[test]
@@ -89,7 +98,7 @@ fn many_at_once_take_no_more_places_than_there_are() {
         for _ in 0..4 {
             scope.spawn(|| {
                 for _ in 0..10_000 {
-                    let place = app.enter();
+                    let place = app.enter(Purpose::Ask);
                     assert!(app.usage.drawn.in_flight.load(Ordering::Relaxed) <= 3);
                     drop(place);
                 }
@@ -107,18 +116,18 @@ fn what_was_drawn_outlives_a_reload_and_changed_quotas_start_anew() {
     let now = Duration::from_secs(1000);
     let before = registry.apps()[0].clone();
     before.draw_request(Purpose::Ask, now).unwrap();
-    let _place = before.enter().unwrap();
+    let _place = before.enter(Purpose::Ask).unwrap();
 
     registry.replace([shop(quota)]);
     let same = registry.apps()[0].clone();
     same.draw_request(Purpose::Ask, now).unwrap_err();
-    let _other_place = same.enter().unwrap();
-    same.enter().unwrap_err();
+    let _other_place = same.enter(Purpose::Ask).unwrap();
+    same.enter(Purpose::Ask).unwrap_err();
 
     registry.replace([shop(Quota { requests_per_second: per_second(2), ..quota })]);
     let changed = registry.apps()[0].clone();
     changed.draw_request(Purpose::Ask, now).unwrap();
     changed.draw_request(Purpose::Ask, now).unwrap();
     assert_eq!(changed.draw_request(Purpose::Ask, now).unwrap_err().limit, 2);
-    changed.enter().unwrap_err();
+    changed.enter(Purpose::Ask).unwrap_err();
 }

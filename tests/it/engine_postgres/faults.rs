@@ -29,6 +29,7 @@ async fn behind_proxy(server: &PostgresServer) -> (TcpProxy, Postgres) {
         connect_timeout: Duration::from_millis(800),
         response_timeout: Duration::from_millis(400),
         sweep_every: Duration::from_hours(1),
+        beat_every: Duration::from_hours(1),
         ..options()
     };
     let engine = Postgres::open(&url, impatient).unwrap();

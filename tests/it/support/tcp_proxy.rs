@@ -62,7 +62,6 @@ impl TcpProxy {
     }
 
     /// Starts a proxy in front of a server that is not Redis.
-    #[cfg(feature = "postgres")]
     pub(crate) async fn start_plain(server: SocketAddr) -> Self {
         Self::start_before(server, false).await
     }

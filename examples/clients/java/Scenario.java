@@ -1,0 +1,168 @@
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+
+/**
+ * What the tests run: the client of this folder in a process of its own, told what to do in {@code name=value} words. The same
+ * words and lines as ../python/scenario.py, which explains them.
+ */
+final class Scenario {
+    private final Oncegate gateway;
+    private final Map<String, String> told;
+
+    private Scenario(Map<String, String> told) {
+        this.told = told;
+        var options = new Oncegate.Options();
+        options.credential(told.get("credential")).proceed("proceed".equals(told.get("policy")));
+        options.timeout(millis("timeout", 1000)).claimWithin(millis("claim_within", 5000));
+        options.settleWithin(millis("settle_within", 30000));
+        gateway = new Oncegate(List.of(told.get("urls").split(",")), options);
+    }
+
+    public static void main(String[] words) throws Exception {
+        if (words[0].equals("vectors")) {
+            vectors(Path.of(words[1]));
+            return;
+        }
+        var told = new HashMap<String, String>();
+        for (String word : List.of(words).subList(1, words.length)) {
+            told.put(word.substring(0, word.indexOf('=')), word.substring(word.indexOf('=') + 1));
+        }
+        var scenario = new Scenario(told);
+        if (words[0].equals("orders")) {
+            scenario.orders();
+        } else {
+            scenario.one();
+        }
+    }
+
+    private void orders() throws Exception {
+        var workers = new ArrayList<Thread>();
+        for (int worker = 0; worker < Integer.parseInt(told.get("workers")); worker++) {
+            workers.add(new Thread(this::work));
+        }
+        workers.forEach(Thread::start);
+        for (Thread worker : workers) {
+            worker.join();
+        }
+    }
+
+    private void work() {
+        try {
+            for (int at = 0; at < Integer.parseInt(told.get("orders")); at++) {
+                for (long pause; (pause = tryOrder("A-" + at)) >= 0; ) {
+                    Thread.sleep(pause);
+                }
+            }
+        } catch (Exception unexpected) {
+            unexpected.printStackTrace();
+            System.exit(1);
+        }
+    }
+
+    /** Less than 0 once the order has an answer, else how long to wait. */
+    private long tryOrder(String order) throws Exception {
+        try {
+            Oncegate.Answer answer = run(order);
+            if (answer instanceof Oncegate.Done done) {
+                say("done", order, number(done.result()));
+            } else if (answer instanceof Oncegate.Duplicate duplicate) {
+                if (!duplicate.state().equals("succeeded")) {
+                    return Math.min(duplicate.retryAfter().toMillis(), 100);
+                }
+                say("duplicate", order, number(duplicate.result()));
+            }
+            return -1;
+        } catch (Oncegate.Unavailable unavailable) {
+            return 50;
+        }
+    }
+
+    private void one() throws Exception {
+        String order = told.get("order");
+        try {
+            Oncegate.Answer answer = run(order);
+            if (answer instanceof Oncegate.Done done) {
+                String late = Boolean.TRUE.equals(done.late()) ? "late" : "in_time";
+                say("done", order, number(done.result()), done.state(), done.degraded(), late);
+            } else if (answer instanceof Oncegate.Duplicate duplicate) {
+                say("duplicate", order, number(duplicate.result()), duplicate.state());
+            } else if (answer instanceof Oncegate.Mismatch mismatch) {
+                say("mismatch", mismatch.code());
+            }
+        } catch (Oncegate.Unavailable unavailable) {
+            say("unavailable");
+        } catch (Oncegate.Rejected rejected) {
+            say("rejected", rejected.status, rejected.code);
+        } catch (Oncegate.OutcomeRefused refused) {
+            say("refused", refused.code);
+        } catch (Oncegate.NotSettled unsettled) {
+            say("not_settled");
+            // Kept somewhere, and given to a gateway later.
+            say("settled", gateway.settle(unsettled.report, Duration.ofSeconds(20)));
+        } catch (Oncegate.NothingHappened nothing) {
+            say("raised", "failure");
+        } catch (IllegalStateException unknown) {
+            say("raised", "unknown");
+        }
+    }
+
+    private Oncegate.Answer run(String order) throws Exception {
+        var terms = new Oncegate.Terms(told.get("fingerprint"), told.get("lease"), null, false);
+        return gateway.runOnce("order.submit", Map.of("order_id", order), terms, held -> {
+            say("granted", order, held.repeated ? "repeated" : "first", held.degraded);
+            Thread.sleep(millis("work", 0).toMillis());
+            if ("failure".equals(told.get("fails"))) {
+                throw new Oncegate.NothingHappened("nothing happened");
+            }
+            if ("unknown".equals(told.get("fails"))) {
+                throw new IllegalStateException("who knows");
+            }
+            if (!held.isOurs()) {
+                say("lost", held.lost());
+            }
+            say("effect", order);
+            return Map.of("order_number", order);
+        });
+    }
+
+    private static void vectors(Path path) throws Exception {
+        var table = (Map<?, ?>) Oncegate.readJson(Files.readString(path));
+        for (Object each : (List<?>) table.get("accepted")) {
+            var vector = (Map<?, ?>) each;
+            Object contents = Oncegate.readJson((String) vector.get("contents_json"));
+            say("accepted", Oncegate.globalId((String) vector.get("app_key"), (String) vector.get("operation"), contents));
+        }
+        for (Object each : (List<?>) table.get("refused")) {
+            try {
+                Object contents = Oncegate.readJson((String) ((Map<?, ?>) each).get("contents_json"));
+                say("accepted", Oncegate.globalId("shop", "default", contents));
+            } catch (IllegalArgumentException refused) {
+                say("refused");
+            }
+        }
+    }
+
+    private static Object number(Object result) {
+        if (!(result instanceof Map<?, ?> fields)) {
+            return null;
+        }
+        return fields.get("order_number");
+    }
+
+    private Duration millis(String name, long otherwise) {
+        return Duration.ofMillis(told.containsKey(name) ? Long.parseLong(told.get(name)) : otherwise);
+    }
+
+    private static synchronized void say(Object... words) {
+        var line = new ArrayList<String>();
+        for (Object word : words) {
+            line.add(word == null ? "-" : word.toString());
+        }
+        System.out.println(String.join(" ", line));
+    }
+}

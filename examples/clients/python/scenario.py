@@ -1,0 +1,136 @@
+"""What the tests run: the client of this folder in a process of its own, told what to do in `name=value` words.
+
+    scenario.py vectors FILE                              the vectors of the global ID, one line each
+    scenario.py orders urls=A,B orders=5 workers=4 …      many workers at the same orders until each has an answer
+    scenario.py one urls=A order=A-1 work=200 …           one try at one order
+
+Each line it prints is an event: `effect ORDER` when the work is done, and then how the client answered.
+"""
+
+import json
+import sys
+import threading
+import time
+
+import oncegate
+from oncegate import Done, Duplicate, Gateway, Held, NothingHappened
+
+OPERATION = "order.submit"
+printing = threading.Lock()
+
+
+def say(*words):
+    """One line; what there is none of is `-`."""
+    with printing:
+        print(*("-" if word is None else word for word in words), flush=True)
+
+
+def main():
+    what, *rest = sys.argv[1:]
+    if what == "vectors":
+        return vectors(rest[0])
+    told = dict(word.split("=", 1) for word in rest)
+    gateway = Gateway(
+        told["urls"].split(","),
+        credential=told.get("credential"),
+        on_unavailable=told.get("policy", "fail_closed"),
+        timeout=int(told.get("timeout", 1000)) / 1000,
+        claim_within=int(told.get("claim_within", 5000)) / 1000,
+        settle_within=int(told.get("settle_within", 30000)) / 1000,
+    )
+    orders(gateway, told) if what == "orders" else one(gateway, told)
+
+
+def orders(gateway, told):
+    def worker():
+        for at in range(int(told["orders"])):
+            order = f"A-{at}"
+            while (answer := try_order(gateway, told, order)) is not None:
+                time.sleep(answer)
+
+    workers = [threading.Thread(target=worker) for _ in range(int(told["workers"]))]
+    for each in workers:
+        each.start()
+    for each in workers:
+        each.join()
+
+
+def try_order(gateway, told, order):
+    """None once the order has an answer, else how long to wait."""
+    try:
+        answer = run(gateway, told, order)
+    except oncegate.Unavailable:
+        return 0.05
+    match answer:
+        case Done(result=result):
+            say("done", order, number(result))
+        case Duplicate(state="succeeded", result=result):
+            say("duplicate", order, number(result))
+        case Duplicate(retry_after=retry_after):
+            return min(retry_after, 0.1)
+
+
+def one(gateway, told):
+    order = told["order"]
+    try:
+        answer = run(gateway, told, order)
+    except oncegate.Unavailable:
+        return say("unavailable")
+    except oncegate.Rejected as refused:
+        return say("rejected", refused.status, refused.code)
+    except oncegate.OutcomeRefused as refused:
+        return say("refused", refused.code)
+    except oncegate.NotSettled as unsettled:
+        say("not_settled")
+        # Kept somewhere, and given to a gateway later.
+        report = unsettled.report
+        return say("settled", gateway.settle(report, within=20.0)["state"])
+    except NothingHappened:
+        return say("raised", "failure")
+    except RuntimeError:
+        return say("raised", "unknown")
+    match answer:
+        case Done(result, state, degraded, late):
+            say("done", order, number(result), state, degraded, "late" if late else "in_time")
+        case Duplicate(state, result):
+            say("duplicate", order, number(result), state)
+        case mismatch:
+            say("mismatch", mismatch.code)
+
+
+def run(gateway, told, order):
+    def work(held: Held):
+        say("granted", order, "repeated" if held.repeated else "first", held.degraded)
+        time.sleep(int(told.get("work", 0)) / 1000)
+        if told.get("fails") == "failure":
+            raise NothingHappened("nothing happened")
+        if told.get("fails") == "unknown":
+            raise RuntimeError("who knows")
+        if not held.is_ours:
+            say("lost", held.lost)
+        say("effect", order)
+        return {"order_number": order}
+
+    fingerprint = told.get("fingerprint")
+    return gateway.run_once(OPERATION, {"order_id": order}, work, lease=told.get("lease"), fingerprint=fingerprint)
+
+
+def number(result):
+    return result and result["order_number"]
+
+
+def vectors(path):
+    with open(path, encoding="utf-8") as file:
+        table = json.load(file)
+    for vector in table["accepted"]:
+        contents = oncegate.read_json(vector["contents_json"])
+        say("accepted", oncegate.global_id(vector["app_key"], vector["operation"], contents))
+    for vector in table["refused"]:
+        try:
+            contents = oncegate.read_json(vector["contents_json"])
+            say("accepted", oncegate.global_id("shop", "default", contents))
+        except ValueError:
+            say("refused")
+
+
+main()

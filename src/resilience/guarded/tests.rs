@@ -1,0 +1,520 @@
+//! Stories of an engine whose store is slow, silent, failing and back, on a paused clock; and the conformance suite.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32};
+
+use futures_util::future::join_all;
+use tokio::time::Instant;
+
+use super::super::budget::FLOOR;
+use super::*;
+use crate::domain::attempt::SystemEntropy;
+use crate::domain::clock::{ManualClock, Timestamp};
+use crate::domain::terms::OutcomeOnOutage;
+use crate::engine::Determinate;
+use crate::engine::conformance::{Subject, fresh_claim};
+use crate::engine::faulty::Faulty;
+use crate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
+
+const DEADLINE: Duration = Duration::from_secs(1);
+const MS: Duration = Duration::from_millis(1);
+
+/// The clock that the runtime of a test advances when nothing is left to do.
+struct PausedClock(Instant);
+
+impl PausedClock {
+    #[expect(clippy::disallowed_methods, reason = "it is the test's own clock")]
+    fn start() -> Arc<Self> {
+        Arc::new(Self(Instant::now()))
+    }
+}
+
+impl Clock for PausedClock {
+    fn wall(&self) -> Timestamp {
+        Timestamp::from_micros(1_700_000_000_000_000).plus(self.monotonic())
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.0.elapsed()
+    }
+}
+
+fn guarded(engine: Arc<dyn Engine>) -> Guarded {
+    Guarded::new(engine, "primary", DEADLINE, PausedClock::start(), Arc::new(SystemEntropy))
+}
+
+fn memory() -> (Arc<ManualClock>, Arc<Memory>) {
+    let clock = Arc::new(ManualClock::at(Timestamp::from_micros(1_700_000_000_000_000)));
+    (clock.clone(), Arc::new(Memory::new(clock, BYTES_MAX_DEFAULT)))
+}
+
+fn open() -> Subject {
+    Subject::by_hand(|clock| {
+        let memory = Arc::new(Memory::new(clock.clone(), BYTES_MAX_DEFAULT));
+        Arc::new(Guarded::new(memory, "primary", DEADLINE, clock, Arc::new(SystemEntropy)))
+    })
+}
+
+crate::conformance!(async { Some(open()) });
+
+/// Whatever is lost on the way: a grant is never told twice, a duplicate is only told of a claim that stands, and
+/// what is told to be settled is settled.
+#[tokio::test(start_paused = true)]
+async fn lost_requests_and_replies_never_lie() {
+    for seed in 0..300 {
+        let (_clock, memory) = memory();
+        let engine = guarded(Arc::new(Faulty::new(memory.clone(), seed, 0.4)));
+        let first = fresh_claim();
+        let mut granted = 0;
+        for try_again in [false, true, true] {
+            let ask = if try_again { Claim { attempt: fresh_claim().attempt, ..first.clone() } } else { first.clone() };
+            let held_before = memory.read(&first.key).await.unwrap();
+            match engine.claim(&ask).await {
+                Ok(Claimed::Granted(grant)) => {
+                    granted += 1;
+                    assert_eq!(grant.attempt, ask.attempt, "seed {seed}");
+                    assert!(!grant.repeated, "seed {seed}: its own earlier try is not a repeat");
+                    assert_eq!(memory.read(&first.key).await.unwrap().unwrap().record.attempt, ask.attempt);
+                }
+                Ok(Claimed::Duplicate(held)) => {
+                    assert_ne!(held.record.attempt, ask.attempt, "seed {seed}: a holder is no duplicate of itself");
+                    assert!(held_before.is_some(), "seed {seed}: a duplicate of nothing");
+                }
+                Ok(other) => panic!("seed {seed}: {other:?}"),
+                Err(EngineError::Determinate(_)) => {
+                    assert_eq!(memory.read(&first.key).await.unwrap(), held_before, "seed {seed}: it did not happen");
+                }
+                Err(EngineError::Indeterminate(_)) => {}
+            }
+        }
+        assert!(granted <= 1, "seed {seed}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_whose_reply_was_lost_is_released_and_not_called_late() {
+    let (mut seen_lost, mut seen_plain) = (false, false);
+    for seed in 0..200 {
+        let (_clock, memory) = memory();
+        let ask = fresh_claim();
+        memory.claim(&ask).await.unwrap();
+        let engine = guarded(Arc::new(Faulty::new(memory.clone(), seed, 0.5)));
+        let failure = Settle {
+            key: ask.key.clone(),
+            attempt: ask.attempt.clone(),
+            outcome: Outcome::Failure,
+            late: None,
+            deadline: Duration::from_secs(30),
+            on_outage: OutcomeOnOutage::FailClosed,
+        };
+        match engine.settle(&failure).await {
+            Ok(Settled::Done { state: None, late, .. }) => {
+                assert_eq!(memory.read(&ask.key).await.unwrap(), None);
+                assert_ne!(late, Some(true), "seed {seed}: it was not late");
+                seen_lost |= late.is_none();
+                seen_plain |= late == Some(false);
+            }
+            Ok(other) => panic!("seed {seed}: {other:?}"),
+            Err(_) => {}
+        }
+    }
+    assert!(seen_lost && seen_plain, "both ways are met");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_whose_reply_was_lost_is_done() {
+    let mut seen_done = 0;
+    for seed in 0..200 {
+        let (_clock, memory) = memory();
+        let ask = fresh_claim();
+        memory.claim(&ask).await.unwrap();
+        let engine = guarded(Arc::new(Faulty::new(memory.clone(), seed, 0.5)));
+        let release = Release { key: ask.key.clone(), attempt: ask.attempt.clone() };
+        match engine.release(&release).await {
+            Ok(Released::Done) => {
+                assert_eq!(memory.read(&ask.key).await.unwrap(), None);
+                seen_done += 1;
+            }
+            Ok(other) => panic!("seed {seed}: {other:?}"),
+            Err(EngineError::Determinate(_)) => {
+                assert!(memory.read(&ask.key).await.unwrap().is_some(), "seed {seed}");
+            }
+            Err(EngineError::Indeterminate(_)) => {}
+        }
+    }
+    assert!(seen_done > 100, "{seen_done}");
+}
+
+/// A store that does what a test says, and counts how often it is asked.
+struct Store {
+    inner: Arc<Memory>,
+    takes: Mutex<Duration>,
+    fails: Mutex<Option<EngineError>>,
+    probe_lies: AtomicBool,
+    asked: AtomicU32,
+    under_way: AtomicU32,
+    under_way_most: AtomicU32,
+    probed: AtomicU32,
+}
+
+const FOREVER: Duration = Duration::from_hours(24);
+
+impl Store {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            inner: memory().1,
+            takes: Mutex::new(MS),
+            fails: Mutex::default(),
+            probe_lies: AtomicBool::new(false),
+            asked: AtomicU32::new(0),
+            under_way: AtomicU32::new(0),
+            under_way_most: AtomicU32::new(0),
+            probed: AtomicU32::new(0),
+        })
+    }
+
+    fn takes(&self, time: Duration) {
+        *self.takes.lock().unwrap() = time;
+    }
+
+    fn fails(&self, failure: impl Into<Option<EngineError>>) {
+        *self.fails.lock().unwrap() = failure.into();
+    }
+
+    fn is_out(&self) {
+        self.fails(EngineError::unavailable("out"));
+    }
+
+    fn is_silent(&self) {
+        self.takes(FOREVER);
+    }
+
+    fn is_well(&self) {
+        self.fails(None);
+        self.takes(MS);
+    }
+
+    fn asked(&self) -> u32 {
+        self.asked.load(Ordering::SeqCst)
+    }
+
+    async fn serve(&self) -> Result<(), EngineError> {
+        let (takes, fails) = (*self.takes.lock().unwrap(), self.fails.lock().unwrap().clone());
+        sleep(takes).await;
+        fails.map_or(Ok(()), Err)
+    }
+}
+
+/// Counts a call as under way until it is answered or dropped.
+struct UnderWay<'a>(&'a AtomicU32);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[async_trait]
+impl Engine for Store {
+    async fn claim(&self, ask: &Claim) -> Result<Claimed, EngineError> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        let most = self.under_way.fetch_add(1, Ordering::SeqCst) + 1;
+        self.under_way_most.fetch_max(most, Ordering::SeqCst);
+        let _under_way = UnderWay(&self.under_way);
+        self.serve().await?;
+        self.inner.claim(ask).await
+    }
+
+    async fn settle(&self, ask: &Settle) -> Result<Settled, EngineError> {
+        self.serve().await?;
+        self.inner.settle(ask).await
+    }
+
+    async fn renew(&self, ask: &Renew) -> Result<Renewed, EngineError> {
+        self.serve().await?;
+        self.inner.renew(ask).await
+    }
+
+    async fn read(&self, key: &Key) -> Result<Option<Held>, EngineError> {
+        self.serve().await?;
+        self.inner.read(key).await
+    }
+
+    async fn release(&self, ask: &Release) -> Result<Released, EngineError> {
+        self.serve().await?;
+        self.inner.release(ask).await
+    }
+
+    async fn list(&self, ask: &List) -> Result<Vec<Listed>, EngineError> {
+        self.serve().await?;
+        self.inner.list(ask).await
+    }
+
+    async fn probe(&self) -> Result<(), EngineError> {
+        self.probed.fetch_add(1, Ordering::SeqCst);
+        if self.probe_lies.load(Ordering::SeqCst) { Ok(()) } else { self.serve().await }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+}
+
+fn ask() -> Claim {
+    Claim { deadline: DEADLINE, ..fresh_claim() }
+}
+
+/// Callers that each ask again as soon as they are answered, with a pause between: what they were told.
+async fn load(engine: &Guarded, callers: usize, calls: usize, pause: Duration) -> Vec<Result<Claimed, EngineError>> {
+    let caller = async || {
+        let mut told = Vec::new();
+        for _ in 0..calls {
+            told.push(engine.claim(&ask()).await);
+            sleep(pause).await;
+        }
+        told
+    };
+    join_all((0..callers).map(|_| caller())).await.into_iter().flatten().collect()
+}
+
+fn answered(told: &[Result<Claimed, EngineError>]) -> usize {
+    told.iter().filter(|answer| answer.is_ok()).count()
+}
+
+fn is_open(engine: &Guarded) -> bool {
+    engine.0.breaker.state() == State::Open
+}
+
+/// Calls until the breaker opens.
+async fn opened(engine: &Guarded, store: &Store) {
+    store.is_out();
+    load(engine, 30, 1, MS).await;
+    load(engine, 1, 1, MS).await;
+    assert!(is_open(engine));
+}
+
+async fn timed<T>(call: impl Future<Output = T>) -> (T, Duration) {
+    let clock = PausedClock::start();
+    let answer = call.await;
+    (answer, clock.monotonic())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_does_not_answer_is_not_waited_for_beyond_the_deadline() {
+    let store = Store::new();
+    store.is_silent();
+    let engine = guarded(store.clone());
+    let (answer, took) = timed(engine.claim(&ask())).await;
+    assert!(matches!(answer, Err(EngineError::Indeterminate(_))));
+    assert!(took <= DEADLINE * 9 / 10, "{took:?}");
+    assert_eq!(store.asked(), 2);
+    let short = Claim { deadline: 50 * MS, ..ask() };
+    let (answer, took) = timed(engine.claim(&short)).await;
+    assert!(matches!(answer, Err(EngineError::Indeterminate(_))));
+    assert!(took <= 46 * MS, "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_answer_is_waited_for_where_there_is_no_second_try() {
+    let store = Store::new();
+    store.takes(850 * MS);
+    let engine = guarded(store.clone());
+    while engine.0.budget.withdraw(engine.0.clock.monotonic()) {}
+    assert!(engine.claim(&ask()).await.is_ok());
+    assert_eq!(store.asked(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_try_is_repeated_with_the_same_attempt_and_resolved() {
+    for failure in [EngineError::indeterminate("lost"), EngineError::unavailable("for a moment")] {
+        let store = Store::new();
+        store.fails(failure);
+        let engine = guarded(store.clone());
+        let ask = ask();
+        let heal = async {
+            sleep(MS / 2).await;
+            store.fails(None);
+        };
+        let (answer, ()) = tokio::join!(engine.claim(&ask), heal);
+        assert!(matches!(answer, Ok(Claimed::Granted(grant)) if grant.attempt == ask.attempt));
+        assert_eq!(store.asked(), 2);
+    }
+}
+
+/// All calls take longer than a first try is given.
+#[tokio::test(start_paused = true)]
+async fn a_brown_out_stays_one() {
+    let store = Store::new();
+    let engine = guarded(store.clone());
+    assert_eq!(answered(&load(&engine, 20, 100, 10 * MS).await), 2000);
+    let before = store.asked();
+    store.takes(700 * MS);
+    let told = load(&engine, 64, 20, MS).await;
+    assert_eq!(answered(&told), told.len(), "all are answered");
+    assert_eq!(engine.0.breaker.state(), State::Closed);
+    let (asked, offered) = (store.asked() - before, told.len());
+    // What was saved up before it is little.
+    assert!(asked as usize <= offered + offered / 10 + 55 + 10, "{asked} for {offered}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_fails_now_and_then_is_asked_a_tenth_more_at_most() {
+    let store = Store::new();
+    let engine = guarded(store.clone());
+    let mut offered = 0;
+    for round in 0..1000 {
+        if round % 5 == 0 {
+            store.fails(EngineError::indeterminate("lost"))
+        } else {
+            store.is_well()
+        }
+        offered += u32::try_from(load(&engine, 4, 1, MS).await.len()).unwrap();
+    }
+    assert_eq!(engine.0.breaker.state(), State::Closed);
+    let seconds = u32::try_from(engine.0.clock.monotonic().as_secs()).unwrap() + 1;
+    let asked = store.asked();
+    assert!(asked <= offered + offered / 10 + FLOOR + seconds, "{asked} for {offered} in {seconds} s");
+    assert!(asked >= offered + offered / 20, "the budget is used: {asked} for {offered}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_open_breaker_answers_at_once_and_leaves_the_store_alone() {
+    let store = Store::new();
+    let engine = guarded(store.clone());
+    opened(&engine, &store).await;
+    let before = store.asked();
+    for _ in 0..1000 {
+        let (answer, took) = timed(engine.claim(&ask())).await;
+        let Err(EngineError::Determinate(Determinate::Unavailable(why))) = answer else { panic!("{answer:?}") };
+        assert!(why.contains("has not been answering"), "{why}");
+        assert_eq!(took, Duration::ZERO);
+        sleep(MS).await;
+    }
+    assert_eq!(store.asked(), before);
+    let probes = store.probed.load(Ordering::SeqCst);
+    assert!((6..=14).contains(&probes), "a second's worth of probes: {probes}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_store_is_noticed_within_a_second_under_load() {
+    let store = Store::new();
+    let engine = guarded(store.clone());
+    load(&engine, 64, 100, MS).await;
+    store.is_silent();
+    let (told, took) = timed(load(&engine, 64, 1, MS)).await;
+    assert!(is_open(&engine), "after {took:?}");
+    assert!(took < DEADLINE);
+    assert!(told.iter().all(Result::is_err));
+}
+
+#[tokio::test(start_paused = true)]
+async fn service_is_back_within_a_second_of_the_store_also_when_nobody_calls() {
+    for callers in [0, 64] {
+        let store = Store::new();
+        let engine = guarded(store.clone());
+        opened(&engine, &store).await;
+        sleep(Duration::from_mins(1)).await;
+        store.is_well();
+        // One call is tried, then more and more.
+        for _ in 0..100 {
+            load(&engine, callers, 1, MS).await;
+            sleep(9 * MS).await;
+        }
+        if callers > 0 {
+            assert_eq!(engine.0.breaker.state(), State::Closed);
+        }
+        assert!(engine.claim(&ask()).await.is_ok(), "{callers} callers");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_answers_probes_and_nothing_else_is_asked_once_for_each_probe() {
+    let store = Store::new();
+    let engine = guarded(store.clone());
+    store.probe_lies.store(true, Ordering::SeqCst);
+    opened(&engine, &store).await;
+    let (asked, probed) = (store.asked(), store.probed.load(Ordering::SeqCst));
+    store.under_way_most.store(0, Ordering::SeqCst);
+    for _ in 0..1000 {
+        load(&engine, 16, 1, MS).await;
+    }
+    let (asked, probed) = (store.asked() - asked, store.probed.load(Ordering::SeqCst) - probed);
+    assert!(asked <= probed + 1 && asked > 5, "{asked} calls, {probed} probes");
+    assert_eq!(store.under_way_most.load(Ordering::SeqCst), 1, "never two at once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_who_goes_does_not_keep_the_place_of_the_one_call_that_is_tried() {
+    let store = Store::new();
+    let engine = guarded(store.clone());
+    store.probe_lies.store(true, Ordering::SeqCst);
+    opened(&engine, &store).await;
+    store.fails(None);
+    store.is_silent();
+    sleep(200 * MS).await;
+    assert_eq!(engine.0.breaker.state(), State::HalfOpen);
+    let gone = timeout(10 * MS, engine.claim(&ask())).await;
+    assert!(gone.is_err(), "it was let through, and is not waited for");
+    store.is_well();
+    assert!(engine.claim(&ask()).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_business_meets_and_what_is_no_outage_opens_nothing() {
+    let store = Store::new();
+    let engine = guarded(store.clone());
+    let held = ask();
+    engine.claim(&held).await.unwrap();
+    for _ in 0..100 {
+        let again = Claim { attempt: ask().attempt, ..held.clone() };
+        assert!(matches!(engine.claim(&again).await, Ok(Claimed::Duplicate(_))));
+    }
+    for failure in [Determinate::Full("full".into()), Determinate::Incompatible("a record".into())] {
+        store.fails(EngineError::from(failure.clone()));
+        let asked = store.asked();
+        for _ in 0..100 {
+            assert_eq!(engine.claim(&ask()).await.unwrap_err(), failure.clone().into());
+        }
+        assert_eq!(store.asked() - asked, 100, "there is no point in asking again");
+    }
+    // Callers who go, each after a while.
+    store.is_silent();
+    for _ in 0..100 {
+        assert!(timeout(300 * MS, engine.claim(&ask())).await.is_err());
+    }
+    assert_eq!(engine.0.breaker.state(), State::Closed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_app_that_asks_for_the_impossible_does_not_shut_out_the_others() {
+    let store = Store::new();
+    store.takes(90 * MS);
+    let engine = guarded(store.clone());
+    let hasty = Claim { deadline: 50 * MS, ..ask() };
+    for _ in 0..200 {
+        assert!(engine.claim(&hasty).await.is_err());
+    }
+    assert!(engine.claim(&ask()).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_engine_that_is_let_go_of_is_probed_no_longer() {
+    let store = Store::new();
+    let engine = guarded(store.clone());
+    opened(&engine, &store).await;
+    drop(engine);
+    sleep(DEADLINE).await;
+    assert_eq!(Arc::strong_count(&store), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_that_meets_an_outage_is_answered_item_by_item_within_the_deadline() {
+    let store = Store::new();
+    store.is_silent();
+    let engine = guarded(store.clone());
+    let asks: Vec<_> = (0..500).map(|_| ask()).collect();
+    let (answers, took) = timed(engine.claim_many(&asks)).await;
+    assert!(answers.iter().all(|answer| matches!(answer, Err(EngineError::Indeterminate(_)))));
+    assert!(took <= DEADLINE * 9 / 10, "{took:?}");
+    assert!(store.asked() <= 500 + 50 + FLOOR);
+}

@@ -1,0 +1,57 @@
+//! Measures an engine's calls, says whether it is up, and logs when that changes.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::engine::{Determinate, EngineError};
+use crate::telemetry::metrics::{EngineCall, EngineMetrics, EngineResult};
+
+/// What is measured of one engine.
+pub struct Meter {
+    name: String,
+    metrics: EngineMetrics,
+    up: AtomicBool,
+}
+
+impl Meter {
+    /// The meter of the engine of this name.
+    pub fn new(name: &str) -> Self {
+        Self { name: name.to_owned(), metrics: EngineMetrics::new(name), up: AtomicBool::new(true) }
+    }
+
+    /// A call ended like this after this long.
+    pub fn called<Answer>(&self, call: EngineCall, answer: &Result<Answer, EngineError>, took: Duration) {
+        let result = match answer {
+            Ok(_) => EngineResult::Ok,
+            Err(EngineError::Determinate(_)) => EngineResult::Determinate,
+            Err(EngineError::Indeterminate(_)) => EngineResult::Indeterminate,
+        };
+        self.metrics.called(call, result, took);
+        self.note(answer.as_ref().err().filter(|failure| is_silence(failure)));
+    }
+
+    /// The store has come back without its data this often, all told.
+    pub fn lost_data(&self, times: u64) {
+        self.metrics.set_data_lost(times);
+    }
+
+    /// Keeps `engine_up` by whether the store was silent, and logs once when it changes.
+    fn note(&self, failure: Option<&EngineError>) {
+        let up = failure.is_none();
+        // The common case writes nothing that other threads read.
+        if self.up.load(Ordering::Relaxed) == up || self.up.swap(up, Ordering::Relaxed) == up {
+            return;
+        }
+        self.metrics.set_up(up);
+        match failure {
+            None => tracing::info!(engine.name = %self.name, "the engine answers again"),
+            Some(failure) => tracing::warn!(engine.name = %self.name, error = %failure, "the engine does not answer"),
+        }
+    }
+}
+
+/// Whether a failure means that the store does not serve. One that says that it is full, or that a record cannot be
+/// read, answers.
+pub fn is_silence(failure: &EngineError) -> bool {
+    matches!(failure, EngineError::Indeterminate(_) | EngineError::Determinate(Determinate::Unavailable(_)))
+}

@@ -1,0 +1,256 @@
+//! The clients in `examples/clients`, each against real gateways and through a proxy that loses what passes: each story
+//! once for every language. What was done is counted here, by what the scenario programs say.
+
+mod program;
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::net::TcpSocket;
+
+use self::program::Language;
+use crate::support::caller;
+use crate::support::client::Client;
+use crate::support::gateway::Setup;
+use crate::support::tcp_proxy::{Mode, TcpProxy};
+use crate::support::wait::until;
+
+/// The stories, told in one language.
+macro_rules! in_language {
+    ($module:ident, $language:expr) => {
+        mod $module {
+            use super::*;
+
+            #[tokio::test]
+            async fn computes_the_global_ids_of_the_vectors() {
+                super::computes_the_global_ids_of_the_vectors($language).await;
+            }
+
+            #[tokio::test]
+            async fn many_workers_do_each_order_once_over_a_lossy_network() {
+                super::many_workers_do_each_order_once_over_a_lossy_network($language).await;
+            }
+
+            #[tokio::test]
+            async fn an_answer_that_is_lost_is_asked_for_again() {
+                super::an_answer_that_is_lost_is_asked_for_again($language).await;
+            }
+
+            #[tokio::test]
+            async fn a_claim_is_kept_while_its_work_takes_longer_than_the_lease() {
+                super::a_claim_is_kept_while_its_work_takes_longer_than_the_lease($language).await;
+            }
+
+            #[tokio::test]
+            async fn a_holder_that_slept_too_long_is_told() {
+                super::a_holder_that_slept_too_long_is_told($language).await;
+            }
+
+            #[tokio::test]
+            async fn an_outcome_is_reported_until_a_gateway_takes_it() {
+                super::an_outcome_is_reported_until_a_gateway_takes_it($language).await;
+            }
+
+            #[tokio::test]
+            async fn without_a_gateway_the_callers_own_policy_decides() {
+                super::without_a_gateway_the_callers_own_policy_decides($language).await;
+            }
+
+            #[tokio::test]
+            async fn what_others_have_done_is_an_answer() {
+                super::what_others_have_done_is_an_answer($language).await;
+            }
+        }
+    };
+}
+
+in_language!(python, Language::Python);
+in_language!(typescript, Language::TypeScript);
+in_language!(java, Language::Java);
+in_language!(rust, Language::Rust);
+
+const WORKERS: usize = 4;
+const ORDERS: usize = 6;
+
+fn url(address: SocketAddr) -> String {
+    format!("urls=http://{address}")
+}
+
+/// An address that is taken, and at which nobody listens: whoever connects is refused.
+fn nowhere() -> (TcpSocket, SocketAddr) {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.bind((Ipv4Addr::LOCALHOST, 0).into()).expect("a free port");
+    let address = socket.local_addr().expect("its address");
+    (socket, address)
+}
+
+fn claim(order: &str) -> Value {
+    json!({ "operation": "order.submit", "contents": { "order_id": order } })
+}
+
+/// What stands, as somebody who asks is told: 201, or the state of the claim.
+async fn asked(client: &Client, order: &str) -> Option<String> {
+    let answer = client.post("/v1/claims", &claim(order)).await;
+    (answer.status == 409).then(|| answer.body["state"].as_str().expect("a state").to_owned())
+}
+
+async fn computes_the_global_ids_of_the_vectors(language: Language) {
+    let vectors: Value = serde_json::from_str(include_str!("../vectors/global_id.json")).unwrap();
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/vectors/global_id.json");
+    let Some(said) = language.run(&["vectors", path]).await else { return };
+    let list = |name: &str| vectors[name].as_array().expect("a list").clone();
+    let accepted = list("accepted");
+    assert_eq!(said.len(), accepted.len() + list("refused").len());
+    for (vector, said) in accepted.iter().zip(&said) {
+        assert_eq!(*said, format!("accepted {}", vector["global_id"].as_str().unwrap()), "{vector}");
+    }
+    for (vector, said) in list("refused").iter().zip(&said[accepted.len()..]) {
+        let why = vector["why"].as_str().unwrap();
+        assert!(said == "refused" || language.cannot_tell(why), "{vector}: {said}");
+    }
+}
+
+async fn many_workers_do_each_order_once_over_a_lossy_network(language: Language) {
+    let gateway = Setup::on_memory().start().await;
+    let mut proxy = TcpProxy::start_plain(gateway.api()).await;
+    let (workers, orders) = (format!("workers={WORKERS}"), format!("orders={ORDERS}"));
+    let words = ["orders", &url(proxy.address()), &workers, &orders, "work=50", "timeout=400", "lease=10s"];
+    let Some(mut program) = language.start(&words) else { return };
+    let mut accidents = 0;
+    while !program.has_ended() {
+        match accidents % 6 {
+            0 | 2 => proxy.lose_next_reply(),
+            1 => proxy.cut_after(100),
+            3 => proxy.drop_connections(),
+            4 => proxy.set(Mode::HalfOpen),
+            _ => proxy.refuse().await,
+        }
+        accidents += 1;
+        tokio::time::sleep(Duration::from_millis(70)).await;
+        proxy.heal().await;
+    }
+    assert!(accidents > 6, "the network was lossy while they worked");
+
+    let said = program.ended().await;
+    let mut effects = BTreeMap::<&str, usize>::new();
+    for line in &said {
+        match line.split(' ').collect::<Vec<_>>()[..] {
+            ["effect", order] => *effects.entry(order).or_default() += 1,
+            ["done" | "duplicate", order, number] => assert_eq!(order, number, "the result is the order's own"),
+            _ => {}
+        }
+    }
+    assert_eq!(effects.len(), ORDERS, "{said:#?}");
+    assert!(effects.values().all(|times| *times == 1), "not once: {effects:?} {said:#?}");
+    let answers = said.iter().filter(|line| line.starts_with("done ") || line.starts_with("duplicate ")).count();
+    assert_eq!(answers, WORKERS * ORDERS, "each worker has its answer: {said:#?}");
+}
+
+async fn an_answer_that_is_lost_is_asked_for_again(language: Language) {
+    let gateway = Setup::on_memory().start().await;
+    let proxy = TcpProxy::start_plain(gateway.api()).await;
+    proxy.lose_next_reply();
+    // The first of the two gateways is gone.
+    let (_taken, gone) = nowhere();
+    let urls = format!("urls=http://{gone},http://{}", proxy.address());
+    let Some(mut program) = language.start(&["one", &urls, "order=A-1", "work=500"]) else { return };
+    program.says("granted").await;
+    proxy.lose_next_reply();
+    let said = program.ended().await;
+    assert_eq!(said, ["granted A-1 repeated -", "effect A-1", "done A-1 A-1 succeeded - in_time"]);
+    assert!(proxy.accepted() >= 3, "both calls were made again");
+}
+
+async fn a_claim_is_kept_while_its_work_takes_longer_than_the_lease(language: Language) {
+    let gateway = Setup::on_memory().start().await;
+    let words = ["one", &url(gateway.api()), "order=A-1", "lease=900ms", "work=2500"];
+    let Some(mut program) = language.start(&words) else { return };
+    program.says("granted").await;
+    let client = gateway.client();
+    while !program.said().iter().any(|line| line.starts_with("effect")) {
+        assert!(asked(&client, "A-1").await.is_some(), "somebody else was granted: {:?}", program.said());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let said = program.ended().await;
+    assert_eq!(said[1..], ["effect A-1", "done A-1 A-1 succeeded - in_time"], "{said:?}");
+}
+
+async fn a_holder_that_slept_too_long_is_told(language: Language) {
+    let gateway = Setup::on_memory().start().await;
+    let words = ["one", &url(gateway.api()), "order=A-1", "lease=1500ms", "work=1000"];
+    let Some(mut program) = language.start(&words) else { return };
+    program.says("granted").await;
+    program.signal("STOP");
+    let client = gateway.client();
+    let body = claim("A-1");
+    let patience = Duration::from_secs(10);
+    until("the lease ends", patience, async || client.post("/v1/claims", &body).await.status == 201).await;
+    program.signal("CONT");
+    let said = program.ended().await;
+    assert!(said[1].starts_with("lost "), "{said:?}");
+    assert_eq!(said[2..], ["effect A-1", "refused superseded"], "{said:?}");
+}
+
+async fn an_outcome_is_reported_until_a_gateway_takes_it(language: Language) {
+    let folder = tempfile::tempdir().unwrap();
+    let setup = Setup::on_disk(&folder.path().join("claims"));
+    let mut gateway = setup.start().await;
+    let address = gateway.api();
+    let words = ["one", &url(address), "order=A-1", "work=300", "settle_within=500"];
+    let Some(mut program) = language.start(&words) else { return };
+    program.says("granted").await;
+    gateway.kill();
+    // It has given the outcome up once, kept it, and goes on.
+    program.says("not_settled").await;
+    let gateway = setup.listen(&address.to_string()).start().await;
+    let said = program.ended().await;
+    assert_eq!(said[1..], ["effect A-1", "not_settled", "settled succeeded"], "{said:?}");
+    let answer = gateway.client().post("/v1/claims", &claim("A-1")).await.expect(409);
+    assert_eq!((&answer.body["state"], &answer.body["result"]["order_number"]), (&json!("succeeded"), &json!("A-1")));
+}
+
+async fn without_a_gateway_the_callers_own_policy_decides(language: Language) {
+    let (taken, address) = nowhere();
+    let url = url(address);
+    let Some(said) = language.run(&["one", &url, "order=A-1", "claim_within=300"]).await else { return };
+    assert_eq!(said, ["unavailable"]);
+
+    let words = ["one", &url, "order=A-1", "claim_within=300", "policy=proceed"];
+    let Some(said) = language.run(&words).await else { return };
+    assert_eq!(said, ["granted A-1 first caller", "effect A-1", "done A-1 A-1 - caller in_time"]);
+
+    // Back while the work runs: what was done is recorded, and stops the next one.
+    let words = ["one", &url, "order=A-2", "claim_within=300", "policy=proceed", "work=2000"];
+    let Some(mut program) = language.start(&words) else { return };
+    program.says("granted").await;
+    drop(taken);
+    let gateway = Setup::on_memory().listen(&address.to_string()).start().await;
+    assert_eq!(program.ended().await[1..], ["effect A-2", "done A-2 A-2 succeeded caller in_time"]);
+    assert_eq!(asked(&gateway.client(), "A-2").await.as_deref(), Some("succeeded"));
+}
+
+async fn what_others_have_done_is_an_answer(language: Language) {
+    let gateway = Setup::on_memory().config(&caller::app("shop")).start().await;
+    let client = caller::caller(&gateway, "shop");
+    let (url, credential) = (url(gateway.api()), format!("credential={}", caller::credential("shop")));
+    let one = async |order: &str, more: &str| {
+        language.run(&["one", &url, &credential, &format!("order={order}"), more]).await.unwrap_or_default()
+    };
+    let first = one("A-1", "fails=failure").await;
+    if first.is_empty() {
+        return;
+    }
+    // Nothing had happened, so it is free again; then nobody knew, so it is not.
+    assert_eq!(first, ["granted A-1 first -", "raised failure"]);
+    assert_eq!(one("A-1", "fails=unknown").await, ["granted A-1 first -", "raised unknown"]);
+    assert_eq!(asked(&client, "A-1").await.as_deref(), Some("unknown"));
+
+    let held = client.post("/v1/claims", &claim("A-2")).await.expect(201);
+    assert_eq!(one("A-2", "work=0").await, ["duplicate A-2 - in_progress"]);
+    client.report(&held, json!({ "outcome": "success", "result": { "order_number": 7 } })).await.expect(200);
+    assert_eq!(one("A-2", "work=0").await, ["duplicate A-2 7 succeeded"]);
+    assert_eq!(one("A-2", "fingerprint=other").await, ["mismatch fingerprint_mismatch"]);
+    assert_eq!(one("A-3", "lease=1ms").await, ["rejected 400 invalid_request"]);
+}

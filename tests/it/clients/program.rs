@@ -1,0 +1,174 @@
+//! The scenario programs of `examples/clients`: how each is built and started, and what it says, line by line.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use oncegate::domain::hex;
+use sha2::{Digest, Sha256};
+
+use crate::support::missing;
+use crate::support::wait::until;
+
+/// Longer than any story takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A language that there is a client in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Language {
+    Python,
+    TypeScript,
+    Java,
+    Rust,
+}
+
+/// A scenario program at work; killed on drop.
+pub(super) struct Program {
+    child: Child,
+    said: Arc<Mutex<Vec<String>>>,
+}
+
+impl Language {
+    /// Starts the program with these words. Nothing where the language is not installed: the test is to be skipped then,
+    /// loudly; on CI it fails instead.
+    pub(super) fn start(self, words: &[&str]) -> Option<Program> {
+        let mut command = self.command()?;
+        let mut child = command.args(words).stdout(Stdio::piped()).spawn().expect("it starts");
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let lines = BufReader::new(child.stdout.take().expect("its words are piped")).lines();
+        let heard = Arc::clone(&said);
+        std::thread::spawn(move || {
+            lines.map_while(Result::ok).for_each(|line| heard.lock().expect("the lines").push(line));
+        });
+        Some(Program { child, said })
+    }
+
+    /// Starts the program and waits until it has ended by itself.
+    pub(super) async fn run(self, words: &[&str]) -> Option<Vec<String>> {
+        Some(self.start(words)?.ended().await)
+    }
+
+    /// Whether a value of this language cannot show what makes these contents wrong: it is gone once they are read.
+    pub(super) fn cannot_tell(self, why: &str) -> bool {
+        let lost = ["duplicate key", "duplicate key, nested, equal values", "more than 17 significant digits"];
+        let lost = lost.contains(&why) || why == "a nonzero literal that becomes 0";
+        lost && matches!(self, Self::TypeScript | Self::Rust)
+    }
+
+    fn command(self) -> Option<Command> {
+        let folder = root().join("examples/clients");
+        let mut command = match self {
+            Self::Python => {
+                let mut command = tool("python3")?;
+                command.arg("-B").arg(folder.join("python/scenario.py"));
+                command
+            }
+            Self::TypeScript => {
+                let (mut command, mut compiler) = (tool("node")?, tool("tsc")?);
+                let built = built("typescript", &["oncegate.ts", "scenario.ts"], |sources, out| {
+                    // What it compiles to are modules, and node wants to be told.
+                    std::fs::write(out.join("package.json"), r#"{"type": "module"}"#).expect("a file");
+                    compiler.args(["--strict", "--target", "es2022", "--module", "es2022", "--lib", "es2022,dom"]);
+                    compiler.args(["--moduleResolution", "node", "--outDir"]).arg(out).arg(&sources[1]);
+                    compiler
+                });
+                command.arg(built.join("scenario.js"));
+                command
+            }
+            Self::Java => {
+                let (mut command, mut compiler) = (tool("java")?, tool("javac")?);
+                let built = built("java", &["Oncegate.java", "Scenario.java"], |sources, out| {
+                    compiler.args(["-Xlint:all,-serial,-try", "-Werror", "-d"]).arg(out).args(sources);
+                    compiler
+                });
+                // It lives for seconds: what takes long to start pays for nothing.
+                command.args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp"]).arg(built).arg("Scenario");
+                command
+            }
+            Self::Rust => {
+                let program = Path::new(env!("CARGO_BIN_EXE_oncegate")).with_file_name("examples/client_scenario");
+                assert!(program.is_file(), "{} is not built: `cargo build --examples`", program.display());
+                Command::new(program)
+            }
+        };
+        command.stdin(Stdio::null());
+        Some(command)
+    }
+}
+
+impl Program {
+    /// What it has said so far.
+    pub(super) fn said(&self) -> Vec<String> {
+        self.said.lock().expect("the lines").clone()
+    }
+
+    /// Waits until it says something that begins so.
+    pub(super) async fn says(&self, begin: &str) {
+        let said = async || self.said().iter().any(|line| line.starts_with(begin));
+        until(&format!("the program says `{begin}`"), PATIENCE, said).await;
+    }
+
+    /// Waits until it has ended by itself, and well; all that it said.
+    pub(super) async fn ended(&mut self) -> Vec<String> {
+        until("the program ends", PATIENCE, async || self.has_ended()).await;
+        let status = self.child.wait().expect("its status");
+        assert!(status.success(), "{status}, after {:#?}", self.said());
+        // The reader may be a line behind the process.
+        until("all its lines are read", PATIENCE, async || Arc::strong_count(&self.said) == 1).await;
+        self.said()
+    }
+
+    /// Whether it has ended.
+    pub(super) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("its status").is_some()
+    }
+
+    /// Sends a signal, such as `STOP`.
+    pub(super) fn signal(&self, name: &str) {
+        let status = Command::new("kill").args([&format!("-{name}"), &self.child.id().to_string()]).status();
+        assert!(status.expect("kill runs").success());
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A command of this program, if it is installed. Looked for by the shell: some take long to tell their version.
+fn tool(name: &str) -> Option<Command> {
+    let found = Command::new("sh").args(["-c", "command -v \"$0\"", name]).stdout(Stdio::null()).status();
+    if found.is_ok_and(|status| status.success()) {
+        return Some(Command::new(name));
+    }
+    missing::skip(name);
+    None
+}
+
+/// The folder of what these sources are compiled to, kept as long as they are the same: each test is a process of its own.
+fn built(language: &str, sources: &[&str], compiler: impl FnOnce(&[PathBuf], &Path) -> Command) -> PathBuf {
+    let folder = root().join("examples/clients").join(language);
+    let sources: Vec<PathBuf> = sources.iter().map(|name| folder.join(name)).collect();
+    let mut digest = Sha256::new();
+    sources.iter().for_each(|source| digest.update(std::fs::read(source).expect("a source")));
+    let digest = hex::encode(&digest.finalize()[..8]);
+    let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("client-{language}-{digest}"));
+    if !kept.is_dir() {
+        let fresh = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+        let output = compiler(&sources, fresh.path()).stdin(Stdio::null()).output().expect("the compiler runs");
+        let said = [output.stdout, output.stderr].concat();
+        assert!(output.status.success(), "{language}: {}", String::from_utf8_lossy(&said));
+        // Fails only if another test was quicker, and built the same.
+        let _ = std::fs::rename(fresh.path(), &kept);
+        assert!(kept.is_dir(), "what was built is kept");
+    }
+    kept
+}

@@ -1,0 +1,103 @@
+//! Stores that go out and come back in every way, with callers at work all the while: the breaker opens and answers at
+//! once, and service is back within a second of the store, without anybody's hand.
+
+#[cfg(feature = "postgres")]
+mod on_postgres;
+mod on_redis;
+mod overload;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use oncegate::domain::clock::{Clock, SystemClock};
+use tokio::task::JoinHandle;
+
+use crate::support::exposition::Page;
+use crate::support::fresh;
+use crate::support::gateway::Gateway;
+use crate::support::wait::until;
+
+/// What "service is back" may take: a second, and what a busy machine adds to it.
+const BACK: Duration = Duration::from_millis(1500);
+/// How long it may take until the gateway sees that a store is out: some calls have to fail by their deadlines.
+const NOTICED: Duration = Duration::from_secs(5);
+
+/// Callers that claim something new as soon as they are answered.
+struct Load {
+    stop: Arc<AtomicBool>,
+    callers: Vec<JoinHandle<Vec<(u16, Duration)>>>,
+}
+
+impl Load {
+    fn on(gateway: &Gateway, callers: usize) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let caller = |_| {
+            let (client, stop) = (gateway.client(), stop.clone());
+            let clock = SystemClock::new();
+            tokio::spawn(async move {
+                let mut told = Vec::new();
+                while !stop.load(Ordering::Relaxed) {
+                    let begun = clock.monotonic();
+                    let body = serde_json::json!({ "contents": fresh::contents() }).to_string();
+                    let status = client.post_status("/v1/claims", body).await.expect("the gateway answers");
+                    told.push((status, clock.monotonic().saturating_sub(begun)));
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+                told
+            })
+        };
+        let callers = (0..callers).map(caller).collect();
+        Self { stop, callers }
+    }
+
+    /// What the callers were told, and after how long.
+    async fn end(self) -> Vec<(u16, Duration)> {
+        self.stop.store(true, Ordering::Relaxed);
+        let told = futures_util::future::join_all(self.callers).await;
+        told.into_iter().flat_map(|told| told.expect("a caller goes on")).collect()
+    }
+}
+
+/// 0 closed, 1 half open, 2 open.
+async fn breaker(gateway: &Gateway) -> u64 {
+    Page::get(&gateway.admin_client()).await.sum("oncegate_breaker_state", &[("engine", "primary")])
+}
+
+/// Waits until everybody is served: a row of claims, which go over all connections.
+async fn served(gateway: &Gateway, patience: Duration) {
+    let client = gateway.client();
+    until("service", patience, async || {
+        for _ in 0..20 {
+            if client.claim(fresh::contents()).await.status != 201 {
+                return false;
+            }
+        }
+        true
+    })
+    .await;
+}
+
+/// A store goes out and comes back while callers work. Tells how long it took until all were served again.
+async fn outage(gateway: &Gateway, what: &str, out: impl AsyncFnOnce(), back: impl AsyncFnOnce()) {
+    served(gateway, NOTICED).await;
+    let load = Load::on(gateway, 8);
+    out().await;
+    until(&format!("{what}: the breaker opens"), NOTICED, async || breaker(gateway).await == 2).await;
+    // While it is open, everybody is told at once.
+    let open = Load::on(gateway, 8);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let mut told = open.end().await;
+    assert!(told.iter().all(|(status, _)| *status == 503), "{what}: nothing is granted");
+    told.sort_unstable_by_key(|(_, took)| *took);
+    let median = told[told.len() / 2].1;
+    assert!(median < Duration::from_millis(50), "{what}: {median:?}");
+    back().await;
+    let clock = SystemClock::new();
+    served(gateway, BACK).await;
+    println!("{what}: back after {:?}; open, half were told within {median:?}", clock.monotonic());
+    let told = load.end().await;
+    let slowest = told.iter().map(|(_, took)| *took).max().expect("some calls");
+    assert!(slowest < Duration::from_millis(1500), "{what}: answered by the deadline of a second: {slowest:?}");
+    until("the breaker closes", Duration::from_secs(7), async || breaker(gateway).await == 0).await;
+}

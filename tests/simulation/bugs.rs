@@ -1,0 +1,290 @@
+//! Bugs to plant, in the store or in a gateway. The simulation has to find every one of them; what finds nothing where
+//! something is, proves nothing where it finds nothing.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use oncegate::domain::attempt::{Attempt, Nonce};
+use oncegate::domain::claim::{Claim, Claimed, Grant, Outcome, Renew, Renewed, Settle, Settled};
+use oncegate::domain::operator::{List, Listed, Release, Released};
+use oncegate::domain::record::{Held, Key, State};
+use oncegate::domain::terms::{OutcomeOnOutage, Retention};
+use oncegate::engine::{Capabilities, Determinate, Engine, EngineError};
+
+use crate::clock::{StoreClock, micros};
+use crate::world::World;
+
+/// A bug.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Bug {
+    /// A failure deletes whatever stands.
+    DeleteWithoutCompare,
+    /// A failure deletes a success.
+    FailureUndoesSuccess,
+    /// Who claims what is in progress is taken for its holder.
+    NonceIgnored,
+    /// The sweeper deletes by the end that a claim had at first.
+    SweeperDeletesRenewed,
+    /// A renewal sets the end, also to an earlier one.
+    RenewalShortens,
+    /// An outcome that finds no claim is acknowledged and forgotten.
+    LateOutcomeDropped,
+    /// Fences count down.
+    FenceFalls,
+    /// A claim whose answer is not known is told as granted.
+    TimeoutTakenAsClaimed,
+    /// A claim whose answer is not known is told as refused.
+    TimeoutTakenAsRefused,
+    /// A claim whose answer is not known is tried again by another attempt.
+    RetryByAnotherAttempt,
+    /// A claim whose answer is not known is released again.
+    UnknownClaimUndone,
+    /// An outcome whose answer is not known is told as done.
+    TimeoutTakenAsSettled,
+    /// A repeated claim is told the whole lease.
+    LeaseToldTooLong,
+    /// What has failed once is left alone for too long.
+    SlowToComeBack,
+    /// A duplicate is told again from memory, without asking the store.
+    DuplicateFromMemory,
+}
+
+/// How long [`Bug::SlowToComeBack`] leaves a store alone, in microseconds.
+const LEFT_ALONE_MICROS: u64 = 5_000_000;
+
+impl Bug {
+    /// The store's engine, with the bug if it is one of stores.
+    pub(crate) fn in_store(self, inner: Arc<dyn Engine>, clock: &Arc<StoreClock>) -> Arc<dyn Engine> {
+        let (clock, first_ends) = (clock.clone(), Mutex::default());
+        match self {
+            Self::DeleteWithoutCompare
+            | Self::FailureUndoesSuccess
+            | Self::NonceIgnored
+            | Self::SweeperDeletesRenewed
+            | Self::RenewalShortens
+            | Self::LateOutcomeDropped
+            | Self::FenceFalls => Arc::new(BuggyStore { inner, bug: self, clock, first_ends }),
+            _ => inner,
+        }
+    }
+
+    /// A gateway's engine, with the bug if it is one of gateways.
+    pub(crate) fn in_gateway(self, inner: Arc<dyn Engine>, world: &Arc<World>) -> Arc<dyn Engine> {
+        Arc::new(BuggyGateway {
+            inner,
+            bug: self,
+            world: world.clone(),
+            alone_until: AtomicU64::new(0),
+            duplicate: Mutex::default(),
+        })
+    }
+}
+
+struct BuggyStore {
+    inner: Arc<dyn Engine>,
+    bug: Bug,
+    clock: Arc<StoreClock>,
+    /// When claims ended at first, by the store's clock.
+    first_ends: Mutex<Vec<(u64, Key, Attempt)>>,
+}
+
+impl BuggyStore {
+    async fn release(&self, key: &Key, attempt: &Attempt) -> Result<Released, EngineError> {
+        self.inner.release(&Release { key: key.clone(), attempt: attempt.clone() }).await
+    }
+
+    /// What [`Bug::SweeperDeletesRenewed`] does now and then.
+    async fn sweep(&self) -> Result<(), EngineError> {
+        let now = self.clock.now();
+        let due: Vec<_> = {
+            let mut ends = self.first_ends.lock().unwrap_or_else(PoisonError::into_inner);
+            ends.extract_if(.., |(end, _, _)| *end <= now).collect()
+        };
+        for (_, key, attempt) in due {
+            if self.inner.read(&key).await?.is_some_and(|held| held.record.state == State::InProgress) {
+                self.release(&key, &attempt).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Engine for BuggyStore {
+    async fn claim(&self, ask: &Claim) -> Result<Claimed, EngineError> {
+        self.sweep().await?;
+        let answer = self.inner.claim(ask).await?;
+        match (self.bug, answer) {
+            (Bug::NonceIgnored, Claimed::Duplicate(held)) if held.record.state == State::InProgress => {
+                let Held { record, left, fence } = held;
+                let (attempt, repeated) = (record.attempt, true);
+                Ok(Claimed::Granted(Grant { attempt, fence, repeated, taken_over: false, lease_left: left }))
+            }
+            (Bug::FenceFalls, Claimed::Granted(grant)) => {
+                let fence = grant.fence.map(|fence| u64::MAX - fence);
+                Ok(Claimed::Granted(Grant { fence, ..grant }))
+            }
+            (Bug::SweeperDeletesRenewed, Claimed::Granted(grant)) if !grant.repeated => {
+                let end = self.clock.now() + micros(ask.terms.lease);
+                let mut ends = self.first_ends.lock().unwrap_or_else(PoisonError::into_inner);
+                ends.push((end, ask.key.clone(), ask.attempt.clone()));
+                Ok(Claimed::Granted(grant))
+            }
+            (_, answer) => Ok(answer),
+        }
+    }
+
+    async fn settle(&self, ask: &Settle) -> Result<Settled, EngineError> {
+        let held = self.inner.read(&ask.key).await?;
+        match (self.bug, held, &ask.outcome) {
+            (Bug::DeleteWithoutCompare, Some(held), Outcome::Failure) if held.record.state == State::InProgress => {
+                self.release(&ask.key, &held.record.attempt).await?;
+                Ok(Settled::Done { state: None, left: None, late: Some(false) })
+            }
+            (Bug::FailureUndoesSuccess, Some(held), Outcome::Failure) if held.record.attempt == ask.attempt => {
+                self.release(&ask.key, &ask.attempt).await?;
+                Ok(Settled::Done { state: None, left: None, late: Some(false) })
+            }
+            (Bug::LateOutcomeDropped, None, Outcome::Success { retention, .. }) if ask.late.is_some() => {
+                let usual = ask.late.as_ref().map(|late| late.terms.retention);
+                let left = retention.or(usual).and_then(Retention::duration);
+                Ok(Settled::Done { state: Some(State::Succeeded), left, late: Some(true) })
+            }
+            _ => self.inner.settle(ask).await,
+        }
+    }
+
+    async fn renew(&self, ask: &Renew) -> Result<Renewed, EngineError> {
+        let answer = self.inner.renew(ask).await?;
+        match (self.bug, answer, ask.lease) {
+            (Bug::RenewalShortens, Renewed::Renewed { left }, Some(lease)) if lease < left => {
+                Ok(Renewed::Renewed { left: lease })
+            }
+            (_, answer, _) => Ok(answer),
+        }
+    }
+
+    async fn read(&self, key: &Key) -> Result<Option<Held>, EngineError> {
+        self.inner.read(key).await
+    }
+
+    async fn release(&self, ask: &Release) -> Result<Released, EngineError> {
+        self.inner.release(ask).await
+    }
+
+    async fn list(&self, ask: &List) -> Result<Vec<Listed>, EngineError> {
+        self.inner.list(ask).await
+    }
+
+    async fn probe(&self) -> Result<(), EngineError> {
+        self.inner.probe().await
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+}
+
+struct BuggyGateway {
+    inner: Arc<dyn Engine>,
+    bug: Bug,
+    world: Arc<World>,
+    alone_until: AtomicU64,
+    /// What [`Bug::DuplicateFromMemory`] remembers.
+    duplicate: Mutex<Option<(Key, Held)>>,
+}
+
+impl BuggyGateway {
+    /// What [`Bug::SlowToComeBack`] makes of a call.
+    async fn call<Answer, Call>(&self, call: impl Fn() -> Call + Send + Sync) -> Result<Answer, EngineError>
+    where
+        Answer: Send,
+        Call: Future<Output = Result<Answer, EngineError>> + Send,
+    {
+        let now = micros(self.world.time.now());
+        if self.bug == Bug::SlowToComeBack && now < self.alone_until.load(Ordering::Relaxed) {
+            return Err(EngineError::unavailable("it has failed before"));
+        }
+        let answer = call().await;
+        if answer.is_err() {
+            self.alone_until.store(now + LEFT_ALONE_MICROS, Ordering::Relaxed);
+        }
+        answer
+    }
+}
+
+#[async_trait]
+impl Engine for BuggyGateway {
+    async fn claim(&self, ask: &Claim) -> Result<Claimed, EngineError> {
+        if let Some((key, held)) = &*self.duplicate.lock().unwrap_or_else(PoisonError::into_inner)
+            && *key == ask.key
+        {
+            return Ok(Claimed::Duplicate(held.clone()));
+        }
+        let whole =
+            Grant { attempt: ask.attempt.clone(), fence: None, repeated: false, taken_over: false, lease_left: None };
+        match (self.bug, self.call(|| self.inner.claim(ask)).await) {
+            (Bug::TimeoutTakenAsClaimed, Err(EngineError::Indeterminate(_))) => Ok(Claimed::Granted(whole)),
+            (Bug::TimeoutTakenAsRefused, Err(EngineError::Indeterminate(why))) => {
+                Err(Determinate::Unavailable(why.0).into())
+            }
+            (Bug::RetryByAnotherAttempt, Err(EngineError::Indeterminate(_))) => {
+                let attempt = Attempt::new(ask.attempt.timestamp(), Nonce::from_bits(self.world.dice.roll()));
+                self.inner.claim(&Claim { attempt, ..ask.clone() }).await
+            }
+            (Bug::UnknownClaimUndone, Err(EngineError::Indeterminate(why))) => {
+                let (key, attempt) = (ask.key.clone(), ask.attempt.clone());
+                let (outcome, on_outage) = (Outcome::Failure, OutcomeOnOutage::FailClosed);
+                let undo = Settle { key, attempt, outcome, late: None, deadline: ask.deadline, on_outage };
+                let _undone = self.inner.settle(&undo).await;
+                Err(why.into())
+            }
+            (Bug::LeaseToldTooLong, Ok(Claimed::Granted(grant))) => {
+                Ok(Claimed::Granted(Grant { lease_left: None, ..grant }))
+            }
+            (Bug::DuplicateFromMemory, Ok(Claimed::Duplicate(held))) => {
+                *self.duplicate.lock().unwrap_or_else(PoisonError::into_inner) = Some((ask.key.clone(), held.clone()));
+                Ok(Claimed::Duplicate(held))
+            }
+            (_, answer) => answer,
+        }
+    }
+
+    async fn settle(&self, ask: &Settle) -> Result<Settled, EngineError> {
+        match (self.bug, self.call(|| self.inner.settle(ask)).await) {
+            (Bug::TimeoutTakenAsSettled, Err(EngineError::Indeterminate(_))) => {
+                Ok(Settled::Done { state: Some(State::Succeeded), left: None, late: Some(false) })
+            }
+            (_, answer) => answer,
+        }
+    }
+
+    async fn renew(&self, ask: &Renew) -> Result<Renewed, EngineError> {
+        self.call(|| self.inner.renew(ask)).await
+    }
+
+    async fn read(&self, key: &Key) -> Result<Option<Held>, EngineError> {
+        self.call(|| self.inner.read(key)).await
+    }
+
+    async fn release(&self, ask: &Release) -> Result<Released, EngineError> {
+        self.call(|| self.inner.release(ask)).await
+    }
+
+    async fn list(&self, ask: &List) -> Result<Vec<Listed>, EngineError> {
+        self.inner.list(ask).await
+    }
+
+    async fn probe(&self) -> Result<(), EngineError> {
+        self.inner.probe().await
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn data_lost(&self) -> u64 {
+        self.inner.data_lost()
+    }
+}

@@ -1,0 +1,145 @@
+//! What the callers of a world do business in: its apps with their terms, and the operations that they claim, some of
+//! which everybody wants at once.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use oncegate::domain::canonical::{Canonical, canonicalize};
+use oncegate::domain::global_id::GlobalId;
+use oncegate::domain::record::Key;
+use oncegate::domain::tenant::Operation;
+use oncegate::domain::terms::{ClaimOnOutage, LeaseEnd, Mode, OutcomeOnOutage, Retention, Terms};
+use oncegate::gateway::Gateway;
+use oncegate::tenants::quota::Quota;
+use oncegate::tenants::{App, OperationTerms};
+
+use crate::world::World;
+
+/// What everybody wants, at any time.
+const HOT: u64 = 9;
+
+/// How long the same is wanted by everybody, in seconds: what has succeeded for ever is not wanted for ever.
+const HOT_FOR_SECS: u64 = 20;
+
+/// The apps, and what they claim.
+pub(crate) struct Business {
+    world: Arc<World>,
+    /// Each with its operations, in a fixed order.
+    apps: Vec<(Arc<App>, Vec<Operation>)>,
+    /// How many operations of their own callers have had.
+    own: AtomicU64,
+    /// Everything that anybody chose, by its number.
+    chosen: Mutex<Vec<Target>>,
+}
+
+/// An operation that is claimed.
+#[derive(Clone)]
+pub(crate) struct Target {
+    pub(crate) app: Arc<App>,
+    pub(crate) operation: Operation,
+    pub(crate) contents: Canonical,
+    pub(crate) global_id: GlobalId,
+    /// Its number in the world.
+    pub(crate) number: u32,
+}
+
+impl Business {
+    pub(crate) fn new(world: Arc<World>) -> Arc<Self> {
+        let apps = vec![
+            app(
+                "shop",
+                &[
+                    ("order.submit", terms(2_000, Some(30), 20, LeaseEnd::Release), 1_000),
+                    ("coupon.redeem", terms(1_000, None, 20, LeaseEnd::Release), 1_000),
+                    ("mail.send", terms(800, Some(20), 10, LeaseEnd::Unknown), 1_000),
+                ],
+            ),
+            app(
+                "bank",
+                &[
+                    ("transfer", terms(5_000, Some(3_600), 60, LeaseEnd::Unknown), 2_000),
+                    ("statement", terms(10_000, Some(2), 5, LeaseEnd::Release), 500),
+                ],
+            ),
+            app("tiny", &[("default", terms(500, Some(1), 1, LeaseEnd::Release), 150)]),
+        ];
+        Arc::new(Self { world, apps, own: AtomicU64::new(0), chosen: Mutex::default() })
+    }
+
+    /// Something to do: often what others want too.
+    pub(crate) fn choose(&self) -> Target {
+        let dice = &self.world.dice;
+        let wanted = if dice.percent(50) {
+            let now = self.world.time.now().as_secs() / HOT_FOR_SECS;
+            now * HOT + dice.between(0, HOT - 1)
+        } else if dice.percent(30) {
+            // What somebody had before.
+            (1 << 32) + self.own.load(Ordering::Relaxed).saturating_sub(dice.between(0, 50))
+        } else {
+            (1 << 32) + self.own.fetch_add(1, Ordering::Relaxed)
+        };
+        // Apps claim the same contents, and are not to notice.
+        let apps = self.apps.len() as u64;
+        let (app, operations) = &self.apps[usize::try_from(wanted % apps).expect("64 bits")];
+        let (app, wanted) = (app.clone(), wanted / apps);
+        let operation = operations[usize::try_from(wanted).expect("64 bits") % operations.len()].clone();
+        let contents = canonicalize(format!("{{\"number\":\"{wanted}\"}}").as_bytes()).expect("JSON");
+        let global_id = Gateway::global_id(&app, &operation, &contents);
+        let number = self.world.known().number(&Key { app: app.key.clone(), global_id });
+        let target = Target { app, operation, contents, global_id, number };
+        let mut chosen = self.chosen.lock().unwrap_or_else(PoisonError::into_inner);
+        if chosen.len() == number as usize {
+            chosen.push(target.clone());
+        }
+        target
+    }
+
+    /// What was chosen last.
+    pub(crate) fn newest(&self, most: usize) -> Vec<Target> {
+        let chosen = self.chosen.lock().unwrap_or_else(PoisonError::into_inner);
+        chosen[chosen.len().saturating_sub(most)..].to_vec()
+    }
+}
+
+impl Target {
+    /// What it is done on.
+    pub(crate) fn terms(&self) -> &OperationTerms {
+        self.app.terms_of(&self.operation)
+    }
+}
+
+fn terms(lease_ms: u64, retention_secs: Option<u64>, unknown_secs: u64, on_lease_end: LeaseEnd) -> Terms {
+    let retention = retention_secs.map_or(Retention::Forever, |secs| Retention::For(Duration::from_secs(secs)));
+    let unknown_retention = Retention::For(Duration::from_secs(unknown_secs));
+    Terms { lease: Duration::from_millis(lease_ms), retention, unknown_retention, on_lease_end }
+}
+
+fn app(key: &str, operations: &[(&str, Terms, u64)]) -> (Arc<App>, Vec<Operation>) {
+    let own = |(name, terms, deadline_ms): &(&str, Terms, u64)| {
+        let deadline = Duration::from_millis(*deadline_ms);
+        let own = OperationTerms {
+            terms: *terms,
+            mode: Mode::Enforce,
+            contents_stored_bytes: 1024,
+            deadline,
+            claim_on_outage: ClaimOnOutage::FailClosed,
+            outcome_on_outage: OutcomeOnOutage::FailClosed,
+        };
+        (name.parse().expect("an operation"), own)
+    };
+    let operations: Vec<(Operation, OperationTerms)> = operations.iter().map(own).collect();
+    let names = operations.iter().map(|(name, _)| name.clone()).collect();
+    let app = App {
+        key: key.parse().expect("an app key"),
+        chain: "default".into(),
+        disabled: false,
+        secrets: Vec::new(),
+        terms: operations[0].1,
+        operations: operations.into_iter().collect(),
+        retention_max: Retention::Forever,
+        quota: Quota::default(),
+        usage: Arc::default(),
+    };
+    (Arc::new(app), names)
+}

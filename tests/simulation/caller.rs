@@ -1,0 +1,434 @@
+//! The callers of a world: they claim, work, renew and report as the contract asks of them, and as it does not: they
+//! crash, wake up late, repeat themselves, contradict themselves and meddle with what is not theirs.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::join;
+use oncegate::domain::attempt::{Attempt, Nonce};
+use oncegate::domain::canonical::canonicalize_any;
+use oncegate::domain::claim::{Claim, Outcome, Renew, Renewed, Settle, Settled};
+use oncegate::domain::operator::Release;
+use oncegate::domain::record::{Key, State};
+use oncegate::domain::terms::Retention;
+use oncegate::gateway::claim::{ClaimAnswer, ClaimRequest, Granted};
+use oncegate::gateway::outcome::{OutcomeReport, Reported};
+use oncegate::gateway::{Failure, RenewalAnswer};
+use tokio::time::sleep;
+
+use crate::business::{Business, Target};
+use crate::judge::Call;
+use crate::question::{Question, outcome_name};
+use crate::reference::hold;
+use crate::stack::Host;
+use crate::trace::Name;
+use crate::world::World;
+
+/// How many attempts of all callers are remembered, for those who meddle.
+const REMEMBERED: usize = 200;
+
+/// How often a call is repeated that has no answer.
+const TRIES_MAX: u32 = 8;
+
+/// Attempts that were granted to somebody.
+pub(crate) type Memories = Arc<Mutex<VecDeque<(Target, Attempt)>>>;
+
+/// One of the callers.
+pub(crate) struct Caller {
+    pub(crate) world: Arc<World>,
+    pub(crate) number: u16,
+    pub(crate) business: Arc<Business>,
+    pub(crate) hosts: Arc<Vec<Host>>,
+    pub(crate) memories: Memories,
+}
+
+impl Caller {
+    /// Goes about its business until the world is done.
+    pub(crate) async fn live(self) {
+        let dice = &self.world.dice;
+        while !self.world.is_done() {
+            sleep(if dice.percent(60) { dice.millis(0, 50) } else { dice.millis(50, 4_000) }).await;
+            match dice.between(0, 99) {
+                0..=80 => self.episode().await,
+                81..=88 => self.batch().await,
+                89..=92 => self.meddle().await,
+                93..=96 => self.look().await,
+                97 => self.operate().await,
+                _ => self.wake_up_late().await,
+            }
+        }
+    }
+
+    /// Claims these once more, when nothing is wrong any more and no lease is left.
+    pub(crate) async fn audit(self, targets: Vec<Target>) {
+        for target in targets {
+            let asked = Asked { nonce: self.nonce(), ..Asked::default() };
+            let answer = self.claim(&target, &asked, self.gateway()).await;
+            let of_the_dead = match &answer {
+                Some(Ok(ClaimAnswer::Duplicate(found))) => found.held.record.state == State::InProgress,
+                _ => false,
+            };
+            self.world.judge(target.number, hold(!of_the_dead, "L1", || format!("{answer:?}, and nobody is left")));
+        }
+    }
+
+    /// PRE, work, POST.
+    async fn episode(&self) {
+        let dice = &self.world.dice;
+        let target = self.business.choose();
+        let asked = self.asked();
+        let Some(granted) = self.claim_until_answered(&target, asked).await else { return };
+        self.remember(&target, &granted.attempt);
+        let lease = Duration::from_millis(granted.lease_ms);
+        match dice.between(0, 99) {
+            // It dies. Somebody else may find its attempt.
+            0..=11 => return,
+            // It takes longer than it asked for.
+            12..=24 => sleep(lease + dice.millis(0, 4_000)).await,
+            25..=44 => self.work_long(&target, &granted.attempt, lease).await,
+            _ => sleep(lease.mul_f64(f64::from(u32::try_from(dice.between(0, 90)).expect("small")) / 100.0)).await,
+        }
+        let outcome = self.outcome();
+        let settled = self.report_until_answered(&target, &granted.attempt, &outcome).await;
+        if settled.is_some() && dice.percent(6) {
+            // It has forgotten that it was answered.
+            let _same = self.report_until_answered(&target, &granted.attempt, &outcome).await;
+        }
+        if let (Some(Settled::Done { state: Some(State::Succeeded), .. }), true) = (settled, dice.percent(6)) {
+            let _refused = self.report_until_answered(&target, &granted.attempt, &Outcome::Failure).await;
+        }
+    }
+
+    /// Works for a few leases, and renews now and then.
+    async fn work_long(&self, target: &Target, attempt: &Attempt, lease: Duration) {
+        let dice = &self.world.dice;
+        for _ in 0..dice.between(1, 4) {
+            sleep(lease / 2 + dice.millis(0, 100)).await;
+            let longer = dice.percent(50).then(|| dice.millis(200, 5_000));
+            let answer = self.renew(target, attempt, longer).await;
+            if let Some(Ok(RenewalAnswer { renewed, .. })) = answer
+                && !matches!(renewed, Renewed::Renewed { .. })
+            {
+                return;
+            }
+        }
+    }
+
+    /// Many PREs at once, some of them of the same; and many POSTs.
+    async fn batch(&self) {
+        let dice = &self.world.dice;
+        let first = self.business.choose();
+        let mut items = vec![(first.clone(), self.asked())];
+        for _ in 0..dice.between(1, 6) {
+            let target = if dice.percent(20) { first.clone() } else { self.business.choose() };
+            // A batch is of one app.
+            if target.app.key == first.app.key {
+                items.push((target, self.asked()));
+            }
+        }
+        let granted = self.claim_many(&items).await;
+        sleep(dice.millis(0, 600)).await;
+        for (target, granted) in granted {
+            self.remember(&target, &granted.attempt);
+            if dice.percent(80) {
+                let _answered = self.report_until_answered(&target, &granted.attempt, &self.outcome()).await;
+            }
+        }
+    }
+
+    /// Reports or renews for somebody who does not exist.
+    async fn meddle(&self) {
+        let dice = &self.world.dice;
+        let Some((target, of_holder)) = self.recall() else { return };
+        let attempt = Attempt::new(of_holder.timestamp(), self.nonce());
+        if dice.percent(30) {
+            let _refused = self.renew(&target, &attempt, None).await;
+        } else {
+            // Not a success, which would be recorded where nothing stands.
+            let _refused = self.report_until_answered(&target, &attempt, &Outcome::Failure).await;
+        }
+    }
+
+    /// A holder that was thought dead wakes up and reports.
+    async fn wake_up_late(&self) {
+        let Some((target, attempt)) = self.recall() else { return };
+        let _answered = self.report_until_answered(&target, &attempt, &Outcome::Unknown).await;
+    }
+
+    /// Lookup.
+    async fn look(&self) {
+        let target = self.business.choose();
+        let deadline = target.app.terms.deadline;
+        let gateway = self.gateway();
+        let name = Name::nonce(self.world.dice.roll());
+        let call = self.begin(gateway, <Key as Question>::NAME, "GET", name, &target, deadline);
+        let Some((call, running)) = call else { return };
+        let answer = running.died.run_until_cancelled(running.gateway.inspect(&target.app, target.global_id)).await;
+        match answer {
+            Some(answer) => self.world.replied(&call, &answer),
+            None => self.world.abort(&call),
+        }
+    }
+
+    /// An operator ends a claim, even one that succeeded.
+    async fn operate(&self) {
+        let Some((target, attempt)) = self.recall() else { return };
+        let gateway = self.gateway();
+        let deadline = target.app.terms.deadline;
+        let name = Name::of(&attempt);
+        let call = self.begin(gateway, <Release as Question>::NAME, "release", name, &target, deadline);
+        let Some((call, running)) = call else { return };
+        let release = running.gateway.release(&target.app, target.global_id, attempt, true);
+        match running.died.run_until_cancelled(release).await {
+            Some(answer) => self.world.replied(&call, &answer),
+            None => self.world.abort(&call),
+        }
+    }
+
+    /// PRE with one nonce until there is an answer, at any gateway, and sometimes at two at once.
+    async fn claim_until_answered(&self, target: &Target, mut asked: Asked) -> Option<Granted> {
+        let dice = &self.world.dice;
+        for _ in 0..TRIES_MAX {
+            let first = self.gateway();
+            let answer = if dice.percent(6) && self.hosts.len() > 1 {
+                let second = (first + 1) % self.hosts.len();
+                let (one, other) = join(self.claim(target, &asked, first), self.claim(target, &asked, second)).await;
+                if matches!(one, Some(Ok(_))) { one } else { other }
+            } else {
+                self.claim(target, &asked, first).await
+            };
+            if self.world.is_done() {
+                return None;
+            }
+            match answer {
+                Some(Ok(ClaimAnswer::Granted(granted))) => {
+                    if dice.percent(5) {
+                        let _repeated = self.claim(target, &asked, self.gateway()).await;
+                    }
+                    return Some(granted);
+                }
+                Some(Ok(ClaimAnswer::Duplicate(found))) => match found.held.record.state {
+                    // It asks again, as somebody else.
+                    State::InProgress if dice.percent(30) => asked = self.asked(),
+                    State::Unknown if dice.percent(50) => asked = Asked { take_over: true, ..self.asked() },
+                    _ => return None,
+                },
+                Some(Ok(ClaimAnswer::Mismatch(..))) => return None,
+                // No answer, or one that says that there is none: the same again.
+                Some(Err(_)) | None => {}
+            }
+            if dice.percent(10) {
+                return None;
+            }
+            sleep(dice.millis(10, 800)).await;
+        }
+        None
+    }
+
+    /// POST until there is an answer.
+    async fn report_until_answered(&self, target: &Target, attempt: &Attempt, outcome: &Outcome) -> Option<Settled> {
+        let dice = &self.world.dice;
+        for _ in 0..TRIES_MAX {
+            if let Some(Ok(Reported::Settled { settled, .. })) = self.report(target, attempt, outcome).await {
+                return Some(settled);
+            }
+            if self.world.is_done() || dice.percent(10) {
+                return None;
+            }
+            sleep(dice.millis(10, 800)).await;
+        }
+        None
+    }
+
+    async fn claim(&self, target: &Target, asked: &Asked, gateway: usize) -> Option<Result<ClaimAnswer, Failure>> {
+        let (lease, deadline) = asked.lease_and_deadline(target);
+        let name = asked.name();
+        let (call, running) = self.begin(gateway, <Claim as Question>::NAME, asked.what(), name, target, deadline)?;
+        let claim = running.gateway.claim(&target.app, asked.request(target));
+        let answer = running.died.run_until_cancelled(claim).await;
+        match &answer {
+            Some(answer) => self.world.claimed(&call, lease, answer),
+            None => self.world.abort(&call),
+        }
+        answer
+    }
+
+    async fn claim_many(&self, items: &[(Target, Asked)]) -> Vec<(Target, Granted)> {
+        let gateway = self.gateway();
+        let deadline = items.iter().map(|(target, asked)| asked.lease_and_deadline(target).1).max().unwrap_or_default();
+        let Some(running) = self.hosts[gateway].gateway() else { return Vec::new() };
+        let begin = |(target, asked): &(Target, Asked)| {
+            let name = asked.name();
+            let (mut call, _) = self.begin(gateway, <Claim as Question>::NAME, asked.what(), name, target, deadline)?;
+            call.in_batch = true;
+            Some(call)
+        };
+        let calls: Vec<_> = items.iter().map_while(begin).collect();
+        let requests = items.iter().map(|(target, asked)| Ok(asked.request(target))).take(calls.len()).collect();
+        let many = running.gateway.claim_many::<Failure>(&items[0].0.app, requests);
+        let answers = running.died.run_until_cancelled(many).await;
+        let Some(answers) = answers else {
+            for call in &calls {
+                self.world.abort(call);
+            }
+            return Vec::new();
+        };
+        let mut granted = Vec::new();
+        for ((call, answer), (target, asked)) in calls.iter().zip(answers).zip(items) {
+            self.world.claimed(call, asked.lease_and_deadline(target).0, &answer);
+            if let Ok(ClaimAnswer::Granted(own)) = answer {
+                granted.push((target.clone(), own));
+            }
+        }
+        granted
+    }
+
+    async fn report(&self, target: &Target, attempt: &Attempt, outcome: &Outcome) -> Option<Result<Reported, Failure>> {
+        let dice = &self.world.dice;
+        let operation = dice.percent(70).then(|| target.operation.clone());
+        let contents = operation.as_ref().and_then(|_| dice.percent(30).then(|| target.contents.clone()));
+        let deadline = operation.as_ref().map_or(&target.app.terms, |own| target.app.terms_of(own)).deadline;
+        let gateway = self.gateway();
+        let (what, name) = (outcome_name(outcome), Name::of(attempt));
+        let (call, running) = self.begin(gateway, <Settle as Question>::NAME, what, name, target, deadline)?;
+        let report = OutcomeReport {
+            global_id: target.global_id,
+            attempt: attempt.clone(),
+            outcome: outcome.clone(),
+            operation,
+            contents,
+        };
+        let answer = running.died.run_until_cancelled(running.gateway.settle(&target.app, report)).await;
+        match &answer {
+            Some(answer) => self.world.settled(&call, outcome, answer),
+            None => self.world.abort(&call),
+        }
+        answer
+    }
+
+    async fn renew(
+        &self,
+        target: &Target,
+        attempt: &Attempt,
+        lease: Option<Duration>,
+    ) -> Option<Result<RenewalAnswer, Failure>> {
+        let gateway = self.gateway();
+        let deadline = target.app.terms.deadline;
+        let name = Name::of(attempt);
+        let call = self.begin(gateway, <Renew as Question>::NAME, "renewal", name, target, deadline);
+        let (call, running) = call?;
+        let renewal = running.gateway.renew(&target.app, target.global_id, attempt.clone(), lease);
+        let answer = running.died.run_until_cancelled(renewal).await;
+        match &answer {
+            Some(answer) => self.world.renewed(&call, answer),
+            None => self.world.abort(&call),
+        }
+        answer
+    }
+
+    /// Reaches a gateway; nothing if it is down, or the world is done.
+    fn begin(
+        &self,
+        gateway: usize,
+        kind: &'static str,
+        what: &'static str,
+        name: Name,
+        target: &Target,
+        deadline: Duration,
+    ) -> Option<(Call, crate::stack::Running)> {
+        let running = self.hosts[gateway].gateway()?;
+        let place = (self.number, u16::try_from(gateway).expect("few gateways"));
+        Some((self.world.begin(place, kind, what, name, target.number, deadline)?, running))
+    }
+
+    /// Any gateway.
+    fn gateway(&self) -> usize {
+        self.world.dice.index(self.hosts.len())
+    }
+
+    fn nonce(&self) -> Nonce {
+        // Zero marks the sweeper's own.
+        Nonce::from_bits(self.world.dice.roll() | 1)
+    }
+
+    fn asked(&self) -> Asked {
+        let dice = &self.world.dice;
+        Asked {
+            nonce: self.nonce(),
+            lease: dice.percent(20).then(|| dice.millis(500, 8_000)),
+            retention: dice.percent(10).then(|| Retention::For(dice.millis(1_000, 20_000))),
+            fingerprint: dice.percent(4),
+            take_over: dice.percent(2),
+        }
+    }
+
+    fn outcome(&self) -> Outcome {
+        let dice = &self.world.dice;
+        match dice.between(0, 99) {
+            0..=49 => Outcome::Success {
+                result: dice.percent(50).then(|| format!("{}", dice.between(1, 1_000_000)).into()),
+                retention: dice.percent(20).then(|| Retention::For(dice.millis(1_000, 20_000))),
+            },
+            50..=84 => Outcome::Failure,
+            _ => Outcome::Unknown,
+        }
+    }
+
+    fn remember(&self, target: &Target, attempt: &Attempt) {
+        let mut memories = self.memories.lock().unwrap_or_else(PoisonError::into_inner);
+        if memories.len() == REMEMBERED {
+            memories.pop_front();
+        }
+        memories.push_back((target.clone(), attempt.clone()));
+    }
+
+    fn recall(&self) -> Option<(Target, Attempt)> {
+        let memories = self.memories.lock().unwrap_or_else(PoisonError::into_inner);
+        if memories.is_empty() { None } else { Some(memories[self.world.dice.index(memories.len())].clone()) }
+    }
+}
+
+/// What a PRE asks for.
+struct Asked {
+    nonce: Nonce,
+    lease: Option<Duration>,
+    retention: Option<Retention>,
+    /// Whether it brings a fingerprint: those that do are the same, and differ from those that do not.
+    fingerprint: bool,
+    take_over: bool,
+}
+
+impl Default for Asked {
+    fn default() -> Self {
+        Self { nonce: Nonce::from_bits(1), lease: None, retention: None, fingerprint: false, take_over: false }
+    }
+}
+
+impl Asked {
+    fn name(&self) -> Name {
+        Name::nonce(u64::from_str_radix(self.nonce.as_str(), 16).expect("a nonce of this world"))
+    }
+
+    fn what(&self) -> &'static str {
+        if self.take_over { "PRE to take over" } else { "PRE" }
+    }
+
+    /// A claim is answered while at least half of its lease is left.
+    fn lease_and_deadline(&self, target: &Target) -> (Duration, Duration) {
+        let lease = self.lease.unwrap_or(target.terms().terms.lease);
+        (lease, target.terms().deadline.min(lease / 2))
+    }
+
+    fn request(&self, target: &Target) -> ClaimRequest {
+        ClaimRequest {
+            operation: target.operation.clone(),
+            contents: target.contents.clone(),
+            fingerprint: self.fingerprint.then(|| canonicalize_any(b"7", "fingerprint").expect("JSON")),
+            nonce: Some(self.nonce.clone()),
+            lease: self.lease,
+            retention: self.retention,
+            take_over: self.take_over,
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! What goes wrong in a world, when, and for how long: all from its dice. Each kind of fault comes and goes by itself, so
+//! that they meet one another.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use crate::link::Weather;
+use crate::stack::Host;
+use crate::store::{Serves, Store};
+use crate::trace::Place;
+use crate::world::World;
+
+/// The kinds of faults.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Fault {
+    /// The network between one gateway and the store.
+    Network,
+    /// The store's server, which keeps its data.
+    Server,
+    /// The store's clock: back by anything, forward by less than a lease.
+    Clock,
+    /// The store crashes, and comes back empty.
+    DataLoss,
+    /// A gateway dies, and another one is started; its machine's clock may have been set.
+    Gateways,
+}
+
+/// How far the store's clock is set forward at most: less than the shortest lease.
+const FORWARD_MAX_MS: u64 = 450;
+
+/// What has it in for a world.
+pub(crate) struct Chaos {
+    pub(crate) world: Arc<World>,
+    pub(crate) store: Arc<Store>,
+    pub(crate) hosts: Arc<Vec<Host>>,
+}
+
+impl Chaos {
+    /// Lets a kind of fault come and go until the world is done.
+    pub(crate) async fn reign(&self, fault: Fault) {
+        while !self.world.is_done() {
+            sleep(self.world.dice.millis(200, 12_000)).await;
+            if self.world.is_done() {
+                return;
+            }
+            match fault {
+                Fault::Network => self.network().await,
+                Fault::Server => self.server().await,
+                Fault::Clock => self.clock().await,
+                Fault::DataLoss => self.data_loss().await,
+                Fault::Gateways => self.gateways().await,
+            }
+        }
+    }
+
+    /// Short ones that callers hardly feel, and long ones.
+    fn duration(&self) -> Duration {
+        let dice = &self.world.dice;
+        if dice.percent(50) { dice.millis(5, 600) } else { dice.millis(600, 6_000) }
+    }
+
+    async fn network(&self) {
+        let dice = &self.world.dice;
+        let links = [
+            Weather::Slow,
+            Weather::Lossy(5),
+            Weather::Lossy(30),
+            Weather::Lossy(80),
+            Weather::Cut,
+            Weather::Mute,
+            Weather::Refused,
+        ];
+        let (place, weather, duration) = (dice.index(self.hosts.len()), *dice.pick(&links), self.duration());
+        let link = Place::Link(u16::try_from(place).expect("few gateways"));
+        let what = match weather {
+            Weather::Fair => "fair",
+            Weather::Slow => "slow",
+            Weather::Lossy(_) => "lossy",
+            Weather::Cut => "cut",
+            Weather::Mute => "mute",
+            Weather::Refused => "refused",
+        };
+        self.world.announce(link, what, millis(duration));
+        self.world.trouble_begins();
+        self.hosts[place].link.turn(weather);
+        sleep(duration).await;
+        self.hosts[place].link.turn(Weather::Fair);
+        self.world.trouble_ends();
+        self.world.announce(link, "fair", 0);
+    }
+
+    async fn server(&self) {
+        let dice = &self.world.dice;
+        let duration = self.duration();
+        self.world.trouble_begins();
+        match dice.between(0, 2) {
+            0 => {
+                self.world.announce(Place::Store, "crash", millis(duration));
+                self.store.crash();
+            }
+            1 => {
+                self.world.announce(Place::Store, "stop", millis(duration));
+                self.store.serve(Serves::Later);
+            }
+            _ => {
+                self.world.announce(Place::Store, "full", millis(duration));
+                self.store.serve(Serves::NoClaims);
+            }
+        }
+        sleep(duration).await;
+        self.store.serve(Serves::All);
+        self.world.trouble_ends();
+        self.world.announce(Place::Store, "serves", 0);
+    }
+
+    async fn clock(&self) {
+        let dice = &self.world.dice;
+        if dice.percent(70) {
+            let by = dice.millis(1, FORWARD_MAX_MS);
+            self.world.announce(Place::Store, "clock forward", millis(by));
+            self.store.step_forward(by);
+        } else {
+            let by = dice.millis(1, if dice.percent(80) { 500 } else { 20_000 });
+            self.world.announce(Place::Store, "clock back", millis(by));
+            self.store.step_back(by).await;
+        }
+        if dice.percent(50) {
+            let place = dice.index(self.hosts.len());
+            self.hosts[place].step_wall(dice.millis(0, 600_000));
+        }
+    }
+
+    async fn data_loss(&self) {
+        let duration = self.duration();
+        self.world.announce(Place::Store, "crash, data lost", millis(duration));
+        self.world.trouble_begins();
+        self.store.crash();
+        sleep(duration).await;
+        self.store.lose_data();
+        self.store.serve(Serves::All);
+        self.world.trouble_ends();
+        self.world.announce(Place::Store, "serves, empty", 0);
+    }
+
+    async fn gateways(&self) {
+        let dice = &self.world.dice;
+        let (place, duration) = (dice.index(self.hosts.len()), self.duration());
+        let gateway = Place::Link(u16::try_from(place).expect("few gateways"));
+        self.world.announce(gateway, "gateway killed", millis(duration));
+        self.hosts[place].kill();
+        if dice.percent(30) {
+            self.hosts[place].step_wall(dice.millis(0, 600_000));
+        }
+        sleep(duration).await;
+        self.hosts[place].start();
+        self.world.announce(gateway, "gateway started", 0);
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,60 @@
+//! The one source of chance in a simulated world: numbers from a seed, the same on every machine and for ever.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use oncegate::domain::attempt::Entropy;
+
+/// A stream of numbers from a seed (`SplitMix64`). Written out here because a seed in an old report has to go on meaning
+/// the same run, whatever a library changes.
+pub(crate) struct Dice(AtomicU64);
+
+impl Dice {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(AtomicU64::new(seed))
+    }
+
+    /// 64 bits.
+    pub(crate) fn roll(&self) -> u64 {
+        let state = self.0.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed).wrapping_add(0x9E37_79B9_7F4A_7C15);
+        scramble(state)
+    }
+
+    /// A number from `low` to `high`, both included.
+    pub(crate) fn between(&self, low: u64, high: u64) -> u64 {
+        low + self.roll() % (high - low + 1)
+    }
+
+    /// Whether something happens that happens so many times in a hundred.
+    pub(crate) fn percent(&self, chance: u64) -> bool {
+        self.roll() % 100 < chance
+    }
+
+    /// One of these.
+    pub(crate) fn pick<'a, T>(&self, these: &'a [T]) -> &'a T {
+        &these[self.index(these.len())]
+    }
+
+    /// A place among so many.
+    pub(crate) fn index(&self, count: usize) -> usize {
+        usize::try_from(self.roll() % count as u64).expect("less than a usize")
+    }
+
+    /// Whole milliseconds from `low` to `high`, both included.
+    pub(crate) fn millis(&self, low: u64, high: u64) -> Duration {
+        Duration::from_millis(self.between(low, high))
+    }
+}
+
+impl Entropy for Dice {
+    fn bits(&self) -> u64 {
+        self.roll()
+    }
+}
+
+/// Spreads the bits of a number over all of another.
+pub(crate) fn scramble(number: u64) -> u64 {
+    let number = (number ^ (number >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let number = (number ^ (number >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    number ^ (number >> 31)
+}

@@ -1,0 +1,449 @@
+//! Judges what callers are told: every answer against what the store said to the tries of that very call, against what
+//! other callers of the key have been told, and against the clock.
+
+use std::time::Duration;
+
+use oncegate::domain::claim::{Claimed, Outcome, Renewed, Settled};
+use oncegate::domain::record::State;
+use oncegate::engine::EngineError;
+use oncegate::gateway::claim::{ClaimAnswer, Granted};
+use oncegate::gateway::outcome::Reported;
+use oncegate::gateway::{Failure, RenewalAnswer};
+
+use crate::clock::micros;
+use crate::question::{Question, Taken, Told};
+use crate::reference::{Broken, hold};
+use crate::trace::{Event, Name, Place};
+use crate::world::{Known, World};
+
+/// What a timer that counts whole milliseconds may be late.
+const TIMER_GRAIN: Duration = Duration::from_millis(5);
+
+/// How soon service is back once nothing is wrong any more.
+const BACK_WITHIN: Duration = Duration::from_secs(1);
+
+/// A call that a caller waits for.
+pub(crate) struct Call {
+    pub(crate) caller: u16,
+    pub(crate) gateway: u16,
+    pub(crate) kind: &'static str,
+    /// What the caller knows of its attempt.
+    pub(crate) name: Name,
+    pub(crate) key: u32,
+    /// By when an answer is due.
+    pub(crate) deadline: Duration,
+    /// The deadline is that of many items together, which may take the answer of one along.
+    pub(crate) in_batch: bool,
+    begun: Duration,
+    losses: u64,
+}
+
+/// What became of the tries of a call.
+#[derive(Default)]
+pub(crate) struct Open {
+    tries: Vec<Try>,
+}
+
+impl Open {
+    /// What the store said to the last try, when by its clock, and when in the time that really passes.
+    fn last_answer(&self) -> Option<(&Told, u64, Duration)> {
+        match self.tries.last()? {
+            Try::Answered { told, store_now, at } => Some((told, *store_now, *at)),
+            Try::Uncertain | Try::Refused => None,
+        }
+    }
+}
+
+#[derive(PartialEq)]
+enum Try {
+    /// No answer came, or none yet.
+    Uncertain,
+    /// It certainly did not happen.
+    Refused,
+    /// The store took it, and its answer has come.
+    Answered { told: Box<Told>, store_now: u64, at: Duration },
+}
+
+/// One try of a call, for the link that makes it.
+pub(crate) struct Trial {
+    call: (u16, &'static str, Name),
+    place: Option<usize>,
+}
+
+/// What callers of a key have been told, in the store's time.
+#[derive(Default)]
+pub(crate) struct Beliefs {
+    /// Who may think that it holds the claim, and until when.
+    holders: Vec<(Name, u64)>,
+    /// Attempts that have reported, or that an operator has ended: what they are told from now on is old news.
+    over: Vec<Name>,
+    /// Attempts whose claims an operator has ended, or is about to: even a success blocks no more.
+    released: Vec<Name>,
+    /// A success that was acknowledged.
+    success: Option<Success>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Success {
+    name: Name,
+    /// When it was recorded.
+    at: Duration,
+    /// Until when it blocks, by the store's clock.
+    until: u64,
+}
+
+/// So many attempts of a key are remembered as over.
+const OVER_MAX: usize = 128;
+
+impl Beliefs {
+    /// The store has lost its data: nobody can rely on anything.
+    pub(crate) fn forget(&mut self) {
+        self.holders.clear();
+        self.success = None;
+    }
+
+    /// What has ended by now has ended for good, even if the clock is set back.
+    pub(crate) fn end_until(&mut self, store_now: u64) {
+        self.holders.retain(|(_, until)| *until > store_now);
+        self.success = self.success.filter(|success| success.until > store_now);
+    }
+
+    /// Somebody reports this attempt, or releases it.
+    fn end(&mut self, name: Name, released: bool) {
+        self.holders.retain(|(holder, _)| *holder != name);
+        let mut lists = vec![&mut self.over];
+        if released {
+            self.success = self.success.filter(|success| success.name != name);
+            lists.push(&mut self.released);
+        }
+        for list in lists {
+            if list.len() == OVER_MAX {
+                list.remove(0);
+            }
+            list.push(name);
+        }
+    }
+
+    fn succeed(&mut self, name: Name, at: Duration, until: u64) {
+        if !self.released.contains(&name) {
+            self.success = Some(Success { name, at, until });
+        }
+    }
+
+    /// That nobody else may think that it holds the claim, and no success blocks it.
+    fn alone(&self, name: Name, granted_at: Duration, store_now: u64) -> Result<(), Broken> {
+        let other = self.holders.iter().find(|(holder, until)| *holder != name && *until > store_now);
+        hold(other.is_none(), "S1", || format!("{name:?} holds the claim, and so does {other:?} (now {store_now})"))?;
+        let success = self.success.filter(|success| success.at < granted_at && success.until > store_now);
+        hold(success.is_none(), "S3", || {
+            format!("granted to {name:?} at {granted_at:?}, after the success {success:?}")
+        })
+    }
+
+    fn hold(&mut self, name: Name, until: u64) {
+        match self.holders.iter_mut().find(|(holder, _)| *holder == name) {
+            Some((_, known)) => *known = (*known).max(until),
+            None => self.holders.push((name, until)),
+        }
+    }
+}
+
+/// Called by links.
+impl World {
+    /// A link makes a try; its answer is not known until something else is said.
+    pub(crate) fn trial(&self, gateway: u16, kind: &'static str, name: Name) -> Trial {
+        let call = (gateway, kind, name);
+        let place = self.known().open.get_mut(&call).map(|open| {
+            open.tries.push(Try::Uncertain);
+            open.tries.len() - 1
+        });
+        Trial { call, place }
+    }
+
+    /// A try failed.
+    pub(crate) fn refused(&self, trial: &Trial, failure: &EngineError) {
+        if let EngineError::Determinate(_) = failure {
+            self.conclude(trial, Try::Refused);
+        }
+    }
+
+    /// The store's answer to a try has come.
+    pub(crate) fn answered<Answer: Clone + Into<Told>>(&self, trial: &Trial, taken: &Taken<Answer>) {
+        let told = Box::new(taken.answer.clone().into());
+        self.conclude(trial, Try::Answered { told, store_now: taken.store_now, at: taken.at });
+    }
+
+    fn conclude(&self, trial: &Trial, became: Try) {
+        let known = &mut *self.known();
+        if let (Some(place), Some(open)) = (trial.place, known.open.get_mut(&trial.call)) {
+            // A call that is over and begun anew under the same name has fewer tries.
+            if let Some(own) = open.tries.get_mut(place) {
+                *own = became;
+            }
+        }
+    }
+}
+
+/// Called by callers.
+impl World {
+    /// A call begins; nothing if there have been enough of them, or if this very one is under way.
+    pub(crate) fn begin(
+        &self,
+        (caller, gateway): (u16, u16),
+        kind: &'static str,
+        what: &'static str,
+        name: Name,
+        key: u32,
+        deadline: Duration,
+    ) -> Option<Call> {
+        let begun = self.time.now();
+        {
+            let known = &mut *self.known();
+            if known.open.contains_key(&(gateway, kind, name)) {
+                return None;
+            }
+            known.open.insert((gateway, kind, name), Open::default());
+            let event = Event {
+                place: Place::Caller(caller),
+                key,
+                what,
+                whose: name,
+                answer: "?",
+                other: Name::default(),
+                number: gateway.into(),
+            };
+            known.trace.add(begun, event);
+            if kind == "settle" || kind == "release" {
+                known.of(key).beliefs.end(name, kind == "release");
+                known.reported.insert(name);
+            }
+        }
+        let losses = self.known().losses;
+        let call = Call { caller, gateway, kind, name, key, deadline, in_batch: false, begun, losses };
+        if self.count() {
+            return Some(call);
+        }
+        self.abort(&call);
+        None
+    }
+
+    /// The gateway has died; no answer comes.
+    pub(crate) fn abort(&self, call: &Call) {
+        self.known().open.remove(&(call.gateway, call.kind, call.name));
+    }
+
+    /// What a PRE was answered, which asked for this lease.
+    pub(crate) fn claimed(&self, call: &Call, lease: Duration, answer: &Result<ClaimAnswer, Failure>) {
+        let (said, other) = match answer {
+            Ok(ClaimAnswer::Granted(granted)) if granted.taken_over => ("taken over", Name::of(&granted.attempt)),
+            Ok(ClaimAnswer::Granted(granted)) if granted.repeated => ("repeated", Name::of(&granted.attempt)),
+            Ok(ClaimAnswer::Granted(granted)) => ("granted", Name::of(&granted.attempt)),
+            Ok(ClaimAnswer::Duplicate(found)) => {
+                let said = match found.held.record.state {
+                    State::InProgress => "duplicate in progress",
+                    State::Succeeded => "duplicate succeeded",
+                    State::Unknown => "duplicate unknown",
+                };
+                (said, Name::of(&found.held.record.attempt))
+            }
+            Ok(ClaimAnswer::Mismatch(..)) => ("mismatch", Name::default()),
+            Err(failure) => (failure_name(failure), Name::default()),
+        };
+        let lease_ms = if let Ok(ClaimAnswer::Granted(granted)) = answer { granted.lease_ms } else { 0 };
+        self.finish(call, (said, other, lease_ms), answer.as_ref().err(), |now, known, open| match answer {
+            Ok(answer) => judge_claim((self.store_clock.now(), now), known, call, &open, lease, answer),
+            Err(failure) => judge_failure(call, &open, failure, now),
+        });
+    }
+
+    /// What a POST was answered.
+    pub(crate) fn settled(&self, call: &Call, outcome: &Outcome, answer: &Result<Reported, Failure>) {
+        let said = match answer {
+            Ok(Reported::Settled { settled, .. }) => <oncegate::domain::claim::Settle as Question>::brief(settled).0,
+            Ok(Reported::Observed { .. }) => "observed",
+            Err(failure) => failure_name(failure),
+        };
+        self.finish(call, (said, Name::default(), 0), answer.as_ref().err(), |now, known, open| match answer {
+            Ok(Reported::Settled { settled, .. }) => judge_settled(known, call, &open, outcome, settled),
+            Ok(Reported::Observed { .. }) => hold(false, "S6", || "nobody observes".to_owned()),
+            Err(failure) => judge_failure(call, &open, failure, now),
+        });
+    }
+
+    /// What a renewal was answered.
+    pub(crate) fn renewed(&self, call: &Call, answer: &Result<RenewalAnswer, Failure>) {
+        let said = match answer {
+            Ok(answer) => <oncegate::domain::claim::Renew as Question>::brief(&answer.renewed).0,
+            Err(failure) => failure_name(failure),
+        };
+        self.finish(call, (said, Name::default(), 0), answer.as_ref().err(), |now, known, open| match answer {
+            Ok(answer) => judge_renewed((self.store_clock.now(), now), known, call, &open, &answer.renewed),
+            Err(failure) => judge_failure(call, &open, failure, now),
+        });
+    }
+
+    /// What any other call was answered: only that it was, and by when.
+    pub(crate) fn replied<Answer>(&self, call: &Call, answer: &Result<Answer, Failure>) {
+        let said = answer.as_ref().map_or_else(failure_name, |_| "answered");
+        self.finish(call, (said, Name::default(), 0), answer.as_ref().err(), |_, _, _| Ok(()));
+    }
+
+    fn finish(
+        &self,
+        call: &Call,
+        (answer, other, number): (&'static str, Name, u64),
+        failure: Option<&Failure>,
+        judge: impl FnOnce(Duration, &mut Known, Open) -> Result<(), Broken>,
+    ) {
+        let now = self.time.now();
+        let judged = {
+            let known = &mut *self.known();
+            let open = known.open.remove(&(call.gateway, call.kind, call.name)).unwrap_or_default();
+            let place = Place::Caller(call.caller);
+            let event = Event { place, key: call.key, what: call.kind, whose: call.name, answer, other, number };
+            known.trace.add(now, event);
+            *known.tally.entry((call.kind, answer)).or_default() += 1;
+            let took = now.saturating_sub(call.begun);
+            let at_peace = known.trouble.calm_since(call.begun.saturating_sub(BACK_WITHIN));
+            let unserved = failure.filter(|_| at_peace && !has_run_out(call, &open, now));
+            hold(took <= call.deadline + TIMER_GRAIN, "L2", || format!("{} took {took:?}", call.kind))
+                .and_then(|()| {
+                    hold(unserved.is_none(), "L3", || format!("nothing is wrong, and the answer is {unserved:?}"))
+                })
+                .and_then(|()| judge(now, known, open))
+        };
+        self.judge(call.key, judged);
+    }
+}
+
+fn judge_claim(
+    (store_now, now): (u64, Duration),
+    known: &mut Known,
+    call: &Call,
+    open: &Open,
+    lease: Duration,
+    answer: &ClaimAnswer,
+) -> Result<(), Broken> {
+    let Some((Told::Claimed(told), taken_at, at)) = open.last_answer() else {
+        return hold(false, "S9", || format!("the store has not answered, and the caller is told {answer:?}"));
+    };
+    match (answer, told) {
+        (ClaimAnswer::Granted(granted), Claimed::Granted(grant)) => {
+            let Granted { attempt, fence, repeated, taken_over, lease_ms, degraded, .. } = granted;
+            hold(degraded.is_none(), "S12", || format!("the store granted, and {degraded:?} is told"))?;
+            let name = Name::of(attempt);
+            hold(name.nonce == call.name.nonce, "S1", || format!("granted the attempt {name:?} of another"))?;
+            let same = *attempt == grant.attempt && *repeated == grant.repeated && *taken_over == grant.taken_over;
+            hold(same, "S5", || format!("the store granted {grant:?}, and the caller is told {granted:?}"))?;
+            hold(*fence == grant.fence, "S11", || format!("the fence {:?} is told as {fence:?}", grant.fence))?;
+            let left = grant.lease_left.unwrap_or(lease);
+            let told = Duration::from_millis(*lease_ms);
+            hold(now + told <= at + left, "S10", || {
+                format!("{left:?} were left at {at:?}, and {told:?} are told at {now:?}")
+            })?;
+            if known.losses != call.losses {
+                return Ok(());
+            }
+            let beliefs = &mut known.of(call.key).beliefs;
+            if beliefs.over.contains(&name) {
+                return Ok(());
+            }
+            beliefs.alone(name, at, store_now)?;
+            beliefs.hold(name, (store_now + micros(told)).min(taken_at + micros(left)));
+            Ok(())
+        }
+        (ClaimAnswer::Duplicate(found), Claimed::Duplicate(held)) => {
+            let (record, own) = (&found.held.record, Name::of(&found.held.record.attempt).nonce == call.name.nonce);
+            hold(record == &held.record, "S4", || format!("{held:?} stands, and the caller is told of {record:?}"))?;
+            hold(!own || record.state != State::InProgress, "S9", || "told to be its own duplicate".to_owned())
+        }
+        (ClaimAnswer::Mismatch(..), Claimed::Mismatch(_)) => Ok(()),
+        _ => hold(false, "S9", || format!("the store answered {told:?}, and the caller is told {answer:?}")),
+    }
+}
+
+fn judge_settled(
+    known: &mut Known,
+    call: &Call,
+    open: &Open,
+    outcome: &Outcome,
+    settled: &Settled,
+) -> Result<(), Broken> {
+    let Some((Told::Settled(told), store_now, at)) = open.last_answer() else {
+        return hold(false, "S9", || format!("the store has not answered, and the caller is told {settled:?}"));
+    };
+    let gone = matches!(told, Settled::Done { state: None, .. } | Settled::Superseded { .. });
+    let expected = if *outcome == Outcome::Failure && gone && open.tries.contains(&Try::Uncertain) {
+        // The try whose reply was lost may have been the one that released it.
+        &Settled::Done { state: None, left: None, late: None }
+    } else {
+        told
+    };
+    hold(settled == expected, "S6", || format!("to be {expected:?}, and the caller is told {settled:?}"))?;
+    if let (Settled::Done { state: Some(State::Succeeded), left, .. }, true) = (settled, known.losses == call.losses) {
+        let until = left.map_or(u64::MAX, |left| store_now + micros(left));
+        known.of(call.key).beliefs.succeed(call.name, at, until);
+    }
+    Ok(())
+}
+
+fn judge_renewed(
+    (store_now, now): (u64, Duration),
+    known: &mut Known,
+    call: &Call,
+    open: &Open,
+    renewed: &Renewed,
+) -> Result<(), Broken> {
+    let Some((Told::Renewed(told), taken_at, at)) = open.last_answer() else {
+        return hold(false, "S9", || format!("the store has not answered, and the caller is told {renewed:?}"));
+    };
+    let (Renewed::Renewed { left }, Renewed::Renewed { left: of_store }) = (renewed, told) else {
+        return hold(renewed == told, "S2", || format!("to be {told:?}, and the caller is told {renewed:?}"));
+    };
+    hold(now + *left <= at + *of_store, "S10", || {
+        format!("{of_store:?} were left at {at:?}, and {left:?} are told at {now:?}")
+    })?;
+    let beliefs = &mut known.keys[call.key as usize].beliefs;
+    if known.losses == call.losses && !beliefs.over.contains(&call.name) {
+        beliefs.alone(call.name, at, store_now)?;
+        beliefs.hold(call.name, (store_now + micros(*left)).min(taken_at + micros(*of_store)));
+    }
+    Ok(())
+}
+
+/// That a failure says no more than is so.
+fn judge_failure(call: &Call, open: &Open, failure: &Failure, now: Duration) -> Result<(), Broken> {
+    match failure {
+        Failure::Store(_) => hold(open.tries.iter().all(|own| *own == Try::Refused), "S9", || {
+            format!("the store may have taken the call, and the caller is told {failure:?}")
+        }),
+        Failure::OutcomeUnknown(_) => {
+            let uncertain = call.in_batch
+                || open.tries.is_empty()
+                || open.tries.contains(&Try::Uncertain)
+                || has_run_out(call, open, now);
+            hold(uncertain, "S9", || "the store has answered, and the caller is told that it has not".to_owned())
+        }
+        _ => hold(false, "S6", || format!("nobody asks what is refused with {failure:?}")),
+    }
+}
+
+/// Whether nothing was left of a lease when its grant or renewal came.
+fn has_run_out(call: &Call, open: &Open, now: Duration) -> bool {
+    let Some((told, ..)) = open.last_answer() else { return false };
+    let left = match told {
+        Told::Claimed(Claimed::Granted(grant)) => grant.lease_left,
+        Told::Renewed(Renewed::Renewed { left }) => Some(*left),
+        _ => None,
+    };
+    // What the call has taken is taken off, all of it.
+    left.is_some_and(|left| call.begun.saturating_add(left) < now + TIMER_GRAIN)
+}
+
+fn failure_name(failure: &Failure) -> &'static str {
+    match failure {
+        Failure::Store(_) => "store unavailable",
+        Failure::OutcomeUnknown(_) => "outcome unknown",
+        _ => "refused",
+    }
+}

@@ -1,0 +1,205 @@
+//! The network between one gateway and the store: calls and replies take time, are lost, come after their caller has
+//! given up, or find nobody. All of it from the world's dice.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use oncegate::domain::claim::{Claim, Claimed, Renew, Renewed, Settle, Settled};
+use oncegate::domain::operator::{List, Listed, Release, Released};
+use oncegate::domain::record::{Held, Key};
+use oncegate::engine::{Capabilities, Engine, EngineError};
+use tokio::runtime::Handle;
+use tokio::time::sleep;
+
+use crate::question::Question;
+use crate::store::Store;
+use crate::world::World;
+
+/// How a link is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Weather {
+    /// Nothing is lost, and all is quick.
+    Fair,
+    /// Nothing is lost, and all takes longer than callers like.
+    Slow,
+    /// So many calls of a hundred are lost, before or after they have taken effect.
+    Lossy(u64),
+    /// Nothing gets through, and nobody says so.
+    Cut,
+    /// Calls arrive, and no reply does.
+    Mute,
+    /// Whoever calls is refused.
+    Refused,
+}
+
+/// A gateway's way to the store.
+#[derive(Clone)]
+pub(crate) struct Link {
+    world: Arc<World>,
+    store: Arc<Store>,
+    gateway: u16,
+    weather: Arc<Mutex<Weather>>,
+}
+
+impl Link {
+    pub(crate) fn new(world: Arc<World>, store: Arc<Store>, gateway: u16) -> Self {
+        Self { world, store, gateway, weather: Arc::new(Mutex::new(Weather::Fair)) }
+    }
+
+    /// From now on it is so.
+    pub(crate) fn turn(&self, weather: Weather) {
+        *self.weather.lock().unwrap_or_else(PoisonError::into_inner) = weather;
+    }
+
+    fn weather(&self) -> Weather {
+        *self.weather.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn call<Q: Question>(&self, ask: &Q) -> Result<Q::Answer, EngineError> {
+        let trial = self.world.trial(self.gateway, Q::NAME, ask.asked_by());
+        let dice = &self.world.dice;
+        let weather = self.weather();
+        let crashes = self.store.crashes();
+        let mut flight = Flight { link: self, ask, landed: false };
+        match weather {
+            Weather::Refused => {
+                flight.landed = true;
+                let refused = EngineError::unavailable("the connection was refused");
+                self.world.refused(&trial, &refused);
+                return Err(refused);
+            }
+            Weather::Cut => std::future::pending().await,
+            Weather::Lossy(percent) if dice.percent(percent) => {
+                flight.landed = true;
+                return silence(dice.percent(50), "the call was lost").await;
+            }
+            _ => pause(latency(&self.world, weather)).await,
+        }
+        let taken = if self.store.crashes() == crashes { self.store.take(ask).await } else { reset() };
+        flight.landed = true;
+        drop(flight);
+        let taken = match taken {
+            Err(failure) => {
+                self.world.refused(&trial, &failure);
+                return Err(failure);
+            }
+            Ok(taken) => taken,
+        };
+        match weather {
+            Weather::Mute => std::future::pending().await,
+            Weather::Lossy(percent) if dice.percent(percent) => {
+                return silence(dice.percent(50), "the reply was lost").await;
+            }
+            _ => pause(latency(&self.world, weather)).await,
+        }
+        if self.store.crashes() != crashes {
+            return reset();
+        }
+        self.world.answered(&trial, &taken);
+        Ok(taken.answer)
+    }
+}
+
+/// A call under way. If its caller gives up before it has arrived, it may arrive all the same.
+struct Flight<'a, Q: Question> {
+    link: &'a Link,
+    ask: &'a Q,
+    landed: bool,
+}
+
+impl<Q: Question> Drop for Flight<'_, Q> {
+    fn drop(&mut self) {
+        let Self { link, ask, landed } = self;
+        let world = link.world.clone();
+        if *landed || world.is_over() || !world.dice.percent(70) {
+            return;
+        }
+        // While the runtime itself is dropped there is none.
+        if let Ok(runtime) = Handle::try_current() {
+            let (store, ask) = (link.store.clone(), (*ask).clone());
+            let delay = world.dice.millis(1, if world.dice.percent(80) { 200 } else { 8_000 });
+            runtime.spawn(async move {
+                sleep(delay).await;
+                if !world.is_over() {
+                    let _nobody_listens = store.take(&ask).await;
+                }
+            });
+        }
+    }
+}
+
+fn latency(world: &World, weather: Weather) -> Duration {
+    let dice = &world.dice;
+    match weather {
+        Weather::Slow => dice.millis(10, 400),
+        _ if dice.percent(30) => Duration::ZERO,
+        _ => dice.millis(1, 4),
+    }
+}
+
+async fn pause(duration: Duration) {
+    if !duration.is_zero() {
+        sleep(duration).await;
+    }
+}
+
+/// A loss is noticed at once where the connection was reset, and not at all elsewhere.
+async fn silence<Answer>(noticed: bool, why: &str) -> Result<Answer, EngineError> {
+    if !noticed {
+        std::future::pending::<()>().await;
+    }
+    Err(EngineError::indeterminate(why))
+}
+
+fn reset<Answer>() -> Result<Answer, EngineError> {
+    Err(EngineError::indeterminate("the connection was reset"))
+}
+
+#[async_trait]
+impl Engine for Link {
+    async fn claim(&self, ask: &Claim) -> Result<Claimed, EngineError> {
+        self.call(ask).await
+    }
+
+    async fn settle(&self, ask: &Settle) -> Result<Settled, EngineError> {
+        self.call(ask).await
+    }
+
+    async fn renew(&self, ask: &Renew) -> Result<Renewed, EngineError> {
+        self.call(ask).await
+    }
+
+    async fn read(&self, key: &Key) -> Result<Option<Held>, EngineError> {
+        self.call(key).await
+    }
+
+    async fn release(&self, ask: &Release) -> Result<Released, EngineError> {
+        self.call(ask).await
+    }
+
+    async fn list(&self, _: &List) -> Result<Vec<Listed>, EngineError> {
+        Err(EngineError::unavailable("no caller of a world lists"))
+    }
+
+    async fn probe(&self) -> Result<(), EngineError> {
+        match self.weather() {
+            Weather::Refused => Err(EngineError::unavailable("the connection was refused")),
+            Weather::Cut | Weather::Mute => std::future::pending().await,
+            weather => {
+                pause(latency(&self.world, weather)).await;
+                self.store.ping().await?;
+                pause(latency(&self.world, weather)).await;
+                Ok(())
+            }
+        }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { strict_fence: true, durable: false, shared: true, forever: true, lists: false }
+    }
+
+    fn data_lost(&self) -> u64 {
+        self.world.known().losses
+    }
+}

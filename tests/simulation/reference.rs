@@ -1,0 +1,287 @@
+//! What a store must hold and answer, written a second time from the contract's tables, as plainly as possible: what the
+//! simulated store does is compared with it, call by call, in the order in which the calls took effect.
+
+use std::time::Duration;
+
+use oncegate::domain::attempt::Attempt;
+use oncegate::domain::claim::{Claim, Claimed, Mismatch, Outcome, Renew, Renewed, Settle, Settled};
+use oncegate::domain::operator::{Release, Released};
+use oncegate::domain::record::{Held, Sha256Digest, State};
+use oncegate::domain::terms::{LeaseEnd, Retention, Terms};
+
+use crate::clock::micros;
+
+/// A broken promise: which, and how.
+#[derive(Debug)]
+pub(crate) struct Broken {
+    pub(crate) rule: &'static str,
+    pub(crate) how: String,
+}
+
+/// Fails with a rule unless something holds.
+pub(crate) fn hold(holds: bool, rule: &'static str, how: impl FnOnce() -> String) -> Result<(), Broken> {
+    if holds { Ok(()) } else { Err(Broken { rule, how: how() }) }
+}
+
+/// One key, as it must stand.
+#[derive(Default)]
+pub(crate) struct Reference {
+    standing: Option<Standing>,
+    /// The highest fence that was granted.
+    fence: u64,
+}
+
+struct Standing {
+    attempt: Attempt,
+    state: State,
+    /// By the store's clock, in microseconds; nothing if it does not end by itself.
+    ends: Option<u64>,
+    fence: Option<u64>,
+    fingerprint: Option<Sha256Digest>,
+    terms: Terms,
+    result: Option<Box<str>>,
+    late: bool,
+}
+
+/// What stands at an instant.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Now {
+    pub(crate) state: State,
+    /// What is left; nothing if it does not end by itself.
+    pub(crate) left: Option<Duration>,
+}
+
+impl Reference {
+    /// The store has lost its data.
+    pub(crate) fn forget(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Whether a record has ended, at an instant, that had not yet ended at an earlier one.
+    pub(crate) fn ended_between(&self, earlier: u64, now: u64) -> bool {
+        self.standing.as_ref().is_some_and(|standing| {
+            standing.ends.is_some_and(|ends| (earlier..=now).contains(&ends)) && standing.at(now).is_none()
+        })
+    }
+
+    /// What stands.
+    pub(crate) fn at(&self, now: u64) -> Option<(Now, &Attempt)> {
+        self.standing.as_ref().and_then(|standing| Some((standing.at(now)?, &standing.attempt)))
+    }
+
+    fn standing(&mut self, now: u64) -> Option<(Now, &mut Standing)> {
+        self.standing.as_mut().and_then(|standing| Some((standing.at(now)?, standing)))
+    }
+
+    /// PRE.
+    pub(crate) fn claim(&mut self, now: u64, ask: &Claim, answer: &Claimed) -> Result<(), Broken> {
+        let fence_before = self.fence;
+        let taken_over = match self.standing(now) {
+            None => false,
+            Some((_, standing)) if !standing.late && standing.fingerprint != ask.fingerprint => {
+                return hold(*answer == Claimed::Mismatch(Mismatch::Fingerprint), "S7", || {
+                    format!("another fingerprint stands, and the store answered {answer:?}")
+                });
+            }
+            Some((Now { state: State::InProgress, left }, standing))
+                if standing.attempt.nonce() == ask.attempt.nonce() =>
+            {
+                let Claimed::Granted(grant) = answer else {
+                    return broken("S5", format!("a repeated claim was answered {answer:?}"));
+                };
+                hold(grant.attempt == standing.attempt && !grant.taken_over, "S5", || {
+                    format!("a repeat of {:?} was granted {:?}", standing.attempt, grant.attempt)
+                })?;
+                hold(grant.repeated == (grant.attempt != ask.attempt), "S5", || {
+                    format!("`repeated` is {}", grant.repeated)
+                })?;
+                hold(grant.lease_left == left, "S10", || {
+                    format!("{left:?} is left, and the store told {:?}", grant.lease_left)
+                })?;
+                return hold(grant.fence == standing.fence, "S11", || {
+                    format!("the fence {:?} became {:?}", standing.fence, grant.fence)
+                });
+            }
+            Some((Now { state: State::Unknown, .. }, _)) if ask.take_over => true,
+            Some((at, standing)) => {
+                let rule = if at.state == State::Succeeded { "S3" } else { "S1" };
+                let Claimed::Duplicate(held) = answer else {
+                    let attempt = &standing.attempt;
+                    return broken(rule, format!("{at:?} stands by {attempt:?}, and the store answered {answer:?}"));
+                };
+                return standing.compare(at, held);
+            }
+        };
+        let Claimed::Granted(grant) = answer else {
+            return broken("S4", format!("nothing stands in the way, and the store answered {answer:?}"));
+        };
+        hold(grant.attempt == ask.attempt && !grant.repeated && grant.taken_over == taken_over, "S2", || {
+            format!("{:?} was granted as {grant:?}", ask.attempt)
+        })?;
+        hold(grant.lease_left.is_none_or(|left| left == ask.terms.lease), "S10", || {
+            format!("a lease of {:?} was granted as {:?}", ask.terms.lease, grant.lease_left)
+        })?;
+        hold(grant.fence.is_none_or(|fence| fence > fence_before), "S11", || {
+            format!("the fence {fence_before} is followed by {:?}", grant.fence)
+        })?;
+        self.fence = grant.fence.unwrap_or(fence_before);
+        self.standing = Some(Standing {
+            attempt: ask.attempt.clone(),
+            state: State::InProgress,
+            ends: Some(now + micros(ask.terms.lease)),
+            fence: grant.fence,
+            fingerprint: ask.fingerprint,
+            terms: ask.terms,
+            result: None,
+            late: false,
+        });
+        Ok(())
+    }
+
+    /// POST.
+    pub(crate) fn settle(&mut self, now: u64, ask: &Settle, answer: &Settled) -> Result<(), Broken> {
+        let answered = |expected: &Settled, rule| {
+            hold(answer == expected, rule, || {
+                format!(
+                    "{:?} by {:?} is to be {expected:?}, and the store answered {answer:?}",
+                    ask.outcome, ask.attempt
+                )
+            })
+        };
+        let Some((at, standing)) = self.standing(now) else { return self.settle_absent(now, ask, answer) };
+        if standing.attempt != ask.attempt {
+            return answered(&Settled::Superseded { state: at.state, left: at.left }, "S2");
+        }
+        let late = Some(standing.late);
+        match (&ask.outcome, at.state) {
+            (Outcome::Success { .. }, State::Succeeded) => {
+                answered(&Settled::Done { state: Some(State::Succeeded), left: at.left, late }, "S5")
+            }
+            (_, State::Succeeded) => answered(&Settled::AlreadySucceeded, "S3"),
+            (Outcome::Success { result, retention }, _) => {
+                let retention = retention.unwrap_or(standing.terms.retention);
+                standing.settle(now, State::Succeeded, retention, result.clone());
+                answered(&Settled::Done { state: Some(State::Succeeded), left: retention.duration(), late }, "S6")
+            }
+            (Outcome::Failure, _) => {
+                self.standing = None;
+                answered(&Settled::Done { state: None, left: None, late: Some(false) }, "S6")
+            }
+            (Outcome::Unknown, State::Unknown) => {
+                answered(&Settled::Done { state: Some(State::Unknown), left: at.left, late }, "S5")
+            }
+            (Outcome::Unknown, State::InProgress) => {
+                let retention = standing.terms.unknown_retention;
+                standing.settle(now, State::Unknown, retention, None);
+                answered(&Settled::Done { state: Some(State::Unknown), left: retention.duration(), late }, "S6")
+            }
+        }
+    }
+
+    /// The row "nothing".
+    fn settle_absent(&mut self, now: u64, ask: &Settle, answer: &Settled) -> Result<(), Broken> {
+        let (state, retention, result) = match (&ask.outcome, &ask.late) {
+            (Outcome::Failure, _) => {
+                let expected = Settled::Done { state: None, left: None, late: Some(true) };
+                return hold(*answer == expected, "S6", || format!("a late failure was answered {answer:?}"));
+            }
+            (_, None) => {
+                return hold(*answer == Settled::Expired, "S6", || format!("too late, and answered {answer:?}"));
+            }
+            (Outcome::Success { result, retention }, Some(late)) => {
+                (State::Succeeded, retention.unwrap_or(late.terms.retention), result.clone())
+            }
+            (Outcome::Unknown, Some(late)) => (State::Unknown, late.terms.unknown_retention, None),
+        };
+        let expected = Settled::Done { state: Some(state), left: retention.duration(), late: Some(true) };
+        hold(*answer == expected, "S6", || format!("late: to be {expected:?}, and the store answered {answer:?}"))?;
+        let terms = ask.late.as_ref().map(|late| late.terms).expect("looked at above");
+        let mut standing = Standing {
+            attempt: ask.attempt.clone(),
+            state,
+            ends: None,
+            fence: None,
+            fingerprint: None,
+            terms,
+            result: None,
+            late: true,
+        };
+        standing.settle(now, state, retention, result);
+        self.standing = Some(standing);
+        Ok(())
+    }
+
+    /// Renewal.
+    pub(crate) fn renew(&mut self, now: u64, ask: &Renew, answer: &Renewed) -> Result<(), Broken> {
+        let expected = match self.standing(now) {
+            Some((at, standing)) if standing.attempt != ask.attempt => {
+                Renewed::Superseded { state: at.state, left: at.left }
+            }
+            None | Some((Now { state: State::Unknown, .. }, _)) => Renewed::LeaseLost,
+            Some((Now { state: State::Succeeded, .. }, _)) => Renewed::AlreadySucceeded,
+            Some((at, standing)) => {
+                let left = at.left.unwrap_or_default().max(ask.lease.unwrap_or(standing.terms.lease));
+                standing.ends = Some(now + micros(left));
+                Renewed::Renewed { left }
+            }
+        };
+        hold(*answer == expected, "S2", || {
+            format!("a renewal is to be {expected:?}, and the store answered {answer:?}")
+        })
+    }
+
+    /// An operator's release.
+    pub(crate) fn release(&mut self, now: u64, ask: &Release, answer: Released) -> Result<(), Broken> {
+        let expected = match self.at(now) {
+            None => Released::Absent,
+            Some((_, attempt)) if *attempt == ask.attempt => Released::Done,
+            Some(_) => Released::Superseded,
+        };
+        if expected == Released::Done {
+            self.standing = None;
+        }
+        hold(answer == expected, "S2", || format!("a release is to be {expected:?}, and the store answered {answer:?}"))
+    }
+
+    /// Lookup.
+    pub(crate) fn read(&mut self, now: u64, answer: Option<&Held>) -> Result<(), Broken> {
+        match (self.standing(now), answer) {
+            (None, None) => Ok(()),
+            (Some((at, standing)), Some(held)) => standing.compare(at, held),
+            (None, Some(held)) => broken("S4", format!("nothing stands, and the store tells of {held:?}")),
+            (Some((at, standing)), None) => {
+                let attempt = &standing.attempt;
+                broken("S2", format!("{at:?} stands by {attempt:?}, and the store tells of nothing"))
+            }
+        }
+    }
+}
+
+impl Standing {
+    fn at(&self, now: u64) -> Option<Now> {
+        match self.ends {
+            Some(ends) if ends <= now => {
+                let outlives = self.state == State::InProgress && self.terms.on_lease_end == LeaseEnd::Unknown;
+                outlives.then_some(Now { state: State::Unknown, left: None })
+            }
+            ends => Some(Now { state: self.state, left: ends.map(|ends| Duration::from_micros(ends - now)) }),
+        }
+    }
+
+    fn settle(&mut self, now: u64, state: State, retention: Retention, result: Option<Box<str>>) {
+        self.state = state;
+        self.ends = retention.duration().map(|retention| now + micros(retention));
+        self.result = result;
+    }
+
+    fn compare(&self, at: Now, held: &Held) -> Result<(), Broken> {
+        let record = &held.record;
+        let same = record.attempt == self.attempt && record.state == at.state && record.late == self.late;
+        hold(same && held.left == at.left, "S4", || format!("{at:?} stands by {:?}, told as {held:?}", self.attempt))?;
+        hold(record.result == self.result, "S5", || format!("the result {:?} became {:?}", self.result, record.result))
+    }
+}
+
+fn broken(rule: &'static str, how: String) -> Result<(), Broken> {
+    Err(Broken { rule, how })
+}

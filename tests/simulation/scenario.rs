@@ -1,0 +1,99 @@
+//! A world from its beginning to its end, and how worlds are held to the promises: from several seeds, and from the one
+//! that a failure has told.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use crate::bugs::Bug;
+use crate::business::Business;
+use crate::caller::{Caller, Memories};
+use crate::chaos::{Chaos, Fault};
+use crate::link::Link;
+use crate::stack::Host;
+use crate::store::Store;
+use crate::world::{Outcome, World};
+
+/// How a world is laid out.
+#[derive(Clone, Copy)]
+pub(crate) struct Scenario {
+    pub(crate) name: &'static str,
+    pub(crate) gateways: u16,
+    pub(crate) callers: u16,
+    pub(crate) faults: &'static [Fault],
+    pub(crate) bug: Option<Bug>,
+}
+
+/// Longer than every lease that anybody asks for, every call that is still on its way, and every step of a clock.
+const EVERYTHING_ENDS: Duration = Duration::from_mins(10);
+
+/// How many keys are looked at when all is over.
+const AUDITED: usize = 200;
+
+impl Scenario {
+    pub(crate) const fn of(name: &'static str, faults: &'static [Fault]) -> Self {
+        Self { name, gateways: 3, callers: 48, faults, bug: None }
+    }
+
+    /// Runs a world from a seed, for so many operations.
+    pub(crate) fn run(self, seed: u64, operations: u64) -> Outcome {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let world = World::new(seed, operations);
+            self.live(&world).await;
+            world.outcome()
+        })
+    }
+
+    async fn live(self, world: &Arc<World>) {
+        let store = Store::new(world.clone(), self.bug);
+        let host = |number| Host::new(world.clone(), Link::new(world.clone(), store.clone(), number), self.bug);
+        let hosts: Arc<Vec<Host>> = Arc::new((0..self.gateways).map(host).collect());
+        let business = Business::new(world.clone());
+        let memories = Memories::default();
+        let caller = |number| {
+            let (world, business, hosts) = (world.clone(), business.clone(), hosts.clone());
+            Caller { world, number, business, hosts, memories: memories.clone() }
+        };
+        let mut running: Vec<_> = (0..self.callers).map(|number| tokio::spawn(caller(number).live())).collect();
+        for fault in self.faults {
+            let chaos = Chaos { world: world.clone(), store: store.clone(), hosts: hosts.clone() };
+            running.push(tokio::spawn(async move { chaos.reign(*fault).await }));
+        }
+        for task in running {
+            task.await.unwrap();
+        }
+        if !world.is_over() {
+            sleep(EVERYTHING_ENDS).await;
+            let targets = business.newest(AUDITED);
+            world.extend(targets.len() as u64);
+            caller(self.callers).audit(targets).await;
+        }
+        world.end();
+    }
+
+    /// Runs it from several seeds, or from the one that the environment names, and fails with what was broken.
+    #[expect(clippy::print_stdout, reason = "every seed of a failure is to be seen")]
+    pub(crate) fn hold(self, seeds: Range<u64>, operations: u64) {
+        let operations = number("SIM_OPERATIONS").unwrap_or(operations);
+        let seeds = number("SIM_SEED").map_or(seeds, |seed| seed..seed + 1);
+        for seed in seeds {
+            let replay = format!("SIM_SEED={seed} SIM_OPERATIONS={operations}");
+            println!("{}: {replay}", self.name);
+            let outcome = self.run(seed, operations);
+            let Outcome { hash, operations, lasted, broken, .. } = outcome;
+            println!("{operations} operations in {lasted:?} of its time, trace {hash:016x}");
+            if let Some((_, report)) = broken {
+                panic!("{} is broken; repeat it with {replay}\n{report}", self.name);
+            }
+        }
+    }
+}
+
+/// A number that whoever repeats a run has set.
+#[expect(clippy::disallowed_methods, reason = "whoever repeats a run says which")]
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+}

@@ -1,0 +1,220 @@
+//! The store that all gateways of a world share: one engine in memory on a clock that is stepped, behind a server that
+//! crashes, hangs, fills up and loses its data. What takes effect is compared with the reference there and then.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use oncegate::domain::attempt::{Attempt, Nonce};
+use oncegate::domain::canonical::canonicalize;
+use oncegate::domain::claim::{Claim, Outcome, Settle};
+use oncegate::domain::clock::Timestamp;
+use oncegate::domain::record::Key;
+use oncegate::domain::tenant::Operation;
+use oncegate::domain::terms::{ClaimOnOutage, LeaseEnd, OutcomeOnOutage, Retention, Terms};
+use oncegate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
+use oncegate::engine::{Determinate, Engine, EngineError};
+use tokio::sync::Notify;
+
+use crate::bugs::Bug;
+use crate::clock::micros;
+use crate::question::{Question, Taken};
+use crate::reference::hold;
+use crate::trace::{Event, Name, Place};
+use crate::world::World;
+
+/// How the server is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Serves {
+    /// It takes every call.
+    All,
+    /// Nobody listens.
+    Nothing,
+    /// It is stopped: calls wait in its socket, and are taken when it goes on.
+    Later,
+    /// It has no room for new claims.
+    NoClaims,
+}
+
+/// By whom a record is swept that has ended.
+const SWEPT: Name = Name { timestamp: 1, nonce: 0 };
+
+/// The server.
+pub(crate) struct Store {
+    world: Arc<World>,
+    bug: Option<Bug>,
+    engine: Mutex<Arc<dyn Engine>>,
+    serves: Mutex<Serves>,
+    /// Wakes calls in the order in which they came, as a `watch` would not.
+    goes_on: Notify,
+    /// How often it has crashed. Connections of before are gone.
+    crashes: AtomicU64,
+}
+
+impl Store {
+    pub(crate) fn new(world: Arc<World>, bug: Option<Bug>) -> Arc<Self> {
+        let engine = Mutex::new(Self::empty(&world, bug));
+        Arc::new(Self {
+            world,
+            bug,
+            engine,
+            serves: Mutex::new(Serves::All),
+            goes_on: Notify::new(),
+            crashes: AtomicU64::new(0),
+        })
+    }
+
+    fn empty(world: &World, bug: Option<Bug>) -> Arc<dyn Engine> {
+        world.store_clock.begin_anew();
+        let memory = Arc::new(Memory::new(world.store_clock.clone(), BYTES_MAX_DEFAULT));
+        match bug {
+            Some(bug) => bug.in_store(memory, &world.store_clock),
+            None => memory,
+        }
+    }
+
+    /// From now on it serves so.
+    pub(crate) fn serve(&self, serves: Serves) {
+        *self.serves.lock().unwrap_or_else(PoisonError::into_inner) = serves;
+        self.goes_on.notify_waiters();
+    }
+
+    fn serves(&self) -> Serves {
+        *self.serves.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How often it has crashed so far.
+    pub(crate) fn crashes(&self) -> u64 {
+        self.crashes.load(Ordering::Relaxed)
+    }
+
+    /// The process dies, and nobody listens until it is started again.
+    pub(crate) fn crash(&self) {
+        self.crashes.fetch_add(1, Ordering::Relaxed);
+        self.serve(Serves::Nothing);
+    }
+
+    /// All claims are gone, and so is all that callers could rely on.
+    pub(crate) fn lose_data(&self) {
+        *self.engine.lock().unwrap_or_else(PoisonError::into_inner) = Self::empty(&self.world, self.bug);
+        let known = &mut *self.world.known();
+        known.losses += 1;
+        for of_key in &mut known.keys {
+            of_key.reference.forget();
+            of_key.beliefs.forget();
+        }
+    }
+
+    /// The server's clock is set forward. Leases end the sooner; more than a lease is not promised for.
+    pub(crate) fn step_forward(&self, by: Duration) {
+        self.world.store_clock.step_forward(by);
+    }
+
+    /// The server's clock is set back. Leases last the longer. What has ended just now would stand again if it were still
+    /// there, which is as the store's sweeper pleases: here it has just been.
+    pub(crate) async fn step_back(&self, by: Duration) {
+        let by = self.world.store_clock.room_back(by);
+        let now = self.world.store_clock.now();
+        let ended: Vec<Key> = {
+            let known = &mut *self.world.known();
+            for of_key in &mut known.keys {
+                of_key.beliefs.end_until(now);
+            }
+            let keys = known.keys.iter();
+            let ended = keys.filter(|of_key| of_key.reference.ended_between(now - micros(by), now));
+            ended.map(|of_key| of_key.key.clone()).collect()
+        };
+        for key in ended {
+            self.sweep(key).await;
+        }
+        self.world.store_clock.step_back(by);
+    }
+
+    /// Takes away a record that has ended, by ways that any engine has: a claim replaces it, and is released.
+    async fn sweep(&self, key: Key) {
+        let contents = canonicalize(b"\"swept\"").expect("JSON");
+        let attempt = Attempt::new(Timestamp::from_micros(SWEPT.timestamp), Nonce::from_bits(SWEPT.nonce));
+        let lease = Duration::from_secs(1);
+        let retention = Retention::For(lease);
+        let terms = Terms { lease, retention, unknown_retention: retention, on_lease_end: LeaseEnd::Release };
+        let ask = Claim {
+            key: key.clone(),
+            attempt: attempt.clone(),
+            operation: Operation::default(),
+            contents,
+            contents_stored_bytes: 0,
+            fingerprint: None,
+            terms,
+            take_over: false,
+            deadline: lease,
+            on_outage: ClaimOnOutage::FailClosed,
+        };
+        let _swept = self.apply(&ask).await;
+        let (outcome, on_outage) = (Outcome::Failure, OutcomeOnOutage::FailClosed);
+        let _gone = self.apply(&Settle { key, attempt, outcome, late: None, deadline: lease, on_outage }).await;
+    }
+
+    /// A call has arrived.
+    pub(crate) async fn take<Q: Question>(&self, ask: &Q) -> Result<Taken<Q::Answer>, EngineError> {
+        self.when_it_goes_on().await;
+        match self.serves() {
+            Serves::Nothing => Err(EngineError::unavailable("nobody listens")),
+            Serves::NoClaims if self.is_new_claim(ask) => Err(Determinate::Full("no room".into()).into()),
+            Serves::All | Serves::NoClaims | Serves::Later => self.apply(ask).await,
+        }
+    }
+
+    /// Whether it would take a call.
+    pub(crate) async fn ping(&self) -> Result<(), EngineError> {
+        self.when_it_goes_on().await;
+        if self.serves() == Serves::Nothing {
+            return Err(EngineError::unavailable("nobody listens"));
+        }
+        Ok(())
+    }
+
+    async fn when_it_goes_on(&self) {
+        loop {
+            let goes_on = self.goes_on.notified();
+            if self.serves() != Serves::Later {
+                return;
+            }
+            goes_on.await;
+        }
+    }
+
+    fn is_new_claim<Q: Question>(&self, ask: &Q) -> bool {
+        let known = &mut *self.world.known();
+        let number = known.number(ask.key());
+        Q::CLAIMS && known.of(number).reference.at(self.world.store_clock.now()).is_none()
+    }
+
+    async fn apply<Q: Question>(&self, ask: &Q) -> Result<Taken<Q::Answer>, EngineError> {
+        let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let store_now = self.world.store_clock.now();
+        // An engine in memory answers without waiting, so nothing comes between its answer and its comparison.
+        let answer = ask.put(&*engine).await?;
+        let at = self.world.time.now();
+        let (number, held) = {
+            let known = &mut *self.world.known();
+            let number = known.number(ask.key());
+            let (said, other, figure) = Q::brief(&answer);
+            let event = Event {
+                place: Place::Store,
+                key: number,
+                what: Q::NAME,
+                whose: ask.whose(),
+                answer: said,
+                other,
+                number: figure,
+            };
+            known.trace.add(at, event);
+            let meant = !Q::ENDS || ask.whose() == SWEPT || known.reported.contains(&ask.whose());
+            let meant = hold(meant, "S2", || format!("nobody has reported or released {:?}", ask.whose()));
+            let compared = ask.compare(&mut known.of(number).reference, store_now, &answer);
+            (number, meant.and(compared))
+        };
+        self.world.judge(number, held);
+        Ok(Taken { answer, store_now, at })
+    }
+}

@@ -1,0 +1,204 @@
+//! A simulated world: what all in it share. Its time, its dice, its trace, what must hold of every key, and the first
+//! promise that was broken.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use oncegate::domain::record::Key;
+
+use crate::clock::{StoreClock, Time};
+use crate::dice::Dice;
+use crate::judge::{Beliefs, Open};
+use crate::reference::{Broken, Reference};
+use crate::trace::{Event, NO_KEY, Name, Place, Trace};
+
+/// What all in a world share.
+pub(crate) struct World {
+    pub(crate) time: Time,
+    pub(crate) dice: Dice,
+    pub(crate) store_clock: Arc<StoreClock>,
+    /// Operations begun.
+    operations: AtomicU64,
+    operations_max: AtomicU64,
+    /// Everybody stops: all has been done, or something is broken.
+    over: AtomicBool,
+    known: Mutex<Known>,
+}
+
+/// What is known of all that has happened.
+pub(crate) struct Known {
+    pub(crate) trace: Trace,
+    numbers: HashMap<Key, u32>,
+    pub(crate) keys: Vec<OfKey>,
+    /// Calls that callers wait for.
+    pub(crate) open: HashMap<(u16, &'static str, Name), Open>,
+    /// Attempts that somebody has reported or released. Nothing else ends a claim.
+    pub(crate) reported: HashSet<Name>,
+    /// How often the store has lost data.
+    pub(crate) losses: u64,
+    pub(crate) trouble: Trouble,
+    /// How often each answer was given, to callers.
+    pub(crate) tally: BTreeMap<(&'static str, &'static str), u64>,
+    broken: Option<(Broken, u32)>,
+}
+
+/// What is known of a key.
+pub(crate) struct OfKey {
+    pub(crate) key: Key,
+    /// What the store must hold.
+    pub(crate) reference: Reference,
+    /// What callers have been told.
+    pub(crate) beliefs: Beliefs,
+}
+
+/// Whether anything is wrong that callers may feel.
+#[derive(Default)]
+pub(crate) struct Trouble {
+    now: u32,
+    since: Duration,
+}
+
+/// What a run came to.
+pub(crate) struct Outcome {
+    pub(crate) hash: u64,
+    pub(crate) operations: u64,
+    /// How long the world has gone on.
+    pub(crate) lasted: Duration,
+    pub(crate) tally: BTreeMap<(&'static str, &'static str), u64>,
+    /// The rule that was broken first, and the report.
+    pub(crate) broken: Option<(&'static str, String)>,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, operations_max: u64) -> Arc<Self> {
+        let time = Time::begin();
+        let known = Known {
+            trace: Trace::new(seed),
+            numbers: HashMap::new(),
+            keys: Vec::new(),
+            open: HashMap::new(),
+            reported: HashSet::new(),
+            losses: 0,
+            trouble: Trouble::default(),
+            tally: BTreeMap::new(),
+            broken: None,
+        };
+        Arc::new(Self {
+            time,
+            dice: Dice::new(seed),
+            store_clock: Arc::new(StoreClock::new(time)),
+            operations: AtomicU64::new(0),
+            operations_max: operations_max.into(),
+            over: AtomicBool::new(false),
+            known: Mutex::new(known),
+        })
+    }
+
+    /// What is known. Never held while anybody waits.
+    pub(crate) fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts an operation; false once there have been enough.
+    pub(crate) fn count(&self) -> bool {
+        !self.is_over() && self.operations.fetch_add(1, Ordering::Relaxed) < self.operations_max()
+    }
+
+    /// So many operations more are begun, although there have been enough.
+    pub(crate) fn extend(&self, operations: u64) {
+        let begun = self.operations.load(Ordering::Relaxed).min(self.operations_max());
+        self.operations.store(begun, Ordering::Relaxed);
+        self.operations_max.store(begun + operations, Ordering::Relaxed);
+    }
+
+    fn operations_max(&self) -> u64 {
+        self.operations_max.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.is_over() || self.operations.load(Ordering::Relaxed) >= self.operations_max()
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+
+    /// Everybody stops.
+    pub(crate) fn end(&self) {
+        self.over.store(true, Ordering::Relaxed);
+    }
+
+    /// Adds to the trace.
+    pub(crate) fn note(&self, event: Event) {
+        self.known().trace.add(self.time.now(), event);
+    }
+
+    /// Adds to the trace what concerns all keys.
+    pub(crate) fn announce(&self, place: Place, what: &'static str, number: u64) {
+        let nobody = Name::default();
+        self.note(Event { place, key: NO_KEY, what, whose: nobody, answer: "", other: nobody, number });
+    }
+
+    /// Something callers may feel begins.
+    pub(crate) fn trouble_begins(&self) {
+        self.known().trouble.now += 1;
+    }
+
+    /// It is over.
+    pub(crate) fn trouble_ends(&self) {
+        let since = self.time.now();
+        let trouble = &mut self.known().trouble;
+        trouble.now -= 1;
+        trouble.since = since;
+    }
+
+    /// Ends the world if a rule is broken.
+    pub(crate) fn judge(&self, key: u32, holds: Result<(), Broken>) {
+        if let Err(broken) = holds {
+            self.end();
+            self.known().broken.get_or_insert((broken, key));
+        }
+    }
+
+    /// What the run came to.
+    pub(crate) fn outcome(&self) -> Outcome {
+        let known = self.known();
+        let broken = known.broken.as_ref().map(|(Broken { rule, how }, key)| {
+            let of_key = known.keys.get(*key as usize).map(|of_key| &of_key.key);
+            (*rule, format!("{rule}: {how}\nkey {key}: {of_key:?}\n{}", known.trace.report(*key)))
+        });
+        Outcome {
+            hash: known.trace.hash(),
+            operations: self.operations.load(Ordering::Relaxed).min(self.operations_max()),
+            lasted: self.time.now(),
+            tally: known.tally.clone(),
+            broken,
+        }
+    }
+}
+
+impl Known {
+    /// The number of a key, in the order in which keys turned up.
+    pub(crate) fn number(&mut self, key: &Key) -> u32 {
+        if let Some(number) = self.numbers.get(key) {
+            return *number;
+        }
+        let number = u32::try_from(self.keys.len()).expect("fewer keys than that");
+        self.numbers.insert(key.clone(), number);
+        self.keys.push(OfKey { key: key.clone(), reference: Reference::default(), beliefs: Beliefs::default() });
+        number
+    }
+
+    pub(crate) fn of(&mut self, number: u32) -> &mut OfKey {
+        &mut self.keys[number as usize]
+    }
+}
+
+impl Trouble {
+    /// Whether nothing has been wrong since then.
+    pub(crate) fn calm_since(&self, then: Duration) -> bool {
+        self.now == 0 && self.since <= then
+    }
+}
