@@ -30,6 +30,8 @@ use crate::support::wait::until;
 const DEADLINE: Duration = Duration::from_millis(500);
 /// What an answer may take beyond its deadline.
 const BEYOND: Duration = Duration::from_millis(10);
+/// What an answer may take once a breaker is open.
+const OPEN: Duration = Duration::from_millis(5);
 /// What "service is back" may take.
 const BACK: Duration = Duration::from_secs(1);
 /// How many steps lie between a store that is back and a caller that is served, each of which a busy machine delays by
@@ -41,8 +43,8 @@ const SHORTEST_LEASE: Duration = Duration::from_millis(400);
 
 /// How long all is well before a store is taken away, how long it is away, and how long it is watched afterwards.
 const BEFORE: Duration = Duration::from_millis(300);
-const AWAY: Duration = Duration::from_millis(1300);
-const AFTER: Duration = Duration::from_millis(1400);
+const AWAY: Duration = Duration::from_millis(1100);
+const AFTER: Duration = Duration::from_millis(1200);
 
 /// A store that can be taken away and brought back, with its data.
 trait Store {
@@ -93,8 +95,10 @@ struct Seen {
     took: Vec<Duration>,
     /// The same of those who asked in the second half of that time.
     took_later: Vec<Duration>,
-    /// What 99 of a hundred callers of a handler that does nothing waited at most, at the same time; and after it.
+    /// What 99 of a hundred callers of a handler that does nothing waited at most in the first of these times, in the second,
+    /// and after both.
     noop_p99: Duration,
+    noop_p99_later: Duration,
     noop_p99_after: Duration,
     /// From when the store was back to the first new grant by it, and to the last call that it did not answer.
     back: (Duration, Duration),
@@ -140,22 +144,33 @@ async fn watch<S: Store>(store: &mut S, fault: S::Fault, gateway: &Gateway) -> S
         took_later: took(struck + AWAY / 2),
         story,
         noop_p99: noop.p99(struck..mending),
+        noop_p99_later: noop.p99(struck + AWAY / 2..mending),
         noop_p99_after: noop.p99(mending..Duration::MAX),
         back,
     }
 }
 
 impl Seen {
-    /// Holds what was seen to what is promised while decisions wait for the store.
-    fn assert_promises(&self, fault: &impl fmt::Debug) {
+    /// Holds what was seen to what is promised while decisions wait for the store. `opens` says whether it does not answer
+    /// anything meanwhile, so that the breaker opens.
+    fn assert_promises(&self, fault: &impl fmt::Debug, opens: bool) {
         println!("{fault:?}: {self}");
         // A gateway that has waited for half of the shortest deadline may have sent a call a second time.
         let echoes = explained_with_echoes(&self.story, SHORTEST_LEASE / 4);
         println!("{fault:?}: {echoes} keys were held for a lease by a call that was sent twice");
         assert_eq!(self.doubles(), [], "{fault:?}: granted twice");
+        self.assert_in_time(fault, opens);
+    }
+
+    /// Holds the times alone to what is promised.
+    fn assert_in_time(&self, fault: &impl fmt::Debug, opens: bool) {
         let limit = DEADLINE + BEYOND + self.noop_p99;
         let p99 = percentile(&self.took, 99);
         assert!(p99 <= limit, "{fault:?}: p99 is {p99:?}, beside {:?} where nothing is done", self.noop_p99);
+        // A handler that does nothing is one program; here are two, and the way between them.
+        let limit = OPEN + self.noop_p99_later * 3;
+        let p99 = percentile(&self.took_later, 99);
+        assert!(!opens || p99 <= limit, "{fault:?}: p99 is {p99:?} with the breaker open; {limit:?} is allowed");
         let (first, last) = self.back;
         let limit = BACK + self.noop_p99_after * STEPS;
         assert!(first <= limit, "{fault:?}: the first grant came after {first:?}");

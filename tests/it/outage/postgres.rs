@@ -95,6 +95,7 @@ async fn whatever_happens_to_postgres_every_answer_is_true_and_in_time() {
             postgres.server.execute("SELECT pg_reload_conf()").await;
         }
         let seen = watch(&mut postgres, fault, &gateway).await;
-        seen.assert_promises(&fault);
+        // What is read-only still tells duplicates.
+        seen.assert_promises(&fault, fault != Fault::ReadOnly);
     }
 }
