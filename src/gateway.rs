@@ -38,6 +38,8 @@ const PROBE_PATIENCE: Duration = Duration::from_secs(1);
 pub struct Engines {
     /// Every configured engine.
     pub by_name: BTreeMap<String, Arc<dyn Engine>>,
+    /// What stands above the active engine of every chain.
+    pub by_chain: HashMap<String, Arc<dyn Engine>>,
     /// The name of the active engine of every chain.
     pub active: HashMap<String, String>,
     /// The names of all engines of every chain, in order.
@@ -208,6 +210,8 @@ impl Gateway {
 
     /// Lets go of every engine, each after making durable what is not yet.
     pub async fn close(&self) {
+        // What stands above them first.
+        futures_util::future::join_all(self.engines.by_chain.values().map(|engine| engine.close())).await;
         futures_util::future::join_all(self.engines.by_name.values().map(|engine| engine.close())).await;
     }
 
@@ -225,7 +229,8 @@ impl Gateway {
     }
 
     fn active(&self, chain: &str) -> Option<&Arc<dyn Engine>> {
-        self.engines.active.get(chain).and_then(|name| self.engines.by_name.get(name))
+        let bare = || self.engines.active.get(chain).and_then(|name| self.engines.by_name.get(name));
+        self.engines.by_chain.get(chain).or_else(bare)
     }
 
     fn inspected(&self, global_id: GlobalId, held: Held) -> Inspected {

@@ -10,13 +10,15 @@ use crate::domain::clock::Clock;
 use crate::engine::url;
 use crate::gateway::Engines;
 use crate::gateway::requirement::Requirement;
+use crate::resilience::degrade::{Degrading, Keeper};
 use crate::resilience::guarded::Guarded;
 
-/// Every engine by its name, guarded, and which one each chain uses.
+/// Every engine by its name, guarded, which one each chain uses, and what answers for a chain whose engine does not.
 pub(super) async fn open(
     config: &Config,
     clock: &Arc<dyn Clock>,
     entropy: &Arc<dyn Entropy>,
+    keeper: &Arc<Keeper>,
 ) -> anyhow::Result<Engines> {
     // For lookups and operators; what apps ask brings its own.
     let deadline = config.terms_of(None, None).deadline;
@@ -31,6 +33,9 @@ pub(super) async fn open(
     for (chain, options) in &config.chains {
         let active = options.engines.first().with_context(|| format!("chain `{chain}` has no engine"))?;
         engines.active.insert(chain.clone(), active.clone());
+        let engine = engines.by_name.get(active).with_context(|| format!("there is no engine `{active}`"))?.clone();
+        let degrading = Degrading::start(chain, engine, keeper.clone(), clock.clone(), entropy.clone());
+        engines.by_chain.insert(chain.clone(), Arc::new(degrading));
         engines.chains.insert(chain.clone(), options.engines.clone());
         if !options.requires.is_empty() {
             let requirement = Requirement::new(chain, options.requires.iter().copied());

@@ -5,6 +5,7 @@
 pub mod breaker;
 pub mod chain;
 pub mod observed;
+pub mod outage;
 pub mod quota;
 pub mod tenants;
 pub mod tls;
@@ -39,6 +40,12 @@ const SUSPECTED_DOUBLE_EXECUTIONS: &str = "oncegate_suspected_double_executions_
 const OBSERVED_CLAIMS: &str = "oncegate_observed_claims_total";
 const OBSERVED_OUTCOMES: &str = "oncegate_observed_outcomes_total";
 const QUOTA_EXCEEDED: &str = "oncegate_quota_exceeded_total";
+const DEGRADED_ANSWERS: &str = "oncegate_degraded_answers_total";
+const OVERLAPS: &str = "oncegate_overlaps_total";
+const SPOOL_ENTRIES: &str = "oncegate_spool_entries";
+const SPOOL_BYTES: &str = "oncegate_spool_bytes";
+const SPOOL_OLDEST: &str = "oncegate_spool_oldest_seconds";
+const JOURNAL_ERRORS: &str = "oncegate_journal_errors_total";
 const CHAIN_REQUIREMENTS_MET: &str = "oncegate_chain_requirements_met";
 const BUILD_INFO: &str = "oncegate_build_info";
 
@@ -93,6 +100,7 @@ fn describe() {
     breaker::describe();
     tenants::describe();
     tls::describe();
+    outage::describe();
     describe_counter!(OBSERVED_CLAIMS, "Claims let through in observe mode, by what enforcing would have answered");
     describe_counter!(OBSERVED_OUTCOMES, "Outcomes of what was let through, by what enforcing would have answered");
     describe_counter!(QUOTA_EXCEEDED, "Requests and items of batches refused because a quota of their app was used up");

@@ -22,6 +22,8 @@ mod command_line;
 mod crash;
 #[cfg(feature = "fault-points")]
 mod crash_points;
+#[cfg(feature = "redis")]
+mod degraded;
 mod edge;
 #[cfg(feature = "postgres")]
 mod engine_postgres;
