@@ -140,8 +140,9 @@ impl Guard {
                 let first = async { self.timed(task, None, begun, timeout(all - early, first)).await };
                 let (mut first, mut again) = (pin!(first), pin!(self.second(task, ask)));
                 tokio::select! {
+                    // However certainly the first one did not happen, the second one may while it is out.
                     answer = &mut first => match answer {
-                        Err(failure) if is_silence(&failure) => (failure, again.await),
+                        Err(failure) => (failure, again.await),
                         answer => return answer,
                     },
                     answer = &mut again => match answer {

@@ -334,6 +334,24 @@ async fn a_late_answer_is_waited_for_where_there_is_no_second_try() {
     assert_eq!(store.asked(), 1);
 }
 
+/// A first try is late and then refused, while the second one is out and happens.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_certain_while_a_second_try_is_out() {
+    let store = Store::new();
+    store.takes(650 * MS);
+    store.fails(EngineError::from(Determinate::Full("full".into())));
+    let engine = guarded(store.clone());
+    let ask = ask();
+    let make_room = async {
+        sleep(540 * MS).await;
+        store.fails(None);
+        store.takes(200 * MS);
+    };
+    let (answer, ()) = tokio::join!(engine.claim(&ask), make_room);
+    assert_eq!(store.asked(), 2);
+    assert!(matches!(answer, Ok(Claimed::Granted(_))), "{answer:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_lost_try_is_repeated_with_the_same_attempt_and_resolved() {
     for failure in [EngineError::indeterminate("lost"), EngineError::unavailable("for a moment")] {
