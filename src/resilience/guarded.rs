@@ -107,13 +107,15 @@ struct Task {
 
 impl Guard {
     /// A try, and another one if the first one failed, or is late, and the budget has one. `second` sees the second one's
-    /// answer if the first one's is not known.
+    /// answer if the first one's is not known. An answer that `is_last` holds whatever else is out; another one, such as that
+    /// somebody else holds the key, may be overtaken by the other try.
     async fn ask<Answer, Call>(
         self: &Arc<Self>,
         call: EngineCall,
         deadline: Duration,
         ask: impl Fn() -> Call,
         second: impl FnOnce(Answer) -> Answer,
+        is_last: impl Fn(&Answer) -> bool,
     ) -> Result<Answer, EngineError>
     where
         Call: Future<Output = Result<Answer, EngineError>>,
@@ -143,10 +145,12 @@ impl Guard {
                     // However certainly the first one did not happen, the second one may while it is out.
                     answer = &mut first => match answer {
                         Err(failure) => (failure, again.await),
-                        answer => return answer,
+                        Ok(answer) if is_last(&answer) => return Ok(answer),
+                        Ok(answer) => return Ok(again.await.and_then(Result::ok).unwrap_or(answer)),
                     },
                     answer = &mut again => match answer {
-                        Some(Ok(answer)) => return Ok(second(answer)),
+                        Some(Ok(answer)) if is_last(&answer) => return Ok(second(answer)),
+                        Some(Ok(answer)) => return Ok(first.await.unwrap_or_else(|_| second(answer))),
                         answer => match first.await {
                             Err(failure) => (failure, answer),
                             answer => return answer,
@@ -355,6 +359,11 @@ fn is_uncertain(failure: &EngineError) -> bool {
     matches!(failure, EngineError::Indeterminate(_))
 }
 
+/// Two tries have one attempt: what is granted to one is granted to both.
+fn is_granted(answer: &Claimed) -> bool {
+    matches!(answer, Claimed::Granted(_))
+}
+
 /// What a failure's second try is told if the first one's answer was lost. Absent may mean "deleted by the first try",
 /// and another attempt may have claimed since: either way the caller's claim is gone, and whether it was late cannot be
 /// told.
@@ -371,30 +380,30 @@ fn after_lost_reply(ask: &Settle, answer: Settled) -> Settled {
 impl Engine for Guarded {
     async fn claim(&self, ask: &Claim) -> Result<Claimed, EngineError> {
         let engine = &self.0.engine;
-        self.0.ask(EngineCall::Claim, ask.deadline, || engine.claim(ask), |answer| answer).await
+        self.0.ask(EngineCall::Claim, ask.deadline, || engine.claim(ask), |answer| answer, is_granted).await
     }
 
     async fn settle(&self, ask: &Settle) -> Result<Settled, EngineError> {
         let engine = &self.0.engine;
         let second = |answer| after_lost_reply(ask, answer);
-        self.0.ask(EngineCall::Settle, ask.deadline, || engine.settle(ask), second).await
+        self.0.ask(EngineCall::Settle, ask.deadline, || engine.settle(ask), second, |_| true).await
     }
 
     async fn renew(&self, ask: &Renew) -> Result<Renewed, EngineError> {
         let engine = &self.0.engine;
-        self.0.ask(EngineCall::Renew, ask.deadline, || engine.renew(ask), |answer| answer).await
+        self.0.ask(EngineCall::Renew, ask.deadline, || engine.renew(ask), |answer| answer, |_| true).await
     }
 
     async fn read(&self, key: &Key) -> Result<Option<Held>, EngineError> {
         let engine = &self.0.engine;
-        self.0.ask(EngineCall::Read, self.0.deadline, || engine.read(key), |answer| answer).await
+        self.0.ask(EngineCall::Read, self.0.deadline, || engine.read(key), |answer| answer, |_| true).await
     }
 
     async fn release(&self, ask: &Release) -> Result<Released, EngineError> {
         let engine = &self.0.engine;
         // Absent may mean "released by the first try": either way it is gone, as was asked.
         let second = |answer| if answer == Released::Absent { Released::Done } else { answer };
-        self.0.ask(EngineCall::Release, self.0.deadline, || engine.release(ask), second).await
+        self.0.ask(EngineCall::Release, self.0.deadline, || engine.release(ask), second, |_| true).await
     }
 
     /// Lists are long, and some engines have none: they say nothing about the store.

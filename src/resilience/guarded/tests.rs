@@ -352,6 +352,33 @@ async fn nothing_is_certain_while_a_second_try_is_out() {
     assert!(matches!(answer, Ok(Claimed::Granted(_))), "{answer:?}");
 }
 
+/// A first try is late and a duplicate; the claim that stood ends, and the second one gets it. Told only of the first, the
+/// caller would hold what it does not know of.
+#[tokio::test(start_paused = true)]
+async fn a_duplicate_is_not_the_last_word_while_a_second_try_is_out() {
+    for (first, second) in [(650, 300), (850, 150)] {
+        let store = Store::new();
+        let engine = guarded(store.clone());
+        let held = ask();
+        engine.claim(&held).await.unwrap();
+        let ask = Claim { attempt: ask().attempt, ..held.clone() };
+        store.takes(first * MS);
+        let ends = async {
+            sleep(540 * MS).await;
+            store.takes(second * MS);
+        };
+        // Between the two.
+        let released = async {
+            sleep(if first < 700 { 675 } else { 775 } * MS).await;
+            let (key, attempt) = (held.key.clone(), held.attempt.clone());
+            store.inner.release(&Release { key, attempt }).await.unwrap();
+        };
+        let (answer, (), ()) = tokio::join!(engine.claim(&ask), ends, released);
+        assert_eq!(store.asked(), 3);
+        assert!(matches!(answer, Ok(Claimed::Granted(_))), "{answer:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_lost_try_is_repeated_with_the_same_attempt_and_resolved() {
     for failure in [EngineError::indeterminate("lost"), EngineError::unavailable("for a moment")] {
