@@ -138,6 +138,8 @@ impl Guard {
                 let first = async { self.timed(task, None, begun, timeout(all - early, first)).await };
                 let (mut first, mut again) = (pin!(first), pin!(self.second(task, ask)));
                 tokio::select! {
+                    // In an order of its own it could not be replayed from a seed.
+                    biased;
                     answer = &mut first => match answer {
                         Err(failure) if is_silence(&failure) => (failure, again.await),
                         answer => return answer,
