@@ -28,8 +28,9 @@ const RAMP: Duration = Duration::from_secs(1);
 const RAMP_AT_ONCE: u32 = 2;
 /// … and with how many it ends.
 const RAMP_AT_ONCE_MAX: u32 = 256;
-/// For how long the one call of a half-open breaker is waited for; after that it counts as failed.
-const TRIAL: Duration = Duration::from_secs(1);
+/// For how long the one call of a half-open breaker is waited for; after that it counts as failed. Together with the next
+/// probe less than a second: the call may have been sent just before the store came back.
+const TRIAL: Duration = Duration::from_millis(750);
 
 /// How a breaker stands, as operators are shown it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -147,13 +148,12 @@ impl Breaker {
         let pass = |word| Entry::Passes(Pass { breaker: self, word, begun: now });
         match Phase::of(word) {
             Phase::Closed => pass(word),
-            Phase::Open => Entry::Refused(None),
             // Exactly one caller wins the exchange.
             Phase::HalfOpen => self.go(word, Phase::Trying, now).map_or(Entry::Refused(None), pass),
             Phase::Trying if self.age(now) > TRIAL => {
                 Entry::Refused(self.go(word, Phase::Open, now).map(|_| State::Open))
             }
-            Phase::Trying => Entry::Refused(None),
+            Phase::Open | Phase::Trying => Entry::Refused(None),
             Phase::Ramping => {
                 let one_more = |calls| (calls < self.at_once.load(Ordering::Relaxed)).then_some(calls + 1);
                 let entered = self.under_way.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);

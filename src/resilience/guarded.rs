@@ -86,6 +86,8 @@ struct Times {
     /// How long the first try has before a second one is begun: more than an engine waits for its own connection, so that
     /// the second one does not go down the same drain.
     first: Duration,
+    /// How long it is waited for beyond that.
+    rest: Duration,
     /// How long all is waited for: something is left to answer with.
     all: Duration,
     /// How long an answer may take before it counts as slow.
@@ -94,7 +96,13 @@ struct Times {
 
 impl Times {
     fn new(begun: Duration, deadline: Duration) -> Self {
-        Self { begun, first: deadline * 11 / 20, all: deadline * 9 / 10, slow: (deadline * 3 / 4).max(LATE_MIN) }
+        Self {
+            begun,
+            first: deadline * 11 / 20,
+            rest: deadline * 7 / 20,
+            all: deadline * 9 / 10,
+            slow: (deadline * 3 / 4).max(LATE_MIN),
+        }
     }
 }
 
@@ -122,7 +130,7 @@ impl Guard {
     {
         let begun = self.clock.monotonic();
         let task = Task { call, times: Times::new(begun, deadline) };
-        let Times { first: early, all, .. } = task.times;
+        let Times { first: early, rest, .. } = task.times;
         let pass = self.enter(begun)?;
         self.budget.deposit();
         let mut first = pin!(ask());
@@ -139,27 +147,38 @@ impl Guard {
             // Late. The second try goes out beside the first one, whose answer is as good if it comes.
             Err(_late) if pass.is_plain() && self.budget.withdraw(self.clock.monotonic()) => {
                 self.is_late(pass, begun);
-                let first = async { self.timed(task, None, begun, timeout(all - early, first)).await };
+                let is_sent = AtomicBool::new(false);
+                let ask = || {
+                    is_sent.store(true, Ordering::Relaxed);
+                    ask()
+                };
+                let first = async { self.timed(task, None, begun, timeout(rest, first)).await };
                 let (mut first, mut again) = (pin!(first), pin!(self.second(task, ask)));
                 tokio::select! {
-                    // However certainly the first one did not happen, the second one may while it is out.
+                    // In an order of its own it could not be replayed from a seed.
+                    biased;
+                    // The second try is on its way, and may be what happened: one failure is not the whole answer, and what
+                    // the first one found may be the second one's doing.
                     answer = &mut first => match answer {
-                        Err(failure) => (failure, again.await),
-                        Ok(answer) if is_last(&answer) => return Ok(answer),
-                        Ok(answer) => return Ok(again.await.and_then(Result::ok).unwrap_or(answer)),
+                        Err(failure) if is_silence(&failure) || is_sent.load(Ordering::Relaxed) => (failure, again.await),
+                        Ok(answer) if !is_sent.load(Ordering::Relaxed) => return Ok(answer),
+                        Ok(answer) if is_last(&answer) => return Ok(second(answer)),
+                        Ok(answer) => return Ok(second(again.await.and_then(Result::ok).unwrap_or(answer))),
+                        failure => return failure,
                     },
                     answer = &mut again => match answer {
                         Some(Ok(answer)) if is_last(&answer) => return Ok(second(answer)),
-                        Some(Ok(answer)) => return Ok(first.await.unwrap_or_else(|_| second(answer))),
+                        Some(Ok(answer)) => return Ok(second(first.await.unwrap_or(answer))),
                         answer => match first.await {
                             Err(failure) => (failure, answer),
+                            Ok(found) if is_sent.load(Ordering::Relaxed) => return Ok(second(found)),
                             answer => return answer,
                         },
                     },
                 }
             }
             // There is no second one, so the first one may take all the time.
-            Err(_late) => return self.timed(task, Some(pass), begun, timeout(all - early, first)).await,
+            Err(_late) => return self.timed(task, Some(pass), begun, timeout(rest, first)).await,
         };
         match again {
             Some(Ok(answer)) if is_uncertain(&failure) => Ok(second(answer)),
@@ -204,7 +223,15 @@ impl Guard {
 
     /// Lets a call through, if the breaker does.
     fn enter(self: &Arc<Self>, now: Duration) -> Result<Pass<'_>, EngineError> {
-        match self.breaker.enter(now) {
+        let entry = match self.breaker.enter(now) {
+            // All calls of a ramp may wait for answers that never come; it ends in its time all the same.
+            Entry::Refused(_) if let Some(closed) = self.breaker.settle(now) => {
+                self.changed(Some(closed));
+                self.breaker.enter(now)
+            }
+            entry => entry,
+        };
+        match entry {
             Entry::Passes(pass) => Ok(pass),
             Entry::Refused(changed) => {
                 self.changed(changed);
