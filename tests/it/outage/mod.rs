@@ -2,6 +2,8 @@
 //! explained, they must be told in time, and be served again soon after. One table of faults for each store.
 
 mod noop;
+#[cfg(feature = "redis")]
+mod policies;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "redis")]
@@ -41,8 +43,8 @@ const STEPS: u32 = 10;
 /// The shortest lease that callers ask for; half of it is the shortest deadline.
 const SHORTEST_LEASE: Duration = Duration::from_millis(400);
 
-/// How long all is well before a store is taken away, how long it is away, and how long it is watched afterwards.
-const BEFORE: Duration = Duration::from_millis(300);
+/// How many calls are answered before a store is taken away, how long it is away, and how long it is watched afterwards.
+const BEFORE: usize = 300;
 const AWAY: Duration = Duration::from_millis(1100);
 const AFTER: Duration = Duration::from_millis(1200);
 
@@ -106,14 +108,22 @@ struct Seen {
 
 /// Lets callers work while the store goes away and comes back.
 async fn watch<S: Store>(store: &mut S, fault: S::Fault, gateway: &Gateway) -> Seen {
-    let workload = workload();
+    watch_all(store, fault, &[gateway], workload()).await
+}
+
+/// The same, where the callers work at several gateways.
+async fn watch_all<S: Store>(store: &mut S, fault: S::Fault, gateways: &[&Gateway], workload: Workload) -> Seen {
     let seed = workload.seed;
     let clock = Arc::new(SystemClock::new());
     let (story, stop) = (Story::new(clock.clone()), CancellationToken::new());
     let noop = Noop::start(clock.clone(), workload.pace, stop.clone()).await;
-    let services: Vec<Arc<dyn Service>> = vec![Arc::new(OverHttp(gateway.client()))];
+    let service = |gateway: &&Gateway| Arc::new(OverHttp(gateway.client())) as Arc<dyn Service>;
+    let services = gateways.iter().map(service).collect();
     let calling = tokio::spawn(workload.run(services, story.clone(), stop.clone()));
-    sleep(BEFORE).await;
+    until("callers are told something", Duration::from_secs(10), async || {
+        story.keys().values().map(Vec::len).sum::<usize>() >= BEFORE
+    })
+    .await;
     store.strike(fault).await;
     let struck = clock.monotonic();
     sleep(AWAY).await;
@@ -155,11 +165,16 @@ impl Seen {
     /// anything meanwhile, so that the breaker opens.
     fn assert_promises(&self, fault: &impl fmt::Debug, opens: bool) {
         println!("{fault:?}: {self}");
+        self.assert_explained(fault);
+        assert_eq!(self.doubles(), [], "{fault:?}: granted twice");
+        self.assert_in_time(fault, opens);
+    }
+
+    /// Holds what was told to the contract.
+    fn assert_explained(&self, fault: &impl fmt::Debug) {
         // A gateway that has waited for half of the shortest deadline may have sent a call a second time.
         let echoes = explained_with_echoes(&self.story, SHORTEST_LEASE / 4);
         println!("{fault:?}: {echoes} keys were held for a lease by a call that was sent twice");
-        assert_eq!(self.doubles(), [], "{fault:?}: granted twice");
-        self.assert_in_time(fault, opens);
     }
 
     /// Holds the times alone to what is promised.

@@ -9,7 +9,7 @@ use crate::support::tcp_proxy::{Mode, TcpProxy};
 use crate::support::wait::until;
 
 /// What makes an answer durable before it is given.
-const DURABLE: [&str; 2] = ["appendonly yes", "appendfsync always"];
+pub(super) const DURABLE: [&str; 2] = ["appendonly yes", "appendfsync always"];
 
 /// A way for Redis to be out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -121,7 +121,7 @@ impl Replicated {
     async fn start() -> Option<Self> {
         let primary = RedisServer::start_with(&DURABLE).await?;
         let replica = RedisServer::start_with(&DURABLE).await?;
-        let between = TcpProxy::start(primary.address()).await;
+        let between = TcpProxy::start_plain(primary.address()).await;
         let proxy = TcpProxy::start(primary.address()).await;
         let port = between.address().port();
         replica.ask::<String>(&format!("REPLICAOF 127.0.0.1 {port}"));

@@ -238,17 +238,25 @@ fn answer(standing: Option<&Standing>, deed: &Deed) -> (Effect, Word) {
     let left = |standing: &Standing| standing.ends.map(|_| Duration::from_nanos(1));
     let held =
         standing.map(|standing| Held { record: standing.record.clone(), left: left(standing), fence: standing.fence });
+    // A gateway that told its caller something of its own learns later by which name the store knows that try: what was
+    // granted to the same nonce at another gateway is the same try.
+    let own = |attempt: &Attempt| {
+        let held = held.as_ref().map(|held| &held.record.attempt);
+        held.filter(|held| deed.degraded && held.nonce() == attempt.nonce()).unwrap_or(attempt).clone()
+    };
     match &deed.ask {
         Ask::Claim(ask) => {
             let (effect, word) = claim::claim(held.as_ref(), ask, None);
             (effect, Word::Claimed(word))
         }
         Ask::Settle(ask) => {
-            let (effect, word) = claim::settle(held.as_ref(), ask);
+            let ask = Settle { attempt: own(&ask.attempt), ..Settle::clone(ask) };
+            let (effect, word) = claim::settle(held.as_ref(), &ask);
             (effect, Word::Settled(word))
         }
         Ask::Renew(ask) => {
-            let (effect, word) = claim::renew(held.as_ref(), ask);
+            let ask = Renew { attempt: own(&ask.attempt), ..ask.clone() };
+            let (effect, word) = claim::renew(held.as_ref(), &ask);
             (effect, Word::Renewed(word))
         }
     }
@@ -275,7 +283,7 @@ fn put(
         }
         Effect::Extend(lasts) => standing.map(|standing| {
             let ends = standing.ends.map(|ends| Ends {
-                earliest: ends.earliest.max(from.saturating_add(lasts)),
+                earliest: if shortened { ends.earliest } else { ends.earliest.max(from.saturating_add(lasts)) },
                 latest: ends.latest.max(until.saturating_add(lasts)),
                 lasts: ends.lasts.max(lasts),
             });
