@@ -20,6 +20,9 @@ use crate::support::wait::until;
 
 const TOKEN: &str = "token_of_alice_0123456789abcdef";
 
+/// How long the store is told what waits, at most, before all calls are its own again.
+const BACKLOG: Duration = Duration::from_secs(1);
+
 /// A way for one of two gateways to lose the store.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
@@ -101,7 +104,7 @@ async fn hold(policy: &str) {
         }
         println!("{policy}, {fault:?}: {seen}");
         seen.assert_explained(&fault);
-        seen.assert_in_time(&fault, false);
+        seen.assert_in_time(&fault, false, BACKLOG);
         let (mut twice, mut told) = (0, 0);
         for (key, events) in seen.story.keys() {
             for double in doubles(&events) {
