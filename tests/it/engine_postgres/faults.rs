@@ -357,7 +357,7 @@ async fn a_bad_item_does_not_fail_its_neighbours() {
     for (place, answer) in answers.iter().enumerate() {
         match place {
             7 => assert!(
-                matches!(answer, Err(EngineError::Determinate(Determinate::Unavailable(why))) if why.contains("23514")),
+                matches!(answer, Err(EngineError::Determinate(Determinate::Incompatible(why))) if why.contains("23514")),
                 "{answer:?}"
             ),
             _ => assert!(matches!(answer, Ok(Claimed::Granted(_))), "{place}: {answer:?}"),
