@@ -26,6 +26,7 @@ use crate::support::history::doubles::{Double, doubles};
 use crate::support::history::over_http::OverHttp;
 use crate::support::history::workload::{Service, Workload};
 use crate::support::history::{Answer, Event, Reply, Story};
+use crate::support::say::say;
 use crate::support::wait::until;
 
 /// The deadline of the gateways here: shorter than the default, so that an outage need not be long.
@@ -115,13 +116,13 @@ async fn watch<S: Store>(store: &mut S, fault: S::Fault, gateway: &Gateway) -> S
 async fn watch_all<S: Store>(store: &mut S, fault: S::Fault, gateways: &[&Gateway], workload: Workload) -> Seen {
     let seed = workload.seed;
     let clock = Arc::new(SystemClock::new());
-    let (story, stop) = (Story::new(clock.clone()), CancellationToken::new());
+    let (told, stop) = (Story::new(clock.clone()), CancellationToken::new());
     let noop = Noop::start(clock.clone(), workload.pace, stop.clone()).await;
     let service = |gateway: &&Gateway| Arc::new(OverHttp(gateway.client())) as Arc<dyn Service>;
     let services = gateways.iter().map(service).collect();
-    let calling = tokio::spawn(workload.run(services, story.clone(), stop.clone()));
+    let calling = tokio::spawn(workload.run(services, told.clone(), stop.clone()));
     until("callers are told something", Duration::from_secs(10), async || {
-        story.keys().values().map(Vec::len).sum::<usize>() >= BEFORE
+        told.keys().values().map(Vec::len).sum::<usize>() >= BEFORE
     })
     .await;
     store.strike(fault).await;
@@ -133,9 +134,9 @@ async fn watch_all<S: Store>(store: &mut S, fault: S::Fault, gateways: &[&Gatewa
     sleep(AFTER).await;
     stop.cancel();
     calling.await.expect("no caller panics");
-    println!("{fault:?}: seed {seed}");
+    say(format_args!("{fault:?}: seed {seed}"));
 
-    let events: Vec<Event> = story.keys().into_values().flatten().collect();
+    let events: Vec<Event> = told.keys().into_values().flatten().collect();
     let took = |from: Duration| {
         let during = events.iter().filter(|event| (from..mending).contains(&event.begun));
         let mut took: Vec<Duration> = during.map(Event::took).collect();
@@ -152,7 +153,7 @@ async fn watch_all<S: Store>(store: &mut S, fault: S::Fault, gateways: &[&Gatewa
     Seen {
         took: took(struck),
         took_later: took(struck + AWAY / 2),
-        story,
+        story: told,
         noop_p99: noop.p99(struck..mending),
         noop_p99_later: noop.p99(struck + AWAY / 2..mending),
         noop_p99_after: noop.p99(mending..Duration::MAX),
@@ -164,7 +165,7 @@ impl Seen {
     /// Holds what was seen to what is promised while decisions wait for the store. `opens` says whether it does not answer
     /// anything meanwhile, so that the breaker opens.
     fn assert_promises(&self, fault: &impl fmt::Debug, opens: bool) {
-        println!("{fault:?}: {self}");
+        say(format_args!("{fault:?}: {self}"));
         self.assert_explained(fault);
         assert_eq!(self.doubles(), [], "{fault:?}: granted twice");
         self.assert_in_time(fault, opens, Duration::ZERO);
@@ -174,7 +175,7 @@ impl Seen {
     fn assert_explained(&self, fault: &impl fmt::Debug) {
         // A gateway that has waited for half of the shortest deadline may have sent a call a second time.
         let echoes = explained_with_echoes(&self.story, SHORTEST_LEASE / 4);
-        println!("{fault:?}: {echoes} keys were held for a lease by a call that was sent twice");
+        say(format_args!("{fault:?}: {echoes} keys were held for a lease by a call that was sent twice"));
     }
 
     /// Holds the times alone to what is promised. Calls may be lost for so much longer, while the store is told what waits.

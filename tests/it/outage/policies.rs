@@ -15,6 +15,7 @@ use crate::support::history::doubles::doubles;
 use crate::support::history::workload::Workload;
 use crate::support::history::{Answer, Call, Event, Reply};
 use crate::support::redis_server::RedisServer;
+use crate::support::say::say;
 use crate::support::tcp_proxy::{Mode, TcpProxy};
 use crate::support::wait::until;
 
@@ -102,7 +103,7 @@ async fn hold(policy: &str) {
             delivered(gateway).await;
             reported.extend(overlaps(gateway).await);
         }
-        println!("{policy}, {fault:?}: {seen}");
+        say(format_args!("{policy}, {fault:?}: {seen}"));
         seen.assert_explained(&fault);
         seen.assert_in_time(&fault, false, BACKLOG);
         let (mut twice, mut told) = (0, 0);
@@ -117,7 +118,7 @@ async fn hold(policy: &str) {
                 assert!(is_told || !both_done, "{policy}, {fault:?}: {key}: {double:?} is not reported: {events:#?}");
             }
         }
-        println!("{policy}, {fault:?}: {twice} were granted twice, of which {told} are reported");
+        say(format_args!("{policy}, {fault:?}: {twice} were granted twice, of which {told} are reported"));
     }
 }
 
