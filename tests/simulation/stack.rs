@@ -58,9 +58,8 @@ impl Host {
             engine = bug.in_gateway(engine, &self.world);
         }
         let mut engines = Engines::default();
-        engines.by_name.insert("primary".into(), engine);
-        engines.active.insert("default".into(), "primary".into());
-        engines.chains.insert("default".into(), vec!["primary".into()]);
+        engines.by_name.insert("primary".into(), engine.clone());
+        engines.calls.insert("default".into(), engine);
         let issuer = Issuer::new(clock.clone(), entropy);
         let gateway = Arc::new(Gateway::new(engines, issuer, clock));
         *self.running() = Some(Running { gateway, died: CancellationToken::new() });
