@@ -615,6 +615,8 @@ async fn a_ramp_ends_in_its_time_although_all_its_calls_wait() {
     tokio::select! {
         _ = in_vain => panic!("they wait for a minute"),
         () = others => {}
+    }
+}
 
 /// What it costs to be guarded where nothing goes wrong.
 #[tokio::test]
