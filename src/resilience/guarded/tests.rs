@@ -574,6 +574,77 @@ async fn a_batch_that_meets_an_outage_is_answered_item_by_item_within_the_deadli
     assert!(store.asked() <= 500 + 50 + FLOOR);
 }
 
+/// Both tries are under way when the first one is answered.
+#[tokio::test(start_paused = true)]
+async fn a_full_store_is_no_answer_while_the_second_try_may_still_be_taken() {
+    let store = Store::new();
+    let engine = guarded(store.clone());
+    store.takes(700 * MS);
+    store.fails(EngineError::from(Determinate::Full("no room".into())));
+    let ask = ask();
+    let second_is_lost = async {
+        sleep(500 * MS).await;
+        store.is_silent();
+    };
+    let (answer, ()) = tokio::join!(engine.claim(&ask), second_is_lost);
+    assert_eq!(store.asked(), 2);
+    assert!(matches!(answer, Err(EngineError::Indeterminate(_))), "{answer:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_that_the_second_try_has_released_is_not_called_late_by_the_first() {
+    let store = Store::new();
+    let engine = guarded(store.clone());
+    let ask = ask();
+    engine.claim(&ask).await.unwrap();
+    let failure = Settle {
+        key: ask.key.clone(),
+        attempt: ask.attempt.clone(),
+        outcome: Outcome::Failure,
+        late: None,
+        deadline: DEADLINE,
+        on_outage: OutcomeOnOutage::FailClosed,
+    };
+    store.takes(700 * MS);
+    let second_overtakes = async {
+        sleep(500 * MS).await;
+        store.is_silent();
+        sleep(150 * MS).await;
+        store.inner.settle(&failure).await.unwrap();
+    };
+    let (answer, ()) = tokio::join!(engine.settle(&failure), second_overtakes);
+    assert_eq!(answer, Ok(Settled::Done { state: None, left: None, late: None }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ramp_ends_in_its_time_although_all_its_calls_wait() {
+    let store = Store::new();
+    let engine = guarded(store.clone());
+    store.probe_lies.store(true, Ordering::SeqCst);
+    opened(&engine, &store).await;
+    store.is_well();
+    sleep(200 * MS).await;
+    engine.claim(&ask()).await.unwrap();
+    // The ramp has begun. Calls into the void take all its places.
+    store.is_silent();
+    let patient = || Claim { deadline: Duration::from_mins(1), ..fresh_claim() };
+    let in_vain = async {
+        let (one, other) = (patient(), patient());
+        tokio::join!(engine.claim(&one), engine.claim(&other))
+    };
+    let others = async {
+        sleep(500 * MS).await;
+        store.is_well();
+        assert!(engine.claim(&ask()).await.is_err(), "no place is left");
+        sleep(500 * MS).await;
+        assert!(engine.claim(&ask()).await.is_ok());
+    };
+    tokio::select! {
+        _ = in_vain => panic!("they wait for a minute"),
+        () = others => {}
+    }
+}
+
 /// What it costs to be guarded where nothing goes wrong.
 #[tokio::test]
 #[ignore = "it measures, so run it alone: cargo test --release --lib guard_costs -- --ignored --nocapture"]
