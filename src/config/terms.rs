@@ -227,6 +227,19 @@ impl Config {
 }
 
 impl Config {
+    /// Whether a policy may answer for a store that is out, for some app and operation.
+    pub fn answers_for_stores(&self) -> bool {
+        let is_set = |terms: &OwnTerms| {
+            let OnOutageOptions { claim, outcome } = terms.on_outage;
+            claim.is_some_and(|claim| claim != ClaimOnOutage::FailClosed)
+                || outcome.is_some_and(|outcome| outcome != OutcomeOnOutage::FailClosed)
+        };
+        is_set(&self.defaults.own_terms())
+            || self.apps.values().any(|app| {
+                is_set(&app.own_terms()) || app.operations.values().any(|operation| is_set(&operation.own_terms()))
+            })
+    }
+
     /// The longest retention that callers of an app may ask for; without an app that of the defaults.
     pub fn retention_max_of(&self, app: Option<&AppKey>) -> Retention {
         let own = app.and_then(|app| self.apps.get(app)).and_then(|app| app.retention_max);

@@ -142,7 +142,7 @@ pub struct Capabilities {
 /// Runs many calls concurrently, those on the same key one after the other; answers in the order of the calls. Where a
 /// store does not answer for a key, the later calls on that key are not tried, so that a batch takes no longer than one
 /// of its calls may.
-async fn in_order_per_key<'a, Ask, Answer, Call>(
+pub async fn in_order_per_key<'a, Ask, Answer, Call>(
     asks: &'a [Ask],
     key: impl Fn(&Ask) -> &Key,
     call: impl Fn(&'a Ask) -> Call,

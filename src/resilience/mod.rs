@@ -1,8 +1,10 @@
-//! What stands around an engine: deadline, breaker, one repeat, measuring, and the chain over several. Wrappers are engines
-//! themselves and name none.
+//! What stands around an engine: deadline, breaker, one repeat, measuring; the chain over several of them; and above that what
+//! answers in a store's place. Wrappers are engines themselves and name none.
 
 pub mod breaker;
 pub mod budget;
 pub mod chain;
+pub mod degrade;
 pub mod guarded;
+pub mod journal;
 pub mod meter;

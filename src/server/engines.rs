@@ -11,13 +11,15 @@ use crate::engine::url;
 use crate::gateway::Engines;
 use crate::gateway::requirement::Requirement;
 use crate::resilience::chain::{Chain, Setup, Times};
+use crate::resilience::degrade::{Degrading, Keeper};
 use crate::resilience::guarded::Guarded;
 
-/// Every engine by its name, guarded, and every chain over its own.
+/// Every engine by its name, guarded, every chain over its own, and what answers for a chain whose engine does not.
 pub(super) async fn open(
     config: &Config,
     clock: &Arc<dyn Clock>,
     entropy: &Arc<dyn Entropy>,
+    keeper: &Arc<Keeper>,
 ) -> anyhow::Result<Engines> {
     // For lookups and operators; what apps ask brings its own.
     let deadline = config.terms_of(None, None).deadline;
@@ -44,7 +46,8 @@ pub(super) async fn open(
             entropy: entropy.clone(),
             times: Times::default(),
         }));
-        engines.calls.insert(chain.clone(), switched.clone());
+        let degrading = Degrading::start(chain, switched.clone(), keeper.clone(), clock.clone(), entropy.clone());
+        engines.by_chain.insert(chain.clone(), Arc::new(degrading));
         engines.chains.insert(chain.clone(), switched);
         if !options.requires.is_empty() {
             let requirement = Requirement::new(chain, options.requires.iter().copied());

@@ -5,6 +5,7 @@
 pub mod breaker;
 pub mod chain;
 pub mod observed;
+pub mod outage;
 pub mod quota;
 pub mod tenants;
 pub mod tls;
@@ -42,6 +43,12 @@ const QUOTA_EXCEEDED: &str = "oncegate_quota_exceeded_total";
 const CHAIN_ACTIVE: &str = "oncegate_chain_active";
 const CHAIN_EPOCH: &str = "oncegate_chain_epoch";
 const CHAIN_HELD: &str = "oncegate_chain_held";
+const DEGRADED_ANSWERS: &str = "oncegate_degraded_answers_total";
+const OVERLAPS: &str = "oncegate_overlaps_total";
+const SPOOL_ENTRIES: &str = "oncegate_spool_entries";
+const SPOOL_BYTES: &str = "oncegate_spool_bytes";
+const SPOOL_OLDEST: &str = "oncegate_spool_oldest_seconds";
+const JOURNAL_ERRORS: &str = "oncegate_journal_errors_total";
 const CHAIN_REQUIREMENTS_MET: &str = "oncegate_chain_requirements_met";
 const BUILD_INFO: &str = "oncegate_build_info";
 
@@ -96,6 +103,7 @@ fn describe() {
     breaker::describe();
     tenants::describe();
     tls::describe();
+    outage::describe();
     describe_counter!(OBSERVED_CLAIMS, "Claims let through in observe mode, by what enforcing would have answered");
     describe_counter!(OBSERVED_OUTCOMES, "Outcomes of what was let through, by what enforcing would have answered");
     describe_counter!(QUOTA_EXCEEDED, "Requests and items of batches refused because a quota of their app was used up");

@@ -54,7 +54,8 @@ fn alerts_name_a_runbook_that_is_written() {
 
 /// What follows a key, wherever it stands in the rules.
 fn values(key: &str) -> Vec<&str> {
-    let found: Vec<&str> = RULES.lines().filter_map(|line| line.split_once(key).map(|(_, value)| value.trim())).collect();
+    let found: Vec<&str> =
+        RULES.lines().filter_map(|line| line.split_once(key).map(|(_, value)| value.trim())).collect();
     assert!(!found.is_empty(), "the rules have no {key}");
     found
 }

@@ -12,10 +12,10 @@ mod apps_registry;
 mod apps_reload;
 #[cfg(feature = "redis")]
 mod canary;
-#[cfg(any(feature = "postgres", feature = "redis"))]
-mod clients;
 #[cfg(feature = "redis")]
 mod chains;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod clients;
 #[cfg(feature = "redis")]
 mod clock_skew;
 #[cfg(feature = "redis")]
@@ -24,6 +24,8 @@ mod command_line;
 mod crash;
 #[cfg(feature = "fault-points")]
 mod crash_points;
+#[cfg(feature = "redis")]
+mod degraded;
 mod edge;
 #[cfg(feature = "postgres")]
 mod engine_postgres;

@@ -1,7 +1,5 @@
 //! Redis that writes every answer to its log first, and everything that can happen to it.
 
-use std::time::Duration;
-
 use super::{Seen, Store, gateway, watch};
 use crate::support::history::check::{SKEW, check};
 use crate::support::redis_server::RedisServer;
