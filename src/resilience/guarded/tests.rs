@@ -283,7 +283,7 @@ fn ask() -> Claim {
 async fn a_put_whose_reply_was_lost_is_never_told_wrong() {
     let (mut put, mut not_known) = (0, 0);
     for seed in 0..300 {
-        let memory = memory();
+        let (_clock, memory) = memory();
         let engine = guarded(Arc::new(Faulty::new(memory.clone(), seed, 0.5)));
         let (old, new) = (Note::new("old").unwrap(), Note::new("new").unwrap());
         memory.swap_note("n", None, &old).await.unwrap();
