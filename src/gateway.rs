@@ -40,8 +40,8 @@ const PROBE_PATIENCE: Duration = Duration::from_secs(1);
 pub struct Engines {
     /// Every configured engine.
     pub by_name: BTreeMap<String, Arc<dyn Engine>>,
-    /// What stands above every chain, and takes the calls of its apps.
-    pub by_chain: HashMap<String, Arc<dyn Engine>>,
+    /// What the calls of each chain's apps go to: the chain, and what stands around it.
+    pub calls: HashMap<String, Arc<dyn Engine>>,
     /// Every chain, to be looked at and switched.
     pub chains: BTreeMap<String, Arc<dyn Chain>>,
     /// The URL of every engine, as it may be shown.
@@ -215,7 +215,7 @@ impl Gateway {
     /// Lets go of every engine, each after making durable what is not yet.
     pub async fn close(&self) {
         // What stands above them first.
-        futures_util::future::join_all(self.engines.by_chain.values().map(|engine| engine.close())).await;
+        futures_util::future::join_all(self.engines.calls.values().map(|chain| chain.close())).await;
         futures_util::future::join_all(self.engines.chains.values().map(|chain| chain.close())).await;
         futures_util::future::join_all(self.engines.by_name.values().map(|engine| engine.close())).await;
     }
@@ -234,7 +234,7 @@ impl Gateway {
     }
 
     fn active(&self, chain: &str) -> Option<&Arc<dyn Engine>> {
-        self.engines.by_chain.get(chain)
+        self.engines.calls.get(chain)
     }
 
     fn inspected(&self, global_id: GlobalId, held: Held) -> Inspected {

@@ -1,5 +1,5 @@
-//! What stands around an engine: deadline, breaker, one repeat, measuring; the chain over several of them; and above that what
-//! answers in a store's place. Wrappers are engines themselves and name none.
+//! What stands around an engine: deadline, breaker, one repeat, measuring; the chain over several; and above it what answers
+//! in a store's place. Wrappers are engines themselves and name none.
 
 pub mod breaker;
 pub mod budget;

@@ -47,7 +47,7 @@ pub(super) async fn open(
             times: Times::default(),
         }));
         let degrading = Degrading::start(chain, switched.clone(), keeper.clone(), clock.clone(), entropy.clone());
-        engines.by_chain.insert(chain.clone(), Arc::new(degrading));
+        engines.calls.insert(chain.clone(), Arc::new(degrading));
         engines.chains.insert(chain.clone(), switched);
         if !options.requires.is_empty() {
             let requirement = Requirement::new(chain, options.requires.iter().copied());

@@ -284,9 +284,9 @@ fn refuse(job: Job, why: &Determinate) {
     }
 }
 
-/// How long to wait before the next try: up to a quarter of a second, so that a store that is back is found well within
+/// How long to wait before the next try: up to a sixth of a second, so that a store that is back is found well within
 /// a second; each lane and gateway for a different time, so that they do not all come at once.
 pub(super) fn pause(failures: u32) -> Duration {
-    let longest_ms = 250.min(10_u64 << failures.min(5));
+    let longest_ms = 10_u64 << failures.min(4);
     Duration::from_millis(longest_ms / 2 + SystemEntropy.bits() % (longest_ms / 2 + 1))
 }

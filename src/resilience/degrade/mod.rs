@@ -342,10 +342,11 @@ impl Engine for Degrading {
         self.0.engine.data_lost()
     }
 
-    /// Ends the work behind the calls. The engine stays open: other chains may have it too.
+    /// Ends the work behind the calls, and the chain's own.
     async fn close(&self) {
         self.0.stop.cancel();
         self.0.tasks.close();
         self.0.tasks.wait().await;
+        self.0.engine.close().await;
     }
 }
