@@ -3,18 +3,22 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 
+use async_trait::async_trait;
 use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use super::super::budget::FLOOR;
 use super::*;
 use crate::domain::attempt::SystemEntropy;
+use crate::domain::claim::{Claim, Claimed, Outcome, Renew, Renewed, Settle, Settled};
 use crate::domain::clock::{ManualClock, Timestamp};
+use crate::domain::operator::{List, Listed, Release, Released};
+use crate::domain::record::{Held, Key};
 use crate::domain::terms::OutcomeOnOutage;
-use crate::engine::Determinate;
 use crate::engine::conformance::{Subject, fresh_claim};
 use crate::engine::faulty::Faulty;
 use crate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
+use crate::engine::{Capabilities, Determinate, Note};
 
 const DEADLINE: Duration = Duration::from_secs(1);
 const MS: Duration = Duration::from_millis(1);
@@ -272,6 +276,30 @@ impl Engine for Store {
 
 fn ask() -> Claim {
     Claim { deadline: DEADLINE, ..fresh_claim() }
+}
+
+/// That a note was not put is said only of one that does not stand, and that it was only of one that did.
+#[tokio::test(start_paused = true)]
+async fn a_put_whose_reply_was_lost_is_never_told_wrong() {
+    let (mut put, mut not_known) = (0, 0);
+    for seed in 0..300 {
+        let (_clock, memory) = memory();
+        let engine = guarded(Arc::new(Faulty::new(memory.clone(), seed, 0.5)));
+        let (old, new) = (Note::new("old").unwrap(), Note::new("new").unwrap());
+        memory.swap_note("n", None, &old).await.unwrap();
+        let told = engine.swap_note("n", Some(&old), &new).await;
+        let stands = memory.note("n").await.unwrap();
+        match told {
+            Ok(true) => {
+                assert_eq!(stands, Some(new), "seed {seed}");
+                put += 1;
+            }
+            Ok(false) => panic!("seed {seed}: nobody else was there"),
+            Err(EngineError::Determinate(_)) => assert_eq!(stands, Some(old), "seed {seed}"),
+            Err(EngineError::Indeterminate(_)) => not_known += 1,
+        }
+    }
+    assert!(put > 150 && not_known > 20, "{put} {not_known}");
 }
 
 /// Callers that each ask again as soon as they are answered, with a pause between: what they were told.
