@@ -214,7 +214,8 @@ async fn requests(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: &Shar
 
 async fn replies(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: &Shared) {
     let mut mode = shared.mode.subscribe();
-    let mut pending = Vec::new();
+    // With room from the start: else a reply would be read, and held up, in many small pieces.
+    let mut pending = Vec::with_capacity(64 * 1024);
     while let Ok(1..) = from.read_buf(&mut pending).await {
         pause(&mut mode, |mode| !matches!(mode, Mode::Blackhole | Mode::HalfOpen)).await;
         if std::mem::take(&mut shared.accidents.lock().expect("no panic").lose_reply) {
