@@ -5,6 +5,7 @@ mod catalog;
 mod engines;
 mod live;
 mod operators;
+mod outage;
 #[cfg(feature = "postgres")]
 mod registry;
 mod signals;
@@ -35,6 +36,7 @@ use crate::domain::clock::{Clock, SystemClock};
 use crate::gateway::Gateway;
 use crate::http::places::Places;
 use crate::http::{self, Api, listener};
+use crate::resilience::degrade::Keeper;
 use crate::telemetry::metrics::{HttpMetrics, Metrics};
 use crate::tenants::throttle::Throttle;
 
@@ -94,6 +96,7 @@ async fn bind(address: SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
 /// A gateway in service.
 pub struct Server {
     gateway: Arc<Gateway>,
+    keeper: Arc<Keeper>,
     live: Live,
     certificates: Certificates,
     lifecycle: Arc<Lifecycle>,
@@ -115,7 +118,9 @@ impl Server {
         let (stop_api, stop_admin) = (CancellationToken::new(), CancellationToken::new());
         let certificates = Certificates::open(&config.server, &clock, stop_admin.clone())?;
         let registry = Arc::new(apps::registry(config)?);
-        let engines = engines::open(config, &clock, &entropy).await?;
+        let keeper = outage::keeper(config, &clock).await?;
+        let engines = engines::open(config, &clock, &entropy, &keeper).await?;
+        outage::tell_of_chains_left(&keeper);
         let issuer = Issuer::new(clock.clone(), entropy.clone());
         let gateway = Arc::new(Gateway::new(engines, issuer, clock.clone()));
         gateway.know(&registry.apps());
@@ -145,6 +150,7 @@ impl Server {
             limits: config.limits.clone(),
             tokens: tokens.clone(),
             apps,
+            overlaps: keeper.clone(),
             audit: Arc::new(Audit::new(&config.server.data_dir, clock.clone(), entropy.clone())),
         }));
         let api_router = http::router(Arc::new(Api {
@@ -164,7 +170,7 @@ impl Server {
         };
         accept(admin, certificates.admin(), admin_router, &stop_admin, &TaskTracker::new());
         accept(api, certificates.api(), api_router, &stop_api, &api_connections);
-        tokio::spawn(keep_up(gateway.clone(), metrics, stop_admin.clone()));
+        tokio::spawn(keep_up(gateway.clone(), keeper.clone(), metrics, stop_admin.clone()));
         if registry.is_awaited() {
             let waits = "listening; in service once the registry of apps has answered";
             tracing::info!(listen = %api_address, admin_listen = %admin_address, open, "{waits}");
@@ -172,7 +178,7 @@ impl Server {
             lifecycle.enter(Stage::Ready);
             tracing::info!(listen = %api_address, admin_listen = %admin_address, open, "in service");
         }
-        Ok(Self { gateway, live, certificates, lifecycle, stop_api, stop_admin, api_connections })
+        Ok(Self { gateway, keeper, live, certificates, lifecycle, stop_api, stop_admin, api_connections })
     }
 
     /// Takes over what may change while in service, each part where it can be used: certificates, and all that is live.
@@ -195,17 +201,21 @@ impl Server {
             tracing::warn!(connections, "some connections were not answered in time");
         }
         self.gateway.close().await;
+        self.keeper.close().await;
         self.stop_admin.cancel();
     }
 }
 
 /// What has to be done now and then while in service.
-async fn keep_up(gateway: Arc<Gateway>, metrics: Arc<Metrics>, stop: CancellationToken) {
+async fn keep_up(gateway: Arc<Gateway>, keeper: Arc<Keeper>, metrics: Arc<Metrics>, stop: CancellationToken) {
     let mut upkeep = tokio::time::interval(Duration::from_secs(1));
     let mut probe = tokio::time::interval(PROBE_EVERY);
     loop {
         tokio::select! {
-            _ = upkeep.tick() => metrics.run_upkeep(),
+            _ = upkeep.tick() => {
+                keeper.measure();
+                metrics.run_upkeep();
+            }
             _ = probe.tick() => drop(gateway.engines_health().await),
             () = stop.cancelled() => return,
         }

@@ -4,10 +4,12 @@
 pub mod apps;
 pub mod audit;
 pub mod auth;
+mod chains;
 mod claims;
 mod edge;
 mod engines;
 pub mod health;
+mod overlaps;
 mod query;
 
 use std::sync::Arc;
@@ -25,6 +27,7 @@ use self::edge::Places;
 use self::health::Lifecycle;
 use crate::domain::attempt::Entropy;
 use crate::domain::limits::Limits;
+use crate::domain::overlap::Overlaps;
 use crate::gateway::Gateway;
 use crate::http::body::JsonBytes;
 use crate::http::edge::plain;
@@ -51,6 +54,8 @@ pub struct Admin {
     pub tokens: Arc<Tokens>,
     /// What can be done to apps.
     pub apps: Arc<dyn Catalog>,
+    /// What came to light when stores were back.
+    pub overlaps: Arc<dyn Overlaps>,
     /// Carries changes out and writes them down.
     pub audit: Arc<Audit>,
 }
@@ -67,11 +72,13 @@ pub fn router(admin: Arc<Admin>) -> Router {
         .route("/admin/v1/apps/{app}/disable", post(apps::disable))
         .route("/admin/v1/apps/{app}/enable", post(apps::enable))
         .route("/admin/v1/engines", get(engines::engines))
-        .route("/admin/v1/chains", get(engines::chains))
+        .route("/admin/v1/chains", get(chains::list))
+        .route("/admin/v1/chains/{name}/switch", post(chains::switch))
         .route("/admin/v1/claims", get(claims::list))
         .route("/admin/v1/claims/show", post(claims::show))
         .route("/admin/v1/claims/release", post(claims::change::release))
         .route("/admin/v1/claims/settle", post(claims::change::settle))
+        .route("/admin/v1/overlaps", get(overlaps::list))
         .route("/admin/v1/audit", get(audit::audit))
         .layer(from_fn_with_state(places, edge::bounded));
     Router::new()

@@ -13,6 +13,7 @@ mod id;
 mod migrate;
 mod serve;
 mod shown;
+mod spool;
 mod tls;
 
 use std::ffi::OsString;
@@ -53,8 +54,10 @@ enum Command {
     Claim(claim::ClaimArgs),
     /// See the engines of a running gateway, through its admin API
     Engine(engine::EngineArgs),
-    /// See the chains of a running gateway, through its admin API
+    /// See the chains of a running gateway, and switch them, through its admin API
     Chain(chain::ChainArgs),
+    /// See and deliver what a gateway that is gone has answered for stores that were out
+    Spool(spool::SpoolArgs),
 }
 
 const CONFIG_HELP: &str =
@@ -115,6 +118,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Claim(args) => claim::run(args, &mut io::stdin().lock(), &mut io::stdout().lock()),
         Command::Engine(args) => engine::run(args, &mut io::stdout().lock()),
         Command::Chain(args) => chain::run(args, &mut io::stdout().lock()),
+        Command::Spool(args) => spool::run(args, &mut io::stdout().lock()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -227,10 +227,34 @@ impl Config {
 }
 
 impl Config {
+    /// Whether a policy may answer for a store that is out, for some app and operation.
+    pub fn answers_for_stores(&self) -> bool {
+        let is_set = |terms: &OwnTerms| {
+            let OnOutageOptions { claim, outcome } = terms.on_outage;
+            claim.is_some_and(|claim| claim != ClaimOnOutage::FailClosed)
+                || outcome.is_some_and(|outcome| outcome != OutcomeOnOutage::FailClosed)
+        };
+        is_set(&self.defaults.own_terms())
+            || self.apps.values().any(|app| {
+                is_set(&app.own_terms()) || app.operations.values().any(|operation| is_set(&operation.own_terms()))
+            })
+    }
+
     /// The longest retention that callers of an app may ask for; without an app that of the defaults.
     pub fn retention_max_of(&self, app: Option<&AppKey>) -> Retention {
         let own = app.and_then(|app| self.apps.get(app)).and_then(|app| app.retention_max);
         own.unwrap_or(self.defaults.retention_max)
+    }
+
+    /// The longest lease that callers of this chain get without asking for one. Apps of a registry count as the defaults.
+    pub fn lease_max_of(&self, chain: &str) -> Duration {
+        let own = self.apps.iter().flat_map(|(key, app)| {
+            let operations = app.operations.keys().map(Some).chain([None]);
+            operations.map(|operation| self.terms_of(Some(key), operation))
+        });
+        let defaults = self.apps.is_empty().then(|| self.terms_of(None, None));
+        let of_chain = own.chain(defaults).filter(|terms| terms.chain == chain);
+        of_chain.map(|terms| terms.terms.lease).max().unwrap_or(self.defaults.lease.0)
     }
 
     /// The quotas of an app; without one, those of the one app of an open gateway, which shares its places with nobody.

@@ -269,6 +269,8 @@ fn check_limits(limits: &Limits, findings: &mut Findings) {
         ("batch_items", limits.batch_items),
         ("connections", limits.connections),
         ("requests_in_flight", limits.requests_in_flight),
+        ("journal_bytes", limits.journal_bytes),
+        ("journal_app_bytes", limits.journal_app_bytes),
     ] {
         if count == 0 {
             findings.add(path.child(name), "0 would let nothing pass; set at least 1");
@@ -288,6 +290,11 @@ fn check_limits(limits: &Limits, findings: &mut Findings) {
             let message = format!("{part} is more than limits.body_bytes ({body}) lets in; lower this or raise that");
             findings.add(path.child(name), message);
         }
+    }
+    let (one, all) = (limits.journal_app_bytes, limits.journal_bytes);
+    if one > all {
+        let message = format!("{one} is more than limits.journal_bytes ({all}) takes of all; lower this or raise that");
+        findings.add(path.child("journal_app_bytes"), message);
     }
 }
 

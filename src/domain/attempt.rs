@@ -131,6 +131,14 @@ impl fmt::Display for AttemptHash {
     }
 }
 
+impl FromStr for AttemptHash {
+    type Err = InvalidAttempt;
+
+    fn from_str(text: &str) -> Result<Self, InvalidAttempt> {
+        super::hex::decode(text).map(Self).ok_or(InvalidAttempt)
+    }
+}
+
 impl Serialize for AttemptHash {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)

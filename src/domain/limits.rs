@@ -38,6 +38,10 @@ pub struct Limits {
     pub connections: usize,
     /// How many requests are worked on at once.
     pub requests_in_flight: usize,
+    /// How much waits on this gateway's disk for stores that are out, in bytes.
+    pub journal_bytes: usize,
+    /// How much of that may be of one app, in bytes.
+    pub journal_app_bytes: usize,
     /// How long a client may take to send its headers.
     pub header_read_timeout: Span,
     /// How long a client may take to send its body.
@@ -125,6 +129,8 @@ impl Default for Limits {
             forever_allowed: true,
             connections: 10_000,
             requests_in_flight: 4096,
+            journal_bytes: 64 << 20,
+            journal_app_bytes: 32 << 20,
             header_read_timeout: Span(Duration::from_secs(5)),
             body_read_timeout: Span(Duration::from_secs(10)),
             idle_timeout: Span(Duration::from_secs(75)),

@@ -10,6 +10,7 @@ pub mod hex;
 pub mod limits;
 pub mod observed;
 pub mod operator;
+pub mod overlap;
 pub mod record;
 pub mod tenant;
 pub mod terms;

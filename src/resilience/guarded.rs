@@ -19,12 +19,14 @@ use crate::domain::claim::{Claim, Claimed, Outcome, Renew, Renewed, Settle, Sett
 use crate::domain::clock::Clock;
 use crate::domain::operator::{List, Listed, Release, Released};
 use crate::domain::record::{Held, Key};
-use crate::engine::{Capabilities, Engine, EngineError};
+use crate::engine::{Capabilities, Engine, EngineError, Note};
 use crate::telemetry::metrics::EngineCall;
 use crate::telemetry::metrics::breaker::{BreakerMetrics, RetryResult};
 
 /// For a list, which looks at many claims for somebody who can wait.
 const FOR_LISTS: Duration = Duration::from_secs(5);
+/// For a note, a repeat included: who asks for one asks again.
+const FOR_NOTES: Duration = Duration::from_millis(600);
 /// For a probe: what takes longer does not answer.
 const FOR_PROBES: Duration = Duration::from_millis(500);
 /// How long a call lasts at least before its being late is held against the store: a caller may ask for the impossible.
@@ -135,17 +137,28 @@ impl Guard {
             // Late. The second try goes out beside the first one, whose answer is as good if it comes.
             Err(_late) if pass.is_plain() && self.budget.withdraw(self.clock.monotonic()) => {
                 self.is_late(pass, begun);
+                let is_sent = AtomicBool::new(false);
+                let ask = || {
+                    is_sent.store(true, Ordering::Relaxed);
+                    ask()
+                };
                 let first = async { self.timed(task, None, begun, timeout(all - early, first)).await };
                 let (mut first, mut again) = (pin!(first), pin!(self.second(task, ask)));
                 tokio::select! {
+                    // In an order of its own it could not be replayed from a seed.
+                    biased;
+                    // The second try is on its way, and may be what happened: one failure is not the whole answer, and what
+                    // the first one found may be the second one's doing.
                     answer = &mut first => match answer {
-                        Err(failure) if is_silence(&failure) => (failure, again.await),
+                        Err(failure) if is_silence(&failure) || is_sent.load(Ordering::Relaxed) => (failure, again.await),
+                        Ok(answer) if is_sent.load(Ordering::Relaxed) => return Ok(second(answer)),
                         answer => return answer,
                     },
                     answer = &mut again => match answer {
                         Some(Ok(answer)) => return Ok(second(answer)),
                         answer => match first.await {
                             Err(failure) => (failure, answer),
+                            Ok(found) if is_sent.load(Ordering::Relaxed) => return Ok(second(found)),
                             answer => return answer,
                         },
                     },
@@ -197,7 +210,15 @@ impl Guard {
 
     /// Lets a call through, if the breaker does.
     fn enter(self: &Arc<Self>, now: Duration) -> Result<Pass<'_>, EngineError> {
-        match self.breaker.enter(now) {
+        let entry = match self.breaker.enter(now) {
+            // All calls of a ramp may wait for answers that never come; it ends in its time all the same.
+            Entry::Refused(_) if let Some(closed) = self.breaker.settle(now) => {
+                self.changed(Some(closed));
+                self.breaker.enter(now)
+            }
+            entry => entry,
+        };
+        match entry {
             Entry::Passes(pass) => Ok(pass),
             Entry::Refused(changed) => {
                 self.changed(changed);
@@ -289,6 +310,17 @@ impl Guard {
 
     fn probe_pause(&self) -> Duration {
         PROBE_EVERY + self.random(PROBE_EVERY)
+    }
+
+    /// Notes are few, and are looked for while the engine is out, too: they say nothing about it, and no breaker stops them.
+    async fn noted<Answer>(
+        &self,
+        call: impl Future<Output = Result<Answer, EngineError>>,
+    ) -> Result<Answer, EngineError> {
+        let begun = self.clock.monotonic();
+        let answer = timeout(FOR_NOTES, call).await.unwrap_or_else(|_| late(FOR_NOTES));
+        self.meter.called(EngineCall::Note, &answer, self.clock.monotonic().saturating_sub(begun));
+        answer
     }
 
     async fn probe(self: &Arc<Self>) -> Result<(), EngineError> {
@@ -390,6 +422,26 @@ impl Engine for Guarded {
         let answer = timeout(FOR_LISTS, guard.engine.list(ask)).await.unwrap_or_else(|_| late(FOR_LISTS));
         guard.meter.called(EngineCall::List, &answer, guard.clock.monotonic().saturating_sub(begun));
         answer
+    }
+
+    async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
+        self.0.noted(self.0.engine.note(name)).await
+    }
+
+    async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError> {
+        let swap = || self.0.engine.swap_note(name, expected, new);
+        let resolved = async {
+            match swap().await {
+                Err(EngineError::Indeterminate(first)) => match swap().await {
+                    Ok(true) => Ok(true),
+                    // The first may have put it, and somebody else another one since.
+                    Ok(false) | Err(EngineError::Determinate(_)) => Err(first.into()),
+                    Err(uncertain) => Err(uncertain),
+                },
+                certain => certain,
+            }
+        };
+        self.0.noted(resolved).await
     }
 
     async fn probe(&self) -> Result<(), EngineError> {

@@ -12,6 +12,8 @@ mod apps_registry;
 mod apps_reload;
 #[cfg(feature = "redis")]
 mod canary;
+#[cfg(feature = "redis")]
+mod chains;
 #[cfg(any(feature = "postgres", feature = "redis"))]
 mod clients;
 #[cfg(feature = "redis")]
@@ -22,6 +24,8 @@ mod command_line;
 mod crash;
 #[cfg(feature = "fault-points")]
 mod crash_points;
+#[cfg(feature = "redis")]
+mod degraded;
 mod edge;
 #[cfg(feature = "postgres")]
 mod engine_postgres;

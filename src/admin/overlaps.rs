@@ -1,0 +1,85 @@
+//! `GET /admin/v1/overlaps`: operations that two attempts were told to go ahead with, because a store was out.
+
+use std::sync::Arc;
+
+use axum::extract::{RawQuery, State};
+use axum::response::Response;
+use serde::Serialize;
+
+use super::Admin;
+use super::auth::Operator;
+use super::query::Query;
+use crate::domain::clock::Timestamp;
+use crate::domain::degraded::Degraded;
+use crate::domain::global_id::GlobalId;
+use crate::domain::overlap::{Contender, Overlap};
+use crate::domain::record::State as ClaimState;
+use crate::domain::tenant::{AppKey, Operation};
+use crate::http::json;
+use crate::http::problem::Problem;
+
+/// Overlaps on a page if the request does not say how many, and the most that it may say.
+const PAGE: usize = 50;
+const PAGE_MAX: usize = 1000;
+
+/// A page of overlaps.
+#[derive(Serialize)]
+struct OverlapsBody {
+    overlaps: Vec<OverlapBody>,
+    next: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct OverlapBody {
+    id: u64,
+    app: AppKey,
+    operation: Option<Operation>,
+    global_id: GlobalId,
+    policy: Degraded,
+    ours: ContenderBody,
+    theirs: ContenderBody,
+    state: ClaimState,
+    noticed_at: Timestamp,
+}
+
+/// An attempt, as everybody but its holder sees it.
+#[derive(Serialize)]
+struct ContenderBody {
+    timestamp: u64,
+    attempt_hash: String,
+}
+
+impl From<Contender> for ContenderBody {
+    fn from(contender: Contender) -> Self {
+        Self { timestamp: contender.timestamp.as_micros(), attempt_hash: contender.hash.to_string() }
+    }
+}
+
+impl From<Overlap> for OverlapBody {
+    fn from(overlap: Overlap) -> Self {
+        let Overlap { id, app, operation, global_id, policy, ours, theirs, state, noticed_at } = overlap;
+        let (ours, theirs) = (ours.into(), theirs.into());
+        Self { id, app, operation, global_id, policy, ours, theirs, state, noticed_at }
+    }
+}
+
+/// The overlaps that this gateway has noticed, the newest first, in pages.
+pub(super) async fn list(
+    State(admin): State<Arc<Admin>>,
+    _operator: Operator,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Problem> {
+    let mut query = Query::parse(query)?;
+    let app = query.take_as::<AppKey>("app")?;
+    let after = query.take_as::<u64>("after")?;
+    let limit = query.count("limit", PAGE, PAGE_MAX)?;
+    query.end()?;
+    // One more than asked for tells whether there is more.
+    let mut found = admin.overlaps.newest(app.as_ref(), after, limit + 1);
+    let more = found.len() > limit;
+    found.truncate(limit);
+    Ok(json(&OverlapsBody {
+        next: found.last().map(|last| last.id).filter(|_| more),
+        overlaps: found.into_iter().map(OverlapBody::from).collect(),
+    }))
+}

@@ -1,0 +1,176 @@
+//! Telling the store what was answered in its place: the entries of a key in order, a claim and its outcome as one. Each step
+//! can be repeated, so an end of this process between two of them repeats it. The caller has the key to itself.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::journal::DELIVERY_DEADLINE;
+use super::super::journal::entry::{Deed, Entry, Seq};
+use super::Core;
+use crate::crash::{self, Point};
+use crate::domain::attempt::Attempt;
+use crate::domain::claim::{Claim, Claimed, LateTerms, Outcome, Renew, Settle, Settled};
+use crate::domain::clock::Timestamp;
+use crate::domain::overlap::{Contender, Overlap};
+use crate::domain::record::{Contents, Held, Key};
+use crate::domain::terms::{LeaseEnd, Terms};
+use crate::engine::EngineError;
+
+/// The lease of a claim whose outcome follows at once, at least: long enough for the outcome to find it.
+const PUSHED_LEASE_MIN: Duration = Duration::from_secs(5);
+
+/// What the store has been told, and what it held instead.
+#[derive(Default)]
+struct Told {
+    seqs: Vec<Seq>,
+    theirs: Option<Held>,
+}
+
+type Queue = [(Seq, Arc<Entry>)];
+
+impl Core {
+    /// Tells the store all that waits on a key.
+    ///
+    /// # Errors
+    /// Why it could not be told; the rest waits on.
+    pub(super) async fn deliver(self: &Arc<Self>, key: &Key) -> Result<(), EngineError> {
+        loop {
+            let queue = self.book.queue(key);
+            let Some((seq, first)) = queue.first() else { return Ok(()) };
+            let (told, ours) = match &first.deed {
+                Deed::Granted(ask) => (self.tell_grant(ask, first, &queue).await?, &ask.attempt),
+                Deed::Reported(ask) => (self.tell_outcome(ask, *seq).await?, &ask.attempt),
+                Deed::Renewed(ask) => (self.tell_renewal(ask, *seq).await?, &ask.attempt),
+            };
+            let theirs = told.theirs.filter(|theirs| theirs.record.attempt.nonce() != ours.nonce());
+            let overlap = theirs.as_ref().map(|theirs| self.overlap(first, ours, theirs));
+            let (core, key) = (self.clone(), key.clone());
+            self.uncancelled(async move {
+                core.keeper.delivered(told.seqs.clone(), overlap).await;
+                core.book.delivered(&key, &told.seqs, theirs.as_ref(), core.clock.monotonic());
+                Ok(())
+            })
+            .await?;
+        }
+    }
+
+    /// A grant, with its renewals, and with its outcome if there is one.
+    async fn tell_grant(&self, ask: &Claim, entry: &Entry, queue: &Queue) -> Result<Told, EngineError> {
+        let renewals = queue[1..]
+            .iter()
+            .take_while(|(_, entry)| matches!(&entry.deed, Deed::Renewed(renewal) if renewal.attempt == ask.attempt));
+        let mut seqs: Vec<_> = queue[..1].iter().chain(renewals).map(|(seq, _)| *seq).collect();
+        let ended_at = ended_at(ask, entry, &queue[1..seqs.len()]);
+        let theirs = match queue.get(seqs.len()).map(|(seq, next)| (seq, next.at, &next.deed)) {
+            Some((seq, at, Deed::Reported(report))) if report.attempt == ask.attempt => {
+                seqs.push(*seq);
+                self.tell_both(ask, report, at).await?
+            }
+            None => {
+                let now = self.clock.monotonic();
+                let own = self.book.held(&ask.key, now).filter(|held| held.record.attempt == ask.attempt);
+                match own.and_then(|held| held.left) {
+                    Some(left) => self.push(ask, left).await?.1,
+                    // Its lease has ended and nobody may guess what became of it: the store has to know that.
+                    None if ask.terms.on_lease_end == LeaseEnd::Unknown => {
+                        self.push(ask, Duration::from_millis(1)).await?.1
+                    }
+                    None => self.stood_beside(&ask.key, ended_at).await?,
+                }
+            }
+            // Another attempt was granted here since, when its lease had ended.
+            Some(_) => self.stood_beside(&ask.key, ended_at).await?,
+        };
+        Ok(Told { seqs, theirs })
+    }
+
+    /// A grant and what became of it, as was reported then.
+    async fn tell_both(&self, ask: &Claim, report: &Settle, at: Timestamp) -> Result<Option<Held>, EngineError> {
+        let mut report = report.clone();
+        report.deadline = DELIVERY_DEADLINE;
+        if report.outcome == Outcome::Failure {
+            // It did not happen: there is nothing to claim, and only what the store may have granted after all to release.
+            let settled = self.engine.settle(&report).await?;
+            return if is_superseded(&settled) { self.stood_beside(&ask.key, at).await } else { Ok(None) };
+        }
+        let (holder, theirs) = self.push(ask, ask.terms.lease.max(PUSHED_LEASE_MIN)).await?;
+        crash::here(Point::Reconciling);
+        // The same try of the same caller may hold it under the attempt that another gateway issued.
+        report.attempt = holder.unwrap_or(report.attempt);
+        report.late = Some(LateTerms {
+            operation: Some(ask.operation.clone()),
+            contents: Contents::keep(&ask.contents, ask.contents_stored_bytes),
+            terms: report.late.map_or(ask.terms, |late| late.terms),
+        });
+        let settled = self.engine.settle(&report).await?;
+        if theirs.is_none() && is_superseded(&settled) {
+            return self.engine.read(&ask.key).await;
+        }
+        Ok(theirs)
+    }
+
+    /// Claims for a lease of this length, and tells which attempt of the same try holds it, or what the store holds instead.
+    async fn push(&self, ask: &Claim, lease: Duration) -> Result<(Option<Attempt>, Option<Held>), EngineError> {
+        let lease = lease.max(Duration::from_millis(1));
+        let pushed = Claim { terms: Terms { lease, ..ask.terms }, deadline: DELIVERY_DEADLINE, ..ask.clone() };
+        match self.engine.claim(&pushed).await?.split().0 {
+            Claimed::Granted(grant) => Ok((Some(grant.attempt), None)),
+            Claimed::Duplicate(held) if held.record.attempt.nonce() == ask.attempt.nonce() => {
+                Ok((Some(held.record.attempt), None))
+            }
+            Claimed::Duplicate(held) => Ok((None, Some(held))),
+            Claimed::Mismatch(_) | Claimed::Degraded(..) => Ok((None, self.engine.read(&ask.key).await?)),
+        }
+    }
+
+    /// What the store holds that was claimed before a claim ended here.
+    async fn stood_beside(&self, key: &Key, ended_at: Timestamp) -> Result<Option<Held>, EngineError> {
+        let held = self.engine.read(key).await?;
+        Ok(held.filter(|held| held.record.attempt.timestamp() < ended_at))
+    }
+
+    /// An outcome of what the store had granted.
+    async fn tell_outcome(&self, ask: &Settle, seq: Seq) -> Result<Told, EngineError> {
+        let settled = self.engine.settle(&Settle { deadline: DELIVERY_DEADLINE, ..ask.clone() }).await?;
+        // A failure that comes late hurts nobody: nothing had happened.
+        let hurts = is_superseded(&settled) && ask.outcome != Outcome::Failure;
+        let theirs = if hurts { self.engine.read(&ask.key).await? } else { None };
+        Ok(Told { seqs: vec![seq], theirs })
+    }
+
+    /// A renewal whose grant the store has been told of.
+    async fn tell_renewal(&self, ask: &Renew, seq: Seq) -> Result<Told, EngineError> {
+        let held = self.book.held(&ask.key, self.clock.monotonic());
+        if let Some(left) = held.filter(|held| held.record.attempt == ask.attempt).and_then(|held| held.left) {
+            self.engine.renew(&Renew { lease: Some(left), deadline: DELIVERY_DEADLINE, ..ask.clone() }).await?;
+        }
+        Ok(Told { seqs: vec![seq], theirs: None })
+    }
+
+    fn overlap(&self, entry: &Entry, ours: &Attempt, theirs: &Held) -> Overlap {
+        Overlap {
+            id: 0,
+            app: entry.app().clone(),
+            operation: entry.operation().or(theirs.record.operation.as_ref()).cloned(),
+            global_id: entry.key().global_id,
+            policy: entry.policy,
+            ours: Contender::from(ours),
+            theirs: Contender::from(&theirs.record.attempt),
+            state: theirs.record.state,
+            noticed_at: self.clock.wall(),
+        }
+    }
+}
+
+fn is_superseded(settled: &Settled) -> bool {
+    matches!(settled, Settled::Superseded { .. })
+}
+
+/// When a grant's lease ends, by this gateway's wall clock.
+fn ended_at(ask: &Claim, entry: &Entry, renewals: &Queue) -> Timestamp {
+    let renewed = renewals.iter().map(|(_, entry)| match &entry.deed {
+        Deed::Renewed(renewal) => entry.at.plus(renewal.lease.unwrap_or(ask.terms.lease)),
+        Deed::Granted(_) | Deed::Reported(_) => entry.at,
+    });
+    renewed.fold(entry.at.plus(ask.terms.lease), Timestamp::max)
+}

@@ -1,0 +1,223 @@
+//! What all chains of a process share: the journal, opened when it is first needed, the overlaps, and what is measured.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::OnceCell;
+
+use super::super::journal::entry::{Entry, Seq};
+use super::super::journal::{self, Bounds, Journal, OpenError, Recovered, Refused};
+use super::overlaps::Noticed;
+use crate::domain::clock::Clock;
+use crate::domain::degraded::Degraded;
+use crate::domain::overlap::{Overlap, Overlaps};
+use crate::domain::tenant::AppKey;
+use crate::telemetry::metrics::outage::{OutageMetrics, Policy};
+
+/// The journal of a process, and what is made known of it.
+pub struct Keeper {
+    folder: PathBuf,
+    bounds: Bounds,
+    clock: Arc<dyn Clock>,
+    journal: OnceCell<Journal>,
+    /// What the journal held when it was opened, until the chain that it is of takes it.
+    found: Mutex<Vec<(Seq, Entry)>>,
+    noticed: Noticed,
+    metrics: OutageMetrics,
+    /// Whether it has been told in the log that the journal cannot be opened.
+    told: AtomicBool,
+}
+
+impl Keeper {
+    /// A keeper whose journal is in the folder of what a gateway must not lose. Touches nothing yet.
+    pub fn new(data_dir: &Path, bounds: Bounds, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            folder: data_dir.join(journal::FOLDER),
+            bounds,
+            clock,
+            journal: OnceCell::new(),
+            found: Mutex::default(),
+            noticed: Noticed::default(),
+            metrics: OutageMetrics::new(),
+            told: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether there is a journal, of this process or of an earlier one.
+    pub fn is_there(&self) -> bool {
+        self.folder.is_dir()
+    }
+
+    /// Opens the journal and reads it, if that has not been done.
+    ///
+    /// # Errors
+    /// What is wrong with its folder, and what to do.
+    pub async fn open(&self) -> Result<(), OpenError> {
+        self.opened().await.map(drop)
+    }
+
+    /// Opens the journal of an earlier run.
+    ///
+    /// # Errors
+    /// That there is none, or what is wrong with its folder.
+    pub async fn open_left_behind(&self) -> Result<(), OpenError> {
+        if self.is_there() { self.open().await } else { Err(OpenError::Absent(self.folder.clone())) }
+    }
+
+    async fn opened(&self) -> Result<&Journal, OpenError> {
+        let open = async || {
+            let (folder, bounds) = (self.folder.clone(), self.bounds);
+            let opened = tokio::task::spawn_blocking(move || Journal::open(&folder, bounds)).await;
+            let lost = |error| OpenError::Io { path: self.folder.clone(), source: std::io::Error::other(error) };
+            let (journal, recovered) = opened.map_err(lost)??;
+            self.take_in(recovered);
+            self.show(&journal);
+            Ok(journal)
+        };
+        self.journal.get_or_try_init(open).await
+    }
+
+    fn take_in(&self, recovered: Recovered) {
+        let Recovered { entries, overlaps, damaged } = recovered;
+        if let Some((count, aside)) = damaged {
+            self.metrics.journal_failed();
+            tracing::error!(
+                journal.entries_damaged = count,
+                journal.copy = %aside.display(),
+                "entries of the journal were damaged on the disk and cannot be delivered; look at the copy of its file"
+            );
+        }
+        if !entries.is_empty() {
+            tracing::info!(
+                journal.entries = entries.len(),
+                "what an earlier run answered in a store's place waits for it"
+            );
+        }
+        for overlap in overlaps {
+            self.noticed.add(overlap);
+        }
+        *self.found.lock().unwrap_or_else(PoisonError::into_inner) = entries;
+    }
+
+    /// Takes out what the journal held of a chain when it was opened, oldest first.
+    pub(super) fn found_of(&self, chain: &str) -> Vec<(Seq, Entry)> {
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let (of_chain, others) = found.drain(..).partition(|(_, entry)| &*entry.chain == chain);
+        *found = others;
+        of_chain
+    }
+
+    /// The chains that nobody has taken the entries of: the configuration has them no more.
+    pub fn chains_left(&self) -> Vec<String> {
+        let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut chains: Vec<_> = found.iter().map(|(_, entry)| entry.chain.to_string()).collect();
+        chains.sort_unstable();
+        chains.dedup();
+        chains
+    }
+
+    /// What the journal held and no chain has taken.
+    pub fn left(&self) -> Vec<Entry> {
+        let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        found.iter().map(|(_, entry)| entry.clone()).collect()
+    }
+
+    /// Puts an entry into the journal.
+    pub(super) async fn keep(&self, entry: &Entry) -> Result<Seq, Refused> {
+        let kept = match self.opened().await {
+            Ok(journal) => journal.keep(entry).await,
+            Err(error) => Err(Refused::Broken(error.to_string())),
+        };
+        self.note(kept.as_ref().err());
+        self.measure();
+        kept
+    }
+
+    /// Forgets entries that the store has been told of, and reports an overlap that came to light.
+    pub(super) async fn delivered(&self, seqs: Vec<Seq>, overlap: Option<Overlap>) {
+        // Nothing is delivered that was not in the journal.
+        let Some(journal) = self.journal.get() else { return };
+        let overlap = overlap.map(|overlap| Overlap { id: journal.next_number(), ..overlap });
+        let (overlap, outdated) = match overlap.and_then(|new| self.noticed.add(new.clone()).map(|gone| (new, gone))) {
+            Some((new, gone)) => (Some(new), gone),
+            None => (None, Vec::new()),
+        };
+        if let Some(overlap) = &overlap {
+            self.report(overlap);
+        }
+        let written = journal.delivered(seqs, overlap, outdated).await;
+        self.note(written.as_ref().err());
+        self.measure();
+    }
+
+    fn report(&self, overlap: &Overlap) {
+        self.metrics.overlapped(overlap.app.as_ref(), label(overlap.policy));
+        tracing::warn!(
+            app.key = %overlap.app,
+            claim.global_id = %overlap.global_id,
+            policy = overlap.policy.name(),
+            ours.timestamp = overlap.ours.timestamp.as_micros(),
+            ours.hash = %overlap.ours.hash,
+            theirs.timestamp = overlap.theirs.timestamp.as_micros(),
+            theirs.hash = %overlap.theirs.hash,
+            "two attempts were told to go ahead with one operation, because its store was out"
+        );
+    }
+
+    /// Counts an answer given in a store's place.
+    pub(super) fn answered(&self, app: &AppKey, policy: Degraded) {
+        self.metrics.answered(app.as_ref(), label(policy));
+    }
+
+    /// Keeps the gauges of what waits; at every change, and now and then since the oldest gets older.
+    pub fn measure(&self) {
+        if let Some(journal) = self.journal.get() {
+            self.show(journal);
+        }
+    }
+
+    fn show(&self, journal: &Journal) {
+        let waiting = journal.waiting();
+        self.metrics.waiting(waiting.entries, waiting.bytes, waiting.oldest_age(self.clock.wall()));
+    }
+
+    /// How many entries wait for stores.
+    pub fn waiting(&self) -> usize {
+        self.journal.get().map_or(0, |journal| journal.waiting().entries)
+    }
+
+    /// Lets go of the journal's folder. What comes later is refused.
+    pub async fn close(&self) {
+        if let Some(journal) = self.journal.get() {
+            journal.close().await;
+        }
+    }
+
+    /// Counts failures, and tells the first of a row.
+    fn note(&self, refused: Option<&Refused>) {
+        let Some(refused) = refused else {
+            self.told.store(false, Ordering::Relaxed);
+            return;
+        };
+        self.metrics.journal_failed();
+        if !self.told.swap(true, Ordering::Relaxed) {
+            tracing::error!(error = %refused, "the journal does not take what is to be answered in a store's place");
+        }
+    }
+}
+
+/// The policy as it is counted.
+fn label(policy: Degraded) -> Policy {
+    match policy {
+        Degraded::Local => Policy::Local,
+        Degraded::FailOpen => Policy::FailOpen,
+        Degraded::Spool => Policy::Spool,
+    }
+}
+
+impl Overlaps for Keeper {
+    fn newest(&self, app: Option<&AppKey>, before: Option<u64>, limit: usize) -> Vec<Overlap> {
+        self.noticed.newest(app, before, limit)
+    }
+}

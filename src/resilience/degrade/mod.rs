@@ -1,0 +1,352 @@
+//! What happens while a store is out: an engine above each chain that answers by the app's policy where the chain's own engine
+//! does not, says so in the answer, and tells the store when it is back. While all is well it costs a look at a number.
+
+mod book;
+mod deliver;
+mod keeper;
+mod locks;
+mod outage;
+mod overlaps;
+mod reconcile;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::Notify;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use self::book::Book;
+pub use self::keeper::Keeper;
+use self::locks::Locks;
+use self::outage::is_silence;
+use crate::domain::attempt::Entropy;
+use crate::domain::claim::{Claim, Claimed, Renew, Renewed, Settle, Settled};
+use crate::domain::clock::Clock;
+use crate::domain::operator::{List, Listed, Release, Released};
+use crate::domain::record::{Held, Key};
+use crate::domain::terms::{ClaimOnOutage, OutcomeOnOutage};
+use crate::engine::{Capabilities, Engine, EngineError, Note, in_order_per_key};
+
+/// How long a lookup or an operator's word waits for what has to be told before it.
+const BEFORE_READING: Duration = Duration::from_millis(300);
+
+/// An engine whose silence is answered by policies.
+pub struct Degrading(Arc<Core>);
+
+/// What the calls of a chain and the work behind them share.
+struct Core {
+    chain: Arc<str>,
+    engine: Arc<dyn Engine>,
+    keeper: Arc<Keeper>,
+    clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
+    book: Book,
+    locks: Locks,
+    /// Told when something waits for the store.
+    wake: Notify,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl Degrading {
+    /// Wraps the engine of a chain. What the keeper's journal holds of the chain is in force again, and told to the store
+    /// as soon as it answers.
+    pub fn start(
+        chain: &str,
+        engine: Arc<dyn Engine>,
+        keeper: Arc<Keeper>,
+        clock: Arc<dyn Clock>,
+        entropy: Arc<dyn Entropy>,
+    ) -> Self {
+        let core = Arc::new(Core {
+            chain: chain.into(),
+            engine,
+            keeper,
+            clock,
+            entropy,
+            book: Book::default(),
+            locks: Locks::default(),
+            wake: Notify::new(),
+            stop: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+        });
+        core.recover();
+        let working = core.clone();
+        core.tasks.spawn(async move { working.reconcile().await });
+        Self(core)
+    }
+
+    /// Tells the store all that waits for it, until nothing does or the store has not answered for this long.
+    ///
+    /// # Errors
+    /// The last failure, where something still waits.
+    pub async fn deliver_all(&self, patience: Duration) -> Result<(), EngineError> {
+        self.0.deliver_all(patience).await
+    }
+}
+
+/// How much of a caller's deadline the store has, so that a policy can answer within the rest: the journal's disk takes a
+/// part of it too.
+fn for_the_store(deadline: Duration) -> Duration {
+    deadline * 4 / 5
+}
+
+/// Bounds what is asked of the store on behalf of a caller with this deadline. What takes longer may still happen.
+async fn within<Answer>(
+    deadline: Duration,
+    call: impl Future<Output = Result<Answer, EngineError>>,
+) -> Result<Answer, EngineError> {
+    // A little more than the store is told that it has, so that its own failure, which says more, comes first.
+    let late = |_| Err(EngineError::indeterminate("the store has not answered in time for a policy to do so"));
+    timeout(deadline * 17 / 20, call).await.unwrap_or_else(late)
+}
+
+impl Core {
+    /// Goes on although the caller gives up: what is in the journal has to be in the local record too.
+    async fn uncancelled<Answer: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<Answer, EngineError>> + Send + 'static,
+    ) -> Result<Answer, EngineError> {
+        let done = self.tasks.spawn(work).await;
+        done.unwrap_or_else(|_| Err(EngineError::indeterminate("the work for this call was ended")))
+    }
+
+    async fn claim(self: &Arc<Self>, ask: &Claim) -> Result<Claimed, EngineError> {
+        if ask.on_outage == ClaimOnOutage::FailClosed && !self.book.waits(&ask.key) {
+            return self.engine.claim(ask).await;
+        }
+        let answer = self.try_claim(ask).await;
+        let failure = match answer {
+            Some(Err(failure)) if is_silence(&failure) => Some(failure),
+            Some(answer) => return answer,
+            None => None,
+        };
+        let (core, ask) = (self.clone(), ask.clone());
+        self.uncancelled(async move { core.claim_alone(&ask, failure).await }).await
+    }
+
+    /// Asks the store beside others, if nothing waits on the key.
+    async fn try_claim(&self, ask: &Claim) -> Option<Result<Claimed, EngineError>> {
+        let is_local = ask.on_outage == ClaimOnOutage::Local;
+        // A grant on its way from the store must be known before anybody decides in its place.
+        let _turn = if is_local { Some(self.locks.shared(&ask.key).await) } else { None };
+        if self.book.waits(&ask.key) {
+            return None;
+        }
+        let hurried = Claim { deadline: for_the_store(ask.deadline), ..ask.clone() };
+        let answer = within(ask.deadline, self.engine.claim(&hurried)).await;
+        if is_local && let Ok(answer) = &answer {
+            self.book.learn_claim(ask, answer, self.clock.monotonic());
+        }
+        Some(answer)
+    }
+
+    /// With the key to itself: tells the store what waits, asks it, and else decides in its place.
+    async fn claim_alone(self: &Arc<Self>, ask: &Claim, failure: Option<EngineError>) -> Result<Claimed, EngineError> {
+        let _turn = self.locks.alone(&ask.key).await;
+        let failure = match failure {
+            Some(failure) => failure,
+            None => {
+                let hurried = Claim { deadline: for_the_store(ask.deadline), ..ask.clone() };
+                let told = async {
+                    self.deliver(&ask.key).await?;
+                    self.engine.claim(&hurried).await
+                };
+                match within(ask.deadline, told).await {
+                    Ok(answer) => {
+                        if ask.on_outage == ClaimOnOutage::Local {
+                            self.book.learn_claim(ask, &answer, self.clock.monotonic());
+                        }
+                        return Ok(answer);
+                    }
+                    Err(failure) => failure,
+                }
+            }
+        };
+        self.claim_by_policy(ask, failure).await
+    }
+
+    async fn settle(self: &Arc<Self>, ask: &Settle) -> Result<Settled, EngineError> {
+        let mut failure = None;
+        if !self.book.waits(&ask.key) {
+            let answer = if ask.on_outage == OutcomeOnOutage::FailClosed {
+                self.engine.settle(ask).await
+            } else {
+                let hurried = Settle { deadline: for_the_store(ask.deadline), ..ask.clone() };
+                within(ask.deadline, self.engine.settle(&hurried)).await
+            };
+            match answer {
+                Err(silence) if is_silence(&silence) => failure = Some(silence),
+                answer => {
+                    self.learn_settle(ask, answer.as_ref().ok());
+                    return answer;
+                }
+            }
+        }
+        if let Some(failure) = failure.take_if(|_| ask.on_outage == OutcomeOnOutage::FailClosed)
+            && !self.book.waits(&ask.key)
+        {
+            return Err(failure);
+        }
+        let (core, ask) = (self.clone(), ask.clone());
+        self.uncancelled(async move { core.settle_alone(&ask, failure).await }).await
+    }
+
+    async fn settle_alone(
+        self: &Arc<Self>,
+        ask: &Settle,
+        failure: Option<EngineError>,
+    ) -> Result<Settled, EngineError> {
+        let _turn = self.locks.alone(&ask.key).await;
+        let failure = match failure {
+            Some(failure) => failure,
+            None => {
+                let hurried = Settle { deadline: for_the_store(ask.deadline), ..ask.clone() };
+                let told = async {
+                    self.deliver(&ask.key).await?;
+                    self.engine.settle(&hurried).await
+                };
+                match within(ask.deadline, told).await {
+                    Ok(answer) => {
+                        self.learn_settle(ask, Some(&answer));
+                        return Ok(answer);
+                    }
+                    Err(failure) => failure,
+                }
+            }
+        };
+        self.settle_by_policy(ask, failure).await
+    }
+
+    fn learn_settle(&self, ask: &Settle, answer: Option<&Settled>) {
+        if let Some(answer) = answer
+            && self.book.is_local(&ask.key.app)
+        {
+            self.book.learn_settle(ask, answer, self.clock.monotonic());
+        }
+    }
+
+    async fn renew(self: &Arc<Self>, ask: &Renew) -> Result<Renewed, EngineError> {
+        if self.book.waits(&ask.key) {
+            let (core, ask) = (self.clone(), ask.clone());
+            return self.uncancelled(async move { core.renew_alone(&ask).await }).await;
+        }
+        let answer = self.engine.renew(ask).await;
+        if let Ok(renewed) = &answer
+            && self.book.remembers()
+        {
+            self.book.learn_renew(ask, renewed, self.clock.monotonic());
+        }
+        answer
+    }
+
+    async fn renew_alone(self: &Arc<Self>, ask: &Renew) -> Result<Renewed, EngineError> {
+        let _turn = self.locks.alone(&ask.key).await;
+        let hurried = Renew { deadline: for_the_store(ask.deadline), ..ask.clone() };
+        let told = async {
+            self.deliver(&ask.key).await?;
+            self.engine.renew(&hurried).await
+        };
+        match within(ask.deadline, told).await {
+            Ok(answer) => {
+                self.book.learn_renew(ask, &answer, self.clock.monotonic());
+                Ok(answer)
+            }
+            Err(failure) => self.renew_by_policy(ask, failure).await,
+        }
+    }
+
+    /// Tells the store what waits on a key before somebody looks at it; at least tries to.
+    async fn before_reading(self: &Arc<Self>, key: &Key) -> Result<(), EngineError> {
+        if !self.book.waits(key) {
+            return Ok(());
+        }
+        let (core, key) = (self.clone(), key.clone());
+        let told = self.uncancelled(async move {
+            let _turn = core.locks.alone(&key).await;
+            core.deliver(&key).await
+        });
+        let late =
+            |_| Err(EngineError::unavailable("what waits for the store on this claim has not been delivered yet"));
+        timeout(BEFORE_READING, told).await.unwrap_or_else(late)
+    }
+}
+
+#[async_trait]
+impl Engine for Degrading {
+    async fn claim(&self, ask: &Claim) -> Result<Claimed, EngineError> {
+        self.0.claim(ask).await
+    }
+
+    async fn settle(&self, ask: &Settle) -> Result<Settled, EngineError> {
+        self.0.settle(ask).await
+    }
+
+    async fn renew(&self, ask: &Renew) -> Result<Renewed, EngineError> {
+        self.0.renew(ask).await
+    }
+
+    async fn read(&self, key: &Key) -> Result<Option<Held>, EngineError> {
+        // What the store holds is told in any case.
+        drop(self.0.before_reading(key).await);
+        self.0.engine.read(key).await
+    }
+
+    async fn release(&self, ask: &Release) -> Result<Released, EngineError> {
+        self.0.before_reading(&ask.key).await?;
+        self.0.engine.release(ask).await
+    }
+
+    async fn list(&self, ask: &List) -> Result<Vec<Listed>, EngineError> {
+        self.0.engine.list(ask).await
+    }
+
+    async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
+        self.0.engine.note(name).await
+    }
+
+    async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError> {
+        self.0.engine.swap_note(name, expected, new).await
+    }
+
+    async fn probe(&self) -> Result<(), EngineError> {
+        self.0.engine.probe().await
+    }
+
+    async fn claim_many(&self, asks: &[Claim]) -> Vec<Result<Claimed, EngineError>> {
+        if asks.iter().all(|ask| ask.on_outage == ClaimOnOutage::FailClosed) && !self.0.book.has_waiting() {
+            return self.0.engine.claim_many(asks).await;
+        }
+        in_order_per_key(asks, |ask| &ask.key, |ask| self.0.claim(ask)).await
+    }
+
+    async fn settle_many(&self, asks: &[Settle]) -> Vec<Result<Settled, EngineError>> {
+        let is_plain =
+            |ask: &Settle| ask.on_outage == OutcomeOnOutage::FailClosed && !self.0.book.is_local(&ask.key.app);
+        if !self.0.book.has_waiting() && asks.iter().all(is_plain) {
+            return self.0.engine.settle_many(asks).await;
+        }
+        in_order_per_key(asks, |ask| &ask.key, |ask| self.0.settle(ask)).await
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.0.engine.capabilities()
+    }
+
+    fn data_lost(&self) -> u64 {
+        self.0.engine.data_lost()
+    }
+
+    /// Ends the work behind the calls, and the chain's own.
+    async fn close(&self) {
+        self.0.stop.cancel();
+        self.0.tasks.close();
+        self.0.tasks.wait().await;
+        self.0.engine.close().await;
+    }
+}

@@ -1,0 +1,107 @@
+//! The overlaps that were noticed, the newest of them, each once.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+
+use hashbrown::HashSet;
+
+use super::super::journal::OVERLAPS_MAX;
+use crate::domain::attempt::AttemptHash;
+use crate::domain::global_id::GlobalId;
+use crate::domain::overlap::Overlap;
+use crate::domain::tenant::AppKey;
+
+/// The newest overlaps.
+#[derive(Default)]
+pub(super) struct Noticed(Mutex<Kept>);
+
+#[derive(Default)]
+struct Kept {
+    /// Oldest first.
+    overlaps: VecDeque<Overlap>,
+    known: HashSet<(AppKey, GlobalId, AttemptHash, AttemptHash)>,
+}
+
+impl Noticed {
+    /// Adds one; the numbers of those that had to make room for it, or nothing if it is known.
+    pub(super) fn add(&self, overlap: Overlap) -> Option<Vec<u64>> {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !kept.known.insert(name(&overlap)) {
+            return None;
+        }
+        kept.overlaps.push_back(overlap);
+        let mut gone = Vec::new();
+        while kept.overlaps.len() > OVERLAPS_MAX {
+            if let Some(oldest) = kept.overlaps.pop_front() {
+                kept.known.remove(&name(&oldest));
+                gone.push(oldest.id);
+            }
+        }
+        Some(gone)
+    }
+
+    /// At most so many, the newest first, of those older than the one of this number.
+    pub(super) fn newest(&self, app: Option<&AppKey>, before: Option<u64>, limit: usize) -> Vec<Overlap> {
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let wanted = |overlap: &&Overlap| {
+            app.is_none_or(|app| overlap.app == *app) && before.is_none_or(|before| overlap.id < before)
+        };
+        kept.overlaps.iter().rev().filter(wanted).take(limit).cloned().collect()
+    }
+}
+
+fn name(overlap: &Overlap) -> (AppKey, GlobalId, AttemptHash, AttemptHash) {
+    (overlap.app.clone(), overlap.global_id, overlap.ours.hash, overlap.theirs.hash)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::degraded::Degraded;
+    use crate::domain::overlap::Contender;
+    use crate::domain::record::State;
+    use crate::engine::conformance::fresh_claim;
+
+    fn overlap(id: u64, app: &str) -> Overlap {
+        let ask = fresh_claim();
+        Overlap {
+            id,
+            app: app.parse().unwrap(),
+            operation: None,
+            global_id: ask.key.global_id,
+            policy: Degraded::Spool,
+            ours: Contender::from(&ask.attempt),
+            theirs: Contender::from(&fresh_claim().attempt),
+            state: State::InProgress,
+            noticed_at: ask.attempt.timestamp(),
+        }
+    }
+
+    #[test]
+    fn each_is_kept_once_and_told_newest_first_in_pages() {
+        let noticed = Noticed::default();
+        let first = overlap(1, "shop");
+        assert_eq!(noticed.add(first.clone()), Some(vec![]));
+        assert_eq!(noticed.add(Overlap { id: 2, ..first }), None, "known");
+        noticed.add(overlap(3, "bank"));
+        noticed.add(overlap(4, "shop"));
+        let ids = |app: Option<&str>, before, limit| {
+            let app = app.map(|app| app.parse().unwrap());
+            noticed.newest(app.as_ref(), before, limit).iter().map(|overlap| overlap.id).collect::<Vec<_>>()
+        };
+        assert_eq!(ids(None, None, 10), [4, 3, 1]);
+        assert_eq!(ids(None, None, 2), [4, 3]);
+        assert_eq!(ids(None, Some(3), 2), [1]);
+        assert_eq!(ids(Some("shop"), None, 10), [4, 1]);
+    }
+
+    #[test]
+    fn the_oldest_make_room() {
+        let noticed = Noticed::default();
+        for id in 0..OVERLAPS_MAX as u64 {
+            assert_eq!(noticed.add(overlap(id, "shop")), Some(vec![]));
+        }
+        assert_eq!(noticed.add(overlap(20_000, "shop")), Some(vec![0]));
+        assert_eq!(noticed.newest(None, None, usize::MAX).len(), OVERLAPS_MAX);
+    }
+}

@@ -1,0 +1,97 @@
+//! `fail_open`: granted without asking, with the attempt that the store was asked with.
+
+use super::super::*;
+use super::support::*;
+use crate::domain::record::State;
+
+const CLOSED: OutcomeOnOutage = OutcomeOnOutage::FailClosed;
+
+#[tokio::test]
+async fn a_claim_is_granted_and_the_same_nonce_gets_the_same_grant_also_after_a_restart() {
+    let world = World::new().await;
+    let first = ask(&world, ClaimOnOutage::FailOpen);
+    assert_eq!(told(&world.claim(&ask(&world, ClaimOnOutage::FailOpen)).await), (None, "granted"));
+    assert!(!world.keeper.is_there(), "nothing is written while all is well");
+    world.line.set(Way::Gone);
+    match world.claim(&first).await.split() {
+        (Claimed::Granted(grant), FAIL_OPEN) => assert_eq!(grant.attempt, first.attempt),
+        other => panic!("{other:?}"),
+    }
+    let world = world.restarted().await;
+    let nonce = first.attempt.nonce().clone();
+    let again = crate::domain::attempt::Attempt::new(world.clock.wall().plus(Duration::from_micros(9)), nonce);
+    match world.claim(&Claim { attempt: again, ..first.clone() }).await.split() {
+        (Claimed::Granted(grant), FAIL_OPEN) => assert_eq!((grant.attempt, grant.repeated), (first.attempt, true)),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_claim_that_the_store_took_after_all_is_recognised() {
+    let world = World::new().await;
+    world.line.set(Way::ReplyLost);
+    let first = ask(&world, ClaimOnOutage::FailOpen);
+    assert_eq!(told(&world.claim(&first).await), (FAIL_OPEN, "granted"));
+    assert_eq!(world.held(&first).await.unwrap().record.attempt, first.attempt);
+    world.back().await;
+    assert!(world.overlaps().is_empty());
+    let settled = world.settle(&report(&first, success("1"), CLOSED)).await;
+    assert!(matches!(settled, Settled::Done { state: Some(State::Succeeded), late: Some(false), .. }), "{settled:?}");
+}
+
+#[tokio::test]
+async fn what_its_own_journal_knows_is_not_granted_twice() {
+    let world = World::new().await;
+    world.line.set(Way::Gone);
+    let first = ask(&world, ClaimOnOutage::FailOpen);
+    world.claim(&first).await;
+    assert_eq!(told(&world.claim(&other(&world, &first)).await), (FAIL_OPEN, "duplicate"));
+    world.clock.advance(first.terms.lease);
+    assert_eq!(told(&world.claim(&other(&world, &first)).await), (FAIL_OPEN, "granted"));
+}
+
+#[tokio::test]
+async fn an_outcome_waits_for_the_store_unless_it_may_be_spooled_and_a_renewal_is_taken() {
+    let world = World::new().await;
+    world.line.set(Way::Gone);
+    let first = ask(&world, ClaimOnOutage::FailOpen);
+    world.claim(&first).await;
+    assert!(world.gateway.settle(&report(&first, success("1"), CLOSED)).await.is_err());
+    assert_eq!(world.gateway.renew(&renewal(&first)).await.unwrap().split().1, FAIL_OPEN);
+    assert_eq!(world.settle(&report(&first, success("1"), OutcomeOnOutage::Spool)).await, Settled::Spooled);
+    world.clock.advance(first.terms.lease);
+    assert_eq!(told(&world.claim(&other(&world, &first)).await), (FAIL_OPEN, "duplicate"), "it has succeeded");
+    world.back().await;
+    assert_eq!(world.held(&first).await.unwrap().record.state, State::Succeeded);
+}
+
+/// Between two journals too: each gateway granted the same, and the later one to tell notices.
+#[tokio::test]
+async fn two_gateways_that_both_let_it_pass_report_it() {
+    let one = World::new().await;
+    let two = World::over(one.clock.clone(), one.store.clone(), ROOMY).await;
+    one.line.set(Way::Gone);
+    two.line.set(Way::Gone);
+    let first = ask(&one, ClaimOnOutage::FailOpen);
+    one.clock.advance(Duration::from_millis(1));
+    let second = other(&one, &first);
+    assert_eq!(told(&one.claim(&first).await), (FAIL_OPEN, "granted"));
+    assert_eq!(told(&two.claim(&second).await), (FAIL_OPEN, "granted"));
+    one.back().await;
+    two.back().await;
+    assert!(one.overlaps().is_empty(), "it was first");
+    let overlaps = two.overlaps();
+    assert_eq!(overlaps.len(), 1);
+    assert_eq!((overlaps[0].ours.hash, overlaps[0].theirs.hash), (second.attempt.hash(), first.attempt.hash()));
+}
+
+#[tokio::test]
+async fn a_journal_that_cannot_be_opened_fails_closed() {
+    let world = World::new().await;
+    std::fs::write(world.folder.path().join("journal"), "in the way").unwrap();
+    world.line.set(Way::Gone);
+    let refused = world.gateway.claim(&ask(&world, ClaimOnOutage::FailOpen)).await.unwrap_err();
+    assert!(refused.to_string().contains("journal"), "{refused}");
+    std::fs::remove_file(world.folder.path().join("journal")).unwrap();
+    assert_eq!(told(&world.claim(&ask(&world, ClaimOnOutage::FailOpen)).await), (FAIL_OPEN, "granted"));
+}

@@ -1,0 +1,57 @@
+//! Deliveries over a line that loses requests and replies, by a gateway that is started again and again.
+
+use super::super::*;
+use super::support::*;
+use crate::domain::attempt::SystemEntropy;
+use crate::domain::claim::Outcome;
+use crate::domain::record::State;
+use crate::engine::faulty::Faulty;
+
+/// Whatever is lost on the way and however often the gateway is started again: each accepted outcome is in the store, each
+/// operation once, and nothing is reported that was not.
+#[tokio::test]
+async fn no_accepted_outcome_is_lost_and_none_is_delivered_twice() {
+    for seed in 0..20 {
+        let world = World::new().await;
+        let spooled: Vec<_> = (0..6).map(|_| ask(&world, ClaimOnOutage::FailClosed)).collect();
+        for ask in &spooled {
+            world.claim(ask).await;
+        }
+        world.line.set(Way::Gone);
+        let local: Vec<_> = (0..6).map(|_| ask(&world, ClaimOnOutage::Local)).collect();
+        for ask in &local {
+            world.claim(ask).await;
+        }
+        let outcome = |number| match number % 3 {
+            0 => success("7"),
+            1 => Outcome::Failure,
+            _ => Outcome::Unknown,
+        };
+        for (number, ask) in spooled.iter().chain(&local).enumerate() {
+            world.settle(&report(ask, outcome(number), OutcomeOnOutage::Spool)).await;
+        }
+        let World { clock, store, gateway, keeper, folder, .. } = world;
+        gateway.close().await;
+        keeper.close().await;
+        for round in 0..100 {
+            let faulty = Arc::new(Faulty::new(store.clone(), seed * 1000 + round, 0.4));
+            let keeper = Arc::new(Keeper::new(folder.path(), ROOMY, clock.clone()));
+            keeper.open().await.unwrap();
+            if keeper.waiting() == 0 {
+                assert!(keeper.open().await.is_ok());
+                assert!(crate::domain::overlap::Overlaps::newest(&*keeper, None, None, 1).is_empty(), "seed {seed}");
+                break;
+            }
+            assert!(round < 99, "seed {seed}: {} left", keeper.waiting());
+            let gateway = Degrading::start("default", faulty, keeper.clone(), clock.clone(), Arc::new(SystemEntropy));
+            drop(gateway.deliver_all(Duration::ZERO).await);
+            gateway.close().await;
+            keeper.close().await;
+        }
+        for (number, ask) in spooled.iter().chain(&local).enumerate() {
+            let state = store.read(&ask.key).await.unwrap().map(|held| held.record.state);
+            let expected = [Some(State::Succeeded), None, Some(State::Unknown)][number % 3];
+            assert_eq!(state, expected, "seed {seed}, outcome {number}");
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! `local`: this process decides alone, from what it has granted and seen.
+
+use super::super::*;
+use super::support::*;
+use crate::domain::claim::Outcome;
+use crate::domain::record::{Contents, State};
+use crate::domain::terms::LeaseEnd;
+
+const CLOSED: OutcomeOnOutage = OutcomeOnOutage::FailClosed;
+
+#[tokio::test]
+async fn of_all_attempts_one_is_granted_and_the_others_are_duplicates() {
+    let world = World::new().await;
+    world.line.set(Way::Gone);
+    let first = ask(&world, ClaimOnOutage::Local);
+    assert_eq!(told(&world.claim(&first).await), (LOCAL, "granted"));
+    assert_eq!(told(&world.claim(&other(&world, &first)).await), (LOCAL, "duplicate"));
+    let nonce = first.attempt.nonce().clone();
+    world.clock.advance(Duration::from_secs(1));
+    let again = Claim { attempt: crate::domain::attempt::Attempt::new(world.clock.wall(), nonce), ..first.clone() };
+    match world.claim(&again).await.split() {
+        (Claimed::Granted(grant), LOCAL) => {
+            assert_eq!((grant.attempt, grant.repeated), (first.attempt.clone(), true));
+            assert!(grant.lease_left.unwrap() <= first.terms.lease - Duration::from_secs(1));
+        }
+        other => panic!("{other:?}"),
+    }
+    let odd = Claim { fingerprint: Some([1; 32]), ..other(&world, &first) };
+    assert_eq!(told(&world.claim(&odd).await), (LOCAL, "mismatch"));
+    world.clock.advance(first.terms.lease);
+    assert_eq!(told(&world.claim(&other(&world, &first)).await), (LOCAL, "granted"), "the lease has ended");
+    assert!(world.overlaps().is_empty());
+}
+
+#[tokio::test]
+async fn racing_attempts_get_one_grant_however_the_store_fails() {
+    for way in [Way::Gone, Way::ReplyLost] {
+        let world = Arc::new(World::new().await);
+        world.line.set(way);
+        let first = ask(&world, ClaimOnOutage::Local);
+        let racers: Vec<_> = (0..50)
+            .map(|_| {
+                let (world, ask) = (world.clone(), other(&world, &first));
+                tokio::spawn(async move { told(&world.claim(&ask).await) })
+            })
+            .collect();
+        let mut granted = 0;
+        for racer in racers {
+            granted += usize::from(racer.await.unwrap().1 == "granted");
+        }
+        assert_eq!(granted, 1);
+    }
+}
+
+/// S1 where a grant is on its way from the store while somebody else is told that the store is out.
+#[tokio::test(start_paused = true)]
+async fn nobody_decides_while_a_claim_is_on_its_way() {
+    let world = Arc::new(World::new().await);
+    // Opened before, since the paused clock would run ahead of the disk.
+    world.keeper.open().await.unwrap();
+    world.line.set(Way::Hangs);
+    let mut first = ask(&world, ClaimOnOutage::Local);
+    first.deadline = Duration::from_secs(1);
+    let claiming = |ask: Claim| {
+        let world = world.clone();
+        tokio::spawn(async move { world.claim(&ask).await })
+    };
+    let on_its_way = claiming(first.clone());
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    world.line.set(Way::Gone);
+    let second = claiming(other(&world, &first));
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(!second.is_finished(), "the first may have been granted");
+    let answers = [told(&on_its_way.await.unwrap()), told(&second.await.unwrap())];
+    assert_eq!(answers.iter().filter(|answer| answer.1 == "granted").count(), 1, "{answers:?}");
+}
+
+#[tokio::test]
+async fn what_the_store_granted_and_recorded_before_is_known() {
+    let world = World::new().await;
+    let [held, done, freed] = [(); 3].map(|()| ask(&world, ClaimOnOutage::Local));
+    for ask in [&held, &done, &freed] {
+        assert_eq!(told(&world.claim(ask).await), (None, "granted"));
+    }
+    world.settle(&report(&done, success("7"), CLOSED)).await;
+    world.settle(&report(&freed, Outcome::Failure, CLOSED)).await;
+    world.line.set(Way::Gone);
+    assert_eq!(told(&world.claim(&other(&world, &held)).await), (LOCAL, "duplicate"));
+    match world.claim(&other(&world, &done)).await.split() {
+        (Claimed::Duplicate(found), LOCAL) => {
+            assert_eq!((found.record.state, found.record.result.as_deref()), (State::Succeeded, Some("7")));
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(told(&world.claim(&other(&world, &freed)).await), (LOCAL, "granted"));
+    world.clock.advance(held.terms.lease);
+    assert_eq!(told(&world.claim(&other(&world, &held)).await), (LOCAL, "granted"), "its lease has ended");
+    assert_eq!(told(&world.claim(&other(&world, &done)).await), (LOCAL, "duplicate"));
+}
+
+#[tokio::test]
+async fn outcomes_go_to_the_local_record_and_both_reach_the_store_as_one() {
+    let world = World::new().await;
+    world.line.set(Way::Gone);
+    let asks: Vec<_> = (0..4).map(|_| ask(&world, ClaimOnOutage::Local)).collect();
+    for ask in &asks {
+        world.claim(ask).await;
+    }
+    let [done, failed, unknown, held] = &asks[..] else { panic!() };
+    let state = |settled: Settled| match settled.split() {
+        (Settled::Done { state, late: Some(false), .. }, LOCAL) => state,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(state(world.settle(&report(done, success("7"), CLOSED)).await), Some(State::Succeeded));
+    assert_eq!(state(world.settle(&report(failed, Outcome::Failure, CLOSED)).await), None);
+    assert_eq!(state(world.settle(&report(unknown, Outcome::Unknown, CLOSED)).await), Some(State::Unknown));
+    let refused = world.settle(&report(done, Outcome::Failure, CLOSED)).await.split();
+    assert_eq!(refused, (Settled::AlreadySucceeded, LOCAL));
+    assert_eq!(told(&world.claim(&other(&world, done)).await), (LOCAL, "duplicate"));
+    // Over a restart of the gateway, after their leases, and a store that loses a reply on the way.
+    world.clock.advance(Duration::from_secs(10));
+    let world = world.restarted().await;
+    assert_eq!(told(&world.claim(&other(&world, done)).await), (LOCAL, "duplicate"), "not forgotten");
+    world.line.set(Way::ReplyLost);
+    assert!(world.gateway.deliver_all(Duration::ZERO).await.is_err());
+    world.back().await;
+    let found = world.held(done).await.unwrap();
+    assert_eq!((found.record.state, found.record.result.as_deref()), (State::Succeeded, Some("7")));
+    assert_eq!(found.record.attempt, done.attempt);
+    assert_eq!(found.record.contents, Contents::keep(&done.contents, 1024), "with what was claimed");
+    assert_eq!(world.held(failed).await, None);
+    assert_eq!(world.held(unknown).await.unwrap().record.state, State::Unknown);
+    let standing = world.held(held).await.unwrap();
+    assert_eq!((standing.record.state, &standing.record.attempt), (State::InProgress, &held.attempt));
+    assert!(standing.left.unwrap() <= held.terms.lease - Duration::from_secs(10), "what is left of its lease");
+    // From now on the store decides.
+    assert_eq!(told(&world.claim(&other(&world, done)).await), (None, "duplicate"));
+    let settled = world.settle(&report(held, success("8"), CLOSED)).await;
+    assert!(matches!(settled, Settled::Done { late: Some(false), .. }), "{settled:?}");
+    assert!(world.overlaps().is_empty());
+}
+
+#[tokio::test]
+async fn a_grant_and_its_renewals_survive_a_restart() {
+    let world = World::new().await;
+    world.line.set(Way::Gone);
+    let first = ask(&world, ClaimOnOutage::Local);
+    world.claim(&first).await;
+    let lease = first.terms.lease;
+    world.clock.advance(lease / 2);
+    let renewed = world.gateway.renew(&renewal(&first)).await.unwrap();
+    assert_eq!(renewed.split(), (Renewed::Renewed { left: lease }, LOCAL));
+    let stranger = world.gateway.renew(&renewal(&other(&world, &first))).await;
+    assert!(stranger.is_err(), "nothing is known of it");
+    let world = world.restarted().await;
+    world.clock.advance(lease * 3 / 4);
+    assert_eq!(told(&world.claim(&other(&world, &first)).await), (LOCAL, "duplicate"), "renewed");
+    world.clock.advance(lease / 4);
+    assert_eq!(told(&world.claim(&other(&world, &first)).await), (LOCAL, "granted"));
+}
+
+#[tokio::test]
+async fn what_was_granted_here_is_known_when_the_store_goes_again() {
+    let world = World::new().await;
+    world.line.set(Way::Gone);
+    let first = ask(&world, ClaimOnOutage::Local);
+    world.claim(&first).await;
+    let world = world.restarted().await;
+    world.back().await;
+    world.line.set(Way::Gone);
+    assert_eq!(told(&world.claim(&other(&world, &first)).await), (LOCAL, "duplicate"));
+}
+
+#[tokio::test]
+async fn a_stepped_wall_clock_makes_no_lease_longer_over_a_restart() {
+    let world = World::new().await;
+    world.line.set(Way::Gone);
+    let first = ask(&world, ClaimOnOutage::Local);
+    world.claim(&first).await;
+    world.clock.step_wall(crate::domain::clock::Timestamp::from_micros(1_600_000_000_000_000));
+    let world = world.restarted().await;
+    assert_eq!(told(&world.claim(&other(&world, &first)).await), (LOCAL, "duplicate"));
+    world.clock.advance(first.terms.lease);
+    assert_eq!(told(&world.claim(&other(&world, &first)).await), (LOCAL, "granted"));
+}
+
+#[tokio::test]
+async fn a_double_grant_is_reported_and_the_later_outcome_changes_nothing() {
+    let world = World::new().await;
+    world.line.set(Way::Gone);
+    let [alive, done, failed] = [(); 3].map(|()| ask(&world, ClaimOnOutage::Local));
+    let mut theirs = Vec::new();
+    for ask in [&alive, &done, &failed] {
+        world.claim(ask).await;
+        world.clock.advance(Duration::from_millis(1));
+        let their = other(&world, ask);
+        assert_eq!(told(&world.store.claim(&their).await.unwrap()), (None, "granted"), "another gateway");
+        theirs.push(their);
+    }
+    world.clock.advance(Duration::from_millis(1));
+    world.settle(&report(&done, success("ours"), CLOSED)).await;
+    world.settle(&report(&failed, Outcome::Failure, CLOSED)).await;
+    world.back().await;
+    let overlaps = world.overlaps();
+    assert_eq!(overlaps.len(), 3);
+    for (ours, theirs) in [&alive, &done, &failed].into_iter().zip(&theirs) {
+        let overlap = overlaps.iter().find(|overlap| overlap.ours.hash == ours.attempt.hash()).unwrap();
+        assert_eq!(overlap.theirs.hash, theirs.attempt.hash());
+        assert_eq!(
+            (overlap.global_id, Some(overlap.policy), overlap.state),
+            (ours.key.global_id, LOCAL, State::InProgress)
+        );
+        assert_eq!(world.held(ours).await.unwrap().record.attempt, theirs.attempt, "theirs stands untouched");
+    }
+    // They are known after a restart too.
+    let world = world.restarted().await;
+    assert_eq!(world.overlaps().len(), 3);
+}
+
+#[tokio::test]
+async fn a_grant_that_ended_with_no_outcome_is_held_against_what_stands() {
+    let world = World::new().await;
+    world.line.set(Way::Gone);
+    let [beside, after, free] = [(); 3].map(|()| ask(&world, ClaimOnOutage::Local));
+    for ask in [&beside, &after, &free] {
+        world.claim(ask).await;
+    }
+    world.clock.advance(Duration::from_secs(1));
+    let their = other(&world, &beside);
+    world.store.claim(&their).await.unwrap();
+    world.store.settle(&report(&their, success("theirs"), CLOSED)).await.unwrap();
+    world.clock.advance(beside.terms.lease);
+    world.store.claim(&other(&world, &after)).await.unwrap();
+    world.back().await;
+    let overlaps = world.overlaps();
+    assert_eq!(overlaps.len(), 1, "the other one was claimed when the lease had ended");
+    assert_eq!((overlaps[0].ours.hash, overlaps[0].state), (beside.attempt.hash(), State::Succeeded));
+    assert_eq!(world.held(&free).await, None, "an ended claim is not brought to life");
+}
+
+#[tokio::test]
+async fn an_ended_grant_that_nobody_may_guess_about_turns_unknown_in_the_store() {
+    let world = World::new().await;
+    world.line.set(Way::Gone);
+    let mut first = ask(&world, ClaimOnOutage::Local);
+    first.terms.on_lease_end = LeaseEnd::Unknown;
+    world.claim(&first).await;
+    world.clock.advance(first.terms.lease);
+    assert_eq!(told(&world.claim(&other(&world, &first)).await), (LOCAL, "duplicate"));
+    world.back().await;
+    world.clock.advance(Duration::from_millis(1));
+    assert_eq!(world.held(&first).await.unwrap().record.state, State::Unknown);
+}
+
+#[tokio::test]
+async fn the_same_try_at_another_gateway_is_no_overlap() {
+    let world = World::new().await;
+    world.line.set(Way::Gone);
+    let first = ask(&world, ClaimOnOutage::Local);
+    world.claim(&first).await;
+    let nonce = first.attempt.nonce().clone();
+    world.clock.advance(Duration::from_millis(5));
+    let elsewhere = Claim { attempt: crate::domain::attempt::Attempt::new(world.clock.wall(), nonce), ..first.clone() };
+    world.store.claim(&elsewhere).await.unwrap();
+    world.settle(&report(&first, success("7"), CLOSED)).await;
+    world.back().await;
+    assert!(world.overlaps().is_empty());
+    assert_eq!(world.held(&first).await.unwrap().record.state, State::Succeeded);
+}
+
+#[tokio::test]
+async fn a_full_journal_fails_closed() {
+    let world = World::with(crate::resilience::journal::Bounds { bytes: 1500, app_bytes: 1500 }).await;
+    world.line.set(Way::Gone);
+    let mut granted = Vec::new();
+    let refused = loop {
+        let ask = ask(&world, ClaimOnOutage::Local);
+        match world.gateway.claim(&ask).await {
+            Ok(_) => granted.push(ask),
+            Err(failure) => break failure,
+        }
+    };
+    assert!((1..10).contains(&granted.len()));
+    assert!(refused.to_string().contains("limits.journal"), "{refused}");
+    assert!(is_silence(&refused));
+    assert_eq!(told(&world.claim(&other(&world, &granted[0])).await), (LOCAL, "duplicate"), "no room is needed");
+    assert!(world.gateway.settle(&report(&granted[0], success("1"), CLOSED)).await.is_err());
+    world.back().await;
+    world.line.set(Way::Gone);
+    assert_eq!(told(&world.claim(&ask(&world, ClaimOnOutage::Local)).await), (LOCAL, "granted"));
+}

@@ -1,0 +1,169 @@
+//! `spool`: outcomes are kept on the disk, delivered in order, and never overtaken.
+
+use super::super::*;
+use super::support::*;
+use crate::domain::claim::Outcome;
+use crate::domain::record::State;
+
+const SPOOLED: OutcomeOnOutage = OutcomeOnOutage::Spool;
+
+/// A claim that the store granted, before it went.
+async fn granted(world: &World) -> Claim {
+    let ask = ask(world, ClaimOnOutage::FailClosed);
+    assert_eq!(told(&world.claim(&ask).await), (None, "granted"));
+    ask
+}
+
+#[tokio::test]
+async fn without_a_policy_all_is_refused_and_nothing_is_written() {
+    let world = World::new().await;
+    let held = granted(&world).await;
+    world.line.set(Way::Gone);
+    let refused = world.gateway.claim(&ask(&world, ClaimOnOutage::FailClosed)).await.unwrap_err();
+    assert_eq!(refused, EngineError::unavailable("the line is cut"), "as the store's line said it");
+    assert!(world.gateway.settle(&report(&held, success("1"), OutcomeOnOutage::FailClosed)).await.is_err());
+    assert!(world.gateway.renew(&renewal(&held)).await.is_err());
+    assert!(!world.keeper.is_there());
+}
+
+#[tokio::test]
+async fn a_spooled_success_is_never_granted_again_by_this_gateway() {
+    let world = World::new().await;
+    let mut held = ask(&world, ClaimOnOutage::FailClosed);
+    held.terms.lease = Duration::from_secs(1);
+    world.claim(&held).await;
+    world.line.set(Way::Gone);
+    assert_eq!(world.settle(&report(&held, success("7"), SPOOLED)).await, Settled::Spooled);
+    assert_eq!(world.settle(&report(&held, success("8"), SPOOLED)).await, Settled::Spooled, "repeated");
+    assert_eq!(world.keeper.waiting(), 1);
+    let refused = world.settle(&report(&held, Outcome::Failure, SPOOLED)).await.split();
+    assert_eq!(refused, (Settled::AlreadySucceeded, SPOOL));
+    world.clock.advance(Duration::from_secs(2));
+    for policy in [ClaimOnOutage::FailClosed, ClaimOnOutage::Local, ClaimOnOutage::FailOpen] {
+        let again = Claim { on_outage: policy, ..other(&world, &held) };
+        match world.claim(&again).await.split() {
+            (Claimed::Duplicate(found), Some(_)) => {
+                assert_eq!((found.record.state, found.record.result.as_deref()), (State::Succeeded, Some("7")));
+            }
+            other => panic!("{policy:?}: {other:?}"),
+        }
+    }
+    // Not after a restart, and not when the store is back: it is told first.
+    let world = world.restarted().await;
+    assert_eq!(told(&world.claim(&other(&world, &held)).await), (SPOOL, "duplicate"));
+    world.line.set(Way::Whole);
+    assert_eq!(told(&world.claim(&other(&world, &held)).await), (None, "duplicate"));
+    assert_eq!(world.held(&held).await.unwrap().record.result.as_deref(), Some("7"));
+    assert_eq!(world.keeper.waiting(), 0);
+}
+
+#[tokio::test]
+async fn outcomes_of_a_key_are_delivered_in_order_and_before_later_calls() {
+    let world = World::new().await;
+    let held = granted(&world).await;
+    world.line.set(Way::Gone);
+    assert_eq!(world.settle(&report(&held, Outcome::Unknown, SPOOLED)).await, Settled::Spooled);
+    assert_eq!(told(&world.claim(&other(&world, &held)).await), (SPOOL, "duplicate"), "nobody knows");
+    assert_eq!(world.settle(&report(&held, success("7"), SPOOLED)).await, Settled::Spooled);
+    let world = world.restarted().await;
+    world.line.set(Way::Whole);
+    let settled = world.settle(&report(&held, success("8"), SPOOLED)).await;
+    assert!(matches!(settled, Settled::Done { state: Some(State::Succeeded), late: Some(false), .. }), "{settled:?}");
+    assert_eq!(world.held(&held).await.unwrap().record.result.as_deref(), Some("7"), "the first one stays");
+    assert_eq!(world.keeper.waiting(), 0);
+}
+
+#[tokio::test]
+async fn a_failure_frees_the_key_when_the_store_is_back() {
+    let world = World::new().await;
+    let held = granted(&world).await;
+    world.line.set(Way::Gone);
+    assert_eq!(world.settle(&report(&held, Outcome::Failure, SPOOLED)).await, Settled::Spooled);
+    assert!(world.gateway.claim(&other(&world, &held)).await.is_err(), "the store has to say so");
+    world.line.set(Way::Whole);
+    assert_eq!(told(&world.claim(&other(&world, &held)).await), (None, "granted"));
+}
+
+#[tokio::test]
+async fn what_another_gateway_granted_meanwhile_is_reported() {
+    let world = World::new().await;
+    let [done, failed] = [granted(&world).await, granted(&world).await];
+    world.line.set(Way::Gone);
+    world.settle(&report(&done, success("7"), SPOOLED)).await;
+    world.settle(&report(&failed, Outcome::Failure, SPOOLED)).await;
+    world.clock.advance(done.terms.lease);
+    let theirs = other(&world, &done);
+    world.store.claim(&theirs).await.unwrap();
+    world.store.claim(&other(&world, &failed)).await.unwrap();
+    world.back().await;
+    let overlaps = world.overlaps();
+    assert_eq!(overlaps.len(), 1, "nothing had happened in the other");
+    assert_eq!((overlaps[0].ours.hash, overlaps[0].theirs.hash), (done.attempt.hash(), theirs.attempt.hash()));
+    assert_eq!((Some(overlaps[0].policy), overlaps[0].state), (SPOOL, State::InProgress));
+    assert_eq!(world.held(&done).await.unwrap().record.attempt, theirs.attempt);
+}
+
+#[tokio::test]
+async fn a_lookup_and_an_operator_see_what_was_spooled_before() {
+    let world = World::new().await;
+    let held = granted(&world).await;
+    world.line.set(Way::Gone);
+    world.settle(&report(&held, success("7"), SPOOLED)).await;
+    let release = Release { key: held.key.clone(), attempt: held.attempt.clone() };
+    assert!(world.gateway.release(&release).await.is_err() && world.gateway.read(&held.key).await.is_err());
+    world.line.set(Way::Whole);
+    assert_eq!(world.gateway.read(&held.key).await.unwrap().unwrap().record.state, State::Succeeded);
+    assert_eq!(world.gateway.release(&release).await, Ok(Released::Done));
+}
+
+#[tokio::test]
+async fn the_work_behind_the_calls_delivers_by_itself() {
+    let world = World::new().await;
+    let held = granted(&world).await;
+    world.line.set(Way::Gone);
+    world.settle(&report(&held, success("7"), SPOOLED)).await;
+    world.line.set(Way::Whole);
+    for _ in 0..500 {
+        if world.keeper.waiting() == 0 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(world.held(&held).await.unwrap().record.state, State::Succeeded);
+}
+
+#[tokio::test]
+async fn many_at_once_each_have_their_policy() {
+    let world = World::new().await;
+    let held = [granted(&world).await, granted(&world).await];
+    world.line.set(Way::Gone);
+    let reports =
+        [report(&held[0], success("1"), SPOOLED), report(&held[1], success("2"), OutcomeOnOutage::FailClosed)];
+    let answers = world.gateway.settle_many(&reports).await;
+    assert_eq!(answers[0], Ok(Settled::Spooled));
+    assert!(answers[1].is_err());
+    let first = ask(&world, ClaimOnOutage::Local);
+    let asks = [first.clone(), other(&world, &first), ask(&world, ClaimOnOutage::FailClosed)];
+    let answers = world.gateway.claim_many(&asks).await;
+    assert_eq!(told(answers[0].as_ref().unwrap()), (LOCAL, "granted"));
+    assert_eq!(told(answers[1].as_ref().unwrap()), (LOCAL, "duplicate"));
+    assert!(answers[2].is_err());
+}
+
+/// A caller that hangs up changes nothing: what is on the disk is in the local record too.
+#[tokio::test]
+async fn a_caller_that_gives_up_leaves_nothing_half() {
+    let world = World::new().await;
+    world.line.set(Way::Gone);
+    for _ in 0..50 {
+        let ask = ask(&world, ClaimOnOutage::Local);
+        drop(timeout(Duration::from_micros(200), world.gateway.claim(&ask)).await);
+    }
+    for _ in 0..500 {
+        if world.gateway.0.tasks.len() == 1 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    assert_eq!(world.gateway.0.book.keys_waiting().len(), world.keeper.waiting());
+}

@@ -1,0 +1,223 @@
+//! A store that goes and comes back, and gateways before it.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use tempfile::TempDir;
+
+use super::super::*;
+use crate::domain::attempt::SystemEntropy;
+use crate::domain::claim::{LateTerms, Outcome};
+use crate::domain::clock::{ManualClock, Timestamp};
+use crate::domain::degraded::Degraded;
+use crate::domain::overlap::{Overlap, Overlaps};
+use crate::domain::record::Contents;
+use crate::engine::conformance::fresh_claim;
+use crate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
+use crate::resilience::journal::Bounds;
+
+pub(super) const ROOMY: Bounds = Bounds { bytes: 1 << 30, app_bytes: 1 << 30 };
+
+/// How a store answers one of its gateways.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Way {
+    /// As it should.
+    Whole,
+    /// Not at all, and certainly nothing is done.
+    Gone,
+    /// It does what it is asked, and the answer is lost.
+    ReplyLost,
+    /// It is asked, and neither does it nor answers.
+    Hangs,
+}
+
+/// The way from a gateway to its store.
+pub(super) struct Line {
+    store: Arc<dyn Engine>,
+    way: AtomicU8,
+    pub(super) calls: std::sync::atomic::AtomicUsize,
+}
+
+impl Line {
+    pub(super) fn set(&self, way: Way) {
+        self.way.store(way as u8, Ordering::SeqCst);
+    }
+
+    async fn go<Answer>(
+        &self,
+        call: impl Future<Output = Result<Answer, EngineError>> + Send,
+    ) -> Result<Answer, EngineError> {
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        match self.way.load(Ordering::SeqCst) {
+            way if way == Way::Whole as u8 => call.await,
+            way if way == Way::Gone as u8 => Err(EngineError::unavailable("the line is cut")),
+            way if way == Way::Hangs as u8 => std::future::pending().await,
+            _ => {
+                drop(call.await);
+                Err(EngineError::indeterminate("the reply is lost"))
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Engine for Line {
+    async fn claim(&self, ask: &Claim) -> Result<Claimed, EngineError> {
+        self.go(self.store.claim(ask)).await
+    }
+    async fn settle(&self, ask: &Settle) -> Result<Settled, EngineError> {
+        self.go(self.store.settle(ask)).await
+    }
+    async fn renew(&self, ask: &Renew) -> Result<Renewed, EngineError> {
+        self.go(self.store.renew(ask)).await
+    }
+    async fn read(&self, key: &Key) -> Result<Option<Held>, EngineError> {
+        self.go(self.store.read(key)).await
+    }
+    async fn release(&self, ask: &Release) -> Result<Released, EngineError> {
+        self.go(self.store.release(ask)).await
+    }
+    async fn list(&self, ask: &List) -> Result<Vec<Listed>, EngineError> {
+        self.go(self.store.list(ask)).await
+    }
+    async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
+        self.go(self.store.note(name)).await
+    }
+    async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError> {
+        self.go(self.store.swap_note(name, expected, new)).await
+    }
+    async fn probe(&self) -> Result<(), EngineError> {
+        self.go(self.store.probe()).await
+    }
+    fn capabilities(&self) -> Capabilities {
+        self.store.capabilities()
+    }
+}
+
+/// A store, a gateway whose line to it can be cut, and what the gateway keeps on its disk.
+pub(super) struct World {
+    pub(super) clock: Arc<ManualClock>,
+    /// Reached directly: as another gateway sees it.
+    pub(super) store: Arc<dyn Engine>,
+    pub(super) line: Arc<Line>,
+    pub(super) gateway: Degrading,
+    pub(super) keeper: Arc<Keeper>,
+    pub(super) folder: TempDir,
+}
+
+impl World {
+    pub(super) async fn new() -> Self {
+        Self::with(ROOMY).await
+    }
+
+    pub(super) async fn with(bounds: Bounds) -> Self {
+        let clock = Arc::new(ManualClock::at(Timestamp::from_micros(1_700_000_000_000_000)));
+        let store = Arc::new(Memory::new(clock.clone(), BYTES_MAX_DEFAULT));
+        Self::over(clock, store, bounds).await
+    }
+
+    pub(super) async fn over(clock: Arc<ManualClock>, store: Arc<dyn Engine>, bounds: Bounds) -> Self {
+        let line = Arc::new(Line { store: store.clone(), way: AtomicU8::new(0), calls: 0.into() });
+        let folder = tempfile::tempdir().unwrap();
+        let (gateway, keeper) = start(&folder, &line, &clock, bounds).await;
+        Self { clock, store, line, gateway, keeper, folder }
+    }
+
+    /// The gateway as it is after its process was ended and started again, with the store as far away as before.
+    pub(super) async fn restarted(mut self) -> Self {
+        self.gateway.close().await;
+        self.keeper.close().await;
+        (self.gateway, self.keeper) = start(&self.folder, &self.line, &self.clock, ROOMY).await;
+        self
+    }
+
+    /// Lets the store answer again, and waits until it has been told everything.
+    pub(super) async fn back(&self) {
+        self.line.set(Way::Whole);
+        self.gateway.deliver_all(Duration::from_secs(5)).await.unwrap();
+        assert_eq!(self.keeper.waiting(), 0);
+        assert!(!self.gateway.0.book.has_waiting());
+    }
+
+    pub(super) async fn claim(&self, ask: &Claim) -> Claimed {
+        self.gateway.claim(ask).await.unwrap()
+    }
+
+    pub(super) async fn settle(&self, ask: &Settle) -> Settled {
+        self.gateway.settle(ask).await.unwrap()
+    }
+
+    pub(super) fn overlaps(&self) -> Vec<Overlap> {
+        self.keeper.newest(None, None, usize::MAX)
+    }
+
+    /// What the store holds of a claim.
+    pub(super) async fn held(&self, ask: &Claim) -> Option<Held> {
+        self.store.read(&ask.key).await.unwrap()
+    }
+}
+
+async fn start(
+    folder: &TempDir,
+    line: &Arc<Line>,
+    clock: &Arc<ManualClock>,
+    bounds: Bounds,
+) -> (Degrading, Arc<Keeper>) {
+    let keeper = Arc::new(Keeper::new(folder.path(), bounds, clock.clone()));
+    if keeper.is_there() {
+        keeper.open().await.unwrap();
+    }
+    let entropy = Arc::new(SystemEntropy);
+    (Degrading::start("default", line.clone(), keeper.clone(), clock.clone(), entropy), keeper)
+}
+
+/// A fresh claim with this policy, issued now by the world's clock.
+pub(super) fn ask(world: &World, on_outage: ClaimOnOutage) -> Claim {
+    Claim { on_outage, attempt: attempt(world), ..fresh_claim() }
+}
+
+/// An attempt issued now by the world's clock.
+pub(super) fn attempt(world: &World) -> crate::domain::attempt::Attempt {
+    let nonce = fresh_claim().attempt.nonce().clone();
+    crate::domain::attempt::Attempt::new(world.clock.wall(), nonce)
+}
+
+/// The same operation, tried by somebody else, now.
+pub(super) fn other(world: &World, ask: &Claim) -> Claim {
+    Claim { attempt: attempt(world), ..ask.clone() }
+}
+
+pub(super) fn report(ask: &Claim, outcome: Outcome, on_outage: OutcomeOnOutage) -> Settle {
+    let late = LateTerms { operation: Some(ask.operation.clone()), contents: Contents::Unverified, terms: ask.terms };
+    let (key, attempt) = (ask.key.clone(), ask.attempt.clone());
+    Settle { key, attempt, outcome, late: Some(late), deadline: ask.deadline, on_outage }
+}
+
+pub(super) fn success(result: &str) -> Outcome {
+    Outcome::Success { result: Some(result.into()), retention: None }
+}
+
+pub(super) fn renewal(ask: &Claim) -> Renew {
+    Renew { key: ask.key.clone(), attempt: ask.attempt.clone(), lease: None, deadline: ask.deadline }
+}
+
+/// The policy of an answer, and a word for it.
+#[track_caller]
+pub(super) fn told(answer: &Claimed) -> (Option<Degraded>, &'static str) {
+    let (answer, by) = answer.clone().split();
+    let word = match answer {
+        Claimed::Granted(grant) if grant.repeated => "repeated",
+        Claimed::Granted(grant) => {
+            assert!(by.is_none() || grant.fence.is_none(), "nobody can promise a fence alone");
+            "granted"
+        }
+        Claimed::Duplicate(_) => "duplicate",
+        Claimed::Mismatch(_) => "mismatch",
+        Claimed::Degraded(..) => panic!("taken apart"),
+    };
+    (by, word)
+}
+
+pub(super) const LOCAL: Option<Degraded> = Some(Degraded::Local);
+pub(super) const FAIL_OPEN: Option<Degraded> = Some(Degraded::FailOpen);
+pub(super) const SPOOL: Option<Degraded> = Some(Degraded::Spool);

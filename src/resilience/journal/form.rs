@@ -1,0 +1,458 @@
+//! The stored form of entries: JSON of its own, so that the types of the domain may change and files of older releases
+//! still be read. It holds contents and attempts: the file is for the gateway's own user only.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::entry::{Deed, Entry, Seq};
+use crate::domain::attempt::Attempt;
+use crate::domain::canonical::Canonical;
+use crate::domain::claim::{Claim, LateTerms, Outcome, Renew, Settle};
+use crate::domain::clock::Timestamp;
+use crate::domain::degraded::Degraded;
+use crate::domain::hex;
+use crate::domain::overlap::{Contender, Overlap};
+use crate::domain::record::{Contents, Key, State};
+use crate::domain::tenant::{AppKey, Operation};
+use crate::domain::terms::{ClaimOnOutage, LeaseEnd, OutcomeOnOutage, Retention, Terms};
+
+/// By when the store must have answered for an entry that is delivered; its own caller was answered long ago.
+pub const DELIVERY_DEADLINE: Duration = Duration::from_secs(1);
+
+/// What a frame holds.
+#[derive(Clone, Debug)]
+pub(super) enum Line {
+    /// An entry.
+    Entry(Seq, Box<Entry>),
+    /// The store has been told of these.
+    Delivered(Vec<Seq>),
+    /// Two attempts held one claim.
+    Overlap(Overlap),
+}
+
+impl Line {
+    /// The bytes of a frame's payload.
+    pub(super) fn write(&self) -> Vec<u8> {
+        let form = match self {
+            Self::Entry(seq, entry) => Form::of_entry(*seq, entry),
+            Self::Delivered(seqs) => Form::Delivered { seqs: seqs.clone() },
+            Self::Overlap(overlap) => Form::of_overlap(overlap),
+        };
+        // Strings, numbers and lists of them: nothing that JSON could not say.
+        serde_json::to_vec(&form).unwrap_or_default()
+    }
+
+    /// Reads a frame's payload; nothing if this release cannot.
+    pub(super) fn read(payload: &[u8]) -> Option<Self> {
+        match serde_json::from_slice::<Form>(payload).ok()? {
+            Form::Delivered { seqs } => Some(Self::Delivered(seqs)),
+            Form::Overlap(form) => form.read().map(Self::Overlap),
+            Form::Entry { seq, chain, policy, at, app, global_id, attempt, deed } => {
+                let key = Key { app, global_id: global_id.parse().ok()? };
+                let attempt = attempt.parse().ok()?;
+                let deed = match deed {
+                    DeedForm::Granted(form) => Deed::Granted(form.read(key, attempt)?),
+                    DeedForm::Renewed { lease_ms } => Deed::Renewed(Renew {
+                        key,
+                        attempt,
+                        lease: lease_ms.map(Duration::from_millis),
+                        deadline: DELIVERY_DEADLINE,
+                    }),
+                    DeedForm::Reported(form) => Deed::Reported(form.read(key, attempt)?),
+                };
+                let at = Timestamp::from_micros(at);
+                Some(Self::Entry(seq, Box::new(Entry { chain: chain.into(), policy: policy.into(), at, deed })))
+            }
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+enum Form {
+    Entry {
+        seq: Seq,
+        chain: String,
+        policy: PolicyForm,
+        at: u64,
+        app: AppKey,
+        global_id: String,
+        attempt: String,
+        #[serde(flatten)]
+        deed: DeedForm,
+    },
+    Delivered {
+        seqs: Vec<Seq>,
+    },
+    Overlap(OverlapForm),
+}
+
+impl Form {
+    fn of_entry(seq: Seq, entry: &Entry) -> Self {
+        let (attempt, deed) = match &entry.deed {
+            Deed::Granted(ask) => (&ask.attempt, DeedForm::Granted(GrantedForm::of(ask))),
+            Deed::Renewed(ask) => (&ask.attempt, DeedForm::Renewed { lease_ms: ask.lease.map(millis) }),
+            Deed::Reported(ask) => (&ask.attempt, DeedForm::Reported(ReportedForm::of(ask))),
+        };
+        let Key { app, global_id } = entry.key();
+        Self::Entry {
+            seq,
+            chain: entry.chain.as_ref().into(),
+            policy: entry.policy.into(),
+            at: entry.at.as_micros(),
+            app: app.clone(),
+            global_id: global_id.to_string(),
+            attempt: attempt.to_string(),
+            deed,
+        }
+    }
+
+    fn of_overlap(overlap: &Overlap) -> Self {
+        let Overlap { id, app, operation, global_id, policy, ours, theirs, state, noticed_at } = overlap;
+        Self::Overlap(OverlapForm {
+            seq: *id,
+            app: app.clone(),
+            operation: operation.clone(),
+            global_id: global_id.to_string(),
+            policy: (*policy).into(),
+            ours: (*ours).into(),
+            theirs: (*theirs).into(),
+            state: (*state).into(),
+            noticed_at: noticed_at.as_micros(),
+        })
+    }
+}
+
+/// The policies, by the names they have everywhere.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum PolicyForm {
+    Local,
+    FailOpen,
+    Spool,
+}
+
+impl From<Degraded> for PolicyForm {
+    fn from(policy: Degraded) -> Self {
+        match policy {
+            Degraded::Local => Self::Local,
+            Degraded::FailOpen => Self::FailOpen,
+            Degraded::Spool => Self::Spool,
+        }
+    }
+}
+
+impl From<PolicyForm> for Degraded {
+    fn from(form: PolicyForm) -> Self {
+        match form {
+            PolicyForm::Local => Self::Local,
+            PolicyForm::FailOpen => Self::FailOpen,
+            PolicyForm::Spool => Self::Spool,
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum DeedForm {
+    Granted(GrantedForm),
+    Renewed { lease_ms: Option<u64> },
+    Reported(ReportedForm),
+}
+
+#[derive(Serialize, Deserialize)]
+struct GrantedForm {
+    operation: Operation,
+    contents: String,
+    contents_stored_bytes: usize,
+    fingerprint: Option<String>,
+    terms: TermsForm,
+    take_over: bool,
+}
+
+impl GrantedForm {
+    fn of(ask: &Claim) -> Self {
+        Self {
+            operation: ask.operation.clone(),
+            contents: ask.contents.as_str().into(),
+            contents_stored_bytes: ask.contents_stored_bytes,
+            fingerprint: ask.fingerprint.as_ref().map(|digest| hex::encode(digest)),
+            terms: TermsForm::of(&ask.terms),
+            take_over: ask.take_over,
+        }
+    }
+
+    fn read(self, key: Key, attempt: Attempt) -> Option<Claim> {
+        let fingerprint = match self.fingerprint {
+            Some(digest) => Some(hex::decode(&digest)?),
+            None => None,
+        };
+        Some(Claim {
+            key,
+            attempt,
+            operation: self.operation,
+            contents: Canonical::trusted(&self.contents),
+            contents_stored_bytes: self.contents_stored_bytes,
+            fingerprint,
+            terms: self.terms.read(),
+            take_over: self.take_over,
+            deadline: DELIVERY_DEADLINE,
+            on_outage: ClaimOnOutage::FailClosed,
+        })
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct TermsForm {
+    lease_ms: u64,
+    retention: Retention,
+    unknown_retention: Retention,
+    on_lease_end: LeaseEnd,
+}
+
+impl TermsForm {
+    fn of(terms: &Terms) -> Self {
+        let Terms { lease, retention, unknown_retention, on_lease_end } = *terms;
+        Self { lease_ms: millis(lease), retention, unknown_retention, on_lease_end }
+    }
+
+    fn read(&self) -> Terms {
+        let Self { lease_ms, retention, unknown_retention, on_lease_end } = *self;
+        Terms { lease: Duration::from_millis(lease_ms), retention, unknown_retention, on_lease_end }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct ReportedForm {
+    outcome: OutcomeForm,
+    late: Option<LateForm>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum OutcomeForm {
+    Success { result: Option<String>, retention: Option<Retention> },
+    Failure,
+    Unknown,
+}
+
+#[derive(Serialize, Deserialize)]
+struct LateForm {
+    operation: Option<Operation>,
+    contents: ContentsForm,
+    terms: TermsForm,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum ContentsForm {
+    Canonical(String),
+    Digest { sha256: String, bytes: u64 },
+    Unverified,
+}
+
+impl ReportedForm {
+    fn of(ask: &Settle) -> Self {
+        let outcome = match &ask.outcome {
+            Outcome::Success { result, retention } => {
+                OutcomeForm::Success { result: result.as_deref().map(Into::into), retention: *retention }
+            }
+            Outcome::Failure => OutcomeForm::Failure,
+            Outcome::Unknown => OutcomeForm::Unknown,
+        };
+        let late = ask.late.as_ref().map(|late| LateForm {
+            operation: late.operation.clone(),
+            contents: match &late.contents {
+                Contents::Canonical(contents) => ContentsForm::Canonical(contents.as_str().into()),
+                Contents::Digest(digest, bytes) => ContentsForm::Digest { sha256: hex::encode(digest), bytes: *bytes },
+                Contents::Unverified => ContentsForm::Unverified,
+            },
+            terms: TermsForm::of(&late.terms),
+        });
+        Self { outcome, late }
+    }
+
+    fn read(self, key: Key, attempt: Attempt) -> Option<Settle> {
+        let outcome = match self.outcome {
+            OutcomeForm::Success { result, retention } => {
+                Outcome::Success { result: result.map(Into::into), retention }
+            }
+            OutcomeForm::Failure => Outcome::Failure,
+            OutcomeForm::Unknown => Outcome::Unknown,
+        };
+        let late = match self.late {
+            Some(late) => Some(LateTerms {
+                operation: late.operation,
+                contents: match late.contents {
+                    ContentsForm::Canonical(contents) => Contents::Canonical(Canonical::trusted(&contents)),
+                    ContentsForm::Digest { sha256, bytes } => Contents::Digest(hex::decode(&sha256)?, bytes),
+                    ContentsForm::Unverified => Contents::Unverified,
+                },
+                terms: late.terms.read(),
+            }),
+            None => None,
+        };
+        let (deadline, on_outage) = (DELIVERY_DEADLINE, OutcomeOnOutage::FailClosed);
+        Some(Settle { key, attempt, outcome, late, deadline, on_outage })
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct OverlapForm {
+    seq: Seq,
+    app: AppKey,
+    operation: Option<Operation>,
+    global_id: String,
+    policy: PolicyForm,
+    ours: ContenderForm,
+    theirs: ContenderForm,
+    state: StateForm,
+    noticed_at: u64,
+}
+
+impl OverlapForm {
+    fn read(self) -> Option<Overlap> {
+        Some(Overlap {
+            id: self.seq,
+            app: self.app,
+            operation: self.operation,
+            global_id: self.global_id.parse().ok()?,
+            policy: self.policy.into(),
+            ours: self.ours.read()?,
+            theirs: self.theirs.read()?,
+            state: self.state.into(),
+            noticed_at: Timestamp::from_micros(self.noticed_at),
+        })
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct ContenderForm {
+    timestamp: u64,
+    hash: String,
+}
+
+impl From<Contender> for ContenderForm {
+    fn from(contender: Contender) -> Self {
+        Self { timestamp: contender.timestamp.as_micros(), hash: contender.hash.to_string() }
+    }
+}
+
+impl ContenderForm {
+    fn read(&self) -> Option<Contender> {
+        Some(Contender { timestamp: Timestamp::from_micros(self.timestamp), hash: self.hash.parse().ok()? })
+    }
+}
+
+#[derive(Clone, Copy, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum StateForm {
+    InProgress,
+    Succeeded,
+    Unknown,
+}
+
+impl From<State> for StateForm {
+    fn from(state: State) -> Self {
+        match state {
+            State::InProgress => Self::InProgress,
+            State::Succeeded => Self::Succeeded,
+            State::Unknown => Self::Unknown,
+        }
+    }
+}
+
+impl From<StateForm> for State {
+    fn from(form: StateForm) -> Self {
+        match form {
+            StateForm::InProgress => Self::InProgress,
+            StateForm::Succeeded => Self::Succeeded,
+            StateForm::Unknown => Self::Unknown,
+        }
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::conformance::fresh_claim;
+
+    fn entry(policy: Degraded, deed: Deed) -> Entry {
+        Entry { chain: "default".into(), policy, at: Timestamp::from_micros(1_700_000_000_000_001), deed }
+    }
+
+    fn read_back(line: &Line) -> Line {
+        Line::read(&line.write()).unwrap()
+    }
+
+    #[test]
+    fn entries_read_back_as_written() {
+        let ask = fresh_claim();
+        let granted = Claim {
+            fingerprint: Some([7; 32]),
+            take_over: true,
+            deadline: DELIVERY_DEADLINE,
+            on_outage: ClaimOnOutage::FailClosed,
+            ..ask.clone()
+        };
+        let success = Outcome::Success { result: Some("{\"a\":[1,null]}".into()), retention: Some(Retention::Forever) };
+        let contents = [Contents::keep(&ask.contents, 1024), Contents::keep(&ask.contents, 0), Contents::Unverified];
+        let late =
+            contents.map(|contents| LateTerms { operation: Some(Operation::default()), contents, terms: ask.terms });
+        let settle = |outcome, late| {
+            let (deadline, on_outage) = (DELIVERY_DEADLINE, OutcomeOnOutage::FailClosed);
+            Deed::Reported(Settle {
+                key: ask.key.clone(),
+                attempt: ask.attempt.clone(),
+                outcome,
+                late,
+                deadline,
+                on_outage,
+            })
+        };
+        let [whole, digest, unverified] = late.map(Some);
+        let renewed = Renew {
+            key: ask.key.clone(),
+            attempt: ask.attempt.clone(),
+            lease: Some(Duration::from_secs(3)),
+            deadline: DELIVERY_DEADLINE,
+        };
+        for deed in [
+            Deed::Granted(granted),
+            Deed::Renewed(renewed),
+            settle(success, whole),
+            settle(Outcome::Success { result: None, retention: None }, digest),
+            settle(Outcome::Unknown, unverified),
+            settle(Outcome::Failure, None),
+        ] {
+            let entry = entry(Degraded::FailOpen, deed);
+            let Line::Entry(7, read) = read_back(&Line::Entry(7, Box::new(entry.clone()))) else { panic!("an entry") };
+            assert_eq!(format!("{read:?}"), format!("{entry:?}"));
+            let attempt = |entry: &Entry| match &entry.deed {
+                Deed::Granted(ask) => ask.attempt.to_string(),
+                Deed::Renewed(ask) => ask.attempt.to_string(),
+                Deed::Reported(ask) => ask.attempt.to_string(),
+            };
+            assert_eq!(attempt(&read), attempt(&entry), "the nonce too");
+        }
+        assert!(matches!(read_back(&Line::Delivered(vec![1, 9])), Line::Delivered(seqs) if seqs == [1, 9]));
+    }
+
+    /// What a release writes, every later one reads: this text is never changed.
+    #[test]
+    fn an_entry_of_this_release_is_read_by_every_later_one() {
+        let text = r#"{"kind":"entry","seq":3,"chain":"default","policy":"spool","at":1700000000000001,"app":"shop",
+            "global_id":"2ca8a31a53ad078ffd0c7c8c80158af7","attempt":"1700000000000000-0123456789abcdef",
+            "reported":{"outcome":{"success":{"result":"{}","retention":"30d"}},"late":{"operation":"order.submit",
+            "contents":{"canonical":"{\"order_id\":\"A-1\"}"},"terms":{"lease_ms":30000,"retention":"24h",
+            "unknown_retention":"7d","on_lease_end":"release"}}}}"#;
+        let Some(Line::Entry(3, entry)) = Line::read(text.as_bytes()) else { panic!("it is read") };
+        assert_eq!((entry.app().as_ref(), entry.operation().unwrap().as_ref()), ("shop", "order.submit"));
+        assert!(Line::read(br#"{"kind":"of a release to come"}"#).is_none());
+    }
+}

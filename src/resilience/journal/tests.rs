@@ -1,0 +1,286 @@
+//! What the journal keeps over a crash, a torn end, damage, a full disk and a failing one.
+
+use std::fs;
+use std::io::{self, Write};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::log::Log;
+use super::open::start;
+use super::*;
+use crate::domain::claim::Claim;
+use crate::domain::degraded::Degraded;
+use crate::domain::overlap::Contender;
+use crate::domain::record::State;
+use crate::engine::conformance::fresh_claim;
+use crate::resilience::journal::entry::Deed;
+
+const ROOMY: Bounds = Bounds { bytes: 1 << 30, app_bytes: 1 << 30 };
+
+fn entry(ask: &Claim) -> Entry {
+    let deed = Deed::Granted(ask.clone());
+    Entry { chain: "default".into(), policy: Degraded::Local, at: ask.attempt.timestamp(), deed }
+}
+
+fn keys(recovered: &Recovered) -> Vec<String> {
+    recovered.entries.iter().map(|(_, entry)| entry.key().global_id.to_string()).collect()
+}
+
+fn ids(asks: &[Claim]) -> Vec<String> {
+    asks.iter().map(|ask| ask.key.global_id.to_string()).collect()
+}
+
+/// Opens a journal whose last holder may still be on its way out.
+fn open(folder: &Path) -> (Journal, Recovered) {
+    for _ in 0..1000 {
+        match Journal::open(folder, ROOMY) {
+            Err(OpenError::Held(_)) => std::thread::sleep(Duration::from_millis(2)),
+            opened => return opened.unwrap(),
+        }
+    }
+    panic!("the journal stays held");
+}
+
+#[tokio::test]
+async fn what_was_kept_and_not_delivered_is_there_after_a_crash_in_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("made/journal");
+    let asks: Vec<_> = (0..5).map(|_| fresh_claim()).collect();
+    let (journal, nothing) = open(&path);
+    assert!(nothing.entries.is_empty() && nothing.overlaps.is_empty());
+    let mut seqs = Vec::new();
+    for ask in &asks {
+        seqs.push(journal.keep(&entry(ask)).await.unwrap());
+    }
+    journal.delivered(vec![seqs[1], seqs[3]], None, Vec::new()).await.unwrap();
+    // As after a kill: what lies in the folder is all there is.
+    let copy = folder.path().join("copy");
+    fs::create_dir(&copy).unwrap();
+    fs::copy(path.join("entries"), copy.join("entries")).unwrap();
+    let (again, recovered) = open(&copy);
+    assert_eq!(keys(&recovered), ids(&[asks[0].clone(), asks[2].clone(), asks[4].clone()]));
+    assert_eq!(again.waiting().entries, 3);
+    assert!(again.keep(&entry(&fresh_claim())).await.unwrap() > seqs[4], "numbers go on rising");
+}
+
+#[tokio::test]
+async fn one_process_holds_it_until_it_lets_go() {
+    let folder = tempfile::tempdir().unwrap();
+    let (journal, _) = open(folder.path());
+    let refused = Journal::open(folder.path(), ROOMY).err().unwrap().to_string();
+    assert!(refused.contains("held by another process"), "{refused}");
+    journal.close().await;
+    open(folder.path());
+    assert!(matches!(journal.keep(&entry(&fresh_claim())).await, Err(Refused::Broken(_))));
+}
+
+#[tokio::test]
+async fn a_torn_end_is_cut_and_goes_on_behind_what_was_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let asks = [fresh_claim(), fresh_claim(), fresh_claim()];
+    let (journal, _) = open(folder.path());
+    journal.keep(&entry(&asks[0])).await.unwrap();
+    journal.keep(&entry(&asks[1])).await.unwrap();
+    journal.close().await;
+    let file = folder.path().join("entries");
+    let whole = fs::read(&file).unwrap();
+    fs::write(&file, &whole[..whole.len() - 7]).unwrap();
+    let (journal, recovered) = open(folder.path());
+    assert_eq!(keys(&recovered), ids(&asks[..1]));
+    assert_eq!(recovered.damaged, None, "a crash does that");
+    journal.keep(&entry(&asks[2])).await.unwrap();
+    journal.close().await;
+    let (_, recovered) = open(folder.path());
+    assert_eq!(keys(&recovered), ids(&[asks[0].clone(), asks[2].clone()]));
+}
+
+#[tokio::test]
+async fn damage_is_told_and_costs_only_what_it_hit() {
+    let folder = tempfile::tempdir().unwrap();
+    let asks = [fresh_claim(), fresh_claim()];
+    let (journal, _) = open(folder.path());
+    for ask in &asks {
+        journal.keep(&entry(ask)).await.unwrap();
+    }
+    journal.close().await;
+    let file = folder.path().join("entries");
+    let mut bytes = fs::read(&file).unwrap();
+    bytes[frame::HEADER.len() + 40] ^= 1;
+    fs::write(&file, &bytes).unwrap();
+    let (_, recovered) = open(folder.path());
+    assert_eq!(keys(&recovered), ids(&asks[1..]));
+    let (count, aside) = recovered.damaged.unwrap();
+    assert_eq!((count, fs::read(aside).unwrap()), (1, bytes), "kept for somebody to look at");
+}
+
+#[test]
+fn what_is_no_journal_or_of_a_newer_release_is_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("entries");
+    let mut newer = frame::HEADER.to_vec();
+    frame::write(&mut newer, br#"{"kind":"of a release to come"}"#);
+    for foreign in [b"something else".to_vec(), b"oncegate journal 2\n".to_vec(), newer] {
+        fs::write(&file, &foreign).unwrap();
+        let refused = Journal::open(folder.path(), ROOMY).err().unwrap().to_string();
+        assert!(refused.contains("cannot be read by this release"), "{refused}");
+        assert_eq!(fs::read(&file).unwrap(), foreign);
+    }
+    fs::write(folder.path().join("file"), "").unwrap();
+    let refused = Journal::open(&folder.path().join("file/journal"), ROOMY).err().unwrap().to_string();
+    assert!(refused.contains("server.data_dir"), "{refused}");
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn nobody_else_may_read_it() {
+    use std::os::unix::fs::PermissionsExt;
+    let root = tempfile::tempdir().unwrap();
+    let folder = root.path().join("journal");
+    let (journal, _) = open(&folder);
+    journal.keep(&entry(&fresh_claim())).await.unwrap();
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&folder), mode(&folder.join("entries"))), (0o700, 0o600));
+}
+
+#[tokio::test]
+async fn it_is_bounded_as_a_whole_and_for_each_app() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut other = fresh_claim();
+    other.key.app = "other".parse().unwrap();
+    let bytes = frame_of(&Line::Entry(1, Box::new(entry(&fresh_claim())))).len() as u64;
+    let bounds = Bounds { bytes: bytes * 3 + 10, app_bytes: bytes * 2 + 10 };
+    let (journal, _) = Journal::open(folder.path(), bounds).unwrap();
+    let first = journal.keep(&entry(&fresh_claim())).await.unwrap();
+    journal.keep(&entry(&fresh_claim())).await.unwrap();
+    assert_eq!(journal.keep(&entry(&fresh_claim())).await, Err(Refused::AppFull));
+    journal.keep(&entry(&other)).await.unwrap();
+    assert_eq!(journal.keep(&entry(&other)).await, Err(Refused::Full));
+    assert_eq!(journal.waiting().entries, 3);
+    journal.delivered(vec![first], None, Vec::new()).await.unwrap();
+    journal.keep(&entry(&fresh_claim())).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_is_dead_does_not_pile_up_and_what_is_live_survives_the_rewriting() {
+    let folder = tempfile::tempdir().unwrap();
+    let (journal, _) = open(folder.path());
+    let kept = fresh_claim();
+    journal.keep(&entry(&kept)).await.unwrap();
+    let overlap = overlap(journal.next_number(), &kept);
+    journal.delivered(vec![], Some(overlap.clone()), vec![]).await.unwrap();
+    let mut large = fresh_claim();
+    large.contents = crate::domain::canonical::canonicalize(format!("\"{}\"", "x".repeat(60_000)).as_bytes()).unwrap();
+    for _ in 0..100 {
+        let seq = journal.keep(&entry(&large)).await.unwrap();
+        journal.delivered(vec![seq], None, Vec::new()).await.unwrap();
+    }
+    journal.close().await;
+    let bytes = fs::metadata(folder.path().join("entries")).unwrap().len();
+    assert!(bytes < 1_200_000, "{bytes} bytes for one entry of a few hundred");
+    let (_, recovered) = open(folder.path());
+    assert_eq!((keys(&recovered), recovered.overlaps), (ids(&[kept]), vec![overlap]));
+}
+
+fn overlap(id: u64, ask: &Claim) -> Overlap {
+    Overlap {
+        id,
+        app: ask.key.app.clone(),
+        operation: Some(ask.operation.clone()),
+        global_id: ask.key.global_id,
+        policy: Degraded::Local,
+        ours: Contender::from(&ask.attempt),
+        theirs: Contender::from(&fresh_claim().attempt),
+        state: State::Succeeded,
+        noticed_at: Timestamp::from_micros(7),
+    }
+}
+
+/// A disk that fails when a test says so.
+#[derive(Clone, Default)]
+struct Disk(Arc<DiskState>);
+
+#[derive(Default)]
+struct DiskState {
+    bytes: Mutex<Vec<u8>>,
+    full: AtomicBool,
+    sync_fails: AtomicBool,
+    syncs: AtomicU64,
+}
+
+impl Log for Disk {
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let mut file = self.0.bytes.lock().unwrap();
+        if self.0.full.load(Ordering::SeqCst) {
+            file.write_all(&bytes[..bytes.len() / 2])?;
+            return Err(io::Error::from(io::ErrorKind::StorageFull));
+        }
+        file.write_all(bytes)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.0.syncs.fetch_add(1, Ordering::SeqCst);
+        if self.0.sync_fails.load(Ordering::SeqCst) { Err(io::Error::other("the disk is gone")) } else { Ok(()) }
+    }
+
+    fn truncate(&mut self, bytes: u64) -> io::Result<()> {
+        self.0.bytes.lock().unwrap().truncate(usize::try_from(bytes).unwrap());
+        Ok(())
+    }
+
+    fn rewrite(&mut self, _: &[Range<u64>]) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn on(disk: &Disk) -> Arc<Journal> {
+    *disk.0.bytes.lock().unwrap() = frame::HEADER.to_vec();
+    let bytes = frame::HEADER.len() as u64;
+    Arc::new(start(disk.clone(), bytes, BTreeMap::new(), Accounts::default(), 1, ROOMY, None).unwrap())
+}
+
+#[tokio::test]
+async fn a_full_disk_takes_nothing_half_and_is_used_again_when_it_has_room() {
+    let disk = Disk::default();
+    let journal = on(&disk);
+    journal.keep(&entry(&fresh_claim())).await.unwrap();
+    disk.0.full.store(true, Ordering::SeqCst);
+    assert!(matches!(journal.keep(&entry(&fresh_claim())).await, Err(Refused::NoRoom(_))));
+    assert_eq!(journal.waiting().entries, 1);
+    disk.0.full.store(false, Ordering::SeqCst);
+    journal.keep(&entry(&fresh_claim())).await.unwrap();
+    let file = disk.0.bytes.lock().unwrap().clone();
+    let scanned = frame::scan(&file).unwrap();
+    assert_eq!((scanned.frames.len(), scanned.damaged, scanned.ends_at), (2, 0, file.len()));
+}
+
+#[tokio::test]
+async fn after_a_failed_sync_nothing_is_taken_any_more() {
+    let disk = Disk::default();
+    let journal = on(&disk);
+    disk.0.sync_fails.store(true, Ordering::SeqCst);
+    assert!(matches!(journal.keep(&entry(&fresh_claim())).await, Err(Refused::Broken(_))));
+    disk.0.sync_fails.store(false, Ordering::SeqCst);
+    assert!(matches!(journal.keep(&entry(&fresh_claim())).await, Err(Refused::Broken(_))));
+    assert_eq!(journal.waiting(), Waiting::default());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_callers_share_a_sync_and_none_is_answered_before_it() {
+    let disk = Disk::default();
+    let journal = on(&disk);
+    let keep = |_| {
+        let (journal, disk) = (journal.clone(), disk.clone());
+        tokio::spawn(async move {
+            let before = disk.0.syncs.load(Ordering::SeqCst);
+            journal.keep(&entry(&fresh_claim())).await.unwrap();
+            assert!(disk.0.syncs.load(Ordering::SeqCst) > before, "answered before it was on the disk");
+        })
+    };
+    let keeping: Vec<_> = (0..2000).map(keep).collect();
+    for kept in keeping {
+        kept.await.unwrap();
+    }
+    let syncs = disk.0.syncs.load(Ordering::SeqCst);
+    assert!(syncs <= 2000, "{syncs} syncs");
+    assert_eq!(journal.waiting().entries, 2000);
+}

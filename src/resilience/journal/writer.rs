@@ -1,0 +1,165 @@
+//! The one thread that writes the journal: takes what has queued up, writes it at once, syncs once, and answers all. What is
+//! dead is written over when most of the file is.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use tokio::sync::{mpsc, oneshot};
+
+use super::Refused;
+use super::entry::Seq;
+use super::folder::Folder;
+use super::frame::HEADER;
+use super::log::Log;
+
+/// How many jobs are written at once, at most.
+const BATCH_MAX: usize = 1024;
+
+/// A file smaller than this is not worth rewriting.
+const WORTH_REWRITING_BYTES: u64 = 1 << 20;
+
+/// Something to write.
+pub(super) struct Job {
+    /// What is added: whole frames. Those with a number live until they are buried.
+    pub(super) frames: Vec<(Option<Seq>, Vec<u8>)>,
+    /// What is dead once the frames are written.
+    pub(super) buried: Vec<Seq>,
+    /// Whether the answer waits until the disk has it.
+    pub(super) durable: bool,
+    /// Told when it is done.
+    pub(super) done: oneshot::Sender<Result<(), Refused>>,
+}
+
+/// What the thread is asked.
+pub(super) enum Ask {
+    /// Write this.
+    Write(Job),
+    /// Let go of the folder.
+    Close(oneshot::Sender<()>),
+}
+
+/// The state of the file.
+pub(super) struct Writer<L> {
+    log: L,
+    bytes: u64,
+    live: BTreeMap<Seq, Range<u64>>,
+    live_bytes: u64,
+    /// Why nothing is written any more.
+    broken: Option<Refused>,
+}
+
+impl<L: Log> Writer<L> {
+    /// A writer to a file of so many bytes, in which these frames are live.
+    pub(super) fn new(log: L, bytes: u64, live: BTreeMap<Seq, Range<u64>>) -> Self {
+        let live_bytes = live.values().map(|frame| frame.end - frame.start).sum();
+        Self { log, bytes, live, live_bytes, broken: None }
+    }
+
+    /// Writes until it is told to close, or nobody is left to ask. The folder is held as long.
+    pub(super) fn run(mut self, mut asks: mpsc::Receiver<Ask>, folder: Option<Folder>) {
+        while let Some(first) = asks.blocking_recv() {
+            let mut jobs = Vec::new();
+            let mut close = None;
+            let mut next = Some(first);
+            while let Some(ask) = next {
+                match ask {
+                    Ask::Write(job) => jobs.push(job),
+                    Ask::Close(done) => close = Some(done),
+                }
+                next = if close.is_none() && jobs.len() < BATCH_MAX { asks.try_recv().ok() } else { None };
+            }
+            self.write(jobs);
+            if let Some(done) = close {
+                // What was written without waiting for the disk.
+                drop(self.log.sync());
+                drop(folder);
+                let _ = done.send(());
+                return;
+            }
+            self.rewrite_if_mostly_dead();
+        }
+    }
+
+    fn write(&mut self, jobs: Vec<Job>) {
+        if jobs.is_empty() {
+            return;
+        }
+        let written = self.broken.clone().map_or_else(|| self.try_write(&jobs), Err);
+        if written.is_ok() {
+            for job in &jobs {
+                self.place(job);
+            }
+        }
+        for job in jobs {
+            // Nobody waits if the caller has gone; what was written counts all the same.
+            drop(job.done.send(written.clone()));
+        }
+    }
+
+    /// Puts the frames of jobs into the file, and onto the disk where one of them waits for that.
+    fn try_write(&mut self, jobs: &[Job]) -> Result<(), Refused> {
+        let mut bytes = Vec::new();
+        jobs.iter().flat_map(|job| &job.frames).for_each(|(_, frame)| bytes.extend_from_slice(frame));
+        if let Err(failure) = self.log.append(&bytes) {
+            // A full disk: what fits half must not stand there, or nothing after it could be read.
+            return Err(match self.log.truncate(self.bytes) {
+                Ok(()) => Refused::NoRoom(failure.to_string()),
+                Err(also) => self.break_down(&format!("{failure}; {also}")),
+            });
+        }
+        if jobs.iter().any(|job| job.durable)
+            && let Err(failure) = self.log.sync()
+        {
+            // Nobody knows what the disk has, and no later sync would tell.
+            return Err(self.break_down(&failure.to_string()));
+        }
+        Ok(())
+    }
+
+    fn break_down(&mut self, why: &str) -> Refused {
+        let refused = Refused::Broken(why.to_owned());
+        tracing::error!(
+            error = why,
+            "the journal cannot be written: nothing is answered in a store's place until this gateway is restarted"
+        );
+        self.broken = Some(refused.clone());
+        refused
+    }
+
+    /// Keeps account of what has been written.
+    fn place(&mut self, job: &Job) {
+        for (seq, frame) in &job.frames {
+            let begins = self.bytes;
+            self.bytes += frame.len() as u64;
+            if let Some(seq) = seq {
+                self.live.insert(*seq, begins..self.bytes);
+                self.live_bytes += frame.len() as u64;
+            }
+        }
+        for seq in &job.buried {
+            if let Some(frame) = self.live.remove(seq) {
+                self.live_bytes -= frame.end - frame.start;
+            }
+        }
+    }
+
+    fn rewrite_if_mostly_dead(&mut self) {
+        if self.broken.is_some() || self.bytes < WORTH_REWRITING_BYTES || self.live_bytes * 2 > self.bytes {
+            return;
+        }
+        let keep: Vec<_> = self.live.values().cloned().collect();
+        match self.log.rewrite(&keep) {
+            Ok(()) => {
+                self.bytes = HEADER.len() as u64;
+                for frame in self.live.values_mut() {
+                    let bytes = frame.end - frame.start;
+                    *frame = self.bytes..self.bytes + bytes;
+                    self.bytes += bytes;
+                }
+            }
+            Err(failure) => {
+                self.break_down(&failure.to_string());
+            }
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! What callers and operators meet while a store is out and a policy answers in its place, and when the store is back.
+
+mod left_behind;
+mod overlapping;
+mod policies;
+mod spooled;
+
+use std::time::Duration;
+
+use oncegate::domain::hex;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::support::caller;
+use crate::support::client::{Answer, Client};
+use crate::support::exposition::Page;
+use crate::support::gateway::{Gateway, Setup};
+use crate::support::redis_server::RedisServer;
+use crate::support::wait::until;
+
+const TOKEN: &str = "token_of_alice_0123456789abcdef";
+
+/// How long anything may take that happens by itself when the store is back.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// An app for each policy, and an operator.
+fn config() -> String {
+    let app = |key: &str, claim: &str, outcome: &str| {
+        format!("{}[apps.{key}.on_outage]\nclaim = \"{claim}\"\noutcome = \"{outcome}\"\n", caller::app(key))
+    };
+    let apps = [
+        app("closed", "fail_closed", "fail_closed"),
+        app("spooling", "fail_closed", "spool"),
+        app("local", "local", "spool"),
+        app("lenient", "fail_open", "spool"),
+    ];
+    let digest = hex::encode(&Sha256::digest(TOKEN));
+    format!("[admin.tokens]\nalice = \"sha256:{digest}\"\n{}", apps.concat())
+}
+
+/// A Redis that loses nothing when it is killed.
+async fn durable_redis() -> Option<RedisServer> {
+    RedisServer::start_with(&["appendonly yes", "appendfsync always"]).await
+}
+
+/// A gateway with an app for each policy.
+fn setup(engine: impl Into<String>) -> Setup {
+    Setup::on(engine).config(&config())
+}
+
+/// The operator alice.
+fn alice(gateway: &Gateway) -> Client {
+    gateway.admin_client().with_credential(TOKEN)
+}
+
+/// Waits until nothing waits for the store any more.
+async fn delivered(gateway: &Gateway) {
+    let admin = gateway.admin_client();
+    until("all is delivered", PATIENCE, async || Page::get(&admin).await.sum("oncegate_spool_entries", &[]) == 0).await;
+}
+
+/// Waits until the gateway finds its store out.
+async fn out(gateway: &Gateway) {
+    let client = caller::caller(gateway, "closed");
+    until("the store is missed", PATIENCE, async || {
+        client.claim(crate::support::fresh::contents()).await.code() == (503, "store_unavailable")
+    })
+    .await;
+}
+
+/// Waits until the gateway's store serves again.
+async fn back(gateway: &Gateway) {
+    let client = caller::caller(gateway, "closed");
+    until("the store serves", PATIENCE, async || client.claim(crate::support::fresh::contents()).await.status == 201)
+        .await;
+}
+
+/// The policy that an answer names, in its body and in its head alike.
+#[track_caller]
+fn policy(answer: &Answer) -> Option<&str> {
+    let body = answer.body["degraded"].as_str();
+    let head = answer.headers.get("oncegate-degraded").map(|value| value.to_str().unwrap());
+    assert_eq!(body, head, "{}", answer.text);
+    body
+}
+
+/// A repeat of a claim by somebody else.
+async fn again(client: &Client, contents: &Value) -> Answer {
+    client.post("/v1/claims", &json!({ "contents": contents })).await
+}

@@ -1,0 +1,61 @@
+//! `oncegate spool`: what a gateway that is gone has left in its folder, listed and delivered by hand.
+
+use serde_json::json;
+
+use super::{again, durable_redis, out, setup};
+use crate::support::caller::caller;
+use crate::support::command::oncegate;
+
+#[tokio::test]
+async fn what_a_lost_host_left_is_listed_and_delivered() {
+    let Some(mut server) = durable_redis().await else { return };
+    let mut gateway = setup(server.url()).start().await;
+    let (spooling, local) = (caller(&gateway, "spooling"), caller(&gateway, "local"));
+    let secret = "contents-that-nobody-shows";
+    let granted = spooling.claim(json!(secret)).await.expect(201);
+    server.kill();
+    out(&gateway).await;
+    spooling.report(&granted, json!({ "outcome": "success", "result": "result-that-nobody-shows" })).await.expect(202);
+    local.claim(json!("held")).await.expect(201);
+    let data_dir = gateway.data_dir().to_owned();
+    let folder = data_dir.to_str().unwrap();
+    let run = |words: &[&str]| oncegate(&data_dir, &[words, &["--data-dir", folder]].concat());
+
+    let held = run(&["spool", "list"]);
+    assert!(held.code == Some(1) && held.err.contains("held by another process"), "{}", held.err);
+    gateway.kill();
+    let listed = run(&["spool", "list"]);
+    assert_eq!(listed.code, Some(0), "{}", listed.err);
+    let id = granted.body["global_id"].as_str().unwrap();
+    assert!(listed.out.contains(&format!("spooling  -  {id}  success by spool")), "{}", listed.out);
+    assert!(listed.out.contains("local  default  ") && listed.out.contains("granted by local"), "{}", listed.out);
+    assert!(listed.out.ends_with("waiting: 2\n"), "{}", listed.out);
+    let attempt = granted.body["attempt"].as_str().unwrap();
+    for hidden in [secret, "nobody-shows", attempt] {
+        assert!(!listed.out.contains(hidden), "{}", listed.out);
+    }
+
+    // Its store is still out: nothing is lost by trying.
+    let url = server.url();
+    let deliver = ["spool", "deliver", "--engine", &url, "--patience", "300ms"];
+    let refused = run(&deliver);
+    assert_eq!(refused.code, Some(1), "{}", refused.out);
+    assert!(
+        refused.out.contains("delivered: 0; waiting: 2") && refused.err.contains("run this again"),
+        "{}",
+        refused.err
+    );
+    server.restart().await;
+    let delivered = run(&deliver);
+    assert_eq!(delivered.code, Some(0), "{}", delivered.err);
+    assert!(delivered.out.contains("delivered: 2; waiting: 0; overlaps: 0"), "{}", delivered.out);
+    assert_eq!(run(&["spool", "list"]).out, "nothing waits\n");
+
+    let other = setup(server.url()).start().await;
+    let duplicate = again(&caller(&other, "spooling"), &json!(secret)).await.expect(409);
+    assert_eq!(duplicate.body["result"], "result-that-nobody-shows");
+    again(&caller(&other, "local"), &json!("held")).await.expect(409);
+
+    let nothing = oncegate(&data_dir, &["spool", "list", "--data-dir", "no-such-folder"]);
+    assert!(nothing.code == Some(1) && nothing.err.contains("there is no journal"), "{}", nothing.err);
+}

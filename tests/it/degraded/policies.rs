@@ -1,0 +1,139 @@
+//! Each policy as a caller sees it: what is answered, which policy is named, what is counted; and what it becomes when the
+//! store is back.
+
+use serde_json::json;
+
+use super::{again, alice, back, delivered, durable_redis, out, policy, setup};
+use crate::support::caller::caller;
+use crate::support::exposition::Page;
+use crate::support::wait::until;
+
+#[tokio::test]
+async fn each_policy_answers_in_the_stores_place_and_says_so() {
+    let Some(mut server) = durable_redis().await else { return };
+    let mut gateway = setup(server.url()).start().await;
+    let [closed, spooling, local, lenient] =
+        ["closed", "spooling", "local", "lenient"].map(|app| caller(&gateway, app));
+    let (held, done) = (json!("held before"), json!("done before"));
+    let store_granted = local.claim(held.clone()).await.expect(201);
+    assert_eq!(policy(&store_granted), None);
+    local
+        .report(&local.claim(done.clone()).await.expect(201), json!({ "outcome": "success", "result": 7 }))
+        .await
+        .expect(200);
+    let of_spooling = spooling.claim(json!("spooled")).await.expect(201);
+    let of_closed = closed.claim(json!("closed")).await.expect(201);
+    server.kill();
+    out(&gateway).await;
+
+    // Closed: nothing is granted and nothing is taken.
+    closed.settle(&of_closed, "success").await.expect(503);
+    // Local: what it has granted and seen.
+    for (contents, state) in [(&held, "in_progress"), (&done, "succeeded")] {
+        let duplicate = again(&local, contents).await.expect(409);
+        assert_eq!((policy(&duplicate), &duplicate.body["state"]), (Some("local"), &json!(state)));
+    }
+    let granted = local.claim(json!("new")).await.expect(201);
+    assert_eq!((policy(&granted), &granted.body["fence"]), (Some("local"), &json!(null)));
+    assert_eq!(policy(&again(&local, &json!("new")).await.expect(409)), Some("local"));
+    assert_eq!(policy(&local.renew(&granted, Some("1m")).await.expect(200)), Some("local"));
+    let settled = local.report(&granted, json!({ "outcome": "success", "result": "r" })).await.expect(200);
+    assert_eq!((policy(&settled), &settled.body["state"]), (Some("local"), &json!("succeeded")));
+    assert_eq!(again(&local, &json!("new")).await.expect(409).body["result"], "r");
+    assert_eq!(policy(&local.settle(&granted, "failure").await.expect(409)), Some("local"));
+    // Open: whatever is new, and the same nonce gets the same grant.
+    let ask = json!({ "contents": "open", "attempt_nonce": "nonce-of-the-caller-1" });
+    let opened = lenient.post("/v1/claims", &ask).await.expect(201);
+    assert_eq!(policy(&opened), Some("fail_open"));
+    let repeated = lenient.post("/v1/claims", &ask).await.expect(201);
+    assert_eq!((&repeated.body["attempt"], &repeated.body["repeated"]), (&opened.body["attempt"], &json!(true)));
+    assert_eq!(policy(&lenient.settle(&opened, "success").await.expect(202)), Some("spool"));
+    // Spooled: taken, and known from then on.
+    let spooled = spooling.settle(&of_spooling, "success").await.expect(202);
+    assert_eq!((policy(&spooled), &spooled.body["state"]), (Some("spool"), &json!("spooled")));
+    assert_eq!(policy(&again(&spooling, &json!("spooled")).await.expect(409)), Some("spool"));
+    spooling.claim(json!("another")).await.expect(503);
+    // A batch is its items.
+    let items = json!({ "items": [{ "contents": "in a batch" }, { "contents": "in a batch" }, { "contents": "new" }] });
+    let batch = local.post("/v1/claims/batch", &items).await.expect(200);
+    let statuses: Vec<_> = batch.body["items"].as_array().unwrap().iter().map(|item| item["status"].clone()).collect();
+    assert_eq!(statuses, [201, 409, 409]);
+    assert_eq!(batch.body["items"][0]["degraded"], "local");
+
+    let admin = gateway.admin_client();
+    let metrics = Page::get(&admin).await;
+    for (app, by) in [("local", "local"), ("lenient", "fail_open"), ("lenient", "spool"), ("spooling", "spool")] {
+        assert!(metrics.sum("oncegate_degraded_answers_total", &[("app", app), ("policy", by)]) > 0, "{app} {by}");
+    }
+    assert_eq!(metrics.sum("oncegate_degraded_answers_total", &[("app", "closed")]), 0);
+    until("the gauges know", super::PATIENCE, async || {
+        let metrics = Page::get(&admin).await;
+        // Two grants of `local` with a renewal and an outcome, one of `lenient` with its outcome, one spooled.
+        metrics.sum("oncegate_spool_entries", &[]) == 7 && metrics.sum("oncegate_spool_bytes", &[]) > 1000
+    })
+    .await;
+
+    // The process ends with the store still out, and knows all of it again.
+    gateway.kill();
+    let setup = setup(server.url()).data_dir(gateway.data_dir());
+    let gateway = setup.start().await;
+    let [spooling, local, lenient] = ["spooling", "local", "lenient"].map(|app| caller(&gateway, app));
+    assert_eq!(policy(&again(&local, &json!("new")).await.expect(409)), Some("local"));
+    assert_eq!(policy(&again(&lenient, &json!("open")).await.expect(409)), Some("fail_open"));
+    assert_eq!(policy(&again(&spooling, &json!("spooled")).await.expect(409)), Some("spool"));
+    server.restart().await;
+    delivered(&gateway).await;
+    back(&gateway).await;
+    for (client, contents) in [(&spooling, json!("spooled")), (&local, json!("new")), (&lenient, json!("open"))] {
+        let duplicate = again(client, &contents).await.expect(409);
+        assert_eq!((policy(&duplicate), &duplicate.body["state"]), (None, &json!("succeeded")), "{contents}");
+    }
+    let in_progress = again(&local, &json!("in a batch")).await.expect(409);
+    assert_eq!(in_progress.body["state"], "in_progress", "a grant without its outcome stands in the store");
+    let overlaps = alice(&gateway).get("/admin/v1/overlaps").await.expect(200);
+    assert_eq!(overlaps.body["overlaps"], json!([]), "nobody else was there");
+}
+
+#[tokio::test]
+async fn a_full_journal_fails_closed_and_says_which_bound() {
+    let Some(mut server) = durable_redis().await else { return };
+    let setup = setup(server.url()).env("ONCEGATE_LIMITS__JOURNAL_BYTES", 20_000);
+    let gateway = setup.env("ONCEGATE_LIMITS__JOURNAL_APP_BYTES", 4_000).start().await;
+    let [local, lenient] = ["local", "lenient"].map(|app| caller(&gateway, app));
+    server.kill();
+    out(&gateway).await;
+    let mut granted = 0;
+    let refused = loop {
+        let answer = lenient.claim(json!({ "number": granted })).await;
+        if answer.status != 201 {
+            break answer;
+        }
+        granted += 1;
+    };
+    assert!((3..20).contains(&granted), "{granted}");
+    assert_eq!(refused.code(), (503, "store_unavailable"));
+    assert!(refused.body["detail"].as_str().unwrap().contains("limits.journal_app_bytes"), "{}", refused.text);
+    assert!(refused.headers.contains_key("retry-after"));
+    local.claim(json!("another app has room")).await.expect(201);
+    server.restart().await;
+    delivered(&gateway).await;
+    back(&gateway).await;
+    lenient.claim(json!("room again")).await.expect(201);
+}
+
+#[tokio::test]
+async fn where_nobody_asked_for_a_policy_nothing_is_written_and_where_one_did_the_folder_must_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = folder.path().join("journal");
+    let plain = crate::support::gateway::Setup::on_memory().data_dir(folder.path());
+    drop(plain.start().await);
+    assert!(!journal.exists());
+    std::fs::write(&journal, "in the way").unwrap();
+    let (status, log) = setup("memory:").data_dir(folder.path()).try_start().await.err().unwrap();
+    assert!(!status.success() && log.contains("server.data_dir"), "{log}");
+    std::fs::remove_file(&journal).unwrap();
+    let first = setup("memory:").data_dir(folder.path()).start().await;
+    let (status, log) = setup("memory:").data_dir(folder.path()).try_start().await.err().unwrap();
+    assert!(!status.success() && log.contains("held by another process"), "{log}");
+    drop(first);
+}

@@ -1,0 +1,145 @@
+//! No accepted outcome is lost, none is overtaken, and none is granted again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{again, delivered, durable_redis, out, policy, setup};
+use crate::support::caller::caller;
+use crate::support::client::Client;
+use crate::support::gateway::Gateway;
+
+/// How many outcomes are posted, by how many callers.
+const OUTCOMES: usize = 10_000;
+const CALLERS: usize = 64;
+const BATCH: usize = 1000;
+
+fn batches(items: &[Value]) -> impl Iterator<Item = Value> {
+    items.chunks(BATCH).map(|items| json!({ "items": items }))
+}
+
+async fn claimed(client: &Client, asks: &[Value]) -> Vec<Value> {
+    let mut answers = Vec::new();
+    for batch in batches(asks) {
+        let text = client.post_unchecked("/v1/claims/batch", &batch).await;
+        let body: Value = serde_json::from_str(&text).unwrap();
+        answers.extend(body["items"].as_array().unwrap().iter().cloned());
+    }
+    answers
+}
+
+/// The store is killed, ten thousand outcomes are posted, the gateway is killed, both are started: all are delivered, and those of
+/// one key in the order in which they were posted.
+#[tokio::test]
+async fn of_ten_thousand_accepted_outcomes_none_is_lost() {
+    let Some(mut server) = durable_redis().await else { return };
+    let mut gateway = setup(server.url()).start().await;
+    let client = caller(&gateway, "spooling");
+    let asks: Vec<_> =
+        (0..OUTCOMES).map(|number| json!({ "contents": { "number": number }, "lease": "10m" })).collect();
+    let granted = Arc::new(claimed(&client, &asks).await);
+    assert!(granted.iter().all(|answer| answer["status"] == 201));
+    server.kill();
+    out(&gateway).await;
+    let posting = (0..CALLERS).map(|first| {
+        let (client, granted) = (client.clone(), granted.clone());
+        tokio::spawn(async move {
+            for number in (first..OUTCOMES).step_by(CALLERS) {
+                let item = &granted[number];
+                let path = format!("/v1/claims/{}/outcome", item["global_id"].as_str().unwrap());
+                let attempt = &item["attempt"];
+                // Every tenth was not known at first: the later word counts, so order does.
+                if number % 10 == 0 {
+                    let report = json!({ "attempt": attempt, "outcome": "unknown" });
+                    assert_eq!(client.post_status(&path, report.to_string()).await, Ok(202));
+                }
+                let outcome = if number % 100 == 50 { "failure" } else { "success" };
+                let mut report = json!({ "attempt": attempt, "outcome": outcome });
+                if outcome == "success" {
+                    report["result"] = json!(number);
+                }
+                assert_eq!(client.post_status(&path, report.to_string()).await, Ok(202), "{number}");
+            }
+        })
+    });
+    for posted in futures_util::future::join_all(posting).await {
+        posted.unwrap();
+    }
+    gateway.kill();
+    server.restart().await;
+    let gateway = setup(server.url()).data_dir(gateway.data_dir()).start().await;
+    delivered(&gateway).await;
+    let client = caller(&gateway, "spooling");
+    for (number, answer) in claimed(&client, &asks).await.iter().enumerate() {
+        if number % 100 == 50 {
+            assert_eq!(answer["status"], 201, "{number} had failed: {answer}");
+        } else {
+            assert_eq!((&answer["state"], &answer["result"]), (&json!("succeeded"), &json!(number)), "{answer}");
+        }
+    }
+}
+
+/// A lease of a second ends while its outcome is spooled.
+#[tokio::test]
+async fn a_spooled_success_is_never_granted_again_by_the_same_gateway() {
+    let Some(mut server) = durable_redis().await else { return };
+    let mut gateway = setup(server.url()).start().await;
+    let apps = ["spooling", "local", "lenient"];
+    for app in apps {
+        let client = caller(&gateway, app);
+        let granted = client.post("/v1/claims", &json!({ "contents": "once", "lease": "1s" })).await.expect(201);
+        if app == apps[0] {
+            server.kill();
+            out(&gateway).await;
+        }
+        let settled = client.report(&granted, json!({ "outcome": "success", "result": app })).await;
+        assert!(matches!(settled.status, 200 | 202), "{}", settled.text);
+    }
+    let ended = tokio::time::sleep(Duration::from_millis(1100));
+    ended.await;
+    let never_again = async |gateway: &Gateway, is_degraded: bool| {
+        for app in apps {
+            let duplicate = again(&caller(gateway, app), &json!("once")).await.expect(409);
+            assert_eq!((&duplicate.body["state"], &duplicate.body["result"]), (&json!("succeeded"), &json!(app)));
+            assert!(!is_degraded || policy(&duplicate).is_some());
+        }
+    };
+    never_again(&gateway, true).await;
+    gateway.kill();
+    let gateway = setup(server.url()).data_dir(gateway.data_dir()).start().await;
+    never_again(&gateway, true).await;
+    // The store is back, and the first to ask comes before the delivery, or makes it.
+    server.restart().await;
+    for _ in 0..20 {
+        never_again(&gateway, false).await;
+    }
+    delivered(&gateway).await;
+    never_again(&gateway, false).await;
+}
+
+/// Ended between the claim and the outcome that are brought to the store as one.
+#[tokio::test]
+async fn a_gateway_that_crashes_while_it_delivers_delivers_again() {
+    let Some(mut server) = durable_redis().await else { return };
+    let armed = setup(server.url()).env("ONCEGATE_CRASH_AT", "reconciling:2");
+    let mut gateway = armed.start().await;
+    let client = caller(&gateway, "local");
+    server.kill();
+    out(&gateway).await;
+    for number in 0..4 {
+        let granted = client.claim(json!(number + 1)).await.expect(201);
+        client.report(&granted, json!({ "outcome": "success", "result": number })).await.expect(200);
+    }
+    server.restart().await;
+    let _crashed = gateway.ended().await;
+    let gateway = setup(server.url()).data_dir(gateway.data_dir()).start().await;
+    delivered(&gateway).await;
+    let client = caller(&gateway, "local");
+    for number in 0..4 {
+        let duplicate = again(&client, &json!(number + 1)).await.expect(409);
+        assert_eq!((&duplicate.body["state"], &duplicate.body["result"]), (&json!("succeeded"), &json!(number)));
+    }
+    let overlaps = super::alice(&gateway).get("/admin/v1/overlaps").await.expect(200);
+    assert_eq!(overlaps.body["overlaps"], json!([]), "it met itself");
+}
