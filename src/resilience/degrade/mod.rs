@@ -120,6 +120,7 @@ impl Core {
         if ask.on_outage == ClaimOnOutage::FailClosed && !self.book.waits(&ask.key) {
             return self.engine.claim(ask).await;
         }
+        let begun = self.clock.monotonic();
         let answer = self.try_claim(ask).await;
         let failure = match answer {
             Some(Err(failure)) if is_silence(&failure) => Some(failure),
@@ -127,7 +128,7 @@ impl Core {
             None => None,
         };
         let (core, ask) = (self.clone(), ask.clone());
-        self.uncancelled(async move { core.claim_alone(&ask, failure).await }).await
+        self.uncancelled(async move { core.claim_alone(&ask, begun, failure).await }).await
     }
 
     /// Asks the store beside others, if nothing waits on the key.
@@ -147,8 +148,19 @@ impl Core {
     }
 
     /// With the key to itself: tells the store what waits, asks it, and else decides in its place.
-    async fn claim_alone(self: &Arc<Self>, ask: &Claim, failure: Option<EngineError>) -> Result<Claimed, EngineError> {
+    async fn claim_alone(
+        self: &Arc<Self>,
+        ask: &Claim,
+        begun: Duration,
+        failure: Option<EngineError>,
+    ) -> Result<Claimed, EngineError> {
         let _turn = self.locks.alone(&ask.key).await;
+        if self.clock.monotonic().saturating_sub(begun) >= ask.deadline {
+            // Its caller has been answered by now: a grant would only stand in others' way.
+            return Err(
+                failure.unwrap_or_else(|| EngineError::unavailable("others had the claim to themselves too long"))
+            );
+        }
         let failure = match failure {
             Some(failure) => failure,
             None => {
