@@ -23,7 +23,7 @@ test: test-deps ## install what the tests need, then run all of them, doctests i
 		$(CARGO) test --workspace --all-features $(LOCKED) $(if $(CI),--no-fail-fast); \
 	fi
 
-test-deps: ## install the servers the tests start (redis-server, promtool)
+test-deps: ## install the servers and tools the tests start
 	@scripts/install-test-deps
 
 demo: ## run the flash sale: many buyers, few items, every order once

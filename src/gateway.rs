@@ -1,6 +1,7 @@
 //! The use cases: claim, settle, renew, inspect, and many at once. Turns a caller's words into engine calls on its own
 //! terms and by its deadline, and an engine's answers into what the caller may know. Knows engines only by contract.
 
+pub mod chains;
 pub mod claim;
 pub mod operator;
 pub mod outcome;
@@ -25,6 +26,7 @@ use crate::domain::global_id::GlobalId;
 use crate::domain::record::{Held, Key};
 use crate::domain::tenant::{AppKey, Operation};
 use crate::domain::terms::{Mode, Retention};
+use crate::engine::chain::Chain;
 use crate::engine::{Determinate, Engine, EngineError};
 use crate::telemetry::metrics::AppMetrics;
 use crate::tenants::App;
@@ -38,12 +40,10 @@ const PROBE_PATIENCE: Duration = Duration::from_secs(1);
 pub struct Engines {
     /// Every configured engine.
     pub by_name: BTreeMap<String, Arc<dyn Engine>>,
-    /// What stands above the active engine of every chain.
-    pub by_chain: HashMap<String, Arc<dyn Engine>>,
-    /// The name of the active engine of every chain.
-    pub active: HashMap<String, String>,
-    /// The names of all engines of every chain, in order.
-    pub chains: BTreeMap<String, Vec<String>>,
+    /// What the calls of each chain's apps go to: the chain, and what stands around it.
+    pub calls: HashMap<String, Arc<dyn Engine>>,
+    /// Every chain, to be looked at and switched.
+    pub chains: BTreeMap<String, Arc<dyn Chain>>,
     /// The URL of every engine, as it may be shown.
     pub urls: BTreeMap<String, String>,
     /// What chains require of their engines; a chain that is not here requires nothing.
@@ -199,6 +199,10 @@ impl Gateway {
             (name.clone(), health)
         };
         let health = futures_util::future::join_all(self.engines.by_name.iter().map(probe)).await.into_iter().collect();
+        for chain in self.engines.chains.values() {
+            // What happened to its store is noticed, though nobody claims.
+            drop(chain.status());
+        }
         for (chain, requirement) in &self.engines.requirements {
             if let Some(engine) = self.active(chain) {
                 // What is missing is noted; a store that is out has been told above.
@@ -211,7 +215,7 @@ impl Gateway {
     /// Lets go of every engine, each after making durable what is not yet.
     pub async fn close(&self) {
         // What stands above them first.
-        futures_util::future::join_all(self.engines.by_chain.values().map(|engine| engine.close())).await;
+        futures_util::future::join_all(self.engines.calls.values().map(|chain| chain.close())).await;
         futures_util::future::join_all(self.engines.by_name.values().map(|engine| engine.close())).await;
     }
 
@@ -229,8 +233,7 @@ impl Gateway {
     }
 
     fn active(&self, chain: &str) -> Option<&Arc<dyn Engine>> {
-        let bare = || self.engines.active.get(chain).and_then(|name| self.engines.by_name.get(name));
-        self.engines.by_chain.get(chain).or_else(bare)
+        self.engines.calls.get(chain)
     }
 
     fn inspected(&self, global_id: GlobalId, held: Held) -> Inspected {

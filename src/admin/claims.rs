@@ -127,7 +127,7 @@ struct ShowBody<'a> {
 struct ShownBody<'a> {
     app: &'a AppKey,
     chain: &'a str,
-    engine: &'a str,
+    engine: String,
     #[serde(flatten)]
     record: RecordBody,
     lease: Span,
@@ -158,7 +158,7 @@ pub(super) async fn show(
 #[derive(Serialize)]
 struct ListBody<'a> {
     app: &'a AppKey,
-    engine: &'a str,
+    engine: String,
     claims: Vec<RecordBody>,
     next: Option<GlobalId>,
 }

@@ -1,4 +1,4 @@
-//! `GET /admin/v1/engines` and `GET /admin/v1/chains`: where claims are kept, and how that is.
+//! `GET /admin/v1/engines`: where claims are kept, and how that is.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::Admin;
 use super::auth::Operator;
-use crate::gateway::operator::{ChainStatus, EngineStatus};
+use crate::gateway::operator::EngineStatus;
 use crate::http::json;
 
 #[derive(Serialize)]
@@ -16,17 +16,7 @@ struct EnginesBody {
     engines: Vec<EngineStatus>,
 }
 
-#[derive(Serialize)]
-struct ChainsBody {
-    chains: Vec<ChainStatus>,
-}
-
 /// Every engine.
 pub(super) async fn engines(State(admin): State<Arc<Admin>>, _operator: Operator) -> Response {
     json(&EnginesBody { engines: admin.gateway.engines().await })
-}
-
-/// Every chain.
-pub(super) async fn chains(State(admin): State<Arc<Admin>>, _operator: Operator) -> Response {
-    json(&ChainsBody { chains: admin.gateway.chains() })
 }

@@ -4,6 +4,7 @@
 pub mod apps;
 pub mod audit;
 pub mod auth;
+mod chains;
 mod claims;
 mod edge;
 mod engines;
@@ -71,7 +72,8 @@ pub fn router(admin: Arc<Admin>) -> Router {
         .route("/admin/v1/apps/{app}/disable", post(apps::disable))
         .route("/admin/v1/apps/{app}/enable", post(apps::enable))
         .route("/admin/v1/engines", get(engines::engines))
-        .route("/admin/v1/chains", get(engines::chains))
+        .route("/admin/v1/chains", get(chains::list))
+        .route("/admin/v1/chains/{name}/switch", post(chains::switch))
         .route("/admin/v1/claims", get(claims::list))
         .route("/admin/v1/claims/show", post(claims::show))
         .route("/admin/v1/claims/release", post(claims::change::release))

@@ -54,7 +54,7 @@ enum Command {
     Claim(claim::ClaimArgs),
     /// See the engines of a running gateway, through its admin API
     Engine(engine::EngineArgs),
-    /// See the chains of a running gateway, through its admin API
+    /// See the chains of a running gateway, and switch them, through its admin API
     Chain(chain::ChainArgs),
     /// See and deliver what a gateway that is gone has answered for stores that were out
     Spool(spool::SpoolArgs),

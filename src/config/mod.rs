@@ -34,6 +34,7 @@ pub use self::server::{AdminOptions, RegistryOptions, ServerOptions};
 pub use self::terms::{AppOptions, OnOutage, OnOutageOptions, OperationOptions, ResolvedTerms, TermsOptions};
 use crate::domain::limits::Limits;
 use crate::domain::tenant::AppKey;
+use crate::domain::terms::OnDataLoss;
 use crate::engine::capability::Capability;
 use crate::telemetry::logging::LogOptions;
 
@@ -70,4 +71,7 @@ pub struct ChainOptions {
     /// What each of them must promise.
     #[serde(default)]
     pub requires: Vec<Capability>,
+    /// What becomes of claims after its store came back without its data.
+    #[serde(default)]
+    pub on_data_loss: OnDataLoss,
 }

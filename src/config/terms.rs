@@ -246,6 +246,17 @@ impl Config {
         own.unwrap_or(self.defaults.retention_max)
     }
 
+    /// The longest lease that callers of this chain get without asking for one. Apps of a registry count as the defaults.
+    pub fn lease_max_of(&self, chain: &str) -> Duration {
+        let own = self.apps.iter().flat_map(|(key, app)| {
+            let operations = app.operations.keys().map(Some).chain([None]);
+            operations.map(|operation| self.terms_of(Some(key), operation))
+        });
+        let defaults = self.apps.is_empty().then(|| self.terms_of(None, None));
+        let of_chain = own.chain(defaults).filter(|terms| terms.chain == chain);
+        of_chain.map(|terms| terms.terms.lease).max().unwrap_or(self.defaults.lease.0)
+    }
+
     /// The quotas of an app; without one, those of the one app of an open gateway, which shares its places with nobody.
     pub fn quota_of(&self, app: Option<&AppKey>) -> Quota {
         let own = app.and_then(|app| self.apps.get(app)).and_then(|app| app.quota.as_ref());

@@ -110,6 +110,17 @@ pub struct Terms {
     pub on_lease_end: LeaseEnd,
 }
 
+/// What a chain does when its store came back without its data.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnDataLoss {
+    /// It goes on: what was claimed before can be claimed again at once.
+    #[default]
+    Resume,
+    /// It grants nothing until every claim that may have been lost has ended.
+    Hold,
+}
+
 /// What happens to a claim while its store does not answer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]

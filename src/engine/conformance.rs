@@ -11,7 +11,8 @@ use futures_util::future::{BoxFuture, join_all};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use super::Engine;
+use super::note::{NOTE_BYTES_MAX, Note};
+use super::{Engine, EngineError};
 use crate::domain::attempt::{Attempt, Issuer, Nonce, SystemEntropy};
 use crate::domain::canonical::Canonical;
 use crate::domain::claim::{
@@ -79,6 +80,8 @@ macro_rules! conformance {
             a_release_keeps_fences_rising
             a_list_is_by_global_id_and_pages
             a_list_holds_what_stands
+            a_note_is_put_only_where_what_is_expected_stands
+            of_many_racing_swaps_of_a_note_exactly_one_is_put
             any_history_agrees_with_the_table
         }
     };
@@ -166,6 +169,15 @@ impl Subject {
         let slack = if self.exact_time { Duration::ZERO } else { self.tick.max(Duration::from_secs(10)) };
         assert!(left + slack >= promised, "{left:?} is much less than {promised:?}");
     }
+}
+
+/// A name that no other test has.
+fn fresh_note_name() -> String {
+    format!("test.{}", attempt().timestamp().as_micros())
+}
+
+fn note(text: &str) -> Note {
+    Note::new(text).expect("a short text")
 }
 
 fn issuer() -> &'static Issuer {
@@ -828,7 +840,7 @@ pub async fn a_list_is_by_global_id_and_pages(on: &Subject) {
     let (app, mut ids) = lister();
     if !on.engine.capabilities().lists {
         let refused = on.engine.list(&list_of(&app, None, 10)).await;
-        assert!(matches!(refused, Err(crate::engine::EngineError::Determinate(_))), "{refused:?}");
+        assert!(matches!(refused, Err(EngineError::Determinate(_))), "{refused:?}");
         return;
     }
     assert_eq!(on.list(&list_of(&app, None, 10)).await, []);
@@ -901,6 +913,56 @@ fn lister() -> (String, Vec<GlobalId>) {
 
 fn list_of(app_name: &str, after: Option<GlobalId>, limit: usize) -> List {
     List { app: app(app_name), state: None, after, limit }
+}
+
+/// Gateways agree by notes: nothing is put over what was not expected, and a repeat of what was put is put.
+pub async fn a_note_is_put_only_where_what_is_expected_stands(on: &Subject) {
+    let (name, other_name) = (fresh_note_name(), fresh_note_name());
+    let engine = &on.engine;
+    let stands = async || engine.note(&name).await.expect("the engine answers");
+    let swap = async |expected: Option<&Note>, new: &Note| -> Result<bool, EngineError> {
+        engine.swap_note(&name, expected, new).await
+    };
+    let (first, second) = (note("{\"n\": 1}"), note(&"ü".repeat(NOTE_BYTES_MAX / 2)));
+    assert_eq!(stands().await, None);
+    assert_eq!(swap(Some(&first), &second).await, Ok(false), "nothing stands there");
+    assert_eq!(stands().await, None);
+    assert_eq!(swap(None, &first).await, Ok(true));
+    assert_eq!(stands().await.as_ref(), Some(&first));
+    assert_eq!(swap(None, &second).await, Ok(false), "one stands there");
+    assert_eq!(swap(Some(&second), &note("")).await, Ok(false), "another one stands there");
+    assert_eq!(stands().await.as_ref(), Some(&first), "and is left");
+    assert_eq!(swap(Some(&first), &second).await, Ok(true));
+    assert_eq!(swap(Some(&first), &second).await, Ok(true), "a repeat finds it put");
+    assert_eq!(swap(Some(&first), &first).await, Ok(false));
+    assert_eq!(stands().await.as_ref(), Some(&second));
+    assert_eq!(engine.note(&other_name).await, Ok(None), "another name is another note");
+    (on.pass)(on.tick).await;
+    assert_eq!(swap(Some(&second), &note("")).await, Ok(true));
+    assert_eq!(stands().await, Some(note("")));
+}
+
+/// Of two operators at once one is told.
+pub async fn of_many_racing_swaps_of_a_note_exactly_one_is_put(on: &Subject) {
+    let name = fresh_note_name();
+    let mut stands = None;
+    for round in 0..5 {
+        let racers: Vec<_> = (0..50)
+            .map(|racer| {
+                let (engine, name, expected) = (on.engine.clone(), name.clone(), stands.clone());
+                let new = note(&format!("{round}-{racer}"));
+                tokio::spawn(async move {
+                    let put = engine.swap_note(&name, expected.as_ref(), &new).await;
+                    (put.expect("the engine answers"), new)
+                })
+            })
+            .collect();
+        let raced = join_all(racers).await.into_iter().map(|racer| racer.expect("no panic"));
+        let winners: Vec<_> = raced.filter(|(put, _)| *put).map(|(_, new)| new).collect();
+        assert_eq!(winners.len(), 1, "exactly one of 50 is put");
+        stands = on.engine.note(&name).await.expect("the engine answers");
+        assert_eq!(stands.as_ref(), winners.first());
+    }
 }
 
 /// A random history on a few keys, each answer compared with what the table of transitions says.

@@ -20,6 +20,9 @@ pub enum Determinate {
     /// The store has no room for a new claim.
     #[error("the store is full: {0}")]
     Full(String),
+    /// The gateway grants nothing for now, whatever the store would say; no outage, so no policy for outages applies.
+    #[error("no claims are granted for now: {0}")]
+    Paused(String),
     /// The store must not be used as it is: it evicts, it is too old, or a record in it cannot be read.
     #[error("the store cannot be used: {0}")]
     Incompatible(String),
@@ -35,6 +38,11 @@ impl EngineError {
     /// The store is not available.
     pub fn unavailable(why: impl Into<String>) -> Self {
         Determinate::Unavailable(why.into()).into()
+    }
+
+    /// The gateway grants nothing for now.
+    pub fn paused(why: impl Into<String>) -> Self {
+        Determinate::Paused(why.into()).into()
     }
 
     /// The store must not be used as it is.

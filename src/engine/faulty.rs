@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use super::{Capabilities, Engine, EngineError};
+use super::{Capabilities, Engine, EngineError, Note};
 use crate::domain::claim::{Claim, Claimed, Renew, Renewed, Settle, Settled};
 use crate::domain::operator::{List, Listed, Release, Released};
 use crate::domain::record::{Held, Key};
@@ -89,6 +89,14 @@ impl Engine for Faulty {
 
     async fn list(&self, ask: &List) -> Result<Vec<Listed>, EngineError> {
         self.call(self.inner.list(ask)).await
+    }
+
+    async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
+        self.call(self.inner.note(name)).await
+    }
+
+    async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError> {
+        self.call(self.inner.swap_note(name, expected, new)).await
     }
 
     async fn probe(&self) -> Result<(), EngineError> {

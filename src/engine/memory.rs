@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use async_trait::async_trait;
 use hashbrown::{DefaultHashBuilder, HashMap};
 
-use super::{Capabilities, Determinate, Engine, EngineError, value};
+use super::{Capabilities, Determinate, Engine, EngineError, Note, value};
 use crate::domain::claim::{self, Claim, Claimed, Effect, Renew, Renewed, Settle, Settled};
 use crate::domain::clock::{Clock, SteadyClock, Timestamp};
 use crate::domain::global_id::GlobalId;
@@ -42,6 +42,7 @@ pub struct Memory {
     shards: Box<[Mutex<Shard>]>,
     bytes: AtomicI64,
     bytes_max: i64,
+    notes: Mutex<HashMap<String, Note>>,
 }
 
 /// An app's number in this process: keys stay small, and no app's claims can be taken for another's.
@@ -78,6 +79,7 @@ impl Memory {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             bytes: AtomicI64::new(0),
             bytes_max: i64::try_from(bytes_max).unwrap_or(i64::MAX),
+            notes: Mutex::default(),
         }
     }
 
@@ -214,6 +216,23 @@ impl Engine for Memory {
             Listed { global_id, held: Held { left, ..held } }
         };
         Ok(found.into_iter().map(listed).collect())
+    }
+
+    async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
+        Ok(self.notes.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned())
+    }
+
+    async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError> {
+        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        let stands = notes.get(name);
+        if stands == Some(new) {
+            return Ok(true);
+        }
+        let as_expected = stands == expected;
+        if as_expected {
+            notes.insert(name.to_owned(), new.clone());
+        }
+        Ok(as_expected)
     }
 
     async fn probe(&self) -> Result<(), EngineError> {

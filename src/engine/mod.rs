@@ -2,6 +2,7 @@
 //! conformance suite holds every engine, and every wrapper around one, to it.
 
 pub mod capability;
+pub mod chain;
 #[cfg(any(test, feature = "test-util"))]
 pub mod conformance;
 #[cfg(feature = "disk")]
@@ -10,6 +11,7 @@ pub mod error;
 #[cfg(any(test, feature = "test-util"))]
 pub mod faulty;
 pub mod memory;
+pub mod note;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(feature = "redis")]
@@ -24,6 +26,7 @@ use hashbrown::HashMap;
 use serde::Serialize;
 
 pub use self::error::{Determinate, EngineError, Indeterminate};
+pub use self::note::Note;
 use crate::domain::claim::{Claim, Claimed, Renew, Renewed, Settle, Settled};
 use crate::domain::operator::{List, Listed, Release, Released};
 use crate::domain::record::{Held, Key};
@@ -84,6 +87,15 @@ pub trait Engine: Send + Sync + 'static {
     /// Each is judged by itself: what changes while a list is read may or may not be in it. Ends before `limit` only where
     /// nothing is left to list. Other calls go on meanwhile.
     async fn list(&self, ask: &List) -> Result<Vec<Listed>, EngineError>;
+
+    /// The note of this name, if there is one. Names are the gateways' own: up to 200 letters, digits, `.`, `_` and `-`.
+    async fn note(&self, name: &str) -> Result<Option<Note>, EngineError>;
+
+    /// Puts a note where `expected` stands (nothing: no note), atomically; false if another one stands there, which is then
+    /// left. A note that is there already counts as put, so that a call whose answer was lost can be repeated: who must
+    /// know that it was his makes it unlike any other. As durable as a claim, never ended by time, and taken also while
+    /// there is no room for new claims.
+    async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError>;
 
     /// Whether the store would answer now. Changes nothing.
     async fn probe(&self) -> Result<(), EngineError>;

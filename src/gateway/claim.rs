@@ -250,7 +250,7 @@ fn claim_result(answer: &Result<ClaimAnswer, Failure>) -> ClaimResult {
         Ok(ClaimAnswer::Mismatch(Mismatch::Fingerprint, _)) => ClaimResult::FingerprintMismatch,
         Err(Failure::Store(Determinate::Full(_))) => ClaimResult::StoreFull,
         Err(Failure::Store(Determinate::Incompatible(_))) => ClaimResult::StoreIncompatible,
-        Err(Failure::Store(Determinate::Unavailable(_))) => ClaimResult::StoreUnavailable,
+        Err(Failure::Store(Determinate::Unavailable(_) | Determinate::Paused(_))) => ClaimResult::StoreUnavailable,
         // The others are refused before the store is asked.
         Err(
             Failure::OutcomeUnknown(_)

@@ -67,14 +67,6 @@ pub struct EngineStatus {
     capabilities: Capabilities,
 }
 
-/// A chain, as operators are shown it.
-#[derive(Debug, Serialize)]
-pub struct ChainStatus {
-    name: String,
-    engines: Vec<String>,
-    active: String,
-}
-
 impl Gateway {
     /// Ends the claim that this attempt holds: one that succeeded only where that is meant.
     ///
@@ -151,7 +143,7 @@ impl Gateway {
         if !engine.capabilities().lists {
             let able = self.engines.by_name.iter().filter(|(_, engine)| engine.capabilities().lists);
             let able = able.map(|(name, _)| name.clone()).collect();
-            return Err(NoList::NotSupported { engine: self.engine_name(app).to_owned(), able });
+            return Err(NoList::NotSupported { engine: self.engine_name(app), able });
         }
         let ask = List { app: app.key.clone(), state, after, limit };
         let listed = within(LIST_DEADLINE, engine.list(&ask)).await;
@@ -164,15 +156,15 @@ impl Gateway {
     }
 
     /// The name of the engine that keeps an app's claims.
-    pub fn engine_name(&self, app: &App) -> &str {
-        self.engines.active.get(&app.chain).map_or("", String::as_str)
+    pub fn engine_name(&self, app: &App) -> String {
+        self.engines.chains.get(&app.chain).map(|chain| chain.status().active).unwrap_or_default()
     }
 
     /// Every engine, after asking it how it is.
     pub async fn engines(&self) -> Vec<EngineStatus> {
         let health = self.engines_health().await;
         let status = |(name, health): (String, super::EngineHealth)| {
-            let chains = self.engines.chains.iter().filter(|(_, engines)| engines.contains(&name));
+            let chains = self.engines.chains.iter().filter(|(_, chain)| chain.status().engines.contains(&name));
             let engine = self.engines.by_name.get(&name)?;
             Some(EngineStatus {
                 url: self.engines.urls.get(&name).cloned().unwrap_or_default(),
@@ -184,15 +176,5 @@ impl Gateway {
             })
         };
         health.into_iter().filter_map(status).collect()
-    }
-
-    /// Every chain.
-    pub fn chains(&self) -> Vec<ChainStatus> {
-        let status = |(name, engines): (&String, &Vec<String>)| ChainStatus {
-            name: name.clone(),
-            engines: engines.clone(),
-            active: self.engines.active.get(name).cloned().unwrap_or_default(),
-        };
-        self.engines.chains.iter().map(status).collect()
     }
 }

@@ -239,7 +239,7 @@ fn outcome_result(answer: &Result<Reported, Failure>) -> OutcomeResult {
         },
         Err(Failure::Store(Determinate::Full(_))) => OutcomeResult::StoreFull,
         Err(Failure::Store(Determinate::Incompatible(_))) => OutcomeResult::StoreIncompatible,
-        Err(Failure::Store(Determinate::Unavailable(_))) => OutcomeResult::StoreUnavailable,
+        Err(Failure::Store(Determinate::Unavailable(_) | Determinate::Paused(_))) => OutcomeResult::StoreUnavailable,
         // The others are refused before the store is asked.
         Err(
             Failure::OutcomeUnknown(_)

@@ -39,6 +39,18 @@ impl Requirement {
         missing.map_or(Ok(()), |missing| Err(EngineError::incompatible(self.why(missing))))
     }
 
+    /// Whether an engine that is not in use may come into use.
+    ///
+    /// # Errors
+    /// What it does not promise, or why it cannot be asked.
+    pub(super) async fn check(&self, engine: &Arc<dyn Engine>) -> Result<(), EngineError> {
+        if self.missing(engine).is_none() {
+            return Ok(());
+        }
+        engine.probe().await?;
+        self.missing(engine).map_or(Ok(()), |missing| Err(EngineError::incompatible(self.why(missing))))
+    }
+
     fn missing(&self, engine: &Arc<dyn Engine>) -> Option<Capability> {
         let capabilities = engine.capabilities();
         self.required.iter().copied().find(|required| !required.is_in(capabilities))

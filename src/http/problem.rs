@@ -69,6 +69,12 @@ codes! {
     AppExists = "app_exists", CONFLICT, "App exists";
     /// The apps are changed in the configuration, not here.
     AppsInConfiguration = "apps_in_configuration", CONFLICT, "Apps in configuration";
+    /// A switch loses what was done, and nobody has said that it may.
+    LossNotAccepted = "loss_not_accepted", CONFLICT, "Loss not accepted";
+    /// The engine is in use already.
+    AlreadyActive = "already_active", CONFLICT, "Already active";
+    /// Somebody else is switching the chain.
+    SwitchUnderWay = "switch_under_way", CONFLICT, "Switch under way";
     /// Too old to be recorded.
     Expired = "expired", CONFLICT, "Expired";
     /// The body, the contents or the result is too large.
@@ -270,6 +276,10 @@ impl From<Failure> for Problem {
                     Determinate::Unavailable(_) => {
                         (Code::StoreUnavailable, "Nothing was changed; try again after Retry-After.")
                     }
+                    Determinate::Paused(_) => (
+                        Code::StoreUnavailable,
+                        "Nothing was changed; outcomes are still taken. Try again after Retry-After.",
+                    ),
                     Determinate::Full(_) => (
                         Code::StoreFull,
                         "Nothing was changed; outcomes are still taken. The operators of the gateway must make room.",

@@ -19,12 +19,14 @@ use crate::domain::claim::{Claim, Claimed, Outcome, Renew, Renewed, Settle, Sett
 use crate::domain::clock::Clock;
 use crate::domain::operator::{List, Listed, Release, Released};
 use crate::domain::record::{Held, Key};
-use crate::engine::{Capabilities, Engine, EngineError};
+use crate::engine::{Capabilities, Engine, EngineError, Note};
 use crate::telemetry::metrics::EngineCall;
 use crate::telemetry::metrics::breaker::{BreakerMetrics, RetryResult};
 
 /// For a list, which looks at many claims for somebody who can wait.
 const FOR_LISTS: Duration = Duration::from_secs(5);
+/// For a note, a repeat included: who asks for one asks again.
+const FOR_NOTES: Duration = Duration::from_millis(600);
 /// For a probe: what takes longer does not answer.
 const FOR_PROBES: Duration = Duration::from_millis(500);
 /// How long a call lasts at least before its being late is held against the store: a caller may ask for the impossible.
@@ -138,8 +140,9 @@ impl Guard {
                 let first = async { self.timed(task, None, begun, timeout(all - early, first)).await };
                 let (mut first, mut again) = (pin!(first), pin!(self.second(task, ask)));
                 tokio::select! {
+                    // However certainly the first one did not happen, the second one may while it is out.
                     answer = &mut first => match answer {
-                        Err(failure) if is_silence(&failure) => (failure, again.await),
+                        Err(failure) => (failure, again.await),
                         answer => return answer,
                     },
                     answer = &mut again => match answer {
@@ -291,6 +294,17 @@ impl Guard {
         PROBE_EVERY + self.random(PROBE_EVERY)
     }
 
+    /// Notes are few, and are looked for while the engine is out, too: they say nothing about it, and no breaker stops them.
+    async fn noted<Answer>(
+        &self,
+        call: impl Future<Output = Result<Answer, EngineError>>,
+    ) -> Result<Answer, EngineError> {
+        let begun = self.clock.monotonic();
+        let answer = timeout(FOR_NOTES, call).await.unwrap_or_else(|_| late(FOR_NOTES));
+        self.meter.called(EngineCall::Note, &answer, self.clock.monotonic().saturating_sub(begun));
+        answer
+    }
+
     async fn probe(self: &Arc<Self>) -> Result<(), EngineError> {
         let begun = self.clock.monotonic();
         let answer = timeout(FOR_PROBES, self.engine.probe()).await.unwrap_or_else(|_| late(FOR_PROBES));
@@ -390,6 +404,26 @@ impl Engine for Guarded {
         let answer = timeout(FOR_LISTS, guard.engine.list(ask)).await.unwrap_or_else(|_| late(FOR_LISTS));
         guard.meter.called(EngineCall::List, &answer, guard.clock.monotonic().saturating_sub(begun));
         answer
+    }
+
+    async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
+        self.0.noted(self.0.engine.note(name)).await
+    }
+
+    async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError> {
+        let swap = || self.0.engine.swap_note(name, expected, new);
+        let resolved = async {
+            match swap().await {
+                Err(EngineError::Indeterminate(first)) => match swap().await {
+                    Ok(true) => Ok(true),
+                    // The first may have put it, and somebody else another one since.
+                    Ok(false) | Err(EngineError::Determinate(_)) => Err(first.into()),
+                    Err(uncertain) => Err(uncertain),
+                },
+                certain => certain,
+            }
+        };
+        self.0.noted(resolved).await
     }
 
     async fn probe(&self) -> Result<(), EngineError> {

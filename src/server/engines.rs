@@ -10,10 +10,11 @@ use crate::domain::clock::Clock;
 use crate::engine::url;
 use crate::gateway::Engines;
 use crate::gateway::requirement::Requirement;
+use crate::resilience::chain::{Chain, Setup, Times};
 use crate::resilience::degrade::{Degrading, Keeper};
 use crate::resilience::guarded::Guarded;
 
-/// Every engine by its name, guarded, which one each chain uses, and what answers for a chain whose engine does not.
+/// Every engine by its name, guarded, every chain over its own, and what answers for a chain whose engine does not.
 pub(super) async fn open(
     config: &Config,
     clock: &Arc<dyn Clock>,
@@ -31,12 +32,23 @@ pub(super) async fn open(
         engines.by_name.insert(name.clone(), Arc::new(guarded));
     }
     for (chain, options) in &config.chains {
-        let active = options.engines.first().with_context(|| format!("chain `{chain}` has no engine"))?;
-        engines.active.insert(chain.clone(), active.clone());
-        let engine = engines.by_name.get(active).with_context(|| format!("there is no engine `{active}`"))?.clone();
-        let degrading = Degrading::start(chain, engine, keeper.clone(), clock.clone(), entropy.clone());
-        engines.by_chain.insert(chain.clone(), Arc::new(degrading));
-        engines.chains.insert(chain.clone(), options.engines.clone());
+        let opened = |name: &String| {
+            let engine =
+                engines.by_name.get(name).with_context(|| format!("chain `{chain}` has no engine `{name}`"))?;
+            anyhow::Ok((name.clone(), engine.clone()))
+        };
+        let switched = Arc::new(Chain::start(Setup {
+            name: chain.clone(),
+            engines: options.engines.iter().map(opened).collect::<Result<_, _>>()?,
+            on_data_loss: options.on_data_loss,
+            lease_max: config.lease_max_of(chain),
+            clock: clock.clone(),
+            entropy: entropy.clone(),
+            times: Times::default(),
+        }));
+        let degrading = Degrading::start(chain, switched.clone(), keeper.clone(), clock.clone(), entropy.clone());
+        engines.calls.insert(chain.clone(), Arc::new(degrading));
+        engines.chains.insert(chain.clone(), switched);
         if !options.requires.is_empty() {
             let requirement = Requirement::new(chain, options.requires.iter().copied());
             engines.requirements.insert(chain.clone(), requirement);

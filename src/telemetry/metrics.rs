@@ -46,6 +46,9 @@ const SPOOL_ENTRIES: &str = "oncegate_spool_entries";
 const SPOOL_BYTES: &str = "oncegate_spool_bytes";
 const SPOOL_OLDEST: &str = "oncegate_spool_oldest_seconds";
 const JOURNAL_ERRORS: &str = "oncegate_journal_errors_total";
+const CHAIN_ACTIVE: &str = "oncegate_chain_active";
+const CHAIN_EPOCH: &str = "oncegate_chain_epoch";
+const CHAIN_HELD: &str = "oncegate_chain_held";
 const CHAIN_REQUIREMENTS_MET: &str = "oncegate_chain_requirements_met";
 const BUILD_INFO: &str = "oncegate_build_info";
 
@@ -104,6 +107,9 @@ fn describe() {
     describe_counter!(OBSERVED_CLAIMS, "Claims let through in observe mode, by what enforcing would have answered");
     describe_counter!(OBSERVED_OUTCOMES, "Outcomes of what was let through, by what enforcing would have answered");
     describe_counter!(QUOTA_EXCEEDED, "Requests and items of batches refused because a quota of their app was used up");
+    describe_gauge!(CHAIN_ACTIVE, "1 for the engine that a chain uses, else 0");
+    describe_gauge!(CHAIN_EPOCH, "How often a chain was switched, as this gateway knows it");
+    describe_gauge!(CHAIN_HELD, "1 while a chain grants nothing because its store lost its data, else 0");
     describe_gauge!(CHAIN_REQUIREMENTS_MET, "1 if the chain's engine promises what the chain requires, else 0");
     describe_gauge!(BUILD_INFO, "1, labelled with the gateway's version");
 }
@@ -192,6 +198,7 @@ labels! {
         Read = "read",
         Release = "release",
         List = "list",
+        Note = "note",
         Probe = "probe",
     }
 }

@@ -99,8 +99,7 @@ impl Stage {
         let skewed = |off_by: i64| Arc::new(Skewed { clock: clock.clone(), off_by: off_by.into() });
         let gateway = |clock: Arc<Skewed>| {
             let mut engines = Engines::default();
-            engines.by_name.insert("primary".into(), engine.clone());
-            engines.active.insert("default".into(), "primary".into());
+            engines.calls.insert("default".into(), engine.clone());
             Gateway::new(engines, Issuer::new(clock.clone(), Arc::new(SystemEntropy)), clock)
         };
         let ahead_clock = skewed(hour);

@@ -12,6 +12,8 @@ mod apps_registry;
 mod apps_reload;
 #[cfg(feature = "redis")]
 mod canary;
+#[cfg(feature = "redis")]
+mod chains;
 #[cfg(any(feature = "postgres", feature = "redis"))]
 mod clients;
 #[cfg(feature = "redis")]

@@ -78,7 +78,7 @@ async fn served(gateway: &Gateway, patience: Duration) {
     .await;
 }
 
-/// A store goes out and comes back while callers work. Tells how long it took until all were served again.
+/// A store goes out and comes back while callers work. Prints how long it took until all were served again.
 async fn outage(gateway: &Gateway, what: &str, out: impl AsyncFnOnce(), back: impl AsyncFnOnce()) {
     served(gateway, NOTICED).await;
     let load = Load::on(gateway, 8);
@@ -96,8 +96,8 @@ async fn outage(gateway: &Gateway, what: &str, out: impl AsyncFnOnce(), back: im
     let clock = SystemClock::new();
     served(gateway, BACK).await;
     println!("{what}: back after {:?}; open, half were told within {median:?}", clock.monotonic());
+    until(&format!("{what}: the breaker closes"), BACK, async || breaker(gateway).await == 0).await;
     let told = load.end().await;
     let slowest = told.iter().map(|(_, took)| *took).max().expect("some calls");
     assert!(slowest < Duration::from_millis(1500), "{what}: answered by the deadline of a second: {slowest:?}");
-    until("the breaker closes", Duration::from_secs(7), async || breaker(gateway).await == 0).await;
 }

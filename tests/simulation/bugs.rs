@@ -10,7 +10,7 @@ use oncegate::domain::claim::{Claim, Claimed, Grant, Outcome, Renew, Renewed, Se
 use oncegate::domain::operator::{List, Listed, Release, Released};
 use oncegate::domain::record::{Held, Key, State};
 use oncegate::domain::terms::{OutcomeOnOutage, Retention};
-use oncegate::engine::{Capabilities, Determinate, Engine, EngineError};
+use oncegate::engine::{Capabilities, Determinate, Engine, EngineError, Note};
 
 use crate::clock::{StoreClock, micros};
 use crate::world::World;
@@ -177,6 +177,14 @@ impl Engine for BuggyStore {
         self.inner.list(ask).await
     }
 
+    async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
+        self.inner.note(name).await
+    }
+
+    async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError> {
+        self.inner.swap_note(name, expected, new).await
+    }
+
     async fn probe(&self) -> Result<(), EngineError> {
         self.inner.probe().await
     }
@@ -274,6 +282,14 @@ impl Engine for BuggyGateway {
 
     async fn list(&self, ask: &List) -> Result<Vec<Listed>, EngineError> {
         self.inner.list(ask).await
+    }
+
+    async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
+        self.inner.note(name).await
+    }
+
+    async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError> {
+        self.inner.swap_note(name, expected, new).await
     }
 
     async fn probe(&self) -> Result<(), EngineError> {

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use oncegate::domain::claim::{Claim, Claimed, Renew, Renewed, Settle, Settled};
 use oncegate::domain::operator::{List, Listed, Release, Released};
 use oncegate::domain::record::{Held, Key};
-use oncegate::engine::{Capabilities, Engine, EngineError};
+use oncegate::engine::{Capabilities, Engine, EngineError, Note};
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 
@@ -180,6 +180,14 @@ impl Engine for Link {
 
     async fn list(&self, _: &List) -> Result<Vec<Listed>, EngineError> {
         Err(EngineError::unavailable("no caller of a world lists"))
+    }
+
+    async fn note(&self, _: &str) -> Result<Option<Note>, EngineError> {
+        Err(EngineError::unavailable("no chain of a world has several engines"))
+    }
+
+    async fn swap_note(&self, _: &str, _: Option<&Note>, _: &Note) -> Result<bool, EngineError> {
+        Err(EngineError::unavailable("no chain of a world has several engines"))
     }
 
     async fn probe(&self) -> Result<(), EngineError> {

@@ -8,9 +8,7 @@ use oncegate::domain::attempt::Issuer;
 use oncegate::domain::clock::Clock;
 use oncegate::engine::Engine;
 use oncegate::gateway::{Engines, Gateway};
-use oncegate::resilience::measured::Measured;
-use oncegate::resilience::patience::Patience;
-use oncegate::resilience::retry::Retry;
+use oncegate::resilience::guarded::Guarded;
 use tokio_util::sync::CancellationToken;
 
 use crate::bugs::Bug;
@@ -23,10 +21,8 @@ use crate::world::World;
 const DEADLINE: Duration = Duration::from_secs(1);
 
 /// What stands around every engine. The same as `server::engines` puts there; when that changes, this does.
-fn around(link: Arc<dyn Engine>, clock: &Arc<dyn Clock>) -> Arc<dyn Engine> {
-    let bounded = Arc::new(Patience::new(link, DEADLINE * 2 / 5));
-    let measured = Arc::new(Measured::new(bounded, "primary", clock.clone()));
-    Arc::new(Retry::new(measured))
+fn around(link: Arc<dyn Engine>, clock: &Arc<dyn Clock>, dice: Dice) -> Arc<dyn Engine> {
+    Arc::new(Guarded::new(link, "primary", DEADLINE, clock.clone(), Arc::new(dice)))
 }
 
 /// A machine that runs a gateway.
@@ -56,14 +52,13 @@ impl Host {
     /// A new process, which knows nothing of those before.
     pub(crate) fn start(&self) {
         let clock: Arc<dyn Clock> = self.clock.clone();
-        let mut engine = around(Arc::new(self.link.clone()), &clock);
+        let mut engine = around(Arc::new(self.link.clone()), &clock, Dice::new(self.world.dice.roll()));
         if let Some(bug) = self.bug {
             engine = bug.in_gateway(engine, &self.world);
         }
         let mut engines = Engines::default();
-        engines.by_name.insert("primary".into(), engine);
-        engines.active.insert("default".into(), "primary".into());
-        engines.chains.insert("default".into(), vec!["primary".into()]);
+        engines.by_name.insert("primary".into(), engine.clone());
+        engines.calls.insert("default".into(), engine);
         let issuer = Issuer::new(clock.clone(), Arc::new(Dice::new(self.world.dice.roll())));
         let gateway = Arc::new(Gateway::new(engines, issuer, clock));
         *self.running() = Some(Running { gateway, died: CancellationToken::new() });

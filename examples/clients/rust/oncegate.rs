@@ -1,6 +1,6 @@
 //! A client of Oncegate in one file, to be copied. Beside tokio it needs hyper (`client`, `http1`), hyper-util
-//! (`client-legacy`, `http1`, `tokio`), http-body-util, serde_json, serde_json_canonicalizer, md-5 and rand. For `https` give
-//! `Http` a connector of your own. What to do with each answer: docs/callers.md of the gateway.
+//! (`client-legacy`, `http1`, `tokio`), http-body-util, `serde_json`, `serde_json_canonicalizer`, md-5 and rand. For `https`
+//! give `Http` a connector of your own. What to do with each answer: docs/callers.md of the gateway.
 
 use std::{
     sync::{
@@ -445,7 +445,7 @@ async fn renew(gateway: Gateway, (global_id, attempt): (String, String), lease: 
 /// MD5 of app key, operation and canonical contents, in hex: the same operation, the same ID, whoever computes it.
 pub(crate) fn global_id(app: &str, operation: &str, contents: &Value) -> Result<String, Error> {
     let named = format!("{app}\n{operation}\n{}", canonical(contents)?);
-    Ok(Md5::digest(named).iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(format!("{:032x}", u128::from_be_bytes(Md5::digest(named).into())))
 }
 
 /// The one spelling of a value (RFC 8785), unless others would read something else. What a literal lost when it was read, or an

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::domain::claim::{Claimed, Grant, Renewed, Settled};
 use crate::domain::operator::{Listed, Released};
 use crate::domain::record::Held;
+use crate::engine::Note;
 
 /// An answer that tells what is left of something: while the fsync took its time, so much less.
 pub(super) trait Aging {
@@ -15,6 +16,18 @@ pub(super) trait Aging {
 
 impl Aging for () {
     fn aged(self, _: Duration) {}
+}
+
+impl Aging for bool {
+    fn aged(self, _: Duration) -> Self {
+        self
+    }
+}
+
+impl Aging for Option<Note> {
+    fn aged(self, _: Duration) -> Self {
+        self
+    }
 }
 
 impl Aging for Option<Duration> {

@@ -7,7 +7,7 @@ use super::store::{self, Change, Marks, Row, Store};
 use crate::domain::claim::Effect;
 use crate::domain::clock::Timestamp;
 use crate::domain::record::{Held, Key, State};
-use crate::engine::EngineError;
+use crate::engine::{EngineError, Note};
 
 /// Fences are JSON integers, and beyond this not every double is one.
 const FENCE_END: u64 = 1 << 53;
@@ -17,6 +17,8 @@ pub(super) struct Batch<'a> {
     store: &'a Store,
     slots: HashMap<Vec<u8>, Slot>,
     orphans: Vec<fjall::Slice>,
+    /// Notes that the batch has put, by name.
+    notes: HashMap<String, Note>,
     marks: Marks,
     changed: bool,
 }
@@ -33,6 +35,8 @@ pub(super) struct Outcome {
     slots: HashMap<Vec<u8>, Slot>,
     /// Entries among the ends that belong to no claim.
     pub(super) orphans: Vec<fjall::Slice>,
+    /// Notes that it has put, by name.
+    pub(super) notes: HashMap<String, Note>,
     /// The marks after it.
     pub(super) marks: Marks,
     /// Whether there is anything to write.
@@ -42,7 +46,7 @@ pub(super) struct Outcome {
 impl<'a> Batch<'a> {
     /// A batch that goes on from these marks.
     pub(super) fn new(store: &'a Store, marks: Marks) -> Self {
-        Self { store, slots: HashMap::new(), orphans: Vec::new(), marks, changed: false }
+        Self { store, slots: HashMap::new(), orphans: Vec::new(), notes: HashMap::new(), marks, changed: false }
     }
 
     /// Applies one transition to one key. It is given the claim that stands at `now`, and the fence that a new attempt
@@ -81,6 +85,34 @@ impl<'a> Batch<'a> {
         self.apply(key, now, |held, _| (Effect::Keep, held.cloned()))
     }
 
+    /// The note of this name.
+    pub(super) fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
+        match self.notes.get(name) {
+            Some(note) => Ok(Some(note.clone())),
+            None => self.store.note(name),
+        }
+    }
+
+    /// Puts a note where `expected` stands; tells whether it stands now.
+    pub(super) fn swap_note(
+        &mut self,
+        name: &str,
+        expected: Option<&Note>,
+        new: Note,
+        now: Timestamp,
+    ) -> Result<bool, EngineError> {
+        let stands = self.note(name)?;
+        if stands.as_ref() == Some(&new) {
+            return Ok(true);
+        }
+        if stands.as_ref() != expected {
+            return Ok(false);
+        }
+        self.notes.insert(name.to_owned(), new);
+        self.touch(now);
+        Ok(true)
+    }
+
     /// Takes away the claim of an entry among the ends, if it is still found to have gone by itself.
     ///
     /// What the entry says is a hint only; the row decides.
@@ -103,7 +135,8 @@ impl<'a> Batch<'a> {
 
     /// Ends the batch.
     pub(super) fn finish(self) -> Outcome {
-        Outcome { slots: self.slots, orphans: self.orphans, marks: self.marks, changed: self.changed }
+        let Self { slots, orphans, notes, marks, changed, .. } = self;
+        Outcome { slots, orphans, notes, marks, changed }
     }
 
     fn touch(&mut self, now: Timestamp) {

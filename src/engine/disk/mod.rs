@@ -26,7 +26,7 @@ use self::folder::Folder;
 pub use self::folder::OpenError;
 use self::store::{Fsync, Persist, Store};
 use self::writer::{Ask, Job, Reply, Stopped, Writer};
-use super::{Capabilities, Engine, EngineError};
+use super::{Capabilities, Engine, EngineError, Note};
 use crate::domain::claim::{Claim, Claimed, Renew, Renewed, Settle, Settled};
 use crate::domain::clock::{Clock, SteadyClock};
 use crate::domain::operator::{List, Listed, Release, Released};
@@ -209,6 +209,14 @@ impl Engine for Disk {
             }
         }
         Ok(listed)
+    }
+
+    async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
+        self.call(|reply| Ask::Note(name.to_owned(), reply)).await
+    }
+
+    async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError> {
+        self.call(|reply| Ask::SwapNote(name.to_owned(), expected.cloned(), new.clone(), reply)).await
     }
 
     async fn probe(&self) -> Result<(), EngineError> {

@@ -1,21 +1,25 @@
 //! How claims lie in the database: two keyspaces, their keys and rows, and the one durable step that changes them.
 //!
-//! `claims` holds a row for each claim, under `<app> 0x00 <global ID>`, and the marks, under a key that no app can
-//! have. `ends` holds `<instant> <key>` for each claim that ends by itself, so that ended ones are found in order.
+//! `claims` holds a row for each claim, under `<app> 0x00 <global ID>`, and the marks and notes, under keys that no app
+//! can have. `ends` holds `<instant> <key>` for each claim that ends by itself, so that ended ones are found in order.
 
 use std::path::Path;
 
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
+use hashbrown::HashMap;
 
 use super::{Options, torn};
 use crate::domain::clock::Timestamp;
 use crate::domain::global_id::GlobalId;
 use crate::domain::record::{Held, Key, Record};
 use crate::domain::tenant::AppKey;
-use crate::engine::{EngineError, value};
+use crate::engine::{EngineError, Note, value};
 
 /// Below every app key, which begins with a letter or a digit.
 const MARKS_KEY: &[u8] = b"\0marks";
+
+/// What the keys of notes begin with, below every app key too.
+const NOTE_KEY: &[u8] = b"\0note:";
 
 /// The journal is replayed at the start, so its bound is a bound on the start-up time: the smallest the database takes.
 const JOURNAL_BYTES_MAX: u64 = 64 << 20;
@@ -115,6 +119,15 @@ impl Store {
         bytes.map(|bytes| Row::decode(&bytes)).transpose()
     }
 
+    /// The note of this name. One that cannot be read is an error, never absent.
+    pub(super) fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
+        let Some(bytes) = self.claims.get(note_key(name)).map_err(|error| unreadable(&error))? else {
+            return Ok(None);
+        };
+        let note = std::str::from_utf8(&bytes).ok().and_then(|text| Note::new(text).ok());
+        note.map(Some).ok_or_else(|| EngineError::incompatible("a note cannot be read by this release"))
+    }
+
     /// The rows of an app's claims in the order of their global IDs, after this one, at most `count`.
     pub(super) fn rows(
         &self,
@@ -146,11 +159,12 @@ impl Store {
         self.ends.range(from..&to[..]).take(count).map(fjall::Guard::key).collect()
     }
 
-    /// Writes changes, the marks and the removal of `orphans` (entries of claims that do not exist) as one, and makes
+    /// Writes changes, notes, the marks and the removal of `orphans` (entries of claims that do not exist) as one, and makes
     /// them durable. An error means that nobody knows whether it happened; the store must not be used any more.
     pub(super) fn commit<'a>(
         &mut self,
         changes: impl Iterator<Item = Change<'a>>,
+        notes: &HashMap<String, Note>,
         orphans: &[fjall::Slice],
         marks: Marks,
     ) -> fjall::Result<()> {
@@ -171,6 +185,9 @@ impl Store {
                 None if before.is_some() => batch.remove(&self.claims, key),
                 None => {}
             }
+        }
+        for (name, note) in notes {
+            batch.insert(&self.claims, note_key(name), note.as_str());
         }
         for orphan in orphans {
             batch.remove(&self.ends, orphan.clone());
@@ -230,6 +247,10 @@ fn split_header(bytes: &[u8]) -> Option<(u64, u64, &[u8])> {
 /// The key of a claim's row.
 pub(super) fn row_key(key: &Key) -> Vec<u8> {
     [key.app.as_ref().as_bytes(), &[0], key.global_id.as_bytes()].concat()
+}
+
+fn note_key(name: &str) -> Vec<u8> {
+    [NOTE_KEY, name.as_bytes()].concat()
 }
 
 /// The key of the claim whose entry among the ends this is, and its instant.

@@ -18,7 +18,7 @@ use crate::domain::clock::{SteadyClock, Timestamp};
 use crate::domain::global_id::GlobalId;
 use crate::domain::operator::{self, List, Listed, Release, Released};
 use crate::domain::record::{Held, Key};
-use crate::engine::EngineError;
+use crate::engine::{EngineError, Note};
 
 /// How many ended claims one batch takes away at most: few enough that the calls in it do not notice.
 const SWEPT_PER_BATCH: usize = 256;
@@ -48,6 +48,9 @@ pub(super) enum Ask {
     Read(Key, Reply<Option<Held>>),
     Release(Release, Reply<Released>),
     List(List, Reply<Page>),
+    Note(String, Reply<Option<Note>>),
+    /// The name, what is expected, and the new one.
+    SwapNote(String, Option<Note>, Note, Reply<bool>),
     Probe(Reply<()>),
     /// Answer what has queued up, and let go of the store.
     Close(Reply<()>),
@@ -167,6 +170,10 @@ impl Writer {
                 }
                 // What the same batch has changed is not in it yet, nor has its caller been told so.
                 Ask::List(ask, reply) => later(now, list(&self.store, &ask, now), reply, place),
+                Ask::Note(name, reply) => later(now, batch.note(&name), reply, place),
+                Ask::SwapNote(name, expected, new, reply) => {
+                    later(now, batch.swap_note(&name, expected.as_ref(), new, now), reply, place)
+                }
                 Ask::Probe(reply) => later(now, Ok(()), reply, place),
                 Ask::Close(reply) => {
                     *closing = Some(reply);
@@ -187,7 +194,7 @@ impl Writer {
         let outcome = batch.finish();
         // With nothing to write there is nothing to wait for: all earlier batches are durable.
         if outcome.changed
-            && let Err(error) = self.store.commit(outcome.changes(), &outcome.orphans, outcome.marks)
+            && let Err(error) = self.store.commit(outcome.changes(), &outcome.notes, &outcome.orphans, outcome.marks)
         {
             let why = format!("a write failed, and nobody knows what of it is on the disk: {error}");
             for answer in answers {
@@ -282,6 +289,8 @@ impl Drop for Job {
             Some(Ask::Read(_, reply)) => refuse(reply, &self.stopped),
             Some(Ask::Release(_, reply)) => refuse(reply, &self.stopped),
             Some(Ask::List(_, reply)) => refuse(reply, &self.stopped),
+            Some(Ask::Note(_, reply)) => refuse(reply, &self.stopped),
+            Some(Ask::SwapNote(.., reply)) => refuse(reply, &self.stopped),
             Some(Ask::Probe(reply) | Ask::Close(reply)) => refuse(reply, &self.stopped),
         }
     }

@@ -10,7 +10,7 @@ use crate::domain::attempt::Attempt;
 use crate::domain::claim::{self, Claim, Claimed, Effect, Outcome, Renew, Renewed, Settle, Settled};
 use crate::domain::operator::{self, List, Listed, Release, Released};
 use crate::domain::record::{Held, Key, Record, State};
-use crate::engine::{EngineError, value};
+use crate::engine::{EngineError, Note, value};
 
 /// What is asked of one key.
 pub(super) enum Ask {
@@ -49,6 +49,9 @@ pub(super) enum Job {
     Call(Box<Call>),
     Probe(Reply<()>),
     List(List, Reply<Vec<Listed>>),
+    Note(String, Reply<Option<Note>>),
+    /// The name, what is expected, and the new one.
+    SwapNote(String, Option<Note>, Note, Reply<bool>),
 }
 
 /// What stands under a key, as it was found.

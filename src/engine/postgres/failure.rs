@@ -53,10 +53,11 @@ impl From<&sqlx::Error> for Failure {
             ("25006" | "42501" | "42P01" | "42703" | "42883" | "0A000" | "26000" | "42P05", _) => Remedy::Reconnect,
             _ => Remedy::Tell,
         };
-        let told = if code == "53100" {
-            Determinate::Full("the PostgreSQL server's disk is full".into())
-        } else {
-            determinate(refused)
+        let told = match (code.as_str(), remedy) {
+            ("53100", _) => Determinate::Full("the PostgreSQL server's disk is full".into()),
+            // It is the item's fault, or the table's, and not that the server does not serve.
+            (_, Remedy::OneByOne) => Determinate::Incompatible(refused.to_string()),
+            _ => determinate(refused),
         };
         Self { told: told.into(), remedy }
     }

@@ -20,7 +20,7 @@ use super::session::{self, Shared};
 use super::work::{self, Done, Link};
 use crate::domain::attempt::{Entropy, SystemEntropy};
 use crate::domain::operator::{List, Listed};
-use crate::engine::{Determinate, EngineError};
+use crate::engine::{Determinate, EngineError, Note};
 
 /// Calls that may wait in a lane; further callers wait for room.
 const QUEUE: usize = 1024;
@@ -61,6 +61,14 @@ impl Lane {
 
     pub(super) async fn list(&self, ask: List) -> Result<Vec<Listed>, EngineError> {
         self.job(|reply| Job::List(ask, reply)).await
+    }
+
+    pub(super) async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
+        self.job(|reply| Job::Note(name.to_owned(), reply)).await
+    }
+
+    pub(super) async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError> {
+        self.job(|reply| Job::SwapNote(name.to_owned(), expected.cloned(), new.clone(), reply)).await
     }
 
     async fn job<Answer>(&self, job: impl FnOnce(Reply<Answer>) -> Job) -> Result<Answer, EngineError> {
@@ -203,25 +211,27 @@ impl Driver {
     /// Puts a call into the queue, and does everything else at once.
     async fn take(&mut self, mut link: Link, job: Job) -> Result<Link, String> {
         let shared = self.shared.clone();
-        let exchange = match job {
+        let exchange: Exchange = match job {
             Job::Call(call) => {
                 self.queue.push(*call);
                 return Ok(link);
             }
-            Job::Probe(reply) => async move {
+            Job::Probe(reply) => Box::pin(async move {
                 let answer = session::probe(&mut link, &shared).await;
-                let broken = answer.as_ref().err().map(ToString::to_string);
-                let _ = reply.send(answer);
-                (link, Done { broken, found: HashMap::default() })
-            }
-            .boxed(),
-            Job::List(ask, reply) => async move {
+                told(link, answer, reply)
+            }),
+            Job::List(ask, reply) => Box::pin(async move {
                 let answer = session::list(&mut link, &ask).await.map_err(|error| reading(Failure::from(&error).told));
-                let broken = answer.as_ref().err().map(ToString::to_string);
-                let _ = reply.send(answer);
-                (link, Done { broken, found: HashMap::default() })
-            }
-            .boxed(),
+                told(link, answer, reply)
+            }),
+            Job::Note(name, reply) => Box::pin(async move {
+                let answer = session::note(&mut link, name).await.map_err(|error| reading(Failure::from(&error).told));
+                told(link, answer.and_then(|note| note), reply)
+            }),
+            Job::SwapNote(name, expected, new, reply) => Box::pin(async move {
+                let swapped = session::swap_note(&mut link, name, expected, &new).await;
+                told(link, swapped.map_err(|error| Failure::from(&error).told), reply)
+            }),
         };
         match self.exchange(exchange).await {
             Ok((_, Done { broken: Some(why), .. })) | Err(why) => Err(why),
@@ -252,18 +262,31 @@ impl Driver {
     }
 }
 
+/// Gives an answer, and says whether the connection is still good.
+fn told<Answer>(link: Link, answer: Result<Answer, EngineError>, reply: Reply<Answer>) -> (Link, Done) {
+    // A statement that was refused for what is not there, such as a table of a later schema, has broken nothing.
+    let broken = match &answer {
+        Ok(_) | Err(EngineError::Determinate(Determinate::Incompatible(_))) => None,
+        Err(failure) => Some(failure.to_string()),
+    };
+    let _ = reply.send(answer);
+    (link, Done { broken, found: HashMap::default() })
+}
+
 fn refuse(job: Job, why: &Determinate) {
     let why = why.clone().into();
     match job {
         Job::Call(call) => call.tell(Err(why)),
         Job::Probe(reply) => drop(reply.send(Err(why))),
         Job::List(_, reply) => drop(reply.send(Err(why))),
+        Job::Note(_, reply) => drop(reply.send(Err(why))),
+        Job::SwapNote(.., reply) => drop(reply.send(Err(why))),
     }
 }
 
-/// How long to wait before the next try: up to a quarter of a second, so that a store that is back is found well within
+/// How long to wait before the next try: up to a sixth of a second, so that a store that is back is found well within
 /// a second; each lane and gateway for a different time, so that they do not all come at once.
 pub(super) fn pause(failures: u32) -> Duration {
-    let longest_ms = 250.min(10_u64 << failures.min(5));
+    let longest_ms = 10_u64 << failures.min(4);
     Duration::from_millis(longest_ms / 2 + SystemEntropy.bits() % (longest_ms / 2 + 1))
 }

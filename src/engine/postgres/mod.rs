@@ -29,7 +29,7 @@ use self::lane::{LEFT_ALONE_MAX, Lane};
 pub use self::options::Options;
 use self::session::Shared;
 use self::status::Status;
-use super::{Capabilities, Engine, EngineError};
+use super::{Capabilities, Engine, EngineError, Note};
 use crate::database::{Address, InvalidUrl};
 use crate::domain::claim::{Claim, Claimed, Renew, Renewed, Settle, Settled};
 use crate::domain::operator::{List, Listed, Release, Released};
@@ -85,6 +85,11 @@ impl Postgres {
         &self.lanes[usize::try_from(hasher.finish() % lanes).unwrap_or(0)]
     }
 
+    /// For what is of no key.
+    fn last_lane(&self) -> Result<&Lane, EngineError> {
+        self.lanes.last().ok_or_else(|| EngineError::unavailable("the engine is closed"))
+    }
+
     async fn call<Answer>(
         &self,
         key: &Key,
@@ -134,8 +139,15 @@ impl Engine for Postgres {
     }
 
     async fn list(&self, ask: &List) -> Result<Vec<Listed>, EngineError> {
-        let Some(lane) = self.lanes.last() else { return Err(EngineError::unavailable("the engine is closed")) };
-        lane.list(ask.clone()).await
+        self.last_lane()?.list(ask.clone()).await
+    }
+
+    async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
+        self.last_lane()?.note(name).await
+    }
+
+    async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError> {
+        self.last_lane()?.swap_note(name, expected, new).await
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -84,12 +84,12 @@ async fn step(link: &mut Link, mut group: Vec<Call>, found: &mut HashMap<Key, He
     let questions: Vec<_> = group.iter().map(Call::question).collect();
     let rows = match link.run(row::look(&questions)).await {
         Ok(rows) => rows,
-        Err(error) => return failed(&error, group),
+        Err(error) => return failed(&error, group, Call::writes),
     };
     let mut lines = match lines(&group, &rows) {
         Ok(lines) => lines,
         // The statement has been done, but what it said is lost.
-        Err(error) => return failed(&error, group),
+        Err(error) => return failed(&error, group, Call::writes),
     };
     let mut again = Vec::new();
     let mut changes = Vec::new();
@@ -139,7 +139,8 @@ async fn make(link: &mut Link, changes: Vec<(Call, Box<Change>, Told)>) -> (Vec<
     };
     let made: HashMap<Key, u64> = match made {
         Ok(made) => made,
-        Err(error) => return failed(&error, changes.into_iter().map(|(call, ..)| call).collect()),
+        // Whatever it is, it was to be changed.
+        Err(error) => return failed(&error, changes.into_iter().map(|(call, ..)| call).collect(), |_| true),
     };
     let mut again = Vec::new();
     for (call, _, told) in changes {
@@ -167,15 +168,16 @@ fn lines(group: &[Call], rows: &[PgRow]) -> sqlx::Result<Vec<Option<Line>>> {
     Ok(lines)
 }
 
-/// Tells the calls of a failed statement, or gives them back to be begun anew.
-fn failed(error: &sqlx::Error, calls: Vec<Call>) -> (Vec<Call>, Option<Remedy>) {
+/// Tells the calls of a failed statement, or gives them back to be begun anew. `writes` tells for which of them it may have
+/// changed something.
+fn failed(error: &sqlx::Error, calls: Vec<Call>, writes: fn(&Call) -> bool) -> (Vec<Call>, Option<Remedy>) {
     let failure = Failure::from(error);
     let (told, remedy) = (failure.told, failure.remedy);
     if remedy == Remedy::Again || remedy == Remedy::OneByOne && calls.len() > 1 {
         return (calls, Some(remedy));
     }
     for call in calls {
-        let told = if call.writes() { told.clone() } else { reading(told.clone()) };
+        let told = if writes(&call) { told.clone() } else { reading(told.clone()) };
         call.tell(Err(told));
     }
     (Vec::new(), Some(remedy))

@@ -30,7 +30,7 @@ pub use self::options::{InvalidUrl, Options};
 use self::reply::{GRACE, Snapshot, checked, unexpected};
 use self::script::{SCRIPTS, Script};
 use self::status::Status;
-use super::{Capabilities, Determinate, Engine, EngineError, millis, value};
+use super::{Capabilities, Determinate, Engine, EngineError, Note, millis, value};
 use crate::domain::claim::{self, Claim, Claimed, Effect, Outcome, Renew, Renewed, Settle, Settled};
 use crate::domain::operator::{List, Listed, Release, Released};
 use crate::domain::record::{Held, Key};
@@ -103,14 +103,23 @@ impl Redis {
     }
 
     async fn run(&self, script: &Script, key: &Key, arguments: &[&str], claims: bool) -> Result<Value, Lost> {
-        let (lane, name) = (self.lane(key), self.name(key));
-        match lane.call(script.call(&name, arguments), claims).await? {
+        Self::run_on(self.lane(key), script, &self.name(key), arguments, claims).await
+    }
+
+    async fn run_on(lane: &Lane, script: &Script, name: &str, arguments: &[&str], claims: bool) -> Result<Value, Lost> {
+        match lane.call(script.call(name, arguments), claims).await? {
             // A flush, or a restart that this connection has not noticed. Nothing was done.
             Value::ServerError(error) if error.code() == "NOSCRIPT" => {
-                lane.call(script.teach(&name, arguments), claims).await
+                lane.call(script.teach(name, arguments), claims).await
             }
             reply => Ok(reply),
         }
+    }
+
+    /// Where notes are asked for: always over the same lane, and the key of this one.
+    fn note_place(&self, name: &str) -> Result<(&Lane, String), EngineError> {
+        let lane = self.lanes.first().ok_or_else(|| EngineError::unavailable("the engine is closed"))?;
+        Ok((lane, format!("{}og:note:{name}", self.shared.address.prefix)))
     }
 
     /// What stands, as of one instant.
@@ -244,6 +253,23 @@ impl Engine for Redis {
     async fn list(&self, _: &List) -> Result<Vec<Listed>, EngineError> {
         // SCAN goes through every key of the server, in no order, and may tell one twice.
         Err(EngineError::unavailable("the Redis engine cannot list claims"))
+    }
+
+    async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
+        let (lane, key) = self.note_place(name)?;
+        let mut get = redis::cmd("GET");
+        get.arg(key);
+        reply::note(lane.call(get, false).await.map_err(reading)?)
+    }
+
+    async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError> {
+        let (lane, key) = self.note_place(name)?;
+        let arguments: Vec<_> = [Some(new), expected].into_iter().flatten().map(Note::as_str).collect();
+        let reply = Self::run_on(lane, &SCRIPTS.swap_note, &key, &arguments, false).await.map_err(writing)?;
+        match checked(reply)? {
+            Value::Int(put @ (0 | 1)) => Ok(put == 1),
+            _ => Err(unexpected()),
+        }
     }
 
     async fn probe(&self) -> Result<(), EngineError> {

@@ -8,7 +8,7 @@ use redis::{ServerError, Value};
 use crate::domain::claim::{Renewed, Settled};
 use crate::domain::operator::Released;
 use crate::domain::record::{Held, Record, State};
-use crate::engine::{Determinate, EngineError, value};
+use crate::engine::{Determinate, EngineError, Note, value};
 
 /// What a claim in progress is given on top of its lease, so that it outlives it, where the lease's end means
 /// `unknown`. The scripts hold the same number.
@@ -82,6 +82,18 @@ pub(super) fn released(reply: Value) -> Result<Released, EngineError> {
         "absent" => Ok(Released::Absent),
         "superseded" => Ok(Released::Superseded),
         _ => Err(unexpected()),
+    }
+}
+
+/// Reads the reply of a GET of a note.
+pub(super) fn note(reply: Value) -> Result<Option<Note>, EngineError> {
+    match checked(reply)? {
+        Value::Nil => Ok(None),
+        Value::BulkString(bytes) => {
+            let note = String::from_utf8(bytes).ok().and_then(|text| Note::new(text).ok());
+            note.map(Some).ok_or_else(|| EngineError::incompatible("a note cannot be read by this release"))
+        }
+        _ => Err(EngineError::unavailable("the Redis server's reply does not fit what it was asked")),
     }
 }
 

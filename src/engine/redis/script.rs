@@ -52,12 +52,14 @@ pub(super) struct Scripts {
     pub(super) take_over: Script,
     /// Release by an operator.
     pub(super) release: Script,
+    /// Compare-and-set of a note.
+    pub(super) swap_note: Script,
 }
 
 impl Scripts {
     /// Each of them.
-    pub(super) fn all(&self) -> [&Script; 5] {
-        [&self.read, &self.settle, &self.renew, &self.take_over, &self.release]
+    pub(super) fn all(&self) -> [&Script; 6] {
+        [&self.read, &self.settle, &self.renew, &self.take_over, &self.release, &self.swap_note]
     }
 }
 
@@ -68,6 +70,7 @@ pub(super) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts {
     renew: Script::new(concat!(include_str!("held.lua"), include_str!("renew.lua"))),
     take_over: Script::new(concat!(include_str!("held.lua"), include_str!("take_over.lua"))),
     release: Script::new(concat!(include_str!("held.lua"), include_str!("release.lua"))),
+    swap_note: Script::new(include_str!("swap_note.lua")),
 });
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ use crate::domain::clock::Clock;
 use crate::domain::operator::{List, Listed, Release, Released};
 use crate::domain::record::{Held, Key};
 use crate::domain::terms::{ClaimOnOutage, OutcomeOnOutage};
-use crate::engine::{Capabilities, Engine, EngineError, in_order_per_key};
+use crate::engine::{Capabilities, Engine, EngineError, Note, in_order_per_key};
 
 /// How long a lookup or an operator's word waits for what has to be told before it.
 const BEFORE_READING: Duration = Duration::from_millis(300);
@@ -318,6 +318,14 @@ impl Engine for Degrading {
         self.0.engine.list(ask).await
     }
 
+    async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
+        self.0.engine.note(name).await
+    }
+
+    async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError> {
+        self.0.engine.swap_note(name, expected, new).await
+    }
+
     async fn probe(&self) -> Result<(), EngineError> {
         self.0.engine.probe().await
     }
@@ -346,10 +354,11 @@ impl Engine for Degrading {
         self.0.engine.data_lost()
     }
 
-    /// Ends the work behind the calls. The engine stays open: other chains may have it too.
+    /// Ends the work behind the calls, and the chain's own.
     async fn close(&self) {
         self.0.stop.cancel();
         self.0.tasks.close();
         self.0.tasks.wait().await;
+        self.0.engine.close().await;
     }
 }

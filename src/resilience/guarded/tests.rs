@@ -250,6 +250,16 @@ impl Engine for Store {
         self.inner.list(ask).await
     }
 
+    async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
+        self.serve().await?;
+        self.inner.note(name).await
+    }
+
+    async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError> {
+        self.serve().await?;
+        self.inner.swap_note(name, expected, new).await
+    }
+
     async fn probe(&self) -> Result<(), EngineError> {
         self.probed.fetch_add(1, Ordering::SeqCst);
         if self.probe_lies.load(Ordering::SeqCst) { Ok(()) } else { self.serve().await }
@@ -322,6 +332,24 @@ async fn a_late_answer_is_waited_for_where_there_is_no_second_try() {
     while engine.0.budget.withdraw(engine.0.clock.monotonic()) {}
     assert!(engine.claim(&ask()).await.is_ok());
     assert_eq!(store.asked(), 1);
+}
+
+/// A first try is late and then refused, while the second one is out and happens.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_certain_while_a_second_try_is_out() {
+    let store = Store::new();
+    store.takes(650 * MS);
+    store.fails(EngineError::from(Determinate::Full("full".into())));
+    let engine = guarded(store.clone());
+    let ask = ask();
+    let make_room = async {
+        sleep(540 * MS).await;
+        store.fails(None);
+        store.takes(200 * MS);
+    };
+    let (answer, ()) = tokio::join!(engine.claim(&ask), make_room);
+    assert_eq!(store.asked(), 2);
+    assert!(matches!(answer, Ok(Claimed::Granted(_))), "{answer:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -517,4 +545,28 @@ async fn a_batch_that_meets_an_outage_is_answered_item_by_item_within_the_deadli
     assert!(answers.iter().all(|answer| matches!(answer, Err(EngineError::Indeterminate(_)))));
     assert!(took <= DEADLINE * 9 / 10, "{took:?}");
     assert!(store.asked() <= 500 + 50 + FLOOR);
+}
+
+/// What it costs to be guarded where nothing goes wrong.
+#[tokio::test]
+#[ignore = "it measures, so run it alone: cargo test --release --lib guard_costs -- --ignored --nocapture"]
+async fn what_the_guard_costs() {
+    const CALLS: u32 = 200_000;
+    let clock: Arc<dyn Clock> = Arc::new(crate::domain::clock::SystemClock::new());
+    let bare: Arc<dyn Engine> = Arc::new(Memory::new(clock.clone(), BYTES_MAX_DEFAULT));
+    let entropy = Arc::new(SystemEntropy);
+    let guarded: Arc<dyn Engine> = Arc::new(Guarded::new(bare.clone(), "primary", DEADLINE, clock.clone(), entropy));
+    let held = ask();
+    bare.claim(&held).await.unwrap();
+    let again = Claim { attempt: ask().attempt, ..held };
+    for round in 0..3 {
+        for (name, engine) in [("bare", &bare), ("guarded", &guarded)] {
+            let begun = clock.monotonic();
+            for _ in 0..CALLS {
+                assert!(matches!(engine.claim(&again).await, Ok(Claimed::Duplicate(_))));
+            }
+            let each = (clock.monotonic() - begun) / CALLS;
+            println!("round {round}: {name}: {each:?} a call");
+        }
+    }
 }

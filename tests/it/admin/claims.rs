@@ -378,5 +378,10 @@ async fn what_cannot_list_says_which_can() {
         (&json!("spare"), &json!("memory:"), &json!([]))
     );
     let chains = alice.get("/admin/v1/chains").await.expect(200);
-    assert_eq!(chains.body["chains"], json!([{ "name": "default", "engines": ["primary"], "active": "primary" }]));
+    let chain = &chains.body["chains"][0];
+    assert_eq!(
+        (&chain["name"], &chain["engines"], &chain["active"], &chain["epoch"]),
+        (&json!("default"), &json!(["primary"]), &json!("primary"), &json!(0))
+    );
+    assert_eq!((&chain["health"][0]["engine"], &chain["health"][0]["up"]), (&json!("primary"), &json!(true)));
 }

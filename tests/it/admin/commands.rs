@@ -108,7 +108,7 @@ async fn lists_are_read_page_by_page() {
         "{engines}"
     );
     let chains = terminal.run(&["chain", "list"]).expect(0).out;
-    assert_eq!(chains, "default  engines: primary; active: primary\n");
+    assert_eq!(chains, "default  engines: primary (up); active: primary; epoch: 0\n");
     let json: Value = serde_json::from_str(&terminal.run(&["chain", "list", "--json"]).expect(0).out).unwrap();
     assert_eq!(json["chains"][0]["active"], "primary");
 }

@@ -13,7 +13,7 @@ use crate::support::missing;
 use crate::support::wait::until;
 
 /// Longer than any story takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A language that there is a client in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -158,7 +158,9 @@ fn built(language: &str, sources: &[&str], compiler: impl FnOnce(&[PathBuf], &Pa
     let folder = root().join("examples/clients").join(language);
     let sources: Vec<PathBuf> = sources.iter().map(|name| folder.join(name)).collect();
     let mut digest = Sha256::new();
-    sources.iter().for_each(|source| digest.update(std::fs::read(source).expect("a source")));
+    for source in &sources {
+        digest.update(std::fs::read(source).expect("a source"));
+    }
     let digest = hex::encode(&digest.finalize()[..8]);
     let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("client-{language}-{digest}"));
     if !kept.is_dir() {

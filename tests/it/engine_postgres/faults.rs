@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use oncegate::domain::claim::{Claimed, Outcome, Settled};
+use oncegate::domain::claim::{Claimed, Outcome, Renew, Settled};
 use oncegate::domain::operator::{Release, Released};
+use oncegate::domain::record::State;
 use oncegate::engine::conformance::fresh_claim;
 use oncegate::engine::postgres::{Options, Postgres};
 use oncegate::engine::{Determinate, Engine, EngineError};
@@ -16,6 +17,8 @@ use super::{
 };
 use crate::support::postgres_server::PostgresServer;
 use crate::support::tcp_proxy::{Mode, TcpProxy};
+
+const HOUR: Duration = Duration::from_hours(1);
 
 /// An engine that reaches the server through a proxy, over one connection for calls.
 async fn behind_proxy(server: &PostgresServer) -> (TcpProxy, Postgres) {
@@ -65,6 +68,34 @@ async fn a_reply_that_is_lost_is_uncertain_and_the_same_attempt_recognises_itsel
     // What changes nothing is not uncertain.
     proxy.lose_next_reply();
     unavailable(engine.read(&ask.key).await);
+}
+
+/// What is looked at first and changed by a second statement is uncertain if the reply to that one is lost.
+#[tokio::test]
+async fn a_change_whose_reply_is_lost_is_uncertain() {
+    let Some(server) = PostgresServer::start().await else { return };
+    let (proxy, engine) = behind_proxy(&server).await;
+    let serves_again = async || soon("it serves again", async || engine.probe().await.is_ok()).await;
+    let ask = fresh_claim();
+    let renewal =
+        Renew { key: ask.key.clone(), attempt: ask.attempt.clone(), lease: Some(HOUR * 5), deadline: ask.deadline };
+    let held = async || engine.read(&ask.key).await.unwrap();
+    granted(&engine, &ask).await;
+    // Prepared once, a statement is one round trip, and the second one brings the second reply.
+    engine.renew(&Renew { lease: Some(HOUR * 2), ..renewal.clone() }).await.unwrap();
+    proxy.lose_reply_after(1);
+    let told = engine.renew(&renewal).await;
+    assert!(is_uncertain(&told), "{told:?}");
+    serves_again().await;
+    assert!(held().await.unwrap().left.unwrap() > HOUR * 4, "it did happen");
+
+    // The new connection has its statements to prepare as well.
+    engine.renew(&Renew { lease: Some(HOUR * 6), ..renewal.clone() }).await.unwrap();
+    proxy.lose_reply_after(1);
+    let told = engine.settle(&settle(&ask, Outcome::Unknown)).await;
+    assert!(is_uncertain(&told), "{told:?}");
+    serves_again().await;
+    assert_eq!(held().await.unwrap().record.state, State::Unknown, "it did happen");
 }
 
 #[tokio::test]
@@ -326,7 +357,7 @@ async fn a_bad_item_does_not_fail_its_neighbours() {
     for (place, answer) in answers.iter().enumerate() {
         match place {
             7 => assert!(
-                matches!(answer, Err(EngineError::Determinate(Determinate::Unavailable(why))) if why.contains("23514")),
+                matches!(answer, Err(EngineError::Determinate(Determinate::Incompatible(why))) if why.contains("23514")),
                 "{answer:?}"
             ),
             _ => assert!(matches!(answer, Ok(Claimed::Granted(_))), "{place}: {answer:?}"),

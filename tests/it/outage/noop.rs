@@ -62,10 +62,20 @@ impl Noop {
         Self { callers }
     }
 
-    /// What 99 of a hundred waited at most of those who called within this time. Waits until all have stopped.
-    pub(super) async fn p99(self, during: Range<Duration>) -> Duration {
-        let all = self.callers.join_all().await.into_iter().flatten();
-        let mut took: Vec<Duration> = all.filter(|(begun, _)| during.contains(begun)).map(|(_, took)| took).collect();
+    /// Waits until all have been told to stop, and have.
+    pub(super) async fn stopped(self) -> Waits {
+        Waits(self.callers.join_all().await.into_iter().flatten().collect())
+    }
+}
+
+/// When each of its callers called, and how long it waited.
+pub(super) struct Waits(Vec<(Duration, Duration)>);
+
+impl Waits {
+    /// What 99 of a hundred waited at most of those who called within this time.
+    pub(super) fn p99(&self, during: Range<Duration>) -> Duration {
+        let within = self.0.iter().filter(|(begun, _)| during.contains(begun));
+        let mut took: Vec<Duration> = within.map(|(_, took)| *took).collect();
         took.sort_unstable();
         super::percentile(&took, 99)
     }

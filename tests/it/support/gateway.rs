@@ -38,6 +38,11 @@ impl Setup {
         Self { engine, listen, config: String::new(), environment: Vec::new(), data_dir: None }
     }
 
+    /// On the engines that its configuration names.
+    pub(crate) fn on_configured() -> Self {
+        Self::on("")
+    }
+
     /// On memory.
     pub(crate) fn on_memory() -> Self {
         Self::on("memory:")
@@ -85,7 +90,10 @@ impl Setup {
         std::fs::write(&config, &self.config).expect("the configuration is written");
         let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
         command.args(["serve", "--listen", &self.listen, "--admin-listen", "127.0.0.1:0"]);
-        command.args(["--engine", &self.engine, "--config"]).arg(&config);
+        if !self.engine.is_empty() {
+            command.args(["--engine", &self.engine]);
+        }
+        command.arg("--config").arg(&config);
         let data_dir = self.data_dir.clone().unwrap_or_else(|| folder.path().to_owned());
         command.arg("--data-dir").arg(&data_dir);
         command.env("ONCEGATE_LOG__FORMAT", "json").envs(self.environment.iter().cloned());

@@ -30,7 +30,8 @@ pub(crate) enum Mode {
 struct Accidents {
     /// How many replies to let pass before one is swallowed.
     swallow_after: Option<usize>,
-    lose_reply: bool,
+    /// How many replies to let pass before the connection is closed in the place of one.
+    lose_after: Option<usize>,
     /// How many bytes of requests to let pass before the connection is cut.
     cut_after: Option<usize>,
 }
@@ -137,7 +138,12 @@ impl TcpProxy {
 
     /// Lets requests pass, and closes the connection in the place of the next bytes of a reply.
     pub(crate) fn lose_next_reply(&self) {
-        self.accidents().lose_reply = true;
+        self.lose_reply_after(0);
+    }
+
+    /// The same, after letting that many replies pass; what comes at once counts as one.
+    pub(crate) fn lose_reply_after(&self, replies: usize) {
+        self.accidents().lose_after = Some(replies);
     }
 
     /// Closes the connection once that many more bytes of requests have passed.
@@ -214,10 +220,11 @@ async fn requests(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: &Shar
 
 async fn replies(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: &Shared) {
     let mut mode = shared.mode.subscribe();
-    let mut pending = Vec::new();
+    // Room enough that what was sent at once is read at once.
+    let mut pending = Vec::with_capacity(64 * 1024);
     while let Ok(1..) = from.read_buf(&mut pending).await {
         pause(&mut mode, |mode| !matches!(mode, Mode::Blackhole | Mode::HalfOpen)).await;
-        if std::mem::take(&mut shared.accidents.lock().expect("no panic").lose_reply) {
+        if counts_down(&mut shared.accidents.lock().expect("no panic").lose_after) {
             return;
         }
         while let Some(end) = if shared.replies_of_redis { reply_end(&pending) } else { all_of(&pending) } {
@@ -230,18 +237,14 @@ async fn replies(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: &Share
 }
 
 fn is_swallowed(shared: &Shared) -> bool {
-    let mut accidents = shared.accidents.lock().expect("no panic");
-    match accidents.swallow_after {
-        Some(0) => {
-            accidents.swallow_after = None;
-            true
-        }
-        Some(left) => {
-            accidents.swallow_after = Some(left - 1);
-            false
-        }
-        None => false,
-    }
+    counts_down(&mut shared.accidents.lock().expect("no panic").swallow_after)
+}
+
+/// Whether it is time now, of something that is to happen once, after so many others.
+fn counts_down(after: &mut Option<usize>) -> bool {
+    let is_now = *after == Some(0);
+    *after = after.and_then(|left| left.checked_sub(1));
+    is_now
 }
 
 async fn pause(mode: &mut watch::Receiver<Mode>, passes: impl Fn(Mode) -> bool) {

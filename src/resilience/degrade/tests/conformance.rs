@@ -30,6 +30,12 @@ impl Engine for Lenient {
     async fn list(&self, ask: &List) -> Result<Vec<Listed>, EngineError> {
         self.0.list(ask).await
     }
+    async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
+        self.0.note(name).await
+    }
+    async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError> {
+        self.0.swap_note(name, expected, new).await
+    }
     async fn probe(&self) -> Result<(), EngineError> {
         self.0.probe().await
     }
@@ -68,6 +74,12 @@ impl Engine for DeafFor {
     }
     async fn list(&self, ask: &List) -> Result<Vec<Listed>, EngineError> {
         self.0.list(ask).await
+    }
+    async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
+        self.0.note(name).await
+    }
+    async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError> {
+        self.0.swap_note(name, expected, new).await
     }
     async fn probe(&self) -> Result<(), EngineError> {
         self.0.probe().await
@@ -138,6 +150,12 @@ mod while_something_waits {
         }
         async fn list(&self, ask: &List) -> Result<Vec<Listed>, EngineError> {
             self.0.list(ask).await
+        }
+        async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
+            self.0.note(name).await
+        }
+        async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError> {
+            self.0.swap_note(name, expected, new).await
         }
         async fn probe(&self) -> Result<(), EngineError> {
             self.0.probe().await

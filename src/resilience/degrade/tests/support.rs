@@ -85,6 +85,12 @@ impl Engine for Line {
     async fn list(&self, ask: &List) -> Result<Vec<Listed>, EngineError> {
         self.go(self.store.list(ask)).await
     }
+    async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
+        self.go(self.store.note(name)).await
+    }
+    async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError> {
+        self.go(self.store.swap_note(name, expected, new)).await
+    }
     async fn probe(&self) -> Result<(), EngineError> {
         self.go(self.store.probe()).await
     }

@@ -64,7 +64,8 @@ fn holds(events: &[Event]) -> Vec<Hold> {
         if let Some(done) = events.iter().filter(own).map(|event| event.begun).min() {
             hold.until = hold.until.min(done);
         }
-        // A success that was taken blocks others for as long as it is kept.
+        // A success that was taken blocks others for as long as it is kept. Of several the first counts, whichever that was.
+        let mut kept_until: Option<Duration> = None;
         for event in events.iter().filter(own) {
             let Call::Settle { outcome: Outcome::Success { retention, .. }, .. } = &event.call else { continue };
             let taken = match &event.reply {
@@ -74,9 +75,11 @@ fn holds(events: &[Event]) -> Vec<Hold> {
             };
             if taken && hold.until >= event.begun {
                 let own = retention.map(|own| own.duration().unwrap_or(Duration::MAX));
-                hold.until = hold.until.max(event.begun.saturating_add(own.unwrap_or(hold.kept)));
+                let until = event.begun.saturating_add(own.unwrap_or(hold.kept));
+                kept_until = Some(kept_until.map_or(until, |sooner| sooner.min(until)));
             }
         }
+        hold.until = hold.until.max(kept_until.unwrap_or_default());
     }
     holds
 }

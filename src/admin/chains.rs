@@ -1,0 +1,123 @@
+//! `GET /admin/v1/chains` and `POST /admin/v1/chains/{name}/switch`: which engine each chain uses, and another one from now
+//! on, at every gateway.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Path, State};
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+
+use super::Admin;
+use super::audit::{Change, Reason};
+use super::auth::Operator;
+use crate::gateway::chains::{COUNTED_MAX, ChainStatus, NoSwitch, NotSwitched, ShownChain, Standing};
+use crate::http::body::JsonBytes;
+use crate::http::json;
+use crate::http::problem::{Code, Problem};
+
+#[derive(Serialize)]
+struct ChainsBody {
+    chains: Vec<ShownChain>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SwitchBody {
+    to: String,
+    #[serde(default)]
+    accept_loss: bool,
+    reason: Reason,
+}
+
+/// 200 to a switch.
+#[derive(Serialize)]
+struct SwitchedBody {
+    chain: String,
+    from: String,
+    active: String,
+    epoch: u64,
+}
+
+/// `GET /admin/v1/chains`: every chain.
+pub(super) async fn list(State(admin): State<Arc<Admin>>, _operator: Operator) -> Response {
+    json(&ChainsBody { chains: admin.gateway.chains().await })
+}
+
+/// `POST /admin/v1/chains/{name}/switch`: another engine becomes the active one. Answers once it is in use.
+pub(super) async fn switch(
+    State(admin): State<Arc<Admin>>,
+    operator: Operator,
+    chain: Result<Path<String>, axum::extract::rejection::PathRejection>,
+    body: JsonBytes,
+) -> Result<Response, Problem> {
+    let SwitchBody { to, accept_loss, reason } = body.parse()?;
+    let Ok(Path(chain)) = chain else { return Err(Problem::invalid("The path must name a chain.")) };
+    let status = admin.gateway.chain_status(&chain)?;
+    if !status.engines.contains(&to) {
+        return Err(NoSwitch::Refused(NotSwitched::Unknown { to, engines: status.engines }).into());
+    }
+    if status.active == to && status.switching_to.is_none() {
+        return Err(NoSwitch::Refused(NotSwitched::AlreadyActive(to)).into());
+    }
+    if !accept_loss {
+        return Err(loss_not_accepted(&admin, &chain, &status, &to).await);
+    }
+    let change = Change {
+        action: "chain.switch".into(),
+        detail: Some(format!("chain: {chain}, from: {}, to: {to}, accept_loss", status.active).into()),
+        reason: Some(reason),
+        ..Change::default()
+    };
+    let gateway = admin.gateway.clone();
+    let deed = async move {
+        let switched = gateway.switch(&chain, &to).await?;
+        let body = SwitchedBody { chain, from: switched.from, active: switched.to, epoch: switched.epoch };
+        Ok((body, "switched"))
+    };
+    Ok(json(&admin.audit.carry_out(&operator, change, deed).await?))
+}
+
+/// Says what would be lost, so that whoever accepts it knows.
+async fn loss_not_accepted(admin: &Admin, chain: &str, status: &ChainStatus, to: &str) -> Problem {
+    let apps = admin.registry.apps().into_iter().filter(|app| app.chain == chain).map(|app| app.key.clone());
+    let from = &status.active;
+    let standing = match admin.gateway.standing(chain, apps.collect()).await {
+        Standing::Counted(COUNTED_MAX) => format!("At least {COUNTED_MAX} claims stand on `{from}`"),
+        Standing::Counted(1) => format!("1 claim stands on `{from}`"),
+        Standing::Counted(count) => format!("{count} claims stand on `{from}`"),
+        Standing::NotKnown => format!("How many claims stand on `{from}` is not known"),
+    };
+    let detail = format!(
+        "Nothing was changed. {standing}; engine `{to}` knows none of them, so that whatever is in progress or was done can \
+         be claimed and run again once it is active. If that is accepted, send \"accept_loss\": true."
+    );
+    Problem::new(Code::LossNotAccepted, detail)
+}
+
+impl From<NoSwitch> for Problem {
+    fn from(not_done: NoSwitch) -> Self {
+        const SOON: Duration = Duration::from_secs(1);
+        let refused = match not_done {
+            NoSwitch::NoChain(chains) => {
+                let detail = format!("Nothing was changed: there is no such chain; there are: {}.", chains.join(", "));
+                return Self::new(Code::NotFound, detail);
+            }
+            NoSwitch::Unfit(why) => {
+                return Self::new(Code::StoreIncompatible, format!("Nothing was changed: {why}.")).retry_after(SOON);
+            }
+            NoSwitch::Refused(refused) => refused,
+        };
+        let code = match refused {
+            NotSwitched::Unknown { .. } => Code::InvalidRequest,
+            NotSwitched::AlreadyActive(_) => Code::AlreadyActive,
+            NotSwitched::UnderWay(_) | NotSwitched::Overtaken(_) => Code::SwitchUnderWay,
+            NotSwitched::Silent { .. } => Code::StoreUnavailable,
+            NotSwitched::Unfinished { .. } => {
+                return Self::new(Code::OutcomeUnknown, format!("It is begun: {refused}.")).retry_after(SOON);
+            }
+        };
+        let problem = Self::new(code, format!("Nothing was changed: {refused}."));
+        if code == Code::StoreUnavailable { problem.retry_after(SOON) } else { problem }
+    }
+}

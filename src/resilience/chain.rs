@@ -1,0 +1,241 @@
+//! A chain: an engine over several, of which one is in use, the same one at every gateway. Calls go to it; a switch, wherever
+//! it is made, is followed. What is promised, and to whom: `docs/adr/0020-switching-a-chain.md`.
+
+mod agreed;
+mod core;
+mod follow;
+mod switch;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use self::core::{Core, State};
+use crate::domain::attempt::Entropy;
+use crate::domain::claim::{Claim, Claimed, Renew, Renewed, Settle, Settled};
+use crate::domain::clock::Clock;
+use crate::domain::operator::{List, Listed, Release, Released};
+use crate::domain::record::{Held, Key};
+use crate::domain::terms::OnDataLoss;
+use crate::engine::chain::{Chain as SwitchedChain, ChainStatus, NotSwitched, Switched};
+use crate::engine::{Capabilities, Engine, EngineError, Note};
+
+/// What a chain is made of.
+pub struct Setup {
+    /// Its name in the configuration.
+    pub name: String,
+    /// Its engines by name, in order; the first is in use until the chain is switched. At least one.
+    pub engines: Vec<(String, Arc<dyn Engine>)>,
+    /// What becomes of claims after the store in use came back without its data.
+    pub on_data_loss: OnDataLoss,
+    /// The longest lease that its apps get without asking for one.
+    pub lease_max: Duration,
+    /// For measuring what was looked at when.
+    pub clock: Arc<dyn Clock>,
+    /// Names switches, and spreads looks.
+    pub entropy: Arc<dyn Entropy>,
+    /// How long things take.
+    pub times: Times,
+}
+
+/// How long things take in a chain of several engines. `fresh` has to be longer than a look now and then takes, and shorter
+/// than `closing` by more than clocks differ: a gateway that has not looked for `fresh` grants nothing, so when `closing` is
+/// over nobody grants on the old engine.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    /// Between two looks at an engine.
+    pub poll: Duration,
+    /// For how long what was found by a look is good for granting.
+    pub fresh: Duration,
+    /// How long a chain is closed at least when it is switched.
+    pub closing: Duration,
+    /// After which somebody else finishes a switch.
+    pub abandoned: Duration,
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        Self {
+            poll: Duration::from_millis(500),
+            fresh: Duration::from_millis(1500),
+            closing: Duration::from_secs(2),
+            abandoned: Duration::from_secs(10),
+        }
+    }
+}
+
+/// An engine over the engines of a chain. It does not close them: they may be of several chains.
+pub struct Chain {
+    core: Arc<Core>,
+    stop: CancellationToken,
+    _guard: DropGuard,
+}
+
+impl Chain {
+    /// Starts to look at the engines, if there are several.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime, with several engines: each is looked at by a task of its own.
+    pub fn start(setup: Setup) -> Self {
+        let core = Arc::new(Core::new(setup));
+        let stop = CancellationToken::new();
+        if core.is_shared() {
+            for at in 0..core.members.len() {
+                tokio::spawn(follow::follow(core.clone(), at, stop.clone()));
+            }
+        }
+        Self { core, _guard: stop.clone().drop_guard(), stop }
+    }
+
+    fn engine(&self, state: &State) -> Result<&dyn Engine, EngineError> {
+        Ok(&*self.core.serving(state)?.engine)
+    }
+
+    /// The engine in use, for what asks no store. There is always one: the first, if nothing better is known.
+    fn current(&self) -> &dyn Engine {
+        let state = self.core.state();
+        &*self.core.members[state.serving.unwrap_or(0)].engine
+    }
+
+    /// Whether a claim may be asked for, and of whom.
+    async fn claiming(&self) -> Result<Arc<State>, EngineError> {
+        let begun = self.core.turn().await?;
+        self.core.serving(&begun)?;
+        self.core.granting(&begun)?;
+        Ok(begun)
+    }
+
+    /// What was changed on an engine that is no longer in use was changed where nobody will look for it: the caller is to
+    /// repeat it.
+    fn changed<Answer>(&self, begun: &State, answer: Result<Answer, EngineError>) -> Result<Answer, EngineError> {
+        if self.core.state().serving == begun.serving { answer } else { answer.and(Err(switched())) }
+    }
+
+    /// A grant that came back after the chain began to close, or its store lost its data, is not told: somebody may have
+    /// been granted the same elsewhere.
+    fn told(&self, begun: &State, answer: Result<Claimed, EngineError>) -> Result<Claimed, EngineError> {
+        match answer {
+            Ok(Claimed::Granted(_)) if !self.core.stands(begun) => Err(switched()),
+            answer => answer,
+        }
+    }
+}
+
+fn switched() -> EngineError {
+    EngineError::indeterminate("the chain was switched, or its store lost its data, while the call was on its way")
+}
+
+#[async_trait]
+impl Engine for Chain {
+    async fn claim(&self, ask: &Claim) -> Result<Claimed, EngineError> {
+        let begun = self.claiming().await?;
+        self.core.saw_lease(ask.terms.lease);
+        let answer = self.engine(&begun)?.claim(ask).await;
+        self.told(&begun, answer)
+    }
+
+    async fn settle(&self, ask: &Settle) -> Result<Settled, EngineError> {
+        let begun = self.core.turn().await?;
+        let answer = self.engine(&begun)?.settle(ask).await;
+        self.changed(&begun, answer)
+    }
+
+    async fn renew(&self, ask: &Renew) -> Result<Renewed, EngineError> {
+        self.core.saw_lease(ask.lease.unwrap_or_default());
+        let begun = self.core.turn().await?;
+        let answer = self.engine(&begun)?.renew(ask).await;
+        self.changed(&begun, answer)
+    }
+
+    async fn read(&self, key: &Key) -> Result<Option<Held>, EngineError> {
+        let state = self.core.turn().await?;
+        self.engine(&state)?.read(key).await
+    }
+
+    async fn release(&self, ask: &Release) -> Result<Released, EngineError> {
+        let begun = self.core.turn().await?;
+        let answer = self.engine(&begun)?.release(ask).await;
+        self.changed(&begun, answer)
+    }
+
+    async fn list(&self, ask: &List) -> Result<Vec<Listed>, EngineError> {
+        let state = self.core.turn().await?;
+        self.engine(&state)?.list(ask).await
+    }
+
+    async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
+        let state = self.core.turn().await?;
+        self.engine(&state)?.note(name).await
+    }
+
+    async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError> {
+        let begun = self.core.turn().await?;
+        let answer = self.engine(&begun)?.swap_note(name, expected, new).await;
+        self.changed(&begun, answer)
+    }
+
+    async fn probe(&self) -> Result<(), EngineError> {
+        let state = self.core.turn().await?;
+        self.engine(&state)?.probe().await
+    }
+
+    async fn claim_many(&self, asks: &[Claim]) -> Vec<Result<Claimed, EngineError>> {
+        let refused = |why: EngineError| asks.iter().map(|_| Err(why.clone())).collect();
+        let begun = match self.claiming().await {
+            Ok(begun) => begun,
+            Err(why) => return refused(why),
+        };
+        for ask in asks {
+            self.core.saw_lease(ask.terms.lease);
+        }
+        match self.engine(&begun) {
+            Ok(engine) => {
+                let answers = engine.claim_many(asks).await;
+                answers.into_iter().map(|answer| self.told(&begun, answer)).collect()
+            }
+            Err(why) => refused(why),
+        }
+    }
+
+    async fn settle_many(&self, asks: &[Settle]) -> Vec<Result<Settled, EngineError>> {
+        let refused = |why: EngineError| asks.iter().map(|_| Err(why.clone())).collect();
+        let begun = match self.core.turn().await {
+            Ok(begun) => begun,
+            Err(why) => return refused(why),
+        };
+        match self.engine(&begun) {
+            Ok(engine) => {
+                let answers = engine.settle_many(asks).await;
+                answers.into_iter().map(|answer| self.changed(&begun, answer)).collect()
+            }
+            Err(why) => refused(why),
+        }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.current().capabilities()
+    }
+
+    fn data_lost(&self) -> u64 {
+        self.core.members.iter().map(|member| member.engine.data_lost()).sum()
+    }
+
+    async fn close(&self) {
+        self.stop.cancel();
+    }
+}
+
+#[async_trait]
+impl SwitchedChain for Chain {
+    fn status(&self) -> ChainStatus {
+        self.core.status()
+    }
+
+    async fn switch(&self, to: &str) -> Result<Switched, NotSwitched> {
+        self.core.switch(to).await
+    }
+}

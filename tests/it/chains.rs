@@ -1,0 +1,373 @@
+//! Chains of several engines that are switched by hand while gateways serve, and chains whose store came back empty.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use oncegate::domain::hex;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::support::client::{Answer, Client};
+use crate::support::command::oncegate_with;
+use crate::support::exposition::Page;
+use crate::support::fresh;
+use crate::support::gateway::{Gateway, Setup};
+#[cfg(feature = "postgres")]
+use crate::support::postgres_server::PostgresServer;
+use crate::support::redis_server::RedisServer;
+use crate::support::tcp_proxy::TcpProxy;
+use crate::support::wait::until;
+
+const TOKEN: &str = "token_of_alice_0123456789abcdef";
+
+/// How soon a gateway knows what another has done, and what a busy machine adds to it.
+const FOLLOWED: Duration = Duration::from_secs(5);
+
+/// A gateway with a chain over these engines, the first of which is active.
+fn over(engines: &[(&str, String)]) -> Setup {
+    let digest = hex::encode(&Sha256::digest(TOKEN));
+    let names: Vec<_> = engines.iter().map(|(name, _)| *name).collect();
+    let urls: String = engines.iter().map(|(name, url)| format!("{name} = {url:?}\n")).collect();
+    Setup::on_configured().config(&format!(
+        "[admin.tokens]\nalice = \"sha256:{digest}\"\n[engines]\n{urls}[chains.default]\nengines = {names:?}\n"
+    ))
+}
+
+fn alice(gateway: &Gateway) -> Client {
+    gateway.admin_client().with_credential(TOKEN)
+}
+
+fn order(to: &str) -> Value {
+    json!({ "to": to, "accept_loss": true, "reason": "INC-42" })
+}
+
+async fn switch(gateway: &Gateway, to: &str) -> Answer {
+    alice(gateway).post("/admin/v1/chains/default/switch", &order(to)).await
+}
+
+async fn chain(gateway: &Gateway) -> Value {
+    alice(gateway).get("/admin/v1/chains").await.expect(200).body["chains"][0].clone()
+}
+
+async fn comes_to(gateway: &Gateway, engine: &str, patience: Duration) {
+    until("the gateway follows", patience, async || {
+        let chain = chain(gateway).await;
+        chain["active"] == engine && chain["phase"] == "open"
+    })
+    .await;
+}
+
+async fn granted(gateway: &Gateway) -> Answer {
+    let mut answer = None;
+    until("a claim is granted", FOLLOWED, async || {
+        let claimed = gateway.client().claim(fresh::contents()).await;
+        let done = claimed.status == 201;
+        answer = Some(claimed);
+        done
+    })
+    .await;
+    answer.unwrap()
+}
+
+/// Whether this server holds the claim.
+fn holds(server: &RedisServer, claim: &Answer) -> bool {
+    let id = claim.body["global_id"].as_str().unwrap();
+    server.ask::<Vec<String>>(&format!("KEYS *{id}*")).len() == 1
+}
+
+async fn two() -> Option<(RedisServer, RedisServer)> {
+    Some((RedisServer::start().await?, RedisServer::start().await?))
+}
+
+/// What callers were granted, by what they asked for, and since when.
+type Grants = Arc<Mutex<HashMap<u128, Vec<Instant>>>>;
+
+/// Claims whatever is current, which is something else every few milliseconds, the same for all callers, until told to stop.
+async fn ask_on(client: Client, begun: Instant, grants: Grants, stop: Arc<AtomicBool>) {
+    while !stop.load(Ordering::Relaxed) {
+        let current = begun.elapsed().as_millis() / 10;
+        let body = json!({ "contents": { "n": u64::try_from(current).unwrap() }, "lease": "10m" });
+        let answer = client.post("/v1/claims", &body).await;
+        if answer.status == 201 {
+            grants.lock().unwrap().entry(current).or_default().push(Instant::now());
+        } else {
+            assert!([409, 503].contains(&answer.status), "{}", answer.text);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_switch_under_load_reaches_every_gateway_and_nothing_is_granted_twice() {
+    let Some((a, b)) = two().await else { return };
+    let setup = over(&[("a", a.url()), ("b", b.url())]);
+    let (here, there) = (setup.start().await, setup.start().await);
+    granted(&here).await;
+    granted(&there).await;
+    let (begun, grants, stop) = (Instant::now(), Grants::default(), Arc::new(AtomicBool::new(false)));
+    let callers: Vec<_> = [&here, &there, &here, &there]
+        .map(|gateway| tokio::spawn(ask_on(gateway.client(), begun, grants.clone(), stop.clone())))
+        .into();
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    let asked_at = Instant::now();
+    let switched = switch(&here, "b").await.expect(200);
+    let switched_at = Instant::now();
+    assert_eq!(switched.body, json!({ "chain": "default", "from": "a", "active": "b", "epoch": 1 }));
+    comes_to(&there, "b", FOLLOWED).await;
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    stop.store(true, Ordering::Relaxed);
+    for caller in callers {
+        caller.await.unwrap();
+    }
+    let grants = grants.lock().unwrap();
+    let twice: Vec<_> = grants.iter().filter(|(_, at)| at.len() > 1).collect();
+    assert!(twice.is_empty(), "granted by both: {twice:?}");
+    let (before, after) = (
+        grants.values().filter(|at| at[0] < asked_at).count(),
+        grants.values().filter(|at| at[0] > switched_at).count(),
+    );
+    assert!(before > 10 && after > 10, "{before} before the switch, {after} after it");
+    let mut all: Vec<_> = grants.values().map(|at| at[0]).collect();
+    all.sort_unstable();
+    let pause = all.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
+    println!("nobody was granted anything for {pause:?}; the operator was answered after {:?}", switched_at - asked_at);
+    assert!(pause > Duration::from_millis(400) && pause < FOLLOWED, "{pause:?}");
+    assert!(holds(&b, &granted(&there).await) && holds(&b, &granted(&here).await));
+    let page = Page::get(&there.admin_client()).await;
+    assert_eq!(page.sum("oncegate_chain_active", &[("engine", "b")]), 1);
+    assert_eq!((page.sum("oncegate_chain_active", &[("engine", "a")]), page.sum("oncegate_chain_epoch", &[])), (0, 1));
+}
+
+#[tokio::test]
+async fn while_a_chain_closes_callers_are_told_and_outcomes_are_taken() {
+    let Some((a, b)) = two().await else { return };
+    let setup = over(&[("a", a.url()), ("b", b.url())]);
+    let (here, there) = (setup.start().await, setup.start().await);
+    let held = granted(&there).await;
+    let old = granted(&there).await;
+    let operator = alice(&here);
+    let switching = tokio::spawn(async move { operator.post("/admin/v1/chains/default/switch", &order("b")).await });
+    until("the other gateway sees it", FOLLOWED, async || chain(&there).await["phase"] == "closing").await;
+    let refused = there.client().claim(fresh::contents()).await;
+    assert_eq!(refused.code(), (503, "store_unavailable"));
+    assert!(refused.body["detail"].as_str().unwrap().contains("chain `default` is being switched to engine `b`"));
+    assert!(refused.headers.contains_key("retry-after"));
+    let settled = there.client().settle(&held, "success").await.expect(200);
+    assert_eq!((&settled.body["late"], holds(&a, &held), holds(&b, &held)), (&json!(false), true, false));
+    let other = alice(&there).post("/admin/v1/chains/default/switch", &order("a")).await;
+    assert_eq!(other.code(), (409, "switch_under_way"), "{}", other.text);
+    switching.await.unwrap().expect(200);
+    // What was held before is recorded as late, where everybody looks from now on.
+    comes_to(&there, "b", FOLLOWED).await;
+    let late = there.client().settle(&old, "success").await.expect(200);
+    assert_eq!((&late.body["late"], holds(&b, &old)), (&json!(true), true));
+}
+
+#[tokio::test]
+async fn a_dead_engine_is_left_from_the_command_line_and_learns_of_it_when_it_is_back() {
+    let Some((mut a, b)) = two().await else { return };
+    let setup = over(&[("a", a.url()), ("b", b.url())]);
+    let (here, there) = (setup.start().await, setup.start().await);
+    granted(&here).await;
+    granted(&there).await;
+    a.kill();
+    let admin = format!("http://{}", here.admin());
+    let run = tokio::task::spawn_blocking(move || {
+        let folder = tempfile::tempdir().unwrap();
+        let words = ["chain", "switch", "default", "b", "--accept-loss", "--reason", "INC-42", "--admin", &admin];
+        oncegate_with(folder.path(), &words, &[("ONCEGATE_ADMIN_TOKEN", TOKEN)])
+    });
+    let ended = run.await.unwrap();
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    assert!(ended.out.starts_with("default  switched from a to b; epoch: 1\n"), "{}", ended.out);
+    comes_to(&there, "b", FOLLOWED).await;
+    assert!(holds(&b, &granted(&there).await));
+    // It knew nothing of the switch, and has to, before a gateway asks it and nobody else.
+    a.restart().await;
+    until("it is told", FOLLOWED, async || {
+        a.ask::<Option<String>>("GET og:note:chain.default").is_some_and(|note| note.contains("\"active\":\"b\""))
+    })
+    .await;
+    let restarted = setup.start().await;
+    assert!(holds(&b, &granted(&restarted).await));
+    assert_eq!(chain(&restarted).await["active"], "b");
+}
+
+#[tokio::test]
+async fn a_switch_that_may_not_or_cannot_be_made_changes_nothing() {
+    let Some((a, mut b)) = two().await else { return };
+    let gateway = over(&[("a", a.url()), ("b", b.url())]).start().await;
+    let alice = alice(&gateway);
+    granted(&gateway).await;
+    let ask = async |body: Value| alice.post("/admin/v1/chains/default/switch", &body).await;
+    let refused = ask(json!({ "to": "b", "reason": "INC-42" })).await;
+    assert_eq!(refused.code(), (409, "loss_not_accepted"));
+    assert!(refused.text.contains("How many claims stand on `a` is not known"), "{}", refused.text);
+    let refused = ask(order("c")).await;
+    assert_eq!(refused.code(), (400, "invalid_request"));
+    assert!(refused.text.contains("it has: a, b"), "{}", refused.text);
+    assert_eq!(ask(order("a")).await.code(), (409, "already_active"));
+    assert_eq!(ask(json!({ "to": "b", "accept_loss": true })).await.code(), (400, "invalid_request"), "no reason");
+    let refused = alice.post("/admin/v1/chains/other/switch", &order("b")).await;
+    assert_eq!(refused.code(), (404, "not_found"));
+    assert_eq!(gateway.admin_client().post("/admin/v1/chains/default/switch", &order("b")).await.status, 401);
+
+    b.kill();
+    let refused = ask(order("b")).await;
+    assert_eq!(refused.code(), (503, "store_unavailable"));
+    assert!(refused.text.contains("engine `b` does not answer"), "{}", refused.text);
+    b.restart().await;
+    b.freeze();
+    let refused = ask(order("b")).await;
+    assert_eq!(refused.code(), (503, "store_unavailable"), "{}", refused.text);
+    b.thaw();
+    let stands = chain(&gateway).await;
+    assert_eq!((&stands["active"], &stands["phase"], &stands["epoch"]), (&json!("a"), &json!("open"), &json!(0)));
+    assert!(holds(&a, &granted(&gateway).await));
+
+    let trail = alice.get("/admin/v1/audit").await.expect(200).body["entries"].clone();
+    let told: Vec<_> = trail.as_array().unwrap().iter().map(|entry| entry["result"].as_str().unwrap()).collect();
+    assert_eq!(told, ["store_unavailable", "store_unavailable"], "what was refused before it was begun is none");
+    assert_eq!(trail[0]["action"], "chain.switch");
+    assert_eq!(trail[0]["detail"], "chain: default, from: a, to: b, accept_loss");
+}
+
+#[tokio::test]
+async fn what_a_chain_requires_its_next_engine_must_promise() {
+    let Some(mut a) = RedisServer::start_with(&["appendonly yes", "appendfsync always"]).await else { return };
+    let Some(b) = RedisServer::start().await else { return };
+    let gateway = over(&[("a", a.url()), ("b", b.url())]).config("requires = [\"durable\"]\n").start().await;
+    granted(&gateway).await;
+    let refused = switch(&gateway, "b").await;
+    assert_eq!(refused.code(), (503, "store_incompatible"));
+    assert!(refused.text.contains("requires `durable`"), "{}", refused.text);
+    a.kill();
+    assert_eq!(switch(&gateway, "b").await.code(), (503, "store_incompatible"), "not even in need");
+}
+
+#[tokio::test]
+async fn a_switch_whose_gateway_was_killed_is_finished_by_another() {
+    let Some((a, b)) = two().await else { return };
+    let setup = over(&[("a", a.url()), ("b", b.url())]);
+    let (mut here, there) = (setup.start().await, setup.start().await);
+    granted(&here).await;
+    granted(&there).await;
+    let operator = alice(&here);
+    let switching = tokio::spawn(async move {
+        let headers = [("content-type", "application/json")];
+        operator.try_send("POST", "/admin/v1/chains/default/switch", &headers, order("b").to_string()).await
+    });
+    until("it is begun", FOLLOWED, async || chain(&there).await["phase"] == "closing").await;
+    here.kill();
+    assert!(switching.await.unwrap().is_err(), "nobody is told that it was done");
+    assert_eq!(there.client().claim(fresh::contents()).await.code(), (503, "store_unavailable"));
+    comes_to(&there, "b", Duration::from_secs(15)).await;
+    assert!(holds(&b, &granted(&there).await));
+    let log = there.log();
+    assert!(log.contains("a switch that was left half done is finished"), "{log}");
+}
+
+#[tokio::test]
+async fn a_gateway_that_stood_still_during_the_switch_grants_nothing_on_the_old_engine() {
+    let Some((a, b)) = two().await else { return };
+    let setup = over(&[("a", a.url()), ("b", b.url())]);
+    let (here, there) = (setup.start().await, setup.start().await);
+    granted(&here).await;
+    granted(&there).await;
+    there.signal("STOP");
+    let waiting: Vec<_> = (0..20)
+        .map(|_| {
+            let client = there.client();
+            tokio::spawn(async move { client.claim(fresh::contents()).await })
+        })
+        .collect();
+    switch(&here, "b").await.expect(200);
+    there.signal("CONT");
+    for waiting in waiting {
+        let answer = waiting.await.unwrap();
+        assert!(answer.status == 503 || answer.status == 201 && holds(&b, &answer), "{}", answer.text);
+    }
+    assert!(holds(&b, &granted(&there).await));
+}
+
+#[tokio::test]
+async fn a_gateway_that_cannot_reach_the_new_engine_grants_nothing_rather_than_on_the_old_one() {
+    let Some((a, b)) = two().await else { return };
+    let mut way = TcpProxy::start(b.address()).await;
+    let here = over(&[("a", a.url()), ("b", b.url())]).start().await;
+    let there = over(&[("a", a.url()), ("b", format!("redis://{}", way.address()))]).start().await;
+    granted(&here).await;
+    granted(&there).await;
+    way.refuse().await;
+    switch(&here, "b").await.expect(200);
+    // It is told by the old engine, which others could reach.
+    comes_to(&there, "b", FOLLOWED).await;
+    assert_eq!(there.client().claim(fresh::contents()).await.code(), (503, "store_unavailable"));
+    way.heal().await;
+    assert!(holds(&b, &granted(&there).await));
+}
+
+#[cfg(feature = "postgres")]
+#[tokio::test]
+async fn a_chain_is_switched_from_redis_to_postgres_and_back() {
+    let (Some(redis), Some(server)) = (RedisServer::start().await, PostgresServer::start().await) else { return };
+    let url = server.database("chain").await;
+    let setup = over(&[("fast", redis.url()), ("sql", url)]);
+    let (here, there) = (setup.start().await, setup.start().await);
+    granted(&here).await;
+    switch(&here, "sql").await.expect(200);
+    comes_to(&there, "sql", FOLLOWED).await;
+    assert!(granted(&there).await.body["fence"].is_u64());
+    let asked = json!({ "to": "fast", "reason": "INC-42" });
+    let refused = alice(&there).post("/admin/v1/chains/default/switch", &asked).await;
+    assert_eq!(refused.code(), (409, "loss_not_accepted"));
+    assert!(refused.text.contains("1 claim stands on `sql`"), "{}", refused.text);
+    assert_eq!(switch(&there, "fast").await.expect(200).body["epoch"], 2);
+    comes_to(&here, "fast", FOLLOWED).await;
+    assert!(holds(&redis, &granted(&here).await));
+}
+
+#[tokio::test]
+async fn a_chain_that_holds_grants_nothing_for_a_lease_after_its_store_came_back_empty() {
+    let Some(mut server) = RedisServer::start().await else { return };
+    let config = "on_data_loss = \"hold\"\n[defaults]\nlease = \"4s\"\n";
+    let gateway = over(&[("a", server.url())]).config(config).start().await;
+    let client = gateway.client();
+    let held = granted(&gateway).await;
+    let longer = json!({ "contents": "longer", "lease": "6s" });
+    client.post("/v1/claims", &longer).await.expect(201);
+    let lost_at = Instant::now();
+    server.kill();
+    server.restart_empty().await;
+    let mut refused = None;
+    until("the store is back, and empty", FOLLOWED, async || {
+        let answer = client.claim(fresh::contents()).await;
+        assert_ne!(answer.status, 201, "granted though something may be going on");
+        let told = answer.text.contains("has lost its data");
+        refused = Some(answer);
+        told
+    })
+    .await;
+    assert_eq!(refused.unwrap().code(), (503, "store_unavailable"));
+    let held_ms = chain(&gateway).await["held_ms"].as_u64().unwrap();
+    assert!((1000..=6000).contains(&held_ms), "{held_ms}");
+    let at_hold = Page::get(&gateway.admin_client()).await;
+    assert_eq!(at_hold.sum("oncegate_chain_held", &[("chain", "default")]), 1);
+    // What was held is reported, and kept from being run again.
+    assert_eq!(client.settle(&held, "success").await.expect(200).body["late"], true);
+    let mut first = None;
+    until("it grants again", Duration::from_secs(10), async || {
+        let answer = client.claim(fresh::contents()).await;
+        first = (answer.status == 201).then(Instant::now);
+        first.is_some()
+    })
+    .await;
+    assert!(first.unwrap() - lost_at >= Duration::from_secs(6), "not before the longest lease is over");
+    assert_eq!(chain(&gateway).await["held_ms"], Value::Null);
+
+    // Emptied without a pause: noticed at the next look, seconds later.
+    server.ask::<String>("FLUSHALL");
+    until("it is noticed", Duration::from_secs(10), async || chain(&gateway).await["held_ms"].is_u64()).await;
+    assert_eq!(client.claim(fresh::contents()).await.code(), (503, "store_unavailable"));
+}
