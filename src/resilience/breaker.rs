@@ -28,8 +28,9 @@ const RAMP: Duration = Duration::from_secs(1);
 const RAMP_AT_ONCE: u32 = 2;
 /// … and with how many it ends.
 const RAMP_AT_ONCE_MAX: u32 = 256;
-/// For how long the one call of a half-open breaker is waited for; after that it counts as failed.
-const TRIAL: Duration = Duration::from_secs(1);
+/// For how long the one call of a half-open breaker is waited for; after that it counts as failed. Together with the next
+/// probe less than a second: the call may have been sent just before the store came back.
+const TRIAL: Duration = Duration::from_millis(750);
 
 /// How a breaker stands, as operators are shown it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

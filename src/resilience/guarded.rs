@@ -137,18 +137,28 @@ impl Guard {
             // Late. The second try goes out beside the first one, whose answer is as good if it comes.
             Err(_late) if pass.is_plain() && self.budget.withdraw(self.clock.monotonic()) => {
                 self.is_late(pass, begun);
+                let is_sent = AtomicBool::new(false);
+                let ask = || {
+                    is_sent.store(true, Ordering::Relaxed);
+                    ask()
+                };
                 let first = async { self.timed(task, None, begun, timeout(all - early, first)).await };
                 let (mut first, mut again) = (pin!(first), pin!(self.second(task, ask)));
                 tokio::select! {
-                    // However certainly the first one did not happen, the second one may while it is out.
+                    // In an order of its own it could not be replayed from a seed.
+                    biased;
+                    // The second try is on its way, and may be what happened: one failure is not the whole answer, and what
+                    // the first one found may be the second one's doing.
                     answer = &mut first => match answer {
-                        Err(failure) => (failure, again.await),
+                        Err(failure) if is_silence(&failure) || is_sent.load(Ordering::Relaxed) => (failure, again.await),
+                        Ok(answer) if is_sent.load(Ordering::Relaxed) => return Ok(second(answer)),
                         answer => return answer,
                     },
                     answer = &mut again => match answer {
                         Some(Ok(answer)) => return Ok(second(answer)),
                         answer => match first.await {
                             Err(failure) => (failure, answer),
+                            Ok(found) if is_sent.load(Ordering::Relaxed) => return Ok(second(found)),
                             answer => return answer,
                         },
                     },
@@ -200,7 +210,15 @@ impl Guard {
 
     /// Lets a call through, if the breaker does.
     fn enter(self: &Arc<Self>, now: Duration) -> Result<Pass<'_>, EngineError> {
-        match self.breaker.enter(now) {
+        let entry = match self.breaker.enter(now) {
+            // All calls of a ramp may wait for answers that never come; it ends in its time all the same.
+            Entry::Refused(_) if let Some(closed) = self.breaker.settle(now) => {
+                self.changed(Some(closed));
+                self.breaker.enter(now)
+            }
+            entry => entry,
+        };
+        match entry {
             Entry::Passes(pass) => Ok(pass),
             Entry::Refused(changed) => {
                 self.changed(changed);

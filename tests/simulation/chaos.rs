@@ -55,6 +55,16 @@ impl Chaos {
         }
     }
 
+    /// Asks the engines of a gateway how they are, as the server does all the time.
+    pub(crate) async fn keep_up(&self, place: usize) {
+        while !self.world.is_done() {
+            sleep(Duration::from_secs(5)).await;
+            if let Some(running) = self.hosts[place].gateway() {
+                let _health = running.died.run_until_cancelled(running.gateway.engines_health()).await;
+            }
+        }
+    }
+
     /// Short ones that callers hardly feel, and long ones.
     fn duration(&self) -> Duration {
         let dice = &self.world.dice;

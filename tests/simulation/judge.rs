@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use oncegate::domain::claim::{Claimed, Outcome, Renewed, Settled};
+use oncegate::domain::claim::{Claimed, Grant, Outcome, Renewed, Settled};
 use oncegate::domain::record::State;
 use oncegate::engine::EngineError;
 use oncegate::gateway::claim::{ClaimAnswer, Granted};
@@ -45,12 +45,28 @@ pub(crate) struct Open {
 }
 
 impl Open {
-    /// What the store said to the last try, when by its clock, and when in the time that really passes.
-    fn last_answer(&self) -> Option<(&Told, u64, Duration)> {
-        match self.tries.last()? {
-            Try::Answered { told, store_now, at } => Some((told, *store_now, *at)),
+    /// What the store said to each try that it answered, when by its clock, and when in the time that really passes.
+    fn answers(&self) -> impl Iterator<Item = (&Told, u64, Duration)> {
+        self.tries.iter().filter_map(|own| match own {
+            Try::Answered { told, store_now, at } => Some((&**told, *store_now, *at)),
             Try::Uncertain | Try::Refused => None,
+        })
+    }
+
+    /// That what a caller is told is what one of the answers allows. Two tries may be under way at once.
+    fn any(
+        &self,
+        told: &impl std::fmt::Debug,
+        allows: impl FnMut((&Told, u64, Duration)) -> Result<(), Broken>,
+    ) -> Result<(), Broken> {
+        let mut allowed = hold(false, "S9", || format!("the store has not answered, and the caller is told {told:?}"));
+        for judged in self.answers().map(allows) {
+            if judged.is_ok() {
+                return Ok(());
+            }
+            allowed = judged;
         }
+        allowed
     }
 }
 
@@ -317,49 +333,58 @@ impl World {
 }
 
 fn judge_claim(
-    (store_now, now): (u64, Duration),
+    now: (u64, Duration),
     known: &mut Known,
     call: &Call,
     open: &Open,
     lease: Duration,
     answer: &ClaimAnswer,
 ) -> Result<(), Broken> {
-    let Some((Told::Claimed(told), taken_at, at)) = open.last_answer() else {
-        return hold(false, "S9", || format!("the store has not answered, and the caller is told {answer:?}"));
-    };
-    match (answer, told) {
-        (ClaimAnswer::Granted(granted), Claimed::Granted(grant)) => {
-            let Granted { attempt, fence, repeated, taken_over, lease_ms, degraded, .. } = granted;
-            hold(degraded.is_none(), "S12", || format!("the store granted, and {degraded:?} is told"))?;
-            let name = Name::of(attempt);
-            hold(name.nonce == call.name.nonce, "S1", || format!("granted the attempt {name:?} of another"))?;
-            let same = *attempt == grant.attempt && *repeated == grant.repeated && *taken_over == grant.taken_over;
-            hold(same, "S5", || format!("the store granted {grant:?}, and the caller is told {granted:?}"))?;
-            hold(*fence == grant.fence, "S11", || format!("the fence {:?} is told as {fence:?}", grant.fence))?;
-            let left = grant.lease_left.unwrap_or(lease);
-            let told = Duration::from_millis(*lease_ms);
-            hold(now + told <= at + left, "S10", || {
-                format!("{left:?} were left at {at:?}, and {told:?} are told at {now:?}")
-            })?;
-            if known.losses != call.losses {
-                return Ok(());
+    open.any(answer, |(told, taken_at, at)| {
+        let Told::Claimed(told) = told else { return hold(false, "S13", || format!("a PRE is answered {told:?}")) };
+        match (answer, told) {
+            (ClaimAnswer::Granted(granted), Claimed::Granted(grant)) => {
+                let left = grant.lease_left.unwrap_or(lease);
+                judge_granted(now, known, call, granted, grant, (left, taken_at, at))
             }
-            let beliefs = &mut known.of(call.key).beliefs;
-            if beliefs.over.contains(&name) {
-                return Ok(());
+            (ClaimAnswer::Duplicate(found), Claimed::Duplicate(held)) => {
+                let record = &found.held.record;
+                let own = Name::of(&record.attempt).nonce == call.name.nonce;
+                hold(record == &held.record, "S4", || {
+                    format!("{held:?} stands, and the caller is told of {record:?}")
+                })?;
+                hold(!own || record.state != State::InProgress, "S9", || "told to be its own duplicate".to_owned())
             }
-            beliefs.alone(name, at, store_now)?;
-            beliefs.hold(name, (store_now + micros(told)).min(taken_at + micros(left)));
-            Ok(())
+            (ClaimAnswer::Mismatch(..), Claimed::Mismatch(_)) => Ok(()),
+            _ => hold(false, "S9", || format!("the store answered {told:?}, and the caller is told {answer:?}")),
         }
-        (ClaimAnswer::Duplicate(found), Claimed::Duplicate(held)) => {
-            let (record, own) = (&found.held.record, Name::of(&found.held.record.attempt).nonce == call.name.nonce);
-            hold(record == &held.record, "S4", || format!("{held:?} stands, and the caller is told of {record:?}"))?;
-            hold(!own || record.state != State::InProgress, "S9", || "told to be its own duplicate".to_owned())
-        }
-        (ClaimAnswer::Mismatch(..), Claimed::Mismatch(_)) => Ok(()),
-        _ => hold(false, "S9", || format!("the store answered {told:?}, and the caller is told {answer:?}")),
+    })
+}
+
+/// A grant as it is told, and the store's: what was left of the lease, at an instant of the store's and the world's.
+fn judge_granted(
+    (store_now, now): (u64, Duration),
+    known: &mut Known,
+    call: &Call,
+    granted: &Granted,
+    grant: &Grant,
+    (left, taken_at, at): (Duration, u64, Duration),
+) -> Result<(), Broken> {
+    let Granted { attempt, fence, repeated, taken_over, lease_ms, degraded, .. } = granted;
+    hold(degraded.is_none(), "S12", || format!("the store granted, and {degraded:?} is told"))?;
+    let name = Name::of(attempt);
+    hold(name.nonce == call.name.nonce, "S1", || format!("granted the attempt {name:?} of another"))?;
+    let same = *attempt == grant.attempt && *repeated == grant.repeated && *taken_over == grant.taken_over;
+    hold(same, "S5", || format!("the store granted {grant:?}, and the caller is told {granted:?}"))?;
+    hold(*fence == grant.fence, "S11", || format!("the fence {:?} is told as {fence:?}", grant.fence))?;
+    let told = Duration::from_millis(*lease_ms);
+    hold(now + told <= at + left, "S10", || format!("{left:?} were left at {at:?}, and {told:?} are told at {now:?}"))?;
+    let beliefs = &mut known.keys[call.key as usize].beliefs;
+    if known.losses == call.losses && !beliefs.over.contains(&name) {
+        beliefs.alone(name, at, store_now)?;
+        beliefs.hold(name, (store_now + micros(told)).min(taken_at + micros(left)));
     }
+    Ok(())
 }
 
 fn judge_settled(
@@ -369,22 +394,33 @@ fn judge_settled(
     outcome: &Outcome,
     settled: &Settled,
 ) -> Result<(), Broken> {
-    let Some((Told::Settled(told), store_now, at)) = open.last_answer() else {
-        return hold(false, "S9", || format!("the store has not answered, and the caller is told {settled:?}"));
-    };
-    let gone = matches!(told, Settled::Done { state: None, .. } | Settled::Superseded { .. });
-    let expected = if *outcome == Outcome::Failure && gone && open.tries.contains(&Try::Uncertain) {
-        // The try whose reply was lost may have been the one that released it.
-        &Settled::Done { state: None, left: None, late: None }
-    } else {
-        told
-    };
-    hold(settled == expected, "S6", || format!("to be {expected:?}, and the caller is told {settled:?}"))?;
-    if let (Settled::Done { state: Some(State::Succeeded), left, .. }, true) = (settled, known.losses == call.losses) {
-        let until = left.map_or(u64::MAX, |left| store_now + micros(left));
-        known.of(call.key).beliefs.succeed(call.name, at, until);
-    }
-    Ok(())
+    let released = known.of(call.key).released;
+    let others = open.tries.iter().filter(|own| **own != Try::Refused).count() > 1;
+    open.any(settled, |(told, store_now, at)| {
+        let Told::Settled(told) = told else { return hold(false, "S13", || format!("a POST is answered {told:?}")) };
+        // Another try, whose answer is not known or came as well, may be the one that released the claim. "Nothing stands"
+        // and "another's stands" are then no answers to the caller; that it is gone, and nobody knows why, always is.
+        let (gone, released_now) = match told {
+            Settled::Done { state: None, late, .. } => (true, *late == Some(false)),
+            Settled::Superseded { .. } => (true, false),
+            _ => (false, false),
+        };
+        let is_plain = *settled == Settled::Done { state: None, left: None, late: None };
+        let by_another = released.is_some_and(|(name, at)| name == call.name && at >= call.begun) && !released_now;
+        let allowed = if *outcome == Outcome::Failure && gone && others {
+            is_plain || (settled == told && !by_another)
+        } else {
+            settled == told
+        };
+        hold(allowed, "S6", || format!("of {told:?} the caller is told {settled:?}"))?;
+        if let Settled::Done { state: Some(State::Succeeded), left, .. } = settled
+            && known.losses == call.losses
+        {
+            let until = left.map_or(u64::MAX, |left| store_now + micros(left));
+            known.of(call.key).beliefs.succeed(call.name, at, until);
+        }
+        Ok(())
+    })
 }
 
 fn judge_renewed(
@@ -394,21 +430,21 @@ fn judge_renewed(
     open: &Open,
     renewed: &Renewed,
 ) -> Result<(), Broken> {
-    let Some((Told::Renewed(told), taken_at, at)) = open.last_answer() else {
-        return hold(false, "S9", || format!("the store has not answered, and the caller is told {renewed:?}"));
-    };
-    let (Renewed::Renewed { left }, Renewed::Renewed { left: of_store }) = (renewed, told) else {
-        return hold(renewed == told, "S2", || format!("to be {told:?}, and the caller is told {renewed:?}"));
-    };
-    hold(now + *left <= at + *of_store, "S10", || {
-        format!("{of_store:?} were left at {at:?}, and {left:?} are told at {now:?}")
-    })?;
-    let beliefs = &mut known.keys[call.key as usize].beliefs;
-    if known.losses == call.losses && !beliefs.over.contains(&call.name) {
-        beliefs.alone(call.name, at, store_now)?;
-        beliefs.hold(call.name, (store_now + micros(*left)).min(taken_at + micros(*of_store)));
-    }
-    Ok(())
+    open.any(renewed, |(told, taken_at, at)| {
+        let Told::Renewed(told) = told else { return hold(false, "S13", || format!("a renewal is answered {told:?}")) };
+        let (Renewed::Renewed { left }, Renewed::Renewed { left: of_store }) = (renewed, told) else {
+            return hold(renewed == told, "S2", || format!("to be {told:?}, and the caller is told {renewed:?}"));
+        };
+        hold(now + *left <= at + *of_store, "S10", || {
+            format!("{of_store:?} were left at {at:?}, and {left:?} are told at {now:?}")
+        })?;
+        let beliefs = &mut known.keys[call.key as usize].beliefs;
+        if known.losses == call.losses && !beliefs.over.contains(&call.name) {
+            beliefs.alone(call.name, at, store_now)?;
+            beliefs.hold(call.name, (store_now + micros(*left)).min(taken_at + micros(*of_store)));
+        }
+        Ok(())
+    })
 }
 
 /// That a failure says no more than is so.
@@ -430,14 +466,15 @@ fn judge_failure(call: &Call, open: &Open, failure: &Failure, now: Duration) -> 
 
 /// Whether nothing was left of a lease when its grant or renewal came.
 fn has_run_out(call: &Call, open: &Open, now: Duration) -> bool {
-    let Some((told, ..)) = open.last_answer() else { return false };
-    let left = match told {
-        Told::Claimed(Claimed::Granted(grant)) => grant.lease_left,
-        Told::Renewed(Renewed::Renewed { left }) => Some(*left),
-        _ => None,
-    };
-    // What the call has taken is taken off, all of it.
-    left.is_some_and(|left| call.begun.saturating_add(left) < now + TIMER_GRAIN)
+    open.answers().any(|(told, ..)| {
+        let left = match told {
+            Told::Claimed(Claimed::Granted(grant)) => grant.lease_left,
+            Told::Renewed(Renewed::Renewed { left }) => Some(*left),
+            _ => None,
+        };
+        // What the call has taken is taken off, all of it.
+        left.is_some_and(|left| call.begun.saturating_add(left) < now + TIMER_GRAIN)
+    })
 }
 
 fn failure_name(failure: &Failure) -> &'static str {

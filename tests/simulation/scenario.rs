@@ -58,8 +58,13 @@ impl Scenario {
             Caller { world, number, business, hosts, memories: memories.clone() }
         };
         let mut running: Vec<_> = (0..self.callers).map(|number| tokio::spawn(caller(number).live())).collect();
+        let chaos = || Chaos { world: world.clone(), store: store.clone(), hosts: hosts.clone() };
+        for place in 0..hosts.len() {
+            let chaos = chaos();
+            running.push(tokio::spawn(async move { chaos.keep_up(place).await }));
+        }
         for fault in self.faults {
-            let chaos = Chaos { world: world.clone(), store: store.clone(), hosts: hosts.clone() };
+            let chaos = chaos();
             running.push(tokio::spawn(async move { chaos.reign(*fault).await }));
         }
         for task in running {

@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use oncegate::domain::attempt::Issuer;
+use oncegate::domain::attempt::{Entropy, Issuer};
 use oncegate::domain::clock::Clock;
 use oncegate::engine::Engine;
 use oncegate::gateway::{Engines, Gateway};
@@ -17,12 +17,12 @@ use crate::dice::Dice;
 use crate::link::Link;
 use crate::world::World;
 
-/// The deadline of the defaults, by which the stack is measured.
+/// The deadline of calls that bring none.
 const DEADLINE: Duration = Duration::from_secs(1);
 
 /// What stands around every engine. The same as `server::engines` puts there; when that changes, this does.
-fn around(link: Arc<dyn Engine>, clock: &Arc<dyn Clock>, dice: Dice) -> Arc<dyn Engine> {
-    Arc::new(Guarded::new(link, "primary", DEADLINE, clock.clone(), Arc::new(dice)))
+fn around(link: Arc<dyn Engine>, clock: &Arc<dyn Clock>, entropy: &Arc<dyn Entropy>) -> Arc<dyn Engine> {
+    Arc::new(Guarded::new(link, "primary", DEADLINE, clock.clone(), entropy.clone()))
 }
 
 /// A machine that runs a gateway.
@@ -52,14 +52,15 @@ impl Host {
     /// A new process, which knows nothing of those before.
     pub(crate) fn start(&self) {
         let clock: Arc<dyn Clock> = self.clock.clone();
-        let mut engine = around(Arc::new(self.link.clone()), &clock, Dice::new(self.world.dice.roll()));
+        let entropy: Arc<dyn Entropy> = Arc::new(Dice::new(self.world.dice.roll()));
+        let mut engine = around(Arc::new(self.link.clone()), &clock, &entropy);
         if let Some(bug) = self.bug {
             engine = bug.in_gateway(engine, &self.world);
         }
         let mut engines = Engines::default();
         engines.by_name.insert("primary".into(), engine.clone());
         engines.calls.insert("default".into(), engine);
-        let issuer = Issuer::new(clock.clone(), Arc::new(Dice::new(self.world.dice.roll())));
+        let issuer = Issuer::new(clock.clone(), entropy);
         let gateway = Arc::new(Gateway::new(engines, issuer, clock));
         *self.running() = Some(Running { gateway, died: CancellationToken::new() });
     }

@@ -209,6 +209,9 @@ impl Store {
                 number: figure,
             };
             known.trace.add(at, event);
+            if said == "released" {
+                known.of(number).released = Some((ask.whose(), at));
+            }
             let meant = !Q::ENDS || ask.whose() == SWEPT || known.reported.contains(&ask.whose());
             let meant = hold(meant, "S2", || format!("nobody has reported or released {:?}", ask.whose()));
             let compared = ask.compare(&mut known.of(number).reference, store_now, &answer);

@@ -51,6 +51,8 @@ pub(crate) struct OfKey {
     pub(crate) reference: Reference,
     /// What callers have been told.
     pub(crate) beliefs: Beliefs,
+    /// The last attempt whose failure has released the claim, and when.
+    pub(crate) released: Option<(Name, Duration)>,
 }
 
 /// Whether anything is wrong that callers may feel.
@@ -187,7 +189,8 @@ impl Known {
         }
         let number = u32::try_from(self.keys.len()).expect("fewer keys than that");
         self.numbers.insert(key.clone(), number);
-        self.keys.push(OfKey { key: key.clone(), reference: Reference::default(), beliefs: Beliefs::default() });
+        let (reference, beliefs) = (Reference::default(), Beliefs::default());
+        self.keys.push(OfKey { key: key.clone(), reference, beliefs, released: None });
         number
     }
 
