@@ -161,23 +161,22 @@ impl Core {
                 failure.unwrap_or_else(|| EngineError::unavailable("others had the claim to themselves too long"))
             );
         }
-        let failure = match failure {
-            Some(failure) => failure,
-            None => {
-                let hurried = Claim { deadline: for_the_store(ask.deadline), ..ask.clone() };
-                let told = async {
-                    self.deliver(&ask.key).await?;
-                    self.engine.claim(&hurried).await
-                };
-                match within(ask.deadline, told).await {
-                    Ok(answer) => {
-                        if ask.on_outage == ClaimOnOutage::Local {
-                            self.book.learn_claim(ask, &answer, self.clock.monotonic());
-                        }
-                        return Ok(answer);
+        let failure = if let Some(failure) = failure {
+            failure
+        } else {
+            let hurried = Claim { deadline: for_the_store(ask.deadline), ..ask.clone() };
+            let told = async {
+                self.deliver(&ask.key).await?;
+                self.engine.claim(&hurried).await
+            };
+            match within(ask.deadline, told).await {
+                Ok(answer) => {
+                    if ask.on_outage == ClaimOnOutage::Local {
+                        self.book.learn_claim(ask, &answer, self.clock.monotonic());
                     }
-                    Err(failure) => failure,
+                    return Ok(answer);
                 }
+                Err(failure) => failure,
             }
         };
         self.claim_by_policy(ask, failure).await
@@ -215,21 +214,20 @@ impl Core {
         failure: Option<EngineError>,
     ) -> Result<Settled, EngineError> {
         let _turn = self.locks.alone(&ask.key).await;
-        let failure = match failure {
-            Some(failure) => failure,
-            None => {
-                let hurried = Settle { deadline: for_the_store(ask.deadline), ..ask.clone() };
-                let told = async {
-                    self.deliver(&ask.key).await?;
-                    self.engine.settle(&hurried).await
-                };
-                match within(ask.deadline, told).await {
-                    Ok(answer) => {
-                        self.learn_settle(ask, Some(&answer));
-                        return Ok(answer);
-                    }
-                    Err(failure) => failure,
+        let failure = if let Some(failure) = failure {
+            failure
+        } else {
+            let hurried = Settle { deadline: for_the_store(ask.deadline), ..ask.clone() };
+            let told = async {
+                self.deliver(&ask.key).await?;
+                self.engine.settle(&hurried).await
+            };
+            match within(ask.deadline, told).await {
+                Ok(answer) => {
+                    self.learn_settle(ask, Some(&answer));
+                    return Ok(answer);
                 }
+                Err(failure) => failure,
             }
         };
         self.settle_by_policy(ask, failure).await
