@@ -18,7 +18,7 @@ use crate::domain::record::{Held, Key};
 use crate::engine::EngineError;
 
 /// How many keys are delivered at once: few, so that a store that has just come back serves callers first.
-const AT_ONCE: usize = 16;
+const AT_ONCE: usize = 32;
 
 /// After so many silences in a row the store is taken to be out, and the round is over.
 const SILENCES: usize = 3;
