@@ -71,8 +71,10 @@ impl Core {
             if !self.book.has_waiting() {
                 failures.clear();
                 tokio::select! {
-                    () = self.wake.notified() => {}
+                    // In a fixed order: what is left to chance cannot be replayed.
+                    biased;
                     () = self.stop.cancelled() => return,
+                    () = self.wake.notified() => {}
                 }
             }
             let round = async {
@@ -84,8 +86,9 @@ impl Core {
                 }
             };
             tokio::select! {
-                () = round => {}
+                biased;
                 () = self.stop.cancelled() => return,
+                () = round => {}
             }
         }
     }
