@@ -27,6 +27,26 @@ async fn without_a_policy_all_is_refused_and_nothing_is_written() {
 }
 
 #[tokio::test]
+async fn a_store_that_says_it_is_full_has_answered_and_no_policy_speaks_against_it() {
+    let world = World::new().await;
+    let held = granted(&world).await;
+    world.line.set(Way::Full);
+    for policy in [ClaimOnOutage::Local, ClaimOnOutage::FailOpen] {
+        let refused = world.gateway.claim(&ask(&world, policy)).await.unwrap_err();
+        assert!(!is_silence(&refused), "{policy:?}: {refused}");
+    }
+    assert!(world.gateway.settle(&report(&held, success("1"), SPOOLED)).await.is_err());
+    assert!(!world.keeper.is_there());
+    // Nor where something waits on the key, and the store finds no room for it.
+    world.line.set(Way::Gone);
+    let waiting = ask(&world, ClaimOnOutage::FailOpen);
+    world.claim(&waiting).await;
+    world.line.set(Way::Full);
+    world.clock.advance(waiting.terms.lease);
+    assert!(world.gateway.claim(&other(&world, &waiting)).await.is_err());
+}
+
+#[tokio::test]
 async fn a_spooled_success_is_never_granted_again_by_this_gateway() {
     let world = World::new().await;
     let mut held = ask(&world, ClaimOnOutage::FailClosed);

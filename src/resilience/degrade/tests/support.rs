@@ -11,6 +11,7 @@ use crate::domain::clock::{ManualClock, Timestamp};
 use crate::domain::degraded::Degraded;
 use crate::domain::overlap::{Overlap, Overlaps};
 use crate::domain::record::Contents;
+use crate::engine::Determinate;
 use crate::engine::conformance::fresh_claim;
 use crate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
 use crate::resilience::journal::Bounds;
@@ -27,6 +28,8 @@ pub(super) enum Way {
     Gone,
     /// It does what it is asked, and the answer is lost.
     ReplyLost,
+    /// It answers that it has no room.
+    Full,
     /// It does what it is asked when it is let, and then answers.
     Slow,
 }
@@ -53,6 +56,7 @@ impl Line {
         match self.way.load(Ordering::SeqCst) {
             way if way == Way::Whole as u8 => call.await,
             way if way == Way::Gone as u8 => Err(EngineError::unavailable("the line is cut")),
+            way if way == Way::Full as u8 => Err(Determinate::Full("no room".into()).into()),
             way if way == Way::Slow as u8 => {
                 self.go_on.notified().await;
                 call.await
