@@ -86,6 +86,8 @@ struct Times {
     /// How long the first try has before a second one is begun: more than an engine waits for its own connection, so that
     /// the second one does not go down the same drain.
     first: Duration,
+    /// How long it is waited for beyond that.
+    rest: Duration,
     /// How long all is waited for: something is left to answer with.
     all: Duration,
     /// How long an answer may take before it counts as slow.
@@ -94,7 +96,13 @@ struct Times {
 
 impl Times {
     fn new(begun: Duration, deadline: Duration) -> Self {
-        Self { begun, first: deadline * 11 / 20, all: deadline * 9 / 10, slow: (deadline * 3 / 4).max(LATE_MIN) }
+        Self {
+            begun,
+            first: deadline * 11 / 20,
+            rest: deadline * 7 / 20,
+            all: deadline * 9 / 10,
+            slow: (deadline * 3 / 4).max(LATE_MIN),
+        }
     }
 }
 
@@ -107,20 +115,22 @@ struct Task {
 
 impl Guard {
     /// A try, and another one if the first one failed, or is late, and the budget has one. `second` sees the second one's
-    /// answer if the first one's is not known.
+    /// answer if the first one's is not known. An answer that `is_last` holds whatever else is out; another one, such as that
+    /// somebody else holds the key, may be overtaken by the other try.
     async fn ask<Answer, Call>(
         self: &Arc<Self>,
         call: EngineCall,
         deadline: Duration,
         ask: impl Fn() -> Call,
         second: impl FnOnce(Answer) -> Answer,
+        is_last: impl Fn(&Answer) -> bool,
     ) -> Result<Answer, EngineError>
     where
         Call: Future<Output = Result<Answer, EngineError>>,
     {
         let begun = self.clock.monotonic();
         let task = Task { call, times: Times::new(begun, deadline) };
-        let Times { first: early, all, .. } = task.times;
+        let Times { first: early, rest, .. } = task.times;
         let pass = self.enter(begun)?;
         self.budget.deposit();
         let mut first = pin!(ask());
@@ -142,7 +152,7 @@ impl Guard {
                     is_sent.store(true, Ordering::Relaxed);
                     ask()
                 };
-                let first = async { self.timed(task, None, begun, timeout(all - early, first)).await };
+                let first = async { self.timed(task, None, begun, timeout(rest, first)).await };
                 let (mut first, mut again) = (pin!(first), pin!(self.second(task, ask)));
                 tokio::select! {
                     // In an order of its own it could not be replayed from a seed.
@@ -151,11 +161,14 @@ impl Guard {
                     // the first one found may be the second one's doing.
                     answer = &mut first => match answer {
                         Err(failure) if is_silence(&failure) || is_sent.load(Ordering::Relaxed) => (failure, again.await),
-                        Ok(answer) if is_sent.load(Ordering::Relaxed) => return Ok(second(answer)),
-                        answer => return answer,
+                        Ok(answer) if !is_sent.load(Ordering::Relaxed) => return Ok(answer),
+                        Ok(answer) if is_last(&answer) => return Ok(second(answer)),
+                        Ok(answer) => return Ok(second(again.await.and_then(Result::ok).unwrap_or(answer))),
+                        failure => return failure,
                     },
                     answer = &mut again => match answer {
-                        Some(Ok(answer)) => return Ok(second(answer)),
+                        Some(Ok(answer)) if is_last(&answer) => return Ok(second(answer)),
+                        Some(Ok(answer)) => return Ok(second(first.await.unwrap_or(answer))),
                         answer => match first.await {
                             Err(failure) => (failure, answer),
                             Ok(found) if is_sent.load(Ordering::Relaxed) => return Ok(second(found)),
@@ -165,7 +178,7 @@ impl Guard {
                 }
             }
             // There is no second one, so the first one may take all the time.
-            Err(_late) => return self.timed(task, Some(pass), begun, timeout(all - early, first)).await,
+            Err(_late) => return self.timed(task, Some(pass), begun, timeout(rest, first)).await,
         };
         match again {
             Some(Ok(answer)) if is_uncertain(&failure) => Ok(second(answer)),

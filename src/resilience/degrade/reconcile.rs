@@ -67,8 +67,10 @@ impl Core {
             if !self.book.has_waiting() {
                 failures.clear();
                 tokio::select! {
-                    () = self.wake.notified() => {}
+                    // In a fixed order: what is left to chance cannot be replayed.
+                    biased;
                     () = self.stop.cancelled() => return,
+                    () = self.wake.notified() => {}
                 }
             }
             let round = async {
@@ -81,8 +83,9 @@ impl Core {
                 }
             };
             tokio::select! {
-                () = round => {}
+                biased;
                 () = self.stop.cancelled() => return,
+                () = round => {}
             }
         }
     }

@@ -10,6 +10,11 @@ use crate::domain::record::{Held, Key};
 use crate::engine::{Capabilities, Engine, EngineError, Note};
 use crate::telemetry::metrics::EngineCall;
 
+/// Two tries have one attempt: what is granted to one is granted to both.
+fn is_granted(answer: &Claimed) -> bool {
+    matches!(answer, Claimed::Granted(_))
+}
+
 /// What a failure's second try is told if the first one's answer was lost. Absent may mean "deleted by the first try",
 /// and another attempt may have claimed since: either way the caller's claim is gone, and whether it was late cannot be
 /// told.
@@ -26,30 +31,30 @@ fn after_lost_reply(ask: &Settle, answer: Settled) -> Settled {
 impl Engine for Guarded {
     async fn claim(&self, ask: &Claim) -> Result<Claimed, EngineError> {
         let engine = &self.0.engine;
-        self.0.ask(EngineCall::Claim, ask.deadline, || engine.claim(ask), |answer| answer).await
+        self.0.ask(EngineCall::Claim, ask.deadline, || engine.claim(ask), |answer| answer, is_granted).await
     }
 
     async fn settle(&self, ask: &Settle) -> Result<Settled, EngineError> {
         let engine = &self.0.engine;
         let second = |answer| after_lost_reply(ask, answer);
-        self.0.ask(EngineCall::Settle, ask.deadline, || engine.settle(ask), second).await
+        self.0.ask(EngineCall::Settle, ask.deadline, || engine.settle(ask), second, |_| true).await
     }
 
     async fn renew(&self, ask: &Renew) -> Result<Renewed, EngineError> {
         let engine = &self.0.engine;
-        self.0.ask(EngineCall::Renew, ask.deadline, || engine.renew(ask), |answer| answer).await
+        self.0.ask(EngineCall::Renew, ask.deadline, || engine.renew(ask), |answer| answer, |_| true).await
     }
 
     async fn read(&self, key: &Key) -> Result<Option<Held>, EngineError> {
         let engine = &self.0.engine;
-        self.0.ask(EngineCall::Read, self.0.deadline, || engine.read(key), |answer| answer).await
+        self.0.ask(EngineCall::Read, self.0.deadline, || engine.read(key), |answer| answer, |_| true).await
     }
 
     async fn release(&self, ask: &Release) -> Result<Released, EngineError> {
         let engine = &self.0.engine;
         // Absent may mean "released by the first try": either way it is gone, as was asked.
         let second = |answer| if answer == Released::Absent { Released::Done } else { answer };
-        self.0.ask(EngineCall::Release, self.0.deadline, || engine.release(ask), second).await
+        self.0.ask(EngineCall::Release, self.0.deadline, || engine.release(ask), second, |_| true).await
     }
 
     /// Lists are long, and some engines have none: they say nothing about the store.
