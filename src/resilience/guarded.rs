@@ -3,38 +3,57 @@
 //! An uncertain call is repeated with the same attempt, so that it recognises itself, and an uncertain failure never
 //! becomes a certain one.
 
-mod guard;
+mod calls;
+#[cfg(test)]
+mod tests;
 
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use async_trait::async_trait;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Timeout, sleep, timeout};
 
-use self::guard::{Guard, Task, Times, late};
-use super::breaker::State;
-use super::meter::is_silence;
+use super::breaker::{Breaker, Entry, Pass, State, Verdict};
+use super::budget::Budget;
+use super::meter::{Meter, is_silence};
 use crate::domain::attempt::Entropy;
-use crate::domain::claim::{Claim, Claimed, Outcome, Renew, Renewed, Settle, Settled};
 use crate::domain::clock::Clock;
-use crate::domain::operator::{List, Listed, Release, Released};
-use crate::domain::record::{Held, Key};
-use crate::engine::{Capabilities, Engine, EngineError, Note};
+use crate::engine::{Engine, EngineError};
 use crate::telemetry::metrics::EngineCall;
-use crate::telemetry::metrics::breaker::RetryResult;
+use crate::telemetry::metrics::breaker::{BreakerMetrics, RetryResult};
 
 /// For a list, which looks at many claims for somebody who can wait.
 const FOR_LISTS: Duration = Duration::from_secs(5);
 /// For a note, a repeat included: who asks for one asks again.
 const FOR_NOTES: Duration = Duration::from_millis(600);
+/// For a probe: what takes longer does not answer.
+const FOR_PROBES: Duration = Duration::from_millis(500);
+/// How long a call lasts at least before its being late is held against the store: a caller may ask for the impossible.
+const LATE_MIN: Duration = Duration::from_millis(100);
 /// The longest wait before a repeat.
 const WAIT_MAX: Duration = Duration::from_millis(50);
+/// Between two probes of an engine whose breaker is open. Each lasts for a random time up to twice as long at most, so that
+/// gateways do not all come at once.
+const PROBE_EVERY: Duration = Duration::from_millis(75);
 
 /// An engine that is not waited for beyond the deadline, not asked while it does not answer, and not asked in vain if a
 /// second try may help.
 pub struct Guarded(Arc<Guard>);
+
+/// What a prober holds on to as well.
+struct Guard {
+    engine: Arc<dyn Engine>,
+    name: String,
+    deadline: Duration,
+    breaker: Breaker,
+    is_probed: AtomicBool,
+    budget: Budget,
+    meter: Meter,
+    metrics: BreakerMetrics,
+    clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
+}
 
 impl Guarded {
     /// Stands before an engine. `name` is its name in the configuration, `deadline` that of calls that bring none.
@@ -45,8 +64,53 @@ impl Guarded {
         clock: Arc<dyn Clock>,
         entropy: Arc<dyn Entropy>,
     ) -> Self {
-        Self(Arc::new(Guard::new(engine, name, deadline, clock, entropy)))
+        Self(Arc::new(Guard {
+            engine,
+            name: name.to_owned(),
+            deadline,
+            breaker: Breaker::closed(),
+            is_probed: AtomicBool::new(false),
+            budget: Budget::default(),
+            meter: Meter::new(name),
+            metrics: BreakerMetrics::new(name),
+            clock,
+            entropy,
+        }))
     }
+}
+
+/// How the time of a call is divided, counted from its begin.
+#[derive(Clone, Copy)]
+struct Times {
+    begun: Duration,
+    /// How long the first try has before a second one is begun: more than an engine waits for its own connection, so that
+    /// the second one does not go down the same drain.
+    first: Duration,
+    /// How long it is waited for beyond that.
+    rest: Duration,
+    /// How long all is waited for: something is left to answer with.
+    all: Duration,
+    /// How long an answer may take before it counts as slow.
+    slow: Duration,
+}
+
+impl Times {
+    fn new(begun: Duration, deadline: Duration) -> Self {
+        Self {
+            begun,
+            first: deadline * 11 / 20,
+            rest: deadline * 7 / 20,
+            all: deadline * 9 / 10,
+            slow: (deadline * 3 / 4).max(LATE_MIN),
+        }
+    }
+}
+
+/// A call under way: what kind it is, and how its time is divided.
+#[derive(Clone, Copy)]
+struct Task {
+    call: EngineCall,
+    times: Times,
 }
 
 impl Guard {
@@ -157,6 +221,110 @@ impl Guard {
         Some(answer)
     }
 
+    /// Lets a call through, if the breaker does.
+    fn enter(self: &Arc<Self>, now: Duration) -> Result<Pass<'_>, EngineError> {
+        let entry = match self.breaker.enter(now) {
+            // All calls of a ramp may wait for answers that never come; it ends in its time all the same.
+            Entry::Refused(_) if let Some(closed) = self.breaker.settle(now) => {
+                self.changed(Some(closed));
+                self.breaker.enter(now)
+            }
+            entry => entry,
+        };
+        match entry {
+            Entry::Passes(pass) => Ok(pass),
+            Entry::Refused(changed) => {
+                self.changed(changed);
+                Err(EngineError::unavailable("it has not been answering, and is asked again once it answers a probe"))
+            }
+        }
+    }
+
+    /// The answer of a try that was begun then, or that it is not known. Without a pass the breaker has been told already.
+    async fn timed<Answer>(
+        self: &Arc<Self>,
+        task: Task,
+        pass: Option<Pass<'_>>,
+        begun: Duration,
+        call: Timeout<impl Future<Output = Result<Answer, EngineError>>>,
+    ) -> Result<Answer, EngineError> {
+        let answer = call.await;
+        let now = self.clock.monotonic();
+        let took = now.saturating_sub(begun);
+        match (answer, pass) {
+            (Ok(answer), Some(pass)) => {
+                self.answered(task, pass, begun, &answer);
+                answer
+            }
+            (answer, pass) => {
+                // What took too long may still happen.
+                let answer = answer.unwrap_or_else(|_| late(took));
+                self.meter.called(task.call, &answer, took);
+                // A caller may ask for the impossible: that is not held against the store.
+                if let Some(pass) = pass.filter(|_| took >= LATE_MIN) {
+                    self.changed(pass.end(Verdict::Failed, now));
+                }
+                answer
+            }
+        }
+    }
+
+    /// A try that was begun then has been answered.
+    fn answered<Answer>(
+        self: &Arc<Self>,
+        task: Task,
+        pass: Pass<'_>,
+        begun: Duration,
+        answer: &Result<Answer, EngineError>,
+    ) {
+        let now = self.clock.monotonic();
+        let took = now.saturating_sub(begun);
+        self.meter.called(task.call, answer, took);
+        let verdict = match answer {
+            Err(failure) if is_silence(failure) => Verdict::Failed,
+            _ if took > task.times.slow => Verdict::Slow,
+            _ => Verdict::Answered,
+        };
+        self.changed(pass.end(verdict, now));
+    }
+
+    /// A try that was begun then is late, whatever becomes of it.
+    fn is_late(self: &Arc<Self>, pass: Pass<'_>, begun: Duration) {
+        let now = self.clock.monotonic();
+        if now.saturating_sub(begun) >= LATE_MIN {
+            self.changed(pass.end(Verdict::Slow, now));
+        }
+    }
+
+    /// Tells that the breaker has changed, and sees to it that an open one is probed.
+    fn changed(self: &Arc<Self>, state: Option<State>) {
+        let Some(state) = state else { return };
+        let name = &self.name;
+        match state {
+            State::Closed => tracing::info!(engine.name = name, "the breaker closed: the engine is asked again"),
+            State::HalfOpen => tracing::debug!(engine.name = name, "the breaker is half open: a call is tried"),
+            State::Open => {
+                tracing::warn!(
+                    engine.name = name,
+                    "the breaker opened: the engine is not asked until it answers a probe"
+                );
+            }
+        }
+        self.metrics.set_state(match state {
+            State::Closed => 0,
+            State::HalfOpen => 1,
+            State::Open => 2,
+        });
+        if state == State::Open && !self.is_probed.swap(true, Ordering::SeqCst) {
+            let pause = self.probe_pause();
+            tokio::spawn(probe_until_answered(Arc::downgrade(self), pause));
+        }
+    }
+
+    fn probe_pause(&self) -> Duration {
+        PROBE_EVERY + self.random(PROBE_EVERY)
+    }
+
     /// Notes are few, and are looked for while the engine is out, too: they say nothing about it, and no breaker stops them.
     async fn noted<Answer>(
         &self,
@@ -167,104 +335,53 @@ impl Guard {
         self.meter.called(EngineCall::Note, &answer, self.clock.monotonic().saturating_sub(begun));
         answer
     }
+
+    async fn probe(self: &Arc<Self>) -> Result<(), EngineError> {
+        let begun = self.clock.monotonic();
+        let answer = timeout(FOR_PROBES, self.engine.probe()).await.unwrap_or_else(|_| late(FOR_PROBES));
+        let now = self.clock.monotonic();
+        self.meter.called(EngineCall::Probe, &answer, now.saturating_sub(begun));
+        self.meter.lost_data(self.engine.data_lost());
+        if !answer.as_ref().is_err_and(is_silence) {
+            self.changed(self.breaker.probed(now));
+        }
+        self.changed(self.breaker.settle(now));
+        answer
+    }
+
+    /// From nothing up to this much, each as likely.
+    fn random(&self, most: Duration) -> Duration {
+        let micros = u64::try_from(most.as_micros()).unwrap_or(u64::MAX);
+        Duration::from_micros(self.entropy.bits() % (micros + 1))
+    }
+}
+
+/// Asks an engine whose breaker is open how it is, until it answers or is gone.
+async fn probe_until_answered(guard: std::sync::Weak<Guard>, mut pause: Duration) {
+    loop {
+        // Not held while it waits: an engine that nobody uses any more is let go of.
+        sleep(pause).await;
+        let Some(guard) = guard.upgrade() else { return };
+        if guard.breaker.state() == State::Open {
+            // What it says is seen to there.
+            let _answer = guard.probe().await;
+        }
+        if guard.breaker.state() != State::Open {
+            guard.is_probed.store(false, Ordering::SeqCst);
+            // It may have opened again just before, and then there was a prober still.
+            if guard.breaker.state() != State::Open || guard.is_probed.swap(true, Ordering::SeqCst) {
+                return;
+            }
+        }
+        pause = guard.probe_pause();
+    }
+}
+
+/// What took too long may still happen: its answer is not known.
+fn late<Answer>(waited: Duration) -> Result<Answer, EngineError> {
+    Err(EngineError::indeterminate(format!("no answer within {} ms", waited.as_millis())))
 }
 
 fn is_uncertain(failure: &EngineError) -> bool {
     matches!(failure, EngineError::Indeterminate(_))
 }
-
-/// Two tries have one attempt: what is granted to one is granted to both.
-fn is_granted(answer: &Claimed) -> bool {
-    matches!(answer, Claimed::Granted(_))
-}
-
-/// What a failure's second try is told if the first one's answer was lost. Absent may mean "deleted by the first try",
-/// and another attempt may have claimed since: either way the caller's claim is gone, and whether it was late cannot be
-/// told.
-fn after_lost_reply(ask: &Settle, answer: Settled) -> Settled {
-    match (&ask.outcome, answer) {
-        (Outcome::Failure, Settled::Done { state: None, .. } | Settled::Superseded { .. }) => {
-            Settled::Done { state: None, left: None, late: None }
-        }
-        (_, answer) => answer,
-    }
-}
-
-#[async_trait]
-impl Engine for Guarded {
-    async fn claim(&self, ask: &Claim) -> Result<Claimed, EngineError> {
-        let engine = &self.0.engine;
-        self.0.ask(EngineCall::Claim, ask.deadline, || engine.claim(ask), |answer| answer, is_granted).await
-    }
-
-    async fn settle(&self, ask: &Settle) -> Result<Settled, EngineError> {
-        let engine = &self.0.engine;
-        let second = |answer| after_lost_reply(ask, answer);
-        self.0.ask(EngineCall::Settle, ask.deadline, || engine.settle(ask), second, |_| true).await
-    }
-
-    async fn renew(&self, ask: &Renew) -> Result<Renewed, EngineError> {
-        let engine = &self.0.engine;
-        self.0.ask(EngineCall::Renew, ask.deadline, || engine.renew(ask), |answer| answer, |_| true).await
-    }
-
-    async fn read(&self, key: &Key) -> Result<Option<Held>, EngineError> {
-        let engine = &self.0.engine;
-        self.0.ask(EngineCall::Read, self.0.deadline, || engine.read(key), |answer| answer, |_| true).await
-    }
-
-    async fn release(&self, ask: &Release) -> Result<Released, EngineError> {
-        let engine = &self.0.engine;
-        // Absent may mean "released by the first try": either way it is gone, as was asked.
-        let second = |answer| if answer == Released::Absent { Released::Done } else { answer };
-        self.0.ask(EngineCall::Release, self.0.deadline, || engine.release(ask), second, |_| true).await
-    }
-
-    /// Lists are long, and some engines have none: they say nothing about the store.
-    async fn list(&self, ask: &List) -> Result<Vec<Listed>, EngineError> {
-        let guard = &self.0;
-        let begun = guard.clock.monotonic();
-        let answer = timeout(FOR_LISTS, guard.engine.list(ask)).await.unwrap_or_else(|_| late(FOR_LISTS));
-        guard.meter.called(EngineCall::List, &answer, guard.clock.monotonic().saturating_sub(begun));
-        answer
-    }
-
-    async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
-        self.0.noted(self.0.engine.note(name)).await
-    }
-
-    async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError> {
-        let swap = || self.0.engine.swap_note(name, expected, new);
-        let resolved = async {
-            match swap().await {
-                Err(EngineError::Indeterminate(first)) => match swap().await {
-                    Ok(true) => Ok(true),
-                    // The first may have put it, and somebody else another one since.
-                    Ok(false) | Err(EngineError::Determinate(_)) => Err(first.into()),
-                    Err(uncertain) => Err(uncertain),
-                },
-                certain => certain,
-            }
-        };
-        self.0.noted(resolved).await
-    }
-
-    async fn probe(&self) -> Result<(), EngineError> {
-        self.0.probe().await
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.0.engine.capabilities()
-    }
-
-    fn data_lost(&self) -> u64 {
-        self.0.engine.data_lost()
-    }
-
-    async fn close(&self) {
-        self.0.engine.close().await;
-    }
-}
-
-#[cfg(test)]
-mod tests;

@@ -21,6 +21,7 @@ use crate::support::history::{Story, assert_explained};
 use crate::support::postgres_server::PostgresServer;
 #[cfg(feature = "redis")]
 use crate::support::redis_server::RedisServer;
+use crate::support::say::say;
 
 /// Where a gateway is to crash.
 const CRASH_AT: &str = "ONCEGATE_CRASH_AT";
@@ -123,7 +124,7 @@ async fn an_outcome_is_there(setup: &Setup) {
 /// Callers go on while one gateway crashes again and again; the store is a folder, or shared with a gateway that stays.
 async fn crash_again_and_again(setup: &Setup, others: Vec<Client>) {
     let seed = fresh::number() >> 8;
-    println!("seed {seed}");
+    say(format_args!("seed {seed}"));
     let day = Retention::For(Duration::from_hours(24));
     let terms = Terms {
         lease: Duration::from_secs(30),

@@ -12,6 +12,7 @@ use crate::support::history::check::check;
 use crate::support::history::planted::{Bug, Planted, VirtualClock};
 use crate::support::history::workload::{Service, Workload};
 use crate::support::history::{SKEW, Story};
+use crate::support::say::say;
 
 /// How long each story takes, in virtual time.
 const LENGTH: Duration = Duration::from_secs(5);
@@ -36,7 +37,7 @@ async fn unexplained(bug: Bug, seed: u64) -> (Vec<String>, usize) {
     let story = Story::new(clock.clone());
     let service: Arc<dyn Service> = Arc::new(Planted::new(bug, seed, clock));
     let stop = CancellationToken::new();
-    let on_lease_end = if seed % 2 == 0 { LeaseEnd::Release } else { LeaseEnd::Unknown };
+    let on_lease_end = if seed.is_multiple_of(2) { LeaseEnd::Release } else { LeaseEnd::Unknown };
     let running = workload(seed, on_lease_end).run(vec![service], story.clone(), stop.clone());
     tokio::join!(running, async {
         tokio::time::sleep(LENGTH).await;
@@ -49,11 +50,11 @@ async fn unexplained(bug: Bug, seed: u64) -> (Vec<String>, usize) {
 
 async fn assert_caught(bug: Bug) {
     let first = fresh::number() >> 8;
-    println!("seed {first}");
+    say(format_args!("seed {first}"));
     for seed in first..first + STORIES {
         let (found, keys) = unexplained(bug, seed).await;
         if !found.is_empty() {
-            println!("{bug:?}: caught at {} of {keys} keys, the first:\n{}", found.len(), found[0]);
+            say(format_args!("{bug:?}: caught at {} of {keys} keys, the first:\n{}", found.len(), found[0]));
             return;
         }
     }
@@ -63,7 +64,7 @@ async fn assert_caught(bug: Bug) {
 #[tokio::test(start_paused = true)]
 async fn a_right_store_is_always_explained() {
     let first = fresh::number() >> 8;
-    println!("seed {first}");
+    say(format_args!("seed {first}"));
     for seed in first..first + STORIES {
         let (found, keys) = unexplained(Bug::None, seed).await;
         assert!(keys > 100, "only {keys} keys");

@@ -15,6 +15,7 @@ pub(crate) mod openapi;
 pub(crate) mod postgres_server;
 #[cfg(feature = "redis")]
 pub(crate) mod redis_server;
+pub(crate) mod say;
 #[cfg(any(feature = "postgres", feature = "redis"))]
 pub(crate) mod tcp_proxy;
 pub(crate) mod wait;

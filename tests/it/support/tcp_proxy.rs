@@ -29,11 +29,11 @@ pub(crate) enum Mode {
 #[derive(Default)]
 struct Accidents {
     /// How many replies to let pass before one is swallowed.
-    swallow_after: Option<usize>,
+    swallow: Option<usize>,
     /// How many replies to let pass before the connection is closed in the place of one.
-    lose_after: Option<usize>,
+    lose: Option<usize>,
     /// How many bytes of requests to let pass before the connection is cut.
-    cut_after: Option<usize>,
+    cut: Option<usize>,
 }
 
 struct Shared {
@@ -128,12 +128,12 @@ impl TcpProxy {
 
     /// Swallows one reply, after letting that many pass. The connection stays open.
     pub(crate) fn swallow_reply_after(&self, replies: usize) {
-        self.accidents().swallow_after = Some(replies);
+        self.accidents().swallow = Some(replies);
     }
 
     /// Whether the reply that was to be swallowed has been.
     pub(crate) fn has_swallowed(&self) -> bool {
-        self.accidents().swallow_after.is_none()
+        self.accidents().swallow.is_none()
     }
 
     /// Lets requests pass, and closes the connection in the place of the next bytes of a reply.
@@ -143,12 +143,12 @@ impl TcpProxy {
 
     /// The same, after letting that many replies pass; what comes at once counts as one.
     pub(crate) fn lose_reply_after(&self, replies: usize) {
-        self.accidents().lose_after = Some(replies);
+        self.accidents().lose = Some(replies);
     }
 
     /// Closes the connection once that many more bytes of requests have passed.
     pub(crate) fn cut_after(&self, bytes: usize) {
-        self.accidents().cut_after = Some(bytes);
+        self.accidents().cut = Some(bytes);
     }
 
     fn accidents(&self) -> std::sync::MutexGuard<'_, Accidents> {
@@ -200,13 +200,13 @@ async fn requests(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: &Shar
         pause(&mut mode, |mode| mode != Mode::Blackhole).await;
         let (pass, cut) = {
             let mut accidents = shared.accidents.lock().expect("no panic");
-            match accidents.cut_after {
+            match accidents.cut {
                 Some(left) if left <= count => {
-                    accidents.cut_after = None;
+                    accidents.cut = None;
                     (left, true)
                 }
                 Some(left) => {
-                    accidents.cut_after = Some(left - count);
+                    accidents.cut = Some(left - count);
                     (count, false)
                 }
                 None => (count, false),
@@ -224,7 +224,7 @@ async fn replies(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: &Share
     let mut pending = Vec::with_capacity(64 * 1024);
     while let Ok(1..) = from.read_buf(&mut pending).await {
         pause(&mut mode, |mode| !matches!(mode, Mode::Blackhole | Mode::HalfOpen)).await;
-        if counts_down(&mut shared.accidents.lock().expect("no panic").lose_after) {
+        if counts_down(&mut shared.accidents.lock().expect("no panic").lose) {
             return;
         }
         while let Some(end) = if shared.replies_of_redis { reply_end(&pending) } else { all_of(&pending) } {
@@ -237,7 +237,7 @@ async fn replies(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: &Share
 }
 
 fn is_swallowed(shared: &Shared) -> bool {
-    counts_down(&mut shared.accidents.lock().expect("no panic").swallow_after)
+    counts_down(&mut shared.accidents.lock().expect("no panic").swallow)
 }
 
 /// Whether it is time now, of something that is to happen once, after so many others.

@@ -1,5 +1,5 @@
-//! Double grants: two attempts that were both told to hold one key at one instant, or one that was told so after another
-//! had reported its success. What is counted is certain; who ran late is not in it.
+//! Double grants: two tries that were both told to hold one key at one instant, or one that was told so after another had
+//! reported its success. What is counted is certain; who ran late is not in it. A nonce is one try, wherever it was sent.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ fn holds(events: &[Event]) -> Vec<Hold> {
         let Answer::Granted { attempt, lease, .. } = answer else { continue };
         let Call::Claim { terms, .. } = &event.call else { continue };
         let (until, kept) = (event.begun + *lease, terms.retention.duration().unwrap_or(Duration::MAX));
-        match holds.iter_mut().find(|hold| hold.attempt == *attempt) {
+        match holds.iter_mut().find(|hold| hold.attempt.nonce() == attempt.nonce()) {
             Some(hold) => {
                 hold.from = hold.from.min(event.answered);
                 hold.until = hold.until.max(until);
@@ -59,7 +59,7 @@ fn holds(events: &[Event]) -> Vec<Hold> {
         }
     }
     for hold in &mut holds {
-        let own = |event: &&Event| matches!(&event.call, Call::Settle { attempt, .. } if *attempt == hold.attempt);
+        let own = |event: &&Event| matches!(&event.call, Call::Settle { attempt, .. } if attempt.nonce() == hold.attempt.nonce());
         // Whatever it reports first is its own word that it no longer runs.
         if let Some(done) = events.iter().filter(own).map(|event| event.begun).min() {
             hold.until = hold.until.min(done);

@@ -35,7 +35,7 @@ enum Ask {
 /// What the model would answer.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Word {
-    Claimed(Claimed),
+    Claimed(Box<Claimed>),
     Settled(Settled),
     Renewed(Renewed),
 }
@@ -218,12 +218,14 @@ impl Standing {
             return;
         }
         match (word, told) {
-            (Word::Claimed(Claimed::Granted(_)), Answer::Granted { attempt, repeated: true, .. })
-                if attempt.nonce() == self.record.attempt.nonce() =>
+            (Word::Claimed(claimed), Answer::Granted { attempt, repeated: true, .. })
+                if matches!(**claimed, Claimed::Granted(_)) && attempt.nonce() == self.record.attempt.nonce() =>
             {
                 self.record.attempt = attempt.clone();
             }
-            (Word::Claimed(Claimed::Duplicate(_)), Answer::Duplicate { timestamp, .. }) => {
+            (Word::Claimed(claimed), Answer::Duplicate { timestamp, .. })
+                if matches!(**claimed, Claimed::Duplicate(_)) =>
+            {
                 let timestamp = Timestamp::from_micros(*timestamp);
                 self.record.attempt = Attempt::new(timestamp, self.record.attempt.nonce().clone());
             }
@@ -238,17 +240,25 @@ fn answer(standing: Option<&Standing>, deed: &Deed) -> (Effect, Word) {
     let left = |standing: &Standing| standing.ends.map(|_| Duration::from_nanos(1));
     let held =
         standing.map(|standing| Held { record: standing.record.clone(), left: left(standing), fence: standing.fence });
+    // A gateway that told its caller something of its own learns later by which name the store knows that try: what was
+    // granted to the same nonce at another gateway is the same try.
+    let own = |attempt: &Attempt| {
+        let held = held.as_ref().map(|held| &held.record.attempt);
+        held.filter(|held| deed.degraded && held.nonce() == attempt.nonce()).unwrap_or(attempt).clone()
+    };
     match &deed.ask {
         Ask::Claim(ask) => {
             let (effect, word) = claim::claim(held.as_ref(), ask, None);
-            (effect, Word::Claimed(word))
+            (effect, Word::Claimed(Box::new(word)))
         }
         Ask::Settle(ask) => {
-            let (effect, word) = claim::settle(held.as_ref(), ask);
+            let ask = Settle { attempt: own(&ask.attempt), ..Settle::clone(ask) };
+            let (effect, word) = claim::settle(held.as_ref(), &ask);
             (effect, Word::Settled(word))
         }
         Ask::Renew(ask) => {
-            let (effect, word) = claim::renew(held.as_ref(), ask);
+            let ask = Renew { attempt: own(&ask.attempt), ..ask.clone() };
+            let (effect, word) = claim::renew(held.as_ref(), &ask);
             (effect, Word::Renewed(word))
         }
     }
@@ -275,7 +285,7 @@ fn put(
         }
         Effect::Extend(lasts) => standing.map(|standing| {
             let ends = standing.ends.map(|ends| Ends {
-                earliest: ends.earliest.max(from.saturating_add(lasts)),
+                earliest: if shortened { ends.earliest } else { ends.earliest.max(from.saturating_add(lasts)) },
                 latest: ends.latest.max(until.saturating_add(lasts)),
                 lasts: ends.lasts.max(lasts),
             });
@@ -287,12 +297,13 @@ fn put(
 /// Whether what the model says is what was told. How much is left, and fences, are looked at elsewhere.
 fn says(word: &Word, told: &Answer, deed: &Deed) -> bool {
     match (word, told) {
-        (Word::Claimed(Claimed::Granted(grant)), Answer::Granted { attempt, repeated, taken_over, lease, .. }) => {
-            let Ask::Claim(ask) = &deed.ask else { return false };
+        (Word::Claimed(claimed), Answer::Granted { attempt, repeated, taken_over, lease, .. }) => {
+            let (Ask::Claim(ask), Claimed::Granted(grant)) = (&deed.ask, &**claimed) else { return false };
             let whole = *repeated || *lease <= ask.terms.lease;
             whole && grant.attempt == *attempt && grant.repeated == *repeated && grant.taken_over == *taken_over
         }
-        (Word::Claimed(Claimed::Duplicate(held)), Answer::Duplicate { timestamp, state, result }) => {
+        (Word::Claimed(claimed), Answer::Duplicate { timestamp, state, result }) => {
+            let Claimed::Duplicate(held) = &**claimed else { return false };
             let own = held.record.attempt.timestamp().as_micros();
             own == *timestamp && held.record.state == *state && held.record.result == *result
         }
@@ -305,13 +316,18 @@ fn says(word: &Word, told: &Answer, deed: &Deed) -> bool {
         (Word::Settled(Settled::Done { state: own, late: own_late, .. }), Answer::Done { state, late }) => {
             own == state && own_late == late
         }
-        (Word::Settled(Settled::Superseded { state: own, .. }), Answer::Superseded { state })
-        | (Word::Renewed(Renewed::Superseded { state: own, .. }), Answer::Superseded { state }) => own == state,
+        (
+            Word::Settled(Settled::Superseded { state: own, .. })
+            | Word::Renewed(Renewed::Superseded { state: own, .. }),
+            Answer::Superseded { state },
+        ) => own == state,
         (Word::Renewed(Renewed::Renewed { .. }), Answer::Renewed { .. })
         | (Word::Renewed(Renewed::LeaseLost), Answer::LeaseLost)
         | (Word::Settled(Settled::Expired), Answer::Expired)
-        | (Word::Settled(Settled::AlreadySucceeded), Answer::AlreadySucceeded)
-        | (Word::Renewed(Renewed::AlreadySucceeded), Answer::AlreadySucceeded) => true,
+        | (
+            Word::Settled(Settled::AlreadySucceeded) | Word::Renewed(Renewed::AlreadySucceeded),
+            Answer::AlreadySucceeded,
+        ) => true,
         _ => false,
     }
 }

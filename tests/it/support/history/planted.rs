@@ -172,8 +172,8 @@ impl Planted {
     async fn sweep(self, key: String, attempt: Attempt, lease: Duration) {
         sleep(lease).await;
         let slots = &mut self.slots.lock().expect("no panic").1;
-        let stands = |slot: &&mut Slot| slot.record.attempt == attempt && slot.record.state == State::InProgress;
-        if slots.get_mut(&key).filter(stands).is_some() {
+        let stands = |slot: &Slot| slot.record.attempt == attempt && slot.record.state == State::InProgress;
+        if slots.get(&key).is_some_and(stands) {
             slots.remove(&key);
         }
     }
@@ -225,7 +225,7 @@ impl Planted {
                     effect = Effect::Extend(*lease);
                 }
                 self.change(key, effect, fence);
-                renewed_as(renewed)
+                renewed_as(&renewed)
             }
         }
     }
@@ -328,12 +328,12 @@ fn settled_as(settled: Settled) -> Answer {
     }
 }
 
-fn renewed_as(renewed: Renewed) -> Answer {
+fn renewed_as(renewed: &Renewed) -> Answer {
     match renewed {
-        Renewed::Renewed { left } => Answer::Renewed { lease: left },
+        Renewed::Renewed { left } => Answer::Renewed { lease: *left },
         Renewed::LeaseLost => Answer::LeaseLost,
         Renewed::AlreadySucceeded => Answer::AlreadySucceeded,
-        Renewed::Superseded { state, .. } => Answer::Superseded { state },
-        other => panic!("not a store's answer: {other:?}"),
+        Renewed::Superseded { state, .. } => Answer::Superseded { state: *state },
+        Renewed::Degraded(..) => panic!("not a store's answer"),
     }
 }

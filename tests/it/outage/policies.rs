@@ -1,0 +1,157 @@
+//! The fault matrix for gateways that answer in a store's place: two of them before one Redis, of which one loses it. What
+//! the store was told must be explained, one gateway never grants twice by itself, and what both granted is in the report.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use oncegate::domain::claim::Outcome;
+use oncegate::domain::hex;
+use sha2::{Digest, Sha256};
+
+use super::{DEADLINE, Store, gateway, watch_all, workload};
+use crate::support::exposition::Page;
+use crate::support::gateway::{Gateway, Setup};
+use crate::support::history::doubles::doubles;
+use crate::support::history::workload::Workload;
+use crate::support::history::{Answer, Call, Event, Reply};
+use crate::support::redis_server::RedisServer;
+use crate::support::say::say;
+use crate::support::tcp_proxy::{Mode, TcpProxy};
+use crate::support::wait::until;
+
+const TOKEN: &str = "token_of_alice_0123456789abcdef";
+
+/// How long the store is told what waits, at most, before all calls are its own again.
+const BACKLOG: Duration = Duration::from_secs(1);
+
+/// A way for one of two gateways to lose the store.
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    /// It alone is refused; the other one goes on.
+    Refused,
+    /// It alone hears nothing; the other one goes on.
+    Silent,
+    /// Its requests arrive, the replies do not; the other one goes on.
+    HalfOpen,
+    /// The server is killed, for both.
+    Killed,
+    /// The server is stopped, for both.
+    Stopped,
+}
+
+const FAULTS: [Fault; 5] = [Fault::Refused, Fault::Silent, Fault::HalfOpen, Fault::Killed, Fault::Stopped];
+
+/// A server, and the way of one gateway to it.
+struct Redis {
+    server: RedisServer,
+    proxy: TcpProxy,
+}
+
+impl Store for Redis {
+    type Fault = Fault;
+
+    fn url(&self) -> String {
+        format!("redis://{}", self.proxy.address())
+    }
+
+    async fn strike(&mut self, fault: Fault) {
+        match fault {
+            Fault::Refused => self.proxy.refuse().await,
+            Fault::Silent => self.proxy.set(Mode::Blackhole),
+            Fault::HalfOpen => self.proxy.set(Mode::HalfOpen),
+            Fault::Killed => self.server.kill(),
+            Fault::Stopped => self.server.freeze(),
+        }
+    }
+
+    async fn mend(&mut self, fault: Fault) {
+        match fault {
+            Fault::Refused | Fault::Silent | Fault::HalfOpen => self.proxy.heal().await,
+            Fault::Killed => self.server.restart().await,
+            Fault::Stopped => self.server.thaw(),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_granted_locally_is_granted_once_by_each_gateway() {
+    hold("local").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_granted_without_asking_is_in_the_report_if_it_was_granted_twice() {
+    hold("fail_open").await;
+}
+
+async fn hold(policy: &str) {
+    let Some(server) = RedisServer::start_with(&super::redis::DURABLE).await else { return };
+    let proxy = TcpProxy::start(server.address()).await;
+    let mut store = Redis { server, proxy };
+    let digest = hex::encode(&Sha256::digest(TOKEN));
+    let config = format!(
+        "[admin.tokens]\nalice = \"sha256:{digest}\"\n\
+         [defaults.on_outage]\nclaim = \"{policy}\"\noutcome = \"spool\"\n"
+    );
+    let cut_off = gateway(&store, &config).await;
+    let deadline = format!("{}ms", DEADLINE.as_millis());
+    let direct = Setup::on(store.server.url()).config(&config).env("ONCEGATE_DEFAULTS__DEADLINE", deadline);
+    let direct = direct.start().await;
+    for fault in FAULTS {
+        let seen = watch_all(&mut store, fault, &[&cut_off, &direct], long_kept()).await;
+        let mut reported = BTreeSet::new();
+        for gateway in [&cut_off, &direct] {
+            delivered(gateway).await;
+            reported.extend(overlaps(gateway).await);
+        }
+        say(format_args!("{policy}, {fault:?}: {seen}"));
+        seen.assert_explained(&fault);
+        seen.assert_in_time(&fault, false, BACKLOG);
+        let (mut twice, mut told) = (0, 0);
+        for (key, events) in seen.story.keys() {
+            for double in doubles(&events) {
+                twice += 1;
+                let both = [double.attempts.0, double.attempts.1];
+                // Where a third one stood in the store, both are reported beside that.
+                let is_told = both.iter().all(|one| reported.contains(one));
+                told += usize::from(is_told);
+                let both_done = both.iter().all(|one| is_done(&events, *one));
+                assert!(is_told || !both_done, "{policy}, {fault:?}: {key}: {double:?} is not reported: {events:#?}");
+            }
+        }
+        say(format_args!("{policy}, {fault:?}: {twice} were granted twice, of which {told} are reported"));
+    }
+}
+
+/// What is reported done stays so: what had ended before it could be compared would not be in the report.
+fn long_kept() -> Workload {
+    let workload = workload();
+    Workload { retentions: vec![workload.terms.retention], ..workload }
+}
+
+/// Whether a success of this attempt was taken, by whomever, to be kept for longer than the test.
+fn is_done(events: &[Event], timestamp: u64) -> bool {
+    events.iter().any(|event| {
+        let Call::Settle { attempt, outcome: Outcome::Success { .. }, .. } = &event.call else { return false };
+        let taken = matches!(&event.reply, Reply::Told(Answer::Done { .. }) | Reply::Degraded(_, Answer::Done { .. }));
+        taken && attempt.timestamp().as_micros() == timestamp
+    })
+}
+
+/// Waits until nothing waits for the store any more.
+async fn delivered(gateway: &Gateway) {
+    let admin = gateway.admin_client();
+    until("all is delivered", Duration::from_secs(10), async || {
+        Page::get(&admin).await.sum("oncegate_spool_entries", &[]) == 0
+    })
+    .await;
+}
+
+/// The attempts that a gateway reports, by their timestamps.
+async fn overlaps(gateway: &Gateway) -> Vec<u64> {
+    let alice = gateway.admin_client().with_credential(TOKEN);
+    let page = alice.get("/admin/v1/overlaps?limit=1000").await.expect(200).body;
+    let both = |overlap: &serde_json::Value| {
+        ["ours", "theirs"].map(|whose| overlap[whose]["timestamp"].as_u64().expect("a timestamp"))
+    };
+    page["overlaps"].as_array().expect("a list").iter().flat_map(both).collect()
+}
