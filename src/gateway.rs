@@ -216,6 +216,7 @@ impl Gateway {
     pub async fn close(&self) {
         // What stands above them first.
         futures_util::future::join_all(self.engines.calls.values().map(|chain| chain.close())).await;
+        futures_util::future::join_all(self.engines.chains.values().map(|chain| chain.close())).await;
         futures_util::future::join_all(self.engines.by_name.values().map(|engine| engine.close())).await;
     }
 

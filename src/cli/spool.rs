@@ -16,8 +16,9 @@ use crate::domain::attempt::SystemEntropy;
 use crate::domain::claim::Outcome;
 use crate::domain::clock::{Clock, SystemClock};
 use crate::domain::overlap::Overlaps;
-use crate::domain::terms::Span;
+use crate::domain::terms::{OnDataLoss, Span};
 use crate::engine::{Engine, url};
+use crate::resilience::chain::{Chain, Setup, Times};
 use crate::resilience::degrade::{Degrading, Keeper};
 use crate::resilience::guarded::Guarded;
 use crate::resilience::journal::entry::{Deed, Entry};
@@ -129,15 +130,17 @@ async fn deliver(
     let (before, known) = (keeper.waiting(), keeper.newest(None, None, usize::MAX).len());
     let urls = urls(place, engine, keeper.chains_left())?;
     let mut failure = None;
-    for (chain, url) in urls {
-        let engine = open(&chain, url, &clock).await?;
-        let degrading =
-            Degrading::start(&chain, engine.clone(), keeper.clone(), clock.clone(), Arc::new(SystemEntropy));
+    for (chain, urls) in urls {
+        let engines = open(&chain, urls, &clock).await?;
+        let store = Arc::new(over(&chain, engines.clone(), &clock));
+        let degrading = Degrading::start(&chain, store, keeper.clone(), clock.clone(), Arc::new(SystemEntropy));
         if let Err(error) = degrading.deliver_all(patience).await {
             failure = Some(anyhow::Error::new(error).context(format!("the store of chain `{chain}`")));
         }
         degrading.close().await;
-        engine.close().await;
+        for (_, engine) in engines {
+            engine.close().await;
+        }
     }
     let (left, overlaps) = (keeper.waiting(), keeper.newest(None, None, usize::MAX));
     keeper.close().await;
@@ -160,30 +163,52 @@ async fn deliver(
     }
 }
 
-/// The URL of the store of each of these chains.
-fn urls(place: &Place, engine: Option<String>, chains: Vec<String>) -> anyhow::Result<BTreeMap<String, String>> {
+/// The engines of a chain by name, in order: their URLs.
+type Urls = Vec<(String, String)>;
+
+/// The URLs of the stores of each of these chains.
+fn urls(place: &Place, engine: Option<String>, chains: Vec<String>) -> anyhow::Result<BTreeMap<String, Urls>> {
     if let Some(url) = engine {
-        return Ok(chains.into_iter().map(|chain| (chain, url.clone())).collect());
+        return Ok(chains.into_iter().map(|chain| (chain.clone(), vec![(chain, url.clone())])).collect());
     }
     if chains.is_empty() {
         return Ok(BTreeMap::new());
     }
     let config = place.settings().load()?;
     let url = |chain: String| {
-        let engine = config.chains.get(&chain).and_then(|options| options.engines.first());
-        let url = engine.and_then(|engine| config.engines.get(engine)).cloned();
-        let url = url.with_context(|| {
+        let options = config.chains.get(&chain).with_context(|| {
             format!("the configuration has no chain `{}`; name its store with --engine", plain(&chain))
         })?;
-        Ok((chain, url))
+        let url = |engine: &String| Some((engine.clone(), config.engines.get(engine)?.clone()));
+        Ok((chain, options.engines.iter().filter_map(url).collect()))
     };
     chains.into_iter().map(url).collect()
 }
 
-async fn open(chain: &str, url: String, clock: &Arc<dyn Clock>) -> anyhow::Result<Arc<dyn Engine>> {
-    let clock_of_engine = clock.clone();
-    let opened = tokio::task::spawn_blocking(move || url::open(&url, clock_of_engine)).await?;
-    let engine = opened.with_context(|| format!("the store of chain `{}` cannot be opened", plain(chain)))?;
-    let entropy = Arc::new(SystemEntropy);
-    Ok(Arc::new(Guarded::new(engine, chain, DELIVERY_DEADLINE, clock.clone(), entropy)))
+/// Engines by name.
+type Engines = Vec<(String, Arc<dyn Engine>)>;
+
+async fn open(chain: &str, urls: Urls, clock: &Arc<dyn Clock>) -> anyhow::Result<Engines> {
+    let mut engines: Engines = Vec::new();
+    for (name, url) in urls {
+        let clock_of_engine = clock.clone();
+        let opened = tokio::task::spawn_blocking(move || url::open(&url, clock_of_engine)).await?;
+        let engine = opened.with_context(|| format!("a store of chain `{}` cannot be opened", plain(chain)))?;
+        let guarded = Guarded::new(engine, &name, DELIVERY_DEADLINE, clock.clone(), Arc::new(SystemEntropy));
+        engines.push((name, Arc::new(guarded)));
+    }
+    Ok(engines)
+}
+
+/// The chain, so that what waits goes to the engine that is in use, and not to one that it was switched from.
+fn over(chain: &str, engines: Engines, clock: &Arc<dyn Clock>) -> Chain {
+    Chain::start(Setup {
+        name: chain.to_owned(),
+        engines,
+        on_data_loss: OnDataLoss::Resume,
+        lease_max: Duration::ZERO,
+        clock: clock.clone(),
+        entropy: Arc::new(SystemEntropy),
+        times: Times::default(),
+    })
 }

@@ -148,13 +148,12 @@ impl Breaker {
         let pass = |word| Entry::Passes(Pass { breaker: self, word, begun: now });
         match Phase::of(word) {
             Phase::Closed => pass(word),
-            Phase::Open => Entry::Refused(None),
             // Exactly one caller wins the exchange.
             Phase::HalfOpen => self.go(word, Phase::Trying, now).map_or(Entry::Refused(None), pass),
             Phase::Trying if self.age(now) > TRIAL => {
                 Entry::Refused(self.go(word, Phase::Open, now).map(|_| State::Open))
             }
-            Phase::Trying => Entry::Refused(None),
+            Phase::Open | Phase::Trying => Entry::Refused(None),
             Phase::Ramping => {
                 let one_more = |calls| (calls < self.at_once.load(Ordering::Relaxed)).then_some(calls + 1);
                 let entered = self.under_way.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
@@ -482,22 +481,30 @@ mod tests {
 
     #[test]
     fn what_was_begun_before_it_opened_says_nothing_after() {
-        let mut story = Story::begins();
-        let pass = match story.breaker.enter(story.now) {
-            Entry::Passes(pass) => (pass.word, pass.begun),
-            Entry::Refused(_) => unreachable!("it is closed"),
-        };
-        story.calls(20, Verdict::Failed, MS).stands(State::Open);
-        let old = Pass { breaker: &story.breaker, word: pass.0, begun: pass.1 };
-        assert_eq!(old.end(Verdict::Answered, story.now), None);
+        let story = Story::begins();
+        let old: Vec<_> = (0..40).map(|_| story.pass().unwrap()).collect();
+        let mut old = old.into_iter();
+        for _ in 0..20 {
+            old.next().unwrap().end(Verdict::Failed, story.now);
+        }
         story.stands(State::Open);
+        assert_eq!(old.next().unwrap().end(Verdict::Answered, story.now), None);
+        story.stands(State::Open);
+        story.breaker.probed(story.now);
+        story.pass().unwrap().end(Verdict::Answered, story.now);
+        // They fail only now. The store is well.
+        for pass in old {
+            assert_eq!(pass.end(Verdict::Failed, story.now), None);
+        }
+        assert_eq!(story.pass().unwrap().end(Verdict::Failed, story.now), None);
+        story.stands(State::HalfOpen);
     }
 
     #[test]
     fn a_closing_breaker_lets_more_and_more_through_at_once() {
         let story = Story::ramping();
         for at_once in [2, 4, 8, 16, 32, 64, 128] {
-            let passes: Vec<_> = std::iter::from_fn(|| story.pass()).collect();
+            let passes: Vec<_> = std::iter::from_fn(|| story.pass()).take(1000).collect();
             assert_eq!(passes.len(), at_once);
             assert!(passes.into_iter().all(|pass| pass.end(Verdict::Answered, story.now).is_none()));
         }

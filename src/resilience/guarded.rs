@@ -3,23 +3,23 @@
 //! An uncertain call is repeated with the same attempt, so that it recognises itself, and an uncertain failure never
 //! becomes a certain one.
 
+mod calls;
+#[cfg(test)]
+mod tests;
+
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use tokio::time::{Timeout, sleep, timeout};
 
 use super::breaker::{Breaker, Entry, Pass, State, Verdict};
 use super::budget::Budget;
 use super::meter::{Meter, is_silence};
 use crate::domain::attempt::Entropy;
-use crate::domain::claim::{Claim, Claimed, Outcome, Renew, Renewed, Settle, Settled};
 use crate::domain::clock::Clock;
-use crate::domain::operator::{List, Listed, Release, Released};
-use crate::domain::record::{Held, Key};
-use crate::engine::{Capabilities, Engine, EngineError, Note};
+use crate::engine::{Engine, EngineError};
 use crate::telemetry::metrics::EngineCall;
 use crate::telemetry::metrics::breaker::{BreakerMetrics, RetryResult};
 
@@ -86,6 +86,8 @@ struct Times {
     /// How long the first try has before a second one is begun: more than an engine waits for its own connection, so that
     /// the second one does not go down the same drain.
     first: Duration,
+    /// How long it is waited for beyond that.
+    rest: Duration,
     /// How long all is waited for: something is left to answer with.
     all: Duration,
     /// How long an answer may take before it counts as slow.
@@ -94,7 +96,13 @@ struct Times {
 
 impl Times {
     fn new(begun: Duration, deadline: Duration) -> Self {
-        Self { begun, first: deadline * 11 / 20, all: deadline * 9 / 10, slow: (deadline * 3 / 4).max(LATE_MIN) }
+        Self {
+            begun,
+            first: deadline * 11 / 20,
+            rest: deadline * 7 / 20,
+            all: deadline * 9 / 10,
+            slow: (deadline * 3 / 4).max(LATE_MIN),
+        }
     }
 }
 
@@ -107,20 +115,22 @@ struct Task {
 
 impl Guard {
     /// A try, and another one if the first one failed, or is late, and the budget has one. `second` sees the second one's
-    /// answer if the first one's is not known.
+    /// answer if the first one's is not known. An answer that `is_last` holds whatever else is out; another one, such as that
+    /// somebody else holds the key, may be overtaken by the other try.
     async fn ask<Answer, Call>(
         self: &Arc<Self>,
         call: EngineCall,
         deadline: Duration,
         ask: impl Fn() -> Call,
         second: impl FnOnce(Answer) -> Answer,
+        is_last: impl Fn(&Answer) -> bool,
     ) -> Result<Answer, EngineError>
     where
         Call: Future<Output = Result<Answer, EngineError>>,
     {
         let begun = self.clock.monotonic();
         let task = Task { call, times: Times::new(begun, deadline) };
-        let Times { first: early, all, .. } = task.times;
+        let Times { first: early, rest, .. } = task.times;
         let pass = self.enter(begun)?;
         self.budget.deposit();
         let mut first = pin!(ask());
@@ -142,7 +152,7 @@ impl Guard {
                     is_sent.store(true, Ordering::Relaxed);
                     ask()
                 };
-                let first = async { self.timed(task, None, begun, timeout(all - early, first)).await };
+                let first = async { self.timed(task, None, begun, timeout(rest, first)).await };
                 let (mut first, mut again) = (pin!(first), pin!(self.second(task, ask)));
                 tokio::select! {
                     // In an order of its own it could not be replayed from a seed.
@@ -151,11 +161,14 @@ impl Guard {
                     // the first one found may be the second one's doing.
                     answer = &mut first => match answer {
                         Err(failure) if is_silence(&failure) || is_sent.load(Ordering::Relaxed) => (failure, again.await),
-                        Ok(answer) if is_sent.load(Ordering::Relaxed) => return Ok(second(answer)),
-                        answer => return answer,
+                        Ok(answer) if !is_sent.load(Ordering::Relaxed) => return Ok(answer),
+                        Ok(answer) if is_last(&answer) => return Ok(second(answer)),
+                        Ok(answer) => return Ok(second(again.await.and_then(Result::ok).unwrap_or(answer))),
+                        failure => return failure,
                     },
                     answer = &mut again => match answer {
-                        Some(Ok(answer)) => return Ok(second(answer)),
+                        Some(Ok(answer)) if is_last(&answer) => return Ok(second(answer)),
+                        Some(Ok(answer)) => return Ok(second(first.await.unwrap_or(answer))),
                         answer => match first.await {
                             Err(failure) => (failure, answer),
                             Ok(found) if is_sent.load(Ordering::Relaxed) => return Ok(second(found)),
@@ -165,7 +178,7 @@ impl Guard {
                 }
             }
             // There is no second one, so the first one may take all the time.
-            Err(_late) => return self.timed(task, Some(pass), begun, timeout(all - early, first)).await,
+            Err(_late) => return self.timed(task, Some(pass), begun, timeout(rest, first)).await,
         };
         match again {
             Some(Ok(answer)) if is_uncertain(&failure) => Ok(second(answer)),
@@ -372,94 +385,3 @@ fn late<Answer>(waited: Duration) -> Result<Answer, EngineError> {
 fn is_uncertain(failure: &EngineError) -> bool {
     matches!(failure, EngineError::Indeterminate(_))
 }
-
-/// What a failure's second try is told if the first one's answer was lost. Absent may mean "deleted by the first try",
-/// and another attempt may have claimed since: either way the caller's claim is gone, and whether it was late cannot be
-/// told.
-fn after_lost_reply(ask: &Settle, answer: Settled) -> Settled {
-    match (&ask.outcome, answer) {
-        (Outcome::Failure, Settled::Done { state: None, .. } | Settled::Superseded { .. }) => {
-            Settled::Done { state: None, left: None, late: None }
-        }
-        (_, answer) => answer,
-    }
-}
-
-#[async_trait]
-impl Engine for Guarded {
-    async fn claim(&self, ask: &Claim) -> Result<Claimed, EngineError> {
-        let engine = &self.0.engine;
-        self.0.ask(EngineCall::Claim, ask.deadline, || engine.claim(ask), |answer| answer).await
-    }
-
-    async fn settle(&self, ask: &Settle) -> Result<Settled, EngineError> {
-        let engine = &self.0.engine;
-        let second = |answer| after_lost_reply(ask, answer);
-        self.0.ask(EngineCall::Settle, ask.deadline, || engine.settle(ask), second).await
-    }
-
-    async fn renew(&self, ask: &Renew) -> Result<Renewed, EngineError> {
-        let engine = &self.0.engine;
-        self.0.ask(EngineCall::Renew, ask.deadline, || engine.renew(ask), |answer| answer).await
-    }
-
-    async fn read(&self, key: &Key) -> Result<Option<Held>, EngineError> {
-        let engine = &self.0.engine;
-        self.0.ask(EngineCall::Read, self.0.deadline, || engine.read(key), |answer| answer).await
-    }
-
-    async fn release(&self, ask: &Release) -> Result<Released, EngineError> {
-        let engine = &self.0.engine;
-        // Absent may mean "released by the first try": either way it is gone, as was asked.
-        let second = |answer| if answer == Released::Absent { Released::Done } else { answer };
-        self.0.ask(EngineCall::Release, self.0.deadline, || engine.release(ask), second).await
-    }
-
-    /// Lists are long, and some engines have none: they say nothing about the store.
-    async fn list(&self, ask: &List) -> Result<Vec<Listed>, EngineError> {
-        let guard = &self.0;
-        let begun = guard.clock.monotonic();
-        let answer = timeout(FOR_LISTS, guard.engine.list(ask)).await.unwrap_or_else(|_| late(FOR_LISTS));
-        guard.meter.called(EngineCall::List, &answer, guard.clock.monotonic().saturating_sub(begun));
-        answer
-    }
-
-    async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
-        self.0.noted(self.0.engine.note(name)).await
-    }
-
-    async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError> {
-        let swap = || self.0.engine.swap_note(name, expected, new);
-        let resolved = async {
-            match swap().await {
-                Err(EngineError::Indeterminate(first)) => match swap().await {
-                    Ok(true) => Ok(true),
-                    // The first may have put it, and somebody else another one since.
-                    Ok(false) | Err(EngineError::Determinate(_)) => Err(first.into()),
-                    Err(uncertain) => Err(uncertain),
-                },
-                certain => certain,
-            }
-        };
-        self.0.noted(resolved).await
-    }
-
-    async fn probe(&self) -> Result<(), EngineError> {
-        self.0.probe().await
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.0.engine.capabilities()
-    }
-
-    fn data_lost(&self) -> u64 {
-        self.0.engine.data_lost()
-    }
-
-    async fn close(&self) {
-        self.0.engine.close().await;
-    }
-}
-
-#[cfg(test)]
-mod tests;

@@ -44,6 +44,11 @@ macro_rules! in_language {
             }
 
             #[tokio::test]
+            async fn a_lease_counts_from_when_it_was_asked_for() {
+                super::a_lease_counts_from_when_it_was_asked_for($language).await;
+            }
+
+            #[tokio::test]
             async fn a_holder_that_slept_too_long_is_told() {
                 super::a_holder_that_slept_too_long_is_told($language).await;
             }
@@ -175,6 +180,17 @@ async fn a_claim_is_kept_while_its_work_takes_longer_than_the_lease(language: La
     }
     let said = program.ended().await;
     assert_eq!(said[1..], ["effect A-1", "done A-1 A-1 succeeded - in_time"], "{said:?}");
+}
+
+async fn a_lease_counts_from_when_it_was_asked_for(language: Language) {
+    let gateway = Setup::on_memory().start().await;
+    let proxy = TcpProxy::start_plain(gateway.api()).await;
+    proxy.set(Mode::Delay(Duration::from_millis(400)));
+    let words = ["one", &url(proxy.address()), "order=A-1", "lease=600ms", "timeout=5000"];
+    let Some(said) = language.run(&words).await else { return };
+
+    assert!(said == ["raised failure"] || said == ["unavailable"], "the answer came too late to begin: {said:?}");
+    assert_eq!(asked(&gateway.client(), "A-1").await, None, "and it is free for the next one");
 }
 
 async fn a_holder_that_slept_too_long_is_told(language: Language) {

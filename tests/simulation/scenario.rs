@@ -91,7 +91,8 @@ impl Scenario {
             let Outcome { hash, operations, lasted, broken, .. } = outcome;
             println!("{operations} operations in {lasted:?} of its time, trace {hash:016x}");
             if let Some((_, report)) = broken {
-                panic!("{} is broken; repeat it with {replay}\n{report}", self.name);
+                let test = std::thread::current().name().unwrap_or("…").to_owned();
+                panic!("{} is broken; see it again: {replay} cargo test --test simulation {test}\n{report}", self.name);
             }
         }
     }

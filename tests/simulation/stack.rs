@@ -1,14 +1,19 @@
 //! The gateways of a world. Each is built as the server builds them, over a link of its own; it may die at any moment, and
 //! a new one takes its place.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use oncegate::domain::attempt::{Entropy, Issuer};
 use oncegate::domain::clock::Clock;
+use oncegate::domain::terms::OnDataLoss;
 use oncegate::engine::Engine;
 use oncegate::gateway::{Engines, Gateway};
+use oncegate::resilience::chain::{Chain, Setup, Times};
+use oncegate::resilience::degrade::{Degrading, Keeper};
 use oncegate::resilience::guarded::Guarded;
+use oncegate::resilience::journal::Bounds;
 use tokio_util::sync::CancellationToken;
 
 use crate::bugs::Bug;
@@ -20,9 +25,33 @@ use crate::world::World;
 /// The deadline of calls that bring none.
 const DEADLINE: Duration = Duration::from_secs(1);
 
-/// What stands around every engine. The same as `server::engines` puts there; when that changes, this does.
-fn around(link: Arc<dyn Engine>, clock: &Arc<dyn Clock>, entropy: &Arc<dyn Entropy>) -> Arc<dyn Engine> {
-    Arc::new(Guarded::new(link, "primary", DEADLINE, clock.clone(), entropy.clone()))
+/// The one chain of every world.
+const CHAIN: &str = "default";
+
+/// What stands between a gateway and its store. The same as `server::engines` puts there; when that changes, this does.
+fn engines(
+    link: Arc<dyn Engine>,
+    clock: &Arc<dyn Clock>,
+    entropy: &Arc<dyn Entropy>,
+    keeper: &Arc<Keeper>,
+    plant: impl FnOnce(Arc<dyn Engine>) -> Arc<dyn Engine>,
+) -> Engines {
+    let guarded: Arc<dyn Engine> = Arc::new(Guarded::new(link, "primary", DEADLINE, clock.clone(), entropy.clone()));
+    let chain = Arc::new(Chain::start(Setup {
+        name: CHAIN.into(),
+        engines: vec![("primary".into(), plant(guarded.clone()))],
+        on_data_loss: OnDataLoss::Resume,
+        lease_max: Duration::from_secs(10),
+        clock: clock.clone(),
+        entropy: entropy.clone(),
+        times: Times::default(),
+    }));
+    let calls = Degrading::start(CHAIN, chain.clone(), keeper.clone(), clock.clone(), entropy.clone());
+    let mut engines = Engines::default();
+    engines.by_name.insert("primary".into(), guarded);
+    engines.calls.insert(CHAIN.into(), Arc::new(calls));
+    engines.chains.insert(CHAIN.into(), chain);
+    engines
 }
 
 /// A machine that runs a gateway.
@@ -53,13 +82,14 @@ impl Host {
     pub(crate) fn start(&self) {
         let clock: Arc<dyn Clock> = self.clock.clone();
         let entropy: Arc<dyn Entropy> = Arc::new(Dice::new(self.world.dice.roll()));
-        let mut engine = around(Arc::new(self.link.clone()), &clock, &entropy);
-        if let Some(bug) = self.bug {
-            engine = bug.in_gateway(engine, &self.world);
-        }
-        let mut engines = Engines::default();
-        engines.by_name.insert("primary".into(), engine.clone());
-        engines.calls.insert("default".into(), engine);
+        // Opened only where a policy needs it, and no app of a world has one.
+        let bounds = Bounds { bytes: 0, app_bytes: 0 };
+        let keeper = Arc::new(Keeper::new(Path::new("no-such-folder"), bounds, clock.clone()));
+        let plant = |engine| match self.bug {
+            Some(bug) => bug.in_gateway(engine, &self.world),
+            None => engine,
+        };
+        let engines = engines(Arc::new(self.link.clone()), &clock, &entropy, &keeper, plant);
         let issuer = Issuer::new(clock.clone(), entropy);
         let gateway = Arc::new(Gateway::new(engines, issuer, clock));
         *self.running() = Some(Running { gateway, died: CancellationToken::new() });
@@ -69,6 +99,8 @@ impl Host {
     pub(crate) fn kill(&self) {
         if let Some(running) = self.running().take() {
             running.died.cancel();
+            // A dead process does nothing more; what this one has begun has to be told so.
+            tokio::spawn(async move { running.gateway.close().await });
         }
     }
 

@@ -7,11 +7,11 @@ use std::time::Duration;
 use super::Verdict;
 
 /// How many seconds are looked at.
-const SECONDS: u64 = 10;
+const SECONDS: usize = 10;
 
 /// Counts by the second, each second in the place of one that is too old.
 #[derive(Debug, Default)]
-pub(super) struct Window([Second; SECONDS as usize]);
+pub(super) struct Window([Second; SECONDS]);
 
 #[derive(Debug, Default)]
 struct Second {
@@ -34,7 +34,7 @@ impl Window {
     /// Counts a call.
     pub(super) fn count(&self, verdict: Verdict, now: Duration) {
         let number = now.as_secs() + 1;
-        let second = &self.0[usize::try_from(number % SECONDS).unwrap_or(0)];
+        let second = &self.0[usize::try_from(number).unwrap_or(0) % SECONDS];
         let known = second.number.load(Ordering::Relaxed);
         if known != number
             && second.number.compare_exchange(known, number, Ordering::Relaxed, Ordering::Relaxed).is_ok()
@@ -51,7 +51,7 @@ impl Window {
 
     /// The calls of the last ten seconds.
     pub(super) fn sum(&self, now: Duration) -> Counted {
-        let oldest = (now.as_secs() + 2).saturating_sub(SECONDS).max(1);
+        let oldest = (now.as_secs() + 2).saturating_sub(SECONDS as u64).max(1);
         let recent = self.0.iter().filter(|second| second.number.load(Ordering::Relaxed) >= oldest);
         recent.fold(Counted::default(), |sum, second| Counted {
             all: sum.all.saturating_add(second.all.load(Ordering::Relaxed)),

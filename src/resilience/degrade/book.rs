@@ -152,7 +152,7 @@ impl Book {
         pages.change(&key, |page| {
             page.waiting.push_back((seq, entry));
             match effect {
-                Written::Stands(standing) => page.standing = Some(standing),
+                Written::Stands(standing) => page.standing = Some(*standing),
                 Written::EndsAt(ends_at) => {
                     if let Some(standing) = &mut page.standing {
                         standing.ends_at = Some(ends_at);
@@ -259,7 +259,7 @@ impl Book {
 #[derive(Debug)]
 pub(super) enum Written {
     /// This stands now.
-    Stands(Standing),
+    Stands(Box<Standing>),
     /// What stands ends then.
     EndsAt(Duration),
     /// Nothing stands.
@@ -405,7 +405,7 @@ mod tests {
         let held = book.held(&ask.key, LATER).unwrap();
         assert_eq!(
             (held.record.state, held.left, held.fence),
-            (State::InProgress, Some(ask.terms.lease - LATER), None)
+            (State::InProgress, ask.terms.lease.checked_sub(LATER), None)
         );
         let renewed = Renewed::Renewed { left: ask.terms.lease * 2 };
         let renewal = Renew { key: ask.key.clone(), attempt: ask.attempt.clone(), lease: None, deadline: LATER };

@@ -12,7 +12,7 @@ use crate::domain::attempt::Attempt;
 use crate::domain::claim::{Claim, Claimed, LateTerms, Outcome, Renew, Settle, Settled};
 use crate::domain::clock::Timestamp;
 use crate::domain::overlap::{Contender, Overlap};
-use crate::domain::record::{Contents, Held, Key};
+use crate::domain::record::{Contents, Held, Key, Record, State};
 use crate::domain::terms::{LeaseEnd, Terms};
 use crate::engine::EngineError;
 
@@ -61,25 +61,27 @@ impl Core {
             .take_while(|(_, entry)| matches!(&entry.deed, Deed::Renewed(renewal) if renewal.attempt == ask.attempt));
         let mut seqs: Vec<_> = queue[..1].iter().chain(renewals).map(|(seq, _)| *seq).collect();
         let ended_at = ended_at(ask, entry, &queue[1..seqs.len()]);
-        let theirs = match queue.get(seqs.len()).map(|(seq, next)| (seq, next.at, &next.deed)) {
-            Some((seq, at, Deed::Reported(report))) if report.attempt == ask.attempt => {
-                seqs.push(*seq);
+        // What others have reported meanwhile does not stand between a claim and its outcome; another grant does.
+        let rest = queue[seqs.len()..].iter().take_while(|(_, entry)| !matches!(entry.deed, Deed::Granted(_)));
+        let mut reports = rest.filter_map(|(seq, entry)| match &entry.deed {
+            Deed::Reported(report) if report.attempt == ask.attempt => Some((*seq, entry.at, report)),
+            Deed::Granted(_) | Deed::Renewed(_) | Deed::Reported(_) => None,
+        });
+        let own = self.book.held(&ask.key, self.clock.monotonic());
+        let own = own.filter(|held| held.record.attempt == ask.attempt);
+        let theirs = match (reports.next(), own) {
+            (Some((seq, at, report)), _) => {
+                seqs.push(seq);
                 self.tell_both(ask, report, at).await?
             }
-            None => {
-                let now = self.clock.monotonic();
-                let own = self.book.held(&ask.key, now).filter(|held| held.record.attempt == ask.attempt);
-                match own.and_then(|held| held.left) {
-                    Some(left) => self.push(ask, left).await?.1,
-                    // Its lease has ended and nobody may guess what became of it: the store has to know that.
-                    None if ask.terms.on_lease_end == LeaseEnd::Unknown => {
-                        self.push(ask, Duration::from_millis(1)).await?.1
-                    }
-                    None => self.stood_beside(&ask.key, ended_at).await?,
-                }
+            (None, Some(Held { record: Record { state: State::InProgress, .. }, left, .. })) => {
+                self.push(ask, left.unwrap_or(ask.terms.lease)).await?.1
             }
-            // Another attempt was granted here since, when its lease had ended.
-            Some(_) => self.stood_beside(&ask.key, ended_at).await?,
+            // Its lease has ended and nobody may guess what became of it: the store has to know that.
+            (None, Some(_)) if ask.terms.on_lease_end == LeaseEnd::Unknown => {
+                self.push(ask, Duration::from_millis(1)).await?.1
+            }
+            (None, _) => self.stood_beside(&ask.key, ended_at).await?,
         };
         Ok(Told { seqs, theirs })
     }

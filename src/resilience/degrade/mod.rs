@@ -120,6 +120,7 @@ impl Core {
         if ask.on_outage == ClaimOnOutage::FailClosed && !self.book.waits(&ask.key) {
             return self.engine.claim(ask).await;
         }
+        let begun = self.clock.monotonic();
         let answer = self.try_claim(ask).await;
         let failure = match answer {
             Some(Err(failure)) if is_silence(&failure) => Some(failure),
@@ -127,7 +128,7 @@ impl Core {
             None => None,
         };
         let (core, ask) = (self.clone(), ask.clone());
-        self.uncancelled(async move { core.claim_alone(&ask, failure).await }).await
+        self.uncancelled(async move { core.claim_alone(&ask, begun, failure).await }).await
     }
 
     /// Asks the store beside others, if nothing waits on the key.
@@ -147,25 +148,35 @@ impl Core {
     }
 
     /// With the key to itself: tells the store what waits, asks it, and else decides in its place.
-    async fn claim_alone(self: &Arc<Self>, ask: &Claim, failure: Option<EngineError>) -> Result<Claimed, EngineError> {
+    async fn claim_alone(
+        self: &Arc<Self>,
+        ask: &Claim,
+        begun: Duration,
+        failure: Option<EngineError>,
+    ) -> Result<Claimed, EngineError> {
         let _turn = self.locks.alone(&ask.key).await;
-        let failure = match failure {
-            Some(failure) => failure,
-            None => {
-                let hurried = Claim { deadline: for_the_store(ask.deadline), ..ask.clone() };
-                let told = async {
-                    self.deliver(&ask.key).await?;
-                    self.engine.claim(&hurried).await
-                };
-                match within(ask.deadline, told).await {
-                    Ok(answer) => {
-                        if ask.on_outage == ClaimOnOutage::Local {
-                            self.book.learn_claim(ask, &answer, self.clock.monotonic());
-                        }
-                        return Ok(answer);
+        if self.clock.monotonic().saturating_sub(begun) >= ask.deadline {
+            // Its caller has been answered by now: a grant would only stand in others' way.
+            return Err(
+                failure.unwrap_or_else(|| EngineError::unavailable("others had the claim to themselves too long"))
+            );
+        }
+        let failure = if let Some(failure) = failure {
+            failure
+        } else {
+            let hurried = Claim { deadline: for_the_store(ask.deadline), ..ask.clone() };
+            let told = async {
+                self.deliver(&ask.key).await?;
+                self.engine.claim(&hurried).await
+            };
+            match within(ask.deadline, told).await {
+                Ok(answer) => {
+                    if ask.on_outage == ClaimOnOutage::Local {
+                        self.book.learn_claim(ask, &answer, self.clock.monotonic());
                     }
-                    Err(failure) => failure,
+                    return Ok(answer);
                 }
+                Err(failure) => failure,
             }
         };
         self.claim_by_policy(ask, failure).await
@@ -203,21 +214,20 @@ impl Core {
         failure: Option<EngineError>,
     ) -> Result<Settled, EngineError> {
         let _turn = self.locks.alone(&ask.key).await;
-        let failure = match failure {
-            Some(failure) => failure,
-            None => {
-                let hurried = Settle { deadline: for_the_store(ask.deadline), ..ask.clone() };
-                let told = async {
-                    self.deliver(&ask.key).await?;
-                    self.engine.settle(&hurried).await
-                };
-                match within(ask.deadline, told).await {
-                    Ok(answer) => {
-                        self.learn_settle(ask, Some(&answer));
-                        return Ok(answer);
-                    }
-                    Err(failure) => failure,
+        let failure = if let Some(failure) = failure {
+            failure
+        } else {
+            let hurried = Settle { deadline: for_the_store(ask.deadline), ..ask.clone() };
+            let told = async {
+                self.deliver(&ask.key).await?;
+                self.engine.settle(&hurried).await
+            };
+            match within(ask.deadline, told).await {
+                Ok(answer) => {
+                    self.learn_settle(ask, Some(&answer));
+                    return Ok(answer);
                 }
+                Err(failure) => failure,
             }
         };
         self.settle_by_policy(ask, failure).await

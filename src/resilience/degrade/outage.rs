@@ -67,7 +67,7 @@ impl Core {
             return Err(neither(failure, "and more is in progress than this gateway can remember"));
         }
         self.keep(Deed::Granted(ask.clone()), policy, |now| {
-            Written::Stands(Standing::new(ask.record(), Some(now + ask.terms.lease), Some(policy)))
+            Written::Stands(Box::new(Standing::new(ask.record(), Some(now + ask.terms.lease), Some(policy))))
         })
         .await
         .map_err(|why| neither(failure, &why))?;
@@ -163,7 +163,9 @@ impl Core {
 pub(super) fn written(effect: Effect, now: std::time::Duration) -> Written {
     match effect {
         Effect::Keep => Written::AsBefore,
-        Effect::Put(record, lasts) => Written::Stands(Standing::new(record, lasts.map(|lasts| now + lasts), None)),
+        Effect::Put(record, lasts) => {
+            Written::Stands(Box::new(Standing::new(record, lasts.map(|lasts| now + lasts), None)))
+        }
         Effect::Extend(lasts) => Written::EndsAt(now + lasts),
         Effect::Delete => Written::Gone,
     }

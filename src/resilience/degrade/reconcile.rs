@@ -18,7 +18,7 @@ use crate::domain::record::{Held, Key};
 use crate::engine::EngineError;
 
 /// How many keys are delivered at once: few, so that a store that has just come back serves callers first.
-const AT_ONCE: usize = 16;
+const AT_ONCE: usize = 32;
 
 /// After so many silences in a row the store is taken to be out, and the round is over.
 const SILENCES: usize = 3;
@@ -42,16 +42,20 @@ impl Core {
         // A wall clock that was set back meanwhile makes nothing last longer than it would have from now on.
         let ends_at = |lasts: Duration| now + entry.at.plus(lasts).since(wall).min(lasts);
         match &entry.deed {
-            Deed::Granted(ask) => {
-                Written::Stands(Standing::new(ask.record(), Some(ends_at(ask.terms.lease)), Some(entry.policy)))
-            }
+            Deed::Granted(ask) => Written::Stands(Box::new(Standing::new(
+                ask.record(),
+                Some(ends_at(ask.terms.lease)),
+                Some(entry.policy),
+            ))),
             Deed::Renewed(ask) => ask.lease.map_or(Written::AsBefore, |lease| Written::EndsAt(ends_at(lease))),
             Deed::Reported(ask) => {
                 // As it stood then: its lease may have ended since.
                 let own = self.book.last_of(&ask.key, &ask.attempt);
                 let own = own.map(|record| Held { record, left: Some(Duration::MAX), fence: None });
                 match claim::settle(own.as_ref(), ask).0 {
-                    Effect::Put(record, lasts) => Written::Stands(Standing::new(record, lasts.map(ends_at), None)),
+                    Effect::Put(record, lasts) => {
+                        Written::Stands(Box::new(Standing::new(record, lasts.map(ends_at), None)))
+                    }
                     Effect::Delete => Written::Gone,
                     Effect::Keep | Effect::Extend(_) => Written::AsBefore,
                 }
@@ -67,22 +71,24 @@ impl Core {
             if !self.book.has_waiting() {
                 failures.clear();
                 tokio::select! {
-                    () = self.wake.notified() => {}
+                    // In a fixed order: what is left to chance cannot be replayed.
+                    biased;
                     () = self.stop.cancelled() => return,
+                    () = self.wake.notified() => {}
                 }
             }
             let round = async {
-                match self.round(&mut failures).await {
-                    Ok(()) => quiet_rounds = 0,
-                    Err(_) => {
-                        quiet_rounds += 1;
-                        tokio::time::sleep(self.pause(quiet_rounds)).await;
-                    }
+                if self.round(&mut failures).await.is_ok() {
+                    quiet_rounds = 0;
+                } else {
+                    quiet_rounds += 1;
+                    tokio::time::sleep(self.pause(quiet_rounds)).await;
                 }
             };
             tokio::select! {
-                () = round => {}
+                biased;
                 () = self.stop.cancelled() => return,
+                () = round => {}
             }
         }
     }

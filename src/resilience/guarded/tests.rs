@@ -3,18 +3,22 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 
+use async_trait::async_trait;
 use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use super::super::budget::FLOOR;
 use super::*;
 use crate::domain::attempt::SystemEntropy;
+use crate::domain::claim::{Claim, Claimed, Outcome, Renew, Renewed, Settle, Settled};
 use crate::domain::clock::{ManualClock, Timestamp};
+use crate::domain::operator::{List, Listed, Release, Released};
+use crate::domain::record::{Held, Key};
 use crate::domain::terms::OutcomeOnOutage;
-use crate::engine::Determinate;
 use crate::engine::conformance::{Subject, fresh_claim};
 use crate::engine::faulty::Faulty;
 use crate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
+use crate::engine::{Capabilities, Determinate, Note};
 
 const DEADLINE: Duration = Duration::from_secs(1);
 const MS: Duration = Duration::from_millis(1);
@@ -274,6 +278,30 @@ fn ask() -> Claim {
     Claim { deadline: DEADLINE, ..fresh_claim() }
 }
 
+/// That a note was not put is said only of one that does not stand, and that it was only of one that did.
+#[tokio::test(start_paused = true)]
+async fn a_put_whose_reply_was_lost_is_never_told_wrong() {
+    let (mut put, mut not_known) = (0, 0);
+    for seed in 0..300 {
+        let (_clock, memory) = memory();
+        let engine = guarded(Arc::new(Faulty::new(memory.clone(), seed, 0.5)));
+        let (old, new) = (Note::new("old").unwrap(), Note::new("new").unwrap());
+        memory.swap_note("n", None, &old).await.unwrap();
+        let told = engine.swap_note("n", Some(&old), &new).await;
+        let stands = memory.note("n").await.unwrap();
+        match told {
+            Ok(true) => {
+                assert_eq!(stands, Some(new), "seed {seed}");
+                put += 1;
+            }
+            Ok(false) => panic!("seed {seed}: nobody else was there"),
+            Err(EngineError::Determinate(_)) => assert_eq!(stands, Some(old), "seed {seed}"),
+            Err(EngineError::Indeterminate(_)) => not_known += 1,
+        }
+    }
+    assert!(put > 150 && not_known > 20, "{put} {not_known}");
+}
+
 /// Callers that each ask again as soon as they are answered, with a pause between: what they were told.
 async fn load(engine: &Guarded, callers: usize, calls: usize, pause: Duration) -> Vec<Result<Claimed, EngineError>> {
     let caller = async || {
@@ -350,6 +378,33 @@ async fn nothing_is_certain_while_a_second_try_is_out() {
     let (answer, ()) = tokio::join!(engine.claim(&ask), make_room);
     assert_eq!(store.asked(), 2);
     assert!(matches!(answer, Ok(Claimed::Granted(_))), "{answer:?}");
+}
+
+/// A first try is late and a duplicate; the claim that stood ends, and the second one gets it. Told only of the first, the
+/// caller would hold what it does not know of.
+#[tokio::test(start_paused = true)]
+async fn a_duplicate_is_not_the_last_word_while_a_second_try_is_out() {
+    for (first, second) in [(650, 300), (850, 150)] {
+        let store = Store::new();
+        let engine = guarded(store.clone());
+        let held = ask();
+        engine.claim(&held).await.unwrap();
+        let ask = Claim { attempt: ask().attempt, ..held.clone() };
+        store.takes(first * MS);
+        let ends = async {
+            sleep(540 * MS).await;
+            store.takes(second * MS);
+        };
+        // Between the two.
+        let released = async {
+            sleep(if first < 700 { 675 } else { 775 } * MS).await;
+            let (key, attempt) = (held.key.clone(), held.attempt.clone());
+            store.inner.release(&Release { key, attempt }).await.unwrap();
+        };
+        let (answer, (), ()) = tokio::join!(engine.claim(&ask), ends, released);
+        assert_eq!(store.asked(), 3);
+        assert!(matches!(answer, Ok(Claimed::Granted(_))), "{answer:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -545,6 +600,77 @@ async fn a_batch_that_meets_an_outage_is_answered_item_by_item_within_the_deadli
     assert!(answers.iter().all(|answer| matches!(answer, Err(EngineError::Indeterminate(_)))));
     assert!(took <= DEADLINE * 9 / 10, "{took:?}");
     assert!(store.asked() <= 500 + 50 + FLOOR);
+}
+
+/// Both tries are under way when the first one is answered.
+#[tokio::test(start_paused = true)]
+async fn a_full_store_is_no_answer_while_the_second_try_may_still_be_taken() {
+    let store = Store::new();
+    let engine = guarded(store.clone());
+    store.takes(700 * MS);
+    store.fails(EngineError::from(Determinate::Full("no room".into())));
+    let ask = ask();
+    let second_is_lost = async {
+        sleep(500 * MS).await;
+        store.is_silent();
+    };
+    let (answer, ()) = tokio::join!(engine.claim(&ask), second_is_lost);
+    assert_eq!(store.asked(), 2);
+    assert!(matches!(answer, Err(EngineError::Indeterminate(_))), "{answer:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_that_the_second_try_has_released_is_not_called_late_by_the_first() {
+    let store = Store::new();
+    let engine = guarded(store.clone());
+    let ask = ask();
+    engine.claim(&ask).await.unwrap();
+    let failure = Settle {
+        key: ask.key.clone(),
+        attempt: ask.attempt.clone(),
+        outcome: Outcome::Failure,
+        late: None,
+        deadline: DEADLINE,
+        on_outage: OutcomeOnOutage::FailClosed,
+    };
+    store.takes(700 * MS);
+    let second_overtakes = async {
+        sleep(500 * MS).await;
+        store.is_silent();
+        sleep(150 * MS).await;
+        store.inner.settle(&failure).await.unwrap();
+    };
+    let (answer, ()) = tokio::join!(engine.settle(&failure), second_overtakes);
+    assert_eq!(answer, Ok(Settled::Done { state: None, left: None, late: None }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ramp_ends_in_its_time_although_all_its_calls_wait() {
+    let store = Store::new();
+    let engine = guarded(store.clone());
+    store.probe_lies.store(true, Ordering::SeqCst);
+    opened(&engine, &store).await;
+    store.is_well();
+    sleep(200 * MS).await;
+    engine.claim(&ask()).await.unwrap();
+    // The ramp has begun. Calls into the void take all its places.
+    store.is_silent();
+    let patient = || Claim { deadline: Duration::from_mins(1), ..fresh_claim() };
+    let in_vain = async {
+        let (one, other) = (patient(), patient());
+        tokio::join!(engine.claim(&one), engine.claim(&other))
+    };
+    let others = async {
+        sleep(500 * MS).await;
+        store.is_well();
+        assert!(engine.claim(&ask()).await.is_err(), "no place is left");
+        sleep(500 * MS).await;
+        assert!(engine.claim(&ask()).await.is_ok());
+    };
+    tokio::select! {
+        _ = in_vain => panic!("they wait for a minute"),
+        () = others => {}
+    }
 }
 
 /// What it costs to be guarded where nothing goes wrong.

@@ -74,7 +74,9 @@ mod tests {
 
     fn file(payloads: &[&str]) -> Vec<u8> {
         let mut file = HEADER.to_vec();
-        payloads.iter().for_each(|payload| write(&mut file, payload.as_bytes()));
+        for payload in payloads {
+            write(&mut file, payload.as_bytes());
+        }
         file
     }
 

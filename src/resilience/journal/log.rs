@@ -22,8 +22,11 @@ pub(super) trait Log: Send {
     /// Takes away what is beyond so many bytes.
     fn truncate(&mut self, bytes: u64) -> io::Result<()>;
 
-    /// Keeps these parts only, behind the header, and durably so. After an error the file is as it was.
-    fn rewrite(&mut self, keep: &[Range<u64>]) -> io::Result<()>;
+    /// Makes a new file of these parts, behind the header, durably so. The old one stays in use.
+    fn copy(&mut self, keep: &[Range<u64>]) -> io::Result<()>;
+
+    /// Takes the new file into use. After an error nobody knows which one a restart would find.
+    fn swap(&mut self) -> io::Result<()>;
 }
 
 /// The file of a journal's folder.
@@ -73,7 +76,7 @@ impl Log for FileLog {
         self.file.sync_all()
     }
 
-    fn rewrite(&mut self, keep: &[Range<u64>]) -> io::Result<()> {
+    fn copy(&mut self, keep: &[Range<u64>]) -> io::Result<()> {
         let mut new = options().truncate(true).open(self.folder.join(FILE_NEW))?;
         let mut out = io::BufWriter::new(&mut new);
         out.write_all(HEADER)?;
@@ -83,7 +86,11 @@ impl Log for FileLog {
         }
         out.flush()?;
         drop(out);
-        new.sync_all()?;
+        new.sync_all()
+    }
+
+    fn swap(&mut self) -> io::Result<()> {
+        let new = options().open(self.folder.join(FILE_NEW))?;
         fs::rename(self.folder.join(FILE_NEW), self.folder.join(FILE))?;
         self.file = new;
         sync_folder(&self.folder)

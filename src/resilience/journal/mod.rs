@@ -151,7 +151,9 @@ impl Journal {
         }
         {
             let mut accounts = self.accounts();
-            seqs.iter().for_each(|seq| accounts.remove(*seq));
+            for seq in &seqs {
+                accounts.remove(*seq);
+            }
         }
         let buried = seqs.into_iter().chain(outdated).collect();
         self.write(frames, buried, durable).await

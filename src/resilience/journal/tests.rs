@@ -174,11 +174,14 @@ async fn what_is_dead_does_not_pile_up_and_what_is_live_survives_the_rewriting()
         let seq = journal.keep(&entry(&large)).await.unwrap();
         journal.delivered(vec![seq], None, Vec::new()).await.unwrap();
     }
+    // It goes on in the new file.
+    let last = fresh_claim();
+    journal.keep(&entry(&last)).await.unwrap();
     journal.close().await;
     let bytes = fs::metadata(folder.path().join("entries")).unwrap().len();
-    assert!(bytes < 1_200_000, "{bytes} bytes for one entry of a few hundred");
+    assert!(bytes < 1_200_000, "{bytes} bytes for two entries of a few hundred");
     let (_, recovered) = open(folder.path());
-    assert_eq!((keys(&recovered), recovered.overlaps), (ids(&[kept]), vec![overlap]));
+    assert_eq!((keys(&recovered), recovered.overlaps), (ids(&[kept, last]), vec![overlap]));
 }
 
 fn overlap(id: u64, ask: &Claim) -> Overlap {
@@ -204,6 +207,7 @@ struct DiskState {
     bytes: Mutex<Vec<u8>>,
     full: AtomicBool,
     sync_fails: AtomicBool,
+    no_copies: AtomicBool,
     syncs: AtomicU64,
 }
 
@@ -227,7 +231,12 @@ impl Log for Disk {
         Ok(())
     }
 
-    fn rewrite(&mut self, _: &[Range<u64>]) -> io::Result<()> {
+    fn copy(&mut self, _: &[Range<u64>]) -> io::Result<()> {
+        if self.0.no_copies.load(Ordering::SeqCst) { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+    }
+
+    fn swap(&mut self) -> io::Result<()> {
+        *self.0.bytes.lock().unwrap() = frame::HEADER.to_vec();
         Ok(())
     }
 }
@@ -251,6 +260,23 @@ async fn a_full_disk_takes_nothing_half_and_is_used_again_when_it_has_room() {
     let file = disk.0.bytes.lock().unwrap().clone();
     let scanned = frame::scan(&file).unwrap();
     assert_eq!((scanned.frames.len(), scanned.damaged, scanned.ends_at), (2, 0, file.len()));
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_made_smaller_goes_on_growing() {
+    let disk = Disk::default();
+    let journal = on(&disk);
+    let mut large = fresh_claim();
+    large.contents = crate::domain::canonical::canonicalize(format!("\"{}\"", "x".repeat(200_000)).as_bytes()).unwrap();
+    let seqs = [journal.keep(&entry(&large)).await.unwrap(), journal.keep(&entry(&large)).await.unwrap()];
+    disk.0.no_copies.store(true, Ordering::SeqCst);
+    for _ in 0..12 {
+        let seq = journal.keep(&entry(&large)).await.unwrap();
+        journal.delivered(vec![seq], None, Vec::new()).await.unwrap();
+    }
+    journal.delivered(seqs.to_vec(), None, Vec::new()).await.unwrap();
+    journal.keep(&entry(&large)).await.unwrap();
+    assert!(disk.0.bytes.lock().unwrap().len() > 2_500_000);
 }
 
 #[tokio::test]

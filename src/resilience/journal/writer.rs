@@ -44,6 +44,8 @@ pub(super) struct Writer<L> {
     bytes: u64,
     live: BTreeMap<Seq, Range<u64>>,
     live_bytes: u64,
+    /// A file of fewer bytes is left as it is.
+    worth_rewriting: u64,
     /// Why nothing is written any more.
     broken: Option<Refused>,
 }
@@ -52,7 +54,7 @@ impl<L: Log> Writer<L> {
     /// A writer to a file of so many bytes, in which these frames are live.
     pub(super) fn new(log: L, bytes: u64, live: BTreeMap<Seq, Range<u64>>) -> Self {
         let live_bytes = live.values().map(|frame| frame.end - frame.start).sum();
-        Self { log, bytes, live, live_bytes, broken: None }
+        Self { log, bytes, live, live_bytes, worth_rewriting: WORTH_REWRITING_BYTES, broken: None }
     }
 
     /// Writes until it is told to close, or nobody is left to ask. The folder is held as long.
@@ -144,22 +146,26 @@ impl<L: Log> Writer<L> {
     }
 
     fn rewrite_if_mostly_dead(&mut self) {
-        if self.broken.is_some() || self.bytes < WORTH_REWRITING_BYTES || self.live_bytes * 2 > self.bytes {
+        if self.broken.is_some() || self.bytes < self.worth_rewriting || self.live_bytes * 2 > self.bytes {
             return;
         }
         let keep: Vec<_> = self.live.values().cloned().collect();
-        match self.log.rewrite(&keep) {
-            Ok(()) => {
-                self.bytes = HEADER.len() as u64;
-                for frame in self.live.values_mut() {
-                    let bytes = frame.end - frame.start;
-                    *frame = self.bytes..self.bytes + bytes;
-                    self.bytes += bytes;
-                }
-            }
-            Err(failure) => {
-                self.break_down(&failure.to_string());
-            }
+        if let Err(failure) = self.log.copy(&keep) {
+            // The old file is as good as before, and larger than it has to be.
+            tracing::warn!(error = %failure, "the journal's file cannot be made smaller yet");
+            self.worth_rewriting = self.bytes * 2;
+            return;
+        }
+        if let Err(failure) = self.log.swap() {
+            self.break_down(&failure.to_string());
+            return;
+        }
+        self.worth_rewriting = WORTH_REWRITING_BYTES;
+        self.bytes = HEADER.len() as u64;
+        for frame in self.live.values_mut() {
+            let bytes = frame.end - frame.start;
+            *frame = self.bytes..self.bytes + bytes;
+            self.bytes += bytes;
         }
     }
 }

@@ -409,6 +409,6 @@ mod tests {
     fn operations_are_listed_by_method_and_template() {
         let operations = Spec::load().operations();
         assert!(operations.contains(&("GET".into(), "/v1/claims/{global_id}".into())), "{operations:?}");
-        assert_eq!(operations.len(), 25, "{operations:?}");
+        assert_eq!(operations.len(), 26, "{operations:?}");
     }
 }

@@ -65,6 +65,34 @@ async fn an_outcome_waits_for_the_store_unless_it_may_be_spooled_and_a_renewal_i
     assert_eq!(world.held(&first).await.unwrap().record.state, State::Succeeded);
 }
 
+#[tokio::test]
+async fn a_claim_that_the_store_had_granted_before_is_reported_whatever_comes_of_it() {
+    let world = World::new().await;
+    let spooled = OutcomeOnOutage::Spool;
+    let held: Vec<_> = (0..3).map(|_| ask(&world, ClaimOnOutage::FailOpen)).collect();
+    for ask in &held {
+        world.claim(ask).await;
+    }
+    world.clock.advance(Duration::from_millis(1));
+    world.line.set(Way::Gone);
+    let ours: Vec<_> = held.iter().map(|ask| other(&world, ask)).collect();
+    for ask in &ours {
+        assert_eq!(told(&world.claim(ask).await), (FAIL_OPEN, "granted"), "it was never told");
+    }
+    world.clock.advance(Duration::from_millis(1));
+    // The first holder is done, the second one has failed, and of the third one nothing is heard.
+    world.settle(&report(&held[0], success("theirs"), spooled)).await;
+    world.settle(&report(&held[1], crate::domain::claim::Outcome::Failure, spooled)).await;
+    world.settle(&report(&ours[0], success("ours"), spooled)).await;
+    world.back().await;
+    let overlaps = world.overlaps();
+    for (ours, theirs) in ours.iter().zip(&held) {
+        let overlap = overlaps.iter().find(|overlap| overlap.ours.hash == ours.attempt.hash()).unwrap();
+        assert_eq!((overlap.theirs.hash, Some(overlap.policy)), (theirs.attempt.hash(), FAIL_OPEN));
+    }
+    assert_eq!(overlaps.len(), 3);
+}
+
 /// Between two journals too: each gateway granted the same, and the later one to tell notices.
 #[tokio::test]
 async fn two_gateways_that_both_let_it_pass_report_it() {

@@ -1,6 +1,6 @@
 //! A store that goes and comes back, and gateways before it.
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use tempfile::TempDir;
 
@@ -27,15 +27,17 @@ pub(super) enum Way {
     Gone,
     /// It does what it is asked, and the answer is lost.
     ReplyLost,
-    /// It is asked, and neither does it nor answers.
-    Hangs,
+    /// It does what it is asked when it is let, and then answers.
+    Slow,
 }
 
 /// The way from a gateway to its store.
 pub(super) struct Line {
     store: Arc<dyn Engine>,
     way: AtomicU8,
-    pub(super) calls: std::sync::atomic::AtomicUsize,
+    pub(super) calls: AtomicUsize,
+    /// Lets what is slow go on.
+    pub(super) go_on: Notify,
 }
 
 impl Line {
@@ -51,7 +53,10 @@ impl Line {
         match self.way.load(Ordering::SeqCst) {
             way if way == Way::Whole as u8 => call.await,
             way if way == Way::Gone as u8 => Err(EngineError::unavailable("the line is cut")),
-            way if way == Way::Hangs as u8 => std::future::pending().await,
+            way if way == Way::Slow as u8 => {
+                self.go_on.notified().await;
+                call.await
+            }
             _ => {
                 drop(call.await);
                 Err(EngineError::indeterminate("the reply is lost"))
@@ -117,7 +122,12 @@ impl World {
     }
 
     pub(super) async fn over(clock: Arc<ManualClock>, store: Arc<dyn Engine>, bounds: Bounds) -> Self {
-        let line = Arc::new(Line { store: store.clone(), way: AtomicU8::new(0), calls: 0.into() });
+        let line = Arc::new(Line {
+            store: store.clone(),
+            way: AtomicU8::new(0),
+            calls: AtomicUsize::new(0),
+            go_on: Notify::new(),
+        });
         let folder = tempfile::tempdir().unwrap();
         let (gateway, keeper) = start(&folder, &line, &clock, bounds).await;
         Self { clock, store, line, gateway, keeper, folder }

@@ -1,0 +1,104 @@
+//! The calls of an engine, as one that is guarded passes them on: how long each may take, and what its second try is told.
+
+use async_trait::async_trait;
+use tokio::time::timeout;
+
+use super::{FOR_LISTS, Guarded, late};
+use crate::domain::claim::{Claim, Claimed, Outcome, Renew, Renewed, Settle, Settled};
+use crate::domain::operator::{List, Listed, Release, Released};
+use crate::domain::record::{Held, Key};
+use crate::engine::{Capabilities, Engine, EngineError, Note};
+use crate::telemetry::metrics::EngineCall;
+
+/// Two tries have one attempt: what is granted to one is granted to both.
+fn is_granted(answer: &Claimed) -> bool {
+    matches!(answer, Claimed::Granted(_))
+}
+
+/// What a failure's second try is told if the first one's answer was lost. Absent may mean "deleted by the first try",
+/// and another attempt may have claimed since: either way the caller's claim is gone, and whether it was late cannot be
+/// told.
+fn after_lost_reply(ask: &Settle, answer: Settled) -> Settled {
+    match (&ask.outcome, answer) {
+        (Outcome::Failure, Settled::Done { state: None, .. } | Settled::Superseded { .. }) => {
+            Settled::Done { state: None, left: None, late: None }
+        }
+        (_, answer) => answer,
+    }
+}
+
+#[async_trait]
+impl Engine for Guarded {
+    async fn claim(&self, ask: &Claim) -> Result<Claimed, EngineError> {
+        let engine = &self.0.engine;
+        self.0.ask(EngineCall::Claim, ask.deadline, || engine.claim(ask), |answer| answer, is_granted).await
+    }
+
+    async fn settle(&self, ask: &Settle) -> Result<Settled, EngineError> {
+        let engine = &self.0.engine;
+        let second = |answer| after_lost_reply(ask, answer);
+        self.0.ask(EngineCall::Settle, ask.deadline, || engine.settle(ask), second, |_| true).await
+    }
+
+    async fn renew(&self, ask: &Renew) -> Result<Renewed, EngineError> {
+        let engine = &self.0.engine;
+        self.0.ask(EngineCall::Renew, ask.deadline, || engine.renew(ask), |answer| answer, |_| true).await
+    }
+
+    async fn read(&self, key: &Key) -> Result<Option<Held>, EngineError> {
+        let engine = &self.0.engine;
+        self.0.ask(EngineCall::Read, self.0.deadline, || engine.read(key), |answer| answer, |_| true).await
+    }
+
+    async fn release(&self, ask: &Release) -> Result<Released, EngineError> {
+        let engine = &self.0.engine;
+        // Absent may mean "released by the first try": either way it is gone, as was asked.
+        let second = |answer| if answer == Released::Absent { Released::Done } else { answer };
+        self.0.ask(EngineCall::Release, self.0.deadline, || engine.release(ask), second, |_| true).await
+    }
+
+    /// Lists are long, and some engines have none: they say nothing about the store.
+    async fn list(&self, ask: &List) -> Result<Vec<Listed>, EngineError> {
+        let guard = &self.0;
+        let begun = guard.clock.monotonic();
+        let answer = timeout(FOR_LISTS, guard.engine.list(ask)).await.unwrap_or_else(|_| late(FOR_LISTS));
+        guard.meter.called(EngineCall::List, &answer, guard.clock.monotonic().saturating_sub(begun));
+        answer
+    }
+
+    async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
+        self.0.noted(self.0.engine.note(name)).await
+    }
+
+    async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError> {
+        let swap = || self.0.engine.swap_note(name, expected, new);
+        let resolved = async {
+            match swap().await {
+                Err(EngineError::Indeterminate(first)) => match swap().await {
+                    Ok(true) => Ok(true),
+                    // The first may have put it, and somebody else another one since.
+                    Ok(false) | Err(EngineError::Determinate(_)) => Err(first.into()),
+                    Err(uncertain) => Err(uncertain),
+                },
+                certain => certain,
+            }
+        };
+        self.0.noted(resolved).await
+    }
+
+    async fn probe(&self) -> Result<(), EngineError> {
+        self.0.probe().await
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.0.engine.capabilities()
+    }
+
+    fn data_lost(&self) -> u64 {
+        self.0.engine.data_lost()
+    }
+
+    async fn close(&self) {
+        self.0.engine.close().await;
+    }
+}
