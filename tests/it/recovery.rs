@@ -79,6 +79,7 @@ async fn served(gateway: &Gateway, patience: Duration) {
 }
 
 /// A store goes out and comes back while callers work. Prints how long it took until all were served again.
+#[expect(clippy::print_stdout, reason = "how long it took is worth knowing where it came close")]
 async fn outage(gateway: &Gateway, what: &str, out: impl AsyncFnOnce(), back: impl AsyncFnOnce()) {
     served(gateway, NOTICED).await;
     let load = Load::on(gateway, 8);
