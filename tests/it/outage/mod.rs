@@ -185,8 +185,9 @@ impl Seen {
         let limit = DEADLINE + BEYOND + self.noop_p99;
         let p99 = percentile(&self.took, 99);
         assert!(p99 <= limit, "{fault:?}: p99 is {p99:?}, beside {:?} where nothing is done", self.noop_p99);
-        // A handler that does nothing is one program; here are two, and the way between them.
-        let limit = OPEN + self.noop_p99_later * 3;
+        // A handler that does nothing is one program; here are two, and the way between them. What is measured is short, so a
+        // busy machine may hit the one and spare the other.
+        let limit = OPEN + self.noop_p99.max(self.noop_p99_later) * 4;
         let p99 = percentile(&self.took_later, 99);
         assert!(!opens || p99 <= limit, "{fault:?}: p99 is {p99:?} with the breaker open; {limit:?} is allowed");
         let (first, last) = self.back;
