@@ -19,11 +19,12 @@ use crate::engine::EngineError;
 /// The lease of a claim whose outcome follows at once, at least: long enough for the outcome to find it.
 const PUSHED_LEASE_MIN: Duration = Duration::from_secs(5);
 
-/// What the store has been told, and what it held instead.
+/// What the store has been told, what it held instead, and which other degraded grants have left their marks there.
 #[derive(Default)]
 struct Told {
     seqs: Vec<Seq>,
     theirs: Option<Held>,
+    beside: Vec<Held>,
 }
 
 type Queue = [(Seq, Arc<Entry>)];
@@ -43,10 +44,10 @@ impl Core {
                 Deed::Renewed(ask) => (self.tell_renewal(ask, *seq).await?, &ask.attempt),
             };
             let theirs = told.theirs.filter(|theirs| theirs.record.attempt.nonce() != ours.nonce());
-            let overlap = theirs.as_ref().map(|theirs| self.overlap(first, ours, theirs));
+            let overlaps = theirs.iter().chain(&told.beside).map(|theirs| self.overlap(first, ours, theirs)).collect();
             let (core, key) = (self.clone(), key.clone());
             self.uncancelled(async move {
-                core.keeper.delivered(told.seqs.clone(), overlap).await;
+                core.keeper.delivered(told.seqs.clone(), overlaps).await;
                 core.book.delivered(&key, &told.seqs, theirs.as_ref(), core.clock.monotonic());
                 Ok(())
             })
@@ -69,9 +70,17 @@ impl Core {
         });
         let own = self.book.held(&ask.key, self.clock.monotonic());
         let own = own.filter(|held| held.record.attempt == ask.attempt);
+        let mut until = ended_at;
         let theirs = match (reports.next(), own) {
             (Some((seq, at, report)), _) => {
                 seqs.push(seq);
+                until = match &report.outcome {
+                    // It blocks others for as long as it is kept.
+                    Outcome::Success { retention, .. } => {
+                        at.plus(retention.unwrap_or(ask.terms.retention).duration().unwrap_or(Duration::MAX))
+                    }
+                    Outcome::Failure | Outcome::Unknown => at,
+                };
                 self.tell_both(ask, report, at).await?
             }
             (None, Some(Held { record: Record { state: State::InProgress, .. }, left, .. })) => {
@@ -83,7 +92,8 @@ impl Core {
             }
             (None, _) => self.stood_beside(&ask.key, ended_at).await?,
         };
-        Ok(Told { seqs, theirs })
+        let beside = self.leave_mark(ask, until).await?;
+        Ok(Told { seqs, theirs, beside })
     }
 
     /// A grant and what became of it, as was reported then.
@@ -137,7 +147,7 @@ impl Core {
         // A failure that comes late hurts nobody: nothing had happened.
         let hurts = is_superseded(&settled) && ask.outcome != Outcome::Failure;
         let theirs = if hurts { self.engine.read(&ask.key).await? } else { None };
-        Ok(Told { seqs: vec![seq], theirs })
+        Ok(Told { seqs: vec![seq], theirs, beside: Vec::new() })
     }
 
     /// A renewal whose grant the store has been told of.
@@ -146,7 +156,7 @@ impl Core {
         if let Some(left) = held.filter(|held| held.record.attempt == ask.attempt).and_then(|held| held.left) {
             self.engine.renew(&Renew { lease: Some(left), deadline: DELIVERY_DEADLINE, ..ask.clone() }).await?;
         }
-        Ok(Told { seqs: vec![seq], theirs: None })
+        Ok(Told { seqs: vec![seq], ..Told::default() })
     }
 
     fn overlap(&self, entry: &Entry, ours: &Attempt, theirs: &Held) -> Overlap {

@@ -134,19 +134,20 @@ impl Keeper {
         kept
     }
 
-    /// Forgets entries that the store has been told of, and reports an overlap that came to light.
-    pub(super) async fn delivered(&self, seqs: Vec<Seq>, overlap: Option<Overlap>) {
+    /// Forgets entries that the store has been told of, and reports the overlaps that came to light.
+    pub(super) async fn delivered(&self, seqs: Vec<Seq>, overlaps: Vec<Overlap>) {
         // Nothing is delivered that was not in the journal.
         let Some(journal) = self.journal.get() else { return };
-        let overlap = overlap.map(|overlap| Overlap { id: journal.next_number(), ..overlap });
-        let (overlap, outdated) = match overlap.and_then(|new| self.noticed.add(new.clone()).map(|gone| (new, gone))) {
-            Some((new, gone)) => (Some(new), gone),
-            None => (None, Vec::new()),
-        };
-        if let Some(overlap) = &overlap {
-            self.report(overlap);
+        let (mut new, mut outdated) = (Vec::new(), Vec::new());
+        for overlap in overlaps {
+            let overlap = Overlap { id: journal.next_number(), ..overlap };
+            if let Some(gone) = self.noticed.add(overlap.clone()) {
+                self.report(&overlap);
+                new.push(overlap);
+                outdated.extend(gone);
+            }
         }
-        let written = journal.delivered(seqs, overlap, outdated).await;
+        let written = journal.delivered(seqs, new, outdated).await;
         self.note(written.as_ref().err());
         self.measure();
     }

@@ -5,6 +5,7 @@ mod book;
 mod deliver;
 mod keeper;
 mod locks;
+mod marks;
 mod outage;
 mod overlaps;
 mod reconcile;

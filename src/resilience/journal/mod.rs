@@ -139,13 +139,12 @@ impl Journal {
     ///
     /// # Errors
     /// Why it was not written. The entries are forgotten here all the same, and told again after a restart.
-    pub async fn delivered(&self, seqs: Vec<Seq>, overlap: Option<Overlap>, outdated: Vec<u64>) -> Result<(), Refused> {
-        let mut frames = vec![(None, frame_of(&Line::Delivered(seqs.clone())))];
-        let durable = overlap.is_some();
-        if let Some(overlap) = overlap {
-            // Before what is dead: a crash between the two notices it again, and does not lose it.
-            frames.insert(0, (Some(overlap.id), frame_of(&Line::Overlap(overlap))));
-        }
+    pub async fn delivered(&self, seqs: Vec<Seq>, overlaps: Vec<Overlap>, outdated: Vec<u64>) -> Result<(), Refused> {
+        let durable = !overlaps.is_empty();
+        // Before what is dead: a crash between the two notices them again, and does not lose them.
+        let overlap = |overlap: Overlap| (Some(overlap.id), frame_of(&Line::Overlap(overlap)));
+        let mut frames: Vec<_> = overlaps.into_iter().map(overlap).collect();
+        frames.push((None, frame_of(&Line::Delivered(seqs.clone()))));
         if !outdated.is_empty() {
             frames.push((None, frame_of(&Line::Delivered(outdated.clone()))));
         }

@@ -52,7 +52,7 @@ async fn what_was_kept_and_not_delivered_is_there_after_a_crash_in_order() {
     for ask in &asks {
         seqs.push(journal.keep(&entry(ask)).await.unwrap());
     }
-    journal.delivered(vec![seqs[1], seqs[3]], None, Vec::new()).await.unwrap();
+    journal.delivered(vec![seqs[1], seqs[3]], Vec::new(), Vec::new()).await.unwrap();
     // As after a kill: what lies in the folder is all there is.
     let copy = folder.path().join("copy");
     fs::create_dir(&copy).unwrap();
@@ -156,7 +156,7 @@ async fn it_is_bounded_as_a_whole_and_for_each_app() {
     journal.keep(&entry(&other)).await.unwrap();
     assert_eq!(journal.keep(&entry(&other)).await, Err(Refused::Full));
     assert_eq!(journal.waiting().entries, 3);
-    journal.delivered(vec![first], None, Vec::new()).await.unwrap();
+    journal.delivered(vec![first], Vec::new(), Vec::new()).await.unwrap();
     journal.keep(&entry(&fresh_claim())).await.unwrap();
 }
 
@@ -167,12 +167,12 @@ async fn what_is_dead_does_not_pile_up_and_what_is_live_survives_the_rewriting()
     let kept = fresh_claim();
     journal.keep(&entry(&kept)).await.unwrap();
     let overlap = overlap(journal.next_number(), &kept);
-    journal.delivered(vec![], Some(overlap.clone()), vec![]).await.unwrap();
+    journal.delivered(vec![], vec![overlap.clone()], vec![]).await.unwrap();
     let mut large = fresh_claim();
     large.contents = crate::domain::canonical::canonicalize(format!("\"{}\"", "x".repeat(60_000)).as_bytes()).unwrap();
     for _ in 0..100 {
         let seq = journal.keep(&entry(&large)).await.unwrap();
-        journal.delivered(vec![seq], None, Vec::new()).await.unwrap();
+        journal.delivered(vec![seq], Vec::new(), Vec::new()).await.unwrap();
     }
     // It goes on in the new file.
     let last = fresh_claim();
@@ -272,9 +272,9 @@ async fn a_file_that_cannot_be_made_smaller_goes_on_growing() {
     disk.0.no_copies.store(true, Ordering::SeqCst);
     for _ in 0..12 {
         let seq = journal.keep(&entry(&large)).await.unwrap();
-        journal.delivered(vec![seq], None, Vec::new()).await.unwrap();
+        journal.delivered(vec![seq], Vec::new(), Vec::new()).await.unwrap();
     }
-    journal.delivered(seqs.to_vec(), None, Vec::new()).await.unwrap();
+    journal.delivered(seqs.to_vec(), Vec::new(), Vec::new()).await.unwrap();
     journal.keep(&entry(&large)).await.unwrap();
     assert!(disk.0.bytes.lock().unwrap().len() > 2_500_000);
 }

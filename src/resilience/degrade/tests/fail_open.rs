@@ -123,3 +123,60 @@ async fn a_journal_that_cannot_be_opened_fails_closed() {
     std::fs::remove_file(world.folder.path().join("journal")).unwrap();
     assert_eq!(told(&world.claim(&ask(&world, ClaimOnOutage::FailOpen)).await), (FAIL_OPEN, "granted"));
 }
+
+/// Neither leaves a record in the store: one has failed, of the other nothing is heard, or both have failed.
+#[tokio::test]
+async fn grants_that_leave_nothing_behind_are_compared_all_the_same() {
+    let one = World::new().await;
+    let two = World::over(one.clock.clone(), one.store.clone(), ROOMY).await;
+    let three = World::over(one.clock.clone(), one.store.clone(), ROOMY).await;
+    let worlds = [&one, &two, &three];
+    worlds.iter().for_each(|world| world.line.set(Way::Gone));
+    let first = ask(&one, ClaimOnOutage::FailOpen);
+    let mut asks = vec![first.clone()];
+    for world in &worlds[1..] {
+        one.clock.advance(Duration::from_millis(1));
+        asks.push(other(world, &first));
+    }
+    for (world, ask) in worlds.iter().zip(&asks) {
+        assert_eq!(told(&world.claim(ask).await), (FAIL_OPEN, "granted"));
+    }
+    one.clock.advance(Duration::from_millis(1));
+    for (world, ask) in worlds.iter().zip(&asks).take(2) {
+        let failed = report(ask, crate::domain::claim::Outcome::Failure, OutcomeOnOutage::Spool);
+        assert_eq!(world.settle(&failed).await, Settled::Spooled);
+    }
+    one.clock.advance(first.terms.lease);
+    for (world, ask) in worlds.iter().zip(&asks) {
+        world.back().await;
+        assert_eq!(world.held(ask).await, None);
+    }
+    let pairs = |world: &World| {
+        let mut pairs: Vec<_> =
+            world.overlaps().iter().map(|overlap| (overlap.ours.hash, overlap.theirs.hash)).collect();
+        pairs.sort_unstable_by_key(|(_, theirs)| asks.iter().position(|ask| ask.attempt.hash() == *theirs));
+        pairs
+    };
+    let hashes: Vec<_> = asks.iter().map(|ask| ask.attempt.hash()).collect();
+    assert_eq!(pairs(&one), []);
+    assert_eq!(pairs(&two), [(hashes[1], hashes[0])]);
+    assert_eq!(pairs(&three), [(hashes[2], hashes[0]), (hashes[2], hashes[1])]);
+}
+
+#[tokio::test]
+async fn grants_one_after_the_other_are_no_overlap() {
+    let one = World::new().await;
+    let two = World::over(one.clock.clone(), one.store.clone(), ROOMY).await;
+    one.line.set(Way::Gone);
+    two.line.set(Way::Gone);
+    let first = ask(&one, ClaimOnOutage::FailOpen);
+    one.claim(&first).await;
+    one.clock.advance(Duration::from_millis(5));
+    one.settle(&report(&first, crate::domain::claim::Outcome::Failure, OutcomeOnOutage::Spool)).await;
+    one.clock.advance(Duration::from_millis(1));
+    let second = other(&two, &first);
+    two.claim(&second).await;
+    one.back().await;
+    two.back().await;
+    assert!(one.overlaps().is_empty() && two.overlaps().is_empty());
+}
