@@ -13,7 +13,7 @@ use crate::domain::claim::{Claim, Claimed, LateTerms, Outcome, Renew, Settle, Se
 use crate::domain::clock::Timestamp;
 use crate::domain::overlap::{Contender, Overlap};
 use crate::domain::record::{Contents, Held, Key, Record, State};
-use crate::domain::terms::{LeaseEnd, Terms};
+use crate::domain::terms::{LeaseEnd, Retention, Terms};
 use crate::engine::EngineError;
 
 /// The lease of a claim whose outcome follows at once, at least: long enough for the outcome to find it.
@@ -40,7 +40,7 @@ impl Core {
             let Some((seq, first)) = queue.first() else { return Ok(()) };
             let (told, ours) = match &first.deed {
                 Deed::Granted(ask) => (self.tell_grant(ask, first, &queue).await?, &ask.attempt),
-                Deed::Reported(ask) => (self.tell_outcome(ask, *seq).await?, &ask.attempt),
+                Deed::Reported(ask) => (self.tell_outcome(ask, first.at, *seq).await?, &ask.attempt),
                 Deed::Renewed(ask) => (self.tell_renewal(ask, *seq).await?, &ask.attempt),
             };
             let theirs = told.theirs.filter(|theirs| theirs.record.attempt.nonce() != ours.nonce());
@@ -74,13 +74,7 @@ impl Core {
         let theirs = match (reports.next(), own) {
             (Some((seq, at, report)), _) => {
                 seqs.push(seq);
-                until = match &report.outcome {
-                    // It blocks others for as long as it is kept.
-                    Outcome::Success { retention, .. } => {
-                        at.plus(retention.unwrap_or(ask.terms.retention).duration().unwrap_or(Duration::MAX))
-                    }
-                    Outcome::Failure | Outcome::Unknown => at,
-                };
+                until = blocked_until(report, at);
                 self.tell_both(ask, report, at).await?
             }
             (None, Some(Held { record: Record { state: State::InProgress, .. }, left, .. })) => {
@@ -142,12 +136,17 @@ impl Core {
     }
 
     /// An outcome of what the store had granted.
-    async fn tell_outcome(&self, ask: &Settle, seq: Seq) -> Result<Told, EngineError> {
+    async fn tell_outcome(&self, ask: &Settle, at: Timestamp, seq: Seq) -> Result<Told, EngineError> {
         let settled = self.engine.settle(&Settle { deadline: DELIVERY_DEADLINE, ..ask.clone() }).await?;
         // A failure that comes late hurts nobody: nothing had happened.
         let hurts = is_superseded(&settled) && ask.outcome != Outcome::Failure;
         let theirs = if hurts { self.engine.read(&ask.key).await? } else { None };
-        Ok(Told { seqs: vec![seq], theirs, beside: Vec::new() })
+        // Another gateway may have granted it, and has then again, not knowing of this.
+        let beside = match ask.outcome {
+            Outcome::Failure => Vec::new(),
+            Outcome::Success { .. } | Outcome::Unknown => self.marks_beside(ask, blocked_until(ask, at)).await?,
+        };
+        Ok(Told { seqs: vec![seq], theirs, beside })
     }
 
     /// A renewal whose grant the store has been told of.
@@ -176,6 +175,17 @@ impl Core {
 
 fn is_superseded(settled: &Settled) -> bool {
     matches!(settled, Settled::Superseded { .. })
+}
+
+/// Until when an outcome that was reported then blocks others.
+fn blocked_until(report: &Settle, at: Timestamp) -> Timestamp {
+    let own = report.late.as_ref().map(|late| late.terms);
+    let kept = match report.outcome {
+        Outcome::Success { retention, .. } => retention.or(own.map(|terms| terms.retention)),
+        Outcome::Unknown => own.map(|terms| terms.unknown_retention),
+        Outcome::Failure => return at,
+    };
+    at.plus(kept.and_then(Retention::duration).unwrap_or(Duration::MAX))
 }
 
 /// When a grant's lease ends, by this gateway's wall clock.

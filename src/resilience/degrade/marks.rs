@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::super::journal::DELIVERY_DEADLINE;
 use super::Core;
 use crate::domain::canonical::Canonical;
-use crate::domain::claim::{Claim, Claimed};
+use crate::domain::claim::{Claim, Claimed, Settle};
 use crate::domain::clock::Timestamp;
 use crate::domain::global_id::GlobalId;
 use crate::domain::record::{Held, Key};
@@ -24,37 +24,75 @@ const KEPT: Duration = Duration::from_hours(24);
 /// How many marks a key may have. More gateways that were cut off at once and granted the same are compared with these.
 const MARKS_MAX: u32 = 16;
 
+/// When something was held that others may have been granted too, by the wall clocks of gateways.
+struct Span {
+    from: Timestamp,
+    until: Timestamp,
+}
+
+impl Span {
+    /// What a mark tells of its grant.
+    fn of(mark: &Held) -> Self {
+        let from = mark.record.attempt.timestamp();
+        Self { from, until: from.plus(mark.record.terms.retention.duration().unwrap_or(Duration::MAX)) }
+    }
+
+    fn meets(&self, other: &Self) -> bool {
+        self.from < other.until && other.from < self.until
+    }
+}
+
 impl Core {
     /// Leaves the mark of a grant that lasted until then, and tells which other degraded grants it overlapped. Of any two
     /// grants the one that comes second finds the other.
     pub(super) async fn leave_mark(&self, ask: &Claim, until: Timestamp) -> Result<Vec<Held>, EngineError> {
-        let from = ask.attempt.timestamp();
+        let span = Span { from: ask.attempt.timestamp(), until };
         let mut beside = Vec::new();
         for place in 0..MARKS_MAX {
-            match self.engine.claim(&mark(ask, place, until.since(from))).await?.split().0 {
-                Claimed::Duplicate(held) if held.record.attempt.nonce() != ask.attempt.nonce() => {
-                    let (theirs_from, lasted) =
-                        (held.record.attempt.timestamp(), held.record.terms.retention.duration());
-                    let theirs_until = theirs_from.plus(lasted.unwrap_or(Duration::MAX));
-                    if theirs_from < until && from < theirs_until {
+            match self.engine.claim(&mark(ask, place, until.since(span.from))).await?.split().0 {
+                Claimed::Duplicate(held) => {
+                    if span.meets(&Span::of(&held)) {
                         beside.push(held);
                     }
                 }
+                // The same try, as another gateway granted it: what it was compared with then, it was for a time of its own.
+                Claimed::Granted(grant) if grant.attempt != ask.attempt => {}
                 // Its own: the first place that was free, or the one that it had found before.
                 _ => break,
             }
         }
         Ok(beside)
     }
+
+    /// Which degraded grants another attempt overlapped, whose outcome blocks others until then. It leaves no mark: whoever
+    /// comes after it finds what it has left in the store.
+    pub(super) async fn marks_beside(&self, ask: &Settle, until: Timestamp) -> Result<Vec<Held>, EngineError> {
+        let span = Span { from: ask.attempt.timestamp(), until };
+        let mut beside = Vec::new();
+        for place in 0..MARKS_MAX {
+            let (key, ..) = named(&ask.key, place);
+            let Some(held) = self.engine.read(&key).await? else { break };
+            if held.record.attempt.nonce() != ask.attempt.nonce() && span.meets(&Span::of(&held)) {
+                beside.push(held);
+            }
+        }
+        Ok(beside)
+    }
+}
+
+/// What the mark at this place of a key is called.
+fn named(key: &Key, place: u32) -> (Key, Operation, Canonical) {
+    let contents = Canonical::trusted(&format!("\"{}/{place}\"", key.global_id));
+    let operation: Operation = OPERATION.parse().unwrap_or_default();
+    let global_id = GlobalId::of(&key.app, &operation, &contents);
+    (Key { app: key.app.clone(), global_id }, operation, contents)
 }
 
 /// The claim that is the mark of a grant.
 fn mark(ask: &Claim, place: u32, lasted: Duration) -> Claim {
-    let contents = Canonical::trusted(&format!("\"{}/{place}\"", ask.key.global_id));
-    let operation: Operation = OPERATION.parse().unwrap_or_default();
-    let app = ask.key.app.clone();
+    let (key, operation, contents) = named(&ask.key, place);
     Claim {
-        key: Key { global_id: GlobalId::of(&app, &operation, &contents), app },
+        key,
         attempt: ask.attempt.clone(),
         operation,
         contents_stored_bytes: contents.as_str().len(),

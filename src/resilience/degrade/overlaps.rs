@@ -50,8 +50,11 @@ impl Noticed {
     }
 }
 
+/// Two attempts are one overlap, whichever of them notices.
 fn name(overlap: &Overlap) -> (AppKey, GlobalId, AttemptHash, AttemptHash) {
-    (overlap.app.clone(), overlap.global_id, overlap.ours.hash, overlap.theirs.hash)
+    let (ours, theirs) = (overlap.ours, overlap.theirs);
+    let [one, other] = if ours.timestamp <= theirs.timestamp { [ours, theirs] } else { [theirs, ours] };
+    (overlap.app.clone(), overlap.global_id, one.hash, other.hash)
 }
 
 #[cfg(test)]

@@ -150,3 +150,24 @@ async fn a_gateway_that_crashes_while_it_delivers_delivers_again() {
     let overlaps = super::alice(&gateway).get("/admin/v1/overlaps").await.expect(200);
     assert_eq!(overlaps.body["overlaps"], json!([]), "it met itself");
 }
+
+/// Between the claim that is pushed and its outcome: the next process does both again, and the store has it once.
+#[tokio::test]
+async fn a_gateway_that_dies_while_it_tells_the_store_tells_it_again() {
+    let Some(mut server) = durable_redis().await else { return };
+    let mut gateway = setup(server.url()).env("ONCEGATE_CRASH_AT", "reconciling").start().await;
+    server.kill();
+    out(&gateway).await;
+    let client = caller(&gateway, "lenient");
+    let granted = client.claim(json!("A-1")).await.expect(201);
+    assert_eq!(policy(&granted), Some("fail_open"));
+    assert_eq!(client.settle(&granted, "success").await.status, 202);
+    server.restart().await;
+    assert!(!gateway.ended().await.success(), "it dies between the two");
+    let gateway = setup(server.url()).data_dir(gateway.data_dir()).start().await;
+    delivered(&gateway).await;
+    let client = caller(&gateway, "lenient");
+    let found = again(&client, &json!("A-1")).await.expect(409);
+    assert_eq!((policy(&found), &found.body["state"]), (None, &json!("succeeded")));
+    assert_eq!(found.body["timestamp"], granted.body["timestamp"], "{}", found.text);
+}

@@ -8,15 +8,14 @@ use oncegate::domain::claim::Outcome;
 use oncegate::domain::hex;
 use sha2::{Digest, Sha256};
 
-use super::{DEADLINE, Store, gateway, watch_all, workload};
+use super::redis::{FAULTS, Redis};
+use super::{DEADLINE, gateway, watch_all, workload};
 use crate::support::exposition::Page;
 use crate::support::gateway::{Gateway, Setup};
 use crate::support::history::doubles::doubles;
 use crate::support::history::workload::Workload;
 use crate::support::history::{Answer, Call, Event, Reply};
-use crate::support::redis_server::RedisServer;
 use crate::support::say::say;
-use crate::support::tcp_proxy::{Mode, TcpProxy};
 use crate::support::wait::until;
 
 const TOKEN: &str = "token_of_alice_0123456789abcdef";
@@ -24,67 +23,19 @@ const TOKEN: &str = "token_of_alice_0123456789abcdef";
 /// How long the store is told what waits, at most, before all calls are its own again.
 const BACKLOG: Duration = Duration::from_secs(1);
 
-/// A way for one of two gateways to lose the store.
-#[derive(Clone, Copy, Debug)]
-enum Fault {
-    /// It alone is refused; the other one goes on.
-    Refused,
-    /// It alone hears nothing; the other one goes on.
-    Silent,
-    /// Its requests arrive, the replies do not; the other one goes on.
-    HalfOpen,
-    /// The server is killed, for both.
-    Killed,
-    /// The server is stopped, for both.
-    Stopped,
-}
-
-/// A server, and the way of one gateway to it.
-struct Redis {
-    server: RedisServer,
-    proxy: TcpProxy,
-}
-
-impl Store for Redis {
-    type Fault = Fault;
-
-    fn url(&self) -> String {
-        format!("redis://{}", self.proxy.address())
-    }
-
-    async fn strike(&mut self, fault: Fault) {
-        match fault {
-            Fault::Refused => self.proxy.refuse().await,
-            Fault::Silent => self.proxy.set(Mode::Blackhole),
-            Fault::HalfOpen => self.proxy.set(Mode::HalfOpen),
-            Fault::Killed => self.server.kill(),
-            Fault::Stopped => self.server.freeze(),
-        }
-    }
-
-    async fn mend(&mut self, fault: Fault) {
-        match fault {
-            Fault::Refused | Fault::Silent | Fault::HalfOpen => self.proxy.heal().await,
-            Fault::Killed => self.server.restart().await,
-            Fault::Stopped => self.server.thaw(),
-        }
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_granted_locally_is_granted_once_by_each_gateway() {
-    hold("local", [Fault::Silent, Fault::HalfOpen, Fault::Killed]).await;
+    hold("local").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_granted_without_asking_is_in_the_report_if_it_was_granted_twice() {
-    hold("fail_open", [Fault::Refused, Fault::Silent, Fault::Stopped]).await;
+    hold("fail_open").await;
 }
 
-async fn hold(policy: &str, faults: [Fault; 3]) {
-    let Some(server) = RedisServer::start_with(&super::redis::DURABLE).await else { return };
-    let proxy = TcpProxy::start(server.address()).await;
-    let mut store = Redis { server, proxy };
+/// What befalls the way of the first gateway leaves the second one alone; what befalls the server befalls both.
+async fn hold(policy: &str) {
+    let Some(mut store) = Redis::start().await else { return };
     let digest = hex::encode(&Sha256::digest(TOKEN));
     let config = format!(
         "[admin.tokens]\nalice = \"sha256:{digest}\"\n\
@@ -94,7 +45,7 @@ async fn hold(policy: &str, faults: [Fault; 3]) {
     let deadline = format!("{}ms", DEADLINE.as_millis());
     let direct = Setup::on(store.server.url()).config(&config).env("ONCEGATE_DEFAULTS__DEADLINE", deadline);
     let direct = direct.start().await;
-    for fault in faults {
+    for fault in FAULTS {
         let seen = watch_all(&mut store, fault, &[&cut_off, &direct], long_kept()).await;
         let mut reported = BTreeSet::new();
         for gateway in [&cut_off, &direct] {

@@ -14,7 +14,7 @@ pub(super) const DURABLE: [&str; 2] = ["appendonly yes", "appendfsync always"];
 
 /// A way for Redis to be out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Fault {
+pub(super) enum Fault {
     /// SIGSTOP.
     Stopped,
     /// SIGKILL; started again with its log.
@@ -33,7 +33,7 @@ enum Fault {
     Demoted,
 }
 
-const FAULTS: [Fault; 8] = [
+pub(super) const FAULTS: [Fault; 8] = [
     Fault::Stopped,
     Fault::Killed,
     Fault::Silent,
@@ -45,13 +45,13 @@ const FAULTS: [Fault; 8] = [
 ];
 
 /// A server and the way to it.
-struct Redis {
-    server: RedisServer,
+pub(super) struct Redis {
+    pub(super) server: RedisServer,
     proxy: TcpProxy,
 }
 
 impl Redis {
-    async fn start() -> Option<Self> {
+    pub(super) async fn start() -> Option<Self> {
         let server = RedisServer::start_with(&DURABLE).await?;
         let proxy = TcpProxy::start(server.address()).await;
         Some(Self { server, proxy })
