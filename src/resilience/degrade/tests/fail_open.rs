@@ -131,7 +131,9 @@ async fn grants_that_leave_nothing_behind_are_compared_all_the_same() {
     let two = World::over(one.clock.clone(), one.store.clone(), ROOMY).await;
     let three = World::over(one.clock.clone(), one.store.clone(), ROOMY).await;
     let worlds = [&one, &two, &three];
-    worlds.iter().for_each(|world| world.line.set(Way::Gone));
+    for world in worlds {
+        world.line.set(Way::Gone);
+    }
     let first = ask(&one, ClaimOnOutage::FailOpen);
     let mut asks = vec![first.clone()];
     for world in &worlds[1..] {
