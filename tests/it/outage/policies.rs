@@ -8,7 +8,7 @@ use oncegate::domain::claim::Outcome;
 use oncegate::domain::hex;
 use sha2::{Digest, Sha256};
 
-use super::redis::{FAULTS, Redis};
+use super::redis::{FAULTS, Fault, Redis};
 use super::{DEADLINE, gateway, watch_all, workload};
 use crate::support::exposition::Page;
 use crate::support::gateway::{Gateway, Setup};
@@ -25,16 +25,25 @@ const BACKLOG: Duration = Duration::from_secs(1);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_granted_locally_is_granted_once_by_each_gateway() {
-    hold("local").await;
+    hold("local", &[Fault::Killed, Fault::Silent, Fault::HalfOpen, Fault::Demoted]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_granted_without_asking_is_in_the_report_if_it_was_granted_twice() {
-    hold("fail_open").await;
+    hold("fail_open", &[Fault::Stopped, Fault::Refused, Fault::Full, Fault::Loading]).await;
+}
+
+/// `cargo test --test it -- --ignored --nocapture outage::policies`
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes a minute; the others try each fault once"]
+async fn every_fault_under_every_policy() {
+    for policy in ["local", "fail_open"] {
+        hold(policy, &FAULTS).await;
+    }
 }
 
 /// What befalls the way of the first gateway leaves the second one alone; what befalls the server befalls both.
-async fn hold(policy: &str) {
+async fn hold(policy: &str, faults: &[Fault]) {
     let Some(mut store) = Redis::start().await else { return };
     let digest = hex::encode(&Sha256::digest(TOKEN));
     let config = format!(
@@ -45,7 +54,7 @@ async fn hold(policy: &str) {
     let deadline = format!("{}ms", DEADLINE.as_millis());
     let direct = Setup::on(store.server.url()).config(&config).env("ONCEGATE_DEFAULTS__DEADLINE", deadline);
     let direct = direct.start().await;
-    for fault in FAULTS {
+    for &fault in faults {
         let seen = watch_all(&mut store, fault, &[&cut_off, &direct], long_kept()).await;
         let mut reported = BTreeSet::new();
         for gateway in [&cut_off, &direct] {
