@@ -121,47 +121,10 @@ mod while_something_waits {
         let subject = subject(|clock, folder| {
             let opened = Arc::new(over(clock, folder));
             degrading = Some(opened.clone());
-            Arc::new(Shared(opened))
+            opened
         });
         let stuck = Claim { on_outage: ClaimOnOutage::FailOpen, ..stuck };
         assert_eq!(told(&degrading.unwrap().claim(&stuck).await.unwrap()), (FAIL_OPEN, "granted"));
         Some(subject)
     });
-
-    /// The same wrapper, as a test and as the subject.
-    struct Shared(Arc<Degrading>);
-
-    #[async_trait]
-    impl Engine for Shared {
-        async fn claim(&self, ask: &Claim) -> Result<Claimed, EngineError> {
-            self.0.claim(ask).await
-        }
-        async fn settle(&self, ask: &Settle) -> Result<Settled, EngineError> {
-            self.0.settle(ask).await
-        }
-        async fn renew(&self, ask: &Renew) -> Result<Renewed, EngineError> {
-            self.0.renew(ask).await
-        }
-        async fn read(&self, key: &Key) -> Result<Option<Held>, EngineError> {
-            self.0.read(key).await
-        }
-        async fn release(&self, ask: &Release) -> Result<Released, EngineError> {
-            self.0.release(ask).await
-        }
-        async fn list(&self, ask: &List) -> Result<Vec<Listed>, EngineError> {
-            self.0.list(ask).await
-        }
-        async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
-            self.0.note(name).await
-        }
-        async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError> {
-            self.0.swap_note(name, expected, new).await
-        }
-        async fn probe(&self) -> Result<(), EngineError> {
-            self.0.probe().await
-        }
-        fn capabilities(&self) -> Capabilities {
-            self.0.capabilities()
-        }
-    }
 }
