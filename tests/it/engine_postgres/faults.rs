@@ -160,7 +160,7 @@ async fn a_killed_server_loses_nothing_and_is_back_within_a_second() {
         tokio::time::sleep(Duration::from_millis(200)).await;
         server.kill();
         server.restart().await;
-        back_within_a_second(&engine).await;
+        back_within_a_second(&*engine).await;
         let mut count = 0;
         for caller in callers {
             for ask in caller.await.unwrap() {
@@ -201,21 +201,21 @@ async fn a_frozen_server_holds_up_nobody_for_ever_and_a_call_that_was_sent_still
     let impatient = Options { response_timeout: Duration::from_millis(300), ..options() };
     let engine = Arc::new(Postgres::open(&format!("{}&connections=1", server.url()), impatient).unwrap());
     let ask = fresh_claim();
-    granted(&engine, &ask).await;
+    granted(&*engine, &ask).await;
     server.freeze();
     let given_up = fresh_claim();
     let gone = tokio::time::timeout(Duration::from_millis(100), engine.claim(&given_up)).await;
     assert!(gone.is_err(), "nobody answers");
     server.thaw();
-    back_within_a_second(&engine).await;
+    back_within_a_second(&*engine).await;
     // Its caller has gone, and the statement was not cancelled.
     soon("it happened", async || engine.read(&given_up.key).await.unwrap().is_some()).await;
 
     server.freeze();
     tokio::time::sleep(Duration::from_secs(1)).await;
     server.thaw();
-    back_within_a_second(&engine).await;
-    assert!(is_duplicate(&engine, &again(&ask)).await);
+    back_within_a_second(&*engine).await;
+    assert!(is_duplicate(&*engine, &again(&ask)).await);
 }
 
 /// A commit that waits for a standby that is not there never ends by itself.
@@ -365,7 +365,7 @@ async fn a_bad_item_does_not_fail_its_neighbours() {
     }
     // A NUL, which text and jsonb would refuse.
     let nul = oncegate::domain::canonical::canonicalize(b"\"\\u0000\"").unwrap();
-    granted(&engine, &oncegate::domain::claim::Claim { contents: nul, ..fresh_claim() }).await;
+    granted(&*engine, &oncegate::domain::claim::Claim { contents: nul, ..fresh_claim() }).await;
 }
 
 #[tokio::test]
@@ -420,8 +420,8 @@ async fn an_expanding_migration_under_load_disturbs_nobody() {
             let mut count = 0;
             while !stop.load(std::sync::atomic::Ordering::SeqCst) {
                 let ask = fresh_claim();
-                granted(&engine, &ask).await;
-                assert!(is_duplicate(&engine, &again(&ask)).await);
+                granted(&*engine, &ask).await;
+                assert!(is_duplicate(&*engine, &again(&ask)).await);
                 let settled = engine.settle(&settle(&ask, success("1"))).await.unwrap();
                 assert!(matches!(settled, Settled::Done { late: Some(false), .. }));
                 count += 1;

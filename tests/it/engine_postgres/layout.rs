@@ -38,13 +38,13 @@ async fn a_duplicate_writes_nothing() {
     let Some(server) = PostgresServer::start().await else { return };
     let engine = Arc::new(open(&format!("{}&connections=1", server.url())));
     let ask = fresh_claim();
-    granted(&engine, &ask).await;
+    granted(&*engine, &ask).await;
     let physical = format!("SELECT ctid::text || ' ' || xmin || ' ' || xmax FROM {}", row(&ask));
     let before = server.ask(&physical).await;
     let next_transaction = "SELECT pg_snapshot_xmax(pg_current_snapshot())";
     let transactions = server.ask(next_transaction).await;
     for _ in 0..10 {
-        assert!(is_duplicate(&engine, &again(&ask)).await);
+        assert!(is_duplicate(&*engine, &again(&ask)).await);
         engine.settle(&settle(&again(&ask), success("1"))).await.unwrap();
         engine.read(&ask.key).await.unwrap();
     }
@@ -162,7 +162,7 @@ async fn a_list_shows_what_stands_page_by_page() {
             25..30 => ask.terms = ending,
             _ => {}
         }
-        granted(&engine, ask).await;
+        granted(&*engine, ask).await;
     }
     for ask in &asks[..5] {
         engine.settle(&settle(ask, success("1"))).await.unwrap();

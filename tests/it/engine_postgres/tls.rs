@@ -2,6 +2,10 @@
 
 use std::path::Path;
 
+use oncegate::domain::claim::Claimed;
+use oncegate::engine::conformance::fresh_claim;
+use oncegate::engine::{Determinate, Engine, EngineError};
+
 use super::*;
 use crate::support::certificates::{Authority, Pair};
 use crate::support::postgres_server::{PostgresServer, give_away};

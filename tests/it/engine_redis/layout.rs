@@ -112,7 +112,7 @@ async fn many_who_would_take_over_at_once_leave_one_holder() {
     let Some(server) = RedisServer::start().await else { return };
     let redis = std::sync::Arc::new(open(&server.url()));
     let ask = fresh_claim();
-    granted(&redis, &ask).await;
+    granted(&*redis, &ask).await;
     redis.settle(&settle(&ask, Outcome::Unknown)).await.unwrap();
     let racers = (0..50).map(|_| {
         let (redis, ask) = (redis.clone(), Claim { take_over: true, ..again(&ask) });

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use oncegate::engine::conformance::fresh_claim;
+
 use super::*;
 use crate::support::certificates::{Authority, Pair};
 

@@ -1,6 +1,8 @@
 //! What the tests talk to and with: gateways, servers, a proxy that breaks and heals, a caller that knows the document.
 
 pub(crate) mod caller;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+pub(crate) mod calls;
 pub(crate) mod certificates;
 pub(crate) mod client;
 pub(crate) mod command;

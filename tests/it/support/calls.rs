@@ -1,0 +1,77 @@
+//! What tests of an engine ask it, and how they read its answers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use oncegate::domain::attempt::{Attempt, Issuer, SystemEntropy};
+use oncegate::domain::claim::{Claim, Claimed, Grant, LateTerms, Outcome, Renew, Settle};
+use oncegate::domain::clock::SystemClock;
+use oncegate::domain::record::Contents;
+use oncegate::domain::terms::OutcomeOnOutage;
+use oncegate::engine::conformance::fresh_claim;
+use oncegate::engine::{Determinate, Engine, EngineError};
+
+pub(crate) fn attempt() -> Attempt {
+    static ISSUER: std::sync::LazyLock<Issuer> =
+        std::sync::LazyLock::new(|| Issuer::new(Arc::new(SystemClock::new()), Arc::new(SystemEntropy)));
+    ISSUER.issue(None)
+}
+
+/// The same operation, tried by somebody else.
+pub(crate) fn again(ask: &Claim) -> Claim {
+    Claim { attempt: attempt(), ..ask.clone() }
+}
+
+pub(crate) fn settle(ask: &Claim, outcome: Outcome) -> Settle {
+    let late = LateTerms { operation: None, contents: Contents::Unverified, terms: ask.terms };
+    Settle {
+        key: ask.key.clone(),
+        attempt: ask.attempt.clone(),
+        outcome,
+        late: Some(late),
+        deadline: Duration::from_secs(30),
+        on_outage: OutcomeOnOutage::FailClosed,
+    }
+}
+
+pub(crate) fn renew(ask: &Claim, lease: Option<Duration>) -> Renew {
+    Renew { key: ask.key.clone(), attempt: ask.attempt.clone(), lease, deadline: Duration::from_secs(30) }
+}
+
+pub(crate) fn success(result: &str) -> Outcome {
+    Outcome::Success { result: Some(result.into()), retention: None }
+}
+
+pub(crate) async fn granted(engine: &impl Engine, ask: &Claim) -> Grant {
+    match engine.claim(ask).await {
+        Ok(Claimed::Granted(grant)) => grant,
+        other => panic!("expected a grant, got {other:?}"),
+    }
+}
+
+pub(crate) async fn is_duplicate(engine: &impl Engine, ask: &Claim) -> bool {
+    matches!(engine.claim(ask).await, Ok(Claimed::Duplicate(_)))
+}
+
+/// Why a call certainly did not happen.
+pub(crate) fn unavailable<T: std::fmt::Debug>(answer: Result<T, EngineError>) -> String {
+    match answer {
+        Err(EngineError::Determinate(Determinate::Unavailable(why))) => why,
+        other => panic!("expected the store to be unavailable, got {other:?}"),
+    }
+}
+
+pub(crate) fn is_uncertain<T>(answer: &Result<T, EngineError>) -> bool {
+    matches!(answer, Err(EngineError::Indeterminate(_)))
+}
+
+/// Waits until the engine serves: at most a second, which is what the gateway promises.
+pub(crate) async fn back_within_a_second(engine: &impl Engine) {
+    let served = async {
+        // The probe asks over every connection.
+        while engine.probe().await.is_err() || engine.claim(&fresh_claim()).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(1), served).await.expect("service is back within a second");
+}
