@@ -172,8 +172,9 @@ mod tests {
     #[test]
     fn every_file_is_a_migration_with_its_number_and_its_subject() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations");
-        let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
-        let mut files: Vec<_> = files.filter(|name| name.ends_with(".sql")).collect();
+        let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
+        let files = files.filter(|path| path.extension().is_some_and(|ending| ending == "sql"));
+        let mut files: Vec<_> = files.map(|path| path.file_name().unwrap().display().to_string()).collect();
         files.sort();
         let named = |migration: &Migration| format!("{:04}_{}.sql", migration.version, migration.description);
         assert_eq!(MIGRATIONS.iter().map(named).collect::<Vec<_>>(), files);
