@@ -9,6 +9,8 @@ CARGO ?= cargo
 # On CI the lock file is law, and the runner does not stop at the first failure.
 LOCKED := $(if $(CI),--locked)
 PROFILE := $(if $(CI),ci,default)
+# Most tests wait: for a lease to end, for a server to start.
+TESTS_AT_ONCE = $$((2 * $$(getconf _NPROCESSORS_ONLN)))
 
 .PHONY: help test test-deps bench bench-record demo fmt lint docs
 
@@ -18,7 +20,7 @@ help: ## list these targets
 test: test-deps ## install what the tests need, then run all of them, doctests included
 	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
 		$(CARGO) test --doc --workspace --all-features $(LOCKED) --quiet && \
-		$(CARGO) nextest run --workspace --all-features $(LOCKED) --profile $(PROFILE); \
+		$(CARGO) nextest run --workspace --all-features $(LOCKED) --profile $(PROFILE) --test-threads $(TESTS_AT_ONCE); \
 	else \
 		$(CARGO) test --workspace --all-features $(LOCKED) $(if $(CI),--no-fail-fast); \
 	fi
