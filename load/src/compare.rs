@@ -66,15 +66,16 @@ pub(crate) async fn run(comparison: &Comparison) -> anyhow::Result<(Table, bool)
         bail!("there is no gateway to compare: build it with `cargo build --release`, or name it with --gateway PATH");
     }
     let wanted = |it: &Contender| *it == Contender::Noop || comparison.only.is_empty() || comparison.only.contains(it);
-    let mut contenders: Vec<_> = Contender::ALL.into_iter().filter(wanted).collect();
     let mut skipped = Vec::new();
-    if installed.redis_server.is_none() {
-        skipped.push("redis: neither redis-server nor valkey-server is installed".to_owned());
-        contenders.retain(|it| *it != Contender::Redis);
-    }
-    if installed.postgres.is_none() {
-        skipped.push("postgres and pgbench: PostgreSQL with its pgbench is not installed".to_owned());
-        contenders.retain(|it| !matches!(it, Contender::Postgres | Contender::Pgbench));
+    let mut contenders = Vec::new();
+    for contender in Contender::ALL.into_iter().filter(wanted) {
+        if let Some(lack) = installed.lacks(contender) {
+            skipped.push(format!("{contender}: {lack}"));
+        } else if contender.only_claims() && comparison.scenario != Scenario::Unique {
+            skipped.push(format!("{contender}: it knows nothing but claims, so it cannot do this scenario"));
+        } else {
+            contenders.push(contender);
+        }
     }
     for line in &skipped {
         report::say(&format!("!! LEFT OUT {line}"));
@@ -126,7 +127,8 @@ async fn measure(contender: Contender, comparison: &Comparison, installed: &Inst
         return Ok(Report::of_rate(comparison.scenario, clients, comparison.measured, claims_per_second?));
     }
     let plan = Plan {
-        target: Target::parse(&running.url, None, false)?,
+        target: Target::parse(&running.url, Some(&running.credential), false)?,
+        dialect: contender.dialect(),
         scenario: comparison.scenario,
         pacing: Pacing::Closed,
         warm_up: WARM_UP,

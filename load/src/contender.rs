@@ -11,6 +11,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
+use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 use tokio::{
     net::TcpStream,
@@ -20,12 +21,17 @@ use tokio::{
 
 use crate::{
     client::{Connection, Target},
+    peers,
     postgres::Programs,
     proc::Watched,
+    wire::Dialect,
 };
 
 /// A process that is not ready by then never will be.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The app that calls.
+const APP: &str = "load";
 
 /// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, serde::Serialize)]
@@ -35,14 +41,28 @@ pub(crate) enum Contender {
     Memory,
     Disk,
     Redis,
+    /// Redis commands over HTTP, for claims only.
+    Webdis,
+    /// Lua in nginx before Redis, for claims only.
+    Nginx,
     Postgres,
     /// No gateway at all: single-row inserts by as many clients, the same durability.
     Pgbench,
 }
 
 impl Contender {
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Noop, Self::Memory, Self::Disk, Self::Redis, Self::Postgres, Self::Pgbench];
+    pub(crate) const ALL: [Self; 8] =
+        [Self::Noop, Self::Memory, Self::Disk, Self::Redis, Self::Webdis, Self::Nginx, Self::Postgres, Self::Pgbench];
+
+    /// How it is asked.
+    pub(crate) fn dialect(self) -> Dialect {
+        if self == Self::Webdis { Dialect::Webdis } else { Dialect::Gateway }
+    }
+
+    /// Whether it knows nothing but claims, one at a time.
+    pub(crate) fn only_claims(self) -> bool {
+        matches!(self, Self::Webdis | Self::Nginx | Self::Pgbench)
+    }
 }
 
 impl fmt::Display for Contender {
@@ -52,6 +72,8 @@ impl fmt::Display for Contender {
             Self::Memory => "memory",
             Self::Disk => "disk",
             Self::Redis => "redis",
+            Self::Webdis => "webdis",
+            Self::Nginx => "nginx with Lua",
             Self::Postgres => "postgres",
             Self::Pgbench => "pgbench",
         })
@@ -63,6 +85,9 @@ impl fmt::Display for Contender {
 pub(crate) struct Installed {
     pub(crate) gateway: Option<PathBuf>,
     pub(crate) redis_server: Option<PathBuf>,
+    pub(crate) webdis: Option<PathBuf>,
+    /// The program and the folder of its modules.
+    pub(crate) nginx: Option<(PathBuf, PathBuf)>,
     pub(crate) postgres: Option<Programs>,
 }
 
@@ -76,7 +101,25 @@ impl Installed {
             None => Some(env::current_exe()?.with_file_name("oncegate")).filter(|path| path.is_file()),
         };
         let redis_server = ["redis-server", "valkey-server"].into_iter().find_map(find_program);
-        Ok(Self { gateway, redis_server, postgres: Programs::find() })
+        let webdis = find_program("webdis");
+        let nginx = find_program("nginx").zip(peers::nginx_modules());
+        Ok(Self { gateway, redis_server, webdis, nginx, postgres: Programs::find() })
+    }
+
+    /// What is missing for a contender, for the line that says that it is left out.
+    pub(crate) fn lacks(&self, contender: Contender) -> Option<&'static str> {
+        let redis = (self.redis_server.is_none()).then_some("neither redis-server nor valkey-server is installed");
+        match contender {
+            Contender::Noop | Contender::Memory | Contender::Disk => None,
+            Contender::Redis => redis,
+            Contender::Webdis => redis.or(self.webdis.is_none().then_some("webdis is not installed")),
+            Contender::Nginx => {
+                redis.or(self.nginx.is_none().then_some("nginx with its Lua module and libraries is not installed"))
+            }
+            Contender::Postgres | Contender::Pgbench => {
+                self.postgres.is_none().then_some("PostgreSQL with its pgbench is not installed")
+            }
+        }
     }
 }
 
@@ -84,6 +127,8 @@ impl Installed {
 #[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) url: String,
+    /// Of the one app that may call. Those that know no apps are sent it all the same.
+    pub(crate) credential: String,
     /// Where the store listens, if it is the contender.
     pub(crate) port: u16,
     pub(crate) watched: Vec<Watched>,
@@ -99,7 +144,8 @@ impl Running {
             tempfile::Builder::new().prefix("oncegate-load-").tempdir_in(parent).context("no temporary directory")?;
         let listen = free_address()?;
         let url = format!("http://{listen}");
-        let mut running = Self { url, port: 0, watched: Vec::new(), children: Vec::new(), dir };
+        let credential = format!("{APP}.{:032x}", rand::random::<u128>());
+        let mut running = Self { url, credential, port: 0, watched: Vec::new(), children: Vec::new(), dir };
         let engine = match contender {
             Contender::Noop => {
                 running.start_noop(listen).await?;
@@ -107,7 +153,15 @@ impl Running {
             }
             Contender::Memory => "memory:".to_owned(),
             Contender::Disk => format!("disk:{}", running.dir().join("claims").display()),
-            Contender::Redis => running.start_redis(installed).await?,
+            Contender::Redis => format!("redis://{}", running.start_redis(installed).await?),
+            Contender::Webdis => {
+                running.start_webdis(installed, listen).await?;
+                return Ok(running);
+            }
+            Contender::Nginx => {
+                running.start_nginx(installed, listen).await?;
+                return Ok(running);
+            }
             Contender::Postgres => {
                 running.start_postgres(installed).await?;
                 running.postgres_url()
@@ -135,7 +189,26 @@ impl Running {
         self.wait_until("gateway", async || TcpStream::connect(listen).await.is_ok()).await
     }
 
-    async fn start_redis(&mut self, installed: &Installed) -> anyhow::Result<String> {
+    async fn start_webdis(&mut self, installed: &Installed, listen: SocketAddr) -> anyhow::Result<()> {
+        let program = installed.webdis.as_ref().context("webdis is not installed")?;
+        let redis = self.start_redis(installed).await?;
+        let mut command = Command::new(program);
+        command.arg(peers::configure_webdis(self.dir(), listen.port(), redis.port())?);
+        self.spawn("gateway", command)?;
+        self.wait_until("gateway", async || TcpStream::connect(listen).await.is_ok()).await
+    }
+
+    async fn start_nginx(&mut self, installed: &Installed, listen: SocketAddr) -> anyhow::Result<()> {
+        let (program, modules) = installed.nginx.as_ref().context("nginx is not installed")?;
+        let redis = self.start_redis(installed).await?;
+        let mut command = Command::new(program);
+        command.arg("-c").arg(peers::configure_nginx(self.dir(), modules, listen.port(), redis.port())?);
+        command.arg("-p").arg(self.dir());
+        self.spawn("gateway", command)?;
+        self.wait_until("gateway", async || TcpStream::connect(listen).await.is_ok()).await
+    }
+
+    async fn start_redis(&mut self, installed: &Installed) -> anyhow::Result<SocketAddr> {
         let program = installed.redis_server.as_ref().context("redis-server is not installed")?;
         let listen = free_address()?;
         let mut command = Command::new(program);
@@ -143,7 +216,7 @@ impl Running {
         command.args(["--bind", "127.0.0.1", "--port", &listen.port().to_string(), "--save", "", "--appendonly", "no"]);
         self.spawn("store", command)?;
         self.wait_until("store", async || TcpStream::connect(listen).await.is_ok()).await?;
-        Ok(format!("redis://{listen}"))
+        Ok(listen)
     }
 
     /// As it comes: everything that is acknowledged is on the disk.
@@ -152,8 +225,6 @@ impl Running {
         let port = free_address()?.port();
         let server = programs.prepare(self.dir(), port).await?;
         self.spawn("store", server)?;
-        // It is a family of processes, whose CPU time cannot be read from the first of them.
-        self.watched.pop();
         self.wait_until("store", async || programs.answers(port).await).await?;
         self.port = port;
         Ok(())
@@ -178,7 +249,7 @@ impl Running {
         let program = installed.gateway.as_ref().context("the gateway is not built")?;
         let admin = free_address()?;
         let mut command = Command::new(program);
-        command.args(["serve", "--engine", engine]);
+        command.arg("serve").arg("--config").arg(self.configure_gateway()?).args(["--engine", engine]);
         command.args(["--listen", &listen.to_string(), "--admin-listen", &admin.to_string()]);
         // Settings meant for another gateway must not change what is measured here.
         env::vars_os()
@@ -193,6 +264,16 @@ impl Running {
         .await
     }
 
+    /// All as it comes, and an app with a secret, so that the gateway does all it is there for.
+    fn configure_gateway(&self) -> anyhow::Result<PathBuf> {
+        let path = self.dir().join("oncegate.toml");
+        let (_, secret) = self.credential.rsplit_once('.').context("a credential has a dot")?;
+        let hash: String = Sha256::digest(secret).iter().map(|byte| format!("{byte:02x}")).collect();
+        fs::write(&path, format!("[apps.{APP}]\nsecrets = [\"sha256:{hash}\"]\n"))
+            .context("cannot write to the temporary directory")?;
+        Ok(path)
+    }
+
     /// Starts a child in the directory; what it says goes to a file there.
     fn spawn(&mut self, name: &str, mut command: Command) -> anyhow::Result<()> {
         let log = fs::File::create(self.log(name)).context("cannot write to the temporary directory")?;
@@ -205,7 +286,7 @@ impl Running {
             .spawn()
             .with_context(|| format!("cannot start the {name}"))?;
         let pid = child.id().context("it ended at once")?;
-        self.watched.push(Watched { name: name.to_owned(), pid });
+        self.watched.push(Watched::server(name, pid));
         self.children.push(child);
         Ok(())
     }

@@ -12,6 +12,7 @@ mod contender;
 mod ledger;
 mod noop;
 mod pace;
+mod peers;
 mod postgres;
 mod proc;
 mod recorder;
@@ -29,7 +30,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::{
     client::Target, compare::Comparison, contender::Contender, pace::Pacing, proc::Watched, runner::Plan,
-    scenario::Scenario,
+    scenario::Scenario, wire::Dialect,
 };
 
 #[global_allocator]
@@ -161,6 +162,7 @@ fn dispatch(command: Command) -> anyhow::Result<bool> {
 async fn run(args: RunArgs) -> anyhow::Result<bool> {
     let plan = Plan {
         target: Target::parse(&args.url, args.credential.as_deref(), args.allow_remote)?,
+        dialect: Dialect::Gateway,
         scenario: args.scenario,
         pacing: if args.closed { Pacing::Closed } else { Pacing::Open { per_second: args.rate } },
         warm_up: Duration::from_secs(args.warm_up),

@@ -33,6 +33,16 @@ const CODES: [&str; 24] = [
     "internal",
 ];
 
+/// How a server is asked to claim.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    /// As the contract says.
+    #[default]
+    Gateway,
+    /// By a Redis command over HTTP: the caller computes the key and makes the value, the attempt included.
+    Webdis,
+}
+
 /// What claims of one run have in common.
 #[derive(Debug, Clone)]
 pub(crate) struct Terms {
@@ -59,6 +69,22 @@ impl Terms {
             self.kept,
             self.kept
         )
+    }
+
+    /// The same claim as a command: what the gateway would store under the key it would use. And the attempt in it.
+    pub(crate) fn command(&self, order: u64) -> (String, String) {
+        // A dot or a slash would have to be escaped; there is none.
+        let attempt = format!("1767225600000000-{:016x}", rand::random::<u64>());
+        let command = format!(
+            "SET/og:{{{}}}:{}/{attempt} 1p l={} r={} o={} c={}/NX/GET/PX/300000",
+            self.global_id(order),
+            self.app,
+            self.kept,
+            self.kept,
+            self.operation.replace('.', "%2e"),
+            self.contents(order)
+        );
+        (command, attempt)
     }
 
     pub(crate) fn batch(&self, orders: &[u64]) -> String {
@@ -112,6 +138,26 @@ impl Reply {
     /// The code, if it is one of the contract.
     pub(crate) fn known_code(&self) -> Option<&'static str> {
         CODES.into_iter().find(|code| self.code.as_deref() == Some(*code))
+    }
+}
+
+/// What was found under the key: nothing is a grant.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CommandReply {
+    #[serde(rename = "SET", deserialize_with = "Option::deserialize")]
+    found: Option<String>,
+}
+
+impl CommandReply {
+    /// As a gateway would have put it.
+    pub(crate) fn as_claim(&self, global_id: String, attempt: String) -> (u16, Reply) {
+        let (status, state) = (if self.found.is_some() { 409 } else { 201 }, Some("in_progress".to_owned()));
+        let reply = Reply { global_id: Some(global_id), state, ..Reply::default() };
+        match &self.found {
+            None => (status, Reply { attempt: Some(attempt), ..reply }),
+            Some(_) => (status, Reply { code: Some("duplicate".to_owned()), ..reply }),
+        }
     }
 }
 
