@@ -9,6 +9,9 @@
 mod client;
 mod compare;
 mod contender;
+mod fill;
+mod footprint;
+mod goals;
 mod ledger;
 mod noop;
 mod pace;
@@ -16,11 +19,14 @@ mod peers;
 mod postgres;
 mod proc;
 mod recorder;
+mod redis;
 mod report;
 mod runner;
+mod running;
 mod scenario;
 #[cfg(test)]
 mod tests;
+mod trial;
 mod wire;
 
 use std::{net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
@@ -29,8 +35,14 @@ use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
 
 use crate::{
-    client::Target, compare::Comparison, contender::Contender, pace::Pacing, proc::Watched, runner::Plan,
-    scenario::Scenario, wire::Dialect,
+    client::Target,
+    compare::{Comparison, Measurement},
+    contender::Contender,
+    pace::Pacing,
+    proc::Watched,
+    runner::Plan,
+    scenario::Scenario,
+    wire::Dialect,
 };
 
 #[global_allocator]
@@ -53,7 +65,7 @@ enum Command {
         #[arg(long, default_value = "127.0.0.1:8081")]
         listen: SocketAddr,
     },
-    /// Measure the yardstick and a gateway on each engine side by side
+    /// Measure the yardstick, a gateway on each engine and what one might take instead side by side
     Compare(CompareArgs),
 }
 
@@ -114,6 +126,12 @@ struct CompareArgs {
     /// Only these contenders, such as postgres,pgbench; the yardstick is always measured
     #[arg(long, value_enum, value_delimiter = ',', value_name = "NAMES")]
     only: Vec<Contender>,
+    /// Measure what the targets need beyond that: all kinds but live, or those named
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "KINDS", num_args = 0..=1, require_equals = true, default_missing_value = "rates,latencies,sizes")]
+    targets: Vec<Measurement>,
+    /// How many claims stand while `--targets=live` measures
+    #[arg(long, default_value_t = 5_000_000, value_name = "CLAIMS")]
+    live: u64,
     /// The gateway's executable; without it, the one beside this executable
     #[arg(long, value_name = "PATH")]
     gateway: Option<PathBuf>,
@@ -187,13 +205,15 @@ async fn compare(args: CompareArgs) -> anyhow::Result<bool> {
         rounds: args.rounds,
         connections: args.connections,
         only: args.only,
+        targets: args.targets,
+        live: args.live,
         gateway: args.gateway,
         dir: args.dir,
     };
-    let (table, sound) = compare::run(&comparison).await?;
-    report::show(&table.to_string())?;
+    let (compared, sound) = compare::run(comparison).await?;
+    report::show(&compared.to_string())?;
     if let Some(path) = &args.json {
-        report::write_json(path, &table)?;
+        report::write_json(path, &compared)?;
     }
     Ok(sound)
 }

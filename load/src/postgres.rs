@@ -87,6 +87,12 @@ impl Programs {
         tps(&said).with_context(|| format!("pgbench does not say its rate:\n{said}"))
     }
 
+    /// What the claims take, in bytes: the table, its indexes, and what is stored beside it.
+    pub(crate) async fn table_bytes(&self, port: u16) -> anyhow::Result<u64> {
+        let said = run(&mut self.sql(port, "SELECT pg_total_relation_size('oncegate_claims')")).await?;
+        said.trim().parse().with_context(|| format!("psql does not say a size: {said}"))
+    }
+
     fn sql(&self, port: u16, statement: &str) -> Command {
         let mut psql = self.command("psql", None);
         psql.args(["-h", "127.0.0.1", "-p", &port.to_string(), "-U", "postgres", "-qAtX", "-c", statement, "postgres"]);

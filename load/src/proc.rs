@@ -1,4 +1,4 @@
-//! CPU time of other processes and of their children, from `/proc`.
+//! CPU time of other processes and of their children, and their memory, from `/proc`.
 
 use std::{fs, str::FromStr};
 
@@ -48,6 +48,15 @@ impl Watched {
             next += 1;
         }
         Ok(ticks * TICK_US)
+    }
+
+    /// Memory of it that is in RAM, in bytes, without its children's.
+    pub(crate) fn resident_bytes(&self) -> anyhow::Result<u64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid))
+            .with_context(|| format!("cannot read the memory of {} (process {})", self.name, self.pid))?;
+        let kib =
+            status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().split(' ').next()?.parse::<u64>().ok());
+        Ok(kib.context("/proc/<pid>/status is not in its usual form")? * 1024)
     }
 }
 
@@ -104,5 +113,6 @@ mod tests {
     #[test]
     fn its_own_time_can_be_read() {
         assert!(Watched::generator().cpu_us().is_ok());
+        assert!(Watched::generator().resident_bytes().is_ok_and(|bytes| bytes > 1 << 20));
     }
 }

@@ -51,6 +51,7 @@ pub(crate) struct Report {
 #[derive(Debug, Serialize)]
 pub(crate) struct Latency {
     pub(crate) count: u64,
+    pub(crate) mean_us: f64,
     pub(crate) p50_us: u64,
     pub(crate) p90_us: u64,
     pub(crate) p99_us: u64,
@@ -89,8 +90,16 @@ impl Report {
         }
     }
 
-    /// Of a contender that is no gateway and tells nothing but its rate.
-    pub(crate) fn of_rate(scenario: Scenario, connections: u64, measured: Duration, claims_per_second: f64) -> Self {
+    /// Of a contender that is no gateway and tells nothing but its rate. And what CPU time its store took for it.
+    pub(crate) fn of_rate(
+        scenario: Scenario,
+        connections: u64,
+        measured: Duration,
+        claims_per_second: f64,
+        store_us: u64,
+    ) -> Self {
+        let cores = ratio(store_us, 1) / 1e6 / measured.as_secs_f64();
+        let store = Cpu { cores, us_per_request: cores * 1e6 / claims_per_second };
         Self {
             scenario,
             rate_wanted: None,
@@ -101,7 +110,7 @@ impl Report {
             claims_per_second,
             latencies: BTreeMap::new(),
             answers: BTreeMap::new(),
-            cpu: BTreeMap::new(),
+            cpu: BTreeMap::from([("store".to_owned(), store)]),
             checks: Verdict::default(),
         }
     }
@@ -120,6 +129,7 @@ impl Latency {
     fn of(histogram: &Histogram<u64>) -> Self {
         Self {
             count: histogram.len(),
+            mean_us: histogram.mean(),
             p50_us: histogram.value_at_quantile(0.5),
             p90_us: histogram.value_at_quantile(0.9),
             p99_us: histogram.value_at_quantile(0.99),
@@ -163,9 +173,10 @@ impl fmt::Display for Report {
 
 impl Report {
     fn fmt_latencies(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "\n  latency          count       p50       p90       p99     p99.9       max")?;
+        writeln!(f, "\n  latency          count      mean       p50       p90       p99     p99.9       max")?;
         for (step, it) in &self.latencies {
             write!(f, "    {step:<8} {:>9}", it.count)?;
+            write!(f, " {:>9}", format!("{:.0} µs", it.mean_us))?;
             for us in [it.p50_us, it.p90_us, it.p99_us, it.p999_us, it.max_us] {
                 write!(f, " {:>9}", latency(us))?;
             }

@@ -136,12 +136,8 @@ async fn verify(stage: &Stage, mut connection: Connection) {
 }
 
 fn terms(target: &Target, scenario: Scenario, run: Duration) -> Terms {
-    Terms {
-        app: target.app.clone(),
-        operation: format!("load.{scenario:?}").to_lowercase(),
-        run: format!("{:08x}", rand::random::<u32>()),
-        kept: format!("{}s", run.as_secs() + 300),
-    }
+    let operation = format!("load.{scenario:?}").to_lowercase();
+    Terms::new(&target.app, &operation, Some(&format!("{}s", run.as_secs() + 300)))
 }
 
 fn read(stage: &Stage, watched: &[Watched]) -> anyhow::Result<Reading> {

@@ -20,7 +20,7 @@ const HOT_KEYS: u64 = 8;
 const HOT_TIMES: u64 = 50;
 
 /// What the callers do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Scenario {
     /// Claims, each for an order of its own

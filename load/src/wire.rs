@@ -52,39 +52,54 @@ pub(crate) struct Terms {
     /// In every key, so that two runs never meet.
     pub(crate) run: String,
     /// Both lease and retention: longer than the run, so that nothing ends meanwhile, and soon over after it.
-    pub(crate) kept: String,
+    /// Without it they are the gateway's own.
+    pub(crate) kept: Option<String>,
 }
 
 impl Terms {
+    pub(crate) fn new(app: &str, operation: &str, kept: Option<&str>) -> Self {
+        let run = format!("{:08x}", rand::random::<u32>());
+        Self { app: app.to_owned(), operation: operation.to_owned(), run, kept: kept.map(str::to_owned) }
+    }
+
     /// In canonical form: one key, no spaces.
     pub(crate) fn contents(&self, order: u64) -> String {
         format!(r#"{{"order":"{}-{order}"}}"#, self.run)
     }
 
     pub(crate) fn claim(&self, order: u64) -> String {
-        format!(
-            r#"{{"operation":"{}","contents":{},"lease":"{}","retention":"{}"}}"#,
-            self.operation,
-            self.contents(order),
-            self.kept,
-            self.kept
-        )
+        let (operation, contents) = (&self.operation, self.contents(order));
+        match &self.kept {
+            Some(kept) => {
+                format!(r#"{{"operation":"{operation}","contents":{contents},"lease":"{kept}","retention":"{kept}"}}"#)
+            }
+            None => format!(r#"{{"operation":"{operation}","contents":{contents}}}"#),
+        }
     }
 
     /// The same claim as a command: what the gateway would store under the key it would use. And the attempt in it.
     pub(crate) fn command(&self, order: u64) -> (String, String) {
-        // A dot or a slash would have to be escaped; there is none.
-        let attempt = format!("1767225600000000-{:016x}", rand::random::<u64>());
-        let command = format!(
-            "SET/og:{{{}}}:{}/{attempt} 1p l={} r={} o={} c={}/NX/GET/PX/300000",
-            self.global_id(order),
-            self.app,
-            self.kept,
-            self.kept,
-            self.operation.replace('.', "%2e"),
-            self.contents(order)
-        );
-        (command, attempt)
+        let attempt = self.attempt();
+        // A dot or a slash has a meaning of its own there.
+        let value = self.value(order, &attempt).replace('.', "%2e");
+        (format!("SET/{}/{value}/NX/GET/PX/300000", self.key(&self.global_id(order))), attempt)
+    }
+
+    /// Where the gateway's Redis engine keeps a claim.
+    pub(crate) fn key(&self, global_id: &str) -> String {
+        format!("og:{{{global_id}}}:{}", self.app)
+    }
+
+    /// What it keeps there.
+    pub(crate) fn value(&self, order: u64, attempt: &str) -> String {
+        let Self { kept, operation, .. } = self;
+        let kept = kept.as_ref().map_or(String::new(), |kept| format!(" l={kept} r={kept}"));
+        format!("{attempt} 1p{kept} o={operation} c={}", self.contents(order))
+    }
+
+    /// A new one.
+    pub(crate) fn attempt(&self) -> String {
+        format!("1767225600000000-{:016x}", rand::random::<u64>())
     }
 
     pub(crate) fn batch(&self, orders: &[u64]) -> String {
@@ -173,13 +188,13 @@ mod tests {
     #[test]
     fn the_global_id_is_the_contracts() {
         // printf 'default\nload\n{"order":"r-7"}' | md5sum
-        let terms = Terms { app: "default".into(), operation: "load".into(), run: "r".into(), kept: "1m".into() };
+        let terms = Terms { app: "default".into(), operation: "load".into(), run: "r".into(), kept: Some("1m".into()) };
         assert_eq!(terms.global_id(7), "68f3f8b82dbebd5c8a979e59f3bc10c6");
     }
 
     #[test]
     fn a_batch_is_json() {
-        let terms = Terms { app: "default".into(), operation: "load".into(), run: "r".into(), kept: "1m".into() };
+        let terms = Terms { app: "default".into(), operation: "load".into(), run: "r".into(), kept: Some("1m".into()) };
         let body: Value = serde_json::from_str(&terms.batch(&[1, 2])).expect("not JSON");
         assert_eq!(body["items"][1]["contents"]["order"], "r-2");
     }
