@@ -7,11 +7,13 @@ use anyhow::bail;
 use serde::Serialize;
 
 use crate::{
+    capacity::{self, Capacities, Capacity},
     contender::{Contender, Installed},
     footprint::{self, Footprint, Footprints},
     goals::{self, Goal, Goals, Loads},
     report::Report,
     scenario::Scenario,
+    setting,
     trial::{Bench, Trial},
 };
 
@@ -54,9 +56,12 @@ pub(crate) struct Compared {
     rows: Vec<Row>,
     latencies: Vec<Row>,
     footprints: Vec<Footprint>,
+    capacities: Vec<Capacity>,
     targets: Vec<Goal>,
     /// What was left out, and why.
     skipped: Vec<String>,
+    /// Where it was measured.
+    setting: String,
 }
 
 /// Medians over the rounds.
@@ -126,9 +131,11 @@ pub(crate) async fn run(comparison: Comparison) -> anyhow::Result<(Compared, boo
         seconds: measured.as_secs(),
         rows: rows(&[peaks.clone(), others].concat()),
         latencies: rows(&halves),
+        capacities: capacity::of(&bench, loads),
         footprints,
         targets,
         skipped: bench.skipped.clone(),
+        setting: setting::describe(&bench.installed, &bench.parent()),
     };
     Ok((compared, bench.sound))
 }
@@ -191,8 +198,8 @@ impl fmt::Display for Compared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "\n{:?}, closed loop, {} connections, medians of {} rounds of {} s\n",
-            self.scenario, self.connections, self.rounds, self.seconds
+            "\n{:?}, closed loop, {} connections, medians of {} rounds of {} s; generator, gateway and store on {}\n",
+            self.scenario, self.connections, self.rounds, self.seconds, self.setting
         )?;
         writeln!(
             f,
@@ -229,6 +236,9 @@ impl fmt::Display for Compared {
         }
         if !self.footprints.is_empty() {
             Footprints(&self.footprints).fmt(f)?;
+        }
+        if !self.capacities.is_empty() {
+            Capacities(&self.capacities).fmt(f)?;
         }
         Goals(&self.targets).fmt(f)?;
         for row in self.rows.iter().chain(&self.latencies).filter(|row| row.generator_was_the_limit) {

@@ -17,6 +17,9 @@ use crate::{
 /// Connections in comparisons that want many callers to share an fsync.
 pub(crate) const MANY: u64 = 256;
 
+/// Claims in a request of the batch scenario.
+pub(crate) const BATCHED: f64 = 100.0;
+
 /// One of them.
 #[derive(Debug, Serialize)]
 pub(crate) struct Goal {
@@ -104,6 +107,10 @@ pub(crate) fn claims(report: &Report) -> Option<f64> {
 
 pub(crate) fn gateway_us(report: &Report) -> Option<f64> {
     report.cpu.get("gateway").map(|cpu| cpu.us_per_request)
+}
+
+pub(crate) fn store_us(report: &Report) -> Option<f64> {
+    report.cpu.get("store").map(|cpu| cpu.us_per_request)
 }
 
 pub(crate) fn p99_us(report: &Report) -> Option<f64> {

@@ -6,6 +6,7 @@
     reason = "a load generator measures real time, and no two of its runs are the same"
 )]
 
+mod capacity;
 mod client;
 mod compare;
 mod contender;
@@ -24,6 +25,7 @@ mod report;
 mod runner;
 mod running;
 mod scenario;
+mod setting;
 #[cfg(test)]
 mod tests;
 mod trial;
@@ -138,6 +140,9 @@ struct CompareArgs {
     /// Where to keep the contenders' data while it runs; without it, the system's temporary directory
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
+    /// Also write the tables into this file, between its lines `<!-- measured: begin -->` and `<!-- measured: end -->`
+    #[arg(long, value_name = "FILE")]
+    into: Option<PathBuf>,
     /// Also write the figures as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -214,6 +219,9 @@ async fn compare(args: CompareArgs) -> anyhow::Result<bool> {
     report::show(&compared.to_string())?;
     if let Some(path) = &args.json {
         report::write_json(path, &compared)?;
+    }
+    if let Some(path) = &args.into {
+        report::write_between(path, &compared.to_string())?;
     }
     Ok(sound)
 }

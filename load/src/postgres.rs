@@ -45,6 +45,11 @@ impl Programs {
         on_path.into_iter().chain(by_version).find(has_all).map(|folder| Self { folder })
     }
 
+    /// The server's program.
+    pub(crate) fn server(&self) -> PathBuf {
+        self.folder.join("postgres")
+    }
+
     /// Makes the data directory inside `dir` and returns the command that serves it.
     pub(crate) async fn prepare(&self, dir: &Path, port: u16) -> anyhow::Result<Command> {
         let data = dir.join("postgres");

@@ -17,6 +17,10 @@ use crate::{ledger::Verdict, pace::Pacing, recorder::Recorded, scenario::Scenari
 /// The generator has one thread. Above this share of a core it measures itself rather than the gateway.
 const GENERATOR_LIMIT: f64 = 0.9;
 
+/// The lines of a page that figures stand between.
+const BEGIN: &str = "<!-- measured: begin -->";
+const END: &str = "<!-- measured: end -->";
+
 /// What was counted between the end of the warm-up and the end of the run.
 #[derive(Debug)]
 pub(crate) struct Measured {
@@ -225,7 +229,34 @@ pub(crate) fn say(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
+/// Puts the text where another was measured before.
+pub(crate) fn write_between(path: &Path, text: &str) -> anyhow::Result<()> {
+    let page = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let page = between(&page, text)
+        .with_context(|| format!("{} has no lines {BEGIN} and {END} to write between", path.display()))?;
+    fs::write(path, page).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn between(page: &str, text: &str) -> Option<String> {
+    let (before, rest) = page.split_once(BEGIN)?;
+    let (_, after) = rest.split_once(END)?;
+    Some(format!("{before}{BEGIN}\n\n{}\n\n{END}{after}", text.trim()))
+}
+
 pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> anyhow::Result<()> {
     let json = serde_json::to_string_pretty(value).context("cannot turn the report into JSON")?;
     fs::write(path, json + "\n").with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_take_the_place_of_older_ones_and_nothing_else() {
+        let page = format!("before\n{BEGIN}\nold\n{END}\nafter\n");
+        let changed = format!("before\n{BEGIN}\n\nnew\n\n{END}\nafter\n");
+        assert_eq!(between(&page, "\nnew\n"), Some(changed));
+        assert_eq!(between("a page without figures", "new"), None);
+    }
 }

@@ -174,4 +174,21 @@ mod tests {
         assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), Some(2.5));
         assert_eq!(median(Vec::new()), None);
     }
+
+    /// One round of each peer that is installed, every order asked for once and a sample of them again.
+    #[tokio::test]
+    async fn the_peers_decide_as_a_gateway_would() {
+        let mut bench = Bench::new(Installed::find(None).expect("no place"), None, Duration::from_secs(1), 1);
+        for contender in [Contender::Webdis, Contender::Nginx] {
+            if let Some(lack) = bench.installed.lacks(contender) {
+                report::say(&format!("SKIPPED {contender}: {lack}"));
+                continue;
+            }
+            let pacing = Pacing::Open { per_second: 200 };
+            let trial = Trial { contender, scenario: Scenario::Unique, pacing, connections: 4, live: 0 };
+            bench.measure(&[trial]).await.expect("not measured");
+            let report = &bench.reports(&trial).expect("left out")[0];
+            assert!(report.is_sound() && report.checks.held > 100, "{contender}: {report}");
+        }
+    }
 }

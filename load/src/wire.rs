@@ -193,6 +193,21 @@ mod tests {
     }
 
     #[test]
+    fn what_a_command_found_is_a_duplicate_and_nothing_is_a_grant() {
+        let reply = |said: &str| {
+            let found = serde_json::from_str::<CommandReply>(said).ok()?;
+            Some(found.as_claim("id".to_owned(), "1-1".to_owned()))
+        };
+        let granted = reply(r#"{"SET":null}"#).expect("an answer");
+        assert_eq!((granted.0, granted.1.attempt.as_deref()), (201, Some("1-1")));
+        let duplicate = reply(r#"{"SET":"1-1 1p c={}"}"#).expect("an answer");
+        assert_eq!((duplicate.0, duplicate.1.known_code()), (409, Some("duplicate")));
+        assert!(duplicate.1.attempt.is_none());
+        assert!(reply(r#"{"SET":[false,"OOM"]}"#).is_none());
+        assert!(reply("{}").is_none());
+    }
+
+    #[test]
     fn a_batch_is_json() {
         let terms = Terms { app: "default".into(), operation: "load".into(), run: "r".into(), kept: Some("1m".into()) };
         let body: Value = serde_json::from_str(&terms.batch(&[1, 2])).expect("not JSON");
