@@ -17,6 +17,10 @@ use crate::{ledger::Verdict, pace::Pacing, recorder::Recorded, scenario::Scenari
 /// The generator has one thread. Above this share of a core it measures itself rather than the gateway.
 const GENERATOR_LIMIT: f64 = 0.9;
 
+/// The lines of a page that figures stand between.
+const BEGIN: &str = "<!-- measured: begin -->";
+const END: &str = "<!-- measured: end -->";
+
 /// What was counted between the end of the warm-up and the end of the run.
 #[derive(Debug)]
 pub(crate) struct Measured {
@@ -51,6 +55,7 @@ pub(crate) struct Report {
 #[derive(Debug, Serialize)]
 pub(crate) struct Latency {
     pub(crate) count: u64,
+    pub(crate) mean_us: f64,
     pub(crate) p50_us: u64,
     pub(crate) p90_us: u64,
     pub(crate) p99_us: u64,
@@ -89,8 +94,16 @@ impl Report {
         }
     }
 
-    /// Of a contender that is no gateway and tells nothing but its rate.
-    pub(crate) fn of_rate(scenario: Scenario, connections: u64, measured: Duration, claims_per_second: f64) -> Self {
+    /// Of a contender that is no gateway and tells nothing but its rate. And what CPU time its store took for it.
+    pub(crate) fn of_rate(
+        scenario: Scenario,
+        connections: u64,
+        measured: Duration,
+        claims_per_second: f64,
+        store_us: u64,
+    ) -> Self {
+        let cores = ratio(store_us, 1) / 1e6 / measured.as_secs_f64();
+        let store = Cpu { cores, us_per_request: cores * 1e6 / claims_per_second };
         Self {
             scenario,
             rate_wanted: None,
@@ -101,7 +114,7 @@ impl Report {
             claims_per_second,
             latencies: BTreeMap::new(),
             answers: BTreeMap::new(),
-            cpu: BTreeMap::new(),
+            cpu: BTreeMap::from([("store".to_owned(), store)]),
             checks: Verdict::default(),
         }
     }
@@ -120,6 +133,7 @@ impl Latency {
     fn of(histogram: &Histogram<u64>) -> Self {
         Self {
             count: histogram.len(),
+            mean_us: histogram.mean(),
             p50_us: histogram.value_at_quantile(0.5),
             p90_us: histogram.value_at_quantile(0.9),
             p99_us: histogram.value_at_quantile(0.99),
@@ -163,9 +177,10 @@ impl fmt::Display for Report {
 
 impl Report {
     fn fmt_latencies(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "\n  latency          count       p50       p90       p99     p99.9       max")?;
+        writeln!(f, "\n  latency          count      mean       p50       p90       p99     p99.9       max")?;
         for (step, it) in &self.latencies {
             write!(f, "    {step:<8} {:>9}", it.count)?;
+            write!(f, " {:>9}", format!("{:.0} µs", it.mean_us))?;
             for us in [it.p50_us, it.p90_us, it.p99_us, it.p999_us, it.max_us] {
                 write!(f, " {:>9}", latency(us))?;
             }
@@ -214,7 +229,34 @@ pub(crate) fn say(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
+/// Puts the text where another was measured before.
+pub(crate) fn write_between(path: &Path, text: &str) -> anyhow::Result<()> {
+    let page = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let page = between(&page, text)
+        .with_context(|| format!("{} has no lines {BEGIN} and {END} to write between", path.display()))?;
+    fs::write(path, page).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn between(page: &str, text: &str) -> Option<String> {
+    let (before, rest) = page.split_once(BEGIN)?;
+    let (_, after) = rest.split_once(END)?;
+    Some(format!("{before}{BEGIN}\n\n{}\n\n{END}{after}", text.trim()))
+}
+
 pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> anyhow::Result<()> {
     let json = serde_json::to_string_pretty(value).context("cannot turn the report into JSON")?;
     fs::write(path, json + "\n").with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_take_the_place_of_older_ones_and_nothing_else() {
+        let page = format!("before\n{BEGIN}\nold\n{END}\nafter\n");
+        let changed = format!("before\n{BEGIN}\n\nnew\n\n{END}\nafter\n");
+        assert_eq!(between(&page, "\nnew\n"), Some(changed));
+        assert_eq!(between("a page without figures", "new"), None);
+    }
 }

@@ -19,7 +19,7 @@ use crate::{
     recorder::{Label, Recorder, Totals},
     report::{self, Measured, Report},
     scenario::{Scenario, Stage},
-    wire::Terms,
+    wire::{Dialect, Terms},
 };
 
 /// How long after its end a run still sends what was due before it.
@@ -31,6 +31,7 @@ const VERIFY_TRIES: u32 = 5;
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) target: Target,
+    pub(crate) dialect: Dialect,
     pub(crate) scenario: Scenario,
     pub(crate) pacing: Pacing,
     pub(crate) warm_up: Duration,
@@ -49,13 +50,15 @@ struct Reading {
 }
 
 pub(crate) async fn run(plan: Plan) -> anyhow::Result<Report> {
-    let Plan { target, scenario, pacing, warm_up, measured, connections, checks, mut watched, progress } = plan;
+    let Plan { target, dialect, scenario, pacing, warm_up, measured, connections, checks, mut watched, progress } =
+        plan;
     watched.push(Watched::generator());
     let starts = Instant::now();
     let measured_from = starts + warm_up;
     let ends = measured_from + measured;
     let stage = Arc::new(Stage {
         scenario,
+        dialect,
         terms: terms(&target, scenario, ends - starts),
         ledger: Ledger::new(checks),
         recorder: Recorder::new(measured_from),
@@ -133,12 +136,8 @@ async fn verify(stage: &Stage, mut connection: Connection) {
 }
 
 fn terms(target: &Target, scenario: Scenario, run: Duration) -> Terms {
-    Terms {
-        app: target.app.clone(),
-        operation: format!("load.{scenario:?}").to_lowercase(),
-        run: format!("{:08x}", rand::random::<u32>()),
-        kept: format!("{}s", run.as_secs() + 300),
-    }
+    let operation = format!("load.{scenario:?}").to_lowercase();
+    Terms::new(&target.app, &operation, Some(&format!("{}s", run.as_secs() + 300)))
 }
 
 fn read(stage: &Stage, watched: &[Watched]) -> anyhow::Result<Reading> {
