@@ -2,6 +2,7 @@
 //! No message of this file repeats a URL: it holds a password.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,7 +60,8 @@ pub(super) struct Address {
     certificates: Certificates,
     pub(super) prefix: String,
     pub(super) allow_eviction: bool,
-    pub(super) connections: usize,
+    /// Unless told: one for each core, within [`CONNECTIONS`].
+    pub(super) connections: Option<usize>,
 }
 
 /// A URL that names no Redis store.
@@ -77,6 +79,9 @@ const SHAPE: &str = "expected redis://[user[:password]@]host[:port][/db], or red
                      in user and password percent-encoded";
 const QUERY_KEYS: [&str; 6] = ["prefix", "allow_eviction", "connections", "ca", "client_certificate", "client_key"];
 const CONNECTIONS_MAX: usize = 64;
+
+/// The fewest and the most connections that are opened without being told how many: a store serves many gateways.
+pub(super) const CONNECTIONS: RangeInclusive<usize> = 2..=8;
 
 impl Address {
     pub(super) fn parse(text: &str) -> Result<Self, InvalidUrl> {
@@ -99,7 +104,7 @@ impl Address {
             certificates: Certificates::default(),
             prefix: String::new(),
             allow_eviction: false,
-            connections: 2,
+            connections: None,
         };
         for (key, value) in url.query_pairs() {
             match &*key {
@@ -112,7 +117,7 @@ impl Address {
                 "connections" => {
                     let count = value.parse().ok().filter(|count| (1..=CONNECTIONS_MAX).contains(count));
                     let Some(count) = count else { return refuse("connections is a number from 1 to 64") };
-                    address.connections = count;
+                    address.connections = Some(count);
                 }
                 "ca" => address.certificates.ca = Some(value.as_ref().into()),
                 "client_certificate" => address.certificates.client_certificate = Some(value.as_ref().into()),
