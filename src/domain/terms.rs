@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::text;
+
 /// A duration as configuration and requests write it: `[1-9][0-9]{0,8}(ms|s|m|h|d)`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Span(pub Duration);
@@ -161,8 +163,7 @@ macro_rules! serde_as_text {
     ($($name:ty),*) => {$(
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                let text = std::borrow::Cow::<str>::deserialize(deserializer)?;
-                text.parse().map_err(serde::de::Error::custom)
+                text::deserialize(deserializer)
             }
         }
 

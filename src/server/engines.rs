@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use tokio::runtime::Handle;
 
 use crate::config::Config;
 use crate::domain::attempt::Entropy;
@@ -20,13 +21,14 @@ pub(super) async fn open(
     clock: &Arc<dyn Clock>,
     entropy: &Arc<dyn Entropy>,
     keeper: &Arc<Keeper>,
+    cores: &[Handle],
 ) -> anyhow::Result<Engines> {
     // For lookups and operators; what apps ask brings its own.
     let deadline = config.terms_of(None, None).deadline;
     let mut engines = Engines { urls: config.redacted_engines(), ..Engines::default() };
     for (name, address) in &config.engines {
-        let (address, clock_of_engine) = (address.clone(), clock.clone());
-        let opened = tokio::task::spawn_blocking(move || url::open(&address, clock_of_engine)).await?;
+        let (address, clock_of_engine, cores) = (address.clone(), clock.clone(), cores.to_vec());
+        let opened = tokio::task::spawn_blocking(move || url::open(&address, clock_of_engine, cores)).await?;
         let engine = opened.with_context(|| format!("engine `{name}` cannot be opened"))?;
         let guarded = Guarded::new(engine, name, deadline, clock.clone(), entropy.clone());
         engines.by_name.insert(name.clone(), Arc::new(guarded));

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::IntoConnectionInfo;
+use tokio::runtime::Handle;
 
 use super::certificates::Certificates;
 
@@ -21,6 +22,8 @@ pub struct Options {
     /// How often a connection that nobody uses is made to answer, so that one that broke or went silent is replaced before
     /// somebody needs it.
     pub beat_interval: Duration,
+    /// The runtimes that connections live on, in turn; without any, the one in which the engine is opened.
+    pub cores: Vec<Handle>,
     /// Called when the store came back without its data.
     pub on_data_lost: Option<Arc<dyn Fn() + Send + Sync>>,
 }
@@ -32,6 +35,7 @@ impl Default for Options {
             response_timeout: Duration::from_millis(500),
             health_interval: Duration::from_secs(5),
             beat_interval: Duration::from_millis(500),
+            cores: Vec::new(),
             on_data_lost: None,
         }
     }
