@@ -51,12 +51,10 @@ impl Target {
         if !address.ip().is_loopback() && !allow_remote {
             bail!("{address} is not on this machine: load it only if it is yours, with --allow-remote");
         }
-        let mut fields = format!("Host: {authority}\r\n");
-        if let Some(credential) = credential {
-            let is_plain = credential.bytes().all(|byte| byte.is_ascii_graphic());
-            ensure!(is_plain, "the credential holds a character that no header may");
-            fields.push_str(&format!("Authorization: Bearer {credential}\r\n"));
-        }
+        let authorization = credential.map_or(String::new(), |it| format!("Authorization: Bearer {it}\r\n"));
+        let is_plain = credential.is_none_or(|it| it.bytes().all(|byte| byte.is_ascii_graphic()));
+        ensure!(is_plain, "the credential holds a character that no header may");
+        let fields = format!("Host: {authority}\r\n{authorization}");
         let app = credential.and_then(|it| it.rsplit_once('.')).map_or("default", |(app, _)| app);
         Ok(Self { address, fields, app: app.to_owned() })
     }

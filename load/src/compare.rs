@@ -1,7 +1,11 @@
 //! Everything a user would pick, side by side on this machine: the yardstick, a gateway on each engine, what one might take
 //! instead of it, and the stores by themselves. One table of ratios, then what is to be reached.
 
-use std::{fmt, path::PathBuf, time::Duration};
+use std::{
+    fmt::{self, Write as _},
+    path::PathBuf,
+    time::Duration,
+};
 
 use anyhow::bail;
 use serde::Serialize;
@@ -80,6 +84,8 @@ struct Row {
     /// As the callers of a gateway see it.
     p99_us: Option<f64>,
     generator_was_the_limit: bool,
+    /// In how many rounds something else took CPU time.
+    disturbed: usize,
 }
 
 /// The figures, and whether every contender was measured and kept its promises.
@@ -160,8 +166,8 @@ impl Row {
         let reports = bench.reports(trial)?;
         let rates = || reports.iter().map(|it| it.claims_per_second);
         let us = |name: &'static str| bench.median(trial, move |it| it.cpu.get(name).map(|cpu| cpu.us_per_request));
-        let claims_per_second = bench.median(trial, goals::claims)?;
-        let yardstick = bench.median(&yardstick, goals::claims).filter(|it| *it > 0.0);
+        let claims_per_second = bench.median(trial, goals::claims_per_second)?;
+        let yardstick = bench.median(&yardstick, goals::claims_per_second).filter(|it| *it > 0.0);
         Some(Self {
             trial: *trial,
             claims_per_second,
@@ -174,6 +180,7 @@ impl Row {
             mean_us: bench.median(trial, goals::mean_us),
             p99_us: bench.median(trial, goals::p99_us),
             generator_was_the_limit: reports.iter().any(Report::generator_was_the_limit),
+            disturbed: reports.iter().filter(|it| it.was_disturbed()).count(),
         })
     }
 
@@ -181,14 +188,15 @@ impl Row {
     fn name(&self, usual: &Compared) -> String {
         let Trial { contender, scenario, connections, live, .. } = self.trial;
         let mut name = contender.to_string();
+        // Writing to a String cannot fail.
         if scenario != usual.scenario {
             name.push_str(", 100 a call");
         }
         if connections != usual.connections {
-            name.push_str(&format!(", {connections} connections"));
+            let _ = write!(name, ", {connections} connections");
         }
         if live > 0 {
-            name.push_str(&format!(", {live} live claims"));
+            let _ = write!(name, ", {live} live claims");
         }
         name
     }
@@ -243,6 +251,10 @@ impl fmt::Display for Compared {
         Goals(&self.targets).fmt(f)?;
         for row in self.rows.iter().chain(&self.latencies).filter(|row| row.generator_was_the_limit) {
             writeln!(f, "\nThe generator was the limit for {}: it may be faster than this.", row.name(self))?;
+        }
+        for row in self.rows.iter().chain(&self.latencies).filter(|row| row.disturbed > 0) {
+            let (name, rounds) = (row.name(self), row.disturbed);
+            writeln!(f, "\nDISTURBED in {rounds} of its rounds, so that its rate says little: {name}.")?;
         }
         for line in &self.skipped {
             writeln!(f, "\nLEFT OUT {line}")?;

@@ -68,7 +68,7 @@ impl Tools {
         let mut command = Command::new(&self.benchmark);
         command.args(["-p", &port.to_string(), "-c", &connections.to_string(), "-P", &pipeline.to_string()]);
         command.args(["-n", &count.to_string(), "-r", KEYS, "--csv"]);
-        command.args(["SET", &key, &terms.value(1_234_567, &terms.attempt()), "NX", "GET", "PX", "300000"]);
+        command.args(["SET", &key, &terms.value(1_234_567, &Terms::attempt()), "NX", "GET", "PX", "300000"]);
         let said = run(&mut command).await?;
         rate(&said).with_context(|| format!("redis-benchmark does not say its rate:\n{said}"))
     }

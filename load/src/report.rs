@@ -17,6 +17,9 @@ use crate::{ledger::Verdict, pace::Pacing, recorder::Recorded, scenario::Scenari
 /// The generator has one thread. Above this share of a core it measures itself rather than the gateway.
 const GENERATOR_LIMIT: f64 = 0.9;
 
+/// Cores that may be busy with something else before a measurement is called disturbed.
+const DISTURBED: f64 = 0.2;
+
 /// The lines of a page that figures stand between.
 const BEGIN: &str = "<!-- measured: begin -->";
 const END: &str = "<!-- measured: end -->";
@@ -32,6 +35,8 @@ pub(crate) struct Measured {
     pub(crate) requests: u64,
     pub(crate) claims: u64,
     pub(crate) cpu_us: Vec<(String, u64)>,
+    /// CPU time of the whole machine.
+    pub(crate) machine_us: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -48,6 +53,8 @@ pub(crate) struct Report {
     /// By step and answer.
     pub(crate) answers: BTreeMap<String, u64>,
     pub(crate) cpu: BTreeMap<String, Cpu>,
+    /// Cores that were busy with none of these: the kernel's own work, and whatever else ran.
+    pub(crate) other_cores: Option<f64>,
     pub(crate) checks: Verdict,
 }
 
@@ -76,6 +83,7 @@ impl Report {
         let seconds = measured.elapsed.as_secs_f64();
         let cpu =
             |us: &u64| Cpu { cores: ratio(*us, 1) / 1e6 / seconds, us_per_request: ratio(*us, measured.requests) };
+        let ours_us = measured.cpu_us.iter().map(|(_, us)| us).sum();
         Self {
             scenario: measured.scenario,
             rate_wanted: match measured.pacing {
@@ -90,6 +98,7 @@ impl Report {
             latencies: recorded.latencies.iter().map(|(step, it)| (*step, Latency::of(it))).collect(),
             answers: recorded.answers.iter().map(|((step, label), n)| (format!("{step}: {label}"), *n)).collect(),
             cpu: measured.cpu_us.iter().map(|(name, us)| (name.clone(), cpu(us))).collect(),
+            other_cores: Some((ratio(measured.machine_us, 1) - ratio(ours_us, 1)) / 1e6 / seconds),
             checks: Verdict::default(),
         }
     }
@@ -115,8 +124,14 @@ impl Report {
             latencies: BTreeMap::new(),
             answers: BTreeMap::new(),
             cpu: BTreeMap::from([("store".to_owned(), store)]),
+            other_cores: None,
             checks: Verdict::default(),
         }
+    }
+
+    /// Something else took CPU time, so that the rates say little.
+    pub(crate) fn was_disturbed(&self) -> bool {
+        self.other_cores.is_some_and(|cores| cores > DISTURBED)
     }
 
     pub(crate) fn is_sound(&self) -> bool {
@@ -167,6 +182,9 @@ impl fmt::Display for Report {
         writeln!(f, "\n  CPU              cores   µs/request")?;
         for (name, Cpu { cores, us_per_request }) in &self.cpu {
             writeln!(f, "    {name:<12} {cores:>7.2} {us_per_request:>12.1}")?;
+        }
+        if let Some(cores) = self.other_cores.filter(|_| self.was_disturbed()) {
+            writeln!(f, "    all else     {cores:>7.2}   Something else ran meanwhile: the rates say little.")?;
         }
         if self.generator_was_the_limit() {
             writeln!(f, "  The generator used its core to the full: the gateway may be faster than this.")?;

@@ -15,7 +15,7 @@ use crate::{
     client::{Connection, Target},
     ledger::Ledger,
     pace::{Pace, Pacing},
-    proc::Watched,
+    proc::{self, Watched},
     recorder::{Label, Recorder, Totals},
     report::{self, Measured, Report},
     scenario::{Scenario, Stage},
@@ -47,6 +47,7 @@ struct Reading {
     at: Instant,
     totals: Totals,
     cpu_us: Vec<u64>,
+    machine_us: u64,
 }
 
 pub(crate) async fn run(plan: Plan) -> anyhow::Result<Report> {
@@ -92,6 +93,7 @@ pub(crate) async fn run(plan: Plan) -> anyhow::Result<Report> {
         operations: last.totals.operations - first.totals.operations,
         requests: last.totals.requests - first.totals.requests,
         claims: last.totals.claims - first.totals.claims,
+        machine_us: last.machine_us - first.machine_us,
         cpu_us: watched
             .iter()
             .zip(first.cpu_us.iter().zip(&last.cpu_us))
@@ -142,7 +144,7 @@ fn terms(target: &Target, scenario: Scenario, run: Duration) -> Terms {
 
 fn read(stage: &Stage, watched: &[Watched]) -> anyhow::Result<Reading> {
     let cpu_us = watched.iter().map(Watched::cpu_us).collect::<anyhow::Result<_>>()?;
-    Ok(Reading { at: Instant::now(), totals: stage.recorder.totals(), cpu_us })
+    Ok(Reading { at: Instant::now(), totals: stage.recorder.totals(), cpu_us, machine_us: proc::machine_us()? })
 }
 
 async fn tell_progress(stage: Arc<Stage>, starts: Instant) {

@@ -182,7 +182,7 @@ impl Running {
     fn configure_gateway(&self) -> anyhow::Result<PathBuf> {
         let path = self.dir().join("oncegate.toml");
         let (_, secret) = self.credential.rsplit_once('.').context("a credential has a dot")?;
-        let hash: String = Sha256::digest(secret).iter().map(|byte| format!("{byte:02x}")).collect();
+        let hash = Sha256::digest(secret).iter().fold(String::new(), |hash, byte| hash + &format!("{byte:02x}"));
         fs::write(&path, format!("[apps.{APP}]\nsecrets = [\"sha256:{hash}\"]\n"))
             .context("cannot write to the temporary directory")?;
         Ok(path)

@@ -71,6 +71,9 @@ impl Bench {
                     "round {round} of {}  {contender:<24} {:>8.0} claims/s  {:?}, {} connections",
                     self.rounds, report.claims_per_second, trial.pacing, trial.connections
                 ));
+                if let Some(cores) = report.other_cores.filter(|_| report.was_disturbed()) {
+                    report::say(&format!("!! DISTURBED: something else took {cores:.2} cores meanwhile"));
+                }
                 if !report.is_sound() {
                     self.sound = false;
                     report::say(&format!("!! {contender}{report}"));

@@ -79,7 +79,7 @@ impl Terms {
 
     /// The same claim as a command: what the gateway would store under the key it would use. And the attempt in it.
     pub(crate) fn command(&self, order: u64) -> (String, String) {
-        let attempt = self.attempt();
+        let attempt = Self::attempt();
         // A dot or a slash has a meaning of its own there.
         let value = self.value(order, &attempt).replace('.', "%2e");
         (format!("SET/{}/{value}/NX/GET/PX/300000", self.key(&self.global_id(order))), attempt)
@@ -98,7 +98,7 @@ impl Terms {
     }
 
     /// A new one.
-    pub(crate) fn attempt(&self) -> String {
+    pub(crate) fn attempt() -> String {
         format!("1767225600000000-{:016x}", rand::random::<u64>())
     }
 
