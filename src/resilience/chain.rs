@@ -4,6 +4,7 @@
 mod agreed;
 mod core;
 mod follow;
+mod hold;
 mod switch;
 #[cfg(test)]
 mod tests;
@@ -76,10 +77,10 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// Starts to look at the engines, if there are several.
+    /// Starts to look at the engines, if there are several, or if it matters whether their data is lost.
     ///
     /// # Panics
-    /// Outside a tokio runtime, with several engines: each is looked at by a task of its own.
+    /// Outside a tokio runtime, where there is something to look at: that is done by tasks.
     pub fn start(setup: Setup) -> Self {
         let core = Arc::new(Core::new(setup));
         let stop = CancellationToken::new();
@@ -87,6 +88,9 @@ impl Chain {
             for at in 0..core.members.len() {
                 tokio::spawn(follow::follow(core.clone(), at, stop.clone()));
             }
+        }
+        if core.hold.is_wanted() {
+            tokio::spawn(hold::watch(core.clone(), stop.clone()));
         }
         Self { core, _guard: stop.clone().drop_guard(), stop }
     }
@@ -106,6 +110,7 @@ impl Chain {
         let begun = self.core.turn().await?;
         self.core.serving(&begun)?;
         self.core.granting(&begun)?;
+        self.core.keeps_data(&begun).await?;
         Ok(begun)
     }
 
@@ -133,7 +138,7 @@ fn switched() -> EngineError {
 impl Engine for Chain {
     async fn claim(&self, ask: &Claim) -> Result<Claimed, EngineError> {
         let begun = self.claiming().await?;
-        self.core.saw_lease(ask.terms.lease);
+        self.core.hold.saw_lease(ask.terms.lease);
         let answer = self.engine(&begun)?.claim(ask).await;
         self.told(&begun, answer)
     }
@@ -145,7 +150,7 @@ impl Engine for Chain {
     }
 
     async fn renew(&self, ask: &Renew) -> Result<Renewed, EngineError> {
-        self.core.saw_lease(ask.lease.unwrap_or_default());
+        self.core.hold.saw_lease(ask.lease.unwrap_or_default());
         let begun = self.core.turn().await?;
         let answer = self.engine(&begun)?.renew(ask).await;
         self.changed(&begun, answer)
@@ -190,7 +195,7 @@ impl Engine for Chain {
             Err(why) => return refused(why),
         };
         for ask in asks {
-            self.core.saw_lease(ask.terms.lease);
+            self.core.hold.saw_lease(ask.terms.lease);
         }
         match self.engine(&begun) {
             Ok(engine) => {

@@ -14,7 +14,7 @@ use crate::engine::{Determinate, EngineError, Note};
 
 /// How long one call about a note may take. Two of them, and a look is over before what it found has aged: that an engine
 /// is slow which nobody uses holds nobody up.
-const PATIENCE: Duration = Duration::from_millis(700);
+pub(super) const PATIENCE: Duration = Duration::from_millis(700);
 
 /// Looks at one engine, again and again. Each has a task of its own, so that a silent one keeps nobody.
 pub(super) async fn follow(core: Arc<Core>, at: usize, stop: CancellationToken) {
@@ -84,7 +84,9 @@ impl Core {
         let age = self.clock.monotonic().saturating_sub(state.since);
         if known.phase == Phase::Closing && is_target && found == Some(known) && age >= self.times.abandoned {
             let opened = known.opened();
-            if let Ok(true) = self.swap_at(at, note, &opened).await {
+            if self.say_kept(&self.members[at]).await.is_ok()
+                && let Ok(true) = self.swap_at(at, note, &opened).await
+            {
                 tracing::warn!(chain.name = self.name, "a switch that was left half done is finished");
                 self.adopt(opened);
             }
