@@ -22,7 +22,7 @@ use crate::domain::clock::Clock;
 use crate::domain::operator::{List, Listed, Release, Released};
 use crate::domain::record::{Held, Key};
 use crate::domain::terms::OnDataLoss;
-use crate::engine::chain::{Chain as SwitchedChain, ChainStatus, NotSwitched, Switched};
+use crate::engine::chain::{Chain as SwitchedChain, ChainStatus, NotSwitched, Phase, Switched};
 use crate::engine::{Capabilities, Engine, EngineError, Note};
 
 /// What a chain is made of.
@@ -115,9 +115,22 @@ impl Chain {
     }
 
     /// What was changed on an engine that is no longer in use was changed where nobody will look for it: the caller is to
-    /// repeat it.
-    fn changed<Answer>(&self, begun: &State, answer: Result<Answer, EngineError>) -> Result<Answer, EngineError> {
+    /// repeat it. While the chain is being switched, the new engine is asked whether it is in use by now: others may have
+    /// granted there what is settled here.
+    async fn changed<Answer>(&self, begun: &State, answer: Result<Answer, EngineError>) -> Result<Answer, EngineError> {
+        if answer.is_ok() && begun.agreed.phase == Phase::Closing {
+            self.core.look_at_next(begun).await?;
+        }
         if self.core.state().serving == begun.serving { answer } else { answer.and(Err(switched())) }
+    }
+
+    async fn changed_many<Answer>(
+        &self,
+        begun: &State,
+        answers: Vec<Result<Answer, EngineError>>,
+    ) -> Vec<Result<Answer, EngineError>> {
+        let stands = self.changed(begun, Ok(())).await;
+        answers.into_iter().map(|answer| answer.and_then(|answer| stands.clone().map(|()| answer))).collect()
     }
 
     /// A grant that came back after the chain began to close, or its store lost its data, is not told: somebody may have
@@ -146,14 +159,14 @@ impl Engine for Chain {
     async fn settle(&self, ask: &Settle) -> Result<Settled, EngineError> {
         let begun = self.core.turn().await?;
         let answer = self.engine(&begun)?.settle(ask).await;
-        self.changed(&begun, answer)
+        self.changed(&begun, answer).await
     }
 
     async fn renew(&self, ask: &Renew) -> Result<Renewed, EngineError> {
         self.core.hold.saw_lease(ask.lease.unwrap_or_default());
         let begun = self.core.turn().await?;
         let answer = self.engine(&begun)?.renew(ask).await;
-        self.changed(&begun, answer)
+        self.changed(&begun, answer).await
     }
 
     async fn read(&self, key: &Key) -> Result<Option<Held>, EngineError> {
@@ -164,7 +177,7 @@ impl Engine for Chain {
     async fn release(&self, ask: &Release) -> Result<Released, EngineError> {
         let begun = self.core.turn().await?;
         let answer = self.engine(&begun)?.release(ask).await;
-        self.changed(&begun, answer)
+        self.changed(&begun, answer).await
     }
 
     async fn list(&self, ask: &List) -> Result<Vec<Listed>, EngineError> {
@@ -180,7 +193,7 @@ impl Engine for Chain {
     async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError> {
         let begun = self.core.turn().await?;
         let answer = self.engine(&begun)?.swap_note(name, expected, new).await;
-        self.changed(&begun, answer)
+        self.changed(&begun, answer).await
     }
 
     async fn probe(&self) -> Result<(), EngineError> {
@@ -215,7 +228,7 @@ impl Engine for Chain {
         match self.engine(&begun) {
             Ok(engine) => {
                 let answers = engine.settle_many(asks).await;
-                answers.into_iter().map(|answer| self.changed(&begun, answer)).collect()
+                self.changed_many(&begun, answers).await
             }
             Err(why) => refused(why),
         }

@@ -325,7 +325,7 @@ impl World {
                     let (name, until) = (Name::of(&granted.attempt), now.plus(left));
                     let fits = policy.is_none() || granted.repeated || now.real + left <= call.begun + lease;
                     hold(fits, "S10", || format!("{lease:?} is granted as {granted:?}"))?;
-                    let given = Given::new(call.process(), name, policy, now.real, until);
+                    let given = Given::new(call.process(), name, policy, now.real, (lease, until));
                     return known.of(call.key).ledger.grant(given, &granted.attempt, now);
                 }
                 Ok(())

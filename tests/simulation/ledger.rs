@@ -93,8 +93,16 @@ struct Accepted {
 }
 
 impl Given {
-    pub(crate) fn new(by: Process, name: Name, policy: Option<Degraded>, at: Duration, until: Instants) -> Self {
-        let (lease_ends, over, done_until, pushed, lost) = (until.real, None, None, false, false);
+    /// Of a lease that was asked for, what is left by then.
+    pub(crate) fn new(
+        by: Process,
+        name: Name,
+        policy: Option<Degraded>,
+        at: Duration,
+        (lease, until): (Duration, Instants),
+    ) -> Self {
+        // It counts from when it was kept, of which its first holder is told less than there is.
+        let (lease_ends, over, done_until, pushed, lost) = (at + lease, None, None, false, false);
         Self { by, name, policy, at, until, lease_ends, over, done_until, pushed, lost }
     }
 

@@ -78,6 +78,9 @@ impl Host {
 
     /// A new process, which knows nothing of those before but what is on its disk.
     pub(crate) fn start(&self) {
+        if self.gateway().is_some() {
+            return;
+        }
         let clock: Arc<dyn Clock> = self.clock.clone();
         let entropy: Arc<dyn Entropy> = Arc::new(Dice::new(self.world.dice.roll()));
         let died = CancellationToken::new();

@@ -8,7 +8,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::agreed::Agreed;
-use super::core::Core;
+use super::core::{Core, State};
 use crate::engine::chain::Phase;
 use crate::engine::{Determinate, EngineError, Note};
 
@@ -56,6 +56,14 @@ impl Core {
         self.looked(at, begun);
         self.carry(at, found?.as_ref(), agreed.as_ref()).await;
         Ok(())
+    }
+
+    /// Looks at the engine that the chain is being switched to. A failure leaves in doubt what was done on the one before.
+    pub(super) async fn look_at_next(&self, state: &State) -> Result<(), EngineError> {
+        let Some(at) = self.members.iter().position(|member| member.name == state.agreed.active) else { return Ok(()) };
+        let in_doubt =
+            |why| EngineError::indeterminate(format!("the chain is being switched, and its new engine: {why}"));
+        self.look(at).await.map_err(in_doubt)
     }
 
     pub(super) async fn note_at(&self, at: usize) -> Result<Option<Note>, EngineError> {

@@ -101,7 +101,9 @@ impl Core {
         if member.losses.kept.load(Ordering::Acquire) == losses + 1 {
             return Ok(());
         }
-        if !self.says_kept(member).await? {
+        let is_kept = self.says_kept(member).await?;
+        // The answer may have come over a new connection, and brought a loss to light.
+        if !is_kept && member.engine.data_lost() == losses {
             if member.losses.waited.load(Ordering::Acquire) != losses + 1 {
                 self.begin_to_hold(member, losses);
             }
