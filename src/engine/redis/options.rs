@@ -195,7 +195,7 @@ mod tests {
     fn a_url_is_taken_apart() {
         let address = Address::parse("redis://me:s%23cret@store.example:7000/3?prefix=a:&connections=8").unwrap();
         assert_eq!(address.to_string(), "store.example:7000/3");
-        assert_eq!((&*address.prefix, address.connections, address.allow_eviction), ("a:", 8, false));
+        assert_eq!((&*address.prefix, address.connections, address.allow_eviction), ("a:", Some(8), false));
         let settings = address.client.get_connection_info().redis_settings().clone();
         assert_eq!((settings.username(), settings.password()), (Some("me"), Some("s#cret")));
         assert!(Address::parse("redis://h?allow_eviction=true").unwrap().allow_eviction);
