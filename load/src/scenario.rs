@@ -9,7 +9,7 @@ use crate::{
     ledger::{Known, Ledger},
     pace::Slot,
     recorder::{Label, Recorder},
-    wire::{self, BatchReply, Reply, Terms},
+    wire::{self, BatchReply, CommandReply, Dialect, Reply, Terms},
 };
 
 /// Claims in one batch: all but the last are new, the last repeats the first.
@@ -20,7 +20,7 @@ const HOT_KEYS: u64 = 8;
 const HOT_TIMES: u64 = 50;
 
 /// What the callers do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Scenario {
     /// Claims, each for an order of its own
@@ -46,6 +46,7 @@ impl Scenario {
 #[derive(Debug)]
 pub(crate) struct Stage {
     pub(crate) scenario: Scenario,
+    pub(crate) dialect: Dialect,
     pub(crate) terms: Terms,
     pub(crate) ledger: Ledger,
     pub(crate) recorder: Recorder,
@@ -91,7 +92,7 @@ impl Stage {
         let Some((attempt, global_id)) = self.claim_expecting_grant(connection, order, due).await else { return };
         let path = format!("/v1/claims/{global_id}/outcome");
         let now = Instant::now();
-        let answered = connection.post(&path, wire::success(&attempt, order)).await;
+        let answered = connection.post(&path, &wire::success(&attempt, order)).await;
         let Some((status, reply)) = self.read::<Reply>("success", answered, now, 0) else { return };
         let settled = status == 200 && reply.is_state("succeeded") && reply.late != Some(true);
         self.ledger
@@ -106,7 +107,7 @@ impl Stage {
         let Some((attempt, global_id)) = self.claim_expecting_grant(connection, order, due).await else { return };
         let path = format!("/v1/claims/{global_id}/outcome");
         let now = Instant::now();
-        let answered = connection.post(&path, wire::failure(&attempt)).await;
+        let answered = connection.post(&path, &wire::failure(&attempt)).await;
         let Some((status, reply)) = self.read::<Reply>("failure", answered, now, 0) else { return };
         let released = status == 200 && !reply.is_state("succeeded");
         self.ledger
@@ -135,7 +136,7 @@ impl Stage {
     async fn claim_many(&self, connection: &mut Connection, number: u64, due: Instant) {
         let mut orders: Vec<u64> = (number * BATCH..(number + 1) * BATCH - 1).collect();
         orders.push(number * BATCH);
-        let answered = connection.post("/v1/claims/batch", self.terms.batch(&orders)).await;
+        let answered = connection.post("/v1/claims/batch", &self.terms.batch(&orders)).await;
         let Some((status, batch)) = self.read::<BatchReply>("batch", answered, due, BATCH) else { return };
         let complete = status == 200 && batch.items.len() == orders.len();
         self.ledger
@@ -215,8 +216,19 @@ impl Stage {
     }
 
     async fn claim(&self, connection: &mut Connection, order: u64, due: Instant) -> Claimed {
-        let answered = connection.post("/v1/claims", self.terms.claim(order)).await;
-        let Some((status, mut reply)) = self.read::<Reply>("claim", answered, due, 1) else { return Claimed::Unclear };
+        let asked = match self.dialect {
+            Dialect::Gateway => {
+                let answered = connection.post("/v1/claims", &self.terms.claim(order)).await;
+                self.read::<Reply>("claim", answered, due, 1)
+            }
+            Dialect::Webdis => {
+                let (command, attempt) = self.terms.command(order);
+                let answered = connection.post("/", &command).await;
+                let found = self.read::<CommandReply>("claim", answered, due, 1);
+                found.map(|(_, found)| found.as_claim(self.terms.global_id(order), attempt))
+            }
+        };
+        let Some((status, mut reply)) = asked else { return Claimed::Unclear };
         self.check_is_about(order, &reply);
         match (status, reply.attempt.take(), reply.global_id.take()) {
             (201, Some(attempt), Some(global_id)) => {
@@ -262,7 +274,7 @@ impl Stage {
     fn read<T: DeserializeOwned>(
         &self,
         step: &'static str,
-        answered: Result<Answer, Unanswered>,
+        answered: Result<Answer<'_>, Unanswered>,
         due: Instant,
         claims: u64,
     ) -> Option<(u16, T)> {
@@ -278,16 +290,16 @@ impl Stage {
         if !label.is_answer() {
             return None;
         }
-        let reply = serde_json::from_slice(&answer.body);
+        let reply = serde_json::from_slice(answer.body);
         self.ledger.check(reply.is_ok(), || format!("{step}: answered {} with {}", answer.status, excerpt(&answer)));
         reply.ok().map(|reply| (answer.status, reply))
     }
 
-    fn label(&self, step: &'static str, answer: &Answer) -> Label {
+    fn label(&self, step: &'static str, answer: &Answer<'_>) -> Label {
         match answer.status {
             200 | 201 | 202 | 409 => Label::Status(answer.status),
             status @ (429 | 503) => {
-                let code = serde_json::from_slice(&answer.body).ok().and_then(|reply: Reply| reply.known_code());
+                let code = serde_json::from_slice(answer.body).ok().and_then(|reply: Reply| reply.known_code());
                 self.ledger
                     .check(code.is_some(), || format!("{step}: a {status} without a known code: {}", excerpt(answer)));
                 Label::Refused(status, code.unwrap_or("without a code"))
@@ -300,6 +312,6 @@ impl Stage {
     }
 }
 
-fn excerpt(answer: &Answer) -> String {
-    String::from_utf8_lossy(&answer.body).chars().take(200).collect()
+fn excerpt(answer: &Answer<'_>) -> String {
+    String::from_utf8_lossy(answer.body).chars().take(200).collect()
 }

@@ -23,6 +23,7 @@ use crate::{
     report::Report,
     runner::{self, Plan},
     scenario::Scenario,
+    wire::Dialect,
 };
 
 const ALL: [Scenario; 5] = [Scenario::Unique, Scenario::Settle, Scenario::Hot, Scenario::Batch, Scenario::Mixed];
@@ -157,6 +158,7 @@ async fn load_over(connections: u64, server: Router, scenario: Scenario, per_sec
 fn plan(url: &str, connections: u64, scenario: Scenario, per_second: u64, checks: bool) -> Plan {
     Plan {
         target: Target::parse(url, None, false).expect("a good URL"),
+        dialect: Dialect::Gateway,
         scenario,
         pacing: Pacing::Open { per_second },
         warm_up: Duration::ZERO,

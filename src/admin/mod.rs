@@ -112,6 +112,7 @@ impl FromRequest<Arc<Admin>> for JsonBytes {
     type Rejection = Problem;
 
     async fn from_request(request: Request, admin: &Arc<Admin>) -> Result<Self, Problem> {
-        Self::receive(request, &admin.limits).await
+        let (parts, body) = request.into_parts();
+        Self::receive(&parts.headers, body, &admin.limits).await
     }
 }

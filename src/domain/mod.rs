@@ -14,3 +14,4 @@ pub mod overlap;
 pub mod record;
 pub mod tenant;
 pub mod terms;
+mod text;

@@ -44,6 +44,17 @@ impl Keeper {
         }
     }
 
+    /// A keeper of a journal that is open already, and in no folder.
+    #[cfg(any(test, feature = "test-util"))]
+    pub fn over(journal: Journal, recovered: Recovered, clock: Arc<dyn Clock>) -> Self {
+        let keeper = Self {
+            journal: OnceCell::new_with(Some(journal)),
+            ..Self::new(Path::new(""), Bounds { bytes: 0, app_bytes: 0 }, clock)
+        };
+        keeper.take_in(recovered);
+        keeper
+    }
+
     /// Whether there is a journal, of this process or of an earlier one.
     pub fn is_there(&self) -> bool {
         self.folder.is_dir()
