@@ -1,6 +1,7 @@
 //! The use cases: claim, settle, renew, inspect, and many at once. Turns a caller's words into engine calls on its own
 //! terms and by its deadline, and an engine's answers into what the caller may know. Knows engines only by contract.
 
+mod batch;
 pub mod chains;
 pub mod claim;
 pub mod operator;
@@ -254,14 +255,6 @@ async fn within<Answer>(
 ) -> Result<Answer, EngineError> {
     let late = |_| Err(EngineError::indeterminate("the deadline has passed"));
     tokio::time::timeout(deadline, call).await.unwrap_or_else(late)
-}
-
-/// The answers of a batch; a failure of the whole is a failure of each.
-fn spread<Answer>(
-    answers: Result<Vec<Result<Answer, EngineError>>, EngineError>,
-    count: usize,
-) -> Vec<Result<Answer, EngineError>> {
-    answers.unwrap_or_else(|failure| (0..count).map(|_| Err(failure.clone())).collect())
 }
 
 /// A lookup changes nothing, so it does not matter whether it happened.

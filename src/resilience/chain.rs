@@ -183,39 +183,6 @@ impl Engine for Chain {
         self.engine(&state)?.probe().await
     }
 
-    async fn claim_many(&self, asks: &[Claim]) -> Vec<Result<Claimed, EngineError>> {
-        let refused = |why: EngineError| asks.iter().map(|_| Err(why.clone())).collect();
-        let begun = match self.claiming().await {
-            Ok(begun) => begun,
-            Err(why) => return refused(why),
-        };
-        for ask in asks {
-            self.core.saw_lease(ask.terms.lease);
-        }
-        match self.engine(&begun) {
-            Ok(engine) => {
-                let answers = engine.claim_many(asks).await;
-                answers.into_iter().map(|answer| self.told(&begun, answer)).collect()
-            }
-            Err(why) => refused(why),
-        }
-    }
-
-    async fn settle_many(&self, asks: &[Settle]) -> Vec<Result<Settled, EngineError>> {
-        let refused = |why: EngineError| asks.iter().map(|_| Err(why.clone())).collect();
-        let begun = match self.core.turn().await {
-            Ok(begun) => begun,
-            Err(why) => return refused(why),
-        };
-        match self.engine(&begun) {
-            Ok(engine) => {
-                let answers = engine.settle_many(asks).await;
-                answers.into_iter().map(|answer| self.changed(&begun, answer)).collect()
-            }
-            Err(why) => refused(why),
-        }
-    }
-
     fn capabilities(&self) -> Capabilities {
         self.current().capabilities()
     }
