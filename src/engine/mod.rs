@@ -1,6 +1,7 @@
 //! The [`Engine`] contract: what every store that keeps claims must do. Its documentation is the specification; the
 //! conformance suite holds every engine, and every wrapper around one, to it.
 
+pub mod breaker;
 pub mod capability;
 pub mod chain;
 #[cfg(any(test, feature = "test-util"))]
@@ -24,6 +25,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde::Serialize;
 
+use self::breaker::Standing;
 pub use self::error::{Determinate, EngineError, Indeterminate};
 pub use self::note::Note;
 use crate::domain::claim::{Claim, Claimed, Renew, Renewed, Settle, Settled};
@@ -101,6 +103,11 @@ pub trait Engine: Send + Sync + 'static {
 
     /// What the engine can promise.
     fn capabilities(&self) -> Capabilities;
+
+    /// How the breaker before it stands, where there is one.
+    fn breaker(&self) -> Option<Standing> {
+        None
+    }
 
     /// How often, since this engine was opened, its store came back without its data.
     fn data_lost(&self) -> u64 {
