@@ -18,8 +18,8 @@ pub struct Options {
     pub response_timeout: Duration,
     /// How often the server's configuration is looked at again.
     pub health_interval: Duration,
-    /// How often a connection that nobody uses is made to answer, so that one that broke or went silent is replaced before
-    /// somebody needs it.
+    /// How often a connection is made to answer and to tell whether the server still has its data, so that one that broke or
+    /// went silent is replaced before somebody needs it, and a loss is noticed.
     pub beat_interval: Duration,
     /// Called when the store came back without its data.
     pub on_data_lost: Option<Arc<dyn Fn() + Send + Sync>>,
