@@ -203,7 +203,8 @@ fn memory_duplicate(times: usize) {
     for ask in &asks {
         black_box(engine.claim(ask).now_or_never());
     }
-    let again: Vec<_> = asks.iter().map(|ask| Claim { attempt: attempt_of(9_999), ..ask.clone() }).collect();
+    let other: Attempt = "1700000000000001-0c7f1d2e3b4a9a53".parse().expect("it is an attempt");
+    let again: Vec<_> = asks.iter().map(|ask| Claim { attempt: other.clone(), ..ask.clone() }).collect();
     for ask in &again[..times] {
         let claimed = black_box(&engine).claim(ask).now_or_never().expect("nothing is waited for");
         assert!(matches!(black_box(claimed), Ok(Claimed::Duplicate(_))));

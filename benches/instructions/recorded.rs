@@ -11,7 +11,7 @@ use serde::Deserialize;
 /// Where the figures are, from the root of the tree.
 pub(crate) const FILE: &str = "benches/instructions.toml";
 
-/// How far a piece may be from its figure, in percent of it. The same build counts the same to a thousandth; what is
+/// How far a piece may be from its figure, in percent of it. The same build counts the same to a few thousandths; what is
 /// above that leaves room for what other code does to what the compiler inlines.
 const PERCENT: u64 = 10;
 

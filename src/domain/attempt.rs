@@ -75,7 +75,15 @@ impl Attempt {
         Self { timestamp, nonce }
     }
 
-    /// Adds the attempt's text to another, as it is displayed.
+    /// The attempt's text, as it is displayed.
+    pub fn text(&self) -> String {
+        // Until the year 2286 a timestamp has 16 digits.
+        let mut text = String::with_capacity(17 + self.nonce.0.len());
+        self.push_to(&mut text);
+        text
+    }
+
+    /// Adds the attempt's text to another.
     pub fn push_to(&self, text: &mut String) {
         text.push_str(itoa::Buffer::new().format(self.timestamp.as_micros()));
         text.push('-');

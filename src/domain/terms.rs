@@ -35,7 +35,8 @@ impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ms = u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX);
         let (name, unit) = UNITS.iter().find(|(_, unit)| ms != 0 && ms % unit == 0).unwrap_or(&UNITS[4]);
-        write!(f, "{}{name}", ms / unit)
+        f.write_str(itoa::Buffer::new().format(ms / unit))?;
+        f.write_str(name)
     }
 }
 

@@ -250,7 +250,7 @@ impl From<Granted> for GrantedBody {
         let timestamp = granted.attempt.timestamp();
         Self {
             global_id: granted.global_id,
-            attempt: granted.attempt.to_string(),
+            attempt: granted.attempt.text(),
             timestamp: timestamp.as_micros(),
             fence: granted.fence,
             state: State::InProgress,

@@ -158,6 +158,8 @@ fn write(response: &mut Response, problem: &Problem, request_id: &RequestId) {
     let document = problem.document(request_id.as_str());
     *response.body_mut() = serde_json::to_vec(&document).map_or_else(|_| Body::empty(), Body::from);
     let headers = response.headers_mut();
+    // The router has told the length of the body that this one takes the place of.
+    headers.remove(header::CONTENT_LENGTH);
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
     if let Some(wait) = problem.retry_after {
         // Whole seconds, rounded up, so that nobody comes too early.

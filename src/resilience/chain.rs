@@ -4,6 +4,7 @@
 mod agreed;
 mod core;
 mod follow;
+mod hold;
 mod switch;
 #[cfg(test)]
 mod tests;
@@ -21,7 +22,7 @@ use crate::domain::clock::Clock;
 use crate::domain::operator::{List, Listed, Release, Released};
 use crate::domain::record::{Held, Key};
 use crate::domain::terms::OnDataLoss;
-use crate::engine::chain::{Chain as SwitchedChain, ChainStatus, NotSwitched, Switched};
+use crate::engine::chain::{Chain as SwitchedChain, ChainStatus, NotSwitched, Phase, Switched};
 use crate::engine::{Capabilities, Engine, EngineError, Note};
 
 /// What a chain is made of.
@@ -76,10 +77,10 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// Starts to look at the engines, if there are several.
+    /// Starts to look at the engines, if there are several, or if it matters whether their data is lost.
     ///
     /// # Panics
-    /// Outside a tokio runtime, with several engines: each is looked at by a task of its own.
+    /// Outside a tokio runtime, where there is something to look at: that is done by tasks.
     pub fn start(setup: Setup) -> Self {
         let core = Arc::new(Core::new(setup));
         let stop = CancellationToken::new();
@@ -87,6 +88,9 @@ impl Chain {
             for at in 0..core.members.len() {
                 tokio::spawn(follow::follow(core.clone(), at, stop.clone()));
             }
+        }
+        if core.hold.is_wanted() {
+            tokio::spawn(hold::watch(core.clone(), stop.clone()));
         }
         Self { core, _guard: stop.clone().drop_guard(), stop }
     }
@@ -106,12 +110,17 @@ impl Chain {
         let begun = self.core.turn().await?;
         self.core.serving(&begun)?;
         self.core.granting(&begun)?;
+        self.core.keeps_data(&begun).await?;
         Ok(begun)
     }
 
     /// What was changed on an engine that is no longer in use was changed where nobody will look for it: the caller is to
-    /// repeat it.
-    fn changed<Answer>(&self, begun: &State, answer: Result<Answer, EngineError>) -> Result<Answer, EngineError> {
+    /// repeat it. While the chain is being switched, the new engine is asked whether it is in use by now: others may have
+    /// granted there what is settled here.
+    async fn changed<Answer>(&self, begun: &State, answer: Result<Answer, EngineError>) -> Result<Answer, EngineError> {
+        if answer.is_ok() && begun.agreed.phase == Phase::Closing {
+            self.core.look_at_next(begun).await?;
+        }
         if self.core.state().serving == begun.serving { answer } else { answer.and(Err(switched())) }
     }
 
@@ -133,7 +142,7 @@ fn switched() -> EngineError {
 impl Engine for Chain {
     async fn claim(&self, ask: &Claim) -> Result<Claimed, EngineError> {
         let begun = self.claiming().await?;
-        self.core.saw_lease(ask.terms.lease);
+        self.core.hold.saw_lease(ask.terms.lease);
         let answer = self.engine(&begun)?.claim(ask).await;
         self.told(&begun, answer)
     }
@@ -141,14 +150,14 @@ impl Engine for Chain {
     async fn settle(&self, ask: &Settle) -> Result<Settled, EngineError> {
         let begun = self.core.turn().await?;
         let answer = self.engine(&begun)?.settle(ask).await;
-        self.changed(&begun, answer)
+        self.changed(&begun, answer).await
     }
 
     async fn renew(&self, ask: &Renew) -> Result<Renewed, EngineError> {
-        self.core.saw_lease(ask.lease.unwrap_or_default());
+        self.core.hold.saw_lease(ask.lease.unwrap_or_default());
         let begun = self.core.turn().await?;
         let answer = self.engine(&begun)?.renew(ask).await;
-        self.changed(&begun, answer)
+        self.changed(&begun, answer).await
     }
 
     async fn read(&self, key: &Key) -> Result<Option<Held>, EngineError> {
@@ -159,7 +168,7 @@ impl Engine for Chain {
     async fn release(&self, ask: &Release) -> Result<Released, EngineError> {
         let begun = self.core.turn().await?;
         let answer = self.engine(&begun)?.release(ask).await;
-        self.changed(&begun, answer)
+        self.changed(&begun, answer).await
     }
 
     async fn list(&self, ask: &List) -> Result<Vec<Listed>, EngineError> {
@@ -175,45 +184,12 @@ impl Engine for Chain {
     async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError> {
         let begun = self.core.turn().await?;
         let answer = self.engine(&begun)?.swap_note(name, expected, new).await;
-        self.changed(&begun, answer)
+        self.changed(&begun, answer).await
     }
 
     async fn probe(&self) -> Result<(), EngineError> {
         let state = self.core.turn().await?;
         self.engine(&state)?.probe().await
-    }
-
-    async fn claim_many(&self, asks: &[Claim]) -> Vec<Result<Claimed, EngineError>> {
-        let refused = |why: EngineError| asks.iter().map(|_| Err(why.clone())).collect();
-        let begun = match self.claiming().await {
-            Ok(begun) => begun,
-            Err(why) => return refused(why),
-        };
-        for ask in asks {
-            self.core.saw_lease(ask.terms.lease);
-        }
-        match self.engine(&begun) {
-            Ok(engine) => {
-                let answers = engine.claim_many(asks).await;
-                answers.into_iter().map(|answer| self.told(&begun, answer)).collect()
-            }
-            Err(why) => refused(why),
-        }
-    }
-
-    async fn settle_many(&self, asks: &[Settle]) -> Vec<Result<Settled, EngineError>> {
-        let refused = |why: EngineError| asks.iter().map(|_| Err(why.clone())).collect();
-        let begun = match self.core.turn().await {
-            Ok(begun) => begun,
-            Err(why) => return refused(why),
-        };
-        match self.engine(&begun) {
-            Ok(engine) => {
-                let answers = engine.settle_many(asks).await;
-                answers.into_iter().map(|answer| self.changed(&begun, answer)).collect()
-            }
-            Err(why) => refused(why),
-        }
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -8,6 +8,7 @@ use tokio::runtime::Handle;
 use crate::config::Config;
 use crate::domain::attempt::Entropy;
 use crate::domain::clock::Clock;
+use crate::domain::terms::OnDataLoss;
 use crate::engine::url;
 use crate::gateway::Engines;
 use crate::gateway::requirement::Requirement;
@@ -48,7 +49,11 @@ pub(super) async fn open(
             entropy: entropy.clone(),
             times: Times::default(),
         }));
-        let degrading = Degrading::start(chain, switched.clone(), keeper.clone(), clock.clone(), entropy.clone());
+        // A chain of one engine that holds nothing back only passes calls on.
+        let is_plain = options.engines.len() == 1 && options.on_data_loss == OnDataLoss::Resume;
+        let only = options.engines.first().and_then(|name| engines.by_name.get(name)).filter(|_| is_plain);
+        let below = only.cloned().unwrap_or(switched.clone());
+        let degrading = Degrading::start(chain, below, keeper.clone(), clock.clone(), entropy.clone());
         engines.calls.insert(chain.clone(), Arc::new(degrading));
         engines.chains.insert(chain.clone(), switched);
         if !options.requires.is_empty() {

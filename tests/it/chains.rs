@@ -342,11 +342,15 @@ async fn a_chain_is_switched_from_redis_to_postgres_and_back() {
 #[tokio::test]
 async fn a_chain_that_holds_grants_nothing_for_a_lease_after_its_store_came_back_empty() {
     let Some(mut server) = RedisServer::start().await else { return };
-    let config = "on_data_loss = \"hold\"\n[defaults]\nlease = \"4s\"\n";
+    let config = "on_data_loss = \"hold\"\n[defaults]\nlease = \"2s\"\n";
     let gateway = over(&[("a", server.url())]).config(config).start().await;
     let client = gateway.client();
+    // It might be an emptied one.
+    assert!(client.claim(fresh::contents()).await.text.contains("or is new"));
+    until("a new store is known to be new", FOLLOWED, async || client.claim(fresh::contents()).await.status == 201)
+        .await;
     let held = granted(&gateway).await;
-    let longer = json!({ "contents": "longer", "lease": "6s" });
+    let longer = json!({ "contents": "longer", "lease": "4s" });
     client.post("/v1/claims", &longer).await.expect(201);
     let lost_at = now();
     server.kill();
@@ -362,7 +366,10 @@ async fn a_chain_that_holds_grants_nothing_for_a_lease_after_its_store_came_back
     .await;
     assert_eq!(refused.unwrap().code(), (503, "store_unavailable"));
     let held_ms = chain(&gateway).await["held_ms"].as_u64().unwrap();
-    assert!((1000..=6000).contains(&held_ms), "{held_ms}");
+    assert!((1000..=4000).contains(&held_ms), "{held_ms}");
+    // Another one, which starts only now.
+    let late = over(&[("a", server.url())]).config(config).start().await;
+    assert!(late.client().claim(fresh::contents()).await.text.contains("has lost its data"));
     let at_hold = Page::get(&gateway.admin_client()).await;
     assert_eq!(at_hold.sum("oncegate_chain_held", &[("chain", "default")]), 1);
     // What was held is reported, and kept from being run again.
@@ -374,11 +381,11 @@ async fn a_chain_that_holds_grants_nothing_for_a_lease_after_its_store_came_back
         first.is_some()
     })
     .await;
-    assert!(first.unwrap() >= lost_at + Duration::from_secs(6), "not before the longest lease is over");
+    assert!(first.unwrap() >= lost_at + Duration::from_secs(4), "not before the longest lease is over");
     assert_eq!(chain(&gateway).await["held_ms"], Value::Null);
 
-    // Emptied without a pause: noticed at the next look, seconds later.
+    // Emptied under a connection that stands: noticed half a second later, and what a busy machine adds.
     server.ask::<String>("FLUSHALL");
-    until("it is noticed", Duration::from_secs(10), async || chain(&gateway).await["held_ms"].is_u64()).await;
+    until("it is noticed", Duration::from_secs(2), async || chain(&gateway).await["held_ms"].is_u64()).await;
     assert_eq!(client.claim(fresh::contents()).await.code(), (503, "store_unavailable"));
 }

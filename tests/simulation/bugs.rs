@@ -3,16 +3,20 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use oncegate::domain::attempt::{Attempt, Nonce};
 use oncegate::domain::claim::{Claim, Claimed, Grant, Outcome, Renew, Renewed, Settle, Settled};
+use oncegate::domain::degraded::Degraded;
 use oncegate::domain::operator::{List, Listed, Release, Released};
 use oncegate::domain::record::{Held, Key, State};
 use oncegate::domain::terms::{OutcomeOnOutage, Retention};
 use oncegate::engine::{Capabilities, Determinate, Engine, EngineError, Note};
+use oncegate::resilience::chain::Times;
 
 use crate::clock::{StoreClock, micros};
+use crate::question::Question as _;
 use crate::world::World;
 
 /// A bug.
@@ -48,6 +52,39 @@ pub(crate) enum Bug {
     SlowToComeBack,
     /// A duplicate is told again from memory, without asking the store.
     DuplicateFromMemory,
+    /// A gateway that decides alone forgets what it has granted.
+    LocalForgets,
+    /// What a policy has answered is told as the store's word.
+    PolicyUnsaid,
+    /// A policy answers for an app that has not chosen it.
+    PolicyUnasked,
+    /// The journal answers before its disk has what it was given.
+    JournalNotSynced,
+    /// An outcome that waited is taken for delivered, and is not.
+    DeliveryDropped,
+    /// An outcome that waited is taken for delivered before it is.
+    DeliveryTooLate,
+    /// What a degraded grant is compared with is not looked at.
+    OverlapNotNoticed,
+    /// A chain is open on its new store before all have seen that it is closing.
+    SwitchedAtOnce,
+    /// A gateway goes on with what it knew of its chain.
+    SwitchNotSeen,
+    /// A chain holds for less than the longest lease.
+    HoldTooShort,
+    /// A gateway that starts after a loss of data knows nothing of it.
+    HoldForgotten,
+}
+
+/// Where in a gateway something stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Layer {
+    /// Before an engine.
+    Engine,
+    /// Between the chain and the policies.
+    Chain,
+    /// Above the policies.
+    Policies,
 }
 
 /// How long [`Bug::SlowToComeBack`] leaves a store alone, in microseconds.
@@ -69,14 +106,42 @@ impl Bug {
         }
     }
 
-    /// A gateway's engine, with the bug if it is one of gateways.
-    pub(crate) fn in_gateway(self, inner: Arc<dyn Engine>, world: &Arc<World>) -> Arc<dyn Engine> {
+    /// Where in a gateway it is.
+    fn layer(self) -> Option<Layer> {
+        match self {
+            Self::TimeoutTakenAsClaimed
+            | Self::TimeoutTakenAsRefused
+            | Self::RetryByAnotherAttempt
+            | Self::UnknownClaimUndone
+            | Self::TimeoutTakenAsSettled
+            | Self::LeaseToldTooLong
+            | Self::SlowToComeBack
+            | Self::DuplicateFromMemory
+            | Self::SwitchNotSeen
+            | Self::HoldForgotten => Some(Layer::Engine),
+            Self::DeliveryDropped | Self::DeliveryTooLate | Self::OverlapNotNoticed => Some(Layer::Chain),
+            Self::LocalForgets | Self::PolicyUnsaid | Self::PolicyUnasked => Some(Layer::Policies),
+            _ => None,
+        }
+    }
+
+    /// How long things take in a chain with the bug.
+    pub(crate) fn of_times(self, times: Times) -> Times {
+        if self == Self::SwitchedAtOnce { Times { closing: Duration::ZERO, ..times } } else { times }
+    }
+
+    /// What stands in a gateway, with the bug if it is one of those.
+    pub(crate) fn in_gateway(self, layer: Layer, inner: Arc<dyn Engine>, world: &Arc<World>) -> Arc<dyn Engine> {
+        if self.layer() != Some(layer) {
+            return inner;
+        }
         Arc::new(BuggyGateway {
             inner,
             bug: self,
             world: world.clone(),
             alone_until: AtomicU64::new(0),
             duplicate: Mutex::default(),
+            notes: Mutex::default(),
         })
     }
 }
@@ -201,6 +266,8 @@ struct BuggyGateway {
     alone_until: AtomicU64,
     /// What [`Bug::DuplicateFromMemory`] remembers.
     duplicate: Mutex<Option<(Key, Held)>>,
+    /// What [`Bug::SwitchNotSeen`] has seen at first.
+    notes: Mutex<Option<Option<Note>>>,
 }
 
 impl BuggyGateway {
@@ -251,6 +318,16 @@ impl Engine for BuggyGateway {
             (Bug::LeaseToldTooLong, Ok(Claimed::Granted(grant))) => {
                 Ok(Claimed::Granted(Grant { lease_left: None, ..grant }))
             }
+            (Bug::LocalForgets, Ok(Claimed::Degraded(Degraded::Local, answer)))
+                if matches!(*answer, Claimed::Duplicate(_)) =>
+            {
+                Ok(Claimed::Degraded(Degraded::Local, Box::new(Claimed::Granted(whole))))
+            }
+            (Bug::PolicyUnsaid, Ok(answer)) => Ok(answer.split().0),
+            (Bug::PolicyUnasked, Err(_)) => {
+                Ok(Claimed::Degraded(Degraded::FailOpen, Box::new(Claimed::Granted(whole))))
+            }
+            (Bug::OverlapNotNoticed, Ok(Claimed::Duplicate(_))) if ask.is_delivery() => Ok(Claimed::Granted(whole)),
             (Bug::DuplicateFromMemory, Ok(Claimed::Duplicate(held))) => {
                 *self.duplicate.lock().unwrap_or_else(PoisonError::into_inner) = Some((ask.key.clone(), held.clone()));
                 Ok(Claimed::Duplicate(held))
@@ -260,6 +337,19 @@ impl Engine for BuggyGateway {
     }
 
     async fn settle(&self, ask: &Settle) -> Result<Settled, EngineError> {
+        let delivered = Settled::Done { state: None, left: None, late: None };
+        match self.bug {
+            Bug::DeliveryDropped if ask.is_delivery() => return Ok(delivered),
+            Bug::DeliveryTooLate if ask.is_delivery() => {
+                let (inner, ask) = (self.inner.clone(), ask.clone());
+                tokio::spawn(async move {
+                    tokio::time::sleep(Duration::from_millis(500)).await;
+                    inner.settle(&ask).await
+                });
+                return Ok(delivered);
+            }
+            _ => {}
+        }
         match (self.bug, self.call(|| self.inner.settle(ask)).await) {
             (Bug::TimeoutTakenAsSettled, Err(EngineError::Indeterminate(_))) => {
                 Ok(Settled::Done { state: Some(State::Succeeded), left: None, late: Some(false) })
@@ -285,7 +375,14 @@ impl Engine for BuggyGateway {
     }
 
     async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
-        self.inner.note(name).await
+        let note = self.inner.note(name).await?;
+        match self.bug {
+            Bug::SwitchNotSeen => {
+                Ok(self.notes.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(note).clone())
+            }
+            Bug::HoldForgotten => Ok(note.or(Note::new("kept").ok())),
+            _ => Ok(note),
+        }
     }
 
     async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError> {

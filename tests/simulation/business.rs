@@ -14,7 +14,8 @@ use oncegate::gateway::Gateway;
 use oncegate::tenants::quota::Quota;
 use oncegate::tenants::{App, OperationTerms};
 
-use crate::world::World;
+use crate::ledger::Choice;
+use crate::world::{Kind, World};
 
 /// What everybody wants, at any time.
 const HOT: u64 = 9;
@@ -33,6 +34,9 @@ pub(crate) struct Business {
     chosen: Mutex<Vec<Target>>,
 }
 
+/// What becomes of claims and of outcomes while the store is out.
+type Policies = (ClaimOnOutage, OutcomeOnOutage);
+
 /// An operation that is claimed.
 #[derive(Clone)]
 pub(crate) struct Target {
@@ -46,23 +50,27 @@ pub(crate) struct Target {
 
 impl Business {
     pub(crate) fn new(world: Arc<World>) -> Arc<Self> {
+        use ClaimOnOutage::{FailClosed, FailOpen, Local};
+        use OutcomeOnOutage::{FailClosed as Closed, Spool};
+        let chosen = world.kind == Kind::Policies;
+        let app = |key, operations: &[(&str, Terms, u64, Policies)]| app(key, operations, chosen);
         let apps = vec![
             app(
                 "shop",
                 &[
-                    ("order.submit", terms(2_000, Some(30), 20, LeaseEnd::Release), 1_000),
-                    ("coupon.redeem", terms(1_000, None, 20, LeaseEnd::Release), 1_000),
-                    ("mail.send", terms(800, Some(20), 10, LeaseEnd::Unknown), 1_000),
+                    ("order.submit", terms(2_000, Some(30), 20, LeaseEnd::Release), 1_000, (Local, Spool)),
+                    ("coupon.redeem", terms(1_000, None, 20, LeaseEnd::Release), 1_000, (FailOpen, Spool)),
+                    ("mail.send", terms(800, Some(20), 10, LeaseEnd::Unknown), 1_000, (Local, Closed)),
                 ],
             ),
             app(
                 "bank",
                 &[
-                    ("transfer", terms(5_000, Some(3_600), 60, LeaseEnd::Unknown), 2_000),
-                    ("statement", terms(10_000, Some(2), 5, LeaseEnd::Release), 500),
+                    ("transfer", terms(5_000, Some(3_600), 60, LeaseEnd::Unknown), 2_000, (FailClosed, Spool)),
+                    ("statement", terms(10_000, Some(2), 5, LeaseEnd::Release), 500, (FailOpen, Spool)),
                 ],
             ),
-            app("tiny", &[("default", terms(500, Some(1), 1, LeaseEnd::Release), 150)]),
+            app("tiny", &[("default", terms(500, Some(1), 1, LeaseEnd::Release), 150, (FailClosed, Closed))]),
         ];
         Arc::new(Self { world, apps, own: AtomicU64::new(0), chosen: Mutex::default() })
     }
@@ -86,10 +94,16 @@ impl Business {
         let operation = operations[usize::try_from(wanted).expect("64 bits") % operations.len()].clone();
         let contents = canonicalize(format!("{{\"number\":\"{wanted}\"}}").as_bytes()).expect("JSON");
         let global_id = Gateway::global_id(&app, &operation, &contents);
-        let number = self.world.known().number(&Key { app: app.key.clone(), global_id });
+        let (number, is_new) = {
+            let known = &mut *self.world.known();
+            let number = known.number(&Key { app: app.key.clone(), global_id });
+            let spools = operations.iter().any(|own| app.terms_of(own).outcome_on_outage == OutcomeOnOutage::Spool);
+            let choice = Choice { claims: app.terms_of(&operation).claim_on_outage, spools };
+            (number, known.of(number).ledger.choice.replace(choice).is_none())
+        };
         let target = Target { app, operation, contents, global_id, number };
         let mut chosen = self.chosen.lock().unwrap_or_else(PoisonError::into_inner);
-        if chosen.len() == number as usize {
+        if is_new {
             chosen.push(target.clone());
         }
         target
@@ -115,16 +129,19 @@ fn terms(lease_ms: u64, retention_secs: Option<u64>, unknown_secs: u64, on_lease
     Terms { lease: Duration::from_millis(lease_ms), retention, unknown_retention, on_lease_end }
 }
 
-fn app(key: &str, operations: &[(&str, Terms, u64)]) -> (Arc<App>, Vec<Operation>) {
-    let own = |(name, terms, deadline_ms): &(&str, Terms, u64)| {
-        let deadline = Duration::from_millis(*deadline_ms);
+/// An app. Its policies are in force if they are wanted.
+fn app(key: &str, operations: &[(&str, Terms, u64, Policies)], chosen: bool) -> (Arc<App>, Vec<Operation>) {
+    let own = |(name, terms, deadline_ms, policies): &(&str, Terms, u64, Policies)| {
+        // Other than what a gateway gives its own calls, by which those are known.
+        let deadline = Duration::from_millis(*deadline_ms + u64::from(chosen));
+        let (claim_on_outage, outcome_on_outage) = if chosen { *policies } else { Policies::default() };
         let own = OperationTerms {
             terms: *terms,
             mode: Mode::Enforce,
             contents_stored_bytes: 1024,
             deadline,
-            claim_on_outage: ClaimOnOutage::FailClosed,
-            outcome_on_outage: OutcomeOnOutage::FailClosed,
+            claim_on_outage,
+            outcome_on_outage,
         };
         (name.parse().expect("an operation"), own)
     };

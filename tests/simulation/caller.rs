@@ -339,7 +339,9 @@ impl Caller {
     ) -> Option<(Call, crate::stack::Running)> {
         let running = self.hosts[gateway].gateway()?;
         let place = (self.number, u16::try_from(gateway).expect("few gateways"));
-        Some((self.world.begin(place, kind, what, name, target.number, deadline)?, running))
+        let mut call = self.world.begin(place, kind, what, name, target.number, deadline)?;
+        call.run = running.run;
+        Some((call, running))
     }
 
     /// Any gateway.

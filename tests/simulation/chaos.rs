@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use crate::link::Weather;
-use crate::stack::Host;
+use crate::stack::{ENGINES, Host};
 use crate::store::{Serves, Store};
 use crate::trace::Place;
 use crate::world::World;
@@ -23,6 +23,8 @@ pub(crate) enum Fault {
     Clock,
     /// The store crashes, and comes back empty.
     DataLoss,
+    /// Somebody switches the chain to another store, at any gateway.
+    Switches,
     /// A gateway dies, and another one is started; its machine's clock may have been set.
     Gateways,
 }
@@ -33,7 +35,7 @@ const FORWARD_MAX_MS: u64 = 450;
 /// What has it in for a world.
 pub(crate) struct Chaos {
     pub(crate) world: Arc<World>,
-    pub(crate) store: Arc<Store>,
+    pub(crate) stores: Vec<Arc<Store>>,
     pub(crate) hosts: Arc<Vec<Host>>,
 }
 
@@ -50,6 +52,7 @@ impl Chaos {
                 Fault::Server => self.server().await,
                 Fault::Clock => self.clock().await,
                 Fault::DataLoss => self.data_loss().await,
+                Fault::Switches => self.switches().await,
                 Fault::Gateways => self.gateways().await,
             }
         }
@@ -94,47 +97,66 @@ impl Chaos {
         };
         self.world.announce(link, what, millis(duration));
         self.world.trouble_begins();
-        self.hosts[place].link.turn(weather);
+        let links = &self.hosts[place].links;
+        // Where there are several, one of them or all.
+        let links = match links.len() {
+            1 => &links[..],
+            several => match dice.index(several + 1) {
+                one if one < several => &links[one..=one],
+                _ => &links[..],
+            },
+        };
+        links.iter().for_each(|link| link.turn(weather));
         sleep(duration).await;
-        self.hosts[place].link.turn(Weather::Fair);
+        links.iter().for_each(|link| link.turn(Weather::Fair));
         self.world.trouble_ends();
         self.world.announce(link, "fair", 0);
+    }
+
+    /// One of the stores.
+    fn store(&self) -> &Store {
+        match &self.stores[..] {
+            [only] => only,
+            several => &several[self.world.dice.index(several.len())],
+        }
     }
 
     async fn server(&self) {
         let dice = &self.world.dice;
         let duration = self.duration();
+        let store = self.store();
         self.world.trouble_begins();
         match dice.between(0, 2) {
             0 => {
-                self.world.announce(Place::Store, "crash", millis(duration));
-                self.store.crash();
+                self.world.announce(Place::Store(store.number), "crash", millis(duration));
+                store.crash();
             }
             1 => {
-                self.world.announce(Place::Store, "stop", millis(duration));
-                self.store.serve(Serves::Later);
+                self.world.announce(Place::Store(store.number), "stop", millis(duration));
+                store.serve(Serves::Later);
             }
             _ => {
-                self.world.announce(Place::Store, "full", millis(duration));
-                self.store.serve(Serves::NoClaims);
+                self.world.announce(Place::Store(store.number), "full", millis(duration));
+                store.serve(Serves::NoClaims);
             }
         }
         sleep(duration).await;
-        self.store.serve(Serves::All);
+        store.serve(Serves::All);
         self.world.trouble_ends();
-        self.world.announce(Place::Store, "serves", 0);
+        self.world.announce(Place::Store(store.number), "serves", 0);
     }
 
     async fn clock(&self) {
         let dice = &self.world.dice;
+        let store = self.store();
         if dice.percent(70) {
             let by = dice.millis(1, FORWARD_MAX_MS);
-            self.world.announce(Place::Store, "clock forward", millis(by));
-            self.store.step_forward(by);
+            self.world.announce(Place::Store(store.number), "clock forward", millis(by));
+            store.step_forward(by);
         } else {
             let by = dice.millis(1, if dice.percent(80) { 500 } else { 20_000 });
-            self.world.announce(Place::Store, "clock back", millis(by));
-            self.store.step_back(by).await;
+            self.world.announce(Place::Store(store.number), "clock back", millis(by));
+            store.step_back(by).await;
         }
         if dice.percent(50) {
             let place = dice.index(self.hosts.len());
@@ -144,14 +166,24 @@ impl Chaos {
 
     async fn data_loss(&self) {
         let duration = self.duration();
-        self.world.announce(Place::Store, "crash, data lost", millis(duration));
+        let store = self.store();
+        self.world.announce(Place::Store(store.number), "crash, data lost", millis(duration));
         self.world.trouble_begins();
-        self.store.crash();
+        store.crash();
         sleep(duration).await;
-        self.store.lose_data();
-        self.store.serve(Serves::All);
+        store.lose_data();
+        store.serve(Serves::All);
         self.world.trouble_ends();
-        self.world.announce(Place::Store, "serves, empty", 0);
+        self.world.announce(Place::Store(store.number), "serves, empty", 0);
+    }
+
+    async fn switches(&self) {
+        let dice = &self.world.dice;
+        let (place, to) = (dice.index(self.hosts.len()), dice.index(self.stores.len()));
+        let gateway = Place::Link(u16::try_from(place).expect("few gateways"));
+        self.world.announce(gateway, "switch", to as u64);
+        let switched = self.hosts[place].switch(ENGINES[to]).await;
+        self.world.announce(gateway, "switched", u64::from(switched == Some(true)));
     }
 
     async fn gateways(&self) {

@@ -4,20 +4,26 @@
 use std::time::Duration;
 
 use oncegate::domain::claim::{Claimed, Grant, Outcome, Renewed, Settled};
+use oncegate::domain::degraded::Degraded;
 use oncegate::domain::record::State;
+use oncegate::domain::terms::ClaimOnOutage;
 use oncegate::engine::EngineError;
 use oncegate::gateway::claim::{ClaimAnswer, Granted};
 use oncegate::gateway::outcome::Reported;
 use oncegate::gateway::{Failure, RenewalAnswer};
 
 use crate::clock::micros;
-use crate::question::{Question, Taken, Told};
+use crate::ledger::{Choice, Given, Instants, Process};
+use crate::question::{Question, Taken, Told, outcome_name};
 use crate::reference::{Broken, hold};
 use crate::trace::{Event, Name, Place};
-use crate::world::{Known, World};
+use crate::world::{Kind, Known, World};
 
 /// What a timer that counts whole milliseconds may be late.
 const TIMER_GRAIN: Duration = Duration::from_millis(5);
+
+/// Longer than a world lasts.
+const FOR_EVER: Duration = Duration::from_hours(1_000_000);
 
 /// How soon service is back once nothing is wrong any more.
 const BACK_WITHIN: Duration = Duration::from_secs(1);
@@ -34,13 +40,22 @@ pub(crate) struct Call {
     pub(crate) deadline: Duration,
     /// The deadline is that of many items together, which may take the answer of one along.
     pub(crate) in_batch: bool,
+    /// Which process of its gateway it asks.
+    pub(crate) run: u32,
     begun: Duration,
     losses: u64,
+}
+
+impl Call {
+    fn process(&self) -> Process {
+        Process { gateway: self.gateway, run: self.run }
+    }
 }
 
 /// What became of the tries of a call.
 #[derive(Default)]
 pub(crate) struct Open {
+    begun: Duration,
     tries: Vec<Try>,
 }
 
@@ -48,9 +63,21 @@ impl Open {
     /// What the store said to each try that it answered, when by its clock, and when in the time that really passes.
     fn answers(&self) -> impl Iterator<Item = (&Told, u64, Duration)> {
         self.tries.iter().filter_map(|own| match own {
-            Try::Answered { told, store_now, at } => Some((&**told, *store_now, *at)),
+            Try::Answered { told, store_now, at, .. } => Some((&**told, *store_now, *at)),
             Try::Uncertain | Try::Refused => None,
         })
+    }
+
+    /// Which store granted the attempt of this name, and when.
+    fn granted_by(&self, name: Name) -> Option<(u16, Duration)> {
+        let granted = |own: &Try| match own {
+            Try::Answered { told, at, store, .. } => match &**told {
+                Told::Claimed(Claimed::Granted(grant)) if Name::of(&grant.attempt) == name => Some((*store, *at)),
+                _ => None,
+            },
+            Try::Uncertain | Try::Refused => None,
+        };
+        self.tries.iter().rev().find_map(granted)
     }
 
     /// That what a caller is told is what one of the answers allows. Two tries may be under way at once.
@@ -77,7 +104,7 @@ enum Try {
     /// It certainly did not happen.
     Refused,
     /// The store took it, and its answer has come.
-    Answered { told: Box<Told>, store_now: u64, at: Duration },
+    Answered { told: Box<Told>, store_now: u64, at: Duration, store: u16 },
 }
 
 /// One try of a call, for the link that makes it.
@@ -112,9 +139,11 @@ struct Success {
 const OVER_MAX: usize = 128;
 
 impl Beliefs {
-    /// The store has lost its data: nobody can rely on anything.
-    pub(crate) fn forget(&mut self) {
-        self.holders.clear();
+    /// The store has lost its data: nobody can rely on anything, or only on what goes on.
+    pub(crate) fn forget(&mut self, holds: bool) {
+        if !holds {
+            self.holders.clear();
+        }
         self.success = None;
     }
 
@@ -124,9 +153,9 @@ impl Beliefs {
         self.success = self.success.filter(|success| success.until > store_now);
     }
 
-    /// Somebody reports this attempt, or releases it.
+    /// Somebody reports this attempt, or releases it. One try may have been granted as two attempts, where a policy decides.
     fn end(&mut self, name: Name, released: bool) {
-        self.holders.retain(|(holder, _)| *holder != name);
+        self.holders.retain(|(holder, _)| holder.nonce != name.nonce);
         let mut lists = vec![&mut self.over];
         if released {
             self.success = self.success.filter(|success| success.name != name);
@@ -167,12 +196,21 @@ impl Beliefs {
 /// Called by links.
 impl World {
     /// A link makes a try; its answer is not known until something else is said.
-    pub(crate) fn trial(&self, gateway: u16, kind: &'static str, name: Name) -> Trial {
-        let call = (gateway, kind, name);
-        let place = self.known().open.get_mut(&call).map(|open| {
+    pub(crate) fn trial<Q: Question>(&self, gateway: u16, ask: &Q) -> Trial {
+        let call = (gateway, Q::NAME, ask.asked_by());
+        let known = &mut *self.known();
+        let of_policies = self.kind == Kind::Policies;
+        let open = known.open.get_mut(&call).filter(|_| !of_policies || !ask.is_delivery());
+        let begun = open.as_ref().map(|open| open.begun);
+        let place = open.map(|open| {
             open.tries.push(Try::Uncertain);
             open.tries.len() - 1
         });
+        if of_policies {
+            let number = known.number(ask.key());
+            let may = known.of(number).ledger.may_send(gateway, ask, begun);
+            self.judge_known(known, number, may);
+        }
         Trial { call, place }
     }
 
@@ -186,7 +224,7 @@ impl World {
     /// The store's answer to a try has come.
     pub(crate) fn answered<Answer: Clone + Into<Told>>(&self, trial: &Trial, taken: &Taken<Answer>) {
         let told = Box::new(taken.answer.clone().into());
-        self.conclude(trial, Try::Answered { told, store_now: taken.store_now, at: taken.at });
+        self.conclude(trial, Try::Answered { told, store_now: taken.store_now, at: taken.at, store: taken.store });
     }
 
     fn conclude(&self, trial: &Trial, became: Try) {
@@ -218,7 +256,7 @@ impl World {
             if known.open.contains_key(&(gateway, kind, name)) {
                 return None;
             }
-            known.open.insert((gateway, kind, name), Open::default());
+            known.open.insert((gateway, kind, name), Open { begun, ..Open::default() });
             let event = Event {
                 place: Place::Caller(caller),
                 key,
@@ -230,12 +268,15 @@ impl World {
             };
             known.trace.add(begun, event);
             if kind == "settle" || kind == "release" {
-                known.of(key).beliefs.end(name, kind == "release");
+                let of_key = known.of(key);
+                of_key.beliefs.end(name, kind == "release");
+                of_key.ledger.end(name, begun, kind == "release");
                 known.reported.insert(name);
+                known.reported.insert(Name::nonce(name.nonce));
             }
         }
         let losses = self.known().losses;
-        let call = Call { caller, gateway, kind, name, key, deadline, in_batch: false, begun, losses };
+        let call = Call { caller, gateway, kind, name, key, deadline, in_batch: false, run: 0, begun, losses };
         if self.count() {
             return Some(call);
         }
@@ -267,8 +308,29 @@ impl World {
         };
         let lease_ms = if let Ok(ClaimAnswer::Granted(granted)) = answer { granted.lease_ms } else { 0 };
         self.finish(call, (said, other, lease_ms), answer.as_ref().err(), |now, known, open| match answer {
-            Ok(answer) => judge_claim((self.store_clock.now(), now), known, call, &open, lease, answer),
-            Err(failure) => judge_failure(call, &open, failure, now),
+            Ok(answer) => {
+                let policy = policy_of(answer);
+                match policy {
+                    Some(policy) => judge_answer_of_policy(known, call, policy, answer)?,
+                    None => judge_claim((self.store_clock.now(), now), known, call, &open, lease, answer)?,
+                }
+                if let ClaimAnswer::Granted(granted) = answer
+                    && let Some(granted_by) = open.granted_by(Name::of(&granted.attempt))
+                {
+                    self.judge_store(&mut known.switches, call.gateway, granted_by)?;
+                }
+                if let (ClaimAnswer::Granted(granted), Kind::Policies) = (answer, self.kind) {
+                    let now = self.instants(now);
+                    let left = Duration::from_millis(granted.lease_ms);
+                    let (name, until) = (Name::of(&granted.attempt), now.plus(left));
+                    let fits = policy.is_none() || granted.repeated || now.real + left <= call.begun + lease;
+                    hold(fits, "S10", || format!("{lease:?} is granted as {granted:?}"))?;
+                    let given = Given::new(call.process(), name, policy, now.real, (lease, until));
+                    return known.of(call.key).ledger.grant(given, &granted.attempt, now);
+                }
+                Ok(())
+            }
+            Err(failure) => self.judge_failure(call, &open, failure, now),
         });
     }
 
@@ -280,9 +342,35 @@ impl World {
             Err(failure) => failure_name(failure),
         };
         self.finish(call, (said, Name::default(), 0), answer.as_ref().err(), |now, known, open| match answer {
-            Ok(Reported::Settled { settled, .. }) => judge_settled(known, call, &open, outcome, settled),
+            Ok(Reported::Settled { settled, degraded, .. }) => {
+                if degraded.is_none() {
+                    judge_settled(known, call, &open, outcome, settled)?;
+                }
+                let instants = self.instants(now);
+                let of_key = known.of(call.key);
+                let name = call.name;
+                if let Settled::Done { state: Some(State::Succeeded), left, .. } = settled {
+                    of_key.ledger.succeed(call.process(), name, instants.plus(left.unwrap_or(FOR_EVER)));
+                }
+                match (degraded, settled) {
+                    (None, _) => {}
+                    (Some(policy), _) if !allows(of_key.ledger.choice, *policy) => {
+                        return hold(false, "S12", || format!("nobody has chosen {policy:?}"));
+                    }
+                    (Some(_), Settled::Spooled | Settled::Done { late: Some(false), .. })
+                    | (Some(_), Settled::Done { state: Some(State::Succeeded), .. }) => {
+                        // An unknown may be what the lease's end has made of it already.
+                        if *settled == Settled::Spooled || *outcome != Outcome::Unknown {
+                            let outcome = outcome_name(outcome);
+                            of_key.ledger.accept(call.gateway, name, outcome, call.begun, now);
+                        }
+                    }
+                    _ => {}
+                }
+                Ok(())
+            }
             Ok(Reported::Observed { .. }) => hold(false, "S6", || "nobody observes".to_owned()),
-            Err(failure) => judge_failure(call, &open, failure, now),
+            Err(failure) => self.judge_failure(call, &open, failure, now),
         });
     }
 
@@ -293,8 +381,21 @@ impl World {
             Err(failure) => failure_name(failure),
         };
         self.finish(call, (said, Name::default(), 0), answer.as_ref().err(), |now, known, open| match answer {
-            Ok(answer) => judge_renewed((self.store_clock.now(), now), known, call, &open, &answer.renewed),
-            Err(failure) => judge_failure(call, &open, failure, now),
+            Ok(answer) => {
+                let instants = self.instants(now);
+                match answer.degraded {
+                    Some(policy) => {
+                        let choice = known.of(call.key).ledger.choice;
+                        hold(allows(choice, policy), "S12", || format!("nobody has chosen {policy:?}"))?;
+                    }
+                    None => judge_renewed((instants.store, now), known, call, &open, &answer.renewed)?,
+                }
+                if let Renewed::Renewed { left } = answer.renewed {
+                    known.of(call.key).ledger.extend(call.name, instants.plus(left));
+                }
+                Ok(())
+            }
+            Err(failure) => self.judge_failure(call, &open, failure, now),
         });
     }
 
@@ -302,6 +403,21 @@ impl World {
     pub(crate) fn replied<Answer>(&self, call: &Call, answer: &Result<Answer, Failure>) {
         let said = answer.as_ref().map_or_else(failure_name, |_| "answered");
         self.finish(call, (said, Name::default(), 0), answer.as_ref().err(), |_, _, _| Ok(()));
+    }
+
+    fn judge_failure(&self, call: &Call, open: &Open, failure: &Failure, now: Duration) -> Result<(), Broken> {
+        let may_be_unknown = match self.kind {
+            Kind::Plain => false,
+            // The journal's disk may have taken too long.
+            Kind::Policies => now + TIMER_GRAIN >= call.begun + call.deadline,
+            // What was done on a store that was left, or that lost its data, is not told.
+            Kind::Switched | Kind::Holding => true,
+        };
+        judge_failure(call, open, failure, now, may_be_unknown)
+    }
+
+    fn instants(&self, real: Duration) -> Instants {
+        Instants { real, store: self.store_clock.now() }
     }
 
     fn finish(
@@ -320,7 +436,7 @@ impl World {
             known.trace.add(now, event);
             *known.tally.entry((call.kind, answer)).or_default() += 1;
             let took = now.saturating_sub(call.begun);
-            let at_peace = known.trouble.calm_since(call.begun.saturating_sub(BACK_WITHIN));
+            let at_peace = known.serves && known.trouble.calm_since(call.begun.saturating_sub(BACK_WITHIN));
             let unserved = failure.filter(|_| at_peace && !has_run_out(call, &open, now));
             hold(took <= call.deadline + TIMER_GRAIN, "L2", || format!("{} took {took:?}", call.kind))
                 .and_then(|()| {
@@ -447,14 +563,63 @@ fn judge_renewed(
     })
 }
 
+/// A claim that a policy has answered: it says so, and is one that the app has chosen.
+fn judge_answer_of_policy(
+    known: &mut Known,
+    call: &Call,
+    policy: Degraded,
+    answer: &ClaimAnswer,
+) -> Result<(), Broken> {
+    let choice = known.of(call.key).ledger.choice;
+    hold(allows(choice, policy), "S12", || format!("nobody has chosen {policy:?}, and it answers {answer:?}"))?;
+    match answer {
+        ClaimAnswer::Granted(granted) => {
+            let name = Name::of(&granted.attempt);
+            hold(name.nonce == call.name.nonce, "S1", || format!("granted the attempt {name:?} of another"))?;
+            hold(granted.fence.is_none(), "S11", || format!("a policy knows of no fence, and tells {granted:?}"))
+        }
+        ClaimAnswer::Duplicate(found) => {
+            let record = &found.held.record;
+            let own = Name::of(&record.attempt).nonce == call.name.nonce;
+            hold(!own || record.state != State::InProgress, "S9", || "told to be its own duplicate".to_owned())
+        }
+        ClaimAnswer::Mismatch(..) => Ok(()),
+    }
+}
+
+/// Whether an app has chosen that this policy answers. Outcomes of what `local` has granted go the same way.
+fn allows(choice: Option<Choice>, policy: Degraded) -> bool {
+    let Some(choice) = choice else { return false };
+    match policy {
+        Degraded::Local => choice.claims == ClaimOnOutage::Local,
+        Degraded::FailOpen => choice.claims == ClaimOnOutage::FailOpen,
+        Degraded::Spool => choice.spools,
+    }
+}
+
+fn policy_of(answer: &ClaimAnswer) -> Option<Degraded> {
+    match answer {
+        ClaimAnswer::Granted(granted) => granted.degraded,
+        ClaimAnswer::Duplicate(found) => found.degraded,
+        ClaimAnswer::Mismatch(_, policy) => *policy,
+    }
+}
+
 /// That a failure says no more than is so.
-fn judge_failure(call: &Call, open: &Open, failure: &Failure, now: Duration) -> Result<(), Broken> {
+fn judge_failure(
+    call: &Call,
+    open: &Open,
+    failure: &Failure,
+    now: Duration,
+    may_be_unknown: bool,
+) -> Result<(), Broken> {
     match failure {
         Failure::Store(_) => hold(open.tries.iter().all(|own| *own == Try::Refused), "S9", || {
             format!("the store may have taken the call, and the caller is told {failure:?}")
         }),
         Failure::OutcomeUnknown(_) => {
             let uncertain = call.in_batch
+                || may_be_unknown
                 || open.tries.is_empty()
                 || open.tries.contains(&Try::Uncertain)
                 || has_run_out(call, open, now);

@@ -11,6 +11,7 @@ use oncegate::domain::record::{Held, Key};
 use oncegate::engine::{Capabilities, Engine, EngineError, Note};
 use tokio::runtime::Handle;
 use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
 
 use crate::question::Question;
 use crate::store::Store;
@@ -40,11 +41,27 @@ pub(crate) struct Link {
     store: Arc<Store>,
     gateway: u16,
     weather: Arc<Mutex<Weather>>,
+    process: Process,
+}
+
+/// The process that calls.
+#[derive(Clone, Default)]
+struct Process {
+    /// Nothing leaves a dead one.
+    died: CancellationToken,
+    /// How often the store had lost its data when this process first reached it, and when it last did; nothing before.
+    losses: Arc<Mutex<Option<(u64, u64)>>>,
 }
 
 impl Link {
     pub(crate) fn new(world: Arc<World>, store: Arc<Store>, gateway: u16) -> Self {
-        Self { world, store, gateway, weather: Arc::new(Mutex::new(Weather::Fair)) }
+        let (weather, process) = (Arc::new(Mutex::new(Weather::Fair)), Process::default());
+        Self { world, store, gateway, weather, process }
+    }
+
+    /// The same way for a new process, as long as that lives.
+    pub(crate) fn of_process(&self, died: CancellationToken) -> Self {
+        Self { process: Process { died, ..Process::default() }, ..self.clone() }
     }
 
     /// From now on it is so.
@@ -57,7 +74,27 @@ impl Link {
     }
 
     async fn call<Q: Question>(&self, ask: &Q) -> Result<Q::Answer, EngineError> {
-        let trial = self.world.trial(self.gateway, Q::NAME, ask.asked_by());
+        self.alive(self.send(ask)).await
+    }
+
+    /// What a process does that lives.
+    async fn alive<Answer>(
+        &self,
+        call: impl Future<Output = Result<Answer, EngineError>>,
+    ) -> Result<Answer, EngineError> {
+        let dead = || Err(EngineError::indeterminate("the process has died"));
+        self.process.died.run_until_cancelled(call).await.unwrap_or_else(dead)
+    }
+
+    /// The store is reached: whether it is the same as before is asked first, by any connection.
+    fn reached(&self) {
+        let losses = self.store.losses();
+        let mut seen = self.process.losses.lock().unwrap_or_else(PoisonError::into_inner);
+        *seen = Some((seen.map_or(losses, |(first, _)| first), losses));
+    }
+
+    async fn send<Q: Question>(&self, ask: &Q) -> Result<Q::Answer, EngineError> {
+        let trial = self.world.trial(self.gateway, ask);
         let dice = &self.world.dice;
         let weather = self.weather();
         let crashes = self.store.crashes();
@@ -96,8 +133,41 @@ impl Link {
         if self.store.crashes() != crashes {
             return reset();
         }
+        self.reached();
         self.world.answered(&trial, &taken);
         Ok(taken.answer)
+    }
+}
+
+impl Link {
+    /// A call that is no claim's: what is lost of it is lost, and nothing comes late.
+    async fn there_and_back<Answer, Call>(&self, call: impl FnOnce() -> Call) -> Result<Answer, EngineError>
+    where
+        Call: Future<Output = Result<Answer, EngineError>>,
+    {
+        let (dice, weather) = (&self.world.dice, self.weather());
+        let crashes = self.store.crashes();
+        match weather {
+            Weather::Refused => return Err(EngineError::unavailable("the connection was refused")),
+            Weather::Cut => std::future::pending().await,
+            Weather::Lossy(percent) if dice.percent(percent) => {
+                return silence(dice.percent(50), "the call was lost").await;
+            }
+            _ => pause(latency(&self.world, weather)).await,
+        }
+        let answer = if self.store.crashes() == crashes { call().await } else { reset() };
+        match weather {
+            Weather::Mute => std::future::pending().await,
+            Weather::Lossy(percent) if dice.percent(percent) => {
+                return silence(dice.percent(50), "the reply was lost").await;
+            }
+            _ => pause(latency(&self.world, weather)).await,
+        }
+        if self.store.crashes() != crashes {
+            return reset();
+        }
+        self.reached();
+        answer
     }
 }
 
@@ -182,12 +252,17 @@ impl Engine for Link {
         Err(EngineError::unavailable("no caller of a world lists"))
     }
 
-    async fn note(&self, _: &str) -> Result<Option<Note>, EngineError> {
-        Err(EngineError::unavailable("no chain of a world has several engines"))
+    async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
+        let look = self.world.look(self.gateway, self.store.number);
+        let found = self.alive(self.there_and_back(|| self.store.note(name))).await;
+        if found.is_ok() {
+            look.succeeds();
+        }
+        found
     }
 
-    async fn swap_note(&self, _: &str, _: Option<&Note>, _: &Note) -> Result<bool, EngineError> {
-        Err(EngineError::unavailable("no chain of a world has several engines"))
+    async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError> {
+        self.alive(self.there_and_back(|| self.store.swap_note(name, expected, new))).await
     }
 
     async fn probe(&self) -> Result<(), EngineError> {
@@ -197,6 +272,7 @@ impl Engine for Link {
             weather => {
                 pause(latency(&self.world, weather)).await;
                 self.store.ping().await?;
+                self.reached();
                 pause(latency(&self.world, weather)).await;
                 Ok(())
             }
@@ -208,6 +284,7 @@ impl Engine for Link {
     }
 
     fn data_lost(&self) -> u64 {
-        self.world.known().losses
+        let seen = self.process.losses.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.map_or(0, |(first, latest)| latest - first)
     }
 }

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use oncegate::domain::attempt::Attempt;
 use oncegate::domain::claim::{Claim, Claimed, Outcome, Renew, Renewed, Settle, Settled};
 use oncegate::domain::operator::{Release, Released};
 use oncegate::domain::record::{Held, Key, State};
 use oncegate::engine::{Engine, EngineError};
+use oncegate::resilience::journal::DELIVERY_DEADLINE;
 
 use crate::reference::{Broken, Reference};
 use crate::trace::Name;
@@ -18,6 +20,8 @@ pub(crate) trait Question: Clone + Send + Sync + 'static {
     const CLAIMS: bool = false;
     /// Whether it may end a claim.
     const ENDS: bool = false;
+    /// Whether it only looks.
+    const READS: bool = false;
     type Answer: Clone + Send + Into<Told> + 'static;
 
     fn key(&self) -> &Key;
@@ -28,6 +32,19 @@ pub(crate) trait Question: Clone + Send + Sync + 'static {
     /// How a caller who waits for it is found.
     fn asked_by(&self) -> Name {
         self.whose()
+    }
+
+    /// Whether a gateway asks for itself, to tell the store what was answered in its place.
+    fn is_delivery(&self) -> bool;
+
+    /// Its attempt, if it has one.
+    fn attempt(&self) -> Option<&Attempt> {
+        None
+    }
+
+    /// The outcome that it reports.
+    fn reports(&self) -> Option<&'static str> {
+        None
     }
 
     fn put(&self, engine: &dyn Engine) -> impl Future<Output = Result<Self::Answer, EngineError>> + Send;
@@ -47,6 +64,8 @@ pub(crate) struct Taken<Answer> {
     pub(crate) store_now: u64,
     /// In the time that really passes.
     pub(crate) at: Duration,
+    /// Which store gave it.
+    pub(crate) store: u16,
 }
 
 /// Any answer of the store.
@@ -76,6 +95,14 @@ impl Question for Claim {
     fn asked_by(&self) -> Name {
         // The caller does not know its attempt yet.
         Name::nonce(self.whose().nonce)
+    }
+
+    fn is_delivery(&self) -> bool {
+        self.deadline == DELIVERY_DEADLINE
+    }
+
+    fn attempt(&self) -> Option<&Attempt> {
+        Some(&self.attempt)
     }
 
     async fn put(&self, engine: &dyn Engine) -> Result<Claimed, EngineError> {
@@ -123,6 +150,18 @@ impl Question for Settle {
         Name::of(&self.attempt)
     }
 
+    fn is_delivery(&self) -> bool {
+        self.deadline == DELIVERY_DEADLINE
+    }
+
+    fn attempt(&self) -> Option<&Attempt> {
+        Some(&self.attempt)
+    }
+
+    fn reports(&self) -> Option<&'static str> {
+        Some(outcome_name(&self.outcome))
+    }
+
     async fn put(&self, engine: &dyn Engine) -> Result<Settled, EngineError> {
         engine.settle(self).await
     }
@@ -159,6 +198,14 @@ impl Question for Renew {
         Name::of(&self.attempt)
     }
 
+    fn is_delivery(&self) -> bool {
+        self.deadline == DELIVERY_DEADLINE
+    }
+
+    fn attempt(&self) -> Option<&Attempt> {
+        Some(&self.attempt)
+    }
+
     async fn put(&self, engine: &dyn Engine) -> Result<Renewed, EngineError> {
         engine.renew(self).await
     }
@@ -192,6 +239,10 @@ impl Question for Release {
         Name::of(&self.attempt)
     }
 
+    fn is_delivery(&self) -> bool {
+        false
+    }
+
     async fn put(&self, engine: &dyn Engine) -> Result<Released, EngineError> {
         engine.release(self).await
     }
@@ -213,6 +264,7 @@ impl Question for Release {
 /// A lookup.
 impl Question for Key {
     const NAME: &'static str = "read";
+    const READS: bool = true;
     type Answer = Option<Held>;
 
     fn key(&self) -> &Key {
@@ -221,6 +273,11 @@ impl Question for Key {
 
     fn whose(&self) -> Name {
         Name::default()
+    }
+
+    /// Whoever reads, reads alike.
+    fn is_delivery(&self) -> bool {
+        false
     }
 
     async fn put(&self, engine: &dyn Engine) -> Result<Option<Held>, EngineError> {

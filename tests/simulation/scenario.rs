@@ -14,7 +14,7 @@ use crate::chaos::{Chaos, Fault};
 use crate::link::Link;
 use crate::stack::Host;
 use crate::store::Store;
-use crate::world::{Outcome, World};
+use crate::world::{Kind, Outcome, World};
 
 /// How a world is laid out.
 #[derive(Clone, Copy)]
@@ -24,6 +24,7 @@ pub(crate) struct Scenario {
     pub(crate) callers: u16,
     pub(crate) faults: &'static [Fault],
     pub(crate) bug: Option<Bug>,
+    pub(crate) kind: Kind,
 }
 
 /// Longer than every lease that anybody asks for, every call that is still on its way, and every step of a clock.
@@ -34,22 +35,30 @@ const AUDITED: usize = 200;
 
 impl Scenario {
     pub(crate) const fn of(name: &'static str, faults: &'static [Fault]) -> Self {
-        Self { name, gateways: 3, callers: 48, faults, bug: None }
+        Self { name, gateways: 3, callers: 48, faults, bug: None, kind: Kind::Plain }
+    }
+
+    /// The same in a world of another kind.
+    pub(crate) const fn in_a(self, kind: Kind) -> Self {
+        Self { kind, ..self }
     }
 
     /// Runs a world from a seed, for so many operations.
     pub(crate) fn run(self, seed: u64, operations: u64) -> Outcome {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         runtime.block_on(async {
-            let world = World::new(seed, operations);
+            let world = World::new(self.kind, seed, operations);
             self.live(&world).await;
             world.outcome()
         })
     }
 
     async fn live(self, world: &Arc<World>) {
-        let store = Store::new(world.clone(), self.bug);
-        let host = |number| Host::new(world.clone(), Link::new(world.clone(), store.clone(), number), self.bug);
+        let stores = if self.kind == Kind::Switched { 2 } else { 1 };
+        let stores: Vec<_> = (0..stores).map(|number| Store::new(world.clone(), number, self.bug)).collect();
+        let link = |store: &Arc<Store>, number| Link::new(world.clone(), store.clone(), number);
+        let links = |number| stores.iter().map(|store| link(store, number)).collect();
+        let host = |number| Host::new(world.clone(), links(number), self.bug);
         let hosts: Arc<Vec<Host>> = Arc::new((0..self.gateways).map(host).collect());
         let business = Business::new(world.clone());
         let memories = Memories::default();
@@ -58,7 +67,7 @@ impl Scenario {
             Caller { world, number, business, hosts, memories: memories.clone() }
         };
         let mut running: Vec<_> = (0..self.callers).map(|number| tokio::spawn(caller(number).live())).collect();
-        let chaos = || Chaos { world: world.clone(), store: store.clone(), hosts: hosts.clone() };
+        let chaos = || Chaos { world: world.clone(), stores: stores.clone(), hosts: hosts.clone() };
         for place in 0..hosts.len() {
             let chaos = chaos();
             running.push(tokio::spawn(async move { chaos.keep_up(place).await }));
@@ -74,7 +83,9 @@ impl Scenario {
             sleep(EVERYTHING_ENDS).await;
             let targets = business.newest(AUDITED);
             world.extend(targets.len() as u64);
+            world.settles_down();
             caller(self.callers).audit(targets).await;
+            world.audit(&hosts);
         }
         world.end();
     }

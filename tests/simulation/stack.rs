@@ -1,5 +1,5 @@
-//! The gateways of a world. Each is built as the server builds them, over a link of its own; it may die at any moment, and
-//! a new one takes its place.
+//! The gateways of a world. Each is built as the server builds them, over links of its own; it may die at any moment, and a
+//! new one takes its place, with what the machine's disk has kept.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,18 +9,20 @@ use oncegate::domain::attempt::{Entropy, Issuer};
 use oncegate::domain::clock::Clock;
 use oncegate::domain::terms::OnDataLoss;
 use oncegate::engine::Engine;
+use oncegate::engine::chain::Chain as _;
 use oncegate::gateway::{Engines, Gateway};
 use oncegate::resilience::chain::{Chain, Setup, Times};
 use oncegate::resilience::degrade::{Degrading, Keeper};
 use oncegate::resilience::guarded::Guarded;
-use oncegate::resilience::journal::Bounds;
+use oncegate::resilience::journal::memory::Disk;
+use oncegate::resilience::journal::{Bounds, Journal};
 use tokio_util::sync::CancellationToken;
 
-use crate::bugs::Bug;
+use crate::bugs::{Bug, Layer};
 use crate::clock::MachineClock;
 use crate::dice::Dice;
 use crate::link::Link;
-use crate::world::World;
+use crate::world::{Kind, World};
 
 /// The deadline of calls that bring none.
 const DEADLINE: Duration = Duration::from_secs(1);
@@ -28,80 +30,135 @@ const DEADLINE: Duration = Duration::from_secs(1);
 /// The one chain of every world.
 const CHAIN: &str = "default";
 
-/// What stands between a gateway and its store. The same as `server::engines` puts there; when that changes, this does.
-fn engines(
-    link: Arc<dyn Engine>,
-    clock: &Arc<dyn Clock>,
-    entropy: &Arc<dyn Entropy>,
-    keeper: &Arc<Keeper>,
-    plant: impl FnOnce(Arc<dyn Engine>) -> Arc<dyn Engine>,
-) -> Engines {
-    let guarded: Arc<dyn Engine> = Arc::new(Guarded::new(link, "primary", DEADLINE, clock.clone(), entropy.clone()));
-    let chain = Arc::new(Chain::start(Setup {
-        name: CHAIN.into(),
-        engines: vec![("primary".into(), plant(guarded.clone()))],
-        on_data_loss: OnDataLoss::Resume,
-        lease_max: Duration::from_secs(10),
-        clock: clock.clone(),
-        entropy: entropy.clone(),
-        times: Times::default(),
-    }));
-    let calls = Degrading::start(CHAIN, chain.clone(), keeper.clone(), clock.clone(), entropy.clone());
-    let mut engines = Engines::default();
-    engines.by_name.insert("primary".into(), guarded);
-    engines.calls.insert(CHAIN.into(), Arc::new(calls));
-    engines.chains.insert(CHAIN.into(), chain);
-    engines
-}
+/// Its engines.
+pub(crate) const ENGINES: [&str; 2] = ["primary", "spare"];
+
+/// The longest lease that anybody asks for.
+pub(crate) const LEASE_MAX: Duration = Duration::from_secs(10);
+
+/// More than any world fills.
+const ROOMY: Bounds = Bounds { bytes: 1 << 30, app_bytes: 1 << 30 };
 
 /// A machine that runs a gateway.
 pub(crate) struct Host {
     world: Arc<World>,
     bug: Option<Bug>,
-    pub(crate) link: Link,
+    /// To each store.
+    pub(crate) links: Vec<Link>,
     clock: Arc<MachineClock>,
+    disk: Disk,
     running: Mutex<Option<Running>>,
+    /// How many processes there have been.
+    runs: Mutex<u32>,
 }
 
 /// A gateway, and how its callers learn that it has died.
 #[derive(Clone)]
 pub(crate) struct Running {
     pub(crate) gateway: Arc<Gateway>,
+    pub(crate) chain: Arc<Chain>,
+    pub(crate) keeper: Arc<Keeper>,
     pub(crate) died: CancellationToken,
+    /// Which process of its machine it is.
+    pub(crate) run: u32,
 }
 
 impl Host {
-    pub(crate) fn new(world: Arc<World>, link: Link, bug: Option<Bug>) -> Self {
-        let clock = Arc::new(MachineClock::new(world.time, world.dice.millis(0, 600_000)));
-        let host = Self { world, bug, link, clock, running: Mutex::default() };
+    pub(crate) fn new(world: Arc<World>, links: Vec<Link>, bug: Option<Bug>) -> Self {
+        // Grants that overlap are found by the wall clocks of gateways, which are alike where that is asked for.
+        let wall_ahead = if world.kind == Kind::Policies { Duration::ZERO } else { world.dice.millis(0, 600_000) };
+        let clock = Arc::new(MachineClock::new(world.time, wall_ahead));
+        let of_disk = world.clone();
+        let pace = move || if of_disk.dice.percent(60) { of_disk.dice.millis(0, 1) } else { of_disk.dice.millis(1, 5) };
+        let disk = Disk::new(pace, bug == Some(Bug::JournalNotSynced));
+        let host = Self { world, bug, links, clock, disk, running: Mutex::default(), runs: Mutex::default() };
         host.start();
         host
     }
 
-    /// A new process, which knows nothing of those before.
+    /// A new process, which knows nothing of those before but what is on its disk.
     pub(crate) fn start(&self) {
+        if self.gateway().is_some() {
+            return;
+        }
         let clock: Arc<dyn Clock> = self.clock.clone();
         let entropy: Arc<dyn Entropy> = Arc::new(Dice::new(self.world.dice.roll()));
-        // Opened only where a policy needs it, and no app of a world has one.
-        let bounds = Bounds { bytes: 0, app_bytes: 0 };
-        let keeper = Arc::new(Keeper::new(Path::new("no-such-folder"), bounds, clock.clone()));
-        let plant = |engine| match self.bug {
-            Some(bug) => bug.in_gateway(engine, &self.world),
-            None => engine,
-        };
-        let engines = engines(Arc::new(self.link.clone()), &clock, &entropy, &keeper, plant);
+        let died = CancellationToken::new();
+        let (chain, engines, keeper) = self.engines(&clock, &entropy, &died);
         let issuer = Issuer::new(clock.clone(), entropy);
         let gateway = Arc::new(Gateway::new(engines, issuer, clock));
-        *self.running() = Some(Running { gateway, died: CancellationToken::new() });
+        let run = {
+            let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+            *runs += 1;
+            *runs
+        };
+        *self.running() = Some(Running { gateway, chain, keeper, died, run });
     }
 
-    /// The process dies where it stands.
+    /// What stands between a gateway and its stores. The same as `server::engines` puts there; when that changes, this does.
+    fn engines(
+        &self,
+        clock: &Arc<dyn Clock>,
+        entropy: &Arc<dyn Entropy>,
+        died: &CancellationToken,
+    ) -> (Arc<Chain>, Engines, Arc<Keeper>) {
+        let (world, kind) = (&self.world, self.world.kind);
+        let plant = |layer, engine| match self.bug {
+            Some(bug) => bug.in_gateway(layer, engine, world),
+            None => engine,
+        };
+        let mut engines = Engines::default();
+        let mut members = Vec::new();
+        for (name, link) in ENGINES.iter().zip(&self.links) {
+            let link: Arc<dyn Engine> = Arc::new(link.of_process(died.clone()));
+            let guarded = Guarded::new(link, name, DEADLINE, clock.clone(), entropy.clone());
+            let guarded: Arc<dyn Engine> = Arc::new(guarded);
+            engines.by_name.insert((*name).into(), guarded.clone());
+            members.push(((*name).into(), plant(Layer::Engine, guarded)));
+        }
+        let times = Times::default();
+        let chain = Arc::new(Chain::start(Setup {
+            name: CHAIN.into(),
+            engines: members,
+            on_data_loss: if kind == Kind::Holding { OnDataLoss::Hold } else { OnDataLoss::Resume },
+            lease_max: if self.bug == Some(Bug::HoldTooShort) { LEASE_MAX / 10 } else { LEASE_MAX },
+            clock: clock.clone(),
+            entropy: entropy.clone(),
+            times: self.bug.map_or(times, |bug| bug.of_times(times)),
+        }));
+        let keeper = Arc::new(if kind == Kind::Policies {
+            let (journal, recovered) = Journal::open_in_memory(&self.disk, ROOMY).expect("what a crash leaves is read");
+            Keeper::over(journal, recovered, clock.clone())
+        } else {
+            // Opened only where a policy needs it, and no app of these worlds has one.
+            Keeper::new(Path::new("no-such-folder"), Bounds { bytes: 0, app_bytes: 0 }, clock.clone())
+        });
+        let told = plant(Layer::Chain, chain.clone());
+        let calls = Degrading::start(CHAIN, told, keeper.clone(), clock.clone(), entropy.clone());
+        engines.calls.insert(CHAIN.into(), plant(Layer::Policies, Arc::new(calls)));
+        engines.chains.insert(CHAIN.into(), chain.clone());
+        (chain, engines, keeper)
+    }
+
+    /// The process dies where it stands, and sometimes the machine with it.
     pub(crate) fn kill(&self) {
         if let Some(running) = self.running().take() {
             running.died.cancel();
+            let dice = &self.world.dice;
+            if self.world.kind == Kind::Policies {
+                let power_fails = dice.percent(50);
+                self.disk.crash(|loose| if power_fails { dice.index(loose + 1) } else { loose });
+            }
             // A dead process does nothing more; what this one has begun has to be told so.
             tokio::spawn(async move { running.gateway.close().await });
         }
+    }
+
+    /// Somebody orders this gateway to switch the chain to another engine.
+    pub(crate) async fn switch(&self, to: &str) -> Option<bool> {
+        let running = self.gateway()?;
+        let switched = running.died.run_until_cancelled(running.chain.switch(to)).await?;
+        Some(switched.is_ok())
     }
 
     /// The gateway, unless it is down.
@@ -111,7 +168,10 @@ impl Host {
 
     /// The machine's wall clock is set.
     pub(crate) fn step_wall(&self, ahead: Duration) {
-        self.clock.step_wall(ahead);
+        // By it a journal tells what was left of a lease: that is tried where clocks are.
+        if self.world.kind != Kind::Policies {
+            self.clock.step_wall(ahead);
+        }
     }
 
     fn running(&self) -> std::sync::MutexGuard<'_, Option<Running>> {

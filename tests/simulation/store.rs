@@ -1,4 +1,4 @@
-//! The store that all gateways of a world share: one engine in memory on a clock that is stepped, behind a server that
+//! A store that all gateways of a world share: one engine in memory on a clock that is stepped, behind a server that
 //! crashes, hangs, fills up and loses its data. What takes effect is compared with the reference there and then.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use oncegate::domain::record::Key;
 use oncegate::domain::tenant::Operation;
 use oncegate::domain::terms::{ClaimOnOutage, LeaseEnd, OutcomeOnOutage, Retention, Terms};
 use oncegate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
-use oncegate::engine::{Determinate, Engine, EngineError};
+use oncegate::engine::{Determinate, Engine, EngineError, Note};
 use tokio::sync::Notify;
 
 use crate::bugs::Bug;
@@ -21,7 +21,7 @@ use crate::clock::micros;
 use crate::question::{Question, Taken};
 use crate::reference::hold;
 use crate::trace::{Event, Name, Place};
-use crate::world::World;
+use crate::world::{Kind, World};
 
 /// How the server is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,6 +41,8 @@ const SWEPT: Name = Name { timestamp: 1, nonce: 0 };
 
 /// The server.
 pub(crate) struct Store {
+    /// Its place among the stores of the world.
+    pub(crate) number: u16,
     world: Arc<World>,
     bug: Option<Bug>,
     engine: Mutex<Arc<dyn Engine>>,
@@ -49,18 +51,22 @@ pub(crate) struct Store {
     goes_on: Notify,
     /// How often it has crashed. Connections of before are gone.
     crashes: AtomicU64,
+    /// How often it has lost its data.
+    losses: AtomicU64,
 }
 
 impl Store {
-    pub(crate) fn new(world: Arc<World>, bug: Option<Bug>) -> Arc<Self> {
+    pub(crate) fn new(world: Arc<World>, number: u16, bug: Option<Bug>) -> Arc<Self> {
         let engine = Mutex::new(Self::empty(&world, bug));
         Arc::new(Self {
+            number,
             world,
             bug,
             engine,
             serves: Mutex::new(Serves::All),
             goes_on: Notify::new(),
             crashes: AtomicU64::new(0),
+            losses: AtomicU64::new(0),
         })
     }
 
@@ -94,15 +100,19 @@ impl Store {
         self.serve(Serves::Nothing);
     }
 
+    /// How often it has lost its data so far.
+    pub(crate) fn losses(&self) -> u64 {
+        self.losses.load(Ordering::Relaxed)
+    }
+
     /// All claims are gone, and so is all that callers could rely on.
     pub(crate) fn lose_data(&self) {
         *self.engine.lock().unwrap_or_else(PoisonError::into_inner) = Self::empty(&self.world, self.bug);
-        let known = &mut *self.world.known();
-        known.losses += 1;
-        for of_key in &mut known.keys {
-            of_key.reference.forget();
-            of_key.beliefs.forget();
+        self.losses.fetch_add(1, Ordering::Relaxed);
+        for of_key in &mut self.world.known().keys {
+            of_key.references[usize::from(self.number)].forget();
         }
+        self.world.lost();
     }
 
     /// The server's clock is set forward. Leases end the sooner; more than a lease is not promised for.
@@ -115,13 +125,15 @@ impl Store {
     pub(crate) async fn step_back(&self, by: Duration) {
         let by = self.world.store_clock.room_back(by);
         let now = self.world.store_clock.now();
+        let place = usize::from(self.number);
         let ended: Vec<Key> = {
             let known = &mut *self.world.known();
             for of_key in &mut known.keys {
                 of_key.beliefs.end_until(now);
+                of_key.ledger.end_until(now);
             }
             let keys = known.keys.iter();
-            let ended = keys.filter(|of_key| of_key.reference.ended_between(now - micros(by), now));
+            let ended = keys.filter(|of_key| of_key.references[place].ended_between(now - micros(by), now));
             ended.map(|of_key| of_key.key.clone()).collect()
         };
         for key in ended {
@@ -173,6 +185,26 @@ impl Store {
         Ok(())
     }
 
+    /// What a note says.
+    pub(crate) async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
+        self.ping().await?;
+        self.engine().note(name).await
+    }
+
+    /// A note is put, if the expected one stands.
+    pub(crate) async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError> {
+        self.ping().await?;
+        let put = self.engine().swap_note(name, expected, new).await?;
+        if put {
+            self.world.agreed(self.number, new);
+        }
+        Ok(put)
+    }
+
+    fn engine(&self) -> Arc<dyn Engine> {
+        self.engine.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     async fn when_it_goes_on(&self) {
         loop {
             let goes_on = self.goes_on.notified();
@@ -186,11 +218,11 @@ impl Store {
     fn is_new_claim<Q: Question>(&self, ask: &Q) -> bool {
         let known = &mut *self.world.known();
         let number = known.number(ask.key());
-        Q::CLAIMS && known.of(number).reference.at(self.world.store_clock.now()).is_none()
+        Q::CLAIMS && known.of(number).references[usize::from(self.number)].at(self.world.store_clock.now()).is_none()
     }
 
     async fn apply<Q: Question>(&self, ask: &Q) -> Result<Taken<Q::Answer>, EngineError> {
-        let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let engine = self.engine();
         let store_now = self.world.store_clock.now();
         // An engine in memory answers without waiting, so nothing comes between its answer and its comparison.
         let answer = ask.put(&*engine).await?;
@@ -200,7 +232,7 @@ impl Store {
             let number = known.number(ask.key());
             let (said, other, figure) = Q::brief(&answer);
             let event = Event {
-                place: Place::Store,
+                place: Place::Store(self.number),
                 key: number,
                 what: Q::NAME,
                 whose: ask.whose(),
@@ -212,12 +244,20 @@ impl Store {
             if said == "released" {
                 known.of(number).released = Some((ask.whose(), at));
             }
-            let meant = !Q::ENDS || ask.whose() == SWEPT || known.reported.contains(&ask.whose());
+            let of_policies = self.world.kind == Kind::Policies;
+            let whose = ask.whose();
+            // What one gateway has granted to a try may be told as what another one has granted to it.
+            let is_reported =
+                known.reported.contains(&whose) || (of_policies && known.reported.contains(&Name::nonce(whose.nonce)));
+            let meant = !Q::ENDS || whose == SWEPT || is_reported;
             let meant = hold(meant, "S2", || format!("nobody has reported or released {:?}", ask.whose()));
-            let compared = ask.compare(&mut known.of(number).reference, store_now, &answer);
+            let compared = ask.compare(&mut known.of(number).references[usize::from(self.number)], store_now, &answer);
+            if of_policies && !Q::READS {
+                known.of(number).ledger.told(ask, at);
+            }
             (number, meant.and(compared))
         };
         self.world.judge(number, held);
-        Ok(Taken { answer, store_now, at })
+        Ok(Taken { answer, store_now, at, store: self.number })
     }
 }

@@ -22,8 +22,8 @@ pub(crate) enum Place {
     Caller(u16),
     /// Between a gateway and the store.
     Link(u16),
-    /// At the store.
-    Store,
+    /// At a store.
+    Store(u16),
 }
 
 /// Something that happened.
@@ -89,7 +89,7 @@ impl Trace {
         let place = match event.place {
             Place::Caller(number) => u64::from(number),
             Place::Link(number) => 1 << 16 | u64::from(number),
-            Place::Store => 2 << 16,
+            Place::Store(number) => 2 << 16 | u64::from(number),
         };
         let Event { key, whose, other, number, .. } = event;
         for number in [

@@ -6,16 +6,37 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use oncegate::domain::overlap::{Overlap, Overlaps as _};
 use oncegate::domain::record::Key;
 
 use crate::clock::{StoreClock, Time};
 use crate::dice::Dice;
 use crate::judge::{Beliefs, Open};
-use crate::reference::{Broken, Reference};
+use crate::ledger::Ledger;
+use crate::reference::{Broken, Reference, hold};
+use crate::stack::Host;
+use crate::switches::Switches;
 use crate::trace::{Event, NO_KEY, Name, Place, Trace};
+
+/// What a world is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// One store, and nobody answers in its place.
+    Plain,
+    /// One store, and policies that answer in its place.
+    Policies,
+    /// Two stores, between which operators switch.
+    Switched,
+    /// One store, and nothing is granted for a while after it has lost its data.
+    Holding,
+}
+
+/// How many stores a world has at most.
+pub(crate) const STORES_MAX: usize = 2;
 
 /// What all in a world share.
 pub(crate) struct World {
+    pub(crate) kind: Kind,
     pub(crate) time: Time,
     pub(crate) dice: Dice,
     pub(crate) store_clock: Arc<StoreClock>,
@@ -36,9 +57,12 @@ pub(crate) struct Known {
     pub(crate) open: HashMap<(u16, &'static str, Name), Open>,
     /// Attempts that somebody has reported or released. Nothing else ends a claim.
     pub(crate) reported: HashSet<Name>,
-    /// How often the store has lost data.
+    /// How often what callers could rely on was lost: the store's data, or the store that was in use.
     pub(crate) losses: u64,
     pub(crate) trouble: Trouble,
+    pub(crate) switches: Switches,
+    /// Nothing keeps anybody from being served at once, where nothing is wrong.
+    pub(crate) serves: bool,
     /// How often each answer was given, to callers.
     pub(crate) tally: BTreeMap<(&'static str, &'static str), u64>,
     broken: Option<(Broken, u32)>,
@@ -47,12 +71,14 @@ pub(crate) struct Known {
 /// What is known of a key.
 pub(crate) struct OfKey {
     pub(crate) key: Key,
-    /// What the store must hold.
-    pub(crate) reference: Reference,
+    /// What each store must hold.
+    pub(crate) references: [Reference; STORES_MAX],
     /// What callers have been told.
     pub(crate) beliefs: Beliefs,
     /// The last attempt whose failure has released the claim, and when.
     pub(crate) released: Option<(Name, Duration)>,
+    /// What was answered by policies.
+    pub(crate) ledger: Ledger,
 }
 
 /// Whether anything is wrong that callers may feel.
@@ -74,7 +100,7 @@ pub(crate) struct Outcome {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, operations_max: u64) -> Arc<Self> {
+    pub(crate) fn new(kind: Kind, seed: u64, operations_max: u64) -> Arc<Self> {
         let time = Time::begin();
         let known = Known {
             trace: Trace::new(seed),
@@ -84,10 +110,13 @@ impl World {
             reported: HashSet::new(),
             losses: 0,
             trouble: Trouble::default(),
+            switches: Switches::default(),
+            serves: matches!(kind, Kind::Plain | Kind::Policies),
             tally: BTreeMap::new(),
             broken: None,
         };
         Arc::new(Self {
+            kind,
             time,
             dice: Dice::new(seed),
             store_clock: Arc::new(StoreClock::new(time)),
@@ -101,6 +130,31 @@ impl World {
     /// What is known. Never held while anybody waits.
     pub(crate) fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All that was wrong is over, and so is what it has led to: from now on everybody is served.
+    pub(crate) fn settles_down(&self) {
+        self.known().serves = true;
+    }
+
+    /// That what policies have answered has come to what they promise.
+    pub(crate) fn audit(&self, hosts: &[Host]) {
+        let keepers: Vec<_> = hosts.iter().filter_map(Host::gateway).map(|running| running.keeper).collect();
+        let waiting: usize = keepers.iter().map(|keeper| keeper.waiting()).sum();
+        self.judge(NO_KEY, hold(waiting == 0, "spool", || format!("{waiting} entries wait and wait")));
+        let mut overlaps: HashMap<Key, Vec<Overlap>> = HashMap::new();
+        for overlap in keepers.iter().flat_map(|keeper| keeper.newest(None, None, usize::MAX)) {
+            let key = Key { app: overlap.app.clone(), global_id: overlap.global_id };
+            overlaps.entry(key).or_default().push(overlap);
+        }
+        let known = &mut *self.known();
+        known.tally.insert(("overlap", "noticed"), overlaps.values().map(|own| own.len() as u64).sum());
+        let audit = |of_key: &OfKey| of_key.ledger.audit(overlaps.get(&of_key.key).map_or(&[], Vec::as_slice));
+        let mut audited = known.keys.iter().zip(0..).map(|(of_key, number)| (number, audit(of_key)));
+        let broken = audited.find(|(_, audited)| audited.is_err());
+        if let Some((number, broken)) = broken {
+            self.judge_known(known, number, broken);
+        }
     }
 
     /// Counts an operation; false once there have been enough.
@@ -143,6 +197,17 @@ impl World {
         self.note(Event { place, key: NO_KEY, what, whose: nobody, answer: "", other: nobody, number });
     }
 
+    /// What callers could rely on is lost. What somebody was granted may go on, where nobody is granted anything meanwhile.
+    pub(crate) fn lost(&self) {
+        let known = &mut *self.known();
+        known.losses += 1;
+        known.switches.lost_at = Some(self.time.now());
+        for of_key in &mut known.keys {
+            of_key.beliefs.forget(self.kind == Kind::Holding);
+            of_key.ledger.lose();
+        }
+    }
+
     /// Something callers may feel begins.
     pub(crate) fn trouble_begins(&self) {
         self.known().trouble.now += 1;
@@ -158,9 +223,13 @@ impl World {
 
     /// Ends the world if a rule is broken.
     pub(crate) fn judge(&self, key: u32, holds: Result<(), Broken>) {
+        self.judge_known(&mut self.known(), key, holds);
+    }
+
+    pub(crate) fn judge_known(&self, known: &mut Known, key: u32, holds: Result<(), Broken>) {
         if let Err(broken) = holds {
             self.end();
-            self.known().broken.get_or_insert((broken, key));
+            known.broken.get_or_insert((broken, key));
         }
     }
 
@@ -189,8 +258,13 @@ impl Known {
         }
         let number = u32::try_from(self.keys.len()).expect("fewer keys than that");
         self.numbers.insert(key.clone(), number);
-        let (reference, beliefs) = (Reference::default(), Beliefs::default());
-        self.keys.push(OfKey { key: key.clone(), reference, beliefs, released: None });
+        self.keys.push(OfKey {
+            key: key.clone(),
+            references: Default::default(),
+            beliefs: Beliefs::default(),
+            released: None,
+            ledger: Ledger::default(),
+        });
         number
     }
 

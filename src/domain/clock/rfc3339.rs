@@ -34,11 +34,12 @@ pub(super) fn write(micros: u64, text: &mut [u8; LENGTH_MAX]) -> &str {
     std::str::from_utf8(&text[..=length]).unwrap_or_default()
 }
 
-/// Fills a place with the last digits of a number.
+/// Fills a place of two, four or six with the last digits of a number, two at a time.
 fn digits(place: &mut [u8], mut number: u64) {
-    for digit in place.iter_mut().rev() {
-        *digit = b'0' + u8::try_from(number % 10).unwrap_or(0);
-        number /= 10;
+    for pair in place.as_chunks_mut::<2>().0.iter_mut().rev() {
+        let [.., two] = (number % 100).to_be_bytes();
+        *pair = [b'0' + two / 10, b'0' + two % 10];
+        number /= 100;
     }
 }
 

@@ -25,7 +25,7 @@ use tokio_util::task::TaskTracker;
 use self::health::Health;
 use self::lane::{Lane, Lost};
 use self::link::Shared;
-use self::options::Address;
+use self::options::{Address, CONNECTIONS};
 pub use self::options::{InvalidUrl, Options};
 use self::reply::{GRACE, Snapshot, checked, unexpected};
 use self::script::{SCRIPTS, Script};
@@ -68,7 +68,7 @@ impl Redis {
     }
 
     /// An engine on the server of this URL: `redis://[user[:password]@]host[:port][/db]`, or `rediss://` for TLS, with
-    /// `?prefix=`, `allow_eviction=true` and `connections=` (2 unless told); for TLS also `ca=`, and `client_certificate=`
+    /// `?prefix=`, `allow_eviction=true` and `connections=` (one for each core unless told, from 2 to 8); for TLS also `ca=`, and `client_certificate=`
     /// with `client_key=`, files in PEM. Reads these, so it may block for a while.
     ///
     /// The server need not be there yet: the engine goes on trying, and calls fail as unavailable until it is.
@@ -83,11 +83,11 @@ impl Redis {
         // What is wrong now is told now; what goes wrong later, when a connection is made anew.
         address.client()?;
         let (health, status) = (Health::new(&address, &options), Status::new(address.to_string()));
-        let connections = address.connections;
         let mut cores = options.cores.clone();
         if cores.is_empty() {
             cores.push(Handle::current());
         }
+        let connections = address.connections.unwrap_or(cores.len().clamp(*CONNECTIONS.start(), *CONNECTIONS.end()));
         let shared = Arc::new(Shared { address, options, health, status });
         let (tasks, closing) = (TaskTracker::new(), CancellationToken::new());
         let start = |core| Lane::start(shared.clone(), closing.clone(), &tasks, core);

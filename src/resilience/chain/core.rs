@@ -1,7 +1,7 @@
-//! What a chain knows: which engine is in use, since when that was last confirmed, and for how long nothing is granted
-//! after a loss of data. How it gets to know is in `follow`, how it is changed in `switch`.
+//! What a chain knows: which engine is in use, and since when that was last confirmed. How it gets to know is in `follow`, how
+//! it is changed in `switch`; what it knows of losses of data is in `hold`.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::Notify;
 
 use super::agreed::Agreed;
+use super::hold::{Hold, Losses};
 use super::{Setup, Times};
 use crate::domain::attempt::Entropy;
 use crate::domain::clock::Clock;
-use crate::domain::terms::OnDataLoss;
 use crate::engine::chain::{ChainStatus, Phase};
 use crate::engine::{Engine, EngineError};
 use crate::telemetry::metrics::chain::ActiveMetrics;
@@ -35,13 +35,8 @@ pub(super) struct Core {
     changing: Mutex<()>,
     /// Told after each look.
     looked: Notify,
-    on_data_loss: OnDataLoss,
-    /// The longest lease that may have been granted, in microseconds.
-    lease_max: AtomicU64,
-    /// Until when nothing is granted, in microseconds.
-    held_until: AtomicU64,
-    held: AtomicBool,
-    metrics: ActiveMetrics,
+    pub(super) hold: Hold,
+    pub(super) metrics: ActiveMetrics,
 }
 
 /// One engine of a chain.
@@ -52,8 +47,7 @@ pub(super) struct Member {
     failing: ArcSwapOption<String>,
     /// When the latest look was begun that found something, in microseconds; 0: never.
     looked_at: AtomicU64,
-    /// How many losses of its data have been taken note of.
-    losses: AtomicU64,
+    pub(super) losses: Losses,
 }
 
 /// What was agreed on, and what that means here.
@@ -68,12 +62,13 @@ pub(super) struct State {
 impl Core {
     pub(super) fn new(setup: Setup) -> Self {
         let Setup { name, engines, on_data_loss, lease_max, clock, entropy, times } = setup;
+        let hold = Hold::new(&name, on_data_loss, lease_max);
         let metrics = ActiveMetrics::new(&name, engines.iter().map(|(name, _)| name.as_str()));
         let first = engines.first().map(|(name, _)| name.clone()).unwrap_or_default();
         let agreed = Agreed::never_switched(&first);
         metrics.set_active(&first, 0);
         let member = |(name, engine): (String, Arc<dyn Engine>)| {
-            let losses = AtomicU64::new(engine.data_lost());
+            let losses = Losses::of(&*engine);
             Member { name, engine, failing: ArcSwapOption::empty(), looked_at: AtomicU64::new(0), losses }
         };
         Self {
@@ -87,10 +82,7 @@ impl Core {
             switching: tokio::sync::Mutex::default(),
             changing: Mutex::default(),
             looked: Notify::new(),
-            on_data_loss,
-            lease_max: AtomicU64::new(micros(lease_max)),
-            held_until: AtomicU64::new(0),
-            held: AtomicBool::new(false),
+            hold,
             metrics,
         }
     }
@@ -159,73 +151,18 @@ impl Core {
 
     /// Whether claims may be granted now.
     pub(super) fn granting(&self, state: &State) -> Result<(), EngineError> {
-        let name = &self.name;
         if state.agreed.phase == Phase::Closing {
-            let to = &state.agreed.active;
+            let (name, to) = (&self.name, &state.agreed.active);
             return Err(EngineError::paused(format!("chain `{name}` is being switched to engine `{to}`")));
         }
         self.notice_losses(state);
-        match self.held_for() {
-            None => Ok(()),
-            Some(left) => Err(EngineError::paused(format!(
-                "a store of chain `{name}` has lost its data; for {} s more runs may be going on that it no longer knows of",
-                left.as_secs() + 1
-            ))),
-        }
+        self.holding()
     }
 
     /// Whether a grant may be told that was begun on this state: everything still has to be as it was.
     pub(super) fn stands(&self, begun: &State) -> bool {
         let now = self.state.load();
         now.agreed == begun.agreed && self.is_fresh() && self.granting(&now).is_ok()
-    }
-
-    /// Remembers the longest lease that was asked for.
-    pub(super) fn saw_lease(&self, lease: Duration) {
-        let lease = micros(lease);
-        // The common case writes nothing that other threads read.
-        if self.on_data_loss == OnDataLoss::Hold && self.lease_max.load(Ordering::Relaxed) < lease {
-            self.lease_max.fetch_max(lease, Ordering::Relaxed);
-        }
-    }
-
-    /// Begins to hold if the store in use has lost its data since it was last looked at.
-    pub(super) fn notice_losses(&self, state: &State) {
-        let Ok(member) = self.serving(state) else { return };
-        let losses = member.engine.data_lost();
-        if self.on_data_loss == OnDataLoss::Resume || member.losses.load(Ordering::Acquire) >= losses {
-            return;
-        }
-        let lease_max = self.lease_max.load(Ordering::Relaxed);
-        // In this order: whoever sees the loss taken note of sees the hold.
-        self.held_until.fetch_max(self.now().saturating_add(lease_max), Ordering::AcqRel);
-        self.held.store(true, Ordering::Release);
-        if member.losses.fetch_max(losses, Ordering::AcqRel) < losses {
-            self.metrics.set_held(true);
-            tracing::error!(
-                chain.name = self.name,
-                engine.name = member.name,
-                held_ms = lease_max / 1000,
-                "the chain grants nothing for a while: its store has lost its data"
-            );
-        }
-    }
-
-    /// For how long nothing is granted yet.
-    pub(super) fn held_for(&self) -> Option<Duration> {
-        if !self.held.load(Ordering::Acquire) {
-            return None;
-        }
-        let left = self.held_until.load(Ordering::Acquire).saturating_sub(self.now());
-        if left == 0 && self.held.swap(false, Ordering::AcqRel) {
-            self.metrics.set_held(false);
-            tracing::info!(chain.name = self.name, "the chain grants again");
-            // A loss noticed meanwhile has set the end anew before it said that it holds.
-            if self.held_until.load(Ordering::Acquire) > self.now() {
-                self.held.store(true, Ordering::Release);
-            }
-        }
-        (left > 0).then(|| Duration::from_micros(left))
     }
 
     /// Follows what somebody has agreed on, if it goes before what is known.
@@ -239,8 +176,7 @@ impl Core {
         if old.serving != serving
             && let Some(member) = serving.and_then(|at| self.members.get(at))
         {
-            // What it lost while nobody used it was not lost to this chain.
-            member.losses.fetch_max(member.engine.data_lost(), Ordering::AcqRel);
+            member.losses.ignore(&*member.engine);
         }
         self.tell(&old.agreed, &agreed, serving.is_some());
         self.state.store(Arc::new(State { agreed, serving, since: self.clock.monotonic() }));
@@ -299,11 +235,11 @@ impl Core {
         format!("it is not known which engine of chain `{}` is in use: {why}", self.name)
     }
 
-    fn now(&self) -> u64 {
+    pub(super) fn now(&self) -> u64 {
         micros(self.clock.monotonic())
     }
 }
 
-fn micros(duration: Duration) -> u64 {
+pub(super) fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }

@@ -8,13 +8,13 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::agreed::Agreed;
-use super::core::Core;
+use super::core::{Core, State};
 use crate::engine::chain::Phase;
 use crate::engine::{Determinate, EngineError, Note};
 
 /// How long one call about a note may take. Two of them, and a look is over before what it found has aged: that an engine
 /// is slow which nobody uses holds nobody up.
-const PATIENCE: Duration = Duration::from_millis(700);
+pub(super) const PATIENCE: Duration = Duration::from_millis(700);
 
 /// Looks at one engine, again and again. Each has a task of its own, so that a silent one keeps nobody.
 pub(super) async fn follow(core: Arc<Core>, at: usize, stop: CancellationToken) {
@@ -58,6 +58,14 @@ impl Core {
         Ok(())
     }
 
+    /// Looks at the engine that the chain is being switched to. A failure leaves in doubt what was done on the one before.
+    pub(super) async fn look_at_next(&self, state: &State) -> Result<(), EngineError> {
+        let Some(at) = self.members.iter().position(|member| member.name == state.agreed.active) else { return Ok(()) };
+        let in_doubt =
+            |why| EngineError::indeterminate(format!("the chain is being switched, and its new engine: {why}"));
+        self.look(at).await.map_err(in_doubt)
+    }
+
     pub(super) async fn note_at(&self, at: usize) -> Result<Option<Note>, EngineError> {
         let late = |_| Err(EngineError::unavailable("it does not answer in time"));
         timeout(PATIENCE, self.members[at].engine.note(&self.note_name)).await.unwrap_or_else(late)
@@ -84,7 +92,9 @@ impl Core {
         let age = self.clock.monotonic().saturating_sub(state.since);
         if known.phase == Phase::Closing && is_target && found == Some(known) && age >= self.times.abandoned {
             let opened = known.opened();
-            if let Ok(true) = self.swap_at(at, note, &opened).await {
+            if self.say_kept(&self.members[at]).await.is_ok()
+                && let Ok(true) = self.swap_at(at, note, &opened).await
+            {
                 tracing::warn!(chain.name = self.name, "a switch that was left half done is finished");
                 self.adopt(opened);
             }

@@ -81,7 +81,12 @@ impl Core {
                 return Err(NotSwitched::Overtaken(known.agreed.active.clone()));
             }
             let stands = closing.note().map_err(|why| self.unfinished(target, why))?;
-            match self.swap_at(target, Some(&stands), &opened).await {
+            // Nobody holds back for what is not known there: whoever has switched has accepted that.
+            let told = match self.say_kept(&self.members[target]).await {
+                Ok(()) => self.swap_at(target, Some(&stands), &opened).await,
+                Err(why) => Err(why),
+            };
+            match told {
                 Ok(true) => {
                     self.adopt(opened);
                     return Ok(());

@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
+use futures_util::FutureExt as _;
 use tokio::time::sleep;
 
 use super::*;
@@ -143,6 +144,13 @@ impl Stores {
         self.gateway_with(OnDataLoss::Resume, |_| {})
     }
 
+    /// Each store says so, as after a chain has held for it.
+    async fn have_their_data(&self) {
+        for (_, store) in &self.stores {
+            has_its_data(&**store).await;
+        }
+    }
+
     /// A gateway whose ways are as `prepare` makes them before it starts.
     fn gateway_with(&self, on_data_loss: OnDataLoss, prepare: impl FnOnce(&[Arc<Way>])) -> Gateway {
         let ways: Vec<_> = self.stores.iter().map(|(_, store)| Way::to(store)).collect();
@@ -206,6 +214,10 @@ impl Gateway {
     }
 }
 
+async fn has_its_data(store: &dyn Engine) {
+    assert_eq!(store.swap_note("kept.main", None, &Note::new("kept").unwrap()).await, Ok(true));
+}
+
 fn settle(ask: &Claim) -> Settle {
     Settle {
         key: ask.key.clone(),
@@ -248,6 +260,9 @@ mod two_engines {
 }
 
 fn over(engines: Vec<(String, Arc<dyn Engine>)>) -> Arc<dyn Engine> {
+    for (_, engine) in &engines {
+        has_its_data(&**engine).now_or_never().expect("memory answers at once");
+    }
     Arc::new(Chain::start(Setup {
         name: "main".into(),
         engines,
@@ -294,8 +309,6 @@ async fn while_a_chain_is_switched_nobody_grants_and_outcomes_go_where_the_claim
         assert_eq!(status.switching_to.as_deref(), Some("b"));
         let refused = gateway.claim(&fresh_claim()).await;
         assert!(is_paused(&refused), "{refused:?}");
-        let many = gateway.chain.claim_many(&[fresh_claim(), fresh_claim()]).await;
-        assert!(many.iter().all(is_paused), "{many:?}");
     }
     let renewal =
         Renew { key: held.key.clone(), attempt: held.attempt.clone(), lease: None, deadline: Duration::from_secs(30) };
@@ -537,6 +550,7 @@ async fn a_note_that_cannot_be_read_is_left_alone_and_grants_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_chain_that_holds_grants_nothing_until_the_longest_lease_is_over() {
     let stores = Stores::new(&["a"]);
+    stores.have_their_data().await;
     let gateway = stores.gateway_with(OnDataLoss::Hold, |_| {});
     let mut long = fresh_claim();
     long.terms.lease = Duration::from_secs(45);
@@ -558,10 +572,51 @@ async fn a_chain_that_holds_grants_nothing_until_the_longest_lease_is_over() {
     resuming.granted().await;
 }
 
+/// Nobody can tell a new store from one that was emptied while all gateways were down, or before one was started.
+#[tokio::test(start_paused = true)]
+async fn a_chain_that_holds_does_so_for_a_store_that_does_not_know_it_until_somebody_has_waited() {
+    let stores = Stores::new(&["a"]);
+    let first = stores.gateway_with(OnDataLoss::Hold, |_| {});
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(first.chain.status().held_for, Some(Duration::from_secs(29)), "without a claim, too");
+    let second = stores.gateway_with(OnDataLoss::Hold, |_| {});
+    assert!(is_paused(&second.claim(&fresh_claim()).await), "started later, and as careful");
+    assert!(second.chain.settle(&settle(&fresh_claim())).await.is_ok());
+    sleep(Duration::from_secs(29)).await;
+    first.granted().await;
+    stores.gateway_with(OnDataLoss::Hold, |_| {}).granted().await;
+    sleep(Duration::from_secs(1)).await;
+    second.granted().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_chain_that_holds_asks_policies_to_answer_where_the_store_cannot_say_whether_it_has_its_data() {
+    let stores = Stores::new(&["a"]);
+    let gateway = stores.gateway_with(OnDataLoss::Hold, |ways| ways[0].set(DOWN));
+    let silent = gateway.claim(&fresh_claim()).await;
+    assert!(matches!(silent, Err(EngineError::Determinate(Determinate::Unavailable(_)))), "{silent:?}");
+    gateway.ways[0].set(UP);
+    assert!(is_paused(&gateway.claim(&fresh_claim()).await));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_chain_that_holds_does_not_hold_for_the_engine_that_it_was_switched_to() {
+    let stores = Stores::new(&["a", "b"]);
+    has_its_data(&*stores.stores[0].1).await;
+    let (here, there) = (stores.gateway_with(OnDataLoss::Hold, |_| {}), stores.gateway_with(OnDataLoss::Hold, |_| {}));
+    here.granted().await;
+    here.chain.switch("b").await.unwrap();
+    here.granted().await;
+    there.comes_to("b").await;
+    there.granted().await;
+    stores.gateway_with(OnDataLoss::Hold, |_| {}).granted().await;
+}
+
 /// The store is reached again in the middle of a call: the loss is noticed after the claim was let through.
 #[tokio::test(start_paused = true)]
 async fn a_grant_in_which_the_loss_came_to_light_is_not_told() {
     let stores = Stores::new(&["a"]);
+    stores.have_their_data().await;
     let gateway = stores.gateway_with(OnDataLoss::Hold, |_| {});
     gateway.ways[0].set(LATE);
     let lose = async {

@@ -21,6 +21,10 @@ const OPERATION: &str = "oncegate:degraded-grant";
 /// How long a mark is kept: by then every gateway that is still there has told the store what it granted.
 const KEPT: Duration = Duration::from_hours(24);
 
+/// The shortest that a grant is said to have lasted, and the longest before it is for ever.
+const GRAIN: Duration = Duration::from_millis(1);
+const LASTED_MAX: Duration = Duration::from_hours(24 * 365 * 1000);
+
 /// How many marks a key may have. More gateways that were cut off at once and granted the same are compared with these.
 const MARKS_MAX: u32 = 16;
 
@@ -100,7 +104,8 @@ fn mark(ask: &Claim, place: u32, lasted: Duration) -> Claim {
         fingerprint: None,
         terms: Terms {
             lease: KEPT,
-            retention: Retention::For(lasted.max(Duration::from_millis(1))),
+            // What lasts longer than anybody can write down lasts for ever.
+            retention: if lasted > LASTED_MAX { Retention::Forever } else { Retention::For(lasted.max(GRAIN)) },
             unknown_retention: Retention::For(KEPT),
             on_lease_end: LeaseEnd::Release,
         },

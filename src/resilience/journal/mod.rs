@@ -6,6 +6,8 @@ mod folder;
 mod form;
 mod frame;
 mod log;
+#[cfg(any(test, feature = "test-util"))]
+pub mod memory;
 mod open;
 #[cfg(test)]
 mod tests;
@@ -115,6 +117,15 @@ impl Journal {
     /// What is wrong with the folder, and what to do.
     pub fn open(folder: &Path, bounds: Bounds) -> Result<(Self, Recovered), OpenError> {
         open::open(folder, bounds)
+    }
+
+    /// Opens the journal on a disk in memory, and reads it.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    #[cfg(any(test, feature = "test-util"))]
+    pub fn open_in_memory(disk: &memory::Disk, bounds: Bounds) -> Result<(Self, Recovered), String> {
+        disk.open(bounds)
     }
 
     /// Keeps an entry. Once this returns, it is on the disk.

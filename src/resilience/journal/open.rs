@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use super::entry::{Entry, Seq};
 use super::folder::{Folder, OpenError};
 use super::form::Line;
-use super::frame::{self, Scanned};
+use super::frame;
 use super::log::{FileLog, Log};
 use super::writer::Writer;
 use super::{Accounts, Bounds, Journal, QUEUE, Recovered};
@@ -29,76 +29,92 @@ struct Contents {
     next: Seq,
 }
 
+/// What a journal goes on from.
+pub(super) struct Ground {
+    /// Where the last whole frame of the file ends: what comes after is to be cut off.
+    pub(super) bytes: u64,
+    /// The frames that count.
+    pub(super) live: BTreeMap<Seq, Range<u64>>,
+    pub(super) accounts: Accounts,
+    pub(super) next: Seq,
+}
+
 pub(super) fn open(path: &Path, bounds: Bounds) -> Result<(Journal, Recovered), OpenError> {
     let folder = Folder::take(path)?;
     let io = |error| OpenError::io(path, error);
-    let (mut log, bytes) = FileLog::open(path).map_err(io)?;
-    let (scanned, contents) = read(path, &bytes)?;
-    let mut damaged = None;
-    if scanned.damaged > 0 {
-        damaged = Some((scanned.damaged, log.put_aside(DAMAGED).map_err(io)?));
+    let (log, bytes) = FileLog::open(folder, path).map_err(io)?;
+    let (ground, mut recovered, damaged) =
+        read(&bytes).map_err(|why| OpenError::Unreadable { path: path.to_owned(), why })?;
+    if damaged > 0 {
+        recovered.damaged = Some((damaged, log.put_aside(DAMAGED).map_err(io)?));
     }
-    if scanned.ends_at < bytes.len() {
-        log.truncate(scanned.ends_at as u64).map_err(io)?;
+    if ground.bytes < bytes.len() as u64 {
+        log.cut(ground.bytes).map_err(io)?;
+    }
+    let (journal, writing) = start(log, ground, bounds);
+    on_a_thread(writing).map_err(io)?;
+    Ok((journal, recovered))
+}
+
+/// A journal over this file, and the work of writing it, which whoever starts it has to see to.
+pub(super) fn start(log: impl Log, ground: Ground, bounds: Bounds) -> (Journal, impl Future<Output = ()> + Send) {
+    let Ground { bytes, live, accounts, next } = ground;
+    let (queue, asks) = mpsc::channel(QUEUE);
+    let writing = Writer::new(log, bytes, live).run(asks);
+    (Journal { bounds, next: AtomicU64::new(next), accounts: Arc::new(Mutex::new(accounts)), queue }, writing)
+}
+
+/// Writes on a thread of its own: a disk may take long, and nobody else is to wait for it.
+pub(super) fn on_a_thread(writing: impl Future<Output = ()> + Send + 'static) -> std::io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    std::thread::Builder::new().name("journal".into()).spawn(move || runtime.block_on(writing))?;
+    Ok(())
+}
+
+/// What a file holds: what its journal goes on from, what still waits, and how many frames are damaged. Fails with what is
+/// wrong with the whole.
+pub(super) fn read(bytes: &[u8]) -> Result<(Ground, Recovered, usize), String> {
+    let scanned = frame::scan(bytes).ok_or("its file does not begin as a journal")?;
+    let mut contents = Contents { next: 1, ..Contents::default() };
+    for frame in &scanned.frames {
+        // It is what was written, so a newer release has written it.
+        let line = Line::read(&frame::payload(bytes, frame));
+        contents.take(line.ok_or_else(|| format!("byte {} holds what only a newer one knows", frame.start))?, frame);
     }
     let Contents { entries, overlaps, next } = contents;
     let frames = entries.iter().map(|(seq, (frame, _))| (*seq, frame));
     let frames = frames.chain(overlaps.iter().map(|(id, (frame, _))| (*id, frame)));
     let live = frames.map(|(seq, frame)| (seq, frame.start as u64..frame.end as u64)).collect();
-    let recovered = Recovered {
-        entries: entries.iter().map(|(seq, (_, entry))| (*seq, entry.clone())).collect(),
-        overlaps: overlaps.into_values().map(|(_, overlap)| overlap).collect(),
-        damaged,
-    };
     let mut accounts = Accounts::default();
     for (seq, (frame, entry)) in &entries {
         accounts.enter(*seq, entry.app(), frame.len() as u64, entry.at);
     }
-    let journal = start(log, scanned.ends_at as u64, live, accounts, next, bounds, Some(folder)).map_err(io)?;
-    Ok((journal, recovered))
+    let recovered = Recovered {
+        entries: entries.into_iter().map(|(seq, (_, entry))| (seq, entry)).collect(),
+        overlaps: overlaps.into_values().map(|(_, overlap)| overlap).collect(),
+        damaged: None,
+    };
+    Ok((Ground { bytes: scanned.ends_at as u64, live, accounts, next }, recovered, scanned.damaged))
 }
 
-/// A journal over this file, and the thread that writes it.
-pub(super) fn start<L: Log + 'static>(
-    log: L,
-    bytes: u64,
-    live: BTreeMap<Seq, Range<u64>>,
-    accounts: Accounts,
-    next: Seq,
-    bounds: Bounds,
-    folder: Option<Folder>,
-) -> std::io::Result<Journal> {
-    let (queue, asks) = mpsc::channel(QUEUE);
-    let writer = Writer::new(log, bytes, live);
-    std::thread::Builder::new().name("journal".into()).spawn(move || writer.run(asks, folder))?;
-    Ok(Journal { bounds, next: AtomicU64::new(next), accounts: Arc::new(Mutex::new(accounts)), queue })
-}
-
-/// What a file holds.
-fn read(path: &Path, bytes: &[u8]) -> Result<(Scanned, Contents), OpenError> {
-    let unreadable = |why: String| OpenError::Unreadable { path: path.to_owned(), why };
-    let scanned = frame::scan(bytes).ok_or_else(|| unreadable("its file does not begin as a journal".into()))?;
-    let mut contents = Contents { next: 1, ..Contents::default() };
-    for frame in &scanned.frames {
-        // It is what was written, so a newer release has written it.
-        let line = Line::read(&frame::payload(bytes, frame));
-        match line.ok_or_else(|| unreadable(format!("byte {} holds what only a newer one knows", frame.start)))? {
+impl Contents {
+    fn take(&mut self, line: Line, frame: &Range<usize>) {
+        match line {
             Line::Entry(seq, entry) => {
-                contents.next = contents.next.max(seq + 1);
-                contents.entries.insert(seq, (frame.clone(), *entry));
+                self.next = self.next.max(seq + 1);
+                self.entries.insert(seq, (frame.clone(), *entry));
             }
             Line::Overlap(overlap) => {
-                contents.next = contents.next.max(overlap.id + 1);
-                contents.overlaps.insert(overlap.id, (frame.clone(), overlap));
+                self.next = self.next.max(overlap.id + 1);
+                self.overlaps.insert(overlap.id, (frame.clone(), overlap));
             }
             Line::Delivered(seqs) => {
                 for seq in seqs {
-                    contents.next = contents.next.max(seq + 1);
-                    contents.entries.remove(&seq);
-                    contents.overlaps.remove(&seq);
+                    self.next = self.next.max(seq + 1);
+                    self.entries.remove(&seq);
+                    self.overlaps.remove(&seq);
                 }
             }
         }
     }
-    Ok((scanned, contents))
 }

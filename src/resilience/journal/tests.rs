@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::log::Log;
-use super::open::start;
+use super::open::{Ground, on_a_thread, start};
 use super::*;
 use crate::domain::claim::Claim;
 use crate::domain::degraded::Degraded;
@@ -212,7 +212,7 @@ struct DiskState {
 }
 
 impl Log for Disk {
-    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+    async fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         let mut file = self.0.bytes.lock().unwrap();
         if self.0.full.load(Ordering::SeqCst) {
             file.write_all(&bytes[..bytes.len() / 2])?;
@@ -221,21 +221,21 @@ impl Log for Disk {
         file.write_all(bytes)
     }
 
-    fn sync(&mut self) -> io::Result<()> {
+    async fn sync(&mut self) -> io::Result<()> {
         self.0.syncs.fetch_add(1, Ordering::SeqCst);
         if self.0.sync_fails.load(Ordering::SeqCst) { Err(io::Error::other("the disk is gone")) } else { Ok(()) }
     }
 
-    fn truncate(&mut self, bytes: u64) -> io::Result<()> {
+    async fn truncate(&mut self, bytes: u64) -> io::Result<()> {
         self.0.bytes.lock().unwrap().truncate(usize::try_from(bytes).unwrap());
         Ok(())
     }
 
-    fn copy(&mut self, _: &[Range<u64>]) -> io::Result<()> {
+    async fn copy(&mut self, _: &[Range<u64>]) -> io::Result<()> {
         if self.0.no_copies.load(Ordering::SeqCst) { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
     }
 
-    fn swap(&mut self) -> io::Result<()> {
+    async fn swap(&mut self) -> io::Result<()> {
         *self.0.bytes.lock().unwrap() = frame::HEADER.to_vec();
         Ok(())
     }
@@ -244,7 +244,10 @@ impl Log for Disk {
 fn on(disk: &Disk) -> Arc<Journal> {
     *disk.0.bytes.lock().unwrap() = frame::HEADER.to_vec();
     let bytes = frame::HEADER.len() as u64;
-    Arc::new(start(disk.clone(), bytes, BTreeMap::new(), Accounts::default(), 1, ROOMY, None).unwrap())
+    let ground = Ground { bytes, live: BTreeMap::new(), accounts: Accounts::default(), next: 1 };
+    let (journal, writing) = start(disk.clone(), ground, ROOMY);
+    on_a_thread(writing).unwrap();
+    Arc::new(journal)
 }
 
 #[tokio::test]

@@ -1,5 +1,5 @@
-//! The one thread that writes the journal: takes what has queued up, writes it at once, syncs once, and answers all. What is
-//! dead is written over when most of the file is.
+//! The one that writes the journal: takes what has queued up, writes it at once, syncs once, and answers all. What is dead is
+//! written over when most of the file is.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -8,7 +8,6 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::Refused;
 use super::entry::Seq;
-use super::folder::Folder;
 use super::frame::HEADER;
 use super::log::Log;
 
@@ -30,11 +29,11 @@ pub(super) struct Job {
     pub(super) done: oneshot::Sender<Result<(), Refused>>,
 }
 
-/// What the thread is asked.
+/// What the writer is asked.
 pub(super) enum Ask {
     /// Write this.
     Write(Job),
-    /// Let go of the folder.
+    /// Let go of the file.
     Close(oneshot::Sender<()>),
 }
 
@@ -57,9 +56,9 @@ impl<L: Log> Writer<L> {
         Self { log, bytes, live, live_bytes, worth_rewriting: WORTH_REWRITING_BYTES, broken: None }
     }
 
-    /// Writes until it is told to close, or nobody is left to ask. The folder is held as long.
-    pub(super) fn run(mut self, mut asks: mpsc::Receiver<Ask>, folder: Option<Folder>) {
-        while let Some(first) = asks.blocking_recv() {
+    /// Writes until it is told to close, or nobody is left to ask. The file is held as long.
+    pub(super) async fn run(mut self, mut asks: mpsc::Receiver<Ask>) {
+        while let Some(first) = asks.recv().await {
             let mut jobs = Vec::new();
             let mut close = None;
             let mut next = Some(first);
@@ -70,23 +69,26 @@ impl<L: Log> Writer<L> {
                 }
                 next = if close.is_none() && jobs.len() < BATCH_MAX { asks.try_recv().ok() } else { None };
             }
-            self.write(jobs);
+            self.write(jobs).await;
             if let Some(done) = close {
                 // What was written without waiting for the disk.
-                drop(self.log.sync());
-                drop(folder);
+                drop(self.log.sync().await);
+                drop(self);
                 let _ = done.send(());
                 return;
             }
-            self.rewrite_if_mostly_dead();
+            self.rewrite_if_mostly_dead().await;
         }
     }
 
-    fn write(&mut self, jobs: Vec<Job>) {
+    async fn write(&mut self, jobs: Vec<Job>) {
         if jobs.is_empty() {
             return;
         }
-        let written = self.broken.clone().map_or_else(|| self.try_write(&jobs), Err);
+        let written = match &self.broken {
+            Some(why) => Err(why.clone()),
+            None => self.try_write(&jobs).await,
+        };
         if written.is_ok() {
             for job in &jobs {
                 self.place(job);
@@ -99,18 +101,18 @@ impl<L: Log> Writer<L> {
     }
 
     /// Puts the frames of jobs into the file, and onto the disk where one of them waits for that.
-    fn try_write(&mut self, jobs: &[Job]) -> Result<(), Refused> {
+    async fn try_write(&mut self, jobs: &[Job]) -> Result<(), Refused> {
         let mut bytes = Vec::new();
         jobs.iter().flat_map(|job| &job.frames).for_each(|(_, frame)| bytes.extend_from_slice(frame));
-        if let Err(failure) = self.log.append(&bytes) {
+        if let Err(failure) = self.log.append(&bytes).await {
             // A full disk: what fits half must not stand there, or nothing after it could be read.
-            return Err(match self.log.truncate(self.bytes) {
+            return Err(match self.log.truncate(self.bytes).await {
                 Ok(()) => Refused::NoRoom(failure.to_string()),
                 Err(also) => self.break_down(&format!("{failure}; {also}")),
             });
         }
         if jobs.iter().any(|job| job.durable)
-            && let Err(failure) = self.log.sync()
+            && let Err(failure) = self.log.sync().await
         {
             // Nobody knows what the disk has, and no later sync would tell.
             return Err(self.break_down(&failure.to_string()));
@@ -145,18 +147,18 @@ impl<L: Log> Writer<L> {
         }
     }
 
-    fn rewrite_if_mostly_dead(&mut self) {
+    async fn rewrite_if_mostly_dead(&mut self) {
         if self.broken.is_some() || self.bytes < self.worth_rewriting || self.live_bytes * 2 > self.bytes {
             return;
         }
         let keep: Vec<_> = self.live.values().cloned().collect();
-        if let Err(failure) = self.log.copy(&keep) {
+        if let Err(failure) = self.log.copy(&keep).await {
             // The old file is as good as before, and larger than it has to be.
             tracing::warn!(error = %failure, "the journal's file cannot be made smaller yet");
             self.worth_rewriting = self.bytes * 2;
             return;
         }
-        if let Err(failure) = self.log.swap() {
+        if let Err(failure) = self.log.swap().await {
             self.break_down(&failure.to_string());
             return;
         }

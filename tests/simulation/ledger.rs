@@ -1,0 +1,273 @@
+//! What gateways have answered in the store's place on one key, and what that obliges them to: nobody is granted by the same
+//! gateway meanwhile, every outcome that was taken reaches the store, in order, and two grants at once are reported.
+
+use std::time::Duration;
+
+use hashbrown::HashSet;
+use oncegate::domain::attempt::{Attempt, AttemptHash};
+use oncegate::domain::degraded::Degraded;
+use oncegate::domain::overlap::Overlap;
+use oncegate::domain::terms::ClaimOnOutage;
+
+use crate::clock::micros;
+use crate::question::Question;
+use crate::reference::{Broken, hold};
+use crate::trace::Name;
+
+/// Two grants overlap if they do so for longer than it takes to tell somebody of them.
+const AT_ONCE: Duration = Duration::from_millis(50);
+
+/// More degraded grants of a key than marks are kept of them.
+const MARKED_MAX: usize = 16;
+
+/// What an app has chosen for a key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Choice {
+    pub(crate) claims: ClaimOnOutage,
+    /// Whether some outcome of the app is spooled.
+    pub(crate) spools: bool,
+}
+
+/// Which process of which gateway.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Process {
+    pub(crate) gateway: u16,
+    pub(crate) run: u32,
+}
+
+/// An instant of the time that really passes, and the same by the store's clock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Instants {
+    pub(crate) real: Duration,
+    pub(crate) store: u64,
+}
+
+impl Instants {
+    pub(crate) fn plus(self, span: Duration) -> Self {
+        Self { real: self.real + span, store: self.store + micros(span) }
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Ledger {
+    /// Nothing if no caller has named the key.
+    pub(crate) choice: Option<Choice>,
+    given: Vec<Given>,
+    accepted: Vec<Accepted>,
+    /// What the store was told, and when.
+    told: Vec<(u64, &'static str, Duration)>,
+    /// Whose attempt a hash is, by its nonce.
+    hashes: Vec<(AttemptHash, u64)>,
+}
+
+/// A grant that a caller was told of.
+#[derive(Debug)]
+pub(crate) struct Given {
+    pub(crate) by: Process,
+    pub(crate) name: Name,
+    /// Nothing if the store granted it.
+    pub(crate) policy: Option<Degraded>,
+    pub(crate) at: Duration,
+    /// Until when its holder may think that it has it.
+    pub(crate) until: Instants,
+    /// Beyond which no repeat of it may go.
+    lease_ends: Duration,
+    /// When somebody first began to report it, or to release it.
+    over: Option<Duration>,
+    /// Its success, which was told by the same process.
+    done_until: Option<Instants>,
+    /// The store has been told.
+    pushed: bool,
+    /// The store's data was lost since.
+    lost: bool,
+}
+
+/// An outcome that was taken in the store's place.
+#[derive(Debug)]
+struct Accepted {
+    gateway: u16,
+    nonce: u64,
+    outcome: &'static str,
+    begun: Duration,
+    at: Duration,
+}
+
+impl Given {
+    /// Of a lease that was asked for, what is left by then.
+    pub(crate) fn new(
+        by: Process,
+        name: Name,
+        policy: Option<Degraded>,
+        at: Duration,
+        (lease, until): (Duration, Instants),
+    ) -> Self {
+        // It counts from when it was kept, of which its first holder is told less than there is.
+        let (lease_ends, over, done_until, pushed, lost) = (at + lease, None, None, false, false);
+        Self { by, name, policy, at, until, lease_ends, over, done_until, pushed, lost }
+    }
+
+    /// Whether a process that decides alone must know that this stands.
+    fn stands(&self, process: Process, now: Instants) -> bool {
+        let by_store = self.policy.is_none() || self.pushed;
+        let known = self.by.gateway == process.gateway && (self.by.run == process.run || !by_store);
+        let stands = |until: Instants| until.real > now.real && (!by_store || until.store > now.store);
+        let lasts = if self.over.is_none() { stands(self.until) } else { self.done_until.is_some_and(stands) };
+        known && lasts && !(self.lost && by_store)
+    }
+
+    /// Until when it, or its success, kept others out.
+    fn blocked_until(&self) -> Duration {
+        let lease = self.until.real.min(self.over.unwrap_or(Duration::MAX));
+        self.done_until.map_or(lease, |until| until.real)
+    }
+}
+
+impl Ledger {
+    /// A grant is told, by a call that was begun then.
+    pub(crate) fn grant(&mut self, given: Given, attempt: &Attempt, now: Instants) -> Result<(), Broken> {
+        self.saw(attempt);
+        let process = given.by;
+        let alone = |other: &&Given| match given.policy {
+            Some(Degraded::Local) => other.stands(process, now),
+            // It knows what its own journal says, and asks nothing else.
+            Some(_) => other.policy.is_some() && !other.pushed && other.stands(process, now),
+            None => false,
+        };
+        let mut others = self.given.iter().filter(|other| other.name.nonce != given.name.nonce);
+        let other = others.find(alone);
+        hold(other.is_none(), "local", || format!("{given:?} is granted by the gateway that has granted {other:?}"))?;
+        if let Some(known) = self.given.iter_mut().find(|known| known.name == given.name) {
+            if given.policy.is_some() && known.policy.is_some() {
+                hold(given.until.real <= known.lease_ends, "S10", || format!("{known:?} is told again as {given:?}"))?;
+            }
+            known.until = given.until;
+            return Ok(());
+        }
+        self.given.push(given);
+        Ok(())
+    }
+
+    /// A renewal is told.
+    pub(crate) fn extend(&mut self, name: Name, until: Instants) {
+        for given in self.given.iter_mut().filter(|given| given.name == name) {
+            given.until = until;
+            given.lease_ends = given.lease_ends.max(until.real);
+        }
+    }
+
+    /// Somebody begins to report an attempt, or to release it.
+    pub(crate) fn end(&mut self, name: Name, now: Duration, released: bool) {
+        for given in self.given.iter_mut().filter(|given| given.name.nonce == name.nonce) {
+            given.over.get_or_insert(now);
+            if released {
+                given.done_until = None;
+            }
+        }
+    }
+
+    /// A success is told by a process.
+    pub(crate) fn succeed(&mut self, process: Process, name: Name, until: Instants) {
+        for given in self.given.iter_mut().filter(|given| given.name == name && given.by == process) {
+            given.done_until = Some(until);
+        }
+    }
+
+    /// An outcome is taken in the store's place, by a call that was begun then.
+    pub(crate) fn accept(&mut self, gateway: u16, name: Name, outcome: &'static str, begun: Duration, at: Duration) {
+        self.accepted.push(Accepted { gateway, nonce: name.nonce, outcome, begun, at });
+    }
+
+    /// The store takes a call.
+    pub(crate) fn told<Q: Question>(&mut self, ask: &Q, at: Duration) {
+        let nonce = ask.whose().nonce;
+        for given in self.given.iter_mut().filter(|given| given.name.nonce == nonce) {
+            given.pushed = true;
+        }
+        if let Some(attempt) = ask.attempt() {
+            self.saw(attempt);
+        }
+        if let Some(outcome) = ask.reports()
+            && (!self.accepted.is_empty() || self.given.iter().any(|given| given.name.nonce == nonce))
+        {
+            self.told.push((nonce, outcome, at));
+        }
+    }
+
+    /// That a gateway may ask the store this now: what it has taken in its place goes before, in order.
+    pub(crate) fn may_send<Q: Question>(&self, gateway: u16, ask: &Q, begun: Option<Duration>) -> Result<(), Broken> {
+        if Q::READS || self.accepted.is_empty() {
+            return Ok(());
+        }
+        let nonce = ask.whose().nonce;
+        let before = if ask.is_delivery() {
+            // A grant takes its outcome along, past what others have reported meanwhile.
+            let with_its_grant = |given: &Given| given.name.nonce == nonce && given.policy.is_some();
+            let own = self
+                .accepted
+                .iter()
+                .find(|own| own.gateway == gateway && own.nonce == nonce && Some(own.outcome) == ask.reports());
+            own.filter(|_| !self.given.iter().any(with_its_grant)).map(|own| own.begun)
+        } else {
+            begun
+        };
+        let Some(before) = before else { return Ok(()) };
+        let mut earlier = self.accepted.iter().filter(|own| own.gateway == gateway && own.at < before);
+        let passed = earlier.find(|own| !self.is_told(own));
+        hold(passed.is_none(), "spool", || format!("a {} goes to the store before {passed:?}", Q::NAME))
+    }
+
+    fn is_told(&self, own: &Accepted) -> bool {
+        self.told.iter().any(|(nonce, outcome, at)| *nonce == own.nonce && *outcome == own.outcome && *at >= own.begun)
+    }
+
+    /// What has ended by now, by the store's clock, has ended for good.
+    pub(crate) fn end_until(&mut self, store_now: u64) {
+        for given in &mut self.given {
+            if given.until.store <= store_now {
+                given.until.store = 0;
+            }
+            given.done_until = given.done_until.filter(|until| until.store > store_now);
+        }
+    }
+
+    /// The store has lost its data.
+    pub(crate) fn lose(&mut self) {
+        for given in &mut self.given {
+            given.lost = true;
+        }
+    }
+
+    /// That the store was told of everything, and two grants at once were noticed.
+    pub(crate) fn audit(&self, overlaps: &[Overlap]) -> Result<(), Broken> {
+        let lost = self.accepted.iter().find(|own| !self.is_told(own));
+        hold(lost.is_none(), "spool", || format!("the store was never told of {lost:?}"))?;
+        let degraded: Vec<_> = self.given.iter().filter(|given| given.policy.is_some()).collect();
+        if degraded.len() > MARKED_MAX {
+            return Ok(());
+        }
+        let nonce = |hash| self.hashes.iter().find(|(own, _)| *own == hash).map(|(_, nonce)| *nonce);
+        let pair = |overlap: &Overlap| Some([nonce(overlap.ours.hash)?, nonce(overlap.theirs.hash)?]);
+        let noticed: HashSet<_> = overlaps.iter().filter_map(pair).collect();
+        for (place, one) in degraded.iter().enumerate() {
+            for other in &degraded[place + 1..] {
+                let (first, second) = if one.at <= other.at { (one, other) } else { (other, one) };
+                let at_once =
+                    first.blocked_until() > second.at + AT_ONCE && second.blocked_until() > second.at + AT_ONCE;
+                let (a, b) = (first.name.nonce, second.name.nonce);
+                let is_noticed = noticed.contains(&[a, b]) || noticed.contains(&[b, a]);
+                let excused = a == b || first.lost || second.lost;
+                hold(!at_once || excused || is_noticed, "overlap", || {
+                    format!("nobody has noticed that {first:?} and {second:?} were granted at once")
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn saw(&mut self, attempt: &Attempt) {
+        let (hash, nonce) = (attempt.hash(), Name::of(attempt).nonce);
+        if !self.hashes.contains(&(hash, nonce)) {
+            self.hashes.push((hash, nonce));
+        }
+    }
+}
