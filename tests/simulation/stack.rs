@@ -66,7 +66,7 @@ pub(crate) struct Running {
 impl Host {
     pub(crate) fn new(world: Arc<World>, links: Vec<Link>, bug: Option<Bug>) -> Self {
         // Grants that overlap are found by the wall clocks of gateways, which are alike where that is asked for.
-        let wall_ahead = if world.kind == Kind::Policies { Duration::ZERO } else { world.dice.millis(0, 600_000) };
+        let wall_ahead = world.dice.millis(0, if world.kind == Kind::Policies { 5 } else { 600_000 });
         let clock = Arc::new(MachineClock::new(world.time, wall_ahead));
         let of_disk = world.clone();
         let pace = move || if of_disk.dice.percent(60) { of_disk.dice.millis(0, 1) } else { of_disk.dice.millis(1, 5) };
