@@ -9,22 +9,35 @@ CARGO ?= cargo
 # On CI the lock file is law, and the runner does not stop at the first failure.
 LOCKED := $(if $(CI),--locked)
 PROFILE := $(if $(CI),ci,default)
+# Most tests wait: for a lease to end, for a server to start.
+TESTS_AT_ONCE = $$((2 * $$(getconf _NPROCESSORS_ONLN)))
 
-.PHONY: help test test-deps demo fmt lint docs
+.PHONY: help test test-deps bench bench-record demo fmt lint docs
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 test: test-deps ## install what the tests need, then run all of them, doctests included
 	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
 		$(CARGO) test --doc --workspace --all-features $(LOCKED) --quiet && \
-		$(CARGO) nextest run --workspace --all-features $(LOCKED) --profile $(PROFILE); \
+		$(CARGO) nextest run --workspace --all-features $(LOCKED) --profile $(PROFILE) --test-threads $(TESTS_AT_ONCE); \
 	else \
 		$(CARGO) test --workspace --all-features $(LOCKED) $(if $(CI),--no-fail-fast); \
 	fi
 
 test-deps: ## install the servers and tools the tests start
 	@scripts/install-test-deps
+
+# Our own code as in a release, on what the tests have compiled already: a release of everything takes minutes, to learn
+# the same. The features are the tests' too, or it would all be compiled once more.
+INSTRUCTIONS := $(CARGO) bench --quiet --workspace --bench instructions $(LOCKED) --profile dev \
+	$(addprefix --config profile.dev.package.oncegate.,opt-level=3 debug=false debug-assertions=false overflow-checks=false)
+
+bench: test-deps ## count the instructions of a call's pieces, and fail where they take a tenth more than is recorded
+	@$(INSTRUCTIONS)
+
+bench-record: test-deps ## write down what they take now, because the change is meant
+	@$(INSTRUCTIONS) -- --record
 
 demo: ## run the flash sale: many buyers, few items, every order once
 	@$(CARGO) build --quiet --release
@@ -38,5 +51,5 @@ lint: ## what the continuous check says about style: formatting and clippy, warn
 	@$(CARGO) clippy --quiet --workspace --all-targets --all-features $(LOCKED) -- -D warnings
 
 docs: ## build the documentation of the crate, warnings are errors
-	@RUSTDOCFLAGS="-D warnings" $(CARGO) doc --quiet --no-deps --workspace $(LOCKED)
+	@RUSTDOCFLAGS="-D warnings" $(CARGO) doc --quiet --no-deps --workspace --all-features --lib --bins --examples $(LOCKED)
 	@echo "docs: $${CARGO_TARGET_DIR:-target}/doc/oncegate/index.html"

@@ -2,6 +2,7 @@
 
 mod apps;
 mod catalog;
+mod cores;
 mod engines;
 mod live;
 mod operators;
@@ -22,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::catalog::Around;
+use self::cores::Cores;
 use self::live::Live;
 use self::signals::{Asked, Signals};
 use self::tls::Certificates;
@@ -35,7 +37,7 @@ use crate::domain::attempt::{Entropy, Issuer, SystemEntropy};
 use crate::domain::clock::{Clock, SystemClock};
 use crate::gateway::Gateway;
 use crate::http::places::Places;
-use crate::http::{self, Api, listener};
+use crate::http::{Api, Front, listener};
 use crate::resilience::degrade::Keeper;
 use crate::telemetry::metrics::{HttpMetrics, Metrics};
 use crate::tenants::throttle::Throttle;
@@ -103,6 +105,8 @@ pub struct Server {
     stop_api: CancellationToken,
     stop_admin: CancellationToken,
     api_connections: TaskTracker,
+    /// Last: what the others still do is done there.
+    _cores: Cores,
 }
 
 impl Server {
@@ -119,7 +123,8 @@ impl Server {
         let certificates = Certificates::open(&config.server, &clock, stop_admin.clone())?;
         let registry = Arc::new(apps::registry(config)?);
         let keeper = outage::keeper(config, &clock).await?;
-        let engines = engines::open(config, &clock, &entropy, &keeper).await?;
+        let cores = Cores::start()?;
+        let engines = engines::open(config, &clock, &entropy, &keeper, cores.handles()).await?;
         outage::tell_of_chains_left(&keeper);
         let issuer = Issuer::new(clock.clone(), entropy.clone());
         let gateway = Arc::new(Gateway::new(engines, issuer, clock.clone()));
@@ -151,9 +156,10 @@ impl Server {
             tokens: tokens.clone(),
             apps,
             overlaps: keeper.clone(),
+            spool: keeper.clone(),
             audit: Arc::new(Audit::new(&config.server.data_dir, clock.clone(), entropy.clone())),
         }));
-        let api_router = http::router(Arc::new(Api {
+        let front = Front::new(Arc::new(Api {
             gateway: gateway.clone(),
             registry: registry.clone(),
             throttle: Throttle::new(clock.clone()),
@@ -164,12 +170,15 @@ impl Server {
             entropy,
             metrics: HttpMetrics::new(),
         }));
-        let accept = |listener, tls, router, stop: &CancellationToken, connections: &TaskTracker| {
-            let (limits, stop, connections) = (config.limits.clone(), stop.clone(), connections.clone());
-            tokio::spawn(async move { listener::accept(listener, tls, router, &limits, stop, connections).await });
-        };
-        accept(admin, certificates.admin(), admin_router, &stop_admin, &TaskTracker::new());
-        accept(api, certificates.api(), api_router, &stop_api, &api_connections);
+        let (limits, stop, tls) = (config.limits.clone(), stop_admin.clone(), certificates.admin());
+        tokio::spawn(async move {
+            listener::accept(admin, tls, admin_router, &limits, &[], stop, TaskTracker::new()).await;
+        });
+        let (limits, stop, tls) = (config.limits.clone(), stop_api.clone(), certificates.api());
+        let (handles, connections) = (cores.handles().to_vec(), api_connections.clone());
+        tokio::spawn(async move {
+            listener::accept(api, tls, front, &limits, &handles, stop, connections).await;
+        });
         tokio::spawn(keep_up(gateway.clone(), keeper.clone(), metrics, stop_admin.clone()));
         if registry.is_awaited() {
             let waits = "listening; in service once the registry of apps has answered";
@@ -178,7 +187,17 @@ impl Server {
             lifecycle.enter(Stage::Ready);
             tracing::info!(listen = %api_address, admin_listen = %admin_address, open, "in service");
         }
-        Ok(Self { gateway, keeper, live, certificates, lifecycle, stop_api, stop_admin, api_connections })
+        Ok(Self {
+            gateway,
+            keeper,
+            live,
+            certificates,
+            lifecycle,
+            stop_api,
+            stop_admin,
+            api_connections,
+            _cores: cores,
+        })
     }
 
     /// Takes over what may change while in service, each part where it can be used: certificates, and all that is live.

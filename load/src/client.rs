@@ -1,23 +1,17 @@
-//! One HTTP/1.1 connection to the gateway, on bare hyper: no pool, no redirects, no retries. A generator that retried would
-//! hide what it is there to show.
+//! One HTTP/1.1 connection to a server, over buffers of its own that are used again and again: no pool, no redirects, no
+//! retries. A generator that retried would hide what it is there to show, and one that is dear takes the time it measures: on
+//! bare hyper a request cost it twice as much.
 
 use std::{
-    fmt,
+    fmt, io,
     net::{SocketAddr, ToSocketAddrs as _},
     sync::Arc,
     time::Duration,
 };
 
 use anyhow::{Context as _, bail, ensure};
-use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full};
-use hyper::{
-    Method, Request,
-    client::conn::http1::{self, SendRequest},
-    header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue},
-};
-use hyper_util::rt::TokioIo;
 use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
     time::{sleep, timeout},
 };
@@ -28,12 +22,18 @@ pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// After a failed connection, so that a gateway that is down is not hammered.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(20);
 
+/// More header fields than any of the servers sends.
+const FIELDS: usize = 32;
+
+/// Room for a usual answer. Reading less than there is room for spares the runtime a second look at the socket.
+const ROOM: usize = 16 * 1024;
+
 /// Where the gateway is, and as whom to call it.
 #[derive(Debug)]
 pub(crate) struct Target {
     address: SocketAddr,
-    host: HeaderValue,
-    authorization: Option<HeaderValue>,
+    /// The header fields of every request, each with its line's end.
+    fields: String,
     /// The app key a caller needs to compute a global ID.
     pub(crate) app: String,
 }
@@ -51,22 +51,20 @@ impl Target {
         if !address.ip().is_loopback() && !allow_remote {
             bail!("{address} is not on this machine: load it only if it is yours, with --allow-remote");
         }
+        let authorization = credential.map_or(String::new(), |it| format!("Authorization: Bearer {it}\r\n"));
+        let is_plain = credential.is_none_or(|it| it.bytes().all(|byte| byte.is_ascii_graphic()));
+        ensure!(is_plain, "the credential holds a character that no header may");
+        let fields = format!("Host: {authority}\r\n{authorization}");
         let app = credential.and_then(|it| it.rsplit_once('.')).map_or("default", |(app, _)| app);
-        let authorization = credential.map(|it| HeaderValue::try_from(format!("Bearer {it}"))).transpose();
-        Ok(Self {
-            address,
-            host: HeaderValue::try_from(authority).context("not a host name")?,
-            authorization: authorization.context("the credential holds a character that no header may")?,
-            app: app.to_owned(),
-        })
+        Ok(Self { address, fields, app: app.to_owned() })
     }
 }
 
-/// An answer, read to its end.
+/// An answer, read to its end. It stands in the connection's buffer until the next request.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct Answer<'a> {
     pub(crate) status: u16,
-    pub(crate) body: Bytes,
+    pub(crate) body: &'a [u8],
 }
 
 /// No answer. The request may have been carried out all the same.
@@ -76,6 +74,8 @@ pub(crate) enum Unanswered {
     NotConnected,
     /// The connection broke before the answer was complete.
     Broken,
+    /// What came was no HTTP answer that tells its length.
+    Unreadable,
     /// No answer within [`CALL_TIMEOUT`].
     TimedOut,
 }
@@ -85,6 +85,7 @@ impl fmt::Display for Unanswered {
         f.write_str(match self {
             Self::NotConnected => "no connection",
             Self::Broken => "connection broke",
+            Self::Unreadable => "answer without a length",
             Self::TimedOut => "no answer in time",
         })
     }
@@ -94,79 +95,130 @@ impl fmt::Display for Unanswered {
 #[derive(Debug)]
 pub(crate) struct Connection {
     target: Arc<Target>,
-    sender: Option<SendRequest<Full<Bytes>>>,
+    stream: Option<TcpStream>,
+    sent: Vec<u8>,
+    received: Vec<u8>,
+}
+
+/// The head of an answer.
+#[derive(Debug, PartialEq)]
+struct Head {
+    status: u16,
+    /// Where the body begins and ends.
+    begins: usize,
+    ends: usize,
+    /// The server closes the connection after it.
+    is_last: bool,
 }
 
 impl Connection {
     pub(crate) fn new(target: Arc<Target>) -> Self {
-        Self { target, sender: None }
+        Self { target, stream: None, sent: Vec::new(), received: Vec::with_capacity(ROOM) }
     }
 
-    pub(crate) async fn post(&mut self, path: &str, body: String) -> Result<Answer, Unanswered> {
-        self.call(Method::POST, path, body.into()).await
+    pub(crate) async fn post(&mut self, path: &str, body: &str) -> Result<Answer<'_>, Unanswered> {
+        self.call("POST", path, body).await
     }
 
-    pub(crate) async fn get(&mut self, path: &str) -> Result<Answer, Unanswered> {
-        self.call(Method::GET, path, Bytes::new()).await
+    pub(crate) async fn get(&mut self, path: &str) -> Result<Answer<'_>, Unanswered> {
+        self.call("GET", path, "").await
     }
 
-    async fn call(&mut self, method: Method, path: &str, body: Bytes) -> Result<Answer, Unanswered> {
-        let mut sender = self.ready().await?;
-        let request = self.request(method, path, body);
-        let answered = timeout(CALL_TIMEOUT, async {
-            let response = sender.send_request(request).await.ok()?;
-            let status = response.status().as_u16();
-            let body = response.into_body().collect().await.ok()?.to_bytes();
-            Some(Answer { status, body })
-        })
-        .await;
-        match answered {
-            Ok(Some(answer)) => {
-                self.sender = Some(sender);
-                Ok(answer)
-            }
-            Ok(None) => Err(Unanswered::Broken),
-            Err(_) => Err(Unanswered::TimedOut),
-        }
+    async fn call(&mut self, method: &str, path: &str, body: &str) -> Result<Answer<'_>, Unanswered> {
+        let mut stream = self.ready().await?;
+        self.write(method, path, body);
+        let head = timeout(CALL_TIMEOUT, self.exchange(&mut stream)).await.map_err(|_| Unanswered::TimedOut)??;
+        // Only a complete answer puts the connection back.
+        self.stream = (!head.is_last).then_some(stream);
+        Ok(Answer { status: head.status, body: &self.received[head.begins..head.ends] })
     }
 
-    /// Takes the connection; only a complete answer puts it back.
-    async fn ready(&mut self) -> Result<SendRequest<Full<Bytes>>, Unanswered> {
-        if let Some(mut sender) = self.sender.take()
-            && sender.ready().await.is_ok()
+    /// Takes the connection, or makes one if there is none or the server has closed it meanwhile.
+    async fn ready(&mut self) -> Result<TcpStream, Unanswered> {
+        if let Some(stream) = self.stream.take()
+            && matches!(stream.try_read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
         {
-            return Ok(sender);
+            return Ok(stream);
         }
-        let connecting = timeout(CALL_TIMEOUT, connect(self.target.address)).await;
-        let Ok(Ok(sender)) = connecting else {
-            sleep(RECONNECT_PAUSE).await;
-            return Err(Unanswered::NotConnected);
-        };
-        Ok(sender)
+        let connecting = timeout(CALL_TIMEOUT, TcpStream::connect(self.target.address)).await;
+        match connecting {
+            Ok(Ok(stream)) if stream.set_nodelay(true).is_ok() => Ok(stream),
+            _ => {
+                sleep(RECONNECT_PAUSE).await;
+                Err(Unanswered::NotConnected)
+            }
+        }
     }
 
-    fn request(&self, method: Method, path: &str, body: Bytes) -> Request<Full<Bytes>> {
-        let has_body = !body.is_empty();
-        let mut request = Request::new(Full::new(body));
-        *request.method_mut() = method;
-        *request.uri_mut() = path.parse().expect("paths are built of hex digits and letters");
-        let headers = request.headers_mut();
-        headers.insert(HOST, self.target.host.clone());
-        if has_body {
-            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    fn write(&mut self, method: &str, path: &str, body: &str) {
+        self.sent.clear();
+        let mut put = |text: &str| self.sent.extend_from_slice(text.as_bytes());
+        [method, " ", path, " HTTP/1.1\r\n", &self.target.fields].into_iter().for_each(&mut put);
+        if !body.is_empty() {
+            put("Content-Type: application/json\r\nContent-Length: ");
+            put(&body.len().to_string());
+            put("\r\n");
         }
-        if let Some(authorization) = &self.target.authorization {
-            headers.insert(AUTHORIZATION, authorization.clone());
+        put("\r\n");
+        put(body);
+    }
+
+    async fn exchange(&mut self, stream: &mut TcpStream) -> Result<Head, Unanswered> {
+        stream.write_all(&self.sent).await.map_err(|_| Unanswered::Broken)?;
+        self.received.clear();
+        let mut head = None;
+        loop {
+            match stream.read_buf(&mut self.received).await {
+                Ok(0) | Err(_) => return Err(Unanswered::Broken),
+                Ok(_) => {}
+            }
+            if head.is_none() {
+                head = Head::read(&self.received).map_err(|()| Unanswered::Unreadable)?;
+            }
+            if let Some(head) = head.take_if(|head| head.ends <= self.received.len()) {
+                return Ok(head);
+            }
+            self.received.reserve(ROOM);
         }
-        request
     }
 }
 
-async fn connect(address: SocketAddr) -> anyhow::Result<SendRequest<Full<Bytes>>> {
-    let stream = TcpStream::connect(address).await?;
-    stream.set_nodelay(true)?;
-    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    // It ends when the sender is dropped; what it fails of, the sender fails of too.
-    tokio::spawn(connection);
-    Ok(sender)
+impl Head {
+    /// Nothing yet if it is not complete.
+    fn read(received: &[u8]) -> Result<Option<Self>, ()> {
+        let mut fields = [httparse::EMPTY_HEADER; FIELDS];
+        let mut answer = httparse::Response::new(&mut fields);
+        let httparse::Status::Complete(begins) = answer.parse(received).map_err(|_| ())? else { return Ok(None) };
+        let (mut length, mut is_last) = (None, false);
+        for field in answer.headers.iter() {
+            if field.name.eq_ignore_ascii_case("content-length") {
+                length = std::str::from_utf8(field.value).ok().and_then(|it| it.parse::<usize>().ok());
+            } else if field.name.eq_ignore_ascii_case("connection") {
+                is_last = field.value.eq_ignore_ascii_case(b"close");
+            }
+        }
+        let (Some(status), Some(length)) = (answer.code, length) else { return Err(()) };
+        Ok(Some(Self { status, begins, ends: begins + length, is_last }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_read_once_its_head_is_complete() {
+        let answer = b"HTTP/1.1 201 Created\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}";
+        let (head, body) = answer.split_at(answer.len() - 2);
+        assert_eq!(Head::read(&head[..20]), Ok(None));
+        let read = Head { status: 201, begins: head.len(), ends: answer.len(), is_last: true };
+        assert_eq!(Head::read(head), Ok(Some(read)));
+        assert_eq!(body, b"{}");
+    }
+
+    #[test]
+    fn an_answer_without_a_length_is_not_guessed_at() {
+        assert_eq!(Head::read(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"), Err(()));
+        assert_eq!(Head::read(b"SSH-2.0-OpenSSH_9.2\r\n"), Err(()));
+    }
 }

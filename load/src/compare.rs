@@ -1,21 +1,25 @@
-//! The yardstick and a gateway on each engine, measured in turns: A B C D, A B C D, … so that a machine that slows down for a
-//! while slows all of them, and the medians are told.
+//! Everything a user would pick, side by side on this machine: the yardstick, a gateway on each engine, what one might take
+//! instead of it, and the stores by themselves. One table of ratios, then what is to be reached.
 
-use std::{collections::BTreeMap, env, fmt, path::PathBuf, time::Duration};
+use std::{
+    fmt::{self, Write as _},
+    path::PathBuf,
+    time::Duration,
+};
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use serde::Serialize;
 
 use crate::{
-    client::Target,
-    contender::{Contender, Installed, Running},
-    pace::Pacing,
-    report::{self, Report},
-    runner::{self, Plan},
+    capacity::{self, Capacities, Capacity},
+    contender::{Contender, Installed},
+    footprint::{self, Footprint, Footprints},
+    goals::{self, Goal, Goals, Loads},
+    report::Report,
     scenario::Scenario,
+    setting,
+    trial::{Bench, Trial},
 };
-
-const WARM_UP: Duration = Duration::from_secs(1);
 
 /// What to compare, and for how long.
 #[derive(Debug)]
@@ -26,194 +30,239 @@ pub(crate) struct Comparison {
     pub(crate) connections: u64,
     /// Only these, beside the yardstick; all if empty.
     pub(crate) only: Vec<Contender>,
+    pub(crate) targets: Vec<Measurement>,
+    /// Claims that stand in a store in use.
+    pub(crate) live: u64,
     pub(crate) gateway: Option<PathBuf>,
     pub(crate) dir: Option<PathBuf>,
 }
 
+/// What some of the targets need to be measured, beyond the peaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Measurement {
+    /// Batches on Redis; disk and memory with many connections
+    Rates,
+    /// Latencies at half of each peak
+    Latencies,
+    /// Bytes of a claim and of an idle gateway
+    Sizes,
+    /// Memory and disk with --live claims; takes minutes
+    Live,
+}
+
 /// The figures of all contenders.
 #[derive(Debug, Serialize)]
-pub(crate) struct Table {
+pub(crate) struct Compared {
     scenario: Scenario,
     rounds: u64,
     connections: u64,
     seconds: u64,
     rows: Vec<Row>,
+    latencies: Vec<Row>,
+    footprints: Vec<Footprint>,
+    capacities: Vec<Capacity>,
+    targets: Vec<Goal>,
     /// What was left out, and why.
     skipped: Vec<String>,
+    /// Where it was measured.
+    setting: String,
 }
 
 /// Medians over the rounds.
 #[derive(Debug, Serialize)]
 struct Row {
-    contender: Contender,
+    trial: Trial,
     claims_per_second: f64,
     lowest: f64,
     highest: f64,
     /// To the yardstick.
-    ratio: f64,
+    ratio: Option<f64>,
     gateway_us_per_request: Option<f64>,
     store_us_per_request: Option<f64>,
-    generator_cores: f64,
+    generator_us_per_request: Option<f64>,
+    mean_us: Option<f64>,
     /// As the callers of a gateway see it.
     p99_us: Option<f64>,
     generator_was_the_limit: bool,
+    /// In how many rounds something else took CPU time.
+    disturbed: usize,
 }
 
-/// The table, and whether every contender was measured and kept its promises.
-pub(crate) async fn run(comparison: &Comparison) -> anyhow::Result<(Table, bool)> {
+/// The figures, and whether every contender was measured and kept its promises.
+pub(crate) async fn run(comparison: Comparison) -> anyhow::Result<(Compared, bool)> {
     let installed = Installed::find(comparison.gateway.as_deref())?;
     if installed.gateway.is_none() {
         bail!("there is no gateway to compare: build it with `cargo build --release`, or name it with --gateway PATH");
     }
-    let wanted = |it: &Contender| *it == Contender::Noop || comparison.only.is_empty() || comparison.only.contains(it);
-    let mut contenders: Vec<_> = Contender::ALL.into_iter().filter(wanted).collect();
-    let mut skipped = Vec::new();
-    if installed.redis_server.is_none() {
-        skipped.push("redis: neither redis-server nor valkey-server is installed".to_owned());
-        contenders.retain(|it| *it != Contender::Redis);
+    let Comparison { scenario, measured, rounds, connections, only, targets, live, dir, .. } = comparison;
+    let loads = Loads { connections, live: if targets.contains(&Measurement::Live) { live } else { 0 } };
+    let mut bench = Bench::new(installed, dir, measured, rounds);
+    let wanted = |it: &Contender| *it == Contender::Noop || only.is_empty() || only.contains(it);
+    let contenders = available(&mut bench, Contender::ALL.into_iter().filter(wanted), scenario);
+
+    let peaks: Vec<_> = contenders.iter().map(|it| Trial { scenario, ..loads.peak(*it) }).collect();
+    bench.measure(&peaks).await?;
+    let chosen =
+        |trials: Vec<Trial>| -> Vec<_> { trials.into_iter().filter(|it| contenders.contains(&it.contender)).collect() };
+    let mut others = Vec::new();
+    if targets.contains(&Measurement::Rates) {
+        let trials = [loads.batched(Contender::Redis), loads.many(Contender::Disk), loads.many(Contender::Memory)];
+        others.extend(chosen(trials.to_vec()));
     }
-    if installed.postgres.is_none() {
-        skipped.push("postgres and pgbench: PostgreSQL with its pgbench is not installed".to_owned());
-        contenders.retain(|it| !matches!(it, Contender::Postgres | Contender::Pgbench));
+    if loads.live > 0 {
+        // Those without are measured again beside them: A B A B.
+        let trials = [Contender::Memory, Contender::Disk].map(|it| [loads.peak(it), loads.in_use(it)]).concat();
+        others.extend(chosen(trials));
     }
-    for line in &skipped {
-        report::say(&format!("!! LEFT OUT {line}"));
+    bench.measure(&others).await?;
+    let mut halves = Vec::new();
+    if targets.contains(&Measurement::Latencies) {
+        use Contender::{Disk, Memory, Noop, Postgres, Redis};
+        let pairs = [(Noop, Redis), (Memory, Memory), (Disk, Disk), (Redis, Redis), (Postgres, Postgres)];
+        halves.extend(pairs.into_iter().filter_map(|(contender, of)| loads.half(&bench, contender, of)));
+        bench.measure(&halves).await?;
     }
-    let mut reports: BTreeMap<Contender, Vec<Report>> = BTreeMap::new();
-    let mut sound = true;
-    for round in 1..=comparison.rounds {
-        for contender in contenders.clone() {
-            let report = match measure(contender, comparison, &installed).await {
-                Ok(report) => report,
-                // Nothing can be told without the yardstick; a gateway without one of its engines leaves the others.
-                Err(error) if contender == Contender::Noop => return Err(error),
-                Err(error) => {
-                    sound = false;
-                    contenders.retain(|it| *it != contender);
-                    reports.remove(&contender);
-                    report::say(&format!("!! LEFT OUT {contender}: {error:#}"));
-                    skipped.push(format!("{contender}: {error:#}"));
-                    continue;
-                }
-            };
-            report::say(&format!(
-                "round {round} of {}  {contender:<14} {:>8.0} claims/s",
-                comparison.rounds, report.claims_per_second
-            ));
-            if !report.is_sound() {
-                sound = false;
-                report::say(&format!("!! {contender}{report}"));
-            }
-            reports.entry(contender).or_default().push(report);
-        }
-    }
-    let yardstick = reports.get(&Contender::Noop).map_or(0.0, |reports| median(reports, |it| it.claims_per_second));
-    let rows = reports.iter().map(|(contender, reports)| Row::of(*contender, reports, yardstick)).collect();
-    let Comparison { scenario, rounds, connections, measured, .. } = *comparison;
-    Ok((Table { scenario, rounds, connections, seconds: measured.as_secs(), rows, skipped }, sound))
+    let footprints = if targets.contains(&Measurement::Sizes) {
+        footprint::measure(&mut bench, &contenders).await
+    } else {
+        Vec::new()
+    };
+
+    let targets = goals::all(&bench, loads, &footprints);
+    let rows = |trials: &[Trial]| trials.iter().filter_map(|trial| Row::of(&bench, trial, peaks[0])).collect();
+    let compared = Compared {
+        scenario,
+        rounds,
+        connections,
+        seconds: measured.as_secs(),
+        rows: rows(&[peaks.clone(), others].concat()),
+        latencies: rows(&halves),
+        capacities: capacity::of(&bench, loads),
+        footprints,
+        targets,
+        skipped: bench.skipped.clone(),
+        setting: setting::describe(&bench.installed, &bench.parent()),
+    };
+    Ok((compared, bench.sound))
 }
 
-/// Every measurement has fresh processes and an empty store, so that none pays for the claims of an earlier one.
-async fn measure(contender: Contender, comparison: &Comparison, installed: &Installed) -> anyhow::Result<Report> {
-    let parent = comparison.dir.clone().unwrap_or_else(env::temp_dir);
-    let running = Running::start(contender, installed, &parent).await?;
-    if contender == Contender::Pgbench {
-        let programs = installed.postgres.as_ref().context("PostgreSQL is not installed")?;
-        running.migrate(installed).await?;
-        let (clients, seconds) = (comparison.connections, comparison.measured.as_secs());
-        let claims_per_second = programs.claims_per_second(running.dir(), running.port, clients, seconds).await;
-        running.stop().await;
-        return Ok(Report::of_rate(comparison.scenario, clients, comparison.measured, claims_per_second?));
+/// Those that are installed and can do it; the others are left out, loudly.
+fn available(bench: &mut Bench, wanted: impl Iterator<Item = Contender>, scenario: Scenario) -> Vec<Contender> {
+    let mut contenders = Vec::new();
+    for contender in wanted {
+        if let Some(lack) = bench.installed.lacks(contender) {
+            bench.leave_out(format!("{contender}: {lack}"));
+        } else if contender.only_claims() && scenario != Scenario::Unique {
+            bench.leave_out(format!("{contender}: it knows nothing but single claims"));
+        } else {
+            contenders.push(contender);
+        }
     }
-    let plan = Plan {
-        target: Target::parse(&running.url, None, false)?,
-        scenario: comparison.scenario,
-        pacing: Pacing::Closed,
-        warm_up: WARM_UP,
-        measured: comparison.measured,
-        connections: comparison.connections,
-        checks: contender != Contender::Noop,
-        watched: running.watched.clone(),
-        progress: false,
-    };
-    let report = runner::run(plan).await;
-    running.stop().await;
-    report
+    contenders
 }
 
 impl Row {
-    fn of(contender: Contender, reports: &[Report], yardstick: f64) -> Self {
+    fn of(bench: &Bench, trial: &Trial, yardstick: Trial) -> Option<Self> {
+        let reports = bench.reports(trial)?;
         let rates = || reports.iter().map(|it| it.claims_per_second);
-        let us = |it: &Report, name: &str| it.cpu.get(name).map(|cpu| cpu.us_per_request);
-        let claims_per_second = median(reports, |it| it.claims_per_second);
-        let is_watched = |name: &str| reports.iter().all(|it| it.cpu.contains_key(name));
-        let median_us = |name: &str| is_watched(name).then(|| median(reports, |it| us(it, name).unwrap_or_default()));
-        Self {
-            contender,
+        let us = |name: &'static str| bench.median(trial, move |it| it.cpu.get(name).map(|cpu| cpu.us_per_request));
+        let claims_per_second = bench.median(trial, goals::claims_per_second)?;
+        let yardstick = bench.median(&yardstick, goals::claims_per_second).filter(|it| *it > 0.0);
+        Some(Self {
+            trial: *trial,
             claims_per_second,
             lowest: rates().fold(f64::INFINITY, f64::min),
             highest: rates().fold(0.0, f64::max),
-            ratio: if yardstick > 0.0 { claims_per_second / yardstick } else { 0.0 },
-            gateway_us_per_request: median_us("gateway"),
-            store_us_per_request: median_us("store"),
-            generator_cores: median(reports, |it| it.cpu.get("generator").map_or(0.0, |cpu| cpu.cores)),
-            p99_us: reports.iter().all(|it| !it.latencies.is_empty()).then(|| {
-                median(reports, |it| report::ratio(it.latencies.values().map(|it| it.p99_us).max().unwrap_or(0), 1))
-            }),
+            ratio: yardstick.map(|yardstick| claims_per_second / yardstick),
+            gateway_us_per_request: us("gateway"),
+            store_us_per_request: us("store"),
+            generator_us_per_request: us("generator"),
+            mean_us: bench.median(trial, goals::mean_us),
+            p99_us: bench.median(trial, goals::p99_us),
             generator_was_the_limit: reports.iter().any(Report::generator_was_the_limit),
+            disturbed: reports.iter().filter(|it| it.was_disturbed()).count(),
+        })
+    }
+
+    /// What it is, in a table of rows that were not all measured under the same load.
+    fn name(&self, usual: &Compared) -> String {
+        let Trial { contender, scenario, connections, live, .. } = self.trial;
+        let mut name = contender.to_string();
+        // Writing to a String cannot fail.
+        if scenario != usual.scenario {
+            name.push_str(", 100 a call");
         }
+        if connections != usual.connections {
+            let _ = write!(name, ", {connections} connections");
+        }
+        if live > 0 {
+            let _ = write!(name, ", {live} live claims");
+        }
+        name
     }
 }
 
-fn median(reports: &[Report], figure: impl Fn(&Report) -> f64) -> f64 {
-    let mut figures: Vec<_> = reports.iter().map(figure).collect();
-    figures.sort_by(f64::total_cmp);
-    let middle = figures.len() / 2;
-    match figures.len() {
-        0 => 0.0,
-        n if n % 2 == 1 => figures[middle],
-        _ => f64::midpoint(figures[middle - 1], figures[middle]),
-    }
-}
-
-impl fmt::Display for Table {
+impl fmt::Display for Compared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "\n{:?}, closed loop, {} connections, medians of {} rounds of {} s\n",
-            self.scenario, self.connections, self.rounds, self.seconds
+            "\n{:?}, closed loop, {} connections, medians of {} rounds of {} s; generator, gateway and store on {}\n",
+            self.scenario, self.connections, self.rounds, self.seconds, self.setting
         )?;
         writeln!(
             f,
-            "| Contender | claims/s | lowest–highest | to no-op | p99 | gateway CPU/request | store CPU/request |"
+            "| Contender | claims/s | lowest–highest | to no-op | mean | p99 | gateway CPU/request | store CPU/request | generator CPU/request |"
         )?;
-        writeln!(f, "| --- | ---: | ---: | ---: | ---: | ---: | ---: |")?;
+        writeln!(f, "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")?;
         for row in &self.rows {
-            let us = |us: Option<f64>, digits| us.map_or("–".to_owned(), |us| format!("{us:.digits$} µs"));
             writeln!(
                 f,
-                "| {} | {:.0} | {:.0}–{:.0} | {:.2} | {} | {} | {} |",
-                row.contender,
+                "| {} | {:.0} | {:.0}–{:.0} | {} | {} | {} | {} | {} | {} |",
+                row.name(self),
                 row.claims_per_second,
                 row.lowest,
                 row.highest,
-                row.ratio,
+                row.ratio.map_or("–".to_owned(), |ratio| format!("{ratio:.2}")),
+                us(row.mean_us, 0),
                 us(row.p99_us, 0),
                 us(row.gateway_us_per_request, 1),
                 us(row.store_us_per_request, 1),
+                us(row.generator_us_per_request, 1),
             )?;
         }
-        let rate_of =
-            |contender| self.rows.iter().find(|row| row.contender == contender).map(|it| it.claims_per_second);
-        if let (Some(postgres), Some(pgbench)) = (rate_of(Contender::Postgres), rate_of(Contender::Pgbench)) {
-            writeln!(f, "\npostgres to pgbench: {:.2}", postgres / pgbench)?;
+        if !self.latencies.is_empty() {
+            writeln!(f, "\nAt half of the peak, open loop, from the scheduled time\n")?;
+            writeln!(
+                f,
+                "| Contender | claims/s | mean | p99 | gateway CPU/request |\n| --- | ---: | ---: | ---: | ---: |"
+            )?;
         }
-        for row in self.rows.iter().filter(|row| row.generator_was_the_limit) {
-            writeln!(f, "\nThe generator was the limit for {}: it may be faster than this.", row.contender)?;
+        for row in &self.latencies {
+            let (mean, p99, gateway) = (us(row.mean_us, 0), us(row.p99_us, 0), us(row.gateway_us_per_request, 1));
+            let Row { trial, claims_per_second, .. } = row;
+            writeln!(f, "| {} | {claims_per_second:.0} | {mean} | {p99} | {gateway} |", trial.contender)?;
+        }
+        if !self.footprints.is_empty() {
+            Footprints(&self.footprints).fmt(f)?;
+        }
+        if !self.capacities.is_empty() {
+            Capacities(&self.capacities).fmt(f)?;
+        }
+        Goals(&self.targets).fmt(f)?;
+        for row in self.rows.iter().chain(&self.latencies).filter(|row| row.generator_was_the_limit) {
+            writeln!(f, "\nThe generator was the limit for {}: it may be faster than this.", row.name(self))?;
+        }
+        for row in self.rows.iter().chain(&self.latencies).filter(|row| row.disturbed > 0) {
+            let (name, rounds) = (row.name(self), row.disturbed);
+            writeln!(f, "\nDISTURBED in {rounds} of its rounds, so that its rate says little: {name}.")?;
         }
         for line in &self.skipped {
             writeln!(f, "\nLEFT OUT {line}")?;
         }
         Ok(())
     }
+}
+
+fn us(us: Option<f64>, digits: usize) -> String {
+    us.map_or("–".to_owned(), |us| format!("{us:.digits$} µs"))
 }

@@ -6,20 +6,29 @@
     reason = "a load generator measures real time, and no two of its runs are the same"
 )]
 
+mod capacity;
 mod client;
 mod compare;
 mod contender;
+mod fill;
+mod footprint;
+mod goals;
 mod ledger;
 mod noop;
 mod pace;
+mod peers;
 mod postgres;
 mod proc;
 mod recorder;
+mod redis;
 mod report;
 mod runner;
+mod running;
 mod scenario;
+mod setting;
 #[cfg(test)]
 mod tests;
+mod trial;
 mod wire;
 
 use std::{net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
@@ -28,8 +37,14 @@ use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
 
 use crate::{
-    client::Target, compare::Comparison, contender::Contender, pace::Pacing, proc::Watched, runner::Plan,
+    client::Target,
+    compare::{Comparison, Measurement},
+    contender::Contender,
+    pace::Pacing,
+    proc::Watched,
+    runner::Plan,
     scenario::Scenario,
+    wire::Dialect,
 };
 
 #[global_allocator]
@@ -52,7 +67,7 @@ enum Command {
         #[arg(long, default_value = "127.0.0.1:8081")]
         listen: SocketAddr,
     },
-    /// Measure the yardstick and a gateway on each engine side by side
+    /// Measure the yardstick, a gateway on each engine and what one might take instead side by side
     Compare(CompareArgs),
 }
 
@@ -113,12 +128,21 @@ struct CompareArgs {
     /// Only these contenders, such as postgres,pgbench; the yardstick is always measured
     #[arg(long, value_enum, value_delimiter = ',', value_name = "NAMES")]
     only: Vec<Contender>,
+    /// Measure what the targets need beyond that: all kinds but live, or those named
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "KINDS", num_args = 0..=1, require_equals = true, default_missing_value = "rates,latencies,sizes")]
+    targets: Vec<Measurement>,
+    /// How many claims stand while `--targets=live` measures
+    #[arg(long, default_value_t = 5_000_000, value_name = "CLAIMS")]
+    live: u64,
     /// The gateway's executable; without it, the one beside this executable
     #[arg(long, value_name = "PATH")]
     gateway: Option<PathBuf>,
     /// Where to keep the contenders' data while it runs; without it, the system's temporary directory
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
+    /// Also write the tables into this file, between its lines `<!-- measured: begin -->` and `<!-- measured: end -->`
+    #[arg(long, value_name = "FILE")]
+    into: Option<PathBuf>,
     /// Also write the figures as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -161,6 +185,7 @@ fn dispatch(command: Command) -> anyhow::Result<bool> {
 async fn run(args: RunArgs) -> anyhow::Result<bool> {
     let plan = Plan {
         target: Target::parse(&args.url, args.credential.as_deref(), args.allow_remote)?,
+        dialect: Dialect::Gateway,
         scenario: args.scenario,
         pacing: if args.closed { Pacing::Closed } else { Pacing::Open { per_second: args.rate } },
         warm_up: Duration::from_secs(args.warm_up),
@@ -185,13 +210,18 @@ async fn compare(args: CompareArgs) -> anyhow::Result<bool> {
         rounds: args.rounds,
         connections: args.connections,
         only: args.only,
+        targets: args.targets,
+        live: args.live,
         gateway: args.gateway,
         dir: args.dir,
     };
-    let (table, sound) = compare::run(&comparison).await?;
-    report::show(&table.to_string())?;
+    let (compared, sound) = compare::run(comparison).await?;
+    report::show(&compared.to_string())?;
     if let Some(path) = &args.json {
-        report::write_json(path, &table)?;
+        report::write_json(path, &compared)?;
+    }
+    if let Some(path) = &args.into {
+        report::write_between(path, &compared.to_string())?;
     }
     Ok(sound)
 }

@@ -16,7 +16,8 @@ use tokio::sync::Semaphore;
 const TICK_NS: u64 = 100_000;
 
 /// How a run is paced.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum Pacing {
     Open { per_second: u64 },
     Closed,

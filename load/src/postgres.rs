@@ -45,6 +45,11 @@ impl Programs {
         on_path.into_iter().chain(by_version).find(has_all).map(|folder| Self { folder })
     }
 
+    /// The server's program.
+    pub(crate) fn server(&self) -> PathBuf {
+        self.folder.join("postgres")
+    }
+
     /// Makes the data directory inside `dir` and returns the command that serves it.
     pub(crate) async fn prepare(&self, dir: &Path, port: u16) -> anyhow::Result<Command> {
         let data = dir.join("postgres");
@@ -85,6 +90,12 @@ impl Programs {
         pgbench.args(["-c", &clients.to_string(), "-T", &seconds.to_string(), "-f"]).arg(&script).arg("postgres");
         let said = run(&mut pgbench).await?;
         tps(&said).with_context(|| format!("pgbench does not say its rate:\n{said}"))
+    }
+
+    /// What the claims take, in bytes: the table, its indexes, and what is stored beside it.
+    pub(crate) async fn table_bytes(&self, port: u16) -> anyhow::Result<u64> {
+        let said = run(&mut self.sql(port, "SELECT pg_total_relation_size('oncegate_claims')")).await?;
+        said.trim().parse().with_context(|| format!("psql does not say a size: {said}"))
     }
 
     fn sql(&self, port: u16, statement: &str) -> Command {

@@ -17,6 +17,13 @@ use crate::{ledger::Verdict, pace::Pacing, recorder::Recorded, scenario::Scenari
 /// The generator has one thread. Above this share of a core it measures itself rather than the gateway.
 const GENERATOR_LIMIT: f64 = 0.9;
 
+/// Cores that may be busy with something else before a measurement is called disturbed.
+const DISTURBED: f64 = 0.2;
+
+/// The lines of a page that figures stand between.
+const BEGIN: &str = "<!-- measured: begin -->";
+const END: &str = "<!-- measured: end -->";
+
 /// What was counted between the end of the warm-up and the end of the run.
 #[derive(Debug)]
 pub(crate) struct Measured {
@@ -28,6 +35,8 @@ pub(crate) struct Measured {
     pub(crate) requests: u64,
     pub(crate) claims: u64,
     pub(crate) cpu_us: Vec<(String, u64)>,
+    /// CPU time of the whole machine.
+    pub(crate) machine_us: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -44,6 +53,8 @@ pub(crate) struct Report {
     /// By step and answer.
     pub(crate) answers: BTreeMap<String, u64>,
     pub(crate) cpu: BTreeMap<String, Cpu>,
+    /// Cores that were busy with none of these: the kernel's own work, and whatever else ran.
+    pub(crate) other_cores: Option<f64>,
     pub(crate) checks: Verdict,
 }
 
@@ -51,6 +62,7 @@ pub(crate) struct Report {
 #[derive(Debug, Serialize)]
 pub(crate) struct Latency {
     pub(crate) count: u64,
+    pub(crate) mean_us: f64,
     pub(crate) p50_us: u64,
     pub(crate) p90_us: u64,
     pub(crate) p99_us: u64,
@@ -71,6 +83,7 @@ impl Report {
         let seconds = measured.elapsed.as_secs_f64();
         let cpu =
             |us: &u64| Cpu { cores: ratio(*us, 1) / 1e6 / seconds, us_per_request: ratio(*us, measured.requests) };
+        let ours_us = measured.cpu_us.iter().map(|(_, us)| us).sum();
         Self {
             scenario: measured.scenario,
             rate_wanted: match measured.pacing {
@@ -85,12 +98,21 @@ impl Report {
             latencies: recorded.latencies.iter().map(|(step, it)| (*step, Latency::of(it))).collect(),
             answers: recorded.answers.iter().map(|((step, label), n)| (format!("{step}: {label}"), *n)).collect(),
             cpu: measured.cpu_us.iter().map(|(name, us)| (name.clone(), cpu(us))).collect(),
+            other_cores: Some((ratio(measured.machine_us, 1) - ratio(ours_us, 1)) / 1e6 / seconds),
             checks: Verdict::default(),
         }
     }
 
-    /// Of a contender that is no gateway and tells nothing but its rate.
-    pub(crate) fn of_rate(scenario: Scenario, connections: u64, measured: Duration, claims_per_second: f64) -> Self {
+    /// Of a contender that is no gateway and tells nothing but its rate. And what CPU time its store took for it.
+    pub(crate) fn of_rate(
+        scenario: Scenario,
+        connections: u64,
+        measured: Duration,
+        claims_per_second: f64,
+        store_us: u64,
+    ) -> Self {
+        let cores = ratio(store_us, 1) / 1e6 / measured.as_secs_f64();
+        let store = Cpu { cores, us_per_request: cores * 1e6 / claims_per_second };
         Self {
             scenario,
             rate_wanted: None,
@@ -101,9 +123,15 @@ impl Report {
             claims_per_second,
             latencies: BTreeMap::new(),
             answers: BTreeMap::new(),
-            cpu: BTreeMap::new(),
+            cpu: BTreeMap::from([("store".to_owned(), store)]),
+            other_cores: None,
             checks: Verdict::default(),
         }
+    }
+
+    /// Something else took CPU time, so that the rates say little.
+    pub(crate) fn was_disturbed(&self) -> bool {
+        self.other_cores.is_some_and(|cores| cores > DISTURBED)
     }
 
     pub(crate) fn is_sound(&self) -> bool {
@@ -120,6 +148,7 @@ impl Latency {
     fn of(histogram: &Histogram<u64>) -> Self {
         Self {
             count: histogram.len(),
+            mean_us: histogram.mean(),
             p50_us: histogram.value_at_quantile(0.5),
             p90_us: histogram.value_at_quantile(0.9),
             p99_us: histogram.value_at_quantile(0.99),
@@ -154,6 +183,9 @@ impl fmt::Display for Report {
         for (name, Cpu { cores, us_per_request }) in &self.cpu {
             writeln!(f, "    {name:<12} {cores:>7.2} {us_per_request:>12.1}")?;
         }
+        if let Some(cores) = self.other_cores.filter(|_| self.was_disturbed()) {
+            writeln!(f, "    all else     {cores:>7.2}   Something else ran meanwhile: the rates say little.")?;
+        }
         if self.generator_was_the_limit() {
             writeln!(f, "  The generator used its core to the full: the gateway may be faster than this.")?;
         }
@@ -163,9 +195,10 @@ impl fmt::Display for Report {
 
 impl Report {
     fn fmt_latencies(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "\n  latency          count       p50       p90       p99     p99.9       max")?;
+        writeln!(f, "\n  latency          count      mean       p50       p90       p99     p99.9       max")?;
         for (step, it) in &self.latencies {
             write!(f, "    {step:<8} {:>9}", it.count)?;
+            write!(f, " {:>9}", format!("{:.0} µs", it.mean_us))?;
             for us in [it.p50_us, it.p90_us, it.p99_us, it.p999_us, it.max_us] {
                 write!(f, " {:>9}", latency(us))?;
             }
@@ -214,7 +247,34 @@ pub(crate) fn say(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
+/// Puts the text where another was measured before.
+pub(crate) fn write_between(path: &Path, text: &str) -> anyhow::Result<()> {
+    let page = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let page = between(&page, text)
+        .with_context(|| format!("{} has no lines {BEGIN} and {END} to write between", path.display()))?;
+    fs::write(path, page).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn between(page: &str, text: &str) -> Option<String> {
+    let (before, rest) = page.split_once(BEGIN)?;
+    let (_, after) = rest.split_once(END)?;
+    Some(format!("{before}{BEGIN}\n\n{}\n\n{END}{after}", text.trim()))
+}
+
 pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> anyhow::Result<()> {
     let json = serde_json::to_string_pretty(value).context("cannot turn the report into JSON")?;
     fs::write(path, json + "\n").with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_take_the_place_of_older_ones_and_nothing_else() {
+        let page = format!("before\n{BEGIN}\nold\n{END}\nafter\n");
+        let changed = format!("before\n{BEGIN}\n\nnew\n\n{END}\nafter\n");
+        assert_eq!(between(&page, "\nnew\n"), Some(changed));
+        assert_eq!(between("a page without figures", "new"), None);
+    }
 }

@@ -15,11 +15,11 @@ use crate::{
     client::{Connection, Target},
     ledger::Ledger,
     pace::{Pace, Pacing},
-    proc::Watched,
+    proc::{self, Watched},
     recorder::{Label, Recorder, Totals},
     report::{self, Measured, Report},
     scenario::{Scenario, Stage},
-    wire::Terms,
+    wire::{Dialect, Terms},
 };
 
 /// How long after its end a run still sends what was due before it.
@@ -31,6 +31,7 @@ const VERIFY_TRIES: u32 = 5;
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) target: Target,
+    pub(crate) dialect: Dialect,
     pub(crate) scenario: Scenario,
     pub(crate) pacing: Pacing,
     pub(crate) warm_up: Duration,
@@ -46,16 +47,19 @@ struct Reading {
     at: Instant,
     totals: Totals,
     cpu_us: Vec<u64>,
+    machine_us: u64,
 }
 
 pub(crate) async fn run(plan: Plan) -> anyhow::Result<Report> {
-    let Plan { target, scenario, pacing, warm_up, measured, connections, checks, mut watched, progress } = plan;
+    let Plan { target, dialect, scenario, pacing, warm_up, measured, connections, checks, mut watched, progress } =
+        plan;
     watched.push(Watched::generator());
     let starts = Instant::now();
     let measured_from = starts + warm_up;
     let ends = measured_from + measured;
     let stage = Arc::new(Stage {
         scenario,
+        dialect,
         terms: terms(&target, scenario, ends - starts),
         ledger: Ledger::new(checks),
         recorder: Recorder::new(measured_from),
@@ -89,6 +93,7 @@ pub(crate) async fn run(plan: Plan) -> anyhow::Result<Report> {
         operations: last.totals.operations - first.totals.operations,
         requests: last.totals.requests - first.totals.requests,
         claims: last.totals.claims - first.totals.claims,
+        machine_us: last.machine_us - first.machine_us,
         cpu_us: watched
             .iter()
             .zip(first.cpu_us.iter().zip(&last.cpu_us))
@@ -133,17 +138,13 @@ async fn verify(stage: &Stage, mut connection: Connection) {
 }
 
 fn terms(target: &Target, scenario: Scenario, run: Duration) -> Terms {
-    Terms {
-        app: target.app.clone(),
-        operation: format!("load.{scenario:?}").to_lowercase(),
-        run: format!("{:08x}", rand::random::<u32>()),
-        kept: format!("{}s", run.as_secs() + 300),
-    }
+    let operation = format!("load.{scenario:?}").to_lowercase();
+    Terms::new(&target.app, &operation, Some(&format!("{}s", run.as_secs() + 300)))
 }
 
 fn read(stage: &Stage, watched: &[Watched]) -> anyhow::Result<Reading> {
     let cpu_us = watched.iter().map(Watched::cpu_us).collect::<anyhow::Result<_>>()?;
-    Ok(Reading { at: Instant::now(), totals: stage.recorder.totals(), cpu_us })
+    Ok(Reading { at: Instant::now(), totals: stage.recorder.totals(), cpu_us, machine_us: proc::machine_us()? })
 }
 
 async fn tell_progress(stage: Arc<Stage>, starts: Instant) {

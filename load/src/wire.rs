@@ -1,6 +1,8 @@
 //! What goes over the wire: the bodies a caller sends and the answers it reads. Written by hand from the contract, sharing no
 //! code with the gateway, so that a slip there shows here.
 
+use std::fmt::Write as _;
+
 use md5::{Digest as _, Md5};
 use serde::Deserialize;
 use serde_json::Value;
@@ -33,6 +35,16 @@ const CODES: [&str; 24] = [
     "internal",
 ];
 
+/// How a server is asked to claim.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    /// As the contract says.
+    #[default]
+    Gateway,
+    /// By a Redis command over HTTP: the caller computes the key and makes the value, the attempt included.
+    Webdis,
+}
+
 /// What claims of one run have in common.
 #[derive(Debug, Clone)]
 pub(crate) struct Terms {
@@ -42,23 +54,60 @@ pub(crate) struct Terms {
     /// In every key, so that two runs never meet.
     pub(crate) run: String,
     /// Both lease and retention: longer than the run, so that nothing ends meanwhile, and soon over after it.
-    pub(crate) kept: String,
+    /// Without it they are the gateway's own.
+    pub(crate) kept: Option<String>,
 }
 
 impl Terms {
+    pub(crate) fn new(app: &str, operation: &str, kept: Option<&str>) -> Self {
+        let run = format!("{:08x}", rand::random::<u32>());
+        Self { app: app.to_owned(), operation: operation.to_owned(), run, kept: kept.map(str::to_owned) }
+    }
+
     /// In canonical form: one key, no spaces.
     pub(crate) fn contents(&self, order: u64) -> String {
         format!(r#"{{"order":"{}-{order}"}}"#, self.run)
     }
 
     pub(crate) fn claim(&self, order: u64) -> String {
-        format!(
-            r#"{{"operation":"{}","contents":{},"lease":"{}","retention":"{}"}}"#,
-            self.operation,
-            self.contents(order),
-            self.kept,
-            self.kept
-        )
+        let mut body = String::with_capacity(160);
+        self.write_claim(&mut body, order);
+        body
+    }
+
+    // Writing to a String cannot fail. A batch is written into one, since the generator's time is not the gateway's.
+    fn write_claim(&self, body: &mut String, order: u64) {
+        let Self { operation, run, kept, .. } = self;
+        let _ = write!(body, r#"{{"operation":"{operation}","contents":{{"order":"{run}-{order}"}}"#);
+        if let Some(kept) = kept {
+            let _ = write!(body, r#","lease":"{kept}","retention":"{kept}""#);
+        }
+        body.push('}');
+    }
+
+    /// The same claim as a command: what the gateway would store under the key it would use. And the attempt in it.
+    pub(crate) fn command(&self, order: u64) -> (String, String) {
+        let attempt = Self::attempt();
+        // A dot or a slash has a meaning of its own there.
+        let value = self.value(order, &attempt).replace('.', "%2e");
+        (format!("SET/{}/{value}/NX/GET/PX/300000", self.key(&self.global_id(order))), attempt)
+    }
+
+    /// Where the gateway's Redis engine keeps a claim.
+    pub(crate) fn key(&self, global_id: &str) -> String {
+        format!("og:{{{global_id}}}:{}", self.app)
+    }
+
+    /// What it keeps there.
+    pub(crate) fn value(&self, order: u64, attempt: &str) -> String {
+        let Self { kept, operation, .. } = self;
+        let kept = kept.as_ref().map_or(String::new(), |kept| format!(" l={kept} r={kept}"));
+        format!("{attempt} 1p{kept} o={operation} c={}", self.contents(order))
+    }
+
+    /// A new one.
+    pub(crate) fn attempt() -> String {
+        format!("1767225600000000-{:016x}", rand::random::<u64>())
     }
 
     pub(crate) fn batch(&self, orders: &[u64]) -> String {
@@ -68,7 +117,7 @@ impl Terms {
             if index > 0 {
                 body.push(',');
             }
-            body.push_str(&self.claim(*order));
+            self.write_claim(&mut body, *order);
         }
         body.push_str("]}");
         body
@@ -76,8 +125,22 @@ impl Terms {
 
     /// Computed here, from the contract's formula.
     pub(crate) fn global_id(&self, order: u64) -> String {
-        let digest = Md5::digest(format!("{}\n{}\n{}", self.app, self.operation, self.contents(order)));
-        format!("{:032x}", u128::from_be_bytes(digest.into()))
+        format!("{:032x}", self.digest(order))
+    }
+
+    /// Whether this is the global ID of the order.
+    pub(crate) fn is_global_id(&self, order: u64, text: &str) -> bool {
+        let is_hex = text.len() == 32 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        is_hex && u128::from_str_radix(text, 16) == Ok(self.digest(order))
+    }
+
+    fn digest(&self, order: u64) -> u128 {
+        let mut md5 = Md5::new();
+        let contents = self.contents(order);
+        for part in [&self.app, "\n", &self.operation, "\n", &contents] {
+            md5.update(part);
+        }
+        u128::from_be_bytes(md5.finalize().into())
     }
 }
 
@@ -89,35 +152,51 @@ pub(crate) fn failure(attempt: &str) -> String {
     format!(r#"{{"attempt":"{attempt}","outcome":"failure"}}"#)
 }
 
-/// The fields of all answers that a check looks at; each is absent where the answer has none.
+/// The fields of all answers that a check looks at; each is absent where the answer has none. Their texts stand in the
+/// answer: none of them has anything to escape.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct Reply {
+pub(crate) struct Reply<'a> {
     /// In a batch: what this item would have been answered with alone.
     pub(crate) status: u16,
-    pub(crate) global_id: Option<String>,
-    pub(crate) attempt: Option<String>,
-    pub(crate) state: Option<String>,
+    pub(crate) global_id: Option<&'a str>,
+    pub(crate) attempt: Option<&'a str>,
+    pub(crate) state: Option<&'a str>,
     pub(crate) repeated: bool,
     pub(crate) late: Option<bool>,
-    pub(crate) code: Option<String>,
+    pub(crate) code: Option<&'a str>,
     pub(crate) result: Option<Value>,
 }
 
-impl Reply {
+impl Reply<'_> {
     pub(crate) fn is_state(&self, state: &str) -> bool {
-        self.state.as_deref() == Some(state)
+        self.state == Some(state)
     }
 
     /// The code, if it is one of the contract.
     pub(crate) fn known_code(&self) -> Option<&'static str> {
-        CODES.into_iter().find(|code| self.code.as_deref() == Some(*code))
+        CODES.into_iter().find(|code| self.code == Some(*code))
+    }
+}
+
+/// What was found under the key: nothing is a grant.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CommandReply {
+    #[serde(rename = "SET", deserialize_with = "Option::deserialize")]
+    found: Option<String>,
+}
+
+impl CommandReply {
+    pub(crate) fn is_grant(&self) -> bool {
+        self.found.is_none()
     }
 }
 
 #[derive(Debug, Deserialize)]
-pub(crate) struct BatchReply {
-    pub(crate) items: Vec<Reply>,
+pub(crate) struct BatchReply<'a> {
+    #[serde(borrow)]
+    pub(crate) items: Vec<Reply<'a>>,
 }
 
 #[cfg(test)]
@@ -127,13 +206,25 @@ mod tests {
     #[test]
     fn the_global_id_is_the_contracts() {
         // printf 'default\nload\n{"order":"r-7"}' | md5sum
-        let terms = Terms { app: "default".into(), operation: "load".into(), run: "r".into(), kept: "1m".into() };
+        let terms = Terms { app: "default".into(), operation: "load".into(), run: "r".into(), kept: Some("1m".into()) };
         assert_eq!(terms.global_id(7), "68f3f8b82dbebd5c8a979e59f3bc10c6");
+        assert!(terms.is_global_id(7, "68f3f8b82dbebd5c8a979e59f3bc10c6"));
+        assert!(!terms.is_global_id(8, "68f3f8b82dbebd5c8a979e59f3bc10c6"));
+        assert!(!terms.is_global_id(7, "68F3F8B82DBEBD5C8A979E59F3BC10C6"), "it is in lower case");
+    }
+
+    #[test]
+    fn what_a_command_found_is_a_duplicate_and_nothing_is_a_grant() {
+        let is_grant = |said: &str| serde_json::from_str::<CommandReply>(said).ok().map(|reply| reply.is_grant());
+        assert_eq!(is_grant(r#"{"SET":null}"#), Some(true));
+        assert_eq!(is_grant(r#"{"SET":"1-1 1p c={}"}"#), Some(false));
+        assert_eq!(is_grant(r#"{"SET":[false,"OOM"]}"#), None);
+        assert_eq!(is_grant("{}"), None);
     }
 
     #[test]
     fn a_batch_is_json() {
-        let terms = Terms { app: "default".into(), operation: "load".into(), run: "r".into(), kept: "1m".into() };
+        let terms = Terms { app: "default".into(), operation: "load".into(), run: "r".into(), kept: Some("1m".into()) };
         let body: Value = serde_json::from_str(&terms.batch(&[1, 2])).expect("not JSON");
         assert_eq!(body["items"][1]["contents"]["order"], "r-2");
     }

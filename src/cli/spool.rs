@@ -192,7 +192,7 @@ async fn open(chain: &str, urls: Urls, clock: &Arc<dyn Clock>) -> anyhow::Result
     let mut engines: Engines = Vec::new();
     for (name, url) in urls {
         let clock_of_engine = clock.clone();
-        let opened = tokio::task::spawn_blocking(move || url::open(&url, clock_of_engine)).await?;
+        let opened = tokio::task::spawn_blocking(move || url::open(&url, clock_of_engine, Vec::new())).await?;
         let engine = opened.with_context(|| format!("a store of chain `{}` cannot be opened", plain(chain)))?;
         let guarded = Guarded::new(engine, &name, DELIVERY_DEADLINE, clock.clone(), Arc::new(SystemEntropy));
         engines.push((name, Arc::new(guarded)));

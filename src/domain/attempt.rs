@@ -12,16 +12,17 @@ use serde::{Serialize, Serializer};
 use sha2::{Digest, Sha256};
 
 use super::clock::{Clock, Timestamp};
+use super::hex;
 use super::observed::WouldBe;
 
 /// The caller's part of an attempt, fresh for each try: 16 to 64 of `[A-Za-z0-9_-]`.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub struct Nonce(Box<str>);
+pub struct Nonce(Arc<str>);
 
 impl Nonce {
     /// A nonce of 64 random bits, written in 16 hex digits.
     pub fn from_bits(bits: u64) -> Self {
-        Self(format!("{bits:016x}").into())
+        Self(hex::write(&bits.to_be_bytes(), &mut [0; 16]).into())
     }
 
     /// A nonce that a gateway makes up, which keeps to the grammar.
@@ -74,6 +75,21 @@ impl Attempt {
         Self { timestamp, nonce }
     }
 
+    /// The attempt's text, as it is displayed.
+    pub fn text(&self) -> String {
+        // Until the year 2286 a timestamp has 16 digits.
+        let mut text = String::with_capacity(17 + self.nonce.0.len());
+        self.push_to(&mut text);
+        text
+    }
+
+    /// Adds the attempt's text to another.
+    pub fn push_to(&self, text: &mut String) {
+        text.push_str(itoa::Buffer::new().format(self.timestamp.as_micros()));
+        text.push('-');
+        text.push_str(&self.nonce.0);
+    }
+
     /// When the attempt was issued, by the wall clock of the gateway that issued it.
     pub fn timestamp(&self) -> Timestamp {
         self.timestamp
@@ -93,7 +109,9 @@ impl Attempt {
 
 impl fmt::Display for Attempt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}", self.timestamp.as_micros(), self.nonce.0)
+        f.write_str(itoa::Buffer::new().format(self.timestamp.as_micros()))?;
+        f.write_str("-")?;
+        f.write_str(&self.nonce.0)
     }
 }
 
@@ -135,7 +153,7 @@ impl FromStr for AttemptHash {
     type Err = InvalidAttempt;
 
     fn from_str(text: &str) -> Result<Self, InvalidAttempt> {
-        super::hex::decode(text).map(Self).ok_or(InvalidAttempt)
+        hex::decode(text).map(Self).ok_or(InvalidAttempt)
     }
 }
 

@@ -7,6 +7,7 @@ mod parser;
 mod string;
 
 use std::fmt;
+use std::sync::Arc;
 
 pub use self::number::NumberFault;
 
@@ -15,7 +16,7 @@ pub const DEPTH_MAX: usize = 32;
 
 /// JSON in canonical form: equal values have equal texts.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub struct Canonical(Box<str>);
+pub struct Canonical(Arc<str>);
 
 impl Canonical {
     /// Text that was canonicalised when it was stored. Not checked again.
@@ -47,7 +48,7 @@ pub fn canonicalize(json: &[u8]) -> Result<Canonical, NotCanonical> {
 
 /// The canonical form of any JSON value, which errors call `root`.
 pub fn canonicalize_any(json: &[u8], root: &'static str) -> Result<Canonical, NotCanonical> {
-    parser::canonicalize(json, root).map(Canonical)
+    parser::canonicalize(json, root).map(|text| Canonical(text.into()))
 }
 
 /// Why a text has no canonical form. Says where and what to do; repeats keys, but never values.

@@ -3,6 +3,8 @@
 //! This is the only file that reads the machine's clocks. Everything else is handed an instant or a `dyn Clock`, so
 //! that a test can stop time, and so that it stays visible whose clock judges what.
 
+mod rfc3339;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,6 +32,17 @@ impl Timestamp {
         Self(self.0.saturating_add(micros(duration)))
     }
 
+    /// The instant's text, as it is displayed.
+    pub fn write(self, text: &mut [u8; rfc3339::LENGTH_MAX]) -> &str {
+        rfc3339::write(self.0, text)
+    }
+
+    /// This instant moved earlier; stays at the epoch instead of going before it.
+    #[must_use]
+    pub fn minus(self, duration: Duration) -> Self {
+        Self(self.0.saturating_sub(micros(duration)))
+    }
+
     /// How far this instant lies after `earlier`; zero if it does not.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(self.0.saturating_sub(earlier.0))
@@ -38,14 +51,13 @@ impl Timestamp {
 
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let instant = i64::try_from(self.0).ok().and_then(|micros| jiff::Timestamp::from_microsecond(micros).ok());
-        fmt::Display::fmt(&instant.unwrap_or(jiff::Timestamp::MAX), f)
+        f.write_str(self.write(&mut [0; _]))
     }
 }
 
 impl Serialize for Timestamp {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+        serializer.serialize_str(self.write(&mut [0; _]))
     }
 }
 

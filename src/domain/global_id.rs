@@ -8,6 +8,7 @@ use md5::{Digest, Md5};
 use serde::{Serialize, Serializer};
 
 use super::canonical::Canonical;
+use super::hex;
 use super::tenant::{AppKey, Operation};
 
 /// The MD5 of app key, operation and canonical contents, one to a line.
@@ -45,7 +46,7 @@ fn digest<'a>(parts: impl IntoIterator<Item = &'a str>) -> [u8; 16] {
 
 impl fmt::Display for GlobalId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", u128::from_be_bytes(self.0))
+        f.write_str(hex::write(&self.0, &mut [0; 32]))
     }
 }
 
@@ -72,7 +73,7 @@ impl FromStr for GlobalId {
 
 impl Serialize for GlobalId {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+        serializer.serialize_str(hex::write(&self.0, &mut [0; 32]))
     }
 }
 

@@ -1,15 +1,21 @@
 //! Bytes as hex digits and back.
 
-use std::fmt::Write as _;
+const DIGITS: &[u8; 16] = b"0123456789abcdef";
 
 /// Two lowercase digits a byte.
 pub fn encode(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len() * 2);
-    for byte in bytes {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
+    let mut text = vec![0; bytes.len() * 2];
+    write(bytes, &mut text).to_owned()
+}
+
+/// Two lowercase digits a byte, written into `text`, which is twice as long as `bytes`: every answer holds some of them, so
+/// no formatter and no memory are taken for them.
+pub fn write<'t>(bytes: &[u8], text: &'t mut [u8]) -> &'t str {
+    for (byte, pair) in bytes.iter().zip(text.as_chunks_mut::<2>().0) {
+        *pair = [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 0xf)]];
     }
-    text
+    // Digits are ASCII.
+    std::str::from_utf8(text).unwrap_or_default()
 }
 
 /// Exactly `N` bytes from twice as many digits, of either case; nothing else is taken.

@@ -32,6 +32,17 @@ pub enum State {
     Unknown,
 }
 
+impl State {
+    /// As answers name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::InProgress => "in_progress",
+            Self::Succeeded => "succeeded",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
 /// A SHA-256 digest.
 pub type Sha256Digest = [u8; 32];
 

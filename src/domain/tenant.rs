@@ -6,16 +6,16 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::text;
 
 /// The name of a business system that calls the gateway: `[a-z0-9][a-z0-9._-]{0,63}`.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AppKey(Arc<str>);
 
 /// What kind of thing is done, within an app: `[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}`.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Operation(Arc<str>);
 
 /// Why a text is not a name. The text is not repeated: it may be a secret in the wrong place.
@@ -78,11 +78,9 @@ macro_rules! checked_name {
             }
         }
 
-        impl TryFrom<String> for $name {
-            type Error = InvalidName;
-
-            fn try_from(text: String) -> Result<Self, InvalidName> {
-                Self::try_from(text.as_str())
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                text::deserialize(deserializer)
             }
         }
 

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::text;
+
 /// A duration as configuration and requests write it: `[1-9][0-9]{0,8}(ms|s|m|h|d)`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Span(pub Duration);
@@ -33,7 +35,8 @@ impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ms = u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX);
         let (name, unit) = UNITS.iter().find(|(_, unit)| ms != 0 && ms % unit == 0).unwrap_or(&UNITS[4]);
-        write!(f, "{}{name}", ms / unit)
+        f.write_str(itoa::Buffer::new().format(ms / unit))?;
+        f.write_str(name)
     }
 }
 
@@ -161,8 +164,7 @@ macro_rules! serde_as_text {
     ($($name:ty),*) => {$(
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                let text = std::borrow::Cow::<str>::deserialize(deserializer)?;
-                text.parse().map_err(serde::de::Error::custom)
+                text::deserialize(deserializer)
             }
         }
 

@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use tokio::runtime::Handle;
+
 use super::{Capabilities, Engine, memory};
 use crate::domain::clock::Clock;
 
@@ -32,15 +34,16 @@ pub fn check_files(url: &str) -> Result<(), OpenError> {
 }
 
 /// Opens the engine that a URL names. The store need not be up, unless it is a folder of this machine. Reads that
-/// folder, so it may block for a while.
+/// folder, so it may block for a while. Connections to the store live on the runtimes of `cores` in turn, so that calls from
+/// there find one beside them; without any, on the current one.
 ///
 /// # Errors
 /// What is wrong with the URL or the folder, and what to write instead. Never repeats a password.
-pub fn open(url: &str, clock: Arc<dyn Clock>) -> Result<Arc<dyn Engine>, OpenError> {
+pub fn open(url: &str, clock: Arc<dyn Clock>, cores: Vec<Handle>) -> Result<Arc<dyn Engine>, OpenError> {
     match parse(url)? {
         Parsed::Memory { bytes_max } => Ok(Arc::new(memory::Memory::new(clock, bytes_max))),
         Parsed::Disk { path } => open_disk(path, clock),
-        Parsed::Redis => open_redis(url),
+        Parsed::Redis => open_redis(url, cores),
         Parsed::Postgres => open_postgres(url),
     }
 }
@@ -95,13 +98,13 @@ fn open_disk(_path: &str, _clock: Arc<dyn Clock>) -> Result<Arc<dyn Engine>, Ope
 }
 
 #[cfg(feature = "redis")]
-fn open_redis(url: &str) -> Result<Arc<dyn Engine>, OpenError> {
-    let redis = super::redis::Redis::open(url, super::redis::Options::default());
+fn open_redis(url: &str, cores: Vec<Handle>) -> Result<Arc<dyn Engine>, OpenError> {
+    let redis = super::redis::Redis::open(url, super::redis::Options { cores, ..Default::default() });
     redis.map(|redis| Arc::new(redis) as Arc<dyn Engine>).map_err(|why| OpenError(why.to_string()))
 }
 
 #[cfg(not(feature = "redis"))]
-fn open_redis(_url: &str) -> Result<Arc<dyn Engine>, OpenError> {
+fn open_redis(_url: &str, _cores: Vec<Handle>) -> Result<Arc<dyn Engine>, OpenError> {
     Err(OpenError(LEFT_OUT.into()))
 }
 
@@ -175,7 +178,7 @@ mod tests {
         let clock = Arc::new(crate::domain::clock::SystemClock::new());
         let folder = tempfile::tempdir().unwrap();
         for url in ["memory:".to_owned(), format!("disk:{}", folder.path().join("claims").display())] {
-            let Ok(engine) = open(&url, clock.clone()) else { continue };
+            let Ok(engine) = open(&url, clock.clone(), Vec::new()) else { continue };
             let (told, promised) = (capabilities_of(&url).unwrap(), engine.capabilities());
             for capability in [Capability::Durable, Capability::StrictFence, Capability::Forever, Capability::Shared] {
                 assert_eq!(capability.is_in(told), capability.is_in(promised), "{url}: {capability:?}");

@@ -30,9 +30,9 @@ pub fn encode(record: &Record) -> String {
         if let Contents::Canonical(contents) = &record.contents { contents.as_str().len() } else { 80 };
     let result_bytes = record.result.as_ref().map_or(0, |result| result.len());
     let mut text = String::with_capacity(96 + contents_bytes + result_bytes);
-    let state = state_letter(record.state);
+    record.attempt.push_to(&mut text);
+    text.extend([' ', VERSION, state_letter(record.state)]);
     // Writing to a String cannot fail, so the results of `write!` hold nothing.
-    let _ = write!(text, "{} {VERSION}{state}", record.attempt);
     let terms = &record.terms;
     if terms.lease != IMPLIED.lease {
         let _ = write!(text, " l={}", Span(terms.lease));
@@ -48,7 +48,8 @@ pub fn encode(record: &Record) -> String {
     }
     let operation = record.operation.as_ref().map_or("", AsRef::as_ref);
     if operation != IMPLIED_OPERATION {
-        let _ = write!(text, " o={operation}");
+        text.push_str(" o=");
+        text.push_str(operation);
     }
     if let Some(fingerprint) = &record.fingerprint {
         text.push_str(" f=");

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use axum::response::Response;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::answer::Success;
 use super::body::JsonBytes;
 use super::edge::RequestId;
-use super::problem::{Document, Members, Problem};
-use super::{Api, json};
+use super::problem::{Members, Problem};
+use super::{Api, written};
 use crate::tenants::App;
 use crate::tenants::quota::Purpose;
 
@@ -19,24 +19,6 @@ use crate::tenants::quota::Purpose;
 struct BatchBody<'a> {
     #[serde(borrow)]
     items: Vec<&'a RawValue>,
-}
-
-#[derive(Serialize)]
-struct BatchAnswer<'a, Body> {
-    items: Vec<ItemAnswer<'a, Body>>,
-}
-
-/// One item's answer: the body of the single call, with its status.
-#[derive(Serialize)]
-#[serde(untagged)]
-enum ItemAnswer<'a, Body> {
-    Done {
-        status: u16,
-        #[serde(flatten)]
-        body: &'a Body,
-    },
-    // A problem holds its status already.
-    Problem(Document<'a>),
 }
 
 /// The items of a batch, each still as its own JSON text.
@@ -82,14 +64,30 @@ pub fn answer<Body: Success>(
     bytes_max: usize,
 ) -> Response {
     omit_results(&mut answers, bytes_max);
-    let mut items = Vec::with_capacity(answers.len());
-    for answer in &answers {
-        items.push(match answer {
-            Ok(body) => ItemAnswer::Done { status: body.status().as_u16(), body },
-            Err(problem) => ItemAnswer::Problem(problem.document(request_id.as_str())),
-        });
-    }
-    json(&BatchAnswer { items })
+    written(|text| {
+        let mut separator = "{\"items\":[";
+        for answer in &answers {
+            text.extend_from_slice(separator.as_bytes());
+            separator = ",";
+            match answer {
+                Ok(body) => item_answer(body, text)?,
+                // A problem holds its status already.
+                Err(problem) => serde_json::to_writer(&mut *text, &problem.document(request_id.as_str()))?,
+            }
+        }
+        text.extend_from_slice(b"]}");
+        Ok(())
+    })
+}
+
+/// The body of the single call, with its status before its own fields.
+fn item_answer<Body: Success>(body: &Body, text: &mut Vec<u8>) -> serde_json::Result<()> {
+    text.extend_from_slice(b"{\"status\":");
+    text.extend_from_slice(body.status().as_str().as_bytes());
+    let brace = text.len();
+    body.write(text)?;
+    text[brace] = b',';
+    Ok(())
 }
 
 /// What an item takes without its result, generously.

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use axum::body::{Body, HttpBody};
+use axum::body::HttpBody;
 use axum::extract::{FromRequest, Request};
-use axum::http::header;
-use bytes::Bytes;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use axum::http::{HeaderMap, header};
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
 use serde::de::{Deserialize, Deserializer};
 use serde_json::error::Category;
 use serde_json::value::RawValue;
@@ -26,31 +26,47 @@ impl FromRequest<Arc<Api>> for JsonBytes {
     type Rejection = Problem;
 
     async fn from_request(request: Request, api: &Arc<Api>) -> Result<Self, Problem> {
-        let drawn = request.extensions().get::<Visit>().map_or(Ok(()), |visit| visit.draw(api));
-        if let Err(refused) = drawn {
-            // Read, though not looked at: closing on it would reset the connection, and this answer with it. The app's
-            // place is held meanwhile.
-            let _unread = tokio::time::timeout(api.limits.body_read_timeout.0, skip(request.into_body(), api)).await;
-            return Err(refused);
+        let visit = request.extensions().get::<Visit>().cloned();
+        let (parts, body) = request.into_parts();
+        match visit {
+            Some(visit) => Self::of_visit(&visit, &parts.headers, body, api).await,
+            None => Self::receive(&parts.headers, body, &api.limits).await,
         }
-        Self::receive(request, &api.limits).await
     }
 }
 
 impl JsonBytes {
-    /// Reads the body of a request, within these bounds.
+    /// Draws a request of the app's rates, and reads its body.
+    ///
+    /// # Errors
+    /// That the rates are used up, and what [`JsonBytes::receive`] refuses.
+    pub async fn of_visit(
+        visit: &Visit,
+        headers: &HeaderMap,
+        body: impl RequestBody,
+        api: &Api,
+    ) -> Result<Self, Problem> {
+        if let Err(refused) = visit.draw(api) {
+            // Read, though not looked at: closing on it would reset the connection, and this answer with it. The app's
+            // place is held meanwhile.
+            let _unread = tokio::time::timeout(api.limits.body_read_timeout.0, skip(body, api)).await;
+            return Err(refused);
+        }
+        Self::receive(headers, body, &api.limits).await
+    }
+
+    /// Reads a body, within these bounds.
     ///
     /// # Errors
     /// That it is not said to be JSON, is too long, or does not come in time.
-    pub async fn receive(request: Request, limits: &Limits) -> Result<Self, Problem> {
-        let media_type =
-            request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
+    pub async fn receive(headers: &HeaderMap, body: impl RequestBody, limits: &Limits) -> Result<Self, Problem> {
+        let media_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
         let essence = media_type.split(';').next().unwrap_or_default().trim();
         if !essence.eq_ignore_ascii_case("application/json") {
             let detail = "Send the header `Content-Type: application/json` and JSON in UTF-8.";
             return Err(Problem::new(Code::UnsupportedMediaType, detail));
         }
-        let read = read(request.into_body(), limits.body_bytes);
+        let read = read(body, limits.body_bytes);
         tokio::time::timeout(limits.body_read_timeout.0, read).await.unwrap_or_else(|_| {
             let within = limits.body_read_timeout;
             Err(Problem::invalid(format!("The body did not arrive within {within}; send it in one go.")))
@@ -59,21 +75,41 @@ impl JsonBytes {
 }
 
 /// Reads a body that is not needed, as far as bodies may be long.
-async fn skip(body: Body, api: &Api) {
-    let mut body = Limited::new(body, api.limits.body_bytes);
-    while let Some(Ok(_)) = body.frame().await {}
+async fn skip(body: impl RequestBody, api: &Api) {
+    drop(read(body, api.limits.body_bytes).await);
 }
 
-async fn read(body: Body, bytes_max: usize) -> Result<JsonBytes, Problem> {
+/// A request's body as it comes in.
+pub trait RequestBody: HttpBody<Data = Bytes> + Send + Unpin {}
+
+impl<Any: HttpBody<Data = Bytes> + Send + Unpin> RequestBody for Any {}
+
+async fn read(mut body: impl RequestBody, bytes_max: usize) -> Result<JsonBytes, Problem> {
     // What says that it is too long is not waited for.
     if body.size_hint().lower() > bytes_max as u64 {
         return Err(too_large("The body", bytes_max));
     }
-    match Limited::new(body, bytes_max).collect().await {
-        Ok(body) => Ok(JsonBytes(body.to_bytes())),
-        Err(failure) if failure.is::<LengthLimitError>() => Err(too_large("The body", bytes_max)),
-        Err(_) => Err(Problem::invalid("The body broke off; send as many bytes as the head says.")),
+    // Nearly every body comes in one piece, and is not copied then.
+    let mut first = Bytes::new();
+    let mut all = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| Problem::invalid("The body broke off; send as many bytes as the head says."))?;
+        // Trailers are left aside.
+        let Ok(piece) = frame.into_data() else { continue };
+        if first.len() + all.len() + piece.len() > bytes_max {
+            return Err(too_large("The body", bytes_max));
+        }
+        if first.is_empty() && all.is_empty() {
+            first = piece;
+        } else {
+            all.extend_from_slice(&std::mem::take(&mut first));
+            all.extend_from_slice(&piece);
+        }
+        if body.is_end_stream() {
+            break;
+        }
     }
+    Ok(JsonBytes(if all.is_empty() { first } else { all.freeze() }))
 }
 
 /// Something is larger than its bound.
@@ -89,7 +125,9 @@ impl JsonBytes {
     /// # Errors
     /// That it is not JSON, or which field is wrong and how it should be.
     pub fn parse<'a, T: Deserialize<'a>>(&'a self) -> Result<T, Problem> {
-        serde_json::from_slice(&self.0).map_err(|failure| match failure.classify() {
+        // As text it is looked through once, not string by string.
+        let parsed = str::from_utf8(&self.0).map_or_else(|_| serde_json::from_slice(&self.0), serde_json::from_str);
+        parsed.map_err(|failure| match failure.classify() {
             Category::Data => Problem::invalid(self.explain::<T>(&failure)),
             Category::Syntax | Category::Eof | Category::Io => {
                 Problem::new(Code::MalformedJson, format!("The body is not JSON in UTF-8: {failure}."))

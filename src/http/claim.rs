@@ -1,16 +1,14 @@
 //! `POST /v1/claims`: asking before an operation.
 
-use std::sync::Arc;
-
-use axum::extract::State;
-use axum::http::{HeaderMap, HeaderValue, header};
+use axum::extract::Request;
+use axum::http::{HeaderMap, header};
 use axum::response::Response;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::answer;
-use super::body::{self, JsonBytes};
-use super::extract::Caller;
+use super::body::{self, JsonBytes, RequestBody};
+use super::extract::Visit;
 use super::problem::{Code, Problem};
 use super::{Api, success};
 use crate::domain::attempt::Nonce;
@@ -39,19 +37,16 @@ pub struct ClaimBody<'a> {
 }
 
 /// Handles the call.
-pub async fn claim(
-    State(api): State<Arc<Api>>,
-    Caller(app): Caller,
-    headers: HeaderMap,
-    body: JsonBytes,
-) -> Result<Response, Problem> {
+pub async fn claim(api: &Api, visit: &Visit, request: Request<impl RequestBody>) -> Result<Response, Problem> {
+    let (parts, body) = request.into_parts();
+    let app = visit.enter(api, &parts.headers)?;
+    let body = JsonBytes::of_visit(visit, &parts.headers, body, api).await?;
     let mut body: ClaimBody<'_> = body.parse()?;
-    body.merge_nonce(&headers)?;
+    body.merge_nonce(&parts.headers)?;
     let request = body.into_request(&api.limits)?;
-    let granted = answer::granted(api.gateway.claim(&app, request).await?)?;
-    let location = HeaderValue::from_str(&format!("/v1/claims/{}", granted.global_id())).ok();
+    let granted = answer::granted(api.gateway.claim(app, request).await?)?;
     let mut response = success(&granted);
-    response.headers_mut().extend(location.map(|location| (header::LOCATION, location)));
+    response.headers_mut().insert(header::LOCATION, granted.location());
     Ok(response)
 }
 

@@ -6,59 +6,65 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::{MatchedPath, Request};
+use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use futures_util::FutureExt;
+use hyper::body::Incoming;
 
 use super::extract::Visit;
 use super::held_back::held_back;
 use super::places::Place;
 use super::problem::{Code, Members, Problem};
-use super::{Api, DEGRADED, PATHS, rate_limit};
+use super::{Api, DEGRADED, Front, rate_limit};
 use crate::domain::attempt::Entropy;
+use crate::domain::hex;
 use crate::domain::limits::Limits;
 use crate::telemetry::metrics::Endpoint;
+use crate::tenants::Proof;
 use crate::tenants::quota::Purpose;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// The name of a request, in its answer and in the logs: the caller's own, or a random one.
 #[derive(Clone, Debug)]
-pub struct RequestId(String);
+pub struct RequestId(HeaderValue);
 
 impl RequestId {
     /// The text.
     pub fn as_str(&self) -> &str {
-        &self.0
+        self.0.to_str().unwrap_or("")
     }
 
     fn of(headers: &HeaderMap, entropy: &dyn Entropy) -> Self {
-        let usable = |text: &&str| {
-            let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-            (1..=64).contains(&text.len()) && text.bytes().all(allowed)
+        let usable = |value: &&HeaderValue| {
+            let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-".contains(byte);
+            (1..=64).contains(&value.len()) && value.as_bytes().iter().all(allowed)
         };
-        let own = headers.get(REQUEST_ID).and_then(|value| value.to_str().ok()).filter(usable);
-        Self(own.map_or_else(|| format!("{:016x}", entropy.bits()), str::to_owned))
+        let own = headers.get(REQUEST_ID).filter(usable).cloned();
+        Self(own.unwrap_or_else(|| {
+            let text = &mut [0; 16];
+            hex::write(&entropy.bits().to_be_bytes(), text);
+            HeaderValue::from_bytes(text).unwrap_or(HeaderValue::from_static(""))
+        }))
     }
 }
 
-/// Stands around the whole router.
-pub async fn edge(api: Arc<Api>, mut request: Request, next: Next) -> Response {
+/// Stands around the whole API. `proof` is what the connection's requests have proved so far.
+pub(super) async fn edge(front: &Front, request: Request<Incoming>, proof: &Arc<Proof>) -> Response {
+    let api = &*front.api;
     let begun = api.clock.monotonic();
     let request_id = RequestId::of(request.headers(), &*api.entropy);
-    let endpoint = request.extensions().get::<MatchedPath>().map_or(Endpoint::Other, |path| endpoint(path.as_str()));
+    let endpoint = endpoint(request.uri().path());
     let method = request.method().clone();
-    let visit = Visit::at(endpoint);
-    request.extensions_mut().insert(request_id.clone());
-    request.extensions_mut().insert(visit.clone());
-    let response = match admit(&api, visit.purpose(), request.headers()) {
+    let visit = Visit::at(endpoint, proof.clone());
+    let response = match admit(api, visit.purpose(), request.headers()) {
         // The place is kept until the answer's head is known; its body is in memory by then.
-        Ok(_place) => contain(next.run(request)).await,
+        Ok(_place) => contain(front.route(endpoint, request, &request_id, &visit)).await,
         Err(problem) => axum::response::IntoResponse::into_response(problem),
     };
-    let response = finish(held_back(&api, with_quotas(response, &visit, &api)).await, &request_id);
+    let response = finish(held_back(api, with_quotas(response, &visit, api)).await, &request_id);
     // The answer is known: the app's place is free.
     drop(visit);
     let status = response.status().as_u16();
@@ -144,14 +150,16 @@ fn finish(mut response: Response, request_id: &RequestId) -> Response {
     if let Some(problem) = response.extensions_mut().remove::<Problem>() {
         write(&mut response, &problem, request_id);
     }
-    response.headers_mut().extend(HeaderValue::from_str(&request_id.0).ok().map(|value| (REQUEST_ID, value)));
+    response.headers_mut().insert(REQUEST_ID, request_id.0.clone());
     response
 }
 
 fn write(response: &mut Response, problem: &Problem, request_id: &RequestId) {
-    let document = problem.document(&request_id.0);
+    let document = problem.document(request_id.as_str());
     *response.body_mut() = serde_json::to_vec(&document).map_or_else(|_| Body::empty(), Body::from);
     let headers = response.headers_mut();
+    // The router has told the length of the body that this one takes the place of.
+    headers.remove(header::CONTENT_LENGTH);
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
     if let Some(wait) = problem.retry_after {
         // Whole seconds, rounded up, so that nobody comes too early.
@@ -166,8 +174,24 @@ fn write(response: &mut Response, problem: &Problem, request_id: &RequestId) {
     }
 }
 
-fn endpoint(matched: &str) -> Endpoint {
-    PATHS.iter().find(|(path, _)| *path == matched).map_or(Endpoint::Other, |(_, endpoint)| *endpoint)
+/// What a path is called in metrics: as the router would match it.
+fn endpoint(path: &str) -> Endpoint {
+    let Some(rest) = path.strip_prefix("/v1/claims") else {
+        return match path {
+            "/v1/outcomes/batch" => Endpoint::OutcomeBatch,
+            "/v1/global-ids" => Endpoint::GlobalId,
+            _ => Endpoint::Other,
+        };
+    };
+    let mut segments = rest.split('/');
+    match (segments.next(), segments.next(), segments.next(), segments.next()) {
+        (Some(""), None, None, None) => Endpoint::Claim,
+        (Some(""), Some("batch"), None, None) => Endpoint::ClaimBatch,
+        (Some(""), Some(id), None, None) if !id.is_empty() => Endpoint::Inspect,
+        (Some(""), Some(id), Some("outcome"), None) if !id.is_empty() => Endpoint::Outcome,
+        (Some(""), Some(id), Some("renewal"), None) if !id.is_empty() => Endpoint::Renewal,
+        _ => Endpoint::Other,
+    }
 }
 
 #[cfg(test)]
@@ -177,10 +201,33 @@ mod tests {
     #[tokio::test]
     async fn a_panic_is_an_answer() {
         let answer = contain(async { panic!("planted") }).await;
-        let answer = finish(answer, &RequestId("r-1".into()));
+        let answer = finish(answer, &RequestId(HeaderValue::from_static("r-1")));
         assert_eq!(answer.status(), 500);
         assert_eq!(answer.headers()[header::CONTENT_TYPE], "application/problem+json");
         assert_eq!(answer.headers()[REQUEST_ID], "r-1");
+    }
+
+    #[test]
+    fn paths_are_called_what_the_router_matches() {
+        let of_paths = [
+            ("/v1/claims", Endpoint::Claim),
+            ("/v1/claims/batch", Endpoint::ClaimBatch),
+            ("/v1/claims/x", Endpoint::Inspect),
+            ("/v1/claims/x/outcome", Endpoint::Outcome),
+            ("/v1/claims/x/renewal", Endpoint::Renewal),
+            ("/v1/outcomes/batch", Endpoint::OutcomeBatch),
+            ("/v1/global-ids", Endpoint::GlobalId),
+        ];
+        for (path, named) in of_paths {
+            assert_eq!(endpoint(path) as usize, named as usize, "{path}");
+            for other in [format!("{path}/"), format!("{path}x/y"), format!("/{path}")] {
+                assert_eq!(endpoint(&other) as usize, Endpoint::Other as usize, "{other}");
+            }
+        }
+        for other in ["", "/", "/v1/claims//outcome", "/v1/claimsx", "/v1/claims/x/outcomes", "/v1/claims/x/outcome/y"]
+        {
+            assert_eq!(endpoint(other) as usize, Endpoint::Other as usize, "{other}");
+        }
     }
 
     #[test]

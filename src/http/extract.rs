@@ -3,51 +3,69 @@
 
 use std::sync::{Arc, OnceLock};
 
+use axum::Extension;
 use axum::extract::{FromRequestParts, Path};
-use axum::http::header;
 use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, header};
 
 use super::Api;
-use super::problem::Problem;
+use super::problem::{Code, Problem};
 use crate::domain::global_id::GlobalId;
 use crate::telemetry::metrics::Endpoint;
-use crate::tenants::App;
 use crate::tenants::quota::{Place, Purpose};
+use crate::tenants::{App, Proof};
 
 /// A request on its way, as the edge and the handler both know it: what it asks for, and, once that is proved, for whom.
 #[derive(Clone)]
-pub struct Visit {
+pub struct Visit(Arc<Known>);
+
+/// What is known of a request.
+struct Known {
     purpose: Purpose,
-    app: Arc<OnceLock<Arc<App>>>,
+    proof: Arc<Proof>,
+    app: OnceLock<Arc<App>>,
     /// Kept here, so that it is given back when the edge knows the answer, whatever becomes of the handler.
-    place: Arc<OnceLock<Place>>,
+    place: OnceLock<Place>,
 }
 
 impl Visit {
-    /// A request at this endpoint, of nobody yet.
-    pub fn at(endpoint: Endpoint) -> Self {
+    /// A request at this endpoint, of nobody yet, over a connection whose requests have proved this so far.
+    pub fn at(endpoint: Endpoint, proof: Arc<Proof>) -> Self {
         let purpose = match endpoint {
             Endpoint::Outcome | Endpoint::Renewal | Endpoint::OutcomeBatch => Purpose::Settle,
             Endpoint::Claim | Endpoint::ClaimBatch | Endpoint::Inspect | Endpoint::GlobalId | Endpoint::Other => {
                 Purpose::Ask
             }
         };
-        Self { purpose, app: Arc::default(), place: Arc::default() }
+        Self(Arc::new(Known { purpose, proof, app: OnceLock::new(), place: OnceLock::new() }))
     }
 
     /// What the request is for.
     pub fn purpose(&self) -> Purpose {
-        self.purpose
+        self.0.purpose
     }
 
     /// The app that asks, if it has proved itself.
     pub fn app(&self) -> Option<&Arc<App>> {
-        self.app.get()
+        self.0.app.get()
+    }
+
+    /// Lets in whom the credential proves, and takes a place among the app's requests in flight.
+    ///
+    /// # Errors
+    /// That it proves nobody, or that the app has no place left.
+    pub fn enter(&self, api: &Api, headers: &HeaderMap) -> Result<&Arc<App>, Problem> {
+        let authorization = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+        let proved = api.registry.admit(authorization, &self.0.proof, api.clock.wall())?;
+        let app = self.0.app.get_or_init(|| proved);
+        let place = api.gateway.enter(app, self.0.purpose)?;
+        let _first = self.0.place.set(place);
+        Ok(app)
     }
 
     /// Draws this request of the app's rates.
     pub fn draw(&self, api: &Api) -> Result<(), Problem> {
-        let drawn = self.app().map_or(Ok(()), |app| api.gateway.draw_request(app, self.purpose));
+        let drawn = self.app().map_or(Ok(()), |app| api.gateway.draw_request(app, self.purpose()));
         drawn.map_err(Problem::from)
     }
 }
@@ -61,18 +79,22 @@ impl FromRequestParts<Arc<Api>> for Caller {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, Problem> {
-        let authorization = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-        let app = api.registry.authenticate(authorization, api.clock.wall())?;
-        let visit = parts.extensions.get::<Visit>().cloned().unwrap_or_else(|| Visit::at(Endpoint::Other));
-        let _first = visit.app.set(app.clone());
-        let place = api.gateway.enter(&app, visit.purpose)?;
-        let _first = visit.place.set(place);
-        Ok(Self(app))
+        let Extension(visit) = Extension::<Visit>::from_request_parts(parts, api)
+            .await
+            .map_err(|_| Problem::new(Code::Internal, "The request came past the edge; report the request_id."))?;
+        visit.enter(api, &parts.headers).cloned().map(Self)
     }
 }
 
 /// The global ID in the path.
 pub struct ClaimId(pub GlobalId);
+
+impl ClaimId {
+    /// The claim that a path names in plain text: the third of its segments.
+    pub(super) fn of_path(path: &str) -> Option<Self> {
+        path.split('/').nth(3)?.parse().ok().map(Self)
+    }
+}
 
 impl FromRequestParts<Arc<Api>> for ClaimId {
     type Rejection = Problem;

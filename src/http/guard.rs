@@ -1,5 +1,5 @@
-//! A connection's socket, watched: a request's head must arrive in time, and what the HTTP library refuses by itself,
-//! before any handler sees it, is answered with a problem like everything else.
+//! A connection's socket, watched: a request's head must arrive in time, nobody keeps a connection without using it, and
+//! what the HTTP library refuses by itself, before any handler sees it, is answered with a problem like everything else.
 
 use std::io;
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 /// How far the requests of one connection have come. Shared by its socket and its service.
 #[derive(Default)]
@@ -31,13 +31,28 @@ impl Conversation {
     }
 }
 
+/// How long a connection is waited for.
+#[derive(Clone, Copy)]
+pub struct Patience {
+    /// For the rest of a head.
+    pub head: Duration,
+    /// For the next request.
+    pub idle: Duration,
+}
+
 /// The socket.
 pub struct Guarded<Io> {
     io: Io,
     conversation: Arc<Conversation>,
-    head_timeout: Duration,
-    /// Runs from a head's first byte, or from the connection's start, until the head is complete.
+    patience: Patience,
+    /// Whether a head is awaited: from its first byte, or from the connection's start, until it is complete.
+    in_head: bool,
+    /// Runs while one is, if it does not come in one go.
     head_timer: Option<Pin<Box<Sleep>>>,
+    /// Since when nothing has been asked or answered.
+    idle_since: Option<Instant>,
+    /// One for the connection's whole life, and set anew only when it has run: requests come far more often than that.
+    idle_timer: Option<Pin<Box<Sleep>>>,
     /// Requests whose heads this socket has seen to the end.
     begun_seen: u32,
     /// Answers whose heads this socket has written.
@@ -49,18 +64,38 @@ pub struct Guarded<Io> {
 
 impl<Io> Guarded<Io> {
     /// Watches a socket whose client has just connected. `refusal` is the whole answer to what is not HTTP.
-    pub fn new(io: Io, conversation: Arc<Conversation>, head_timeout: Duration, refusal: fn() -> Bytes) -> Self {
-        let head_timer = Some(Box::pin(sleep(head_timeout)));
+    pub fn new(io: Io, conversation: Arc<Conversation>, patience: Patience, refusal: fn() -> Bytes) -> Self {
         Self {
             io,
             conversation,
-            head_timeout,
-            head_timer,
+            patience,
+            in_head: true,
+            head_timer: None,
+            idle_since: None,
+            idle_timer: None,
             begun_seen: 0,
             answers_written: 0,
             refusal,
             replacement: None,
         }
+    }
+
+    /// Ready when the client has been waited for long enough. Called while it is.
+    #[expect(clippy::disallowed_methods, reason = "the timers' own time, which they have to be set by")]
+    fn poll_patience(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.in_head {
+            let timer = self.head_timer.get_or_insert_with(|| Box::pin(sleep(self.patience.head)));
+            return timer.as_mut().poll(cx);
+        }
+        let ends = *self.idle_since.get_or_insert_with(Instant::now) + self.patience.idle;
+        if let Some(timer) = &self.idle_timer
+            && !timer.is_elapsed()
+        {
+            return Poll::Pending;
+        }
+        let timer = self.idle_timer.get_or_insert_with(|| Box::pin(sleep_until(ends)));
+        timer.as_mut().reset(ends);
+        timer.as_mut().poll(cx)
     }
 
     /// Whether this is the library's own answer: no handler's answer is waiting to be written.
@@ -100,18 +135,18 @@ impl<Io: AsyncRead + Unpin> AsyncRead for Guarded<Io> {
         let begun = this.conversation.begun.load(Ordering::Relaxed);
         if begun != this.begun_seen {
             this.begun_seen = begun;
+            this.in_head = false;
             this.head_timer = None;
         }
         let before = buffer.filled().len();
         let read = Pin::new(&mut this.io).poll_read(cx, buffer)?;
         let in_service = begun != this.conversation.answered.load(Ordering::Relaxed);
-        if !in_service && buffer.filled().len() > before && this.head_timer.is_none() {
-            this.head_timer = Some(Box::pin(sleep(this.head_timeout)));
+        this.in_head |= !in_service && buffer.filled().len() > before;
+        let is_over = read.is_pending() && !in_service && this.poll_patience(cx).is_ready();
+        if in_service || read.is_ready() {
+            this.idle_since = None;
         }
-        if read.is_pending()
-            && let Some(timer) = &mut this.head_timer
-            && timer.as_mut().poll(cx).is_ready()
-        {
+        if is_over {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
         read.map(Ok)

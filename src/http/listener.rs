@@ -2,48 +2,69 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::http::Request;
+use axum::response::Response;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::Service;
 
-use super::guard::{Conversation, Guarded};
+use super::guard::{Conversation, Guarded, Patience};
 use super::problem::{Code, Problem};
 use super::tls::{Greeted, Tls};
 use crate::domain::attempt::{Entropy, SystemEntropy};
 use crate::domain::limits::Limits;
+use crate::tenants::Proof;
 
 /// How many connections over the limit are told so at the same time; more are closed without a word.
 const REFUSALS_MAX: usize = 64;
 
-/// Accepts connections until `stop`, then returns. Connections live on in `connections` until they are answered. With
-/// `tls` they shake hands first, each by itself, on a place that counts like any other.
+/// What answers the requests of a listener.
+pub trait Answers: Clone + Send + Sync + 'static {
+    /// The answer to a request. `proof` is what the requests of its connection have proved so far.
+    fn answer(&self, request: Request<Incoming>, proof: &Arc<Proof>) -> impl Future<Output = Response> + Send;
+}
+
+impl Answers for Router {
+    async fn answer(&self, request: Request<Incoming>, _proof: &Arc<Proof>) -> Response {
+        let Ok(answer) = self.clone().call(request.map(Body::new)).await;
+        answer
+    }
+}
+
+/// Accepts connections until `stop`, then returns. Connections live on in `connections` until they are answered, on the
+/// runtimes of `cores` in turn, or on this one if there are none. With `tls` they shake hands first, each by itself, on a
+/// place that counts like any other.
 pub async fn accept(
     listener: TcpListener,
     tls: Option<Arc<Tls>>,
-    router: Router,
+    service: impl Answers,
     limits: &Limits,
+    cores: &[Handle],
     stop: CancellationToken,
     connections: TaskTracker,
 ) {
     let places = Arc::new(Semaphore::new(limits.connections));
     let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));
-    let head_timeout = limits.header_read_timeout.0;
-    let host = Arc::new(Host { tls, http: protocol(limits), router, head_timeout, stop });
+    let patience = Patience { head: limits.header_read_timeout.0, idle: limits.idle_timeout.0 };
+    let host = Arc::new(Host { tls, http: protocol(limits), service, patience, stop });
+    let own = [Handle::current()];
+    let mut cores = if cores.is_empty() { &own } else { cores }.iter().cycle();
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -67,41 +88,45 @@ pub async fn accept(
             }
             continue;
         };
-        let host = host.clone();
-        connections.spawn(async move {
-            host.receive(stream).await;
-            drop(place);
-        });
+        let (host, core) = (host.clone(), cores.next().unwrap_or(&own[0]));
+        // A socket is waited for by the runtime that it was made in; a connection that fails on the way has gone.
+        let Ok(stream) = stream.into_std() else { continue };
+        connections.spawn_on(
+            async move {
+                if let Ok(stream) = TcpStream::from_std(stream) {
+                    host.receive(stream).await;
+                }
+                drop(place);
+            },
+            core,
+        );
     }
 }
 
 fn protocol(limits: &Limits) -> http1::Builder {
     let mut http = http1::Builder::new();
-    // The library counts from the end of the last answer, so for it the head's time is the idle time. Heads may be
-    // somewhat larger here than they may be, so that the usual excess is refused in words, by the edge.
-    http.timer(TokioTimer::new())
-        .header_read_timeout(limits.idle_timeout.0)
-        .max_headers(limits.headers * 4)
-        .max_buf_size((limits.header_bytes * 4).max(64 << 10));
+    // Heads may be somewhat larger here than they may be, so that the usual excess is refused in words, by the edge. Times are
+    // kept by the guard: the library would make a timer for every request.
+    http.max_headers(limits.headers * 4).max_buf_size((limits.header_bytes * 4).max(64 << 10));
     http
 }
 
 /// What every connection of a listener is served with.
-struct Host {
+struct Host<Service> {
     tls: Option<Arc<Tls>>,
     http: http1::Builder,
-    router: Router,
-    head_timeout: Duration,
+    service: Service,
+    patience: Patience,
     stop: CancellationToken,
 }
 
-impl Host {
+impl<Service: Answers> Host<Service> {
     async fn receive(&self, stream: TcpStream) {
         // Answers are small and waited for: nothing is gained by holding them back.
         let _ = stream.set_nodelay(true);
         let Some(tls) = &self.tls else { return self.converse(stream).await };
         let greeted = tokio::select! {
-            greeted = tls.greet(stream, self.head_timeout) => greeted,
+            greeted = tls.greet(stream, self.patience.head) => greeted,
             // Who has not finished its handshake has asked for nothing.
             () = self.stop.cancelled() => return,
         };
@@ -114,22 +139,22 @@ impl Host {
 
     /// Answers requests until either side has had enough.
     async fn converse(&self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
-        let (router, stop) = (self.router.clone(), &self.stop);
-        let conversation = Arc::new(Conversation::default());
-        let io = TokioIo::new(Guarded::new(stream, conversation.clone(), self.head_timeout, not_http));
-        let service = service_fn(move |request: Request<Incoming>| {
+        let stop = &self.stop;
+        let (conversation, proof) = (Arc::new(Conversation::default()), Arc::new(Proof::default()));
+        let io = TokioIo::new(Guarded::new(stream, conversation.clone(), self.patience, not_http));
+        let service = service_fn(|request: Request<Incoming>| {
             conversation.begin();
-            let (answer, conversation) = (router.clone().call(request.map(Body::new)), conversation.clone());
-            async move {
-                let answer: Result<_, Infallible> = answer.await;
+            async {
+                let answer = self.service.answer(request, &proof).await;
                 conversation.answer();
-                answer
+                Ok::<_, Infallible>(answer)
             }
         });
         let mut connection = std::pin::pin!(self.http.serve_connection(io, service));
         let ended = tokio::select! {
+            biased;
             ended = connection.as_mut() => ended,
-            () = stop.cancelled() => {
+            () = stopped(stop) => {
                 connection.as_mut().graceful_shutdown();
                 connection.await
             }
@@ -139,6 +164,21 @@ impl Host {
             tracing::debug!(error = %failure, "a connection ended early");
         }
     }
+}
+
+/// Resolves when a listener stops. Its task is woken by that once it has waited, so it does not wait anew each time that its
+/// connection wakes it.
+async fn stopped(stop: &CancellationToken) {
+    let mut cancelled = std::pin::pin!(stop.cancelled());
+    let mut waits = false;
+    std::future::poll_fn(|context| {
+        if waits && !stop.is_cancelled() {
+            return Poll::Pending;
+        }
+        waits = true;
+        cancelled.as_mut().poll(context)
+    })
+    .await;
 }
 
 /// Tells one connection over the limit that there is no place for it.

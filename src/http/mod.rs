@@ -22,14 +22,19 @@ pub mod tls;
 
 use std::sync::Arc;
 
-use axum::Router;
-use axum::extract::Request;
-use axum::http::{HeaderName, HeaderValue, header};
-use axum::middleware::{Next, from_fn};
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderName, HeaderValue, Method, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use axum::{Extension, Router};
+use hyper::body::Incoming;
 use serde::Serialize;
+use tower::Service;
 
+use self::edge::RequestId;
+use self::extract::{ClaimId, Visit};
+use self::listener::Answers;
 use self::places::Places;
 use self::problem::{Code, Problem};
 use crate::domain::attempt::Entropy;
@@ -37,8 +42,8 @@ use crate::domain::clock::Clock;
 use crate::domain::limits::Limits;
 use crate::gateway::Gateway;
 use crate::telemetry::metrics::{Endpoint, HttpMetrics};
-use crate::tenants::Registry;
 use crate::tenants::throttle::Throttle;
+use crate::tenants::{Proof, Registry};
 
 /// The header that says which policy answers in place of the store.
 const DEGRADED: HeaderName = HeaderName::from_static("oncegate-degraded");
@@ -65,32 +70,78 @@ pub struct Api {
     pub metrics: HttpMetrics,
 }
 
-/// Every path of the API, and what it is called in metrics.
-const PATHS: [(&str, Endpoint); 7] = [
-    ("/v1/claims", Endpoint::Claim),
-    ("/v1/claims/batch", Endpoint::ClaimBatch),
-    ("/v1/claims/{global_id}/outcome", Endpoint::Outcome),
-    ("/v1/claims/{global_id}/renewal", Endpoint::Renewal),
-    ("/v1/claims/{global_id}", Endpoint::Inspect),
-    ("/v1/outcomes/batch", Endpoint::OutcomeBatch),
-    ("/v1/global-ids", Endpoint::GlobalId),
-];
+/// The API as its listener calls it.
+#[derive(Clone)]
+pub struct Front {
+    api: Arc<Api>,
+    router: Router,
+}
 
-/// The API's routes.
-pub fn router(api: Arc<Api>) -> Router {
-    let around = api.clone();
-    Router::new()
-        .route("/v1/claims", post(claim::claim))
-        .route("/v1/claims/batch", post(claim_batch::claim_batch))
-        .route("/v1/claims/{global_id}", get(inspect::inspect))
-        .route("/v1/claims/{global_id}/outcome", post(outcome::outcome))
-        .route("/v1/claims/{global_id}/renewal", post(renewal::renewal))
-        .route("/v1/outcomes/batch", post(outcome_batch::outcome_batch))
-        .route("/v1/global-ids", post(global_id::global_id))
-        .fallback(nothing_here)
-        .method_not_allowed_fallback(wrong_method)
-        .layer(from_fn(move |request: Request, next: Next| edge::edge(around.clone(), request, next)))
-        .with_state(api)
+impl Answers for Front {
+    fn answer(&self, request: Request<Incoming>, proof: &Arc<Proof>) -> impl Future<Output = Response> + Send {
+        edge::edge(self, request, proof)
+    }
+}
+
+impl Front {
+    /// The API over these.
+    pub fn new(api: Arc<Api>) -> Self {
+        let router = Router::new()
+            .route("/v1/claims", post(claim_by_route))
+            .route("/v1/claims/batch", post(claim_batch::claim_batch))
+            .route("/v1/claims/{global_id}", get(inspect::inspect))
+            .route("/v1/claims/{global_id}/outcome", post(outcome_by_route))
+            .route("/v1/claims/{global_id}/renewal", post(renewal::renewal))
+            .route("/v1/outcomes/batch", post(outcome_batch::outcome_batch))
+            .route("/v1/global-ids", post(global_id::global_id))
+            .fallback(nothing_here)
+            .method_not_allowed_fallback(wrong_method)
+            .with_state(api.clone());
+        Self { api, router }
+    }
+
+    /// Finds who answers. The two calls that every operation makes are answered without the router's boxes and copies, which
+    /// would cost as much as deciding about them does.
+    async fn route(
+        &self,
+        endpoint: Endpoint,
+        request: Request<Incoming>,
+        request_id: &RequestId,
+        visit: &Visit,
+    ) -> Response {
+        let is_post = request.method() == Method::POST;
+        let answered = match endpoint {
+            Endpoint::Claim if is_post => claim::claim(&self.api, visit, request).await,
+            Endpoint::Outcome if is_post && let Some(claim) = ClaimId::of_path(request.uri().path()) => {
+                outcome::outcome(&self.api, visit, Ok(claim), request).await
+            }
+            _ => {
+                let mut request = request.map(Body::new);
+                request.extensions_mut().insert(request_id.clone());
+                request.extensions_mut().insert(visit.clone());
+                let Ok(answer) = self.router.clone().call(request).await;
+                return answer;
+            }
+        };
+        answered.unwrap_or_else(IntoResponse::into_response)
+    }
+}
+
+async fn claim_by_route(
+    State(api): State<Arc<Api>>,
+    Extension(visit): Extension<Visit>,
+    request: Request,
+) -> Result<Response, Problem> {
+    claim::claim(&api, &visit, request).await
+}
+
+async fn outcome_by_route(
+    State(api): State<Arc<Api>>,
+    Extension(visit): Extension<Visit>,
+    claim: Result<ClaimId, Problem>,
+    request: Request,
+) -> Result<Response, Problem> {
+    outcome::outcome(&api, &visit, claim, request).await
 }
 
 async fn nothing_here() -> Problem {
@@ -103,7 +154,7 @@ async fn wrong_method() -> Problem {
 
 /// A success: its status, its body, and the policy that answers in place of the store, if one does.
 pub fn success<Body: answer::Success>(body: &Body) -> Response {
-    let mut response = json(body);
+    let mut response = written(|text| body.write(text));
     if response.status().is_success() {
         *response.status_mut() = body.status();
     }
@@ -115,13 +166,16 @@ pub fn success<Body: answer::Success>(body: &Body) -> Response {
 
 /// A body in JSON.
 pub fn json<T: Serialize>(body: &T) -> Response {
-    match serde_json::to_vec(body) {
-        Ok(text) => {
-            let content_type = [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))];
-            (content_type, text).into_response()
-        }
-        Err(_) => {
-            Problem::new(Code::Internal, "The answer could not be written; report the request_id.").into_response()
-        }
+    written(|text| serde_json::to_writer(text, body))
+}
+
+fn written(write: impl FnOnce(&mut Vec<u8>) -> serde_json::Result<()>) -> Response {
+    // Most answers fit.
+    let mut text = Vec::with_capacity(512);
+    if write(&mut text).is_err() {
+        return Problem::new(Code::Internal, "The answer could not be written; report the request_id.").into_response();
     }
+    let mut response = Response::new(Body::from(text));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
 }

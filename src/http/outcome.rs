@@ -1,15 +1,13 @@
 //! `POST /v1/claims/{global_id}/outcome`: reporting after an operation.
 
-use std::sync::Arc;
-
-use axum::extract::State;
+use axum::extract::Request;
 use axum::response::Response;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::body::{self, JsonBytes};
+use super::body::{self, JsonBytes, RequestBody};
 use super::claim::{check_retention, required_contents};
-use super::extract::{Caller, ClaimId};
+use super::extract::{ClaimId, Visit};
 use super::problem::Problem;
 use super::{Api, answer, success};
 use crate::domain::attempt::Attempt;
@@ -48,14 +46,18 @@ pub enum OutcomeName {
 
 /// Handles the call.
 pub async fn outcome(
-    State(api): State<Arc<Api>>,
-    Caller(app): Caller,
-    ClaimId(global_id): ClaimId,
-    body: JsonBytes,
+    api: &Api,
+    visit: &Visit,
+    claim: Result<ClaimId, Problem>,
+    request: Request<impl RequestBody>,
 ) -> Result<Response, Problem> {
+    let (parts, body) = request.into_parts();
+    let app = visit.enter(api, &parts.headers)?;
+    let ClaimId(global_id) = claim?;
+    let body = JsonBytes::of_visit(visit, &parts.headers, body, api).await?;
     let body: OutcomeBody<'_> = body.parse()?;
     let report = body.into_report(global_id, &api.limits)?;
-    let body = answer::reported(&api.gateway.settle(&app, report).await?)?;
+    let body = answer::reported(&api.gateway.settle(app, report).await?)?;
     Ok(success(&body))
 }
 

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use tokio::runtime::Handle;
 
 use crate::config::Config;
 use crate::domain::attempt::Entropy;
 use crate::domain::clock::Clock;
+use crate::domain::terms::OnDataLoss;
 use crate::engine::url;
 use crate::gateway::Engines;
 use crate::gateway::requirement::Requirement;
@@ -20,13 +22,14 @@ pub(super) async fn open(
     clock: &Arc<dyn Clock>,
     entropy: &Arc<dyn Entropy>,
     keeper: &Arc<Keeper>,
+    cores: &[Handle],
 ) -> anyhow::Result<Engines> {
     // For lookups and operators; what apps ask brings its own.
     let deadline = config.terms_of(None, None).deadline;
     let mut engines = Engines { urls: config.redacted_engines(), ..Engines::default() };
     for (name, address) in &config.engines {
-        let (address, clock_of_engine) = (address.clone(), clock.clone());
-        let opened = tokio::task::spawn_blocking(move || url::open(&address, clock_of_engine)).await?;
+        let (address, clock_of_engine, cores) = (address.clone(), clock.clone(), cores.to_vec());
+        let opened = tokio::task::spawn_blocking(move || url::open(&address, clock_of_engine, cores)).await?;
         let engine = opened.with_context(|| format!("engine `{name}` cannot be opened"))?;
         let guarded = Guarded::new(engine, name, deadline, clock.clone(), entropy.clone());
         engines.by_name.insert(name.clone(), Arc::new(guarded));
@@ -46,7 +49,11 @@ pub(super) async fn open(
             entropy: entropy.clone(),
             times: Times::default(),
         }));
-        let degrading = Degrading::start(chain, switched.clone(), keeper.clone(), clock.clone(), entropy.clone());
+        // A chain of one engine that holds nothing back only passes calls on.
+        let is_plain = options.engines.len() == 1 && options.on_data_loss == OnDataLoss::Resume;
+        let only = options.engines.first().and_then(|name| engines.by_name.get(name)).filter(|_| is_plain);
+        let below = only.cloned().unwrap_or(switched.clone());
+        let degrading = Degrading::start(chain, below, keeper.clone(), clock.clone(), entropy.clone());
         engines.calls.insert(chain.clone(), Arc::new(degrading));
         engines.chains.insert(chain.clone(), switched);
         if !options.requires.is_empty() {

@@ -4,13 +4,15 @@
 //! wrong secret or a disabled app would skip or add: each is one hash, one look, and nothing found.
 
 use std::hash::BuildHasher;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use hashbrown::{DefaultHashBuilder, HashTable};
+use subtle::ConstantTimeEq;
 
 use super::App;
 use super::secret::SecretDigest;
 use super::usage::LastUse;
+use crate::domain::clock::Timestamp;
 
 /// No secret is longer; what is, is not worth the hashing.
 pub const SECRET_LENGTH_MAX: usize = 1024;
@@ -58,6 +60,40 @@ impl Credentials {
 
     fn hash(&self, digest: &SecretDigest, key: &str) -> u64 {
         self.hasher.hash_one((digest.bytes(), key))
+    }
+}
+
+/// What the requests of one connection have proved. A connection sends the same credential again and again, so what it
+/// proved last is compared before it is hashed and looked up; only credentials that were right are kept, for as long as the
+/// connection lives and the apps are those of then.
+#[derive(Default)]
+pub struct Proof(Mutex<Option<Proved>>);
+
+struct Proved {
+    authorization: Box<[u8]>,
+    /// Of which apps.
+    of: u64,
+    app: Arc<App>,
+    last_use: Arc<LastUse>,
+}
+
+impl Proof {
+    /// The app, if this authorization has proved it before. As long to compare wherever two of a length differ.
+    pub(super) fn again(&self, authorization: &[u8], of: u64, now: Timestamp) -> Option<Arc<App>> {
+        let proved = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let proved = proved.as_ref().filter(|proved| proved.of == of)?;
+        let is_same: bool = proved.authorization.ct_eq(authorization).into();
+        is_same.then(|| {
+            proved.last_use.note(now);
+            proved.app.clone()
+        })
+    }
+
+    /// Keeps what an authorization has proved.
+    pub(super) fn keep(&self, authorization: &[u8], of: u64, credential: &Credential) {
+        let (app, last_use) = (credential.app.clone(), credential.last_use.clone());
+        let proved = Proved { authorization: authorization.into(), of, app, last_use };
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(proved);
     }
 }
 

@@ -11,6 +11,7 @@ pub mod stored;
 pub mod throttle;
 pub mod usage;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use arc_swap::ArcSwap;
 use hashbrown::HashMap;
 
 use self::credential::Credentials;
-pub use self::credential::bearer;
+pub use self::credential::{Proof, bearer};
 use self::quota::Quota;
 use self::secret::SecretDigest;
 use self::usage::Usage;
@@ -93,6 +94,8 @@ pub struct Registry {
 
 /// The apps of one instant.
 struct Apps {
+    /// Unlike that of all others that there were.
+    number: u64,
     by_key: HashMap<AppKey, Arc<App>>,
     credentials: Credentials,
     /// The one app of an open gateway, which asks nobody who they are.
@@ -103,8 +106,9 @@ struct Apps {
 
 impl Apps {
     fn of(by_key: HashMap<AppKey, Arc<App>>) -> Self {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
         let credentials = Credentials::of(by_key.values());
-        Self { by_key, credentials, open: None, awaited: false }
+        Self { number: NUMBER.fetch_add(1, Ordering::Relaxed), by_key, credentials, open: None, awaited: false }
     }
 }
 
@@ -192,11 +196,12 @@ impl Registry {
         apps.by_key.get(key).or(apps.open.as_ref().filter(|app| app.key.as_ref() == key)).cloned()
     }
 
-    /// Lets in the holder of `Bearer <app key>.<secret>`. `now` is noted as the secret's last use.
+    /// Lets in the holder of `Bearer <app key>.<secret>`. `proof` is what its connection has proved so far; `now` is noted
+    /// as the secret's last use.
     ///
     /// # Errors
     /// Why not. Whatever is wrong costs and answers the same.
-    pub fn authenticate(&self, authorization: Option<&str>, now: Timestamp) -> Result<Arc<App>, Refused> {
+    pub fn admit(&self, authorization: Option<&[u8]>, proof: &Proof, now: Timestamp) -> Result<Arc<App>, Refused> {
         let apps = self.apps.load();
         if let Some(app) = &apps.open {
             return Ok(app.clone());
@@ -204,11 +209,16 @@ impl Registry {
         if apps.awaited {
             return Err(Refused::NotYet);
         }
-        match apps.credentials.find(authorization) {
+        let again = authorization.and_then(|authorization| proof.again(authorization, apps.number, now));
+        if let Some(app) = again {
+            return Ok(app);
+        }
+        match apps.credentials.find(authorization.and_then(|text| str::from_utf8(text).ok())) {
             None => Err(Refused::Unauthenticated),
             Some(known) if known.app.disabled => Err(Refused::Disabled),
             Some(known) => {
                 known.last_use.note(now);
+                proof.keep(authorization.unwrap_or_default(), apps.number, known);
                 Ok(known.app.clone())
             }
         }
@@ -252,6 +262,13 @@ mod tests {
         }
     }
 
+    impl Registry {
+        /// As over a new connection.
+        pub(super) fn authenticate(&self, authorization: Option<&str>, now: Timestamp) -> Result<Arc<App>, Refused> {
+            self.admit(authorization.map(str::as_bytes), &Proof::default(), now)
+        }
+    }
+
     pub(super) const NOON: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
     const OLD: &str = "0123456789abcdefABCDEF";
     const NEW: &str = "fedcba9876543210FEDCBA";
@@ -288,6 +305,36 @@ mod tests {
             );
         }
         assert_eq!(registry.authenticate(Some(&format!("Bearer gone.{NEW}")), NOON).unwrap_err(), Refused::Disabled);
+    }
+
+    #[test]
+    fn what_a_connection_has_proved_holds_for_the_same_words_and_the_same_apps_only() {
+        let registry = Registry::of([app("shop", &[OLD]), app("bank", &[NEW])]);
+        let proof = Proof::default();
+        let admit = |authorization: &str| registry.admit(Some(authorization.as_bytes()), &proof, NOON);
+        let right = format!("Bearer shop.{OLD}");
+        for _ in 0..2 {
+            assert_eq!(admit(&right).unwrap().key.as_ref(), "shop");
+        }
+        for wrong in [format!("Bearer bank.{OLD}"), format!("{right}x"), right[..right.len() - 1].to_owned()] {
+            assert_eq!(admit(&wrong).unwrap_err(), Refused::Unauthenticated);
+            assert_eq!(admit(&right).unwrap().key.as_ref(), "shop", "who proved it has proved it still");
+        }
+        assert_eq!(registry.admit(None, &proof, NOON).unwrap_err(), Refused::Unauthenticated);
+        assert_eq!(admit(&format!("Bearer bank.{NEW}")).unwrap().key.as_ref(), "bank");
+        registry.replace([app("shop", &[NEW]), App { disabled: true, ..app("bank", &[NEW]) }]);
+        assert_eq!(admit(&right).unwrap_err(), Refused::Unauthenticated);
+        assert_eq!(admit(&format!("Bearer bank.{NEW}")).unwrap_err(), Refused::Disabled);
+    }
+
+    #[test]
+    fn a_use_over_a_connection_that_has_proved_itself_is_noted() {
+        let registry = Registry::of([app("shop", &[OLD])]);
+        let (proof, later) = (Proof::default(), NOON.plus(Duration::from_hours(1)));
+        for now in [NOON, later] {
+            let app = registry.admit(Some(format!("Bearer shop.{OLD}").as_bytes()), &proof, now).unwrap();
+            assert_eq!(app.usage.last_use(&SecretDigest::of(OLD)), Some(now));
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ const PATH_CHARS_MAX: usize = 120;
 const KEY_CHARS_MAX: usize = 40;
 
 /// The canonical form of a text that errors call `root`.
-pub(super) fn canonicalize(json: &[u8], root: &'static str) -> Result<Box<str>, NotCanonical> {
+pub(super) fn canonicalize(json: &[u8], root: &'static str) -> Result<String, NotCanonical> {
     let text = std::str::from_utf8(json).map_err(|error| NotCanonical::Syntax {
         root,
         offset: error.valid_up_to(),
@@ -25,7 +25,7 @@ pub(super) fn canonicalize(json: &[u8], root: &'static str) -> Result<Box<str>, 
     parser.value()?;
     parser.space();
     match parser.peek() {
-        None => Ok(parser.out.into_boxed_str()),
+        None => Ok(parser.out),
         Some(_) => Err(parser.expected("the end")),
     }
 }

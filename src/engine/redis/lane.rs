@@ -9,6 +9,7 @@ use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use redis::{Cmd, ServerErrorKind, Value};
+use tokio::runtime::{Handle, Id};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
@@ -39,6 +40,7 @@ pub(super) enum Lost {
 /// The callers' end of a lane.
 pub(super) struct Lane {
     calls: mpsc::Sender<Call>,
+    core: Id,
 }
 
 /// One command and who waits for its reply.
@@ -57,11 +59,16 @@ impl Call {
 }
 
 impl Lane {
-    /// Starts a lane, which ends when `closing` is cancelled.
-    pub(super) fn start(shared: Arc<Shared>, closing: CancellationToken, tasks: &TaskTracker) -> Self {
+    /// Starts a lane on a core, which ends when `closing` is cancelled.
+    pub(super) fn start(shared: Arc<Shared>, closing: CancellationToken, tasks: &TaskTracker, core: &Handle) -> Self {
         let (sender, calls) = mpsc::channel(QUEUE);
-        tasks.spawn(Driver { shared, closing, calls, failures: 0 }.run());
-        Self { calls: sender }
+        tasks.spawn_on(Driver { shared, closing, calls, failures: 0 }.run(), core);
+        Self { calls: sender, core: core.id() }
+    }
+
+    /// The runtime it lives on.
+    pub(super) fn core(&self) -> Id {
+        self.core
     }
 
     /// Sends a command and waits for its reply. Commands are sent in the order of these calls. May be dropped at any
@@ -177,9 +184,9 @@ impl Driver {
                     let check = link.check();
                     in_flight.push(Box::pin(async { check.await.map(|()| Fitness::Good).map_err(|why| why.to_string()) }));
                 }
-                _ = beats.tick(), if open && in_flight.is_empty() => {
-                    let beat = link.exchange(Vec::new());
-                    in_flight.push(Box::pin(async { beat.await.map(|_| Fitness::Good) }));
+                _ = beats.tick(), if open => {
+                    let beat = link.beat();
+                    in_flight.push(Box::pin(async { beat.await.map(|()| Fitness::Good) }));
                 }
                 () = &mut steady, if self.failures > 0 => self.failures = 0,
                 taken = self.calls.recv_many(&mut batch, BATCH), if open && in_flight.len() < IN_FLIGHT => {

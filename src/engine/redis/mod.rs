@@ -13,25 +13,26 @@ mod script;
 mod status;
 
 use std::fmt;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
 use redis::{Cmd, Value};
+use tokio::runtime::Handle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use self::health::Health;
 use self::lane::{Lane, Lost};
 use self::link::Shared;
-use self::options::Address;
+use self::options::{Address, CONNECTIONS};
 pub use self::options::{InvalidUrl, Options};
 use self::reply::{GRACE, Snapshot, checked, unexpected};
 use self::script::{SCRIPTS, Script};
 use self::status::Status;
 use super::{Capabilities, Determinate, Engine, EngineError, Note, millis, value};
 use crate::domain::claim::{self, Claim, Claimed, Effect, Outcome, Renew, Renewed, Settle, Settled};
+use crate::domain::hex;
 use crate::domain::operator::{List, Listed, Release, Released};
 use crate::domain::record::{Held, Key};
 use crate::domain::terms::Retention;
@@ -67,7 +68,7 @@ impl Redis {
     }
 
     /// An engine on the server of this URL: `redis://[user[:password]@]host[:port][/db]`, or `rediss://` for TLS, with
-    /// `?prefix=`, `allow_eviction=true` and `connections=` (2 unless told); for TLS also `ca=`, and `client_certificate=`
+    /// `?prefix=`, `allow_eviction=true` and `connections=` (one for each core unless told, from 2 to 8); for TLS also `ca=`, and `client_certificate=`
     /// with `client_key=`, files in PEM. Reads these, so it may block for a while.
     ///
     /// The server need not be there yet: the engine goes on trying, and calls fail as unavailable until it is.
@@ -82,24 +83,34 @@ impl Redis {
         // What is wrong now is told now; what goes wrong later, when a connection is made anew.
         address.client()?;
         let (health, status) = (Health::new(&address, &options), Status::new(address.to_string()));
-        let connections = address.connections;
+        let mut cores = options.cores.clone();
+        if cores.is_empty() {
+            cores.push(Handle::current());
+        }
+        let connections = address.connections.unwrap_or(cores.len().clamp(*CONNECTIONS.start(), *CONNECTIONS.end()));
         let shared = Arc::new(Shared { address, options, health, status });
         let (tasks, closing) = (TaskTracker::new(), CancellationToken::new());
-        let lanes = (0..connections).map(|_| Lane::start(shared.clone(), closing.clone(), &tasks)).collect();
+        let start = |core| Lane::start(shared.clone(), closing.clone(), &tasks, core);
+        let lanes = cores.iter().cycle().take(connections).map(start).collect();
         Ok(Self { shared, lanes, tasks, _guard: closing.clone().drop_guard(), closing })
     }
 
     /// The braces make a cluster place a key by its global ID.
     fn name(&self, key: &Key) -> String {
-        format!("{}og:{{{}}}:{}", self.shared.address.prefix, key.global_id, key.app)
+        let id = &mut [0; 32];
+        [&self.shared.address.prefix, "og:{", hex::write(key.global_id.as_bytes(), id), "}:", key.app.as_ref()].concat()
     }
 
-    /// Always the same lane for the same key, so that its calls are sent in their order.
+    /// A lane of the caller's own core, whose task is woken without waking a thread; where it has several or none, by the
+    /// key. So the calls of one core on one key are sent in their order.
     fn lane(&self, key: &Key) -> &Lane {
-        let mut hasher = DefaultHasher::new();
-        key.hash(&mut hasher);
-        let lanes = self.lanes.len() as u64;
-        &self.lanes[usize::try_from(hasher.finish() % lanes).unwrap_or(0)]
+        // A global ID is a digest, so each of its bytes is as good as a hash.
+        let place = usize::from(key.global_id.as_bytes()[0]);
+        let own = Handle::current().id();
+        let of_core = || self.lanes.iter().filter(|lane| lane.core() == own);
+        let count = of_core().count();
+        let own = if count == 0 { None } else { of_core().nth(place % count) };
+        own.unwrap_or(&self.lanes[place % self.lanes.len()])
     }
 
     async fn run(&self, script: &Script, key: &Key, arguments: &[&str], claims: bool) -> Result<Value, Lost> {
@@ -131,9 +142,51 @@ impl Redis {
         })
     }
 
-    async fn set_if_absent(&self, ask: &Claim, record: &str, px: &str) -> Result<Set, EngineError> {
-        let mut set = redis::cmd("SET");
-        set.arg(self.name(&ask.key)).arg(record).arg("NX").arg("GET").arg("PX").arg(px);
+    /// Goes on with a claim whose key was found taken: looks at what stands there, and takes it over or tries again where
+    /// that may be done.
+    async fn claim_found(&self, ask: &Claim, record: &str, px: u64, found: Set) -> Result<Claimed, EngineError> {
+        let mut set = found;
+        for round in 1..=CLAIM_ROUNDS {
+            let found = self.snapshot(&ask.key).await.map_err(|error| match (&set, error) {
+                // This attempt holds the claim since an earlier try: it must not be told that nothing has happened.
+                (Set::Found { own: true }, EngineError::Determinate(Determinate::Unavailable(why))) => {
+                    EngineError::indeterminate(why)
+                }
+                (_, error) => error,
+            })?;
+            match (found, set) {
+                (Some(Snapshot { value: judged, held }), _) => {
+                    let (effect, answer) = claim::claim(Some(&held), ask, None);
+                    if !matches!(effect, Effect::Put(..)) {
+                        return Ok(answer);
+                    }
+                    // A script takes text, and what was read as a record is text.
+                    let arguments = [&*String::from_utf8_lossy(&judged), record, &px.to_string()];
+                    let taken = self.run(&SCRIPTS.take_over, &ask.key, &arguments, true).await.map_err(writing)?;
+                    if checked(taken)? == Value::Int(1) {
+                        return Ok(answer);
+                    }
+                }
+                (None, Set::Full(why)) => return Err(why.into()),
+                // Gone between the two looks.
+                (None, Set::Granted | Set::Found { .. }) => {}
+            }
+            if round == CLAIM_ROUNDS {
+                break;
+            }
+            set = self.set_if_absent(ask, record, px).await?;
+            if matches!(set, Set::Granted) {
+                return Ok(claim::claim(None, ask, None).1);
+            }
+        }
+        Err(EngineError::unavailable("the claim kept changing hands while it was looked at"))
+    }
+
+    async fn set_if_absent(&self, ask: &Claim, record: &str, px: u64) -> Result<Set, EngineError> {
+        let name = self.name(&ask.key);
+        // The words and numbers around them are shorter than this.
+        let mut set = Cmd::with_capacity(7, name.len() + record.len() + 64);
+        set.arg("SET").arg(name).arg(record).arg("NX").arg("GET").arg("PX").arg(px);
         let reply = self.lane(&ask.key).call(set, true).await.map_err(writing)?;
         match checked(reply) {
             Ok(Value::Nil) => Ok(Set::Granted),
@@ -183,40 +236,13 @@ impl Engine for Redis {
         let record = ask.record();
         // A claim that turns `unknown` must still be there when its lease has ended.
         let grace = if record.outlives_lease() { millis(GRACE) } else { 0 };
-        let px = (millis(ask.terms.lease).saturating_add(grace)).to_string();
+        let px = millis(ask.terms.lease).saturating_add(grace);
         let record = value::encode(&record);
-        for _ in 0..CLAIM_ROUNDS {
-            let set = self.set_if_absent(ask, &record, &px).await?;
-            if matches!(set, Set::Granted) {
-                return Ok(claim::claim(None, ask, None).1);
-            }
-            let found = self.snapshot(&ask.key).await.map_err(|error| match (&set, error) {
-                // This attempt holds the claim since an earlier try: it must not be told that nothing has happened.
-                (Set::Found { own: true }, EngineError::Determinate(Determinate::Unavailable(why))) => {
-                    EngineError::indeterminate(why)
-                }
-                (_, error) => error,
-            })?;
-            let Some(Snapshot { value: judged, held }) = found else {
-                match set {
-                    Set::Full(why) => return Err(why.into()),
-                    // Gone between the two looks.
-                    Set::Granted | Set::Found { .. } => continue,
-                }
-            };
-            let (effect, answer) = claim::claim(Some(&held), ask, None);
-            if !matches!(effect, Effect::Put(..)) {
-                return Ok(answer);
-            }
-            // A script takes text, and what was read as a record is text.
-            let judged = String::from_utf8_lossy(&judged);
-            let taken =
-                self.run(&SCRIPTS.take_over, &ask.key, &[&judged, &record, &px], true).await.map_err(writing)?;
-            if checked(taken)? == Value::Int(1) {
-                return Ok(answer);
-            }
+        match self.set_if_absent(ask, &record, px).await? {
+            Set::Granted => Ok(claim::claim(None, ask, None).1),
+            // Kept out of what every claim takes memory for.
+            found => Box::pin(self.claim_found(ask, &record, px, found)).await,
         }
-        Err(EngineError::unavailable("the claim kept changing hands while it was looked at"))
     }
 
     async fn settle(&self, ask: &Settle) -> Result<Settled, EngineError> {

@@ -2,10 +2,12 @@
 //! No message of this file repeats a URL: it holds a password.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
 use redis::IntoConnectionInfo;
+use tokio::runtime::Handle;
 
 use super::certificates::Certificates;
 
@@ -18,9 +20,11 @@ pub struct Options {
     pub response_timeout: Duration,
     /// How often the server's configuration is looked at again.
     pub health_interval: Duration,
-    /// How often a connection that nobody uses is made to answer, so that one that broke or went silent is replaced before
-    /// somebody needs it.
+    /// How often a connection is made to answer and to tell whether the server still has its data, so that one that broke or
+    /// went silent is replaced before somebody needs it, and a loss is noticed.
     pub beat_interval: Duration,
+    /// The runtimes that connections live on, in turn; without any, the one in which the engine is opened.
+    pub cores: Vec<Handle>,
     /// Called when the store came back without its data.
     pub on_data_lost: Option<Arc<dyn Fn() + Send + Sync>>,
 }
@@ -32,6 +36,7 @@ impl Default for Options {
             response_timeout: Duration::from_millis(500),
             health_interval: Duration::from_secs(5),
             beat_interval: Duration::from_millis(500),
+            cores: Vec::new(),
             on_data_lost: None,
         }
     }
@@ -55,7 +60,8 @@ pub(super) struct Address {
     certificates: Certificates,
     pub(super) prefix: String,
     pub(super) allow_eviction: bool,
-    pub(super) connections: usize,
+    /// Unless told: one for each core, within [`CONNECTIONS`].
+    pub(super) connections: Option<usize>,
 }
 
 /// A URL that names no Redis store.
@@ -73,6 +79,9 @@ const SHAPE: &str = "expected redis://[user[:password]@]host[:port][/db], or red
                      in user and password percent-encoded";
 const QUERY_KEYS: [&str; 6] = ["prefix", "allow_eviction", "connections", "ca", "client_certificate", "client_key"];
 const CONNECTIONS_MAX: usize = 64;
+
+/// The fewest and the most connections that are opened without being told how many: a store serves many gateways.
+pub(super) const CONNECTIONS: RangeInclusive<usize> = 2..=8;
 
 impl Address {
     pub(super) fn parse(text: &str) -> Result<Self, InvalidUrl> {
@@ -95,7 +104,7 @@ impl Address {
             certificates: Certificates::default(),
             prefix: String::new(),
             allow_eviction: false,
-            connections: 2,
+            connections: None,
         };
         for (key, value) in url.query_pairs() {
             match &*key {
@@ -108,7 +117,7 @@ impl Address {
                 "connections" => {
                     let count = value.parse().ok().filter(|count| (1..=CONNECTIONS_MAX).contains(count));
                     let Some(count) = count else { return refuse("connections is a number from 1 to 64") };
-                    address.connections = count;
+                    address.connections = Some(count);
                 }
                 "ca" => address.certificates.ca = Some(value.as_ref().into()),
                 "client_certificate" => address.certificates.client_certificate = Some(value.as_ref().into()),
@@ -186,7 +195,7 @@ mod tests {
     fn a_url_is_taken_apart() {
         let address = Address::parse("redis://me:s%23cret@store.example:7000/3?prefix=a:&connections=8").unwrap();
         assert_eq!(address.to_string(), "store.example:7000/3");
-        assert_eq!((&*address.prefix, address.connections, address.allow_eviction), ("a:", 8, false));
+        assert_eq!((&*address.prefix, address.connections, address.allow_eviction), ("a:", Some(8), false));
         let settings = address.client.get_connection_info().redis_settings().clone();
         assert_eq!((settings.username(), settings.password()), (Some("me"), Some("s#cret")));
         assert!(Address::parse("redis://h?allow_eviction=true").unwrap().allow_eviction);

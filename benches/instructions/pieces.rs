@@ -1,0 +1,393 @@
+//! The pieces of a call, each with what it needs around it. What is set up must not depend on how often a piece is done:
+//! the difference between two counts is what is measured.
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::response::Response;
+use futures_util::FutureExt as _;
+use hashbrown::HashMap;
+use http_body_util::BodyExt as _;
+use oncegate::domain::attempt::{Attempt, Entropy, Issuer};
+use oncegate::domain::canonical::{Canonical, canonicalize};
+use oncegate::domain::claim::{Claim, Claimed, Outcome, Settle, Settled};
+use oncegate::domain::clock::{ManualClock, SystemClock, Timestamp};
+use oncegate::domain::global_id::GlobalId;
+use oncegate::domain::limits::Limits;
+use oncegate::domain::record::{Held, Key, Record};
+use oncegate::domain::terms::{ClaimOnOutage, LeaseEnd, Mode, OutcomeOnOutage, Retention, Terms};
+use oncegate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
+use oncegate::engine::{Engine, value};
+use oncegate::gateway::claim::{ClaimAnswer, ClaimRequest, Granted};
+use oncegate::gateway::{Engines, Gateway, Inspected};
+use oncegate::http::body::JsonBytes;
+use oncegate::http::claim::ClaimBody;
+use oncegate::http::places::Places;
+use oncegate::http::{Api, answer, router, success};
+use oncegate::telemetry::metrics::{HttpMetrics, Metrics};
+use oncegate::tenants::quota::Quota;
+use oncegate::tenants::secret::SecretDigest;
+use oncegate::tenants::throttle::Throttle;
+use oncegate::tenants::{App, OperationTerms, Registry};
+use tower::Service as _;
+
+/// No piece is done more often: so many claims are made ready.
+pub(crate) const TIMES_MAX: usize = 1000;
+
+/// A piece, and how to do it so many times.
+pub(crate) struct Piece {
+    /// What it is called where the figures are.
+    pub(crate) name: &'static str,
+    /// Does it.
+    pub(crate) run: fn(usize),
+}
+
+/// A piece's name, and how to do it.
+type Named = (&'static str, fn(usize));
+
+/// Every piece.
+pub(crate) fn all() -> impl Iterator<Item = Piece> {
+    const PIECES: [Named; 16] = [
+        ("canonical.small", canonical_small),
+        ("canonical.large", canonical_large),
+        ("global_id", global_id),
+        ("claim_body", claim_body),
+        ("attempt", attempt),
+        ("authenticate.known", authenticate_known),
+        ("authenticate.wrong", authenticate_wrong),
+        ("value.encode", value_encode),
+        ("value.decode", value_decode),
+        ("answer.granted", answer_granted),
+        ("answer.duplicate", answer_duplicate),
+        ("memory.claim", memory_claim),
+        ("memory.duplicate", memory_duplicate),
+        ("memory.settle", memory_settle),
+        ("gateway.claim", gateway_claim),
+        ("request.claim", request_claim),
+    ];
+    PIECES.into_iter().map(|(name, run)| Piece { name, run })
+}
+
+/// What callers of the examples send.
+const SMALL: &str = r#"{"order_id":"A-1001","customer":4711}"#;
+
+/// Everything that costs something: keys out of order, escapes, numbers of all kinds, arrays and objects in one another.
+const LARGE: &str = r#"{
+    "order": {"id": "A-1001", "placed_at": "2026-11-21T18:15:00Z", "channel": "caf\u00e9 \ud83d\ude00 web"},
+    "lines": [
+        {"sku": "0815-a", "quantity": 2, "price": 19.90, "note": "first \"quoted\" line\nsecond line"},
+        {"sku": "0815-b", "quantity": 1, "price": 1e3, "note": null},
+        {"sku": "4711", "quantity": 12, "price": 0.015, "note": "Stra\u00dfe \\ Gr\u00f6\u00dfe"}
+    ],
+    "discounts": {"new customer": -5, "black friday": -12.5, "Z": true, "a": false, "\u20ac": [1, 2, [3, [4]]]},
+    "address": {"zip": "10117", "city": "Berlin", "street": "Unter den Linden 1"}
+}"#;
+
+const BODY: &str = r#"{"operation":"order.submit","contents":{"order_id":"A-1001","customer":4711},"attempt_nonce":"6f1c2a9e-5d0b-4b1e-9a53-0c7f1d2e3b4a","lease":"45s","retention":"48h"}"#;
+
+const SECRET: &str = "0123456789abcdefABCDEF0123456789";
+
+fn canonical_small(times: usize) {
+    for _ in 0..times {
+        black_box(canonicalize(black_box(SMALL.as_bytes()))).expect("it is canonical JSON");
+    }
+}
+
+fn canonical_large(times: usize) {
+    for _ in 0..times {
+        black_box(canonicalize(black_box(LARGE.as_bytes()))).expect("it is canonical JSON");
+    }
+}
+
+fn global_id(times: usize) {
+    let ask = ask(0);
+    for _ in 0..times {
+        black_box(GlobalId::of(black_box(&ask.key.app), &ask.operation, &ask.contents).to_string());
+    }
+}
+
+/// From the bytes of a body to what is asked of the gateway.
+fn claim_body(times: usize) {
+    let limits = Limits::default();
+    let body = within_runtime(JsonBytes::receive(request(BODY.to_owned()), &limits)).expect("it is a body");
+    for _ in 0..times {
+        let body: ClaimBody<'_> = black_box(&body).parse().expect("it is a claim");
+        black_box(body.into_request(&limits)).expect("it is within all bounds");
+    }
+}
+
+/// Issued, written, read back.
+fn attempt(times: usize) {
+    let clock = Arc::new(ManualClock::at(NOON));
+    let issuer = Issuer::new(clock, Arc::new(Counting::default()));
+    for _ in 0..times {
+        let attempt = black_box(&issuer).issue(None);
+        black_box(black_box(attempt.to_string()).parse::<Attempt>()).expect("it is an attempt");
+    }
+}
+
+fn authenticate_known(times: usize) {
+    let (registry, credential) = (registry(), format!("Bearer shop-7.{SECRET}"));
+    for _ in 0..times {
+        black_box(registry.authenticate(black_box(Some(&credential)), NOON)).expect("it is right");
+    }
+}
+
+fn authenticate_wrong(times: usize) {
+    let (registry, credential) = (registry(), format!("Bearer shop-7.{SECRET}x"));
+    for _ in 0..times {
+        black_box(registry.authenticate(black_box(Some(&credential)), NOON)).expect_err("it is wrong");
+    }
+}
+
+fn value_encode(times: usize) {
+    let record = succeeded();
+    for _ in 0..times {
+        black_box(value::encode(black_box(&record)));
+    }
+}
+
+fn value_decode(times: usize) {
+    let text = value::encode(&succeeded());
+    for _ in 0..times {
+        black_box(value::decode(black_box(text.as_bytes()))).expect("it was written by this release");
+    }
+}
+
+/// From what the gateway says to the answer's head and its JSON.
+fn answer_granted(times: usize) {
+    let ask = ask(0);
+    for _ in 0..times {
+        let granted = Granted {
+            global_id: ask.key.global_id,
+            attempt: ask.attempt.clone(),
+            fence: Some(1_700_000_000_000_001),
+            repeated: false,
+            taken_over: false,
+            lease_ms: 29_999,
+            lease_expires_at: NOON.plus(Duration::from_secs(30)),
+            would_be: None,
+            degraded: None,
+        };
+        let body = answer::granted(black_box(ClaimAnswer::Granted(granted))).expect("it was granted");
+        black_box(success(&body));
+    }
+}
+
+/// To the problem document of a duplicate of what has succeeded.
+fn answer_duplicate(times: usize) {
+    let ask = ask(0);
+    for _ in 0..times {
+        let held = Held { record: succeeded(), left: Some(Duration::from_hours(1)), fence: Some(7) };
+        let expires_at = Some(NOON.plus(Duration::from_hours(1)));
+        let found = Inspected { global_id: ask.key.global_id, held, expires_at, degraded: None };
+        let problem = answer::granted(black_box(ClaimAnswer::Duplicate(found))).err().expect("it is a duplicate");
+        black_box(serde_json::to_vec(&problem.document("0123456789abcdef"))).expect("it can be written");
+    }
+}
+
+fn memory_claim(times: usize) {
+    let (engine, asks) = (memory(), asks());
+    for ask in &asks[..times] {
+        let claimed = black_box(&engine).claim(ask).now_or_never().expect("nothing is waited for");
+        assert!(matches!(black_box(claimed), Ok(Claimed::Granted(_))));
+    }
+}
+
+fn memory_duplicate(times: usize) {
+    let (engine, asks) = (memory(), asks());
+    for ask in &asks {
+        black_box(engine.claim(ask).now_or_never());
+    }
+    let other: Attempt = "1700000000000001-0c7f1d2e3b4a9a53".parse().expect("it is an attempt");
+    let again: Vec<_> = asks.iter().map(|ask| Claim { attempt: other.clone(), ..ask.clone() }).collect();
+    for ask in &again[..times] {
+        let claimed = black_box(&engine).claim(ask).now_or_never().expect("nothing is waited for");
+        assert!(matches!(black_box(claimed), Ok(Claimed::Duplicate(_))));
+    }
+}
+
+fn memory_settle(times: usize) {
+    let (engine, asks) = (memory(), asks());
+    for ask in &asks {
+        black_box(engine.claim(ask).now_or_never());
+    }
+    let settle = |ask: &Claim| Settle {
+        key: ask.key.clone(),
+        attempt: ask.attempt.clone(),
+        outcome: Outcome::Success { result: Some(r#"{"receipt":"R-1"}"#.into()), retention: None },
+        late: None,
+        deadline: Duration::from_secs(1),
+        on_outage: OutcomeOnOutage::FailClosed,
+    };
+    let settles: Vec<_> = asks.iter().map(settle).collect();
+    for settle in &settles[..times] {
+        let settled = black_box(&engine).settle(settle).now_or_never().expect("nothing is waited for");
+        assert!(matches!(black_box(settled), Ok(Settled::Done { .. })));
+    }
+}
+
+/// The use case, over the memory engine without what is usually around it.
+fn gateway_claim(times: usize) {
+    let (gateway, app) = (gateway(), app("shop", &[]));
+    let requests: Vec<_> = asks().into_iter().map(asked).collect();
+    within_runtime(async {
+        for request in requests.into_iter().take(times) {
+            let answer = black_box(&gateway).claim(&app, request).await;
+            assert!(matches!(black_box(answer), Ok(ClaimAnswer::Granted(_))));
+        }
+    });
+}
+
+/// A whole request but for the socket: from its head and body to those of the answer.
+fn request_claim(times: usize) {
+    Metrics::install();
+    let clock = Arc::new(SystemClock::new());
+    let gateway = Arc::new(gateway());
+    let registry = Arc::new(registry());
+    gateway.know(&registry.apps());
+    let limits = Limits::default();
+    let mut router = router(Arc::new(Api {
+        gateway,
+        registry,
+        throttle: Throttle::new(clock.clone()),
+        places: Places::new(limits.requests_in_flight),
+        limits,
+        loopback_only: false,
+        clock,
+        entropy: Arc::new(Counting::default()),
+        metrics: HttpMetrics::new(),
+    }));
+    let body = |number| format!(r#"{{"operation":"order.submit","contents":{}}}"#, contents(number).as_str());
+    let requests: Vec<_> = (0..TIMES_MAX).map(|number| request(body(number))).collect();
+    within_runtime(async {
+        for request in requests.into_iter().take(times) {
+            let response = router.call(black_box(request)).await.unwrap_or_else(|never| match never {});
+            assert_eq!(response.status(), 201);
+            black_box(read(response).await);
+        }
+    });
+}
+
+const NOON: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
+
+/// Bits that are never the same and always as many digits.
+#[derive(Default)]
+struct Counting(AtomicU64);
+
+impl Entropy for Counting {
+    fn bits(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::Relaxed) | 1 << 63
+    }
+}
+
+fn contents(number: usize) -> Canonical {
+    canonicalize(format!(r#"{{"order_id":"A-{number:08}","customer":4711}}"#).as_bytes()).expect("it is canonical JSON")
+}
+
+fn attempt_of(number: usize) -> Attempt {
+    format!("17000000{number:08}-6f1c2a9e5d0b4b1e").parse().expect("it is an attempt")
+}
+
+fn ask(number: usize) -> Claim {
+    let app = app("shop", &[]);
+    let (operation, contents) = ("order.submit".parse().expect("it is a name"), contents(number));
+    Claim {
+        key: Key { global_id: GlobalId::of(&app.key, &operation, &contents), app: app.key },
+        attempt: attempt_of(number),
+        operation,
+        contents,
+        contents_stored_bytes: app.terms.contents_stored_bytes,
+        fingerprint: None,
+        terms: app.terms.terms,
+        take_over: false,
+        deadline: app.terms.deadline,
+        on_outage: app.terms.claim_on_outage,
+    }
+}
+
+fn asks() -> Vec<Claim> {
+    (0..TIMES_MAX).map(ask).collect()
+}
+
+fn asked(claim: Claim) -> ClaimRequest {
+    ClaimRequest {
+        operation: claim.operation,
+        contents: claim.contents,
+        fingerprint: None,
+        nonce: Some(claim.attempt.nonce().clone()),
+        lease: None,
+        retention: None,
+        take_over: false,
+    }
+}
+
+fn succeeded() -> Record {
+    let state = oncegate::domain::record::State::Succeeded;
+    Record { state, result: Some(r#"{"receipt":"R-1","total":"39.80"}"#.into()), ..ask(0).record() }
+}
+
+/// A hundred apps, each with a secret.
+fn registry() -> Registry {
+    Registry::of((0..100).map(|number| app(&format!("shop-{number}"), &[SECRET])))
+}
+
+fn app(key: &str, secrets: &[&str]) -> App {
+    App {
+        key: key.parse().expect("it is a name"),
+        chain: "default".into(),
+        disabled: false,
+        secrets: secrets.iter().map(|secret| SecretDigest::of(secret)).collect(),
+        terms: OperationTerms {
+            terms: Terms {
+                lease: Duration::from_mins(10),
+                retention: Retention::For(Duration::from_hours(24)),
+                unknown_retention: Retention::For(Duration::from_hours(24 * 7)),
+                on_lease_end: LeaseEnd::Release,
+            },
+            mode: Mode::Enforce,
+            contents_stored_bytes: 1024,
+            deadline: Duration::from_mins(1),
+            claim_on_outage: ClaimOnOutage::FailClosed,
+            outcome_on_outage: OutcomeOnOutage::FailClosed,
+        },
+        operations: HashMap::new(),
+        retention_max: Retention::Forever,
+        quota: Quota::default(),
+        usage: Arc::default(),
+    }
+}
+
+fn memory() -> Memory {
+    Memory::new(Arc::new(SystemClock::new()), BYTES_MAX_DEFAULT)
+}
+
+fn gateway() -> Gateway {
+    let clock = Arc::new(SystemClock::new());
+    let mut engines = Engines::default();
+    engines.calls.insert("default".into(), Arc::new(memory()));
+    Gateway::new(engines, Issuer::new(clock.clone(), Arc::new(Counting::default())), clock)
+}
+
+fn request(body: String) -> Request {
+    Request::post("/v1/claims")
+        .header("host", "localhost:8080")
+        .header("authorization", format!("Bearer shop-7.{SECRET}"))
+        .header("content-type", "application/json")
+        .header("content-length", body.len())
+        .body(Body::from(body))
+        .expect("it is a request")
+}
+
+async fn read(response: Response) -> usize {
+    response.into_body().collect().await.expect("it is in memory").to_bytes().len()
+}
+
+fn within_runtime<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime can be made");
+    runtime.block_on(work)
+}

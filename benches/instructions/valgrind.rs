@@ -1,0 +1,70 @@
+//! Runs this program under valgrind, once for each piece and count, and reads how many instructions it executed.
+
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{env, thread};
+
+use anyhow::{Context as _, bail, ensure};
+
+/// How often a piece is done. Once more as often costs as much as the piece alone: setting up is in both.
+const TIMES: usize = crate::pieces::TIMES_MAX / 2;
+
+/// The C library picks its copying and comparing by what the processor can; this has it pick the same everywhere.
+const PLAIN_PROCESSOR: (&str, &str) =
+    ("GLIBC_TUNABLES", "glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX512BW,-AVX2,-AVX,-BMI2,-ERMS,-FSRM,-MOVBE,-RTM");
+
+/// The instructions that each piece takes, in the order of the names.
+///
+/// # Errors
+/// That valgrind is missing, or that a piece failed.
+pub(crate) fn count(names: &[&'static str]) -> anyhow::Result<Vec<(&'static str, u64)>> {
+    let runs: Vec<(usize, usize)> = (0..names.len()).flat_map(|piece| [(piece, TIMES), (piece, 2 * TIMES)]).collect();
+    let next = AtomicUsize::new(0);
+    let counts = Mutex::new(vec![[0_u64; 2]; names.len()]);
+    let work = || -> anyhow::Result<()> {
+        while let Some(&(piece, times)) = runs.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let instructions = run(names[piece], times).with_context(|| format!("the piece `{}`", names[piece]))?;
+            let mut counts = counts.lock().map_err(|_| anyhow::anyhow!("another run failed"))?;
+            counts[piece][usize::from(times > TIMES)] = instructions;
+        }
+        Ok(())
+    };
+    thread::scope(|scope| {
+        let workers = thread::available_parallelism().map_or(1, usize::from);
+        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().try_for_each(|worker| {
+            worker.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a run of valgrind could not be looked after")))
+        })
+    })?;
+    let counts = counts.into_inner().map_err(|_| anyhow::anyhow!("a run failed"))?;
+    let each = |(name, [once, twice]): (&&'static str, [u64; 2])| {
+        ensure!(twice > once, "`{name}` does nothing: {once} instructions, and {twice} for twice as much");
+        Ok((*name, (twice - once) / TIMES as u64))
+    };
+    names.iter().zip(counts).map(each).collect()
+}
+
+fn run(name: &str, times: usize) -> anyhow::Result<u64> {
+    let mut command = Command::new("valgrind");
+    command
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .arg(env::current_exe()?)
+        .args(["--piece", name, "--times", &times.to_string()])
+        // The environment lies on the stack and moves what is there.
+        .env_clear()
+        .envs(path())
+        .env(PLAIN_PROCESSOR.0, PLAIN_PROCESSOR.1);
+    let output = command.output().context("valgrind cannot be run; scripts/install-test-deps installs it")?;
+    let told = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() {
+        bail!("failed under valgrind:\n{told}");
+    }
+    let collected = told.lines().find_map(|line| line.split_once("Collected : ")).map(|(_, count)| count.trim());
+    collected.and_then(|count| count.parse().ok()).with_context(|| format!("valgrind did not say how many:\n{told}"))
+}
+
+#[expect(clippy::disallowed_methods, reason = "handed on, so that valgrind is found where the caller has it")]
+fn path() -> Option<(&'static str, std::ffi::OsString)> {
+    env::var_os("PATH").map(|path| ("PATH", path))
+}

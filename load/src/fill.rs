@@ -1,0 +1,61 @@
+//! Fills a store with claims that stand, as fast as it goes: what is measured afterwards meets a store that is in use, or
+//! tells what one claim takes.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use anyhow::{anyhow, ensure};
+use tokio::task::JoinSet;
+
+use crate::{
+    client::{Connection, Target},
+    wire::{BatchReply, Terms},
+};
+
+/// How long such claims stand: longer than any run.
+pub(crate) const KEPT: &str = "6h";
+
+/// Claims in a request.
+const BATCH: u64 = 500;
+
+/// Requests under way at once.
+const CONNECTIONS: usize = 16;
+
+/// Makes this many claims, each for an order of its own; without `kept`, on the gateway's own terms.
+pub(crate) async fn fill(target: Target, claims: u64, kept: Option<&str>) -> anyhow::Result<()> {
+    let terms = Arc::new(Terms::new(&target.app, "load.unique", kept));
+    let target = Arc::new(target);
+    let next = Arc::new(AtomicU64::new(0));
+    let mut fillers = JoinSet::new();
+    for _ in 0..CONNECTIONS {
+        let (terms, next, mut connection) =
+            (Arc::clone(&terms), Arc::clone(&next), Connection::new(Arc::clone(&target)));
+        fillers.spawn(async move {
+            loop {
+                let first = next.fetch_add(BATCH, Ordering::Relaxed);
+                if first >= claims {
+                    return anyhow::Ok(());
+                }
+                claim(&mut connection, &terms, first..claims.min(first + BATCH)).await?;
+            }
+        });
+    }
+    while let Some(filled) = fillers.join_next().await {
+        filled??;
+    }
+    Ok(())
+}
+
+async fn claim(connection: &mut Connection, terms: &Terms, orders: std::ops::Range<u64>) -> anyhow::Result<()> {
+    let orders: Vec<_> = orders.collect();
+    let answer = connection.post("/v1/claims/batch", &terms.batch(&orders)).await;
+    let answer = answer.map_err(|why| anyhow!("the store cannot be filled: {why}"))?;
+    let said = || String::from_utf8_lossy(answer.body).chars().take(300).collect::<String>();
+    ensure!(answer.status == 200, "the store cannot be filled: {} {}", answer.status, said());
+    let batch: BatchReply<'_> = serde_json::from_slice(answer.body)?;
+    let granted = batch.items.iter().filter(|item| item.status == 201).count();
+    ensure!(granted == orders.len(), "the store cannot be filled: {granted} of {} granted: {}", orders.len(), said());
+    Ok(())
+}

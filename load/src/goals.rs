@@ -1,0 +1,187 @@
+//! How fast is fast enough: what the gateway is to reach beside what a user would take instead, each as one line with what was
+//! measured.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::{
+    contender::Contender::{self, Disk, Memory, Nginx, Noop, Pgbench, PipelinedSets, Postgres, Redis, Webdis},
+    footprint::Footprint,
+    pace::Pacing,
+    report::{Report, ratio},
+    scenario::Scenario,
+    trial::{Bench, Trial},
+};
+
+/// Connections in comparisons that want many callers to share an fsync.
+pub(crate) const MANY: u64 = 256;
+
+/// Claims in a request of the batch scenario.
+pub(crate) const BATCHED: f64 = 100.0;
+
+/// One of them.
+#[derive(Debug, Serialize)]
+pub(crate) struct Goal {
+    what: String,
+    measured: Option<f64>,
+    wanted: f64,
+    at_least: bool,
+}
+
+/// The loads of a comparison, by what they are for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Loads {
+    pub(crate) connections: u64,
+    pub(crate) live: u64,
+}
+
+impl Loads {
+    /// As fast as it goes, each order once.
+    pub(crate) fn peak(self, contender: Contender) -> Trial {
+        let Self { connections, .. } = self;
+        Trial { contender, scenario: Scenario::Unique, pacing: Pacing::Closed, connections, live: 0 }
+    }
+
+    pub(crate) fn batched(self, contender: Contender) -> Trial {
+        Trial { scenario: Scenario::Batch, ..self.peak(contender) }
+    }
+
+    pub(crate) fn many(self, contender: Contender) -> Trial {
+        Trial { connections: MANY, ..self.peak(contender) }
+    }
+
+    pub(crate) fn in_use(self, contender: Contender) -> Trial {
+        Trial { live: self.live, ..self.peak(contender) }
+    }
+
+    /// At half of what `of` carries at most, in an open loop; nothing if that was not measured.
+    pub(crate) fn half(self, bench: &Bench, contender: Contender, of: Contender) -> Option<Trial> {
+        let peak = bench.median(&self.peak(of), claims_per_second)?;
+        let per_second = whole(peak / 2.0).max(1);
+        Some(Trial { pacing: Pacing::Open { per_second }, ..self.peak(contender) })
+    }
+}
+
+/// All of them, with what has been measured for each.
+pub(crate) fn all(bench: &Bench, loads: Loads, footprints: &[Footprint]) -> Vec<Goal> {
+    let peak = |contender| bench.median(&loads.peak(contender), claims_per_second);
+    let cpu = |contender| bench.median(&loads.peak(contender), gateway_us);
+    let many = |contender| bench.median(&loads.many(contender), claims_per_second);
+    let batched = bench.median(&loads.batched(Redis), claims_per_second);
+    let half =
+        |contender, of, figure: fn(&Report) -> Option<f64>| bench.median(&loads.half(bench, contender, of)?, figure);
+    let mean_ms = |contender| half(contender, contender, mean_us).map(|us| us / 1e3);
+    let in_use = |contender| {
+        if loads.live == 0 {
+            None
+        } else {
+            over(bench.median(&loads.in_use(contender), claims_per_second), peak(contender))
+        }
+    };
+    let beside = footprints.iter().find_map(|it| it.beside_contents_bytes).map(|bytes| ratio(bytes, 1));
+    let idle_mib = footprints.iter().map(|it| ratio(it.idle_bytes, 1 << 20)).max_by(f64::total_cmp);
+    let mut goals = vec![
+        at_least("claims/s on Redis, to webdis", over(peak(Redis), peak(Webdis)), 1.35),
+        at_least("claims/s on Redis, to nginx with Lua", over(peak(Redis), peak(Nginx)), 1.55),
+        at_most("gateway CPU per claim on Redis, to the no-op handler's", over(cpu(Redis), cpu(Noop)), 1.35),
+        at_most("gateway CPU per claim on Redis, to webdis'", over(cpu(Redis), cpu(Webdis)), 0.80),
+        at_least("claims/s on Redis, 100 a call, to redis-benchmark -P 16", over(batched, peak(PipelinedSets)), 0.6),
+        at_least("durable claims/s on disk, to memory, 256 connections", over(many(Disk), many(Memory)), 0.6),
+        at_least("durable claims/s on PostgreSQL, to pgbench", over(peak(Postgres), peak(Pgbench)), 1.6),
+        at_most(
+            "p99 at half of peak on Redis, to the no-op handler's at that rate",
+            over(half(Redis, Redis, p99_us), half(Noop, Redis, p99_us)),
+            2.5,
+        ),
+        at_least("claims/s with 5 million live claims, to none, memory", in_use(Memory), 0.9),
+        at_least("claims/s with 5 million live claims, to none, disk", in_use(Disk), 0.9),
+        at_most("bytes of a value in Redis beside key and contents", beside, 64.0),
+    ];
+    for engine in [Memory, Disk, Redis, Postgres] {
+        goals.push(at_most(&format!("mean answer at half of peak, {engine}, in ms"), mean_ms(engine), 2.0));
+    }
+    goals.push(at_most("resident memory of an idle gateway, in MiB", idle_mib, 30.0));
+    goals
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "it is told as the other figures are, which a report may lack")]
+pub(crate) fn claims_per_second(report: &Report) -> Option<f64> {
+    Some(report.claims_per_second)
+}
+
+pub(crate) fn gateway_us(report: &Report) -> Option<f64> {
+    report.cpu.get("gateway").map(|cpu| cpu.us_per_request)
+}
+
+pub(crate) fn store_us(report: &Report) -> Option<f64> {
+    report.cpu.get("store").map(|cpu| cpu.us_per_request)
+}
+
+pub(crate) fn p99_us(report: &Report) -> Option<f64> {
+    report.latencies.values().map(|it| it.p99_us).max().map(|us| ratio(us, 1))
+}
+
+pub(crate) fn mean_us(report: &Report) -> Option<f64> {
+    report.latencies.get("claim").map(|it| it.mean_us)
+}
+
+fn over(ours: Option<f64>, yardstick: Option<f64>) -> Option<f64> {
+    ours.zip(yardstick).filter(|(_, yardstick)| *yardstick > 0.0).map(|(ours, yardstick)| ours / yardstick)
+}
+
+fn at_least(what: &str, measured: Option<f64>, wanted: f64) -> Goal {
+    Goal { what: what.to_owned(), measured, wanted, at_least: true }
+}
+
+fn at_most(what: &str, measured: Option<f64>, wanted: f64) -> Goal {
+    Goal { at_least: false, ..at_least(what, measured, wanted) }
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate is positive and far below 2^53")]
+fn whole(rate: f64) -> u64 {
+    rate as u64
+}
+
+impl Goal {
+    fn verdict(&self) -> &'static str {
+        match self.measured {
+            None => "not measured",
+            Some(measured) if self.at_least && measured >= self.wanted => "reached",
+            Some(measured) if !self.at_least && measured <= self.wanted => "reached",
+            Some(_) => "MISSED",
+        }
+    }
+}
+
+/// As a table.
+pub(crate) struct Goals<'a>(pub(crate) &'a [Goal]);
+
+impl fmt::Display for Goals<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "\n| Target | measured | wanted | |\n| --- | ---: | ---: | --- |")?;
+        for goal in self.0 {
+            let measured = goal.measured.map_or("–".to_owned(), |measured| format!("{measured:.2}"));
+            let sign = if goal.at_least { '≥' } else { '≤' };
+            writeln!(f, "| {} | {measured} | {sign} {:.2} | {} |", goal.what, goal.wanted, goal.verdict())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_goal_is_reached_at_its_bound_and_missed_beyond_it() {
+        let verdicts = [
+            at_least("", Some(1.35), 1.35).verdict(),
+            at_least("", Some(1.34), 1.35).verdict(),
+            at_most("", Some(0.8), 0.8).verdict(),
+            at_most("", Some(0.81), 0.8).verdict(),
+            at_most("", None, 0.8).verdict(),
+        ];
+        assert_eq!(verdicts, ["reached", "MISSED", "reached", "MISSED", "not measured"]);
+    }
+}

@@ -1,0 +1,249 @@
+//! The processes that are compared: started on free loopback ports with their data in a directory of their own, and killed
+//! when dropped.
+
+use std::{
+    env, fs,
+    net::{SocketAddr, TcpListener},
+    path::{Path, PathBuf},
+    process::Stdio,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, bail};
+use sha2::{Digest as _, Sha256};
+use tempfile::TempDir;
+use tokio::{
+    net::TcpStream,
+    process::{Child, Command},
+    time::sleep,
+};
+
+use crate::{
+    client::{Connection, Target},
+    contender::{Contender, Installed},
+    peers,
+    proc::Watched,
+};
+
+/// A process that is not ready by then never will be.
+const START_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The app that calls.
+const APP: &str = "load";
+
+/// A contender that answers.
+#[derive(Debug)]
+pub(crate) struct Running {
+    pub(crate) url: String,
+    /// Of the one app that may call. Those that know no apps are sent it all the same.
+    pub(crate) credential: String,
+    /// Where the store listens, if it is a process.
+    pub(crate) port: u16,
+    pub(crate) watched: Vec<Watched>,
+    // Dropped in this order: first the processes, then what they wrote to.
+    children: Vec<Child>,
+    dir: TempDir,
+}
+
+impl Running {
+    /// Starts it and waits until it answers.
+    pub(crate) async fn start(contender: Contender, installed: &Installed, parent: &Path) -> anyhow::Result<Self> {
+        let dir =
+            tempfile::Builder::new().prefix("oncegate-load-").tempdir_in(parent).context("no temporary directory")?;
+        let listen = free_address()?;
+        let url = format!("http://{listen}");
+        let credential = format!("{APP}.{:032x}", rand::random::<u128>());
+        let mut running = Self { url, credential, port: 0, watched: Vec::new(), children: Vec::new(), dir };
+        let engine = match contender {
+            Contender::Noop => {
+                running.start_noop(listen).await?;
+                return Ok(running);
+            }
+            Contender::Memory => "memory:".to_owned(),
+            Contender::Disk => format!("disk:{}", running.dir().join("claims").display()),
+            Contender::Redis => format!("redis://{}", running.start_redis(installed).await?),
+            Contender::Sets | Contender::PipelinedSets => {
+                running.start_redis(installed).await?;
+                return Ok(running);
+            }
+            Contender::Webdis => {
+                running.start_webdis(installed, listen).await?;
+                return Ok(running);
+            }
+            Contender::Nginx => {
+                running.start_nginx(installed, listen).await?;
+                return Ok(running);
+            }
+            Contender::Postgres => {
+                running.start_postgres(installed).await?;
+                running.postgres_url()
+            }
+            Contender::Pgbench => {
+                running.start_postgres(installed).await?;
+                return Ok(running);
+            }
+        };
+        running.start_gateway(installed, listen, &engine).await?;
+        Ok(running)
+    }
+
+    pub(crate) async fn stop(mut self) {
+        for child in &mut self.children {
+            // Fails only if it has ended already.
+            let _ = child.kill().await;
+        }
+    }
+
+    async fn start_noop(&mut self, listen: SocketAddr) -> anyhow::Result<()> {
+        let mut command = Command::new(env::current_exe()?);
+        command.args(["noop", "--listen", &listen.to_string()]);
+        self.spawn("gateway", command)?;
+        self.wait_until("gateway", async || TcpStream::connect(listen).await.is_ok()).await
+    }
+
+    async fn start_webdis(&mut self, installed: &Installed, listen: SocketAddr) -> anyhow::Result<()> {
+        let program = installed.webdis.as_ref().context("webdis is not installed")?;
+        let redis = self.start_redis(installed).await?;
+        let mut command = Command::new(program);
+        command.arg(peers::configure_webdis(self.dir(), listen.port(), redis.port())?);
+        self.spawn("gateway", command)?;
+        self.wait_until("gateway", async || TcpStream::connect(listen).await.is_ok()).await
+    }
+
+    async fn start_nginx(&mut self, installed: &Installed, listen: SocketAddr) -> anyhow::Result<()> {
+        let (program, modules) = installed.nginx.as_ref().context("nginx is not installed")?;
+        let redis = self.start_redis(installed).await?;
+        let mut command = Command::new(program);
+        command.arg("-c").arg(peers::configure_nginx(self.dir(), modules, listen.port(), redis.port())?);
+        command.arg("-p").arg(self.dir());
+        self.spawn("gateway", command)?;
+        self.wait_until("gateway", async || TcpStream::connect(listen).await.is_ok()).await
+    }
+
+    async fn start_redis(&mut self, installed: &Installed) -> anyhow::Result<SocketAddr> {
+        let program = installed.redis_server.as_ref().context("redis-server is not installed")?;
+        let listen = free_address()?;
+        let mut command = Command::new(program);
+        // Nothing is persisted: what is compared here is the way to the store and back, not the store's disk.
+        command.args(["--bind", "127.0.0.1", "--port", &listen.port().to_string(), "--save", "", "--appendonly", "no"]);
+        self.spawn("store", command)?;
+        self.wait_until("store", async || TcpStream::connect(listen).await.is_ok()).await?;
+        self.port = listen.port();
+        Ok(listen)
+    }
+
+    /// As it comes: everything that is acknowledged is on the disk.
+    async fn start_postgres(&mut self, installed: &Installed) -> anyhow::Result<()> {
+        let programs = installed.postgres.as_ref().context("PostgreSQL is not installed")?;
+        let port = free_address()?.port();
+        let server = programs.prepare(self.dir(), port).await?;
+        self.spawn("store", server)?;
+        self.wait_until("store", async || programs.answers(port).await).await?;
+        self.port = port;
+        Ok(())
+    }
+
+    fn postgres_url(&self) -> String {
+        format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
+    }
+
+    /// Makes the tables that a gateway would use.
+    pub(crate) async fn migrate(&self, installed: &Installed) -> anyhow::Result<()> {
+        let gateway = installed.gateway.as_ref().context("the gateway is not built")?;
+        let migrated = Command::new(gateway).args(["migrate", "--engine", &self.postgres_url()]).output().await;
+        let migrated = migrated.context("the gateway cannot be started")?;
+        if !migrated.status.success() {
+            bail!("the tables cannot be made: {}", String::from_utf8_lossy(&migrated.stderr).trim());
+        }
+        Ok(())
+    }
+
+    async fn start_gateway(&mut self, installed: &Installed, listen: SocketAddr, engine: &str) -> anyhow::Result<()> {
+        let program = installed.gateway.as_ref().context("the gateway is not built")?;
+        let admin = free_address()?;
+        let mut command = Command::new(program);
+        command.arg("serve").arg("--config").arg(self.configure_gateway()?).args(["--engine", engine]);
+        command.args(["--listen", &listen.to_string(), "--admin-listen", &admin.to_string()]);
+        // Settings meant for another gateway must not change what is measured here.
+        env::vars_os()
+            .filter(|(name, _)| name.to_string_lossy().starts_with("ONCEGATE_"))
+            .for_each(|(name, _)| _ = command.env_remove(name));
+        command.env("ONCEGATE_SERVER__DATA_DIR", self.dir().join("data"));
+        self.spawn("gateway", command)?;
+        let target = Arc::new(Target::parse(&format!("http://{admin}"), None, false)?);
+        self.wait_until("gateway", async || {
+            Connection::new(Arc::clone(&target)).get("/readyz").await.is_ok_and(|answer| answer.status == 200)
+        })
+        .await
+    }
+
+    /// All as it comes, and an app with a secret, so that the gateway does all it is there for.
+    fn configure_gateway(&self) -> anyhow::Result<PathBuf> {
+        let path = self.dir().join("oncegate.toml");
+        let (_, secret) = self.credential.rsplit_once('.').context("a credential has a dot")?;
+        let hash = Sha256::digest(secret).iter().fold(String::new(), |hash, byte| hash + &format!("{byte:02x}"));
+        fs::write(&path, format!("[apps.{APP}]\nsecrets = [\"sha256:{hash}\"]\n"))
+            .context("cannot write to the temporary directory")?;
+        Ok(path)
+    }
+
+    /// Starts a child in the directory; what it says goes to a file there.
+    fn spawn(&mut self, name: &str, mut command: Command) -> anyhow::Result<()> {
+        let log = fs::File::create(self.log(name)).context("cannot write to the temporary directory")?;
+        let child = command
+            .current_dir(self.dir())
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("cannot start the {name}"))?;
+        let pid = child.id().context("it ended at once")?;
+        self.watched.push(Watched::server(name, pid));
+        self.children.push(child);
+        Ok(())
+    }
+
+    /// Waits for the child started last.
+    async fn wait_until(&mut self, name: &str, ready: impl AsyncFn() -> bool) -> anyhow::Result<()> {
+        let deadline = Instant::now() + START_TIMEOUT;
+        loop {
+            let ended = self.children.last_mut().map(Child::try_wait).transpose()?.flatten();
+            if ended.is_none() && ready().await {
+                return Ok(());
+            }
+            if ended.is_some() || Instant::now() > deadline {
+                let log = fs::read_to_string(self.log(name)).unwrap_or_default();
+                let lines: Vec<_> = log.lines().collect();
+                let tail = lines[lines.len().saturating_sub(10)..].join("\n  ");
+                let what = ended.map_or("is not ready".to_owned(), |status| format!("ended with {status}"));
+                bail!("the {name} {what}; the end of what it said:\n  {tail}");
+            }
+            sleep(Duration::from_millis(25)).await;
+        }
+    }
+
+    /// The process that is asked.
+    pub(crate) fn gateway(&self) -> anyhow::Result<&Watched> {
+        self.watched.iter().find(|it| it.name == "gateway").context("no gateway was started")
+    }
+
+    /// The process that keeps the claims, where it is not the gateway itself.
+    pub(crate) fn store(&self) -> anyhow::Result<&Watched> {
+        self.watched.iter().find(|it| it.name == "store").context("no store was started")
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    fn log(&self, name: &str) -> PathBuf {
+        self.dir().join(format!("{name}.log"))
+    }
+}
+
+/// Free now. Somebody else may take it before the child does; then the child says so and the comparison ends.
+fn free_address() -> anyhow::Result<SocketAddr> {
+    Ok(TcpListener::bind("127.0.0.1:0").context("no free port")?.local_addr()?)
+}

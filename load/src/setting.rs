@@ -1,0 +1,49 @@
+//! Where figures were measured, since they mean little without: processor, cores, file system, versions.
+
+use std::{fs, path::Path, process::Command};
+
+use crate::contender::Installed;
+
+/// One line.
+pub(crate) fn describe(installed: &Installed, folder: &Path) -> String {
+    let version = |program: Option<&Path>, flag: &str| program.and_then(|it| version(it, flag));
+    let nginx = installed.nginx.as_ref().map(|(program, _)| program.as_path());
+    let parts = [
+        processor(),
+        file_system(folder).map(|name| format!("data on {name}")),
+        version(installed.gateway.as_deref(), "--version"),
+        version(installed.redis_server.as_deref(), "--version").map(|it| first_words(&it, 3)),
+        installed.postgres.as_ref().and_then(|it| version(Some(&it.server()), "--version")),
+        version(nginx, "-v").map(|it| it.trim_start_matches("nginx version: ").to_owned()),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
+}
+
+fn processor() -> Option<String> {
+    let processors = fs::read_to_string("/proc/cpuinfo").ok()?;
+    let mut names = processors.lines().filter_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let (_, name) = names.next()?;
+    Some(format!("{} cores of {}", names.count() + 1, name.trim()))
+}
+
+/// The one mounted nearest above the folder.
+fn file_system(folder: &Path) -> Option<String> {
+    let folder = folder.canonicalize().ok()?;
+    let mounts = fs::read_to_string("/proc/mounts").ok()?;
+    let mounts = mounts.lines().filter_map(|line| {
+        let mut words = line.split(' ').skip(1);
+        Some((words.next()?, words.next()?)).filter(|(place, _)| folder.starts_with(place))
+    });
+    mounts.max_by_key(|(place, _)| place.len()).map(|(_, name)| name.to_owned())
+}
+
+/// What a program says of itself, first line, on whichever stream it says it.
+fn version(program: &Path, flag: &str) -> Option<String> {
+    let said = Command::new(program).arg(flag).output().ok()?;
+    let said = [said.stdout, said.stderr].concat();
+    Some(String::from_utf8_lossy(&said).lines().next()?.trim().to_owned())
+}
+
+fn first_words(text: &str, count: usize) -> String {
+    text.split(' ').take(count).collect::<Vec<_>>().join(" ")
+}

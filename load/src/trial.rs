@@ -1,0 +1,197 @@
+//! One contender measured under one load, afresh each time; and many of them in turns, A B C A B C, so that a machine that
+//! slows down for a while slows all of them, and the medians are told.
+
+use std::{collections::BTreeMap, env, path::PathBuf, time::Duration};
+
+use anyhow::Context as _;
+use serde::Serialize;
+
+use crate::{
+    client::Target,
+    contender::{Contender, Installed},
+    fill,
+    pace::Pacing,
+    report::{self, Report},
+    runner::{self, Plan},
+    running::Running,
+    scenario::Scenario,
+};
+
+const WARM_UP: Duration = Duration::from_secs(1);
+
+/// What is measured once in each round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub(crate) struct Trial {
+    pub(crate) contender: Contender,
+    pub(crate) scenario: Scenario,
+    pub(crate) pacing: Pacing,
+    pub(crate) connections: u64,
+    /// Claims that stand in the store before.
+    pub(crate) live: u64,
+}
+
+/// What is measured with, and what came of it.
+#[derive(Debug)]
+pub(crate) struct Bench {
+    pub(crate) installed: Installed,
+    pub(crate) dir: Option<PathBuf>,
+    pub(crate) measured: Duration,
+    pub(crate) rounds: u64,
+    reports: BTreeMap<Trial, Vec<Report>>,
+    /// What was left out, and why.
+    pub(crate) skipped: Vec<String>,
+    /// Every contender was measured and kept its promises.
+    pub(crate) sound: bool,
+}
+
+impl Bench {
+    pub(crate) fn new(installed: Installed, dir: Option<PathBuf>, measured: Duration, rounds: u64) -> Self {
+        Self { installed, dir, measured, rounds, reports: BTreeMap::new(), skipped: Vec::new(), sound: true }
+    }
+
+    /// Measures all of them in each round. What does not start or gives no answer is left out, which leaves the others; only
+    /// without the yardstick nothing can be told.
+    pub(crate) async fn measure(&mut self, trials: &[Trial]) -> anyhow::Result<()> {
+        let mut trials = trials.to_vec();
+        for round in 1..=self.rounds {
+            for trial in trials.clone() {
+                let Trial { contender, .. } = trial;
+                let report = match self.measure_once(trial).await {
+                    Ok(report) => report,
+                    Err(error) if contender == Contender::Noop => return Err(error),
+                    Err(error) => {
+                        self.sound = false;
+                        trials.retain(|it| *it != trial);
+                        self.reports.remove(&trial);
+                        self.leave_out(format!("{contender}: {error:#}"));
+                        continue;
+                    }
+                };
+                report::say(&format!(
+                    "round {round} of {}  {contender:<24} {:>8.0} claims/s  {:?}, {} connections",
+                    self.rounds, report.claims_per_second, trial.pacing, trial.connections
+                ));
+                if let Some(cores) = report.other_cores.filter(|_| report.was_disturbed()) {
+                    report::say(&format!("!! DISTURBED: something else took {cores:.2} cores meanwhile"));
+                }
+                if !report.is_sound() {
+                    self.sound = false;
+                    report::say(&format!("!! {contender}{report}"));
+                }
+                self.reports.entry(trial).or_default().push(report);
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn leave_out(&mut self, line: String) {
+        report::say(&format!("!! LEFT OUT {line}"));
+        self.skipped.push(line);
+    }
+
+    /// What came of a trial in each round; nothing if it was not measured.
+    pub(crate) fn reports(&self, trial: &Trial) -> Option<&[Report]> {
+        self.reports.get(trial).map(Vec::as_slice)
+    }
+
+    /// The median of a figure that every round has.
+    pub(crate) fn median(&self, trial: &Trial, figure: impl Fn(&Report) -> Option<f64>) -> Option<f64> {
+        median(self.reports(trial)?.iter().map(figure).collect::<Option<_>>()?)
+    }
+
+    /// Every measurement has fresh processes, so that none pays for the claims of an earlier one.
+    async fn measure_once(&self, trial: Trial) -> anyhow::Result<Report> {
+        let running = Running::start(trial.contender, &self.installed, &self.parent()).await?;
+        let report = match trial.contender {
+            Contender::Pgbench => self.pgbench(&running, trial).await,
+            Contender::Sets => self.sets(&running, trial, 1).await,
+            Contender::PipelinedSets => self.sets(&running, trial, 16).await,
+            _ => self.load(&running, trial).await,
+        };
+        running.stop().await;
+        report
+    }
+
+    async fn load(&self, running: &Running, trial: Trial) -> anyhow::Result<Report> {
+        let Trial { contender, scenario, pacing, connections, live } = trial;
+        let target = || Target::parse(&running.url, Some(&running.credential), false);
+        if live > 0 {
+            fill::fill(target()?, live, Some(fill::KEPT)).await?;
+        }
+        runner::run(Plan {
+            target: target()?,
+            dialect: contender.dialect(),
+            scenario,
+            pacing,
+            warm_up: WARM_UP,
+            measured: self.measured,
+            connections,
+            checks: contender != Contender::Noop,
+            watched: running.watched.clone(),
+            progress: false,
+        })
+        .await
+    }
+
+    async fn pgbench(&self, running: &Running, trial: Trial) -> anyhow::Result<Report> {
+        let programs = self.installed.postgres.as_ref().context("PostgreSQL is not installed")?;
+        running.migrate(&self.installed).await?;
+        let store = running.store()?;
+        let before = store.cpu_us()?;
+        let seconds = self.measured.as_secs();
+        let rate = programs.claims_per_second(running.dir(), running.port, trial.connections, seconds).await?;
+        let used_us = store.cpu_us()? - before;
+        Ok(Report::of_rate(trial.scenario, trial.connections, self.measured, rate, used_us))
+    }
+
+    async fn sets(&self, running: &Running, trial: Trial, pipeline: u32) -> anyhow::Result<Report> {
+        let tools = self.installed.redis_tools.as_ref().context("redis-benchmark is not installed")?;
+        let seconds = self.measured.as_secs();
+        let sets = tools.sets(running.store()?, running.port, trial.connections, pipeline, seconds).await?;
+        Ok(Report::of_rate(trial.scenario, trial.connections, sets.elapsed, sets.per_second, sets.server_us))
+    }
+
+    pub(crate) fn parent(&self) -> PathBuf {
+        self.dir.clone().unwrap_or_else(env::temp_dir)
+    }
+}
+
+/// Of nothing, nothing.
+pub(crate) fn median(mut figures: Vec<f64>) -> Option<f64> {
+    figures.sort_by(f64::total_cmp);
+    let middle = figures.len() / 2;
+    match figures.len() {
+        0 => None,
+        n if n % 2 == 1 => Some(figures[middle]),
+        _ => Some(f64::midpoint(figures[middle - 1], figures[middle])),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_the_middle_or_between_the_middles() {
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), Some(2.5));
+        assert_eq!(median(Vec::new()), None);
+    }
+
+    /// One round of each peer that is installed, every order asked for once and a sample of them again.
+    #[tokio::test]
+    async fn the_peers_decide_as_a_gateway_would() {
+        let mut bench = Bench::new(Installed::find(None).expect("no place"), None, Duration::from_secs(1), 1);
+        for contender in [Contender::Webdis, Contender::Nginx] {
+            if let Some(lack) = bench.installed.lacks(contender) {
+                report::say(&format!("SKIPPED {contender}: {lack}"));
+                continue;
+            }
+            let pacing = Pacing::Open { per_second: 200 };
+            let trial = Trial { contender, scenario: Scenario::Unique, pacing, connections: 4, live: 0 };
+            bench.measure(&[trial]).await.expect("not measured");
+            let report = &bench.reports(&trial).expect("left out")[0];
+            assert!(report.is_sound() && report.checks.held > 100, "{contender}: {report}");
+        }
+    }
+}

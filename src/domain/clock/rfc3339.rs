@@ -1,0 +1,100 @@
+//! How an instant is written: RFC 3339 in UTC, the fraction as long as it has digits. Every answer holds two instants, and
+//! a calendar library takes longer for them than the rest of the answer does; the tests hold this one to the library's text.
+
+/// The longest text, with all six digits of the fraction.
+pub(super) const LENGTH_MAX: usize = "9999-12-31T23:59:59.999999Z".len();
+
+/// The last instant whose year has four digits; later ones are written as this one.
+const MICROS_MAX: u64 = 253_402_300_799_999_999;
+
+const SECONDS_PER_DAY: u64 = 86_400;
+
+/// Writes the instant that many microseconds after the epoch.
+pub(super) fn write(micros: u64, text: &mut [u8; LENGTH_MAX]) -> &str {
+    let micros = micros.min(MICROS_MAX);
+    let (seconds, fraction) = (micros / 1_000_000, micros % 1_000_000);
+    let (year, month, day) = date(seconds / SECONDS_PER_DAY);
+    let second_of_day = seconds % SECONDS_PER_DAY;
+    text.copy_from_slice(b"0000-00-00T00:00:00.000000Z");
+    digits(&mut text[0..4], year);
+    digits(&mut text[5..7], month);
+    digits(&mut text[8..10], day);
+    digits(&mut text[11..13], second_of_day / 3600);
+    digits(&mut text[14..16], second_of_day / 60 % 60);
+    digits(&mut text[17..19], second_of_day % 60);
+    digits(&mut text[20..26], fraction);
+    let mut length = LENGTH_MAX - 1;
+    while text[length - 1] == b'0' && length > 20 {
+        length -= 1;
+    }
+    // A fraction without a digit has no point either.
+    length -= usize::from(length == 20);
+    text[length] = b'Z';
+    // All of it is ASCII.
+    std::str::from_utf8(&text[..=length]).unwrap_or_default()
+}
+
+/// Fills a place of two, four or six with the last digits of a number, two at a time.
+fn digits(place: &mut [u8], mut number: u64) {
+    for pair in place.as_chunks_mut::<2>().0.iter_mut().rev() {
+        let [.., two] = (number % 100).to_be_bytes();
+        *pair = [b'0' + two / 10, b'0' + two % 10];
+        number /= 100;
+    }
+}
+
+/// Year, month and day of a day after the epoch, by the Gregorian calendar: years are counted from March, so that the day
+/// that some years have more is their last one (Howard Hinnant, "chrono-compatible low-level date algorithms").
+fn date(days: u64) -> (u64, u64, u64) {
+    const DAYS_PER_ERA: u64 = 146_097;
+    // Days from 1 March of the year 0 to the epoch.
+    let days = days + 719_468;
+    let (era, day_of_era) = (days / DAYS_PER_ERA, days % DAYS_PER_ERA);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn written(micros: u64) -> String {
+        write(micros, &mut [0; LENGTH_MAX]).to_owned()
+    }
+
+    fn by_the_library(micros: u64) -> String {
+        jiff::Timestamp::from_microsecond(micros.try_into().unwrap()).unwrap().to_string()
+    }
+
+    #[test]
+    fn every_day_is_written_as_the_library_does() {
+        // A whole cycle of the calendar.
+        for day in 0..146_097 {
+            let micros = day * SECONDS_PER_DAY * 1_000_000;
+            let last = micros + SECONDS_PER_DAY * 1_000_000 - 1;
+            assert_eq!((written(micros), written(last)), (by_the_library(micros), by_the_library(last)));
+        }
+    }
+
+    #[test]
+    fn there_is_no_instant_after_the_last_one() {
+        for micros in [MICROS_MAX, MICROS_MAX + 1, u64::MAX] {
+            assert_eq!(written(micros), "9999-12-31T23:59:59.999999Z");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_instant_is_written_as_the_library_does(micros in 0_u64..253_000_000_000_000_000, zeros in 0_u32..7) {
+            // Fractions that end in zeros are shorter, and rare.
+            let micros = micros / 10_u64.pow(zeros) * 10_u64.pow(zeros);
+            prop_assert_eq!(written(micros), by_the_library(micros));
+        }
+    }
+}
