@@ -117,10 +117,14 @@ impl Host {
             members.push(((*name).into(), plant(Layer::Engine, guarded)));
         }
         let times = Times::default();
+        let on_data_loss = if kind == Kind::Holding { OnDataLoss::Hold } else { OnDataLoss::Resume };
+        // A chain of one engine that holds nothing back only passes calls on.
+        let only = members.first().map(|(_, engine)| engine.clone());
+        let only = only.filter(|_| members.len() == 1 && on_data_loss == OnDataLoss::Resume);
         let chain = Arc::new(Chain::start(Setup {
             name: CHAIN.into(),
             engines: members,
-            on_data_loss: if kind == Kind::Holding { OnDataLoss::Hold } else { OnDataLoss::Resume },
+            on_data_loss,
             lease_max: if self.bug == Some(Bug::HoldTooShort) { LEASE_MAX / 10 } else { LEASE_MAX },
             clock: clock.clone(),
             entropy: entropy.clone(),
@@ -133,7 +137,7 @@ impl Host {
             // Opened only where a policy needs it, and no app of these worlds has one.
             Keeper::new(Path::new("no-such-folder"), Bounds { bytes: 0, app_bytes: 0 }, clock.clone())
         });
-        let told = plant(Layer::Chain, chain.clone());
+        let told = plant(Layer::Chain, only.unwrap_or(chain.clone()));
         let calls = Degrading::start(CHAIN, told, keeper.clone(), clock.clone(), entropy.clone());
         engines.calls.insert(CHAIN.into(), plant(Layer::Policies, Arc::new(calls)));
         engines.chains.insert(CHAIN.into(), chain.clone());
