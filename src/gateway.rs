@@ -1,6 +1,7 @@
 //! The use cases: claim, settle, renew, inspect, and many at once. Turns a caller's words into engine calls on its own
 //! terms and by its deadline, and an engine's answers into what the caller may know. Knows engines only by contract.
 
+mod batch;
 pub mod chains;
 pub mod claim;
 pub mod operator;
@@ -26,6 +27,7 @@ use crate::domain::global_id::GlobalId;
 use crate::domain::record::{Held, Key};
 use crate::domain::tenant::{AppKey, Operation};
 use crate::domain::terms::{Mode, Retention};
+use crate::engine::breaker::State;
 use crate::engine::chain::Chain;
 use crate::engine::{Determinate, Engine, EngineError};
 use crate::telemetry::metrics::AppMetrics;
@@ -57,6 +59,18 @@ pub struct EngineHealth {
     pub up: bool,
     /// What it says, or why it does not answer.
     pub detail: String,
+    /// What stands before it, and lets calls through or not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub breaker: Option<BreakerHealth>,
+}
+
+/// How the breaker before an engine stands.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct BreakerHealth {
+    /// Whether calls are let through.
+    pub state: State,
+    /// Since when, by this gateway's clock.
+    pub since: Timestamp,
 }
 
 /// The gateway's core.
@@ -192,11 +206,12 @@ impl Gateway {
     /// Asks every engine how it is, and whether it promises what chains require of it.
     pub async fn engines_health(&self) -> BTreeMap<String, EngineHealth> {
         let probe = async |(name, engine): (&String, &Arc<dyn Engine>)| {
-            let health = match within(PROBE_PATIENCE, engine.probe()).await {
-                Ok(()) => EngineHealth { up: true, detail: "answers".into() },
-                Err(failure) => EngineHealth { up: false, detail: failure.to_string() },
-            };
-            (name.clone(), health)
+            let answer = within(PROBE_PATIENCE, engine.probe()).await;
+            let up = answer.is_ok();
+            let detail = answer.map_or_else(|failure| failure.to_string(), |()| "answers".into());
+            let since = |lasted| self.clock.wall().minus(lasted);
+            let breaker = engine.breaker().map(|now| BreakerHealth { state: now.state, since: since(now.lasted) });
+            (name.clone(), EngineHealth { up, detail, breaker })
         };
         let health = futures_util::future::join_all(self.engines.by_name.iter().map(probe)).await.into_iter().collect();
         for chain in self.engines.chains.values() {
@@ -254,14 +269,6 @@ async fn within<Answer>(
 ) -> Result<Answer, EngineError> {
     let late = |_| Err(EngineError::indeterminate("the deadline has passed"));
     tokio::time::timeout(deadline, call).await.unwrap_or_else(late)
-}
-
-/// The answers of a batch; a failure of the whole is a failure of each.
-fn spread<Answer>(
-    answers: Result<Vec<Result<Answer, EngineError>>, EngineError>,
-    count: usize,
-) -> Vec<Result<Answer, EngineError>> {
-    answers.unwrap_or_else(|failure| (0..count).map(|_| Err(failure.clone())).collect())
 }
 
 /// A lookup changes nothing, so it does not matter whether it happened.

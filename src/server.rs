@@ -156,6 +156,7 @@ impl Server {
             tokens: tokens.clone(),
             apps,
             overlaps: keeper.clone(),
+            spool: keeper.clone(),
             audit: Arc::new(Audit::new(&config.server.data_dir, clock.clone(), entropy.clone())),
         }));
         let front = Front::new(Arc::new(Api {

@@ -54,7 +54,7 @@ async fn claim(connection: &mut Connection, terms: &Terms, orders: std::ops::Ran
     let answer = answer.map_err(|why| anyhow!("the store cannot be filled: {why}"))?;
     let said = || String::from_utf8_lossy(answer.body).chars().take(300).collect::<String>();
     ensure!(answer.status == 200, "the store cannot be filled: {} {}", answer.status, said());
-    let batch: BatchReply = serde_json::from_slice(answer.body)?;
+    let batch: BatchReply<'_> = serde_json::from_slice(answer.body)?;
     let granted = batch.items.iter().filter(|item| item.status == 201).count();
     ensure!(granted == orders.len(), "the store cannot be filled: {granted} of {} granted: {}", orders.len(), said());
     Ok(())

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use serde::de::DeserializeOwned;
+use serde::Deserialize;
 
 use crate::{
     client::{Answer, Connection, Unanswered},
@@ -53,12 +53,12 @@ pub(crate) struct Stage {
 }
 
 /// What a claim came to, after its general checks.
-enum Claimed {
+enum Claimed<'a> {
     Granted {
         attempt: String,
         global_id: String,
     },
-    Duplicate(Reply),
+    Duplicate(Reply<'a>),
     /// Refused or unanswered, or an answer that broke a promise: nothing follows from it.
     Unclear,
 }
@@ -93,7 +93,7 @@ impl Stage {
         let path = format!("/v1/claims/{global_id}/outcome");
         let now = Instant::now();
         let answered = connection.post(&path, &wire::success(&attempt, order)).await;
-        let Some((status, reply)) = self.read::<Reply>("success", answered, now, 0) else { return };
+        let Some((status, reply)) = self.read::<Reply<'_>>("success", answered, now, 0) else { return };
         let settled = status == 200 && reply.is_state("succeeded") && reply.late != Some(true);
         self.ledger
             .check(settled, || format!("order {order}: its holder's success was answered {status} {reply:?} (S2)"));
@@ -108,7 +108,7 @@ impl Stage {
         let path = format!("/v1/claims/{global_id}/outcome");
         let now = Instant::now();
         let answered = connection.post(&path, &wire::failure(&attempt)).await;
-        let Some((status, reply)) = self.read::<Reply>("failure", answered, now, 0) else { return };
+        let Some((status, reply)) = self.read::<Reply<'_>>("failure", answered, now, 0) else { return };
         let released = status == 200 && !reply.is_state("succeeded");
         self.ledger
             .check(released, || format!("order {order}: its holder's failure was answered {status} {reply:?} (S2)"));
@@ -137,7 +137,7 @@ impl Stage {
         let mut orders: Vec<u64> = (number * BATCH..(number + 1) * BATCH - 1).collect();
         orders.push(number * BATCH);
         let answered = connection.post("/v1/claims/batch", &self.terms.batch(&orders)).await;
-        let Some((status, batch)) = self.read::<BatchReply>("batch", answered, due, BATCH) else { return };
+        let Some((status, batch)) = self.read::<BatchReply<'_>>("batch", answered, due, BATCH) else { return };
         let complete = status == 200 && batch.items.len() == orders.len();
         self.ledger
             .check(complete, || format!("a batch of {BATCH} was answered {status} with {} items", batch.items.len()));
@@ -170,7 +170,7 @@ impl Stage {
             return self.claim_and_succeed(connection, number, due).await;
         };
         let answered = connection.get(&format!("/v1/claims/{}", self.terms.global_id(order))).await;
-        let Some((status, reply)) = self.read::<Reply>("lookup", answered, due, 0) else { return };
+        let Some((status, reply)) = self.read::<Reply<'_>>("lookup", answered, due, 0) else { return };
         self.ledger.check(status == 200 && reply.is_state("succeeded"), || {
             format!("order {order}: succeeded, but a lookup was answered {status} {reply:?} (S3)")
         });
@@ -215,19 +215,12 @@ impl Stage {
         }
     }
 
-    async fn claim(&self, connection: &mut Connection, order: u64, due: Instant) -> Claimed {
-        let asked = match self.dialect {
-            Dialect::Gateway => {
-                let answered = connection.post("/v1/claims", &self.terms.claim(order)).await;
-                self.read::<Reply>("claim", answered, due, 1)
-            }
-            Dialect::Webdis => {
-                let (command, attempt) = self.terms.command(order);
-                let answered = connection.post("/", &command).await;
-                let found = self.read::<CommandReply>("claim", answered, due, 1);
-                found.map(|(_, found)| found.as_claim(self.terms.global_id(order), attempt))
-            }
-        };
+    async fn claim<'a>(&self, connection: &'a mut Connection, order: u64, due: Instant) -> Claimed<'a> {
+        if self.dialect == Dialect::Webdis {
+            return self.command(connection, order, due).await;
+        }
+        let answered = connection.post("/v1/claims", &self.terms.claim(order)).await;
+        let asked = self.read::<Reply<'_>>("claim", answered, due, 1);
         let Some((status, mut reply)) = asked else { return Claimed::Unclear };
         self.check_is_about(order, &reply);
         match (status, reply.attempt.take(), reply.global_id.take()) {
@@ -235,7 +228,7 @@ impl Stage {
                 self.ledger.check(!reply.repeated, || {
                     format!("order {order}: answered as a repeat, though every claim has a nonce of its own")
                 });
-                Claimed::Granted { attempt, global_id }
+                Claimed::Granted { attempt: attempt.to_owned(), global_id: global_id.to_owned() }
             }
             (409, None, _) if reply.known_code() == Some("duplicate") => Claimed::Duplicate(reply),
             (status, attempt, _) => {
@@ -246,7 +239,20 @@ impl Stage {
         }
     }
 
-    fn check_succeeded(&self, order: u64, claimed: &Claimed) {
+    /// A claim of one who asks the store for it.
+    async fn command<'a>(&self, connection: &'a mut Connection, order: u64, due: Instant) -> Claimed<'a> {
+        let (command, attempt) = self.terms.command(order);
+        let answered = connection.post("/", &command).await;
+        match self.read::<CommandReply>("claim", answered, due, 1) {
+            None => Claimed::Unclear,
+            Some((_, reply)) if reply.is_grant() => {
+                Claimed::Granted { attempt, global_id: self.terms.global_id(order) }
+            }
+            Some(_) => Claimed::Duplicate(Reply { state: Some("in_progress"), ..Reply::default() }),
+        }
+    }
+
+    fn check_succeeded(&self, order: u64, claimed: &Claimed<'_>) {
         match claimed {
             Claimed::Unclear => {}
             Claimed::Granted { .. } => {
@@ -262,19 +268,19 @@ impl Stage {
     }
 
     /// The global ID is computed here as well, so an answer that belongs to another request is seen.
-    fn check_is_about(&self, order: u64, reply: &Reply) {
-        if let Some(global_id) = &reply.global_id {
-            self.ledger.check(*global_id == self.terms.global_id(order), || {
+    fn check_is_about(&self, order: u64, reply: &Reply<'_>) {
+        if let Some(global_id) = reply.global_id {
+            self.ledger.check(self.terms.is_global_id(order, global_id), || {
                 format!("order {order}: answered about {global_id}, not {} (S13)", self.terms.global_id(order))
             });
         }
     }
 
     /// Records the answer; `None` unless it says something about the question.
-    fn read<T: DeserializeOwned>(
+    fn read<'a, T: Deserialize<'a>>(
         &self,
         step: &'static str,
-        answered: Result<Answer<'_>, Unanswered>,
+        answered: Result<Answer<'a>, Unanswered>,
         due: Instant,
         claims: u64,
     ) -> Option<(u16, T)> {
@@ -299,7 +305,7 @@ impl Stage {
         match answer.status {
             200 | 201 | 202 | 409 => Label::Status(answer.status),
             status @ (429 | 503) => {
-                let code = serde_json::from_slice(answer.body).ok().and_then(|reply: Reply| reply.known_code());
+                let code = serde_json::from_slice(answer.body).ok().and_then(|reply: Reply<'_>| reply.known_code());
                 self.ledger
                     .check(code.is_some(), || format!("{step}: a {status} without a known code: {}", excerpt(answer)));
                 Label::Refused(status, code.unwrap_or("without a code"))

@@ -1,7 +1,9 @@
 //! The generator against servers that are wrong in one way each: a check that cannot fail checks nothing.
 
 use std::{
+    future::poll_fn,
     sync::atomic::{AtomicU64, Ordering},
+    task::Poll,
     time::Duration,
 };
 
@@ -30,40 +32,41 @@ const ALL: [Scenario; 5] = [Scenario::Unique, Scenario::Settle, Scenario::Hot, S
 
 #[tokio::test]
 async fn every_scenario_runs_at_the_rate_it_was_given() {
-    for scenario in ALL {
+    let runs = ALL.map(async |scenario| {
         let report = load(noop::router(), scenario, 40, false).await;
         assert!((30.0..=44.0).contains(&report.operations_per_second), "{scenario:?}: {report}");
-    }
+    });
+    at_once(runs).await;
 }
 
 #[tokio::test]
 async fn answers_about_other_orders_are_noticed() {
     // The yardstick numbers its answers; it does not know what it was asked.
-    for scenario in ALL {
-        assert_broken(&load(noop::router(), scenario, 200, true).await, "(S13)");
-    }
+    at_once(ALL.map(async |scenario| assert_broken(&load(noop::router(), scenario, 200, true).await, "(S13)"))).await;
 }
 
 #[tokio::test]
 async fn granting_everything_is_noticed() {
-    for (scenario, promise) in [
+    let promises = [
         (Scenario::Unique, "(S1)"),
         (Scenario::Settle, "(S1, S3)"),
         (Scenario::Hot, "(S1)"),
         (Scenario::Batch, "item 99"),
         (Scenario::Mixed, "(S1, S3)"),
-    ] {
+    ];
+    let runs = promises.map(async |(scenario, promise)| {
         assert_broken(&load(server(Wrong::GrantsEverything), scenario, 200, true).await, promise);
-    }
+    });
+    at_once(runs).await;
 }
 
 #[tokio::test]
 async fn refusing_a_first_claim_as_a_duplicate_is_noticed() {
-    for (scenario, promise) in
-        [(Scenario::Unique, "(S4)"), (Scenario::Hot, "never granted"), (Scenario::Batch, "(S1, S4)")]
-    {
+    let promises = [(Scenario::Unique, "(S4)"), (Scenario::Hot, "never granted"), (Scenario::Batch, "(S1, S4)")];
+    let runs = promises.map(async |(scenario, promise)| {
         assert_broken(&load(server(Wrong::RefusesEverything), scenario, 200, true).await, promise);
-    }
+    });
+    at_once(runs).await;
 }
 
 #[tokio::test]
@@ -140,6 +143,19 @@ fn answer(wrong: Wrong, claim: &Value) -> Value {
 fn assert_broken(report: &Report, promise: &str) {
     assert!(!report.is_sound(), "nothing was noticed: {report}");
     assert!(report.checks.examples.iter().any(|it| it.contains(promise)), "not {promise}: {report}");
+}
+
+/// Each run takes its second; all together take one.
+async fn at_once<const N: usize>(runs: [impl Future<Output = ()>; N]) {
+    let mut runs = runs.map(Box::pin);
+    let mut ended = [false; N];
+    poll_fn(|context| {
+        for (run, ended) in runs.iter_mut().zip(&mut ended).filter(|(_, ended)| !**ended) {
+            *ended = run.as_mut().poll(context).is_ready();
+        }
+        if ended.iter().all(|ended| *ended) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
 }
 
 async fn load(server: Router, scenario: Scenario, per_second: u64, checks: bool) -> Report {

@@ -1,6 +1,8 @@
 //! What goes over the wire: the bodies a caller sends and the answers it reads. Written by hand from the contract, sharing no
 //! code with the gateway, so that a slip there shows here.
 
+use std::fmt::Write as _;
+
 use md5::{Digest as _, Md5};
 use serde::Deserialize;
 use serde_json::Value;
@@ -68,13 +70,19 @@ impl Terms {
     }
 
     pub(crate) fn claim(&self, order: u64) -> String {
-        let (operation, contents) = (&self.operation, self.contents(order));
-        match &self.kept {
-            Some(kept) => {
-                format!(r#"{{"operation":"{operation}","contents":{contents},"lease":"{kept}","retention":"{kept}"}}"#)
-            }
-            None => format!(r#"{{"operation":"{operation}","contents":{contents}}}"#),
+        let mut body = String::with_capacity(160);
+        self.write_claim(&mut body, order);
+        body
+    }
+
+    // Writing to a String cannot fail. A batch is written into one, since the generator's time is not the gateway's.
+    fn write_claim(&self, body: &mut String, order: u64) {
+        let Self { operation, run, kept, .. } = self;
+        let _ = write!(body, r#"{{"operation":"{operation}","contents":{{"order":"{run}-{order}"}}"#);
+        if let Some(kept) = kept {
+            let _ = write!(body, r#","lease":"{kept}","retention":"{kept}""#);
         }
+        body.push('}');
     }
 
     /// The same claim as a command: what the gateway would store under the key it would use. And the attempt in it.
@@ -109,7 +117,7 @@ impl Terms {
             if index > 0 {
                 body.push(',');
             }
-            body.push_str(&self.claim(*order));
+            self.write_claim(&mut body, *order);
         }
         body.push_str("]}");
         body
@@ -117,8 +125,22 @@ impl Terms {
 
     /// Computed here, from the contract's formula.
     pub(crate) fn global_id(&self, order: u64) -> String {
-        let digest = Md5::digest(format!("{}\n{}\n{}", self.app, self.operation, self.contents(order)));
-        format!("{:032x}", u128::from_be_bytes(digest.into()))
+        format!("{:032x}", self.digest(order))
+    }
+
+    /// Whether this is the global ID of the order.
+    pub(crate) fn is_global_id(&self, order: u64, text: &str) -> bool {
+        let is_hex = text.len() == 32 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        is_hex && u128::from_str_radix(text, 16) == Ok(self.digest(order))
+    }
+
+    fn digest(&self, order: u64) -> u128 {
+        let mut md5 = Md5::new();
+        let contents = self.contents(order);
+        for part in [&self.app, "\n", &self.operation, "\n", &contents] {
+            md5.update(part);
+        }
+        u128::from_be_bytes(md5.finalize().into())
     }
 }
 
@@ -130,29 +152,30 @@ pub(crate) fn failure(attempt: &str) -> String {
     format!(r#"{{"attempt":"{attempt}","outcome":"failure"}}"#)
 }
 
-/// The fields of all answers that a check looks at; each is absent where the answer has none.
+/// The fields of all answers that a check looks at; each is absent where the answer has none. Their texts stand in the
+/// answer: none of them has anything to escape.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct Reply {
+pub(crate) struct Reply<'a> {
     /// In a batch: what this item would have been answered with alone.
     pub(crate) status: u16,
-    pub(crate) global_id: Option<String>,
-    pub(crate) attempt: Option<String>,
-    pub(crate) state: Option<String>,
+    pub(crate) global_id: Option<&'a str>,
+    pub(crate) attempt: Option<&'a str>,
+    pub(crate) state: Option<&'a str>,
     pub(crate) repeated: bool,
     pub(crate) late: Option<bool>,
-    pub(crate) code: Option<String>,
+    pub(crate) code: Option<&'a str>,
     pub(crate) result: Option<Value>,
 }
 
-impl Reply {
+impl Reply<'_> {
     pub(crate) fn is_state(&self, state: &str) -> bool {
-        self.state.as_deref() == Some(state)
+        self.state == Some(state)
     }
 
     /// The code, if it is one of the contract.
     pub(crate) fn known_code(&self) -> Option<&'static str> {
-        CODES.into_iter().find(|code| self.code.as_deref() == Some(*code))
+        CODES.into_iter().find(|code| self.code == Some(*code))
     }
 }
 
@@ -165,20 +188,15 @@ pub(crate) struct CommandReply {
 }
 
 impl CommandReply {
-    /// As a gateway would have put it.
-    pub(crate) fn as_claim(&self, global_id: String, attempt: String) -> (u16, Reply) {
-        let (status, state) = (if self.found.is_some() { 409 } else { 201 }, Some("in_progress".to_owned()));
-        let reply = Reply { global_id: Some(global_id), state, ..Reply::default() };
-        match &self.found {
-            None => (status, Reply { attempt: Some(attempt), ..reply }),
-            Some(_) => (status, Reply { code: Some("duplicate".to_owned()), ..reply }),
-        }
+    pub(crate) fn is_grant(&self) -> bool {
+        self.found.is_none()
     }
 }
 
 #[derive(Debug, Deserialize)]
-pub(crate) struct BatchReply {
-    pub(crate) items: Vec<Reply>,
+pub(crate) struct BatchReply<'a> {
+    #[serde(borrow)]
+    pub(crate) items: Vec<Reply<'a>>,
 }
 
 #[cfg(test)]
@@ -190,21 +208,18 @@ mod tests {
         // printf 'default\nload\n{"order":"r-7"}' | md5sum
         let terms = Terms { app: "default".into(), operation: "load".into(), run: "r".into(), kept: Some("1m".into()) };
         assert_eq!(terms.global_id(7), "68f3f8b82dbebd5c8a979e59f3bc10c6");
+        assert!(terms.is_global_id(7, "68f3f8b82dbebd5c8a979e59f3bc10c6"));
+        assert!(!terms.is_global_id(8, "68f3f8b82dbebd5c8a979e59f3bc10c6"));
+        assert!(!terms.is_global_id(7, "68F3F8B82DBEBD5C8A979E59F3BC10C6"), "it is in lower case");
     }
 
     #[test]
     fn what_a_command_found_is_a_duplicate_and_nothing_is_a_grant() {
-        let reply = |said: &str| {
-            let found = serde_json::from_str::<CommandReply>(said).ok()?;
-            Some(found.as_claim("id".to_owned(), "1-1".to_owned()))
-        };
-        let granted = reply(r#"{"SET":null}"#).expect("an answer");
-        assert_eq!((granted.0, granted.1.attempt.as_deref()), (201, Some("1-1")));
-        let duplicate = reply(r#"{"SET":"1-1 1p c={}"}"#).expect("an answer");
-        assert_eq!((duplicate.0, duplicate.1.known_code()), (409, Some("duplicate")));
-        assert!(duplicate.1.attempt.is_none());
-        assert!(reply(r#"{"SET":[false,"OOM"]}"#).is_none());
-        assert!(reply("{}").is_none());
+        let is_grant = |said: &str| serde_json::from_str::<CommandReply>(said).ok().map(|reply| reply.is_grant());
+        assert_eq!(is_grant(r#"{"SET":null}"#), Some(true));
+        assert_eq!(is_grant(r#"{"SET":"1-1 1p c={}"}"#), Some(false));
+        assert_eq!(is_grant(r#"{"SET":[false,"OOM"]}"#), None);
+        assert_eq!(is_grant("{}"), None);
     }
 
     #[test]

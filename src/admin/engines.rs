@@ -8,15 +8,17 @@ use serde::Serialize;
 
 use super::Admin;
 use super::auth::Operator;
+use crate::domain::spool::Spooled;
 use crate::gateway::operator::EngineStatus;
 use crate::http::json;
 
 #[derive(Serialize)]
 struct EnginesBody {
     engines: Vec<EngineStatus>,
+    spool: Spooled,
 }
 
-/// Every engine.
+/// Every engine, and what waits for their stores.
 pub(super) async fn engines(State(admin): State<Arc<Admin>>, _operator: Operator) -> Response {
-    json(&EnginesBody { engines: admin.gateway.engines().await })
+    json(&EnginesBody { engines: admin.gateway.engines().await, spool: admin.spool.spooled() })
 }

@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use super::Admin;
+use crate::domain::spool::Spooled;
 use crate::gateway::EngineHealth;
 use crate::http::json;
 use crate::http::problem::{Code, Members, Problem};
@@ -60,6 +61,8 @@ struct Ready {
     status: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     engines: Option<BTreeMap<String, EngineHealth>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    spool: Option<Spooled>,
 }
 
 /// Answers as long as the process can answer anything.
@@ -72,12 +75,13 @@ pub async fn readyz(State(admin): State<Arc<Admin>>, RawQuery(query): RawQuery) 
     let verbose =
         query.is_some_and(|query| query.split('&').any(|key| key == "verbose" || key.starts_with("verbose=")));
     let engines = if verbose { Some(admin.gateway.engines_health().await) } else { None };
+    let spool = verbose.then(|| admin.spool.spooled());
     let (title, detail) = match admin.lifecycle.stage() {
-        Stage::Ready => return json(&Ready { status: "ready", engines }),
+        Stage::Ready => return json(&Ready { status: "ready", engines, spool }),
         Stage::Starting => ("Starting", "The gateway is starting; ask again in a moment."),
         Stage::Draining => ("Draining", "The gateway is stopping; send requests to another one."),
     };
-    let members = Members::NotReady { title, engines };
+    let members = Members::NotReady { title, engines, spool: spool.map(Box::new) };
     let wait = std::time::Duration::from_secs(1);
     Problem { members, ..Problem::new(Code::Draining, detail) }.retry_after(wait).into_response()
 }

@@ -28,6 +28,7 @@ use self::health::Lifecycle;
 use crate::domain::attempt::Entropy;
 use crate::domain::limits::Limits;
 use crate::domain::overlap::Overlaps;
+use crate::domain::spool::Spool;
 use crate::gateway::Gateway;
 use crate::http::body::JsonBytes;
 use crate::http::edge::plain;
@@ -56,6 +57,8 @@ pub struct Admin {
     pub apps: Arc<dyn Catalog>,
     /// What came to light when stores were back.
     pub overlaps: Arc<dyn Overlaps>,
+    /// What waits for stores that were out.
+    pub spool: Arc<dyn Spool>,
     /// Carries changes out and writes them down.
     pub audit: Arc<Audit>,
 }

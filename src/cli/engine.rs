@@ -42,6 +42,11 @@ pub(super) fn run(args: EngineArgs, out: &mut impl Write) -> anyhow::Result<()> 
         let able: Vec<_> = able.map(|(name, _)| name.as_str()).collect();
         writeln!(out, "{}  {up} ({})  {}", text(&engine["name"]), text(&engine["detail"]), text(&engine["url"]))?;
         writeln!(out, "    chains: {}; promises: {}", chains.join(", "), able.join(", "))?;
+        let breaker = &engine["breaker"];
+        writeln!(out, "    breaker: {} since {}", text(&breaker["state"]), text(&breaker["since"]))?;
     }
+    let spool = &answer["spool"];
+    let [entries, bytes, bytes_max] = ["entries", "bytes", "bytes_max"].map(|name| text(&spool[name]));
+    writeln!(out, "spool: {entries} entries, {bytes} of {bytes_max} bytes")?;
     Ok(())
 }

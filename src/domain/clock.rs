@@ -37,6 +37,12 @@ impl Timestamp {
         rfc3339::write(self.0, text)
     }
 
+    /// This instant moved earlier; stays at the epoch instead of going before it.
+    #[must_use]
+    pub fn minus(self, duration: Duration) -> Self {
+        Self(self.0.saturating_sub(micros(duration)))
+    }
+
     /// How far this instant lies after `earlier`; zero if it does not.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(self.0.saturating_sub(earlier.0))

@@ -73,7 +73,7 @@ macro_rules! conformance {
             a_read_tells_what_stands
             long_contents_are_kept_as_a_digest_and_still_compared
             fences_rise_strictly_where_promised
-            many_at_once_answers_in_order
+            many_at_once_each_have_their_answer
             a_release_ends_a_claim_in_any_state
             a_release_by_another_attempt_changes_nothing
             a_released_holder_holds_nothing
@@ -711,28 +711,28 @@ pub async fn fences_rise_strictly_where_promised(on: &Subject) {
     }
 }
 
-/// Batches: answers in order, and of two equal keys the first wins.
-pub async fn many_at_once_answers_in_order(on: &Subject) {
+/// Calls that come together, which an engine may gather, are answered one by one.
+pub async fn many_at_once_each_have_their_answer(on: &Subject) {
+    let first: Vec<_> = (0..50).map(|_| fresh_claim()).collect();
+    for (ask, grant) in first.iter().zip(join_all(first.iter().map(|ask| on.granted(ask))).await) {
+        assert_eq!(grant.attempt, ask.attempt);
+    }
     let mut asks: Vec<_> = (0..50).map(|_| fresh_claim()).collect();
-    asks.push(again(&asks[0]));
-    asks.push(Claim { attempt: issuer().issue(Some(asks[1].attempt.nonce().clone())), ..asks[1].clone() });
-    asks.push(Claim { contents: Canonical::trusted("1"), ..again(&asks[2]) });
-    let answers = on.engine.claim_many(&asks).await;
+    asks.push(again(&first[0]));
+    asks.push(Claim { attempt: issuer().issue(Some(first[1].attempt.nonce().clone())), ..first[1].clone() });
+    asks.push(Claim { contents: Canonical::trusted("1"), ..again(&first[2]) });
+    let answers = join_all(asks.iter().map(|ask| on.engine.claim(ask))).await;
     for (place, answer) in answers.iter().enumerate() {
         match (place, answer.as_ref().expect("the engine answers")) {
             (0..50, Claimed::Granted(grant)) => assert_eq!(grant.attempt, asks[place].attempt),
-            (50, Claimed::Duplicate(held)) => assert_eq!(held.record.attempt, asks[0].attempt),
-            (51, Claimed::Granted(grant)) => assert!(grant.repeated && grant.attempt == asks[1].attempt),
+            (50, Claimed::Duplicate(held)) => assert_eq!(held.record.attempt, first[0].attempt),
+            (51, Claimed::Granted(grant)) => assert!(grant.repeated && grant.attempt == first[1].attempt),
             (52, Claimed::Mismatch(mismatch)) => assert_eq!(*mismatch, Mismatch::Contents),
             (_, other) => panic!("item {place}: unexpected {other:?}"),
         }
     }
-    let mut settles: Vec<_> = asks[..50].iter().map(|ask| settle_of(ask, success(None))).collect();
-    settles.push(settle_of(&asks[0], Outcome::Failure));
-    let answers = on.engine.settle_many(&settles).await;
-    assert_eq!(answers.len(), 51);
-    assert_eq!(answers[50], Ok(Settled::AlreadySucceeded));
-    for answer in &answers[..50] {
+    let settles: Vec<_> = first.iter().map(|ask| settle_of(ask, success(None))).collect();
+    for answer in join_all(settles.iter().map(|settle| on.engine.settle(settle))).await {
         assert!(matches!(answer, Ok(Settled::Done { state: Some(State::Succeeded), .. })), "{answer:?}");
     }
 }

@@ -1,6 +1,7 @@
 //! The [`Engine`] contract: what every store that keeps claims must do. Its documentation is the specification; the
 //! conformance suite holds every engine, and every wrapper around one, to it.
 
+pub mod breaker;
 pub mod capability;
 pub mod chain;
 #[cfg(any(test, feature = "test-util"))]
@@ -22,9 +23,9 @@ pub mod value;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use hashbrown::HashMap;
 use serde::Serialize;
 
+use self::breaker::Standing;
 pub use self::error::{Determinate, EngineError, Indeterminate};
 pub use self::note::Note;
 use crate::domain::claim::{Claim, Claimed, Renew, Renewed, Settle, Settled};
@@ -100,19 +101,13 @@ pub trait Engine: Send + Sync + 'static {
     /// Whether the store would answer now. Changes nothing.
     async fn probe(&self) -> Result<(), EngineError>;
 
-    /// Many claims at once, each its own call with its own answer, in the order given. Items on the same key take
-    /// effect in that order; the whole is not atomic.
-    async fn claim_many(&self, asks: &[Claim]) -> Vec<Result<Claimed, EngineError>> {
-        in_order_per_key(asks, |ask| &ask.key, |ask| self.claim(ask)).await
-    }
-
-    /// Many outcomes at once, under the same rules as [`Engine::claim_many`].
-    async fn settle_many(&self, asks: &[Settle]) -> Vec<Result<Settled, EngineError>> {
-        in_order_per_key(asks, |ask| &ask.key, |ask| self.settle(ask)).await
-    }
-
     /// What the engine can promise.
     fn capabilities(&self) -> Capabilities;
+
+    /// How the breaker before it stands, where there is one.
+    fn breaker(&self) -> Option<Standing> {
+        None
+    }
 
     /// How often, since this engine was opened, its store came back without its data.
     fn data_lost(&self) -> u64 {
@@ -137,46 +132,6 @@ pub struct Capabilities {
     pub forever: bool,
     /// Whether [`Engine::list`] answers.
     pub lists: bool,
-}
-
-/// Runs many calls concurrently, those on the same key one after the other; answers in the order of the calls. Where a
-/// store does not answer for a key, the later calls on that key are not tried, so that a batch takes no longer than one
-/// of its calls may.
-pub async fn in_order_per_key<'a, Ask, Answer, Call>(
-    asks: &'a [Ask],
-    key: impl Fn(&Ask) -> &Key,
-    call: impl Fn(&'a Ask) -> Call,
-) -> Vec<Result<Answer, EngineError>>
-where
-    Call: Future<Output = Result<Answer, EngineError>>,
-{
-    // In the order in which keys turn up, not in that of a table: what is repeated from a seed goes the same way again.
-    let mut of_keys: Vec<Vec<usize>> = Vec::with_capacity(asks.len());
-    let mut numbers: HashMap<&Key, usize> = HashMap::with_capacity(asks.len());
-    for (place, ask) in asks.iter().enumerate() {
-        let number = *numbers.entry(key(ask)).or_insert(of_keys.len());
-        if number == of_keys.len() {
-            of_keys.push(Vec::new());
-        }
-        of_keys[number].push(place);
-    }
-    let chains = of_keys.into_iter().map(|places| async {
-        let mut answers = Vec::with_capacity(places.len());
-        let mut silent = false;
-        for place in places {
-            let answer = if silent {
-                Err(EngineError::unavailable("an earlier item on the same key was not answered"))
-            } else {
-                call(&asks[place]).await
-            };
-            silent |= answer.is_err();
-            answers.push((place, answer));
-        }
-        answers
-    });
-    let mut answers: Vec<_> = futures_util::future::join_all(chains).await.into_iter().flatten().collect();
-    answers.sort_unstable_by_key(|(place, _)| *place);
-    answers.into_iter().map(|(_, answer)| answer).collect()
 }
 
 /// A lease in whole milliseconds, at least one: the grain of time that all stores share.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Failure, Gateway, Inspected, failed, spread, within};
+use super::{Failure, Gateway, Inspected, batch, failed, within};
 use crate::crash::{self, Point};
 use crate::domain::attempt::{Attempt, Nonce};
 use crate::domain::canonical::Canonical;
@@ -95,9 +95,15 @@ impl Gateway {
             |request: Result<_, _>| request.and_then(|request| self.prepare(app, request).map_err(Refusal::from));
         let prepared: Vec<Result<Claim, Refusal>> = requests.into_iter().map(prepare).collect();
         let asks: Vec<Claim> = prepared.iter().filter_map(|ask| ask.as_ref().ok().cloned()).collect();
-        let deadline = asks.iter().map(|ask| ask.deadline).max().unwrap_or(app.terms.deadline);
-        let call = async { Ok(self.engine_for_claims(app).await?.claim_many(&asks).await) };
-        let mut answers = spread(within(deadline, call).await, asks.len()).into_iter();
+        let longest = asks.iter().map(|ask| ask.deadline).max().unwrap_or_default();
+        let answers = match within(longest, self.engine_for_claims(app)).await {
+            Ok(engine) => {
+                let came = || self.since(begun);
+                batch::each(&asks, |ask| (&ask.key, ask.deadline), came, |ask| engine.claim(ask)).await
+            }
+            Err(failure) => batch::fail(asks.len(), &failure),
+        };
+        let mut answers = answers.into_iter();
         let answer = |ask: Result<Claim, Refusal>| {
             let ask = ask?;
             let answer = answers.next().unwrap_or_else(|| Err(EngineError::indeterminate("the engine did not say")));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::{Failure, Gateway, Inspected, failed, looked_up, within};
+use super::{EngineHealth, Failure, Gateway, Inspected, failed, looked_up, within};
 use crate::domain::attempt::Attempt;
 use crate::domain::claim::{Outcome, Settle, Settled};
 use crate::domain::clock::Timestamp;
@@ -61,8 +61,8 @@ pub enum NoList {
 pub struct EngineStatus {
     name: String,
     url: String,
-    up: bool,
-    detail: String,
+    #[serde(flatten)]
+    health: EngineHealth,
     chains: Vec<String>,
     capabilities: Capabilities,
 }
@@ -163,13 +163,12 @@ impl Gateway {
     /// Every engine, after asking it how it is.
     pub async fn engines(&self) -> Vec<EngineStatus> {
         let health = self.engines_health().await;
-        let status = |(name, health): (String, super::EngineHealth)| {
+        let status = |(name, health): (String, EngineHealth)| {
             let chains = self.engines.chains.iter().filter(|(_, chain)| chain.status().engines.contains(&name));
             let engine = self.engines.by_name.get(&name)?;
             Some(EngineStatus {
                 url: self.engines.urls.get(&name).cloned().unwrap_or_default(),
-                up: health.up,
-                detail: health.detail,
+                health,
                 chains: chains.map(|(chain, _)| chain.clone()).collect(),
                 capabilities: engine.capabilities(),
                 name,

@@ -4,7 +4,7 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use super::claim::{check_retention, observed_label};
-use super::{Failure, Gateway, failed, spread, within};
+use super::{Failure, Gateway, batch, failed, within};
 use crate::crash::{self, Point};
 use crate::domain::attempt::Attempt;
 use crate::domain::canonical::Canonical;
@@ -87,6 +87,7 @@ impl Gateway {
         app: &App,
         reports: Vec<Result<OutcomeReport, Refusal>>,
     ) -> Vec<Result<Reported, Refusal>> {
+        let begun = self.clock.monotonic();
         let prepare = |report: Result<OutcomeReport, Refusal>| {
             let report = report?;
             if report.attempt.nonce().is_observed() {
@@ -100,8 +101,14 @@ impl Gateway {
             .iter()
             .filter_map(|item| if let Ok(Prepared::Ask(ask, _)) = item { Some(Settle::clone(ask)) } else { None })
             .collect();
-        let call = async { Ok(self.engine(app)?.settle_many(&asks).await) };
-        let mut answers = spread(within(app.terms.deadline, call).await, asks.len()).into_iter();
+        let answers = match self.engine(app) {
+            Ok(engine) => {
+                let came = || self.since(begun);
+                batch::each(&asks, |ask| (&ask.key, ask.deadline), came, |ask| engine.settle(ask)).await
+            }
+            Err(failure) => batch::fail(asks.len(), &failure),
+        };
+        let mut answers = answers.into_iter();
         let answer = |item: Result<Prepared, Refusal>| match item? {
             Prepared::Observed(reported) => Ok(reported),
             Prepared::Ask(ask, operation) => {

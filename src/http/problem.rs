@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::answer::DuplicateMembers;
 use crate::domain::degraded::Degraded;
+use crate::domain::spool::Spooled;
 use crate::engine::Determinate;
 use crate::gateway::{EngineHealth, Failure};
 use crate::tenants::Refused;
@@ -151,6 +152,9 @@ pub enum Members {
         /// By name.
         #[serde(skip_serializing_if = "Option::is_none")]
         engines: Option<BTreeMap<String, EngineHealth>>,
+        /// What waits for their stores.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        spool: Option<Box<Spooled>>,
     },
     /// What to repeat the PRE with.
     OutcomeUnknown {

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use self::window::Window;
+use crate::engine::breaker::State;
 
 /// Calls in the window before rates mean anything.
 const VOLUME_MIN: u32 = 20;
@@ -31,17 +32,6 @@ const RAMP_AT_ONCE_MAX: u32 = 256;
 /// For how long the one call of a half-open breaker is waited for; after that it counts as failed. Together with the next
 /// probe less than a second: the call may have been sent just before the store came back.
 const TRIAL: Duration = Duration::from_millis(750);
-
-/// How a breaker stands, as operators are shown it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum State {
-    /// All calls are let through.
-    Closed,
-    /// One call is let through, or more and more at once.
-    HalfOpen,
-    /// No call is let through.
-    Open,
-}
 
 /// What a call says about its store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -287,7 +277,8 @@ impl Drop for Pass<'_> {
     }
 }
 
-fn micros(duration: Duration) -> u64 {
+/// As atomics hold it.
+pub(super) fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 

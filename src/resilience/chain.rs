@@ -124,15 +124,6 @@ impl Chain {
         if self.core.state().serving == begun.serving { answer } else { answer.and(Err(switched())) }
     }
 
-    async fn changed_many<Answer>(
-        &self,
-        begun: &State,
-        answers: Vec<Result<Answer, EngineError>>,
-    ) -> Vec<Result<Answer, EngineError>> {
-        let stands = self.changed(begun, Ok(())).await;
-        answers.into_iter().map(|answer| answer.and_then(|answer| stands.clone().map(|()| answer))).collect()
-    }
-
     /// A grant that came back after the chain began to close, or its store lost its data, is not told: somebody may have
     /// been granted the same elsewhere.
     fn told(&self, begun: &State, answer: Result<Claimed, EngineError>) -> Result<Claimed, EngineError> {
@@ -199,39 +190,6 @@ impl Engine for Chain {
     async fn probe(&self) -> Result<(), EngineError> {
         let state = self.core.turn().await?;
         self.engine(&state)?.probe().await
-    }
-
-    async fn claim_many(&self, asks: &[Claim]) -> Vec<Result<Claimed, EngineError>> {
-        let refused = |why: EngineError| asks.iter().map(|_| Err(why.clone())).collect();
-        let begun = match self.claiming().await {
-            Ok(begun) => begun,
-            Err(why) => return refused(why),
-        };
-        for ask in asks {
-            self.core.hold.saw_lease(ask.terms.lease);
-        }
-        match self.engine(&begun) {
-            Ok(engine) => {
-                let answers = engine.claim_many(asks).await;
-                answers.into_iter().map(|answer| self.told(&begun, answer)).collect()
-            }
-            Err(why) => refused(why),
-        }
-    }
-
-    async fn settle_many(&self, asks: &[Settle]) -> Vec<Result<Settled, EngineError>> {
-        let refused = |why: EngineError| asks.iter().map(|_| Err(why.clone())).collect();
-        let begun = match self.core.turn().await {
-            Ok(begun) => begun,
-            Err(why) => return refused(why),
-        };
-        match self.engine(&begun) {
-            Ok(engine) => {
-                let answers = engine.settle_many(asks).await;
-                self.changed_many(&begun, answers).await
-            }
-            Err(why) => refused(why),
-        }
     }
 
     fn capabilities(&self) -> Capabilities {

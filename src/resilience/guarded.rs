@@ -4,21 +4,25 @@
 //! becomes a certain one.
 
 mod calls;
+mod opening;
 #[cfg(test)]
 mod tests;
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
+use tokio::sync::Notify;
 use tokio::time::{Timeout, sleep, timeout};
 
-use super::breaker::{Breaker, Entry, Pass, State, Verdict};
+use super::breaker::{Breaker, Entry, Pass, Verdict, micros};
 use super::budget::Budget;
 use super::meter::{Meter, is_silence};
 use crate::domain::attempt::Entropy;
 use crate::domain::clock::Clock;
+use crate::engine::breaker::State;
 use crate::engine::{Engine, EngineError};
 use crate::telemetry::metrics::EngineCall;
 use crate::telemetry::metrics::breaker::{BreakerMetrics, RetryResult};
@@ -33,9 +37,6 @@ const FOR_PROBES: Duration = Duration::from_millis(500);
 const LATE_MIN: Duration = Duration::from_millis(100);
 /// The longest wait before a repeat.
 const WAIT_MAX: Duration = Duration::from_millis(50);
-/// Between two probes of an engine whose breaker is open. Each lasts for a random time up to twice as long at most, so that
-/// gateways do not all come at once.
-const PROBE_EVERY: Duration = Duration::from_millis(75);
 
 /// An engine that is not waited for beyond the deadline, not asked while it does not answer, and not asked in vain if a
 /// second try may help.
@@ -47,6 +48,10 @@ struct Guard {
     name: String,
     deadline: Duration,
     breaker: Breaker,
+    /// When it came to how it stands, in microseconds of the monotonic clock.
+    stands_since: AtomicU64,
+    /// Told when the breaker opens.
+    opened: Notify,
     is_probed: AtomicBool,
     budget: Budget,
     meter: Meter,
@@ -69,6 +74,8 @@ impl Guarded {
             name: name.to_owned(),
             deadline,
             breaker: Breaker::closed(),
+            stands_since: AtomicU64::new(micros(clock.monotonic())),
+            opened: Notify::new(),
             is_probed: AtomicBool::new(false),
             budget: Budget::default(),
             meter: Meter::new(name),
@@ -83,6 +90,8 @@ impl Guarded {
 #[derive(Clone, Copy)]
 struct Times {
     begun: Duration,
+    /// How long the first try has before it ends with the breaker's opening.
+    soon: Duration,
     /// How long the first try has before a second one is begun: more than an engine waits for its own connection, so that
     /// the second one does not go down the same drain.
     first: Duration,
@@ -98,6 +107,7 @@ impl Times {
     fn new(begun: Duration, deadline: Duration) -> Self {
         Self {
             begun,
+            soon: LATE_MIN.min(deadline * 11 / 20),
             first: deadline * 11 / 20,
             rest: deadline * 7 / 20,
             all: deadline * 9 / 10,
@@ -130,11 +140,16 @@ impl Guard {
     {
         let begun = self.clock.monotonic();
         let task = Task { call, times: Times::new(begun, deadline) };
-        let Times { first: early, rest, .. } = task.times;
+        let Times { soon, first: early, rest, .. } = task.times;
         let pass = self.enter(begun)?;
         self.budget.deposit();
         let mut first = pin!(ask());
-        let (failure, again) = match timeout(early, &mut first).await {
+        let answer = match timeout(soon, &mut first).await {
+            Ok(answer) => Ok(answer),
+            // Only what is not answered soon pays for hearing of the breaker.
+            Err(_not_soon) => timeout(early.saturating_sub(soon), self.unless_opened(first.as_mut())).await,
+        };
+        let (failure, again) = match answer {
             Ok(answer) => {
                 self.answered(task, pass, begun, &answer);
                 match answer {
@@ -152,7 +167,7 @@ impl Guard {
                     is_sent.store(true, Ordering::Relaxed);
                     ask()
                 };
-                let first = async { self.timed(task, None, begun, timeout(rest, first)).await };
+                let first = async { self.timed(task, None, begun, timeout(rest, self.unless_opened(first))).await };
                 let (mut first, mut again) = (pin!(first), pin!(self.second(task, ask)));
                 tokio::select! {
                     // In an order of its own it could not be replayed from a seed.
@@ -178,7 +193,7 @@ impl Guard {
                 }
             }
             // There is no second one, so the first one may take all the time.
-            Err(_late) => return self.timed(task, Some(pass), begun, timeout(rest, first)).await,
+            Err(_late) => return self.timed(task, Some(pass), begun, timeout(rest, self.unless_opened(first))).await,
         };
         match again {
             Some(Ok(answer)) if is_uncertain(&failure) => Ok(second(answer)),
@@ -211,11 +226,12 @@ impl Guard {
     where
         Call: Future<Output = Result<Answer, EngineError>>,
     {
-        sleep(self.random(WAIT_MAX.min(task.times.all / 10))).await;
+        let pause = sleep(self.random(WAIT_MAX.min(task.times.all / 10)));
+        self.unless_opened(pause.map(Ok)).await.ok()?;
         let begun = self.clock.monotonic();
         let pass = self.enter(begun).ok()?;
         let left = task.times.all.saturating_sub(begun.saturating_sub(task.times.begun));
-        let answer = self.timed(task, Some(pass), begun, timeout(left, ask())).await;
+        let answer = self.timed(task, Some(pass), begun, timeout(left, self.unless_opened(ask()))).await;
         let failed = answer.as_ref().is_err_and(is_silence);
         self.metrics.retried(if failed { RetryResult::Failed } else { RetryResult::Answered });
         Some(answer)
@@ -299,6 +315,7 @@ impl Guard {
     /// Tells that the breaker has changed, and sees to it that an open one is probed.
     fn changed(self: &Arc<Self>, state: Option<State>) {
         let Some(state) = state else { return };
+        self.stands_since.store(micros(self.clock.monotonic()), Ordering::Relaxed);
         let name = &self.name;
         match state {
             State::Closed => tracing::info!(engine.name = name, "the breaker closed: the engine is asked again"),
@@ -315,14 +332,9 @@ impl Guard {
             State::HalfOpen => 1,
             State::Open => 2,
         });
-        if state == State::Open && !self.is_probed.swap(true, Ordering::SeqCst) {
-            let pause = self.probe_pause();
-            tokio::spawn(probe_until_answered(Arc::downgrade(self), pause));
+        if state == State::Open {
+            self.has_opened();
         }
-    }
-
-    fn probe_pause(&self) -> Duration {
-        PROBE_EVERY + self.random(PROBE_EVERY)
     }
 
     /// Notes are few, and are looked for while the engine is out, too: they say nothing about it, and no breaker stops them.
@@ -351,29 +363,7 @@ impl Guard {
 
     /// From nothing up to this much, each as likely.
     fn random(&self, most: Duration) -> Duration {
-        let micros = u64::try_from(most.as_micros()).unwrap_or(u64::MAX);
-        Duration::from_micros(self.entropy.bits() % (micros + 1))
-    }
-}
-
-/// Asks an engine whose breaker is open how it is, until it answers or is gone.
-async fn probe_until_answered(guard: std::sync::Weak<Guard>, mut pause: Duration) {
-    loop {
-        // Not held while it waits: an engine that nobody uses any more is let go of.
-        sleep(pause).await;
-        let Some(guard) = guard.upgrade() else { return };
-        if guard.breaker.state() == State::Open {
-            // What it says is seen to there.
-            let _answer = guard.probe().await;
-        }
-        if guard.breaker.state() != State::Open {
-            guard.is_probed.store(false, Ordering::SeqCst);
-            // It may have opened again just before, and then there was a prober still.
-            if guard.breaker.state() != State::Open || guard.is_probed.swap(true, Ordering::SeqCst) {
-                return;
-            }
-        }
-        pause = guard.probe_pause();
+        Duration::from_micros(self.entropy.bits() % (micros(most) + 1))
     }
 }
 

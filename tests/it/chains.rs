@@ -384,8 +384,8 @@ async fn a_chain_that_holds_grants_nothing_for_a_lease_after_its_store_came_back
     assert!(first.unwrap() >= lost_at + Duration::from_secs(4), "not before the longest lease is over");
     assert_eq!(chain(&gateway).await["held_ms"], Value::Null);
 
-    // Emptied without a pause: noticed at the next look, seconds later.
+    // Emptied under a connection that stands: noticed half a second later, and what a busy machine adds.
     server.ask::<String>("FLUSHALL");
-    until("it is noticed", Duration::from_secs(10), async || chain(&gateway).await["held_ms"].is_u64()).await;
+    until("it is noticed", Duration::from_secs(2), async || chain(&gateway).await["held_ms"].is_u64()).await;
     assert_eq!(client.claim(fresh::contents()).await.code(), (503, "store_unavailable"));
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::story::global_id;
+use crate::support::caller;
 use crate::support::client::{Answer, Client};
 use crate::support::fresh;
 use crate::support::gateway::{Gateway, Setup};
@@ -279,4 +280,38 @@ async fn what_cannot_be_read_is_neither_absent_nor_overwritten() {
     assert_eq!(server.ask_words::<i64>(&["LLEN", &key]), 1);
     // And nobody else is hurt.
     client.claim(json!(2)).await.expect(201);
+}
+
+/// The store stands still for longer than one operation can wait, and not for as long as another can.
+#[tokio::test]
+async fn each_item_of_a_batch_waits_for_as_long_as_its_operation_allows() {
+    let Some(server) = RedisServer::start().await else { return };
+    // So short that being late is not held against the store, and no breaker opens.
+    let terms = "[defaults]\ndeadline = \"110ms\"\n[apps.shop.operations.patient]\ndeadline = \"8s\"\n";
+    let gateway = Setup::on(server.url()).config(&caller::app("shop")).config(terms).start().await;
+    let client = caller::caller(&gateway, "shop");
+    let patient = |contents| json!({ "contents": contents, "operation": "patient" });
+    let claims = json!({ "items": [patient(1), patient(2)] });
+    let granted = client.post("/v1/claims/batch", &claims).await.expect(200).body["items"].clone();
+    let report = |place: usize, operation| {
+        let claim = &granted[place];
+        json!({ "global_id": claim["global_id"], "attempt": claim["attempt"], "outcome": "success", "operation": operation })
+    };
+    let claims = json!({ "items": [{ "contents": 3 }, patient(4)] });
+    let outcomes = json!({ "items": [report(0, None), report(1, Some("patient"))] });
+    server.freeze();
+    let answers =
+        async { tokio::join!(client.post("/v1/claims/batch", &claims), client.post("/v1/outcomes/batch", &outcomes)) };
+    let thawed = async {
+        // Each has as long as the impatient items, and they came before.
+        for contents in 5..8 {
+            client.claim(json!(contents)).await.expect(503);
+        }
+        server.thaw();
+    };
+    let ((claimed, settled), ()) = tokio::join!(answers, thawed);
+    for (answer, status) in [(claimed, 201), (settled, 200)] {
+        let items = &answer.expect(200).body["items"];
+        assert_eq!((&items[0]["status"], &items[1]["status"]), (&json!(503), &json!(status)), "{items}");
+    }
 }

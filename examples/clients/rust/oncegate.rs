@@ -1,6 +1,8 @@
 //! A client of Oncegate in one file, to be copied. Beside tokio it needs hyper (`client`, `http1`), hyper-util
-//! (`client-legacy`, `http1`, `tokio`), http-body-util, `serde_json`, `serde_json_canonicalizer`, md-5 and rand. For `https`
-//! give `Http` a connector of your own. What to do with each answer: docs/callers.md of the gateway.
+//! (`client-legacy`, `http1`, `tokio`), http-body-util, `serde_json`, `serde_json_canonicalizer`, md-5 and rand. What to do
+//! with each answer: docs/callers.md of the gateway.
+//!
+//! It speaks plain HTTP, and reaches no `https` URL, until `Http` holds your TLS stack's connector in place of its own.
 
 use std::{
     sync::{

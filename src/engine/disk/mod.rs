@@ -112,51 +112,22 @@ impl Disk {
     }
 
     /// Puts a call into the queue, once there is a place. Its answer comes when what it depends on is durable.
-    async fn ask<Answer>(&self, ask: impl FnOnce(Reply<Answer>) -> Ask) -> Result<Pending<Answer>, EngineError> {
+    async fn call<Answer>(&self, ask: impl FnOnce(Reply<Answer>) -> Ask) -> Result<Answer, EngineError> {
         let place = self.places.clone().acquire_owned().await.map_err(|_| self.stopped.refusal())?;
         self.stopped.check()?;
         let (reply, answer) = oneshot::channel();
         // Sent too late, the call answers for itself.
         let _ = self.queue.send(Job::new(ask(reply), Some(place), self.stopped.clone()));
-        Ok(answer)
-    }
-
-    async fn call<Answer>(&self, ask: impl FnOnce(Reply<Answer>) -> Ask) -> Result<Answer, EngineError> {
-        answered(self.ask(ask).await).await
-    }
-
-    /// Many calls: all are in the queue before the first answer is awaited, so they share an fsync. The queue keeps
-    /// their order.
-    async fn call_many<Item, Answer>(
-        &self,
-        items: &[Item],
-        ask: impl Fn(&Item, Reply<Answer>) -> Ask,
-    ) -> Vec<Result<Answer, EngineError>> {
-        let mut pending = Vec::with_capacity(items.len());
-        for item in items {
-            pending.push(self.ask(|reply| ask(item, reply)).await);
-        }
-        let mut answers = Vec::with_capacity(items.len());
-        for pending in pending {
-            answers.push(answered(pending).await);
-        }
-        answers
+        let lost = |_| Err(EngineError::indeterminate("the writer ended without an answer; restart the gateway"));
+        answer.await.unwrap_or_else(lost)
     }
 
     /// Tells the writer to end. Not through a place: a full queue is no reason not to close.
-    fn begin_close(&self) -> Pending<()> {
+    fn begin_close(&self) -> oneshot::Receiver<Result<(), EngineError>> {
         let (reply, closed) = oneshot::channel();
         let _ = self.queue.send(Job::new(Ask::Close(reply), None, self.stopped.clone()));
         closed
     }
-}
-
-/// An answer on its way.
-type Pending<Answer> = oneshot::Receiver<Result<Answer, EngineError>>;
-
-async fn answered<Answer>(pending: Result<Pending<Answer>, EngineError>) -> Result<Answer, EngineError> {
-    let lost = |_| Err(EngineError::indeterminate("the writer ended without an answer; restart the gateway"));
-    pending?.await.unwrap_or_else(lost)
 }
 
 /// What happens when the writer's thread ends, however it ends: nobody waits for a place any more.
@@ -221,14 +192,6 @@ impl Engine for Disk {
 
     async fn probe(&self) -> Result<(), EngineError> {
         self.call(Ask::Probe).await
-    }
-
-    async fn claim_many(&self, asks: &[Claim]) -> Vec<Result<Claimed, EngineError>> {
-        self.call_many(asks, |ask, reply| Ask::Claim(Box::new(ask.clone()), reply)).await
-    }
-
-    async fn settle_many(&self, asks: &[Settle]) -> Vec<Result<Settled, EngineError>> {
-        self.call_many(asks, |ask, reply| Ask::Settle(Box::new(ask.clone()), reply)).await
     }
 
     fn capabilities(&self) -> Capabilities {

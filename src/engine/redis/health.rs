@@ -46,26 +46,25 @@ impl Health {
 
     /// What to ask the server. INFO by sections, since older servers know only one at a time, and are to be told so.
     pub(super) fn questions(&self) -> Vec<Cmd> {
-        let with = |name: &str, arguments: &[&str]| {
-            let mut command = redis::cmd(name);
-            command.arg(arguments);
-            command
-        };
-        // A fresh mark each time: the one that is found tells whether this is the store that was there before.
-        let mark = format!("{:016x}", SystemEntropy.bits());
-        vec![
+        let mut questions = vec![
             with("INFO", &["server"]),
             with("INFO", &["memory"]),
             with("INFO", &["persistence"]),
             with("CONFIG", &["GET", "appendfsync"]),
-            with("SET", &[&self.marker_key, &mark, "NX"]),
-            with("GET", &[&self.marker_key]),
-        ]
+        ];
+        questions.extend(self.marker_questions());
+        questions
+    }
+
+    /// What to ask the server more often: whether it still has its data.
+    pub(super) fn marker_questions(&self) -> [Cmd; 2] {
+        // A fresh mark each time: the one that is found tells whether this is the store that was there before.
+        let mark = format!("{:016x}", SystemEntropy.bits());
+        [with("SET", &[&self.marker_key, &mark, "NX"]), with("GET", &[&self.marker_key])]
     }
 
     /// Judges the answers. An error means that the server is not to be used at all for now.
     pub(super) fn judge(&self, answers: Vec<Value>) -> Result<(), Determinate> {
-        let unfit = || Determinate::Unavailable("the Redis server does not answer what it was asked".into());
         let Ok([server, memory, persistence, appendfsync, set_marker, marker]) = <[Value; 6]>::try_from(answers) else {
             return Err(unfit());
         };
@@ -76,7 +75,12 @@ impl Health {
         let always = field(&persistence, "aof_enabled") == Some("1") && appendfsync.iter().any(|word| word == "always");
         self.durable.store(always, Ordering::Relaxed);
         self.judge_eviction(&memory);
+        self.judge_marker(vec![set_marker, marker])
+    }
 
+    /// Judges whether the server still has its data. An error means that it is not to be used at all for now.
+    pub(super) fn judge_marker(&self, answers: Vec<Value>) -> Result<(), Determinate> {
+        let Ok([set_marker, marker]) = <[Value; 2]>::try_from(answers) else { return Err(unfit()) };
         // Being full is no reason not to be used. Any other refusal of a write is.
         if !matches!(&set_marker, Value::ServerError(error) if error.code() == "OOM") {
             checked(set_marker)?;
@@ -147,6 +151,16 @@ impl fmt::Debug for Health {
             .field("data_lost", &self.data_lost())
             .finish_non_exhaustive()
     }
+}
+
+fn with(name: &str, arguments: &[&str]) -> Cmd {
+    let mut command = redis::cmd(name);
+    command.arg(arguments);
+    command
+}
+
+fn unfit() -> Determinate {
+    Determinate::Unavailable("the Redis server does not answer what it was asked".into())
 }
 
 fn check_version(server: &str) -> Result<(), Determinate> {

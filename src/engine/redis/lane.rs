@@ -184,9 +184,9 @@ impl Driver {
                     let check = link.check();
                     in_flight.push(Box::pin(async { check.await.map(|()| Fitness::Good).map_err(|why| why.to_string()) }));
                 }
-                _ = beats.tick(), if open && in_flight.is_empty() => {
-                    let beat = link.exchange(Vec::new());
-                    in_flight.push(Box::pin(async { beat.await.map(|_| Fitness::Good) }));
+                _ = beats.tick(), if open => {
+                    let beat = link.beat();
+                    in_flight.push(Box::pin(async { beat.await.map(|()| Fitness::Good) }));
                 }
                 () = &mut steady, if self.failures > 0 => self.failures = 0,
                 taken = self.calls.recv_many(&mut batch, BATCH), if open && in_flight.len() < IN_FLIGHT => {

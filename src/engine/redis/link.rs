@@ -71,6 +71,13 @@ impl Link {
         async move { shared.health.judge(answers.await.map_err(Determinate::Unavailable)?) }
     }
 
+    /// Makes the server answer, and tell whether it still has its data. An error means that this link is to be given up.
+    pub(super) fn beat(&mut self) -> impl Future<Output = Result<(), String>> + Send + 'static {
+        let answers = self.exchange(self.shared.health.marker_questions().into());
+        let shared = self.shared.clone();
+        async move { shared.health.judge_marker(answers.await?).map_err(|why| why.to_string()) }
+    }
+
     /// Sends commands in one go; gives the reply to each, or why there are none. Does nothing before it is polled, and
     /// what is polled first is sent first.
     ///

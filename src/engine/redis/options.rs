@@ -20,8 +20,8 @@ pub struct Options {
     pub response_timeout: Duration,
     /// How often the server's configuration is looked at again.
     pub health_interval: Duration,
-    /// How often a connection that nobody uses is made to answer, so that one that broke or went silent is replaced before
-    /// somebody needs it.
+    /// How often a connection is made to answer and to tell whether the server still has its data, so that one that broke or
+    /// went silent is replaced before somebody needs it, and a loss is noticed.
     pub beat_interval: Duration,
     /// The runtimes that connections live on, in turn; without any, the one in which the engine is opened.
     pub cores: Vec<Handle>,

@@ -7,11 +7,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::OnceCell;
 
 use super::super::journal::entry::{Entry, Seq};
-use super::super::journal::{self, Bounds, Journal, OpenError, Recovered, Refused};
+use super::super::journal::{self, Bounds, Journal, OpenError, Recovered, Refused, Waiting};
 use super::overlaps::Noticed;
 use crate::domain::clock::Clock;
 use crate::domain::degraded::Degraded;
 use crate::domain::overlap::{Overlap, Overlaps};
+use crate::domain::spool::{Spool, Spooled};
 use crate::domain::tenant::AppKey;
 use crate::telemetry::metrics::outage::{OutageMetrics, Policy};
 
@@ -25,7 +26,7 @@ pub struct Keeper {
     found: Mutex<Vec<(Seq, Entry)>>,
     noticed: Noticed,
     metrics: OutageMetrics,
-    /// Whether it has been told in the log that the journal cannot be opened.
+    /// Whether the journal did not take what it was last handed, which the log has been told of.
     told: AtomicBool,
 }
 
@@ -225,6 +226,14 @@ fn label(policy: Degraded) -> Policy {
         Degraded::Local => Policy::Local,
         Degraded::FailOpen => Policy::FailOpen,
         Degraded::Spool => Policy::Spool,
+    }
+}
+
+impl Spool for Keeper {
+    fn spooled(&self) -> Spooled {
+        let Waiting { entries, bytes, oldest } = self.journal.get().map(Journal::waiting).unwrap_or_default();
+        let takes = !self.told.load(Ordering::Relaxed);
+        Spooled { entries, bytes, bytes_max: self.bounds.bytes, oldest_at: oldest, takes }
     }
 }
 

@@ -31,7 +31,7 @@ use crate::domain::clock::Clock;
 use crate::domain::operator::{List, Listed, Release, Released};
 use crate::domain::record::{Held, Key};
 use crate::domain::terms::{ClaimOnOutage, OutcomeOnOutage};
-use crate::engine::{Capabilities, Engine, EngineError, Note, in_order_per_key};
+use crate::engine::{Capabilities, Engine, EngineError, Note};
 
 /// How long a lookup or an operator's word waits for what has to be told before it.
 const BEFORE_READING: Duration = Duration::from_millis(300);
@@ -332,22 +332,6 @@ impl Engine for Degrading {
 
     async fn probe(&self) -> Result<(), EngineError> {
         self.0.engine.probe().await
-    }
-
-    async fn claim_many(&self, asks: &[Claim]) -> Vec<Result<Claimed, EngineError>> {
-        if asks.iter().all(|ask| ask.on_outage == ClaimOnOutage::FailClosed) && !self.0.book.has_waiting() {
-            return self.0.engine.claim_many(asks).await;
-        }
-        in_order_per_key(asks, |ask| &ask.key, |ask| self.0.claim(ask)).await
-    }
-
-    async fn settle_many(&self, asks: &[Settle]) -> Vec<Result<Settled, EngineError>> {
-        let is_plain =
-            |ask: &Settle| ask.on_outage == OutcomeOnOutage::FailClosed && !self.0.book.is_local(&ask.key.app);
-        if !self.0.book.has_waiting() && asks.iter().all(is_plain) {
-            return self.0.engine.settle_many(asks).await;
-        }
-        in_order_per_key(asks, |ask| &ask.key, |ask| self.0.settle(ask)).await
     }
 
     fn capabilities(&self) -> Capabilities {

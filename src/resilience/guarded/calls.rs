@@ -1,5 +1,8 @@
 //! The calls of an engine, as one that is guarded passes them on: how long each may take, and what its second try is told.
 
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
 use async_trait::async_trait;
 use tokio::time::timeout;
 
@@ -7,6 +10,7 @@ use super::{FOR_LISTS, Guarded, late};
 use crate::domain::claim::{Claim, Claimed, Outcome, Renew, Renewed, Settle, Settled};
 use crate::domain::operator::{List, Listed, Release, Released};
 use crate::domain::record::{Held, Key};
+use crate::engine::breaker::Standing;
 use crate::engine::{Capabilities, Engine, EngineError, Note};
 use crate::telemetry::metrics::EngineCall;
 
@@ -92,6 +96,12 @@ impl Engine for Guarded {
 
     fn capabilities(&self) -> Capabilities {
         self.0.engine.capabilities()
+    }
+
+    fn breaker(&self) -> Option<Standing> {
+        let since = Duration::from_micros(self.0.stands_since.load(Ordering::Relaxed));
+        let lasted = self.0.clock.monotonic().saturating_sub(since);
+        Some(Standing { state: self.0.breaker.state(), lasted })
     }
 
     fn data_lost(&self) -> u64 {

@@ -424,6 +424,27 @@ async fn a_lost_try_is_repeated_with_the_same_attempt_and_resolved() {
     }
 }
 
+/// Many are given up after 900 ms, and that opens the breaker. Two others would wait for half a minute.
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_on_for_a_store_whose_breaker_has_opened() {
+    let store = Store::new();
+    store.is_silent();
+    let engine = guarded(store.clone());
+    let patient = || Claim { deadline: DEADLINE * 30, ..ask() };
+    let (old, young) = (patient(), patient());
+    let begun_just_before = async {
+        sleep(850 * MS).await;
+        timed(engine.claim(&young)).await
+    };
+    let crowd = load(&engine, 30, 1, MS);
+    let (old, young, _crowd) = tokio::join!(timed(engine.claim(&old)), begun_just_before, crowd);
+    assert!(is_open(&engine));
+    for (answer, took, most) in [(old.0, old.1, 910 * MS), (young.0, young.1, 101 * MS)] {
+        assert!(matches!(answer, Err(EngineError::Indeterminate(_))), "it may have happened: {answer:?}");
+        assert!(took <= most, "{took:?}");
+    }
+}
+
 /// All calls take longer than a first try is given.
 #[tokio::test(start_paused = true)]
 async fn a_brown_out_stays_one() {
@@ -591,12 +612,12 @@ async fn an_engine_that_is_let_go_of_is_probed_no_longer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_batch_that_meets_an_outage_is_answered_item_by_item_within_the_deadline() {
+async fn many_calls_that_meet_an_outage_are_each_answered_within_the_deadline() {
     let store = Store::new();
     store.is_silent();
     let engine = guarded(store.clone());
     let asks: Vec<_> = (0..500).map(|_| ask()).collect();
-    let (answers, took) = timed(engine.claim_many(&asks)).await;
+    let (answers, took) = timed(join_all(asks.iter().map(|ask| engine.claim(ask)))).await;
     assert!(answers.iter().all(|answer| matches!(answer, Err(EngineError::Indeterminate(_)))));
     assert!(took <= DEADLINE * 9 / 10, "{took:?}");
     assert!(store.asked() <= 500 + 50 + FLOOR);

@@ -89,7 +89,12 @@ impl Language {
             }
             Self::Rust => {
                 let program = Path::new(env!("CARGO_BIN_EXE_oncegate")).with_file_name("examples/client_scenario");
-                assert!(program.is_file(), "{} is not built: `cargo build --examples`", program.display());
+                assert!(
+                    program.is_file(),
+                    "{} is not there: cargo builds examples with all tests, and not with `--test it` alone. First `cargo \
+                     build --example client_scenario`, with the same profile and features",
+                    program.display()
+                );
                 Command::new(program)
             }
         };

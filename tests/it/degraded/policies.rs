@@ -6,6 +6,7 @@ use serde_json::json;
 use super::{again, alice, back, delivered, durable_redis, out, policy, setup};
 use crate::support::caller::caller;
 use crate::support::exposition::Page;
+use crate::support::fresh;
 use crate::support::wait::until;
 
 #[tokio::test]
@@ -73,6 +74,20 @@ async fn each_policy_answers_in_the_stores_place_and_says_so() {
     })
     .await;
 
+    let is_seen_open = async || {
+        closed.claim(fresh::contents()).await.expect(503);
+        let ready = admin.get("/readyz?verbose").await.expect(200).body;
+        let spool = &ready["spool"];
+        assert_eq!(
+            (&spool["entries"], &spool["takes"], spool["oldest_at"].is_string()),
+            (&json!(7), &json!(true), true)
+        );
+        let shown = alice(&gateway).get("/admin/v1/engines").await.expect(200).body;
+        assert_eq!(shown["spool"], *spool);
+        ready["engines"]["primary"]["breaker"]["state"] == "open" && shown["engines"][0]["breaker"]["state"] == "open"
+    };
+    until("the breaker is seen open", super::PATIENCE, is_seen_open).await;
+
     // The process ends with the store still out, and knows all of it again.
     gateway.kill();
     let setup = setup(server.url()).data_dir(gateway.data_dir());
@@ -88,6 +103,9 @@ async fn each_policy_answers_in_the_stores_place_and_says_so() {
         let duplicate = again(client, &contents).await.expect(409);
         assert_eq!((policy(&duplicate), &duplicate.body["state"]), (None, &json!("succeeded")), "{contents}");
     }
+    let ready = gateway.admin_client().get("/readyz?verbose").await.expect(200).body;
+    assert_eq!((&ready["engines"]["primary"]["up"], &ready["spool"]["entries"]), (&json!(true), &json!(0)));
+    assert_ne!(ready["engines"]["primary"]["breaker"]["state"], "open");
     let in_progress = again(&local, &json!("in a batch")).await.expect(409);
     assert_eq!(in_progress.body["state"], "in_progress", "a grant without its outcome stands in the store");
     let overlaps = alice(&gateway).get("/admin/v1/overlaps").await.expect(200);
@@ -114,7 +132,10 @@ async fn a_full_journal_fails_closed_and_says_which_bound() {
     assert_eq!(refused.code(), (503, "store_unavailable"));
     assert!(refused.body["detail"].as_str().unwrap().contains("limits.journal_app_bytes"), "{}", refused.text);
     assert!(refused.headers.contains_key("retry-after"));
+    let takes = async || gateway.admin_client().get("/readyz?verbose").await.expect(200).body["spool"]["takes"].clone();
+    assert_eq!(takes().await, false);
     local.claim(json!("another app has room")).await.expect(201);
+    assert_eq!(takes().await, true);
     server.restart().await;
     delivered(&gateway).await;
     back(&gateway).await;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use oncegate::domain::claim::{Claim, Outcome};
 use oncegate::domain::operator::List;
 use oncegate::domain::record::State;
@@ -57,7 +58,7 @@ async fn a_success_changes_no_index() {
     let Some(server) = PostgresServer::start().await else { return };
     let engine = Arc::new(open(&server.url()));
     let asks: Vec<_> = (0..200).map(|_| fresh_claim()).collect();
-    for answer in engine.claim_many(&asks).await {
+    for answer in join_all(asks.iter().map(|ask| engine.claim(ask))).await {
         answer.unwrap();
     }
     // One after the other, as outcomes come: what an update leaves behind makes room for the next.
@@ -93,7 +94,7 @@ async fn a_value_that_cannot_be_read_is_neither_absent_nor_overwritten() {
     assert_eq!(server.ask(&format!("SELECT convert_from(value, 'UTF8') FROM {}", row(&ask))).await, "garbage");
     // And harms nobody else.
     let (asks, bad) = ([fresh_claim(), again(&ask), fresh_claim()], 1);
-    for (place, answer) in engine.claim_many(&asks).await.into_iter().enumerate() {
+    for (place, answer) in join_all(asks.iter().map(|ask| engine.claim(ask))).await.into_iter().enumerate() {
         assert_eq!(answer.is_err(), place == bad);
     }
 }

@@ -3,6 +3,7 @@
 mod conformance;
 mod database;
 mod faults;
+mod full;
 mod layout;
 mod measure;
 mod sweeping;

@@ -2,7 +2,7 @@
 //! explained, they must be told in time, and be served again soon after. One table of faults for each store.
 
 mod noop;
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "redis", feature = "postgres"))]
 mod policies;
 #[cfg(feature = "postgres")]
 mod postgres;
@@ -58,6 +58,9 @@ trait Store {
 
     /// Where the gateway finds it.
     fn url(&self) -> String;
+
+    /// Where a gateway finds it whose way to it nothing befalls.
+    fn direct_url(&self) -> String;
 
     /// Takes it away.
     async fn strike(&mut self, fault: Self::Fault);

@@ -1,4 +1,4 @@
-//! The fault matrix for gateways that answer in a store's place: two of them before one Redis, of which one loses it. What
+//! The fault matrix for gateways that answer in a store's place: two of them before one store, of which one loses it. What
 //! the store was told must be explained, one gateway never grants twice by itself, and what both granted is in the report.
 
 use std::collections::BTreeSet;
@@ -8,8 +8,11 @@ use oncegate::domain::claim::Outcome;
 use oncegate::domain::hex;
 use sha2::{Digest, Sha256};
 
+#[cfg(feature = "postgres")]
+use super::postgres::{self, Postgres};
+#[cfg(feature = "redis")]
 use super::redis::{FAULTS, Fault, Redis};
-use super::{DEADLINE, gateway, watch_all, workload};
+use super::{DEADLINE, Store, gateway, watch_all, workload};
 use crate::support::exposition::Page;
 use crate::support::gateway::{Gateway, Setup};
 use crate::support::history::doubles::doubles;
@@ -23,39 +26,55 @@ const TOKEN: &str = "token_of_alice_0123456789abcdef";
 /// How long the store is told what waits, at most, before all calls are its own again.
 const BACKLOG: Duration = Duration::from_secs(1);
 
+#[cfg(feature = "redis")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_granted_locally_is_granted_once_by_each_gateway() {
-    hold("local", &[Fault::Killed, Fault::Silent, Fault::HalfOpen, Fault::Demoted]).await;
+    let Some(mut store) = Redis::start().await else { return };
+    hold(&mut store, "local", &[Fault::Killed, Fault::Silent, Fault::HalfOpen, Fault::Demoted]).await;
 }
 
+#[cfg(feature = "redis")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_granted_without_asking_is_in_the_report_if_it_was_granted_twice() {
-    hold("fail_open", &[Fault::Stopped, Fault::Refused, Fault::Full, Fault::Loading]).await;
+    let Some(mut store) = Redis::start().await else { return };
+    hold(&mut store, "fail_open", &[Fault::Stopped, Fault::Refused, Fault::Full, Fault::Loading]).await;
 }
 
 /// `cargo test --test it -- --ignored --nocapture outage::policies`
+#[cfg(feature = "redis")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "takes a minute; the others try each fault once"]
-async fn every_fault_under_every_policy() {
+async fn every_fault_of_redis_under_every_policy() {
+    let Some(mut store) = Redis::start().await else { return };
     for policy in ["local", "fail_open"] {
-        hold(policy, &FAULTS).await;
+        hold(&mut store, policy, &FAULTS).await;
+    }
+}
+
+#[cfg(feature = "postgres")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes a minute; policies are tried on Redis, and faults of PostgreSQL without them"]
+async fn every_fault_of_postgres_under_every_policy() {
+    use postgres::Fault::{HalfOpen, Killed, ReadOnly, Refused, Silent, Stopped};
+    let Some(mut store) = Postgres::start().await else { return };
+    for policy in ["local", "fail_open"] {
+        hold(&mut store, policy, &[Stopped, Killed, Silent, HalfOpen, Refused, ReadOnly]).await;
     }
 }
 
 /// What befalls the way of the first gateway leaves the second one alone; what befalls the server befalls both.
-async fn hold(policy: &str, faults: &[Fault]) {
-    let Some(mut store) = Redis::start().await else { return };
+async fn hold<S: Store>(store: &mut S, policy: &str, faults: &[S::Fault]) {
     let digest = hex::encode(&Sha256::digest(TOKEN));
     let config = format!(
         "[admin.tokens]\nalice = \"sha256:{digest}\"\n\
          [defaults.on_outage]\nclaim = \"{policy}\"\noutcome = \"spool\"\n"
     );
-    let cut_off = gateway(&store, &config).await;
+    let cut_off = gateway(store, &config).await;
     let deadline = format!("{}ms", DEADLINE.as_millis());
-    let direct = Setup::on(store.server.url()).config(&config).env("ONCEGATE_DEFAULTS__DEADLINE", deadline);
+    let direct = Setup::on(store.direct_url()).config(&config).env("ONCEGATE_DEFAULTS__DEADLINE", deadline);
     let direct = direct.start().await;
     for &fault in faults {
-        let seen = watch_all(&mut store, fault, &[&cut_off, &direct], long_kept()).await;
+        let seen = watch_all(store, fault, &[&cut_off, &direct], long_kept()).await;
         let mut reported = BTreeSet::new();
         for gateway in [&cut_off, &direct] {
             delivered(gateway).await;

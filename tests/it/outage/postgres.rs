@@ -6,7 +6,7 @@ use crate::support::tcp_proxy::{Mode, TcpProxy};
 
 /// A way for PostgreSQL to be out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Fault {
+pub(super) enum Fault {
     /// All its processes get SIGSTOP.
     Stopped,
     /// All its processes get SIGKILL; started again with its data.
@@ -27,14 +27,14 @@ const FAULTS: [Fault; 7] =
     [Fault::Stopped, Fault::Killed, Fault::Silent, Fault::HalfOpen, Fault::Refused, Fault::ReadOnly, Fault::Promoted];
 
 /// A server, its standby, and the way to the one that is primary.
-struct Postgres {
+pub(super) struct Postgres {
     server: PostgresServer,
     standby: Option<PostgresServer>,
     proxy: TcpProxy,
 }
 
 impl Postgres {
-    async fn start() -> Option<Self> {
+    pub(super) async fn start() -> Option<Self> {
         let server = PostgresServer::start().await?;
         let proxy = TcpProxy::start_plain(server.address()).await;
         Some(Self { server, standby: None, proxy })
@@ -46,6 +46,10 @@ impl Store for Postgres {
 
     fn url(&self) -> String {
         self.server.url().replace(&self.server.address().to_string(), &self.proxy.address().to_string())
+    }
+
+    fn direct_url(&self) -> String {
+        self.server.url()
     }
 
     async fn strike(&mut self, fault: Fault) {

@@ -46,7 +46,7 @@ pub(super) const FAULTS: [Fault; 8] = [
 
 /// A server and the way to it.
 pub(super) struct Redis {
-    pub(super) server: RedisServer,
+    server: RedisServer,
     proxy: TcpProxy,
 }
 
@@ -63,6 +63,10 @@ impl Store for Redis {
 
     fn url(&self) -> String {
         format!("redis://{}", self.proxy.address())
+    }
+
+    fn direct_url(&self) -> String {
+        self.server.url()
     }
 
     async fn strike(&mut self, fault: Fault) {
@@ -139,6 +143,10 @@ impl Store for Replicated {
 
     fn url(&self) -> String {
         format!("redis://{}", self.proxy.address())
+    }
+
+    fn direct_url(&self) -> String {
+        self.primary.url()
     }
 
     async fn strike(&mut self, Promoted: Promoted) {

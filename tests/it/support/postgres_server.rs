@@ -17,6 +17,8 @@ pub(crate) struct PostgresServer {
     folder: TempDir,
     port: u16,
     config: Vec<String>,
+    /// How many MiB its small disk has, if it has one.
+    small_disk: Option<u32>,
     child: Option<Child>,
 }
 
@@ -50,6 +52,22 @@ impl PostgresServer {
         Some(server.serve().await)
     }
 
+    /// Starts a server beside a disk of so many MiB, for tablespaces, that nobody else sees and that goes with it. Takes the
+    /// right to mount one.
+    pub(crate) async fn start_beside_small_disk(mib: u32) -> Option<Self> {
+        let template = template()?;
+        let mut server = Self::in_folder(&[]);
+        server.small_disk = Some(mib);
+        std::fs::create_dir(server.small_disk_path()).expect("a place for it");
+        copy(&template, &server.data());
+        Some(server.serve().await)
+    }
+
+    /// Where its small disk is, if it has one.
+    pub(crate) fn small_disk_path(&self) -> PathBuf {
+        self.folder.path().join("small")
+    }
+
     /// Starts a standby of this server, which follows it and can take over. This server must allow `replication`, as it
     /// does unless told otherwise.
     pub(crate) async fn standby(&self, config: &[&str]) -> Self {
@@ -63,7 +81,13 @@ impl PostgresServer {
     fn in_folder(config: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a folder for the server");
         give_away(folder.path());
-        Self { folder, port: 0, config: config.iter().map(ToString::to_string).collect(), child: None }
+        Self {
+            folder,
+            port: 0,
+            config: config.iter().map(ToString::to_string).collect(),
+            small_disk: None,
+            child: None,
+        }
     }
 
     async fn serve(mut self) -> Self {
@@ -207,6 +231,9 @@ impl PostgresServer {
             let (name, value) = line.split_once(" = ").expect("a name and a value");
             command.args(["-c", &format!("{name}={}", value.trim_matches('\''))]);
         }
+        if let Some(mib) = self.small_disk {
+            command = beside_small_disk(&command, mib, &self.small_disk_path());
+        }
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         self.child = Some(command.spawn().expect("PostgreSQL starts"));
     }
@@ -312,6 +339,15 @@ fn command(program: &Path) -> Command {
     command.args(["--reuid", USER, "--clear-groups", "--"]).arg(program);
     command.current_dir("/");
     command
+}
+
+/// The same command, run where a file system of so many MiB is mounted at this place. It is gone with the last that runs there.
+fn beside_small_disk(command: &Command, mib: u32, place: &Path) -> Command {
+    let mount = "mount -t tmpfs -o \"size=$0m\" tmpfs \"$1\" && chown \"$2\" \"$1\" && shift 2 && exec \"$@\"";
+    let mut wrapped = Command::new("unshare");
+    wrapped.args(["--mount", "sh", "-c", mount, &mib.to_string()]).arg(place).arg(USER);
+    wrapped.arg(command.get_program()).args(command.get_args()).current_dir("/");
+    wrapped
 }
 
 pub(crate) fn give_away(place: &Path) {

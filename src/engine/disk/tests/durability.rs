@@ -178,7 +178,7 @@ async fn what_is_left_is_told_as_of_the_answer_not_of_the_judgement() {
         gate.open.store(true, Ordering::SeqCst);
     };
     let asks = [other, again(&ask)];
-    let (answers, ()) = tokio::join!(disk.claim_many(&asks), slow_disk);
+    let (answers, ()) = tokio::join!(claim_all(&disk, &asks), slow_disk);
     let Ok(Claimed::Duplicate(held)) = &answers[1] else { panic!("{answers:?}") };
     // Either it was in the batch that took a minute, or it was judged after it: an hour less a minute is left.
     assert_eq!(held.left, Some(Duration::from_mins(59)));
@@ -209,7 +209,7 @@ async fn after_a_failure(panics: bool, why: &str) {
     grant(&disk, &kept).await;
     fail.store(true, Ordering::SeqCst);
     let lost: Vec<_> = (0..20).map(|_| fresh_claim()).collect();
-    let answers = disk.claim_many(&lost).await;
+    let answers = claim_all(&disk, &lost).await;
     // The first one was in a batch, the ones behind it may not have been begun.
     assert!(matches!(answers[0], Err(EngineError::Indeterminate(_))), "{answers:?}");
     assert!(answers.iter().all(Result::is_err));

@@ -61,6 +61,11 @@ fn renew(ask: &Claim) -> Renew {
     Renew { key: ask.key.clone(), attempt: ask.attempt.clone(), lease: None, deadline: Duration::from_secs(30) }
 }
 
+/// All are in the queue before the first is answered, in their order.
+async fn claim_all(disk: &Disk, asks: &[Claim]) -> Vec<Result<Claimed, EngineError>> {
+    join_all(asks.iter().map(|ask| disk.claim(ask))).await
+}
+
 async fn grant(disk: &Disk, ask: &Claim) -> u64 {
     match disk.claim(ask).await {
         Ok(Claimed::Granted(grant)) => grant.fence.expect("a fence is promised"),
@@ -92,7 +97,7 @@ async fn a_list_finds_the_one_claim_among_many() {
     let folder = TempDir::new().unwrap();
     let disk = open(folder.path(), &noon());
     let mut asks: Vec<_> = (0..1000).map(|_| fresh_claim()).collect();
-    assert!(disk.claim_many(&asks).await.iter().all(Result::is_ok));
+    assert!(claim_all(&disk, &asks).await.iter().all(Result::is_ok));
     asks.sort_by_key(|ask| ask.key.global_id);
     let last = &asks[999];
     disk.settle(&settle(last, Outcome::Unknown)).await.unwrap();
@@ -295,7 +300,7 @@ async fn ended_claims_are_swept_and_no_others() {
     let disk = open(folder.path(), &clock);
     let asks: Vec<_> = (0..700).map(|_| fresh_claim()).collect();
     let unknown = Claim { terms: outliving(&asks[0]), ..fresh_claim() };
-    disk.claim_many(&asks).await;
+    claim_all(&disk, &asks).await;
     grant(&disk, &unknown).await;
     disk.settle(&settle(&asks[1], success())).await.unwrap();
     disk.settle(&settle(&asks[2], Outcome::Failure)).await.unwrap();
@@ -341,7 +346,7 @@ async fn a_busy_engine_sweeps_on_the_way() {
     let (folder, clock) = (TempDir::new().unwrap(), noon());
     let disk = open(folder.path(), &clock);
     for _ in 0..5 {
-        disk.claim_many(&(0..1000).map(|_| fresh_claim()).collect::<Vec<_>>()).await;
+        claim_all(&disk, &(0..1000).map(|_| fresh_claim()).collect::<Vec<_>>()).await;
     }
     clock.advance(Duration::from_hours(2));
     // The idle sweep is an hour away: what is swept is swept in the batches of these calls.
