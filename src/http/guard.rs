@@ -49,8 +49,8 @@ pub struct Guarded<Io> {
     in_head: bool,
     /// Runs while one is, if it does not come in one go.
     head_timer: Option<Pin<Box<Sleep>>>,
-    /// Since when nothing has been asked or answered.
-    idle_since: Option<Instant>,
+    /// When the connection has been idle for too long, if it is.
+    idle_ends: Option<Instant>,
     /// One for the connection's whole life, and set anew only when it has run: requests come far more often than that.
     idle_timer: Option<Pin<Box<Sleep>>>,
     /// Requests whose heads this socket has seen to the end.
@@ -71,7 +71,7 @@ impl<Io> Guarded<Io> {
             patience,
             in_head: true,
             head_timer: None,
-            idle_since: None,
+            idle_ends: None,
             idle_timer: None,
             begun_seen: 0,
             answers_written: 0,
@@ -81,13 +81,13 @@ impl<Io> Guarded<Io> {
     }
 
     /// Ready when the client has been waited for long enough. Called while it is.
-    #[expect(clippy::disallowed_methods, reason = "the timers' own time, which they have to be set by")]
     fn poll_patience(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.in_head {
             let timer = self.head_timer.get_or_insert_with(|| Box::pin(sleep(self.patience.head)));
             return timer.as_mut().poll(cx);
         }
-        let ends = *self.idle_since.get_or_insert_with(Instant::now) + self.patience.idle;
+        // A timer that nobody waits for costs little, and tells when it would end.
+        let ends = *self.idle_ends.get_or_insert_with(|| sleep(self.patience.idle).deadline());
         if let Some(timer) = &self.idle_timer
             && !timer.is_elapsed()
         {
@@ -144,7 +144,7 @@ impl<Io: AsyncRead + Unpin> AsyncRead for Guarded<Io> {
         this.in_head |= !in_service && buffer.filled().len() > before;
         let is_over = read.is_pending() && !in_service && this.poll_patience(cx).is_ready();
         if in_service || read.is_ready() {
-            this.idle_since = None;
+            this.idle_ends = None;
         }
         if is_over {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));

@@ -2,7 +2,7 @@
 //! something is, proves nothing where it finds nothing.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -141,7 +141,7 @@ impl Bug {
             world: world.clone(),
             alone_until: AtomicU64::new(0),
             duplicate: Mutex::default(),
-            notes: Mutex::default(),
+            notes: OnceLock::new(),
         })
     }
 }
@@ -267,7 +267,7 @@ struct BuggyGateway {
     /// What [`Bug::DuplicateFromMemory`] remembers.
     duplicate: Mutex<Option<(Key, Held)>>,
     /// What [`Bug::SwitchNotSeen`] has seen at first.
-    notes: Mutex<Option<Option<Note>>>,
+    notes: OnceLock<Option<Note>>,
 }
 
 impl BuggyGateway {
@@ -377,9 +377,7 @@ impl Engine for BuggyGateway {
     async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
         let note = self.inner.note(name).await?;
         match self.bug {
-            Bug::SwitchNotSeen => {
-                Ok(self.notes.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(note).clone())
-            }
+            Bug::SwitchNotSeen => Ok(self.notes.get_or_init(|| note).clone()),
             Bug::HoldForgotten => Ok(note.or(Note::new("kept").ok())),
             _ => Ok(note),
         }

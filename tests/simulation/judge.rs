@@ -271,6 +271,9 @@ impl World {
                 let of_key = known.of(key);
                 of_key.beliefs.end(name, kind == "release");
                 of_key.ledger.end(name, begun, kind == "release");
+                if self.kind == Kind::Policies && kind == "settle" {
+                    of_key.ledger.report(gateway, name, what, begun);
+                }
                 known.reported.insert(name);
                 known.reported.insert(Name::nonce(name.nonce));
             }

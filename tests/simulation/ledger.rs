@@ -56,6 +56,10 @@ pub(crate) struct Ledger {
     accepted: Vec<Accepted>,
     /// What the store was told, and when.
     told: Vec<(u64, &'static str, Duration)>,
+    /// Whose grants gateways have told the store of, and whether it held another then.
+    delivered: Vec<(u64, bool)>,
+    /// Whose outcomes were first reported to which gateway, and when.
+    reported: Vec<(u16, u64, &'static str, Duration)>,
     /// Whose attempt a hash is, by its nonce.
     hashes: Vec<(AttemptHash, u64)>,
 }
@@ -78,6 +82,8 @@ pub(crate) struct Given {
     done_until: Option<Instants>,
     /// The store has been told.
     pushed: bool,
+    /// The store has told that another holds the claim: what it says goes.
+    beaten: bool,
     /// The store's data was lost since.
     lost: bool,
 }
@@ -102,8 +108,8 @@ impl Given {
         (lease, until): (Duration, Instants),
     ) -> Self {
         // It counts from when it was kept, of which its first holder is told less than there is.
-        let (lease_ends, over, done_until, pushed, lost) = (at + lease, None, None, false, false);
-        Self { by, name, policy, at, until, lease_ends, over, done_until, pushed, lost }
+        let (over, done_until, pushed, beaten, lost) = (None, None, false, false, false);
+        Self { by, name, policy, at, until, lease_ends: at + lease, over, done_until, pushed, beaten, lost }
     }
 
     /// Whether a process that decides alone must know that this stands.
@@ -112,7 +118,7 @@ impl Given {
         let known = self.by.gateway == process.gateway && (self.by.run == process.run || !by_store);
         let stands = |until: Instants| until.real > now.real && (!by_store || until.store > now.store);
         let lasts = if self.over.is_none() { stands(self.until) } else { self.done_until.is_some_and(stands) };
-        known && lasts && !(self.lost && by_store)
+        known && lasts && !self.beaten && !(self.lost && by_store)
     }
 
     /// Until when it, or its success, kept others out.
@@ -136,14 +142,19 @@ impl Ledger {
         let mut others = self.given.iter().filter(|other| other.name.nonce != given.name.nonce);
         let other = others.find(alone);
         hold(other.is_none(), "local", || format!("{given:?} is granted by the gateway that has granted {other:?}"))?;
-        if let Some(known) = self.given.iter_mut().find(|known| known.name == given.name) {
+        if let Some(known) =
+            self.given.iter_mut().find(|known| known.name == given.name && known.by.gateway == process.gateway)
+        {
             if given.policy.is_some() && known.policy.is_some() {
                 hold(given.until.real <= known.lease_ends, "S10", || format!("{known:?} is told again as {given:?}"))?;
             }
             known.until = given.until;
             return Ok(());
         }
-        self.given.push(given);
+        // It may have been told to the store before its holder heard of it.
+        let delivered = self.delivered.iter().filter(|(nonce, _)| *nonce == given.name.nonce);
+        let (pushed, beaten) = delivered.fold((false, false), |(_, beaten), (_, own)| (true, beaten || *own));
+        self.given.push(Given { pushed, beaten, ..given });
         Ok(())
     }
 
@@ -165,6 +176,15 @@ impl Ledger {
         }
     }
 
+    /// Somebody begins to report an outcome.
+    pub(crate) fn report(&mut self, gateway: u16, name: Name, outcome: &'static str, now: Duration) {
+        let same =
+            |(to, nonce, known, _): &(u16, u64, &str, _)| (*to, *nonce, *known) == (gateway, name.nonce, outcome);
+        if !self.reported.iter().any(same) {
+            self.reported.push((gateway, name.nonce, outcome, now));
+        }
+    }
+
     /// A success is told by a process.
     pub(crate) fn succeed(&mut self, process: Process, name: Name, until: Instants) {
         for given in self.given.iter_mut().filter(|given| given.name == name && given.by == process) {
@@ -177,11 +197,16 @@ impl Ledger {
         self.accepted.push(Accepted { gateway, nonce: name.nonce, outcome, begun, at });
     }
 
-    /// The store takes a call.
-    pub(crate) fn told<Q: Question>(&mut self, ask: &Q, at: Duration) {
+    /// The store takes a call, and tells whether another holds the claim.
+    pub(crate) fn told<Q: Question>(&mut self, ask: &Q, answer: &Q::Answer, at: Duration) {
         let nonce = ask.whose().nonce;
-        for given in self.given.iter_mut().filter(|given| given.name.nonce == nonce) {
-            given.pushed = true;
+        if ask.is_delivery() {
+            let beaten = Q::is_of_another(answer);
+            self.delivered.push((nonce, beaten));
+            for given in self.given.iter_mut().filter(|given| given.name.nonce == nonce) {
+                given.pushed = true;
+                given.beaten |= beaten;
+            }
         }
         if let Some(attempt) = ask.attempt() {
             self.saw(attempt);
@@ -206,7 +231,14 @@ impl Ledger {
                 .accepted
                 .iter()
                 .find(|own| own.gateway == gateway && own.nonce == nonce && Some(own.outcome) == ask.reports());
-            own.filter(|_| !self.given.iter().any(with_its_grant)).map(|own| own.begun)
+            // An earlier report of the same may have been taken, and nobody told so.
+            let first = |own: &Accepted| {
+                let same = |(gateway, nonce, outcome, _): &&(u16, u64, &str, _)| {
+                    (*gateway, *nonce, *outcome) == (own.gateway, own.nonce, own.outcome)
+                };
+                self.reported.iter().find(same).map_or(own.begun, |(.., begun)| *begun)
+            };
+            own.filter(|_| !self.given.iter().any(with_its_grant)).map(first)
         } else {
             begun
         };

@@ -52,6 +52,11 @@ pub(crate) trait Question: Clone + Send + Sync + 'static {
     /// What it must have come to.
     fn compare(&self, reference: &mut Reference, now: u64, answer: &Self::Answer) -> Result<(), Broken>;
 
+    /// Whether the answer is that another holds the claim.
+    fn is_of_another(_: &Self::Answer) -> bool {
+        false
+    }
+
     /// The answer for a trace: what, of whom, and how many milliseconds are left.
     fn brief(answer: &Self::Answer) -> (&'static str, Name, u64);
 }
@@ -113,6 +118,10 @@ impl Question for Claim {
         reference.claim(now, self, answer)
     }
 
+    fn is_of_another(answer: &Claimed) -> bool {
+        matches!(answer, Claimed::Duplicate(_) | Claimed::Mismatch(_))
+    }
+
     fn brief(answer: &Claimed) -> (&'static str, Name, u64) {
         match answer {
             Claimed::Granted(grant) => {
@@ -168,6 +177,10 @@ impl Question for Settle {
 
     fn compare(&self, reference: &mut Reference, now: u64, answer: &Settled) -> Result<(), Broken> {
         reference.settle(now, self, answer)
+    }
+
+    fn is_of_another(answer: &Settled) -> bool {
+        matches!(answer, Settled::Superseded { .. })
     }
 
     fn brief(answer: &Settled) -> (&'static str, Name, u64) {

@@ -253,7 +253,7 @@ impl Store {
             let meant = hold(meant, "S2", || format!("nobody has reported or released {:?}", ask.whose()));
             let compared = ask.compare(&mut known.of(number).references[usize::from(self.number)], store_now, &answer);
             if of_policies && !Q::READS {
-                known.of(number).ledger.told(ask, at);
+                known.of(number).ledger.told(ask, &answer, at);
             }
             (number, meant.and(compared))
         };

@@ -1,6 +1,7 @@
 //! Holding after a loss of data: for how long nothing is granted, and how gateways know that a store has its data. The store
 //! says so itself, by a note that goes with the data: `docs/adr/0020-switching-a-chain.md`.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -75,7 +76,7 @@ impl Losses {
 }
 
 /// Sees to it, claims or not, that a hold begins when there is reason to, and that its end is told to the store.
-pub(super) async fn watch(core: std::sync::Arc<Core>, stop: CancellationToken) {
+pub(super) async fn watch(core: Arc<Core>, stop: CancellationToken) {
     let forever = async {
         loop {
             let state = core.state();

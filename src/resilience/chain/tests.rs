@@ -318,6 +318,30 @@ async fn while_a_chain_is_switched_nobody_grants_and_outcomes_go_where_the_claim
     assert!(stores.clock.monotonic().saturating_sub(begun) >= Duration::from_secs(2), "all have had time to see it");
 }
 
+/// A gateway that has not seen yet that the new engine is in use would tell the old one what became of a claim that the new
+/// one has granted.
+#[tokio::test(start_paused = true)]
+async fn what_the_new_engine_has_granted_is_not_settled_on_the_old_one() {
+    let mut late = 0;
+    for round in 0..10 {
+        let stores = Stores::new(&["a", "b"]);
+        let (here, there) = (stores.gateway(), stores.gateway());
+        sleep(Duration::from_millis(50 * round)).await;
+        let chain = here.chain.clone();
+        let switching = tokio::spawn(async move { chain.switch("b").await });
+        here.comes_to("b").await;
+        let held = here.granted().await;
+        late += u32::from(there.chain.status().phase == Phase::Closing);
+        match there.chain.settle(&settle(&held)).await {
+            Ok(Settled::Done { late: Some(false), .. }) | Err(EngineError::Indeterminate(_)) => {}
+            other => panic!("told as taken: {other:?}"),
+        }
+        assert!(there.chain.settle(&settle(&held)).await.is_ok(), "repeated, it goes where the claim is");
+        switching.await.unwrap().unwrap();
+    }
+    assert!(late > 0, "it had seen it each time");
+}
+
 /// The point of it all: once anybody was granted a claim on the new engine, nobody is told of one on the old.
 #[tokio::test(start_paused = true)]
 async fn nobody_is_granted_on_the_old_engine_once_somebody_was_on_the_new_one() {

@@ -175,7 +175,8 @@ impl Book {
         }
         pages.change(key, |page| {
             page.waiting.retain(|(seq, _)| !seqs.contains(seq));
-            if let Some(Held { record, left, .. }) = theirs {
+            // What waits behind it stands until it is told in its turn.
+            if let Some(Held { record, left, .. }) = theirs.filter(|_| page.waiting.is_empty()) {
                 page.standing = Some(Standing::new(record.clone(), left.map(|left| now + left), None));
             }
             if page.waiting.is_empty()
@@ -419,6 +420,22 @@ mod tests {
         pages.sweep(LATER * 2);
         assert!(pages.by_key.is_empty() && pages.ends.is_empty());
         assert_eq!((pages.bytes, pages.remembered), (0, 0));
+    }
+
+    #[test]
+    fn what_waits_stands_whatever_the_store_holds_instead_of_what_was_told_before_it() {
+        let (book, first) = (Book::default(), fresh_claim());
+        let second = Claim { attempt: fresh_claim().attempt, ..first.clone() };
+        for (seq, ask) in [(1, &first), (2, &second)] {
+            let (policy, at) = (Degraded::FailOpen, ask.attempt.timestamp());
+            let deed = super::super::super::journal::entry::Deed::Granted(ask.clone());
+            let standing = Standing::new(ask.record(), Some(LATER), Some(policy));
+            let entry = Entry { chain: "default".into(), policy, at, deed };
+            book.add(seq, Arc::new(entry), Written::Stands(Box::new(standing)), Duration::ZERO);
+        }
+        let theirs = Held { record: fresh_claim().record(), left: Some(LATER), fence: None };
+        book.delivered(&first.key, &[1], Some(&theirs), Duration::ZERO);
+        assert_eq!(book.held(&first.key, Duration::ZERO).unwrap().record.attempt, second.attempt);
     }
 
     #[test]

@@ -165,6 +165,26 @@ async fn grants_that_leave_nothing_behind_are_compared_all_the_same() {
     assert_eq!(pairs(&three), [(hashes[2], hashes[0]), (hashes[2], hashes[1])]);
 }
 
+/// A success for ever lasts longer than a record can say, and whoever comes later has to read its mark.
+#[tokio::test]
+async fn what_is_done_for_ever_is_compared_too() {
+    let one = World::new().await;
+    let two = World::over(one.clock.clone(), one.store.clone(), ROOMY).await;
+    one.line.set(Way::Gone);
+    two.line.set(Way::Gone);
+    let first = ask(&one, ClaimOnOutage::FailOpen);
+    one.clock.advance(Duration::from_millis(1));
+    let second = other(&two, &first);
+    one.claim(&first).await;
+    two.claim(&second).await;
+    let retention = Some(crate::domain::terms::Retention::Forever);
+    let done = crate::domain::claim::Outcome::Success { result: None, retention };
+    assert_eq!(one.settle(&report(&first, done, OutcomeOnOutage::Spool)).await, Settled::Spooled);
+    one.back().await;
+    two.back().await;
+    assert_eq!(two.overlaps().len(), 1);
+}
+
 #[tokio::test]
 async fn grants_one_after_the_other_are_no_overlap() {
     let one = World::new().await;
