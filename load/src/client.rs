@@ -1,6 +1,5 @@
 //! One HTTP/1.1 connection to a server, over buffers of its own that are used again and again: no pool, no redirects, no
-//! retries. A generator that retried would hide what it is there to show, and one that is dear takes the time it measures: on
-//! bare hyper a request cost it twice as much.
+//! retries. A generator that retried would hide what it is there to show, and one that is dear takes the time it measures.
 
 use std::{
     fmt, io,

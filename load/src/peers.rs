@@ -16,7 +16,7 @@ const NGINX_MODULES: [&str; 3] = ["/usr/lib/nginx/modules", "/usr/lib64/nginx/mo
 const LUA_FOLDERS: [&str; 2] = ["/usr/share/lua/5.1", "/usr/lib/x86_64-linux-gnu/lua/5.1"];
 
 /// The processes, or threads, of each peer: one for each core of a small machine.
-const WORKERS: u32 = 2;
+pub(crate) const WORKERS: usize = 2;
 
 /// Writes the configuration of webdis; `webdis FILE` serves it. Nothing is logged, and the store is reached over a pool of
 /// connections for each thread.
@@ -46,26 +46,33 @@ pub(crate) fn nginx_modules() -> Option<PathBuf> {
     (has("nginx/redis.lua") && has("cjson.so") && has("resty/core.lua")).then_some(modules)
 }
 
-/// Writes the configuration of nginx; `nginx -c FILE` serves it. It answers claims as far as the generator looks: the global
+/// Writes the configuration of one worker of nginx; `nginx -c FILE` serves it. It answers claims as far as the generator looks: the global
 /// ID computed from the JSON, an attempt, 201 or 409. It asks nobody for a credential and keeps no terms.
-pub(crate) fn configure_nginx(dir: &Path, modules: &Path, port: u16, redis_port: u16) -> anyhow::Result<PathBuf> {
-    let path = dir.join("nginx.conf");
+pub(crate) fn configure_nginx(
+    dir: &Path,
+    worker: &str,
+    modules: &Path,
+    port: u16,
+    redis_port: u16,
+) -> anyhow::Result<PathBuf> {
+    let path = dir.join(format!("{worker}.conf"));
     let configuration = NGINX
         .replace("@DIR@", &dir.display().to_string())
         .replace("@MODULES@", &modules.display().to_string())
-        .replace("@WORKERS@", &WORKERS.to_string())
+        .replace("@WORKER@", worker)
         .replace("@PORT@", &port.to_string())
         .replace("@REDIS_PORT@", &redis_port.to_string());
     fs::write(&path, configuration).context("cannot write to the temporary directory")?;
     Ok(path)
 }
 
-/// `reuseport`, so that the workers share the connections evenly; each keeps connections to the store open.
+/// Each worker is started by itself: a master that is killed would leave its workers behind. `reuseport`, so that they share
+/// the port, and the connections evenly; each keeps connections to the store open.
 const NGINX: &str = r#"
 daemon off;
 user root;
-worker_processes @WORKERS@;
-pid @DIR@/nginx.pid;
+master_process off;
+pid @DIR@/@WORKER@.pid;
 error_log stderr error;
 load_module @MODULES@/ndk_http_module.so;
 load_module @MODULES@/ngx_http_lua_module.so;

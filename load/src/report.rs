@@ -81,9 +81,13 @@ impl Report {
     /// Everything but the checks, which are asked for last.
     pub(crate) fn new(measured: &Measured, recorded: &Recorded) -> Self {
         let seconds = measured.elapsed.as_secs_f64();
-        let cpu =
-            |us: &u64| Cpu { cores: ratio(*us, 1) / 1e6 / seconds, us_per_request: ratio(*us, measured.requests) };
+        let cpu = |us: u64| Cpu { cores: ratio(us, 1) / 1e6 / seconds, us_per_request: ratio(us, measured.requests) };
         let ours_us = measured.cpu_us.iter().map(|(_, us)| us).sum();
+        // What is several processes has one name.
+        let mut cpu_us = BTreeMap::new();
+        for (name, us) in &measured.cpu_us {
+            *cpu_us.entry(name.clone()).or_insert(0) += us;
+        }
         Self {
             scenario: measured.scenario,
             rate_wanted: match measured.pacing {
@@ -97,7 +101,7 @@ impl Report {
             claims_per_second: ratio(measured.claims, 1) / seconds,
             latencies: recorded.latencies.iter().map(|(step, it)| (*step, Latency::of(it))).collect(),
             answers: recorded.answers.iter().map(|((step, label), n)| (format!("{step}: {label}"), *n)).collect(),
-            cpu: measured.cpu_us.iter().map(|(name, us)| (name.clone(), cpu(us))).collect(),
+            cpu: cpu_us.into_iter().map(|(name, us)| (name, cpu(us))).collect(),
             other_cores: Some((ratio(measured.machine_us, 1) - ratio(ours_us, 1)) / 1e6 / seconds),
             checks: Verdict::default(),
         }

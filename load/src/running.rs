@@ -114,11 +114,17 @@ impl Running {
     async fn start_nginx(&mut self, installed: &Installed, listen: SocketAddr) -> anyhow::Result<()> {
         let (program, modules) = installed.nginx.as_ref().context("nginx is not installed")?;
         let redis = self.start_redis(installed).await?;
-        let mut command = Command::new(program);
-        command.arg("-c").arg(peers::configure_nginx(self.dir(), modules, listen.port(), redis.port())?);
-        command.arg("-p").arg(self.dir());
-        self.spawn("gateway", command)?;
-        self.wait_until("gateway", async || TcpStream::connect(listen).await.is_ok()).await
+        for worker in 0..peers::WORKERS {
+            let name = format!("nginx-{worker}");
+            let mut command = Command::new(program);
+            command.arg("-c").arg(peers::configure_nginx(self.dir(), &name, modules, listen.port(), redis.port())?);
+            command.arg("-p").arg(self.dir());
+            self.spawn("gateway", command)?;
+            // Written once it listens. The port by itself would be answered by the worker before it.
+            let listens = self.dir().join(format!("{name}.pid"));
+            self.wait_until("gateway", async || listens.is_file()).await?;
+        }
+        Ok(())
     }
 
     async fn start_redis(&mut self, installed: &Installed) -> anyhow::Result<SocketAddr> {
