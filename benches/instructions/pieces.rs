@@ -7,11 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::Request;
-use axum::response::Response;
+use axum::http::{HeaderMap, HeaderValue, header};
 use futures_util::FutureExt as _;
 use hashbrown::HashMap;
-use http_body_util::BodyExt as _;
 use oncegate::domain::attempt::{Attempt, Entropy, Issuer};
 use oncegate::domain::canonical::{Canonical, canonicalize};
 use oncegate::domain::claim::{Claim, Claimed, Outcome, Settle, Settled};
@@ -27,16 +25,19 @@ use oncegate::gateway::{Engines, Gateway, Inspected};
 use oncegate::http::body::JsonBytes;
 use oncegate::http::claim::ClaimBody;
 use oncegate::http::places::Places;
-use oncegate::http::{Api, answer, router, success};
+use oncegate::http::{Api, Front, answer, listener, success};
 use oncegate::telemetry::metrics::{HttpMetrics, Metrics};
 use oncegate::tenants::quota::Quota;
 use oncegate::tenants::secret::SecretDigest;
 use oncegate::tenants::throttle::Throttle;
-use oncegate::tenants::{App, OperationTerms, Registry};
-use tower::Service as _;
+use oncegate::tenants::{App, OperationTerms, Proof, Registry};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 /// No piece is done more often: so many claims are made ready.
-pub(crate) const TIMES_MAX: usize = 1000;
+pub(crate) const TIMES_MAX: usize = 500;
 
 /// A piece, and how to do it so many times.
 pub(crate) struct Piece {
@@ -51,13 +52,14 @@ type Named = (&'static str, fn(usize));
 
 /// Every piece.
 pub(crate) fn all() -> impl Iterator<Item = Piece> {
-    const PIECES: [Named; 16] = [
+    const PIECES: [Named; 17] = [
         ("canonical.small", canonical_small),
         ("canonical.large", canonical_large),
         ("global_id", global_id),
         ("claim_body", claim_body),
         ("attempt", attempt),
-        ("authenticate.known", authenticate_known),
+        ("authenticate.first", authenticate_first),
+        ("authenticate.again", authenticate_again),
         ("authenticate.wrong", authenticate_wrong),
         ("value.encode", value_encode),
         ("value.decode", value_decode),
@@ -113,7 +115,8 @@ fn global_id(times: usize) {
 /// From the bytes of a body to what is asked of the gateway.
 fn claim_body(times: usize) {
     let limits = Limits::default();
-    let body = within_runtime(JsonBytes::receive(request(BODY.to_owned()), &limits)).expect("it is a body");
+    let headers = HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))]);
+    let body = within_runtime(JsonBytes::receive(&headers, Body::from(BODY), &limits)).expect("it is a body");
     for _ in 0..times {
         let body: ClaimBody<'_> = black_box(&body).parse().expect("it is a claim");
         black_box(body.into_request(&limits)).expect("it is within all bounds");
@@ -130,17 +133,27 @@ fn attempt(times: usize) {
     }
 }
 
-fn authenticate_known(times: usize) {
+/// The first request of a connection.
+fn authenticate_first(times: usize) {
     let (registry, credential) = (registry(), format!("Bearer shop-7.{SECRET}"));
     for _ in 0..times {
-        black_box(registry.authenticate(black_box(Some(&credential)), NOON)).expect("it is right");
+        let admitted = registry.admit(Some(black_box(credential.as_bytes())), &Proof::default(), NOON);
+        black_box(admitted).expect("it is right");
+    }
+}
+
+/// The later ones.
+fn authenticate_again(times: usize) {
+    let (registry, credential, proof) = (registry(), format!("Bearer shop-7.{SECRET}"), Proof::default());
+    for _ in 0..times {
+        black_box(registry.admit(Some(black_box(credential.as_bytes())), &proof, NOON)).expect("it is right");
     }
 }
 
 fn authenticate_wrong(times: usize) {
-    let (registry, credential) = (registry(), format!("Bearer shop-7.{SECRET}x"));
+    let (registry, credential, proof) = (registry(), format!("Bearer shop-7.{SECRET}x"), Proof::default());
     for _ in 0..times {
-        black_box(registry.authenticate(black_box(Some(&credential)), NOON)).expect_err("it is wrong");
+        black_box(registry.admit(Some(black_box(credential.as_bytes())), &proof, NOON)).expect_err("it is wrong");
     }
 }
 
@@ -243,32 +256,40 @@ fn gateway_claim(times: usize) {
     });
 }
 
-/// A whole request but for the socket: from its head and body to those of the answer.
+/// A whole request on a connection, both ends of it: what the caller does is to write and to read.
 fn request_claim(times: usize) {
     Metrics::install();
     let clock = Arc::new(SystemClock::new());
-    let gateway = Arc::new(gateway());
-    let registry = Arc::new(registry());
+    let (gateway, registry) = (Arc::new(gateway()), Arc::new(registry()));
     gateway.know(&registry.apps());
     let limits = Limits::default();
-    let mut router = router(Arc::new(Api {
+    let front = Front::new(Arc::new(Api {
         gateway,
         registry,
         throttle: Throttle::new(clock.clone()),
         places: Places::new(limits.requests_in_flight),
-        limits,
+        limits: limits.clone(),
         loopback_only: false,
         clock,
         entropy: Arc::new(Counting::default()),
         metrics: HttpMetrics::new(),
     }));
-    let body = |number| format!(r#"{{"operation":"order.submit","contents":{}}}"#, contents(number).as_str());
-    let requests: Vec<_> = (0..TIMES_MAX).map(|number| request(body(number))).collect();
+    let requests: Vec<_> = (0..TIMES_MAX).map(request).collect();
     within_runtime(async {
-        for request in requests.into_iter().take(times) {
-            let response = router.call(black_box(request)).await.unwrap_or_else(|never| match never {});
-            assert_eq!(response.status(), 201);
-            black_box(read(response).await);
+        let socket = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = socket.local_addr().expect("its address");
+        let (stop, connections) = (CancellationToken::new(), TaskTracker::new());
+        tokio::spawn(async move { listener::accept(socket, None, front, &limits, &[], stop, connections).await });
+        let mut caller = TcpStream::connect(address).await.expect("somebody listens");
+        let mut answer = Vec::with_capacity(4096);
+        for request in &requests[..times] {
+            caller.write_all(request).await.expect("it is read");
+            answer.clear();
+            // The body is one flat object, and nothing before it has braces.
+            while !answer.ends_with(b"}") {
+                caller.read_buf(&mut answer).await.expect("it is answered");
+            }
+            assert!(answer.starts_with(b"HTTP/1.1 201 "), "{}", answer.escape_ascii());
         }
     });
 }
@@ -373,21 +394,17 @@ fn gateway() -> Gateway {
     Gateway::new(engines, Issuer::new(clock.clone(), Arc::new(Counting::default())), clock)
 }
 
-fn request(body: String) -> Request {
-    Request::post("/v1/claims")
-        .header("host", "localhost:8080")
-        .header("authorization", format!("Bearer shop-7.{SECRET}"))
-        .header("content-type", "application/json")
-        .header("content-length", body.len())
-        .body(Body::from(body))
-        .expect("it is a request")
-}
-
-async fn read(response: Response) -> usize {
-    response.into_body().collect().await.expect("it is in memory").to_bytes().len()
+fn request(number: usize) -> Vec<u8> {
+    let body = format!(r#"{{"operation":"order.submit","contents":{}}}"#, contents(number).as_str());
+    let head = format!(
+        "POST /v1/claims HTTP/1.1\r\nhost: 127.0.0.1:8080\r\nauthorization: Bearer shop-7.{SECRET}\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    [head, body].concat().into_bytes()
 }
 
 fn within_runtime<T>(work: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime can be made");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime can be made");
     runtime.block_on(work)
 }

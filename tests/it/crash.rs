@@ -133,15 +133,17 @@ async fn whatever_was_answered_holds_after_crashes_of_postgres_and_of_its_gatewa
         if gateway_dies {
             gateway = setup.start().await;
         }
-        // Back within a second, with no human action.
-        until("it is back", Duration::from_secs(1), async || {
-            // Many, so that each of the gateway's connections has its share.
-            let items: Vec<Value> = (0..30).map(|_| json!({ "contents": fresh::contents() })).collect();
+        let grants = async |count| {
+            let items: Vec<Value> = (0..count).map(|_| json!({ "contents": fresh::contents() })).collect();
             let answer = gateway.client().post("/v1/claims/batch", &json!({ "items": items })).await.expect(200);
             answer.body["items"].as_array().unwrap().iter().all(|item| item["status"] == 201)
-        })
-        .await;
+        };
+        // Back within a second, with no human action. Many, so that each of the gateway's connections has its share.
+        until("it is back", Duration::from_secs(1), async || grants(30).await).await;
         let mut entries = ledger.entries.lock().unwrap().clone();
+        // A breaker that was open lets more and more through at once, up to all.
+        let all_at_once = entries.len().clamp(1, 500);
+        until("it takes all at once", Duration::from_secs(10), async || grants(all_at_once).await).await;
         let all = (0..entries.len()).collect();
         check(&gateway.client(), &mut entries, &all).await;
         *ledger.entries.lock().unwrap() = entries;

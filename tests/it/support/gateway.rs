@@ -199,7 +199,10 @@ impl Gateway {
     /// Waits until it has ended by itself.
     pub(crate) async fn ended(&mut self) -> ExitStatus {
         for _ in 0..3000 {
-            if let Some(status) = self.child.try_wait().expect("its status") {
+            // Its last words too: who reads them holds the log until there are no more.
+            if let Some(status) = self.child.try_wait().expect("its status")
+                && Arc::strong_count(&self.log) == 1
+            {
                 return status;
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
