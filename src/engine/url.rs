@@ -44,7 +44,7 @@ pub fn open(url: &str, clock: Arc<dyn Clock>, cores: Vec<Handle>) -> Result<Arc<
         Parsed::Memory { bytes_max } => Ok(Arc::new(memory::Memory::new(clock, bytes_max))),
         Parsed::Disk { path } => open_disk(path, clock),
         Parsed::Redis => open_redis(url, cores),
-        Parsed::Postgres => open_postgres(url),
+        Parsed::Postgres => open_postgres(url, cores),
     }
 }
 
@@ -119,13 +119,13 @@ fn check_redis(_url: &str) -> Result<(), OpenError> {
 }
 
 #[cfg(feature = "postgres")]
-fn open_postgres(url: &str) -> Result<Arc<dyn Engine>, OpenError> {
-    let postgres = super::postgres::Postgres::open(url, super::postgres::Options::default());
+fn open_postgres(url: &str, cores: Vec<Handle>) -> Result<Arc<dyn Engine>, OpenError> {
+    let postgres = super::postgres::Postgres::open(url, super::postgres::Options { cores, ..Default::default() });
     postgres.map(|postgres| Arc::new(postgres) as Arc<dyn Engine>).map_err(|why| OpenError(why.to_string()))
 }
 
 #[cfg(not(feature = "postgres"))]
-fn open_postgres(_url: &str) -> Result<Arc<dyn Engine>, OpenError> {
+fn open_postgres(_url: &str, _cores: Vec<Handle>) -> Result<Arc<dyn Engine>, OpenError> {
     Err(OpenError(LEFT_OUT.into()))
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use hashbrown::HashMap;
+use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -37,16 +38,17 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    /// Starts a lane, which ends when `closing` is cancelled.
+    /// Starts a lane on a core, which ends when `closing` is cancelled.
     pub(super) fn start(
         shared: Arc<Shared>,
         left_alone: Arc<Semaphore>,
         closing: CancellationToken,
         tasks: &TaskTracker,
+        core: &Handle,
     ) -> Self {
         let (sender, jobs) = mpsc::channel(QUEUE);
         let queue = Queue::default();
-        tasks.spawn(Driver { shared, left_alone, closing, jobs, queue, failures: 0 }.run());
+        tasks.spawn_on(Driver { shared, left_alone, closing, jobs, queue, failures: 0 }.run(), core);
         Self { jobs: sender }
     }
 

@@ -20,6 +20,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
@@ -68,11 +69,15 @@ impl Postgres {
         let address = Address::parse(url)?;
         let status = Status::new(address.name(), options.on_data_lost.clone());
         let connections = address.connections;
+        let mut cores = options.cores.clone();
+        if cores.is_empty() {
+            cores.push(Handle::current());
+        }
         let shared = Arc::new(Shared { address, options, status });
         let (tasks, closing) = (TaskTracker::new(), CancellationToken::new());
         let left_alone = Arc::new(Semaphore::new(LEFT_ALONE_MAX));
-        let lane = |_| Lane::start(shared.clone(), left_alone.clone(), closing.clone(), &tasks);
-        let lanes = (0..connections).map(lane).collect();
+        let lane = |core| Lane::start(shared.clone(), left_alone.clone(), closing.clone(), &tasks, core);
+        let lanes = cores.iter().cycle().take(connections).map(lane).collect();
         tasks.spawn(sweeper::run(shared.clone(), closing.clone()));
         Ok(Self { shared, lanes, tasks, _guard: closing.clone().drop_guard(), closing })
     }

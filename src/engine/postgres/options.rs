@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
+
 /// How a PostgreSQL engine goes about its connections.
 #[derive(Clone)]
 pub struct Options {
@@ -16,6 +18,8 @@ pub struct Options {
     /// How often a connection that nobody uses is made to answer, so that one that broke or went silent is replaced before
     /// somebody needs it.
     pub beat_every: Duration,
+    /// The runtimes that connections live on, in turn; without any, the one in which the engine is opened.
+    pub cores: Vec<Handle>,
     /// Called when the store came back without its data.
     pub on_data_lost: Option<Arc<dyn Fn() + Send + Sync>>,
 }
@@ -27,6 +31,7 @@ impl Default for Options {
             response_timeout: Duration::from_millis(500),
             sweep_every: Duration::from_secs(1),
             beat_every: Duration::from_millis(500),
+            cores: Vec::new(),
             on_data_lost: None,
         }
     }
