@@ -353,7 +353,8 @@ impl World {
                 let of_key = known.of(call.key);
                 let name = call.name;
                 if let Settled::Done { state: Some(State::Succeeded), left, .. } = settled {
-                    of_key.ledger.succeed(call.process(), name, instants.plus(left.unwrap_or(FOR_EVER)));
+                    let until = instants.plus(left.unwrap_or(FOR_EVER));
+                    of_key.ledger.succeed(call.process(), name, until, degraded.is_some());
                 }
                 match (degraded, settled) {
                     (None, _) => {}

@@ -80,6 +80,8 @@ pub(crate) struct Given {
     over: Option<Duration>,
     /// Its success, which was told by the same process.
     done_until: Option<Instants>,
+    /// The same if a policy has taken it: then the journal knows of it, and not only the store.
+    kept_until: Option<Duration>,
     /// The store has been told.
     pushed: bool,
     /// The store has told that another holds the claim: what it says goes.
@@ -108,8 +110,8 @@ impl Given {
         (lease, until): (Duration, Instants),
     ) -> Self {
         // It counts from when it was kept, of which its first holder is told less than there is.
-        let (over, done_until, pushed, beaten, lost) = (None, None, false, false, false);
-        Self { by, name, policy, at, until, lease_ends: at + lease, over, done_until, pushed, beaten, lost }
+        let (over, done_until, kept_until, pushed, beaten, lost) = (None, None, None, false, false, false);
+        Self { by, name, policy, at, until, lease_ends: at + lease, over, done_until, kept_until, pushed, beaten, lost }
     }
 
     /// Whether a process that decides alone must know that this stands.
@@ -124,7 +126,7 @@ impl Given {
     /// Until when it, or its success, kept others out.
     fn blocked_until(&self) -> Duration {
         let lease = self.until.real.min(self.over.unwrap_or(Duration::MAX));
-        self.done_until.map_or(lease, |until| until.real)
+        self.kept_until.unwrap_or(lease)
     }
 }
 
@@ -171,7 +173,7 @@ impl Ledger {
         for given in self.given.iter_mut().filter(|given| given.name.nonce == name.nonce) {
             given.over.get_or_insert(now);
             if released {
-                given.done_until = None;
+                (given.done_until, given.kept_until) = (None, None);
             }
         }
     }
@@ -186,9 +188,10 @@ impl Ledger {
     }
 
     /// A success is told by a process.
-    pub(crate) fn succeed(&mut self, process: Process, name: Name, until: Instants) {
+    pub(crate) fn succeed(&mut self, process: Process, name: Name, until: Instants, by_policy: bool) {
         for given in self.given.iter_mut().filter(|given| given.name == name && given.by == process) {
             given.done_until = Some(until);
+            given.kept_until = by_policy.then_some(until.real);
         }
     }
 
