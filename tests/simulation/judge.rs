@@ -353,7 +353,8 @@ impl World {
                 let of_key = known.of(call.key);
                 let name = call.name;
                 if let Settled::Done { state: Some(State::Succeeded), left, .. } = settled {
-                    of_key.ledger.succeed(call.process(), name, instants.plus(left.unwrap_or(FOR_EVER)));
+                    let until = instants.plus(left.unwrap_or(FOR_EVER));
+                    of_key.ledger.succeed(call.process(), name, until, (now, degraded.is_some()));
                 }
                 match (degraded, settled) {
                     (None, _) => {}
@@ -394,7 +395,7 @@ impl World {
                     None => judge_renewed((instants.store, now), known, call, &open, &answer.renewed)?,
                 }
                 if let Renewed::Renewed { left } = answer.renewed {
-                    known.of(call.key).ledger.extend(call.name, instants.plus(left));
+                    known.of(call.key).ledger.extend(call.name, instants.plus(left), answer.degraded.is_some());
                 }
                 Ok(())
             }

@@ -80,6 +80,8 @@ pub(crate) struct Given {
     over: Option<Duration>,
     /// Its success, which was told by the same process.
     done_until: Option<Instants>,
+    /// Until when the journal knows that it kept others out: what the store itself was told leaves nothing to compare with.
+    kept_until: Duration,
     /// The store has been told.
     pushed: bool,
     /// The store has told that another holds the claim: what it says goes.
@@ -108,8 +110,9 @@ impl Given {
         (lease, until): (Duration, Instants),
     ) -> Self {
         // It counts from when it was kept, of which its first holder is told less than there is.
-        let (over, done_until, pushed, beaten, lost) = (None, None, false, false, false);
-        Self { by, name, policy, at, until, lease_ends: at + lease, over, done_until, pushed, beaten, lost }
+        let (over, done_until, kept_until) = (None, None, until.real);
+        let (pushed, beaten, lost) = (false, false, false);
+        Self { by, name, policy, at, until, lease_ends: at + lease, over, done_until, kept_until, pushed, beaten, lost }
     }
 
     /// Whether a process that decides alone must know that this stands.
@@ -123,8 +126,11 @@ impl Given {
 
     /// Until when it, or its success, kept others out.
     fn blocked_until(&self) -> Duration {
-        let lease = self.until.real.min(self.over.unwrap_or(Duration::MAX));
-        self.done_until.map_or(lease, |until| until.real)
+        if self.done_until.is_some() {
+            self.kept_until
+        } else {
+            self.kept_until.min(self.over.unwrap_or(Duration::MAX))
+        }
     }
 }
 
@@ -159,10 +165,11 @@ impl Ledger {
     }
 
     /// A renewal is told.
-    pub(crate) fn extend(&mut self, name: Name, until: Instants) {
+    pub(crate) fn extend(&mut self, name: Name, until: Instants, by_policy: bool) {
         for given in self.given.iter_mut().filter(|given| given.name == name) {
             given.until = until;
             given.lease_ends = given.lease_ends.max(until.real);
+            given.kept_until = if by_policy { until.real } else { given.kept_until };
         }
     }
 
@@ -186,9 +193,17 @@ impl Ledger {
     }
 
     /// A success is told by a process.
-    pub(crate) fn succeed(&mut self, process: Process, name: Name, until: Instants) {
+    pub(crate) fn succeed(
+        &mut self,
+        process: Process,
+        name: Name,
+        until: Instants,
+        (now, by_policy): (Duration, bool),
+    ) {
         for given in self.given.iter_mut().filter(|given| given.name == name && given.by == process) {
             given.done_until = Some(until);
+            let over = given.over.unwrap_or(now).min(given.kept_until);
+            given.kept_until = if by_policy { until.real } else { over };
         }
     }
 
