@@ -106,9 +106,13 @@ impl Chaos {
                 _ => &links[..],
             },
         };
-        links.iter().for_each(|link| link.turn(weather));
+        for link in links {
+            link.turn(weather);
+        }
         sleep(duration).await;
-        links.iter().for_each(|link| link.turn(Weather::Fair));
+        for link in links {
+            link.turn(Weather::Fair);
+        }
         self.world.trouble_ends();
         self.world.announce(link, "fair", 0);
     }

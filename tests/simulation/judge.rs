@@ -356,20 +356,18 @@ impl World {
                     let until = instants.plus(left.unwrap_or(FOR_EVER));
                     of_key.ledger.succeed(call.process(), name, until, (now, degraded.is_some()));
                 }
-                match (degraded, settled) {
-                    (None, _) => {}
-                    (Some(policy), _) if !allows(of_key.ledger.choice, *policy) => {
-                        return hold(false, "S12", || format!("nobody has chosen {policy:?}"));
+                let Some(policy) = degraded else { return Ok(()) };
+                hold(allows(of_key.ledger.choice, *policy), "S12", || format!("nobody has chosen {policy:?}"))?;
+                let is_taken = match settled {
+                    Settled::Spooled => true,
+                    // An unknown may be what the lease's end has made of it already.
+                    Settled::Done { late, state, .. } if *late == Some(false) || *state == Some(State::Succeeded) => {
+                        *outcome != Outcome::Unknown
                     }
-                    (Some(_), Settled::Spooled | Settled::Done { late: Some(false), .. })
-                    | (Some(_), Settled::Done { state: Some(State::Succeeded), .. }) => {
-                        // An unknown may be what the lease's end has made of it already.
-                        if *settled == Settled::Spooled || *outcome != Outcome::Unknown {
-                            let outcome = outcome_name(outcome);
-                            of_key.ledger.accept(call.gateway, name, outcome, call.begun, now);
-                        }
-                    }
-                    _ => {}
+                    _ => false,
+                };
+                if is_taken {
+                    of_key.ledger.accept(call.gateway, name, outcome_name(outcome), call.begun, now);
                 }
                 Ok(())
             }

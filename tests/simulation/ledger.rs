@@ -65,7 +65,7 @@ pub(crate) struct Ledger {
 }
 
 /// A grant that a caller was told of.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Given {
     pub(crate) by: Process,
     pub(crate) name: Name,

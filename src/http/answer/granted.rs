@@ -88,7 +88,9 @@ impl Success for GrantedBody {
             degraded.unwrap_or_default(),
             if degraded.is_some() { "\"}" } else { "" },
         ];
-        parts.into_iter().for_each(|part| text.extend_from_slice(part.as_bytes()));
+        for part in parts {
+            text.extend_from_slice(part.as_bytes());
+        }
         Ok(())
     }
 }
@@ -142,7 +144,7 @@ mod tests {
             would_be: None,
             claimed_at: now,
             lease_ms: 30_000,
-            lease_expires_at: now.plus(Duration::from_micros(1_250_000)),
+            lease_expires_at: now.plus(Duration::from_millis(1_250)),
             degraded: None,
         };
         let full = GrantedBody {
