@@ -135,12 +135,18 @@ async fn delivered(gateway: &Gateway) {
     .await;
 }
 
-/// The attempts that a gateway reports, by their timestamps.
+/// The attempts that a gateway reports, by their timestamps. One that was granted often is in many overlaps, so there are more
+/// than a page holds.
 async fn overlaps(gateway: &Gateway) -> Vec<u64> {
     let alice = gateway.admin_client().with_credential(TOKEN);
-    let page = alice.get("/admin/v1/overlaps?limit=1000").await.expect(200).body;
     let both = |overlap: &serde_json::Value| {
         ["ours", "theirs"].map(|whose| overlap[whose]["timestamp"].as_u64().expect("a timestamp"))
     };
-    page["overlaps"].as_array().expect("a list").iter().flat_map(both).collect()
+    let (mut reported, mut after) = (Vec::new(), String::new());
+    loop {
+        let page = alice.get(&format!("/admin/v1/overlaps?limit=1000{after}")).await.expect(200).body;
+        reported.extend(page["overlaps"].as_array().expect("a list").iter().flat_map(both));
+        let Some(next) = page["next"].as_u64() else { return reported };
+        after = format!("&after={next}");
+    }
 }
