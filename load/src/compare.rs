@@ -128,6 +128,8 @@ pub(crate) async fn run(comparison: Comparison) -> anyhow::Result<(Compared, boo
         Vec::new()
     };
 
+    let mut all = peaks.clone();
+    all.extend(others.into_iter().filter(|trial| !peaks.contains(trial)));
     let targets = goals::all(&bench, loads, &footprints);
     let rows = |trials: &[Trial]| trials.iter().filter_map(|trial| Row::of(&bench, trial, peaks[0])).collect();
     let compared = Compared {
@@ -135,7 +137,7 @@ pub(crate) async fn run(comparison: Comparison) -> anyhow::Result<(Compared, boo
         rounds,
         connections,
         seconds: measured.as_secs(),
-        rows: rows(&[peaks.clone(), others].concat()),
+        rows: rows(&all),
         latencies: rows(&halves),
         capacities: capacity::of(&bench, loads),
         footprints,
