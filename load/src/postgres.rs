@@ -5,11 +5,12 @@ use std::{
     env, fs,
     os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown},
     path::{Path, PathBuf},
-    process::Stdio,
 };
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use tokio::process::Command;
+
+use crate::running::run;
 
 /// Debian keeps the server's programs off `PATH`, in one folder for each version.
 const DEBIAN_FOLDER: &str = "/usr/lib/postgresql";
@@ -134,15 +135,6 @@ fn unprivileged() -> anyhow::Result<Option<(u32, u32)>> {
     };
     let user = UNPRIVILEGED.iter().find_map(|name| ids(name));
     user.map(Some).context("PostgreSQL does not run as root, and there is neither a user postgres nor nobody")
-}
-
-/// What a program said, if it went well.
-async fn run(command: &mut Command) -> anyhow::Result<String> {
-    let output = command.stdin(Stdio::null()).output().await.context("it cannot be started")?;
-    if !output.status.success() {
-        bail!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// The rate in pgbench's report.

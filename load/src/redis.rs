@@ -1,11 +1,11 @@
 //! What Redis by itself makes of the same work, by `redis-benchmark`, and what its memory holds, by `redis-cli`.
 
-use std::{path::PathBuf, process::Stdio, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use tokio::process::Command;
 
-use crate::{contender::find_program, proc::Watched, report::ratio, wire::Terms};
+use crate::{contender::find_program, proc::Watched, report::ratio, running::run, wire::Terms};
 
 /// Commands of the first, unmeasured run, which tells how many will fill the time.
 const TRIAL: u64 = 100_000;
@@ -100,15 +100,6 @@ impl Tools {
     async fn ask(&self, port: u16, question: &[&str]) -> anyhow::Result<String> {
         run(Command::new(&self.cli).args(["-p", &port.to_string(), "--raw"]).args(question)).await
     }
-}
-
-/// What a program said, if it went well.
-async fn run(command: &mut Command) -> anyhow::Result<String> {
-    let output = command.kill_on_drop(true).stdin(Stdio::null()).output().await.context("it cannot be started")?;
-    if !output.status.success() {
-        bail!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// The rate in the report, seventh from the end: the command before it may hold commas.

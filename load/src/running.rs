@@ -253,3 +253,12 @@ impl Running {
 fn free_address() -> anyhow::Result<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0").context("no free port")?.local_addr()?)
 }
+
+/// What a program said, if it went well.
+pub(crate) async fn run(command: &mut Command) -> anyhow::Result<String> {
+    let output = command.kill_on_drop(true).stdin(Stdio::null()).output().await.context("it cannot be started")?;
+    if !output.status.success() {
+        bail!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
