@@ -123,17 +123,7 @@ impl Link {
             }
             Ok(taken) => taken,
         };
-        match weather {
-            Weather::Mute => std::future::pending().await,
-            Weather::Lossy(percent) if dice.percent(percent) => {
-                return silence(dice.percent(50), "the reply was lost").await;
-            }
-            _ => pause(latency(&self.world, weather)).await,
-        }
-        if self.store.crashes() != crashes {
-            return reset();
-        }
-        self.reached();
+        self.way_back(weather, crashes).await?;
         self.world.answered(&trial, &taken);
         Ok(taken.answer)
     }
@@ -156,6 +146,13 @@ impl Link {
             _ => pause(latency(&self.world, weather)).await,
         }
         let answer = if self.store.crashes() == crashes { call().await } else { reset() };
+        self.way_back(weather, crashes).await?;
+        answer
+    }
+
+    /// A reply on its way, from a store that had crashed so often when it was asked.
+    async fn way_back(&self, weather: Weather, crashes: u64) -> Result<(), EngineError> {
+        let dice = &self.world.dice;
         match weather {
             Weather::Mute => std::future::pending().await,
             Weather::Lossy(percent) if dice.percent(percent) => {
@@ -167,7 +164,7 @@ impl Link {
             return reset();
         }
         self.reached();
-        answer
+        Ok(())
     }
 }
 

@@ -6,6 +6,15 @@ use crate::domain::record::State;
 
 const CLOSED: OutcomeOnOutage = OutcomeOnOutage::FailClosed;
 
+/// Two gateways of one store, which neither of them reaches.
+async fn two_cut_off() -> (World, World) {
+    let one = World::new().await;
+    let two = World::over(one.clock.clone(), one.store.clone(), ROOMY).await;
+    one.line.set(Way::Gone);
+    two.line.set(Way::Gone);
+    (one, two)
+}
+
 #[tokio::test]
 async fn a_claim_is_granted_and_the_same_nonce_gets_the_same_grant_also_after_a_restart() {
     let world = World::new().await;
@@ -96,10 +105,7 @@ async fn a_claim_that_the_store_had_granted_before_is_reported_whatever_comes_of
 /// Between two journals too: each gateway granted the same, and the later one to tell notices.
 #[tokio::test]
 async fn two_gateways_that_both_let_it_pass_report_it() {
-    let one = World::new().await;
-    let two = World::over(one.clock.clone(), one.store.clone(), ROOMY).await;
-    one.line.set(Way::Gone);
-    two.line.set(Way::Gone);
+    let (one, two) = two_cut_off().await;
     let first = ask(&one, ClaimOnOutage::FailOpen);
     one.clock.advance(Duration::from_millis(1));
     let second = other(&one, &first);
@@ -168,10 +174,7 @@ async fn grants_that_leave_nothing_behind_are_compared_all_the_same() {
 /// A success for ever lasts longer than a record can say, and whoever comes later has to read its mark.
 #[tokio::test]
 async fn what_is_done_for_ever_is_compared_too() {
-    let one = World::new().await;
-    let two = World::over(one.clock.clone(), one.store.clone(), ROOMY).await;
-    one.line.set(Way::Gone);
-    two.line.set(Way::Gone);
+    let (one, two) = two_cut_off().await;
     let first = ask(&one, ClaimOnOutage::FailOpen);
     one.clock.advance(Duration::from_millis(1));
     let second = other(&two, &first);
@@ -187,10 +190,7 @@ async fn what_is_done_for_ever_is_compared_too() {
 
 #[tokio::test]
 async fn grants_one_after_the_other_are_no_overlap() {
-    let one = World::new().await;
-    let two = World::over(one.clock.clone(), one.store.clone(), ROOMY).await;
-    one.line.set(Way::Gone);
-    two.line.set(Way::Gone);
+    let (one, two) = two_cut_off().await;
     let first = ask(&one, ClaimOnOutage::FailOpen);
     one.claim(&first).await;
     one.clock.advance(Duration::from_millis(5));
