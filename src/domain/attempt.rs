@@ -79,15 +79,19 @@ impl Attempt {
     pub fn text(&self) -> String {
         // Until the year 2286 a timestamp has 16 digits.
         let mut text = String::with_capacity(17 + self.nonce.0.len());
-        self.push_to(&mut text);
+        // Writing to a String cannot fail.
+        let _ = self.write_to(&mut text);
         text
     }
 
     /// Adds the attempt's text to another.
-    pub fn push_to(&self, text: &mut String) {
-        text.push_str(itoa::Buffer::new().format(self.timestamp.as_micros()));
-        text.push('-');
-        text.push_str(&self.nonce.0);
+    ///
+    /// # Errors
+    /// Those of what is written to.
+    pub fn write_to(&self, text: &mut impl fmt::Write) -> fmt::Result {
+        text.write_str(itoa::Buffer::new().format(self.timestamp.as_micros()))?;
+        text.write_char('-')?;
+        text.write_str(&self.nonce.0)
     }
 
     /// When the attempt was issued, by the wall clock of the gateway that issued it.
@@ -109,9 +113,7 @@ impl Attempt {
 
 impl fmt::Display for Attempt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(itoa::Buffer::new().format(self.timestamp.as_micros()))?;
-        f.write_str("-")?;
-        f.write_str(&self.nonce.0)
+        self.write_to(f)
     }
 }
 

@@ -127,7 +127,7 @@ impl SteadyClock {
 }
 
 /// Whole microseconds of a duration; the largest `u64` instead of overflowing.
-fn micros(duration: Duration) -> u64 {
+pub fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 

@@ -30,9 +30,9 @@ pub fn encode(record: &Record) -> String {
         if let Contents::Canonical(contents) = &record.contents { contents.as_str().len() } else { 80 };
     let result_bytes = record.result.as_ref().map_or(0, |result| result.len());
     let mut text = String::with_capacity(96 + contents_bytes + result_bytes);
-    record.attempt.push_to(&mut text);
+    // Writing to a String cannot fail, so the results of writing hold nothing.
+    let _ = record.attempt.write_to(&mut text);
     text.extend([' ', VERSION, state_letter(record.state)]);
-    // Writing to a String cannot fail, so the results of `write!` hold nothing.
     let terms = &record.terms;
     if terms.lease != IMPLIED.lease {
         let _ = write!(text, " l={}", Span(terms.lease));

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use self::window::Window;
+use crate::domain::clock::micros;
 use crate::engine::breaker::State;
 
 /// Calls in the window before rates mean anything.
@@ -275,11 +276,6 @@ impl Drop for Pass<'_> {
             _ => {}
         }
     }
-}
-
-/// As atomics hold it.
-pub(super) fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -17,11 +17,11 @@ use futures_util::FutureExt as _;
 use tokio::sync::Notify;
 use tokio::time::{Timeout, sleep, timeout};
 
-use super::breaker::{Breaker, Entry, Pass, Verdict, micros};
+use super::breaker::{Breaker, Entry, Pass, Verdict};
 use super::budget::Budget;
 use super::meter::{Meter, is_silence};
 use crate::domain::attempt::Entropy;
-use crate::domain::clock::Clock;
+use crate::domain::clock::{Clock, micros};
 use crate::engine::breaker::State;
 use crate::engine::{Engine, EngineError};
 use crate::telemetry::metrics::EngineCall;

@@ -12,7 +12,7 @@ use super::agreed::Agreed;
 use super::hold::{Hold, Losses};
 use super::{Setup, Times};
 use crate::domain::attempt::Entropy;
-use crate::domain::clock::Clock;
+use crate::domain::clock::{Clock, micros};
 use crate::engine::chain::{ChainStatus, Phase};
 use crate::engine::{Engine, EngineError};
 use crate::telemetry::metrics::chain::ActiveMetrics;
@@ -238,8 +238,4 @@ impl Core {
     pub(super) fn now(&self) -> u64 {
         micros(self.clock.monotonic())
     }
-}
-
-pub(super) fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }

@@ -8,8 +8,9 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::core::{Core, Member, State, micros};
+use super::core::{Core, Member, State};
 use super::follow::PATIENCE;
+use crate::domain::clock::micros;
 use crate::domain::terms::OnDataLoss;
 use crate::engine::{Engine, EngineError, Note};
 
