@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use axum::BoxError;
 use axum::body::HttpBody;
 use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, header};
 use bytes::{Bytes, BytesMut};
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, Limited};
 use serde::de::{Deserialize, Deserializer};
 use serde_json::error::Category;
 use serde_json::value::RawValue;
@@ -76,13 +77,14 @@ impl JsonBytes {
 
 /// Reads a body that is not needed, as far as bodies may be long.
 async fn skip(body: impl RequestBody, api: &Api) {
-    drop(read(body, api.limits.body_bytes).await);
+    let mut body = Limited::new(body, api.limits.body_bytes);
+    while let Some(Ok(_)) = body.frame().await {}
 }
 
 /// A request's body as it comes in.
-pub trait RequestBody: HttpBody<Data = Bytes> + Send + Unpin {}
+pub trait RequestBody: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + Unpin {}
 
-impl<Any: HttpBody<Data = Bytes> + Send + Unpin> RequestBody for Any {}
+impl<Any: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + Unpin> RequestBody for Any {}
 
 async fn read(mut body: impl RequestBody, bytes_max: usize) -> Result<JsonBytes, Problem> {
     // What says that it is too long is not waited for.
