@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use tokio::net::TcpListener;
+use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -170,15 +171,12 @@ impl Server {
             entropy,
             metrics: HttpMetrics::new(),
         }));
-        let (limits, stop, tls) = (config.limits.clone(), stop_admin.clone(), certificates.admin());
-        tokio::spawn(async move {
-            listener::accept(admin, tls, admin_router, &limits, &[], stop, TaskTracker::new()).await;
-        });
-        let (limits, stop, tls) = (config.limits.clone(), stop_api.clone(), certificates.api());
-        let (handles, connections) = (cores.handles().to_vec(), api_connections.clone());
-        tokio::spawn(async move {
-            listener::accept(api, tls, front, &limits, &handles, stop, connections).await;
-        });
+        let (limits, tls, stop) = (config.limits.clone(), certificates.admin(), stop_admin.clone());
+        let (here, nobody_waits) = (vec![Handle::current()], TaskTracker::new());
+        tokio::spawn(listener::accept(admin, tls, admin_router, limits, here, stop, nobody_waits));
+        let (limits, tls, stop) = (config.limits.clone(), certificates.api(), stop_api.clone());
+        let (everywhere, connections) = (cores.handles().to_vec(), api_connections.clone());
+        tokio::spawn(listener::accept(api, tls, front, limits, everywhere, stop, connections));
         tokio::spawn(keep_up(gateway.clone(), keeper.clone(), metrics, stop_admin.clone()));
         if registry.is_awaited() {
             let waits = "listening; in service once the registry of apps has answered";

@@ -33,6 +33,7 @@ use oncegate::tenants::throttle::Throttle;
 use oncegate::tenants::{App, OperationTerms, Proof, Registry};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -279,7 +280,7 @@ fn request_claim(times: usize) {
         let socket = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = socket.local_addr().expect("its address");
         let (stop, connections) = (CancellationToken::new(), TaskTracker::new());
-        tokio::spawn(async move { listener::accept(socket, None, front, &limits, &[], stop, connections).await });
+        tokio::spawn(listener::accept(socket, None, front, limits, vec![Handle::current()], stop, connections));
         let mut caller = TcpStream::connect(address).await.expect("somebody listens");
         let mut answer = Vec::with_capacity(4096);
         for request in &requests[..times] {

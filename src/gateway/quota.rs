@@ -23,25 +23,19 @@ impl Gateway {
     /// # Errors
     /// There is no room for it; nothing was drawn.
     pub fn draw_request(&self, app: &App, purpose: Purpose) -> Result<(), Failure> {
-        if app.quota.requests_per_second.is_none() {
-            return Ok(());
-        }
-        let drawn = app.draw_request(purpose, self.clock.monotonic());
+        let drawn = app.draw_request(purpose, || self.clock.monotonic());
         drawn.map_err(|exceeded| self.refused(app, exceeded))
     }
 
     /// Draws what a grant of this claim would keep.
     pub(super) fn draw_claim(&self, app: &App, ask: &Claim) -> Result<(), Failure> {
-        if app.quota.claim_bytes_per_second.is_none() {
-            return Ok(());
-        }
-        let drawn = app.draw_bytes(ask.stored_bytes(), Purpose::Ask, self.clock.monotonic());
+        let drawn = app.draw_bytes(ask.stored_bytes(), Purpose::Ask, || self.clock.monotonic());
         drawn.map_err(|exceeded| self.refused(app, exceeded))
     }
 
     /// Draws what this outcome would add to its claim.
     pub(super) fn draw_outcome(&self, app: &App, ask: &Settle) -> Result<(), Failure> {
-        let drawn = app.draw_bytes(ask.result_bytes(), Purpose::Settle, self.clock.monotonic());
+        let drawn = app.draw_bytes(ask.result_bytes(), Purpose::Settle, || self.clock.monotonic());
         drawn.map_err(|exceeded| self.refused(app, exceeded))
     }
 

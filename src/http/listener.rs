@@ -48,23 +48,22 @@ impl Answers for Router {
 }
 
 /// Accepts connections until `stop`, then returns. Connections live on in `connections` until they are answered, on the
-/// runtimes of `cores` in turn, or on this one if there are none. With `tls` they shake hands first, each by itself, on a
+/// runtimes of `cores` in turn, of which there is one at least. With `tls` they shake hands first, each by itself, on a
 /// place that counts like any other.
 pub async fn accept(
     listener: TcpListener,
     tls: Option<Arc<Tls>>,
     service: impl Answers,
-    limits: &Limits,
-    cores: &[Handle],
+    limits: Limits,
+    cores: Vec<Handle>,
     stop: CancellationToken,
     connections: TaskTracker,
 ) {
     let places = Arc::new(Semaphore::new(limits.connections));
     let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));
     let patience = Patience { head: limits.header_read_timeout.0, idle: limits.idle_timeout.0 };
-    let host = Arc::new(Host { tls, http: protocol(limits), service, patience, stop });
-    let own = [Handle::current()];
-    let mut cores = if cores.is_empty() { &own } else { cores }.iter().cycle();
+    let host = Arc::new(Host { tls, http: protocol(&limits), service, patience, stop });
+    let mut cores = cores.iter().cycle();
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -88,7 +87,7 @@ pub async fn accept(
             }
             continue;
         };
-        let (host, core) = (host.clone(), cores.next().unwrap_or(&own[0]));
+        let (host, Some(core)) = (host.clone(), cores.next()) else { return };
         // A socket is waited for by the runtime that it was made in; a connection that fails on the way has gone.
         let Ok(stream) = stream.into_std() else { continue };
         connections.spawn_on(

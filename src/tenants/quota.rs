@@ -135,11 +135,11 @@ impl App {
         }
     }
 
-    /// Draws a request. `now` is of a monotonic clock, the same one each time.
+    /// Draws a request. `now` is of a monotonic clock, the same one each time, and looked at only where there is a rate.
     ///
     /// # Errors
     /// There is no room for it; nothing was drawn.
-    pub fn draw_request(&self, purpose: Purpose, now: Duration) -> Result<(), Exceeded> {
+    pub fn draw_request(&self, purpose: Purpose, now: impl FnOnce() -> Duration) -> Result<(), Exceeded> {
         let rate = self.quota.requests_per_second;
         self.draw(QuotaName::RequestsPerSecond, rate, &self.usage.drawn.requests, 1, purpose, now)
     }
@@ -148,7 +148,7 @@ impl App {
     ///
     /// # Errors
     /// There is no room for them; nothing was drawn.
-    pub fn draw_bytes(&self, bytes: u64, purpose: Purpose, now: Duration) -> Result<(), Exceeded> {
+    pub fn draw_bytes(&self, bytes: u64, purpose: Purpose, now: impl FnOnce() -> Duration) -> Result<(), Exceeded> {
         let rate = self.quota.claim_bytes_per_second;
         self.draw(QuotaName::ClaimBytesPerSecond, rate, &self.usage.drawn.claim_bytes, bytes, purpose, now)
     }
@@ -179,7 +179,7 @@ impl App {
         bucket: &Bucket,
         units: u64,
         purpose: Purpose,
-        now: Duration,
+        now: impl FnOnce() -> Duration,
     ) -> Result<(), Exceeded> {
         let Some(rate) = rate.filter(|_| units > 0) else { return Ok(()) };
         let burst = self.quota.burst;
@@ -188,7 +188,7 @@ impl App {
             Purpose::Ask => Room { most: burst, always_below: Duration::ZERO },
             Purpose::Settle => Room { most: burst.saturating_add(OVERDRAFT), always_below: burst },
         };
-        let drawn = bucket.draw(bucket::cost(units, rate), room, now);
+        let drawn = bucket.draw(bucket::cost(units, rate), room, now());
         drawn.map_err(|wait| Exceeded { quota, limit: rate.get().into(), wait })
     }
 }

@@ -20,7 +20,6 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
-use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
@@ -30,7 +29,7 @@ use self::lane::{LEFT_ALONE_MAX, Lane};
 pub use self::options::Options;
 use self::session::Shared;
 use self::status::Status;
-use super::{Capabilities, Engine, EngineError, Note};
+use super::{Capabilities, Engine, EngineError, Note, runtimes};
 use crate::database::{Address, InvalidUrl};
 use crate::domain::claim::{Claim, Claimed, Renew, Renewed, Settle, Settled};
 use crate::domain::operator::{List, Listed, Release, Released};
@@ -69,15 +68,12 @@ impl Postgres {
         let address = Address::parse(url)?;
         let status = Status::new(address.name(), options.on_data_lost.clone());
         let connections = address.connections;
-        let mut cores = options.cores.clone();
-        if cores.is_empty() {
-            cores.push(Handle::current());
-        }
+        let cores = runtimes(&options.cores).take(connections);
         let shared = Arc::new(Shared { address, options, status });
         let (tasks, closing) = (TaskTracker::new(), CancellationToken::new());
         let left_alone = Arc::new(Semaphore::new(LEFT_ALONE_MAX));
-        let lane = |core| Lane::start(shared.clone(), left_alone.clone(), closing.clone(), &tasks, core);
-        let lanes = cores.iter().cycle().take(connections).map(lane).collect();
+        let lane = |core| Lane::start(shared.clone(), left_alone.clone(), closing.clone(), &tasks, &core);
+        let lanes = cores.map(lane).collect();
         tasks.spawn(sweeper::run(shared.clone(), closing.clone()));
         Ok(Self { shared, lanes, tasks, _guard: closing.clone().drop_guard(), closing })
     }

@@ -30,7 +30,7 @@ pub use self::options::{InvalidUrl, Options};
 use self::reply::{GRACE, Snapshot, checked, unexpected};
 use self::script::{SCRIPTS, Script};
 use self::status::Status;
-use super::{Capabilities, Determinate, Engine, EngineError, Note, millis, value};
+use super::{Capabilities, Determinate, Engine, EngineError, Note, millis, runtimes, value};
 use crate::domain::claim::{self, Claim, Claimed, Effect, Outcome, Renew, Renewed, Settle, Settled};
 use crate::domain::hex;
 use crate::domain::operator::{List, Listed, Release, Released};
@@ -83,15 +83,12 @@ impl Redis {
         // What is wrong now is told now; what goes wrong later, when a connection is made anew.
         address.client()?;
         let (health, status) = (Health::new(&address, &options), Status::new(address.to_string()));
-        let mut cores = options.cores.clone();
-        if cores.is_empty() {
-            cores.push(Handle::current());
-        }
-        let connections = address.connections.unwrap_or(cores.len().clamp(*CONNECTIONS.start(), *CONNECTIONS.end()));
+        let of_cores = options.cores.len().clamp(*CONNECTIONS.start(), *CONNECTIONS.end());
+        let cores = runtimes(&options.cores).take(address.connections.unwrap_or(of_cores));
         let shared = Arc::new(Shared { address, options, health, status });
         let (tasks, closing) = (TaskTracker::new(), CancellationToken::new());
-        let start = |core| Lane::start(shared.clone(), closing.clone(), &tasks, core);
-        let lanes = cores.iter().cycle().take(connections).map(start).collect();
+        let start = |core| Lane::start(shared.clone(), closing.clone(), &tasks, &core);
+        let lanes = cores.map(start).collect();
         Ok(Self { shared, lanes, tasks, _guard: closing.clone().drop_guard(), closing })
     }
 

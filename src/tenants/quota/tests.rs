@@ -22,8 +22,8 @@ fn an_app_without_quotas_is_never_refused() {
     let app = app_with(Quota::default());
     let places: Vec<_> = (0..10_000).map(|_| app.enter(Purpose::Ask).unwrap()).collect();
     for _ in 0..10_000 {
-        app.draw_request(Purpose::Ask, Duration::ZERO).unwrap();
-        app.draw_bytes(u64::MAX, Purpose::Ask, Duration::ZERO).unwrap();
+        app.draw_request(Purpose::Ask, || Duration::ZERO).unwrap();
+        app.draw_bytes(u64::MAX, Purpose::Ask, || Duration::ZERO).unwrap();
     }
     assert_eq!(app.left(QuotaName::RequestsPerSecond, Duration::ZERO), None);
     drop(places);
@@ -33,7 +33,7 @@ fn an_app_without_quotas_is_never_refused() {
 fn who_was_granted_may_settle_after_its_quota_is_used_up() {
     let clock = clock();
     let app = app_with(Quota { requests_per_second: per_second(10), ..Quota::default() });
-    let draw = |purpose| app.draw_request(purpose, clock.monotonic());
+    let draw = |purpose| app.draw_request(purpose, || clock.monotonic());
     let asked = (0..100).filter(|_| draw(Purpose::Ask).is_ok()).count();
     assert_eq!(asked, 10);
     let settled = (0..1000).filter(|_| draw(Purpose::Settle).is_ok()).count();
@@ -52,7 +52,7 @@ fn who_was_granted_may_settle_after_its_quota_is_used_up() {
 #[test]
 fn a_large_result_passes_although_claims_have_used_the_bytes() {
     let app = app_with(Quota { claim_bytes_per_second: per_second(1000), ..Quota::default() });
-    let draw = |bytes, purpose| app.draw_bytes(bytes, purpose, Duration::ZERO);
+    let draw = |bytes, purpose| app.draw_bytes(bytes, purpose, || Duration::ZERO);
     draw(1000, Purpose::Ask).unwrap();
     draw(1, Purpose::Ask).unwrap_err();
     draw(60_000, Purpose::Settle).unwrap();
@@ -115,19 +115,19 @@ fn what_was_drawn_outlives_a_reload_and_changed_quotas_start_anew() {
     let registry = Registry::of([shop(quota)]);
     let now = Duration::from_secs(1000);
     let before = registry.apps()[0].clone();
-    before.draw_request(Purpose::Ask, now).unwrap();
+    before.draw_request(Purpose::Ask, || now).unwrap();
     let _place = before.enter(Purpose::Ask).unwrap();
 
     registry.replace([shop(quota)]);
     let same = registry.apps()[0].clone();
-    same.draw_request(Purpose::Ask, now).unwrap_err();
+    same.draw_request(Purpose::Ask, || now).unwrap_err();
     let _other_place = same.enter(Purpose::Ask).unwrap();
     same.enter(Purpose::Ask).unwrap_err();
 
     registry.replace([shop(Quota { requests_per_second: per_second(2), ..quota })]);
     let changed = registry.apps()[0].clone();
-    changed.draw_request(Purpose::Ask, now).unwrap();
-    changed.draw_request(Purpose::Ask, now).unwrap();
-    assert_eq!(changed.draw_request(Purpose::Ask, now).unwrap_err().limit, 2);
+    changed.draw_request(Purpose::Ask, || now).unwrap();
+    changed.draw_request(Purpose::Ask, || now).unwrap();
+    assert_eq!(changed.draw_request(Purpose::Ask, || now).unwrap_err().limit, 2);
     changed.enter(Purpose::Ask).unwrap_err();
 }
