@@ -1,6 +1,9 @@
 //! Reading a request's body: its media type, its size, its time, its JSON; each with an answer that says what to do.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 use axum::BoxError;
 use axum::body::HttpBody;
@@ -67,7 +70,11 @@ impl JsonBytes {
             let detail = "Send the header `Content-Type: application/json` and JSON in UTF-8.";
             return Err(Problem::new(Code::UnsupportedMediaType, detail));
         }
-        let read = read(body, limits.body_bytes);
+        let mut read = pin!(read(body, limits.body_bytes));
+        // A body that is there already, as most are, needs no timer.
+        if let Poll::Ready(read) = poll_fn(|cx| Poll::Ready(read.as_mut().poll(cx))).await {
+            return read;
+        }
         tokio::time::timeout(limits.body_read_timeout.0, read).await.unwrap_or_else(|_| {
             let within = limits.body_read_timeout;
             Err(Problem::invalid(format!("The body did not arrive within {within}; send it in one go.")))

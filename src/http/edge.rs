@@ -11,10 +11,10 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use futures_util::FutureExt;
-use hyper::body::Incoming;
 
 use super::extract::Visit;
 use super::held_back::held_back;
+use super::incoming::Incoming;
 use super::places::Place;
 use super::problem::{Code, Members, Problem};
 use super::{Api, DEGRADED, Front, rate_limit};
@@ -140,7 +140,7 @@ fn with_quotas(mut response: Response, visit: &Visit, api: &Api) -> Response {
             Some(Problem { members: Members::QuotaExceeded { quota }, .. }) => Some(*quota),
             _ => None,
         };
-        rate_limit::tell(response.headers_mut(), app, exceeded, api.clock.monotonic());
+        rate_limit::tell(response.headers_mut(), app, exceeded, || api.clock.monotonic());
     }
     response
 }

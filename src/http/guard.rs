@@ -10,7 +10,11 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::{Instant, Sleep, sleep, sleep_until};
+use tokio::time::{Sleep, sleep};
+
+/// How often it is looked whether a connection is idle, in the time that it may be. It is kept for that long at least, and at
+/// most for one look longer.
+const IDLE_LOOKS: u32 = 4;
 
 /// How far the requests of one connection have come. Shared by its socket and its service.
 #[derive(Default)]
@@ -49,10 +53,11 @@ pub struct Guarded<Io> {
     in_head: bool,
     /// Runs while one is, if it does not come in one go.
     head_timer: Option<Pin<Box<Sleep>>>,
-    /// When the connection has been idle for too long, if it is.
-    idle_ends: Option<Instant>,
-    /// One for the connection's whole life, and set anew only when it has run: requests come far more often than that.
+    /// Looks whether the connection is idle, several times in the time that it may be: requests come far more often than that,
+    /// and cost it nothing.
     idle_timer: Option<Pin<Box<Sleep>>>,
+    /// How often it has looked since the connection was used.
+    idle_looks: u32,
     /// Requests whose heads this socket has seen to the end.
     begun_seen: u32,
     /// Answers whose heads this socket has written.
@@ -60,6 +65,8 @@ pub struct Guarded<Io> {
     refusal: fn() -> Bytes,
     /// What is still to be written instead of the library's own refusal.
     replacement: Option<Bytes>,
+    /// What was read and given back.
+    unread: Bytes,
 }
 
 impl<Io> Guarded<Io> {
@@ -71,13 +78,19 @@ impl<Io> Guarded<Io> {
             patience,
             in_head: true,
             head_timer: None,
-            idle_ends: None,
             idle_timer: None,
+            idle_looks: 0,
             begun_seen: 0,
             answers_written: 0,
             refusal,
             replacement: None,
+            unread: Bytes::new(),
         }
+    }
+
+    /// Gives back what was read, to be read again by whoever takes over.
+    pub fn unread(&mut self, bytes: Bytes) {
+        self.unread = bytes;
     }
 
     /// Ready when the client has been waited for long enough. Called while it is.
@@ -86,16 +99,19 @@ impl<Io> Guarded<Io> {
             let timer = self.head_timer.get_or_insert_with(|| Box::pin(sleep(self.patience.head)));
             return timer.as_mut().poll(cx);
         }
-        // A timer that nobody waits for costs little, and tells when it would end.
-        let ends = *self.idle_ends.get_or_insert_with(|| sleep(self.patience.idle).deadline());
-        if let Some(timer) = &self.idle_timer
-            && !timer.is_elapsed()
-        {
+        let pause = self.patience.idle / IDLE_LOOKS;
+        if self.idle_timer.as_ref().is_some_and(|timer| !timer.is_elapsed()) {
             return Poll::Pending;
         }
-        let timer = self.idle_timer.get_or_insert_with(|| Box::pin(sleep_until(ends)));
-        timer.as_mut().reset(ends);
-        timer.as_mut().poll(cx)
+        let timer = self.idle_timer.get_or_insert_with(|| Box::pin(sleep(pause)));
+        while timer.as_mut().poll(cx).is_ready() {
+            if self.idle_looks == IDLE_LOOKS {
+                return Poll::Ready(());
+            }
+            self.idle_looks += 1;
+            timer.set(sleep(pause));
+        }
+        Poll::Pending
     }
 
     /// Whether this is the library's own answer: no handler's answer is waiting to be written.
@@ -139,12 +155,18 @@ impl<Io: AsyncRead + Unpin> AsyncRead for Guarded<Io> {
             this.head_timer = None;
         }
         let before = buffer.filled().len();
-        let read = Pin::new(&mut this.io).poll_read(cx, buffer)?;
+        let read = if this.unread.is_empty() {
+            Pin::new(&mut this.io).poll_read(cx, buffer)?
+        } else {
+            let again = this.unread.split_to(this.unread.len().min(buffer.remaining()));
+            buffer.put_slice(&again);
+            Poll::Ready(())
+        };
         let in_service = begun != this.conversation.answered.load(Ordering::Relaxed);
         this.in_head |= !in_service && buffer.filled().len() > before;
         let is_over = read.is_pending() && !in_service && this.poll_patience(cx).is_ready();
         if in_service || read.is_ready() {
-            this.idle_ends = None;
+            this.idle_looks = 0;
         }
         if is_over {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));

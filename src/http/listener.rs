@@ -1,6 +1,7 @@
 //! The accept loop: bounded connections, timeouts that fire, and a stop that lets what is in flight be answered.
 
 use std::convert::Infallible;
+use std::io;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -11,7 +12,6 @@ use axum::http::Request;
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::FutureExt;
-use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -25,6 +25,8 @@ use tokio_util::task::TaskTracker;
 use tower::Service;
 
 use super::guard::{Conversation, Guarded, Patience};
+use super::incoming::Incoming;
+use super::plain::{self, Ended};
 use super::problem::{Code, Problem};
 use super::tls::{Greeted, Tls};
 use crate::domain::attempt::{Entropy, SystemEntropy};
@@ -138,36 +140,52 @@ impl<Service: Answers> Host<Service> {
 
     /// Answers requests until either side has had enough.
     async fn converse(&self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
-        let stop = &self.stop;
         let (conversation, proof) = (Arc::new(Conversation::default()), Arc::new(Proof::default()));
-        let io = TokioIo::new(Guarded::new(stream, conversation.clone(), self.patience, not_http));
-        let service = service_fn(|request: Request<Incoming>| {
+        let mut io = Guarded::new(stream, conversation.clone(), self.patience, not_http);
+        let serve = |request| {
             conversation.begin();
             async {
                 let answer = self.service.answer(request, &proof).await;
                 conversation.answer();
-                Ok::<_, Infallible>(answer)
+                answer
             }
-        });
-        let mut connection = std::pin::pin!(self.http.serve_connection(io, service));
-        let ended = tokio::select! {
-            biased;
-            ended = connection.as_mut() => ended,
-            () = stopped(stop) => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
+        };
+        let ended = match plain::converse(&mut io, &self.stop, &serve).await {
+            Ok(Ended::Closed) => Ok(()),
+            Ok(Ended::NotPlain(unread)) => {
+                io.unread(unread.freeze());
+                self.converse_by_library(io, serve).await.map_err(io::Error::other)
             }
+            Err(failure) => Err(failure),
         };
         if let Err(failure) = ended {
             // A client that went away or was too slow is no news for the operator.
             tracing::debug!(error = %failure, "a connection ended early");
         }
     }
+
+    /// Does the same for whatever HTTP/1 there is.
+    async fn converse_by_library<Answered: Future<Output = Response>>(
+        &self,
+        io: Guarded<impl AsyncRead + AsyncWrite + Unpin + Send + 'static>,
+        serve: impl Fn(Request<Incoming>) -> Answered,
+    ) -> hyper::Result<()> {
+        let service = service_fn(|request: Request<_>| serve(request.map(Incoming::Streamed)).map(Ok::<_, Infallible>));
+        let mut connection = std::pin::pin!(self.http.serve_connection(TokioIo::new(io), service));
+        tokio::select! {
+            biased;
+            ended = connection.as_mut() => ended,
+            () = stopped(&self.stop) => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        }
+    }
 }
 
 /// Resolves when a listener stops. Its task is woken by that once it has waited, so it does not wait anew each time that its
 /// connection wakes it.
-async fn stopped(stop: &CancellationToken) {
+pub(super) async fn stopped(stop: &CancellationToken) {
     let mut cancelled = std::pin::pin!(stop.cancelled());
     let mut waits = false;
     std::future::poll_fn(|context| {
@@ -199,7 +217,7 @@ async fn say(mut stream: TcpStream, answer: Bytes) {
         // Closing on unread bytes would reset the connection, and the answer with it.
         let mut rest = [0; 1024];
         while stream.read(&mut rest).await? > 0 {}
-        Ok::<_, std::io::Error>(())
+        Ok::<_, io::Error>(())
     };
     // Whether the client listens is its own affair.
     let _ = timeout(Duration::from_secs(1), say).await;
@@ -230,3 +248,6 @@ fn whole_answer(status: &str, headers: &str, problem: &Problem) -> Bytes {
     )
     .into()
 }
+
+#[cfg(test)]
+mod tests;

@@ -13,7 +13,7 @@ const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const LEFT: HeaderName = HeaderName::from_static("ratelimit");
 
 /// Tells the rates of an app, where it has any, and the quota that it has just used up.
-pub(super) fn tell(headers: &mut HeaderMap, app: &App, exceeded: Option<QuotaName>, now: Duration) {
+pub(super) fn tell(headers: &mut HeaderMap, app: &App, exceeded: Option<QuotaName>, now: impl Fn() -> Duration) {
     let (mut policy, mut left) = (String::new(), String::new());
     let quota = &app.quota;
     let window = seconds(quota.burst).max(1);
@@ -21,7 +21,8 @@ pub(super) fn tell(headers: &mut HeaderMap, app: &App, exceeded: Option<QuotaNam
         (QuotaName::RequestsPerSecond, quota.requests_per_second, ""),
         (QuotaName::ClaimBytesPerSecond, quota.claim_bytes_per_second, ";qu=\"content-bytes\""),
     ] {
-        let (Some(rate), Some((units, until))) = (rate, app.left(name, now)) else { continue };
+        let Some(rate) = rate else { continue };
+        let Some((units, until)) = app.left(name, now()) else { continue };
         let most = u64::from(rate.get()).saturating_mul(window);
         item(&mut policy, name, format_args!("q={most};w={window}{unit}"));
         item(&mut left, name, format_args!("r={units};t={}", seconds(until)));
