@@ -1,18 +1,31 @@
 //! Fills a store with claims that stand, as fast as it goes: what is measured afterwards meets a store that is in use, or
 //! tells what one claim takes.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
-use anyhow::{anyhow, ensure};
-use tokio::task::JoinSet;
+use anyhow::{Context as _, anyhow, ensure};
+use tokio::{
+    task::JoinSet,
+    time::{sleep, timeout},
+};
 
 use crate::{
     client::{Connection, Target},
+    proc::Watched,
     wire::{BatchReply, Terms},
 };
+
+/// How much of a core these may use, and how long for, to be taken for done with what they were filled with.
+const AT_REST_US: u64 = 50_000;
+const AT_REST_FOR: Duration = Duration::from_secs(2);
+/// How long that is waited for.
+const AT_REST_WITHIN: Duration = Duration::from_secs(180);
 
 /// How long such claims stand: longer than any run.
 pub(crate) const KEPT: &str = "6h";
@@ -46,6 +59,24 @@ pub(crate) async fn fill(target: Target, claims: u64, kept: Option<&str>) -> any
         filled??;
     }
     Ok(())
+}
+
+/// Waits until a store has sorted away what it was filled with: nobody fills millions in a minute, so what that leaves to be
+/// done would be measured, and not that they stand.
+pub(crate) async fn rest(watched: &[Watched]) -> anyhow::Result<()> {
+    let used = || watched.iter().map(Watched::cpu_us).sum::<anyhow::Result<u64>>();
+    let at_rest = async {
+        let mut before = used()?;
+        loop {
+            sleep(AT_REST_FOR).await;
+            let now = used()?;
+            if now - before <= AT_REST_US {
+                return Ok(());
+            }
+            before = now;
+        }
+    };
+    timeout(AT_REST_WITHIN, at_rest).await.context("the store does not come to rest after being filled")?
 }
 
 async fn claim(connection: &mut Connection, terms: &Terms, orders: std::ops::Range<u64>) -> anyhow::Result<()> {

@@ -117,6 +117,7 @@ impl Bench {
         let target = || Target::parse(&running.url, Some(&running.credential), false);
         if live > 0 {
             fill::fill(target()?, live, Some(fill::KEPT)).await?;
+            fill::rest(&running.watched).await?;
         }
         runner::run(Plan {
             target: target()?,
