@@ -617,7 +617,7 @@ fn judge_failure(
 ) -> Result<(), Broken> {
     match failure {
         Failure::Store(_) => hold(open.tries.iter().all(|own| *own == Try::Refused), "S9", || {
-            format!("the store may have taken the call, and the caller is told {failure:?}")
+            format!("the store may have taken the {} of {:?}, and the caller is told {failure:?}", call.kind, call.name)
         }),
         Failure::OutcomeUnknown(_) => {
             let uncertain = call.in_batch
