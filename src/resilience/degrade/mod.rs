@@ -253,7 +253,7 @@ impl Core {
         }
         let answer = self.engine.renew(ask).await;
         if let Ok(renewed) = &answer
-            && self.book.remembers()
+            && self.book.is_local(&ask.key.app)
         {
             self.book.learn_renew(ask, renewed, self.clock.monotonic());
         }

@@ -97,6 +97,27 @@ async fn what_the_store_granted_and_recorded_before_is_known() {
     assert_eq!(told(&world.claim(&other(&world, &done)).await), (LOCAL, "duplicate"));
 }
 
+/// Whoever holds the claim was told so by this process, although it never saw the claim.
+#[tokio::test]
+async fn a_lease_that_was_renewed_through_this_process_is_known() {
+    let world = World::new().await;
+    world.claim(&ask(&world, ClaimOnOutage::Local)).await;
+    let theirs = ask(&world, ClaimOnOutage::Local);
+    world.store.claim(&theirs).await.unwrap();
+    world.clock.advance(theirs.terms.lease / 2);
+    let renewed = world.gateway.renew(&renewal(&theirs)).await.unwrap();
+    assert_eq!(renewed, Renewed::Renewed { left: theirs.terms.lease });
+    world.line.set(Way::Gone);
+    world.clock.advance(theirs.terms.lease * 3 / 4);
+    let odd = Claim { fingerprint: Some([1; 32]), ..other(&world, &theirs) };
+    for ask in [other(&world, &theirs), odd] {
+        assert_eq!(told(&world.claim(&ask).await), (LOCAL, "duplicate"));
+    }
+    assert_eq!(told(&world.claim(&theirs).await), (LOCAL, "granted"), "its own");
+    world.clock.advance(theirs.terms.lease / 4);
+    assert_eq!(told(&world.claim(&other(&world, &theirs)).await), (LOCAL, "granted"), "it has ended");
+}
+
 #[tokio::test]
 async fn outcomes_go_to_the_local_record_and_both_reach_the_store_as_one() {
     let world = World::new().await;
