@@ -95,6 +95,20 @@ async fn a_renewal_counts_although_another_has_reported_before_it() {
     assert_eq!(overlaps, [(second.attempt.hash(), first.attempt.hash())]);
 }
 
+/// Telling the store of a grant repeats its claim: where that took over, it must not take over its own outcome.
+#[tokio::test]
+async fn an_outcome_that_reached_the_store_before_its_grant_is_not_undone() {
+    let world = World::new().await;
+    world.line.set(Way::Gone);
+    let taker = Claim { take_over: true, ..ask(&world, ClaimOnOutage::FailOpen) };
+    assert_eq!(told(&world.claim(&taker).await), (FAIL_OPEN, "granted"));
+    let unknown = report(&taker, crate::domain::claim::Outcome::Unknown, CLOSED);
+    world.store.settle(&unknown).await.expect("through another gateway");
+    world.back().await;
+    world.clock.advance(taker.terms.lease);
+    assert_eq!(world.held(&taker).await.unwrap().record.state, State::Unknown);
+}
+
 #[tokio::test]
 async fn a_claim_that_the_store_had_granted_before_is_reported_whatever_comes_of_it() {
     let world = World::new().await;
