@@ -160,6 +160,35 @@ async fn outcomes_go_to_the_local_record_and_both_reach_the_store_as_one() {
     assert!(world.overlaps().is_empty());
 }
 
+/// The store alone knows whether it still stands: that another attempt was granted here says nothing of it.
+#[tokio::test]
+async fn an_outcome_of_what_the_store_granted_is_not_judged_by_what_was_granted_here() {
+    let world = World::new().await;
+    let theirs = ask(&world, ClaimOnOutage::Local);
+    assert_eq!(told(&world.store.claim(&theirs).await.unwrap()), (None, "granted"), "through another gateway");
+    world.clock.advance(Duration::from_millis(1));
+    world.line.set(Way::Gone);
+    let ours = other(&world, &theirs);
+    assert_eq!(told(&world.claim(&ours).await), (LOCAL, "granted"));
+    assert!(world.gateway.settle(&report(&theirs, success("theirs"), CLOSED)).await.is_err());
+    let spooled = report(&theirs, success("theirs"), OutcomeOnOutage::Spool);
+    assert_eq!(world.settle(&spooled).await, Settled::Spooled);
+    let world = world.restarted().await;
+    assert_eq!(world.gateway.renew(&renewal(&ours)).await.unwrap().split().1, LOCAL, "it holds the claim here");
+    // It ends without a word, and the other one has succeeded.
+    world.clock.advance(ours.terms.lease);
+    match world.claim(&other(&world, &ours)).await.split() {
+        (Claimed::Duplicate(found), LOCAL) => {
+            assert_eq!((found.record.state, found.record.result.as_deref()), (State::Succeeded, Some("theirs")));
+        }
+        other => panic!("{other:?}"),
+    }
+    world.back().await;
+    assert_eq!(world.held(&theirs).await.unwrap().record.result.as_deref(), Some("theirs"));
+    let overlaps: Vec<_> = world.overlaps().iter().map(|overlap| (overlap.ours.hash, overlap.theirs.hash)).collect();
+    assert_eq!(overlaps, [(theirs.attempt.hash(), ours.attempt.hash())]);
+}
+
 #[tokio::test]
 async fn a_grant_and_its_renewals_survive_a_restart() {
     let world = World::new().await;
