@@ -13,7 +13,7 @@ use crate::dice::scramble;
 const KEPT: usize = 100_000;
 
 /// How many events of a key are reported.
-const REPORTED: usize = 40;
+const REPORTED: usize = 200;
 
 /// Where something happened.
 #[derive(Clone, Copy, Debug)]
