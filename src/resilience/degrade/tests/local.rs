@@ -174,7 +174,8 @@ async fn an_outcome_of_what_the_store_granted_is_not_judged_by_what_was_granted_
     let spooled = report(&theirs, success("theirs"), OutcomeOnOutage::Spool);
     assert_eq!(world.settle(&spooled).await, Settled::Spooled);
     let world = world.restarted().await;
-    assert_eq!(world.gateway.renew(&renewal(&ours)).await.unwrap().split().1, LOCAL, "it holds the claim here");
+    let renewed = world.gateway.renew(&renewal(&ours)).await.unwrap().split();
+    assert_eq!(renewed, (Renewed::Renewed { left: ours.terms.lease }, LOCAL), "it holds the claim here");
     // It ends without a word, and the other one has succeeded.
     world.clock.advance(ours.terms.lease);
     match world.claim(&other(&world, &ours)).await.split() {
