@@ -58,8 +58,8 @@ pub(crate) struct Ledger {
     accepted: Vec<Accepted>,
     /// What the store was told, and when.
     told: Vec<(u64, &'static str, Duration)>,
-    /// Whose grants gateways have told the store of, and whether it held another then.
-    delivered: Vec<(u64, bool)>,
+    /// Whose grants gateways have told the store of, whether it held another then, and when that was.
+    delivered: Vec<(Name, bool, Duration)>,
     /// Whose outcomes were first reported to which gateway, and when.
     reported: Vec<(u16, u64, &'static str, Duration)>,
     /// Which gateways the store has told that this attempt holds the claim.
@@ -149,21 +149,23 @@ impl Ledger {
             Some(_) => other.policy.is_some() && !other.pushed && other.stands(process, now),
             None => false,
         };
-        let mut others = self.given.iter().filter(|other| other.name.nonce != given.name.nonce);
-        let other = others.find(alone);
+        let is_known = |known: &Given| known.name == given.name && known.by.gateway == process.gateway;
+        // It may have been told to the store before its holder heard of it, in a batch long before: then what was granted
+        // since says nothing of it.
+        let early = self.delivered.iter().find(|(name, ..)| *name == given.name && !self.given.iter().any(is_known));
+        let granted_by = early.map_or(given.at, |(.., at)| *at);
+        let others = self.given.iter().filter(|other| other.name.nonce != given.name.nonce);
+        let other = others.filter(|other| other.at <= granted_by).find(alone);
         hold(other.is_none(), "local", || format!("{given:?} is granted by the gateway that has granted {other:?}"))?;
-        if let Some(known) =
-            self.given.iter_mut().find(|known| known.name == given.name && known.by.gateway == process.gateway)
-        {
+        if let Some(known) = self.given.iter_mut().find(|known| is_known(known)) {
             if given.policy.is_some() && known.policy.is_some() {
                 hold(given.until.real <= known.lease_ends, "S10", || format!("{known:?} is told again as {given:?}"))?;
             }
             known.until = given.until;
             return Ok(());
         }
-        // It may have been told to the store before its holder heard of it.
-        let delivered = self.delivered.iter().filter(|(nonce, _)| *nonce == given.name.nonce);
-        let (pushed, beaten) = delivered.fold((false, false), |(_, beaten), (_, own)| (true, beaten || *own));
+        let delivered = self.delivered.iter().filter(|(name, ..)| name.nonce == given.name.nonce);
+        let (pushed, beaten) = delivered.fold((false, false), |(_, beaten), (_, own, _)| (true, beaten || *own));
         // What it tells on the store's word the store has granted: it is in no journal, and leaves no mark.
         let policy = given.policy.filter(|_| !self.is_the_stores(&given));
         self.given.push(Given { policy, pushed, beaten, ..given });
@@ -246,7 +248,7 @@ impl Ledger {
         let nonce = ask.whose().nonce;
         if ask.is_delivery() {
             let beaten = Q::is_of_another(answer);
-            self.delivered.push((nonce, beaten));
+            self.delivered.push((ask.whose(), beaten, at));
             for given in self.given.iter_mut().filter(|given| given.name.nonce == nonce) {
                 given.pushed = true;
                 given.beaten |= beaten;
