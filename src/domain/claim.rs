@@ -230,8 +230,9 @@ pub fn claim(held: Option<&Held>, ask: &Claim, fence: Option<u64>) -> (Effect, C
     if let Some(mismatch) = mismatch(&held.record, ask) {
         return (Effect::Keep, Claimed::Mismatch(mismatch));
     }
+    let is_own = || held.record.attempt.nonce() == ask.attempt.nonce();
     match held.record.state {
-        State::InProgress if held.record.attempt.nonce() == ask.attempt.nonce() => {
+        State::InProgress if is_own() => {
             let grant = Grant {
                 attempt: held.record.attempt.clone(),
                 fence: held.fence,
@@ -242,7 +243,8 @@ pub fn claim(held: Option<&Held>, ask: &Claim, fence: Option<u64>) -> (Effect, C
             };
             (Effect::Keep, Claimed::Granted(grant))
         }
-        State::Unknown if ask.take_over => grant(true),
+        // A repeat of the try that has come to this takes nothing over: it would undo its own report.
+        State::Unknown if ask.take_over && !is_own() => grant(true),
         State::InProgress | State::Succeeded | State::Unknown => (Effect::Keep, Claimed::Duplicate(held.clone())),
     }
 }
@@ -443,6 +445,11 @@ mod tests {
         ];
         for (state, same_nonce, other_nonce, take_over) in rows {
             assert_eq!(cell(state, &ask('A')), same_nonce, "{state:?}, same nonce");
+            assert_eq!(
+                cell(state, &Claim { take_over: true, ..ask('A') }),
+                same_nonce,
+                "{state:?}, taking over its own"
+            );
             assert_eq!(cell(state, &ask('B')), other_nonce, "{state:?}, other nonce");
             assert_eq!(cell(state, &taker), take_over, "{state:?}, take-over");
             if state.is_some() {

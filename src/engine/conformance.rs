@@ -404,8 +404,8 @@ pub async fn an_unknown_claim_blocks_until_it_is_taken_over(on: &Subject) {
     on.granted(&ask).await;
     let left = ask.terms.unknown_retention.duration();
     assert_eq!(on.settle(&settle_of(&ask, Outcome::Unknown)).await, done(Some(State::Unknown), left, false));
-    // The holder's own nonce is a duplicate too.
-    for repeat in [again(&ask), ask.clone()] {
+    // The holder's own nonce is a duplicate too, and takes nothing over.
+    for repeat in [again(&ask), ask.clone(), Claim { take_over: true, ..ask.clone() }] {
         let held = on.duplicate(&repeat).await;
         assert_eq!(held.record.state, State::Unknown);
         on.assert_left(held.left, left.expect("it ends"));

@@ -186,8 +186,11 @@ impl Guard {
                         Some(Ok(answer)) => return Ok(second(first.await.unwrap_or(answer))),
                         answer => match first.await {
                             Err(failure) => (failure, answer),
-                            Ok(found) if is_sent.load(Ordering::Relaxed) => return Ok(second(found)),
-                            answer => return answer,
+                            // What the first one found may be the doing of a second one of which nothing is known.
+                            Ok(found) if matches!(&answer, Some(Err(failure)) if is_uncertain(failure)) => {
+                                return Ok(second(found));
+                            }
+                            found => return found,
                         },
                     },
                 }

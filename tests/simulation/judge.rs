@@ -222,8 +222,13 @@ impl World {
     }
 
     /// The store's answer to a try has come.
-    pub(crate) fn answered<Answer: Clone + Into<Told>>(&self, trial: &Trial, taken: &Taken<Answer>) {
+    pub(crate) fn answered<Q: Question>(&self, trial: &Trial, ask: &Q, taken: &Taken<Q::Answer>) {
         let told = Box::new(taken.answer.clone().into());
+        if self.kind == Kind::Policies && !ask.is_delivery() {
+            let known = &mut *self.known();
+            let number = known.number(ask.key());
+            known.of(number).ledger.hear(trial.call.0, &told);
+        }
         self.conclude(trial, Try::Answered { told, store_now: taken.store_now, at: taken.at, store: taken.store });
     }
 
@@ -326,10 +331,13 @@ impl World {
                     let now = self.instants(now);
                     let left = Duration::from_millis(granted.lease_ms);
                     let (name, until) = (Name::of(&granted.attempt), now.plus(left));
-                    let fits = policy.is_none() || granted.repeated || now.real + left <= call.begun + lease;
-                    hold(fits, "S10", || format!("{lease:?} is granted as {granted:?}"))?;
                     let given = Given::new(call.process(), name, policy, now.real, (lease, until));
-                    return known.of(call.key).ledger.grant(given, &granted.attempt, now);
+                    let ledger = &mut known.of(call.key).ledger;
+                    // The store's leases last longer if its clock is set back.
+                    let of_store = policy.is_none() || granted.repeated || ledger.is_the_stores(&given);
+                    let fits = of_store || now.real + left <= call.begun + lease;
+                    hold(fits, "S10", || format!("{lease:?} is granted as {granted:?}"))?;
+                    return ledger.grant(given, &granted.attempt, now);
                 }
                 Ok(())
             }
@@ -393,7 +401,12 @@ impl World {
                     None => judge_renewed((instants.store, now), known, call, &open, &answer.renewed)?,
                 }
                 if let Renewed::Renewed { left } = answer.renewed {
-                    known.of(call.key).ledger.extend(call.name, instants.plus(left), answer.degraded.is_some());
+                    known.of(call.key).ledger.extend(
+                        call.process(),
+                        call.name,
+                        instants.plus(left),
+                        answer.degraded.is_some(),
+                    );
                 }
                 Ok(())
             }
@@ -617,7 +630,7 @@ fn judge_failure(
 ) -> Result<(), Broken> {
     match failure {
         Failure::Store(_) => hold(open.tries.iter().all(|own| *own == Try::Refused), "S9", || {
-            format!("the store may have taken the call, and the caller is told {failure:?}")
+            format!("the store may have taken the {} of {:?}, and the caller is told {failure:?}", call.kind, call.name)
         }),
         Failure::OutcomeUnknown(_) => {
             let uncertain = call.in_batch

@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use hashbrown::HashSet;
 use oncegate::domain::attempt::{Attempt, AttemptHash};
+use oncegate::domain::claim::Claimed;
 use oncegate::domain::degraded::Degraded;
 use oncegate::domain::overlap::Overlap;
+use oncegate::domain::record::State;
 use oncegate::domain::terms::ClaimOnOutage;
 
 use crate::clock::micros;
-use crate::question::Question;
+use crate::question::{Question, Told};
 use crate::reference::{Broken, hold};
 use crate::trace::Name;
 
@@ -56,10 +58,12 @@ pub(crate) struct Ledger {
     accepted: Vec<Accepted>,
     /// What the store was told, and when.
     told: Vec<(u64, &'static str, Duration)>,
-    /// Whose grants gateways have told the store of, and whether it held another then.
-    delivered: Vec<(u64, bool)>,
+    /// Whose grants gateways have told the store of, whether it held another then, and when that was.
+    delivered: Vec<(Name, bool, Duration)>,
     /// Whose outcomes were first reported to which gateway, and when.
     reported: Vec<(u16, u64, &'static str, Duration)>,
+    /// Which gateways the store has told that this attempt holds the claim.
+    heard: Vec<(u16, Name)>,
     /// Whose attempt a hash is, by its nonce.
     hashes: Vec<(AttemptHash, u64)>,
 }
@@ -145,31 +149,56 @@ impl Ledger {
             Some(_) => other.policy.is_some() && !other.pushed && other.stands(process, now),
             None => false,
         };
-        let mut others = self.given.iter().filter(|other| other.name.nonce != given.name.nonce);
-        let other = others.find(alone);
+        let is_known = |known: &Given| known.name == given.name && known.by.gateway == process.gateway;
+        // It may have been told to the store before its holder heard of it, in a batch long before: then what was granted
+        // since says nothing of it.
+        let early = self.delivered.iter().find(|(name, ..)| *name == given.name && !self.given.iter().any(is_known));
+        let granted_by = early.map_or(given.at, |(.., at)| *at);
+        let others = self.given.iter().filter(|other| other.name.nonce != given.name.nonce);
+        let other = others.filter(|other| other.at <= granted_by).find(alone);
         hold(other.is_none(), "local", || format!("{given:?} is granted by the gateway that has granted {other:?}"))?;
-        if let Some(known) =
-            self.given.iter_mut().find(|known| known.name == given.name && known.by.gateway == process.gateway)
-        {
+        if let Some(known) = self.given.iter_mut().find(|known| is_known(known)) {
             if given.policy.is_some() && known.policy.is_some() {
                 hold(given.until.real <= known.lease_ends, "S10", || format!("{known:?} is told again as {given:?}"))?;
             }
             known.until = given.until;
             return Ok(());
         }
-        // It may have been told to the store before its holder heard of it.
-        let delivered = self.delivered.iter().filter(|(nonce, _)| *nonce == given.name.nonce);
-        let (pushed, beaten) = delivered.fold((false, false), |(_, beaten), (_, own)| (true, beaten || *own));
-        self.given.push(Given { pushed, beaten, ..given });
+        let delivered = self.delivered.iter().filter(|(name, ..)| name.nonce == given.name.nonce);
+        let (pushed, beaten) = delivered.fold((false, false), |(_, beaten), (_, own, _)| (true, beaten || *own));
+        // What it tells on the store's word the store has granted: it is in no journal, and leaves no mark.
+        let policy = given.policy.filter(|_| !self.is_the_stores(&given));
+        self.given.push(Given { policy, pushed, beaten, ..given });
         Ok(())
     }
 
-    /// A renewal is told.
-    pub(crate) fn extend(&mut self, name: Name, until: Instants, by_policy: bool) {
+    /// Whether a gateway that decides alone has told of a grant because it has heard of it from the store.
+    pub(crate) fn is_the_stores(&self, given: &Given) -> bool {
+        given.policy == Some(Degraded::Local) && self.heard.contains(&(given.by.gateway, given.name))
+    }
+
+    /// The store's answer to a claim has come to a gateway, which has not asked for itself.
+    pub(crate) fn hear(&mut self, gateway: u16, told: &Told) {
+        let holder = match told {
+            Told::Claimed(Claimed::Granted(grant)) => &grant.attempt,
+            Told::Claimed(Claimed::Duplicate(held)) if held.record.state == State::InProgress => &held.record.attempt,
+            _ => return,
+        };
+        let heard = (gateway, Name::of(holder));
+        if !self.heard.contains(&heard) {
+            self.heard.push(heard);
+        }
+    }
+
+    /// A renewal is told by a process.
+    pub(crate) fn extend(&mut self, process: Process, name: Name, until: Instants, by_policy: bool) {
         for given in self.given.iter_mut().filter(|given| given.name == name) {
-            given.until = until;
             given.lease_ends = given.lease_ends.max(until.real);
-            given.kept_until = if by_policy { until.real } else { given.kept_until };
+            // Who decides alone knows of the renewals that it was asked for, and of those in its journal.
+            if given.by == process || (by_policy && given.by.gateway == process.gateway) {
+                given.until = until;
+                given.kept_until = if by_policy { until.real } else { given.kept_until };
+            }
         }
     }
 
@@ -202,6 +231,8 @@ impl Ledger {
     ) {
         for given in self.given.iter_mut().filter(|given| given.name == name && given.by == process) {
             given.done_until = Some(until);
+            // Before the store tells of an outcome it has been told of what was granted in its place.
+            given.pushed |= !by_policy;
             let over = given.over.unwrap_or(now).min(given.kept_until);
             given.kept_until = if by_policy { until.real } else { over };
         }
@@ -217,7 +248,7 @@ impl Ledger {
         let nonce = ask.whose().nonce;
         if ask.is_delivery() {
             let beaten = Q::is_of_another(answer);
-            self.delivered.push((nonce, beaten));
+            self.delivered.push((ask.whose(), beaten, at));
             for given in self.given.iter_mut().filter(|given| given.name.nonce == nonce) {
                 given.pushed = true;
                 given.beaten |= beaten;
@@ -226,9 +257,8 @@ impl Ledger {
         if let Some(attempt) = ask.attempt() {
             self.saw(attempt);
         }
-        if let Some(outcome) = ask.reports()
-            && (!self.accepted.is_empty() || self.given.iter().any(|given| given.name.nonce == nonce))
-        {
+        if let Some(outcome) = ask.reports() {
+            // Also what no gateway has taken in its place so far: the store may be told before the caller is.
             self.told.push((nonce, outcome, at));
         }
     }

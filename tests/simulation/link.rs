@@ -124,7 +124,7 @@ impl Link {
             Ok(taken) => taken,
         };
         self.way_back(weather, crashes).await?;
-        self.world.answered(&trial, &taken);
+        self.world.answered(&trial, ask, &taken);
         Ok(taken.answer)
     }
 }

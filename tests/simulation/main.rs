@@ -92,20 +92,12 @@ fn promises_hold_while_everything_is_wrong_from_other_seeds() {
 
 #[test]
 fn promises_hold_while_policies_answer_for_the_store() {
-    OUTAGES.hold(0..3, OPERATIONS);
+    OUTAGES.hold(0..5, OPERATIONS);
 }
 
 #[test]
 fn promises_hold_while_policies_answer_and_everything_is_wrong() {
-    OUTAGES_OF_EVERYTHING.hold(0..3, OPERATIONS);
-}
-
-/// Two runs that break a promise, or what is taken for one: nobody has found out yet which.
-#[test]
-#[ignore = "open: an overlap that nobody has noticed, and a renewal that is told as refused"]
-fn what_was_found_and_is_not_explained_yet() {
-    OUTAGES.hold(3..4, OPERATIONS);
-    OUTAGES_OF_EVERYTHING.hold(3..4, OPERATIONS);
+    OUTAGES_OF_EVERYTHING.hold(0..5, OPERATIONS);
 }
 
 #[test]
@@ -124,7 +116,7 @@ fn promises_hold_while_gateways_hold_back_after_a_loss() {
 #[ignore = "a soak: it goes on for minutes, from seeds of its own"]
 fn promises_hold_from_seeds_that_nobody_has_tried() {
     let seed = oncegate::domain::attempt::Entropy::bits(&oncegate::domain::attempt::SystemEntropy) >> 1;
-    for world in [EVERYTHING, OUTAGES, SWITCHES, HOLDS] {
+    for world in [EVERYTHING, OUTAGES, OUTAGES_OF_EVERYTHING, SWITCHES, HOLDS] {
         world.hold(seed..seed + 5, 250_000);
     }
 }

@@ -102,7 +102,11 @@ impl Reference {
                     format!("the fence {:?} became {:?}", standing.fence, grant.fence)
                 });
             }
-            Some((Now { state: State::Unknown, .. }, _)) if ask.take_over => true,
+            Some((Now { state: State::Unknown, .. }, standing))
+                if ask.take_over && standing.attempt.nonce() != ask.attempt.nonce() =>
+            {
+                true
+            }
             Some((at, standing)) => {
                 let rule = if at.state == State::Succeeded { "S3" } else { "S1" };
                 let Claimed::Duplicate(held) = answer else {

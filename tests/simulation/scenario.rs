@@ -58,7 +58,7 @@ impl Scenario {
         let stores: Vec<_> = (0..stores).map(|number| Store::new(world.clone(), number, self.bug)).collect();
         let link = |store: &Arc<Store>, number| Link::new(world.clone(), store.clone(), number);
         let links = |number| stores.iter().map(|store| link(store, number)).collect();
-        let host = |number| Host::new(world.clone(), links(number), self.bug);
+        let host = |number| Host::new(world.clone(), number, links(number), self.bug);
         let hosts: Arc<Vec<Host>> = Arc::new((0..self.gateways).map(host).collect());
         let business = Business::new(world.clone());
         let memories = Memories::default();

@@ -63,10 +63,19 @@ pub(crate) struct Running {
     pub(crate) run: u32,
 }
 
+impl Running {
+    /// The answer of a call, unless the process dies first: then nobody hears what it says.
+    pub(crate) async fn answer<Answer>(&self, call: impl Future<Output = Answer>) -> Option<Answer> {
+        self.died.run_until_cancelled(call).await.filter(|_| !self.died.is_cancelled())
+    }
+}
+
 impl Host {
-    pub(crate) fn new(world: Arc<World>, links: Vec<Link>, bug: Option<Bug>) -> Self {
-        // Grants that overlap are found by the wall clocks of gateways, which are alike where that is asked for.
+    pub(crate) fn new(world: Arc<World>, number: u16, links: Vec<Link>, bug: Option<Bug>) -> Self {
+        // Grants that overlap are found by the wall clocks of gateways, which are alike where that is asked for. Never to the
+        // microsecond: a try that two of them grant at once would be one attempt, with one mark for both.
         let wall_ahead = world.dice.millis(0, if world.kind == Kind::Policies { 5 } else { 600_000 });
+        let wall_ahead = wall_ahead + Duration::from_micros(number.into());
         let clock = Arc::new(MachineClock::new(world.time, wall_ahead));
         let of_disk = world.clone();
         let pace = move || if of_disk.dice.percent(60) { of_disk.dice.millis(0, 1) } else { of_disk.dice.millis(1, 5) };

@@ -13,7 +13,7 @@ use crate::dice::scramble;
 const KEPT: usize = 100_000;
 
 /// How many events of a key are reported.
-const REPORTED: usize = 40;
+const REPORTED: usize = 200;
 
 /// Where something happened.
 #[derive(Clone, Copy, Debug)]
@@ -116,16 +116,17 @@ impl Trace {
         self.hash
     }
 
-    /// The newest events of a key and of all keys, oldest first, one to a line.
+    /// The newest events of a key, oldest first, one to a line, and what concerned all keys meanwhile.
     pub(crate) fn report(&self, key: u32) -> String {
-        let about = |event: &Event| event.key == key || event.key == NO_KEY;
-        let mut lines: Vec<_> = self.newest.iter().rev().filter(|(_, event)| about(event)).take(REPORTED).collect();
-        lines.reverse();
+        let own = self.newest.iter().enumerate().rev().filter(|(_, (_, event))| event.key == key);
+        let own: Vec<_> = own.take(REPORTED).map(|(place, _)| place).collect();
+        let (Some(until), Some(since)) = (own.first(), own.last()) else { return String::new() };
+        let about = |(_, event): &&(Duration, Event)| event.key == key || event.key == NO_KEY;
         let line = |(at, event): &(Duration, Event)| {
             let Event { place, what, whose, answer, other, number, .. } = event;
             format!("{:>14.6} {place:<12?} {what:<20} {whose:?} -> {answer} {other:?} {number}\n", at.as_secs_f64())
         };
-        lines.into_iter().map(line).collect()
+        self.newest.range(*since..=*until).filter(about).map(line).collect()
     }
 }
 

@@ -12,8 +12,9 @@ use super::super::journal::entry::{Entry, Seq};
 use crate::domain::attempt::Attempt;
 use crate::domain::claim::{self, Claim, Claimed, Effect, Renew, Renewed, Settle, Settled};
 use crate::domain::degraded::Degraded;
-use crate::domain::record::{Held, Key, Record, State};
+use crate::domain::record::{Contents, Held, Key, Record, State};
 use crate::domain::tenant::AppKey;
+use crate::domain::terms::{LeaseEnd, Retention, Terms};
 
 /// How many claims are remembered that no entry waits for, and how many bytes they may take, about. Why, in
 /// `docs/adr/0018-policies.md`.
@@ -28,7 +29,6 @@ const PAGE_BYTES: usize = 400;
 pub(super) struct Book {
     pages: Mutex<Pages>,
     waiting: AtomicUsize,
-    remembered: AtomicUsize,
     has_local: AtomicBool,
 }
 
@@ -90,11 +90,6 @@ impl Book {
     /// Whether anything waits for the store. The one thing a call looks at while all is well.
     pub(super) fn has_waiting(&self) -> bool {
         self.waiting.load(Ordering::Acquire) > 0
-    }
-
-    /// Whether anything is remembered.
-    pub(super) fn remembers(&self) -> bool {
-        self.remembered.load(Ordering::Acquire) > 0
     }
 
     /// Whether something waits on this key.
@@ -201,7 +196,6 @@ impl Book {
             Claimed::Duplicate(held) => pages.remember(&ask.key, held.record.clone(), held.left, now),
             Claimed::Mismatch(_) | Claimed::Degraded(..) => {}
         }
-        self.count(&pages);
     }
 
     /// Remembers what the store said to an outcome, where its app decides locally.
@@ -224,17 +218,24 @@ impl Book {
             }
             _ => {}
         }
-        self.count(&pages);
     }
 
     /// Remembers what the store said to a renewal, where its app decides locally.
     pub(super) fn learn_renew(&self, ask: &Renew, answer: &Renewed, now: Duration) {
         let Renewed::Renewed { left } = answer else { return };
         let mut pages = self.pages();
-        let own = pages.standing(&ask.key).filter(|standing| standing.record.attempt == ask.attempt);
-        if let Some(record) = own.map(|standing| standing.record.clone()) {
-            pages.remember(&ask.key, record, Some(*left), now);
+        if !pages.local_apps.contains(&ask.key.app) {
+            return;
         }
+        let record = match pages.standing(&ask.key) {
+            Some(own) if own.record.attempt == ask.attempt && own.record.state == State::InProgress => {
+                own.record.clone()
+            }
+            // Another has claimed since this answer was given, or the outcome has come.
+            Some(other) if other.held(now).is_some() => return,
+            _ => only_renewed(ask, *left),
+        };
+        pages.remember(&ask.key, record, Some(*left), now);
     }
 
     /// From now on remembers the claims of an app.
@@ -247,12 +248,27 @@ impl Book {
 
     fn count(&self, pages: &Pages) {
         self.waiting.store(pages.waiting.len(), Ordering::Release);
-        self.remembered.store(pages.by_key.len(), Ordering::Release);
     }
 
     /// Poisoned: some call panicked, in code that leaves the pages whole at every step.
     fn pages(&self) -> MutexGuard<'_, Pages> {
         self.pages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A claim of which nothing has passed through but a renewal, or of which the lease seemed to have ended: what it is about
+/// is not known here, nor its terms.
+fn only_renewed(ask: &Renew, left: Duration) -> Record {
+    let day = Retention::For(Duration::from_hours(24));
+    Record {
+        attempt: ask.attempt.clone(),
+        state: State::InProgress,
+        operation: None,
+        contents: Contents::Unverified,
+        fingerprint: None,
+        terms: Terms { lease: left, retention: day, unknown_retention: day, on_lease_end: LeaseEnd::Release },
+        result: None,
+        late: true,
     }
 }
 

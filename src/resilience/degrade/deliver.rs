@@ -38,11 +38,12 @@ impl Core {
         loop {
             let queue = self.book.queue(key);
             let Some((seq, first)) = queue.first() else { return Ok(()) };
-            let (told, ours) = match &first.deed {
-                Deed::Granted(ask) => (self.tell_grant(ask, first, &queue).await?, &ask.attempt),
-                Deed::Reported(ask) => (self.tell_outcome(ask, first.at, *seq).await?, &ask.attempt),
-                Deed::Renewed(ask) => (self.tell_renewal(ask, *seq).await?, &ask.attempt),
+            let told = match &first.deed {
+                Deed::Granted(ask) => self.tell_grant(ask, first, &queue).await?,
+                Deed::Reported(ask) => self.tell_outcome(ask, first.at, *seq).await?,
+                Deed::Renewed(ask) => self.tell_renewal(ask, *seq).await?,
             };
+            let ours = first.attempt();
             let theirs = told.theirs.filter(|theirs| theirs.record.attempt.nonce() != ours.nonce());
             let overlaps = theirs.iter().chain(&told.beside).map(|theirs| self.overlap(first, ours, theirs)).collect();
             let (core, key) = (self.clone(), key.clone());
@@ -57,23 +58,29 @@ impl Core {
 
     /// A grant, with its renewals, and with its outcome if there is one.
     async fn tell_grant(&self, ask: &Claim, entry: &Entry, queue: &Queue) -> Result<Told, EngineError> {
-        let renewals = queue[1..]
-            .iter()
-            .take_while(|(_, entry)| matches!(&entry.deed, Deed::Renewed(renewal) if renewal.attempt == ask.attempt));
-        let mut seqs: Vec<_> = queue[..1].iter().chain(renewals).map(|(seq, _)| *seq).collect();
-        let ended_at = ended_at(ask, entry, &queue[1..seqs.len()]);
-        // What others have reported meanwhile does not stand between a claim and its outcome; another grant does.
-        let rest = queue[seqs.len()..].iter().take_while(|(_, entry)| !matches!(entry.deed, Deed::Granted(_)));
-        let mut reports = rest.filter_map(|(seq, entry)| match &entry.deed {
-            Deed::Reported(report) if report.attempt == ask.attempt => Some((*seq, entry.at, report)),
-            Deed::Granted(_) | Deed::Renewed(_) | Deed::Reported(_) => None,
-        });
+        // What others have reported meanwhile does not stand between a claim and what became of it; another grant does.
+        let beside = queue[1..].iter().take_while(|(_, entry)| !matches!(entry.deed, Deed::Granted(_)));
+        let own = beside.filter(|(_, entry)| *entry.attempt() == ask.attempt);
+        let (mut seqs, mut ended_at, mut reported) = (vec![queue[0].0], entry.at.plus(ask.terms.lease), None);
+        for (seq, entry) in own {
+            match &entry.deed {
+                Deed::Renewed(renewal) => {
+                    seqs.push(*seq);
+                    ended_at = ended_at.max(entry.at.plus(renewal.lease.unwrap_or(ask.terms.lease)));
+                }
+                Deed::Reported(report) => {
+                    seqs.push(*seq);
+                    reported = Some((entry.at, report));
+                    break;
+                }
+                Deed::Granted(_) => {}
+            }
+        }
         let own = self.book.held(&ask.key, self.clock.monotonic());
         let own = own.filter(|held| held.record.attempt == ask.attempt);
         let mut until = ended_at;
-        let theirs = match (reports.next(), own) {
-            (Some((seq, at, report)), _) => {
-                seqs.push(seq);
+        let theirs = match (reported, own) {
+            (Some((at, report)), _) => {
                 until = blocked_until(report, at);
                 self.tell_both(ask, report, at).await?
             }
@@ -186,13 +193,4 @@ fn blocked_until(report: &Settle, at: Timestamp) -> Timestamp {
         Outcome::Failure => return at,
     };
     at.plus(kept.and_then(Retention::duration).unwrap_or(Duration::MAX))
-}
-
-/// When a grant's lease ends, by this gateway's wall clock.
-fn ended_at(ask: &Claim, entry: &Entry, renewals: &Queue) -> Timestamp {
-    let renewed = renewals.iter().map(|(_, entry)| match &entry.deed {
-        Deed::Renewed(renewal) => entry.at.plus(renewal.lease.unwrap_or(ask.terms.lease)),
-        Deed::Granted(_) | Deed::Reported(_) => entry.at,
-    });
-    renewed.fold(entry.at.plus(ask.terms.lease), Timestamp::max)
 }

@@ -198,17 +198,16 @@ impl Core {
                 within(ask.deadline, self.engine.settle(&hurried)).await
             };
             match answer {
-                Err(silence) if is_silence(&silence) => failure = Some(silence),
+                Err(silence) if is_silence(&silence) && ask.on_outage == OutcomeOnOutage::Spool => {
+                    failure = Some(silence);
+                }
+                // Without a policy its silence is the answer. It is not asked once more behind what has come to wait
+                // meanwhile: that this try may have been taken would be forgotten if the next one is refused.
                 answer => {
                     self.learn_settle(ask, answer.as_ref().ok());
                     return answer;
                 }
             }
-        }
-        if let Some(failure) = failure.take_if(|_| ask.on_outage == OutcomeOnOutage::FailClosed)
-            && !self.book.waits(&ask.key)
-        {
-            return Err(failure);
         }
         let (core, ask) = (self.clone(), ask.clone());
         self.uncancelled(async move { core.settle_alone(&ask, failure).await }).await
@@ -254,7 +253,7 @@ impl Core {
         }
         let answer = self.engine.renew(ask).await;
         if let Ok(renewed) = &answer
-            && self.book.remembers()
+            && self.book.is_local(&ask.key.app)
         {
             self.book.learn_renew(ask, renewed, self.clock.monotonic());
         }

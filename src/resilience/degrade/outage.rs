@@ -3,11 +3,13 @@
 
 use std::sync::Arc;
 
-use super::super::journal::entry::{Deed, Entry};
+use super::super::journal::entry::{Deed, Entry, Seq};
 use super::Core;
 use super::book::{Standing, Written};
 use crate::domain::claim::{self, Claim, Claimed, Effect, Grant, Outcome, Renew, Renewed, Settle, Settled};
+use crate::domain::clock::Timestamp;
 use crate::domain::degraded::Degraded;
+use crate::domain::record::Held;
 use crate::domain::terms::{ClaimOnOutage, OutcomeOnOutage};
 use crate::engine::{Determinate, EngineError};
 
@@ -36,7 +38,7 @@ impl Core {
             ClaimOnOutage::FailOpen => Some(Degraded::FailOpen),
         };
         let queue = self.book.queue(&ask.key);
-        let held = self.book.held(&ask.key, now);
+        let held = self.book.held(&ask.key, now).or_else(|| reported_beside(&queue, self.clock.wall()));
         // What tells of a claim that nobody granted here: an outcome that waits, or what was remembered.
         let teller = policy.or_else(|| queue.last().map(|(_, entry)| entry.policy));
         match claim::claim(held.as_ref(), ask, None) {
@@ -82,8 +84,8 @@ impl Core {
     /// An outcome that the store did not answer.
     pub(super) async fn settle_by_policy(&self, ask: &Settle, failure: EngineError) -> Result<Settled, EngineError> {
         let queue = self.book.queue(&ask.key);
-        let is_local = |entry: &Entry| entry.policy == Degraded::Local && matches!(entry.deed, Deed::Granted(_));
-        if queue.iter().any(|(_, entry)| is_local(entry)) {
+        let grants = |entry: &Entry| matches!(&entry.deed, Deed::Granted(granted) if granted.attempt == ask.attempt);
+        if queue.iter().any(|(_, entry)| entry.policy == Degraded::Local && grants(entry)) {
             return self.settle_locally(ask, failure).await;
         }
         // With an outcome that waits the store is out for this key, whatever it says now: order is kept.
@@ -157,6 +159,29 @@ impl Core {
         self.wake.notify_one();
         Ok(())
     }
+}
+
+/// What stands where a claim of this process has ended: an attempt that the store had granted was reported beside it, and
+/// the store has to be told.
+fn reported_beside(queue: &[(Seq, Arc<Entry>)], wall: Timestamp) -> Option<Held> {
+    let (mut granted, mut reported) = (None, None);
+    for (_, entry) in queue {
+        match &entry.deed {
+            // It was not granted beside what stood already.
+            Deed::Granted(ask) => (granted, reported) = (Some(&ask.attempt), None),
+            // What became of it the local record has.
+            Deed::Reported(ask) if granted == Some(&ask.attempt) => {}
+            Deed::Reported(ask) if ask.outcome == Outcome::Failure => {
+                reported.take_if(|(known, _): &mut (&Settle, _)| known.attempt == ask.attempt);
+            }
+            Deed::Reported(ask) => reported = Some((ask, entry.at)),
+            Deed::Renewed(_) => {}
+        }
+    }
+    let (ask, at) = reported?;
+    let record = ask.late_record()?;
+    let left = record.settled_retention().duration().map(|lasts| at.plus(lasts).since(wall));
+    Held::judge(record, left, None)
 }
 
 /// What a transition does to the local record.

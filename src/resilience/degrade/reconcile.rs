@@ -52,7 +52,9 @@ impl Core {
                 // As it stood then: its lease may have ended since.
                 let own = self.book.last_of(&ask.key, &ask.attempt);
                 let own = own.map(|record| Held { record, left: Some(Duration::MAX), fence: None });
-                match claim::settle(own.as_ref(), ask).0 {
+                // Another that stands yet stood then, too.
+                let held = own.or_else(|| self.book.held(&ask.key, now));
+                match claim::settle(held.as_ref(), ask).0 {
                     Effect::Put(record, lasts) => {
                         Written::Stands(Box::new(Standing::new(record, lasts.map(ends_at), None)))
                     }

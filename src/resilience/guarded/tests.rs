@@ -640,20 +640,24 @@ async fn a_full_store_is_no_answer_while_the_second_try_may_still_be_taken() {
     assert!(matches!(answer, Err(EngineError::Indeterminate(_))), "{answer:?}");
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_failure_that_the_second_try_has_released_is_not_called_late_by_the_first() {
-    let store = Store::new();
-    let engine = guarded(store.clone());
-    let ask = ask();
-    engine.claim(&ask).await.unwrap();
-    let failure = Settle {
+fn failure_of(ask: &Claim) -> Settle {
+    Settle {
         key: ask.key.clone(),
         attempt: ask.attempt.clone(),
         outcome: Outcome::Failure,
         late: None,
         deadline: DEADLINE,
         on_outage: OutcomeOnOutage::FailClosed,
-    };
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_that_the_second_try_has_released_is_not_called_late_by_the_first() {
+    let store = Store::new();
+    let engine = guarded(store.clone());
+    let ask = ask();
+    engine.claim(&ask).await.unwrap();
+    let failure = failure_of(&ask);
     store.takes(700 * MS);
     let second_overtakes = async {
         sleep(500 * MS).await;
@@ -663,6 +667,24 @@ async fn a_failure_that_the_second_try_has_released_is_not_called_late_by_the_fi
     };
     let (answer, ()) = tokio::join!(engine.settle(&failure), second_overtakes);
     assert_eq!(answer, Ok(Settled::Done { state: None, left: None, late: None }));
+}
+
+/// A second try that certainly did nothing casts no doubt on what the first one found.
+#[tokio::test(start_paused = true)]
+async fn a_failure_that_the_first_try_has_released_is_told_so_if_the_second_was_refused() {
+    let store = Store::new();
+    let engine = guarded(store.clone());
+    let ask = ask();
+    engine.claim(&ask).await.unwrap();
+    store.takes(700 * MS);
+    let second_is_refused = async {
+        sleep(500 * MS).await;
+        store.takes(MS);
+        store.is_out();
+    };
+    let failure = failure_of(&ask);
+    let (answer, ()) = tokio::join!(engine.settle(&failure), second_is_refused);
+    assert_eq!(answer, Ok(Settled::Done { state: None, left: None, late: Some(false) }));
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use crate::domain::attempt::Attempt;
 use crate::domain::claim::{Claim, Renew, Settle};
 use crate::domain::clock::Timestamp;
 use crate::domain::degraded::Degraded;
@@ -43,6 +44,15 @@ impl Entry {
             Deed::Granted(ask) => &ask.key,
             Deed::Renewed(ask) => &ask.key,
             Deed::Reported(ask) => &ask.key,
+        }
+    }
+
+    /// Whose deed it is.
+    pub fn attempt(&self) -> &Attempt {
+        match &self.deed {
+            Deed::Granted(ask) => &ask.attempt,
+            Deed::Renewed(ask) => &ask.attempt,
+            Deed::Reported(ask) => &ask.attempt,
         }
     }
 

@@ -74,6 +74,41 @@ async fn an_outcome_waits_for_the_store_unless_it_may_be_spooled_and_a_renewal_i
     assert_eq!(world.held(&first).await.unwrap().record.state, State::Succeeded);
 }
 
+/// A grant lasted as long as its renewals say, also of those that were taken after somebody else's outcome.
+#[tokio::test]
+async fn a_renewal_counts_although_another_has_reported_before_it() {
+    let (one, two) = two_cut_off().await;
+    let first = ask(&one, ClaimOnOutage::FailOpen);
+    assert_eq!(told(&one.claim(&first).await), (FAIL_OPEN, "granted"));
+    let stranger = report(&other(&one, &first), crate::domain::claim::Outcome::Failure, OutcomeOnOutage::Spool);
+    assert_eq!(one.settle(&stranger).await, Settled::Spooled);
+    one.clock.advance(first.terms.lease * 3 / 4);
+    assert_eq!(one.gateway.renew(&renewal(&first)).await.unwrap().split().1, FAIL_OPEN);
+    one.clock.advance(first.terms.lease / 2);
+    let second = other(&one, &first);
+    assert_eq!(told(&two.claim(&second).await), (FAIL_OPEN, "granted"));
+    // Both end without a word, and leave nothing but their marks.
+    one.clock.advance(first.terms.lease);
+    one.back().await;
+    two.back().await;
+    let overlaps: Vec<_> = two.overlaps().iter().map(|overlap| (overlap.ours.hash, overlap.theirs.hash)).collect();
+    assert_eq!(overlaps, [(second.attempt.hash(), first.attempt.hash())]);
+}
+
+/// Telling the store of a grant repeats its claim: where that took over, it must not take over its own outcome.
+#[tokio::test]
+async fn an_outcome_that_reached_the_store_before_its_grant_is_not_undone() {
+    let world = World::new().await;
+    world.line.set(Way::Gone);
+    let taker = Claim { take_over: true, ..ask(&world, ClaimOnOutage::FailOpen) };
+    assert_eq!(told(&world.claim(&taker).await), (FAIL_OPEN, "granted"));
+    let unknown = report(&taker, crate::domain::claim::Outcome::Unknown, CLOSED);
+    world.store.settle(&unknown).await.expect("through another gateway");
+    world.back().await;
+    world.clock.advance(taker.terms.lease);
+    assert_eq!(world.held(&taker).await.unwrap().record.state, State::Unknown);
+}
+
 #[tokio::test]
 async fn a_claim_that_the_store_had_granted_before_is_reported_whatever_comes_of_it() {
     let world = World::new().await;

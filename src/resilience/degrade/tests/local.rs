@@ -97,6 +97,27 @@ async fn what_the_store_granted_and_recorded_before_is_known() {
     assert_eq!(told(&world.claim(&other(&world, &done)).await), (LOCAL, "duplicate"));
 }
 
+/// Whoever holds the claim was told so by this process, although it never saw the claim.
+#[tokio::test]
+async fn a_lease_that_was_renewed_through_this_process_is_known() {
+    let world = World::new().await;
+    world.claim(&ask(&world, ClaimOnOutage::Local)).await;
+    let theirs = ask(&world, ClaimOnOutage::Local);
+    world.store.claim(&theirs).await.unwrap();
+    world.clock.advance(theirs.terms.lease / 2);
+    let renewed = world.gateway.renew(&renewal(&theirs)).await.unwrap();
+    assert_eq!(renewed, Renewed::Renewed { left: theirs.terms.lease });
+    world.line.set(Way::Gone);
+    world.clock.advance(theirs.terms.lease * 3 / 4);
+    let odd = Claim { fingerprint: Some([1; 32]), ..other(&world, &theirs) };
+    for ask in [other(&world, &theirs), odd] {
+        assert_eq!(told(&world.claim(&ask).await), (LOCAL, "duplicate"));
+    }
+    assert_eq!(told(&world.claim(&theirs).await), (LOCAL, "granted"), "its own");
+    world.clock.advance(theirs.terms.lease / 4);
+    assert_eq!(told(&world.claim(&other(&world, &theirs)).await), (LOCAL, "granted"), "it has ended");
+}
+
 #[tokio::test]
 async fn outcomes_go_to_the_local_record_and_both_reach_the_store_as_one() {
     let world = World::new().await;
@@ -137,6 +158,36 @@ async fn outcomes_go_to_the_local_record_and_both_reach_the_store_as_one() {
     let settled = world.settle(&report(held, success("8"), CLOSED)).await;
     assert!(matches!(settled, Settled::Done { late: Some(false), .. }), "{settled:?}");
     assert!(world.overlaps().is_empty());
+}
+
+/// The store alone knows whether it still stands: that another attempt was granted here says nothing of it.
+#[tokio::test]
+async fn an_outcome_of_what_the_store_granted_is_not_judged_by_what_was_granted_here() {
+    let world = World::new().await;
+    let theirs = ask(&world, ClaimOnOutage::Local);
+    assert_eq!(told(&world.store.claim(&theirs).await.unwrap()), (None, "granted"), "through another gateway");
+    world.clock.advance(Duration::from_millis(1));
+    world.line.set(Way::Gone);
+    let ours = other(&world, &theirs);
+    assert_eq!(told(&world.claim(&ours).await), (LOCAL, "granted"));
+    assert!(world.gateway.settle(&report(&theirs, success("theirs"), CLOSED)).await.is_err());
+    let spooled = report(&theirs, success("theirs"), OutcomeOnOutage::Spool);
+    assert_eq!(world.settle(&spooled).await, Settled::Spooled);
+    let world = world.restarted().await;
+    let renewed = world.gateway.renew(&renewal(&ours)).await.unwrap().split();
+    assert_eq!(renewed, (Renewed::Renewed { left: ours.terms.lease }, LOCAL), "it holds the claim here");
+    // It ends without a word, and the other one has succeeded.
+    world.clock.advance(ours.terms.lease);
+    match world.claim(&other(&world, &ours)).await.split() {
+        (Claimed::Duplicate(found), LOCAL) => {
+            assert_eq!((found.record.state, found.record.result.as_deref()), (State::Succeeded, Some("theirs")));
+        }
+        other => panic!("{other:?}"),
+    }
+    world.back().await;
+    assert_eq!(world.held(&theirs).await.unwrap().record.result.as_deref(), Some("theirs"));
+    let overlaps: Vec<_> = world.overlaps().iter().map(|overlap| (overlap.ours.hash, overlap.theirs.hash)).collect();
+    assert_eq!(overlaps, [(theirs.attempt.hash(), ours.attempt.hash())]);
 }
 
 #[tokio::test]

@@ -95,6 +95,25 @@ async fn outcomes_of_a_key_are_delivered_in_order_and_before_later_calls() {
     assert_eq!(world.keeper.waiting(), 0);
 }
 
+/// S9, also where something has come to wait on the key before the reply was lost.
+#[tokio::test]
+async fn an_outcome_that_the_store_may_have_taken_is_not_told_as_refused() {
+    let world = World::new().await;
+    let held = granted(&world).await;
+    world.line.set(Way::SlowReplyLost);
+    let failed = report(&held, Outcome::Failure, OutcomeOnOutage::FailClosed);
+    let on_its_way = world.gateway.settle(&failed);
+    tokio::pin!(on_its_way);
+    assert!(futures_util::poll!(&mut on_its_way).is_pending());
+    world.line.set(Way::Gone);
+    let stranger = report(&other(&world, &held), Outcome::Unknown, SPOOLED);
+    assert_eq!(world.settle(&stranger).await, Settled::Spooled);
+    world.line.go_on.notify_one();
+    let failure = on_its_way.await.unwrap_err();
+    assert_eq!(world.held(&held).await, None, "it was taken");
+    assert!(matches!(failure, EngineError::Indeterminate(_)), "{failure}");
+}
+
 #[tokio::test]
 async fn a_failure_frees_the_key_when_the_store_is_back() {
     let world = World::new().await;

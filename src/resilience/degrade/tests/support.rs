@@ -32,6 +32,8 @@ pub(super) enum Way {
     Full,
     /// It does what it is asked when it is let, and then answers.
     Slow,
+    /// It does what it is asked when it is let, and the answer is lost.
+    SlowReplyLost,
 }
 
 /// The way from a gateway to its store.
@@ -61,7 +63,10 @@ impl Line {
                 self.go_on.notified().await;
                 call.await
             }
-            _ => {
+            way => {
+                if way == Way::SlowReplyLost as u8 {
+                    self.go_on.notified().await;
+                }
                 drop(call.await);
                 Err(EngineError::indeterminate("the reply is lost"))
             }
