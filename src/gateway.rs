@@ -267,8 +267,11 @@ async fn within<Answer>(
     deadline: Duration,
     call: impl Future<Output = Result<Answer, EngineError>>,
 ) -> Result<Answer, EngineError> {
-    let late = |_| Err(EngineError::indeterminate("the deadline has passed"));
-    tokio::time::timeout(deadline, call).await.unwrap_or_else(late)
+    tokio::time::timeout(deadline, call).await.unwrap_or_else(|_| late())
+}
+
+fn late<Answer>() -> Result<Answer, EngineError> {
+    Err(EngineError::indeterminate("the deadline has passed"))
 }
 
 /// A lookup changes nothing, so it does not matter whether it happened.

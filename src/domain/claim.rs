@@ -221,11 +221,7 @@ pub enum Renewed {
 
 /// PRE: what the store holds, the request, and the fence that a new attempt would get.
 pub fn claim(held: Option<&Held>, ask: &Claim, fence: Option<u64>) -> (Effect, Claimed) {
-    let grant = |taken_over| {
-        let attempt = ask.attempt.clone();
-        let grant = Grant { attempt, fence, repeated: false, taken_over, lease_left: None };
-        (Effect::Put(ask.record(), Some(ask.terms.lease)), Claimed::Granted(grant))
-    };
+    let grant = |taken_over| (Effect::Put(ask.record(), Some(ask.terms.lease)), granted(ask, fence, taken_over));
     let Some(held) = held else { return grant(false) };
     if let Some(mismatch) = mismatch(&held.record, ask) {
         return (Effect::Keep, Claimed::Mismatch(mismatch));
@@ -247,6 +243,12 @@ pub fn claim(held: Option<&Held>, ask: &Claim, fence: Option<u64>) -> (Effect, C
         State::Unknown if ask.take_over && !is_own() => grant(true),
         State::InProgress | State::Succeeded | State::Unknown => (Effect::Keep, Claimed::Duplicate(held.clone())),
     }
+}
+
+/// The answer to a PRE that has put its record.
+pub fn granted(ask: &Claim, fence: Option<u64>, taken_over: bool) -> Claimed {
+    let attempt = ask.attempt.clone();
+    Claimed::Granted(Grant { attempt, fence, repeated: false, taken_over, lease_left: None })
 }
 
 /// What is compared first on a repeat. The operation too: other operations have other IDs, unless MD5 was made to

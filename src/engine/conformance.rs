@@ -4,7 +4,7 @@
 //! [`Subject`], or nothing where the engine's server is not installed.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, join_all};
@@ -74,6 +74,7 @@ macro_rules! conformance {
             long_contents_are_kept_as_a_digest_and_still_compared
             fences_rise_strictly_where_promised
             many_at_once_each_have_their_answer
+            claims_of_a_batch_are_each_told_once
             a_release_ends_a_claim_in_any_state
             a_release_by_another_attempt_changes_nothing
             a_released_holder_holds_nothing
@@ -107,6 +108,19 @@ fn long_terms() -> Terms {
 }
 
 impl Subject {
+    /// What each claim of a batch is told.
+    async fn claim_each(&self, asks: Vec<Claim>) -> Vec<(Claim, Claimed)> {
+        let told: Vec<_> = asks.iter().map(|_| Mutex::new(None)).collect();
+        let tell = |place: usize, answer| {
+            let before = told[place].lock().expect("no panic").replace(answer);
+            assert!(before.is_none(), "{place} is told twice: {before:?}");
+        };
+        self.engine.claim_each(&asks.iter().collect::<Vec<_>>(), &tell).await;
+        let told = told.into_iter().map(|told| told.into_inner().expect("no panic"));
+        let told = told.map(|told| told.expect("each is told").expect("the engine answers"));
+        asks.into_iter().zip(told).collect()
+    }
+
     /// An engine of this process, on a clock that moves only when a rule says so.
     pub fn by_hand(open: impl FnOnce(Arc<ManualClock>) -> Arc<dyn Engine>) -> Self {
         let clock = Arc::new(ManualClock::at(Timestamp::from_micros(1_700_000_000_000_000)));
@@ -735,6 +749,31 @@ pub async fn many_at_once_each_have_their_answer(on: &Subject) {
     for answer in join_all(settles.iter().map(|settle| on.engine.settle(settle))).await {
         assert!(matches!(answer, Ok(Settled::Done { state: Some(State::Succeeded), .. })), "{answer:?}");
     }
+}
+
+/// Two batches race for the same keys. Some are held already, one of them by what the second batch asks with.
+pub async fn claims_of_a_batch_are_each_told_once(on: &Subject) {
+    let first: Vec<_> = (0..300).map(|_| fresh_claim()).collect();
+    let second: Vec<_> = first.iter().rev().map(again).collect();
+    for ask in [&first[0], &first[1], &second[2]] {
+        on.granted(ask).await;
+    }
+    let [first, second] = join_all([first, second].map(|asks| on.claim_each(asks))).await.try_into().expect("two");
+    let mut granted = 0;
+    for (one, other) in first.iter().zip(second.iter().rev()) {
+        assert_eq!(one.0.key, other.0.key);
+        let grants = [one, other].into_iter().filter_map(|(ask, answer)| match answer {
+            Claimed::Granted(grant) => Some((ask, grant)),
+            Claimed::Duplicate(_) => None,
+            answer => panic!("unexpected {answer:?}"),
+        });
+        for (ask, grant) in grants {
+            assert_eq!(grant.attempt, ask.attempt, "each is told its own");
+            granted += 1;
+        }
+    }
+    assert_eq!(granted, 300, "each key is granted once");
+    on.claim_each(Vec::new()).await;
 }
 
 /// An operator's release, of a claim in each state that there is.

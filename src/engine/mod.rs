@@ -23,6 +23,7 @@ pub mod value;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::future::join_all;
 use serde::Serialize;
 #[cfg(any(feature = "postgres", feature = "redis"))]
 use tokio::runtime::Handle;
@@ -74,6 +75,13 @@ pub trait Engine: Send + Sync + 'static {
     /// PRE: claims a key for an attempt.
     async fn claim(&self, ask: &Claim) -> Result<Claimed, EngineError>;
 
+    /// PRE for many keys, no two of them the same. Each is a claim by itself, and `tell` hears of it, by its place, as soon as it
+    /// is known: none waits for another's answer. What has not been told when this is dropped may still happen.
+    async fn claim_each(&self, asks: &[&Claim], tell: Tell<'_>) {
+        let asked = asks.iter().copied().enumerate();
+        join_all(asked.map(|(place, ask)| async move { tell(place, self.claim(ask).await) })).await;
+    }
+
     /// POST: settles a claim, by its attempt. Works also while the store has no room for new claims.
     async fn settle(&self, ask: &Settle) -> Result<Settled, EngineError>;
 
@@ -119,6 +127,9 @@ pub trait Engine: Send + Sync + 'static {
     /// Makes durable what is not yet, and lets go of the store. Calls after it fail as unavailable.
     async fn close(&self) {}
 }
+
+/// Who hears what became of the claims of a batch, each by its place in it.
+pub type Tell<'a> = &'a (dyn Fn(usize, Result<Claimed, EngineError>) + Sync);
 
 /// What an engine can promise; the table is in `docs/engines.md`.
 #[expect(clippy::struct_excessive_bools, reason = "a table of independent yes and no")]

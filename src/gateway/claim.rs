@@ -94,13 +94,10 @@ impl Gateway {
         let prepare =
             |request: Result<_, _>| request.and_then(|request| self.prepare(app, request).map_err(Refusal::from));
         let prepared: Vec<Result<Claim, Refusal>> = requests.into_iter().map(prepare).collect();
-        let asks: Vec<Claim> = prepared.iter().filter_map(|ask| ask.as_ref().ok().cloned()).collect();
+        let asks: Vec<&Claim> = prepared.iter().flatten().collect();
         let longest = asks.iter().map(|ask| ask.deadline).max().unwrap_or_default();
         let answers = match within(longest, self.engine_for_claims(app)).await {
-            Ok(engine) => {
-                let came = || self.since(begun);
-                batch::each(&asks, |ask| (&ask.key, ask.deadline), came, |ask| engine.claim(ask)).await
-            }
+            Ok(engine) => batch::claims(&**engine, &asks, || self.since(begun)).await,
             Err(failure) => batch::fail(asks.len(), &failure),
         };
         let mut answers = answers.into_iter();

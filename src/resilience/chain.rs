@@ -23,7 +23,7 @@ use crate::domain::operator::{List, Listed, Release, Released};
 use crate::domain::record::{Held, Key};
 use crate::domain::terms::OnDataLoss;
 use crate::engine::chain::{Chain as SwitchedChain, ChainStatus, NotSwitched, Phase, Switched};
-use crate::engine::{Capabilities, Engine, EngineError, Note};
+use crate::engine::{Capabilities, Engine, EngineError, Note, Tell};
 
 /// What a chain is made of.
 pub struct Setup {
@@ -145,6 +145,19 @@ impl Engine for Chain {
         self.core.hold.saw_lease(ask.terms.lease);
         let answer = self.engine(&begun)?.claim(ask).await;
         self.told(&begun, answer)
+    }
+
+    async fn claim_each(&self, asks: &[&Claim], tell: Tell<'_>) {
+        let longest = asks.iter().map(|ask| ask.terms.lease).max().unwrap_or_default();
+        let asked = async {
+            let begun = self.claiming().await?;
+            self.core.hold.saw_lease(longest);
+            self.engine(&begun)?.claim_each(asks, &|place, answer| tell(place, self.told(&begun, answer))).await;
+            Ok::<_, EngineError>(())
+        };
+        if let Err(failure) = asked.await {
+            (0..asks.len()).for_each(|place| tell(place, Err(failure.clone())));
+        }
     }
 
     async fn settle(&self, ask: &Settle) -> Result<Settled, EngineError> {

@@ -4,18 +4,18 @@
 //! becomes a certain one.
 
 mod calls;
+mod each;
 mod opening;
 #[cfg(test)]
 mod tests;
+mod tries;
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
 use tokio::sync::Notify;
-use tokio::time::{Timeout, sleep, timeout};
+use tokio::time::{Timeout, timeout};
 
 use super::breaker::{Breaker, Entry, Pass, Verdict};
 use super::budget::Budget;
@@ -25,7 +25,7 @@ use crate::domain::clock::{Clock, micros};
 use crate::engine::breaker::State;
 use crate::engine::{Engine, EngineError};
 use crate::telemetry::metrics::EngineCall;
-use crate::telemetry::metrics::breaker::{BreakerMetrics, RetryResult};
+use crate::telemetry::metrics::breaker::BreakerMetrics;
 
 /// For a list, which looks at many claims for somebody who can wait.
 const FOR_LISTS: Duration = Duration::from_secs(5);
@@ -124,122 +124,6 @@ struct Task {
 }
 
 impl Guard {
-    /// A try, and another one if the first one failed, or is late, and the budget has one. `second` sees the second one's
-    /// answer if the first one's is not known. An answer that `is_last` holds whatever else is out; another one, such as that
-    /// somebody else holds the key, may be overtaken by the other try.
-    async fn ask<Answer, Call>(
-        self: &Arc<Self>,
-        call: EngineCall,
-        deadline: Duration,
-        ask: impl Fn() -> Call,
-        second: impl FnOnce(Answer) -> Answer,
-        is_last: impl Fn(&Answer) -> bool,
-    ) -> Result<Answer, EngineError>
-    where
-        Call: Future<Output = Result<Answer, EngineError>>,
-    {
-        let begun = self.clock.monotonic();
-        let task = Task { call, times: Times::new(begun, deadline) };
-        let Times { soon, first: early, rest, .. } = task.times;
-        let pass = self.enter(begun)?;
-        self.budget.deposit();
-        let mut first = pin!(ask());
-        let answer = match timeout(soon, &mut first).await {
-            Ok(answer) => Ok(answer),
-            // Only what is not answered soon pays for hearing of the breaker.
-            Err(_not_soon) => timeout(early.saturating_sub(soon), self.unless_opened(first.as_mut())).await,
-        };
-        let (failure, again) = match answer {
-            Ok(answer) => {
-                self.answered(task, pass, begun, &answer);
-                match answer {
-                    Err(failure) if is_silence(&failure) && self.may_repeat(task) => {
-                        (failure, self.second(task, ask).await)
-                    }
-                    answer => return answer,
-                }
-            }
-            // Late. The second try goes out beside the first one, whose answer is as good if it comes.
-            Err(_late) if pass.is_plain() && self.budget.withdraw(self.clock.monotonic()) => {
-                self.is_late(pass, begun);
-                let is_sent = AtomicBool::new(false);
-                let ask = || {
-                    is_sent.store(true, Ordering::Relaxed);
-                    ask()
-                };
-                let first = async { self.timed(task, None, begun, timeout(rest, self.unless_opened(first))).await };
-                let (mut first, mut again) = (pin!(first), pin!(self.second(task, ask)));
-                tokio::select! {
-                    // In an order of its own it could not be replayed from a seed.
-                    biased;
-                    // The second try is on its way, and may be what happened: one failure is not the whole answer, and what
-                    // the first one found may be the second one's doing.
-                    answer = &mut first => match answer {
-                        Err(failure) if is_silence(&failure) || is_sent.load(Ordering::Relaxed) => (failure, again.await),
-                        Ok(answer) if !is_sent.load(Ordering::Relaxed) => return Ok(answer),
-                        Ok(answer) if is_last(&answer) => return Ok(second(answer)),
-                        Ok(answer) => return Ok(second(again.await.and_then(Result::ok).unwrap_or(answer))),
-                        failure => return failure,
-                    },
-                    answer = &mut again => match answer {
-                        Some(Ok(answer)) if is_last(&answer) => return Ok(second(answer)),
-                        Some(Ok(answer)) => return Ok(second(first.await.unwrap_or(answer))),
-                        answer => match first.await {
-                            Err(failure) => (failure, answer),
-                            // What the first one found may be the doing of a second one of which nothing is known.
-                            Ok(found) if matches!(&answer, Some(Err(failure)) if is_uncertain(failure)) => {
-                                return Ok(second(found));
-                            }
-                            found => return found,
-                        },
-                    },
-                }
-            }
-            // There is no second one, so the first one may take all the time.
-            Err(_late) => return self.timed(task, Some(pass), begun, timeout(rest, self.unless_opened(first))).await,
-        };
-        match again {
-            Some(Ok(answer)) if is_uncertain(&failure) => Ok(second(answer)),
-            // That the second try did not happen says nothing of the first.
-            None => Err(failure),
-            Some(Err(EngineError::Determinate(_))) if is_uncertain(&failure) => Err(failure),
-            Some(answer) => answer,
-        }
-    }
-
-    /// Whether a call that failed is to be repeated; takes that out of the budget.
-    fn may_repeat(&self, task: Task) -> bool {
-        let now = self.clock.monotonic();
-        if self.breaker.state() != State::Closed || now.saturating_sub(task.times.begun) > task.times.all * 2 / 3 {
-            return false;
-        }
-        let may = self.budget.withdraw(now);
-        if !may {
-            self.metrics.retried(RetryResult::OverBudget);
-        }
-        may
-    }
-
-    /// The second try, after a random wait, for what is left of the time. Nothing if it was not made.
-    async fn second<Answer, Call>(
-        self: &Arc<Self>,
-        task: Task,
-        ask: impl Fn() -> Call,
-    ) -> Option<Result<Answer, EngineError>>
-    where
-        Call: Future<Output = Result<Answer, EngineError>>,
-    {
-        let pause = sleep(self.random(WAIT_MAX.min(task.times.all / 10)));
-        self.unless_opened(pause.map(Ok)).await.ok()?;
-        let begun = self.clock.monotonic();
-        let pass = self.enter(begun).ok()?;
-        let left = task.times.all.saturating_sub(begun.saturating_sub(task.times.begun));
-        let answer = self.timed(task, Some(pass), begun, timeout(left, self.unless_opened(ask()))).await;
-        let failed = answer.as_ref().is_err_and(is_silence);
-        self.metrics.retried(if failed { RetryResult::Failed } else { RetryResult::Answered });
-        Some(answer)
-    }
-
     /// Lets a call through, if the breaker does.
     fn enter(self: &Arc<Self>, now: Duration) -> Result<Pass<'_>, EngineError> {
         let entry = match self.breaker.enter(now) {

@@ -148,7 +148,7 @@ impl Call {
     /// The answer, where the first statement has done all there is to do. `retention` is what a success got.
     pub(super) fn done(&self, fence: u64, retention: Option<Duration>) -> Told {
         match (&self.ask, &self.late) {
-            (Ask::Claim(ask), _) => Told::Claimed(claim::claim(None, ask, Some(fence)).1),
+            (Ask::Claim(ask), _) => Told::Claimed(claim::granted(ask, Some(fence), false)),
             (Ask::Settle(ask), Some(_)) => Told::Settled(claim::settle(None, ask).1),
             (Ask::Settle(ask), None) if ask.outcome == Outcome::Failure => {
                 Told::Settled(Settled::Done { state: None, left: None, late: Some(false) })

@@ -21,7 +21,7 @@ use crate::engine::Determinate;
 
 /// Calls that may wait in a lane; further callers wait for room.
 const QUEUE: usize = 1024;
-/// Calls that go out together at most.
+/// Commands that make a batch: no call is added to one that has as many.
 const BATCH: usize = 128;
 /// Batches that may be on their way at once. More would make batches smaller, and each costs an ECHO.
 const IN_FLIGHT: usize = 4;
@@ -43,12 +43,12 @@ pub(super) struct Lane {
     core: Id,
 }
 
-/// One command and who waits for its reply.
+/// Commands that go out together, and who waits for their replies.
 struct Call {
-    command: Cmd,
-    /// Whether it may make a claim: refused while the server may evict.
+    commands: Vec<Cmd>,
+    /// Whether they may make claims: refused while the server may evict.
     claims: bool,
-    answer: oneshot::Sender<Result<Value, Lost>>,
+    answer: oneshot::Sender<Result<Vec<Value>, Lost>>,
 }
 
 impl Call {
@@ -74,12 +74,20 @@ impl Lane {
     /// Sends a command and waits for its reply. Commands are sent in the order of these calls. May be dropped at any
     /// time; the command is then not sent, or its reply is thrown away.
     pub(super) async fn call(&self, command: Cmd, claims: bool) -> Result<Value, Lost> {
-        let (answer, reply) = oneshot::channel();
-        if self.calls.send(Call { command, claims, answer }).await.is_err() {
+        let replies = self.call_all(vec![command], claims).await?;
+        replies.into_iter().next().ok_or_else(|| Lost::Unanswered("there was no reply".into()))
+    }
+
+    /// The same for several commands, which go out together: a reply to each, in their order.
+    pub(super) async fn call_all(&self, commands: Vec<Cmd>, claims: bool) -> Result<Vec<Value>, Lost> {
+        let (answer, replies) = oneshot::channel();
+        if self.calls.send(Call { commands, claims, answer }).await.is_err() {
             return Err(Lost::NotSent(closed()));
         }
         // The lane answers all it did not send. A call it let go of was on its way when the connection failed.
-        reply.await.unwrap_or_else(|_| Err(Lost::Unanswered("the connection to the Redis server was given up".into())))
+        replies
+            .await
+            .unwrap_or_else(|_| Err(Lost::Unanswered("the connection to the Redis server was given up".into())))
     }
 }
 
@@ -156,7 +164,6 @@ impl Driver {
     /// Dropping what is in flight lets go of its calls, which are thereby unanswered, and of the connection.
     async fn serve(&mut self, mut link: Link) -> String {
         let mut in_flight: FuturesUnordered<BoxFuture<'static, Result<Fitness, String>>> = FuturesUnordered::new();
-        let mut batch = Vec::new();
         let mut retired = None;
         let mut steady = pin!(sleep(STEADY));
         let mut checks = interval(self.shared.options.health_interval);
@@ -189,35 +196,39 @@ impl Driver {
                     in_flight.push(Box::pin(async { beat.await.map(|()| Fitness::Good) }));
                 }
                 () = &mut steady, if self.failures > 0 => self.failures = 0,
-                taken = self.calls.recv_many(&mut batch, BATCH), if open && in_flight.len() < IN_FLIGHT => {
-                    if taken == 0 {
-                        retired = Some("the engine is gone");
-                    } else if let Some(exchange) = self.send(&mut link, &mut batch) {
-                        in_flight.push(Box::pin(exchange));
+                call = self.calls.recv(), if open && in_flight.len() < IN_FLIGHT => match call {
+                    None => retired = Some("the engine is gone"),
+                    Some(call) => {
+                        if let Some(exchange) = self.send(&mut link, call) {
+                            in_flight.push(Box::pin(exchange));
+                        }
                     }
                 }
             }
         }
     }
 
-    /// Puts waiting calls on their way: those that are still waited for, and may be sent.
+    /// Puts a call and those that wait behind it on their way: those that are still waited for, and may be sent.
     fn send(
-        &self,
+        &mut self,
         link: &mut Link,
-        batch: &mut Vec<Call>,
+        call: Call,
     ) -> Option<impl Future<Output = Result<Fitness, String>> + Send + 'static + use<>> {
         let refusal = self.shared.health.refusal_of_claims();
-        let mut commands = Vec::with_capacity(batch.len());
-        let mut answers = Vec::with_capacity(batch.len());
-        for call in batch.drain(..) {
+        let others = self.calls.len().min(BATCH);
+        let mut commands = Vec::with_capacity(call.commands.len() + others);
+        let mut answers = Vec::with_capacity(1 + others);
+        let mut next = Some(call);
+        while let Some(mut call) = next {
             match &refusal {
                 Some(why) if call.claims => call.refuse(why),
                 _ if call.answer.is_closed() => {}
                 _ => {
-                    commands.push(call.command);
-                    answers.push(call.answer);
+                    answers.push((call.commands.len(), call.answer));
+                    commands.append(&mut call.commands);
                 }
             }
+            next = if commands.len() < BATCH { self.calls.try_recv().ok() } else { None };
         }
         if commands.is_empty() {
             return None;
@@ -226,13 +237,11 @@ impl Driver {
         Some(async move {
             let replies = exchange.await;
             let fitness = replies.as_ref().map(|replies| fitness(replies)).map_err(Clone::clone);
-            let replies = match replies {
-                Ok(replies) => replies.into_iter().map(Ok).collect(),
-                Err(why) => vec![Err(Lost::Unanswered(why)); answers.len()],
-            };
-            for (answer, reply) in answers.into_iter().zip(replies) {
+            let mut replies = replies.map(Vec::into_iter).map_err(Lost::Unanswered);
+            for (count, answer) in answers {
+                let own = replies.as_mut().map(|replies| replies.take(count).collect());
                 // An error means that the caller has gone.
-                let _ = answer.send(reply);
+                let _ = answer.send(own.map_err(|lost| lost.clone()));
             }
             fitness
         })

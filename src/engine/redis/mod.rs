@@ -16,7 +16,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use futures_util::future::try_join_all;
+use futures_util::future::{join_all, try_join_all};
 use redis::{Cmd, Value};
 use tokio::runtime::Handle;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -30,7 +30,7 @@ pub use self::options::{InvalidUrl, Options};
 use self::reply::{GRACE, Snapshot, checked, unexpected};
 use self::script::{SCRIPTS, Script};
 use self::status::Status;
-use super::{Capabilities, Determinate, Engine, EngineError, Note, millis, runtimes, value};
+use super::{Capabilities, Determinate, Engine, EngineError, Note, Tell, millis, runtimes, value};
 use crate::domain::claim::{self, Claim, Claimed, Effect, Outcome, Renew, Renewed, Settle, Settled};
 use crate::domain::hex;
 use crate::domain::operator::{List, Listed, Release, Released};
@@ -39,6 +39,9 @@ use crate::domain::terms::Retention;
 
 /// How often a claim is tried anew because what stood in its way was gone or changed when looked at.
 const CLAIM_ROUNDS: usize = 3;
+
+/// Claims of a batch that are sent and answered together at most.
+const CALLED_TOGETHER: usize = 128;
 
 /// Claims kept in a Redis server.
 pub struct Redis {
@@ -101,13 +104,17 @@ impl Redis {
     /// A lane of the caller's own core, whose task is woken without waking a thread; where it has several or none, by the
     /// key. So the calls of one core on one key are sent in their order.
     fn lane(&self, key: &Key) -> &Lane {
+        &self.lanes[self.lane_number(key)]
+    }
+
+    fn lane_number(&self, key: &Key) -> usize {
         // A global ID is a digest, so each of its bytes is as good as a hash.
         let place = usize::from(key.global_id.as_bytes()[0]);
         let own = Handle::current().id();
-        let of_core = || self.lanes.iter().filter(|lane| lane.core() == own);
+        let of_core = || (0..self.lanes.len()).filter(|number| self.lanes[*number].core() == own);
         let count = of_core().count();
         let own = if count == 0 { None } else { of_core().nth(place % count) };
-        own.unwrap_or(&self.lanes[place % self.lanes.len()])
+        own.unwrap_or(place % self.lanes.len())
     }
 
     async fn run(&self, script: &Script, key: &Key, arguments: &[&str], claims: bool) -> Result<Value, Lost> {
@@ -173,26 +180,52 @@ impl Redis {
             }
             set = self.set_if_absent(ask, record, px).await?;
             if matches!(set, Set::Granted) {
-                return Ok(claim::claim(None, ask, None).1);
+                return Ok(claim::granted(ask, None, false));
             }
         }
         Err(EngineError::unavailable("the claim kept changing hands while it was looked at"))
     }
 
     async fn set_if_absent(&self, ask: &Claim, record: &str, px: u64) -> Result<Set, EngineError> {
+        let set = self.set(ask, record, px);
+        Set::read(ask, self.lane(&ask.key).call(set, true).await.map_err(writing)?)
+    }
+
+    fn set(&self, ask: &Claim, record: &str, px: u64) -> Cmd {
         let name = self.name(&ask.key);
         // The words and numbers around them are shorter than this.
         let mut set = Cmd::with_capacity(7, name.len() + record.len() + 64);
         set.arg("SET").arg(name).arg(record).arg("NX").arg("GET").arg("PX").arg(px);
-        let reply = self.lane(&ask.key).call(set, true).await.map_err(writing)?;
-        match checked(reply) {
-            Ok(Value::Nil) => Ok(Set::Granted),
-            Ok(Value::BulkString(found)) => Ok(Set::Found { own: begins_with(&found, &ask.attempt.to_string()) }),
-            Ok(_) => Err(unexpected()),
-            Err(full @ Determinate::Full(_)) => Ok(Set::Full(full)),
-            Err(why) => Err(why.into()),
-        }
+        set
     }
+
+    /// Claims that go over the same lane, in one call.
+    async fn claim_over(&self, lane: &Lane, asks: &[&Claim], places: &[usize], tell: Tell<'_>) {
+        let written: Vec<_> = places.iter().map(|place| (*place, asks[*place], to_write(asks[*place]))).collect();
+        let commands = written.iter().map(|(_, ask, (record, px))| self.set(ask, record, *px)).collect();
+        let replies = match lane.call_all(commands, true).await {
+            Ok(replies) => replies,
+            Err(lost) => return places.iter().for_each(|place| tell(*place, Err(writing(lost.clone())))),
+        };
+        // What was found is looked at by each itself.
+        let mut found = Vec::new();
+        for ((place, ask, (record, px)), reply) in written.iter().zip(replies) {
+            match Set::read(ask, reply) {
+                Ok(Set::Granted) => tell(*place, Ok(claim::granted(ask, None, false))),
+                Ok(set) => found.push(async { tell(*place, self.claim_found(ask, record, *px, set).await) }),
+                Err(failure) => tell(*place, Err(failure)),
+            }
+        }
+        join_all(found).await;
+    }
+}
+
+/// The record that a claim puts into the store, and for how many milliseconds.
+fn to_write(ask: &Claim) -> (String, u64) {
+    let record = ask.record();
+    // A claim that turns `unknown` must still be there when its lease has ended.
+    let grace = if record.outlives_lease() { millis(GRACE) } else { 0 };
+    (value::encode(&record), millis(ask.terms.lease).saturating_add(grace))
 }
 
 /// What came of a `SET … NX GET`.
@@ -204,6 +237,18 @@ enum Set {
     },
     /// The server refuses the command at its maxmemory, even where it would only read.
     Full(Determinate),
+}
+
+impl Set {
+    fn read(ask: &Claim, reply: Value) -> Result<Self, EngineError> {
+        match checked(reply) {
+            Ok(Value::Nil) => Ok(Self::Granted),
+            Ok(Value::BulkString(found)) => Ok(Self::Found { own: begins_with(&found, &ask.attempt.to_string()) }),
+            Ok(_) => Err(unexpected()),
+            Err(full @ Determinate::Full(_)) => Ok(Self::Full(full)),
+            Err(why) => Err(why.into()),
+        }
+    }
 }
 
 /// The value begins with the attempt, so that who holds a claim can be told without reading the rest.
@@ -230,16 +275,24 @@ fn reading(lost: Lost) -> EngineError {
 #[async_trait]
 impl Engine for Redis {
     async fn claim(&self, ask: &Claim) -> Result<Claimed, EngineError> {
-        let record = ask.record();
-        // A claim that turns `unknown` must still be there when its lease has ended.
-        let grace = if record.outlives_lease() { millis(GRACE) } else { 0 };
-        let px = millis(ask.terms.lease).saturating_add(grace);
-        let record = value::encode(&record);
+        let (record, px) = to_write(ask);
         match self.set_if_absent(ask, &record, px).await? {
-            Set::Granted => Ok(claim::claim(None, ask, None).1),
+            Set::Granted => Ok(claim::granted(ask, None, false)),
             // Kept out of what every claim takes memory for.
             found => Box::pin(self.claim_found(ask, &record, px, found)).await,
         }
+    }
+
+    /// What goes over one lane goes out together, as far as a batch of the lane may be long.
+    async fn claim_each(&self, asks: &[&Claim], tell: Tell<'_>) {
+        let mut of_lanes = vec![Vec::new(); self.lanes.len()];
+        for (place, ask) in asks.iter().enumerate() {
+            of_lanes[self.lane_number(&ask.key)].push(place);
+        }
+        let together = self.lanes.iter().zip(&of_lanes).flat_map(|(lane, places)| {
+            places.chunks(CALLED_TOGETHER).map(move |places| self.claim_over(lane, asks, places, tell))
+        });
+        join_all(together).await;
     }
 
     async fn settle(&self, ask: &Settle) -> Result<Settled, EngineError> {

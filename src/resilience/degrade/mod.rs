@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::future::{join, join_all};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -31,7 +32,7 @@ use crate::domain::clock::Clock;
 use crate::domain::operator::{List, Listed, Release, Released};
 use crate::domain::record::{Held, Key};
 use crate::domain::terms::{ClaimOnOutage, OutcomeOnOutage};
-use crate::engine::{Capabilities, Engine, EngineError, Note};
+use crate::engine::{Capabilities, Engine, EngineError, Note, Tell};
 
 /// How long a lookup or an operator's word waits for what has to be told before it.
 const BEFORE_READING: Duration = Duration::from_millis(300);
@@ -123,6 +124,15 @@ impl Core {
         }
         // Kept out of what every claim takes memory for.
         Box::pin(self.claim_with_policy(ask)).await
+    }
+
+    async fn claim_each(self: &Arc<Self>, asks: &[&Claim], tell: Tell<'_>) {
+        let is_plain = |ask: &Claim| ask.on_outage == ClaimOnOutage::FailClosed && !self.book.waits(&ask.key);
+        let (plain, others): (Vec<_>, Vec<_>) = (0..asks.len()).partition(|place| is_plain(asks[*place]));
+        let of_others = others.into_iter().map(async |place| tell(place, self.claim_with_policy(asks[place]).await));
+        let asks: Vec<_> = plain.iter().map(|place| asks[*place]).collect();
+        let tell_plain = |number: usize, answer| tell(plain[number], answer);
+        join(self.engine.claim_each(&asks, &tell_plain), join_all(of_others)).await;
     }
 
     async fn claim_with_policy(self: &Arc<Self>, ask: &Claim) -> Result<Claimed, EngineError> {
@@ -296,6 +306,10 @@ impl Core {
 impl Engine for Degrading {
     async fn claim(&self, ask: &Claim) -> Result<Claimed, EngineError> {
         self.0.claim(ask).await
+    }
+
+    async fn claim_each(&self, asks: &[&Claim], tell: Tell<'_>) {
+        self.0.claim_each(asks, tell).await;
     }
 
     async fn settle(&self, ask: &Settle) -> Result<Settled, EngineError> {

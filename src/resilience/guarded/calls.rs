@@ -11,11 +11,11 @@ use crate::domain::claim::{Claim, Claimed, Outcome, Renew, Renewed, Settle, Sett
 use crate::domain::operator::{List, Listed, Release, Released};
 use crate::domain::record::{Held, Key};
 use crate::engine::breaker::Standing;
-use crate::engine::{Capabilities, Engine, EngineError, Note};
+use crate::engine::{Capabilities, Engine, EngineError, Note, Tell};
 use crate::telemetry::metrics::EngineCall;
 
 /// Two tries have one attempt: what is granted to one is granted to both.
-fn is_granted(answer: &Claimed) -> bool {
+pub(super) fn is_granted(answer: &Claimed) -> bool {
     matches!(answer, Claimed::Granted(_))
 }
 
@@ -36,6 +36,10 @@ impl Engine for Guarded {
     async fn claim(&self, ask: &Claim) -> Result<Claimed, EngineError> {
         let engine = &self.0.engine;
         self.0.ask(EngineCall::Claim, ask.deadline, || engine.claim(ask), |answer| answer, is_granted).await
+    }
+
+    async fn claim_each(&self, asks: &[&Claim], tell: Tell<'_>) {
+        self.0.claim_each(asks, tell).await;
     }
 
     async fn settle(&self, ask: &Settle) -> Result<Settled, EngineError> {

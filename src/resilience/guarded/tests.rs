@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::super::budget::FLOOR;
 use super::*;
@@ -153,6 +153,8 @@ async fn a_release_whose_reply_was_lost_is_done() {
 struct Store {
     inner: Arc<Memory>,
     takes: Mutex<Duration>,
+    /// What is never answered, whatever else is.
+    hangs: Mutex<Option<Key>>,
     fails: Mutex<Option<EngineError>>,
     probe_lies: AtomicBool,
     asked: AtomicU32,
@@ -168,6 +170,7 @@ impl Store {
         Arc::new(Self {
             inner: memory().1,
             takes: Mutex::new(MS),
+            hangs: Mutex::default(),
             fails: Mutex::default(),
             probe_lies: AtomicBool::new(false),
             asked: AtomicU32::new(0),
@@ -225,6 +228,9 @@ impl Engine for Store {
         let most = self.under_way.fetch_add(1, Ordering::SeqCst) + 1;
         self.under_way_most.fetch_max(most, Ordering::SeqCst);
         let _under_way = UnderWay(&self.under_way);
+        if self.hangs.lock().unwrap().as_ref() == Some(&ask.key) {
+            sleep(FOREVER).await;
+        }
         self.serve().await?;
         self.inner.claim(ask).await
     }
@@ -621,6 +627,98 @@ async fn many_calls_that_meet_an_outage_are_each_answered_within_the_deadline() 
     assert!(answers.iter().all(|answer| matches!(answer, Err(EngineError::Indeterminate(_)))));
     assert!(took <= DEADLINE * 9 / 10, "{took:?}");
     assert!(store.asked() <= 500 + 50 + FLOOR);
+}
+
+/// What each claim of a batch was told, and after how long.
+async fn claim_each(engine: &Guarded, asks: &[Claim]) -> Vec<(Result<Claimed, EngineError>, Duration)> {
+    let (clock, told) = (PausedClock::start(), Mutex::new(vec![None; asks.len()]));
+    let tell = |place: usize, answer| {
+        let before = told.lock().unwrap()[place].replace((answer, clock.monotonic()));
+        assert!(before.is_none(), "{place} is told twice: {before:?}");
+    };
+    engine.claim_each(&asks.iter().collect::<Vec<_>>(), &tell).await;
+    told.into_inner().unwrap().into_iter().map(Option::unwrap).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_that_meets_an_outage_is_answered_within_the_deadlines_of_its_items() {
+    let store = Store::new();
+    store.is_silent();
+    let engine = guarded(store.clone());
+    let mut asks: Vec<_> = (0..500).map(|_| ask()).collect();
+    asks.push(Claim { deadline: 50 * MS, ..ask() });
+    for ((answer, took), ask) in claim_each(&engine, &asks).await.iter().zip(&asks) {
+        assert!(matches!(answer, Err(EngineError::Indeterminate(_))), "{answer:?}");
+        assert!(*took <= ask.deadline * 9 / 10 + MS, "{took:?} of {:?}", ask.deadline);
+    }
+    assert!(store.asked() <= 501 + 50 + FLOOR);
+    assert!(is_open(&engine));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_item_that_hangs_is_late_by_itself_and_the_others_are_told_at_once() {
+    let store = Store::new();
+    let engine = guarded(store.clone());
+    let asks: Vec<_> = (0..100).map(|_| ask()).collect();
+    *store.hangs.lock().unwrap() = Some(asks[7].key.clone());
+    for (place, (answer, took)) in claim_each(&engine, &asks).await.into_iter().enumerate() {
+        if place == 7 {
+            assert!(matches!(answer, Err(EngineError::Indeterminate(_))), "{answer:?}");
+            assert!(took > DEADLINE / 2 && took <= DEADLINE * 9 / 10 + MS, "{took:?}");
+        } else {
+            assert!(matches!(answer, Ok(Claimed::Granted(_))), "{answer:?}");
+            assert!(took <= 2 * MS, "{took:?}");
+        }
+    }
+    assert_eq!(store.asked(), 101, "only that one is asked for again");
+}
+
+/// The whole batch fails, is late, or is very late, and is well the next time.
+#[tokio::test(start_paused = true)]
+async fn items_of_a_batch_are_repeated_with_their_attempts_as_far_as_the_budget_goes() {
+    for (failure, takes, most) in [
+        (Some(EngineError::indeterminate("lost")), MS, 60 * MS),
+        (Some(EngineError::unavailable("for a moment")), MS, 60 * MS),
+        (None, 300 * MS, 301 * MS),
+        (None, FOREVER, 610 * MS),
+    ] {
+        let store = Store::new();
+        let engine = guarded(store.clone());
+        load(&engine, 50, 4, MS).await;
+        let before = store.asked();
+        store.fails(failure.clone());
+        store.takes(takes);
+        let asks: Vec<_> = (0..20).map(|_| ask()).collect();
+        let heal = async {
+            sleep(MS / 2).await;
+            store.is_well();
+        };
+        let (told, ()) = tokio::join!(claim_each(&engine, &asks), heal);
+        for ((answer, took), ask) in told.into_iter().zip(&asks) {
+            assert!(matches!(answer, Ok(Claimed::Granted(grant)) if grant.attempt == ask.attempt));
+            assert!(took <= most, "{took:?}");
+        }
+        let again = if takes == 300 * MS { 0 } else { 20 };
+        assert_eq!(store.asked() - before, 20 + again, "{failure:?} {takes:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_item_of_a_batch_counts_for_the_breaker() {
+    let store = Store::new();
+    store.is_out();
+    let engine = guarded(store.clone());
+    let asks: Vec<_> = (0..30).map(|_| ask()).collect();
+    claim_each(&engine, &asks).await;
+    assert!(is_open(&engine));
+    store.is_well();
+    // Half open once a probe was answered: one call is tried, and the others are refused at once.
+    while is_open(&engine) {
+        sleep(MS).await;
+    }
+    let before = store.asked();
+    let told = claim_each(&engine, &asks).await;
+    assert_eq!((store.asked() - before, told.iter().filter(|(answer, _)| answer.is_ok()).count()), (1, 1));
 }
 
 /// Both tries are under way when the first one is answered.

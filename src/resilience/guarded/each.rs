@@ -1,0 +1,101 @@
+//! The claims of a batch, guarded each as if it came alone: its own pass of the breaker, its own repeat out of the budget. What
+//! they have in common is one way to the engine, and one timer, for as long as all is well.
+
+use std::mem::replace;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures_util::future::{Either, join_all, select};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use super::calls::is_granted;
+use super::{Guard, Task, Times};
+use crate::domain::claim::{Claim, Claimed};
+use crate::engine::{EngineError, Tell};
+use crate::resilience::breaker::Pass;
+use crate::resilience::meter::is_silence;
+use crate::telemetry::metrics::EngineCall;
+
+/// How the first try of a claim stands.
+enum First<'a> {
+    /// On its way.
+    Asked(Pass<'a>),
+    /// It has failed, and there is to be a second one.
+    Failed(EngineError),
+    /// Not answered soon: who goes on with it hears of the answer there.
+    Late(oneshot::Sender<Result<Claimed, EngineError>>),
+    /// Told, or gone on with.
+    Over,
+}
+
+impl Guard {
+    /// Every claim that the breaker lets through is tried once with all others. What has failed by then, or is late, goes
+    /// on by itself.
+    pub(super) async fn claim_each(self: &Arc<Self>, asks: &[&Claim], tell: Tell<'_>) {
+        let begun = self.clock.monotonic();
+        let task = |ask: &Claim| Task { call: EngineCall::Claim, times: Times::new(begun, ask.deadline) };
+        let mut places = Vec::with_capacity(asks.len());
+        let mut tried = Vec::with_capacity(asks.len());
+        let mut firsts = Vec::with_capacity(asks.len());
+        for (place, ask) in asks.iter().enumerate() {
+            match self.enter(begun) {
+                Ok(pass) => {
+                    self.budget.deposit();
+                    places.push(place);
+                    tried.push(*ask);
+                    firsts.push(First::Asked(pass));
+                }
+                Err(failure) => tell(place, Err(failure)),
+            }
+        }
+        let firsts = Mutex::new(firsts);
+        let step =
+            |number: usize, next| replace(&mut firsts.lock().unwrap_or_else(PoisonError::into_inner)[number], next);
+        let heard = |number: usize, answer| match step(number, First::Over) {
+            First::Asked(pass) => {
+                let task = task(tried[number]);
+                self.answered(task, pass, begun, &answer);
+                match answer {
+                    Err(failure) if is_silence(&failure) && self.may_repeat(task) => {
+                        drop(step(number, First::Failed(failure)));
+                    }
+                    answer => tell(places[number], answer),
+                }
+            }
+            // An error means that it is not waited for any longer.
+            First::Late(waits) => drop(waits.send(answer)),
+            First::Failed(_) | First::Over => {}
+        };
+        let mut first = pin!(self.engine.claim_each(&tried, &heard));
+        let soon = tried.iter().map(|ask| task(ask).times.soon).min().unwrap_or_default();
+        let is_over = timeout(soon, &mut first).await.is_ok();
+
+        let mut rest = Vec::new();
+        for (number, ask) in tried.iter().copied().enumerate() {
+            let (task, again) = (task(ask), || self.engine.claim(ask));
+            let answer = match step(number, First::Over) {
+                First::Asked(pass) => {
+                    let (waits, answer) = oneshot::channel();
+                    drop(step(number, First::Late(waits)));
+                    Either::Left(async move {
+                        let unsaid = |_| Err(EngineError::indeterminate("the engine did not say"));
+                        let first = pin!(async { answer.await.unwrap_or_else(unsaid) });
+                        self.goes_on(task, pass, soon, first, again, |answer| answer, is_granted).await
+                    })
+                }
+                First::Failed(failure) => Either::Right(self.repeated(task, failure, again, |answer| answer)),
+                First::Late(_) | First::Over => continue,
+            };
+            let (place, tell) = (places[number], tell);
+            // Large, and not to be moved whenever one more is added.
+            rest.push(Box::pin(async move { tell(place, answer.await) }));
+        }
+        let rest = pin!(join_all(rest));
+        if is_over {
+            rest.await;
+        } else if let Either::Left(((), rest)) = select(first, rest).await {
+            rest.await;
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! The tries of one call: the first one, and what becomes of the call where that fails or is late. What goes before a call, and
+//! what is told to the breaker after it, is in the parent.
+
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use tokio::time::{sleep, timeout};
+
+use super::{Guard, Task, Times, WAIT_MAX, is_uncertain};
+use crate::engine::EngineError;
+use crate::engine::breaker::State;
+use crate::resilience::breaker::Pass;
+use crate::resilience::meter::is_silence;
+use crate::telemetry::metrics::EngineCall;
+use crate::telemetry::metrics::breaker::RetryResult;
+
+impl Guard {
+    /// A try, and another one if the first one failed, or is late, and the budget has one. `second` sees the second one's
+    /// answer if the first one's is not known. An answer that `is_last` holds whatever else is out; another one, such as that
+    /// somebody else holds the key, may be overtaken by the other try.
+    pub(super) async fn ask<Answer, Call>(
+        self: &Arc<Self>,
+        call: EngineCall,
+        deadline: Duration,
+        ask: impl Fn() -> Call,
+        second: impl FnOnce(Answer) -> Answer,
+        is_last: impl Fn(&Answer) -> bool,
+    ) -> Result<Answer, EngineError>
+    where
+        Call: Future<Output = Result<Answer, EngineError>>,
+    {
+        let begun = self.clock.monotonic();
+        let task = Task { call, times: Times::new(begun, deadline) };
+        let pass = self.enter(begun)?;
+        self.budget.deposit();
+        let first = pin!(ask());
+        self.goes_on(task, pass, Duration::ZERO, first, ask, second, is_last).await
+    }
+
+    /// Goes on with a call whose first try is on its way, and has been waited for this long already.
+    #[expect(clippy::too_many_arguments, reason = "a call in the middle of its way")]
+    pub(super) async fn goes_on<Answer, Call>(
+        self: &Arc<Self>,
+        task: Task,
+        pass: Pass<'_>,
+        waited: Duration,
+        mut first: Pin<&mut impl Future<Output = Result<Answer, EngineError>>>,
+        ask: impl Fn() -> Call,
+        second: impl FnOnce(Answer) -> Answer,
+        is_last: impl Fn(&Answer) -> bool,
+    ) -> Result<Answer, EngineError>
+    where
+        Call: Future<Output = Result<Answer, EngineError>>,
+    {
+        match timeout(task.times.soon.saturating_sub(waited), first.as_mut()).await {
+            Ok(answer) => self.answered_first(task, pass, answer, ask, second).await,
+            // Kept out of what every call takes memory for.
+            Err(_not_soon) => Box::pin(self.not_soon(task, pass, first, ask, second, is_last)).await,
+        }
+    }
+
+    /// Goes on with a call whose first try has been answered.
+    async fn answered_first<Answer, Call>(
+        self: &Arc<Self>,
+        task: Task,
+        pass: Pass<'_>,
+        answer: Result<Answer, EngineError>,
+        ask: impl Fn() -> Call,
+        second: impl FnOnce(Answer) -> Answer,
+    ) -> Result<Answer, EngineError>
+    where
+        Call: Future<Output = Result<Answer, EngineError>>,
+    {
+        self.answered(task, pass, task.times.begun, &answer);
+        match answer {
+            Err(failure) if is_silence(&failure) && self.may_repeat(task) => {
+                self.repeated(task, failure, ask, second).await
+            }
+            answer => answer,
+        }
+    }
+
+    /// The second try of a call whose first one failed like this.
+    pub(super) async fn repeated<Answer, Call>(
+        self: &Arc<Self>,
+        task: Task,
+        failure: EngineError,
+        ask: impl Fn() -> Call,
+        second: impl FnOnce(Answer) -> Answer,
+    ) -> Result<Answer, EngineError>
+    where
+        Call: Future<Output = Result<Answer, EngineError>>,
+    {
+        let again = self.second(task, ask).await;
+        resolved(failure, again, second)
+    }
+
+    /// Goes on with a call whose first try was not answered soon. Only such a call pays for hearing of the breaker.
+    async fn not_soon<Answer, Call>(
+        self: &Arc<Self>,
+        task: Task,
+        pass: Pass<'_>,
+        mut first: Pin<&mut impl Future<Output = Result<Answer, EngineError>>>,
+        ask: impl Fn() -> Call,
+        second: impl FnOnce(Answer) -> Answer,
+        is_last: impl Fn(&Answer) -> bool,
+    ) -> Result<Answer, EngineError>
+    where
+        Call: Future<Output = Result<Answer, EngineError>>,
+    {
+        let Times { begun, soon, first: early, rest, .. } = task.times;
+        let (failure, again) = match timeout(early.saturating_sub(soon), self.unless_opened(first.as_mut())).await {
+            Ok(answer) => return self.answered_first(task, pass, answer, ask, second).await,
+            // Late. The second try goes out beside the first one, whose answer is as good if it comes.
+            Err(_late) if pass.is_plain() && self.budget.withdraw(self.clock.monotonic()) => {
+                self.is_late(pass, begun);
+                let is_sent = AtomicBool::new(false);
+                let ask = || {
+                    is_sent.store(true, Ordering::Relaxed);
+                    ask()
+                };
+                let first = async { self.timed(task, None, begun, timeout(rest, self.unless_opened(first))).await };
+                let (mut first, mut again) = (pin!(first), pin!(self.second(task, ask)));
+                tokio::select! {
+                    // In an order of its own it could not be replayed from a seed.
+                    biased;
+                    // The second try is on its way, and may be what happened: one failure is not the whole answer, and what
+                    // the first one found may be the second one's doing.
+                    answer = &mut first => match answer {
+                        Err(failure) if is_silence(&failure) || is_sent.load(Ordering::Relaxed) => (failure, again.await),
+                        Ok(answer) if !is_sent.load(Ordering::Relaxed) => return Ok(answer),
+                        Ok(answer) if is_last(&answer) => return Ok(second(answer)),
+                        Ok(answer) => return Ok(second(again.await.and_then(Result::ok).unwrap_or(answer))),
+                        failure => return failure,
+                    },
+                    answer = &mut again => match answer {
+                        Some(Ok(answer)) if is_last(&answer) => return Ok(second(answer)),
+                        Some(Ok(answer)) => return Ok(second(first.await.unwrap_or(answer))),
+                        answer => match first.await {
+                            Err(failure) => (failure, answer),
+                            // What the first one found may be the doing of a second one of which nothing is known.
+                            Ok(found) if matches!(&answer, Some(Err(failure)) if is_uncertain(failure)) => {
+                                return Ok(second(found));
+                            }
+                            found => return found,
+                        },
+                    },
+                }
+            }
+            // There is no second one, so the first one may take all the time.
+            Err(_late) => return self.timed(task, Some(pass), begun, timeout(rest, self.unless_opened(first))).await,
+        };
+        resolved(failure, again, second)
+    }
+
+    /// Whether a call that failed is to be repeated; takes that out of the budget.
+    pub(super) fn may_repeat(&self, task: Task) -> bool {
+        let now = self.clock.monotonic();
+        if self.breaker.state() != State::Closed || now.saturating_sub(task.times.begun) > task.times.all * 2 / 3 {
+            return false;
+        }
+        let may = self.budget.withdraw(now);
+        if !may {
+            self.metrics.retried(RetryResult::OverBudget);
+        }
+        may
+    }
+
+    /// The second try, after a random wait, for what is left of the time. Nothing if it was not made.
+    async fn second<Answer, Call>(
+        self: &Arc<Self>,
+        task: Task,
+        ask: impl Fn() -> Call,
+    ) -> Option<Result<Answer, EngineError>>
+    where
+        Call: Future<Output = Result<Answer, EngineError>>,
+    {
+        let pause = sleep(self.random(WAIT_MAX.min(task.times.all / 10)));
+        self.unless_opened(pause.map(Ok)).await.ok()?;
+        let begun = self.clock.monotonic();
+        let pass = self.enter(begun).ok()?;
+        let left = task.times.all.saturating_sub(begun.saturating_sub(task.times.begun));
+        let answer = self.timed(task, Some(pass), begun, timeout(left, self.unless_opened(ask()))).await;
+        let failed = answer.as_ref().is_err_and(is_silence);
+        self.metrics.retried(if failed { RetryResult::Failed } else { RetryResult::Answered });
+        Some(answer)
+    }
+}
+
+/// What a call comes to whose first try failed, and whose second one came to this, if it was made.
+fn resolved<Answer>(
+    failure: EngineError,
+    again: Option<Result<Answer, EngineError>>,
+    second: impl FnOnce(Answer) -> Answer,
+) -> Result<Answer, EngineError> {
+    match again {
+        Some(Ok(answer)) if is_uncertain(&failure) => Ok(second(answer)),
+        // That the second try did not happen says nothing of the first.
+        None => Err(failure),
+        Some(Err(EngineError::Determinate(_))) if is_uncertain(&failure) => Err(failure),
+        Some(answer) => answer,
+    }
+}
