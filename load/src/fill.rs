@@ -25,7 +25,7 @@ use crate::{
 const AT_REST_US: u64 = 50_000;
 const AT_REST_FOR: Duration = Duration::from_secs(2);
 /// How long that is waited for.
-const AT_REST_WITHIN: Duration = Duration::from_secs(180);
+const AT_REST_WITHIN: Duration = Duration::from_mins(3);
 
 /// How long such claims stand: longer than any run.
 pub(crate) const KEPT: &str = "6h";
