@@ -1,5 +1,5 @@
-//! The yardstick: a server that reads a claim as the gateway does and answers at once, without deciding or keeping anything.
-//! No gateway on the same HTTP stack can be faster, so what it lacks to this is what it costs.
+//! The yardstick: an axum handler as anybody would write it, that reads a claim as the gateway does and answers at once,
+//! without deciding or keeping anything. What speaks HTTP with a library costs about as much before it has done its work.
 
 use std::{
     net::SocketAddr,
