@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use super::super::journal::DELIVERY_DEADLINE;
 use super::Core;
+use crate::domain::attempt::Attempt;
 use crate::domain::canonical::Canonical;
-use crate::domain::claim::{Claim, Claimed, Settle};
+use crate::domain::claim::{Claim, Claimed, Grant, Settle};
 use crate::domain::clock::Timestamp;
 use crate::domain::global_id::GlobalId;
 use crate::domain::record::{Held, Key};
@@ -61,7 +62,13 @@ impl Core {
                 }
                 // The same try, as another gateway granted it: what it was compared with then, it was for a time of its own.
                 Claimed::Granted(grant) if grant.attempt != ask.attempt => {}
-                // Its own: the first place that was free, or the one that it had found before.
+                // It had found a place before, and may have lasted longer than was known then: those that have come since were
+                // compared with that.
+                Claimed::Granted(Grant { lease_left: Some(_), .. }) => {
+                    beside.extend(self.marks_from(place + 1, &ask.key, &ask.attempt, &span).await?);
+                    break;
+                }
+                // The first place that was free.
                 _ => break,
             }
         }
@@ -71,16 +78,25 @@ impl Core {
     /// Which degraded grants another attempt overlapped, whose outcome blocks others until then. It leaves no mark: whoever
     /// comes after it finds what it has left in the store.
     pub(super) async fn marks_beside(&self, ask: &Settle, until: Timestamp) -> Result<Vec<Held>, EngineError> {
-        let span = Span { from: ask.attempt.timestamp(), until };
-        let mut beside = Vec::new();
-        for place in 0..MARKS_MAX {
-            let (key, ..) = named(&ask.key, place);
-            let Some(held) = self.engine.read(&key).await? else { break };
-            if held.record.attempt.nonce() != ask.attempt.nonce() && span.meets(&Span::of(&held)) {
-                beside.push(held);
+        self.marks_from(0, &ask.key, &ask.attempt, &Span { from: ask.attempt.timestamp(), until }).await
+    }
+
+    /// The marks of other tries from this place on that meet a span.
+    async fn marks_from(
+        &self,
+        place: u32,
+        key: &Key,
+        attempt: &Attempt,
+        span: &Span,
+    ) -> Result<Vec<Held>, EngineError> {
+        let mut met = Vec::new();
+        for place in place..MARKS_MAX {
+            let Some(held) = self.engine.read(&named(key, place).0).await? else { break };
+            if held.record.attempt.nonce() != attempt.nonce() && span.meets(&Span::of(&held)) {
+                met.push(held);
             }
         }
-        Ok(beside)
+        Ok(met)
     }
 }
 

@@ -95,6 +95,30 @@ async fn a_renewal_counts_although_another_has_reported_before_it() {
     assert_eq!(overlaps, [(second.attempt.hash(), first.attempt.hash())]);
 }
 
+/// A mark that was left by a telling that did not end says less than is known by the next one.
+#[tokio::test]
+async fn what_has_come_behind_a_mark_is_compared_with_what_became_of_its_grant() {
+    let (one, two) = two_cut_off().await;
+    let first = ask(&one, ClaimOnOutage::FailOpen);
+    assert_eq!(told(&one.claim(&first).await), (FAIL_OPEN, "granted"));
+    one.line.set(Way::Whole);
+    let lease_ends = first.attempt.timestamp().plus(first.terms.lease);
+    assert!(one.gateway.0.leave_mark(&first, lease_ends).await.unwrap().is_empty());
+    one.line.set(Way::Gone);
+    one.clock.advance(first.terms.lease * 2);
+    assert_eq!(one.settle(&report(&first, success("late"), OutcomeOnOutage::Spool)).await, Settled::Spooled);
+    let second = other(&two, &first);
+    assert_eq!(told(&two.claim(&second).await), (FAIL_OPEN, "granted"));
+    two.clock.advance(second.terms.lease / 2);
+    let failure = report(&second, crate::domain::claim::Outcome::Failure, OutcomeOnOutage::Spool);
+    assert_eq!(two.settle(&failure).await, Settled::Spooled);
+    two.back().await;
+    assert!(two.overlaps().is_empty(), "the first one had ended, as far as its mark says");
+    one.back().await;
+    let overlaps: Vec<_> = one.overlaps().iter().map(|overlap| (overlap.ours.hash, overlap.theirs.hash)).collect();
+    assert_eq!(overlaps, [(first.attempt.hash(), second.attempt.hash())]);
+}
+
 /// Telling the store of a grant repeats its claim: where that took over, it must not take over its own outcome.
 #[tokio::test]
 async fn an_outcome_that_reached_the_store_before_its_grant_is_not_undone() {
