@@ -227,6 +227,10 @@ async fn a_server_that_waits_for_its_standby_is_not_filled_with_connections() {
     engine.probe().await.unwrap();
     server.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'").await;
     server.execute("SELECT pg_reload_conf()").await;
+    // It is told by a signal, and commits wait from when its checkpointer has heard of it.
+    let is_held_up =
+        async || tokio::time::timeout(Duration::from_millis(30), engine.claim(&fresh_claim())).await.is_err();
+    soon("commits wait for the standby", is_held_up).await;
     let ours = async || -> usize {
         let count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'oncegate'";
         server.ask(count).await.parse().unwrap()
