@@ -10,6 +10,7 @@ use oncegate::engine::conformance::fresh_claim;
 use oncegate::engine::postgres::{Options, Postgres};
 use oncegate::engine::{Determinate, Engine, EngineError};
 use sqlx::Executor as _;
+use tokio_util::sync::CancellationToken;
 
 use super::{
     again, back_within_a_second, granted, is_duplicate, is_uncertain, open, options, row, settle, soon, success,
@@ -141,24 +142,28 @@ async fn a_killed_server_loses_nothing_and_is_back_within_a_second() {
     let engine = Arc::new(open(&server.url()));
     engine.probe().await.unwrap();
     for _ in 0..3 {
+        let stop = CancellationToken::new();
         let callers: Vec<_> = (0..16)
             .map(|_| {
-                let engine = engine.clone();
+                let (engine, stop) = (engine.clone(), stop.clone());
                 tokio::spawn(async move {
                     let mut held = Vec::new();
-                    loop {
+                    // Whose call waits until the server is back meets no failure.
+                    while !stop.is_cancelled() {
                         let ask = fresh_claim();
                         match engine.claim(&ask).await {
                             Ok(Claimed::Granted(_)) => held.push(ask),
                             Ok(other) => panic!("{other:?}"),
-                            Err(_) => return held,
+                            Err(_) => break,
                         }
                     }
+                    held
                 })
             })
             .collect();
         tokio::time::sleep(Duration::from_millis(200)).await;
         server.kill();
+        stop.cancel();
         server.restart().await;
         back_within_a_second(&*engine).await;
         let mut count = 0;
