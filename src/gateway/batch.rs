@@ -364,6 +364,18 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn what_is_told_stands_at_its_own_item_also_behind_those_that_came_too_late() {
+        let asks = [Duration::ZERO, SECOND, Duration::ZERO, SECOND].map(|deadline| (claim(deadline), Duration::ZERO));
+        let (answers, _) = claimed(&asks).await;
+        for (place, (ask, _)) in asks.iter().enumerate() {
+            match &answers[place] {
+                Ok(Claimed::Granted(grant)) => assert_eq!((grant.attempt == ask.attempt, place % 2), (true, 1)),
+                other => assert_eq!((matches!(other, Err(EngineError::Determinate(_))), place % 2), (true, 0)),
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_claim_that_hangs_takes_nobody_elses_answer_away() {
         let (answers, took) = claimed(&[
             (claim(SECOND), Duration::MAX),
