@@ -64,7 +64,8 @@ async fn probe_until_answered(guard: Weak<Guard>, mut pause: Duration) {
         guard.changed(guard.breaker.settle(now));
         pause = guard.probe_pause();
         if let Some(left) = guard.breaker.trial_left(now) {
-            pause = pause.min(left);
+            // Timers count whole milliseconds.
+            pause = pause.min(left + Duration::from_millis(1));
         } else if guard.breaker.is_in_doubt() {
             // What it says is seen to there.
             let _answer = guard.probe().await;
