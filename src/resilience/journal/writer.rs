@@ -120,14 +120,14 @@ impl<L: Log> Writer<L> {
         Ok(())
     }
 
+    /// Nothing is written any more. What those are told who have handed something in just now.
     fn break_down(&mut self, why: &str) -> Refused {
-        let refused = Refused::Broken(why.to_owned());
         tracing::error!(
             error = why,
             "the journal cannot be written: nothing is answered in a store's place until this gateway is restarted"
         );
-        self.broken = Some(refused.clone());
-        refused
+        self.broken = Some(Refused::Broken(why.to_owned()));
+        Refused::Unsure(why.to_owned())
     }
 
     /// Keeps account of what has been written.

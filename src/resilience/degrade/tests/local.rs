@@ -5,6 +5,7 @@ use super::support::*;
 use crate::domain::claim::Outcome;
 use crate::domain::record::{Contents, State};
 use crate::domain::terms::LeaseEnd;
+use crate::resilience::journal::memory::{Disk, Flaw, Trouble};
 
 const CLOSED: OutcomeOnOutage = OutcomeOnOutage::FailClosed;
 
@@ -338,4 +339,24 @@ async fn a_full_journal_fails_closed() {
     world.back().await;
     world.line.set(Way::Gone);
     assert_eq!(told(&world.claim(&ask(&world, ClaimOnOutage::Local)).await), (LOCAL, "granted"));
+}
+
+/// The store certainly did nothing; what the disk did nobody knows until the next run reads it, and goes by it.
+#[tokio::test]
+async fn what_may_be_on_the_disk_is_not_told_as_refused() {
+    let disk = Disk::new(|| Duration::ZERO, Flaw::None);
+    let world = World::new().await.started_on(&disk).await;
+    world.line.set(Way::Gone);
+    disk.turn(Trouble::NoSync);
+    let first = ask(&world, ClaimOnOutage::Local);
+    let failure = world.gateway.claim(&first).await.unwrap_err();
+    assert!(matches!(failure, EngineError::Indeterminate(_)), "{failure}");
+    disk.turn(Trouble::None);
+    let failure = world.gateway.claim(&ask(&world, ClaimOnOutage::Local)).await.unwrap_err();
+    assert!(matches!(failure, EngineError::Determinate(_)), "nothing more is written: {failure}");
+    disk.crash(|loose| loose);
+    let world = world.started_on(&disk).await;
+    assert_eq!(told(&world.claim(&other(&world, &first)).await), (LOCAL, "duplicate"));
+    world.back().await;
+    assert_eq!(world.held(&first).await.unwrap().record.attempt, first.attempt);
 }
