@@ -200,7 +200,7 @@ impl World {
     pub(crate) fn trial<Q: Question>(&self, gateway: u16, ask: &Q) -> Trial {
         let call = (gateway, Q::NAME, ask.asked_by());
         let known = &mut *self.known();
-        let of_policies = self.kind == Kind::Policies;
+        let of_policies = self.kind.has_policies();
         let open = known.open.get_mut(&call).filter(|_| !of_policies || !ask.is_delivery());
         let begun = open.as_ref().map(|open| open.begun);
         let place = open.map(|open| {
@@ -227,7 +227,7 @@ impl World {
     /// The store's answer to a try has come.
     pub(crate) fn answered<Q: Question>(&self, trial: &Trial, ask: &Q, taken: &Taken<Q::Answer>) {
         let told = Box::new(taken.answer.clone().into());
-        if self.kind == Kind::Policies && !ask.is_delivery() {
+        if self.kind.has_policies() && !ask.is_delivery() {
             let known = &mut *self.known();
             let number = known.number(ask.key());
             known.of(number).ledger.hear(trial.call.0, &told);
@@ -282,7 +282,7 @@ impl World {
                 let of_key = known.of(key);
                 of_key.beliefs.end(name, kind == "release");
                 of_key.ledger.end(name, begun, kind == "release");
-                if self.kind == Kind::Policies && kind == "settle" {
+                if self.kind.has_policies() && kind == "settle" {
                     of_key.ledger.report(gateway, name, what, begun);
                 }
                 known.reported.insert(name);
@@ -329,12 +329,12 @@ impl World {
                     Some(policy) => judge_answer_of_policy(known, call, policy, answer)?,
                     None => judge_claim((self.store_clock.now(), now), known, call, &open, lease, answer)?,
                 }
-                if let ClaimAnswer::Granted(granted) = answer
+                if let (ClaimAnswer::Granted(granted), None) = (answer, policy)
                     && let Some(granted_by) = open.granted_by(Name::of(&granted.attempt))
                 {
                     self.judge_store(&mut known.switches, call.gateway, granted_by)?;
                 }
-                if let (ClaimAnswer::Granted(granted), Kind::Policies) = (answer, self.kind) {
+                if let (ClaimAnswer::Granted(granted), true) = (answer, self.kind.has_policies()) {
                     let now = self.instants(now);
                     let left = Duration::from_millis(granted.lease_ms);
                     let (name, until) = (Name::of(&granted.attempt), now.plus(left));
@@ -441,15 +441,17 @@ impl World {
             known.of(call.key).ledger.refuse(asked);
         }
         let unsure_until = known.disks_unsure_until.get(&call.gateway);
+        let is_unsure = unsure_until.is_some_and(|until| *until >= call.begun);
+        let is_refused = !open.tries.is_empty() && open.tries.iter().all(|own| *own == Try::Refused);
+        if is_unsure && is_refused && matches!(failure, Failure::OutcomeUnknown(_)) {
+            *known.tally.entry(("journal", "unsure")).or_default() += 1;
+        }
         let may_be_unknown = match self.kind {
             Kind::Plain => false,
             // The journal's disk may have taken too long, or nobody knows what it has taken.
-            Kind::Policies => {
-                now + TIMER_GRAIN >= call.begun + call.deadline
-                    || unsure_until.is_some_and(|until| *until >= call.begun)
-            }
+            Kind::Policies => now + TIMER_GRAIN >= call.begun + call.deadline || is_unsure,
             // What was done on a store that was left, or that lost its data, is not told.
-            Kind::Switched | Kind::Holding => true,
+            Kind::Switched | Kind::PoliciesAndSwitches | Kind::Holding => true,
         };
         judge_failure(call, open, failure, now, may_be_unknown)
     }
@@ -462,7 +464,6 @@ impl World {
             ("part of the journal is full", "full for the app"),
             ("no room for the journal", "no room"),
             ("until this gateway is restarted", "broken"),
-            ("and may have been", "unsure"),
         ];
         for (_, kind) in kinds.iter().filter(|(said, _)| text.contains(said)) {
             *known.tally.entry(("journal", kind)).or_default() += 1;

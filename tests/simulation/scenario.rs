@@ -61,8 +61,8 @@ impl Scenario {
     }
 
     async fn live(self, world: &Arc<World>) {
-        let stores = if self.kind == Kind::Switched { 2 } else { 1 };
-        let stores: Vec<_> = (0..stores).map(|number| Store::new(world.clone(), number, self.bug)).collect();
+        let stores: Vec<_> =
+            (0..self.kind.stores()).map(|number| Store::new(world.clone(), number, self.bug)).collect();
         let link = |store: &Arc<Store>, number| Link::new(world.clone(), store.clone(), number);
         let links = |number| stores.iter().map(|store| link(store, number)).collect();
         let host = |number| Host::new(world.clone(), number, links(number), self.bug);

@@ -79,7 +79,7 @@ impl Host {
     pub(crate) fn new(world: Arc<World>, number: u16, links: Vec<Link>, bug: Option<Bug>) -> Self {
         // Grants that overlap are found by the wall clocks of gateways, which are alike where that is asked for. Never to the
         // microsecond: a try that two of them grant at once would be one attempt, with one mark for both.
-        let wall_ahead = world.dice.millis(0, if world.kind == Kind::Policies { 5 } else { 600_000 });
+        let wall_ahead = world.dice.millis(0, if world.kind.has_policies() { 5 } else { 600_000 });
         let wall_ahead = wall_ahead + Duration::from_micros(number.into());
         let clock = Arc::new(MachineClock::new(world.time, wall_ahead));
         let of_disk = world.clone();
@@ -144,7 +144,7 @@ impl Host {
             entropy: entropy.clone(),
             times: self.bug.map_or(times, |bug| bug.of_times(times)),
         }));
-        let keeper = Arc::new(if kind == Kind::Policies {
+        let keeper = Arc::new(if kind.has_policies() {
             let (journal, recovered) = self.journal();
             Keeper::over(journal, recovered, clock.clone())
         } else {
@@ -173,7 +173,7 @@ impl Host {
         if let Some(running) = self.running().take() {
             running.died.cancel();
             let dice = &self.world.dice;
-            if self.world.kind == Kind::Policies {
+            if self.world.kind.has_policies() {
                 let power_fails = dice.percent(50);
                 self.disk.crash(|loose| if power_fails { dice.index(loose + 1) } else { loose });
             }
@@ -197,7 +197,7 @@ impl Host {
     /// The machine's wall clock is set.
     pub(crate) fn step_wall(&self, ahead: Duration) {
         // By it a journal tells what was left of a lease: that is tried where clocks are.
-        if self.world.kind != Kind::Policies {
+        if !self.world.kind.has_policies() {
             self.clock.step_wall(ahead);
         }
     }

@@ -30,8 +30,22 @@ pub(crate) enum Kind {
     Policies,
     /// Two stores, between which operators switch.
     Switched,
+    /// Two stores, between which operators switch, and policies that answer in the place of the one in use.
+    PoliciesAndSwitches,
     /// One store, and nothing is granted for a while after it has lost its data.
     Holding,
+}
+
+impl Kind {
+    /// Whether policies answer where the store does not.
+    pub(crate) fn has_policies(self) -> bool {
+        matches!(self, Self::Policies | Self::PoliciesAndSwitches)
+    }
+
+    /// How many stores there are.
+    pub(crate) fn stores(self) -> u16 {
+        if matches!(self, Self::Switched | Self::PoliciesAndSwitches) { 2 } else { 1 }
+    }
 }
 
 /// How many stores a world has at most.

@@ -114,6 +114,17 @@ impl Book {
         self.pages().by_key.get(key)?.standing.as_ref()?.held(now)
     }
 
+    /// The claim that stands for an outcome: on the outcome's own terms where nothing but renewals of the claim has passed
+    /// through.
+    pub(super) fn held_for(&self, ask: &Settle, now: Duration) -> Option<Held> {
+        let mut held = self.held(&ask.key, now)?;
+        let is_renewed_only = held.record.operation.is_none() && held.record.attempt == ask.attempt;
+        if let Some(late) = ask.late.as_ref().filter(|_| is_renewed_only) {
+            held.record.terms = late.terms;
+        }
+        Some(held)
+    }
+
     /// The record of this attempt, whether or not its time has ended.
     pub(super) fn last_of(&self, key: &Key, attempt: &Attempt) -> Option<Record> {
         let pages = self.pages();
@@ -257,7 +268,7 @@ impl Book {
 }
 
 /// A claim of which nothing has passed through but a renewal, or of which the lease seemed to have ended: what it is about
-/// is not known here, nor its terms.
+/// is not known here, nor its terms. They say nothing while it is in progress, and its outcome brings its own.
 fn only_renewed(ask: &Renew, left: Duration) -> Record {
     let day = Retention::For(Duration::from_hours(24));
     Record {

@@ -119,7 +119,7 @@ impl Core {
             }
             _ => {}
         }
-        let effect = claim::settle(self.book.held(&ask.key, self.clock.monotonic()).as_ref(), ask).0;
+        let effect = claim::settle(self.book.held_for(ask, self.clock.monotonic()).as_ref(), ask).0;
         let kept = self.keep(Deed::Reported(ask.clone()), Degraded::Spool, |now| written(effect, now)).await;
         kept.map_err(|refused| not_kept(failure, &refused))?;
         self.keeper.answered(&ask.key.app, Degraded::Spool);

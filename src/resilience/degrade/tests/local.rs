@@ -4,7 +4,7 @@ use super::super::*;
 use super::support::*;
 use crate::domain::claim::Outcome;
 use crate::domain::record::{Contents, State};
-use crate::domain::terms::LeaseEnd;
+use crate::domain::terms::{LeaseEnd, Retention, Terms};
 use crate::resilience::journal::memory::{Disk, Flaw, Trouble};
 
 const CLOSED: OutcomeOnOutage = OutcomeOnOutage::FailClosed;
@@ -117,6 +117,25 @@ async fn a_lease_that_was_renewed_through_this_process_is_known() {
     assert_eq!(told(&world.claim(&theirs).await), (LOCAL, "granted"), "its own");
     world.clock.advance(theirs.terms.lease / 4);
     assert_eq!(told(&world.claim(&other(&world, &theirs)).await), (LOCAL, "granted"), "it has ended");
+}
+
+/// What a renewal tells of a claim says nothing of how long its success is kept: the report does.
+#[tokio::test]
+async fn a_success_of_what_was_only_renewed_here_is_kept_as_long_as_its_operation_says() {
+    let world = World::new().await;
+    world.claim(&ask(&world, ClaimOnOutage::Local)).await;
+    let theirs = ask(&world, ClaimOnOutage::Local);
+    let retention = Duration::from_mins(1);
+    let terms = Terms { retention: Retention::For(retention), ..theirs.terms };
+    let theirs = Claim { terms, ..theirs };
+    world.store.claim(&theirs).await.unwrap();
+    world.gateway.renew(&renewal(&theirs)).await.unwrap();
+    world.line.set(Way::Gone);
+    assert_eq!(world.settle(&report(&theirs, success("7"), OutcomeOnOutage::Spool)).await, Settled::Spooled);
+    world.clock.advance(retention.checked_sub(Duration::from_millis(1)).unwrap());
+    assert_eq!(told(&world.claim(&other(&world, &theirs)).await), (LOCAL, "duplicate"));
+    world.clock.advance(Duration::from_millis(1));
+    assert_eq!(told(&world.claim(&other(&world, &theirs)).await), (LOCAL, "granted"));
 }
 
 #[tokio::test]
