@@ -114,17 +114,6 @@ impl Book {
         self.pages().by_key.get(key)?.standing.as_ref()?.held(now)
     }
 
-    /// The claim that stands for an outcome: on the outcome's own terms where nothing but renewals of the claim has passed
-    /// through.
-    pub(super) fn held_for(&self, ask: &Settle, now: Duration) -> Option<Held> {
-        let mut held = self.held(&ask.key, now)?;
-        let is_renewed_only = held.record.operation.is_none() && held.record.attempt == ask.attempt;
-        if let Some(late) = ask.late.as_ref().filter(|_| is_renewed_only) {
-            held.record.terms = late.terms;
-        }
-        Some(held)
-    }
-
     /// The record of this attempt, whether or not its time has ended.
     pub(super) fn last_of(&self, key: &Key, attempt: &Attempt) -> Option<Record> {
         let pages = self.pages();

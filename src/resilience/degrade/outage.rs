@@ -119,7 +119,7 @@ impl Core {
             }
             _ => {}
         }
-        let effect = claim::settle(self.book.held_for(ask, self.clock.monotonic()).as_ref(), ask).0;
+        let effect = claim::settle(on_its_terms(self.book.held(&ask.key, self.clock.monotonic()), ask).as_ref(), ask).0;
         let kept = self.keep(Deed::Reported(ask.clone()), Degraded::Spool, |now| written(effect, now)).await;
         kept.map_err(|refused| not_kept(failure, &refused))?;
         self.keeper.answered(&ask.key.app, Degraded::Spool);
@@ -171,6 +171,16 @@ impl Core {
         self.wake.notify_one();
         Ok(())
     }
+}
+
+/// What stands, on the terms that an outcome brings where nothing but renewals of its claim has passed through here.
+fn on_its_terms(held: Option<Held>, ask: &Settle) -> Option<Held> {
+    let mut held = held?;
+    let is_renewed_only = held.record.operation.is_none() && held.record.attempt == ask.attempt;
+    if let Some(late) = ask.late.as_ref().filter(|_| is_renewed_only) {
+        held.record.terms = late.terms;
+    }
+    Some(held)
 }
 
 /// What stands where a claim of this process has ended: an attempt that the store had granted was reported beside it, and

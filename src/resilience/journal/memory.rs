@@ -116,7 +116,7 @@ impl Held {
     /// Goes on if the process is alive. A dead one does nothing, although its task may be polled once more.
     async fn lives(&self) {
         if self.holder.is_cancelled() {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 
