@@ -154,7 +154,8 @@ impl Journal {
     /// returns, no end of this process undoes it; a power failure may, unless there were overlaps.
     ///
     /// # Errors
-    /// Why it was not written. The entries are forgotten here all the same, and told again after a restart.
+    /// Why it was not written. The entries are forgotten here all the same. Where there was no room it is written with what
+    /// comes next; after a restart before that they are told again.
     pub async fn delivered(&self, seqs: Vec<Seq>, overlaps: Vec<Overlap>, outdated: Vec<u64>) -> Result<(), Refused> {
         let durable = !overlaps.is_empty();
         // Before what is dead: a crash between the two notices them again, and does not lose them.
@@ -196,7 +197,7 @@ impl Journal {
 
     async fn write(&self, frames: Vec<(Option<Seq>, Vec<u8>)>, buried: Vec<Seq>, durable: bool) -> Result<(), Refused> {
         let (done, written) = oneshot::channel();
-        let job = Ask::Write(Job { frames, buried, durable, done });
+        let job = Ask::Write(Job { frames, buried, durable, done: Some(done) });
         self.queue.send(job).await.map_err(|_| Refused::Broken("it is closed".to_owned()))?;
         written.await.unwrap_or_else(|_| Err(Refused::Unsure("it was closed meanwhile".to_owned())))
     }
