@@ -260,7 +260,7 @@ impl Driver {
         }
         // Whoever comes now need not wait with those that have come.
         self.routes.set_ready(self.number, false);
-        if let Ok(answered) = timeout(limit - slow, &mut exchange).await {
+        if let Ok(answered) = timeout(limit.saturating_sub(slow), &mut exchange).await {
             self.routes.set_ready(self.number, true);
             return Ok(answered);
         }

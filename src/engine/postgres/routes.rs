@@ -22,6 +22,8 @@ const COUNT_MASK: u32 = (1 << LANE_SHIFT) - 1;
 pub(super) struct Routes {
     slots: Box<[AtomicU32]>,
     lanes: Box<[Load]>,
+    /// How often a lane was not ready any more.
+    stumbles: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -29,6 +31,8 @@ struct Load {
     calls: AtomicUsize,
     /// Whether it has a connection that answers as quickly as one should.
     ready: AtomicBool,
+    /// The last time it was not ready any more, as a count of such times in all lanes.
+    stumbled: AtomicUsize,
 }
 
 /// A call's place in its lane, until it has been answered or given up.
@@ -44,6 +48,7 @@ impl Routes {
         Arc::new(Self {
             slots: (0..SLOTS).map(|_| AtomicU32::default()).collect(),
             lanes: (0..lanes).map(|_| Load::default()).collect(),
+            stumbles: AtomicUsize::new(0),
         })
     }
 
@@ -62,12 +67,17 @@ impl Routes {
         Place { routes: self.clone(), slot, lane }
     }
 
-    /// Says whether a lane is to be given calls on keys that have none under way. Without any that is, all are.
+    /// Says whether a lane is to be given calls on keys that have none under way, as long as any is.
     pub(super) fn set_ready(&self, lane: usize, ready: bool) {
-        self.lanes[lane].ready.store(ready, Ordering::Relaxed);
+        let lane = &self.lanes[lane];
+        if !ready {
+            lane.stumbled.store(self.stumbles.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+        }
+        lane.ready.store(ready, Ordering::Relaxed);
     }
 
-    /// The first lane that is ready and has room; else the one with the fewest calls, a ready one if there is one.
+    /// The first lane that is ready and has room; else the ready one with the fewest calls; else the one that has not been
+    /// ready for the shortest time, since what has waited for long may go on to wait.
     fn with_room(&self) -> usize {
         let mut best = (true, usize::MAX, 0);
         for (lane, load) in self.lanes.iter().enumerate() {
@@ -75,7 +85,8 @@ impl Routes {
             if ready && calls < ROOM {
                 return lane;
             }
-            best = best.min((!ready, calls, lane));
+            let badness = if ready { calls } else { usize::MAX - load.stumbled.load(Ordering::Relaxed) };
+            best = best.min((!ready, badness, lane));
         }
         best.2
     }
@@ -101,7 +112,9 @@ mod tests {
 
     fn ready(lanes: usize) -> Arc<Routes> {
         let routes = Routes::new(lanes);
-        (0..lanes).for_each(|lane| routes.set_ready(lane, true));
+        for lane in 0..lanes {
+            routes.set_ready(lane, true);
+        }
         routes
     }
 
@@ -137,9 +150,13 @@ mod tests {
         let places: Vec<_> = (0..500).map(|number| routes.take(&key(number))).collect();
         assert!(places.iter().all(|place| place.lane != 0));
         drop(places);
-        (0..3).for_each(|lane| routes.set_ready(lane, false));
-        let places: Vec<_> = (0..30).map(|number| routes.take(&key(number))).collect();
-        assert!((0..3).all(|lane| places.iter().filter(|place| place.lane == lane).count() == 10));
+        // Without any, the one that was ready last.
+        for lane in [1, 0, 2, 0] {
+            for other in [0, 1, 2, lane] {
+                routes.set_ready(other, false);
+            }
+            assert!((0..30).map(|number| routes.take(&key(number))).all(|place| place.lane == lane));
+        }
     }
 
     #[test]

