@@ -50,6 +50,11 @@ impl EngineError {
         Determinate::Incompatible(why.into()).into()
     }
 
+    /// The engine has been asked, and has ended without an answer.
+    pub fn unsaid() -> Self {
+        Self::indeterminate("the engine did not say")
+    }
+
     /// The call may have happened.
     pub fn indeterminate(why: impl Into<String>) -> Self {
         Indeterminate(why.into()).into()

@@ -85,7 +85,7 @@ pub(super) async fn claims(
         }
         // Nobody waits for what will never be told.
         for place in &tried {
-            sheet.put(*place, unsaid());
+            sheet.put(*place, Err(EngineError::unsaid()));
         }
     };
     let ((), rest) = join(in_one_go, join_all(rest)).await;
@@ -150,10 +150,6 @@ fn too_late() -> EngineError {
     EngineError::unavailable("its time was over before it could be asked for")
 }
 
-fn unsaid<Answer>() -> Result<Answer, EngineError> {
-    Err(EngineError::indeterminate("the engine did not say"))
-}
-
 fn soonest_first(ends: impl Iterator<Item = Duration>) -> Vec<Duration> {
     let mut ends: Vec<_> = ends.collect();
     ends.sort_unstable();
@@ -215,7 +211,7 @@ impl Sheet {
     ) -> Vec<Result<Claimed, EngineError>> {
         let mut answers = self.lines.into_inner().unwrap_or_else(PoisonError::into_inner).answers;
         later.for_each(|(place, answer)| answers[place] = Some(answer));
-        answers.into_iter().map(|answer| answer.unwrap_or_else(unsaid)).collect()
+        answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(EngineError::unsaid()))).collect()
     }
 }
 

@@ -103,7 +103,7 @@ impl Gateway {
         let mut answers = answers.into_iter();
         let answer = |ask: Result<Claim, Refusal>| {
             let ask = ask?;
-            let answer = answers.next().unwrap_or_else(|| Err(EngineError::indeterminate("the engine did not say")));
+            let answer = answers.next().unwrap_or_else(|| Err(EngineError::unsaid()));
             self.answer_claim(app, &ask, answer, begun).map_err(Refusal::from)
         };
         prepared.into_iter().map(answer).collect()

@@ -112,8 +112,7 @@ impl Gateway {
         let answer = |item: Result<Prepared, Refusal>| match item? {
             Prepared::Observed(reported) => Ok(reported),
             Prepared::Ask(ask, operation) => {
-                let unsaid = || Err(EngineError::indeterminate("the engine did not say"));
-                let answer = answers.next().unwrap_or_else(unsaid);
+                let answer = answers.next().unwrap_or_else(|| Err(EngineError::unsaid()));
                 self.answer_settle(app, &ask, operation.as_ref(), answer).map_err(Refusal::from)
             }
         };

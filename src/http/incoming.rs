@@ -1,7 +1,7 @@
 //! The body of a request, however it comes in.
 
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use axum::body::HttpBody;
 use bytes::Bytes;
@@ -26,7 +26,7 @@ impl HttpBody for Incoming {
         match &mut *self {
             Self::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
             Self::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
-            Self::Streamed(body) => Poll::Ready(ready!(Pin::new(body).poll_frame(cx))),
+            Self::Streamed(body) => Pin::new(body).poll_frame(cx),
         }
     }
 

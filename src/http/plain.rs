@@ -56,7 +56,7 @@ pub(super) async fn converse<Answered: Future<Output = Response>>(
     let mut written = Vec::new();
     let mut date = Date::new();
     loop {
-        let taken = match head::take(&mut unread, BYTES_MAX) {
+        let taken = match head::take(&mut unread) {
             Err(Not::Whole(missing)) if !unread.is_empty() => {
                 timeout(PAUSE, rest(io, &mut unread, missing)).await.unwrap_or(Ok(Err(Not::Plain)))?
             }
@@ -99,7 +99,7 @@ async fn rest(
         if io.read_buf(unread).await? == 0 {
             return Ok(Err(Not::Plain));
         }
-        match head::take(unread, BYTES_MAX) {
+        match head::take(unread) {
             Err(Not::Whole(more)) => missing = more,
             taken => return Ok(taken),
         }

@@ -22,7 +22,7 @@ use crate::engine::Determinate;
 /// Calls that may wait in a lane; further callers wait for room.
 const QUEUE: usize = 1024;
 /// Commands that make a batch: no call is added to one that has as many.
-const BATCH: usize = 128;
+pub(super) const BATCH: usize = 128;
 /// Batches that may be on their way at once. More would make batches smaller, and each costs an ECHO.
 const IN_FLIGHT: usize = 4;
 /// A connection that stood for this long was a good one: the next is tried at once.

@@ -23,7 +23,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use self::health::Health;
-use self::lane::{Lane, Lost};
+use self::lane::{BATCH, Lane, Lost};
 use self::link::Shared;
 use self::options::{Address, CONNECTIONS};
 pub use self::options::{InvalidUrl, Options};
@@ -39,9 +39,6 @@ use crate::domain::terms::Retention;
 
 /// How often a claim is tried anew because what stood in its way was gone or changed when looked at.
 const CLAIM_ROUNDS: usize = 3;
-
-/// Claims of a batch that are sent and answered together at most.
-const CALLED_TOGETHER: usize = 128;
 
 /// Claims kept in a Redis server.
 pub struct Redis {
@@ -290,7 +287,7 @@ impl Engine for Redis {
             of_lanes[self.lane_number(&ask.key)].push(place);
         }
         let together = self.lanes.iter().zip(&of_lanes).flat_map(|(lane, places)| {
-            places.chunks(CALLED_TOGETHER).map(move |places| self.claim_over(lane, asks, places, tell))
+            places.chunks(BATCH).map(move |places| self.claim_over(lane, asks, places, tell))
         });
         join_all(together).await;
     }

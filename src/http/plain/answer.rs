@@ -2,10 +2,8 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use axum::body::{Body, HttpBody as _};
 use axum::http::{HeaderName, StatusCode, header};
 use axum::response::Response;
-use bytes::Bytes;
 use http_body_util::BodyExt as _;
 
 use crate::domain::clock::{Clock as _, SystemClock};
@@ -21,7 +19,8 @@ pub(super) async fn write(
     text: &mut Vec<u8>,
 ) -> Result<(), axum::Error> {
     let (head, body) = answer.into_parts();
-    let body = whole(body).await?;
+    // Nearly every one is one piece, and is not copied then.
+    let body = body.collect().await?.to_bytes();
     text.extend_from_slice(b"HTTP/1.1 ");
     text.extend_from_slice(head.status.as_str().as_bytes());
     text.push(b' ');
@@ -49,20 +48,6 @@ fn field(name: &HeaderName, value: &[u8], text: &mut Vec<u8>) {
     text.extend_from_slice(name.as_str().as_bytes());
     text.extend_from_slice(b": ");
     text.extend_from_slice(value);
-}
-
-/// All of a body. Nearly every one is one piece, and is not copied then.
-async fn whole(mut body: Body) -> Result<Bytes, axum::Error> {
-    let mut first = Bytes::new();
-    while let Some(frame) = body.frame().await {
-        // Trailers are left aside.
-        let Ok(piece) = frame?.into_data() else { continue };
-        first = if first.is_empty() { piece } else { [first, piece].concat().into() };
-        if body.is_end_stream() {
-            break;
-        }
-    }
-    Ok(first)
 }
 
 /// The date of answers, written anew when a second has passed.

@@ -6,6 +6,7 @@ use std::ops::Range;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
 use bytes::{Bytes, BytesMut};
 
+use super::BYTES_MAX;
 use crate::http::incoming::Incoming;
 
 /// How many header fields a plain request has at most. What has more is the library's, and the limits' to judge.
@@ -19,34 +20,31 @@ pub(super) enum Not {
     Plain,
 }
 
-/// Takes out the request that `unread` starts with. Head and body together are plain up to `bytes_max` bytes.
+/// Takes out the request that `unread` starts with. Head and body together are plain up to [`BYTES_MAX`].
 ///
 /// # Errors
 /// What it is not, and is left where it is.
-pub(super) fn take(unread: &mut BytesMut, bytes_max: usize) -> Result<Request<Incoming>, Not> {
-    let mut fields = Fields::default();
+pub(super) fn take(unread: &mut BytesMut) -> Result<Request<Incoming>, Not> {
+    let mut fields = <[Field; FIELDS_MAX]>::default();
     let head = match Head::read(unread, &mut fields)? {
         Some(head) => head,
-        None if unread.len() < bytes_max => return Err(Not::Whole(1)),
+        None if unread.len() < BYTES_MAX => return Err(Not::Whole(1)),
         None => return Err(Not::Plain),
     };
-    let bytes = head.bytes.checked_add(head.body_bytes).filter(|bytes| *bytes <= bytes_max).ok_or(Not::Plain)?;
+    let bytes = head.bytes.checked_add(head.body_bytes).filter(|bytes| *bytes <= BYTES_MAX).ok_or(Not::Plain)?;
     if bytes > unread.len() {
         return Err(Not::Whole(bytes - unread.len()));
     }
     // Nothing is copied: target, values and body share what has been read.
     let taken = unread.split_to(bytes).freeze();
-    let request = head.request(&taken, fields.0.get(..head.fields).unwrap_or_default());
+    let request = head.request(&taken, fields.get(..head.fields).unwrap_or_default());
     if request.is_none() {
         *unread = [&taken[..], &unread[..]].concat().as_slice().into();
     }
     request.ok_or(Not::Plain)
 }
 
-/// Where the header fields of a head stand.
-#[derive(Default)]
-struct Fields([Field; FIELDS_MAX]);
-
+/// Where a header field of a head stands.
 #[derive(Default)]
 struct Field {
     name: Range<usize>,
@@ -65,7 +63,7 @@ struct Head {
 
 impl Head {
     /// The head that `read` starts with, if all of it is there.
-    fn read(read: &[u8], fields: &mut Fields) -> Result<Option<Self>, Not> {
+    fn read(read: &[u8], fields: &mut [Field; FIELDS_MAX]) -> Result<Option<Self>, Not> {
         let mut found = [const { MaybeUninit::uninit() }; FIELDS_MAX];
         let mut head = httparse::Request::new(&mut []);
         let Ok(parsed) = head.parse_with_uninit_headers(read, &mut found) else { return Err(Not::Plain) };
@@ -84,7 +82,7 @@ impl Head {
             start..start + part.len()
         };
         let mut body_bytes = None;
-        for (field, header) in fields.0.iter_mut().zip(&*head.headers) {
+        for (field, header) in fields.iter_mut().zip(&*head.headers) {
             match header.name.len() {
                 14 if header.name.eq_ignore_ascii_case("content-length") => {
                     let first = body_bytes.replace(length(header.value)?);

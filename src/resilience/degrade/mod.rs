@@ -118,8 +118,13 @@ impl Core {
         done.unwrap_or_else(|_| Err(EngineError::indeterminate("the work for this call was ended")))
     }
 
+    /// Whether no policy has a say in a claim: the store alone decides, and nothing is to be told to it before.
+    fn is_plain(&self, ask: &Claim) -> bool {
+        ask.on_outage == ClaimOnOutage::FailClosed && !self.book.waits(&ask.key)
+    }
+
     async fn claim(self: &Arc<Self>, ask: &Claim) -> Result<Claimed, EngineError> {
-        if ask.on_outage == ClaimOnOutage::FailClosed && !self.book.waits(&ask.key) {
+        if self.is_plain(ask) {
             return self.engine.claim(ask).await;
         }
         // Kept out of what every claim takes memory for.
@@ -127,8 +132,7 @@ impl Core {
     }
 
     async fn claim_each(self: &Arc<Self>, asks: &[&Claim], tell: Tell<'_>) {
-        let is_plain = |ask: &Claim| ask.on_outage == ClaimOnOutage::FailClosed && !self.book.waits(&ask.key);
-        let (plain, others): (Vec<_>, Vec<_>) = (0..asks.len()).partition(|place| is_plain(asks[*place]));
+        let (plain, others): (Vec<_>, Vec<_>) = (0..asks.len()).partition(|place| self.is_plain(asks[*place]));
         let of_others = others.into_iter().map(async |place| tell(place, self.claim_with_policy(asks[place]).await));
         let asks: Vec<_> = plain.iter().map(|place| asks[*place]).collect();
         let tell_plain = |number: usize, answer| tell(plain[number], answer);

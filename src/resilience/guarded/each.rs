@@ -2,6 +2,7 @@
 //! they have in common is one way to the engine, and one timer, for as long as all is well.
 
 use std::mem::replace;
+use std::ops::ControlFlow;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,7 +15,6 @@ use super::{Guard, Task, Times};
 use crate::domain::claim::{Claim, Claimed};
 use crate::engine::{EngineError, Tell};
 use crate::resilience::breaker::Pass;
-use crate::resilience::meter::is_silence;
 use crate::telemetry::metrics::EngineCall;
 
 /// How the first try of a claim stands.
@@ -35,59 +35,52 @@ impl Guard {
     pub(super) async fn claim_each(self: &Arc<Self>, asks: &[&Claim], tell: Tell<'_>) {
         let begun = self.clock.monotonic();
         let task = |ask: &Claim| Task { call: EngineCall::Claim, times: Times::new(begun, ask.deadline) };
-        let mut places = Vec::with_capacity(asks.len());
-        let mut tried = Vec::with_capacity(asks.len());
         let mut firsts = Vec::with_capacity(asks.len());
-        for (place, ask) in asks.iter().enumerate() {
+        for place in 0..asks.len() {
             match self.enter(begun) {
                 Ok(pass) => {
                     self.budget.deposit();
-                    places.push(place);
-                    tried.push(*ask);
                     firsts.push(First::Asked(pass));
                 }
-                Err(failure) => tell(place, Err(failure)),
-            }
-        }
-        let firsts = Mutex::new(firsts);
-        let step =
-            |number: usize, next| replace(&mut firsts.lock().unwrap_or_else(PoisonError::into_inner)[number], next);
-        let heard = |number: usize, answer| match step(number, First::Over) {
-            First::Asked(pass) => {
-                let task = task(tried[number]);
-                self.answered(task, pass, begun, &answer);
-                match answer {
-                    Err(failure) if is_silence(&failure) && self.may_repeat(task) => {
-                        drop(step(number, First::Failed(failure)));
-                    }
-                    answer => tell(places[number], answer),
+                // What stands behind it would be refused as well.
+                Err(failure) => {
+                    (place..asks.len()).for_each(|place| tell(place, Err(failure.clone())));
+                    break;
                 }
             }
+        }
+        let tried = &asks[..firsts.len()];
+        let firsts = Mutex::new(firsts);
+        let step =
+            |place: usize, next| replace(&mut firsts.lock().unwrap_or_else(PoisonError::into_inner)[place], next);
+        let heard = |place: usize, answer| match step(place, First::Over) {
+            First::Asked(pass) => match self.judged(task(tried[place]), pass, answer) {
+                ControlFlow::Break(answer) => tell(place, answer),
+                ControlFlow::Continue(failure) => drop(step(place, First::Failed(failure))),
+            },
             // An error means that it is not waited for any longer.
             First::Late(waits) => drop(waits.send(answer)),
             First::Failed(_) | First::Over => {}
         };
-        let mut first = pin!(self.engine.claim_each(&tried, &heard));
+        let mut first = pin!(self.engine.claim_each(tried, &heard));
         let soon = tried.iter().map(|ask| task(ask).times.soon).min().unwrap_or_default();
         let is_over = timeout(soon, &mut first).await.is_ok();
 
         let mut rest = Vec::new();
-        for (number, ask) in tried.iter().copied().enumerate() {
+        for (place, ask) in tried.iter().copied().enumerate() {
             let (task, again) = (task(ask), || self.engine.claim(ask));
-            let answer = match step(number, First::Over) {
+            let answer = match step(place, First::Over) {
                 First::Asked(pass) => {
                     let (waits, answer) = oneshot::channel();
-                    drop(step(number, First::Late(waits)));
+                    drop(step(place, First::Late(waits)));
                     Either::Left(async move {
-                        let unsaid = |_| Err(EngineError::indeterminate("the engine did not say"));
-                        let first = pin!(async { answer.await.unwrap_or_else(unsaid) });
+                        let first = pin!(async { answer.await.unwrap_or_else(|_| Err(EngineError::unsaid())) });
                         self.goes_on(task, pass, soon, first, again, |answer| answer, is_granted).await
                     })
                 }
                 First::Failed(failure) => Either::Right(self.repeated(task, failure, again, |answer| answer)),
                 First::Late(_) | First::Over => continue,
             };
-            let (place, tell) = (places[number], tell);
             // Large, and not to be moved whenever one more is added.
             rest.push(Box::pin(async move { tell(place, answer.await) }));
         }

@@ -716,9 +716,23 @@ async fn every_item_of_a_batch_counts_for_the_breaker() {
     while is_open(&engine) {
         sleep(MS).await;
     }
-    let before = store.asked();
-    let told = claim_each(&engine, &asks).await;
-    assert_eq!((store.asked() - before, told.iter().filter(|(answer, _)| answer.is_ok()).count()), (1, 1));
+    // Then it lets more and more of them through.
+    for let_through in [1, 2, 4, 8_u32] {
+        let (before, asks) = (store.asked(), [(); 30].map(|()| ask()));
+        let told = claim_each(&engine, &asks).await;
+        for (place, ((answer, _), ask)) in told.into_iter().zip(&asks).enumerate() {
+            match answer {
+                Ok(Claimed::Granted(grant)) => {
+                    assert_eq!((grant.attempt == ask.attempt, place < let_through as usize), (true, true));
+                }
+                other => {
+                    assert!(matches!(other, Err(EngineError::Determinate(_))), "{other:?}");
+                    assert!(place >= let_through as usize, "{place} of {let_through}");
+                }
+            }
+        }
+        assert_eq!(store.asked() - before, let_through);
+    }
 }
 
 /// Both tries are under way when the first one is answered.

@@ -1,6 +1,7 @@
 //! The tries of one call: the first one, and what becomes of the call where that fails or is late. What goes before a call, and
 //! what is told to the breaker after it, is in the parent.
 
+use std::ops::ControlFlow;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -74,12 +75,23 @@ impl Guard {
     where
         Call: Future<Output = Result<Answer, EngineError>>,
     {
+        match self.judged(task, pass, answer) {
+            ControlFlow::Break(answer) => answer,
+            ControlFlow::Continue(failure) => self.repeated(task, failure, ask, second).await,
+        }
+    }
+
+    /// What the answer to the first try of a call makes of it: it is over, or there is to be a second one after this failure.
+    pub(super) fn judged<Answer>(
+        self: &Arc<Self>,
+        task: Task,
+        pass: Pass<'_>,
+        answer: Result<Answer, EngineError>,
+    ) -> ControlFlow<Result<Answer, EngineError>, EngineError> {
         self.answered(task, pass, task.times.begun, &answer);
         match answer {
-            Err(failure) if is_silence(&failure) && self.may_repeat(task) => {
-                self.repeated(task, failure, ask, second).await
-            }
-            answer => answer,
+            Err(failure) if is_silence(&failure) && self.may_repeat(task) => ControlFlow::Continue(failure),
+            answer => ControlFlow::Break(answer),
         }
     }
 
@@ -157,7 +169,7 @@ impl Guard {
     }
 
     /// Whether a call that failed is to be repeated; takes that out of the budget.
-    pub(super) fn may_repeat(&self, task: Task) -> bool {
+    fn may_repeat(&self, task: Task) -> bool {
         let now = self.clock.monotonic();
         if self.breaker.state() != State::Closed || now.saturating_sub(task.times.begun) > task.times.all * 2 / 3 {
             return false;

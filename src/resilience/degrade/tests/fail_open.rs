@@ -91,8 +91,7 @@ async fn a_renewal_counts_although_another_has_reported_before_it() {
     one.clock.advance(first.terms.lease);
     one.back().await;
     two.back().await;
-    let overlaps: Vec<_> = two.overlaps().iter().map(|overlap| (overlap.ours.hash, overlap.theirs.hash)).collect();
-    assert_eq!(overlaps, [(second.attempt.hash(), first.attempt.hash())]);
+    assert_eq!(two.overlapping(), [(second.attempt.hash(), first.attempt.hash())]);
 }
 
 /// A mark that was left by a telling that did not end says less than is known by the next one.
@@ -115,8 +114,7 @@ async fn what_has_come_behind_a_mark_is_compared_with_what_became_of_its_grant()
     two.back().await;
     assert!(two.overlaps().is_empty(), "the first one had ended, as far as its mark says");
     one.back().await;
-    let overlaps: Vec<_> = one.overlaps().iter().map(|overlap| (overlap.ours.hash, overlap.theirs.hash)).collect();
-    assert_eq!(overlaps, [(first.attempt.hash(), second.attempt.hash())]);
+    assert_eq!(one.overlapping(), [(first.attempt.hash(), second.attempt.hash())]);
 }
 
 /// Telling the store of a grant repeats its claim: where that took over, it must not take over its own outcome.
@@ -219,8 +217,7 @@ async fn grants_that_leave_nothing_behind_are_compared_all_the_same() {
         assert_eq!(world.held(ask).await, None);
     }
     let pairs = |world: &World| {
-        let mut pairs: Vec<_> =
-            world.overlaps().iter().map(|overlap| (overlap.ours.hash, overlap.theirs.hash)).collect();
+        let mut pairs = world.overlapping();
         pairs.sort_unstable_by_key(|(_, theirs)| asks.iter().position(|ask| ask.attempt.hash() == *theirs));
         pairs
     };

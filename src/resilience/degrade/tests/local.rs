@@ -186,8 +186,7 @@ async fn an_outcome_of_what_the_store_granted_is_not_judged_by_what_was_granted_
     }
     world.back().await;
     assert_eq!(world.held(&theirs).await.unwrap().record.result.as_deref(), Some("theirs"));
-    let overlaps: Vec<_> = world.overlaps().iter().map(|overlap| (overlap.ours.hash, overlap.theirs.hash)).collect();
-    assert_eq!(overlaps, [(theirs.attempt.hash(), ours.attempt.hash())]);
+    assert_eq!(world.overlapping(), [(theirs.attempt.hash(), ours.attempt.hash())]);
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use tempfile::TempDir;
 
 use super::super::*;
-use crate::domain::attempt::SystemEntropy;
+use crate::domain::attempt::{AttemptHash, SystemEntropy};
 use crate::domain::claim::{LateTerms, Outcome};
 use crate::domain::clock::{ManualClock, Timestamp};
 use crate::domain::degraded::Degraded;
@@ -168,6 +168,11 @@ impl World {
 
     pub(super) fn overlaps(&self) -> Vec<Overlap> {
         self.keeper.newest(None, None, usize::MAX)
+    }
+
+    /// The attempts that overlapped, by their hashes: ours, and theirs.
+    pub(super) fn overlapping(&self) -> Vec<(AttemptHash, AttemptHash)> {
+        self.overlaps().iter().map(|overlap| (overlap.ours.hash, overlap.theirs.hash)).collect()
     }
 
     /// What the store holds of a claim.
