@@ -1,7 +1,8 @@
 //! The breaker of one engine: notices that its store does not answer, and then refuses calls at once until it does again.
 //!
 //! Closed lets calls through and counts them. Open refuses. Once a probe was answered it is half open: one call is let
-//! through, and if that is answered, two at once, and one more for each that is answered. No lock, no waiting, no I/O.
+//! through, and if that is answered, two at once, and one more for each that is answered. If nobody calls, the next probe that
+//! is answered closes it. No lock, no waiting, no I/O.
 
 mod window;
 
@@ -33,6 +34,8 @@ const RAMP_AT_ONCE_MAX: u32 = 256;
 /// For how long the one call of a half-open breaker is waited for; after that it counts as failed. Together with the next
 /// probe less than a second: the call may have been sent just before the store came back.
 const TRIAL: Duration = Duration::from_millis(750);
+/// For how long a half-open breaker waits for a call at least, before a probe alone closes it.
+const UNTRIED: Duration = Duration::from_millis(75);
 
 /// What a call says about its store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,8 +53,10 @@ pub enum Verdict {
 pub struct Breaker {
     /// A [`Phase`] in the low bits, above it how often it has changed: what was begun before a change says nothing after.
     phase: AtomicU64,
-    /// When the phase began, in microseconds of the monotonic clock.
+    /// When the phase began, in microseconds of the monotonic clock, if it is one whose time ends.
     since: AtomicU64,
+    /// When a probe was last answered that found it open, in microseconds.
+    half_open_since: AtomicU64,
     window: Window,
     /// Failures since a call was last answered.
     failures_in_a_row: AtomicU32,
@@ -67,8 +72,8 @@ pub struct Breaker {
 pub enum Entry<'a> {
     /// It is. What becomes of it is to be told to the pass.
     Passes(Pass<'a>),
-    /// It is not. Holds the state that the breaker came to just now, if it did.
-    Refused(Option<State>),
+    /// It is not.
+    Refused,
 }
 
 /// A call on its way. One that is dropped untold says nothing about the store.
@@ -120,6 +125,7 @@ impl Breaker {
         Self {
             phase: AtomicU64::new(Phase::Closed as u64),
             since: AtomicU64::new(0),
+            half_open_since: AtomicU64::new(0),
             window: Window::default(),
             failures_in_a_row: AtomicU32::new(0),
             silent_since: AtomicU64::new(0),
@@ -140,35 +146,55 @@ impl Breaker {
         match Phase::of(word) {
             Phase::Closed => pass(word),
             // Exactly one caller wins the exchange.
-            Phase::HalfOpen => self.go(word, Phase::Trying, now).map_or(Entry::Refused(None), pass),
-            Phase::Trying if self.age(now) > TRIAL => {
-                Entry::Refused(self.go(word, Phase::Open, now).map(|_| State::Open))
-            }
-            Phase::Open | Phase::Trying => Entry::Refused(None),
+            Phase::HalfOpen => self.go(word, Phase::Trying, now).map_or(Entry::Refused, pass),
+            Phase::Open | Phase::Trying => Entry::Refused,
             Phase::Ramping => {
                 let one_more = |calls| (calls < self.at_once.load(Ordering::Relaxed)).then_some(calls + 1);
                 let entered = self.under_way.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
-                entered.map_or(Entry::Refused(None), |_| pass(word))
+                entered.map_or(Entry::Refused, |_| pass(word))
             }
         }
     }
 
-    /// A probe was answered: an open breaker is half open now. The state that it came to by that, if it did.
+    /// A probe was answered: an open breaker is half open now, and one that nobody has called since is closed. The state that
+    /// it came to by that, if it did.
+    ///
+    /// Those who come together after a quiet time are many more than one. They are not refused because nobody came before
+    /// them; but what was counted stays, so that the first call that fails opens the breaker again.
     pub fn probed(&self, now: Duration) -> Option<State> {
         let word = self.phase.load(Ordering::Acquire);
-        if Phase::of(word) != Phase::Open {
-            return None;
-        }
-        self.go(word, Phase::HalfOpen, now).map(|_| State::HalfOpen)
+        let to = match Phase::of(word) {
+            Phase::Open => {
+                self.half_open_since.store(micros(now), Ordering::Release);
+                Phase::HalfOpen
+            }
+            Phase::HalfOpen if now.saturating_sub(at(&self.half_open_since)) >= UNTRIED => Phase::Closed,
+            _ => return None,
+        };
+        self.go(word, to, now).map(|_| to.state())
     }
 
-    /// Ends a ramp whose time is over, also when nobody calls. The state that it came to by that, if it did.
+    /// Ends what has lasted too long, also when nobody calls: a ramp, or the wait for the one call of a half-open breaker. The
+    /// state that it came to by that, if it did.
     pub fn settle(&self, now: Duration) -> Option<State> {
         let word = self.phase.load(Ordering::Acquire);
-        if Phase::of(word) != Phase::Ramping || self.age(now) < RAMP {
-            return None;
-        }
-        self.go(word, Phase::Closed, now).map(|_| State::Closed)
+        let to = match Phase::of(word) {
+            Phase::Ramping if self.age(now) >= RAMP => Phase::Closed,
+            Phase::Trying if self.age(now) >= TRIAL => Phase::Open,
+            _ => return None,
+        };
+        self.go(word, to, now).map(|_| to.state())
+    }
+
+    /// How long the one call of a half-open breaker is waited for yet, if it is under way.
+    pub fn trial_left(&self, now: Duration) -> Option<Duration> {
+        let is_tried = Phase::of(self.phase.load(Ordering::Acquire)) == Phase::Trying;
+        is_tried.then(|| TRIAL.saturating_sub(self.age(now)))
+    }
+
+    /// Whether the store has answered no call since the breaker opened.
+    pub fn is_in_doubt(&self) -> bool {
+        matches!(Phase::of(self.phase.load(Ordering::Acquire)), Phase::Open | Phase::HalfOpen | Phase::Trying)
     }
 
     /// Changes the phase, if it is still the one that was seen; the new word if so.
@@ -190,7 +216,7 @@ impl Breaker {
     }
 
     fn age(&self, now: Duration) -> Duration {
-        now.saturating_sub(Duration::from_micros(self.since.load(Ordering::Acquire)))
+        now.saturating_sub(at(&self.since))
     }
 
     /// Counts a call; whether the store is to be taken for out.
@@ -223,9 +249,14 @@ impl Breaker {
     }
 
     fn is_silent(&self, now: Duration) -> bool {
-        let since = Duration::from_micros(self.silent_since.load(Ordering::Relaxed));
-        self.failures_in_a_row.load(Ordering::Relaxed) >= SILENCE_CALLS && now.saturating_sub(since) >= SILENCE
+        let silent_for = now.saturating_sub(at(&self.silent_since));
+        self.failures_in_a_row.load(Ordering::Relaxed) >= SILENCE_CALLS && silent_for >= SILENCE
     }
+}
+
+/// The instant that is kept there.
+fn at(micros: &AtomicU64) -> Duration {
+    Duration::from_micros(micros.load(Ordering::Acquire))
 }
 
 impl Pass<'_> {
@@ -304,7 +335,7 @@ mod tests {
         fn pass(&self) -> Option<Pass<'_>> {
             match self.breaker.enter(self.now) {
                 Entry::Passes(pass) => Some(pass),
-                Entry::Refused(_) => None,
+                Entry::Refused => None,
             }
         }
 
@@ -462,8 +493,30 @@ mod tests {
         story.breaker.probed(story.now);
         let _stays_away = story.pass().unwrap();
         let late = story.now + TRIAL;
-        assert!(matches!(story.breaker.enter(late), Entry::Refused(None)));
-        assert!(matches!(story.breaker.enter(late + MS), Entry::Refused(Some(State::Open))));
+        assert_eq!(story.breaker.settle(late.checked_sub(MS).unwrap()), None);
+        assert_eq!(story.breaker.trial_left(late.checked_sub(MS).unwrap()), Some(MS));
+        assert_eq!(story.breaker.settle(late), Some(State::Open));
+        assert_eq!(story.breaker.trial_left(late), None);
+    }
+
+    #[test]
+    fn a_half_open_breaker_that_nobody_calls_is_closed_by_the_next_probe_and_opens_with_the_first_failure() {
+        let mut story = Story::opened();
+        story.after(SILENCE);
+        story.breaker.probed(story.now);
+        assert_eq!(story.breaker.probed(story.now), None, "not at once");
+        assert_eq!(story.breaker.probed(story.now + UNTRIED), Some(State::Closed));
+        // All who come together are let through.
+        let mut passes: Vec<_> = (0..64).map(|_| story.pass().unwrap()).collect();
+        assert_eq!(passes.pop().unwrap().end(Verdict::Failed, story.now + UNTRIED), Some(State::Open));
+        drop(passes);
+        // If the store has answered, it is as good as any other.
+        for _ in 0..2 {
+            story.after(UNTRIED);
+            story.breaker.probed(story.now);
+        }
+        story.after(Duration::from_secs(10)).calls(1, Verdict::Answered, MS);
+        story.calls(1, Verdict::Failed, MS).stands(State::Closed);
     }
 
     #[test]

@@ -128,16 +128,15 @@ impl Guard {
     fn enter(self: &Arc<Self>, now: Duration) -> Result<Pass<'_>, EngineError> {
         let entry = match self.breaker.enter(now) {
             // All calls of a ramp may wait for answers that never come; it ends in its time all the same.
-            Entry::Refused(_) if let Some(closed) = self.breaker.settle(now) => {
-                self.changed(Some(closed));
+            Entry::Refused if let Some(state) = self.breaker.settle(now) => {
+                self.changed(Some(state));
                 self.breaker.enter(now)
             }
             entry => entry,
         };
         match entry {
             Entry::Passes(pass) => Ok(pass),
-            Entry::Refused(changed) => {
-                self.changed(changed);
+            Entry::Refused => {
                 Err(EngineError::unavailable("it has not been answering, and is asked again once it answers a probe"))
             }
         }

@@ -14,6 +14,7 @@ use oncegate::domain::record::{Held, Key, State};
 use oncegate::domain::terms::{OutcomeOnOutage, Retention};
 use oncegate::engine::{Capabilities, Determinate, Engine, EngineError, Note};
 use oncegate::resilience::chain::Times;
+use oncegate::resilience::journal::memory::Flaw;
 
 use crate::clock::{StoreClock, micros};
 use crate::question::Question as _;
@@ -60,6 +61,8 @@ pub(crate) enum Bug {
     PolicyUnasked,
     /// The journal answers before its disk has what it was given.
     JournalNotSynced,
+    /// What the journal's disk had no room for stays there half.
+    HalfAnEntryStays,
     /// An outcome that waited is taken for delivered, and is not.
     DeliveryDropped,
     /// An outcome that waited is taken for delivered before it is.
@@ -122,6 +125,15 @@ impl Bug {
             Self::DeliveryDropped | Self::DeliveryTooLate | Self::OverlapNotNoticed => Some(Layer::Chain),
             Self::LocalForgets | Self::PolicyUnsaid | Self::PolicyUnasked => Some(Layer::Policies),
             _ => None,
+        }
+    }
+
+    /// What is wrong with the disk of a gateway with the bug.
+    pub(crate) fn of_disk(self) -> Flaw {
+        match self {
+            Self::JournalNotSynced => Flaw::SyncsNothing,
+            Self::HalfAnEntryStays => Flaw::CutsNothing,
+            _ => Flaw::None,
         }
     }
 

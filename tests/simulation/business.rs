@@ -15,7 +15,7 @@ use oncegate::tenants::quota::Quota;
 use oncegate::tenants::{App, OperationTerms};
 
 use crate::ledger::Choice;
-use crate::world::{Kind, World};
+use crate::world::World;
 
 /// What everybody wants, at any time.
 const HOT: u64 = 9;
@@ -52,7 +52,7 @@ impl Business {
     pub(crate) fn new(world: Arc<World>) -> Arc<Self> {
         use ClaimOnOutage::{FailClosed, FailOpen, Local};
         use OutcomeOnOutage::{FailClosed as Closed, Spool};
-        let chosen = world.kind == Kind::Policies;
+        let chosen = world.kind.has_policies();
         let app = |key, operations: &[(&str, Terms, u64, Policies)]| app(key, operations, chosen);
         let apps = vec![
             app(

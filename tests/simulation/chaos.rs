@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use oncegate::resilience::journal::memory::Trouble;
 use tokio::time::sleep;
 
 use crate::link::Weather;
@@ -25,6 +26,8 @@ pub(crate) enum Fault {
     DataLoss,
     /// Somebody switches the chain to another store, at any gateway.
     Switches,
+    /// The disk of a gateway, where its journal is.
+    Disk,
     /// A gateway dies, and another one is started; its machine's clock may have been set.
     Gateways,
 }
@@ -53,6 +56,7 @@ impl Chaos {
                 Fault::Clock => self.clock().await,
                 Fault::DataLoss => self.data_loss().await,
                 Fault::Switches => self.switches().await,
+                Fault::Disk => self.disk().await,
                 Fault::Gateways => self.gateways().await,
             }
         }
@@ -64,6 +68,7 @@ impl Chaos {
             sleep(Duration::from_secs(5)).await;
             if let Some(running) = self.hosts[place].gateway() {
                 let _health = running.died.run_until_cancelled(running.gateway.engines_health()).await;
+                self.world.measure(&running.keeper);
             }
         }
     }
@@ -188,6 +193,36 @@ impl Chaos {
         self.world.announce(gateway, "switch", to as u64);
         let switched = self.hosts[place].switch(ENGINES[to]).await;
         self.world.announce(gateway, "switched", u64::from(switched == Some(true)));
+    }
+
+    /// A disk is full, which is over when it has room; or it fails, and then somebody reads the log and starts the gateway anew.
+    async fn disk(&self) {
+        let dice = &self.world.dice;
+        let (place, duration) = (dice.index(self.hosts.len()), self.duration());
+        let number = u16::try_from(place).expect("few gateways");
+        let gateway = Place::Link(number);
+        let (trouble, what) = match dice.between(0, 3) {
+            0 => (Trouble::NoSync, "disk fails to sync"),
+            1 => (Trouble::Stuck, "disk fails"),
+            _ => (Trouble::NoRoom, "disk full"),
+        };
+        let is_unsure = trouble != Trouble::NoRoom;
+        self.world.announce(gateway, what, millis(duration));
+        if is_unsure {
+            self.world.known().disks_unsure_until.insert(number, Duration::MAX);
+        }
+        self.hosts[place].disk.turn(trouble);
+        sleep(duration).await;
+        self.hosts[place].disk.turn(Trouble::None);
+        self.world.announce(gateway, "disk is well", 0);
+        if is_unsure {
+            let now = self.world.time.now();
+            self.world.known().disks_unsure_until.insert(number, now);
+            sleep(dice.millis(0, 5_000)).await;
+            self.world.announce(gateway, "gateway restarted", 0);
+            self.hosts[place].kill();
+            self.hosts[place].start();
+        }
     }
 
     async fn gateways(&self) {

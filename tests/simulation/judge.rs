@@ -13,7 +13,7 @@ use oncegate::gateway::outcome::Reported;
 use oncegate::gateway::{Failure, RenewalAnswer};
 
 use crate::clock::micros;
-use crate::ledger::{Choice, Given, Instants, Process};
+use crate::ledger::{Asked, Choice, Given, Instants, Process};
 use crate::question::{Question, Taken, Told, outcome_name};
 use crate::reference::{Broken, hold};
 use crate::trace::{Event, Name, Place};
@@ -33,6 +33,7 @@ pub(crate) struct Call {
     pub(crate) caller: u16,
     pub(crate) gateway: u16,
     pub(crate) kind: &'static str,
+    pub(crate) what: &'static str,
     /// What the caller knows of its attempt.
     pub(crate) name: Name,
     pub(crate) key: u32,
@@ -199,7 +200,7 @@ impl World {
     pub(crate) fn trial<Q: Question>(&self, gateway: u16, ask: &Q) -> Trial {
         let call = (gateway, Q::NAME, ask.asked_by());
         let known = &mut *self.known();
-        let of_policies = self.kind == Kind::Policies;
+        let of_policies = self.kind.has_policies();
         let open = known.open.get_mut(&call).filter(|_| !of_policies || !ask.is_delivery());
         let begun = open.as_ref().map(|open| open.begun);
         let place = open.map(|open| {
@@ -208,7 +209,9 @@ impl World {
         });
         if of_policies {
             let number = known.number(ask.key());
-            let may = known.of(number).ledger.may_send(gateway, ask, begun);
+            let ledger = &known.of(number).ledger;
+            let may = ledger.may_send(gateway, ask, begun);
+            let may = may.and_then(|()| if ask.is_delivery() { ledger.may_deliver(gateway, ask) } else { Ok(()) });
             self.judge_known(known, number, may);
         }
         Trial { call, place }
@@ -224,7 +227,7 @@ impl World {
     /// The store's answer to a try has come.
     pub(crate) fn answered<Q: Question>(&self, trial: &Trial, ask: &Q, taken: &Taken<Q::Answer>) {
         let told = Box::new(taken.answer.clone().into());
-        if self.kind == Kind::Policies && !ask.is_delivery() {
+        if self.kind.has_policies() && !ask.is_delivery() {
             let known = &mut *self.known();
             let number = known.number(ask.key());
             known.of(number).ledger.hear(trial.call.0, &told);
@@ -272,11 +275,14 @@ impl World {
                 number: gateway.into(),
             };
             known.trace.add(begun, event);
+            if let Some(asked) = asked((gateway, name.nonce), kind, what) {
+                known.of(key).ledger.ask(asked);
+            }
             if kind == "settle" || kind == "release" {
                 let of_key = known.of(key);
                 of_key.beliefs.end(name, kind == "release");
                 of_key.ledger.end(name, begun, kind == "release");
-                if self.kind == Kind::Policies && kind == "settle" {
+                if self.kind.has_policies() && kind == "settle" {
                     of_key.ledger.report(gateway, name, what, begun);
                 }
                 known.reported.insert(name);
@@ -284,7 +290,8 @@ impl World {
             }
         }
         let losses = self.known().losses;
-        let call = Call { caller, gateway, kind, name, key, deadline, in_batch: false, run: 0, begun, losses };
+        let (in_batch, run) = (false, 0);
+        let call = Call { caller, gateway, kind, what, name, key, deadline, in_batch, run, begun, losses };
         if self.count() {
             return Some(call);
         }
@@ -322,12 +329,12 @@ impl World {
                     Some(policy) => judge_answer_of_policy(known, call, policy, answer)?,
                     None => judge_claim((self.store_clock.now(), now), known, call, &open, lease, answer)?,
                 }
-                if let ClaimAnswer::Granted(granted) = answer
+                if let (ClaimAnswer::Granted(granted), None) = (answer, policy)
                     && let Some(granted_by) = open.granted_by(Name::of(&granted.attempt))
                 {
                     self.judge_store(&mut known.switches, call.gateway, granted_by)?;
                 }
-                if let (ClaimAnswer::Granted(granted), Kind::Policies) = (answer, self.kind) {
+                if let (ClaimAnswer::Granted(granted), true) = (answer, self.kind.has_policies()) {
                     let now = self.instants(now);
                     let left = Duration::from_millis(granted.lease_ms);
                     let (name, until) = (Name::of(&granted.attempt), now.plus(left));
@@ -341,7 +348,7 @@ impl World {
                 }
                 Ok(())
             }
-            Err(failure) => self.judge_failure(call, &open, failure, now),
+            Err(failure) => self.judge_failure(known, call, &open, failure, now),
         });
     }
 
@@ -380,7 +387,7 @@ impl World {
                 Ok(())
             }
             Ok(Reported::Observed { .. }) => hold(false, "S6", || "nobody observes".to_owned()),
-            Err(failure) => self.judge_failure(call, &open, failure, now),
+            Err(failure) => self.judge_failure(known, call, &open, failure, now),
         });
     }
 
@@ -410,7 +417,7 @@ impl World {
                 }
                 Ok(())
             }
-            Err(failure) => self.judge_failure(call, &open, failure, now),
+            Err(failure) => self.judge_failure(known, call, &open, failure, now),
         });
     }
 
@@ -420,15 +427,47 @@ impl World {
         self.finish(call, (said, Name::default(), 0), answer.as_ref().err(), |_, _, _| Ok(()));
     }
 
-    fn judge_failure(&self, call: &Call, open: &Open, failure: &Failure, now: Duration) -> Result<(), Broken> {
+    fn judge_failure(
+        &self,
+        known: &mut Known,
+        call: &Call,
+        open: &Open,
+        failure: &Failure,
+        now: Duration,
+    ) -> Result<(), Broken> {
+        if let (Failure::Store(_), Some(asked)) =
+            (failure, asked((call.gateway, call.name.nonce), call.kind, call.what))
+        {
+            known.of(call.key).ledger.refuse(asked);
+        }
+        let unsure_until = known.disks_unsure_until.get(&call.gateway);
+        let is_unsure = unsure_until.is_some_and(|until| *until >= call.begun);
+        let is_refused = !open.tries.is_empty() && open.tries.iter().all(|own| *own == Try::Refused);
+        if is_unsure && is_refused && matches!(failure, Failure::OutcomeUnknown(_)) {
+            *known.tally.entry(("journal", "unsure")).or_default() += 1;
+        }
         let may_be_unknown = match self.kind {
             Kind::Plain => false,
-            // The journal's disk may have taken too long.
-            Kind::Policies => now + TIMER_GRAIN >= call.begun + call.deadline,
+            // The journal's disk may have taken too long, or nobody knows what it has taken.
+            Kind::Policies => now + TIMER_GRAIN >= call.begun + call.deadline || is_unsure,
             // What was done on a store that was left, or that lost its data, is not told.
-            Kind::Switched | Kind::Holding => true,
+            Kind::Switched | Kind::PoliciesAndSwitches | Kind::Holding => true,
         };
         judge_failure(call, open, failure, now, may_be_unknown)
+    }
+
+    /// Counts why a journal has not taken something.
+    fn tally_journal(known: &mut Known, failure: &Failure) {
+        let text = format!("{failure:?}");
+        let kinds = [
+            ("journal is full", "full"),
+            ("part of the journal is full", "full for the app"),
+            ("no room for the journal", "no room"),
+            ("until this gateway is restarted", "broken"),
+        ];
+        for (_, kind) in kinds.iter().filter(|(said, _)| text.contains(said)) {
+            *known.tally.entry(("journal", kind)).or_default() += 1;
+        }
     }
 
     fn instants(&self, real: Duration) -> Instants {
@@ -450,6 +489,9 @@ impl World {
             let event = Event { place, key: call.key, what: call.kind, whose: call.name, answer, other, number };
             known.trace.add(now, event);
             *known.tally.entry((call.kind, answer)).or_default() += 1;
+            if let Some(failure) = failure {
+                Self::tally_journal(known, failure);
+            }
             let took = now.saturating_sub(call.begun);
             let at_peace = known.serves && known.trouble.calm_since(call.begun.saturating_sub(BACK_WITHIN));
             let unserved = failure.filter(|_| at_peace && !has_run_out(call, &open, now));
@@ -576,6 +618,15 @@ fn judge_renewed(
         }
         Ok(())
     })
+}
+
+/// What a call asks that a gateway may do in the store's place and tell the store of later.
+fn asked((gateway, nonce): (u16, u64), kind: &str, what: &'static str) -> Option<Asked> {
+    match kind {
+        "claim" => Some((gateway, nonce, "claim")),
+        "settle" => Some((gateway, nonce, what)),
+        _ => None,
+    }
 }
 
 /// A claim that a policy has answered: it says so, and is one that the app has chosen.

@@ -62,11 +62,16 @@ pub(crate) struct Ledger {
     delivered: Vec<(Name, bool, Duration)>,
     /// Whose outcomes were first reported to which gateway, and when.
     reported: Vec<(u16, u64, &'static str, Duration)>,
+    /// What gateways were asked to do, and how many of those calls may have been done.
+    asked: Vec<(Asked, u32)>,
     /// Which gateways the store has told that this attempt holds the claim.
     heard: Vec<(u16, Name)>,
     /// Whose attempt a hash is, by its nonce.
     hashes: Vec<(AttemptHash, u64)>,
 }
+
+/// What callers ask: which gateway, by whose attempt, and what; "claim", or an outcome.
+pub(crate) type Asked = (u16, u64, &'static str);
 
 /// A grant that a caller was told of.
 #[derive(Clone, Copy, Debug)]
@@ -210,6 +215,28 @@ impl Ledger {
                 given.done_until = None;
             }
         }
+    }
+
+    /// A gateway is asked something.
+    pub(crate) fn ask(&mut self, asked: Asked) {
+        match self.asked.iter_mut().find(|(known, _)| *known == asked) {
+            Some((_, calls)) => *calls += 1,
+            None => self.asked.push((asked, 1)),
+        }
+    }
+
+    /// A caller was told that its call has certainly not been done.
+    pub(crate) fn refuse(&mut self, asked: Asked) {
+        if let Some((_, calls)) = self.asked.iter_mut().find(|(known, _)| *known == asked) {
+            *calls = calls.saturating_sub(1);
+        }
+    }
+
+    /// That a gateway tells the store of nothing that everybody who asked for it was told is certainly not done.
+    pub(crate) fn may_deliver<Q: Question>(&self, gateway: u16, ask: &Q) -> Result<(), Broken> {
+        let asked = (gateway, ask.whose().nonce, if Q::CLAIMS { "claim" } else { ask.reports().unwrap_or_default() });
+        let refused = self.asked.iter().any(|(known, calls)| *known == asked && *calls == 0);
+        hold(!refused, "S9", || format!("{asked:?} was refused for certain, and the store is told of it"))
     }
 
     /// Somebody begins to report an outcome.

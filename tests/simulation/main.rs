@@ -22,12 +22,15 @@ mod trace;
 mod world;
 
 use bugs::Bug;
-use chaos::Fault::{Clock, DataLoss, Gateways, Network, Server, Switches};
+use chaos::Fault::{Clock, DataLoss, Disk, Gateways, Network, Server, Switches};
 use scenario::Scenario;
 use world::Kind;
 
 /// A million operations in all, so many from each seed: many short worlds meet more than a few long ones.
 const OPERATIONS: u64 = 25_000;
+
+/// Where policies answer they are judged at some length, and much happens soon.
+const OPERATIONS_FEWER: u64 = 12_000;
 
 const EVERYTHING: Scenario =
     Scenario::of("everything is wrong", &[Network, Network, Server, Clock, DataLoss, Gateways, Gateways]);
@@ -42,9 +45,20 @@ const OUTAGES_OF_EVERYTHING: Scenario = Scenario::of(
 )
 .in_a(Kind::Policies);
 
+/// Policies answer, and the journal in which that has to be is full, or fails.
+const OUTAGES_WITHOUT_ROOM: Scenario =
+    Scenario::of("policies answer, journals are full", &[Network, Network, Server, Server, Gateways, Disk, Disk, Disk])
+        .in_a(Kind::Policies)
+        .short_of_room();
+
 /// Operators switch between two stores.
 const SWITCHES: Scenario =
     Scenario::of("stores are switched", &[Switches, Network, Network, Server, Gateways]).in_a(Kind::Switched);
+
+/// Policies answer, and operators switch to another store when one is out.
+const OUTAGES_AND_SWITCHES: Scenario =
+    Scenario::of("policies answer, stores are switched", &[Switches, Network, Network, Server, Server, Gateways])
+        .in_a(Kind::PoliciesAndSwitches);
 
 /// Nothing is granted for a while after a loss.
 const HOLDS: Scenario =
@@ -101,8 +115,18 @@ fn promises_hold_while_policies_answer_and_everything_is_wrong() {
 }
 
 #[test]
+fn promises_hold_while_journals_are_full_or_fail() {
+    OUTAGES_WITHOUT_ROOM.hold(0..2, OPERATIONS_FEWER);
+}
+
+#[test]
 fn promises_hold_while_stores_are_switched() {
     SWITCHES.hold(0..4, OPERATIONS);
+}
+
+#[test]
+fn promises_hold_while_policies_answer_and_stores_are_switched() {
+    OUTAGES_AND_SWITCHES.hold(0..2, OPERATIONS_FEWER);
 }
 
 #[test]
@@ -116,14 +140,16 @@ fn promises_hold_while_gateways_hold_back_after_a_loss() {
 #[ignore = "a soak: it goes on for minutes, from seeds of its own"]
 fn promises_hold_from_seeds_that_nobody_has_tried() {
     let seed = oncegate::domain::attempt::Entropy::bits(&oncegate::domain::attempt::SystemEntropy) >> 1;
-    for world in [EVERYTHING, OUTAGES, OUTAGES_OF_EVERYTHING, SWITCHES, HOLDS] {
+    for world in
+        [EVERYTHING, OUTAGES, OUTAGES_OF_EVERYTHING, OUTAGES_WITHOUT_ROOM, OUTAGES_AND_SWITCHES, SWITCHES, HOLDS]
+    {
         world.hold(seed..seed + 5, 250_000);
     }
 }
 
 #[test]
 fn a_seed_replays_exactly_and_another_differs() {
-    for world in [EVERYTHING, OUTAGES, SWITCHES, HOLDS] {
+    for world in [EVERYTHING, OUTAGES, OUTAGES_WITHOUT_ROOM, SWITCHES, HOLDS] {
         let hash = |seed| world.run(seed, 3_000).hash;
         let first = hash(7);
         assert_eq!(hash(7), first, "{}: what is not from the seed has come in", world.name);
@@ -166,6 +192,14 @@ fn a_world_meets_every_kind_of_answer() {
     }
 }
 
+#[test]
+fn a_world_meets_every_way_in_which_a_journal_refuses() {
+    let tally = OUTAGES_WITHOUT_ROOM.run(1, OPERATIONS_FEWER).tally;
+    for kind in ["full", "full for the app", "no room", "broken", "unsure"] {
+        assert!(tally.contains_key(&("journal", kind)), "{kind:?}: {tally:?}");
+    }
+}
+
 /// Each bug, the world that has to meet it, and the promises of which one must be seen to be broken.
 const PLANTED: &[(Bug, Scenario, &[&str])] = &[
     (Bug::DeleteWithoutCompare, EVERYTHING, &["S2"]),
@@ -187,10 +221,12 @@ const PLANTED: &[(Bug, Scenario, &[&str])] = &[
     (Bug::PolicyUnsaid, OUTAGES, &["S9"]),
     (Bug::PolicyUnasked, OUTAGES, &["S12"]),
     (Bug::JournalNotSynced, OUTAGES, &["local", "spool"]),
+    (Bug::HalfAnEntryStays, OUTAGES_WITHOUT_ROOM, &["spool"]),
     (Bug::DeliveryDropped, OUTAGES, &["spool"]),
     (Bug::DeliveryTooLate, OUTAGES, &["spool"]),
     (Bug::OverlapNotNoticed, OUTAGES, &["overlap"]),
-    (Bug::SwitchedAtOnce, SWITCHES, &["switch"]),
+    // Where both stores grant, either may be what is seen first.
+    (Bug::SwitchedAtOnce, SWITCHES, &["switch", "S1"]),
     (Bug::SwitchNotSeen, SWITCHES, &["switch"]),
     (Bug::HoldForgotten, HOLDS, &["hold", "S1"]),
     (Bug::HoldTooShort, HOLDS, &["hold", "S1"]),

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use oncegate::resilience::journal::Bounds;
 use tokio::time::sleep;
 
 use crate::bugs::Bug;
@@ -12,7 +13,7 @@ use crate::business::Business;
 use crate::caller::{Caller, Memories};
 use crate::chaos::{Chaos, Fault};
 use crate::link::Link;
-use crate::stack::Host;
+use crate::stack::{Host, ROOMY, TIGHT};
 use crate::store::Store;
 use crate::world::{Kind, Outcome, World};
 
@@ -25,6 +26,7 @@ pub(crate) struct Scenario {
     pub(crate) faults: &'static [Fault],
     pub(crate) bug: Option<Bug>,
     pub(crate) kind: Kind,
+    pub(crate) journal_bounds: Bounds,
 }
 
 /// Longer than every lease that anybody asks for, every call that is still on its way, and every step of a clock.
@@ -35,7 +37,7 @@ const AUDITED: usize = 200;
 
 impl Scenario {
     pub(crate) const fn of(name: &'static str, faults: &'static [Fault]) -> Self {
-        Self { name, gateways: 3, callers: 48, faults, bug: None, kind: Kind::Plain }
+        Self { name, gateways: 3, callers: 48, faults, bug: None, kind: Kind::Plain, journal_bounds: ROOMY }
     }
 
     /// The same in a world of another kind.
@@ -43,19 +45,24 @@ impl Scenario {
         Self { kind, ..self }
     }
 
+    /// The same with journals that are soon full.
+    pub(crate) const fn short_of_room(self) -> Self {
+        Self { journal_bounds: TIGHT, ..self }
+    }
+
     /// Runs a world from a seed, for so many operations.
     pub(crate) fn run(self, seed: u64, operations: u64) -> Outcome {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         runtime.block_on(async {
-            let world = World::new(self.kind, seed, operations);
+            let world = World::new(self.kind, self.journal_bounds, seed, operations);
             self.live(&world).await;
             world.outcome()
         })
     }
 
     async fn live(self, world: &Arc<World>) {
-        let stores = if self.kind == Kind::Switched { 2 } else { 1 };
-        let stores: Vec<_> = (0..stores).map(|number| Store::new(world.clone(), number, self.bug)).collect();
+        let stores: Vec<_> =
+            (0..self.kind.stores()).map(|number| Store::new(world.clone(), number, self.bug)).collect();
         let link = |store: &Arc<Store>, number| Link::new(world.clone(), store.clone(), number);
         let links = |number| stores.iter().map(|store| link(store, number)).collect();
         let host = |number| Host::new(world.clone(), number, links(number), self.bug);

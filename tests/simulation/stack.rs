@@ -14,14 +14,16 @@ use oncegate::gateway::{Engines, Gateway};
 use oncegate::resilience::chain::{Chain, Setup, Times};
 use oncegate::resilience::degrade::{Degrading, Keeper};
 use oncegate::resilience::guarded::Guarded;
-use oncegate::resilience::journal::memory::Disk;
-use oncegate::resilience::journal::{Bounds, Journal};
+use oncegate::resilience::journal::memory::{Disk, Flaw};
+use oncegate::resilience::journal::{Bounds, Journal, Recovered};
 use tokio_util::sync::CancellationToken;
 
 use crate::bugs::{Bug, Layer};
 use crate::clock::MachineClock;
 use crate::dice::Dice;
 use crate::link::Link;
+use crate::reference::hold;
+use crate::trace::NO_KEY;
 use crate::world::{Kind, World};
 
 /// The deadline of calls that bring none.
@@ -37,7 +39,10 @@ pub(crate) const ENGINES: [&str; 2] = ["primary", "spare"];
 pub(crate) const LEASE_MAX: Duration = Duration::from_secs(10);
 
 /// More than any world fills.
-const ROOMY: Bounds = Bounds { bytes: 1 << 30, app_bytes: 1 << 30 };
+pub(crate) const ROOMY: Bounds = Bounds { bytes: 1 << 30, app_bytes: 1 << 30 };
+
+/// A dozen grants or outcomes, and fewer of one app: an outage of a second or two fills it.
+pub(crate) const TIGHT: Bounds = Bounds { bytes: 12_000, app_bytes: 8_000 };
 
 /// A machine that runs a gateway.
 pub(crate) struct Host {
@@ -46,7 +51,7 @@ pub(crate) struct Host {
     /// To each store.
     pub(crate) links: Vec<Link>,
     clock: Arc<MachineClock>,
-    disk: Disk,
+    pub(crate) disk: Disk,
     running: Mutex<Option<Running>>,
     /// How many processes there have been.
     runs: Mutex<u32>,
@@ -74,12 +79,12 @@ impl Host {
     pub(crate) fn new(world: Arc<World>, number: u16, links: Vec<Link>, bug: Option<Bug>) -> Self {
         // Grants that overlap are found by the wall clocks of gateways, which are alike where that is asked for. Never to the
         // microsecond: a try that two of them grant at once would be one attempt, with one mark for both.
-        let wall_ahead = world.dice.millis(0, if world.kind == Kind::Policies { 5 } else { 600_000 });
+        let wall_ahead = world.dice.millis(0, if world.kind.has_policies() { 5 } else { 600_000 });
         let wall_ahead = wall_ahead + Duration::from_micros(number.into());
         let clock = Arc::new(MachineClock::new(world.time, wall_ahead));
         let of_disk = world.clone();
         let pace = move || if of_disk.dice.percent(60) { of_disk.dice.millis(0, 1) } else { of_disk.dice.millis(1, 5) };
-        let disk = Disk::new(pace, bug == Some(Bug::JournalNotSynced));
+        let disk = Disk::new(pace, bug.map_or(Flaw::None, Bug::of_disk));
         let host = Self { world, bug, links, clock, disk, running: Mutex::default(), runs: Mutex::default() };
         host.start();
         host
@@ -139,8 +144,8 @@ impl Host {
             entropy: entropy.clone(),
             times: self.bug.map_or(times, |bug| bug.of_times(times)),
         }));
-        let keeper = Arc::new(if kind == Kind::Policies {
-            let (journal, recovered) = Journal::open_in_memory(&self.disk, ROOMY).expect("what a crash leaves is read");
+        let keeper = Arc::new(if kind.has_policies() {
+            let (journal, recovered) = self.journal();
             Keeper::over(journal, recovered, clock.clone())
         } else {
             // Opened only where a policy needs it, and no app of these worlds has one.
@@ -153,12 +158,22 @@ impl Host {
         (chain, engines, keeper)
     }
 
+    /// The journal, with what is found in it: whatever has happened to the one before, all of it can be read.
+    fn journal(&self) -> (Journal, Recovered) {
+        let bounds = self.world.journal_bounds;
+        Journal::open_in_memory(&self.disk, bounds).unwrap_or_else(|why| {
+            self.world.judge(NO_KEY, hold(false, "spool", || format!("the journal cannot be read: {why}")));
+            let empty = Disk::new(|| Duration::ZERO, Flaw::None);
+            Journal::open_in_memory(&empty, bounds).expect("nothing is in it")
+        })
+    }
+
     /// The process dies where it stands, and sometimes the machine with it.
     pub(crate) fn kill(&self) {
         if let Some(running) = self.running().take() {
             running.died.cancel();
             let dice = &self.world.dice;
-            if self.world.kind == Kind::Policies {
+            if self.world.kind.has_policies() {
                 let power_fails = dice.percent(50);
                 self.disk.crash(|loose| if power_fails { dice.index(loose + 1) } else { loose });
             }
@@ -182,7 +197,7 @@ impl Host {
     /// The machine's wall clock is set.
     pub(crate) fn step_wall(&self, ahead: Duration) {
         // By it a journal tells what was left of a lease: that is tried where clocks are.
-        if self.world.kind != Kind::Policies {
+        if !self.world.kind.has_policies() {
             self.clock.step_wall(ahead);
         }
     }

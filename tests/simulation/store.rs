@@ -21,7 +21,7 @@ use crate::clock::micros;
 use crate::question::{Question, Taken};
 use crate::reference::hold;
 use crate::trace::{Event, Name, Place};
-use crate::world::{Kind, World};
+use crate::world::World;
 
 /// How the server is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -244,7 +244,7 @@ impl Store {
             if said == "released" {
                 known.of(number).released = Some((ask.whose(), at));
             }
-            let of_policies = self.world.kind == Kind::Policies;
+            let of_policies = self.world.kind.has_policies();
             let whose = ask.whose();
             // What one gateway has granted to a try may be told as what another one has granted to it.
             let is_reported =

@@ -82,7 +82,7 @@ impl World {
             Kind::Holding => hold(switches.lost_at.is_none_or(|lost_at| at >= lost_at + LEASE_MAX), "hold", || {
                 format!("granted at {at:?}, and data was lost at {:?}", switches.lost_at)
             }),
-            Kind::Switched => switches.judge_grant(gateway, store, at),
+            Kind::Switched | Kind::PoliciesAndSwitches => switches.judge_grant(gateway, store, at),
         }
     }
 }

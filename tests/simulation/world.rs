@@ -8,6 +8,9 @@ use std::time::Duration;
 
 use oncegate::domain::overlap::{Overlap, Overlaps as _};
 use oncegate::domain::record::Key;
+use oncegate::domain::spool::Spool as _;
+use oncegate::resilience::degrade::Keeper;
+use oncegate::resilience::journal::Bounds;
 
 use crate::clock::{StoreClock, Time};
 use crate::dice::Dice;
@@ -27,8 +30,22 @@ pub(crate) enum Kind {
     Policies,
     /// Two stores, between which operators switch.
     Switched,
+    /// Two stores, between which operators switch, and policies that answer in the place of the one in use.
+    PoliciesAndSwitches,
     /// One store, and nothing is granted for a while after it has lost its data.
     Holding,
+}
+
+impl Kind {
+    /// Whether policies answer where the store does not.
+    pub(crate) fn has_policies(self) -> bool {
+        matches!(self, Self::Policies | Self::PoliciesAndSwitches)
+    }
+
+    /// How many stores there are.
+    pub(crate) fn stores(self) -> u16 {
+        if matches!(self, Self::Switched | Self::PoliciesAndSwitches) { 2 } else { 1 }
+    }
 }
 
 /// How many stores a world has at most.
@@ -40,6 +57,8 @@ pub(crate) struct World {
     pub(crate) time: Time,
     pub(crate) dice: Dice,
     pub(crate) store_clock: Arc<StoreClock>,
+    /// How much the journal of each gateway takes.
+    pub(crate) journal_bounds: Bounds,
     /// Operations begun.
     operations: AtomicU64,
     operations_max: AtomicU64,
@@ -61,6 +80,8 @@ pub(crate) struct Known {
     pub(crate) losses: u64,
     pub(crate) trouble: Trouble,
     pub(crate) switches: Switches,
+    /// Until when the disk of a gateway was such that nobody can tell what it has of what it was last given.
+    pub(crate) disks_unsure_until: HashMap<u16, Duration>,
     /// Nothing keeps anybody from being served at once, where nothing is wrong.
     pub(crate) serves: bool,
     /// How often each answer was given, to callers.
@@ -100,7 +121,7 @@ pub(crate) struct Outcome {
 }
 
 impl World {
-    pub(crate) fn new(kind: Kind, seed: u64, operations_max: u64) -> Arc<Self> {
+    pub(crate) fn new(kind: Kind, journal_bounds: Bounds, seed: u64, operations_max: u64) -> Arc<Self> {
         let time = Time::begin();
         let known = Known {
             trace: Trace::new(seed),
@@ -111,6 +132,7 @@ impl World {
             losses: 0,
             trouble: Trouble::default(),
             switches: Switches::default(),
+            disks_unsure_until: HashMap::new(),
             serves: matches!(kind, Kind::Plain | Kind::Policies),
             tally: BTreeMap::new(),
             broken: None,
@@ -120,6 +142,7 @@ impl World {
             time,
             dice: Dice::new(seed),
             store_clock: Arc::new(StoreClock::new(time)),
+            journal_bounds,
             operations: AtomicU64::new(0),
             operations_max: operations_max.into(),
             over: AtomicBool::new(false),
@@ -155,6 +178,12 @@ impl World {
         if let Some((number, broken)) = broken {
             self.judge_known(known, number, broken);
         }
+    }
+
+    /// That what waits in a gateway has not outgrown its journal.
+    pub(crate) fn measure(&self, keeper: &Keeper) {
+        let (bytes, bounds) = (keeper.spooled().bytes, self.journal_bounds);
+        self.judge(NO_KEY, hold(bytes <= bounds.bytes, "L4", || format!("{bytes} bytes wait, of {bounds:?}")));
     }
 
     /// Counts an operation; false once there have been enough.

@@ -257,7 +257,7 @@ impl Book {
 }
 
 /// A claim of which nothing has passed through but a renewal, or of which the lease seemed to have ended: what it is about
-/// is not known here, nor its terms.
+/// is not known here, nor its terms. They say nothing while it is in progress, and its outcome brings its own.
 fn only_renewed(ask: &Renew, left: Duration) -> Record {
     let day = Retention::For(Duration::from_hours(24));
     Record {

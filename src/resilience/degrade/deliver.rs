@@ -93,7 +93,7 @@ impl Core {
             }
             (None, _) => self.stood_beside(&ask.key, ended_at).await?,
         };
-        let beside = self.leave_mark(ask, until).await?;
+        let beside = self.leave_mark(&ask.key, &ask.attempt, until).await?;
         Ok(Told { seqs, theirs, beside })
     }
 
@@ -151,6 +151,9 @@ impl Core {
         // Another gateway may have granted it, and has then again, not knowing of this.
         let beside = match ask.outcome {
             Outcome::Failure => Vec::new(),
+            // The store keeps nothing of it, and this gateway, or its caller, holds it to be done: as long as it does, what
+            // others grant is to be compared with it.
+            _ if hurts => self.leave_mark(&ask.key, &ask.attempt, blocked_until(ask, at)).await?,
             Outcome::Success { .. } | Outcome::Unknown => self.marks_beside(ask, blocked_until(ask, at)).await?,
         };
         Ok(Told { seqs: vec![seq], theirs, beside })

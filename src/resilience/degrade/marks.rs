@@ -1,5 +1,5 @@
 //! Marks that degraded grants leave in the store, so that two of them are compared although neither left a record of its own:
-//! both failed, or ended without a word. A mark is a claim like any other, of a key that no caller asks for, and ends by
+//! both failed, ended without a word, or were refused there. A mark is a claim like any other, of a key that no caller asks for, and ends by
 //! itself. It holds when its grant was made and how long it lasted.
 
 use std::time::Duration;
@@ -50,23 +50,31 @@ impl Span {
 impl Core {
     /// Leaves the mark of a grant that lasted until then, and tells which other degraded grants it overlapped. Of any two
     /// grants the one that comes second finds the other.
-    pub(super) async fn leave_mark(&self, ask: &Claim, until: Timestamp) -> Result<Vec<Held>, EngineError> {
-        let span = Span { from: ask.attempt.timestamp(), until };
+    pub(super) async fn leave_mark(
+        &self,
+        key: &Key,
+        attempt: &Attempt,
+        until: Timestamp,
+    ) -> Result<Vec<Held>, EngineError> {
+        let span = Span { from: attempt.timestamp(), until };
         let mut beside = Vec::new();
         for place in 0..MARKS_MAX {
-            match self.engine.claim(&mark(ask, place, until.since(span.from))).await?.split().0 {
+            match self.engine.claim(&mark(key, attempt, place, until.since(span.from))).await?.split().0 {
                 Claimed::Duplicate(held) => {
                     if span.meets(&Span::of(&held)) {
                         beside.push(held);
                     }
                 }
                 // The same try, as another gateway granted it: what it was compared with then, it was for a time of its own.
-                Claimed::Granted(grant) if grant.attempt != ask.attempt => {}
+                Claimed::Granted(grant) if grant.attempt != *attempt => {}
                 // It had found a place before, and may have lasted longer than was known then: those that have come since were
-                // compared with that.
+                // compared with that, and those that come from now on need another mark.
                 Claimed::Granted(Grant { lease_left: Some(_), .. }) => {
-                    beside.extend(self.marks_from(place + 1, &ask.key, &ask.attempt, &span).await?);
-                    break;
+                    let own = self.engine.read(&named(key, place).0).await?;
+                    if own.is_some_and(|own| Span::of(&own).until >= until) {
+                        beside.extend(self.marks_from(place + 1, key, attempt, &span).await?);
+                        break;
+                    }
                 }
                 // The first place that was free.
                 _ => break,
@@ -75,8 +83,8 @@ impl Core {
         Ok(beside)
     }
 
-    /// Which degraded grants another attempt overlapped, whose outcome blocks others until then. It leaves no mark: whoever
-    /// comes after it finds what it has left in the store.
+    /// Which degraded grants another attempt overlapped, whose outcome blocks others until then. It leaves no mark where the
+    /// store has taken its outcome: whoever comes after it finds that.
     pub(super) async fn marks_beside(&self, ask: &Settle, until: Timestamp) -> Result<Vec<Held>, EngineError> {
         self.marks_from(0, &ask.key, &ask.attempt, &Span { from: ask.attempt.timestamp(), until }).await
     }
@@ -109,11 +117,11 @@ fn named(key: &Key, place: u32) -> (Key, Operation, Canonical) {
 }
 
 /// The claim that is the mark of a grant.
-fn mark(ask: &Claim, place: u32, lasted: Duration) -> Claim {
-    let (key, operation, contents) = named(&ask.key, place);
+fn mark(of: &Key, attempt: &Attempt, place: u32, lasted: Duration) -> Claim {
+    let (key, operation, contents) = named(of, place);
     Claim {
         key,
-        attempt: ask.attempt.clone(),
+        attempt: attempt.clone(),
         operation,
         contents_stored_bytes: contents.as_str().len(),
         contents,

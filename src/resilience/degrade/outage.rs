@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::super::journal::Refused;
 use super::super::journal::entry::{Deed, Entry, Seq};
 use super::Core;
 use super::book::{Standing, Written};
@@ -25,6 +26,17 @@ fn neither(failure: EngineError, why: &str) -> EngineError {
         EngineError::Indeterminate(uncertain) => EngineError::indeterminate(format!("{}; {why}", uncertain.0)),
         EngineError::Determinate(Determinate::Unavailable(text)) => EngineError::unavailable(format!("{text}; {why}")),
         other @ EngineError::Determinate(_) => other,
+    }
+}
+
+/// The failure that the store met, and why the journal did not take what a policy would have answered instead. What may be on
+/// the disk is in force after a restart, and told to the store: then it is not certain that nothing happens.
+fn not_kept(failure: EngineError, refused: &Refused) -> EngineError {
+    match refused {
+        Refused::Unsure(_) => EngineError::indeterminate(format!("{failure}; {refused}")),
+        Refused::Full | Refused::AppFull | Refused::NoRoom(_) | Refused::Broken(_) => {
+            neither(failure, &refused.to_string())
+        }
     }
 }
 
@@ -72,7 +84,7 @@ impl Core {
             Written::Stands(Box::new(Standing::new(ask.record(), Some(now + ask.terms.lease), Some(policy))))
         })
         .await
-        .map_err(|why| neither(failure, &why))?;
+        .map_err(|refused| not_kept(failure, &refused))?;
         Ok(self.degraded_claim(ask, policy, Claimed::Granted(grant)))
     }
 
@@ -107,9 +119,9 @@ impl Core {
             }
             _ => {}
         }
-        let effect = claim::settle(self.book.held(&ask.key, self.clock.monotonic()).as_ref(), ask).0;
+        let effect = claim::settle(on_its_terms(self.book.held(&ask.key, self.clock.monotonic()), ask).as_ref(), ask).0;
         let kept = self.keep(Deed::Reported(ask.clone()), Degraded::Spool, |now| written(effect, now)).await;
-        kept.map_err(|why| neither(failure, &why))?;
+        kept.map_err(|refused| not_kept(failure, &refused))?;
         self.keeper.answered(&ask.key.app, Degraded::Spool);
         Ok(Settled::Spooled)
     }
@@ -120,7 +132,7 @@ impl Core {
         let (effect, answer) = claim::settle(held.as_ref(), ask);
         if effect != Effect::Keep {
             let kept = self.keep(Deed::Reported(ask.clone()), Degraded::Local, |now| written(effect, now)).await;
-            kept.map_err(|why| neither(failure, &why))?;
+            kept.map_err(|refused| not_kept(failure, &refused))?;
         }
         self.keeper.answered(&ask.key.app, Degraded::Local);
         Ok(Settled::Degraded(Degraded::Local, Box::new(answer)))
@@ -138,7 +150,7 @@ impl Core {
         if let Effect::Extend(lease) = effect {
             let renewal = Renew { lease: Some(lease), ..ask.clone() };
             let kept = self.keep(Deed::Renewed(renewal), policy, |now| Written::EndsAt(now + lease)).await;
-            kept.map_err(|why| neither(failure, &why))?;
+            kept.map_err(|refused| not_kept(failure, &refused))?;
         }
         self.keeper.answered(&ask.key.app, policy);
         Ok(Renewed::Degraded(policy, Box::new(answer)))
@@ -151,14 +163,24 @@ impl Core {
         deed: Deed,
         policy: Degraded,
         effect: impl FnOnce(std::time::Duration) -> Written,
-    ) -> Result<(), String> {
+    ) -> Result<(), Refused> {
         let entry = Arc::new(Entry { chain: self.chain.clone(), policy, at: self.clock.wall(), deed });
-        let seq = self.keeper.keep(&entry).await.map_err(|refused| refused.to_string())?;
+        let seq = self.keeper.keep(&entry).await?;
         let now = self.clock.monotonic();
         self.book.add(seq, entry, effect(now), now);
         self.wake.notify_one();
         Ok(())
     }
+}
+
+/// What stands, on the terms that an outcome brings where nothing but renewals of its claim has passed through here.
+fn on_its_terms(held: Option<Held>, ask: &Settle) -> Option<Held> {
+    let mut held = held?;
+    let is_renewed_only = held.record.operation.is_none() && held.record.attempt == ask.attempt;
+    if let Some(late) = ask.late.as_ref().filter(|_| is_renewed_only) {
+        held.record.terms = late.terms;
+    }
+    Some(held)
 }
 
 /// What stands where a claim of this process has ended: an attempt that the store had granted was reported beside it, and

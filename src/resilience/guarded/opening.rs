@@ -52,23 +52,30 @@ impl Guard {
     }
 }
 
-/// Asks an engine whose breaker is open how it is, until it answers or is gone.
+/// Asks an engine whose breaker has opened how it is, until a call has been answered, nobody has called meanwhile, or the
+/// engine is gone. A call that is tried is watched over: callers may be few, and none of them is to be refused because the
+/// store was still away when the one before was sent.
 async fn probe_until_answered(guard: Weak<Guard>, mut pause: Duration) {
     loop {
         // Not held while it waits: an engine that nobody uses any more is let go of.
         sleep(pause).await;
         let Some(guard) = guard.upgrade() else { return };
-        if guard.breaker.state() == State::Open {
+        let now = guard.clock.monotonic();
+        guard.changed(guard.breaker.settle(now));
+        pause = guard.probe_pause();
+        if let Some(left) = guard.breaker.trial_left(now) {
+            // Timers count whole milliseconds.
+            pause = pause.min(left + Duration::from_millis(1));
+        } else if guard.breaker.is_in_doubt() {
             // What it says is seen to there.
             let _answer = guard.probe().await;
         }
-        if guard.breaker.state() != State::Open {
+        if !guard.breaker.is_in_doubt() {
             guard.is_probed.store(false, Ordering::SeqCst);
             // It may have opened again just before, and then there was a prober still.
-            if guard.breaker.state() != State::Open || guard.is_probed.swap(true, Ordering::SeqCst) {
+            if !guard.breaker.is_in_doubt() || guard.is_probed.swap(true, Ordering::SeqCst) {
                 return;
             }
         }
-        pause = guard.probe_pause();
     }
 }

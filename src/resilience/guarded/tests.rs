@@ -337,6 +337,14 @@ async fn opened(engine: &Guarded, store: &Store) {
     assert!(is_open(engine));
 }
 
+/// Waits until a probe has been answered.
+async fn half_open(engine: &Guarded) {
+    while is_open(engine) {
+        sleep(MS).await;
+    }
+    assert_eq!(engine.0.breaker.state(), State::HalfOpen);
+}
+
 async fn timed<T>(call: impl Future<Output = T>) -> (T, Duration) {
     let clock = PausedClock::start();
     let answer = call.await;
@@ -538,6 +546,48 @@ async fn service_is_back_within_a_second_of_the_store_also_when_nobody_calls() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_call_that_was_sent_into_the_void_keeps_nobody_away_a_second_after_the_store_is_back() {
+    // Nobody comes in between who could notice that it stays away.
+    let store = Store::new();
+    let engine = guarded(store.clone());
+    opened(&engine, &store).await;
+    store.is_well();
+    half_open(&engine).await;
+    store.is_silent();
+    let patient = Claim { deadline: Duration::from_mins(1), ..fresh_claim() };
+    let in_vain = async {
+        let (answer, took) = timed(engine.claim(&patient)).await;
+        assert!(matches!(answer, Err(EngineError::Indeterminate(_))), "{answer:?}");
+        assert!(took < Duration::from_secs(1), "{took:?}");
+    };
+    let others = async {
+        sleep(MS).await;
+        store.is_well();
+        sleep(Duration::from_secs(1)).await;
+        assert!(engine.claim(&ask()).await.is_ok());
+    };
+    tokio::join!(in_vain, others);
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_who_come_together_after_a_quiet_time_are_served() {
+    for store_is_silent in [false, true] {
+        let store = Store::new();
+        let engine = guarded(store.clone());
+        opened(&engine, &store).await;
+        if store_is_silent {
+            store.is_silent();
+        }
+        sleep(Duration::from_mins(1)).await;
+        store.is_well();
+        sleep(Duration::from_secs(1)).await;
+        let asks: Vec<_> = (0..64).map(|_| ask()).collect();
+        let told = claim_each(&engine, &asks).await;
+        assert!(told.iter().all(|(answer, _)| answer.is_ok()), "{told:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_store_that_answers_probes_and_nothing_else_is_asked_once_for_each_probe() {
     let store = Store::new();
     let engine = guarded(store.clone());
@@ -561,8 +611,7 @@ async fn a_caller_who_goes_does_not_keep_the_place_of_the_one_call_that_is_tried
     opened(&engine, &store).await;
     store.fails(None);
     store.is_silent();
-    sleep(200 * MS).await;
-    assert_eq!(engine.0.breaker.state(), State::HalfOpen);
+    half_open(&engine).await;
     let gone = timeout(10 * MS, engine.claim(&ask())).await;
     assert!(gone.is_err(), "it was let through, and is not waited for");
     store.is_well();
@@ -806,7 +855,7 @@ async fn a_ramp_ends_in_its_time_although_all_its_calls_wait() {
     store.probe_lies.store(true, Ordering::SeqCst);
     opened(&engine, &store).await;
     store.is_well();
-    sleep(200 * MS).await;
+    half_open(&engine).await;
     engine.claim(&ask()).await.unwrap();
     // The ramp has begun. Calls into the void take all its places.
     store.is_silent();

@@ -1,5 +1,5 @@
 //! A journal's disk in memory, for simulations: what it does takes of the runtime's time, and a crash may come between any two
-//! steps. It keeps what was synced, and of the rest as much as is wanted. For tests only.
+//! steps. It keeps what was synced, and of the rest as much as is wanted; it is full or fails when it is told to. For tests only.
 
 use std::io;
 use std::ops::Range;
@@ -18,11 +18,34 @@ use super::{Bounds, Journal, Recovered};
 #[derive(Clone)]
 pub struct Disk(Arc<Machine>);
 
+/// What a disk does otherwise than it says, always.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Flaw {
+    /// Nothing.
+    None,
+    /// It syncs nothing, and says so to nobody.
+    SyncsNothing,
+    /// It takes nothing away from the file.
+    CutsNothing,
+}
+
+/// What is wrong with a disk, for a while.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Trouble {
+    /// Nothing.
+    None,
+    /// It has no room: what is added stands there half, and is not taken.
+    NoRoom,
+    /// What is added stands there half, and cannot be taken away either.
+    Stuck,
+    /// What is added stands there, and is not synced.
+    NoSync,
+}
+
 struct Machine {
     /// How long the next thing takes.
     pace: Box<dyn Fn() -> Duration + Send + Sync>,
-    /// Whether it says that it has synced, and has not.
-    lies: bool,
+    flaw: Flaw,
     file: Mutex<State>,
 }
 
@@ -32,16 +55,23 @@ struct State {
     synced: usize,
     /// What has been made to take the file's place.
     new: Vec<u8>,
+    trouble: Trouble,
     /// The process that holds it.
     holder: CancellationToken,
 }
 
 impl Disk {
-    /// An empty disk, and how long each thing takes that is done with it. One that lies syncs nothing, and says so to nobody.
-    pub fn new(pace: impl Fn() -> Duration + Send + Sync + 'static, lies: bool) -> Self {
+    /// An empty disk, and how long each thing takes that is done with it.
+    pub fn new(pace: impl Fn() -> Duration + Send + Sync + 'static, flaw: Flaw) -> Self {
         let (bytes, synced) = (HEADER.to_vec(), HEADER.len());
-        let file = Mutex::new(State { bytes, synced, new: Vec::new(), holder: CancellationToken::new() });
-        Self(Arc::new(Machine { pace: Box::new(pace), lies, file }))
+        let (new, trouble, holder) = (Vec::new(), Trouble::None, CancellationToken::new());
+        let file = Mutex::new(State { bytes, synced, new, trouble, holder });
+        Self(Arc::new(Machine { pace: Box::new(pace), flaw, file }))
+    }
+
+    /// From now on this is wrong with it.
+    pub fn turn(&self, trouble: Trouble) {
+        self.state().trouble = trouble;
     }
 
     /// The process that holds the journal dies where it stands. Of what it has written and not synced, `kept` says of how
@@ -66,16 +96,9 @@ impl Disk {
             return Err(format!("{damaged} frames are damaged, which no crash does"));
         }
         let holder = self.state().holder.clone();
-        let (journal, writing) = start(self.clone(), ground, bounds);
+        let (journal, writing) = start(Held { disk: self.clone(), holder: holder.clone() }, ground, bounds);
         tokio::spawn(async move { holder.run_until_cancelled_owned(writing).await });
         Ok((journal, recovered))
-    }
-
-    async fn take_time(&self) {
-        let pace = (self.0.pace)();
-        if !pace.is_zero() {
-            sleep(pace).await;
-        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -83,17 +106,49 @@ impl Disk {
     }
 }
 
-impl Log for Disk {
+/// The disk, as the process has it that holds the journal.
+struct Held {
+    disk: Disk,
+    holder: CancellationToken,
+}
+
+impl Held {
+    /// Goes on if the process is alive. A dead one does nothing, although its task may be polled once more.
+    async fn lives(&self) {
+        if self.holder.is_cancelled() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    async fn take_time(&self) {
+        let pace = (self.disk.0.pace)();
+        if !pace.is_zero() {
+            sleep(pace).await;
+        }
+        self.lives().await;
+    }
+}
+
+impl Log for Held {
     async fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.state().bytes.extend_from_slice(bytes);
+        self.lives().await;
+        let is_full = {
+            let state = &mut *self.disk.state();
+            let is_full = matches!(state.trouble, Trouble::NoRoom | Trouble::Stuck);
+            state.bytes.extend_from_slice(if is_full { &bytes[..bytes.len() / 2] } else { bytes });
+            is_full
+        };
         self.take_time().await;
-        Ok(())
+        if is_full { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
     }
 
     async fn sync(&mut self) -> io::Result<()> {
         self.take_time().await;
-        let state = &mut *self.state();
-        if !self.0.lies {
+        let state = &mut *self.disk.state();
+        if state.trouble == Trouble::NoSync {
+            return Err(io::Error::other("the disk does not answer"));
+        }
+        if self.disk.0.flaw != Flaw::SyncsNothing {
             state.synced = state.bytes.len();
         }
         Ok(())
@@ -101,15 +156,23 @@ impl Log for Disk {
 
     async fn truncate(&mut self, bytes: u64) -> io::Result<()> {
         self.take_time().await;
-        let state = &mut *self.state();
-        state.bytes.truncate(usize::try_from(bytes).unwrap_or(usize::MAX));
+        let state = &mut *self.disk.state();
+        if state.trouble == Trouble::Stuck {
+            return Err(io::Error::other("the disk does not answer"));
+        }
+        if self.disk.0.flaw != Flaw::CutsNothing {
+            state.bytes.truncate(usize::try_from(bytes).unwrap_or(usize::MAX));
+        }
         state.synced = state.bytes.len();
         Ok(())
     }
 
     async fn copy(&mut self, keep: &[Range<u64>]) -> io::Result<()> {
         self.take_time().await;
-        let state = &mut *self.state();
+        let state = &mut *self.disk.state();
+        if state.trouble != Trouble::None {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
         state.new = HEADER.to_vec();
         for part in keep {
             let place = |at| usize::try_from(at).unwrap_or(usize::MAX);
@@ -121,7 +184,7 @@ impl Log for Disk {
 
     async fn swap(&mut self) -> io::Result<()> {
         self.take_time().await;
-        let state = &mut *self.state();
+        let state = &mut *self.disk.state();
         state.bytes = std::mem::take(&mut state.new);
         state.synced = state.bytes.len();
         Ok(())

@@ -61,9 +61,14 @@ pub enum Refused {
     /// The disk has no room. Nothing was written.
     #[error("the disk has no room for the journal: {0}")]
     NoRoom(String),
-    /// The journal cannot be written until the gateway is restarted. The entry may have been.
+    /// The journal cannot be written until the gateway is restarted. Nothing was written.
     #[error("the journal cannot be written until this gateway is restarted: {0}")]
     Broken(String),
+    /// Writing failed, and the disk may have it all the same: then the next run of the gateway goes by it.
+    #[error(
+        "the journal could not be written, and may have been: {0}; nothing more is written until this gateway is restarted"
+    )]
+    Unsure(String),
 }
 
 /// What a journal held when it was opened.
@@ -149,7 +154,8 @@ impl Journal {
     /// returns, no end of this process undoes it; a power failure may, unless there were overlaps.
     ///
     /// # Errors
-    /// Why it was not written. The entries are forgotten here all the same, and told again after a restart.
+    /// Why it was not written. The entries are forgotten here all the same. Where there was no room it is written with what
+    /// comes next; after a restart before that they are told again.
     pub async fn delivered(&self, seqs: Vec<Seq>, overlaps: Vec<Overlap>, outdated: Vec<u64>) -> Result<(), Refused> {
         let durable = !overlaps.is_empty();
         // Before what is dead: a crash between the two notices them again, and does not lose them.
@@ -190,11 +196,10 @@ impl Journal {
     }
 
     async fn write(&self, frames: Vec<(Option<Seq>, Vec<u8>)>, buried: Vec<Seq>, durable: bool) -> Result<(), Refused> {
-        let closed = || Refused::Broken("it is closed".to_owned());
         let (done, written) = oneshot::channel();
-        let job = Ask::Write(Job { frames, buried, durable, done });
-        self.queue.send(job).await.map_err(|_| closed())?;
-        written.await.unwrap_or_else(|_| Err(closed()))
+        let job = Ask::Write(Job { frames, buried, durable, done: Some(done) });
+        self.queue.send(job).await.map_err(|_| Refused::Broken("it is closed".to_owned()))?;
+        written.await.unwrap_or_else(|_| Err(Refused::Unsure("it was closed meanwhile".to_owned())))
     }
 
     fn accounts(&self) -> MutexGuard<'_, Accounts> {

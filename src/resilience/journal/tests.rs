@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::log::Log;
-use super::open::{Ground, on_a_thread, start};
+use super::open::{Ground, on_a_thread, read, start};
 use super::*;
 use crate::domain::claim::Claim;
 use crate::domain::degraded::Degraded;
@@ -266,6 +266,24 @@ async fn a_full_disk_takes_nothing_half_and_is_used_again_when_it_has_room() {
 }
 
 #[tokio::test]
+async fn what_was_delivered_while_the_disk_was_full_is_buried_before_anything_takes_its_place() {
+    let disk = Disk::default();
+    let journal = on(&disk);
+    let (first, second) = (fresh_claim(), fresh_claim());
+    let seq = journal.keep(&entry(&first)).await.unwrap();
+    disk.0.full.store(true, Ordering::SeqCst);
+    let (number, overlapped) = (journal.next_number(), fresh_claim());
+    let overlap = overlap(number, &overlapped);
+    assert!(matches!(journal.delivered(vec![seq], vec![overlap.clone()], vec![]).await, Err(Refused::NoRoom(_))));
+    assert!(matches!(journal.keep(&entry(&second)).await, Err(Refused::NoRoom(_))));
+    disk.0.full.store(false, Ordering::SeqCst);
+    journal.keep(&entry(&second)).await.unwrap();
+    let file = disk.0.bytes.lock().unwrap().clone();
+    let (_, recovered, damaged) = read(&file).unwrap();
+    assert_eq!((keys(&recovered), recovered.overlaps, damaged), (ids(&[second]), vec![overlap], 0));
+}
+
+#[tokio::test]
 async fn a_file_that_cannot_be_made_smaller_goes_on_growing() {
     let disk = Disk::default();
     let journal = on(&disk);
@@ -287,7 +305,7 @@ async fn after_a_failed_sync_nothing_is_taken_any_more() {
     let disk = Disk::default();
     let journal = on(&disk);
     disk.0.sync_fails.store(true, Ordering::SeqCst);
-    assert!(matches!(journal.keep(&entry(&fresh_claim())).await, Err(Refused::Broken(_))));
+    assert!(matches!(journal.keep(&entry(&fresh_claim())).await, Err(Refused::Unsure(_))), "the disk may have it");
     disk.0.sync_fails.store(false, Ordering::SeqCst);
     assert!(matches!(journal.keep(&entry(&fresh_claim())).await, Err(Refused::Broken(_))));
     assert_eq!(journal.waiting(), Waiting::default());

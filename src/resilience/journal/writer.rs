@@ -25,8 +25,8 @@ pub(super) struct Job {
     pub(super) buried: Vec<Seq>,
     /// Whether the answer waits until the disk has it.
     pub(super) durable: bool,
-    /// Told when it is done.
-    pub(super) done: oneshot::Sender<Result<(), Refused>>,
+    /// Told when it is done, or was refused.
+    pub(super) done: Option<oneshot::Sender<Result<(), Refused>>>,
 }
 
 /// What the writer is asked.
@@ -45,6 +45,9 @@ pub(super) struct Writer<L> {
     live_bytes: u64,
     /// A file of fewer bytes is left as it is.
     worth_rewriting: u64,
+    /// What buries entries and found no room: it goes before whatever is written next, or the dead would pile up beside what
+    /// takes their place.
+    owed: Vec<Job>,
     /// Why nothing is written any more.
     broken: Option<Refused>,
 }
@@ -53,7 +56,7 @@ impl<L: Log> Writer<L> {
     /// A writer to a file of so many bytes, in which these frames are live.
     pub(super) fn new(log: L, bytes: u64, live: BTreeMap<Seq, Range<u64>>) -> Self {
         let live_bytes = live.values().map(|frame| frame.end - frame.start).sum();
-        Self { log, bytes, live, live_bytes, worth_rewriting: WORTH_REWRITING_BYTES, broken: None }
+        Self { log, bytes, live, live_bytes, worth_rewriting: WORTH_REWRITING_BYTES, owed: Vec::new(), broken: None }
     }
 
     /// Writes until it is told to close, or nobody is left to ask. The file is held as long.
@@ -81,7 +84,9 @@ impl<L: Log> Writer<L> {
         }
     }
 
-    async fn write(&mut self, jobs: Vec<Job>) {
+    async fn write(&mut self, new: Vec<Job>) {
+        let mut jobs = std::mem::take(&mut self.owed);
+        jobs.extend(new);
         if jobs.is_empty() {
             return;
         }
@@ -89,14 +94,17 @@ impl<L: Log> Writer<L> {
             Some(why) => Err(why.clone()),
             None => self.try_write(&jobs).await,
         };
-        if written.is_ok() {
-            for job in &jobs {
-                self.place(job);
+        for mut job in jobs {
+            if written.is_ok() {
+                self.place(&job);
             }
-        }
-        for job in jobs {
-            // Nobody waits if the caller has gone; what was written counts all the same.
-            drop(job.done.send(written.clone()));
+            // Nobody waits if the caller has gone, or was told before; what was written counts all the same.
+            if let Some(done) = job.done.take() {
+                drop(done.send(written.clone()));
+            }
+            if matches!(written, Err(Refused::NoRoom(_))) && !job.buried.is_empty() {
+                self.owed.push(job);
+            }
         }
     }
 
@@ -120,14 +128,14 @@ impl<L: Log> Writer<L> {
         Ok(())
     }
 
+    /// Nothing is written any more. What those are told who have handed something in just now.
     fn break_down(&mut self, why: &str) -> Refused {
-        let refused = Refused::Broken(why.to_owned());
         tracing::error!(
             error = why,
             "the journal cannot be written: nothing is answered in a store's place until this gateway is restarted"
         );
-        self.broken = Some(refused.clone());
-        refused
+        self.broken = Some(Refused::Broken(why.to_owned()));
+        Refused::Unsure(why.to_owned())
     }
 
     /// Keeps account of what has been written.

@@ -102,7 +102,7 @@ async fn what_has_come_behind_a_mark_is_compared_with_what_became_of_its_grant()
     assert_eq!(told(&one.claim(&first).await), (FAIL_OPEN, "granted"));
     one.line.set(Way::Whole);
     let lease_ends = first.attempt.timestamp().plus(first.terms.lease);
-    assert!(one.gateway.0.leave_mark(&first, lease_ends).await.unwrap().is_empty());
+    assert!(one.gateway.0.leave_mark(&first.key, &first.attempt, lease_ends).await.unwrap().is_empty());
     one.line.set(Way::Gone);
     one.clock.advance(first.terms.lease * 2);
     assert_eq!(one.settle(&report(&first, success("late"), OutcomeOnOutage::Spool)).await, Settled::Spooled);
@@ -115,6 +115,30 @@ async fn what_has_come_behind_a_mark_is_compared_with_what_became_of_its_grant()
     assert!(two.overlaps().is_empty(), "the first one had ended, as far as its mark says");
     one.back().await;
     assert_eq!(one.overlapping(), [(first.attempt.hash(), second.attempt.hash())]);
+}
+
+/// Its lease had ended and another one was granted behind it, so its grant is told without its outcome. That is refused, since
+/// somebody else holds the claim by then, and has done nothing in the end.
+#[tokio::test]
+async fn what_came_of_a_grant_after_its_mark_was_left_is_compared_with_what_comes_later() {
+    let (one, two) = two_cut_off().await;
+    let first = ask(&one, ClaimOnOutage::FailOpen);
+    assert_eq!(told(&one.claim(&first).await), (FAIL_OPEN, "granted"));
+    one.clock.advance(first.terms.lease * 2);
+    let theirs = other(&one, &first);
+    one.store.claim(&theirs).await.unwrap();
+    let second = other(&one, &first);
+    assert_eq!(told(&one.claim(&second).await), (FAIL_OPEN, "granted"));
+    assert_eq!(one.settle(&report(&first, success("late"), OutcomeOnOutage::Spool)).await, Settled::Spooled);
+    one.back().await;
+    one.store.settle(&report(&theirs, crate::domain::claim::Outcome::Failure, CLOSED)).await.unwrap();
+    one.clock.advance(first.terms.lease * 2);
+    let third = other(&two, &first);
+    assert_eq!(told(&two.claim(&third).await), (FAIL_OPEN, "granted"));
+    two.clock.advance(third.terms.lease * 2);
+    two.back().await;
+    let overlaps: Vec<_> = two.overlaps().iter().map(|overlap| (overlap.ours.hash, overlap.theirs.hash)).collect();
+    assert_eq!(overlaps, [(third.attempt.hash(), first.attempt.hash())]);
 }
 
 /// Telling the store of a grant repeats its claim: where that took over, it must not take over its own outcome.

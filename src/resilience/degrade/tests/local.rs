@@ -4,7 +4,8 @@ use super::super::*;
 use super::support::*;
 use crate::domain::claim::Outcome;
 use crate::domain::record::{Contents, State};
-use crate::domain::terms::LeaseEnd;
+use crate::domain::terms::{LeaseEnd, Retention, Terms};
+use crate::resilience::journal::memory::{Disk, Flaw, Trouble};
 
 const CLOSED: OutcomeOnOutage = OutcomeOnOutage::FailClosed;
 
@@ -116,6 +117,25 @@ async fn a_lease_that_was_renewed_through_this_process_is_known() {
     assert_eq!(told(&world.claim(&theirs).await), (LOCAL, "granted"), "its own");
     world.clock.advance(theirs.terms.lease / 4);
     assert_eq!(told(&world.claim(&other(&world, &theirs)).await), (LOCAL, "granted"), "it has ended");
+}
+
+/// What a renewal tells of a claim says nothing of how long its success is kept: the report does.
+#[tokio::test]
+async fn a_success_of_what_was_only_renewed_here_is_kept_as_long_as_its_operation_says() {
+    let world = World::new().await;
+    world.claim(&ask(&world, ClaimOnOutage::Local)).await;
+    let theirs = ask(&world, ClaimOnOutage::Local);
+    let retention = Duration::from_mins(1);
+    let terms = Terms { retention: Retention::For(retention), ..theirs.terms };
+    let theirs = Claim { terms, ..theirs };
+    world.store.claim(&theirs).await.unwrap();
+    world.gateway.renew(&renewal(&theirs)).await.unwrap();
+    world.line.set(Way::Gone);
+    assert_eq!(world.settle(&report(&theirs, success("7"), OutcomeOnOutage::Spool)).await, Settled::Spooled);
+    world.clock.advance(retention.checked_sub(Duration::from_millis(1)).unwrap());
+    assert_eq!(told(&world.claim(&other(&world, &theirs)).await), (LOCAL, "duplicate"));
+    world.clock.advance(Duration::from_millis(1));
+    assert_eq!(told(&world.claim(&other(&world, &theirs)).await), (LOCAL, "granted"));
 }
 
 #[tokio::test]
@@ -337,4 +357,24 @@ async fn a_full_journal_fails_closed() {
     world.back().await;
     world.line.set(Way::Gone);
     assert_eq!(told(&world.claim(&ask(&world, ClaimOnOutage::Local)).await), (LOCAL, "granted"));
+}
+
+/// The store certainly did nothing; what the disk did nobody knows until the next run reads it, and goes by it.
+#[tokio::test]
+async fn what_may_be_on_the_disk_is_not_told_as_refused() {
+    let disk = Disk::new(|| Duration::ZERO, Flaw::None);
+    let world = World::new().await.started_on(&disk).await;
+    world.line.set(Way::Gone);
+    disk.turn(Trouble::NoSync);
+    let first = ask(&world, ClaimOnOutage::Local);
+    let failure = world.gateway.claim(&first).await.unwrap_err();
+    assert!(matches!(failure, EngineError::Indeterminate(_)), "{failure}");
+    disk.turn(Trouble::None);
+    let failure = world.gateway.claim(&ask(&world, ClaimOnOutage::Local)).await.unwrap_err();
+    assert!(matches!(failure, EngineError::Determinate(_)), "nothing more is written: {failure}");
+    disk.crash(|loose| loose);
+    let world = world.started_on(&disk).await;
+    assert_eq!(told(&world.claim(&other(&world, &first)).await), (LOCAL, "duplicate"));
+    world.back().await;
+    assert_eq!(world.held(&first).await.unwrap().record.attempt, first.attempt);
 }

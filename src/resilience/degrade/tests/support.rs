@@ -14,7 +14,8 @@ use crate::domain::record::Contents;
 use crate::engine::Determinate;
 use crate::engine::conformance::fresh_claim;
 use crate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
-use crate::resilience::journal::Bounds;
+use crate::resilience::journal::memory::Disk;
+use crate::resilience::journal::{Bounds, Journal};
 
 pub(super) const ROOMY: Bounds = Bounds { bytes: 1 << 30, app_bytes: 1 << 30 };
 
@@ -147,6 +148,16 @@ impl World {
         self.gateway.close().await;
         self.keeper.close().await;
         (self.gateway, self.keeper) = start(&self.folder, &self.line, &self.clock, ROOMY).await;
+        self
+    }
+
+    /// The gateway as it starts anew, with its journal on this disk.
+    pub(super) async fn started_on(mut self, disk: &Disk) -> Self {
+        self.gateway.close().await;
+        let (journal, recovered) = Journal::open_in_memory(disk, ROOMY).unwrap();
+        self.keeper = Arc::new(Keeper::over(journal, recovered, self.clock.clone()));
+        let (line, keeper) = (self.line.clone(), self.keeper.clone());
+        self.gateway = Degrading::start("default", line, keeper, self.clock.clone(), Arc::new(SystemEntropy));
         self
     }
 
