@@ -4,7 +4,10 @@
 //! can have. `ends` holds `<instant> <key>` for each claim that ends by itself, so that ended ones are found in order.
 
 use std::path::Path;
+use std::sync::Arc;
 
+use fjall::compaction::Leveled;
+use fjall::config::FilterPolicy;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use hashbrown::HashMap;
 
@@ -23,6 +26,14 @@ const NOTE_KEY: &[u8] = b"\0note:";
 
 /// The journal is replayed at the start, so its bound is a bound on the start-up time: the smallest the database takes.
 const JOURNAL_BYTES_MAX: u64 = 64 << 20;
+
+/// Tables of a memtable's rows that come together before they are merged with what stands. Keys come in no order, so each merge
+/// writes most of what stands on the first level anew, whatever it brings: the more at once, the less for each row. Each of
+/// them has a filter that every look at a key asks, and one merge must be done before four more memtables are full.
+const MERGED_AT_ONCE: u8 = 12;
+
+/// Bytes of a table that comes of a merge; [`MERGED_AT_ONCE`] of them are the first level.
+const TABLE_BYTES: u64 = 32 << 20;
 
 /// The database of one engine.
 pub(super) struct Store {
@@ -96,11 +107,15 @@ impl Store {
             }
             opened => opened?,
         };
-        let keyspace = |name, memtable_bytes| {
-            database.keyspace(name, || KeyspaceCreateOptions::default().max_memtable_size(memtable_bytes))
+        let options_of = |memtable_bytes| {
+            let merging = Leveled::default().with_l0_threshold(MERGED_AT_ONCE).with_table_target_size(TABLE_BYTES);
+            KeyspaceCreateOptions::default().max_memtable_size(memtable_bytes).compaction_strategy(Arc::new(merging))
         };
-        let claims = keyspace("claims", options.memtable_bytes)?;
-        let ends = keyspace("ends", options.memtable_bytes / 2)?;
+        // A folder keeps the options that it was made with.
+        let claims = database.keyspace("claims", || options_of(options.memtable_bytes))?;
+        // Never looked into for one key, so a filter would be of no use.
+        let ends = || options_of(options.memtable_bytes / 2).filter_policy(FilterPolicy::disabled());
+        let ends = database.keyspace("ends", ends)?;
         Ok(Self { database, claims, ends, persist })
     }
 

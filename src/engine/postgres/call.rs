@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+use super::routes::Place;
 use super::row::{Change, Question, letter, micros};
 use crate::domain::attempt::Attempt;
 use crate::domain::claim::{self, Claim, Claimed, Effect, Outcome, Renew, Renewed, Settle, Settled};
@@ -38,6 +39,8 @@ pub(super) type Reply<Answer> = oneshot::Sender<Result<Answer, EngineError>>;
 pub(super) struct Call {
     pub(super) ask: Ask,
     reply: Reply<Told>,
+    /// Given back when it has been answered or given up: calls on its key come here until then.
+    _place: Place,
     /// Nothing stood there for an outcome to settle: what is to be recorded instead.
     late: Option<Record>,
     /// How often it was begun anew, because what it was judged by had changed.
@@ -75,8 +78,8 @@ pub(super) enum Verdict {
 const TOMBSTONE: Duration = Duration::from_mins(1);
 
 impl Call {
-    pub(super) fn new(ask: Ask, reply: Reply<Told>) -> Self {
-        Self { ask, reply, late: None, rounds: 0 }
+    pub(super) fn new(ask: Ask, reply: Reply<Told>, place: Place) -> Self {
+        Self { ask, reply, _place: place, late: None, rounds: 0 }
     }
 
     pub(super) fn key(&self) -> &Key {

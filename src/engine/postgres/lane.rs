@@ -17,6 +17,7 @@ use tokio_util::task::TaskTracker;
 use super::call::{Ask, Call, Job, Reply, Told};
 use super::failure::{Failure, reading};
 use super::queue::Queue;
+use super::routes::{Place, Routes};
 use super::session::{self, Shared};
 use super::work::{self, Done, Link};
 use crate::domain::attempt::{Entropy, SystemEntropy};
@@ -25,6 +26,8 @@ use crate::engine::{Determinate, EngineError, Note};
 
 /// Calls that may wait in a lane; further callers wait for room.
 const QUEUE: usize = 1024;
+/// How long a statement may take before other lanes are taken instead of its own.
+const SLOW: Duration = Duration::from_millis(25);
 /// How long a statement that was left to itself may go on before its connection is closed.
 const LEFT_ALONE: Duration = Duration::from_mins(1);
 
@@ -38,9 +41,10 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    /// Starts a lane on a core, which ends when `closing` is cancelled.
+    /// Starts the lane of this number on a core; it ends when `closing` is cancelled.
     pub(super) fn start(
         shared: Arc<Shared>,
+        (routes, number): (Arc<Routes>, usize),
         left_alone: Arc<Semaphore>,
         closing: CancellationToken,
         tasks: &TaskTracker,
@@ -48,13 +52,13 @@ impl Lane {
     ) -> Self {
         let (sender, jobs) = mpsc::channel(QUEUE);
         let queue = Queue::default();
-        tasks.spawn_on(Driver { shared, left_alone, closing, jobs, queue, failures: 0 }.run(), core);
+        tasks.spawn_on(Driver { shared, routes, number, left_alone, closing, jobs, queue, failures: 0 }.run(), core);
         Self { jobs: sender }
     }
 
     /// Asks and waits for the answer. May be dropped at any time; what was sent by then still happens.
-    pub(super) async fn call(&self, ask: Ask) -> Result<Told, EngineError> {
-        self.job(|reply| Job::Call(Box::new(Call::new(ask, reply)))).await
+    pub(super) async fn call(&self, ask: Ask, place: Place) -> Result<Told, EngineError> {
+        self.job(|reply| Job::Call(Box::new(Call::new(ask, reply, place)))).await
     }
 
     pub(super) async fn probe(&self) -> Result<(), EngineError> {
@@ -91,6 +95,9 @@ fn closed() -> Determinate {
 /// The lane's end of a lane.
 struct Driver {
     shared: Arc<Shared>,
+    routes: Arc<Routes>,
+    /// Which lane this is.
+    number: usize,
     left_alone: Arc<Semaphore>,
     closing: CancellationToken,
     jobs: mpsc::Receiver<Job>,
@@ -106,9 +113,11 @@ impl Driver {
     async fn run(mut self) {
         while let Some(link) = self.connect().await {
             self.shared.status.connected();
+            self.routes.set_ready(self.number, true);
             // Lest a server that lets us in only to hang up be called without a pause.
             self.failures += 1;
             let why = self.serve(link).await;
+            self.routes.set_ready(self.number, false);
             self.shared.status.lost(&why);
         }
         self.jobs.close();
@@ -245,7 +254,14 @@ impl Driver {
     /// left to itself with its connection, while this lane makes another.
     async fn exchange(&mut self, mut exchange: Exchange) -> Result<(Link, Done), String> {
         let limit = self.shared.options.response_timeout;
-        if let Ok(answered) = timeout(limit, &mut exchange).await {
+        let slow = SLOW.min(limit);
+        if let Ok(answered) = timeout(slow, &mut exchange).await {
+            return Ok(answered);
+        }
+        // Whoever comes now need not wait with those that have come.
+        self.routes.set_ready(self.number, false);
+        if let Ok(answered) = timeout(limit.saturating_sub(slow), &mut exchange).await {
+            self.routes.set_ready(self.number, true);
             return Ok(answered);
         }
         let why = format!("the PostgreSQL server did not answer within {limit:?}");

@@ -1,6 +1,6 @@
 //! The PostgreSQL engine: claims in a table, shared by any number of gateways, as durable as the server makes its commits.
 //!
-//! Read on in `lane` (the queue and its connection), `work` (the statements of a gathering), `call` (what is asked), `row`
+//! Read on in `routes` (which lane a call takes), `lane` (the queue and its connection), `work` (the statements of a gathering), `call` (what is asked), `row`
 //! and the SQL beside it. Why it is so: `docs/adr/0010-postgres-gatherings-and-fences.md`.
 
 mod call;
@@ -8,6 +8,7 @@ mod failure;
 mod lane;
 mod options;
 mod queue;
+mod routes;
 mod row;
 mod session;
 mod status;
@@ -15,7 +16,6 @@ mod sweeper;
 mod work;
 
 use std::fmt;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -27,6 +27,7 @@ use tokio_util::task::TaskTracker;
 use self::call::{Ask, Told};
 use self::lane::{LEFT_ALONE_MAX, Lane};
 pub use self::options::Options;
+use self::routes::Routes;
 use self::session::Shared;
 use self::status::Status;
 use super::{Capabilities, Engine, EngineError, Note, runtimes};
@@ -39,6 +40,7 @@ use crate::domain::record::{Held, Key};
 pub struct Postgres {
     shared: Arc<Shared>,
     lanes: Vec<Lane>,
+    routes: Arc<Routes>,
     tasks: TaskTracker,
     closing: CancellationToken,
     /// Ends the lanes when the engine is dropped.
@@ -72,18 +74,14 @@ impl Postgres {
         let shared = Arc::new(Shared { address, options, status });
         let (tasks, closing) = (TaskTracker::new(), CancellationToken::new());
         let left_alone = Arc::new(Semaphore::new(LEFT_ALONE_MAX));
-        let lane = |core| Lane::start(shared.clone(), left_alone.clone(), closing.clone(), &tasks, &core);
-        let lanes = cores.map(lane).collect();
+        let routes = Routes::new(connections);
+        let lane = |(number, core)| {
+            let place = (routes.clone(), number);
+            Lane::start(shared.clone(), place, left_alone.clone(), closing.clone(), &tasks, &core)
+        };
+        let lanes = cores.enumerate().map(lane).collect();
         tasks.spawn(sweeper::run(shared.clone(), closing.clone()));
-        Ok(Self { shared, lanes, tasks, _guard: closing.clone().drop_guard(), closing })
-    }
-
-    /// Always the same lane for the same key: its calls are answered in their order, and never wait for each other's rows.
-    fn lane(&self, key: &Key) -> &Lane {
-        let mut hasher = DefaultHasher::new();
-        key.hash(&mut hasher);
-        let lanes = self.lanes.len() as u64;
-        &self.lanes[usize::try_from(hasher.finish() % lanes).unwrap_or(0)]
+        Ok(Self { shared, lanes, routes, tasks, _guard: closing.clone().drop_guard(), closing })
     }
 
     /// For what is of no key.
@@ -97,7 +95,8 @@ impl Postgres {
         ask: Ask,
         read: impl FnOnce(Told) -> Option<Answer>,
     ) -> Result<Answer, EngineError> {
-        let told = self.lane(key).call(ask).await?;
+        let place = self.routes.take(key);
+        let told = self.lanes[place.lane].call(ask, place).await?;
         // An answer is of the kind of its question.
         read(told).ok_or_else(|| EngineError::indeterminate("an answer of another kind than the question"))
     }

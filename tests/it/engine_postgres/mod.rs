@@ -4,6 +4,7 @@ mod conformance;
 mod database;
 mod faults;
 mod full;
+mod lanes;
 mod layout;
 mod measure;
 mod sweeping;

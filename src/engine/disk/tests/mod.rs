@@ -295,6 +295,48 @@ fn inspect<Seen>(folder: &Path, look: impl FnOnce(&Store) -> Seen) -> Seen {
 }
 
 #[tokio::test]
+async fn a_folder_that_was_made_with_other_options_is_read_and_written_on() {
+    let (new, old, clock) = (TempDir::new().unwrap(), TempDir::new().unwrap(), noon());
+    let disk = open(new.path(), &clock);
+    let mut asks: Vec<_> = (0..20).map(|_| fresh_claim()).collect();
+    for ask in &asks {
+        grant(&disk, ask).await;
+    }
+    drop(disk);
+    // The same rows, in tables as the database makes them untold.
+    let rows = inspect(new.path(), |store| {
+        let rows =
+            |keyspace: &fjall::Keyspace| keyspace.iter().map(|row| row.into_inner().unwrap()).collect::<Vec<_>>();
+        [("claims", rows(&store.claims)), ("ends", rows(&store.ends))]
+    });
+    let made = Folder::take(old.path()).unwrap();
+    let database = fjall::Database::builder(made.database()).open().unwrap();
+    for (name, rows) in rows {
+        let keyspace = database.keyspace(name, fjall::KeyspaceCreateOptions::default).unwrap();
+        for (key, value) in rows {
+            keyspace.insert(key, value).unwrap();
+        }
+        keyspace.rotate_memtable_and_wait().unwrap();
+    }
+    drop((database, made));
+    // As many tables as are merged at once.
+    for _ in 0..14 {
+        let (disk, ask) = (open(old.path(), &clock), fresh_claim());
+        grant(&disk, &ask).await;
+        asks.push(ask);
+        drop(disk);
+        inspect(old.path(), |store| store.claims.rotate_memtable_and_wait().unwrap());
+    }
+    let disk = open(old.path(), &clock);
+    for ask in &asks {
+        assert!(matches!(disk.claim(&again(ask)).await, Ok(Claimed::Duplicate(_))));
+    }
+    drop(disk);
+    let (claims, ends) = inspect(old.path(), |store| (store.claims.len().unwrap(), store.ends.len().unwrap()));
+    assert_eq!((claims, ends), (asks.len() + 1, asks.len()), "the marks are a row, too");
+}
+
+#[tokio::test]
 async fn ended_claims_are_swept_and_no_others() {
     let (folder, clock) = (TempDir::new().unwrap(), noon());
     let disk = open(folder.path(), &clock);

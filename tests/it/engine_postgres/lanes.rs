@@ -1,0 +1,71 @@
+//! Which calls wait for which: few share one connection, those on a key keep their order, and what is slow is gone round.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{join, join_all};
+use oncegate::domain::claim::{Claimed, Settled};
+use oncegate::engine::Engine;
+use oncegate::engine::conformance::fresh_claim;
+use oncegate::engine::postgres::{Options, Postgres};
+use sqlx::Executor as _;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::{open, options, row, soon};
+use crate::support::calls::{granted, settle, success};
+use crate::support::postgres_server::PostgresServer;
+
+#[tokio::test]
+async fn an_outcome_never_overtakes_its_claim_however_busy_the_lanes_are() {
+    let Some(server) = PostgresServer::start().await else { return };
+    let engine = Arc::new(open(&format!("{}&connections=3", server.url())));
+    engine.probe().await.unwrap();
+    // More callers than one lane has room for.
+    let mut callers = JoinSet::new();
+    for _ in 0..300 {
+        let engine = engine.clone();
+        callers.spawn(async move { while engine.claim(&fresh_claim()).await.is_ok() {} });
+    }
+    for _ in 0..20 {
+        // Asked in this order, and neither waits for the other's answer.
+        join_all((0..10).map(|_| async {
+            let ask = fresh_claim();
+            let success = settle(&ask, success("1"));
+            let (claimed, settled) = join(engine.claim(&ask), engine.settle(&success)).await;
+            assert!(matches!(claimed, Ok(Claimed::Granted(_))), "{claimed:?}");
+            assert!(matches!(settled, Ok(Settled::Done { late: Some(false), .. })), "{settled:?}");
+        }))
+        .await;
+    }
+    callers.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_statement_that_waits_holds_up_nobody_who_comes_later() {
+    let Some(server) = PostgresServer::start().await else { return };
+    let patient = Options { response_timeout: Duration::from_secs(30), ..options() };
+    let engine = Arc::new(Postgres::open(&format!("{}&connections=2", server.url()), patient).unwrap());
+    engine.probe().await.unwrap();
+    let locked = fresh_claim();
+    granted(&*engine, &locked).await;
+    let mut session = PostgresServer::connect(&server.url()).await.unwrap();
+    let lock = format!("BEGIN; SELECT 1 FROM {} FOR UPDATE", row(&locked));
+    session.execute(sqlx::raw_sql(sqlx::AssertSqlSafe(lock))).await.unwrap();
+    let success = settle(&locked, success("1"));
+    let asked = engine.clone();
+    let stuck = tokio::spawn(async move { asked.settle(&success).await });
+    let answered = async || timeout(Duration::from_millis(100), engine.claim(&fresh_claim())).await.is_ok();
+    // Some may come before it is known to be slow.
+    soon("the other lane is taken", async || answered().await && answered().await).await;
+    let mut late = 0;
+    for _ in 0..50 {
+        late += i32::from(timeout(Duration::from_millis(500), engine.claim(&fresh_claim())).await.is_err());
+    }
+    // A key may happen to go the way of the locked one.
+    assert!(late <= 3, "{late} of 50 were held up");
+    assert!(!stuck.is_finished(), "the row is locked all along");
+    session.execute(sqlx::raw_sql("ROLLBACK")).await.unwrap();
+    let settled = stuck.await.unwrap();
+    assert!(matches!(settled, Ok(Settled::Done { .. })), "{settled:?}");
+}
