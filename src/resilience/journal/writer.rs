@@ -77,6 +77,8 @@ impl<L: Log> Writer<L> {
                 // What was written without waiting for the disk.
                 drop(self.log.sync().await);
                 drop(self);
+                // What comes from now on is certainly not written.
+                drop(asks);
                 let _ = done.send(());
                 return;
             }
