@@ -27,7 +27,7 @@ pub use self::keeper::Keeper;
 use self::locks::Locks;
 use self::outage::is_silence;
 use crate::domain::attempt::Entropy;
-use crate::domain::claim::{Claim, Claimed, Renew, Renewed, Settle, Settled};
+use crate::domain::claim::{Claim, Claimed, Outcome, Renew, Renewed, Settle, Settled};
 use crate::domain::clock::Clock;
 use crate::domain::operator::{List, Listed, Release, Released};
 use crate::domain::record::{Held, Key};
@@ -203,6 +203,7 @@ impl Core {
     }
 
     async fn settle(self: &Arc<Self>, ask: &Settle) -> Result<Settled, EngineError> {
+        let begun = self.clock.monotonic();
         let mut failure = None;
         if !self.book.waits(&ask.key) {
             let answer = if ask.on_outage == OutcomeOnOutage::FailClosed {
@@ -224,24 +225,37 @@ impl Core {
             }
         }
         let (core, ask) = (self.clone(), ask.clone());
-        self.uncancelled(async move { core.settle_alone(&ask, failure).await }).await
+        self.uncancelled(async move { core.settle_alone(&ask, begun, failure).await }).await
     }
 
     async fn settle_alone(
         self: &Arc<Self>,
         ask: &Settle,
+        begun: Duration,
         failure: Option<EngineError>,
     ) -> Result<Settled, EngineError> {
         let _turn = self.locks.alone(&ask.key).await;
+        let left = match ask.outcome {
+            // What was done, or may have been, is recorded also where its caller has been answered by now.
+            Outcome::Success { .. } | Outcome::Unknown => ask.deadline,
+            // Of a failure that nobody waits for any more only the claim would be gone: whoever reports it again would find
+            // nothing, and be told that it came too late.
+            Outcome::Failure => ask.deadline.saturating_sub(self.clock.monotonic().saturating_sub(begun)),
+        };
+        if left.is_zero() {
+            return Err(
+                failure.unwrap_or_else(|| EngineError::unavailable("others had the claim to themselves too long"))
+            );
+        }
         let failure = if let Some(failure) = failure {
             failure
         } else {
-            let hurried = Settle { deadline: for_the_store(ask.deadline), ..ask.clone() };
+            let hurried = Settle { deadline: for_the_store(left), ..ask.clone() };
             let told = async {
                 self.deliver(&ask.key).await?;
                 self.engine.settle(&hurried).await
             };
-            match within(ask.deadline, told).await {
+            match within(left, told).await {
                 Ok(answer) => {
                     self.learn_settle(ask, Some(&answer));
                     return Ok(answer);

@@ -114,6 +114,50 @@ async fn an_outcome_that_the_store_may_have_taken_is_not_told_as_refused() {
     assert!(matches!(failure, EngineError::Indeterminate(_)), "{failure}");
 }
 
+/// S6: what it does after its caller was told that nothing is known, the caller's next one would be told as its own lateness.
+#[tokio::test]
+async fn a_failure_whose_turn_comes_after_its_caller_was_answered_is_left_to_the_next_one() {
+    let world = World::new().await;
+    let held = granted(&world).await;
+    world.line.set(Way::Gone);
+    let stranger = report(&other(&world, &held), Outcome::Failure, SPOOLED);
+    assert_eq!(world.settle(&stranger).await, Settled::Spooled);
+    let failed = report(&held, Outcome::Failure, SPOOLED);
+    let turn = world.gateway.0.locks.alone(&held.key).await;
+    let first = world.gateway.settle(&failed);
+    tokio::pin!(first);
+    assert!(futures_util::poll!(&mut first).is_pending());
+    world.clock.advance(failed.deadline);
+    let next = world.gateway.settle(&failed);
+    tokio::pin!(next);
+    assert!(futures_util::poll!(&mut next).is_pending());
+    world.line.set(Way::Whole);
+    drop(turn);
+    let first = first.await;
+    assert_eq!(next.await, Ok(Settled::Done { state: None, left: None, late: Some(false) }), "it was in time");
+    assert!(matches!(first, Err(EngineError::Determinate(_))), "nothing was done: {first:?}");
+}
+
+/// It says what others have to know, whether anybody waits for the answer or not.
+#[tokio::test]
+async fn a_success_whose_turn_comes_after_its_caller_was_answered_is_recorded() {
+    let world = World::new().await;
+    let held = granted(&world).await;
+    world.line.set(Way::Gone);
+    let stranger = report(&other(&world, &held), Outcome::Failure, SPOOLED);
+    assert_eq!(world.settle(&stranger).await, Settled::Spooled);
+    let done = report(&held, success("7"), SPOOLED);
+    let turn = world.gateway.0.locks.alone(&held.key).await;
+    let first = world.gateway.settle(&done);
+    tokio::pin!(first);
+    assert!(futures_util::poll!(&mut first).is_pending());
+    world.clock.advance(done.deadline);
+    world.line.set(Way::Whole);
+    drop(turn);
+    let settled = first.await.unwrap();
+    assert!(matches!(settled, Settled::Done { state: Some(State::Succeeded), late: Some(false), .. }), "{settled:?}");
+}
+
 #[tokio::test]
 async fn a_failure_frees_the_key_when_the_store_is_back() {
     let world = World::new().await;
