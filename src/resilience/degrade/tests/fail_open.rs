@@ -80,7 +80,7 @@ async fn a_renewal_counts_although_another_has_reported_before_it() {
     let (one, two) = two_cut_off().await;
     let first = ask(&one, ClaimOnOutage::FailOpen);
     assert_eq!(told(&one.claim(&first).await), (FAIL_OPEN, "granted"));
-    let stranger = report(&other(&one, &first), crate::domain::claim::Outcome::Failure, OutcomeOnOutage::Spool);
+    let stranger = report(&other(&one, &first), Outcome::Failure, OutcomeOnOutage::Spool);
     assert_eq!(one.settle(&stranger).await, Settled::Spooled);
     one.clock.advance(first.terms.lease * 3 / 4);
     assert_eq!(one.gateway.renew(&renewal(&first)).await.unwrap().split().1, FAIL_OPEN);
@@ -109,7 +109,7 @@ async fn what_has_come_behind_a_mark_is_compared_with_what_became_of_its_grant()
     let second = other(&two, &first);
     assert_eq!(told(&two.claim(&second).await), (FAIL_OPEN, "granted"));
     two.clock.advance(second.terms.lease / 2);
-    let failure = report(&second, crate::domain::claim::Outcome::Failure, OutcomeOnOutage::Spool);
+    let failure = report(&second, Outcome::Failure, OutcomeOnOutage::Spool);
     assert_eq!(two.settle(&failure).await, Settled::Spooled);
     two.back().await;
     assert!(two.overlaps().is_empty(), "the first one had ended, as far as its mark says");
@@ -131,7 +131,7 @@ async fn what_came_of_a_grant_after_its_mark_was_left_is_compared_with_what_come
     assert_eq!(told(&one.claim(&second).await), (FAIL_OPEN, "granted"));
     assert_eq!(one.settle(&report(&first, success("late"), OutcomeOnOutage::Spool)).await, Settled::Spooled);
     one.back().await;
-    one.store.settle(&report(&theirs, crate::domain::claim::Outcome::Failure, CLOSED)).await.unwrap();
+    one.store.settle(&report(&theirs, Outcome::Failure, CLOSED)).await.unwrap();
     one.clock.advance(first.terms.lease * 2);
     let third = other(&two, &first);
     assert_eq!(told(&two.claim(&third).await), (FAIL_OPEN, "granted"));
@@ -148,7 +148,7 @@ async fn an_outcome_that_reached_the_store_before_its_grant_is_not_undone() {
     world.line.set(Way::Gone);
     let taker = Claim { take_over: true, ..ask(&world, ClaimOnOutage::FailOpen) };
     assert_eq!(told(&world.claim(&taker).await), (FAIL_OPEN, "granted"));
-    let unknown = report(&taker, crate::domain::claim::Outcome::Unknown, CLOSED);
+    let unknown = report(&taker, Outcome::Unknown, CLOSED);
     world.store.settle(&unknown).await.expect("through another gateway");
     world.back().await;
     world.clock.advance(taker.terms.lease);
@@ -172,7 +172,7 @@ async fn a_claim_that_the_store_had_granted_before_is_reported_whatever_comes_of
     world.clock.advance(Duration::from_millis(1));
     // The first holder is done, the second one has failed, and of the third one nothing is heard.
     world.settle(&report(&held[0], success("theirs"), spooled)).await;
-    world.settle(&report(&held[1], crate::domain::claim::Outcome::Failure, spooled)).await;
+    world.settle(&report(&held[1], Outcome::Failure, spooled)).await;
     world.settle(&report(&ours[0], success("ours"), spooled)).await;
     world.back().await;
     let overlaps = world.overlaps();
@@ -232,7 +232,7 @@ async fn grants_that_leave_nothing_behind_are_compared_all_the_same() {
     }
     one.clock.advance(Duration::from_millis(1));
     for (world, ask) in worlds.iter().zip(&asks).take(2) {
-        let failed = report(ask, crate::domain::claim::Outcome::Failure, OutcomeOnOutage::Spool);
+        let failed = report(ask, Outcome::Failure, OutcomeOnOutage::Spool);
         assert_eq!(world.settle(&failed).await, Settled::Spooled);
     }
     one.clock.advance(first.terms.lease);
@@ -261,7 +261,7 @@ async fn what_is_done_for_ever_is_compared_too() {
     one.claim(&first).await;
     two.claim(&second).await;
     let retention = Some(crate::domain::terms::Retention::Forever);
-    let done = crate::domain::claim::Outcome::Success { result: None, retention };
+    let done = Outcome::Success { result: None, retention };
     assert_eq!(one.settle(&report(&first, done, OutcomeOnOutage::Spool)).await, Settled::Spooled);
     one.back().await;
     two.back().await;
@@ -274,7 +274,7 @@ async fn grants_one_after_the_other_are_no_overlap() {
     let first = ask(&one, ClaimOnOutage::FailOpen);
     one.claim(&first).await;
     one.clock.advance(Duration::from_millis(5));
-    one.settle(&report(&first, crate::domain::claim::Outcome::Failure, OutcomeOnOutage::Spool)).await;
+    one.settle(&report(&first, Outcome::Failure, OutcomeOnOutage::Spool)).await;
     one.clock.advance(Duration::from_millis(1));
     let second = other(&two, &first);
     two.claim(&second).await;
