@@ -222,7 +222,7 @@ const PLANTED: &[(Bug, Scenario, &[&str])] = &[
     (Bug::PolicyUnsaid, OUTAGES, &["S9"]),
     (Bug::PolicyUnasked, OUTAGES, &["S12"]),
     (Bug::JournalNotSynced, OUTAGES, &["local", "spool"]),
-    (Bug::HalfAnEntryStays, OUTAGES_WITHOUT_ROOM, &["spool"]),
+    (Bug::HalfAnEntryStays, OUTAGES_WITHOUT_ROOM, &["local", "spool"]),
     (Bug::DeliveryDropped, OUTAGES, &["spool"]),
     (Bug::DeliveryTooLate, OUTAGES, &["spool"]),
     (Bug::OverlapNotNoticed, OUTAGES, &["overlap"]),
