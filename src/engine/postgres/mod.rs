@@ -1,7 +1,8 @@
 //! The PostgreSQL engine: claims in a table, shared by any number of gateways, as durable as the server makes its commits.
 //!
-//! Read on in `routes` (which lane a call takes), `lane` (the queue and its connection), `work` (the statements of a gathering), `call` (what is asked), `row`
-//! and the SQL beside it. Why it is so: `docs/adr/0010-postgres-gatherings-and-fences.md`.
+//! Read on in `routes` (which lane a call takes), `lane` (the queue and its connection), `work` (the statements of a
+//! gathering), `call` (what is asked), `row` and the SQL beside it. Why it is so:
+//! `docs/adr/0010-postgres-gatherings-and-fences.md`.
 
 mod call;
 mod failure;
