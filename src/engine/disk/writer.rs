@@ -306,7 +306,8 @@ fn later<Told: Aging + Send + 'static>(
     Box::new(move |durable_at| {
         // What was refused has changed nothing, whatever became of the batch.
         let answer = judged.and_then(|told| durable_at.map(|at| told.aged(at.since(judged_at))));
-        let _ = reply.send(answer);
+        // First, so that who has its answer finds a place.
         drop(place);
+        let _ = reply.send(answer);
     })
 }

@@ -263,13 +263,15 @@ async fn of_two_hundred_racing_claims_one_is_granted() {
 async fn a_dropped_call_disturbs_no_other() {
     let (folder, clock) = (TempDir::new().unwrap(), noon());
     let disk = Disk::open(folder.path(), clock, Options { queue_max: 2, ..quiet() }).unwrap();
+    let mut dropped = 0;
     for _ in 0..50 {
         let ask = fresh_claim();
-        // Polled once: the call is in the queue, its answer has nowhere to go.
-        assert!(disk.claim(&ask).now_or_never().is_none());
+        // Polled once: the call is in the queue, its answer has nowhere to go; unless the writer was faster than that.
+        dropped += usize::from(disk.claim(&ask).now_or_never().is_none());
         let other = again(&ask);
         assert!(matches!(disk.claim(&other).await, Ok(Claimed::Duplicate(held)) if held.record.attempt == ask.attempt));
     }
+    assert!(dropped > 0);
 }
 
 /// Sweeps all there is, by way of an engine with nothing else to do, and counts what is left: claims and ends.
