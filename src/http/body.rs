@@ -10,7 +10,7 @@ use axum::body::HttpBody;
 use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, header};
 use bytes::{Bytes, BytesMut};
-use http_body_util::{BodyExt, Limited};
+use http_body_util::BodyExt;
 use serde::de::{Deserialize, Deserializer};
 use serde_json::error::Category;
 use serde_json::value::RawValue;
@@ -50,12 +50,7 @@ impl JsonBytes {
         body: impl RequestBody,
         api: &Api,
     ) -> Result<Self, Problem> {
-        if let Err(refused) = visit.draw(api) {
-            // Read, though not looked at: closing on it would reset the connection, and this answer with it. The app's
-            // place is held meanwhile.
-            let _unread = tokio::time::timeout(api.limits.body_read_timeout.0, skip(body, api)).await;
-            return Err(refused);
-        }
+        visit.draw(api)?;
         Self::receive(headers, body, &api.limits).await
     }
 
@@ -80,12 +75,6 @@ impl JsonBytes {
             Err(Problem::invalid(format!("The body did not arrive within {within}; send it in one go.")))
         })
     }
-}
-
-/// Reads a body that is not needed, as far as bodies may be long.
-async fn skip(body: impl RequestBody, api: &Api) {
-    let mut body = Limited::new(body, api.limits.body_bytes);
-    while let Some(Ok(_)) = body.frame().await {}
 }
 
 /// A request's body as it comes in.

@@ -4,7 +4,7 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -16,11 +16,16 @@ use tokio::time::{Sleep, sleep};
 /// most for one look longer.
 const IDLE_LOOKS: u32 = 4;
 
+/// How long a client that still sends is listened to when its connection ends. Closing on unread bytes would reset the
+/// connection, and the answer with it.
+pub const LINGER: Duration = Duration::from_secs(1);
+
 /// How far the requests of one connection have come. Shared by its socket and its service.
 #[derive(Default)]
 pub struct Conversation {
     begun: AtomicU32,
     answered: AtomicU32,
+    unread: AtomicBool,
 }
 
 impl Conversation {
@@ -32,6 +37,11 @@ impl Conversation {
     /// A request's answer is about to be written.
     pub fn answer(&self) {
         self.answered.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// It ends with the next answer, although more is on its way.
+    pub fn leave_unread(&self) {
+        self.unread.store(true, Ordering::Relaxed);
     }
 }
 
@@ -67,6 +77,8 @@ pub struct Guarded<Io> {
     replacement: Option<Bytes>,
     /// What was read and given back.
     unread: Bytes,
+    /// Runs while what still comes is read before the connection is closed.
+    linger: Option<Pin<Box<Sleep>>>,
 }
 
 impl<Io> Guarded<Io> {
@@ -85,6 +97,7 @@ impl<Io> Guarded<Io> {
             refusal,
             replacement: None,
             unread: Bytes::new(),
+            linger: None,
         }
     }
 
@@ -175,12 +188,13 @@ impl<Io: AsyncRead + Unpin> AsyncRead for Guarded<Io> {
     }
 }
 
-impl<Io: AsyncWrite + Unpin> AsyncWrite for Guarded<Io> {
+impl<Io: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Guarded<Io> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &[u8]) -> Poll<io::Result<usize>> {
         let this = &mut *self;
         ready!(this.poll_replacement(cx))?;
         if this.is_own_refusal(buffer) {
             this.replacement = Some((this.refusal)());
+            this.conversation.leave_unread();
             // Nothing of the library's answer is sent; the replacement goes out with the flush that follows.
             return Poll::Ready(Ok(buffer.len()));
         }
@@ -193,7 +207,30 @@ impl<Io: AsyncWrite + Unpin> AsyncWrite for Guarded<Io> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.poll_replacement(cx))?;
-        Pin::new(&mut self.io).poll_shutdown(cx)
+        let this = &mut *self;
+        ready!(this.poll_replacement(cx))?;
+        ready!(Pin::new(&mut this.io).poll_shutdown(cx))?;
+        if !this.conversation.unread.load(Ordering::Relaxed) {
+            return Poll::Ready(Ok(()));
+        }
+        this.poll_linger(cx).map(Ok)
+    }
+}
+
+impl<Io: AsyncRead + Unpin> Guarded<Io> {
+    /// Ready when the client has closed too, or was listened to for long enough.
+    fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let timer = self.linger.get_or_insert_with(|| Box::pin(sleep(LINGER)));
+        if timer.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        let mut unheeded = [0; 1024];
+        loop {
+            let mut unheeded = ReadBuf::new(&mut unheeded);
+            let read = ready!(Pin::new(&mut self.io).poll_read(cx, &mut unheeded));
+            if read.is_err() || unheeded.filled().is_empty() {
+                return Poll::Ready(());
+            }
+        }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::Request;
+use axum::http::{HeaderValue, Request, header};
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::Service;
 
-use super::guard::{Conversation, Guarded, Patience};
+use super::guard::{Conversation, Guarded, LINGER, Patience};
 use super::incoming::Incoming;
 use super::plain::{self, Ended};
 use super::problem::{Code, Problem};
@@ -64,7 +64,7 @@ pub async fn accept(
     let places = Arc::new(Semaphore::new(limits.connections));
     let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));
     let patience = Patience { head: limits.header_read_timeout.0, idle: limits.idle_timeout.0 };
-    let host = Arc::new(Host { tls, http: protocol(&limits), service, patience, stop });
+    let host = Arc::new(Host { tls, http: protocol(&limits), service, patience, limits, stop });
     let mut cores = cores.iter().cycle();
     loop {
         let accepted = tokio::select! {
@@ -118,6 +118,7 @@ struct Host<Service> {
     http: http1::Builder,
     service: Service,
     patience: Patience,
+    limits: Limits,
     stop: CancellationToken,
 }
 
@@ -142,14 +143,7 @@ impl<Service: Answers> Host<Service> {
     async fn converse(&self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
         let (conversation, proof) = (Arc::new(Conversation::default()), Arc::new(Proof::default()));
         let mut io = Guarded::new(stream, conversation.clone(), self.patience, not_http);
-        let serve = |request| {
-            conversation.begin();
-            async {
-                let answer = self.service.answer(request, &proof).await;
-                conversation.answer();
-                answer
-            }
-        };
+        let serve = |request| self.serve(request, &proof, &conversation);
         let ended = match plain::converse(&mut io, &self.stop, &serve).await {
             Ok(Ended::Closed) => Ok(()),
             Ok(Ended::NotPlain(unread)) => {
@@ -164,13 +158,35 @@ impl<Service: Answers> Host<Service> {
         }
     }
 
+    /// Answers one request, of which nothing is left on the connection then, or the connection ends with it.
+    fn serve(
+        &self,
+        request: Request<Incoming>,
+        proof: &Arc<Proof>,
+        conversation: &Conversation,
+    ) -> impl Future<Output = Response> {
+        conversation.begin();
+        let rest = request.body().rest();
+        async move {
+            let mut answer = self.service.answer(request, proof).await;
+            if let Some(rest) = rest
+                && !rest.skip(&self.limits).await
+            {
+                conversation.leave_unread();
+                answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
+            conversation.answer();
+            answer
+        }
+    }
+
     /// Does the same for whatever HTTP/1 there is.
     async fn converse_by_library<Answered: Future<Output = Response>>(
         &self,
         io: Guarded<impl AsyncRead + AsyncWrite + Unpin + Send + 'static>,
         serve: impl Fn(Request<Incoming>) -> Answered,
     ) -> hyper::Result<()> {
-        let service = service_fn(|request: Request<_>| serve(request.map(Incoming::Streamed)).map(Ok::<_, Infallible>));
+        let service = service_fn(|request| serve(Incoming::streamed(request)).map(Ok::<_, Infallible>));
         let mut connection = std::pin::pin!(self.http.serve_connection(TokioIo::new(io), service));
         tokio::select! {
             biased;
@@ -214,13 +230,12 @@ async fn say(mut stream: TcpStream, answer: Bytes) {
     let say = async {
         stream.write_all(&answer).await?;
         stream.shutdown().await?;
-        // Closing on unread bytes would reset the connection, and the answer with it.
         let mut rest = [0; 1024];
         while stream.read(&mut rest).await? > 0 {}
         Ok::<_, io::Error>(())
     };
     // Whether the client listens is its own affair.
-    let _ = timeout(Duration::from_secs(1), say).await;
+    let _ = timeout(LINGER, say).await;
 }
 
 /// The answer to HTTP where TLS is spoken.

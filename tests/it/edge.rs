@@ -139,6 +139,44 @@ async fn what_is_too_large_is_refused_before_it_is_read() {
     }
 }
 
+/// Whoever calls again on a connection that was closed behind an answer has no answer to that.
+#[tokio::test]
+async fn what_is_refused_before_it_is_read_leaves_its_connection_to_the_next() {
+    let gateway = Setup::on_memory().start().await;
+    let head =
+        "POST /v1/claims HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\ntransfer-encoding: chunked\r\n\r\n";
+    let mut stream = connect(&gateway, head.as_bytes()).await;
+    for half in ["4\r\nhalf\r\n", "4\r\nhalf\r\n0\r\n\r\n"] {
+        // Whether this is waited for is up to the gateway: the connection must bear with either.
+        let _ = timeout(Duration::from_millis(200), stream.readable()).await;
+        stream.write_all(half.as_bytes()).await.unwrap();
+    }
+    let (head, _) = answer(&mut stream).await;
+    assert!(head.starts_with("HTTP/1.1 415 ") && !head.contains("connection: close"), "{head}");
+    stream.write_all(b"GET /x HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+    let (head, _) = answer(&mut stream).await;
+    assert!(head.starts_with("HTTP/1.1 404 "), "{head}");
+}
+
+/// Closing on what still comes would reset the connection, and the answer with it.
+#[tokio::test]
+async fn who_still_sends_what_is_refused_reads_why() {
+    let gateway = Setup::on_memory().env("ONCEGATE_LIMITS__BODY_READ_TIMEOUT", "500ms").start().await;
+    let head = |more| format!("POST /v1/claims HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9000000\r\n{more}\r\n");
+    for (more, status) in [("content-type: application/json\r\n", "413"), ("", "415")] {
+        let mut stream = connect(&gateway, head(more).as_bytes()).await;
+        stream.write_all(&vec![b'z'; 9_000_000]).await.unwrap();
+        let answer = read_to_close(&mut stream).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
+        assert!(answer.contains("connection: close\r\n"), "{answer}");
+    }
+    // Nor is anyone told to go on with what is refused already.
+    let head = "POST /v1/claims HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\nexpect: 100-continue\r\n\r\n";
+    let mut stream = connect(&gateway, head.as_bytes()).await;
+    let answer = read_to_close(&mut stream).await;
+    assert!(answer.starts_with("HTTP/1.1 415 ") && answer.contains("connection: close\r\n"), "{answer}");
+}
+
 #[tokio::test]
 async fn what_is_not_http_is_answered_with_a_problem_too() {
     let gateway = Setup::on_memory().start().await;
@@ -338,6 +376,11 @@ async fn raw(gateway: &Gateway, bytes: &[u8]) -> (String, Vec<u8>) {
     let mut stream = TcpStream::connect(gateway.api()).await.unwrap();
     // The gateway may answer and close before it has read everything.
     let _ = stream.write_all(bytes).await;
+    answer(&mut stream).await
+}
+
+/// The head and body of the next answer.
+async fn answer(stream: &mut TcpStream) -> (String, Vec<u8>) {
     let mut answer = Vec::new();
     let mut buffer = [0; 4096];
     loop {

@@ -38,7 +38,7 @@ impl Answers for Echo {
 fn host(stop: CancellationToken) -> Host<Echo> {
     let limits = Limits::default();
     let patience = Patience { head: Duration::from_secs(10), idle: Duration::from_mins(1) };
-    Host { tls: None, http: protocol(&limits), service: Echo, patience, stop }
+    Host { tls: None, http: protocol(&limits), service: Echo, patience, limits, stop }
 }
 
 /// A connection that is served by both, or by the library alone.
@@ -50,14 +50,7 @@ fn connect(by_library_alone: bool, stop: &CancellationToken) -> DuplexStream {
             let conversation = Arc::new(Conversation::default());
             let io = Guarded::new(server, conversation.clone(), host.patience, not_http);
             let proof = Arc::default();
-            let serve = |request| {
-                conversation.begin();
-                async {
-                    let answer = host.service.answer(request, &proof).await;
-                    conversation.answer();
-                    answer
-                }
-            };
+            let serve = |request| host.serve(request, &proof, &conversation);
             drop(host.converse_by_library(io, serve).await);
         } else {
             host.converse(server).await;

@@ -1,5 +1,6 @@
 //! A caller of the gateway. Every answer it gets is held against `openapi.yaml`.
 
+use std::error::Error as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -118,7 +119,8 @@ impl Client {
             request = request.header("authorization", format!("Bearer {credential}"));
         }
         let request = request.body(Full::new(body.into())).expect("a request");
-        let answer = self.http.request(request).await.map_err(|failure| failure.to_string())?;
+        let answer =
+            self.http.request(request).await.map_err(|failure| format!("{failure}: {:?}", failure.source()))?;
         let (head, body) = answer.into_parts();
         let body = body.collect().await.map_err(|failure| failure.to_string())?.to_bytes();
         Ok((head, body))
