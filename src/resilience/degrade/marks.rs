@@ -1,6 +1,6 @@
 //! Marks that degraded grants leave in the store, so that two of them are compared although neither left a record of its own:
-//! both failed, ended without a word, or were refused there. A mark is a claim like any other, of a key that no caller asks for, and ends by
-//! itself. It holds when its grant was made and how long it lasted.
+//! both failed, ended without a word, or were refused there. A mark is a claim like any other, of a key that no caller asks
+//! for, and ends by itself. It holds when its grant was made and how long it lasted.
 
 use std::time::Duration;
 

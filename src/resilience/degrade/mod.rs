@@ -108,6 +108,11 @@ async fn within<Answer>(
     timeout(deadline * 17 / 20, call).await.unwrap_or_else(late)
 }
 
+/// Of a call whose turn at its key came when its caller's time was over.
+fn too_long() -> EngineError {
+    EngineError::unavailable("others had the claim to themselves too long")
+}
+
 impl Core {
     /// Goes on although the caller gives up: what is in the journal has to be in the local record too.
     async fn uncancelled<Answer: Send + 'static>(
@@ -177,9 +182,7 @@ impl Core {
         let _turn = self.locks.alone(&ask.key).await;
         if self.clock.monotonic().saturating_sub(begun) >= ask.deadline {
             // Its caller has been answered by now: a grant would only stand in others' way.
-            return Err(
-                failure.unwrap_or_else(|| EngineError::unavailable("others had the claim to themselves too long"))
-            );
+            return Err(failure.unwrap_or_else(too_long));
         }
         let failure = if let Some(failure) = failure {
             failure
@@ -243,9 +246,7 @@ impl Core {
             Outcome::Failure => ask.deadline.saturating_sub(self.clock.monotonic().saturating_sub(begun)),
         };
         if left.is_zero() {
-            return Err(
-                failure.unwrap_or_else(|| EngineError::unavailable("others had the claim to themselves too long"))
-            );
+            return Err(failure.unwrap_or_else(too_long));
         }
         let failure = if let Some(failure) = failure {
             failure

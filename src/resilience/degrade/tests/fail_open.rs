@@ -137,8 +137,7 @@ async fn what_came_of_a_grant_after_its_mark_was_left_is_compared_with_what_come
     assert_eq!(told(&two.claim(&third).await), (FAIL_OPEN, "granted"));
     two.clock.advance(third.terms.lease * 2);
     two.back().await;
-    let overlaps: Vec<_> = two.overlaps().iter().map(|overlap| (overlap.ours.hash, overlap.theirs.hash)).collect();
-    assert_eq!(overlaps, [(third.attempt.hash(), first.attempt.hash())]);
+    assert_eq!(two.overlapping(), [(third.attempt.hash(), first.attempt.hash())]);
 }
 
 /// Telling the store of a grant repeats its claim: where that took over, it must not take over its own outcome.

@@ -114,14 +114,20 @@ async fn an_outcome_that_the_store_may_have_taken_is_not_told_as_refused() {
     assert!(matches!(failure, EngineError::Indeterminate(_)), "{failure}");
 }
 
+/// A grant of the store, which is out now, and something else on its key that waits for it.
+async fn granted_before_another_spooled(world: &World) -> Claim {
+    let held = granted(world).await;
+    world.line.set(Way::Gone);
+    let stranger = report(&other(world, &held), Outcome::Failure, SPOOLED);
+    assert_eq!(world.settle(&stranger).await, Settled::Spooled);
+    held
+}
+
 /// S6: what it does after its caller was told that nothing is known, the caller's next one would be told as its own lateness.
 #[tokio::test]
 async fn a_failure_whose_turn_comes_after_its_caller_was_answered_is_left_to_the_next_one() {
     let world = World::new().await;
-    let held = granted(&world).await;
-    world.line.set(Way::Gone);
-    let stranger = report(&other(&world, &held), Outcome::Failure, SPOOLED);
-    assert_eq!(world.settle(&stranger).await, Settled::Spooled);
+    let held = granted_before_another_spooled(&world).await;
     let failed = report(&held, Outcome::Failure, SPOOLED);
     let turn = world.gateway.0.locks.alone(&held.key).await;
     let first = world.gateway.settle(&failed);
@@ -142,10 +148,7 @@ async fn a_failure_whose_turn_comes_after_its_caller_was_answered_is_left_to_the
 #[tokio::test]
 async fn a_success_whose_turn_comes_after_its_caller_was_answered_is_recorded() {
     let world = World::new().await;
-    let held = granted(&world).await;
-    world.line.set(Way::Gone);
-    let stranger = report(&other(&world, &held), Outcome::Failure, SPOOLED);
-    assert_eq!(world.settle(&stranger).await, Settled::Spooled);
+    let held = granted_before_another_spooled(&world).await;
     let done = report(&held, success("7"), SPOOLED);
     let turn = world.gateway.0.locks.alone(&held.key).await;
     let first = world.gateway.settle(&done);
