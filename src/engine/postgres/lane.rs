@@ -17,7 +17,7 @@ use tokio_util::task::TaskTracker;
 use super::call::{Ask, Call, Job, Reply, Told};
 use super::failure::{Failure, reading};
 use super::queue::Queue;
-use super::routes::{Place, Routes};
+use super::routes::{Place, Readiness};
 use super::session::{self, Shared};
 use super::work::{self, Done, Link};
 use crate::domain::attempt::{Entropy, SystemEntropy};
@@ -41,10 +41,10 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    /// Starts the lane of this number on a core; it ends when `closing` is cancelled.
+    /// Starts a lane on a core; it ends when `closing` is cancelled.
     pub(super) fn start(
         shared: Arc<Shared>,
-        (routes, number): (Arc<Routes>, usize),
+        readiness: Readiness,
         left_alone: Arc<Semaphore>,
         closing: CancellationToken,
         tasks: &TaskTracker,
@@ -52,7 +52,7 @@ impl Lane {
     ) -> Self {
         let (sender, jobs) = mpsc::channel(QUEUE);
         let queue = Queue::default();
-        tasks.spawn_on(Driver { shared, routes, number, left_alone, closing, jobs, queue, failures: 0 }.run(), core);
+        tasks.spawn_on(Driver { shared, readiness, left_alone, closing, jobs, queue, failures: 0 }.run(), core);
         Self { jobs: sender }
     }
 
@@ -95,9 +95,7 @@ fn closed() -> Determinate {
 /// The lane's end of a lane.
 struct Driver {
     shared: Arc<Shared>,
-    routes: Arc<Routes>,
-    /// Which lane this is.
-    number: usize,
+    readiness: Readiness,
     left_alone: Arc<Semaphore>,
     closing: CancellationToken,
     jobs: mpsc::Receiver<Job>,
@@ -113,11 +111,11 @@ impl Driver {
     async fn run(mut self) {
         while let Some(link) = self.connect().await {
             self.shared.status.connected();
-            self.routes.set_ready(self.number, true);
+            self.readiness.set(true);
             // Lest a server that lets us in only to hang up be called without a pause.
             self.failures += 1;
             let why = self.serve(link).await;
-            self.routes.set_ready(self.number, false);
+            self.readiness.set(false);
             self.shared.status.lost(&why);
         }
         self.jobs.close();
@@ -259,9 +257,9 @@ impl Driver {
             return Ok(answered);
         }
         // Whoever comes now need not wait with those that have come.
-        self.routes.set_ready(self.number, false);
+        self.readiness.set(false);
         if let Ok(answered) = timeout(limit.saturating_sub(slow), &mut exchange).await {
-            self.routes.set_ready(self.number, true);
+            self.readiness.set(true);
             return Ok(answered);
         }
         let why = format!("the PostgreSQL server did not answer within {limit:?}");

@@ -77,8 +77,8 @@ impl Postgres {
         let left_alone = Arc::new(Semaphore::new(LEFT_ALONE_MAX));
         let routes = Routes::new(connections);
         let lane = |(number, core)| {
-            let place = (routes.clone(), number);
-            Lane::start(shared.clone(), place, left_alone.clone(), closing.clone(), &tasks, &core)
+            let readiness = routes.readiness(number);
+            Lane::start(shared.clone(), readiness, left_alone.clone(), closing.clone(), &tasks, &core)
         };
         let lanes = cores.enumerate().map(lane).collect();
         tasks.spawn(sweeper::run(shared.clone(), closing.clone()));

@@ -35,6 +35,22 @@ struct Load {
     stumbled: AtomicUsize,
 }
 
+/// A lane's way to say whether it is to be given calls on keys that have none under way, as long as any lane is.
+pub(super) struct Readiness {
+    routes: Arc<Routes>,
+    lane: usize,
+}
+
+impl Readiness {
+    pub(super) fn set(&self, ready: bool) {
+        let lane = &self.routes.lanes[self.lane];
+        if !ready {
+            lane.stumbled.store(self.routes.stumbles.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+        }
+        lane.ready.store(ready, Ordering::Relaxed);
+    }
+}
+
 /// A call's place in its lane, until it has been answered or given up.
 pub(super) struct Place {
     routes: Arc<Routes>,
@@ -67,13 +83,9 @@ impl Routes {
         Place { routes: self.clone(), slot, lane }
     }
 
-    /// Says whether a lane is to be given calls on keys that have none under way, as long as any is.
-    pub(super) fn set_ready(&self, lane: usize, ready: bool) {
-        let lane = &self.lanes[lane];
-        if !ready {
-            lane.stumbled.store(self.stumbles.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
-        }
-        lane.ready.store(ready, Ordering::Relaxed);
+    /// The readiness of a lane.
+    pub(super) fn readiness(self: &Arc<Self>, lane: usize) -> Readiness {
+        Readiness { routes: self.clone(), lane }
     }
 
     /// The first lane that is ready and has room; else the ready one with the fewest calls; else the one that has not been
@@ -113,7 +125,7 @@ mod tests {
     fn ready(lanes: usize) -> Arc<Routes> {
         let routes = Routes::new(lanes);
         for lane in 0..lanes {
-            routes.set_ready(lane, true);
+            routes.readiness(lane).set(true);
         }
         routes
     }
@@ -130,10 +142,10 @@ mod tests {
     #[test]
     fn calls_on_a_key_stay_together_until_the_last_has_gone() {
         let routes = ready(2);
-        routes.set_ready(0, false);
+        routes.readiness(0).set(false);
         let first = routes.take(&key(1));
-        routes.set_ready(0, true);
-        routes.set_ready(1, false);
+        routes.readiness(0).set(true);
+        routes.readiness(1).set(false);
         let second = routes.take(&key(1));
         drop(first);
         let third = routes.take(&key(1));
@@ -145,7 +157,7 @@ mod tests {
     #[test]
     fn a_lane_that_is_not_ready_is_passed_over_while_another_is() {
         let routes = ready(3);
-        routes.set_ready(0, false);
+        routes.readiness(0).set(false);
         assert!((0..500).map(|number| routes.take(&key(number))).all(|place| place.lane == 1));
         let places: Vec<_> = (0..500).map(|number| routes.take(&key(number))).collect();
         assert!(places.iter().all(|place| place.lane != 0));
@@ -153,7 +165,7 @@ mod tests {
         // Without any, the one that was ready last.
         for lane in [1, 0, 2, 0] {
             for other in [0, 1, 2, lane] {
-                routes.set_ready(other, false);
+                routes.readiness(other).set(false);
             }
             assert!((0..30).map(|number| routes.take(&key(number))).all(|place| place.lane == lane));
         }
