@@ -166,9 +166,9 @@ impl Driver {
         let mut in_flight: FuturesUnordered<BoxFuture<'static, Result<Fitness, String>>> = FuturesUnordered::new();
         let mut retired = None;
         let mut steady = pin!(sleep(STEADY));
-        let mut checks = interval(self.shared.options.health_interval);
+        let mut checks = interval(self.shared.options.health_every);
         checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut beats = interval(self.shared.options.beat_interval);
+        let mut beats = interval(self.shared.options.beat_every);
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // The first tick is at once, and the link has just been checked.
         checks.tick().await;

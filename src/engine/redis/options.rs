@@ -19,10 +19,10 @@ pub struct Options {
     /// How long replies may take; then their calls are uncertain, and the connection is replaced.
     pub response_timeout: Duration,
     /// How often the server's configuration is looked at again.
-    pub health_interval: Duration,
+    pub health_every: Duration,
     /// How often a connection is made to answer and to tell whether the server still has its data, so that one that broke or
     /// went silent is replaced before somebody needs it, and a loss is noticed.
-    pub beat_interval: Duration,
+    pub beat_every: Duration,
     /// The runtimes that connections live on, in turn; without any, the one in which the engine is opened.
     pub cores: Vec<Handle>,
     /// Called when the store came back without its data.
@@ -34,8 +34,8 @@ impl Default for Options {
         Self {
             connect_timeout: Duration::from_secs(1),
             response_timeout: Duration::from_millis(500),
-            health_interval: Duration::from_secs(5),
-            beat_interval: Duration::from_millis(500),
+            health_every: Duration::from_secs(5),
+            beat_every: Duration::from_millis(500),
             cores: Vec::new(),
             on_data_lost: None,
         }
@@ -47,8 +47,8 @@ impl fmt::Debug for Options {
         f.debug_struct("Options")
             .field("connect_timeout", &self.connect_timeout)
             .field("response_timeout", &self.response_timeout)
-            .field("health_interval", &self.health_interval)
-            .field("beat_interval", &self.beat_interval)
+            .field("health_every", &self.health_every)
+            .field("beat_every", &self.beat_every)
             .finish_non_exhaustive()
     }
 }
