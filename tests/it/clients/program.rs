@@ -1,5 +1,6 @@
 //! The scenario programs of `examples/clients`: how each is built and started, and what it says, line by line.
 
+use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -111,7 +112,12 @@ impl Program {
 
     /// Waits until it says something that begins so.
     pub(super) async fn says(&self, begin: &str) {
-        let said = async || self.said().iter().any(|line| line.starts_with(begin));
+        let said = async || {
+            let all_is_read = self.all_is_read();
+            let said = self.said().iter().any(|line| line.starts_with(begin));
+            assert!(said || !all_is_read, "the program has ended, and only said {:#?}", self.said());
+            said
+        };
         until(&format!("the program says `{begin}`"), PATIENCE, said).await;
     }
 
@@ -121,13 +127,18 @@ impl Program {
         let status = self.child.wait().expect("its status");
         assert!(status.success(), "{status}, after {:#?}", self.said());
         // The reader may be a line behind the process.
-        until("all its lines are read", PATIENCE, async || Arc::strong_count(&self.said) == 1).await;
+        until("all its lines are read", PATIENCE, async || self.all_is_read()).await;
         self.said()
     }
 
     /// Whether it has ended.
     pub(super) fn has_ended(&mut self) -> bool {
         self.child.try_wait().expect("its status").is_some()
+    }
+
+    /// Whether it will say no more: the reader of its lines has ended.
+    fn all_is_read(&self) -> bool {
+        Arc::strong_count(&self.said) == 1
     }
 
     /// Sends a signal, such as `STOP`.
@@ -168,14 +179,18 @@ fn built(language: &str, sources: &[&str], compiler: impl FnOnce(&[PathBuf], &Pa
     }
     let digest = hex::encode(&digest.finalize()[..8]);
     let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("client-{language}-{digest}"));
+    if kept.is_dir() {
+        return kept;
+    }
+    // One of them builds, and the others wait for it: building takes many times what a test does.
+    let building = File::create(kept.with_extension("building")).expect("a file");
+    building.lock().expect("whoever builds comes to an end");
     if !kept.is_dir() {
         let fresh = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
         let output = compiler(&sources, fresh.path()).stdin(Stdio::null()).output().expect("the compiler runs");
         let said = [output.stdout, output.stderr].concat();
         assert!(output.status.success(), "{language}: {}", String::from_utf8_lossy(&said));
-        // Fails only if another test was quicker, and built the same.
-        let _ = std::fs::rename(fresh.path(), &kept);
-        assert!(kept.is_dir(), "what was built is kept");
+        std::fs::rename(fresh.keep(), &kept).expect("what was built is kept");
     }
     kept
 }
