@@ -78,13 +78,12 @@ impl Rest {
         }
         let mut body = Limited::new(body, limits.body_bytes);
         let skip = async {
-            loop {
-                match body.frame().await {
-                    Some(Ok(_)) => {}
-                    Some(Err(_)) => return false,
-                    None => return true,
+            while let Some(frame) = body.frame().await {
+                if frame.is_err() {
+                    return false;
                 }
             }
+            true
         };
         timeout(limits.body_read_timeout.0, skip).await.unwrap_or(false)
     }

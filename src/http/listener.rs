@@ -158,6 +158,24 @@ impl<Service: Answers> Host<Service> {
         }
     }
 
+    /// Does the same for whatever HTTP/1 there is.
+    async fn converse_by_library<Answered: Future<Output = Response>>(
+        &self,
+        io: Guarded<impl AsyncRead + AsyncWrite + Unpin + Send + 'static>,
+        serve: impl Fn(Request<Incoming>) -> Answered,
+    ) -> hyper::Result<()> {
+        let service = service_fn(|request| serve(Incoming::streamed(request)).map(Ok::<_, Infallible>));
+        let mut connection = std::pin::pin!(self.http.serve_connection(TokioIo::new(io), service));
+        tokio::select! {
+            biased;
+            ended = connection.as_mut() => ended,
+            () = stopped(&self.stop) => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        }
+    }
+
     /// Answers one request, of which nothing is left on the connection then, or the connection ends with it.
     fn serve(
         &self,
@@ -177,24 +195,6 @@ impl<Service: Answers> Host<Service> {
             }
             conversation.answer();
             answer
-        }
-    }
-
-    /// Does the same for whatever HTTP/1 there is.
-    async fn converse_by_library<Answered: Future<Output = Response>>(
-        &self,
-        io: Guarded<impl AsyncRead + AsyncWrite + Unpin + Send + 'static>,
-        serve: impl Fn(Request<Incoming>) -> Answered,
-    ) -> hyper::Result<()> {
-        let service = service_fn(|request| serve(Incoming::streamed(request)).map(Ok::<_, Infallible>));
-        let mut connection = std::pin::pin!(self.http.serve_connection(TokioIo::new(io), service));
-        tokio::select! {
-            biased;
-            ended = connection.as_mut() => ended,
-            () = stopped(&self.stop) => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
-            }
         }
     }
 }
