@@ -7,6 +7,7 @@ mod chain;
 mod claim;
 mod config;
 mod engine;
+mod generate;
 mod health;
 mod id;
 #[cfg(feature = "postgres")]
@@ -27,9 +28,30 @@ use clap::{Args, Parser, Subcommand};
 use crate::config::{Config, Fingerprint, Flags, Problems};
 use crate::domain::attempt::SystemEntropy;
 
-/// An idempotency gateway: lets every business operation pass once.
+const HELP: &str = "\
+Examples:
+  oncegate serve --config oncegate.toml
+  oncegate config check --config oncegate.toml
+  oncegate app new shop
+  oncegate claim show --app shop --operation order.submit '{\"order_id\": \"A-1001\"}'
+  oncegate claim list --app shop --state unknown
+  oncegate chain list
+
+Environment:
+  ONCEGATE_CONFIG          Configuration file, unless --config names one
+  ONCEGATE_<TABLE>__<KEY>  A setting, such as ONCEGATE_SERVER__LISTEN=127.0.0.1:8080
+  ONCEGATE_ADMIN_TOKEN     Token for the admin API, unless --token-file names a file
+  NO_COLOR                 If it is set and not empty, output has no colors or styles
+
+Exit codes:
+  0  Done
+  1  Failed: no answer from a gateway or a store, no access, or a file that cannot be used
+  2  The command line or the configuration is wrong
+  3  What is stored does not permit it: nothing is there, or it has changed";
+
+/// An idempotency gateway: lets every business operation run once
 #[derive(Parser)]
-#[command(name = "oncegate", version, arg_required_else_help = true)]
+#[command(name = "oncegate", version, arg_required_else_help = true, after_help = HELP)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -58,6 +80,9 @@ enum Command {
     Chain(chain::ChainArgs),
     /// See and deliver what a gateway that is gone has answered for stores that were out
     Spool(spool::SpoolArgs),
+    /// Write man pages or shell completions into a directory, for packages
+    #[command(hide = true)]
+    Generate(generate::GenerateArgs),
 }
 
 const CONFIG_HELP: &str =
@@ -119,6 +144,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Engine(args) => engine::run(args, &mut io::stdout().lock()),
         Command::Chain(args) => chain::run(args, &mut io::stdout().lock()),
         Command::Spool(args) => spool::run(args, &mut io::stdout().lock()),
+        Command::Generate(args) => generate::run(&args, &mut io::stdout().lock()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
