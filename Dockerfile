@@ -1,8 +1,8 @@
 # syntax=docker/dockerfile:1
 # Builds the gateway and puts it, alone, into a slim image that runs as nobody in particular.
 
-# Both stages are the same Debian release: the binary links its C library.
-FROM rust:1.95.0-bookworm AS build
+# Both stages are the same Debian release, since the binary links its C library, and both are pinned by digest.
+FROM rust:1.95.0-bookworm@sha256:6258907abe69656e41cd992e0b705cdcfabcbbe3db374f92ed2d47121282d4a1 AS build
 WORKDIR /src
 ENV CARGO_TERM_COLOR=never
 
@@ -12,13 +12,13 @@ COPY load/Cargo.toml load/
 RUN mkdir -p src load/src \
     && echo 'fn main() {}' | tee src/main.rs load/src/main.rs >/dev/null \
     && touch src/lib.rs \
-    && cargo build --release --locked --package oncegate --bin oncegate
+    && cargo build --profile dist --locked --package oncegate --bin oncegate
 
 # Then the gateway. Cargo goes by modification times, and the copied files may be older than the empty ones were.
 COPY . .
 RUN touch src/main.rs src/lib.rs \
-    && cargo build --release --locked --package oncegate --bin oncegate \
-    && install -m 0755 target/release/oncegate /usr/local/bin/oncegate
+    && cargo build --profile dist --locked --package oncegate --bin oncegate \
+    && install -m 0755 target/dist/oncegate /usr/local/bin/oncegate
 
 FROM debian:bookworm-20260824-slim@sha256:88200866dfff7ea7f5cbcb6ec7c8a701889efe6fe859fe64d6990e4b07ea4171
 

@@ -1,4 +1,4 @@
-//! The alert rules in `examples/prometheus`: they fire when they have to, ask for metrics that there are, and name a runbook
+//! The alert rules in `deploy/prometheus`: they fire when they have to, ask for metrics that there are, and name a runbook
 //! that is written.
 
 use std::collections::BTreeSet;
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::support::missing;
 
-const RULES: &str = include_str!("../../examples/prometheus/oncegate.rules.yml");
+const RULES: &str = include_str!("../../deploy/prometheus/oncegate.rules.yml");
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -16,11 +16,11 @@ fn root() -> &'static Path {
 #[test]
 fn each_alert_fires_when_it_has_to_and_none_at_a_healthy_gateway() {
     let mut promtool = Command::new("promtool");
-    promtool.args(["test", "rules", "oncegate.rules.test.yml"]).current_dir(root().join("examples/prometheus"));
+    promtool.args(["test", "rules", "oncegate.rules.test.yml"]).current_dir(root().join("deploy/prometheus"));
     let Ok(output) = promtool.output() else { return missing::skip("promtool") };
     let said = [output.stdout, output.stderr].concat();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&said));
-    let stories = include_str!("../../examples/prometheus/oncegate.rules.test.yml");
+    let stories = include_str!("../../deploy/prometheus/oncegate.rules.test.yml");
     for alert in values("alert:") {
         assert!(stories.contains(&format!("        alertname: {alert}\n")), "no story has {alert} fire");
     }
