@@ -12,7 +12,7 @@ PROFILE := $(if $(CI),ci,default)
 # Most tests wait: for a lease to end, for a server to start.
 TESTS_AT_ONCE = $$((2 * $$(getconf _NPROCESSORS_ONLN)))
 
-.PHONY: help test test-deps bench bench-record demo fmt lint docs
+.PHONY: help test test-deps test-deploy bench bench-record demo fmt lint docs
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +27,9 @@ test: test-deps ## install what the tests need, then run all of them, doctests i
 
 test-deps: ## install the servers and tools the tests start
 	@scripts/install-test-deps
+
+test-deploy: test-deps ## check deploy/ and the workflows, with kustomize and the Debian package
+	@scripts/test-deploy --full
 
 # Our own code as in a release, on what the tests have compiled already: a release of everything takes minutes, to learn
 # the same. The features are the tests' too, or it would all be compiled once more; and incremental builds count otherwise.

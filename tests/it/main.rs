@@ -25,7 +25,10 @@ mod crash;
 #[cfg(feature = "fault-points")]
 mod crash_points;
 #[cfg(feature = "redis")]
+mod dashboard;
+#[cfg(feature = "redis")]
 mod degraded;
+mod deploy;
 mod edge;
 #[cfg(feature = "postgres")]
 mod engine_postgres;

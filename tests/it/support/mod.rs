@@ -16,6 +16,8 @@ pub(crate) mod openapi;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres_server;
 #[cfg(feature = "redis")]
+pub(crate) mod prometheus;
+#[cfg(feature = "redis")]
 pub(crate) mod redis_server;
 pub(crate) mod say;
 #[cfg(any(feature = "postgres", feature = "redis"))]
