@@ -92,7 +92,9 @@ struct Row {
 pub(crate) async fn run(comparison: Comparison) -> anyhow::Result<(Compared, bool)> {
     let installed = Installed::find(comparison.gateway.as_deref())?;
     if installed.gateway.is_none() {
-        bail!("there is no gateway to compare: build it with `cargo build --profile dist`, or name it with --gateway PATH");
+        bail!(
+            "there is no gateway to compare: build it with `cargo build --profile dist`, or name it with --gateway PATH"
+        );
     }
     let Comparison { scenario, measured, rounds, connections, only, targets, live, dir, .. } = comparison;
     let loads = Loads { connections, live: if targets.contains(&Measurement::Live) { live } else { 0 } };

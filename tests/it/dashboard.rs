@@ -52,7 +52,8 @@ fn queries() -> Vec<(String, String)> {
     for panel in dashboard["panels"].as_array().expect("panels") {
         for target in panel["targets"].as_array().into_iter().flatten() {
             let expression = target["expr"].as_str().expect("a query");
-            let filled = ["$instance", "$app"].iter().fold(expression.to_owned(), |text, name| text.replace(name, ".*"));
+            let filled =
+                ["$instance", "$app"].iter().fold(expression.to_owned(), |text, name| text.replace(name, ".*"));
             let filled = filled.replace("$__rate_interval", &format!("{WINDOW}s"));
             assert!(!filled.contains('$'), "an unknown variable: {expression}");
             queries.push((panel["title"].as_str().expect("a title").to_owned(), filled));
@@ -181,7 +182,7 @@ fn keep_for_the_docs(prometheus: &Prometheus) {
     let results: Vec<Value> = queries()
         .iter()
         .map(|(_, query)| {
-            let query = query.replace(&format!("[{WINDOW}s]"), "[2s]");
+            let query = query.replace(&format!("[{WINDOW}s]"), "[4s]");
             json!(prometheus.query_range(&query, now, 15.0).unwrap_or_default())
         })
         .collect();
