@@ -12,10 +12,10 @@ PROFILE := $(if $(CI),ci,default)
 # Most tests wait: for a lease to end, for a server to start.
 TESTS_AT_ONCE = $$((2 * $$(getconf _NPROCESSORS_ONLN)))
 
-.PHONY: help test test-deps test-deploy bench bench-record demo fmt lint docs
+.PHONY: help test test-generated test-deps test-deploy bench bench-record demo fmt lint docs
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 test: test-deps ## install what the tests need, then run all of them, doctests included
 	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
@@ -24,6 +24,9 @@ test: test-deps ## install what the tests need, then run all of them, doctests i
 	else \
 		$(CARGO) test --workspace --all-features $(LOCKED) $(if $(CI),--no-fail-fast); \
 	fi
+
+test-generated: test-deps ## lint the OpenAPI documents; generate clients, compile them and use them against a gateway
+	@tests/generated/run
 
 test-deps: ## install the servers and tools the tests start
 	@scripts/install-test-deps

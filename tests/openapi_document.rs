@@ -1,5 +1,5 @@
-//! Holds `openapi.yaml` to itself: it is complete, its references resolve, and its examples are valid and true, down to
-//! every global ID, digest and attempt hash. Whether the gateway answers as it says is tested over sockets, in `it`.
+//! Holds `openapi.yaml` and `openapi-admin.yaml` to themselves: they are complete, references resolve, and examples are valid
+//! and true, down to every global ID, digest and attempt hash. `it` tests over sockets that the gateway answers accordingly.
 
 #[path = "it/support/openapi.rs"]
 mod openapi;
@@ -7,8 +7,8 @@ mod openapi;
 use std::collections::{BTreeMap, BTreeSet};
 
 use md5::{Digest as _, Md5};
-use openapi::Spec;
-use serde_json::Value;
+use openapi::{Document, Spec};
+use serde_json::{Value, json};
 use sha2::Sha256;
 
 /// The app of an open gateway, which all examples are of.
@@ -16,104 +16,167 @@ const APP: &str = "default";
 
 #[test]
 fn every_operation_is_named_and_tells_what_can_go_wrong() {
-    let mut names = BTreeSet::new();
-    for (method, path) in Spec::load().operations() {
-        let operation = operation(&method, &path);
-        let name = operation["operationId"].as_str().unwrap_or_else(|| panic!("{method} {path} has no operationId"));
-        assert!(names.insert(name.to_owned()), "{name} is used twice");
-        for text in ["summary", "description"] {
-            assert!(operation[text].as_str().is_some_and(|text| !text.is_empty()), "{name} has no {text}");
-        }
-        assert!(operation["tags"].as_array().is_some_and(|tags| !tags.is_empty()), "{name} has no tags");
-        let responses = operation["responses"].as_object().expect("an operation has responses");
-        assert!(responses.keys().any(|status| status.starts_with('2')), "{name} never succeeds");
-        assert!(responses.keys().any(|status| status.starts_with('5')), "{name} never fails");
-        if path.starts_with("/v1/") || path.starts_with("/admin/v1/") {
-            for status in ["400", "401", "403", "500", "503"] {
-                assert!(responses.contains_key(status), "{name} has no {status}");
+    for document in documents() {
+        let mut names = BTreeSet::new();
+        for (method, path) in document.operations() {
+            let operation = &document.value()["paths"][&path][method.to_lowercase()];
+            let name =
+                operation["operationId"].as_str().unwrap_or_else(|| panic!("{method} {path} has no operationId"));
+            assert!(names.insert(name.to_owned()), "{name} is used twice");
+            for text in ["summary", "description"] {
+                assert!(operation[text].as_str().is_some_and(|text| !text.is_empty()), "{name} has no {text}");
             }
-        }
-        for (status, response) in responses {
-            let response = resolve(response);
-            let problem = response["content"].get("application/problem+json").is_some();
-            assert_eq!(problem, status.as_str() >= "400", "{name}: {status} has the wrong media type");
-            assert!(response["headers"].get("X-Request-Id").is_some(), "{name}: {status} has no X-Request-Id");
+            assert!(operation["tags"].as_array().is_some_and(|tags| !tags.is_empty()), "{name} has no tags");
+            let responses = operation["responses"].as_object().expect("an operation has responses");
+            assert!(responses.keys().any(|status| status.starts_with('2')), "{name} never succeeds");
+            assert!(responses.keys().any(|status| status.starts_with('5')), "{name} never fails");
+            if path.starts_with("/v1/") || path.starts_with("/admin/v1/") {
+                for status in ["400", "401", "403", "500", "503"] {
+                    assert!(responses.contains_key(status), "{name} has no {status}");
+                }
+            }
+            for (status, response) in responses {
+                check_response(document, name, status, resolve(document, response));
+            }
         }
     }
 }
 
-#[test]
-fn every_path_tells_its_listener() {
-    for (path, item) in members(&Spec::load().document()["paths"]) {
-        let url = if path.starts_with("/v1/") { "http://127.0.0.1:8080" } else { "http://127.0.0.1:9464" };
-        assert_eq!(item["servers"][0]["url"], url, "{path}");
+/// Checks the media type, the headers and the list of codes of a response.
+fn check_response(document: &Document, name: &str, status: &str, response: &Value) {
+    let problem = response["content"].get("application/problem+json").is_some();
+    assert_eq!(problem, status >= "400", "{name}: {status} has the wrong media type");
+    assert!(response["headers"].get("X-Request-Id").is_some(), "{name}: {status} has no X-Request-Id");
+    let codes = response["x-codes"].as_array();
+    assert_eq!(problem, codes.is_some_and(|codes| !codes.is_empty()), "{name}: {status} has no or needless x-codes");
+    for code in codes.into_iter().flatten() {
+        let row = &document.value()["x-problem-codes"][code.as_str().expect("a code is text")];
+        assert_eq!(row["status"].to_string(), status, "{name}: {code} among the codes of {status}");
     }
 }
 
 #[test]
 fn every_body_has_an_example() {
     let mut bodies = 0;
-    walk(Spec::load().document(), &mut |value| {
-        for (media_type, body) in members(&value["content"]) {
-            bodies += 1;
-            let examples = body["examples"].as_object().is_some_and(|examples| !examples.is_empty());
-            assert!(examples, "no example of {media_type} {}", body["schema"]);
-        }
-    });
-    assert!(bodies > 20, "only {bodies} bodies were found");
+    for document in documents() {
+        walk(document.value(), &mut |value| {
+            for (media_type, body) in members(&value["content"]) {
+                bodies += 1;
+                let examples = body["examples"].as_object().is_some_and(|examples| !examples.is_empty());
+                assert!(examples, "no example of {media_type} {}", body["schema"]);
+            }
+        });
+    }
+    assert!(bodies > 40, "only {bodies} bodies were found");
 }
 
 #[test]
 fn every_reference_resolves_and_every_component_is_used() {
-    let document = Spec::load().document();
-    let mut used = BTreeSet::new();
-    walk(document, &mut |value| {
-        if let Some(reference) = value["$ref"].as_str() {
-            let pointer = reference.strip_prefix('#').unwrap_or_else(|| panic!("{reference} leaves the document"));
-            assert!(document.pointer(pointer).is_some(), "{reference} leads nowhere");
-            used.insert(pointer.to_owned());
-        }
-    });
-    for (kind, components) in members(&document["components"]).filter(|(kind, _)| *kind != "securitySchemes") {
-        for (name, _) in members(components) {
-            // Two that no operation points to, for they belong to what is no operation, and to all of them.
-            let free = ["Problem", "MethodNotAllowed", "Duplicate", "Superseded"].contains(&name.as_str());
-            assert!(free || used.contains(&format!("/components/{kind}/{name}")), "nothing uses {kind}/{name}");
+    for document in documents().map(Document::value) {
+        let mut used = BTreeSet::new();
+        walk(document, &mut |value| {
+            if let Some(reference) = value["$ref"].as_str() {
+                let pointer = reference.strip_prefix('#').unwrap_or_else(|| panic!("{reference} leaves the document"));
+                assert!(document.pointer(pointer).is_some(), "{reference} leads nowhere");
+                used.insert(pointer.to_owned());
+            }
+        });
+        for (kind, components) in members(&document["components"]).filter(|(kind, _)| *kind != "securitySchemes") {
+            for (name, _) in members(components) {
+                assert!(used.contains(&format!("/components/{kind}/{name}")), "nothing uses {kind}/{name}");
+            }
         }
     }
 }
 
 #[test]
 fn every_schema_is_one() {
-    for (name, schema) in members(&Spec::load().document()["components"]["schemas"]) {
-        if let Err(error) = jsonschema::draft202012::meta::validate(schema) {
-            panic!("{name}: {error}");
+    for document in documents() {
+        for (name, schema) in members(&document.value()["components"]["schemas"]) {
+            if let Err(error) = jsonschema::draft202012::meta::validate(schema) {
+                panic!("{name}: {error}");
+            }
         }
     }
 }
 
 #[test]
-fn the_table_of_codes_is_complete_and_every_code_has_an_example() {
-    let document = Spec::load().document();
-    let table: BTreeSet<_> = members(&document["x-problem-codes"]).map(|(code, _)| code.clone()).collect();
-    let codes = document["components"]["schemas"]["ProblemCode"]["enum"].as_array().expect("codes are an enum");
-    assert_eq!(table, codes.iter().map(|code| code.as_str().expect("a code is text").to_owned()).collect());
-    for (code, row) in members(&document["x-problem-codes"]) {
-        assert!(row["status"].as_u64().is_some_and(|status| (400..600).contains(&status)), "{code}");
-        for text in ["title", "when", "what_to_do"] {
-            assert!(row[text].as_str().is_some_and(|text| !text.is_empty()), "{code} has no {text}");
+fn what_both_documents_describe_is_the_same_in_both() {
+    let [api, admin] = documents().map(Document::value);
+    let schemas = |document: &'static Value| members(&document["components"]["schemas"]);
+    for (name, schema) in schemas(api).filter(|(name, _)| *name != "Problem") {
+        assert!(admin["components"]["schemas"].get(name).is_none_or(|other| other == schema), "{name}");
+    }
+    // The problems of the admin document have all base fields of the other, and describe them alike.
+    for (name, property) in members(&api["components"]["schemas"]["Problem"]["properties"]) {
+        let other = admin["components"]["schemas"]["Problem"]["properties"].get(name);
+        assert!(other.is_none_or(|other| other == property), "Problem.{name}");
+    }
+    for (code, row) in members(&api["x-problem-codes"]) {
+        let other = admin["x-problem-codes"].get(code);
+        assert!(
+            other.is_none_or(|other| (&other["status"], &other["title"]) == (&row["status"], &row["title"])),
+            "{code}"
+        );
+    }
+    assert_eq!(api["info"]["version"], admin["info"]["version"]);
+    assert_eq!(api["info"]["version"], env!("CARGO_PKG_VERSION"));
+}
+
+#[test]
+fn every_rule_is_about_something() {
+    let rules: Value = serde_yaml_ng::from_str(include_str!("openapi/rules.yaml")).expect("rules are YAML");
+    let known = documents().map(Document::value);
+    for (name, rule) in members(&rules["schemas"]) {
+        let schemas = known.iter().filter_map(|document| document["components"]["schemas"].get(name));
+        assert!(
+            schemas.clone().count() > 0 && schemas.clone().all(|schema| schema["allOf"] == json!([rule])),
+            "{name}"
+        );
+    }
+    for (operation_id, statuses) in members(&rules["responses"]) {
+        let operation = documents().into_iter().flat_map(|document| {
+            document
+                .operations()
+                .into_iter()
+                .map(|(method, path)| &document.value()["paths"][path][method.to_lowercase()])
+        });
+        let operation = operation.into_iter().find(|operation| operation["operationId"] == **operation_id);
+        for (status, _) in members(statuses) {
+            assert!(operation.is_some_and(|found| found["responses"].get(status).is_some()), "{operation_id} {status}");
         }
     }
-    let mut shown = BTreeSet::new();
+}
+
+#[test]
+fn the_tables_of_codes_are_complete_and_every_code_has_an_example() {
+    let (mut all, mut shown) = (BTreeSet::new(), BTreeSet::new());
+    for document in documents().map(Document::value) {
+        for (code, row) in members(&document["x-problem-codes"]) {
+            assert!(row["status"].as_u64().is_some_and(|status| (400..600).contains(&status)), "{code}");
+            for text in ["title", "when", "what_to_do"] {
+                assert!(row[text].as_str().is_some_and(|text| !text.is_empty()), "{code} has no {text}");
+            }
+        }
+        let mut listed = BTreeSet::new();
+        walk(document, &mut |value| {
+            listed.extend(value["x-codes"].as_array().into_iter().flatten().filter_map(Value::as_str));
+        });
+        // No operation answers this one, but any path to a method that it does not have.
+        listed.insert("method_not_allowed");
+        let table: BTreeSet<_> = members(&document["x-problem-codes"]).map(|(code, _)| code.as_str()).collect();
+        assert_eq!(table, listed);
+        all.extend(table);
+    }
     for_each_example(&mut |example| {
-        shown.extend(example["code"].as_str().map(ToOwned::to_owned));
+        shown.extend(example["code"].as_str());
     });
-    assert_eq!(table, shown);
+    shown.insert("method_not_allowed");
+    assert_eq!(all, shown);
 }
 
 #[test]
 fn every_global_id_in_the_examples_is_true() {
-    let document = Spec::load().document();
     let mut true_ids = BTreeSet::new();
     for_each_example(&mut |example| {
         if let Some(contents) = example.get("contents") {
@@ -131,9 +194,8 @@ fn every_global_id_in_the_examples_is_true() {
             assert!(true_ids.contains(shown), "no example shows contents with the ID of {example}");
         }
     });
-    // The one in the guide, and those of headers and parameters, are the first order's.
-    let guide = document["info"]["description"].as_str().expect("there is a guide");
-    assert!(guide.contains(&global_id("order.submit", r#"{"order_id":"A-1001"}"#)));
+    // The one in the guide is the first order's.
+    assert!(include_str!("../docs/http.md").contains(&global_id("order.submit", r#"{"order_id":"A-1001"}"#)));
 }
 
 #[test]
@@ -211,13 +273,17 @@ fn attempts_hashes_timestamps_and_digests_in_the_examples_are_true() {
 }
 
 fn operation(method: &str, path: &str) -> &'static Value {
-    &Spec::load().document()["paths"][path][method.to_lowercase()]
+    &Spec::load().api.value()["paths"][path][method.to_lowercase()]
 }
 
-/// What a value stands for if it is a reference.
-fn resolve(value: &Value) -> &Value {
+fn documents() -> [&'static Document; 2] {
+    [&Spec::load().api, &Spec::load().admin]
+}
+
+/// The target of a reference, and any other value itself.
+fn resolve<'a>(document: &'a Document, value: &'a Value) -> &'a Value {
     let Some(reference) = value["$ref"].as_str() else { return value };
-    Spec::load().document().pointer(&reference[1..]).expect("references resolve")
+    document.value().pointer(&reference[1..]).expect("references resolve")
 }
 
 fn members(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
@@ -235,14 +301,16 @@ fn walk<'a>(value: &'a Value, visit: &mut impl FnMut(&'a Value)) {
 
 /// Visits the value of every example of a body, and of every item of one that is a batch.
 fn for_each_example(visit: &mut impl FnMut(&'static Value)) {
-    walk(Spec::load().document(), &mut |value| {
-        for (_, body) in members(&value["content"]) {
-            for (_, example) in members(&body["examples"]) {
-                let example = &example["value"];
-                example["items"].as_array().into_iter().flatten().chain([example]).for_each(&mut *visit);
+    for document in documents() {
+        walk(document.value(), &mut |value| {
+            for (_, body) in members(&value["content"]) {
+                for (_, example) in members(&body["examples"]) {
+                    let example = &example["value"];
+                    example["items"].as_array().into_iter().flatten().chain([example]).for_each(&mut *visit);
+                }
             }
-        }
-    });
+        });
+    }
 }
 
 fn canonical(contents: &Value) -> String {

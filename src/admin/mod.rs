@@ -88,6 +88,7 @@ pub fn router(admin: Arc<Admin>) -> Router {
         .route("/metrics", get(metrics))
         .route("/livez", get(health::livez))
         .route("/readyz", get(health::readyz))
+        .route("/openapi.yaml", get(document))
         .merge(api)
         .fallback(nothing_here)
         .method_not_allowed_fallback(wrong_method)
@@ -100,10 +101,16 @@ async fn metrics(State(admin): State<Arc<Admin>>) -> Response {
     ([(header::CONTENT_TYPE, content_type)], admin.metrics.render()).into_response()
 }
 
+/// `GET /openapi.yaml`: what this listener serves. Public, so it needs no token.
+async fn document() -> Response {
+    let content_type = HeaderValue::from_static("application/yaml");
+    ([(header::CONTENT_TYPE, content_type)], include_str!("../../openapi-admin.yaml")).into_response()
+}
+
 async fn nothing_here() -> Problem {
     Problem::new(
         Code::NotFound,
-        "There is nothing at this path; here are /metrics, /livez, /readyz and what openapi.yaml has below /admin/v1.",
+        "There is nothing at this path; GET /openapi.yaml for the paths of the admin listener.",
     )
 }
 

@@ -96,6 +96,7 @@ impl Front {
             .route("/v1/claims/{global_id}/renewal", post(renewal::renewal))
             .route("/v1/outcomes/batch", post(outcome_batch::outcome_batch))
             .route("/v1/global-ids", post(global_id::global_id))
+            .route("/openapi.yaml", get(document))
             .fallback(nothing_here)
             .method_not_allowed_fallback(wrong_method)
             .with_state(api.clone());
@@ -146,8 +147,14 @@ async fn outcome_by_route(
     outcome::outcome(&api, &visit, claim, request).await
 }
 
+/// `GET /openapi.yaml`: what this build serves. Public, so it needs no credential.
+async fn document() -> Response {
+    let content_type = HeaderValue::from_static("application/yaml");
+    ([(header::CONTENT_TYPE, content_type)], include_str!("../../openapi.yaml")).into_response()
+}
+
 async fn nothing_here() -> Problem {
-    Problem::new(Code::NotFound, "There is nothing at this path; see openapi.yaml for the paths of the API.")
+    Problem::new(Code::NotFound, "There is nothing at this path; GET /openapi.yaml for the paths of the API.")
 }
 
 async fn wrong_method() -> Problem {

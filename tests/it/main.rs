@@ -29,6 +29,7 @@ mod dashboard;
 #[cfg(feature = "redis")]
 mod degraded;
 mod deploy;
+mod documents;
 mod edge;
 #[cfg(feature = "postgres")]
 mod engine_postgres;
