@@ -1,83 +1,115 @@
-import java.io.IOException;
 import java.math.BigDecimal;
 import java.math.BigInteger;
-import java.math.RoundingMode;
 import java.math.MathContext;
+import java.math.RoundingMode;
+import java.net.ConnectException;
 import java.net.URI;
+import java.net.UnknownHostException;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
+import java.net.http.HttpTimeoutException;
+import java.nio.channels.UnresolvedAddressException;
 import java.nio.charset.StandardCharsets;
 import java.security.MessageDigest;
 import java.security.NoSuchAlgorithmException;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Collection;
 import java.util.LinkedHashMap;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
 import java.util.Objects;
 import java.util.TreeMap;
 import java.util.UUID;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import java.util.stream.Collectors;
+import javax.net.ssl.SSLException;
 
 /**
- * A client of Oncegate in one file, to be copied. Java 17 or later, nothing but the JDK.
+ * A client for Oncegate in one file, to copy. Java 17 or later; JDK only.
  *
  * <pre>
  * var gateway = new Oncegate(List.of("http://10.0.0.5:8080", "http://10.0.0.6:8080"), new Options().credential("shop.the_secret"));
  * var answer = gateway.runOnce("order.submit", Map.of("order_id", "A-1001"), Terms.NONE, held -> place(order, held.fence));
  * </pre>
  *
- * {@code runOnce} claims the operation, renews the claim while the work runs, and reports what became of it. That somebody else
- * does it or did it is an answer ({@link Duplicate}), not an exception. What to do with each: docs/callers.md of the gateway.
- * JSON values are maps, lists, strings, numbers, booleans and null. May be used by many threads at once.
+ * {@code runOnce} claims the operation, renews the claim while the work runs, and reports the outcome. A duplicate is an answer
+ * ({@link Duplicate}), not an exception. What to do with each answer: docs/callers.md of the gateway. JSON values are maps, lists,
+ * strings, numbers, booleans and null. Safe to use from many threads.
  */
 public final class Oncegate {
-    /** What came of asking. */
+    /** A longer result is not sent: the default of the gateway's {@code limits.result_bytes}. */
+    private static final int RESULT_BYTES_MAX = 64 * 1024;
+
+    /** What {@link #runOnce} returns. */
     public sealed interface Answer permits Done, Duplicate, Mismatch {}
 
     /**
-     * The work ran here, and its end is recorded.
+     * The work ran here, and its outcome was reported.
      *
-     * @param state what stands now: {@code succeeded}, {@code spooled} (kept by one gateway, to be delivered), or null if nothing
-     *     could be recorded
-     * @param degraded the policy that answered in the store's place, at the claim or at the outcome: repeats may not have been
-     *     noticed; {@code caller} is this client's own {@code proceed}
-     * @param late true: the claim was gone when the outcome came, so somebody else may have done it as well; null: cannot be told
+     * @param state the state of the claim: {@code succeeded}, {@code spooled} (kept by one gateway, to be delivered), or null if
+     *     nothing was recorded
+     * @param degraded the outage policy that answered instead of the store, at the claim or at the outcome; duplicates may have
+     *     been missed; {@code caller} is this client's own {@code proceed}
+     * @param late true: the claim had ended before the outcome arrived, so another attempt may have run; null: not known
+     * @param resultError why the result was not stored: it is not JSON, is too long, or was refused. The success itself was
+     *     recorded; duplicates get null as their result. Null if the result was stored
      */
-    public record Done(Object result, String state, String degraded, Boolean late) implements Answer {}
+    public record Done(Object result, String state, String degraded, Boolean late, String resultError) implements Answer {}
 
-    /** Somebody else does it or did it: {@code in_progress}, {@code succeeded} with its result, or {@code unknown}. */
+    /** Another attempt is running or has completed it: {@code in_progress}, {@code succeeded} with its result, or {@code unknown}. */
     public record Duplicate(String state, Object result, Duration retryAfter, String degraded) implements Claimed, Answer {}
 
-    /** The same operation was claimed with another fingerprint, or with other contents of the same ID. */
+    /** The operation was claimed with another fingerprint, or with other contents of the same ID. */
     public record Mismatch(String code) implements Claimed, Answer {}
 
-    /** What a claim is answered with. */
+    /** What a claim call returns. */
     public sealed interface Claimed permits Held, Duplicate, Mismatch {}
 
-    /** No gateway could tell in time. The work was not begun. */
-    public static final class Unavailable extends RuntimeException {
-        Unavailable(String message) {
-            super(message);
+    /**
+     * Kinds of failures. {@code CONNECTION}: it was closed or broke. {@code NOT_A_GATEWAY}: something else answered, so check the
+     * URL. {@code ANSWER}: the gateway answered 5xx.
+     */
+    public enum Kind { DNS, REFUSED, TIMEOUT, TLS, CONNECTION, NOT_A_GATEWAY, ANSWER }
+
+    /** Why a gateway gave no usable answer. */
+    public record Cause(String url, Kind kind, String detail) {
+        @Override
+        public String toString() {
+            return url + ": " + kind.name().toLowerCase(Locale.ROOT) + ": " + detail;
         }
     }
 
-    /** A gateway refuses this call as it is: a mistake of the caller, or (429) more than its quota. */
+    /** No gateway gave an answer in time. The work was not started. */
+    public static final class Unavailable extends RuntimeException {
+        /** The last failure of each gateway that was tried. */
+        public final transient List<Cause> causes;
+
+        Unavailable(Collection<Cause> causes) {
+            super("no gateway answered: " + causes.stream().map(Cause::toString).collect(Collectors.joining("; ")));
+            this.causes = List.copyOf(causes);
+        }
+    }
+
+    /** A gateway refused the call: a mistake of the caller, or (429) its quota is used up. */
     public static final class Rejected extends RuntimeException {
         public final int status;
         public final String code;
 
-        Rejected(Told told) {
-            super(told.status + " " + told.text("code") + ": " + told.text("detail"));
-            status = told.status;
-            code = told.text("code");
+        Rejected(Response response) {
+            super(response.problem());
+            status = response.status;
+            code = response.text("code");
         }
     }
 
-    /** Thrown by the work: it failed, and certainly had no effect. It can be claimed again at once. */
+    /** Thrown by the work: it failed and certainly had no effect. The operation can be claimed again at once. */
     public static final class NothingHappened extends RuntimeException {
         public NothingHappened(String message) {
             super(message);
@@ -96,19 +128,19 @@ public final class Oncegate {
         }
     }
 
-    /** No gateway took the outcome in time. {@code report} is text: keep it, and give it to {@link #settle} later. */
+    /** No gateway has taken the outcome; the cause says why. {@code report} is text: keep it, and pass it to {@link #settle} later. */
     public static final class NotSettled extends RuntimeException {
         public final String report;
         public final transient Object result;
 
-        NotSettled(String report, Object result) {
-            super("no gateway has taken the outcome yet");
+        NotSettled(String report, Object result, RuntimeException cause) {
+            super("no gateway has taken the outcome yet: " + cause.getMessage(), cause);
             this.report = report;
             this.result = result;
         }
     }
 
-    /** These contents would not mean the same to every reader. */
+    /** The contents would not mean the same to every reader. */
     public static final class NotCanonical extends IllegalArgumentException {
         NotCanonical(String message) {
             super(message);
@@ -129,25 +161,25 @@ public final class Oncegate {
             return this;
         }
 
-        /** The caller's own policy when no gateway can tell: run the work unprotected. Otherwise {@link Unavailable} is thrown. */
+        /** The caller's own policy when no gateway answers: run the work unprotected. Otherwise {@link Unavailable} is thrown. */
         public Options proceed(boolean proceeds) {
             this.proceeds = proceeds;
             return this;
         }
 
-        /** Of one call; longer than the gateways' deadline. */
+        /** Limit of one call; longer than the gateways' deadline. */
         public Options timeout(Duration timeout) {
             this.timeout = timeout;
             return this;
         }
 
-        /** Of all tries of one claim. */
+        /** Limit of all tries of one claim. */
         public Options claimWithin(Duration within) {
             claimWithin = within;
             return this;
         }
 
-        /** Of all tries of one outcome. */
+        /** Limit of all tries of one outcome. */
         public Options settleWithin(Duration within) {
             settleWithin = within;
             return this;
@@ -155,7 +187,7 @@ public final class Oncegate {
     }
 
     /**
-     * What is asked for beside operation and contents; null is the operator's choice.
+     * Optional fields of a claim; null is the operator's choice.
      *
      * @param fingerprint what else must be equal on a repeat, without being part of the identity
      */
@@ -163,31 +195,39 @@ public final class Oncegate {
         public static final Terms NONE = new Terms(null, null, null, false);
     }
 
-    /** What must not be done twice. What it returns is the result that repeats are told. */
+    /** Work that must not be done twice. Duplicates get what it returns. */
     public interface Work {
         Object run(Held held) throws Exception;
     }
 
     private final List<String> urls;
     private final Options options;
+    /** Keeps connections and uses them again, since each answer is read to its end. */
     private final HttpClient http;
-    /** The gateway that answered last is asked first, so that one that is gone costs one timeout, not one a call. */
+    /** The gateway that answered last is called first, so that one that is down costs one timeout, not one for each call. */
     private volatile int first;
 
-    /** Gateways in front of one store: it does not matter which of them is asked. */
+    /** One or more gateways in front of the same store; any of them may answer. */
     public Oncegate(List<String> urls, Options options) {
         if (urls.isEmpty()) {
             throw new IllegalArgumentException("at least one URL");
         }
-        this.urls = urls.stream().map(url -> url.replaceAll("/+$", "")).toList();
+        for (String url : urls) {
+            var uri = URI.create(url);
+            if (uri.getHost() == null || !List.of("http", "https").contains(uri.getScheme())) {
+                throw new IllegalArgumentException(
+                        "not the URL of a gateway: " + url + "; expected http://HOST:PORT or https://HOST:PORT");
+            }
+        }
+        this.urls = List.copyOf(urls);
         this.options = options;
         http = HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).connectTimeout(options.timeout).build();
     }
 
     /**
-     * Runs the work if nobody else has, and reports its end.
+     * Runs the work unless the operation is a duplicate, and reports the outcome.
      *
-     * <p>If it throws {@link NothingHappened}, the operation can be claimed again at once; anything else may have come after the
+     * <p>If it throws {@link NothingHappened}, the operation can be claimed again at once. Anything else may have come after the
      * effect, so the outcome is {@code unknown}. Both are thrown again.
      */
     public Answer runOnce(String operation, Object contents, Terms terms, Work work) throws Exception {
@@ -197,7 +237,7 @@ public final class Oncegate {
         }
         try {
             if (!held.isOurs()) {
-                throw new NothingHappened("the answer came when the lease was over");
+                throw new NothingHappened("the answer arrived after the lease had ended");
             }
             return held.succeed(work.run(held));
         } catch (Throwable thrown) {
@@ -208,129 +248,208 @@ public final class Oncegate {
         }
     }
 
-    /** Asks whether to go ahead. What it holds is renewed until it is settled or stopped. */
+    /** Claims the operation. A {@link Held} is renewed until it is settled or stopped. */
     public Claimed claim(String operation, Object contents, Terms terms) throws InterruptedException {
         var fields = new LinkedHashMap<String, Object>();
         fields.put("operation", operation);
-        // Fresh for each try at the operation, the same for all repeats of this one question: so a claim whose answer was lost is
+        // Fresh for each try at the operation, the same for all repeats of this call: a claim whose answer was lost is then
         // recognised as ours.
         fields.put("attempt_nonce", UUID.randomUUID().toString());
         fields.put("fingerprint", terms.fingerprint);
         fields.put("lease", terms.lease);
         fields.put("retention", terms.retention);
         fields.put("take_over", terms.takeOver ? true : null);
-        // In their one spelling, so that what would be read differently elsewhere is refused here.
-        String spelled = canonical(contents);
-        var question = new Question(operation, spelled, body(fields, spelled));
+        // In canonical form, so that contents that would be read differently elsewhere are refused here.
+        String text = canonical(contents);
+        var request = new ClaimRequest(operation, text, body(fields, text, null));
         try {
-            return ask(question, options.claimWithin);
+            return ask(request, options.claimWithin);
         } catch (Unavailable unavailable) {
             if (!options.proceeds) {
                 throw unavailable;
             }
-            return new Held(this, question, null);
+            return new Held(this, request, null);
         }
     }
 
-    /** Repeats a report until it is taken (200 or 202) or refused (409). Repeating it does no harm. Tells what stands now. */
+    /**
+     * Repeats a report until it is taken (200 or 202) or refused (409). Safe to repeat. A result that the gateway refuses is left
+     * out.
+     *
+     * @return the state of the claim
+     */
     public String settle(String report, Duration within) throws InterruptedException {
-        return settled(report, within, null).text("state");
+        return send(report, within, null).text("state");
     }
 
-    /** What the gateway will call this operation, computed here. */
+    /** The global ID of this operation, computed without a gateway. */
     public String globalId(String operation, Object contents) {
         String credential = options.credential;
         String app = credential == null ? "default" : credential.substring(0, credential.lastIndexOf('.'));
         return globalId(app, operation, contents);
     }
 
-    private Told settled(String report, Duration within, Object result) throws InterruptedException {
-        var parts = (List<?>) readJson(report);
-        Told told;
-        try {
-            told = call("/v1/claims/" + parts.get(0) + "/outcome", (String) parts.get(1), within);
-        } catch (Unavailable unavailable) {
-            throw new NotSettled(report, result);
+    private Response send(String report, Duration within, Object result) throws InterruptedException {
+        var fields = new LinkedHashMap<String, Object>();
+        ((Map<?, ?>) readJson(report)).forEach((name, value) -> fields.put((String) name, value));
+        String path = "/v1/claims/" + fields.remove("global_id") + "/outcome";
+        String contents = (String) fields.remove("contents");
+        String stored = (String) fields.remove("result");
+        String refused = null;
+        while (true) {
+            Response response;
+            try {
+                response = call(path, body(fields, contents, stored), within);
+            } catch (Unavailable unavailable) {
+                throw new NotSettled(report, result, unavailable);
+            } catch (Rejected rejected) {
+                if (stored == null || !List.of(400, 413, 422).contains(rejected.status)) {
+                    throw rejected;
+                }
+                // The operation has succeeded whether or not its result can be stored.
+                stored = null;
+                refused = rejected.getMessage();
+                continue;
+            }
+            if (response.status == 422) {
+                throw new Rejected(response);
+            }
+            if (response.status == 409) {
+                throw new OutcomeRefused(response.text("code"), result);
+            }
+            if (response.status == 202) {
+                response.fields.put("state", "spooled");
+            }
+            response.fields.put("result_error", refused);
+            return response;
         }
-        if (told.status == 409) {
-            throw new OutcomeRefused(told.text("code"), result);
-        }
-        if (told.status == 202) {
-            told.fields.put("state", "spooled");
-        }
-        return told;
     }
 
-    private Claimed ask(Question question, Duration within) throws InterruptedException {
-        Told told = call("/v1/claims", question.body, within);
-        if (told.status == 201) {
-            return new Held(this, question, told);
+    private Claimed ask(ClaimRequest request, Duration within) throws InterruptedException {
+        Response response = call("/v1/claims", request.body, within);
+        if (response.status == 201) {
+            return new Held(this, request, response);
         }
-        if (told.status != 409) {
-            return new Mismatch(told.text("code"));
+        if (response.status != 409) {
+            return new Mismatch(response.text("code"));
         }
-        return new Duplicate(told.text("state"), told.fields.get("result"), told.retryAfter(), told.text("degraded"));
+        var result = response.fields.get("result");
+        return new Duplicate(response.text("state"), result, response.retryAfter(), response.text("degraded"));
     }
 
-    /** Asks one gateway after the other until one of them has answered. */
-    private Told call(String path, String body, Duration within) throws InterruptedException {
+    /** Calls one gateway after the other until one has answered. */
+    private Response call(String path, String body, Duration within) throws InterruptedException {
         long ends = System.nanoTime() + within.toNanos();
+        var causes = new LinkedHashMap<String, Cause>();
+        boolean resent = false;
         for (int tries = 1; ; tries++) {
             int at = (first + tries - 1) % urls.size();
+            String url = urls.get(at);
             long left = Math.max(ends - System.nanoTime(), 1_000_000);
-            Told told = post(urls.get(at) + path, body, Math.min(left, options.timeout.toNanos()));
-            boolean mismatch = told.status == 422 && String.valueOf(told.text("code")).endsWith("_mismatch");
-            if (List.of(200, 201, 202, 409).contains(told.status) || mismatch) {
-                first = at;
-                return told;
+            Response response = null;
+            try {
+                response = post(url, path, body, Math.min(left, options.timeout.toNanos()));
+                boolean mismatch = response.status == 422 && response.text("code").endsWith("_mismatch");
+                if (List.of(200, 201, 202, 409).contains(response.status) || mismatch) {
+                    first = at;
+                    return response;
+                }
+                if (response.status >= 400 && response.status < 500 && response.status != 429) {
+                    throw new Rejected(response);
+                }
+                causes.put(url, new Cause(url, Kind.ANSWER, response.problem()));
+            } catch (NoAnswer none) {
+                // A try that was cut short by `within` says nothing new.
+                if (none.why.kind != Kind.TIMEOUT || left >= options.timeout.toNanos() || !causes.containsKey(url)) {
+                    causes.put(url, none.why);
+                }
+                if (none.why.kind == Kind.CONNECTION && !resent) {
+                    // Most likely a kept connection that the gateway had closed. The same call may be sent again: the nonce or
+                    // the attempt in it is recognised.
+                    resent = true;
+                    tries--;
+                    continue;
+                }
             }
-            if (told.status >= 400 && told.status < 500 && told.status != 429) {
-                throw new Rejected(told);
-            }
-            long pause = told.status == 429 ? told.retryAfter().toMillis() : 0;
+            boolean overQuota = response != null && response.status == 429;
+            long pause = overQuota ? response.retryAfter().toMillis() : 0;
             if (tries % urls.size() == 0) {
-                // Full jitter: those who failed together do not come back together.
+                // Full jitter: callers that failed together do not come back together.
                 long most = Math.min(1000, 50L << Math.min(tries / urls.size(), 10));
                 pause = Math.max(pause, ThreadLocalRandom.current().nextLong(most + 1));
             }
             if (System.nanoTime() + pause * 1_000_000 >= ends) {
-                if (told.status == 429) {
-                    throw new Rejected(told);
+                if (overQuota) {
+                    throw new Rejected(response);
                 }
-                throw new Unavailable("no gateway could tell; the last one said " + told.status + " " + told.text("code"));
+                throw new Unavailable(causes.values());
             }
             Thread.sleep(pause);
         }
     }
 
-    /** One call. Status 0 if there was no answer, or not one of a gateway: then nobody knows whether it was taken. */
-    private Told post(String url, String body, long nanos) throws InterruptedException {
-        var request = HttpRequest.newBuilder(URI.create(url)).timeout(Duration.ofNanos(nanos));
+    /** One call. If there is no answer of a gateway, it is not known whether one acted on the call. */
+    private Response post(String url, String path, String body, long nanos) throws InterruptedException, NoAnswer {
+        var request = HttpRequest.newBuilder(URI.create(url.replaceAll("/+$", "") + path)).timeout(Duration.ofNanos(nanos));
         request.header("Content-Type", "application/json").POST(HttpRequest.BodyPublishers.ofString(body));
         if (options.credential != null) {
             request.header("Authorization", "Bearer " + options.credential);
         }
-        // The lease counts from here: the answer may be long on its way.
+        // The lease counts from here: the answer may take long.
         long sent = System.nanoTime();
+        HttpResponse<String> answer;
         try {
-            // Its own timeout ends with the head of the answer; a body may be held back as well.
-            var answer = http.sendAsync(request.build(), HttpResponse.BodyHandlers.ofString()).get(nanos, TimeUnit.NANOSECONDS);
-            if (readJson(answer.body()) instanceof Map<?, ?> fields) {
-                var named = new LinkedHashMap<String, Object>();
-                fields.forEach((name, value) -> named.put((String) name, value));
-                return new Told(answer.statusCode(), named, sent);
-            }
-        } catch (java.util.concurrent.ExecutionException | java.util.concurrent.TimeoutException | IllegalArgumentException lost) {
-            // As if nothing had come.
+            // The request's own timeout ends with the head of the answer; this one covers its body too.
+            answer = http.sendAsync(request.build(), HttpResponse.BodyHandlers.ofString()).get(nanos, TimeUnit.NANOSECONDS);
+        } catch (ExecutionException failed) {
+            throw new NoAnswer(new Cause(url, kind(failed.getCause()), String.valueOf(failed.getCause())));
+        } catch (TimeoutException late) {
+            throw new NoAnswer(new Cause(url, Kind.TIMEOUT, "no answer within " + nanos / 1_000_000 + " ms"));
         }
-        return new Told(0, new LinkedHashMap<>(), sent);
+        var named = new LinkedHashMap<String, Object>();
+        try {
+            if (readJson(answer.body()) instanceof Map<?, ?> fields) {
+                fields.forEach((name, value) -> named.put((String) name, value));
+            }
+        } catch (IllegalArgumentException notJson) {
+            // Not from a gateway, as below.
+        }
+        if (!(named.get(answer.statusCode() < 300 ? "global_id" : "code") instanceof String)) {
+            String type = answer.headers().firstValue("content-type").orElse("without a content type");
+            throw new NoAnswer(new Cause(url, Kind.NOT_A_GATEWAY, "answered " + answer.statusCode() + ", " + type));
+        }
+        return new Response(answer.statusCode(), named, sent);
     }
 
-    /** The contents in their one spelling, and the whole question, to be repeated as it is. */
-    private record Question(String operation, String contents, String body) {}
+    private static Kind kind(Throwable failure) {
+        for (Throwable cause = failure; cause != null; cause = cause.getCause()) {
+            if (cause instanceof UnresolvedAddressException || cause instanceof UnknownHostException) {
+                return Kind.DNS;
+            }
+            if (cause instanceof HttpTimeoutException) {
+                return Kind.TIMEOUT;
+            }
+            if (cause instanceof SSLException) {
+                return Kind.TLS;
+            }
+        }
+        return failure instanceof ConnectException ? Kind.REFUSED : Kind.CONNECTION;
+    }
 
-    /** What a gateway said, and when it was asked. Fields that are not known are ignored. */
-    private record Told(int status, Map<String, Object> fields, long sent) {
+    /** A call without an answer of a gateway. */
+    private static final class NoAnswer extends Exception {
+        final transient Cause why;
+
+        NoAnswer(Cause why) {
+            this.why = why;
+        }
+    }
+
+    /** Contents in canonical form, and the whole request, to be repeated as it is. */
+    private record ClaimRequest(String operation, String contents, String body) {}
+
+    /** An answer of a gateway, and when its request was sent. Fields that are not known are ignored. */
+    private record Response(int status, Map<String, Object> fields, long sent) {
         String text(String name) {
             return fields.get(name) instanceof String text ? text : null;
         }
@@ -346,28 +465,34 @@ public final class Oncegate {
         long ends() {
             return sent + number("lease_ms", 0) * 1_000_000;
         }
+
+        String problem() {
+            return status + " " + text("code") + ": " + text("detail");
+        }
     }
 
-    /** The right to do one operation, until the lease ends. It is renewed in the background until it is settled or stopped. */
+    /** The right to run one operation, until the lease ends. Renewed in the background until it is settled or stopped. */
     public static final class Held implements Claimed, AutoCloseable {
         /** Rises with every attempt at the operation; for the resource to compare. Null where the store has none. */
         public final Long fence;
-        /** The policy that granted in the store's place; {@code caller} if none was asked. */
+        /** The outage policy that granted the claim; {@code caller} if no gateway answered. */
         public final String degraded;
-        /** True if a repeat of the question found the claim that it had already been given. */
+        /** True if a repeat of the claim call found the claim that it had already been granted. */
         public final boolean repeated;
 
         private final Oncegate gateway;
-        private final Question question;
-        private final Told answer;
+        private final ClaimRequest request;
+        private final Response answer;
         private final CountDownLatch stopped = new CountDownLatch(1);
         private volatile long ends;
         private volatile String lost;
         private volatile boolean settled;
+        /** The outcome that is being reported: it is never replaced by another one. */
+        private volatile String report;
 
-        private Held(Oncegate gateway, Question question, Told answer) {
+        private Held(Oncegate gateway, ClaimRequest request, Response answer) {
             this.gateway = gateway;
-            this.question = question;
+            this.request = request;
             this.answer = answer;
             fence = answer != null && answer.fields.get("fence") instanceof Number number ? number.longValue() : null;
             degraded = answer == null ? "caller" : answer.text("degraded");
@@ -380,31 +505,47 @@ public final class Oncegate {
             }
         }
 
-        /** Whether to go ahead with what cannot be undone. It narrows the gap after a pause; only the fence closes it. */
+        /** Whether the claim still stands, to check before an effect that cannot be undone. Only the fence closes the gap. */
         public boolean isOurs() {
             return !holds() || (lost == null && ends - System.nanoTime() > 0);
         }
 
-        /** Why the claim was lost, once a renewal was told so: {@code lease_lost}, {@code superseded}; or {@code not_renewed}. */
+        /** Why the claim was lost, by the answer to a renewal: {@code lease_lost}, {@code superseded}; or {@code not_renewed}. */
         public String lost() {
             return lost;
         }
 
-        /** It is finished and must never run again, also if the answer is "declined". Repeats are told the result. */
+        /**
+         * Reports that the work is finished and must never run again, also if the answer is "declined". Duplicates get the result.
+         * If it cannot be sent, the success is reported without it: see {@link Done#resultError}.
+         */
         public Done succeed(Object result) throws InterruptedException {
-            Told told = settle("success", result);
-            String policy = degraded != null ? degraded : told.text("degraded");
-            return new Done(result, told.text("state"), policy, (Boolean) told.fields.get("late"));
+            String text = null;
+            String error = null;
+            try {
+                text = result == null ? null : writeJson(result);
+                int bytes = text == null ? 0 : text.getBytes(StandardCharsets.UTF_8).length;
+                if (bytes > RESULT_BYTES_MAX) {
+                    text = null;
+                    error = "the result has " + bytes + " bytes, more than " + RESULT_BYTES_MAX;
+                }
+            } catch (RuntimeException | StackOverflowError notJson) {
+                error = "the result is not JSON: " + notJson;
+            }
+            Response response = settle("success", result, text);
+            String policy = degraded != null ? degraded : response.text("degraded");
+            error = error != null ? error : response.text("result_error");
+            return new Done(result, response.text("state"), policy, (Boolean) response.fields.get("late"), error);
         }
 
-        /** It certainly did not happen. */
+        /** Reports that it certainly did not happen. */
         public void fail() throws InterruptedException {
-            settle("failure", null);
+            settle("failure", null, null);
         }
 
-        /** Nobody knows whether it happened. Repeats are stopped until somebody has looked. */
+        /** Reports that it is not known whether it happened. Repeats are stopped until an operator or a take-over settles it. */
         public void giveUp() throws InterruptedException {
-            settle("unknown", null);
+            settle("unknown", null, null);
         }
 
         /** Ends the renewal, and reports {@code unknown} if nothing was reported. */
@@ -424,67 +565,75 @@ public final class Oncegate {
             stopped.countDown();
         }
 
-        /** Reports how the work ended that threw this, unless that is done. */
+        /** Reports the outcome of work that threw this, unless one was reported. */
         private void end(Throwable thrown) {
             try {
-                if (!settled && thrown instanceof NothingHappened) {
+                if (settled) {
+                    return;
+                }
+                if (report != null) {
+                    // Interrupted while the outcome was being reported.
+                    gateway.send(report, gateway.options.settleWithin, null);
+                } else if (thrown instanceof NothingHappened) {
                     fail();
-                } else if (!settled) {
+                } else {
                     giveUp();
                 }
             } catch (NotSettled | OutcomeRefused | Rejected unreported) {
-                // What the work threw says more; this is kept with it. The claim ends with its lease.
+                // The exception of the work says more; this one is added to it. The claim ends with its lease.
                 thrown.addSuppressed(unreported);
             } catch (InterruptedException interrupted) {
                 Thread.currentThread().interrupt();
             }
         }
 
-        /** One that is observed only, or was never asked for, holds nothing that could be renewed or lost. */
+        /** A claim that is only observed, or was granted by the caller's own policy, has nothing to renew or lose. */
         private boolean holds() {
             return answer != null && !answer.fields.containsKey("would_be");
         }
 
-        private Told settle(String outcome, Object result) throws InterruptedException {
-            Told target = answer;
+        private Response settle(String outcome, Object result, String text) throws InterruptedException {
+            Response target = answer;
             if (target == null) {
-                // Nobody was asked before. Perhaps somebody answers now: then repeats are stopped at least from here on.
+                // Granted by this client's own policy. If a gateway answers now, repeats are stopped from here on.
                 Claimed late = null;
                 try {
-                    late = gateway.ask(question, gateway.options.timeout);
+                    late = gateway.ask(request, gateway.options.timeout);
                 } catch (Unavailable | Rejected still) {
                     // As before: nothing can be recorded.
                 }
                 if (!(late instanceof Held held)) {
                     settled = true;
-                    return new Told(0, new LinkedHashMap<>(Map.of("late", late != null)), 0);
+                    return new Response(0, new LinkedHashMap<>(Map.of("late", late != null)), 0);
                 }
                 held.stop();
                 target = held.answer;
             }
             var fields = new LinkedHashMap<String, Object>();
+            fields.put("global_id", target.text("global_id"));
             fields.put("attempt", target.text("attempt"));
             fields.put("outcome", outcome);
-            fields.put("result", result);
-            // This and the contents matter if it comes late: they tell its terms, and let its contents be compared.
-            fields.put("operation", question.operation);
-            String report = writeJson(List.of(target.text("global_id"), body(fields, question.contents)));
+            fields.put("result", text);
+            // These two matter if the outcome is late: its record then has their terms, and contents to compare.
+            fields.put("operation", request.operation);
+            fields.put("contents", request.contents);
+            report = writeJson(fields);
             try {
-                Told told = gateway.settled(report, gateway.options.settleWithin, result);
+                Response response = gateway.send(report, gateway.options.settleWithin, result);
                 settled = true;
-                return told;
+                return response;
             } catch (NotSettled | OutcomeRefused reported) {
                 settled = true;
                 throw reported;
+            } catch (Rejected rejected) {
+                settled = true;
+                throw new NotSettled(report, result, rejected);
             } finally {
-                // After any other failure it is not reported yet, and still held.
-                if (settled) {
-                    stop();
-                }
+                stop();
             }
         }
 
-        /** At a third of the lease, so that a lost answer leaves time to ask again; until it is over by our own count. */
+        /** Renews at a third of the lease, which leaves time to repeat a lost answer; stops when the lease has ended here. */
         private void renew() {
             String body = writeJson(Map.of("attempt", answer.text("attempt")));
             String path = "/v1/claims/" + answer.text("global_id") + "/renewal";
@@ -494,31 +643,33 @@ public final class Oncegate {
                         return;
                     }
                     try {
-                        Told told = gateway.call(path, body, Duration.ofNanos(Math.max(0, ends - System.nanoTime())));
+                        Response response = gateway.call(path, body, Duration.ofNanos(Math.max(0, ends - System.nanoTime())));
                         if (stopped.getCount() == 0) {
                             return;
                         }
-                        if (told.status != 200) {
-                            lost = told.text("code");
+                        if (response.status != 200) {
+                            lost = response.text("code");
                             return;
                         }
-                        ends = told.ends();
+                        ends = response.ends();
                     } catch (Unavailable | Rejected unknown) {
-                        // Asked again, as long as there is something to renew.
+                        // Not known: repeated for as long as the lease lasts.
                     }
                 }
                 lost = "not_renewed";
             } catch (InterruptedException interrupted) {
-                // Nobody but the process's end interrupts this thread.
+                // Only the end of the process interrupts this thread.
             }
         }
     }
 
-    /** JSON of what is there, with contents that are spelled already. */
-    private static String body(Map<String, Object> fields, String contents) {
-        fields.values().removeIf(Objects::isNull);
-        String head = writeJson(fields);
-        return head.substring(0, head.length() - 1) + ",\"contents\":" + contents + "}";
+    /** A JSON object of the fields that are not null, and of contents and a result that are encoded already. */
+    private static String body(Map<String, Object> fields, String contents, String result) {
+        var present = new LinkedHashMap<>(fields);
+        present.values().removeIf(Objects::isNull);
+        String head = writeJson(present);
+        String tail = result == null ? "" : ",\"result\":" + result;
+        return head.substring(0, head.length() - 1) + ",\"contents\":" + contents + tail + "}";
     }
 
     // The name of an operation. ------------------------------------------------------------------------------------------

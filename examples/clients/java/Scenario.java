@@ -1,14 +1,17 @@
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
+import java.time.LocalDate;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
+import java.util.stream.Stream;
 
 /**
- * What the tests run: the client of this folder in a process of its own, told what to do in {@code name=value} words. The same
- * words and lines as ../python/scenario.py, which explains them.
+ * The program that the tests run: the client of this folder in a process of its own, with options as {@code name=value}. The same
+ * options and lines as ../python/scenario.py, which explains them.
  */
 final class Scenario {
     private final Oncegate gateway;
@@ -87,6 +90,9 @@ final class Scenario {
         try {
             Oncegate.Answer answer = run(order);
             if (answer instanceof Oncegate.Done done) {
+                if (done.resultError() != null) {
+                    say("not_stored");
+                }
                 String late = Boolean.TRUE.equals(done.late()) ? "late" : "in_time";
                 say("done", order, number(done.result()), done.state(), done.degraded(), late);
             } else if (answer instanceof Oncegate.Duplicate duplicate) {
@@ -95,7 +101,7 @@ final class Scenario {
                 say("mismatch", mismatch.code());
             }
         } catch (Oncegate.Unavailable unavailable) {
-            say("unavailable");
+            say(Stream.concat(Stream.of("unavailable"), unavailable.causes.stream().map(Scenario::kind)).toArray());
         } catch (Oncegate.Rejected rejected) {
             say("rejected", rejected.status, rejected.code);
         } catch (Oncegate.OutcomeRefused refused) {
@@ -126,8 +132,22 @@ final class Scenario {
                 say("lost", held.lost());
             }
             say("effect", order);
-            return Map.of("order_number", order);
+            return returned(told.get("returns"), order);
         });
+    }
+
+    private static Map<String, Object> returned(String kind, String order) {
+        Object more = switch (kind == null ? "" : kind) {
+            case "foreign" -> LocalDate.of(2026, 10, 20);
+            case "long" -> "x".repeat(70_000);
+            case "deep" -> Stream.iterate(List.of(), level -> List.of(level)).skip(200).findFirst().orElseThrow();
+            default -> true;
+        };
+        return Map.of("order_number", order, "more", more);
+    }
+
+    private static String kind(Oncegate.Cause cause) {
+        return cause.kind().name().toLowerCase(Locale.ROOT);
     }
 
     private static void vectors(Path path) throws Exception {

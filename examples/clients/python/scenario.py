@@ -1,21 +1,27 @@
-"""What the tests run: the client of this folder in a process of its own, told what to do in `name=value` words.
+"""The program that the tests run: the client of this folder in a process of its own, with options as `name=value`.
 
     scenario.py vectors FILE                              the vectors of the global ID, one line each
     scenario.py orders urls=A,B orders=5 workers=4 …      many workers at the same orders until each has an answer
     scenario.py one urls=A order=A-1 work=200 …           one try at one order
 
-Each line it prints is an event: `effect ORDER` when the work is done, and then how the client answered.
+Each line it prints is an event: `effect ORDER` when the work is done, and then the answer of the client.
+`returns=foreign`, `long` or `deep` makes the work return a value that is not JSON, is too long, or that gateways refuse.
 """
 
 import json
 import sys
 import threading
 import time
+from decimal import Decimal
 
 import oncegate
 from oncegate import Done, Duplicate, Gateway, Held, NothingHappened
 
 OPERATION = "order.submit"
+DEEP: list = []
+for _ in range(200):
+    DEEP = [DEEP]
+RETURNS = {None: {}, "foreign": {"total": Decimal("12.50")}, "long": {"page": "x" * 70_000}, "deep": {"tree": DEEP}}
 printing = threading.Lock()
 
 
@@ -74,8 +80,8 @@ def one(gateway, told):
     order = told["order"]
     try:
         answer = run(gateway, told, order)
-    except oncegate.Unavailable:
-        return say("unavailable")
+    except oncegate.Unavailable as unavailable:
+        return say("unavailable", *(cause.kind for cause in unavailable.causes))
     except oncegate.Rejected as refused:
         return say("rejected", refused.status, refused.code)
     except oncegate.OutcomeRefused as refused:
@@ -90,7 +96,9 @@ def one(gateway, told):
     except RuntimeError:
         return say("raised", "unknown")
     match answer:
-        case Done(result, state, degraded, late):
+        case Done(result, state, degraded, late, result_error):
+            if result_error:
+                say("not_stored")
             say("done", order, number(result), state, degraded, "late" if late else "in_time")
         case Duplicate(state, result):
             say("duplicate", order, number(result), state)
@@ -109,7 +117,7 @@ def run(gateway, told, order):
         if not held.is_ours:
             say("lost", held.lost)
         say("effect", order)
-        return {"order_number": order}
+        return {"order_number": order} | RETURNS[told.get("returns")]
 
     fingerprint = told.get("fingerprint")
     return gateway.run_once(OPERATION, {"order_id": order}, work, lease=told.get("lease"), fingerprint=fingerprint)

@@ -1,10 +1,11 @@
-//! A client of Oncegate in one file, to be copied. Beside tokio it needs hyper (`client`, `http1`), hyper-util
+//! A client for Oncegate in one file, to copy. Beside tokio it needs hyper (`client`, `http1`), hyper-util
 //! (`client-legacy`, `http1`, `tokio`), http-body-util, `serde_json`, `serde_json_canonicalizer`, md-5 and rand. What to do
 //! with each answer: docs/callers.md of the gateway.
 //!
-//! It speaks plain HTTP, and reaches no `https` URL, until `Http` holds your TLS stack's connector in place of its own.
+//! It speaks plain HTTP. To reach `https` URLs, put the connector of your TLS stack into `Http`.
 
 use std::{
+    error, fmt, io,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
@@ -29,7 +30,13 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// Gateways in front of one store: it does not matter which of them is asked. Clones share their connections.
+/// A longer result is not sent: the default of the gateway's `limits.result_bytes`.
+const RESULT_BYTES_MAX: usize = 64 * 1024;
+/// Idle connections kept for each gateway, and for how long: less than the gateway's own limit, 75 seconds by default.
+const IDLE_CONNECTIONS_MAX: usize = 32;
+const IDLE_MAX: Duration = Duration::from_secs(50);
+
+/// One or more gateways in front of the same store; any of them may answer. Clones share their connections.
 #[derive(Clone)]
 pub(crate) struct Gateway(Arc<Inner>);
 
@@ -37,7 +44,7 @@ struct Inner {
     urls: Vec<String>,
     options: Options,
     http: Http,
-    /// The gateway that answered last is asked first, so that one that is gone costs one timeout, not one a call.
+    /// The gateway that answered last is called first, so that one that is down costs one timeout, not one for each call.
     first: AtomicUsize,
 }
 
@@ -46,13 +53,13 @@ struct Inner {
 pub(crate) struct Options {
     /// `<app>.<secret>`, where apps are configured.
     pub(crate) credential: Option<String>,
-    /// The caller's own policy when no gateway can tell.
+    /// The caller's own policy when no gateway answers.
     pub(crate) on_unavailable: OnUnavailable,
-    /// Of one call; longer than the gateways' deadline.
+    /// Limit of one call; longer than the gateways' deadline.
     pub(crate) timeout: Duration,
-    /// Of all tries of one claim.
+    /// Limit of all tries of one claim.
     pub(crate) claim_within: Duration,
-    /// Of all tries of one outcome.
+    /// Limit of all tries of one outcome.
     pub(crate) settle_within: Duration,
 }
 
@@ -68,16 +75,16 @@ impl Default for Options {
     }
 }
 
-/// What to do when no gateway can tell.
+/// What to do when no gateway answers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OnUnavailable {
-    /// Nothing: [`Error::Unavailable`].
+    /// Return [`Error::Unavailable`].
     FailClosed,
-    /// The work, unprotected, and say so.
+    /// Run the work unprotected, and say so.
     Proceed,
 }
 
-/// What is asked for beside operation and contents; `None` is the operator's choice.
+/// Optional fields of a claim; `None` is the operator's choice.
 #[derive(Clone, Default)]
 pub(crate) struct Terms {
     /// What else must be equal on a repeat, without being part of the identity.
@@ -86,76 +93,116 @@ pub(crate) struct Terms {
     pub(crate) lease: Option<String>,
     /// Such as `24h`, or `forever`.
     pub(crate) retention: Option<String>,
-    /// Whether to take an operation over of which nobody knows whether it was done.
+    /// Takes over an operation whose outcome is unknown.
     pub(crate) take_over: bool,
 }
 
-/// What the gateway says to "may I do this?". That somebody else did it is an answer, not an error.
+/// The answer to a claim call. A duplicate is an answer, not an error.
 pub(crate) enum Claim {
-    /// Do it, and then settle the claim.
+    /// Run the work, then settle the claim.
     Granted(Held),
-    /// Somebody else does it or did it.
+    /// Another attempt is running or has completed the operation.
     Duplicate(Duplicate),
-    /// The same operation was claimed with another fingerprint, or with other contents of the same ID.
+    /// The operation was claimed with another fingerprint, or with other contents of the same ID.
     Mismatch { code: String },
 }
 
-/// What came of asking and doing.
+/// The answer of [`Gateway::run_once`].
 pub(crate) enum Answer {
-    /// The work ran here, and its end is recorded.
+    /// The work ran here, and its outcome was reported.
     Done(Done),
-    /// Somebody else does it or did it.
+    /// Another attempt is running or has completed the operation.
     Duplicate(Duplicate),
-    /// The same operation was claimed with another fingerprint, or with other contents of the same ID.
+    /// The operation was claimed with another fingerprint, or with other contents of the same ID.
     Mismatch { code: String },
 }
 
-/// The operation is not ours to do.
+/// An operation that another attempt is running or has completed.
 pub(crate) struct Duplicate {
     /// `in_progress`, `succeeded` or `unknown`.
     pub(crate) state: String,
-    /// What a success left, for whoever asks again.
+    /// The result stored with the success.
     pub(crate) result: Value,
-    /// After how long to ask again, while it is in progress.
+    /// Time until it is worth asking again, while it is in progress.
     pub(crate) retry_after: Duration,
 }
 
-/// How the work ended that ran here.
+/// Work that ran here.
 pub(crate) struct Done {
     pub(crate) result: Value,
-    /// What stands now: `succeeded`, `released`, `unknown`, `spooled` (kept by one gateway, to be delivered), or nothing if
-    /// nothing could be recorded.
+    /// The state of the claim: `succeeded`, `released`, `unknown`, `spooled` (kept by one gateway, to be delivered), or `None`
+    /// if nothing was recorded.
     pub(crate) state: Option<String>,
-    /// The policy that answered in the store's place, at the claim or at the outcome: repeats may not have been noticed.
+    /// The outage policy that answered instead of the store, at the claim or at the outcome; duplicates may have been missed.
     /// `caller` is this client's own [`OnUnavailable::Proceed`].
     pub(crate) degraded: Option<String>,
-    /// The claim was gone when the outcome came, so somebody else may have done it as well. Nothing: cannot be told.
+    /// The claim had ended before the outcome arrived, so another attempt may have run. `None`: not known.
     pub(crate) late: Option<bool>,
+    /// Why the result was not stored: it is too long, or was refused. The success itself was recorded; duplicates get `null`
+    /// as their result. `None` if the result was stored.
+    pub(crate) result_error: Option<String>,
 }
 
-/// How it went.
+/// The outcome of the work.
 pub(crate) enum Outcome {
-    /// It is finished and must never run again, whatever the answer was; everybody who asks again is given this.
+    /// It is finished and must never run again, whatever the answer was; duplicates get this result.
     Success(Value),
-    /// It certainly did not happen: somebody else may try at once.
+    /// It certainly did not happen. The operation can be claimed again at once.
     Failure,
-    /// Nobody knows whether it happened. Repeats are stopped until somebody has looked.
+    /// It is not known whether it happened. Repeats are stopped until an operator or a take-over settles it.
     Unknown,
 }
 
 /// Why there is no answer.
 #[derive(Debug)]
 pub(crate) enum Error {
-    /// No gateway could tell in time. The work was not begun.
-    Unavailable,
-    /// A gateway refuses this call as it is: a mistake of the caller, or (429) more than its quota.
+    /// No gateway gave an answer in time. The work was not started. The last failure of each gateway that was tried.
+    Unavailable { causes: Vec<Cause> },
+    /// A gateway refused the call: a mistake of the caller, or (429) its quota is used up.
     Rejected { status: u16, code: String },
     /// The outcome was answered with 409. `superseded` after a success: perhaps done twice, so raise an alarm.
     OutcomeRefused { code: String },
-    /// No gateway took the outcome in time. Keep the report, and give it to [`Gateway::settle`] later.
-    NotSettled { report: Report },
-    /// These contents would not mean the same to every reader.
+    /// No gateway has taken the outcome. Keep the report, and pass it to [`Gateway::settle`] later.
+    NotSettled { report: Report, why: Box<Self> },
+    /// The contents would not mean the same to every reader.
     NotCanonical(&'static str),
+}
+
+/// Why a gateway gave no usable answer.
+#[derive(Clone, Debug)]
+pub(crate) struct Cause {
+    pub(crate) url: String,
+    pub(crate) kind: Kind,
+    pub(crate) detail: String,
+}
+
+/// A kind of failure.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    Dns,
+    Refused,
+    Timeout,
+    Tls,
+    /// The connection was closed or broke.
+    Connection,
+    /// Something else answered: check the URL.
+    NotAGateway,
+    /// The gateway answered 5xx.
+    Answer,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Dns => "dns",
+            Self::Refused => "refused",
+            Self::Timeout => "timeout",
+            Self::Tls => "tls",
+            Self::Connection => "connection",
+            Self::NotAGateway => "not_a_gateway",
+            Self::Answer => "answer",
+        })
+    }
 }
 
 /// An outcome on its way.
@@ -166,12 +213,13 @@ pub(crate) struct Report {
 }
 
 impl Gateway {
-    /// The nearest first.
+    /// Gateways by their URLs, the nearest first.
     pub(crate) fn new(urls: Vec<String>, options: Options) -> Self {
+        let urls = urls.iter().map(|url| url.trim_end_matches('/').to_owned()).collect();
         Self(Arc::new(Inner { urls, options, http: Http::new(), first: AtomicUsize::new(0) }))
     }
 
-    /// Does the work if nobody else has, holds the claim meanwhile, and reports how it went.
+    /// Runs the work unless the operation is a duplicate, renews the claim meanwhile, and reports the outcome.
     pub(crate) async fn run_once(
         &self,
         operation: &str,
@@ -185,21 +233,21 @@ impl Gateway {
             Claim::Mismatch { code } => return Ok(Answer::Mismatch { code }),
         };
         if !held.is_still_ours() {
-            // The answer came when the lease was over: nothing was begun.
+            // The answer arrived after the lease had ended, so nothing was started.
             held.settle(Outcome::Failure).await?;
-            return Err(Error::Unavailable);
+            return Err(Error::Unavailable { causes: Vec::new() });
         }
         let outcome = work(&held).await;
         held.settle(outcome).await.map(Answer::Done)
     }
 
-    /// Before the work. The same contents are the same operation, whoever asks, at whichever gateway.
+    /// Claims the operation, before the work.
     pub(crate) async fn claim(&self, operation: &str, contents: Value, terms: &Terms) -> Result<Claim, Error> {
         canonical(&contents)?;
-        // The nonce is new for each claim and the same for all tries of it. So if an answer is lost, the next try is
-        // recognised and given the claim it already has, instead of being turned away as its own duplicate.
+        // Fresh for each try at the operation, the same for all repeats of this call: a claim whose answer was lost is then
+        // recognised as ours.
         let nonce = format!("{:032x}", rand::random::<u128>());
-        let mut question = json!({ "operation": operation, "contents": contents, "attempt_nonce": nonce });
+        let mut request = json!({ "operation": operation, "contents": contents, "attempt_nonce": nonce });
         let optional = [
             ("fingerprint", terms.fingerprint.clone()),
             ("lease", terms.lease.clone().map(Value::from)),
@@ -208,93 +256,127 @@ impl Gateway {
         ];
         for (name, value) in optional {
             if let Some(value) = value {
-                question[name] = value;
+                request[name] = value;
             }
         }
-        match self.ask(&question, self.0.options.claim_within).await {
-            Err(Error::Unavailable) if self.0.options.on_unavailable == OnUnavailable::Proceed => {
-                Ok(Claim::Granted(Held::unasked(self.clone(), question)))
+        match self.ask(&request, self.0.options.claim_within).await {
+            Err(Error::Unavailable { .. }) if self.0.options.on_unavailable == OnUnavailable::Proceed => {
+                Ok(Claim::Granted(Held::unasked(self.clone(), request)))
             }
             answer => answer,
         }
     }
 
-    /// Repeats a report until it is taken or refused. Repeating it does no harm. What stands then.
-    pub(crate) async fn settle(&self, report: Report, within: Duration) -> Result<Value, Error> {
+    /// Repeats a report until it is taken or refused. Safe to repeat. Returns the state of the claim; a result that the gateway
+    /// refuses is left out, and the reason is in `result_error`.
+    pub(crate) async fn settle(&self, mut report: Report, within: Duration) -> Result<Value, Error> {
         let path = format!("/v1/claims/{}/outcome", report.global_id);
-        match self.call(&path, &report.body, within).await {
-            Err(Error::Unavailable) => Err(Error::NotSettled { report }),
-            Err(error) => Err(error),
-            Ok(told) if told.status == 409 => Err(Error::OutcomeRefused { code: told.text("code") }),
-            Ok(mut told) => {
-                if told.status == 202 {
-                    told.body["state"] = "spooled".into();
+        let mut refused = None;
+        loop {
+            let mut response = match self.call(&path, &report.body, within).await {
+                Ok(response) => response,
+                Err(why @ Error::Unavailable { .. }) => return Err(Error::NotSettled { report, why: why.into() }),
+                Err(Error::Rejected { status: status @ (400 | 413 | 422), code }) => {
+                    let result = report.body.as_object_mut().and_then(|body| body.remove("result"));
+                    if result.is_none() {
+                        return Err(Error::Rejected { status, code });
+                    }
+                    // The operation has succeeded whether or not its result can be stored.
+                    refused = Some(format!("{status} {code}"));
+                    continue;
                 }
-                Ok(told.body)
-            }
+                Err(error) => return Err(error),
+            };
+            return match response.status {
+                409 => Err(Error::OutcomeRefused { code: response.text("code") }),
+                422 => Err(response.rejected()),
+                status => {
+                    if status == 202 {
+                        response.body["state"] = "spooled".into();
+                    }
+                    response.body["result_error"] = refused.into();
+                    Ok(response.body)
+                }
+            };
         }
     }
 
-    async fn ask(&self, question: &Value, within: Duration) -> Result<Claim, Error> {
-        let told = self.call("/v1/claims", question, within).await?;
-        Ok(match told.status {
-            201 => Claim::Granted(Held::granted(self.clone(), question.clone(), &told)),
+    async fn ask(&self, request: &Value, within: Duration) -> Result<Claim, Error> {
+        let response = self.call("/v1/claims", request, within).await?;
+        Ok(match response.status {
+            201 => Claim::Granted(Held::granted(self.clone(), request.clone(), &response)),
             409 => Claim::Duplicate(Duplicate {
-                state: told.text("state"),
-                result: told.body["result"].clone(),
-                retry_after: told.millis("retry_after_ms"),
+                state: response.text("state"),
+                result: response.body["result"].clone(),
+                retry_after: response.millis("retry_after_ms"),
             }),
-            _ => Claim::Mismatch { code: told.text("code") },
+            _ => Claim::Mismatch { code: response.text("code") },
         })
     }
 
-    /// Asks one gateway after the other until one of them has answered.
-    async fn call(&self, path: &str, body: &Value, within: Duration) -> Result<Told, Error> {
+    /// Calls one gateway after the other until one has answered.
+    async fn call(&self, path: &str, body: &Value, within: Duration) -> Result<Response, Error> {
         let Inner { urls, options, http, first } = &*self.0;
         let ends = Instant::now() + within;
-        for tries in 1.. {
-            let at = (first.load(Ordering::Relaxed) + tries - 1) % urls.len();
-            // The lease counts from here, before the call: the answer may be long on its way.
+        let (mut causes, mut tries, mut resent) = (Vec::<Cause>::new(), 0, false);
+        loop {
+            let at = (first.load(Ordering::Relaxed) + tries) % urls.len();
+            let url = &urls[at];
+            // The lease counts from here, before the call: the answer may take long.
             let sent = Instant::now();
             let left = options.timeout.min(ends.saturating_duration_since(sent)).max(Duration::from_millis(1));
-            let answer = http.post(&format!("{}{path}", urls[at]), body, options.credential.as_deref(), left).await;
-            let (status, body) = answer.unwrap_or((0, Value::Null));
-            let told = Told { status, body, sent };
-            match told.status {
-                200..=202 | 409 => {
-                    first.store(at, Ordering::Relaxed);
-                    return Ok(told);
-                }
-                422 if told.text("code").ends_with("_mismatch") => return Ok(told),
-                429 => {}
-                400..=499 => return Err(told.rejected()),
-                // It could not tell, or is shutting down, or there was no answer. The same question again.
-                _ => {}
+            let answer = http.post(&format!("{url}{path}"), body, options.credential.as_deref(), left).await;
+            let response = answer.and_then(|(status, body)| Response { status, body, sent }.of_a_gateway());
+            let (failed, over_quota) = match response {
+                Ok(response) => match response.status {
+                    200..=202 | 409 => {
+                        first.store(at, Ordering::Relaxed);
+                        return Ok(response);
+                    }
+                    422 if response.text("code").ends_with("_mismatch") => return Ok(response),
+                    429 => (response.no_answer(), Some(response)),
+                    400..=499 => return Err(response.rejected()),
+                    // The gateway does not know, or is stopping.
+                    _ => (response.no_answer(), None),
+                },
+                Err(failed) => (failed, None),
+            };
+            let (kind, cause) = (failed.kind, Cause { url: url.clone(), kind: failed.kind, detail: failed.detail });
+            match causes.iter_mut().find(|known| known.url == cause.url) {
+                // A try that was cut short by `within` says nothing new.
+                Some(_) if kind == Kind::Timeout && left < options.timeout => {}
+                Some(known) => *known = cause,
+                None => causes.push(cause),
             }
-            let mut pause = if told.status == 429 { told.millis("retry_after_ms") } else { Duration::ZERO };
+            if kind == Kind::Connection && !resent {
+                // Most likely a kept connection that the gateway had closed. The same call may be sent again: the nonce or the
+                // attempt in it is recognised.
+                resent = true;
+                continue;
+            }
+            tries += 1;
+            let mut pause = over_quota.as_ref().map_or(Duration::ZERO, |response| response.millis("retry_after_ms"));
             if tries.is_multiple_of(urls.len()) {
-                // Full jitter: those who failed together do not come back together.
+                // Full jitter: callers that failed together do not come back together.
                 let most = 1000.min(50 << (tries / urls.len()).min(10));
                 pause = pause.max(Duration::from_millis(rand::random_range(0..=most)));
             }
             if Instant::now() + pause >= ends {
-                return Err(if told.status == 429 { told.rejected() } else { Error::Unavailable });
+                return Err(over_quota.map_or(Error::Unavailable { causes }, |response| response.rejected()));
             }
             sleep(pause).await;
         }
-        Err(Error::Unavailable)
     }
 }
 
-/// What a gateway said, and when it was asked. Fields that are not known are ignored.
-struct Told {
-    /// 0 if there was no answer, or not one of a gateway: then nobody knows whether the call was taken.
+/// An answer, and when its request was sent. Fields that are not known are ignored.
+struct Response {
     status: u16,
     body: Value,
     sent: Instant,
 }
 
-impl Told {
+impl Response {
     fn text(&self, field: &str) -> String {
         self.body[field].as_str().unwrap_or_default().to_owned()
     }
@@ -303,16 +385,30 @@ impl Told {
         Duration::from_millis(self.body[field].as_u64().unwrap_or(1000))
     }
 
+    /// The answer, if it is one of a gateway and not of something else that speaks JSON.
+    fn of_a_gateway(self) -> Result<Self, NoAnswer> {
+        let field = if self.status < 300 { "global_id" } else { "code" };
+        if self.body[field].is_string() {
+            return Ok(self);
+        }
+        Err(NoAnswer { kind: Kind::NotAGateway, detail: format!("answered {} without `{field}`", self.status) })
+    }
+
+    fn no_answer(&self) -> NoAnswer {
+        let detail = format!("{} {}: {}", self.status, self.text("code"), self.text("detail"));
+        NoAnswer { kind: Kind::Answer, detail }
+    }
+
     fn rejected(&self) -> Error {
         Error::Rejected { status: self.status, code: self.text("code") }
     }
 }
 
-/// The right to do one operation, until the lease ends. It is renewed in the background until it is settled or dropped.
+/// The right to run one operation, until the lease ends. Renewed in the background until it is settled or dropped.
 pub(crate) struct Held {
     gateway: Gateway,
-    question: Value,
-    /// What was granted: where and as whom to report. Nothing if nobody was asked.
+    request: Value,
+    /// Global ID and attempt, to report with. `None` if no gateway answered.
     claim: Option<(String, String)>,
     lease: Arc<Lease>,
     renewal: Option<JoinHandle<()>>,
@@ -321,22 +417,22 @@ pub(crate) struct Held {
     repeated: bool,
 }
 
-/// How long it is held, as far as we know.
+/// The lease, as far as it is known here.
 struct Lease {
     ends: Mutex<Instant>,
     lost: Mutex<Option<String>>,
 }
 
 impl Held {
-    fn granted(gateway: Gateway, question: Value, told: &Told) -> Self {
-        let mut held = Self::unasked(gateway, question);
-        let claim = (told.text("global_id"), told.text("attempt"));
-        *held.lease.ends() = told.sent + told.millis("lease_ms");
-        held.fence = told.body["fence"].as_u64();
-        held.degraded = told.body["degraded"].as_str().map(str::to_owned);
-        held.repeated = told.body["repeated"] == true;
-        // One that is observed only holds nothing that could be renewed.
-        if told.body.get("would_be").is_none() {
+    fn granted(gateway: Gateway, request: Value, response: &Response) -> Self {
+        let mut held = Self::unasked(gateway, request);
+        let claim = (response.text("global_id"), response.text("attempt"));
+        *held.lease.ends() = response.sent + response.millis("lease_ms");
+        held.fence = response.body["fence"].as_u64();
+        held.degraded = response.body["degraded"].as_str().map(str::to_owned);
+        held.repeated = response.body["repeated"] == true;
+        // A claim that is only observed has nothing to renew.
+        if response.body.get("would_be").is_none() {
             let renewing = renew(held.gateway.clone(), claim.clone(), Arc::clone(&held.lease));
             held.renewal = Some(tokio::spawn(renewing));
         }
@@ -344,39 +440,39 @@ impl Held {
         held
     }
 
-    fn unasked(gateway: Gateway, question: Value) -> Self {
+    fn unasked(gateway: Gateway, request: Value) -> Self {
         let lease = Arc::new(Lease { ends: Mutex::new(Instant::now()), lost: Mutex::default() });
         let degraded = Some("caller".to_owned());
-        Self { gateway, question, claim: None, lease, renewal: None, fence: None, degraded, repeated: false }
+        Self { gateway, request, claim: None, lease, renewal: None, fence: None, degraded, repeated: false }
     }
 
-    /// Whether to go ahead with something that cannot be undone. It narrows the gap after a pause; only the fence closes it.
+    /// Whether the claim still stands, to check before an effect that cannot be undone. Only the fence closes the gap.
     pub(crate) fn is_still_ours(&self) -> bool {
         self.renewal.is_none() || (self.lost().is_none() && Instant::now() < *self.lease.ends())
     }
 
-    /// Why the claim was lost, once a renewal was told so: `lease_lost`, `superseded`, or `not_renewed` in time.
+    /// Why the claim was lost, by the answer to a renewal: `lease_lost`, `superseded`, or `not_renewed` in time.
     pub(crate) fn lost(&self) -> Option<String> {
         self.lease.lost.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Rises with every attempt at the operation; for the resource to compare. Nothing where the store has none.
+    /// Rises with every attempt at the operation; for the resource to compare. `None` where the store has none.
     pub(crate) fn fence(&self) -> Option<u64> {
         self.fence
     }
 
-    /// The policy that granted in the store's place; `caller` if none was asked.
+    /// The outage policy that granted the claim; `caller` if no gateway answered.
     pub(crate) fn degraded(&self) -> Option<&str> {
         self.degraded.as_deref()
     }
 
-    /// Whether a repeat of the question found the claim that it had already been given.
+    /// Whether a repeat of the claim call found the claim that it had already been granted.
     pub(crate) fn is_repeated(&self) -> bool {
         self.repeated
     }
 
-    /// After the work. Repeating it does no harm, so it is repeated until it is answered. If it never is, the lease ends, and
-    /// whoever claims the operation next must look whether it was done.
+    /// Reports the outcome, after the work. If no gateway takes it, the lease ends, and the next attempt has to look whether the
+    /// operation was done.
     pub(crate) async fn settle(mut self, outcome: Outcome) -> Result<Done, Error> {
         let (name, result) = match outcome {
             Outcome::Success(result) => ("success", result),
@@ -386,8 +482,8 @@ impl Held {
         let (gateway, degraded) = (self.gateway.clone(), self.degraded.take());
         let claim = match self.claim.take() {
             Some(claim) => Ok(claim),
-            // Nobody was asked before. Perhaps somebody answers now: then repeats are stopped at least from here on.
-            None => match gateway.ask(&self.question, gateway.0.options.timeout).await {
+            // Granted by this client's own policy. If a gateway answers now, repeats are stopped from here on.
+            None => match gateway.ask(&self.request, gateway.0.options.timeout).await {
                 Ok(Claim::Granted(mut late)) => late.claim.take().ok_or(false),
                 Ok(Claim::Duplicate(_) | Claim::Mismatch { .. }) => Err(true),
                 Err(_) => Err(false),
@@ -395,18 +491,30 @@ impl Held {
         };
         let (global_id, attempt) = match claim {
             Ok(claim) => claim,
-            Err(by_others) => return Ok(Done { result, state: None, degraded, late: Some(by_others) }),
+            Err(by_others) => {
+                return Ok(Done { result, state: None, degraded, late: Some(by_others), result_error: None });
+            }
         };
-        // Operation and contents matter if it comes late: they tell its terms, and let its contents be compared.
-        let (operation, contents) = (&self.question["operation"], &self.question["contents"]);
+        // Operation and contents matter if the outcome is late: its record then has their terms, and contents to compare.
+        let (operation, contents) = (&self.request["operation"], &self.request["contents"]);
         let mut body = json!({ "attempt": attempt, "outcome": name, "operation": operation, "contents": contents });
+        let mut result_error = None;
         if !result.is_null() {
-            body["result"] = result.clone();
+            let bytes = result.to_string().len();
+            if bytes > RESULT_BYTES_MAX {
+                result_error = Some(format!("the result has {bytes} bytes, more than {RESULT_BYTES_MAX}"));
+            } else {
+                body["result"] = result.clone();
+            }
         }
-        let stands = gateway.settle(Report { global_id, body }, gateway.0.options.settle_within).await?;
+        let report = Report { global_id, body };
+        let stands = match gateway.settle(report.clone(), gateway.0.options.settle_within).await {
+            Err(why @ Error::Rejected { .. }) => return Err(Error::NotSettled { report, why: why.into() }),
+            settled => settled?,
+        };
         let text = |field: &str| stands[field].as_str().map(str::to_owned);
-        let degraded = degraded.or(text("degraded"));
-        Ok(Done { result, state: text("state"), degraded, late: stands["late"].as_bool() })
+        let (degraded, result_error) = (degraded.or(text("degraded")), result_error.or(text("result_error")));
+        Ok(Done { result, state: text("state"), degraded, late: stands["late"].as_bool(), result_error })
     }
 }
 
@@ -428,16 +536,16 @@ impl Lease {
     }
 }
 
-/// At a third of the lease, so that a lost answer leaves time to ask again; until the lease is over by our own count.
+/// Renews at a third of the lease, which leaves time to repeat a lost answer; stops when the lease has ended here.
 async fn renew(gateway: Gateway, (global_id, attempt): (String, String), lease: Arc<Lease>) {
     let (path, body) = (format!("/v1/claims/{global_id}/renewal"), json!({ "attempt": attempt }));
     let left = || lease.ends().checked_duration_since(Instant::now());
     while let Some(before) = left() {
         sleep(before / 3).await;
         match gateway.call(&path, &body, left().unwrap_or_default()).await {
-            Ok(told) if told.status == 200 => *lease.ends() = told.sent + told.millis("lease_ms"),
-            Ok(told) => return lease.is_lost(told.text("code")),
-            // Not known: asked again, as long as there is something to renew.
+            Ok(response) if response.status == 200 => *lease.ends() = response.sent + response.millis("lease_ms"),
+            Ok(response) => return lease.is_lost(response.text("code")),
+            // Not known: repeated for as long as the lease lasts.
             Err(_) => {}
         }
     }
@@ -484,15 +592,20 @@ fn check(value: &Value, depth: usize) -> Result<(), Error> {
 #[derive(Clone)]
 pub(crate) struct Http(Client<HttpConnector, Full<Bytes>>);
 
-/// The other side did not answer in time, or not at all.
-pub(crate) struct NoAnswer;
+/// A call without a usable answer: whether it was acted on is not known.
+pub(crate) struct NoAnswer {
+    pub(crate) kind: Kind,
+    pub(crate) detail: String,
+}
 
 impl Http {
     pub(crate) fn new() -> Self {
         let mut connector = HttpConnector::new();
         // Otherwise small requests wait for each other's acknowledgements.
         connector.set_nodelay(true);
-        Self(Client::builder(TokioExecutor::new()).build(connector))
+        let mut client = Client::builder(TokioExecutor::new());
+        client.pool_max_idle_per_host(IDLE_CONNECTIONS_MAX).pool_idle_timeout(IDLE_MAX);
+        Self(client.build(connector))
     }
 
     pub(crate) async fn post(
@@ -506,22 +619,45 @@ impl Http {
         if let Some(credential) = credential {
             request = request.header(AUTHORIZATION, format!("Bearer {credential}"));
         }
-        self.send(request.body(body.to_string().into()).map_err(|_| NoAnswer)?, within).await
+        self.send(request.body(body.to_string().into()), within).await
     }
 
     pub(crate) async fn get(&self, url: &str, within: Duration) -> Result<(u16, Value), NoAnswer> {
-        let request = Request::get(url).body(Full::default());
-        self.send(request.map_err(|_| NoAnswer)?, within).await
+        self.send(Request::get(url).body(Full::default()), within).await
     }
 
-    async fn send(&self, request: Request<Full<Bytes>>, within: Duration) -> Result<(u16, Value), NoAnswer> {
-        timeout(within, async {
-            let response = self.0.request(request).await.map_err(|_| NoAnswer)?;
+    async fn send(
+        &self,
+        request: Result<Request<Full<Bytes>>, hyper::http::Error>,
+        within: Duration,
+    ) -> Result<(u16, Value), NoAnswer> {
+        let request = request.map_err(|error| NoAnswer::of(&error))?;
+        let answered = timeout(within, async {
+            let response = self.0.request(request).await.map_err(|error| NoAnswer::of(&error))?;
             let status = response.status().as_u16();
-            let body = response.into_body().collect().await.map_err(|_| NoAnswer)?.to_bytes();
-            serde_json::from_slice(&body).map(|body| (status, body)).map_err(|_| NoAnswer)
-        })
-        .await
-        .unwrap_or(Err(NoAnswer))
+            let body = response.into_body().collect().await.map_err(|error| NoAnswer::of(&error))?.to_bytes();
+            let not_json = |_| NoAnswer { kind: Kind::NotAGateway, detail: format!("answered {status}, not JSON") };
+            Ok((status, serde_json::from_slice(&body).map_err(not_json)?))
+        });
+        let late = |_| NoAnswer { kind: Kind::Timeout, detail: format!("no answer within {within:?}") };
+        answered.await.map_err(late)?
+    }
+}
+
+impl NoAnswer {
+    /// By the chain of errors: the client library has no kinds of its own for these.
+    fn of(error: &(dyn error::Error + 'static)) -> Self {
+        let chain: Vec<_> = std::iter::successors(Some(error), |error| error.source()).collect();
+        let detail = chain.iter().map(ToString::to_string).collect::<Vec<_>>().join(": ");
+        let io = chain.iter().find_map(|error| error.downcast_ref::<io::Error>()).map(io::Error::kind);
+        let kind = match io {
+            _ if detail.contains("dns error") => Kind::Dns,
+            Some(io::ErrorKind::ConnectionRefused) => Kind::Refused,
+            Some(io::ErrorKind::TimedOut) => Kind::Timeout,
+            // What TLS libraries have against a certificate or a protocol.
+            Some(io::ErrorKind::InvalidData) => Kind::Tls,
+            _ => Kind::Connection,
+        };
+        Self { kind, detail }
     }
 }

@@ -1,5 +1,5 @@
-//! What the tests run: the client of this folder in a process of its own, told what to do in `name=value` words. The same
-//! words and lines as `../python/scenario.py`, which explains them.
+//! The program that the tests run: the client of this folder in a process of its own, with options as `name=value`. The same
+//! options and lines as `../python/scenario.py`, which explains them.
 
 #![expect(clippy::print_stdout, reason = "its lines are what the tests read")]
 #![expect(clippy::disallowed_methods, reason = "a caller of the gateway has its own clock and its own dice")]
@@ -61,7 +61,7 @@ async fn try_order(gateway: &Gateway, told: &Told, order: &str) -> anyhow::Resul
         Ok(Answer::Done(done)) => println!("done {order} {}", number(&done.result)),
         Ok(Answer::Duplicate(it)) if it.state == "succeeded" => println!("duplicate {order} {}", number(&it.result)),
         Ok(Answer::Duplicate(it)) => return Ok(Some(it.retry_after.min(Duration::from_millis(100)))),
-        Err(Error::Unavailable) => return Ok(Some(Duration::from_millis(50))),
+        Err(Error::Unavailable { .. }) => return Ok(Some(Duration::from_millis(50))),
         Ok(Answer::Mismatch { code }) => anyhow::bail!(code),
         Err(error) => anyhow::bail!("{error:?}"),
     }
@@ -75,15 +75,21 @@ async fn one(gateway: &Gateway, told: &Told) -> anyhow::Result<()> {
         Ok(Answer::Done(done)) if done.state.as_deref() == Some("unknown") => println!("raised unknown"),
         Ok(Answer::Done(done)) => {
             let (state, degraded) = (or_none(done.state.as_ref()), or_none(done.degraded.as_ref()));
+            if done.result_error.is_some() {
+                println!("not_stored");
+            }
             let late = if done.late == Some(true) { "late" } else { "in_time" };
             println!("done {order} {} {state} {degraded} {late}", number(&done.result));
         }
         Ok(Answer::Duplicate(it)) => println!("duplicate {order} {} {}", number(&it.result), it.state),
         Ok(Answer::Mismatch { code }) => println!("mismatch {code}"),
-        Err(Error::Unavailable) => println!("unavailable"),
+        Err(Error::Unavailable { causes }) => {
+            let kinds = causes.iter().map(|cause| format!(" {}", cause.kind)).collect::<String>();
+            println!("unavailable{kinds}");
+        }
         Err(Error::Rejected { status, code }) => println!("rejected {status} {code}"),
         Err(Error::OutcomeRefused { code }) => println!("refused {code}"),
-        Err(Error::NotSettled { report }) => {
+        Err(Error::NotSettled { report, .. }) => {
             println!("not_settled");
             // Kept somewhere, and given to a gateway later.
             match gateway.settle(report, Duration::from_secs(20)).await {
@@ -110,11 +116,20 @@ async fn run(gateway: &Gateway, told: &Told, order: &str) -> Result<Answer, Erro
             println!("lost {}", or_none(held.lost()));
         }
         println!("effect {order}");
-        Outcome::Success(json!({ "order_number": order }))
+        Outcome::Success(json!({ "order_number": order, "more": returned(told.get("returns").map(String::as_str)) }))
     };
     let fingerprint = told.get("fingerprint").cloned().map(Value::from);
     let terms = Terms { fingerprint, lease: told.get("lease").cloned(), ..Terms::default() };
     gateway.run_once("order.submit", json!({ "order_id": order }), &terms, work).await
+}
+
+/// What the work returns beside the order number. A `Value` is always JSON, so nothing is `foreign`.
+fn returned(kind: Option<&str>) -> Value {
+    match kind {
+        Some("long") => "x".repeat(70_000).into(),
+        Some("deep") => (0..200).fold(json!([]), |deep, _| json!([deep])),
+        _ => Value::Null,
+    }
 }
 
 fn vectors(path: &str) -> anyhow::Result<()> {

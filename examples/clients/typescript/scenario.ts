@@ -1,5 +1,5 @@
-// What the tests run: the client of this folder in a process of its own, told what to do in `name=value` words.
-// The same words and lines as ../python/scenario.py, which explains them.
+// The program that the tests run: the client of this folder in a process of its own, with options as `name=value`.
+// The same options and lines as ../python/scenario.py, which explains them.
 
 import { Gateway, Held, NothingHappened, NotSettled, OutcomeRefused, Rejected, Unavailable, globalId } from "./oncegate.js";
 import type { Json } from "./oncegate.js";
@@ -50,6 +50,7 @@ async function one(gateway: Gateway, told: Record<string, string>) {
   try {
     const answer = await run(gateway, told, order);
     if (answer.kind === "done") {
+      if (answer.resultError) say("not_stored");
       say("done", order, number(answer.result), answer.state, answer.degraded, answer.late ? "late" : "in_time");
     } else if (answer.kind === "duplicate") {
       say("duplicate", order, number(answer.result), answer.state);
@@ -57,7 +58,7 @@ async function one(gateway: Gateway, told: Record<string, string>) {
       say("mismatch", answer.code);
     }
   } catch (error) {
-    if (error instanceof Unavailable) say("unavailable");
+    if (error instanceof Unavailable) say("unavailable", ...error.causes.map((cause) => cause.kind));
     else if (error instanceof Rejected) say("rejected", error.status, error.code);
     else if (error instanceof OutcomeRefused) say("refused", error.code);
     else if (error instanceof NothingHappened) say("raised failure");
@@ -77,10 +78,17 @@ function run(gateway: Gateway, told: Record<string, string>, order: string) {
     if (told.fails === "unknown") throw new Error("who knows");
     if (!held.isOurs) say("lost", held.lost);
     say("effect", order);
-    return { order_number: order };
+    return { order_number: order, ...returned(told.returns) };
   };
   const terms = { lease: told.lease, fingerprint: told.fingerprint };
   return gateway.runOnce("order.submit", { order_id: order }, work, terms);
+}
+
+/** What the work returns beside the order number. */
+function returned(kind: string): any {
+  let deep: Json = [];
+  for (let level = 0; level < 200; level++) deep = [deep];
+  return { foreign: { total: 1250n }, long: { page: "x".repeat(70_000) }, deep: { tree: deep } }[kind] ?? {};
 }
 
 async function vectors(path: string) {
