@@ -47,6 +47,7 @@ mod outage;
 mod quotas;
 #[cfg(feature = "redis")]
 mod races;
+mod readme;
 #[cfg(feature = "redis")]
 mod recovery;
 #[cfg(feature = "redis")]

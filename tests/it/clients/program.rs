@@ -10,7 +10,7 @@ use std::time::Duration;
 use oncegate::domain::hex;
 use sha2::{Digest, Sha256};
 
-use crate::support::missing;
+use crate::support::missing::tool;
 use crate::support::wait::until;
 
 /// Longer than any story takes on a busy machine.
@@ -157,16 +157,6 @@ impl Drop for Program {
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-/// A command of this program, if it is installed. Looked for by the shell: some take long to tell their version.
-fn tool(name: &str) -> Option<Command> {
-    let found = Command::new("sh").args(["-c", "command -v \"$0\"", name]).stdout(Stdio::null()).status();
-    if found.is_ok_and(|status| status.success()) {
-        return Some(Command::new(name));
-    }
-    missing::skip(name);
-    None
 }
 
 /// The folder of what these sources are compiled to, kept as long as they are the same: each test is a process of its own.

@@ -1,10 +1,23 @@
 //! What a test needs and this machine may not have.
 
+use std::process::{Command, Stdio};
+
 /// Says loudly that a test is skipped; on CI it fails instead, since a skipped test there would be a hole nobody sees.
 #[expect(clippy::print_stderr, reason = "a skipped test is to be seen")]
 pub(crate) fn skip(what: &str) {
     assert!(!is_ci(), "{what} is not installed: run scripts/install-test-deps");
     eprintln!("SKIPPED: {what} is not installed; run scripts/install-test-deps");
+}
+
+/// A command of this program, or `None` if it is not installed: the test is to be skipped then. The shell looks for it, since
+/// some programs take long to print their version.
+pub(crate) fn tool(name: &str) -> Option<Command> {
+    let found = Command::new("sh").args(["-c", "command -v \"$0\"", name]).stdout(Stdio::null()).status();
+    if found.is_ok_and(|status| status.success()) {
+        return Some(Command::new(name));
+    }
+    skip(name);
+    None
 }
 
 /// Asked when the test runs, not when it is built: a build may be shared.

@@ -1,0 +1,111 @@
+//! The commands of `README.md`, pasted as they stand, in order and in an empty folder, against a real gateway; their answers
+//! are compared with the page. And the picture of measured speed, compared with the figures it is drawn from.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use crate::support::gateway::Setup;
+use crate::support::missing::tool;
+
+/// Commands that build and start a gateway. The test starts the binary under test in their place.
+const STARTS: [&str; 1] = ["cargo run --release -- serve\n"];
+/// Where that gateway would listen. The test's gateway listens elsewhere, and its `.curlrc` leads curl there.
+const LISTENS: &str = "127.0.0.1:8080";
+
+/// Fields that differ from run to run. Of these only the shape is compared: which characters are digits.
+const VARYING: [&str; 9] = [
+    "attempt",
+    "attempt_hash",
+    "claimed_at",
+    "expires_at",
+    "fence",
+    "lease_expires_at",
+    "lease_ms",
+    "request_id",
+    "timestamp",
+];
+
+/// A command of the page, and the answer that the page shows for it.
+struct Step {
+    command: String,
+    answer: Option<Value>,
+}
+
+#[tokio::test]
+async fn its_commands_answer_as_it_says_in_bash() {
+    follow("bash").await;
+}
+
+#[tokio::test]
+async fn its_commands_answer_as_it_says_in_zsh() {
+    follow("zsh").await;
+}
+
+#[test]
+fn its_chart_shows_the_measured_figures() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/draw-performance");
+    let Some(mut python) = tool("python3") else { return };
+    let output = python.arg(script).arg("--check").output().expect("python3 runs");
+    let said = [output.stdout, output.stderr].concat();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&said));
+}
+
+async fn follow(shell: &str) {
+    let (Some(mut command), Some(_)) = (tool(shell), tool("curl")) else { return };
+    let page = include_str!("../../README.md");
+    let steps = steps(page);
+    let (starts, steps): (Vec<_>, Vec<_>) = steps.into_iter().partition(|step| STARTS.contains(&step.command.as_str()));
+    assert_eq!(starts.len(), 1, "the page starts one gateway");
+    assert!(steps.len() >= 4, "the page has a story to follow");
+
+    let gateway = Setup::on_configured().start().await;
+    let folder = tempfile::tempdir().expect("an empty folder");
+    let home = tempfile::tempdir().expect("a folder for curl's configuration");
+    std::fs::write(home.path().join(".curlrc"), leads_to(gateway.api())).expect("it is written");
+    let script: String = steps.iter().map(|step| format!("{}printf '\\n%s\\n' {MARK}\n", step.command)).collect();
+    command.arg("-c").arg(script).current_dir(folder.path()).env("CURL_HOME", home.path()).stdin(Stdio::null());
+    let output = tokio::task::spawn_blocking(move || command.output()).await.expect("no panic").expect("it runs");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    let printed = String::from_utf8(output.stdout).expect("text");
+    for (step, printed) in steps.iter().zip(printed.split(MARK)) {
+        let Some(expected) = &step.answer else { continue };
+        let answer: Value = serde_json::from_str(printed).unwrap_or_else(|_| panic!("{}: {printed}", step.command));
+        assert_eq!(normalised(&answer), normalised(expected), "{}\n{answer}", step.command);
+    }
+}
+
+const MARK: &str = "----done----";
+
+fn leads_to(address: SocketAddr) -> String {
+    format!("connect-to = \"{LISTENS}:{address}\"\n")
+}
+
+/// The commands in the order of the page, each with the JSON block that directly follows it.
+fn steps(page: &str) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for (at, _) in page.match_indices("```sh\n") {
+        let (command, rest) = page[at + 6..].split_once("```\n").expect("the block ends");
+        let answer = rest.strip_prefix("```json\n").map(|rest| {
+            let (answer, _) = rest.split_once("```").expect("the block ends");
+            // Long strings are broken before a space where the page would be too wide.
+            serde_json::from_str(&answer.replace('\n', "")).unwrap_or_else(|error| panic!("{error}: {answer}"))
+        });
+        steps.push(Step { command: command.to_owned(), answer });
+    }
+    steps
+}
+
+/// The answer with every hexadecimal digit of a varying field replaced by `0`.
+fn normalised(answer: &Value) -> Value {
+    let mut fields = answer.as_object().expect("an object").clone();
+    for (name, value) in &mut fields {
+        if VARYING.contains(&name.as_str()) {
+            let digit = |char: char| if char.is_ascii_hexdigit() { '0' } else { char };
+            *value = value.to_string().chars().map(digit).collect::<String>().into();
+        }
+    }
+    fields.into()
+}
