@@ -52,6 +52,8 @@ const SHAPE: &str = "expected postgres://[user[:password]@]host[:port][,host[:po
 const OUR_KEYS: [&str; 3] = ["connections", "migrate", "pooler"];
 /// What is left to the client library. Not `password`: it belongs before the `@`, where it is recognised and hidden.
 const THEIR_KEYS: [&str; 7] = ["application_name", "host", "options", "sslcert", "sslkey", "sslmode", "sslrootcert"];
+/// Not `allow`: the client library would never use TLS.
+const SSL_MODES: [&str; 5] = ["disable", "prefer", "require", "verify-ca", "verify-full"];
 const CONNECTIONS_DEFAULT: usize = 3;
 const CONNECTIONS_MAX: usize = 32;
 
@@ -109,6 +111,9 @@ impl Address {
                     "empty" => address.migrate = Migrate::IfEmpty,
                     _ => return refuse("migrate is `empty`, `true` or `false`"),
                 },
+                "sslmode" if !SSL_MODES.contains(&value) => {
+                    return refuse("sslmode is `disable`, `prefer`, `require`, `verify-ca` or `verify-full`");
+                }
                 key if THEIR_KEYS.contains(&key) => theirs.push(pair),
                 key => return Err(unknown_key(key)),
             }
@@ -237,7 +242,8 @@ mod tests {
             ("postgres://u:hunter2@h/d?pooler=transaction&migrate=true", "cannot carry migrations"),
             ("postgres://u:hunter2@h/d?pooller=transaction", "did you mean `pooler`"),
             ("postgres://u@h/d?password=hunter2", "before the host"),
-            ("postgres://u:hunter2@h/d?sslmode=maybe", "expected postgres://"),
+            ("postgres://u:hunter2@h/d?sslmode=maybe", "`prefer`, `require`, `verify-ca` or `verify-full`"),
+            ("postgres://u:hunter2@h/d?sslmode=allow", "sslmode is `disable`"),
         ];
         for (url, hint) in wrong {
             let error = Address::parse(url).map(|_| ()).expect_err(url);

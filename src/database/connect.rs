@@ -78,7 +78,9 @@ async fn open_node(node: &Node) -> Result<PgConnection, Refused> {
     let mut connection = node.options.connect().await.map_err(failed)?;
     let fit = "SELECT pg_is_in_recovery(), current_setting('transaction_read_only') = 'on', \
                current_setting('server_version_num')::int";
-    let row = connection.fetch_one(sqlx::query(fit).persistent(false)).await.map_err(failed)?;
+    // In one message: behind a pooler that switches servers between transactions, a statement that was prepared in a message
+    // of its own may run on a server that does not have it, or has another client's in its place.
+    let row = connection.fetch_one(sqlx::raw_sql(fit)).await.map_err(failed)?;
     let (standby, read_only): (bool, bool) = (row.try_get(0).map_err(failed)?, row.try_get(1).map_err(failed)?);
     let version: i32 = row.try_get(2).map_err(failed)?;
     if version / 10_000 < VERSION_MIN {

@@ -112,8 +112,8 @@ async fn first(
     connection: &mut PgConnection,
     question: &'static str,
 ) -> Result<Option<sqlx::postgres::PgRow>, Refused> {
-    let question = sqlx::query(question).persistent(false);
-    connection.fetch_optional(question).await.map_err(|error| failure(&error))
+    // In one message, as in `connect`.
+    connection.fetch_optional(sqlx::raw_sql(question)).await.map_err(|error| failure(&error))
 }
 
 fn unreadable() -> Refused {

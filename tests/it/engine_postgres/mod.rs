@@ -7,6 +7,7 @@ mod full;
 mod lanes;
 mod layout;
 mod measure;
+mod rights;
 mod sweeping;
 mod tls;
 

@@ -14,6 +14,8 @@ pub(crate) mod history;
 pub(crate) mod missing;
 pub(crate) mod openapi;
 #[cfg(feature = "postgres")]
+pub(crate) mod pgbouncer;
+#[cfg(feature = "postgres")]
 pub(crate) mod postgres_server;
 #[cfg(feature = "redis")]
 pub(crate) mod prometheus;

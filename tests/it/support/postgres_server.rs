@@ -331,7 +331,7 @@ pub(crate) fn program(name: &str) -> Option<PathBuf> {
 }
 
 /// A command as the user that the server runs as.
-fn command(program: &Path) -> Command {
+pub(crate) fn command(program: &Path) -> Command {
     if !is_root() {
         return Command::new(program);
     }

@@ -1,0 +1,77 @@
+//! A `PgBouncer` of a test's own in front of a PostgreSQL server: transaction pooling over few connections; killed on drop.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use sqlx::ConnectOptions as _;
+use sqlx::postgres::{PgConnectOptions, PgConnection};
+use tempfile::TempDir;
+
+use super::missing::tool;
+use super::postgres_server::{command, give_away};
+
+/// A running pooler.
+pub(crate) struct PgBouncer {
+    child: Child,
+    address: SocketAddr,
+    _folder: TempDir,
+}
+
+impl PgBouncer {
+    /// Starts a pooler that connects as this user. `None` where it is not installed: the test is to be skipped then, loudly;
+    /// on CI it fails instead.
+    pub(crate) async fn start(server: SocketAddr, user: &str) -> Option<Self> {
+        tool("pgbouncer")?;
+        for _ in 0..5 {
+            // Another program may take the port first; then it exits.
+            let mut pooler = Self::launch(server, user);
+            while pooler.child.try_wait().expect("its status").is_none() {
+                if pooler.connect("postgres").await.is_ok() {
+                    return Some(pooler);
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        }
+        panic!("PgBouncer does not start");
+    }
+
+    fn launch(server: SocketAddr, user: &str) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        let address = listener.local_addr().expect("its address");
+        let folder = tempfile::tempdir().expect("a folder");
+        let config = folder.path().join("pgbouncer.ini");
+        let lines = format!(
+            "[databases]\n* = host={} port={} user={user}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {}\n\
+             unix_socket_dir =\nauth_type = any\npool_mode = transaction\ndefault_pool_size = 4\n",
+            server.ip(),
+            server.port(),
+            address.port()
+        );
+        std::fs::write(&config, lines).expect("its configuration");
+        // Like the server, it refuses to run as root.
+        give_away(folder.path());
+        let mut pgbouncer = command(Path::new("pgbouncer"));
+        pgbouncer.arg("--quiet").arg(&config).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        Self { child: pgbouncer.spawn().expect("it starts"), address, _folder: folder }
+    }
+
+    /// A connection of a test's own.
+    pub(crate) async fn connect(&self, database: &str) -> sqlx::Result<PgConnection> {
+        // It refuses settings of the session that it does not know.
+        self.url(database, "").parse::<PgConnectOptions>()?.extra_float_digits(None).connect().await
+    }
+
+    /// The URL of a database through the pooler. More keys can be appended, each after an `&`.
+    pub(crate) fn url(&self, database: &str, keys: &str) -> String {
+        format!("postgres://anyone@{}/{database}?sslmode=disable{keys}", self.address)
+    }
+}
+
+impl Drop for PgBouncer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
