@@ -215,7 +215,7 @@ pub(crate) struct Report {
 impl Gateway {
     /// Gateways by their URLs, the nearest first.
     pub(crate) fn new(urls: Vec<String>, options: Options) -> Self {
-        let urls = urls.iter().map(|url| url.trim_end_matches('/').to_owned()).collect();
+        let urls = urls.into_iter().map(|url| url.trim_end_matches('/').to_owned()).collect();
         Self(Arc::new(Inner { urls, options, http: Http::new(), first: AtomicUsize::new(0) }))
     }
 

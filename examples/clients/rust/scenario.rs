@@ -84,8 +84,9 @@ async fn one(gateway: &Gateway, told: &Told) -> anyhow::Result<()> {
         Ok(Answer::Duplicate(it)) => println!("duplicate {order} {} {}", number(&it.result), it.state),
         Ok(Answer::Mismatch { code }) => println!("mismatch {code}"),
         Err(Error::Unavailable { causes }) => {
-            let kinds = causes.iter().map(|cause| format!(" {}", cause.kind)).collect::<String>();
-            println!("unavailable{kinds}");
+            print!("unavailable");
+            causes.iter().for_each(|cause| print!(" {}", cause.kind));
+            println!();
         }
         Err(Error::Rejected { status, code }) => println!("rejected {status} {code}"),
         Err(Error::OutcomeRefused { code }) => println!("refused {code}"),
