@@ -85,7 +85,9 @@ async fn one(gateway: &Gateway, told: &Told) -> anyhow::Result<()> {
         Ok(Answer::Mismatch { code }) => println!("mismatch {code}"),
         Err(Error::Unavailable { causes }) => {
             print!("unavailable");
-            causes.iter().for_each(|cause| print!(" {}", cause.kind));
+            for cause in causes {
+                print!(" {}", cause.kind);
+            }
             println!();
         }
         Err(Error::Rejected { status, code }) => println!("rejected {status} {code}"),
