@@ -91,8 +91,7 @@ fn steps(page: &str) -> Vec<Step> {
         let (command, rest) = page[at + 6..].split_once("```\n").expect("the block ends");
         let answer = rest.strip_prefix("```json\n").map(|rest| {
             let (answer, _) = rest.split_once("```").expect("the block ends");
-            // Long strings are broken before a space where the page would be too wide.
-            serde_json::from_str(&answer.replace('\n', "")).unwrap_or_else(|error| panic!("{error}: {answer}"))
+            serde_json::from_str(answer).unwrap_or_else(|error| panic!("{error}: {answer}"))
         });
         steps.push(Step { command: command.to_owned(), answer });
     }
