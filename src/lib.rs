@@ -11,6 +11,7 @@ pub mod crash;
 pub mod database;
 pub mod domain;
 pub mod engine;
+pub mod folder;
 pub mod gateway;
 pub mod http;
 pub mod resilience;

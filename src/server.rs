@@ -3,10 +3,10 @@
 mod apps;
 mod catalog;
 mod cores;
+mod data_dir;
 mod engines;
 mod live;
 mod operators;
-mod outage;
 #[cfg(feature = "postgres")]
 mod registry;
 mod signals;
@@ -25,6 +25,7 @@ use tokio_util::task::TaskTracker;
 
 use self::catalog::Around;
 use self::cores::Cores;
+use self::data_dir::DataDir;
 use self::live::Live;
 use self::signals::{Asked, Signals};
 use self::tls::Certificates;
@@ -75,7 +76,7 @@ pub async fn run(config: Config, source: Source) -> anyhow::Result<()> {
             },
             () = watch.changed() => {}
         }
-        server.reload((source.load)());
+        server.reload((source.load)()).await;
     };
     tracing::info!(signal = name, "draining");
     tokio::select! {
@@ -99,7 +100,7 @@ async fn bind(address: SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
 /// A gateway in service.
 pub struct Server {
     gateway: Arc<Gateway>,
-    keeper: Arc<Keeper>,
+    data_dir: DataDir,
     live: Live,
     certificates: Certificates,
     lifecycle: Arc<Lifecycle>,
@@ -123,10 +124,11 @@ impl Server {
         let (stop_api, stop_admin) = (CancellationToken::new(), CancellationToken::new());
         let certificates = Certificates::open(&config.server, &clock, stop_admin.clone())?;
         let registry = Arc::new(apps::registry(config)?);
-        let keeper = outage::keeper(config, &clock).await?;
+        let data_dir = DataDir::open(config, &clock).await?;
+        let keeper = data_dir.journal.clone();
         let cores = Cores::start()?;
         let engines = engines::open(config, &clock, &entropy, &keeper, cores.handles()).await?;
-        outage::tell_of_chains_left(&keeper);
+        data_dir.tell_of_chains_left();
         let issuer = Issuer::new(clock.clone(), entropy.clone());
         let gateway = Arc::new(Gateway::new(engines, issuer, clock.clone()));
         gateway.know(&registry.apps());
@@ -187,7 +189,7 @@ impl Server {
         }
         Ok(Self {
             gateway,
-            keeper,
+            data_dir,
             live,
             certificates,
             lifecycle,
@@ -199,11 +201,11 @@ impl Server {
     }
 
     /// Takes over what may change while in service, each part where it can be used: certificates, and all that is live.
-    fn reload(&self, read: Result<Config, Problems>) {
+    async fn reload(&self, read: Result<Config, Problems>) {
         if let Ok(config) = &read {
             self.certificates.reload(&config.server);
         }
-        self.live.reload(read);
+        self.live.reload(read, &self.data_dir).await;
     }
 
     /// Takes the gateway out of service: says so, waits for the balancers to hear it, stops accepting, lets what is in
@@ -218,7 +220,7 @@ impl Server {
             tracing::warn!(connections, "some connections were not answered in time");
         }
         self.gateway.close().await;
-        self.keeper.close().await;
+        self.data_dir.journal.close().await;
         self.stop_admin.cancel();
     }
 }

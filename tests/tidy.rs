@@ -21,8 +21,9 @@ const FLOORS: &[(&str, &[&str])] = &[
     ("domain", &[]),
     ("telemetry", &[]),
     ("crash", &[]),
+    ("folder", &[]),
     ("database", &["domain"]),
-    ("engine", &["domain", "database"]),
+    ("engine", &["domain", "database", "folder"]),
     ("tenants", &["domain", "database"]),
     (
         "config",
@@ -40,7 +41,7 @@ const FLOORS: &[(&str, &[&str])] = &[
             "telemetry::*Options",
         ],
     ),
-    ("resilience", &["domain", "engine", "telemetry", "crash"]),
+    ("resilience", &["domain", "engine", "folder", "telemetry", "crash"]),
     ("gateway", &["domain", "engine", "tenants", "telemetry", "crash"]),
     ("http", &["domain", "engine::error", "engine::*Error", "engine::*eterminate", "tenants", "gateway", "telemetry"]),
     (
@@ -62,13 +63,17 @@ const FLOORS: &[(&str, &[&str])] = &[
             "telemetry",
         ],
     ),
-    ("server", &["domain", "engine", "tenants", "config", "resilience", "gateway", "http", "admin", "telemetry"]),
+    (
+        "server",
+        &["domain", "engine", "folder", "tenants", "config", "resilience", "gateway", "http", "admin", "telemetry"],
+    ),
     (
         "cli",
         &[
             "domain",
             "database",
             "engine",
+            "folder",
             "tenants",
             "config",
             "resilience",

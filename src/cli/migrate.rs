@@ -5,10 +5,10 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use clap::Args;
 
-use super::Settings;
+use super::{InvalidArgument, Settings};
 use crate::database::{Address, schema};
 
 /// Longer than a connection over a bad network takes; what a migration itself may take is the database's affair.
@@ -32,11 +32,10 @@ pub(super) fn run(args: MigrateArgs, out: &mut impl Write) -> anyhow::Result<()>
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("cannot start the runtime")?;
     for (name, url) in urls {
-        let address = Address::parse(&url)?;
+        let address = Address::parse(&url).map_err(|error| InvalidArgument(format!("{name}: {error}")))?;
         if address.is_pooled() {
-            bail!(
-                "{name} is reached through a pooler; migrate over a connection of its own, without `pooler` in the URL"
-            );
+            let why = "is reached through a pooler; migrate over a connection of its own, without `pooler` in the URL";
+            return Err(InvalidArgument(format!("{name} {why}")).into());
         }
         let migrated = runtime.block_on(schema::migrate(&address, CONNECT_TIMEOUT));
         let (before, after) = migrated.with_context(|| format!("{name} was not migrated"))?;
@@ -56,7 +55,8 @@ fn configured(config: Option<PathBuf>) -> anyhow::Result<Vec<(String, String)>> 
     let engines = config.engines.into_iter().filter(|(_, url)| is_postgres(url));
     let engines: Vec<_> = engines.map(|(name, url)| (format!("engine `{name}`"), url)).collect();
     if engines.is_empty() {
-        bail!("no engine of the configuration is a PostgreSQL database; name one with --engine");
+        let why = "no engine of the configuration is a PostgreSQL database; name one with --engine";
+        return Err(InvalidArgument(why.into()).into());
     }
     Ok(engines)
 }
@@ -65,16 +65,25 @@ fn configured(config: Option<PathBuf>) -> anyhow::Result<Vec<(String, String)>> 
 mod tests {
     use super::*;
 
-    fn error(engine: &str) -> String {
+    /// The error, and whether it is one of the arguments.
+    fn error(engine: &str) -> (String, bool) {
         let args = MigrateArgs { config: None, engine: Some(engine.to_owned()) };
-        format!("{:#}", run(args, &mut Vec::new()).expect_err("nothing to migrate"))
+        let error = run(args, &mut Vec::new()).expect_err("nothing to migrate");
+        (format!("{error:#}"), error.is::<InvalidArgument>())
     }
 
     #[test]
     fn what_cannot_be_migrated_is_told() {
-        assert!(error("redis://h").contains("postgres://"));
-        assert!(error("postgres://me:hunter2@h/d?pooler=transaction").contains("of its own"));
-        let refused = error("postgres://me:hunter2@127.0.0.1:1/d");
+        for (engine, why) in [
+            ("redis://h", "postgres://"),
+            ("memory:", "postgres://"),
+            ("postgres://me:hunter2@h/d?pooler=transaction", "of its own"),
+        ] {
+            let (refused, is_argument) = error(engine);
+            assert!(refused.contains(why) && is_argument, "{engine}: {refused}");
+        }
+        let (refused, is_argument) = error("postgres://me:hunter2@127.0.0.1:1/d");
+        assert!(!is_argument, "the database may be there later");
         assert!(refused.contains("the database was not migrated: 127.0.0.1:1: "), "{refused}");
         assert!(!refused.contains("hunter2"), "{refused}");
     }

@@ -129,8 +129,13 @@ impl Settings {
     }
 }
 
-/// Runs a command and says what went wrong, if something did: one block on standard error, and exit code 2 where the
-/// configuration cannot be used, 3 where a gateway was asked and what stands there is not as it has to be, else 1.
+/// An argument, or a configuration for this command, that can never be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct InvalidArgument(String);
+
+/// Runs a command and says what went wrong, if something did: one block on standard error, and exit code 2 where an argument or
+/// the configuration cannot be used, 3 where a gateway was asked and what stands there is not as it has to be, else 1.
 pub fn run(cli: Cli) -> ExitCode {
     let done = match cli.command {
         Command::Serve(settings) => serve::run(settings),
@@ -152,7 +157,7 @@ pub fn run(cli: Cli) -> ExitCode {
             report(&format_args!("{error:#}"), &mut io::stderr().lock());
             let refusal = error.downcast_ref::<admin_client::Refusal>();
             ExitCode::from(match refusal {
-                _ if error.is::<Problems>() => 2,
+                _ if error.is::<Problems>() || error.is::<InvalidArgument>() => 2,
                 Some(refusal) if refusal.is_about_what_stands() => 3,
                 _ => 1,
             })

@@ -7,17 +7,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use clap::{Args, Subcommand};
 
-use super::Settings;
 use super::shown::plain;
+use super::{InvalidArgument, Settings};
 use crate::domain::attempt::SystemEntropy;
 use crate::domain::claim::Outcome;
 use crate::domain::clock::{Clock, SystemClock};
 use crate::domain::overlap::Overlaps;
 use crate::domain::terms::{OnDataLoss, Span};
 use crate::engine::{Engine, url};
+use crate::folder::{FolderLock, LockError};
 use crate::resilience::chain::{Chain, Setup, Times};
 use crate::resilience::degrade::{Degrading, Keeper};
 use crate::resilience::guarded::Guarded;
@@ -76,21 +77,28 @@ impl Place {
         Settings { config: self.config.clone(), ..Settings::default() }
     }
 
-    /// Takes hold of what the folder has.
-    async fn open(&self, clock: &Arc<dyn Clock>) -> anyhow::Result<Arc<Keeper>> {
+    /// Opens the journal of the folder, which no gateway may use as long.
+    async fn open(&self, clock: &Arc<dyn Clock>) -> anyhow::Result<(FolderLock, Arc<Keeper>)> {
         let data_dir = match &self.data_dir {
             Some(data_dir) => data_dir.clone(),
             None => self.settings().load()?.server.data_dir,
         };
         let keeper = Arc::new(Keeper::new(&data_dir, UNBOUNDED, clock.clone()));
-        keeper.open_left_behind().await?;
-        Ok(keeper)
+        keeper.check_left_behind()?;
+        let lock = FolderLock::take(&data_dir).map_err(|error| match error {
+            LockError::Held(holder) => {
+                anyhow!("{} is held by {holder}: its gateway runs, and delivers by itself", data_dir.display())
+            }
+            LockError::Io(error) => anyhow::Error::new(error).context(format!("{} cannot be used", data_dir.display())),
+        })?;
+        keeper.open().await?;
+        Ok((lock, keeper))
     }
 }
 
 async fn list(place: &Place, out: &mut impl Write) -> anyhow::Result<()> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let keeper = place.open(&clock).await?;
+    let (_lock, keeper) = place.open(&clock).await?;
     let entries = keeper.left();
     for entry in &entries {
         let age = clock.wall().since(entry.at).as_secs();
@@ -125,8 +133,11 @@ async fn deliver(
     patience: Duration,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
+    if let Some(engine) = &engine {
+        url::check(engine).map_err(|error| InvalidArgument(format!("--engine: {error}")))?;
+    }
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let keeper = place.open(&clock).await?;
+    let (_lock, keeper) = place.open(&clock).await?;
     let (before, known) = (keeper.waiting(), keeper.newest(None, None, usize::MAX).len());
     let urls = urls(place, engine, keeper.chains_left())?;
     let mut failure = None;

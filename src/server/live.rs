@@ -6,6 +6,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use tokio::sync::Notify;
 
+use super::data_dir::DataDir;
 use super::{apps, operators};
 use crate::admin::auth::Tokens;
 use crate::config::{Config, Problems};
@@ -43,13 +44,16 @@ impl Live {
     }
 
     /// Takes over what may change of a configuration that was read again. Where it cannot be used, the old one stays.
-    pub(super) fn reload(&self, read: Result<Config, Problems>) {
+    pub(super) async fn reload(&self, read: Result<Config, Problems>, data_dir: &DataDir) {
         let taken = read.and_then(|new| {
             let running = self.config.load_full();
             Ok((running.restart_needed_for(&new), running.with_live_of(&new)?))
         });
         let applied = match taken {
-            Ok((restart_needed, config)) => self.apply(config).map(|()| restart_needed),
+            Ok((restart_needed, config)) => match data_dir.make_ready_for(&config).await {
+                Ok(()) => self.apply(config).map(|()| restart_needed),
+                Err(unusable) => Err(unusable),
+            },
             Err(problems) => Err(problems.into()),
         };
         self.metrics.reloaded(applied.is_ok());

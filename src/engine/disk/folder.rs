@@ -1,15 +1,16 @@
 //! The folder of a disk engine: who holds it, whether it is one of ours, and which format it has. What is inside the
 //! database is for `store` to know.
 
-use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
+
+use crate::folder::{self, FolderLock, Holder, LOCK_FILE, LockError};
 
 /// The format this release writes. It is raised only when an older release could not read what a newer one writes.
 const FORMAT: u32 = 1;
 const FORMAT_PREFIX: &str = "oncegate claims, format ";
 
-const LOCK_FILE: &str = "LOCK";
 const FORMAT_FILE: &str = "FORMAT";
 const FORMAT_FILE_NEW: &str = "FORMAT.new";
 const DATABASE: &str = "db";
@@ -18,8 +19,13 @@ const DATABASE: &str = "db";
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Another process, or another engine of this one, holds it.
-    #[error("{} is held by another process; one process only may use it", .0.display())]
-    Held(PathBuf),
+    #[error("{} is held by {holder}; one process only may use it", .path.display())]
+    Held {
+        /// The directory.
+        path: PathBuf,
+        /// The process that holds it.
+        holder: Holder,
+    },
     /// The path names something else than a directory.
     #[error("{} is not a directory; name a directory to keep claims in", .0.display())]
     NotADirectory(PathBuf),
@@ -71,21 +77,27 @@ impl OpenError {
 #[derive(Debug)]
 pub(super) struct Folder {
     path: PathBuf,
-    /// The operating system lets go of the lock when the process ends, however it ends.
-    lock: File,
+    _lock: FolderLock,
 }
 
 impl Folder {
     /// Takes hold of a directory, and makes it one of ours if it is new.
     pub(super) fn take(path: &Path) -> Result<Self, OpenError> {
-        create_directory(path)?;
-        let folder = Self { path: path.to_owned(), lock: lock(path)? };
-        match folder.format()? {
+        let io = |error| OpenError::io(path, error);
+        folder::create(path).map_err(io)?;
+        // Nothing is left in a directory that is none of ours, not even a lock.
+        format(path)?;
+        let lock = FolderLock::take(path).map_err(|error| match error {
+            LockError::Held(holder) => OpenError::Held { path: path.to_owned(), holder },
+            LockError::Io(error) => io(error),
+        })?;
+        let folder = Self { path: path.to_owned(), _lock: lock };
+        match format(path)? {
             Some(FORMAT) => {}
             Some(found) => return Err(OpenError::Newer { path: path.to_owned(), found }),
-            None => folder.claim_for_ourselves().map_err(|error| OpenError::io(path, error))?,
+            None => folder.claim_for_ourselves().map_err(io)?,
         }
-        folder.clear_unfinished().map_err(|error| OpenError::io(path, error))?;
+        folder.clear_unfinished().map_err(io)?;
         Ok(folder)
     }
 
@@ -99,29 +111,6 @@ impl Folder {
         self.path.join(DATABASE)
     }
 
-    /// The format of what is in the directory; nothing if it is empty.
-    fn format(&self) -> Result<Option<u32>, OpenError> {
-        match std::fs::read_to_string(self.path.join(FORMAT_FILE)) {
-            Ok(text) => {
-                let format = text.strip_prefix(FORMAT_PREFIX).and_then(|format| format.trim_end().parse().ok());
-                format.map(Some).ok_or_else(|| OpenError::Foreign(self.path.clone()))
-            }
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                let ours = [LOCK_FILE, FORMAT_FILE_NEW];
-                let entries = std::fs::read_dir(&self.path).map_err(|error| OpenError::io(&self.path, error))?;
-                for entry in entries {
-                    let name = entry.map_err(|error| OpenError::io(&self.path, error))?.file_name();
-                    if !ours.iter().any(|ours| name == *ours) {
-                        return Err(OpenError::Foreign(self.path.clone()));
-                    }
-                }
-                Ok(None)
-            }
-            Err(error) if error.kind() == ErrorKind::InvalidData => Err(OpenError::Foreign(self.path.clone())),
-            Err(error) => Err(OpenError::io(&self.path, error)),
-        }
-    }
-
     /// Marks an empty directory as ours. It is marked before anything else is put there, so whatever the power does, a
     /// directory without the mark holds nothing of ours.
     fn claim_for_ourselves(&self) -> io::Result<()> {
@@ -130,9 +119,8 @@ impl Folder {
         writeln!(file, "{FORMAT_PREFIX}{FORMAT}")?;
         file.sync_all()?;
         std::fs::rename(new, self.path.join(FORMAT_FILE))?;
-        sync_directory(&self.path)?;
-        // A relative path of one part lies in the current directory, which is nobody's news.
-        self.path.parent().filter(|parent| !parent.as_os_str().is_empty()).map_or(Ok(()), sync_directory)
+        folder::sync(&self.path)?;
+        folder::sync_parent(&self.path)
     }
 
     /// Takes away a database whose making was cut short, which would stand in the way of a new one. Nothing was ever
@@ -148,38 +136,31 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
-    /// Closing alone would not do: a child that is being started shares the open file for a moment, and its lock.
-    fn drop(&mut self) {
-        let _ = self.lock.unlock();
+/// The format of what is in a directory; nothing if that is empty.
+fn format(path: &Path) -> Result<Option<u32>, OpenError> {
+    let foreign = || OpenError::Foreign(path.to_owned());
+    match std::fs::read_to_string(path.join(FORMAT_FILE)) {
+        Ok(text) => {
+            let format = text.strip_prefix(FORMAT_PREFIX).and_then(|format| format.trim_end().parse().ok());
+            format.map(Some).ok_or_else(foreign)
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let ours = [LOCK_FILE, FORMAT_FILE_NEW];
+            for entry in std::fs::read_dir(path).map_err(|error| OpenError::io(path, error))? {
+                let name = entry.map_err(|error| OpenError::io(path, error))?.file_name();
+                // Made by another process meanwhile.
+                if name == FORMAT_FILE {
+                    return format(path);
+                }
+                if !ours.iter().any(|ours| name == *ours) {
+                    return Err(foreign());
+                }
+            }
+            Ok(None)
+        }
+        Err(error) if error.kind() == ErrorKind::InvalidData => Err(foreign()),
+        Err(error) => Err(OpenError::io(path, error)),
     }
-}
-
-/// Makes the directory, for nobody else's eyes: it holds the contents of business operations.
-fn create_directory(path: &Path) -> Result<(), OpenError> {
-    let mut builder = DirBuilder::new();
-    builder.recursive(true);
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    match builder.create(path) {
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(OpenError::NotADirectory(path.to_owned())),
-        created => created.map_err(|error| OpenError::io(path, error)),
-    }
-}
-
-fn lock(path: &Path) -> Result<File, OpenError> {
-    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path.join(LOCK_FILE));
-    let file = file.map_err(|error| OpenError::io(path, error))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(OpenError::Held(path.to_owned())),
-        Err(TryLockError::Error(error)) => Err(OpenError::io(path, error)),
-    }
-}
-
-/// Makes the entries of a directory durable.
-fn sync_directory(path: &Path) -> io::Result<()> {
-    if cfg!(unix) { File::open(path)?.sync_all() } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -194,7 +175,8 @@ mod tests {
         assert_eq!(std::fs::read_to_string(path.join(FORMAT_FILE)).unwrap(), "oncegate claims, format 1\n");
         let held = Folder::take(&path).unwrap();
         let refused = Folder::take(&path).unwrap_err().to_string();
-        assert_eq!(refused, format!("{} is held by another process; one process only may use it", path.display()));
+        let own = std::process::id();
+        assert_eq!(refused, format!("{} is held by process {own}; one process only may use it", path.display()));
         drop(held);
         Folder::take(&path).unwrap();
     }
@@ -208,6 +190,8 @@ mod tests {
         assert!(matches!(Folder::take(&file.join("below")), Err(OpenError::NotADirectory(_))));
         assert!(matches!(Folder::take(root.path()), Err(OpenError::Foreign(_))));
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "mine");
+        let left: Vec<_> = std::fs::read_dir(root.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["file"], "nothing is left behind");
     }
 
     #[test]

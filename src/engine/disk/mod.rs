@@ -31,6 +31,7 @@ use crate::domain::claim::{Claim, Claimed, Renew, Renewed, Settle, Settled};
 use crate::domain::clock::{Clock, SteadyClock};
 use crate::domain::operator::{List, Listed, Release, Released};
 use crate::domain::record::{Held, Key};
+use crate::folder::Holder;
 
 /// How long dropping an engine that was not closed waits for its writer. The writer ends at once unless the disk hangs.
 const DROP_PATIENCE: Duration = Duration::from_secs(10);
@@ -91,7 +92,7 @@ impl Disk {
         let damaged = |why: String| OpenError::Damaged { path: path.to_owned(), why };
         let store = Store::open(&folder.database(), &options, persist).map_err(|error| match error {
             fjall::Error::Io(error) => OpenError::io(path, error),
-            fjall::Error::Locked => OpenError::Held(path.to_owned()),
+            fjall::Error::Locked => OpenError::Held { path: path.to_owned(), holder: Holder::UNKNOWN },
             error => damaged(error.to_string()),
         })?;
         let marks = store.marks().map_err(|error| damaged(error.to_string()))?;

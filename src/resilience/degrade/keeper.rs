@@ -69,12 +69,12 @@ impl Keeper {
         self.opened().await.map(drop)
     }
 
-    /// Opens the journal of an earlier run.
+    /// Checks that an earlier run has left a journal.
     ///
     /// # Errors
-    /// That there is none, or what is wrong with its folder.
-    pub async fn open_left_behind(&self) -> Result<(), OpenError> {
-        if self.is_there() { self.open().await } else { Err(OpenError::Absent(self.folder.clone())) }
+    /// There is none.
+    pub fn check_left_behind(&self) -> Result<(), OpenError> {
+        if self.is_there() { Ok(()) } else { Err(OpenError::Absent(self.folder.clone())) }
     }
 
     async fn opened(&self) -> Result<&Journal, OpenError> {

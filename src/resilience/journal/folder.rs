@@ -1,19 +1,21 @@
-//! The folder of a journal: one process at a time holds it, and nobody else's eyes see into it.
+//! The folder of a journal: one process at a time holds it, and only its user may look into it.
 
-use std::fs::{DirBuilder, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::log::sync_folder;
-
-const LOCK_FILE: &str = "LOCK";
+use crate::folder::{self, FolderLock, Holder, LockError};
 
 /// Why a folder could not be opened as a journal.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Another process holds it.
-    #[error("the journal in {} is held by another process, which has to end first; gateways on one machine need a server.data_dir each", .0.display())]
-    Held(PathBuf),
+    #[error("the journal in {} is held by {holder}, which has to end first; gateways on one machine need a server.data_dir each", .path.display())]
+    Held {
+        /// The folder.
+        path: PathBuf,
+        /// The process that holds it.
+        holder: Holder,
+    },
     /// There is no journal.
     #[error("there is no journal in {}; name the folder that was the server.data_dir of the gateway", .0.display())]
     Absent(PathBuf),
@@ -42,43 +44,11 @@ impl OpenError {
     }
 }
 
-/// A folder that this process holds, until it is dropped.
-#[derive(Debug)]
-pub(super) struct Folder {
-    /// The operating system lets go of the lock when the process ends, however it ends.
-    lock: File,
-}
-
-impl Folder {
-    /// Takes hold of a folder, which is made if it is not there.
-    pub(super) fn take(path: &Path) -> Result<Self, OpenError> {
-        create(path).map_err(|error| OpenError::io(path, error))?;
-        let lock = File::options().create(true).truncate(false).write(true).open(path.join(LOCK_FILE));
-        let lock = lock.map_err(|error| OpenError::io(path, error))?;
-        match lock.try_lock() {
-            Ok(()) => Ok(Self { lock }),
-            Err(TryLockError::WouldBlock) => Err(OpenError::Held(path.to_owned())),
-            Err(TryLockError::Error(error)) => Err(OpenError::io(path, error)),
-        }
-    }
-}
-
-impl Drop for Folder {
-    /// Closing alone would not do: a child that is being started shares the open file for a moment, and its lock.
-    fn drop(&mut self) {
-        let _ = self.lock.unlock();
-    }
-}
-
-fn create(path: &Path) -> io::Result<()> {
-    if path.is_dir() {
-        return Ok(());
-    }
-    let mut builder = DirBuilder::new();
-    builder.recursive(true);
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(path)?;
-    // A relative path of one part lies in the current directory, which is nobody's news.
-    path.parent().filter(|parent| !parent.as_os_str().is_empty()).map_or(Ok(()), sync_folder)
+/// Locks the folder of a journal, which is created if it is not there.
+pub(super) fn lock(path: &Path) -> Result<FolderLock, OpenError> {
+    folder::create(path).map_err(|error| OpenError::io(path, error))?;
+    FolderLock::take(path).map_err(|error| match error {
+        LockError::Held(holder) => OpenError::Held { path: path.to_owned(), holder },
+        LockError::Io(error) => OpenError::io(path, error),
+    })
 }

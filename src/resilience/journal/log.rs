@@ -6,8 +6,8 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use super::folder::Folder;
 use super::frame::HEADER;
+use crate::folder::{self, FolderLock};
 
 const FILE: &str = "entries";
 const FILE_NEW: &str = "entries.new";
@@ -34,12 +34,12 @@ pub(super) trait Log: Send + 'static {
 pub(super) struct FileLog {
     path: PathBuf,
     file: File,
-    _held: Folder,
+    _lock: FolderLock,
 }
 
 impl FileLog {
     /// Opens the file of a folder, which is made if it is not there, and reads it.
-    pub(super) fn open(held: Folder, path: &Path) -> io::Result<(Self, Vec<u8>)> {
+    pub(super) fn open(lock: FolderLock, path: &Path) -> io::Result<(Self, Vec<u8>)> {
         let file = path.join(FILE);
         if !file.try_exists()? {
             // Whole from the beginning: under its name there is never half a header.
@@ -47,12 +47,12 @@ impl FileLog {
             new.write_all(HEADER)?;
             new.sync_all()?;
             fs::rename(path.join(FILE_NEW), &file)?;
-            sync_folder(path)?;
+            folder::sync(path)?;
         }
         let mut file = options().open(file)?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
-        Ok((Self { path: path.to_owned(), file, _held: held }, bytes))
+        Ok((Self { path: path.to_owned(), file, _lock: lock }, bytes))
     }
 
     /// Puts a copy of the file aside, for somebody to look at.
@@ -100,7 +100,7 @@ impl Log for FileLog {
         let new = options().open(self.path.join(FILE_NEW))?;
         fs::rename(self.path.join(FILE_NEW), self.path.join(FILE))?;
         self.file = new;
-        sync_folder(&self.path)
+        folder::sync(&self.path)
     }
 }
 
@@ -111,9 +111,4 @@ fn options() -> OpenOptions {
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     options
-}
-
-/// Makes the names in a folder durable.
-pub(super) fn sync_folder(path: &Path) -> io::Result<()> {
-    if cfg!(unix) { File::open(path)?.sync_all() } else { Ok(()) }
 }

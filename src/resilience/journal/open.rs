@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::mpsc;
 
 use super::entry::{Entry, Seq};
-use super::folder::{Folder, OpenError};
+use super::folder::{self, OpenError};
 use super::form::Line;
 use super::frame;
 use super::log::{FileLog, Log};
@@ -40,9 +40,9 @@ pub(super) struct Ground {
 }
 
 pub(super) fn open(path: &Path, bounds: Bounds) -> Result<(Journal, Recovered), OpenError> {
-    let folder = Folder::take(path)?;
+    let lock = folder::lock(path)?;
     let io = |error| OpenError::io(path, error);
-    let (log, bytes) = FileLog::open(folder, path).map_err(io)?;
+    let (log, bytes) = FileLog::open(lock, path).map_err(io)?;
     let (ground, mut recovered, damaged) =
         read(&bytes).map_err(|why| OpenError::Unreadable { path: path.to_owned(), why })?;
     if damaged > 0 {

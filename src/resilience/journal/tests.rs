@@ -34,7 +34,7 @@ fn ids(asks: &[Claim]) -> Vec<String> {
 fn open(folder: &Path) -> (Journal, Recovered) {
     for _ in 0..1000 {
         match Journal::open(folder, ROOMY) {
-            Err(OpenError::Held(_)) => std::thread::sleep(Duration::from_millis(2)),
+            Err(OpenError::Held { .. }) => std::thread::sleep(Duration::from_millis(2)),
             opened => return opened.unwrap(),
         }
     }
@@ -68,7 +68,7 @@ async fn one_process_holds_it_until_it_lets_go() {
     let folder = tempfile::tempdir().unwrap();
     let (journal, _) = open(folder.path());
     let refused = Journal::open(folder.path(), ROOMY).err().unwrap().to_string();
-    assert!(refused.contains("held by another process"), "{refused}");
+    assert!(refused.contains("held by process"), "{refused}");
     journal.close().await;
     open(folder.path());
     assert!(matches!(journal.keep(&entry(&fresh_claim())).await, Err(Refused::Broken(_))));
@@ -148,7 +148,7 @@ async fn it_is_bounded_as_a_whole_and_for_each_app() {
     let mut other = fresh_claim();
     other.key.app = "other".parse().unwrap();
     let bytes = frame_of(&Line::Entry(1, Box::new(entry(&fresh_claim())))).len() as u64;
-    let bounds = Bounds { bytes: bytes * 3 + 10, app_bytes: bytes * 2 + 10 };
+    let bounds = Bounds { bytes: bytes * 5 + 50, app_bytes: bytes * 2 + 10 };
     let (journal, _) = Journal::open(folder.path(), bounds).unwrap();
     let first = journal.keep(&entry(&fresh_claim())).await.unwrap();
     journal.keep(&entry(&fresh_claim())).await.unwrap();
@@ -158,6 +158,23 @@ async fn it_is_bounded_as_a_whole_and_for_each_app() {
     assert_eq!(journal.waiting().entries, 3);
     journal.delivered(vec![first], Vec::new(), Vec::new()).await.unwrap();
     journal.keep(&entry(&fresh_claim())).await.unwrap();
+}
+
+#[tokio::test]
+async fn however_many_apps_fill_it_another_one_finds_room() {
+    let folder = tempfile::tempdir().unwrap();
+    let (journal, _) = Journal::open(folder.path(), Bounds { bytes: 40_000, app_bytes: 40_000 }).unwrap();
+    let mut kept = Vec::new();
+    for app in ["first", "second", "third", "fourth"] {
+        let mut ask = fresh_claim();
+        ask.key.app = app.parse().unwrap();
+        let mut count = 0;
+        while journal.keep(&entry(&ask)).await.is_ok() {
+            count += 1;
+        }
+        kept.push(count);
+    }
+    assert!(kept[0] > 20 && kept.is_sorted_by(|more, fewer| more > fewer) && kept[3] > 0, "{kept:?}");
 }
 
 #[tokio::test]

@@ -155,6 +155,43 @@ async fn where_nobody_asked_for_a_policy_nothing_is_written_and_where_one_did_th
     std::fs::remove_file(&journal).unwrap();
     let first = setup("memory:").data_dir(folder.path()).start().await;
     let (status, log) = setup("memory:").data_dir(folder.path()).try_start().await.err().unwrap();
-    assert!(!status.success() && log.contains("held by another process"), "{log}");
+    assert!(!status.success() && log.contains(&format!("is held by process {}", first.pid())), "{log}");
     drop(first);
+}
+
+#[tokio::test]
+async fn one_gateway_holds_the_data_dir_whatever_its_policies_are_and_a_reload_finds_it_ready() {
+    let folder = tempfile::tempdir().unwrap();
+    let plain = crate::support::gateway::Setup::on_memory().data_dir(folder.path());
+    let first = plain.start().await;
+    for second in [&plain, &setup("memory:").data_dir(folder.path())] {
+        let (status, log) = second.try_start().await.err().unwrap();
+        let held =
+            format!("is held by process {}: stop that gateway, or give this one a folder of its own", first.pid());
+        assert!(!status.success() && log.contains(&held), "{log}");
+    }
+    let listed = crate::support::command::oncegate(folder.path(), &["spool", "list", "--data-dir", "."]);
+    assert!(listed.err.contains("there is no journal"), "{}", listed.err);
+    first.configure("[defaults.on_outage]\noutcome = \"spool\"\n");
+    first.signal("HUP");
+    until("the journal is open", super::PATIENCE, async || folder.path().join("journal/entries").exists()).await;
+    let listed = crate::support::command::oncegate(folder.path(), &["spool", "list", "--data-dir", "."]);
+    assert!(listed.err.contains("its gateway runs"), "{}", listed.err);
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_policy_is_refused_at_a_reload_if_the_data_dir_cannot_be_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let data_dir = folder.path().join("data");
+    std::fs::write(&data_dir, "in the way").unwrap();
+    let gateway = crate::support::gateway::Setup::on_memory().data_dir(&data_dir).start().await;
+    assert!(gateway.log().contains("server.data_dir cannot be used"), "{}", gateway.log());
+    gateway.configure("[defaults.on_outage]\noutcome = \"spool\"\n");
+    gateway.signal("HUP");
+    let refused = async || gateway.log().contains("cannot be used: all stays as it was");
+    until("the reload is refused", super::PATIENCE, refused).await;
+    std::fs::remove_file(&data_dir).unwrap();
+    gateway.signal("HUP");
+    until("the journal is open", super::PATIENCE, async || data_dir.join("journal/entries").exists()).await;
 }

@@ -200,7 +200,8 @@ async fn a_second_engine_on_the_directory_is_refused() {
     let (folder, clock) = (TempDir::new().unwrap(), noon());
     let disk = open(folder.path(), &clock);
     let refused = Disk::open(folder.path(), clock.clone(), quiet()).err().unwrap().to_string();
-    let expected = format!("{} is held by another process; one process only may use it", folder.path().display());
+    let expected =
+        format!("{} is held by process {}; one process only may use it", folder.path().display(), std::process::id());
     assert_eq!(refused, expected);
     assert_eq!(child("child_opens").say(folder.path()).finish(), format!("refused {expected}"));
     drop(disk);

@@ -1,0 +1,128 @@
+//! Folders that one process holds at a time: their creation, their lock, and how their names are made durable. What is kept in
+//! them is not decided here.
+
+use std::fmt;
+use std::fs::{self, DirBuilder, File, TryLockError};
+use std::io::{self, ErrorKind, Write as _};
+use std::path::Path;
+
+/// The name of the lock file in a folder. It holds the number of the process that has the lock.
+pub const LOCK_FILE: &str = "LOCK";
+
+/// A folder that this process holds, until this is dropped or the process ends, however it ends.
+#[derive(Debug)]
+pub struct FolderLock(File);
+
+/// Why a folder is not locked.
+#[derive(Debug)]
+pub enum LockError {
+    /// Another process holds it, or this one in another place.
+    Held(Holder),
+    /// The operating system refused.
+    Io(io::Error),
+}
+
+/// The process that holds a folder, as far as its lock file says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Holder(Option<u32>);
+
+impl Holder {
+    /// A process whose number is not known.
+    pub const UNKNOWN: Self = Self(None);
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(process) => write!(f, "process {process}"),
+            None => f.write_str("another process"),
+        }
+    }
+}
+
+impl FolderLock {
+    /// Locks a folder that is there.
+    ///
+    /// # Errors
+    /// Another process holds it, or the operating system refused.
+    pub fn take(folder: &Path) -> Result<Self, LockError> {
+        let path = folder.join(LOCK_FILE);
+        let mut file =
+            File::options().read(true).write(true).create(true).truncate(false).open(&path).map_err(LockError::Io)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let holder = fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok());
+                return Err(LockError::Held(Holder(holder)));
+            }
+            Err(TryLockError::Error(error)) => return Err(LockError::Io(error)),
+        }
+        // For people alone, so a full disk is no reason not to go on.
+        drop(file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id())));
+        Ok(Self(file))
+    }
+}
+
+impl Drop for FolderLock {
+    /// Closing alone would not do: a child that is being started shares the open file for a moment, and its lock.
+    fn drop(&mut self) {
+        drop(self.0.unlock());
+    }
+}
+
+/// Creates a folder that only the gateway's own user may look into, with those above it. Nothing if it is there.
+///
+/// # Errors
+/// What the operating system said: `NotADirectory` if something else is in its place.
+pub fn create(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    let mut builder = DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    match builder.create(path) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => return Err(ErrorKind::NotADirectory.into()),
+        created => created?,
+    }
+    sync_parent(path)
+}
+
+/// Makes the names in a folder durable.
+///
+/// # Errors
+/// What the operating system said.
+pub fn sync(path: &Path) -> io::Result<()> {
+    if cfg!(unix) { File::open(path)?.sync_all() } else { Ok(()) }
+}
+
+/// Makes the name of a folder durable.
+///
+/// # Errors
+/// What the operating system said.
+pub fn sync_parent(path: &Path) -> io::Result<()> {
+    // A relative path of one part lies in the current directory, which is nobody's news.
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).map_or(Ok(()), sync)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_holds_a_folder_and_others_hear_who() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("a/b");
+        create(&folder).unwrap();
+        let held = FolderLock::take(&folder).unwrap();
+        match FolderLock::take(&folder).unwrap_err() {
+            LockError::Held(holder) => assert_eq!(holder.to_string(), format!("process {}", std::process::id())),
+            LockError::Io(error) => panic!("{error}"),
+        }
+        drop(held);
+        fs::write(folder.join(LOCK_FILE), "of an earlier release").unwrap();
+        let _held = FolderLock::take(&folder).unwrap();
+        assert!(matches!(create(&folder.join(LOCK_FILE)).unwrap_err().kind(), ErrorKind::NotADirectory));
+    }
+}
