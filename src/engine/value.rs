@@ -3,9 +3,14 @@
 //! `<attempt> 1<state> [word ...] [c=<contents>]`, then, if there is a result, a newline and the result. When a record
 //! ends is not in it: that is for the store to keep. See `docs/adr/0003-value-layout.md`.
 
+mod json;
+
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use self::json::may_be_json;
+
+use crate::domain::attempt::Attempt;
 use crate::domain::canonical::Canonical;
 use crate::domain::hex;
 use crate::domain::record::{Contents, Record, State};
@@ -23,6 +28,12 @@ const IMPLIED: Terms = Terms {
     on_lease_end: LeaseEnd::Release,
 };
 const IMPLIED_OPERATION: &str = "default";
+
+/// Timestamps have at most this many digits, and so are below it: until the year 2286.
+const TIMESTAMP_END: u64 = 10_u64.pow(16);
+
+/// How many digits the length of contents has at most.
+const LENGTH_DIGITS_MAX: usize = 15;
 
 /// Writes a record.
 pub fn encode(record: &Record) -> String {
@@ -77,7 +88,8 @@ pub fn encode(record: &Record) -> String {
     text
 }
 
-/// Reads a record.
+/// Reads a record. What is readable is decided word by word exactly as in the scripts of the Redis engine (`held.lua`), which
+/// change values without asking this function: a change to one is a change to both.
 ///
 /// # Errors
 /// What could not be read. A value that cannot be read must never be taken for absent, nor be overwritten.
@@ -88,9 +100,14 @@ pub fn decode(text: &[u8]) -> Result<Record, Unreadable> {
     // No word holds a space, so the first ` c=` starts the contents.
     let (words, contents) =
         header.split_once(" c=").map_or((header, None), |(words, contents)| (words, Some(contents)));
+    if !contents.is_none_or(may_be_json) {
+        return Err(Unreadable("its contents are no JSON"));
+    }
     let mut words = words.split(' ');
-    let attempt =
-        words.next().and_then(|word| word.parse().ok()).ok_or(Unreadable("it does not begin with an attempt"))?;
+    let attempt: Option<Attempt> = words.next().and_then(|word| word.parse().ok());
+    let attempt = attempt
+        .filter(|attempt| attempt.timestamp().as_micros() < TIMESTAMP_END)
+        .ok_or(Unreadable("it does not begin with an attempt"))?;
     let state =
         words.next().and_then(|word| word.strip_prefix(VERSION)).ok_or(Unreadable("its version is not known"))?;
     let mut record = Record {
@@ -109,7 +126,8 @@ pub fn decode(text: &[u8]) -> Result<Record, Unreadable> {
     // The first of two equal words counts: a settle script puts a new retention before the old one.
     let mut seen_retention = false;
     for word in words {
-        let (name, value) = word.split_once('=').unwrap_or((word, ""));
+        record.late |= word == "late";
+        let Some((name, value)) = word.split_once('=') else { continue };
         match name {
             "l" => record.terms.lease = read(value, "its lease cannot be read").map(|Span(lease)| lease)?,
             "r" if !std::mem::replace(&mut seen_retention, true) => {
@@ -126,7 +144,6 @@ pub fn decode(text: &[u8]) -> Result<Record, Unreadable> {
             "o" => record.operation = Some(read(value, "its operation cannot be read")?),
             "f" => record.fingerprint = Some(hex::decode(value).ok_or(Unreadable("its fingerprint cannot be read"))?),
             "h" => record.contents = read_digest_and_bytes(value)?,
-            "late" => record.late = true,
             _ => {}
         }
     }
@@ -168,9 +185,13 @@ fn read<T: std::str::FromStr>(value: &str, why: &'static str) -> Result<T, Unrea
 }
 
 fn read_digest_and_bytes(value: &str) -> Result<Contents, Unreadable> {
-    let parts = value.split_once(':').and_then(|(digest, bytes)| Some((hex::decode(digest)?, bytes.parse().ok()?)));
-    let (digest, bytes) = parts.ok_or(Unreadable("its contents' digest cannot be read"))?;
-    Ok(Contents::Digest(digest, bytes))
+    let parts = || {
+        let (digest, bytes) = value.split_once(':')?;
+        let is_length =
+            (1..=LENGTH_DIGITS_MAX).contains(&bytes.len()) && bytes.bytes().all(|byte| byte.is_ascii_digit());
+        Some(Contents::Digest(hex::decode(digest)?, bytes.parse().ok().filter(|_| is_length)?))
+    };
+    parts().ok_or(Unreadable("its contents' digest cannot be read"))
 }
 
 #[cfg(test)]
@@ -240,6 +261,11 @@ mod tests {
             format!("{attempt} 1p e=z c=1"),
             format!("{attempt} 1p f=12 c=1"),
             format!("{attempt} 1p h=12:1"),
+            format!("{attempt} 1p h={}:+1", "0".repeat(64)),
+            format!("{attempt} 1p l=zz l=30s c=1"),
+            format!("{attempt} 1p c={{nope"),
+            "1-abcde 1p c=1".into(),
+            format!("9{attempt} 1p c=1"),
         ];
         for text in wrong {
             assert!(decode(text.as_bytes()).is_err(), "{text}");

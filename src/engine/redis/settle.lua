@@ -57,7 +57,7 @@ end
 
 local ms = held.retention_ms
 if retention ~= '' then
-  ms = span_ms(retention)
+  ms = retention_ms(retention)
   retention = ' r=' .. retention
 end
 put(attempt .. ' 1s' .. retention .. held.tail .. result, ms)

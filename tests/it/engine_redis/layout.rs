@@ -5,8 +5,8 @@ use std::time::Duration;
 use oncegate::domain::claim::{Claim, Claimed, Outcome, Renewed, Settled};
 use oncegate::domain::record::State;
 use oncegate::domain::terms::{LeaseEnd, Retention, Terms};
+use oncegate::engine::Engine;
 use oncegate::engine::conformance::fresh_claim;
-use oncegate::engine::{Determinate, Engine, EngineError};
 
 use super::{RedisServer, again, granted, is_duplicate, name, open, renew, settle, success};
 
@@ -127,46 +127,6 @@ async fn many_who_would_take_over_at_once_leave_one_holder() {
         }
     }
     assert_eq!(grants, 1);
-}
-
-#[tokio::test]
-async fn what_cannot_be_read_is_neither_absent_nor_touched() {
-    let Some(server) = RedisServer::start().await else { return };
-    let redis = open(&server.url());
-    let ask = fresh_claim();
-    let by_us = |rest: &str| format!("{}{rest}", ask.attempt);
-    let values = [
-        "hello",
-        "",
-        &by_us(""),
-        &by_us(" 2p c=1"),
-        &by_us(" 1x c=1"),
-        &by_us(" 1px"),
-        &by_us(" 1p r=1w"),
-        &by_us(" 1p e=z"),
-    ];
-    for value in values {
-        server.ask_words::<String>(&["SET", &name(&ask), value]);
-        assert_refused(&redis, &ask, value).await;
-        assert_eq!(server.ask::<String>(&format!("GET {}", name(&ask))), value);
-    }
-    server.ask::<i64>(&format!("DEL {}", name(&ask)));
-    server.ask::<i64>(&format!("LPUSH {} x", name(&ask)));
-    assert_refused(&redis, &ask, "a list").await;
-    assert_eq!(server.ask::<i64>(&format!("LLEN {}", name(&ask))), 1);
-}
-
-async fn assert_refused(redis: &super::Redis, ask: &Claim, value: &str) {
-    let answers = [
-        redis.claim(ask).await.map(drop),
-        redis.settle(&settle(ask, success("1"))).await.map(drop),
-        redis.settle(&settle(ask, Outcome::Failure)).await.map(drop),
-        redis.renew(&renew(ask, None)).await.map(drop),
-        redis.read(&ask.key).await.map(drop),
-    ];
-    for answer in answers {
-        assert!(matches!(answer, Err(EngineError::Determinate(Determinate::Incompatible(_)))), "{value:?}: {answer:?}");
-    }
 }
 
 /// What an operator or a newer release may have left, and what stands in contents and results is no word of ours.

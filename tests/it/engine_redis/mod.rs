@@ -2,6 +2,7 @@
 //! all that can go wrong between the two.
 
 mod conformance;
+mod damaged;
 mod faults;
 mod layout;
 mod operators;

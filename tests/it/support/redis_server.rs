@@ -93,6 +93,12 @@ impl RedisServer {
         redis::cmd(words[0]).arg(&words[1..]).query(&mut connection)
     }
 
+    /// A connection for commands whose words are no text.
+    pub(crate) fn connection(&self) -> redis::Connection {
+        let client = redis::Client::open(self.url()).expect("its URL");
+        client.get_connection_with_timeout(Duration::from_secs(1)).expect("a connection")
+    }
+
     /// Takes its folder away, so that every snapshot fails.
     pub(crate) fn break_saving(&self) {
         let _ = std::fs::remove_dir_all(self.folder.path());
