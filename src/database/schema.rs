@@ -120,6 +120,25 @@ fn unreadable() -> Refused {
     Refused::Unavailable("the PostgreSQL server does not answer what it was asked".into())
 }
 
+/// Checks that gateways of this build may use a database that asks for at least `oldest_build`. A gateway that runs asks
+/// again and again: the number may rise under it.
+///
+/// # Errors
+/// This gateway is too old.
+pub fn allows(oldest_build: i32) -> Result<(), Refused> {
+    allows_build(oldest_build, BUILD)
+}
+
+fn allows_build(oldest_build: i32, build: i32) -> Result<(), Refused> {
+    if oldest_build <= build {
+        return Ok(());
+    }
+    Err(Refused::Incompatible(format!(
+        "the database was migrated for gateways of build {oldest_build} or later, and this one is of build {build}: replace it \
+         by a newer release"
+    )))
+}
+
 impl Schema {
     /// Whether this build may use the database, for what came with the migration `needed`.
     ///
@@ -130,13 +149,7 @@ impl Schema {
     }
 
     fn fits_build(&self, build: i32, needed: i64) -> Result<(), Refused> {
-        if self.oldest_build > build {
-            return Err(Refused::Incompatible(format!(
-                "the database was migrated for gateways of build {} or later, and this one is of build {build}: replace it \
-                 by a newer release",
-                self.oldest_build
-            )));
-        }
+        allows_build(self.oldest_build, build)?;
         if self.version < needed {
             return Err(Refused::Incompatible(format!(
                 "the database has the schema of version {}, and this gateway needs version {needed}: run `oncegate migrate`",

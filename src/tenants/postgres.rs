@@ -9,6 +9,7 @@ use tokio::time::timeout;
 
 use super::secret::SecretDigest;
 use super::stored::{NotDone, Revoked, StoredApp, StoredSecret};
+use crate::database::schema::allows;
 use crate::database::{self, Address, Refused, connect::failure};
 use crate::domain::clock::Timestamp;
 use crate::domain::tenant::AppKey;
@@ -168,9 +169,15 @@ impl Database {
 
 impl Session {
     /// The version of what the registry holds.
+    ///
+    /// # Errors
+    /// The database does not answer, or has been migrated for newer gateways than this one.
     pub async fn version(&mut self) -> Result<i64, Refused> {
-        let ask = sqlx::raw_sql("SELECT version FROM oncegate_registry").fetch_one(&mut self.0);
-        bounded(async { ask.await?.try_get("version") }).await
+        let ask = "SELECT version, oldest_build FROM oncegate_registry, oncegate_schema";
+        let ask = sqlx::raw_sql(ask).fetch_one(&mut self.0);
+        let read = |row: PgRow| Ok((row.try_get("version")?, row.try_get("oldest_build")?));
+        let (version, oldest_build) = bounded(async { read(ask.await?) }).await?;
+        allows(oldest_build).map(|()| version)
     }
 
     /// Everything that the registry holds. An app whose row no gateway could have written is left out, and logged.

@@ -227,7 +227,10 @@ impl Driver {
             }
             Job::Probe(reply) => Box::pin(async move {
                 let answer = session::probe(&mut link, &shared).await;
-                told(link, answer, reply)
+                // Also one that says that the database is not for this gateway: the next connection is refused for it.
+                let broken = answer.as_ref().err().map(ToString::to_string);
+                let _ = reply.send(answer);
+                (link, Done { broken, found: HashMap::default() })
             }),
             Job::List(ask, reply) => Box::pin(async move {
                 let answer = session::list(&mut link, &ask).await.map_err(|error| reading(Failure::from(&error).told));

@@ -9,7 +9,7 @@ use super::options::Options;
 use super::row;
 use super::status::Status;
 use super::work::Link;
-use crate::database::{Address, connect};
+use crate::database::{Address, Refused, connect, schema};
 use crate::domain::operator::{List, Listed};
 use crate::engine::{Determinate, EngineError, Note};
 
@@ -33,8 +33,8 @@ const LIFT_FENCES: &str = "BEGIN; \
     WHERE last_value < now.us - 3600000000 AND now.us < 9007199254740991; \
     COMMIT";
 
-const FITNESS: &str = "SELECT current_setting('fsync') = 'on' AND current_setting('full_page_writes') = 'on', marker::text \
-                       FROM oncegate_schema";
+const FITNESS: &str = "SELECT current_setting('fsync') = 'on' AND current_setting('full_page_writes') = 'on', marker::text, \
+                       oldest_build FROM oncegate_schema";
 
 /// Connects to the primary, and makes sure that all is there.
 pub(super) async fn open(shared: &Shared) -> Result<Link, Determinate> {
@@ -48,24 +48,25 @@ pub(super) async fn open(shared: &Shared) -> Result<Link, Determinate> {
     match tokio::time::timeout(limit, preparing).await {
         Err(_elapsed) => return Err(silent(limit)),
         Ok(Err(error)) => return Err(certain(&error)),
-        Ok(Ok(())) => {}
+        Ok(Ok(fits)) => fits.map_err(determinate)?,
     }
     shared.status.seen(&schema.marker);
     Ok(link)
 }
 
-/// Asks the server whether it is still fit, and whether it still has its data.
-async fn check(link: &mut Link, shared: &Shared) -> sqlx::Result<()> {
+/// Asks the server whether it is still fit, whether it still has its data, and whether gateways of this build may use it.
+async fn check(link: &mut Link, shared: &Shared) -> sqlx::Result<Result<(), Refused>> {
     let rows = link.run(query(FITNESS)).await?;
     let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
     shared.status.set_durable(row.try_get(0)?);
     shared.status.seen(row.try_get(1)?);
-    Ok(())
+    Ok(schema::allows(row.try_get(2)?))
 }
 
 /// Whether the store would answer now. The connection is not to be used again if it would not.
 pub(super) async fn probe(link: &mut Link, shared: &Shared) -> Result<(), EngineError> {
-    check(link, shared).await.map_err(|error| certain(&error).into())
+    let fits = check(link, shared).await.map_err(|error| certain(&error))?;
+    fits.map_err(|refused| determinate(refused).into())
 }
 
 /// A page of the claims that stand. One that cannot be read is left out; asked for by itself it says so.

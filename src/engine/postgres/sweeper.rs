@@ -42,7 +42,12 @@ async fn rest(shared: &Shared, failures: u32) {
 /// Sweeps for as long as the connection is good. A step that was begun is waited for.
 async fn sweep(shared: &Shared, closing: &CancellationToken, mut link: Link) {
     while !closing.is_cancelled() {
-        let rows = match timeout(PATIENCE, step(&mut link)).await {
+        let checked = async {
+            // A gateway that is too old by now must not touch rows that it may not understand.
+            session::probe(&mut link, shared).await.map_err(|refused| refused.to_string())?;
+            step(&mut link).await.map_err(|error| error.to_string())
+        };
+        let rows = match timeout(PATIENCE, checked).await {
             Ok(Ok(rows)) => rows,
             Ok(Err(error)) => {
                 tracing::debug!(postgres.servers = shared.address.name(), %error, "a sweep failed; trying on");

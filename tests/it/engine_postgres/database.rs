@@ -4,11 +4,17 @@ use std::time::Duration;
 
 use oncegate::database::schema::{self, BUILD};
 use oncegate::database::{Address, Refused, connect};
+use serde_json::json;
 
 use crate::support::command::oncegate;
+use crate::support::gateway::Setup;
 use crate::support::postgres_server::PostgresServer;
+use crate::support::wait::until;
 
 const LIMIT: Duration = Duration::from_secs(10);
+
+/// How long a gateway may take to notice what has changed in its database; it asks every five seconds.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 fn address(url: &str) -> Address {
     Address::parse(url).unwrap()
@@ -130,4 +136,32 @@ async fn the_command_migrates_and_says_what_it_did() {
     let refused = oncegate(folder.path(), &["migrate", "--engine", &nowhere]);
     assert_eq!(refused.code, Some(1));
     assert!(refused.err.contains("no database of that name") && !refused.err.contains("hunter2"), "{}", refused.err);
+}
+
+/// A migration that takes something away says so by `oldest_build`, which also stops gateways that run.
+#[tokio::test]
+async fn a_raised_oldest_build_stops_a_gateway_that_runs() {
+    let Some(server) = PostgresServer::start().await else { return };
+    let gateway = Setup::on(server.url()).start().await;
+    let client = gateway.client();
+    client.claim(json!("before")).await.expect(201);
+    let ask = |build: i32| format!("UPDATE oncegate_schema SET oldest_build = {build}");
+    server.execute(&ask(BUILD + 1)).await;
+    // Every connection has to hear of it, and each takes some of these keys.
+    let all_refuse = async || {
+        let mut answers = Vec::new();
+        for number in 0..32 {
+            answers.push(client.claim(json!({ "number": number })).await);
+        }
+        answers.iter().all(|answer| answer.status == 503 && answer.body["code"] == "store_incompatible")
+    };
+    until("it refuses", PATIENCE, all_refuse).await;
+    let refused = client.claim(json!("refused")).await;
+    assert!(refused.body["detail"].as_str().unwrap().contains("newer release"), "{}", refused.text);
+    let ready = gateway.admin_client().get("/readyz?verbose").await.expect(200).body;
+    let engine = &ready["engines"]["primary"];
+    assert_eq!(engine["up"], false);
+    assert!(engine["detail"].as_str().unwrap().contains("newer release"), "{engine}");
+    server.execute(&ask(BUILD)).await;
+    until("it serves again", PATIENCE, async || client.claim(json!("after")).await.status == 201).await;
 }
