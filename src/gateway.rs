@@ -4,6 +4,7 @@
 mod batch;
 pub mod chains;
 pub mod claim;
+mod granted;
 pub mod operator;
 pub mod outcome;
 pub mod quota;
@@ -14,9 +15,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use hashbrown::{HashMap, HashSet};
+use hashbrown::HashMap;
 use serde::Serialize;
 
+use self::granted::GrantedOperations;
+use self::outcome::Suspects;
 use self::requirement::Requirement;
 use crate::domain::attempt::{Attempt, Issuer, Nonce};
 use crate::domain::canonical::Canonical;
@@ -79,7 +82,8 @@ pub struct Gateway {
     issuer: Issuer,
     clock: Arc<dyn Clock>,
     metrics: ArcSwap<HashMap<AppKey, AppMetrics>>,
-    suspects: Mutex<HashSet<Attempt>>,
+    suspects: Mutex<Suspects>,
+    granted: GrantedOperations,
 }
 
 /// A record that stands, with the instants that its durations come to by this gateway's clock.
@@ -140,7 +144,14 @@ impl Gateway {
     /// A gateway over these engines. Every app's chain must be among them; apps that are not [known](Gateway::know) are
     /// not measured.
     pub fn new(engines: Engines, issuer: Issuer, clock: Arc<dyn Clock>) -> Self {
-        Self { engines, issuer, clock, metrics: ArcSwap::default(), suspects: Mutex::default() }
+        Self {
+            engines,
+            issuer,
+            clock,
+            metrics: ArcSwap::default(),
+            suspects: Mutex::default(),
+            granted: GrantedOperations::default(),
+        }
     }
 
     /// From now on measures the calls of these apps.

@@ -10,7 +10,7 @@ use super::canonical::Canonical;
 use super::degraded::Degraded;
 use super::record::{Contents, DIGEST_BYTES, Held, Key, Record, Sha256Digest, State};
 use super::tenant::Operation;
-use super::terms::{ClaimOnOutage, OutcomeOnOutage, Retention, Terms};
+use super::terms::{ClaimOnOutage, LeaseEnd, OutcomeOnOutage, Retention, Terms};
 
 /// A PRE: "may I do this?"
 #[derive(Clone, Debug)]
@@ -102,6 +102,21 @@ pub struct LateTerms {
     pub contents: Contents,
     /// How long it is kept.
     pub terms: Terms,
+}
+
+impl LateTerms {
+    /// Those of an outcome of which nothing is known but that it has to be recorded.
+    pub fn for_a_day() -> Self {
+        let day = Duration::from_hours(24);
+        let (retention, on_lease_end) = (Retention::For(day), LeaseEnd::Release);
+        let terms = Terms { lease: day, retention, unknown_retention: retention, on_lease_end };
+        Self { operation: None, contents: Contents::Unverified, terms }
+    }
+
+    /// Those of a claim that stood when its outcome came.
+    pub fn of(claim: Record) -> Self {
+        Self { operation: claim.operation, contents: claim.contents, terms: claim.terms }
+    }
 }
 
 /// A renewal: "I am still at it."
@@ -362,7 +377,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::record::fingerprint_digest;
-    use super::super::terms::LeaseEnd;
     use super::*;
 
     const HOUR: Duration = Duration::from_hours(1);

@@ -12,6 +12,7 @@ pub mod observed;
 pub mod operator;
 pub mod overlap;
 pub mod record;
+pub mod share;
 pub mod spool;
 pub mod tenant;
 pub mod terms;

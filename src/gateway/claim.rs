@@ -163,6 +163,9 @@ impl Gateway {
             Ok((answer, degraded)) => self.told(ask, answer, degraded, took),
             Err(failure) => Err(failed(failure, Some(ask.attempt.nonce().clone()))),
         };
+        if let Ok(ClaimAnswer::Granted(_)) = &answer {
+            self.granted.add(app, &ask.key, &ask.operation);
+        }
         if let Some(metrics) = self.metrics.load().get(&app.key) {
             metrics.claimed(ask.operation.as_ref(), claim_result(&answer), took);
             if let Some(would_be) = would_be {

@@ -3,6 +3,8 @@
 use std::sync::PoisonError;
 use std::time::Duration;
 
+use hashbrown::HashSet;
+
 use super::claim::{check_retention, observed_label};
 use super::{Failure, Gateway, batch, failed, within};
 use crate::crash::{self, Point};
@@ -13,7 +15,8 @@ use crate::domain::clock::Timestamp;
 use crate::domain::degraded::Degraded;
 use crate::domain::global_id::GlobalId;
 use crate::domain::record::{Contents, Key};
-use crate::domain::tenant::Operation;
+use crate::domain::share::Newest;
+use crate::domain::tenant::{AppKey, Operation};
 use crate::engine::{Determinate, EngineError};
 use crate::telemetry::metrics::{OutcomeResult, ReportedOutcome};
 use crate::tenants::App;
@@ -21,8 +24,32 @@ use crate::tenants::App;
 /// An attempt older than its retention plus this is not recorded when it comes late.
 const LATE_GRACE: Duration = Duration::from_hours(24);
 
-/// How many attempts are remembered so that a repeated report is suspected once only.
+/// How many attempts are remembered so that a repeated report is suspected once only. All apps share the bound.
 const SUSPECTS_MAX: usize = 4096;
+
+/// The newest attempts that were suspected.
+pub(super) struct Suspects {
+    known: HashSet<(AppKey, Attempt)>,
+    newest: Newest<(AppKey, Attempt)>,
+}
+
+impl Default for Suspects {
+    fn default() -> Self {
+        Self { known: HashSet::new(), newest: Newest::new(SUSPECTS_MAX) }
+    }
+}
+
+impl Suspects {
+    /// Adds an attempt; whether it was not known.
+    fn add(&mut self, app: &AppKey, attempt: &Attempt) -> bool {
+        let suspect = (app.clone(), attempt.clone());
+        let is_new = self.known.insert(suspect.clone());
+        if is_new && let Some(oldest) = self.newest.push(app, suspect) {
+            self.known.remove(&oldest);
+        }
+        is_new
+    }
+}
 
 /// What a caller reports after an operation.
 #[derive(Debug)]
@@ -141,9 +168,11 @@ impl Gateway {
                 return Err(Failure::NotItsContents);
             }
         }
-        let terms = named.map_or(&app.terms, |operation| app.terms_of(operation));
+        let key = Key { app: app.key.clone(), global_id: report.global_id };
+        let granted = self.granted.of(app, &key);
+        let terms = granted.as_ref().or(named).map_or(&app.terms, |operation| app.terms_of(operation));
         let ask = Settle {
-            key: Key { app: app.key.clone(), global_id: report.global_id },
+            key,
             attempt: report.attempt.clone(),
             outcome: report.outcome.clone(),
             late: self.late_terms(app, report),
@@ -217,10 +246,7 @@ impl Gateway {
     /// Whether this attempt is suspected for the first time, as far as a bounded memory can tell.
     fn first_suspicion(&self, ask: &Settle) -> bool {
         let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
-        if suspects.len() >= SUSPECTS_MAX {
-            suspects.clear();
-        }
-        suspects.insert(ask.attempt.clone())
+        suspects.add(&ask.key.app, &ask.attempt)
     }
 }
 
@@ -255,5 +281,24 @@ fn outcome_result(answer: &Result<Reported, Failure>) -> OutcomeResult {
             | Failure::RetentionTooLong(_)
             | Failure::QuotaExceeded(_),
         ) => OutcomeResult::OutcomeUnknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::conformance::fresh_claim;
+
+    #[test]
+    fn an_app_with_many_suspects_makes_no_other_app_suspected_twice() {
+        let [shop, bank] = ["shop", "bank"].map(|app| app.parse::<AppKey>().unwrap());
+        let mut suspects = Suspects::default();
+        let attempt = fresh_claim().attempt;
+        assert!(suspects.add(&bank, &attempt) && suspects.add(&shop, &attempt), "of two apps");
+        for _ in 0..2 * SUSPECTS_MAX {
+            suspects.add(&shop, &fresh_claim().attempt);
+        }
+        assert!(!suspects.add(&bank, &attempt));
+        assert_eq!(suspects.known.len(), SUSPECTS_MAX);
     }
 }

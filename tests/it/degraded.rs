@@ -1,5 +1,6 @@
 //! What callers and operators meet while a store is out and a policy answers in its place, and when the store is back.
 
+mod accepted;
 mod left_behind;
 mod overlapping;
 mod policies;

@@ -144,7 +144,9 @@ impl Core {
 
     /// An outcome of what the store had granted.
     async fn tell_outcome(&self, ask: &Settle, at: Timestamp, seq: Seq) -> Result<Told, EngineError> {
-        let settled = self.engine.settle(&Settle { deadline: DELIVERY_DEADLINE, ..ask.clone() }).await?;
+        // An entry of an earlier release may say that it is too old to be recorded; but it was accepted.
+        let late = ask.late.clone().or_else(|| Some(LateTerms::for_a_day()));
+        let settled = self.engine.settle(&Settle { deadline: DELIVERY_DEADLINE, late, ..ask.clone() }).await?;
         // A failure that comes late hurts nobody: nothing had happened.
         let hurts = is_superseded(&settled) && ask.outcome != Outcome::Failure;
         let theirs = if hurts { self.engine.read(&ask.key).await? } else { None };

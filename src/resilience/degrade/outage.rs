@@ -7,7 +7,7 @@ use super::super::journal::Refused;
 use super::super::journal::entry::{Deed, Entry, Seq};
 use super::Core;
 use super::book::{Standing, Written};
-use crate::domain::claim::{self, Claim, Claimed, Effect, Grant, Outcome, Renew, Renewed, Settle, Settled};
+use crate::domain::claim::{self, Claim, Claimed, Effect, Grant, LateTerms, Outcome, Renew, Renewed, Settle, Settled};
 use crate::domain::clock::Timestamp;
 use crate::domain::degraded::Degraded;
 use crate::domain::record::Held;
@@ -77,7 +77,7 @@ impl Core {
         policy: Degraded,
         failure: EngineError,
     ) -> Result<Claimed, EngineError> {
-        if policy == Degraded::Local && self.book.is_blind(self.clock.monotonic()) {
+        if policy == Degraded::Local && self.book.is_blind(&ask.key.app, self.clock.monotonic()) {
             return Err(neither(failure, "and more is in progress than this gateway can remember"));
         }
         self.keep(Deed::Granted(ask.clone()), policy, |now| {
@@ -119,7 +119,17 @@ impl Core {
             }
             _ => {}
         }
-        let effect = claim::settle(on_its_terms(self.book.held(&ask.key, self.clock.monotonic()), ask).as_ref(), ask).0;
+        let held = on_its_terms(self.book.held(&ask.key, self.clock.monotonic()), ask);
+        let held = held.filter(|held| held.record.attempt == ask.attempt || ask.late.is_some());
+        let (effect, answer) = claim::settle(held.as_ref(), ask);
+        if answer == Settled::Expired {
+            // The store would not record it either, unless the claim stands there: it must not be taken and dropped later.
+            self.keeper.answered(&ask.key.app, Degraded::Spool);
+            return Ok(Settled::Degraded(Degraded::Spool, Box::new(answer)));
+        }
+        // What is accepted can be recorded whenever it is delivered, also where its claim has ended by then.
+        let late = ask.late.clone().or_else(|| held.map(|held| LateTerms::of(held.record)));
+        let ask = &Settle { late, ..ask.clone() };
         let kept = self.keep(Deed::Reported(ask.clone()), Degraded::Spool, |now| written(effect, now)).await;
         kept.map_err(|refused| not_kept(failure, &refused))?;
         self.keeper.answered(&ask.key.app, Degraded::Spool);

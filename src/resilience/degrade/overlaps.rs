@@ -1,6 +1,6 @@
-//! The overlaps that were noticed, the newest of them, each once.
+//! The overlaps that were noticed, the newest of them, each once. Apps share the bound.
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
 use std::sync::{Mutex, PoisonError};
 
 use hashbrown::HashSet;
@@ -9,17 +9,21 @@ use super::super::journal::OVERLAPS_MAX;
 use crate::domain::attempt::AttemptHash;
 use crate::domain::global_id::GlobalId;
 use crate::domain::overlap::Overlap;
+use crate::domain::share::Newest;
 use crate::domain::tenant::AppKey;
 
 /// The newest overlaps.
-#[derive(Default)]
 pub(super) struct Noticed(Mutex<Kept>);
 
-#[derive(Default)]
 struct Kept {
-    /// Oldest first.
-    overlaps: VecDeque<Overlap>,
+    overlaps: Newest<Overlap>,
     known: HashSet<(AppKey, GlobalId, AttemptHash, AttemptHash)>,
+}
+
+impl Default for Noticed {
+    fn default() -> Self {
+        Self(Mutex::new(Kept { overlaps: Newest::new(OVERLAPS_MAX), known: HashSet::new() }))
+    }
 }
 
 impl Noticed {
@@ -29,15 +33,12 @@ impl Noticed {
         if !kept.known.insert(name(&overlap)) {
             return None;
         }
-        kept.overlaps.push_back(overlap);
-        let mut gone = Vec::new();
-        while kept.overlaps.len() > OVERLAPS_MAX {
-            if let Some(oldest) = kept.overlaps.pop_front() {
-                kept.known.remove(&name(&oldest));
-                gone.push(oldest.id);
-            }
+        let app = overlap.app.clone();
+        let gone = kept.overlaps.push(&app, overlap);
+        if let Some(gone) = &gone {
+            kept.known.remove(&name(gone));
         }
-        Some(gone)
+        Some(gone.map(|gone| gone.id).into_iter().collect())
     }
 
     /// At most so many, the newest first, of those older than the one of this number.
@@ -46,7 +47,9 @@ impl Noticed {
         let wanted = |overlap: &&Overlap| {
             app.is_none_or(|app| overlap.app == *app) && before.is_none_or(|before| overlap.id < before)
         };
-        kept.overlaps.iter().rev().filter(wanted).take(limit).cloned().collect()
+        let mut found: Vec<_> = kept.overlaps.iter().filter(wanted).collect();
+        found.sort_unstable_by_key(|overlap| Reverse(overlap.id));
+        found.into_iter().take(limit).cloned().collect()
     }
 }
 
@@ -99,12 +102,15 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_make_room() {
+    fn the_oldest_of_the_app_that_has_the_most_make_room() {
         let noticed = Noticed::default();
-        for id in 0..OVERLAPS_MAX as u64 {
+        noticed.add(overlap(30_000, "bank"));
+        for id in 1..OVERLAPS_MAX as u64 {
             assert_eq!(noticed.add(overlap(id, "shop")), Some(vec![]));
         }
-        assert_eq!(noticed.add(overlap(20_000, "shop")), Some(vec![0]));
+        assert_eq!(noticed.add(overlap(20_000, "shop")), Some(vec![1]));
+        let bank = "bank".parse().unwrap();
+        assert_eq!(noticed.newest(Some(&bank), None, usize::MAX).len(), 1);
         assert_eq!(noticed.newest(None, None, usize::MAX).len(), OVERLAPS_MAX);
     }
 }

@@ -43,7 +43,7 @@ const QUEUE: usize = 4096;
 /// How much a journal takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bounds {
-    /// All entries together, in bytes.
+    /// All entries together, in bytes. No app may have more than it leaves free of them.
     pub bytes: u64,
     /// The entries of one app, in bytes.
     pub app_bytes: u64,
@@ -52,10 +52,12 @@ pub struct Bounds {
 /// Why an entry was not taken.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refused {
-    /// The entries that wait for the store have reached their bound.
-    #[error("the journal is full (limits.journal_bytes)")]
+    /// The app would have more of the journal than it leaves free for others.
+    #[error(
+        "the app's share of the journal is used up: no app may keep more than it leaves free (limits.journal_bytes)"
+    )]
     Full,
-    /// The app's entries have reached theirs.
+    /// The app's entries have reached their own bound.
     #[error("the app's part of the journal is full (limits.journal_app_bytes)")]
     AppFull,
     /// The disk has no room. Nothing was written.
@@ -220,12 +222,13 @@ fn frame_of(line: &Line) -> Vec<u8> {
 
 impl Accounts {
     fn add(&mut self, seq: Seq, app: &AppKey, bytes: u64, at: Timestamp, bounds: Bounds) -> Result<(), Refused> {
-        let of_app = self.by_app.get(app).copied().unwrap_or(0);
-        if self.bytes + bytes > bounds.bytes {
-            return Err(Refused::Full);
-        }
-        if of_app + bytes > bounds.app_bytes {
+        let of_app = self.by_app.get(app).copied().unwrap_or(0) + bytes;
+        if of_app > bounds.app_bytes {
             return Err(Refused::AppFull);
+        }
+        // As much as it leaves free for others: whatever some apps keep here, another one always finds room.
+        if of_app > bounds.bytes.saturating_sub(self.bytes + bytes) {
+            return Err(Refused::Full);
         }
         self.enter(seq, app, bytes, at);
         Ok(())

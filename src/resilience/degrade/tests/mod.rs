@@ -1,6 +1,7 @@
 //! Stories of outages: a gateway whose store goes and comes back, another that still reaches it, and what each is told. Time
 //! moves only when a story says so; only the work behind the calls runs by the machine's clock.
 
+mod accepted;
 mod conformance;
 mod fail_open;
 mod faults;

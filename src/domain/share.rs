@@ -1,0 +1,72 @@
+//! Bounds that apps share so that none of them can hurt another: where a bound is reached, the app that has the most gives way.
+//! An app that has no more than its equal share is then never the one.
+
+use std::collections::VecDeque;
+
+use hashbrown::HashMap;
+
+use super::tenant::AppKey;
+
+/// The app that has the most; of several the one whose name comes first.
+pub fn heaviest<'a>(apps: impl Iterator<Item = (&'a AppKey, usize)>) -> Option<&'a AppKey> {
+    apps.max_by(|(one, much), (other, more)| much.cmp(more).then(other.cmp(one))).map(|(app, _)| app)
+}
+
+/// The newest items of all apps, up to a bound.
+#[derive(Debug)]
+pub struct Newest<T> {
+    by_app: HashMap<AppKey, VecDeque<T>>,
+    count: usize,
+    max: usize,
+}
+
+impl<T> Newest<T> {
+    /// Keeps at most `max` items.
+    pub fn new(max: usize) -> Self {
+        Self { by_app: HashMap::new(), count: 0, max }
+    }
+
+    /// Adds an item. Returns what had to make room for it: the oldest item of the app that has the most.
+    pub fn push(&mut self, app: &AppKey, item: T) -> Option<T> {
+        self.by_app.entry_ref(app).or_default().push_back(item);
+        self.count += 1;
+        if self.count <= self.max {
+            return None;
+        }
+        let largest = heaviest(self.by_app.iter().map(|(app, items)| (app, items.len())))?.clone();
+        let items = self.by_app.get_mut(&largest)?;
+        let oldest = items.pop_front();
+        if items.is_empty() {
+            self.by_app.remove(&largest);
+        }
+        self.count -= usize::from(oldest.is_some());
+        oldest
+    }
+
+    /// All items, in no order but that of one app's: the oldest first.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.by_app.values().flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_app_that_has_the_most_gives_way() {
+        let [shop, bank] = ["shop", "bank"].map(|app| app.parse::<AppKey>().unwrap());
+        let mut newest = Newest::new(4);
+        assert_eq!((newest.push(&bank, 1), newest.push(&bank, 2)), (None, None));
+        for number in 10..12 {
+            assert_eq!(newest.push(&shop, number), None);
+        }
+        for number in 12..100 {
+            assert_eq!(newest.push(&shop, number), Some(number - 2), "however many it adds");
+        }
+        assert_eq!(newest.push(&bank, 3), Some(1), "of equals the first by name");
+        let mut left: Vec<_> = newest.iter().copied().collect();
+        left.sort_unstable();
+        assert_eq!(left, [2, 3, 98, 99]);
+    }
+}
