@@ -2,6 +2,7 @@
 //! terms and by its deadline, and an engine's answers into what the caller may know. Knows engines only by contract.
 
 mod batch;
+mod batch_permits;
 pub mod chains;
 pub mod claim;
 mod granted;
@@ -18,6 +19,7 @@ use arc_swap::ArcSwap;
 use hashbrown::HashMap;
 use serde::Serialize;
 
+use self::batch_permits::BatchPermits;
 use self::granted::GrantedOperations;
 use self::outcome::Suspects;
 use self::requirement::Requirement;
@@ -84,6 +86,7 @@ pub struct Gateway {
     metrics: ArcSwap<HashMap<AppKey, AppMetrics>>,
     suspects: Mutex<Suspects>,
     granted: GrantedOperations,
+    batch_permits: BatchPermits,
 }
 
 /// A record that stands, with the instants that its durations come to by this gateway's clock.
@@ -151,6 +154,7 @@ impl Gateway {
             metrics: ArcSwap::default(),
             suspects: Mutex::default(),
             granted: GrantedOperations::default(),
+            batch_permits: BatchPermits::default(),
         }
     }
 

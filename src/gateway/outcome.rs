@@ -130,8 +130,13 @@ impl Gateway {
             .collect();
         let answers = match self.engine(app) {
             Ok(engine) => {
-                let came = || self.since(begun);
-                batch::each(&asks, |ask| (&ask.key, ask.deadline), came, |ask| engine.settle(ask)).await
+                let (came, permits) = (|| self.since(begun), self.batch_permits.of(&app.key));
+                let permits = &permits;
+                let settle = |ask| async move {
+                    let _permit = permits.acquire().await;
+                    engine.settle(ask).await
+                };
+                batch::each(&asks, |ask| (&ask.key, ask.deadline), came, settle).await
             }
             Err(failure) => batch::fail(asks.len(), &failure),
         };
