@@ -17,13 +17,14 @@ TESTS_AT_ONCE = $$((2 * $$(getconf _NPROCESSORS_ONLN)))
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-test: test-deps ## install what the tests need, then run all of them, doctests included
+test: test-deps ## install what the tests need, then run all of them: doctests and generated clients included
 	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
 		$(CARGO) test --doc --workspace --all-features $(LOCKED) --quiet && \
 		$(CARGO) nextest run --workspace --all-features $(LOCKED) --profile $(PROFILE) --test-threads $(TESTS_AT_ONCE); \
 	else \
 		$(CARGO) test --workspace --all-features $(LOCKED) $(if $(CI),--no-fail-fast); \
 	fi
+	@tests/generated/run
 
 test-generated: test-deps ## lint the OpenAPI documents; generate clients, compile them and use them against a gateway
 	@tests/generated/run
