@@ -275,6 +275,13 @@ mod tests {
     }
 
     #[test]
+    fn both_documents_are_of_the_version_that_generators_know_best() {
+        for document in [&Spec::load().api, &Spec::load().admin] {
+            assert_eq!(document.value()["openapi"], "3.0.3");
+        }
+    }
+
+    #[test]
     fn operations_are_listed_by_method_and_template() {
         let operations = Spec::load().api.operations();
         assert!(operations.contains(&("GET".into(), "/v1/claims/{global_id}".into())), "{operations:?}");
