@@ -90,7 +90,11 @@ pub(super) async fn show(
     Named(key): Named,
 ) -> Result<Response, Problem> {
     let apps = admin.apps.list().await?;
-    let app = apps.into_iter().find(|app| app.key == key).ok_or(NotDone::Unknown(key))?;
+    let unknown = || {
+        let detail = format!("There is no app `{key}`. GET /admin/v1/apps lists them.");
+        Problem::new(Code::NotFound, detail)
+    };
+    let app = apps.into_iter().find(|app| app.key == key).ok_or_else(unknown)?;
     Ok(json(&AppBody::from(app)))
 }
 

@@ -17,7 +17,7 @@ use crate::domain::global_id::GlobalId;
 use crate::domain::record;
 use crate::domain::tenant::{AppKey, Operation};
 use crate::domain::terms::{Retention, Span};
-use crate::gateway::operator::NoList;
+use crate::gateway::operator::{Filter, NoList};
 use crate::gateway::{Gateway, Inspected};
 use crate::http::answer::{self, RecordBody};
 use crate::http::body::{self, JsonBytes};
@@ -174,11 +174,12 @@ pub(super) async fn list(
     let state = query.take("state").map(|state| read_state(&state)).transpose()?;
     let after = query.take_as::<GlobalId>("after")?;
     let limit = query.count("limit", PAGE, PAGE_MAX)?;
+    let internal = query.take_as::<bool>("internal")?.unwrap_or(false);
     query.end()?;
     let key = key.ok_or_else(|| Problem::invalid("`app` is missing: say whose claims, such as ?app=shop."))?;
     let app = app(&admin, &key)?;
     // One more than asked for tells whether there is more.
-    let mut found = admin.gateway.list(&app, state, after, limit + 1).await?;
+    let mut found = admin.gateway.list(&app, Filter { state, after, internal }, limit + 1).await?;
     let more = found.len() > limit;
     found.truncate(limit);
     Ok(json(&ListBody {

@@ -45,7 +45,15 @@ impl AppKey {
 }
 
 impl Operation {
+    /// Prefix of the operations of records that gateways keep for themselves. Callers cannot use it.
+    pub const INTERNAL_PREFIX: &str = "oncegate:";
+
     const LENGTH_MAX: usize = 128;
+
+    /// Reports whether this is the operation of a record that gateways keep for themselves.
+    pub fn is_internal(&self) -> bool {
+        self.0.starts_with(Self::INTERNAL_PREFIX)
+    }
 
     fn is_valid(text: &str) -> bool {
         is_name(text, Self::LENGTH_MAX, |byte| byte.is_ascii_alphanumeric(), b"._:/-")
@@ -155,6 +163,13 @@ mod tests {
         let too_long = "Z".repeat(129);
         for bad in ["", "/a", ":a", "a b", "a\n", "a\0", "naïve", "a+b", &too_long] {
             assert_eq!(bad.parse::<Operation>(), Err(InvalidName::Operation), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn only_the_reserved_prefix_makes_an_operation_internal() {
+        for (text, internal) in [("oncegate:degraded-grant", true), ("oncegate.x", false), ("my:oncegate:x", false)] {
+            assert_eq!(text.parse::<Operation>().map(|operation| operation.is_internal()), Ok(internal), "{text}");
         }
     }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use super::operator::{Filter, filtered};
 use super::{EngineHealth, Gateway, within};
-use crate::domain::operator::List;
 use crate::domain::tenant::AppKey;
 use crate::engine::EngineError;
 use crate::engine::chain::Chain;
@@ -106,7 +106,7 @@ impl Gateway {
             let mut counted = 0;
             for app in apps {
                 let limit = COUNTED_MAX - counted;
-                counted += engine.list(&List { app, state: None, after: None, limit }).await?.len();
+                counted += filtered(engine.as_ref(), &app, Filter::default(), limit).await?.len();
                 if counted >= COUNTED_MAX {
                     break;
                 }

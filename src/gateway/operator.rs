@@ -10,10 +10,11 @@ use crate::domain::attempt::Attempt;
 use crate::domain::claim::{Outcome, Settle, Settled};
 use crate::domain::clock::Timestamp;
 use crate::domain::global_id::GlobalId;
-use crate::domain::operator::{List, Release, Released};
+use crate::domain::operator::{List, Listed, Release, Released};
 use crate::domain::record::{Key, State};
+use crate::domain::tenant::{AppKey, Operation};
 use crate::domain::terms::OutcomeOnOutage;
-use crate::engine::Capabilities;
+use crate::engine::{Capabilities, Engine, EngineError};
 use crate::tenants::App;
 
 /// How long a list may take: it looks at many claims.
@@ -54,6 +55,17 @@ pub enum NoList {
     },
     /// The engine did not answer.
     Failed(Failure),
+}
+
+/// The claims that a list is about.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Filter {
+    /// Only claims in this state.
+    pub state: Option<State>,
+    /// Only claims after this global ID.
+    pub after: Option<GlobalId>,
+    /// The records that gateways keep for themselves too.
+    pub internal: bool,
 }
 
 /// An engine, as operators are shown it.
@@ -128,27 +140,20 @@ impl Gateway {
         })
     }
 
-    /// The claims of an app, in the order of their global IDs, without their results.
+    /// Lists claims of an app, in the order of their global IDs, without their results.
     ///
     /// # Errors
     /// Why there is no list.
-    pub async fn list(
-        &self,
-        app: &App,
-        state: Option<State>,
-        after: Option<GlobalId>,
-        limit: usize,
-    ) -> Result<Vec<Inspected>, NoList> {
+    pub async fn list(&self, app: &App, filter: Filter, limit: usize) -> Result<Vec<Inspected>, NoList> {
         let engine = self.engine(app).map_err(|failure| NoList::Failed(looked_up(failure)))?;
         if !engine.capabilities().lists {
             let able = self.engines.by_name.iter().filter(|(_, engine)| engine.capabilities().lists);
             let able = able.map(|(name, _)| name.clone()).collect();
             return Err(NoList::NotSupported { engine: self.engine_name(app), able });
         }
-        let ask = List { app: app.key.clone(), state, after, limit };
-        let listed = within(LIST_DEADLINE, engine.list(&ask)).await;
+        let listed = within(LIST_DEADLINE, filtered(engine.as_ref(), &app.key, filter, limit)).await;
         let listed = listed.map_err(|failure| NoList::Failed(looked_up(failure)))?;
-        let inspected = |mut listed: crate::domain::operator::Listed| {
+        let inspected = |mut listed: Listed| {
             listed.held.record.result = None;
             self.inspected(listed.global_id, listed.held)
         };
@@ -175,5 +180,27 @@ impl Gateway {
             })
         };
         health.into_iter().filter_map(status).collect()
+    }
+}
+
+/// Lists claims until there are enough that pass the filter, or no more.
+pub(super) async fn filtered(
+    engine: &dyn Engine,
+    app: &AppKey,
+    filter: Filter,
+    limit: usize,
+) -> Result<Vec<Listed>, EngineError> {
+    let mut ask = List { app: app.clone(), state: filter.state, after: filter.after, limit };
+    let mut found: Vec<Listed> = Vec::new();
+    loop {
+        let page = engine.list(&ask).await?;
+        let is_last = page.len() < ask.limit;
+        ask.after = page.last().map(|last| last.global_id);
+        let is_internal = |listed: &Listed| listed.held.record.operation.as_ref().is_some_and(Operation::is_internal);
+        found.extend(page.into_iter().filter(|listed| filter.internal || !is_internal(listed)));
+        if is_last || found.len() >= limit {
+            found.truncate(limit);
+            return Ok(found);
+        }
     }
 }

@@ -75,7 +75,7 @@ impl ClaimBody<'_> {
         }
         check_retention(self.retention, limits)?;
         Ok(ClaimRequest {
-            operation: self.operation.unwrap_or_default(),
+            operation: check_operation(self.operation)?.unwrap_or_default(),
             contents: required_contents(self.contents, limits)?,
             fingerprint: fingerprint.transpose()?,
             nonce: nonce.map_err(|wrong| Problem::invalid(format!("`attempt_nonce`: {wrong}.")))?,
@@ -94,6 +94,20 @@ pub fn required_contents(contents: Option<&RawValue>, limits: &Limits) -> Result
         )
     })?;
     bounded(canonicalize(contents.get().as_bytes()), "`contents`", limits)
+}
+
+/// Returns an operation that callers may use.
+///
+/// # Errors
+/// That its prefix is reserved.
+pub fn check_operation(operation: Option<Operation>) -> Result<Option<Operation>, Problem> {
+    match operation {
+        Some(operation) if operation.is_internal() => Err(Problem::invalid(format!(
+            "`operation`: the prefix `{}` is reserved for the gateway; choose another name.",
+            Operation::INTERNAL_PREFIX
+        ))),
+        operation => Ok(operation),
+    }
 }
 
 /// A retention within its bounds.

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::body::{self, JsonBytes, RequestBody};
-use super::claim::{check_retention, required_contents};
+use super::claim::{check_operation, check_retention, required_contents};
 use super::extract::{ClaimId, Visit};
 use super::problem::Problem;
 use super::{Api, answer, success};
@@ -89,6 +89,7 @@ impl<'a> OutcomeBody<'a> {
             OutcomeName::Failure => Outcome::Failure,
             OutcomeName::Unknown => Outcome::Unknown,
         };
-        Ok(OutcomeReport { global_id, attempt, outcome, operation: self.operation, contents })
+        let operation = check_operation(self.operation)?;
+        Ok(OutcomeReport { global_id, attempt, outcome, operation, contents })
     }
 }
