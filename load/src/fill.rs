@@ -18,6 +18,7 @@ use tokio::{
 use crate::{
     client::{Connection, Target},
     proc::Watched,
+    report,
     wire::{BatchReply, Terms},
 };
 
@@ -41,17 +42,20 @@ pub(crate) async fn fill(target: Target, claims: u64, kept: Option<&str>) -> any
     let terms = Arc::new(Terms::new(&target.app, "load.unique", kept));
     let target = Arc::new(target);
     let next = Arc::new(AtomicU64::new(0));
+    let bar = report::progress(claims, "claims");
     let mut fillers = JoinSet::new();
     for _ in 0..CONNECTIONS {
-        let (terms, next, mut connection) =
-            (Arc::clone(&terms), Arc::clone(&next), Connection::new(Arc::clone(&target)));
+        let (terms, next, bar) = (Arc::clone(&terms), Arc::clone(&next), bar.clone());
+        let mut connection = Connection::new(Arc::clone(&target));
         fillers.spawn(async move {
             loop {
                 let first = next.fetch_add(BATCH, Ordering::Relaxed);
                 if first >= claims {
                     return anyhow::Ok(());
                 }
-                claim(&mut connection, &terms, first..claims.min(first + BATCH)).await?;
+                let last = claims.min(first + BATCH);
+                claim(&mut connection, &terms, first..last).await?;
+                bar.inc(last - first);
             }
         });
     }

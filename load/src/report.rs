@@ -10,6 +10,7 @@ use std::{
 
 use anyhow::Context as _;
 use hdrhistogram::Histogram;
+use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use serde::Serialize;
 
 use crate::{ledger::Verdict, pace::Pacing, recorder::Recorded, scenario::Scenario};
@@ -244,6 +245,16 @@ pub(crate) fn ratio(whole: u64, part: u64) -> f64 {
 /// To standard output: the result that was asked for.
 pub(crate) fn show(text: &str) -> anyhow::Result<()> {
     writeln!(io::stdout(), "{text}").context("cannot write to standard output")
+}
+
+/// A bar on standard error for something of this length; nothing is shown unless that is a terminal. It is removed when it is
+/// dropped.
+pub(crate) fn progress(length: u64, unit: &str) -> ProgressBar {
+    let bar = ProgressBar::new(length).with_finish(ProgressFinish::AndClear);
+    match ProgressStyle::with_template(&format!("[{{bar:30}}] {{pos}}/{{len}} {unit}  {{msg}}")) {
+        Ok(style) => bar.with_style(style.progress_chars("=> ")),
+        Err(_) => bar,
+    }
 }
 
 /// To standard error: what happens meanwhile. If nobody reads it, the run goes on.

@@ -72,7 +72,7 @@ pub(crate) async fn run(plan: Plan) -> anyhow::Result<Report> {
         let (stage, pace, connection) = (Arc::clone(&stage), Arc::clone(&pace), Connection::new(Arc::clone(&target)));
         workers.spawn(work(stage, pace, connection, ends + GRACE));
     }
-    let ticker = progress.then(|| tokio::spawn(tell_progress(Arc::clone(&stage), starts)));
+    let ticker = progress.then(|| tokio::spawn(show_progress(Arc::clone(&stage), warm_up + measured)));
     sleep_until(measured_from.into()).await;
     let first = read(&stage, &watched)?;
     sleep_until(ends.into()).await;
@@ -80,6 +80,8 @@ pub(crate) async fn run(plan: Plan) -> anyhow::Result<Report> {
     while workers.join_next().await.is_some() {}
     if let Some(ticker) = ticker {
         ticker.abort();
+        // Its bar is removed when it has ended.
+        drop(ticker.await);
     }
     let answered = stage.recorder.totals().requests > 0 || stage.ledger.verdict().broken > 0;
     ensure!(answered, "not one request was answered: is a gateway listening at that address?");
@@ -147,7 +149,9 @@ fn read(stage: &Stage, watched: &[Watched]) -> anyhow::Result<Reading> {
     Ok(Reading { at: Instant::now(), totals: stage.recorder.totals(), cpu_us, machine_us: proc::machine_us()? })
 }
 
-async fn tell_progress(stage: Arc<Stage>, starts: Instant) {
+/// Shows on a terminal how far a run has come, and its rate and latency so far.
+async fn show_progress(stage: Arc<Stage>, run: Duration) {
+    let bar = report::progress(run.as_secs(), "s");
     let mut seconds = interval(Duration::from_secs(1));
     seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
     seconds.tick().await;
@@ -155,13 +159,13 @@ async fn tell_progress(stage: Arc<Stage>, starts: Instant) {
     loop {
         seconds.tick().await;
         let now = stage.recorder.totals();
-        report::say(&format!(
-            "{:>4} s  {:>7} requests/s  p99 {:>9} so far  {} without an answer",
-            starts.elapsed().as_secs(),
+        bar.set_message(format!(
+            "{} requests/s, p99 {} so far, {} without an answer",
             now.requests - before.requests,
             report::latency(stage.recorder.slowest_p99_us()),
             now.refused,
         ));
+        bar.inc(1);
         before = now;
     }
 }

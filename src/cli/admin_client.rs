@@ -1,11 +1,11 @@
-//! What commands speak to a gateway's admin listener with: where it is, the token, one request and its answer, and
-//! problems told as errors. Here is also where the connection is made.
+//! The client of a gateway's admin API: its URL and token, one request and its response, and problem documents as errors.
+//! Also the HTTP connection under it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use bytes::Bytes;
 use clap::Args;
 use http_body_util::{BodyExt, Full, Limited};
@@ -18,8 +18,10 @@ use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
-use super::Settings;
+use super::failure::{Cause, usage};
+use super::output::escaped;
 use super::tls::TlsArgs;
+use super::{Settings, variable};
 use crate::config::TOKEN_VARIABLE;
 
 /// Longer than a gateway waits for its store and its disk.
@@ -28,15 +30,37 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// An answer may be this long: a page of the longest records.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
-const WRITTEN: &str = "a URL is written as http://127.0.0.1:9464 or https://gateway.example:9464";
+/// API terms in the details of problems, and what the command line calls them.
+const TERMS: [(&str, &str); 14] = [
+    ("Send `Authorization: Bearer <token>` with a token of [admin.tokens].", NOT_A_TOKEN),
+    ("send \"accept_loss\": true (on the command line: --accept-loss)", "add --accept-loss"),
+    ("\"even_succeeded\": true", "--even-succeeded"),
+    ("GET /admin/v1/apps lists them", "`oncegate app list` lists them"),
+    ("`attempt_hash`", "--attempt-hash"),
+    ("`chain`", "--chain"),
+    ("`contents`", "CONTENTS"),
+    ("`global_id`", "--global-id"),
+    ("`operation`", "--operation"),
+    ("`outcome`", "--outcome"),
+    ("`reason`", "--reason"),
+    ("`result`", "--result"),
+    ("`retention`", "--retention"),
+    ("`secret_id`", "SECRET_ID"),
+];
 
-/// Which gateway to ask, and who asks.
+const NOT_A_TOKEN: &str = "The gateway does not know this token. Use one of [admin.tokens] of its configuration, in \
+                           ONCEGATE_ADMIN_TOKEN or in the file of --token-file.";
+
+const URL_EXAMPLE: &str = "a URL is written as http://127.0.0.1:9464 or https://gateway.example:9464";
+
+/// The gateway to ask, and the operator who asks.
 #[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Gateway")]
 pub(super) struct AdminArgs {
-    /// The admin listener [default: http:// or https:// and what the configuration has as `server.admin_listen`]
+    /// URL of the admin listener [default: `server.admin_listen` of the configuration]
     #[arg(long, value_name = "URL")]
     admin: Option<String>,
-    /// File that holds the token [default: the token itself from `ONCEGATE_ADMIN_TOKEN` in the environment]
+    /// File that holds the token [default: the value of `ONCEGATE_ADMIN_TOKEN`]
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
     #[arg(long, value_name = "FILE", help = super::CONFIG_HELP)]
@@ -52,9 +76,9 @@ pub(super) struct AdminClient {
     token: String,
 }
 
-/// A problem that the gateway answered with.
+/// A problem document that the gateway answered with.
 #[derive(Debug, Deserialize, thiserror::Error)]
-#[error("{detail} ({code}, request {request_id})")]
+#[error("{} ({}, request {})", in_cli_terms(detail), escaped(code), escaped(request_id))]
 pub(super) struct Refusal {
     status: u16,
     code: String,
@@ -63,33 +87,37 @@ pub(super) struct Refusal {
 }
 
 impl AdminArgs {
-    /// Whether a gateway is named.
+    /// Reports whether the command line names a gateway.
     pub(super) fn is_named(&self) -> bool {
         self.admin.is_some()
     }
 
-    /// The configuration that the command goes by.
+    /// Returns the settings of the configuration that the command uses.
     pub(super) fn settings(&self) -> Settings {
         Settings { config: self.config.clone(), ..Settings::default() }
     }
 }
 
 impl Refusal {
-    /// Whether the request was good, and only what it found was not as it has to be: nothing there, or something else.
-    pub(super) fn is_about_what_stands(&self) -> bool {
-        [404, 409].contains(&self.status)
+    /// Returns the cause that decides the exit code, if it is one of those.
+    pub(super) fn cause(&self) -> Option<Cause> {
+        match (self.status, &*self.code) {
+            (404 | 409, _) | (_, "contents_mismatch") => Some(Cause::State),
+            (400 | 413 | 422, _) => Some(Cause::Usage),
+            _ => None,
+        }
     }
 }
 
 impl AdminClient {
-    /// The client that these arguments and the environment ask for. Asks nobody yet.
+    /// Returns the client that these arguments and the environment ask for. Opens no connection.
     pub(super) fn new(args: AdminArgs) -> anyhow::Result<Self> {
         let token = match &args.token_file {
             Some(path) => read_token(path)?,
             None => token_variable()?,
         };
         if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-            bail!("the token is empty, or no token: it is one line of visible ASCII characters");
+            bail!("the token cannot be used: a token is one line of visible ASCII characters, without spaces");
         }
         let url = match args.admin {
             Some(url) => url,
@@ -98,12 +126,12 @@ impl AdminClient {
         Ok(Self { url, tls: args.tls, token })
     }
 
-    /// What stands at a path.
+    /// Sends a GET request.
     pub(super) fn get(&self, path: &str) -> anyhow::Result<Value> {
         self.call(Method::GET, path, None)
     }
 
-    /// Sends a body to a path.
+    /// Sends a POST request.
     pub(super) fn post(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
         self.call(Method::POST, path, Some(body))
     }
@@ -118,29 +146,47 @@ impl AdminClient {
             }
             None => String::new(),
         };
-        let answer = ask(&self.url, &self.tls, request.body(Full::new(body.into()))?, TIMEOUT);
-        let answer = answer.with_context(|| format!("the gateway at {} could not be asked", self.url))?;
+        let answer = self.ask(request.body(Full::new(body.into()))?)?;
         if answer.is_success() {
-            let not_ours = || format!("what answers at {} is no gateway's admin listener", self.url);
-            return serde_json::from_slice(&answer.body).with_context(not_ours);
+            return serde_json::from_slice(&answer.body).map_err(|_| self.not_an_admin_listener());
         }
-        Err(match serde_json::from_slice::<Refusal>(&answer.body) {
-            Ok(refusal) => refusal.into(),
-            Err(_) => {
-                anyhow::anyhow!("{} answered {}, and not as a gateway's admin listener does", self.url, answer.status)
-            }
-        })
+        let Ok(refusal) = serde_json::from_slice::<Refusal>(&answer.body) else {
+            return Err(self.not_an_admin_listener());
+        };
+        // Any listener answers 404 to a path that it does not have. Only of an admin listener it means that nothing is there.
+        if refusal.status == 404 && !self.ask(Request::get("/livez").body("".into())?)?.is_success() {
+            return Err(self.not_an_admin_listener());
+        }
+        Err(refusal.into())
+    }
+
+    fn ask(&self, request: Request<Full<Bytes>>) -> anyhow::Result<Answer> {
+        let unreachable =
+            || format!("cannot reach a gateway at {} (does it run, and is this its `server.admin_listen`?)", self.url);
+        ask(&self.url, &self.tls, request, TIMEOUT).with_context(unreachable)
+    }
+
+    fn not_an_admin_listener(&self) -> anyhow::Error {
+        anyhow!(
+            "what answers at {} is not the admin listener of a gateway. Give the URL of `server.admin_listen` with --admin",
+            self.url
+        )
     }
 }
 
-/// The URL of the admin listener that a configuration has.
+/// Returns the detail of a problem in the terms of the command line.
+fn in_cli_terms(detail: &str) -> String {
+    TERMS.iter().fold(escaped(detail), |detail, (api, cli)| detail.replace(api, cli))
+}
+
+/// Returns the URL of the admin listener that a configuration has.
 pub(super) fn url_of(settings: Settings) -> anyhow::Result<String> {
     let server = settings.load()?.server;
     let scheme = if server.admin_tls.is_on() { "https" } else { "http" };
     Ok(format!("{scheme}://{}", reachable(server.admin_listen)))
 }
 
-/// Where a listener that listens everywhere can be reached from here.
+/// Returns an address that reaches a listener from this machine, also if it listens on all addresses.
 fn reachable(mut listen: SocketAddr) -> SocketAddr {
     match listen.ip() {
         IpAddr::V4(Ipv4Addr::UNSPECIFIED) => listen.set_ip(Ipv4Addr::LOCALHOST.into()),
@@ -156,28 +202,31 @@ fn read_token(path: &Path) -> anyhow::Result<String> {
     Ok(token.trim_end_matches(['\r', '\n']).to_owned())
 }
 
-#[expect(clippy::disallowed_methods, reason = "the command line is where the environment is read")]
 fn token_variable() -> anyhow::Result<String> {
-    let hint = || format!("no token; put it into {TOKEN_VARIABLE}, or name a file that holds it with --token-file");
-    std::env::var(TOKEN_VARIABLE).ok().filter(|token| !token.is_empty()).with_context(hint)
+    let missing = || {
+        format!(
+            "no token: the admin API needs one. Set {TOKEN_VARIABLE}, or name a file that holds the token with --token-file"
+        )
+    };
+    variable(TOKEN_VARIABLE).filter(|token| !token.is_empty()).with_context(missing)
 }
 
-/// What was answered.
+/// A response.
 pub(super) struct Answer {
-    /// The status, and what it is called.
+    /// The status code and its reason phrase.
     pub(super) status: String,
     is_success: bool,
     body: Bytes,
 }
 
 impl Answer {
-    /// Whether the request was done.
+    /// Reports whether the status is one of success.
     pub(super) fn is_success(&self) -> bool {
         self.is_success
     }
 }
 
-/// Sends one request to the listener of a URL and waits for the whole answer.
+/// Sends one request to the listener of a URL and waits for the whole response.
 pub(super) fn ask(
     url: &str,
     tls: &TlsArgs,
@@ -188,18 +237,19 @@ pub(super) fn ask(
     let asked = async { tokio::time::timeout(timeout, exchange(url, tls, request)).await };
     match runtime.context("cannot start the runtime")?.block_on(asked) {
         Ok(answer) => answer,
-        Err(_) => bail!("no answer in {} s", timeout.as_secs()),
+        Err(_) => bail!("no answer within {} s", timeout.as_secs()),
     }
 }
 
 async fn exchange(url: &str, tls: &TlsArgs, mut request: Request<Full<Bytes>>) -> anyhow::Result<Answer> {
-    let url: Uri = url.parse().context(WRITTEN)?;
-    let port = match url.scheme_str() {
+    let wrong_url = || usage(format!("`{}` is not a URL of a gateway: {URL_EXAMPLE}", escaped(url)));
+    let parsed: Uri = url.parse().map_err(|_| wrong_url())?;
+    let port = match parsed.scheme_str() {
         Some("http") => 80,
         Some("https") => 443,
-        _ => bail!(WRITTEN),
+        _ => return Err(wrong_url()),
     };
-    let authority = url.authority().context(WRITTEN)?;
+    let authority = parsed.authority().ok_or_else(wrong_url)?;
     request.headers_mut().insert(HOST, authority.as_str().try_into()?);
     // The brackets of an IPv6 address belong to the URL, not to the address.
     let host = authority.host().trim_matches(['[', ']']);
@@ -225,6 +275,34 @@ async fn converse(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn refusal(status: u16, code: &str, detail: &str) -> Refusal {
+        Refusal { status, code: code.to_owned(), detail: detail.to_owned(), request_id: "r-1".to_owned() }
+    }
+
+    #[test]
+    fn problems_speak_the_language_of_the_command_line() {
+        let succeeded = refusal(409, "already_succeeded", "Only a release with \"even_succeeded\": true ends it.");
+        let expected = "Only a release with --even-succeeded ends it. (already_succeeded, request r-1)";
+        assert_eq!(succeeded.to_string(), expected);
+        let reason = refusal(400, "invalid_request", "`reason`: a reason is one line\u{1b}[31m.");
+        assert!(reason.to_string().starts_with("--reason: a reason is one line\\u{1b}[31m."), "{reason}");
+    }
+
+    #[test]
+    fn the_exit_code_tells_a_wrong_request_from_a_state_that_forbids_it() {
+        for (status, code, cause) in [
+            (400, "invalid_request", Some(Cause::Usage)),
+            (422, "contents_not_canonical", Some(Cause::Usage)),
+            (422, "contents_mismatch", Some(Cause::State)),
+            (404, "not_found", Some(Cause::State)),
+            (409, "superseded", Some(Cause::State)),
+            (401, "unauthenticated", None),
+            (503, "store_unavailable", None),
+        ] {
+            assert_eq!(refusal(status, code, "").cause(), cause, "{code}");
+        }
+    }
 
     #[test]
     fn a_listener_everywhere_is_asked_on_loopback() {

@@ -1,20 +1,31 @@
-//! `oncegate app`: who may call. Where the apps are in a registry, or a gateway is named, it asks that gateway's admin API;
-//! else it changes nothing itself, and prints what to write into the configuration file.
+//! `oncegate app`: the apps that may call, and their secrets. With a registry, or a gateway named, it uses that gateway's admin
+//! API. Otherwise it changes nothing, and prints what to write into the configuration file.
 
 mod file;
+mod show;
 
-use std::io::Write;
-
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::admin_client::{AdminArgs, AdminClient};
+use super::claim::json_of;
+use super::failure::usage;
+use super::output::{Out, OutputArgs, cell};
 use crate::domain::attempt::Entropy;
 use crate::domain::tenant::AppKey;
 
-/// What to do, and where.
+const EXAMPLES: &str = "\
+Examples:
+  oncegate app new shop
+  oncegate app list
+  oncegate app show shop --output json
+  oncegate app rotate shop --reason \"INC-42: its secret was in a log\" --revoke-all
+  oncegate app revoke shop 9f86d081 --reason \"INC-42: rotated\"";
+
+/// Arguments of `oncegate app`.
 #[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
 pub(super) struct AppArgs {
     #[command(subcommand)]
     action: Action,
@@ -22,174 +33,172 @@ pub(super) struct AppArgs {
 
 #[derive(Subcommand, Debug)]
 enum Action {
-    /// Make an app; prints its secret, once
+    /// Create an app, and print its secret once
     New {
-        /// The app's key, such as shop
+        /// Key of the app, such as shop
         name: AppKey,
         #[arg(long, value_name = "JSON", help = SETTINGS_HELP)]
         settings: Option<String>,
-        /// The chain that keeps its claims [default: that of `[defaults]`]
+        /// Chain that keeps its claims [default: that of `[defaults]`]
         #[arg(long)]
         chain: Option<String>,
         #[command(flatten)]
-        asked: Asked,
+        change: Change,
     },
-    /// List the apps, their secrets' IDs and when each was last used
+    /// List the apps
     List {
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        output: OutputArgs,
         #[command(flatten)]
         admin: AdminArgs,
     },
-    /// Give an app a new secret, printed once, beside the newest one it has
-    Rotate {
-        /// The app's key
+    /// Show an app, with the ID of each of its secrets and when it was last used
+    Show {
+        /// Key of the app
         name: AppKey,
-        /// Revoke all its other secrets at once, for one that has leaked
+        #[command(flatten)]
+        output: OutputArgs,
+        #[command(flatten)]
+        admin: AdminArgs,
+    },
+    /// Add a secret to an app, and print it once; its newest other secret stays valid
+    Rotate {
+        /// Key of the app
+        name: AppKey,
+        /// Revoke all other secrets at once, for a secret that has leaked
         #[arg(long)]
         revoke_all: bool,
         #[command(flatten)]
-        asked: Asked,
+        change: Change,
     },
-    /// Revoke one secret of an app, once its callers use another one
+    /// Revoke a secret of an app, once its callers use another one
     Revoke {
-        /// The app's key
+        /// Key of the app
         name: AppKey,
-        /// The ID of the secret, as `oncegate app list` shows it
+        /// ID of the secret, as `oncegate app show` prints it
         secret_id: String,
         #[command(flatten)]
-        asked: Asked,
+        change: Change,
     },
-    /// Turn an app's callers away
+    /// Refuse the calls of an app
     Disable {
-        /// The app's key
+        /// Key of the app
         name: AppKey,
         #[command(flatten)]
-        asked: Asked,
+        change: Change,
     },
-    /// Let an app's callers in again
+    /// Accept the calls of an app again
     Enable {
-        /// The app's key
+        /// Key of the app
         name: AppKey,
         #[command(flatten)]
-        asked: Asked,
+        change: Change,
     },
 }
 
 /// Not a doc comment: braces and quotes would be taken for Markdown.
 const SETTINGS_HELP: &str =
-    r#"Its terms, as a table [apps.<name>] has them, in JSON: '{"retention":"30d"}'; for a registry"#;
+    r#"Settings of the app in a registry, as a table [apps.<name>] has them, in JSON: '{"retention":"30d"}'"#;
 
-/// Of whom it is asked, and why.
+/// What every change needs.
 #[derive(Args, Debug)]
-struct Asked {
-    /// Why, for the audit trail; needed where a gateway is asked
+struct Change {
+    /// Reason for the audit trail: one line; required if a gateway is asked
     #[arg(long)]
     reason: Option<String>,
     #[command(flatten)]
     admin: AdminArgs,
 }
 
-pub(super) fn run(args: AppArgs, entropy: &dyn Entropy, out: &mut impl Write) -> anyhow::Result<()> {
+pub(super) fn run(args: AppArgs, entropy: &dyn Entropy, out: &mut impl Out) -> anyhow::Result<()> {
     match args.action {
-        Action::New { name, settings, chain, asked } => {
-            let Some(gateway) = asked.gateway()? else { return file::new(&name, chain.as_deref(), entropy, out) };
-            let settings: Option<Value> = settings
-                .map(|text| {
-                    serde_json::from_str(&text).context("--settings is JSON, such as '{\"retention\":\"30d\"}'")
-                })
-                .transpose()?;
+        Action::New { name, settings, chain, change } => {
+            let Some(gateway) = change.gateway()? else { return file::new(&name, chain.as_deref(), entropy, out) };
             let mut body = json!({ "app": name, "reason": gateway.reason });
             if let Some(settings) = settings {
-                body["settings"] = settings;
+                body["settings"] = json_of("--settings", &settings)?;
             }
             if let Some(chain) = chain {
                 body["chain"] = chain.into();
             }
-            tell_secret(&gateway.client.post("/admin/v1/apps", &body)?, out)
+            print_secret(&gateway.client.post("/admin/v1/apps", &body)?, out)
         }
-        Action::List { json, admin } => {
-            if admin.is_named() || admin.settings().load()?.registry.is_set() {
-                let apps = AdminClient::new(admin)?.get("/admin/v1/apps")?;
-                if json { Ok(writeln!(out, "{apps:#}")?) } else { list(&apps, out) }
+        Action::List { output, admin } => {
+            let apps = if uses_gateway(&admin)? {
+                AdminClient::new(admin)?.get("/admin/v1/apps")?
             } else {
-                file::list(&admin.settings().load()?, json, out)
-            }
+                file::list(&admin.settings().load()?)
+            };
+            output.print(&apps, out, show::list)
         }
-        Action::Rotate { name, revoke_all, asked } => {
-            let Some(gateway) = asked.gateway()? else { return file::rotate(&asked, &name, revoke_all, entropy, out) };
+        Action::Show { name, output, admin } => {
+            let app = if uses_gateway(&admin)? {
+                AdminClient::new(admin)?.get(&format!("/admin/v1/apps/{name}"))?
+            } else {
+                file::show(&admin.settings().load()?, &name)?
+            };
+            output.print(&app, out, show::record)
+        }
+        Action::Rotate { name, revoke_all, change } => {
+            let Some(gateway) = change.gateway()? else {
+                return file::rotate(&change, &name, revoke_all, entropy, out);
+            };
             let revoke = if revoke_all { "all" } else { "older" };
             let body = json!({ "revoke": revoke, "reason": gateway.reason });
-            tell_secret(&gateway.client.post(&format!("/admin/v1/apps/{name}/rotate"), &body)?, out)
+            print_secret(&gateway.client.post(&format!("/admin/v1/apps/{name}/rotate"), &body)?, out)
         }
-        Action::Revoke { name, secret_id, asked } => {
-            let Some(gateway) = asked.gateway()? else { return file::revoke(&asked, &name, &secret_id, out) };
+        Action::Revoke { name, secret_id, change } => {
+            let Some(gateway) = change.gateway()? else { return file::revoke(&change, &name, &secret_id, out) };
             let body = json!({ "secret_id": secret_id, "reason": gateway.reason });
             gateway.client.post(&format!("/admin/v1/apps/{name}/revoke"), &body)?;
-            Ok(writeln!(out, "the secret {secret_id} of `{name}` is revoked; every gateway refuses it within seconds")?)
+            Ok(writeln!(
+                out,
+                "The secret {secret_id} of `{name}` is revoked. Every gateway refuses it within seconds."
+            )?)
         }
-        Action::Disable { name, asked } => switch(&asked, &name, true, out),
-        Action::Enable { name, asked } => switch(&asked, &name, false, out),
+        Action::Disable { name, change } => switch(&change, &name, true, out),
+        Action::Enable { name, change } => switch(&change, &name, false, out),
     }
 }
 
-fn switch(asked: &Asked, name: &AppKey, disabled: bool, out: &mut impl Write) -> anyhow::Result<()> {
-    let Some(gateway) = asked.gateway()? else { return file::switch(asked, name, disabled, out) };
+fn switch(change: &Change, name: &AppKey, disabled: bool, out: &mut impl Out) -> anyhow::Result<()> {
+    let Some(gateway) = change.gateway()? else { return file::switch(change, name, disabled, out) };
     let verb = if disabled { "disable" } else { "enable" };
     gateway.client.post(&format!("/admin/v1/apps/{name}/{verb}"), &json!({ "reason": gateway.reason }))?;
-    Ok(writeln!(out, "`{name}` is {verb}d; every gateway heeds it within seconds")?)
+    Ok(writeln!(out, "The app `{name}` is {verb}d. It takes effect at every gateway within seconds.")?)
 }
 
-/// A gateway to ask, and why.
+/// Reports whether the apps are asked of a gateway: they are in a registry, or a gateway is named.
+fn uses_gateway(admin: &AdminArgs) -> anyhow::Result<bool> {
+    Ok(admin.is_named() || admin.settings().load()?.registry.is_set())
+}
+
+/// The gateway to ask, and the reason to give.
 struct Gateway<'a> {
     client: AdminClient,
     reason: &'a str,
 }
 
-impl Asked {
-    /// The gateway to ask; none where the apps are in the configuration file and no gateway is named.
+impl Change {
+    /// Returns the gateway to ask; none if the apps are in the configuration file and no gateway is named.
     fn gateway(&self) -> anyhow::Result<Option<Gateway<'_>>> {
-        if !self.admin.is_named() && !self.admin.settings().load()?.registry.is_set() {
+        if !uses_gateway(&self.admin)? {
             return Ok(None);
         }
         let Some(reason) = self.reason.as_deref() else {
-            bail!("say why with --reason, for the audit trail, such as --reason \"INC-42: new checkout\"");
+            return Err(usage(
+                "a change through a gateway needs a reason for its audit trail. Add --reason, such as --reason \"INC-42: new checkout\"",
+            ));
         };
         Ok(Some(Gateway { client: AdminClient::new(self.admin.clone())?, reason }))
     }
 }
 
-/// Tells a new secret, and what to do with it.
-fn tell_secret(answer: &Value, out: &mut impl Write) -> anyhow::Result<()> {
-    let text = |name: &str| answer[name].as_str().with_context(|| format!("the gateway's answer has no {name}"));
-    let (app, secret, id) = (text("app")?, text("secret")?, text("secret_id")?);
-    writeln!(out, "{app}.{secret}")?;
-    writeln!(out)?;
-    writeln!(
-        out,
-        "This is what callers of `{app}` send as `Authorization: Bearer …`. It is shown this once; store it now."
-    )?;
-    Ok(writeln!(out, "Its ID in lists is {id}. Every gateway takes it within seconds.")?)
-}
-
-fn list(answer: &Value, out: &mut impl Write) -> anyhow::Result<()> {
-    let apps = answer["apps"].as_array().context("the gateway's answer has no apps")?;
-    if apps.is_empty() {
-        return Ok(writeln!(out, "there are no apps")?);
-    }
-    let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
-    for app in apps {
-        let disabled = if app["disabled"] == true { ", disabled" } else { "" };
-        writeln!(out, "{} (chain {}{disabled})", text(&app["app"]), text(&app["chain"]))?;
-        for secret in app["secrets"].as_array().into_iter().flatten() {
-            let (id, made, used) =
-                (text(&secret["secret_id"]), text(&secret["created_at"]), text(&secret["last_used_at"]));
-            writeln!(out, "  secret {id}  made {made}  last used {used}")?;
-        }
-        if let Some(problem) = app["problem"].as_str() {
-            writeln!(out, "  problem: {problem}")?;
-        }
-    }
-    Ok(())
+/// Prints a new secret, and what to do with it.
+fn print_secret(answer: &Value, out: &mut impl Out) -> anyhow::Result<()> {
+    let text = |name: &str| answer[name].as_str().with_context(|| format!("the gateway answered without `{name}`"));
+    let (app, secret) = (text("app")?, text("secret")?);
+    writeln!(out, "{app}.{secret}\n")?;
+    writeln!(out, "Callers of `{app}` send this as `Authorization: Bearer …`. It is printed only once: store it now.")?;
+    Ok(writeln!(out, "Its ID in lists is {}. Every gateway accepts it within seconds.", cell(&answer["secret_id"]))?)
 }

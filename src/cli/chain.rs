@@ -1,15 +1,24 @@
-//! `oncegate chain`: the chains of a running gateway, which engine of each is active, and switching one to another.
+//! `oncegate chain`: the chains of a running gateway, the active engine of each, and switching to another one.
 
-use std::io::Write;
+use std::str::FromStr;
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::admin_client::{AdminArgs, AdminClient};
-use super::shown::text;
+use super::failure::state;
+use super::output::{self, Column, Out, OutputArgs, cell, rows};
 
-/// What to do with chains.
+const EXAMPLES: &str = "\
+Examples:
+  oncegate chain list
+  oncegate chain show default --output json
+  oncegate chain switch default spare --reason \"INC-42: the disk of primary is failing\"
+  oncegate chain switch default spare --accept-loss --reason \"INC-42: the disk of primary is failing\"";
+
+/// Arguments of `oncegate chain`.
 #[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
 pub(super) struct ChainArgs {
     #[command(subcommand)]
     action: Action,
@@ -17,76 +26,158 @@ pub(super) struct ChainArgs {
 
 #[derive(Subcommand, Debug)]
 enum Action {
-    /// List the chains: their engines in order, and the active one
+    /// List the chains with their engines
     List {
         #[command(flatten)]
+        output: OutputArgs,
+        #[command(flatten)]
         admin: AdminArgs,
-        /// Print the gateway's answer as it is, in JSON
-        #[arg(long)]
-        json: bool,
     },
-    /// Make another engine of a chain the active one, at every gateway; returns once it is
+    /// Show a chain
+    Show {
+        /// Name of the chain, such as default
+        chain: Name,
+        #[command(flatten)]
+        output: OutputArgs,
+        #[command(flatten)]
+        admin: AdminArgs,
+    },
+    /// Make another engine of a chain the active one, at every gateway
     ///
-    /// What was done on the engine before is not known on the new one: it can be claimed and run again. While gateways get to
-    /// know of the switch, for about two seconds, claims are answered 503.
+    /// What was done on the engine before is not known on the new one: it can be claimed and run again. Claims get 503 for about
+    /// two seconds, until every gateway knows of the switch. Without --accept-loss nothing is changed, and the command says what
+    /// would be lost.
     Switch {
-        /// The chain, such as default
-        chain: String,
-        /// The engine to use from now on, one of the chain's
-        engine: String,
-        /// What stands on the engine before may be lost; without it nothing is changed, and what would be lost is told
+        /// Name of the chain, such as default
+        chain: Name,
+        /// Name of the engine to use from now on, one of the chain's
+        engine: Name,
+        /// Switch although the claims on the present engine are lost
         #[arg(long)]
         accept_loss: bool,
-        /// Why, for the audit trail: one line, such as "INC-42: its disk is failing"
+        /// Reason for the audit trail: one line, such as "INC-42: its disk is failing"
         #[arg(long)]
         reason: String,
         #[command(flatten)]
+        output: OutputArgs,
+        #[command(flatten)]
         admin: AdminArgs,
-        /// Print the gateway's answer as it is, in JSON
-        #[arg(long)]
-        json: bool,
     },
 }
 
-pub(super) fn run(args: ChainArgs, out: &mut impl Write) -> anyhow::Result<()> {
-    match args.action {
-        Action::List { admin, json } => list(admin, json, out),
-        Action::Switch { chain, engine, accept_loss, reason, admin, json } => {
-            let body = json!({ "to": engine, "accept_loss": accept_loss, "reason": reason });
-            let answer = AdminClient::new(admin)?.post(&format!("/admin/v1/chains/{chain}/switch"), &body)?;
-            if json {
-                writeln!(out, "{answer}")?;
-                return Ok(());
-            }
-            let (from, active) = (text(&answer["from"]), text(&answer["active"]));
-            writeln!(out, "{}  switched from {from} to {active}; epoch: {}", text(&answer["chain"]), answer["epoch"])?;
-            writeln!(out, "    what was done on {from} is not known on {active}")?;
-            Ok(())
+/// The name of a chain or an engine.
+#[derive(Clone, Debug)]
+struct Name(String);
+
+impl FromStr for Name {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let good = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        if (1..=64).contains(&text.len()) && text.bytes().all(good) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err("a name is 1 to 64 letters, digits, `.`, `_` and `-`, such as `primary`")
         }
     }
 }
 
-fn list(admin: AdminArgs, json: bool, out: &mut impl Write) -> anyhow::Result<()> {
-    let answer = AdminClient::new(admin)?.get("/admin/v1/chains")?;
-    if json {
-        writeln!(out, "{answer}")?;
-        return Ok(());
-    }
-    for chain in answer["chains"].as_array().into_iter().flatten() {
-        let engine = |engine: &Value| {
-            let up = if engine["up"] == true { "up" } else { "down" };
-            format!("{} ({up})", text(&engine["engine"]))
-        };
-        let engines: Vec<_> = chain["health"].as_array().into_iter().flatten().map(engine).collect();
-        write!(out, "{}  engines: {}; active: {}", text(&chain["name"]), engines.join(", "), text(&chain["active"]))?;
-        write!(out, "; epoch: {}", chain["epoch"])?;
-        if let Some(to) = chain["switching_to"].as_str() {
-            write!(out, "; being switched to {to}")?;
+const COLUMNS: &[Column] = &[
+    ("CHAIN", |chain| cell(&chain["name"])),
+    ("ACTIVE", |chain| cell(&chain["active"])),
+    ("ENGINES", engines),
+    ("EPOCH", |chain| cell(&chain["epoch"])),
+    ("STATUS", status),
+];
+
+pub(super) fn run(args: ChainArgs, out: &mut impl Out) -> anyhow::Result<()> {
+    match args.action {
+        Action::List { output, admin } => {
+            let answer = AdminClient::new(admin)?.get("/admin/v1/chains")?;
+            output.print(&answer, out, |answer, out| output::table(rows(answer, "chains"), COLUMNS, out))
         }
-        if let Some(held_ms) = chain["held_ms"].as_u64() {
-            write!(out, "; grants nothing for {} s more, its store has lost its data", held_ms / 1000 + 1)?;
+        Action::Show { chain, output, admin } => {
+            let answer = AdminClient::new(admin)?.get("/admin/v1/chains")?;
+            let chains = rows(&answer, "chains");
+            let Some(found) = chains.iter().find(|known| known["name"] == chain.0.as_str()) else {
+                let known: Vec<_> = chains.iter().map(|chain| cell(&chain["name"])).collect();
+                return Err(state(format!("there is no chain `{}`. The gateway has: {}", chain.0, known.join(", "))));
+            };
+            output.print(found, out, show)
         }
-        writeln!(out)?;
+        Action::Switch { chain, engine, accept_loss, reason, output, admin } => {
+            let body = json!({ "to": engine.0, "accept_loss": accept_loss, "reason": reason });
+            let answer = AdminClient::new(admin)?.post(&format!("/admin/v1/chains/{}/switch", chain.0), &body)?;
+            output.print(&answer, out, |answer, out| {
+                let [chain, from, active, epoch] = ["chain", "from", "active", "epoch"].map(|name| cell(&answer[name]));
+                writeln!(out, "Chain `{chain}` was switched from {from} to {active} (epoch {epoch}).")?;
+                Ok(writeln!(out, "Operations that were done on {from} are not known on {active}.")?)
+            })
+        }
     }
-    Ok(())
+}
+
+fn show(chain: &Value, out: &mut impl Out) -> anyhow::Result<()> {
+    let fields = [
+        ("Chain", cell(&chain["name"])),
+        ("Active engine", cell(&chain["active"])),
+        ("Engines", engines(chain)),
+        ("Epoch", cell(&chain["epoch"])),
+        ("Status", status(chain)),
+    ];
+    output::record(&fields, out)
+}
+
+/// The engines in order, each with its health.
+fn engines(chain: &Value) -> String {
+    let engine = |engine: &Value| {
+        let up = if engine["up"] == true { "up" } else { "down" };
+        format!("{} ({up})", cell(&engine["engine"]))
+    };
+    rows(chain, "health").iter().map(engine).collect::<Vec<_>>().join(", ")
+}
+
+fn status(chain: &Value) -> String {
+    if let Some(to) = chain["switching_to"].as_str() {
+        return format!("switching to {}", output::escaped(to));
+    }
+    match chain["held_ms"].as_u64() {
+        Some(held_ms) => format!("no grants for {} s: its store lost its data", held_ms / 1000 + 1),
+        None => "in use".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use insta::assert_snapshot;
+
+    use super::*;
+
+    #[test]
+    fn chains_are_shown_with_what_happens_to_them() {
+        let health = json!([{ "engine": "primary", "up": false }, { "engine": "spare", "up": true }]);
+        let chains = [
+            json!({ "name": "default", "active": "primary", "epoch": 0, "health": health }),
+            json!({ "name": "slow", "active": "primary", "epoch": 1, "health": health, "switching_to": "spare" }),
+            json!({ "name": "new", "active": "spare", "epoch": 12, "health": health, "held_ms": 29_400 }),
+        ];
+        let mut out = Vec::new();
+        output::table(&chains, COLUMNS, &mut out).unwrap();
+        assert_snapshot!(String::from_utf8(out).unwrap(), @r"
+        CHAIN    ACTIVE   ENGINES                     EPOCH  STATUS
+        default  primary  primary (down), spare (up)  0      in use
+        slow     primary  primary (down), spare (up)  1      switching to spare
+        new      spare    primary (down), spare (up)  12     no grants for 30 s: its store lost its data
+        ");
+    }
+
+    #[test]
+    fn a_name_cannot_lead_to_another_path() {
+        for name in ["default", "eu-1.primary_2"] {
+            assert!(name.parse::<Name>().is_ok(), "{name}");
+        }
+        for name in ["", "a b", "../claims", "a/b", "ü", &"a".repeat(65)] {
+            assert!(name.parse::<Name>().is_err(), "{name}");
+        }
+    }
 }

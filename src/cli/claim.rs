@@ -1,20 +1,39 @@
-//! `oncegate claim`: looking at claims, and changing them by hand, through a gateway's admin API. Claims are named as people
-//! know them, by app, operation and contents.
+//! `oncegate claim`: claims, looked at and changed by hand through the admin API. Claims are named as people know them: by
+//! app, operation and contents. What is printed about them is in `show`.
 
-use std::io::{Read, Write};
+mod show;
 
+use std::io::Read;
+
+use anyhow::Context as _;
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Map, Value};
 
 use super::admin_client::{AdminArgs, AdminClient};
+use super::failure::usage;
 use super::id::{CONTENTS_HELP, read_contents};
-use super::shown::{plain, text};
+use super::output::{Out, OutputArgs};
+use super::progress::Progress;
 use crate::domain::global_id::GlobalId;
 use crate::domain::tenant::{AppKey, Operation};
 use crate::domain::terms::Retention;
 
-/// What to do with claims.
+const EXAMPLES: &str = "\
+Examples:
+  oncegate claim show --app shop --operation order.submit '{\"order_id\": \"A-1001\"}'
+  oncegate claim show --app shop --global-id 2ca8a31a53ad078ffd0c7c8c80158af7
+  oncegate claim list --app shop --state unknown --limit 1000
+  oncegate claim settle --app shop --operation order.submit '{\"order_id\": \"A-1001\"}' \\
+      --outcome success --result '{\"order_number\": 90017}' --reason \"INC-42: order found in the ledger\"
+  oncegate claim release --app shop --operation order.submit '{\"order_id\": \"A-1001\"}' \\
+      --reason \"INC-43: its host is gone\"";
+
+/// Claims in one answer of the gateway, at most.
+const PAGE_MAX: usize = 100;
+
+/// Arguments of `oncegate claim`.
 #[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
 pub(super) struct ClaimArgs {
     #[command(subcommand)]
     action: Action,
@@ -22,85 +41,92 @@ pub(super) struct ClaimArgs {
 
 #[derive(Subcommand, Debug)]
 enum Action {
-    /// Show a claim: its state, since when and until when, what it is of
+    /// Show a claim: its state, when it was claimed and when it expires, and its terms
     Show {
         #[command(flatten)]
-        named: Named,
+        claim: ClaimName,
         #[command(flatten)]
         common: Common,
     },
     /// End a claim, so that its operation can be run again
+    ///
+    /// It does not stop a holder that still runs: the next caller starts beside it.
     Release {
         #[command(flatten)]
-        named: Named,
+        claim: ClaimName,
         #[command(flatten)]
         change: Change,
-        /// Release it even if it succeeded: the operation will be run a second time
+        /// Release the claim even if it succeeded: the operation can then be run a second time
         #[arg(long)]
         even_succeeded: bool,
         #[command(flatten)]
         common: Common,
     },
-    /// Report in the holder's place what became of the operation, once its effect was looked up
+    /// Report the outcome of an operation in place of its holder
+    ///
+    /// Look up the effect of the operation first, in the system that it would have changed.
     Settle {
         #[command(flatten)]
-        named: Named,
+        claim: ClaimName,
         #[command(flatten)]
         change: Change,
-        /// What became of it: success, it was done and must not run again; failure, it certainly was not; unknown
+        /// Outcome of the operation
         #[arg(long, value_name = "OUTCOME")]
         outcome: Outcome,
-        /// JSON to replay to duplicates, with success only
+        /// JSON to return to duplicates; only with --outcome success
         #[arg(long, value_name = "JSON")]
         result: Option<String>,
-        /// How long a success blocks repeats, such as 24h or forever [default: as the claim was made]
-        #[arg(long)]
+        /// How long a success blocks repeats, such as 24h or forever; only with --outcome success [default: as it was claimed]
+        #[arg(long, value_name = "DURATION")]
         retention: Option<Retention>,
         #[command(flatten)]
         common: Common,
     },
-    /// List claims of an app, by global ID
+    /// List the claims of an app, in the order of their global IDs
     List {
-        /// The app's key, such as shop
+        /// Key of the app, such as shop
         #[arg(long)]
         app: AppKey,
-        /// Only those in this state
+        /// List only claims in this state
         #[arg(long)]
         state: Option<State>,
-        /// Only those after this global ID
+        /// List only claims after this global ID
         #[arg(long, value_name = "ID")]
         after: Option<GlobalId>,
-        /// At most so many, from 1 to 100
-        #[arg(long, default_value_t = 50)]
+        /// List at most this many, from 1 to 100000
+        #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
         limit: u32,
+        /// List the records that gateways keep for themselves too
+        #[arg(long)]
+        internal: bool,
         #[command(flatten)]
         common: Common,
     },
 }
 
-/// Which claim.
+/// The claim that a command is about.
 #[derive(Args, Debug)]
-struct Named {
-    /// The app's key, such as shop
+struct ClaimName {
+    /// Key of the app, such as shop
     #[arg(long)]
     app: AppKey,
-    /// What is done, such as order.submit [default: default]
+    /// Operation, such as order.submit [default: default]
     #[arg(long, conflicts_with = "global_id")]
     operation: Option<Operation>,
-    /// The claim's global ID, instead of operation and contents
+    /// Global ID of the claim, in place of operation and contents
     #[arg(long, value_name = "ID", conflicts_with = "contents")]
     global_id: Option<GlobalId>,
     #[arg(allow_hyphen_values = true, required_unless_present = "global_id", help = CONTENTS_HELP)]
     contents: Option<String>,
 }
 
-/// Why, and of what.
+/// What every change needs.
 #[derive(Args, Debug)]
 struct Change {
-    /// Why, for the audit trail: one line, such as "INC-42: paid by hand"
+    /// Reason for the audit trail: one line, such as "INC-42: paid by hand"
     #[arg(long)]
     reason: String,
-    /// Only if this attempt holds the claim, as `claim show` told it
+    /// Change the claim only if the attempt with this hash holds it; `oncegate claim show` prints the hash
     #[arg(long, value_name = "HASH")]
     attempt_hash: Option<String>,
 }
@@ -108,16 +134,18 @@ struct Change {
 #[derive(Args, Debug)]
 struct Common {
     #[command(flatten)]
+    output: OutputArgs,
+    #[command(flatten)]
     admin: AdminArgs,
-    /// Print the gateway's answer as it is, in JSON
-    #[arg(long)]
-    json: bool,
 }
 
-#[derive(Clone, Copy, ValueEnum, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
 enum Outcome {
+    /// It was done, and must not run again
     Success,
+    /// It certainly was not done, and may run again
     Failure,
+    /// Nobody can tell
     Unknown,
 }
 
@@ -129,48 +157,84 @@ enum State {
     Unknown,
 }
 
-pub(super) fn run(args: ClaimArgs, input: &mut impl Read, out: &mut impl Write) -> anyhow::Result<()> {
+pub(super) fn run(args: ClaimArgs, input: &mut impl Read, out: &mut impl Out) -> anyhow::Result<()> {
     match args.action {
-        Action::Show { named, common } => {
-            let body = named.body(input)?;
-            common.answer("show", body, out, show)
+        Action::Show { claim, common } => {
+            let answer = common.post("show", claim.body(input)?)?;
+            common.output.print(&answer, out, show::record)
         }
-        Action::Release { named, change, even_succeeded, common } => {
-            let mut body = named.body(input)?;
+        Action::Release { claim, change, even_succeeded, common } => {
+            let mut body = claim.body(input)?;
             change.fill(&mut body);
             body.insert("even_succeeded".into(), even_succeeded.into());
-            common.answer("release", body, out, changed)
+            let answer = common.post("release", body)?;
+            common.output.print(&answer, out, show::changed)
         }
-        Action::Settle { named, change, outcome, result, retention, common } => {
-            let mut body = named.body(input)?;
+        Action::Settle { claim, change, outcome, result, retention, common } => {
+            if outcome != Outcome::Success && (result.is_some() || retention.is_some()) {
+                return Err(usage(
+                    "--result and --retention need --outcome success: nothing else is kept. Leave them out",
+                ));
+            }
+            let mut body = claim.body(input)?;
             change.fill(&mut body);
             body.insert("outcome".into(), word(&outcome).into());
             if let Some(result) = result {
-                let not_json =
-                    |error| anyhow::anyhow!("--result is not JSON: {error}; a text needs its own quotes: '\"done\"'");
-                body.insert("result".into(), serde_json::from_str(&result).map_err(not_json)?);
+                body.insert("result".into(), json_of("--result", &result)?);
             }
             if let Some(retention) = retention {
                 body.insert("retention".into(), retention.to_string().into());
             }
-            common.answer("settle", body, out, changed)
+            let answer = common.post("settle", body)?;
+            common.output.print(&answer, out, show::changed)
         }
-        Action::List { app, state, after, limit, common } => {
+        Action::List { app, state, after, limit, internal, common } => {
             let state = state.map(|state| format!("&state={}", word(&state))).unwrap_or_default();
-            let after = after.map(|after| format!("&after={after}")).unwrap_or_default();
-            let path = format!("/admin/v1/claims?app={app}&limit={limit}{state}{after}");
-            let answer = AdminClient::new(common.admin)?.get(&path)?;
-            print(common.json, &answer, out, list)
+            let internal = if internal { "&internal=true" } else { "" };
+            let client = AdminClient::new(common.admin)?;
+            let filter = format!("app={app}{state}{internal}");
+            let page = list(&client, &filter, after.map(|after| after.to_string()), limit as usize)?;
+            common.output.print(&page, out, show::list)
         }
     }
 }
 
-/// The word of a choice, as the gateway writes it too.
+/// Reads a list page by page, and returns it as one page.
+fn list(client: &AdminClient, filter: &str, mut after: Option<String>, limit: usize) -> anyhow::Result<Value> {
+    let progress = (limit > PAGE_MAX).then(|| Progress::spinner("Reading claims".to_owned()));
+    let mut claims = Vec::new();
+    loop {
+        let from = after.map(|after| format!("&after={after}")).unwrap_or_default();
+        let count = PAGE_MAX.min(limit - claims.len());
+        let mut page = client.get(&format!("/admin/v1/claims?{filter}&limit={count}{from}"))?;
+        let Value::Array(more) = page["claims"].take() else {
+            anyhow::bail!("the gateway answered without a list of claims; is it of another release than this program?");
+        };
+        let is_last = more.is_empty();
+        claims.extend(more);
+        after = page["next"].as_str().map(str::to_owned);
+        if let Some(progress) = &progress {
+            progress.say(format!("Reading claims: {}", claims.len()));
+        }
+        if is_last || after.is_none() || claims.len() >= limit {
+            page["claims"] = claims.into();
+            return Ok(page);
+        }
+    }
+}
+
+/// Returns a choice as the gateway writes it.
 fn word(choice: &impl ValueEnum) -> String {
     choice.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
-impl Named {
+/// Parses the JSON of a flag.
+pub(super) fn json_of(flag: &str, text: &str) -> anyhow::Result<Value> {
+    serde_json::from_str(text)
+        .map_err(|error| usage(format!("{flag} is not JSON: {error}. Text needs quotes of its own: '\"done\"'")))
+}
+
+impl ClaimName {
     fn body(&self, input: &mut impl Read) -> anyhow::Result<Map<String, Value>> {
         let mut body = Map::from_iter([("app".to_owned(), Value::from(self.app.as_ref()))]);
         if let Some(global_id) = &self.global_id {
@@ -178,7 +242,8 @@ impl Named {
         }
         if let Some(contents) = &self.contents {
             let contents = read_contents(contents, input)?;
-            body.insert("contents".into(), serde_json::from_str(contents.as_str())?);
+            let contents = serde_json::from_str(contents.as_str()).context("the contents cannot be sent")?;
+            body.insert("contents".into(), contents);
         }
         if let Some(operation) = &self.operation {
             body.insert("operation".into(), operation.as_ref().into());
@@ -197,97 +262,7 @@ impl Change {
 }
 
 impl Common {
-    fn answer<Out: Write>(
-        self,
-        what: &str,
-        body: Map<String, Value>,
-        out: &mut Out,
-        readable: fn(&Value, &mut Out) -> anyhow::Result<()>,
-    ) -> anyhow::Result<()> {
-        let answer = AdminClient::new(self.admin)?.post(&format!("/admin/v1/claims/{what}"), &body.into())?;
-        print(self.json, &answer, out, readable)
+    fn post(&self, action: &str, body: Map<String, Value>) -> anyhow::Result<Value> {
+        AdminClient::new(self.admin.clone())?.post(&format!("/admin/v1/claims/{action}"), &body.into())
     }
-}
-
-/// Prints an answer as it is, or for people.
-fn print<Out: Write>(
-    json: bool,
-    answer: &Value,
-    out: &mut Out,
-    readable: impl Fn(&Value, &mut Out) -> anyhow::Result<()>,
-) -> anyhow::Result<()> {
-    if json {
-        writeln!(out, "{answer}")?;
-        return Ok(());
-    }
-    readable(answer, out)
-}
-
-fn show(claim: &Value, out: &mut impl Write) -> anyhow::Result<()> {
-    let state = text(&claim["state"]);
-    let meaning = match &*state {
-        "in_progress" => "somebody is doing it",
-        "succeeded" => "it was done",
-        "unknown" => "it may have been done; look up its effect, then settle it",
-        _ => "",
-    };
-    let mut line = |name: &str, value: String| writeln!(out, "{name:<12}{value}");
-    line("app", text(&claim["app"]))?;
-    line("operation", text(&claim["operation"]))?;
-    line("global ID", text(&claim["global_id"]))?;
-    line("state", format!("{state}: {meaning}"))?;
-    line("claimed", text(&claim["claimed_at"]))?;
-    line(
-        "until",
-        if claim["expires_at"].is_null() {
-            "somebody settles or releases it".into()
-        } else {
-            text(&claim["expires_at"])
-        },
-    )?;
-    line("attempt", format!("hash {}, timestamp {}", text(&claim["attempt_hash"]), text(&claim["timestamp"])))?;
-    line("fence", text(&claim["fence"]))?;
-    for (member, name) in [("contents", "contents"), ("contents_sha256", "SHA-256"), ("result", "result")] {
-        if let Some(value) = claim.get(member) {
-            line(name, plain(&value.to_string()))?;
-        }
-    }
-    if claim["late"] == true {
-        line("late", "recorded from an outcome that found no claim".into())?;
-    }
-    let terms = format!(
-        "lease {}, then {}; retention {}, of unknowns {}",
-        text(&claim["lease"]),
-        text(&claim["on_lease_end"]),
-        text(&claim["retention"]),
-        text(&claim["unknown_retention"])
-    );
-    line("terms", terms)?;
-    line("kept in", format!("engine {}, chain {}", text(&claim["engine"]), text(&claim["chain"])))?;
-    Ok(())
-}
-
-fn changed(answer: &Value, out: &mut impl Write) -> anyhow::Result<()> {
-    let (state, expires_at) = (text(&answer["state"]), &answer["expires_at"]);
-    let until = match &*state {
-        "released" => "it can be claimed again".to_owned(),
-        _ if expires_at.is_null() => "until somebody settles or releases it".to_owned(),
-        _ => format!("until {}", text(expires_at)),
-    };
-    writeln!(out, "{} {}: {state}, {until}", text(&answer["app"]), text(&answer["global_id"]))?;
-    Ok(())
-}
-
-fn list(page: &Value, out: &mut impl Write) -> anyhow::Result<()> {
-    for claim in page["claims"].as_array().into_iter().flatten() {
-        let until = if claim["expires_at"].is_null() { "-".to_owned() } else { text(&claim["expires_at"]) };
-        let of = claim.get("contents").or(claim.get("contents_sha256")).map(ToString::to_string).unwrap_or_default();
-        let [id, state, claimed, operation] =
-            ["global_id", "state", "claimed_at", "operation"].map(|name| text(&claim[name]));
-        writeln!(out, "{id}  {state:<11}  {claimed}  {until}  {operation}  {}", plain(&of))?;
-    }
-    if let Some(next) = page["next"].as_str() {
-        writeln!(out, "there are more: --after {}", plain(next))?;
-    }
-    Ok(())
 }

@@ -1,4 +1,4 @@
-//! `oncegate config`: says whether the configuration can be used, or prints what all its layers come to.
+//! `oncegate config`: checks the configuration, or prints it with all its layers merged.
 
 use std::io::Write;
 
@@ -6,8 +6,14 @@ use clap::{Args, Subcommand};
 
 use super::Settings;
 
-/// What to do with the configuration.
+const EXAMPLES: &str = "\
+Examples:
+  oncegate config check --config oncegate.toml
+  ONCEGATE_SERVER__LISTEN=0.0.0.0:8080 oncegate config print --config oncegate.toml";
+
+/// Arguments of `oncegate config`.
 #[derive(Args)]
+#[command(after_help = EXAMPLES)]
 pub(super) struct ConfigArgs {
     #[command(subcommand)]
     action: Action,
@@ -15,9 +21,9 @@ pub(super) struct ConfigArgs {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Say whether the configuration can be used: exit code 0 if it can, else 2
+    /// Check whether a gateway can use the configuration; the exit code is 2 if it cannot
     Check(Settings),
-    /// Print the configuration with all layers merged and secrets blacked out
+    /// Print the configuration with all layers merged, without secrets
     Print(Settings),
 }
 
@@ -26,7 +32,7 @@ pub(super) fn run(args: ConfigArgs, out: &mut impl Write) -> anyhow::Result<()> 
         Action::Check(settings) => {
             let config = settings.load_to_serve()?;
             let (apps, engines) = (config.apps.len(), config.engines.len());
-            writeln!(out, "the configuration is good: apps: {apps}, engines: {engines}")?;
+            writeln!(out, "The configuration is valid. Apps: {apps}, engines: {engines}.")?;
         }
         Action::Print(settings) => out.write_all(settings.load()?.redacted_toml()?.as_bytes())?,
     }
@@ -49,8 +55,8 @@ mod tests {
     }
 
     #[test]
-    fn a_good_configuration_is_said_to_be_good() {
-        assert_eq!(answer(Action::Check(settings("memory:"))), "the configuration is good: apps: 0, engines: 1\n");
+    fn a_valid_configuration_is_reported_as_valid() {
+        assert_eq!(answer(Action::Check(settings("memory:"))), "The configuration is valid. Apps: 0, engines: 1.\n");
     }
 
     #[test]

@@ -1,15 +1,19 @@
-//! `oncegate engine`: the engines of a running gateway, and how they are.
-
-use std::io::Write;
+//! `oncegate engine`: the engines of a running gateway, and their health.
 
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
 use super::admin_client::{AdminArgs, AdminClient};
-use super::shown::text;
+use super::output::{self, Column, Out, OutputArgs, cell, rows};
 
-/// What to do with engines.
+const EXAMPLES: &str = "\
+Examples:
+  oncegate engine list
+  oncegate engine list --admin https://gateway.example:9464 --ca ca.pem --output json";
+
+/// Arguments of `oncegate engine`.
 #[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
 pub(super) struct EngineArgs {
     #[command(subcommand)]
     action: Action,
@@ -17,36 +21,43 @@ pub(super) struct EngineArgs {
 
 #[derive(Subcommand, Debug)]
 enum Action {
-    /// List the engines: whether each is up, its chains, and what it can promise
+    /// List the engines with their health, their chains and what they promise
     List {
         #[command(flatten)]
+        output: OutputArgs,
+        #[command(flatten)]
         admin: AdminArgs,
-        /// Print the gateway's answer as it is, in JSON
-        #[arg(long)]
-        json: bool,
     },
 }
 
-pub(super) fn run(args: EngineArgs, out: &mut impl Write) -> anyhow::Result<()> {
-    let Action::List { admin, json } = args.action;
+const COLUMNS: &[Column] = &[
+    ("ENGINE", |engine| cell(&engine["name"])),
+    ("STATUS", |engine| if engine["up"] == true { "up".to_owned() } else { "down".to_owned() }),
+    ("BREAKER", |engine| cell(&engine["breaker"]["state"])),
+    ("SINCE", |engine| cell(&engine["breaker"]["since"])),
+    ("CHAINS", |engine| joined(rows(engine, "chains").iter().map(cell))),
+    ("PROMISES", promises),
+    ("URL", |engine| cell(&engine["url"])),
+    ("DETAIL", |engine| cell(&engine["detail"])),
+];
+
+pub(super) fn run(args: EngineArgs, out: &mut impl Out) -> anyhow::Result<()> {
+    let Action::List { output, admin } = args.action;
     let answer = AdminClient::new(admin)?.get("/admin/v1/engines")?;
-    if json {
-        writeln!(out, "{answer}")?;
-        return Ok(());
-    }
-    for engine in answer["engines"].as_array().into_iter().flatten() {
-        let up = if engine["up"] == true { "up" } else { "down" };
-        let chains: Vec<_> = engine["chains"].as_array().into_iter().flatten().map(text).collect();
-        let able =
-            engine["capabilities"].as_object().into_iter().flatten().filter(|(_, able)| **able == Value::Bool(true));
-        let able: Vec<_> = able.map(|(name, _)| name.as_str()).collect();
-        writeln!(out, "{}  {up} ({})  {}", text(&engine["name"]), text(&engine["detail"]), text(&engine["url"]))?;
-        writeln!(out, "    chains: {}; promises: {}", chains.join(", "), able.join(", "))?;
-        let breaker = &engine["breaker"];
-        writeln!(out, "    breaker: {} since {}", text(&breaker["state"]), text(&breaker["since"]))?;
-    }
-    let spool = &answer["spool"];
-    let [entries, bytes, bytes_max] = ["entries", "bytes", "bytes_max"].map(|name| text(&spool[name]));
-    writeln!(out, "spool: {entries} entries, {bytes} of {bytes_max} bytes")?;
-    Ok(())
+    output.print(&answer, out, |answer, out| {
+        output::table(rows(answer, "engines"), COLUMNS, out)?;
+        let [entries, bytes, bytes_max] = ["entries", "bytes", "bytes_max"].map(|name| cell(&answer["spool"][name]));
+        Ok(writeln!(out, "\nSpool: {entries} entries, {bytes} of {bytes_max} bytes.")?)
+    })
+}
+
+/// The capabilities that an engine has.
+fn promises(engine: &Value) -> String {
+    let all = engine["capabilities"].as_object().into_iter().flatten();
+    joined(all.filter(|(_, has)| **has == true).map(|(name, _)| output::escaped(name)))
+}
+
+fn joined(words: impl Iterator<Item = String>) -> String {
+    let words: Vec<_> = words.collect();
+    if words.is_empty() { "-".to_owned() } else { words.join(", ") }
 }

@@ -77,9 +77,23 @@ fn man_page(command: Command, dir: &Path, written: &mut Vec<PathBuf>) -> anyhow:
         page = page.replace(heading, section);
     }
     let path = dir.join(man.get_filename());
-    fs::write(&path, page)?;
+    fs::write(&path, unfilled(&page))?;
     written.push(path);
     subcommands.into_iter().try_for_each(|sub| man_page(sub, dir, written))
+}
+
+/// Returns a page whose indented lines are printed as they are: they are commands and lists.
+fn unfilled(page: &str) -> String {
+    let (mut unfilled, mut is_indented) = (String::with_capacity(page.len()), false);
+    for line in page.lines() {
+        if line.starts_with("  ") != is_indented {
+            is_indented = !is_indented;
+            unfilled.push_str(if is_indented { ".nf\n" } else { ".fi\n" });
+        }
+        unfilled.push_str(line);
+        unfilled.push('\n');
+    }
+    unfilled
 }
 
 #[cfg(test)]
@@ -108,6 +122,8 @@ mod tests {
             assert!(page.contains(section), "no {section:?} in {page}");
         }
         assert!(!page.contains("EXTRA"), "{page}");
+        assert!(page.contains("\n.SH EXAMPLES\n.nf\n  oncegate serve"), "{page}");
+        assert!(page.contains("\n.fi\n\n.SH ENVIRONMENT\n.nf\n"), "{page}");
     }
 
     #[test]

@@ -15,10 +15,18 @@ use super::{Settings, admin_client};
 /// Longer than a gateway that works ever takes, shorter than the three seconds that the image gives its health check.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Whom to ask.
+const EXAMPLES: &str = "\
+Examples:
+  oncegate health
+  oncegate health --url http://127.0.0.1:9464
+
+The exit code is 0 if the gateway is ready, else 1.";
+
+/// Arguments of `oncegate health`.
 #[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
 pub(super) struct HealthArgs {
-    /// The admin listener [default: http:// or https:// and what the configuration has as `server.admin_listen`]
+    /// URL of the admin listener [default: `server.admin_listen` of the configuration]
     #[arg(long, value_name = "URL", conflicts_with = "config")]
     url: Option<String>,
     #[arg(long, value_name = "FILE", help = super::CONFIG_HELP)]

@@ -1,28 +1,36 @@
-//! `oncegate id`: computes a global ID as the gateway would, without one.
+//! `oncegate id`: computes a global ID as gateways do, without one.
 
 use std::io::{Read, Write};
 
 use anyhow::Context as _;
 use clap::Args;
 
+use super::failure::usage;
 use crate::domain::canonical::{Canonical, NotCanonical, canonicalize};
 use crate::domain::global_id::GlobalId;
 use crate::domain::tenant::{AppKey, Operation};
 
 /// Not a doc comment, as the other arguments have: braces and quotes would be taken for Markdown.
 pub(super) const CONTENTS_HELP: &str =
-    r#"The contents as JSON, such as '{"order_id":"A-1001"}', or - for standard input"#;
+    r#"Contents of the operation as JSON, such as '{"order_id":"A-1001"}', or - for standard input"#;
 
-/// The operation to name.
+const EXAMPLES: &str = "\
+Examples:
+  oncegate id --app shop --operation order.submit '{\"order_id\": \"A-1001\"}'
+  oncegate id --app shop --canonical - < contents.json
+  oncegate id --app shop '\"A-1001\"'";
+
+/// Arguments of `oncegate id`.
 #[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
 pub(super) struct IdArgs {
-    /// The app's key, such as shop
+    /// Key of the app, such as shop
     #[arg(long)]
     app: AppKey,
-    /// What is done, such as order.submit
+    /// Operation, such as order.submit
     #[arg(long, default_value = "default")]
     operation: Operation,
-    /// Print the canonical form of the contents too, on a line of its own
+    /// Print the canonical form of the contents too, on the next line
     #[arg(long)]
     canonical: bool,
     #[arg(allow_hyphen_values = true, help = CONTENTS_HELP)]
@@ -38,7 +46,7 @@ pub(super) fn run(args: &IdArgs, input: &mut impl Read, out: &mut impl Write) ->
     Ok(())
 }
 
-/// The canonical form of contents from the command line, or from standard input where a dash stands for them.
+/// Returns the canonical form of contents from the command line, or from standard input if the argument is a dash.
 pub(super) fn read_contents(argument: &str, input: &mut impl Read) -> anyhow::Result<Canonical> {
     let mut json = Vec::new();
     if argument == "-" {
@@ -47,9 +55,9 @@ pub(super) fn read_contents(argument: &str, input: &mut impl Read) -> anyhow::Re
         json.extend_from_slice(argument.as_bytes());
     }
     canonicalize(&json).map_err(|error| match &error {
-        // A shell eats one pair of quotes, which makes this the likeliest mistake.
-        NotCanonical::Syntax { .. } => anyhow::anyhow!("{error}; a text needs its own quotes: '\"A-1001\"'"),
-        _ => error.into(),
+        // The shell removes one pair of quotes, which makes this the likeliest mistake.
+        NotCanonical::Syntax { .. } => usage(format!("{error}. Text needs quotes of its own: '\"A-1001\"'")),
+        _ => usage(error.to_string()),
     })
 }
 
@@ -78,7 +86,7 @@ mod tests {
     #[test]
     fn bare_text_is_refused_with_the_quotes_it_lacks() {
         let error = id("A-1001", "", false).unwrap_err().to_string();
-        assert!(error.ends_with("; a text needs its own quotes: '\"A-1001\"'"), "{error}");
+        assert!(error.ends_with(". Text needs quotes of its own: '\"A-1001\"'"), "{error}");
         assert!(id("null", "", false).is_err());
     }
 }

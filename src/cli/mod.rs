@@ -1,25 +1,28 @@
-//! The command line: what can be asked of the program, and how it answers. One file for each subcommand; the process's
-//! environment and its standard streams are touched here only.
+//! The command line: one file for each command, and what they share: errors, output, progress, and the client of the admin
+//! API. Only here the process's environment and standard streams are used.
 
 mod admin_client;
 mod app;
+mod audit;
 mod chain;
 mod claim;
 mod config;
 mod engine;
+mod failure;
 mod generate;
 mod health;
 mod id;
 #[cfg(feature = "postgres")]
 mod migrate;
+mod output;
+mod overlaps;
+mod progress;
 mod serve;
-mod shown;
 mod spool;
 mod tls;
 
 use std::ffi::OsString;
-use std::fmt::Display;
-use std::io::{self, Write};
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -49,6 +52,15 @@ Exit codes:
   2  The command line or the configuration is wrong
   3  What is stored does not permit it: nothing is there, or it has changed";
 
+const SERVE_HELP: &str = "\
+Examples:
+  oncegate serve
+  oncegate serve --engine disk:./claims --listen 127.0.0.1:8080
+  ONCEGATE_DEFAULTS__LEASE=2m oncegate serve --config oncegate.toml
+
+Flags override the environment, which overrides the configuration file. SIGTERM or SIGINT stops the gateway after the requests in
+flight, a second signal at once; SIGHUP reads the configuration again.";
+
 /// An idempotency gateway: lets every business operation run once
 #[derive(Parser)]
 #[command(name = "oncegate", version, arg_required_else_help = true, after_help = HELP)]
@@ -59,34 +71,38 @@ pub struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run a gateway until it is told to stop by SIGTERM or SIGINT
+    /// Run a gateway
+    #[command(after_help = SERVE_HELP)]
     Serve(Settings),
-    /// Check the configuration, or print what it comes to
+    /// Check or print the configuration
     Config(config::ConfigArgs),
-    /// Compute the global ID of an operation; asks no gateway
+    /// Compute the global ID of an operation, without a gateway
     Id(id::IdArgs),
-    /// Bring the schema of PostgreSQL databases up to date
+    /// Update the schema of PostgreSQL databases
     #[cfg(feature = "postgres")]
     Migrate(migrate::MigrateArgs),
-    /// Make, look at and change apps: who may call, and with which secrets; exit code 3 if the app is not as it has to be
-    App(app::AppArgs),
-    /// Ask the gateway on this machine whether it is ready: exit code 0 if it is, else 1
+    /// Check whether a gateway is ready
     Health(health::HealthArgs),
-    /// Look at claims and change them, through the admin API: exit code 3 if the claim is not as it has to be
+    /// Manage apps: who may call, and with which secrets
+    App(app::AppArgs),
+    /// Show, list, settle and release claims
     Claim(claim::ClaimArgs),
-    /// See the engines of a running gateway, through its admin API
+    /// List the engines of a gateway
     Engine(engine::EngineArgs),
-    /// See the chains of a running gateway, and switch them, through its admin API
+    /// Show the chains of a gateway, or switch one to another engine
     Chain(chain::ChainArgs),
-    /// See and deliver what a gateway that is gone has answered for stores that were out
+    /// List operations that two attempts were allowed to run while a store was out
+    Overlaps(overlaps::OverlapsArgs),
+    /// List the changes that operators made
+    Audit(audit::AuditArgs),
+    /// List or deliver what a lost gateway has not delivered to its stores
     Spool(spool::SpoolArgs),
     /// Write man pages or shell completions into a directory, for packages
     #[command(hide = true)]
     Generate(generate::GenerateArgs),
 }
 
-const CONFIG_HELP: &str =
-    "Configuration file [default: the one that ONCEGATE_CONFIG names in the environment, or none]";
+const CONFIG_HELP: &str = "Configuration file [default: the value of ONCEGATE_CONFIG, or none]";
 
 /// The settings that have a flag. The configuration file and the environment have all. Not `Debug`, nor is what holds it:
 /// the engine's URL may hold a password.
@@ -129,50 +145,44 @@ impl Settings {
     }
 }
 
-/// An argument, or a configuration for this command, that can never be used.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-struct InvalidArgument(String);
-
-/// Runs a command and says what went wrong, if something did: one block on standard error, and exit code 2 where an argument or
-/// the configuration cannot be used, 3 where a gateway was asked and what stands there is not as it has to be, else 1.
+/// Runs a command. Prints an error as one block on standard error. Returns the exit code, as the help describes it.
 pub fn run(cli: Cli) -> ExitCode {
+    let out = &mut io::stdout();
     let done = match cli.command {
         Command::Serve(settings) => serve::run(settings),
-        Command::Config(args) => config::run(args, &mut io::stdout().lock()),
-        Command::Id(args) => id::run(&args, &mut io::stdin().lock(), &mut io::stdout().lock()),
+        Command::Config(args) => config::run(args, out),
+        Command::Id(args) => id::run(&args, &mut io::stdin().lock(), out),
         #[cfg(feature = "postgres")]
-        Command::Migrate(args) => migrate::run(args, &mut io::stdout().lock()),
-        Command::App(args) => app::run(args, &SystemEntropy, &mut io::stdout().lock()),
-        Command::Health(args) => health::run(args, &mut io::stdout().lock()),
-        Command::Claim(args) => claim::run(args, &mut io::stdin().lock(), &mut io::stdout().lock()),
-        Command::Engine(args) => engine::run(args, &mut io::stdout().lock()),
-        Command::Chain(args) => chain::run(args, &mut io::stdout().lock()),
-        Command::Spool(args) => spool::run(args, &mut io::stdout().lock()),
-        Command::Generate(args) => generate::run(&args, &mut io::stdout().lock()),
+        Command::Migrate(args) => migrate::run(args, out),
+        Command::Health(args) => health::run(args, out),
+        Command::App(args) => app::run(args, &SystemEntropy, out),
+        Command::Claim(args) => claim::run(args, &mut io::stdin().lock(), out),
+        Command::Engine(args) => engine::run(args, out),
+        Command::Chain(args) => chain::run(args, out),
+        Command::Overlaps(args) => overlaps::run(args, out),
+        Command::Audit(args) => audit::run(args, out),
+        Command::Spool(args) => spool::run(args, out),
+        Command::Generate(args) => generate::run(&args, out),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            report(&format_args!("{error:#}"), &mut io::stderr().lock());
-            let refusal = error.downcast_ref::<admin_client::Refusal>();
-            ExitCode::from(match refusal {
-                _ if error.is::<Problems>() || error.is::<InvalidArgument>() => 2,
-                Some(refusal) if refusal.is_about_what_stands() => 3,
-                _ => 1,
-            })
+            failure::report(&format_args!("{error:#}"), &mut io::stderr().lock());
+            ExitCode::from(failure::exit_code(&error))
         }
     }
-}
-
-/// Where even this cannot be written there is nobody left to tell.
-fn report(error: &impl Display, to: &mut impl Write) {
-    drop(writeln!(to, "oncegate: {error}"));
 }
 
 #[expect(clippy::disallowed_methods, reason = "the command line is where the environment is read")]
 fn environment() -> impl Iterator<Item = (OsString, OsString)> {
     std::env::vars_os()
+}
+
+/// Returns a variable of the environment; none if it is not set or not UTF-8.
+#[expect(clippy::disallowed_methods, reason = "the command line is where the environment is read")]
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok()
 }
 
 #[cfg(test)]
@@ -202,10 +212,35 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_one_block() {
-        let mut shown = Vec::new();
-        let error = anyhow::anyhow!("the folder is in use").context("engine `primary` cannot be opened");
-        report(&format_args!("{error:#}"), &mut shown);
-        assert_eq!(shown, b"oncegate: engine `primary` cannot be opened: the folder is in use\n");
+    fn every_command_shows_examples_and_every_argument_has_a_help_text() {
+        fn check(command: &clap::Command, is_top: bool) {
+            let name = command.get_display_name().unwrap_or_default().to_owned();
+            let examples = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(!is_top || command.is_hide_set() || examples.contains("Examples:\n  "), "{name} has no examples");
+            for argument in command.get_arguments() {
+                assert!(argument.get_help().is_some(), "{name}: {} has no help text", argument.get_id());
+            }
+            command.get_subcommands().for_each(|sub| check(sub, false));
+        }
+        let mut command = Cli::command();
+        command.build();
+        command.get_subcommands().filter(|sub| sub.get_name() != "help").for_each(|sub| check(sub, true));
+    }
+
+    #[test]
+    fn a_slip_in_a_command_or_a_flag_is_recognised() {
+        let tip = |words: &[&str]| match Cli::try_parse_from(words) {
+            Ok(_) => panic!("{words:?} is accepted"),
+            Err(error) => error.to_string(),
+        };
+        for (words, meant) in [
+            (&["oncegate", "overlap"][..], "'overlaps'"),
+            (&["oncegate", "claim", "shwo"], "'show'"),
+            (&["oncegate", "overlaps", "--limt", "5"], "'--limit'"),
+            (&["oncegate", "chain", "list", "--output", "jsn"], "'json'"),
+        ] {
+            let tip = tip(words);
+            assert!(tip.contains("tip: ") && tip.contains(meant), "{tip}");
+        }
     }
 }

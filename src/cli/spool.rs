@@ -1,21 +1,23 @@
-//! `oncegate spool`: what a gateway that is gone has answered for stores that were out. Shows it, and tells the stores. Asks no
-//! gateway: it holds the folder itself, and shows neither contents nor attempts.
+//! `oncegate spool`: what a lost gateway answered while stores were out, and has not delivered to them. Lists or delivers it.
+//! Opens the folder itself, without a gateway, and prints neither contents nor attempts.
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, anyhow};
 use clap::{Args, Subcommand};
+use serde_json::{Value, json};
 
-use super::shown::plain;
-use super::{InvalidArgument, Settings};
+use super::failure::usage;
+use super::output::{self, Column, Out, OutputArgs, cell, escaped, rows};
+use super::progress::Progress;
+use super::{Settings, overlaps};
 use crate::domain::attempt::SystemEntropy;
 use crate::domain::claim::Outcome;
 use crate::domain::clock::{Clock, SystemClock};
-use crate::domain::overlap::Overlaps;
+use crate::domain::overlap::{Contender, Overlap, Overlaps};
 use crate::domain::terms::{OnDataLoss, Span};
 use crate::engine::{Engine, url};
 use crate::folder::{FolderLock, LockError};
@@ -28,8 +30,20 @@ use crate::resilience::journal::{Bounds, DELIVERY_DEADLINE};
 /// Nothing is added here, so no bound applies.
 const UNBOUNDED: Bounds = Bounds { bytes: u64::MAX, app_bytes: u64::MAX };
 
-/// What to do with a spool.
+/// How often the progress of a delivery is shown.
+const SHOWN_EVERY: Duration = Duration::from_millis(200);
+
+const EXAMPLES: &str = "\
+Examples:
+  oncegate spool list --data-dir ./lost-gateway
+  oncegate spool deliver --data-dir ./lost-gateway --config oncegate.toml
+  oncegate spool deliver --data-dir ./lost-gateway --engine redis://localhost
+
+A folder that a running gateway uses is refused: that gateway delivers by itself.";
+
+/// Arguments of `oncegate spool`.
 #[derive(Args)]
+#[command(after_help = EXAMPLES)]
 pub(super) struct SpoolArgs {
     #[command(subcommand)]
     action: Action,
@@ -38,46 +52,83 @@ pub(super) struct SpoolArgs {
 #[derive(Subcommand)]
 enum Action {
     /// List what has not been delivered, oldest first
-    List(Place),
-    /// Deliver it to the stores: exit code 0 if all was, else 1. Can be repeated
+    List {
+        #[command(flatten)]
+        folder: Folder,
+        #[command(flatten)]
+        output: OutputArgs,
+    },
+    /// Deliver it to the stores, and list the overlaps that are found
+    ///
+    /// Can be repeated. The exit code is 1 if something was not delivered.
     Deliver {
         #[command(flatten)]
-        place: Place,
-        /// The store of all of it, such as `redis://localhost` [default: the first engine of each chain of the configuration]
+        folder: Folder,
+        /// URL of the store to deliver everything to, such as `redis://localhost` [default: the engines of the configuration]
         #[arg(long, value_name = "URL")]
         engine: Option<String>,
-        /// How long a store may not answer before it is given up
+        /// How long to wait for a store that does not answer
         #[arg(long, value_name = "DURATION", default_value = "10s")]
         patience: Span,
+        #[command(flatten)]
+        output: OutputArgs,
     },
 }
 
 #[derive(Args)]
-struct Place {
-    /// The folder that was the gateway's `server.data_dir` [default: that of the configuration]
+struct Folder {
+    /// Folder that was the gateway's `server.data_dir` [default: that of the configuration]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
     #[arg(long, value_name = "FILE", help = super::CONFIG_HELP)]
     config: Option<PathBuf>,
 }
 
-pub(super) fn run(args: SpoolArgs, out: &mut impl Write) -> anyhow::Result<()> {
+const COLUMNS: &[Column] = &[
+    ("ANSWERED AT", |entry| cell(&entry["answered_at"])),
+    ("APP", |entry| cell(&entry["app"])),
+    ("OPERATION", |entry| cell(&entry["operation"])),
+    ("GLOBAL ID", |entry| cell(&entry["global_id"])),
+    ("ANSWER", |entry| cell(&entry["answer"])),
+    ("POLICY", |entry| cell(&entry["policy"])),
+    ("CHAIN", |entry| cell(&entry["chain"])),
+];
+
+pub(super) fn run(args: SpoolArgs, out: &mut impl Out) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.context("cannot start the runtime")?;
     match args.action {
-        Action::List(place) => runtime.block_on(list(&place, out)),
-        Action::Deliver { place, engine, patience: Span(patience) } => {
-            runtime.block_on(deliver(&place, engine, patience, out))
+        Action::List { folder, output } => output.print(&runtime.block_on(list(&folder))?, out, |listed, out| {
+            let entries = rows(listed, "entries");
+            if entries.is_empty() {
+                return Ok(writeln!(out, "Everything has been delivered.")?);
+            }
+            output::table(entries, COLUMNS, out)?;
+            Ok(writeln!(out, "\nWaiting: {}.", entries.len())?)
+        }),
+        Action::Deliver { folder, engine, patience: Span(patience), output } => {
+            let Delivery { report, failure } = runtime.block_on(deliver(&folder, engine, patience))?;
+            output.print(&report, out, |report, out| {
+                let [delivered, waiting] = ["delivered", "waiting"].map(|name| cell(&report[name]));
+                let found = rows(report, "overlaps");
+                writeln!(out, "Delivered: {delivered}, waiting: {waiting}, overlaps: {}.", found.len())?;
+                if found.is_empty() {
+                    return Ok(());
+                }
+                writeln!(out)?;
+                output::table(found, overlaps::COLUMNS, out)
+            })?;
+            failure.map_or(Ok(()), Err)
         }
     }
 }
 
-impl Place {
+impl Folder {
     fn settings(&self) -> Settings {
         Settings { config: self.config.clone(), ..Settings::default() }
     }
 
-    /// Opens the journal of the folder, which no gateway may use as long.
+    /// Locks the folder, and opens the journal in it. No gateway can use the folder until the lock is dropped.
     async fn open(&self, clock: &Arc<dyn Clock>) -> anyhow::Result<(FolderLock, Arc<Keeper>)> {
         let data_dir = match &self.data_dir {
             Some(data_dir) => data_dir.clone(),
@@ -96,26 +147,14 @@ impl Place {
     }
 }
 
-async fn list(place: &Place, out: &mut impl Write) -> anyhow::Result<()> {
+async fn list(folder: &Folder) -> anyhow::Result<Value> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let (_lock, keeper) = place.open(&clock).await?;
-    let entries = keeper.left();
-    for entry in &entries {
-        let age = clock.wall().since(entry.at).as_secs();
-        let operation = entry.operation().map_or("-", AsRef::as_ref);
-        let (app, global_id, chain) = (entry.app(), entry.key().global_id, plain(&entry.chain));
-        writeln!(out, "{app}  {operation}  {global_id}  {}  {age} s ago, chain {chain}", what(entry))?;
-    }
-    match entries.len() {
-        0 => writeln!(out, "nothing waits")?,
-        count => writeln!(out, "waiting: {count}")?,
-    }
-    Ok(())
+    let (_lock, keeper) = folder.open(&clock).await?;
+    Ok(json!({ "entries": keeper.left().iter().map(listed).collect::<Vec<_>>() }))
 }
 
-/// What was answered, in words.
-fn what(entry: &Entry) -> String {
-    let deed = match &entry.deed {
+fn listed(entry: &Entry) -> Value {
+    let answer = match &entry.deed {
         Deed::Granted(_) => "granted",
         Deed::Renewed(_) => "renewed",
         Deed::Reported(ask) => match ask.outcome {
@@ -124,71 +163,103 @@ fn what(entry: &Entry) -> String {
             Outcome::Unknown => "unknown",
         },
     };
-    format!("{deed} by {}", entry.policy.name())
+    json!({
+        "answered_at": entry.at,
+        "app": entry.app(),
+        "operation": entry.operation(),
+        "global_id": entry.key().global_id,
+        "answer": answer,
+        "policy": entry.policy.name(),
+        "chain": &*entry.chain,
+    })
 }
 
-async fn deliver(
-    place: &Place,
-    engine: Option<String>,
-    patience: Duration,
-    out: &mut impl Write,
-) -> anyhow::Result<()> {
+/// What a delivery came to.
+struct Delivery {
+    report: Value,
+    /// The reason why something was not delivered.
+    failure: Option<anyhow::Error>,
+}
+
+async fn deliver(folder: &Folder, engine: Option<String>, patience: Duration) -> anyhow::Result<Delivery> {
     if let Some(engine) = &engine {
-        url::check(engine).map_err(|error| InvalidArgument(format!("--engine: {error}")))?;
+        url::check(engine).map_err(|error| usage(format!("--engine: {error}")))?;
     }
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let (_lock, keeper) = place.open(&clock).await?;
+    let (_lock, keeper) = folder.open(&clock).await?;
     let (before, known) = (keeper.waiting(), keeper.newest(None, None, usize::MAX).len());
-    let urls = urls(place, engine, keeper.chains_left())?;
+    let urls = urls(folder, engine, keeper.chains_left())?;
+    let progress = Progress::bar(before as u64, "Delivering".to_owned());
     let mut failure = None;
     for (chain, urls) in urls {
         let engines = open(&chain, urls, &clock).await?;
         let store = Arc::new(over(&chain, engines.clone(), &clock));
         let degrading = Degrading::start(&chain, store, keeper.clone(), clock.clone(), Arc::new(SystemEntropy));
-        if let Err(error) = degrading.deliver_all(patience).await {
-            failure = Some(anyhow::Error::new(error).context(format!("the store of chain `{chain}`")));
+        let delivered = tokio::select! {
+            delivered = degrading.deliver_all(patience) => delivered,
+            () = show(&progress, &keeper, before) => Ok(()),
+        };
+        if let Err(error) = delivered {
+            failure = Some(anyhow::Error::new(error).context(format!("the store of chain `{}`", escaped(&chain))));
         }
         degrading.close().await;
         for (_, engine) in engines {
             engine.close().await;
         }
     }
-    let (left, overlaps) = (keeper.waiting(), keeper.newest(None, None, usize::MAX));
+    drop(progress);
+    let (waiting, overlaps) = (keeper.waiting(), keeper.newest(None, None, usize::MAX));
     keeper.close().await;
-    writeln!(out, "delivered: {}; waiting: {left}; overlaps: {}", before.saturating_sub(left), overlaps.len() - known)?;
-    for overlap in overlaps.iter().take(overlaps.len() - known) {
-        let operation = overlap.operation.as_ref().map_or("-", AsRef::as_ref);
-        let (app, global_id, policy) = (&overlap.app, overlap.global_id, overlap.policy.name());
-        let (ours, theirs) = (overlap.ours, overlap.theirs);
-        let (ours_at, theirs_at) = (ours.timestamp.as_micros(), theirs.timestamp.as_micros());
-        writeln!(
-            out,
-            "    {app}  {operation}  {global_id}  by {policy}: {ours_at} #{} beside {theirs_at} #{}",
-            ours.hash, theirs.hash
-        )?;
+    let found: Vec<_> = overlaps.iter().take(overlaps.len().saturating_sub(known)).map(overlap).collect();
+    let report = json!({ "delivered": before.saturating_sub(waiting), "waiting": waiting, "overlaps": found });
+    let again = "not everything was delivered. Run this again when the store answers";
+    let failure = match failure {
+        Some(failure) => Some(failure.context(again)),
+        None => (waiting > 0).then(|| anyhow::anyhow!(again)),
+    };
+    Ok(Delivery { report, failure })
+}
+
+/// Shows how much of a delivery is done, until it is dropped.
+async fn show(progress: &Progress, keeper: &Keeper, before: usize) {
+    let mut ticks = tokio::time::interval(SHOWN_EVERY);
+    loop {
+        ticks.tick().await;
+        progress.at(before.saturating_sub(keeper.waiting()) as u64);
     }
-    match failure {
-        Some(failure) => Err(failure.context("not all was delivered; run this again when its store answers")),
-        None if left > 0 => bail!("not all was delivered; run this again"),
-        None => Ok(()),
-    }
+}
+
+/// Returns an overlap in the form of the admin API.
+fn overlap(overlap: &Overlap) -> Value {
+    let attempt = |contender: Contender| json!({ "timestamp": contender.timestamp.as_micros(), "attempt_hash": contender.hash.to_string() });
+    json!({
+        "id": overlap.id,
+        "app": overlap.app,
+        "operation": overlap.operation,
+        "global_id": overlap.global_id,
+        "policy": overlap.policy,
+        "ours": attempt(overlap.ours),
+        "theirs": attempt(overlap.theirs),
+        "state": overlap.state,
+        "noticed_at": overlap.noticed_at,
+    })
 }
 
 /// The engines of a chain by name, in order: their URLs.
 type Urls = Vec<(String, String)>;
 
-/// The URLs of the stores of each of these chains.
-fn urls(place: &Place, engine: Option<String>, chains: Vec<String>) -> anyhow::Result<BTreeMap<String, Urls>> {
+/// Returns the URLs of the stores of each of these chains.
+fn urls(folder: &Folder, engine: Option<String>, chains: Vec<String>) -> anyhow::Result<BTreeMap<String, Urls>> {
     if let Some(url) = engine {
         return Ok(chains.into_iter().map(|chain| (chain.clone(), vec![(chain, url.clone())])).collect());
     }
     if chains.is_empty() {
         return Ok(BTreeMap::new());
     }
-    let config = place.settings().load()?;
+    let config = folder.settings().load()?;
     let url = |chain: String| {
-        let options = config.chains.get(&chain).with_context(|| {
-            format!("the configuration has no chain `{}`; name its store with --engine", plain(&chain))
+        let options = config.chains.get(&chain).ok_or_else(|| {
+            usage(format!("the configuration has no chain `{}`. Name its store with --engine", escaped(&chain)))
         })?;
         let url = |engine: &String| Some((engine.clone(), config.engines.get(engine)?.clone()));
         Ok((chain, options.engines.iter().filter_map(url).collect()))
@@ -204,7 +275,7 @@ async fn open(chain: &str, urls: Urls, clock: &Arc<dyn Clock>) -> anyhow::Result
     for (name, url) in urls {
         let clock_of_engine = clock.clone();
         let opened = tokio::task::spawn_blocking(move || url::open(&url, clock_of_engine, Vec::new())).await?;
-        let engine = opened.with_context(|| format!("a store of chain `{}` cannot be opened", plain(chain)))?;
+        let engine = opened.with_context(|| format!("a store of chain `{}` cannot be opened", escaped(chain)))?;
         let guarded = Guarded::new(engine, &name, DELIVERY_DEADLINE, clock.clone(), Arc::new(SystemEntropy));
         engines.push((name, Arc::new(guarded)));
     }

@@ -38,6 +38,22 @@ static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
 /// How long a migration may take, waiting for another one that runs included.
 const PATIENCE: Duration = Duration::from_mins(10);
 
+/// How long a database may take to tell its status.
+const STATUS_PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a database has of the schema, and what it lacks.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Status {
+    /// The newest migration that was applied; 0 if there is no schema.
+    pub version: i64,
+    /// The newest migration of this release.
+    pub newest: i64,
+    /// The migrations of this release that were not applied: number and subject.
+    pub pending: Vec<(i64, &'static str)>,
+    /// Whether gateways of this build may use the database.
+    pub fits_build: bool,
+}
+
 /// What a database says of itself.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Schema {
@@ -69,6 +85,35 @@ async fn apply(connection: &mut PgConnection) -> Result<(i64, i64), Refused> {
     let after = read(connection).await?.version;
     connection.unlock().await.map_err(not_migrated)?;
     Ok((before, after))
+}
+
+/// Returns what a database has and what it lacks. Changes nothing.
+///
+/// # Errors
+/// That it could not be read; not that there is no schema.
+pub async fn status(address: &Address, connect_timeout: Duration) -> Result<Status, Refused> {
+    let mut connection = open(address, connect_timeout).await?;
+    let status = timeout(STATUS_PATIENCE, inspect(&mut connection)).await;
+    drop(connection.close().await);
+    status.unwrap_or_else(|_| Err(Refused::Unavailable("the database did not answer within ten seconds".into())))
+}
+
+async fn inspect(connection: &mut PgConnection) -> Result<Status, Refused> {
+    let schema = read(connection).await?;
+    let mut applied = Vec::new();
+    if schema.version > 0 {
+        let rows = sqlx::query("SELECT version FROM oncegate_migrations WHERE success").persistent(false);
+        for row in connection.fetch_all(rows).await.map_err(|error| failure(&error))? {
+            applied.push(row.try_get::<i64, _>(0).map_err(|error| failure(&error))?);
+        }
+    }
+    let pending = FILES.iter().filter(|(version, ..)| !applied.contains(version));
+    Ok(Status {
+        version: schema.version,
+        newest: FILES[FILES.len() - 1].0,
+        pending: pending.map(|(version, subject, _)| (*version, *subject)).collect(),
+        fits_build: schema.oldest_build <= BUILD,
+    })
 }
 
 fn not_migrated(error: MigrateError) -> Refused {

@@ -14,6 +14,7 @@ use crate::support::exposition::Page;
 use crate::support::fresh;
 use crate::support::gateway::{Gateway, Setup};
 use crate::support::postgres_server::PostgresServer;
+use crate::support::table::rows;
 use crate::support::wait::until;
 
 /// By when a change is in force on every gateway.
@@ -375,8 +376,8 @@ async fn the_life_of_an_app_on_the_command_line() {
     };
     let credential = |out: &str| out.lines().next().unwrap().to_owned();
     let unsaid = app(&["new", "shop"]);
-    assert_eq!(unsaid.code, Some(1));
-    assert!(unsaid.err.contains("say why with --reason"), "{}", unsaid.err);
+    assert_eq!(unsaid.code, Some(2));
+    assert!(unsaid.err.contains("Add --reason, such as"), "{}", unsaid.err);
     let why = ["--reason", "OPS-7: a test"];
     let made = app(&[&["new", "shop", "--settings", r#"{"lease":"7m"}"#][..], &why].concat());
     assert_eq!(made.code, Some(0), "{}", made.err);
@@ -390,11 +391,14 @@ async fn the_life_of_an_app_on_the_command_line() {
     assert_eq!(rotated.code, Some(0), "{}", rotated.err);
     let new = gateway.client().with_credential(&credential(&rotated.out));
     answers(&new, 200).await;
-    let listed = app(&["list", "--json"]);
+    let listed = app(&["list", "--output", "json"]);
     let listed: Value = serde_json::from_str(&listed.out).unwrap();
     let secret_id = listed["apps"][0]["secrets"][0]["secret_id"].as_str().unwrap();
-    let shown = app(&["list"]);
-    assert!(shown.out.starts_with("shop (chain default)\n") && shown.out.contains(secret_id), "{}", shown.out);
+    let shown = &rows(&app(&["list"]).out)[0];
+    assert_eq!((&*shown["APP"], &*shown["CHAIN"], &*shown["STATUS"]), ("shop", "default", "enabled"));
+    assert!(shown["SECRETS"].contains(secret_id), "{shown:?}");
+    let shown = app(&["show", "shop"]);
+    assert!(shown.out.starts_with("App     shop\n") && shown.out.contains(secret_id), "{}{}", shown.out, shown.err);
     let revoked = app(&[&["revoke", "shop", secret_id][..], &why].concat());
     assert_eq!(revoked.code, Some(0), "{}", revoked.err);
     answers(&old, 401).await;

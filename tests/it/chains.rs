@@ -191,7 +191,7 @@ async fn a_dead_engine_is_left_from_the_command_line_and_learns_of_it_when_it_is
     });
     let ended = run.await.unwrap();
     assert_eq!(ended.code, Some(0), "{}", ended.err);
-    assert!(ended.out.starts_with("default  switched from a to b; epoch: 1\n"), "{}", ended.out);
+    assert!(ended.out.starts_with("Chain `default` was switched from a to b (epoch 1).\n"), "{}", ended.out);
     comes_to(&there, "b", FOLLOWED).await;
     assert!(holds(&b, &granted(&there).await));
     // It knew nothing of the switch, and has to, before a gateway asks it and nobody else.

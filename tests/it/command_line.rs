@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 
 use crate::support::command::{oncegate, oncegate_with};
 use crate::support::gateway::Setup;
+use crate::support::table::rows;
 use crate::support::wait::until;
 
 #[test]
@@ -17,7 +18,7 @@ fn id_prints_what_md5sum_would() {
     let named = id(&["--operation", "order.submit", r#"{ "order_id": "A-1001" }"#]);
     assert_eq!((named.code, &*named.out, &*named.err), (Some(0), "2ca8a31a53ad078ffd0c7c8c80158af7\n", ""));
     let bare = id(&["A-1001"]);
-    assert_eq!((bare.code, &*bare.out), (Some(1), ""));
+    assert_eq!((bare.code, &*bare.out), (Some(2), ""));
     assert!(bare.err.starts_with("oncegate: ") && bare.err.contains("'\"A-1001\"'"), "{}", bare.err);
     let nameless = oncegate(folder.path(), &["id", "--app", "Shop", "1"]);
     assert_eq!(nameless.code, Some(2));
@@ -138,7 +139,7 @@ async fn an_app_for_the_configuration_file_is_made_without_a_gateway() {
     }
     answers(&new, 200).await;
     answers(&old, 200).await;
-    let listed: serde_json::Value = serde_json::from_str(&app(&["list", "--json"])).unwrap();
+    let listed: serde_json::Value = serde_json::from_str(&app(&["list", "--output", "json"])).unwrap();
     let secrets = listed["apps"][0]["secrets"].as_array().unwrap();
     assert_eq!(secrets.len(), 2);
     let revoked = app(&["revoke", "shop.eu", secrets[0]["secret_id"].as_str().unwrap()]);
@@ -149,11 +150,13 @@ async fn an_app_for_the_configuration_file_is_made_without_a_gateway() {
     answers(&old, 401).await;
     answers(&new, 200).await;
     assert!(app(&["disable", "shop.eu"]).ends_with("\n[apps.\"shop.eu\"]\ndisabled = true\n"));
-    assert!(app(&["list"]).starts_with("shop.eu (chain default)\n"));
+    let row = &rows(&app(&["list"]))[0];
+    assert_eq!((&*row["APP"], &*row["CHAIN"], &*row["LAST USED"]), ("shop.eu", "default", "-"));
+    assert!(app(&["show", "shop.eu"]).starts_with("App     shop.eu\n"));
 
-    for wrong in [&["rotate", "shpo"][..], &["revoke", "shop.eu", "00000000"], &["enable", "shpo"]] {
+    for wrong in [&["rotate", "shpo"][..], &["revoke", "shop.eu", "00000000"], &["enable", "shpo"], &["show", "shpo"]] {
         let refused = oncegate(folder.path(), &[&["app"], wrong, &["--config", "my.toml"]].concat());
-        assert_eq!(refused.code, Some(1), "{}", refused.out);
+        assert_eq!(refused.code, Some(3), "{}", refused.out);
         assert!(refused.err.contains("shop.eu"), "{}", refused.err);
     }
     assert_eq!(oncegate(folder.path(), &["app", "new", "Shop"]).code, Some(2));
@@ -172,13 +175,11 @@ async fn a_gateway_whose_apps_are_in_its_file_says_so() {
         oncegate_with(folder.path(), &words, &[("ONCEGATE_ADMIN_TOKEN", token)])
     };
     gateway.client().with_credential(&format!("shop.{token}")).claim(json!(1)).await.expect(201);
-    let listed = app(&["list"]);
-    assert!(
-        listed.out.contains(&format!("secret {}  made -  last used 2", &digest[..8])),
-        "{}{}",
-        listed.out,
-        listed.err
-    );
+    let shown = app(&["show", "shop"]);
+    let (_, secrets) = shown.out.split_once("\n\n").unwrap();
+    let secret = &rows(secrets)[0];
+    assert_eq!((&*secret["SECRET"], &*secret["CREATED"]), (&digest[..8], "-"));
+    assert!(secret["LAST USED"].starts_with("20"), "{}", shown.out);
     for words in [&["new", "bank"][..], &["rotate", "shop"], &["revoke", "shop", "00000000"], &["disable", "shop"]] {
         let refused = app(&[words, &["--reason", "a test"]].concat());
         assert_eq!(refused.code, Some(3), "{}", refused.out);

@@ -128,7 +128,7 @@ async fn a_start_that_fails_says_why() {
     std::fs::write(&file, "no directory").unwrap();
     let under_a_file = format!("{}", file.join("claims").display());
     let failing: [(Setup, i32, &[&str]); 8] = [
-        (Setup::on_memory().listen(&taken_address), 1, &["cannot listen on", &taken_address, "server.listen"]),
+        (Setup::on_memory().listen(&taken_address), 1, &["Cannot listen on", &taken_address, "server.listen"]),
         (Setup::on(format!("disk:{under_a_file}")), 1, &["primary", &under_a_file, "is not a directory"]),
         (Setup::on_disk(&file), 1, &["primary", "is not a directory"]),
         (Setup::on("memry:"), 2, &["primary", "an engine is written as memory:"]),

@@ -1,17 +1,17 @@
-//! `oncegate app` for apps in the configuration file: what to write there. The file itself is left to whoever owns it.
+//! `oncegate app` for apps in the configuration file: prints what to write there. Never changes the file itself.
 
 use std::io::Write;
 
-use anyhow::{Context as _, bail};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::Asked;
+use super::Change;
+use crate::cli::failure::state;
 use crate::config::{AppOptions, Config, KeyPath};
 use crate::domain::attempt::Entropy;
 use crate::domain::tenant::AppKey;
 use crate::tenants::secret::{Secret, SecretDigest};
 
-/// A new app: its secret, and its table.
+/// Prints the secret and the table of a new app.
 pub(super) fn new(
     name: &AppKey,
     chain: Option<&str>,
@@ -19,8 +19,8 @@ pub(super) fn new(
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
     let secret = Secret::random(entropy);
-    tell(name, &secret, out)?;
-    writeln!(out, "Add this to the configuration file; a running gateway takes it over within seconds:")?;
+    print_credential(name, &secret, out)?;
+    writeln!(out, "Add this to the configuration file. It takes effect within seconds, without a restart:")?;
     writeln!(out, "\n[{}]", table(name))?;
     if let Some(chain) = chain {
         writeln!(out, "chain = \"{}\"", chain.escape_debug())?;
@@ -28,86 +28,92 @@ pub(super) fn new(
     Ok(writeln!(out, "secrets = [\"{}\"]", secret.digest())?)
 }
 
-/// A new secret beside the newest of an app, or instead of all.
+/// Prints a new secret for an app, and its secrets from then on: the newest and the new one, or only the new one.
 pub(super) fn rotate(
-    asked: &Asked,
+    change: &Change,
     name: &AppKey,
     revoke_all: bool,
     entropy: &dyn Entropy,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
-    let config = asked.admin.settings().load()?;
+    let config = change.admin.settings().load()?;
     let app = known(&config, name)?;
     let secret = Secret::random(entropy);
-    // The last of the list is taken for the newest: here new ones are always put last.
+    // New secrets are always written at the end of the list, so the last one is the newest.
     let kept = app.secrets.last().filter(|_| !revoke_all).cloned();
-    tell(name, &secret, out)?;
+    print_credential(name, &secret, out)?;
     write_secrets(name, kept.into_iter().chain([secret.digest().to_string()]), out)?;
     if !revoke_all {
-        writeln!(out, "\nOnce every caller uses the new one, take the first out again.")?;
+        writeln!(out, "\nRemove the first one once every caller uses the new one.")?;
     }
     Ok(())
 }
 
-/// One secret less.
-pub(super) fn revoke(asked: &Asked, name: &AppKey, secret_id: &str, out: &mut impl Write) -> anyhow::Result<()> {
-    let config = asked.admin.settings().load()?;
+/// Prints the secrets of an app without one of them.
+pub(super) fn revoke(change: &Change, name: &AppKey, secret_id: &str, out: &mut impl Write) -> anyhow::Result<()> {
+    let config = change.admin.settings().load()?;
     let app = known(&config, name)?;
     let is_it = |text: &&String| text.parse::<SecretDigest>().is_ok_and(|digest| digest.id() == secret_id);
     if !app.secrets.iter().any(|text| is_it(&text)) {
-        bail!("`{name}` has no secret of the ID {secret_id}; `oncegate app list` shows those it has");
+        let message =
+            format!("`{name}` has no secret with the ID {secret_id}. `oncegate app show {name}` lists those it has");
+        return Err(state(message));
     }
     let rest: Vec<_> = app.secrets.iter().filter(|text| !is_it(text)).cloned().collect();
     if rest.is_empty() {
-        bail!("this is the last secret of `{name}`: rotate first, or disable the app");
+        return Err(state(format!("this is the last secret of `{name}`. Rotate it first, or disable the app")));
     }
     write_secrets(name, rest, out)
 }
 
-/// An app turned off, or on again.
-pub(super) fn switch(asked: &Asked, name: &AppKey, disabled: bool, out: &mut impl Write) -> anyhow::Result<()> {
-    let config = asked.admin.settings().load()?;
+/// Prints what disables an app, or enables it again.
+pub(super) fn switch(change: &Change, name: &AppKey, disabled: bool, out: &mut impl Write) -> anyhow::Result<()> {
+    let config = change.admin.settings().load()?;
     let app = known(&config, name)?;
     let has = if app.disabled { "disabled" } else { "enabled" };
     if app.disabled == disabled {
-        return Ok(writeln!(out, "`{name}` is {has} already")?);
+        return Ok(writeln!(out, "The app `{name}` is {has} already.")?);
     }
-    writeln!(out, "Write this into the configuration file; a running gateway takes it over within seconds:")?;
+    writeln!(out, "Write this into the configuration file. It takes effect within seconds, without a restart:")?;
     Ok(writeln!(out, "\n[{}]\ndisabled = {disabled}", table(name))?)
 }
 
-/// The apps of the configuration. When a secret was last used only a gateway knows.
-pub(super) fn list(config: &Config, as_json: bool, out: &mut impl Write) -> anyhow::Result<()> {
-    let app = |(name, app): (&AppKey, &AppOptions)| {
-        let ids = app.secrets.iter().filter_map(|text| text.parse::<SecretDigest>().ok());
-        let secrets: Vec<_> = ids.map(|digest| json!({ "secret_id": digest.id() })).collect();
-        let chain = app.chain.as_ref().unwrap_or(&config.defaults.chain);
-        json!({ "app": name, "chain": chain, "disabled": app.disabled, "secrets": secrets })
-    };
-    let apps = json!({ "apps": config.apps.iter().map(app).collect::<Vec<_>>() });
-    if as_json { Ok(writeln!(out, "{apps:#}")?) } else { super::list(&apps, out) }
+/// Returns the apps of the configuration, in the form of the admin API. Only gateways know when a secret was used.
+pub(super) fn list(config: &Config) -> Value {
+    json!({ "apps": config.apps.iter().map(|(name, app)| listed(config, name, app)).collect::<Vec<_>>() })
+}
+
+/// Returns one app, in the form of the admin API.
+pub(super) fn show(config: &Config, name: &AppKey) -> anyhow::Result<Value> {
+    Ok(listed(config, name, known(config, name)?))
+}
+
+fn listed(config: &Config, name: &AppKey, app: &AppOptions) -> Value {
+    let ids = app.secrets.iter().filter_map(|text| text.parse::<SecretDigest>().ok());
+    let secrets: Vec<_> = ids.map(|digest| json!({ "secret_id": digest.id() })).collect();
+    let chain = app.chain.as_ref().unwrap_or(&config.defaults.chain);
+    json!({ "app": name, "chain": chain, "disabled": app.disabled, "secrets": secrets })
 }
 
 fn known<'a>(config: &'a Config, name: &AppKey) -> anyhow::Result<&'a AppOptions> {
-    config.apps.get(name).with_context(|| {
+    config.apps.get(name).ok_or_else(|| {
         let known: Vec<_> = config.apps.keys().map(AsRef::as_ref).collect();
-        let known = if known.is_empty() { "none; name the file with --config".to_owned() } else { known.join(", ") };
-        format!("the configuration has no app `{name}`; it has: {known}")
+        let known = if known.is_empty() { "none. Name the file with --config".to_owned() } else { known.join(", ") };
+        state(format!("the configuration has no app `{name}`; it has: {known}"))
     })
 }
 
-fn tell(name: &AppKey, secret: &Secret, out: &mut impl Write) -> anyhow::Result<()> {
+fn print_credential(name: &AppKey, secret: &Secret, out: &mut impl Write) -> anyhow::Result<()> {
     writeln!(out, "{name}.{}", secret.reveal())?;
     writeln!(out)?;
-    writeln!(
+    Ok(writeln!(
         out,
-        "This is what callers of `{name}` send as `Authorization: Bearer …`. It is shown this once; store it now."
-    )?;
-    Ok(())
+        "Callers of `{name}` send this as `Authorization: Bearer …`. It is printed only once: store it now."
+    )?)
 }
 
 fn write_secrets(name: &AppKey, secrets: impl IntoIterator<Item = String>, out: &mut impl Write) -> anyhow::Result<()> {
-    writeln!(out, "Write this into the configuration file; a running gateway takes it over within seconds:")?;
+    writeln!(out, "Write this into the configuration file. It takes effect within seconds, without a restart:")?;
     writeln!(out, "\n[{}]\nsecrets = [", table(name))?;
     for secret in secrets {
         writeln!(out, "  \"{secret}\",")?;

@@ -1,10 +1,11 @@
 //! `oncegate spool`: what a gateway that is gone has left in its folder, listed and delivered by hand.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{again, durable_redis, out, setup};
 use crate::support::caller::caller;
 use crate::support::command::oncegate;
+use crate::support::table::rows;
 
 #[tokio::test]
 async fn what_a_lost_host_left_is_listed_and_delivered() {
@@ -27,9 +28,20 @@ async fn what_a_lost_host_left_is_listed_and_delivered() {
     let listed = run(&["spool", "list"]);
     assert_eq!(listed.code, Some(0), "{}", listed.err);
     let id = granted.body["global_id"].as_str().unwrap();
-    assert!(listed.out.contains(&format!("spooling  -  {id}  success by spool")), "{}", listed.out);
-    assert!(listed.out.contains("local  default  ") && listed.out.contains("granted by local"), "{}", listed.out);
-    assert!(listed.out.ends_with("waiting: 2\n"), "{}", listed.out);
+    let found: Vec<_> = rows(&listed.out)
+        .into_iter()
+        .map(|row| ["APP", "OPERATION", "ANSWER", "POLICY", "CHAIN"].map(|header| row[header].clone()))
+        .collect();
+    let expected =
+        [["spooling", "-", "success", "spool", "default"], ["local", "default", "granted", "local", "default"]];
+    assert_eq!(found, expected, "{}", listed.out);
+    assert_eq!(rows(&listed.out)[0]["GLOBAL ID"], id);
+    assert!(listed.out.ends_with("\n\nWaiting: 2.\n"), "{}", listed.out);
+    let as_json: Value = serde_json::from_str(&run(&["spool", "list", "--output", "json"]).out).unwrap();
+    assert_eq!(
+        (&as_json["entries"][0]["global_id"], &as_json["entries"][1]["answer"]),
+        (&json!(id), &json!("granted"))
+    );
     let attempt = granted.body["attempt"].as_str().unwrap();
     for hidden in [secret, "nobody-shows", attempt] {
         assert!(!listed.out.contains(hidden), "{}", listed.out);
@@ -40,16 +52,13 @@ async fn what_a_lost_host_left_is_listed_and_delivered() {
     let deliver = ["spool", "deliver", "--engine", &url, "--patience", "300ms"];
     let refused = run(&deliver);
     assert_eq!(refused.code, Some(1), "{}", refused.out);
-    assert!(
-        refused.out.contains("delivered: 0; waiting: 2") && refused.err.contains("run this again"),
-        "{}",
-        refused.err
-    );
+    assert!(refused.out.contains("Delivered: 0, waiting: 2, overlaps: 0."), "{}", refused.out);
+    assert!(refused.err.starts_with("oncegate: Not everything was delivered. Run this again"), "{}", refused.err);
     server.restart().await;
     let delivered = run(&deliver);
     assert_eq!(delivered.code, Some(0), "{}", delivered.err);
-    assert!(delivered.out.contains("delivered: 2; waiting: 0; overlaps: 0"), "{}", delivered.out);
-    assert_eq!(run(&["spool", "list"]).out, "nothing waits\n");
+    assert!(delivered.out.contains("Delivered: 2, waiting: 0, overlaps: 0."), "{}", delivered.out);
+    assert_eq!(run(&["spool", "list"]).out, "Everything has been delivered.\n");
 
     let other = setup(server.url()).start().await;
     let duplicate = again(&caller(&other, "spooling"), &json!(secret)).await.expect(409);
@@ -57,5 +66,5 @@ async fn what_a_lost_host_left_is_listed_and_delivered() {
     again(&caller(&other, "local"), &json!("held")).await.expect(409);
 
     let nothing = oncegate(&data_dir, &["spool", "list", "--data-dir", "no-such-folder"]);
-    assert!(nothing.code == Some(1) && nothing.err.contains("there is no journal"), "{}", nothing.err);
+    assert!(nothing.code == Some(1) && nothing.err.contains("There is no journal"), "{}", nothing.err);
 }

@@ -7,8 +7,10 @@ use serde_json::{Value, json};
 
 use super::{TOKEN, alice, delivered, durable_redis, out, setup};
 use crate::support::caller::caller;
+use crate::support::command::oncegate_with;
 use crate::support::exposition::Page;
 use crate::support::gateway::Gateway;
+use crate::support::table::rows;
 use crate::support::tcp_proxy::TcpProxy;
 
 /// An attempt as a report names it.
@@ -84,6 +86,16 @@ async fn every_double_grant_is_reported_by_both_attempts() {
         after = format!("&after={next}");
     }
     assert!(seen.len() == 12 && seen.is_sorted_by(|one, next| one > next), "{seen:?}");
+    let folder = tempfile::tempdir().unwrap();
+    let admin = format!("http://{}", cut_off.admin());
+    let words = ["overlaps", "--app", "local", "--limit", "5", "--admin", &admin];
+    let listed = oncegate_with(folder.path(), &words, &[("ONCEGATE_ADMIN_TOKEN", TOKEN)]);
+    let row = &rows(&listed.out)[0];
+    let (_, ours, theirs) = &expected[&row["GLOBAL ID"]];
+    let attempt = |shown: &Value| format!("{} {}", shown["attempt_hash"].as_str().unwrap(), shown["timestamp"]);
+    assert_eq!((&*row["APP"], &*row["POLICY"]), ("local", "local"), "{}", listed.err);
+    assert_eq!((&row["OURS"], &row["THEIRS"]), (&attempt(ours), &attempt(theirs)));
+    assert!(rows(&listed.out).len() == 5 && listed.out.contains("\n\nThere are more: --after "), "{}", listed.out);
     cut_off.kill();
     let again = setup(server.url()).data_dir(cut_off.data_dir()).start().await;
     assert_eq!(report(&again, "?limit=1000").await["overlaps"], found["overlaps"], "known after a restart");

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use oncegate::database::schema::{self, BUILD};
 use oncegate::database::{Address, Refused, connect};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::support::command::oncegate;
 use crate::support::gateway::Setup;
 use crate::support::postgres_server::PostgresServer;
+use crate::support::table::rows;
 use crate::support::wait::until;
 
 const LIMIT: Duration = Duration::from_secs(10);
@@ -124,14 +125,39 @@ async fn a_server_that_is_down_or_silent_is_told_in_time() {
 async fn the_command_migrates_and_says_what_it_did() {
     let Some(server) = PostgresServer::start().await else { return };
     let folder = tempfile::tempdir().unwrap();
-    let migrated = oncegate(folder.path(), &["migrate", "--engine", &server.url()]);
+    let url = server.url();
+    let migrate = |words: &[&str]| oncegate(folder.path(), &[&["migrate", "--engine", &url], words].concat());
+    // Looking changes nothing, however often.
+    for _ in 0..2 {
+        let status = migrate(&["--status"]);
+        assert_eq!(status.code, Some(3), "{}", status.err);
+        let row = &rows(&status.out)[0];
+        assert_eq!((&*row["VERSION"], &*row["STATUS"]), ("0", "needs `oncegate migrate`"), "{}", status.out);
+        assert_eq!(row["PENDING"], row["NEWEST"]);
+        let planned = migrate(&["--dry-run"]);
+        assert_eq!(planned.code, Some(0), "{}", planned.err);
+        assert_eq!(rows(&planned.out).len().to_string(), row["PENDING"]);
+        assert_eq!((&*rows(&planned.out)[0]["MIGRATION"], &*rows(&planned.out)[0]["SUBJECT"]), ("1", "claims"));
+    }
+    assert_eq!(migrate(&["--status", "--dry-run"]).code, Some(2));
+    let migrated = migrate(&[]);
     assert_eq!(migrated.code, Some(0), "{}", migrated.err);
-    assert!(migrated.out.starts_with("the database was migrated from version 0 to "), "{}", migrated.out);
+    let row = &rows(&migrated.out)[0];
+    assert!(row["DATABASE"] == "database" && row["FROM"] == "0" && row["TO"] != "0", "{}", migrated.out);
+    let status = migrate(&["--status", "--output", "json"]);
+    assert_eq!(status.code, Some(0), "{}", status.err);
+    let status: Value = serde_json::from_str(&status.out).unwrap();
+    assert_eq!((&status["databases"][0]["up_to_date"], &status["databases"][0]["pending"]), (&json!(true), &json!([])));
+    assert_eq!(migrate(&["--dry-run"]).out, "Every schema is up to date.\n");
     let config = folder.path().join("oncegate.toml");
-    let toml = format!("[engines]\nmain = \"{}\"\n[chains.default]\nengines = [\"main\"]\n", server.url());
+    let apps = url.replace("postgres://", "postgresql://");
+    let toml =
+        format!("[engines]\nmain = \"{url}\"\n[chains.default]\nengines = [\"main\"]\n[registry]\nurl = \"{apps}\"\n");
     std::fs::write(&config, toml).unwrap();
     let again = oncegate(folder.path(), &["migrate", "--config", config.to_str().unwrap()]);
-    assert!(again.out.starts_with("engine `main` is up to date: version "), "{} {}", again.out, again.err);
+    let databases: Vec<_> =
+        rows(&again.out).into_iter().map(|row| (row["DATABASE"].clone(), row["FROM"] == row["TO"])).collect();
+    assert_eq!(databases, [("engine main".to_owned(), true), ("registry".to_owned(), true)], "{}", again.err);
     let nowhere = server.url_of("nowhere").replace("postgres@", "postgres:hunter2@");
     let refused = oncegate(folder.path(), &["migrate", "--engine", &nowhere]);
     assert_eq!(refused.code, Some(1));

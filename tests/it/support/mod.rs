@@ -23,5 +23,6 @@ pub(crate) mod prometheus;
 pub(crate) mod redis_server;
 pub(crate) mod say;
 #[cfg(any(feature = "postgres", feature = "redis"))]
+pub(crate) mod table;
 pub(crate) mod tcp_proxy;
 pub(crate) mod wait;

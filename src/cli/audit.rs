@@ -1,0 +1,48 @@
+//! `oncegate audit`: the audit trail of a gateway, which has every change by an operator.
+
+use clap::Args;
+
+use super::admin_client::{AdminArgs, AdminClient};
+use super::output::{self, Column, Out, OutputArgs, cell, rows};
+
+const EXAMPLES: &str = "\
+Examples:
+  oncegate audit
+  oncegate audit --limit 200 --output json
+
+The newest changes come first. Each gateway has a trail of its own. A change without a RESULT was begun, and the gateway ended
+before the result was known: look at what it was about.";
+
+/// Arguments of `oncegate audit`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct AuditArgs {
+    /// List at most this many, from 1 to 200
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=200))]
+    limit: u32,
+    #[command(flatten)]
+    output: OutputArgs,
+    #[command(flatten)]
+    admin: AdminArgs,
+}
+
+const COLUMNS: &[Column] = &[
+    ("AT", |entry| cell(&entry["at"])),
+    ("WHO", |entry| cell(&entry["who"])),
+    ("ACTION", |entry| cell(&entry["action"])),
+    ("RESULT", |entry| cell(&entry["result"])),
+    ("APP", |entry| cell(&entry["app"])),
+    ("OPERATION", |entry| cell(&entry["operation"])),
+    ("GLOBAL ID", |entry| cell(&entry["global_id"])),
+    ("DETAIL", |entry| cell(&entry["detail"])),
+    ("REASON", |entry| cell(&entry["reason"])),
+];
+
+pub(super) fn run(args: AuditArgs, out: &mut impl Out) -> anyhow::Result<()> {
+    let AuditArgs { limit, output, admin } = args;
+    let answer = AdminClient::new(admin)?.get(&format!("/admin/v1/audit?limit={limit}"))?;
+    output.print(&answer, out, |answer, out| match rows(answer, "entries") {
+        [] => Ok(writeln!(out, "There are no changes in the audit trail of this gateway.")?),
+        entries => output::table(entries, COLUMNS, out),
+    })
+}

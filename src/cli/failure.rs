@@ -1,0 +1,76 @@
+//! Errors of the command line: the exit code of each, and how it is printed.
+
+use std::fmt::Display;
+use std::io::Write;
+
+use super::admin_client::Refusal;
+use crate::config::Problems;
+
+/// Causes of an error that have an exit code of their own. Everything else is 1.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Cause {
+    /// The command line or the configuration is wrong. The command changed nothing, and never will as it is.
+    Usage = 2,
+    /// What is stored does not permit the command: nothing is there, or not what it needs.
+    State = 3,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+struct Failure {
+    cause: Cause,
+    message: String,
+}
+
+/// Returns an error with exit code 2.
+pub(super) fn usage(message: impl Into<String>) -> anyhow::Error {
+    Failure { cause: Cause::Usage, message: message.into() }.into()
+}
+
+/// Returns an error with exit code 3.
+pub(super) fn state(message: impl Into<String>) -> anyhow::Error {
+    Failure { cause: Cause::State, message: message.into() }.into()
+}
+
+/// Returns the exit code of an error.
+pub(super) fn exit_code(error: &anyhow::Error) -> u8 {
+    let cause = if error.is::<Problems>() {
+        Some(Cause::Usage)
+    } else if let Some(failure) = error.downcast_ref::<Failure>() {
+        Some(failure.cause)
+    } else {
+        error.downcast_ref::<Refusal>().and_then(Refusal::cause)
+    };
+    cause.map_or(1, |cause| cause as u8)
+}
+
+/// Writes an error as one block, in sentence case.
+pub(super) fn report(error: &impl Display, to: &mut impl Write) {
+    let text = error.to_string();
+    let mut chars = text.chars();
+    let first = chars.next().map(|first| first.to_ascii_uppercase()).into_iter();
+    // If standard error is closed, there is no other place to report to.
+    drop(writeln!(to, "oncegate: {}{}", first.collect::<String>(), chars.as_str()));
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context as _;
+
+    use super::*;
+
+    #[test]
+    fn an_error_is_one_block_in_sentence_case() {
+        let mut shown = Vec::new();
+        let error = anyhow::anyhow!("the folder is in use").context("engine `primary` cannot be opened");
+        report(&format_args!("{error:#}"), &mut shown);
+        assert_eq!(shown, b"oncegate: Engine `primary` cannot be opened: the folder is in use\n");
+    }
+
+    #[test]
+    fn the_cause_decides_the_exit_code_whatever_context_is_added() {
+        assert_eq!(exit_code(&usage("wrong")), 2);
+        assert_eq!(exit_code(&Err::<(), _>(state("gone")).context("more").context("and more").unwrap_err()), 3);
+        assert_eq!(exit_code(&anyhow::anyhow!("something else")), 1);
+    }
+}
