@@ -41,6 +41,7 @@ use crate::gateway::Gateway;
 use crate::http::places::Places;
 use crate::http::{Api, Front, listener};
 use crate::resilience::degrade::Keeper;
+use crate::telemetry::metrics::tenants::AuthenticationMetrics;
 use crate::telemetry::metrics::{HttpMetrics, Metrics};
 use crate::tenants::throttle::Throttle;
 
@@ -65,8 +66,8 @@ pub struct Source {
 pub async fn run(config: Config, source: Source) -> anyhow::Result<()> {
     let mut signals = Signals::new()?;
     let mut watch = Watch::new(source.known, source.look);
-    let api = bind(config.server.listen, "server.listen").await?;
-    let admin = bind(config.server.admin_listen, "server.admin_listen").await?;
+    let api = bind(config.server.listen, "server.listen")?;
+    let admin = bind(config.server.admin_listen, "server.admin_listen")?;
     let server = Server::start(&config, api, admin).await?;
     let name = loop {
         tokio::select! {
@@ -91,10 +92,8 @@ pub async fn run(config: Config, source: Source) -> anyhow::Result<()> {
     }
 }
 
-async fn bind(address: SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address)
-        .await
-        .with_context(|| format!("cannot listen on {address}; set {key} to another address"))
+fn bind(address: SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
+    listener::bind(address).with_context(|| format!("cannot listen on {address}; set {key} to another address"))
 }
 
 /// A gateway in service.
@@ -132,7 +131,7 @@ impl Server {
         let issuer = Issuer::new(clock.clone(), entropy.clone());
         let gateway = Arc::new(Gateway::new(engines, issuer, clock.clone()));
         gateway.know(&registry.apps());
-        let tokens = Arc::new(Tokens::none(clock.clone()));
+        let tokens = Arc::new(Tokens::default());
         tokens.replace(operators::of_config(config)?);
         let live = Live::new(config, registry.clone(), gateway.clone(), tokens.clone());
         let apps = catalog::start(Around {
@@ -155,6 +154,8 @@ impl Server {
             metrics: metrics.clone(),
             lifecycle: lifecycle.clone(),
             entropy: entropy.clone(),
+            clock: clock.clone(),
+            loopback_only: admin_address.ip().is_loopback(),
             limits: config.limits.clone(),
             tokens: tokens.clone(),
             apps,
@@ -165,13 +166,14 @@ impl Server {
         let front = Front::new(Arc::new(Api {
             gateway: gateway.clone(),
             registry: registry.clone(),
-            throttle: Throttle::new(clock.clone()),
+            throttle: Throttle::new(clock.clone(), "callers sent no valid credential"),
             limits: config.limits.clone(),
             loopback_only: open && !config.server.allow_open,
             places: Places::new(config.limits.requests_in_flight),
             clock,
             entropy,
             metrics: HttpMetrics::new(),
+            authentication: AuthenticationMetrics::new(),
         }));
         let (limits, tls, stop) = (config.limits.clone(), certificates.admin(), stop_admin.clone());
         let (here, nobody_waits) = (vec![Handle::current()], TaskTracker::new());

@@ -26,6 +26,7 @@ use oncegate::http::body::JsonBytes;
 use oncegate::http::claim::ClaimBody;
 use oncegate::http::places::Places;
 use oncegate::http::{Api, Front, answer, listener, success};
+use oncegate::telemetry::metrics::tenants::AuthenticationMetrics;
 use oncegate::telemetry::metrics::{HttpMetrics, Metrics};
 use oncegate::tenants::quota::Quota;
 use oncegate::tenants::secret::SecretDigest;
@@ -267,13 +268,14 @@ fn request_claim(times: usize) {
     let front = Front::new(Arc::new(Api {
         gateway,
         registry,
-        throttle: Throttle::new(clock.clone()),
+        throttle: Throttle::new(clock.clone(), "failures"),
         places: Places::new(limits.requests_in_flight),
         limits: limits.clone(),
         loopback_only: false,
         clock,
         entropy: Arc::new(Counting::default()),
         metrics: HttpMetrics::new(),
+        authentication: AuthenticationMetrics::new(),
     }));
     let requests: Vec<_> = (0..TIMES_MAX).map(request).collect();
     within_runtime(async {

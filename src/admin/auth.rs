@@ -1,7 +1,6 @@
 //! Who may use the admin API: the holders of configured tokens, each under the name that the audit trail shows.
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use axum::extract::FromRequestParts;
@@ -9,14 +8,10 @@ use axum::http::header;
 use axum::http::request::Parts;
 
 use super::Admin;
-use crate::domain::clock::Clock;
 use crate::http::edge::RequestId;
 use crate::http::problem::{Code, Problem};
 use crate::tenants::bearer;
 use crate::tenants::secret::SecretDigest;
-
-/// Between two lines of the log that tell of wrong tokens: whoever guesses must not fill the log.
-const FAILURES_LOGGED_EVERY: Duration = Duration::from_secs(10);
 
 /// Whoever asks for a change, or to be shown something: proven by a token.
 #[derive(Clone, Debug)]
@@ -27,23 +22,15 @@ pub struct Operator {
     pub request_id: String,
 }
 
-/// The tokens that are taken. They can be replaced while calls are answered.
+/// The tokens that are accepted, at first none. They can be replaced while calls are answered.
+#[derive(Default)]
 pub struct Tokens {
     taken: ArcSwap<Vec<Token>>,
-    clock: Arc<dyn Clock>,
-    failures: Mutex<Failures>,
 }
 
 struct Token {
     name: Arc<str>,
     digest: SecretDigest,
-}
-
-/// The wrong tokens that the log has not told of yet.
-#[derive(Default)]
-struct Failures {
-    told_at: Option<Duration>,
-    untold: u64,
 }
 
 /// Why a call of the admin API is not let in.
@@ -56,11 +43,6 @@ enum Refused {
 }
 
 impl Tokens {
-    /// No tokens, so nobody is let in.
-    pub fn none(clock: Arc<dyn Clock>) -> Self {
-        Self { taken: ArcSwap::default(), clock, failures: Mutex::default() }
-    }
-
     /// From now on these tokens, each by its name, and no others.
     pub fn replace(&self, tokens: impl IntoIterator<Item = (String, SecretDigest)>) {
         let token = |(name, digest): (String, SecretDigest)| Token { name: name.into(), digest };
@@ -81,17 +63,6 @@ impl Tokens {
         };
         tokens.iter().fold(None, matching).ok_or(Refused::Unauthenticated)
     }
-
-    /// Logs a wrong token, unless the log has just told of one; then it is counted, and told of with a later one.
-    fn note_failure(&self) {
-        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        failures.untold += 1;
-        let now = self.clock.monotonic();
-        if failures.told_at.is_none_or(|told_at| now.saturating_sub(told_at) >= FAILURES_LOGGED_EVERY) {
-            tracing::warn!(calls = failures.untold, "calls of the admin API without a valid token");
-            *failures = Failures { told_at: Some(now), untold: 0 };
-        }
-    }
 }
 
 impl FromRequestParts<Arc<Admin>> for Operator {
@@ -110,7 +81,6 @@ impl FromRequestParts<Arc<Admin>> for Operator {
                  [admin.tokens] alice = \"sha256:<the 64 hex digits of its SHA-256>\".",
             )),
             Err(Refused::Unauthenticated) => {
-                admin.tokens.note_failure();
                 let detail = "Send `Authorization: Bearer <token>` with a token of [admin.tokens].";
                 Err(Problem::new(Code::Unauthenticated, detail))
             }
@@ -121,18 +91,15 @@ impl FromRequestParts<Arc<Admin>> for Operator {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::clock::{ManualClock, Timestamp};
-
-    fn tokens(names: &[&str]) -> (Arc<ManualClock>, Tokens) {
-        let clock = Arc::new(ManualClock::at(Timestamp::from_micros(1)));
-        let tokens = Tokens::none(clock.clone());
+    fn tokens(names: &[&str]) -> Tokens {
+        let tokens = Tokens::default();
         tokens.replace(names.iter().map(|name| ((*name).to_owned(), SecretDigest::of(&format!("{name}-token")))));
-        (clock, tokens)
+        tokens
     }
 
     #[test]
     fn a_token_proves_its_name_and_nothing_else_does() {
-        let (_clock, tokens) = tokens(&["alice", "bob"]);
+        let tokens = tokens(&["alice", "bob"]);
         for name in ["alice", "bob"] {
             assert_eq!(tokens.check(Some(&format!("Bearer {name}-token"))).as_deref(), Ok(name));
         }
@@ -145,23 +112,10 @@ mod tests {
 
     #[test]
     fn without_tokens_nobody_is_let_in_and_tokens_can_be_replaced() {
-        let (_clock, tokens) = tokens(&[]);
+        let tokens = tokens(&[]);
         assert_eq!(tokens.check(Some("Bearer alice-token")), Err(Refused::SwitchedOff));
         tokens.replace([("alice".to_owned(), SecretDigest::of("second"))]);
         assert_eq!(tokens.check(Some("Bearer alice-token")), Err(Refused::Unauthenticated));
         assert_eq!(tokens.check(Some("Bearer second")).as_deref(), Ok("alice"));
-    }
-
-    #[test]
-    fn many_failures_are_one_line_of_the_log() {
-        let (clock, tokens) = tokens(&["alice"]);
-        let untold = || tokens.failures.lock().unwrap().untold;
-        for _ in 0..100 {
-            tokens.note_failure();
-        }
-        assert_eq!(untold(), 99);
-        clock.advance(FAILURES_LOGGED_EVERY);
-        tokens.note_failure();
-        assert_eq!(untold(), 0);
     }
 }

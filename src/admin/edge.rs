@@ -1,5 +1,5 @@
-//! What every request to the admin API meets before its handler: a place among those in flight, and bounds on its head.
-//! Metrics and health need neither, so that they are answered whatever operators do.
+//! Middleware of the admin listener: the rules that the head of every request keeps, an ID, a contained panic, the problem
+//! document, the throttling of guesses; and for the admin API, a concurrency limit.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,34 +9,49 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use tokio::sync::Semaphore;
 
+use crate::domain::attempt::Entropy;
 use crate::domain::limits::Limits;
-use crate::http::edge::check_head;
+use crate::http::auth_throttle::throttled;
+use crate::http::edge::{RequestId, contain, finish};
+use crate::http::head;
 use crate::http::problem::{Code, Problem};
+use crate::telemetry::metrics::tenants::AuthenticationMetrics;
+use crate::tenants::throttle::Throttle;
 
-/// How many requests to the admin API are worked on at once: a few people and their scripts.
+/// Limit of concurrent requests to the admin API: a few people and their scripts.
 const IN_FLIGHT_MAX: usize = 16;
 
-/// Places for requests in flight, and the bounds of their heads.
-pub(super) struct Places {
-    free: Semaphore,
-    limits: Limits,
+/// Parameters of the middleware around every route.
+pub(super) struct Edge {
+    pub(super) entropy: Arc<dyn Entropy>,
+    pub(super) limits: Limits,
+    /// Whether requests must name this machine.
+    pub(super) loopback_only: bool,
+    pub(super) throttle: Throttle,
+    pub(super) metrics: AuthenticationMetrics,
 }
 
-impl Places {
-    /// All free.
-    pub(super) fn of(limits: &Limits) -> Self {
-        Self { free: Semaphore::new(IN_FLIGHT_MAX), limits: limits.clone() }
-    }
+/// Passes a request on if its head keeps the rules, and finishes its answer.
+pub(super) async fn around(State(edge): State<Arc<Edge>>, mut request: Request, next: Next) -> Response {
+    let request_id = RequestId::of(request.headers(), &*edge.entropy);
+    request.extensions_mut().insert(request_id.clone());
+    let response = match head::check(&request, &edge.limits, edge.loopback_only) {
+        Ok(()) => contain(next.run(request)).await,
+        Err(problem) => problem.into_response(),
+    };
+    finish(throttled(&edge.throttle, &edge.metrics, response).await, &request_id)
 }
 
-/// Lets a request in, if there is room and its head keeps the rules.
-pub(super) async fn bounded(State(places): State<Arc<Places>>, request: Request, next: Next) -> Response {
-    let Ok(_place) = places.free.try_acquire() else {
+/// Limits the concurrent requests to the admin API. Metrics and health are answered whatever operators do.
+pub(super) async fn bounded(State(permits): State<Arc<Semaphore>>, request: Request, next: Next) -> Response {
+    let Ok(_permit) = permits.try_acquire() else {
         let detail = format!("{IN_FLIGHT_MAX} requests to the admin API are in flight; try again after Retry-After.");
         return Problem::new(Code::Overloaded, detail).retry_after(Duration::from_secs(1)).into_response();
     };
-    match check_head(request.headers(), &places.limits) {
-        Ok(()) => next.run(request).await,
-        Err(problem) => problem.into_response(),
-    }
+    next.run(request).await
+}
+
+/// The permits for concurrent requests.
+pub(super) fn permits() -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(IN_FLIGHT_MAX))
 }

@@ -17,25 +17,27 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::{FromRequest, Request, State};
 use axum::http::{HeaderValue, header};
-use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 
 use self::audit::Audit;
 use self::auth::Tokens;
-use self::edge::Places;
+use self::edge::Edge;
 use self::health::Lifecycle;
 use crate::domain::attempt::Entropy;
+use crate::domain::clock::Clock;
 use crate::domain::limits::Limits;
 use crate::domain::overlap::Overlaps;
 use crate::domain::spool::Spool;
 use crate::gateway::Gateway;
 use crate::http::body::JsonBytes;
-use crate::http::edge::plain;
 use crate::http::problem::{Code, Problem};
 use crate::telemetry::metrics::Metrics;
+use crate::telemetry::metrics::tenants::AuthenticationMetrics;
 use crate::tenants::Registry;
 use crate::tenants::stored::Catalog;
+use crate::tenants::throttle::Throttle;
 
 /// What the admin handlers work with.
 pub struct Admin {
@@ -49,6 +51,10 @@ pub struct Admin {
     pub lifecycle: Arc<Lifecycle>,
     /// Names requests.
     pub entropy: Arc<dyn Entropy>,
+    /// Measures how often tokens are wrong.
+    pub clock: Arc<dyn Clock>,
+    /// Whether the listener is for this machine alone.
+    pub loopback_only: bool,
     /// The bounds of requests.
     pub limits: Limits,
     /// Who may use the admin API.
@@ -65,8 +71,13 @@ pub struct Admin {
 
 /// The admin routes.
 pub fn router(admin: Arc<Admin>) -> Router {
-    let entropy = admin.entropy.clone();
-    let places = Arc::new(Places::of(&admin.limits));
+    let edge = Arc::new(Edge {
+        entropy: admin.entropy.clone(),
+        limits: admin.limits.clone(),
+        loopback_only: admin.loopback_only,
+        throttle: Throttle::new(admin.clock.clone(), "calls of the admin API without a valid token"),
+        metrics: AuthenticationMetrics::new(),
+    });
     let api = Router::new()
         .route("/admin/v1/apps", get(apps::list).post(apps::create))
         .route("/admin/v1/apps/{app}", get(apps::show))
@@ -83,7 +94,7 @@ pub fn router(admin: Arc<Admin>) -> Router {
         .route("/admin/v1/claims/settle", post(claims::change::settle))
         .route("/admin/v1/overlaps", get(overlaps::list))
         .route("/admin/v1/audit", get(audit::audit))
-        .layer(from_fn_with_state(places, edge::bounded));
+        .layer(from_fn_with_state(edge::permits(), edge::bounded));
     Router::new()
         .route("/metrics", get(metrics))
         .route("/livez", get(health::livez))
@@ -92,7 +103,7 @@ pub fn router(admin: Arc<Admin>) -> Router {
         .merge(api)
         .fallback(nothing_here)
         .method_not_allowed_fallback(wrong_method)
-        .layer(from_fn(move |request: Request, next: Next| plain(entropy.clone(), request, next)))
+        .layer(from_fn_with_state(edge, edge::around))
         .with_state(admin)
 }
 

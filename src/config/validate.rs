@@ -271,6 +271,7 @@ fn check_limits(limits: &Limits, findings: &mut Findings) {
         ("requests_in_flight", limits.requests_in_flight),
         ("journal_bytes", limits.journal_bytes),
         ("journal_app_bytes", limits.journal_app_bytes),
+        ("unread_answer_bytes", limits.unread_answer_bytes),
     ] {
         if count == 0 {
             findings.add(path.child(name), "0 would let nothing pass; set at least 1");

@@ -18,7 +18,7 @@ pub struct Limits {
     pub contents_bytes: usize,
     /// The longest result that an outcome may carry, in bytes.
     pub result_bytes: usize,
-    /// All header fields of a request together, in bytes.
+    /// The longest head of a request, in bytes: its request line and its header fields.
     pub header_bytes: usize,
     /// How many header fields a request may have.
     pub headers: usize,
@@ -46,6 +46,10 @@ pub struct Limits {
     pub header_read_timeout: Span,
     /// How long a client may take to send its body.
     pub body_read_timeout: Span,
+    /// How long a client may take to read an answer.
+    pub write_timeout: Span,
+    /// How much of all answers on a listener may wait for its clients to read it, in bytes.
+    pub unread_answer_bytes: usize,
     /// How long a connection may be open with no request on it.
     pub idle_timeout: Span,
 }
@@ -133,6 +137,8 @@ impl Default for Limits {
             journal_app_bytes: 32 << 20,
             header_read_timeout: Span(Duration::from_secs(5)),
             body_read_timeout: Span(Duration::from_secs(10)),
+            write_timeout: Span(Duration::from_secs(10)),
+            unread_answer_bytes: 64 << 20,
             idle_timeout: Span(Duration::from_secs(75)),
         }
     }

@@ -8,19 +8,17 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
-use axum::middleware::Next;
 use axum::response::Response;
 use futures_util::FutureExt;
 
+use super::auth_throttle::throttled;
 use super::extract::Visit;
-use super::held_back::held_back;
 use super::incoming::Incoming;
 use super::places::Place;
 use super::problem::{Code, Members, Problem};
-use super::{Api, DEGRADED, Front, rate_limit};
+use super::{Api, DEGRADED, Front, head, rate_limit};
 use crate::domain::attempt::Entropy;
 use crate::domain::hex;
-use crate::domain::limits::Limits;
 use crate::telemetry::metrics::Endpoint;
 use crate::tenants::Proof;
 use crate::tenants::quota::Purpose;
@@ -37,7 +35,8 @@ impl RequestId {
         self.0.to_str().unwrap_or("")
     }
 
-    fn of(headers: &HeaderMap, entropy: &dyn Entropy) -> Self {
+    /// Takes the caller's own ID, or draws one.
+    pub fn of(headers: &HeaderMap, entropy: &dyn Entropy) -> Self {
         let usable = |value: &&HeaderValue| {
             let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-".contains(byte);
             (1..=64).contains(&value.len()) && value.as_bytes().iter().all(allowed)
@@ -59,12 +58,13 @@ pub(super) async fn edge(front: &Front, request: Request<Incoming>, proof: &Arc<
     let endpoint = endpoint(request.uri().path());
     let method = request.method().clone();
     let visit = Visit::at(endpoint, proof.clone());
-    let response = match admit(api, visit.purpose(), request.headers()) {
+    let response = match admit(api, visit.purpose(), &request) {
         // The place is kept until the answer's head is known; its body is in memory by then.
         Ok(_place) => contain(front.route(endpoint, request, &request_id, &visit)).await,
         Err(problem) => axum::response::IntoResponse::into_response(problem),
     };
-    let response = finish(held_back(api, with_quotas(response, &visit, api)).await, &request_id);
+    let response = with_quotas(response, &visit, api);
+    let response = finish(throttled(&api.throttle, &api.authentication, response).await, &request_id);
     // The answer is known: the app's place is free.
     drop(visit);
     let status = response.status().as_u16();
@@ -76,55 +76,18 @@ pub(super) async fn edge(front: &Front, request: Request<Incoming>, proof: &Arc<
     response
 }
 
-/// Stands around the admin router: the same, without what protects the API from its callers.
-pub async fn plain(entropy: Arc<dyn Entropy>, mut request: Request, next: Next) -> Response {
-    let request_id = RequestId::of(request.headers(), &*entropy);
-    request.extensions_mut().insert(request_id.clone());
-    finish(contain(next.run(request)).await, &request_id)
-}
-
 /// Lets a request in, if there is room and its head keeps the rules.
-fn admit<'a>(api: &'a Api, purpose: Purpose, headers: &HeaderMap) -> Result<Place<'a>, Problem> {
+fn admit<'a>(api: &'a Api, purpose: Purpose, request: &Request<Incoming>) -> Result<Place<'a>, Problem> {
     let Some(place) = api.places.take(purpose) else {
         let detail = "The gateway has as many requests in flight as it may have; try again after Retry-After.";
         return Err(Problem::new(Code::Overloaded, detail).retry_after(Duration::from_secs(1)));
     };
-    check_head(headers, &api.limits)?;
-    if api.loopback_only && api.registry.is_open() && !is_loopback(headers) {
-        return Err(Problem::invalid(
-            "This gateway is open, so it answers only to a `Host` that is loopback: 127.0.0.1, [::1] or localhost. \
-             Configure apps with secrets, or set server.allow_open = true.",
-        ));
-    }
+    head::check(request, &api.limits, api.loopback_only && api.registry.is_open())?;
     Ok(place)
 }
 
-/// Whether a request's header fields are within their bounds.
-///
-/// # Errors
-/// The bounds.
-pub fn check_head(headers: &HeaderMap, limits: &Limits) -> Result<(), Problem> {
-    let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
-    if headers.len() > limits.headers || bytes > limits.header_bytes {
-        let (headers, bytes) = (limits.headers, limits.header_bytes);
-        return Err(Problem::invalid(format!("A request may have {headers} headers of {bytes} bytes at most.")));
-    }
-    Ok(())
-}
-
-/// Whether the `Host` is this machine's own. A web page that had its name rebound to 127.0.0.1 still sends its name.
-fn is_loopback(headers: &HeaderMap) -> bool {
-    let Some(host) = headers.get(header::HOST) else { return true };
-    let host = host.to_str().unwrap_or("");
-    let name = match host.strip_prefix('[') {
-        Some(rest) => rest.split(']').next().unwrap_or(""),
-        None => host.split(':').next().unwrap_or(""),
-    };
-    name.eq_ignore_ascii_case("localhost") || name.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
-}
-
 /// Turns a panic into the answer of the request that it happened in.
-async fn contain(answer: impl Future<Output = Response>) -> Response {
+pub async fn contain(answer: impl Future<Output = Response>) -> Response {
     AssertUnwindSafe(answer).catch_unwind().await.unwrap_or_else(|_| {
         // The panic hook has logged what happened, and where.
         let detail = "The gateway met a fault of its own; what the request asked for may or may not have happened. Send it \
@@ -146,7 +109,7 @@ fn with_quotas(mut response: Response, visit: &Visit, api: &Api) -> Response {
 }
 
 /// Names the answer after its request, and writes the document of a problem.
-fn finish(mut response: Response, request_id: &RequestId) -> Response {
+pub fn finish(mut response: Response, request_id: &RequestId) -> Response {
     if let Some(problem) = response.extensions_mut().remove::<Problem>() {
         write(&mut response, &problem, request_id);
     }
@@ -227,19 +190,6 @@ mod tests {
         for other in ["", "/", "/v1/claims//outcome", "/v1/claimsx", "/v1/claims/x/outcomes", "/v1/claims/x/outcome/y"]
         {
             assert_eq!(endpoint(other) as usize, Endpoint::Other as usize, "{other}");
-        }
-    }
-
-    #[test]
-    fn only_loopback_hosts_are_loopback() {
-        let host = |text: &'static str| HeaderMap::from_iter([(header::HOST, HeaderValue::from_static(text))]);
-        for own in ["127.0.0.1:8080", "127.9.9.9", "localhost", "LOCALHOST:1", "[::1]:8080", "[::1]"] {
-            assert!(is_loopback(&host(own)), "{own}");
-        }
-        for other in
-            ["example.com", "127.0.0.1.example.com", "localhost.example.com", "10.0.0.1:80", "[::2]", "0.0.0.0", ""]
-        {
-            assert!(!is_loopback(&host(other)), "{other}");
         }
     }
 }

@@ -1,22 +1,23 @@
 //! The accept loop: bounded connections, timeouts that fire, and a stop that lets what is in flight be answered.
 
-use std::convert::Infallible;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::{HeaderValue, Request, header};
+use axum::http::{HeaderValue, Method, Request, StatusCode, header};
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::FutureExt;
+use http_body_util::BodyExt as _;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -24,17 +25,32 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::Service;
 
-use super::guard::{Conversation, Guarded, LINGER, Patience};
+use super::connection::{LINGER, Progress, TimedIo, Timeouts};
+use super::head;
 use super::incoming::Incoming;
 use super::plain::{self, Ended};
 use super::problem::{Code, Problem};
+use super::refusals::Refusals;
 use super::tls::{Greeted, Tls};
+use super::unread::UnreadAnswers;
 use crate::domain::attempt::{Entropy, SystemEntropy};
 use crate::domain::limits::Limits;
 use crate::tenants::Proof;
 
 /// How many connections over the limit are told so at the same time; more are closed without a word.
 const REFUSALS_MAX: usize = 64;
+
+/// The library takes no smaller buffer.
+const LIBRARY_BUFFER_BYTES_MIN: usize = 8 << 10;
+
+/// The library's error for a request whose transfer coding does not end in `chunked`. It has no other name.
+const UNKNOWN_TRANSFER_CODING: &str = "invalid transfer-encoding parsed";
+
+/// How much the system keeps for a client that does not read. Left to itself it would keep megabytes for each.
+const SEND_BUFFER_BYTES: u32 = 128 << 10;
+
+/// Connections that the system keeps until they are accepted.
+const BACKLOG: u32 = 4096;
 
 /// What answers the requests of a listener.
 pub trait Answers: Clone + Send + Sync + 'static {
@@ -47,6 +63,18 @@ impl Answers for Router {
         let Ok(answer) = self.clone().call(request.map(Body::new)).await;
         answer
     }
+}
+
+/// Listens on an address.
+///
+/// # Errors
+/// The system's.
+pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_reuseaddr(true)?;
+    socket.set_send_buffer_size(SEND_BUFFER_BYTES)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 /// Accepts connections until `stop`, then returns. Connections live on in `connections` until they are answered, on the
@@ -63,8 +91,7 @@ pub async fn accept(
 ) {
     let places = Arc::new(Semaphore::new(limits.connections));
     let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));
-    let patience = Patience { head: limits.header_read_timeout.0, idle: limits.idle_timeout.0 };
-    let host = Arc::new(Host { tls, http: protocol(&limits), service, patience, limits, stop });
+    let host = Arc::new(Host::new(tls, service, limits, stop));
     let mut cores = cores.iter().cycle();
     loop {
         let accepted = tokio::select! {
@@ -104,31 +131,30 @@ pub async fn accept(
     }
 }
 
-fn protocol(limits: &Limits) -> http1::Builder {
-    let mut http = http1::Builder::new();
-    // Heads may be somewhat larger here than they may be, so that the usual excess is refused in words, by the edge. Times are
-    // kept by the guard: the library would make a timer for every request.
-    http.max_headers(limits.headers * 4).max_buf_size((limits.header_bytes * 4).max(64 << 10));
-    http
-}
-
 /// What every connection of a listener is served with.
 struct Host<Service> {
     tls: Option<Arc<Tls>>,
     http: http1::Builder,
     service: Service,
-    patience: Patience,
+    timeouts: Timeouts,
+    unread: Arc<UnreadAnswers>,
     limits: Limits,
     stop: CancellationToken,
 }
 
 impl<Service: Answers> Host<Service> {
+    fn new(tls: Option<Arc<Tls>>, service: Service, limits: Limits, stop: CancellationToken) -> Self {
+        let timeouts = Timeouts::of(&limits);
+        let unread = Arc::new(UnreadAnswers::new(limits.unread_answer_bytes));
+        Self { tls, http: protocol(&limits), service, timeouts, unread, limits, stop }
+    }
+
     async fn receive(&self, stream: TcpStream) {
         // Answers are small and waited for: nothing is gained by holding them back.
         let _ = stream.set_nodelay(true);
         let Some(tls) = &self.tls else { return self.converse(stream).await };
         let greeted = tokio::select! {
-            greeted = tls.greet(stream, self.patience.head) => greeted,
+            greeted = tls.greet(stream, self.timeouts.head) => greeted,
             // Who has not finished its handshake has asked for nothing.
             () = self.stop.cancelled() => return,
         };
@@ -141,14 +167,14 @@ impl<Service: Answers> Host<Service> {
 
     /// Answers requests until either side has had enough.
     async fn converse(&self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
-        let (conversation, proof) = (Arc::new(Conversation::default()), Arc::new(Proof::default()));
-        let mut io = Guarded::new(stream, conversation.clone(), self.patience, not_http);
-        let serve = |request| self.serve(request, &proof, &conversation);
-        let ended = match plain::converse(&mut io, &self.stop, &serve).await {
+        let (progress, proof) = (Arc::new(Progress::default()), Arc::new(Proof::default()));
+        let mut io = TimedIo::new(stream, progress.clone(), self.timeouts, self.unread.clone(), proof.clone());
+        let serve = |request| self.serve(request, &proof, &progress);
+        let ended = match plain::converse(&mut io, self.limits.header_bytes, &self.stop, &serve).await {
             Ok(Ended::Closed) => Ok(()),
             Ok(Ended::NotPlain(unread)) => {
-                io.unread(unread.freeze());
-                self.converse_by_library(io, serve).await.map_err(io::Error::other)
+                io.push_back(unread.freeze());
+                self.converse_by_library(io, &progress, serve).await
             }
             Err(failure) => Err(failure),
         };
@@ -161,19 +187,35 @@ impl<Service: Answers> Host<Service> {
     /// Does the same for whatever HTTP/1 there is.
     async fn converse_by_library<Answered: Future<Output = Response>>(
         &self,
-        io: Guarded<impl AsyncRead + AsyncWrite + Unpin + Send + 'static>,
+        io: TimedIo<impl AsyncRead + AsyncWrite + Unpin + Send + 'static>,
+        progress: &Arc<Progress>,
         serve: impl Fn(Request<Incoming>) -> Answered,
-    ) -> hyper::Result<()> {
-        let service = service_fn(|request| serve(Incoming::streamed(request)).map(Ok::<_, Infallible>));
-        let mut connection = std::pin::pin!(self.http.serve_connection(TokioIo::new(io), service));
-        tokio::select! {
-            biased;
-            ended = connection.as_mut() => ended,
-            () = stopped(&self.stop) => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
+    ) -> io::Result<()> {
+        let service = service_fn(|request: Request<hyper::body::Incoming>| {
+            let (may_have_body, progress) = (request.method() != Method::HEAD, progress.clone());
+            let answer = serve(Incoming::streamed(request));
+            async move {
+                progress.all_written().await;
+                announced(answer.await, may_have_body, progress).await
             }
+        });
+        let mut connection = self.http.serve_connection(TokioIo::new(Refusals::new(io)), service);
+        let ended = tokio::select! {
+            biased;
+            ended = &mut connection => ended,
+            () = stopped(&self.stop) => {
+                std::pin::Pin::new(&mut connection).graceful_shutdown();
+                (&mut connection).await
+            }
+        };
+        let Err(failure) = ended else { return Ok(()) };
+        if let Some(mut io) = connection.into_parts().io.into_inner().refused() {
+            io.progress().linger();
+            io.write_all(&refusal(&failure, &self.limits)).await?;
+            io.flush().await?;
+            io.shutdown().await?;
         }
+        Err(io::Error::other(failure))
     }
 
     /// Answers one request, of which nothing is left on the connection then, or the connection ends with it.
@@ -181,22 +223,45 @@ impl<Service: Answers> Host<Service> {
         &self,
         request: Request<Incoming>,
         proof: &Arc<Proof>,
-        conversation: &Conversation,
+        progress: &Progress,
     ) -> impl Future<Output = Response> {
-        conversation.begin();
+        progress.begin();
         let rest = request.body().rest();
         async move {
             let mut answer = self.service.answer(request, proof).await;
             if let Some(rest) = rest
                 && !rest.skip(&self.limits).await
             {
-                conversation.leave_unread();
                 answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
-            conversation.answer();
+            progress.answer();
             answer
         }
     }
+}
+
+fn protocol(limits: &Limits) -> http1::Builder {
+    let mut http = http1::Builder::new();
+    // There may be somewhat more fields here than there may be, so that the usual excess is refused by the edge, which keeps
+    // the connection. Timeouts are the socket's: the library would make a timer for every request.
+    http.max_headers(limits.headers * 4).max_header_size(limits.header_bytes);
+    http.max_buf_size(limits.header_bytes.max(LIBRARY_BUFFER_BYTES_MIN));
+    // A client that has said all may still listen, as on the fast path.
+    http.half_close(true);
+    http
+}
+
+/// Tells the socket how long the answer's body is, and whether the connection lingers behind it.
+async fn announced(answer: Response, may_have_body: bool, progress: Arc<Progress>) -> Result<Response, axum::Error> {
+    let (head, body) = answer.into_parts();
+    // It is in memory already, in one piece.
+    let body = body.collect().await?.to_bytes();
+    let has_body = may_have_body && ![StatusCode::NO_CONTENT, StatusCode::NOT_MODIFIED].contains(&head.status);
+    progress.announce(if has_body { body.len() as u64 } else { 0 });
+    if head.headers.get(header::CONNECTION).is_some_and(|value| value == "close") {
+        progress.linger();
+    }
+    Ok(Response::from_parts(head, Body::from(body)))
 }
 
 /// Resolves when a listener stops. Its task is woken by that once it has waited, so it does not wait anew each time that its
@@ -244,11 +309,18 @@ fn not_tls() -> Bytes {
     whole_answer("400 Bad Request", "", &problem)
 }
 
-/// The answer to what is not HTTP/1.1, or has a head beyond all bounds.
-fn not_http() -> Bytes {
-    let problem = Problem::invalid(
-        "The request line or a header could not be read as HTTP/1.1, or the head is too long. Send fewer and shorter headers.",
-    );
+/// The answer to a request whose head the library could not read.
+fn refusal(failure: &hyper::Error, limits: &Limits) -> Bytes {
+    if failure.to_string() == UNKNOWN_TRANSFER_CODING {
+        return whole_answer("501 Not Implemented", "", &head::unknown_transfer_coding());
+    }
+    let problem = if failure.is_parse_too_large() {
+        head::too_large(limits)
+    } else {
+        Problem::invalid(
+            "The request line or a header field could not be read as HTTP/1.1. Send a request as RFC 9112 has it.",
+        )
+    };
     whole_answer("400 Bad Request", "", &problem)
 }
 

@@ -1,15 +1,16 @@
 //! The API: its router and state, one operation a file, and the floor they stand on. `openapi.yaml` is the contract.
 
 pub mod answer;
+pub mod auth_throttle;
 pub mod batch;
 pub mod body;
 pub mod claim;
 pub mod claim_batch;
+pub mod connection;
 pub mod edge;
 pub mod extract;
 pub mod global_id;
-pub mod guard;
-mod held_back;
+pub mod head;
 pub mod incoming;
 pub mod inspect;
 pub mod listener;
@@ -19,8 +20,10 @@ pub mod places;
 mod plain;
 pub mod problem;
 mod rate_limit;
+mod refusals;
 pub mod renewal;
 pub mod tls;
+mod unread;
 
 use std::sync::Arc;
 
@@ -43,6 +46,7 @@ use crate::domain::attempt::Entropy;
 use crate::domain::clock::Clock;
 use crate::domain::limits::Limits;
 use crate::gateway::Gateway;
+use crate::telemetry::metrics::tenants::AuthenticationMetrics;
 use crate::telemetry::metrics::{Endpoint, HttpMetrics};
 use crate::tenants::throttle::Throttle;
 use crate::tenants::{Proof, Registry};
@@ -70,6 +74,8 @@ pub struct Api {
     pub entropy: Arc<dyn Entropy>,
     /// Where the measures go.
     pub metrics: HttpMetrics,
+    /// Counts failed authentications.
+    pub authentication: AuthenticationMetrics,
 }
 
 /// The API as its listener calls it.

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::answer::Date;
 use self::head::Not;
+use super::connection::TimedIo;
 use super::incoming::Incoming;
 use super::listener::stopped;
 
@@ -42,12 +43,14 @@ pub(super) enum Ended {
     NotPlain(BytesMut),
 }
 
-/// Answers the plain requests of a connection, until `stop`. A request that is there by then is answered.
+/// Answers the plain requests of a connection, until `stop` or an answer that closes it. A request that is there by then is
+/// answered. No head may be longer than `head_bytes_max`.
 ///
 /// # Errors
 /// The connection's.
 pub(super) async fn converse<Answered: Future<Output = Response>>(
-    io: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    io: &mut TimedIo<impl AsyncRead + AsyncWrite + Unpin>,
+    head_bytes_max: usize,
     stop: &CancellationToken,
     serve: impl Fn(Request<Incoming>) -> Answered,
 ) -> io::Result<Ended> {
@@ -56,9 +59,9 @@ pub(super) async fn converse<Answered: Future<Output = Response>>(
     let mut written = Vec::new();
     let mut date = Date::new();
     loop {
-        let taken = match head::take(&mut unread) {
+        let taken = match head::take(&mut unread, head_bytes_max) {
             Err(Not::Whole(missing)) if !unread.is_empty() => {
-                timeout(PAUSE, rest(io, &mut unread, missing)).await.unwrap_or(Ok(Err(Not::Plain)))?
+                timeout(PAUSE, rest(io, &mut unread, head_bytes_max, missing)).await.unwrap_or(Ok(Err(Not::Plain)))?
             }
             taken => taken,
         };
@@ -76,11 +79,15 @@ pub(super) async fn converse<Answered: Future<Output = Response>>(
             }
         };
         let answer = serve(request).await;
-        let last = stop.is_cancelled();
-        answer::write(answer, last, &mut date, &mut written).await.map_err(io::Error::other)?;
+        let stopping = stop.is_cancelled();
+        let closes = answer::write(answer, stopping, &mut date, &mut written).await.map_err(io::Error::other)?;
         io.write_all(&written).await?;
         io.flush().await?;
-        if last {
+        if closes {
+            if !stopping || !unread.is_empty() {
+                // The client may have sent its next request already.
+                io.progress().linger();
+            }
             return io.shutdown().await.map(|()| Ended::Closed);
         }
         written.clear();
@@ -92,6 +99,7 @@ pub(super) async fn converse<Answered: Future<Output = Response>>(
 async fn rest(
     io: &mut (impl AsyncRead + Unpin),
     unread: &mut BytesMut,
+    head_bytes_max: usize,
     mut missing: usize,
 ) -> io::Result<Result<Request<Incoming>, Not>> {
     loop {
@@ -99,7 +107,7 @@ async fn rest(
         if io.read_buf(unread).await? == 0 {
             return Ok(Err(Not::Plain));
         }
-        match head::take(unread) {
+        match head::take(unread, head_bytes_max) {
             Err(Not::Whole(more)) => missing = more,
             taken => return Ok(taken),
         }

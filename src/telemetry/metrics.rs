@@ -21,7 +21,6 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 
 use self::observed::{ObservedMetrics, WouldBe};
 use self::quota::{Quota, QuotaMetrics};
-use self::tenants::AuthenticationMetrics;
 
 /// Upper bounds of all duration buckets, in seconds: from what a claim in memory takes to the longest deadline.
 const BUCKETS: [f64; 18] =
@@ -308,12 +307,11 @@ impl OperationMetrics {
 pub struct HttpMetrics {
     /// By endpoint and place in [`HttpMetrics::STATUSES`]; looked up when first used.
     durations: Vec<[OnceLock<Histogram>; Self::STATUSES.len() + 1]>,
-    authentication: AuthenticationMetrics,
 }
 
 impl HttpMetrics {
     /// The statuses this gateway answers with; what else there may be is `other`.
-    const STATUSES: [(u16, &str); 15] = [
+    const STATUSES: [(u16, &str); 16] = [
         (200, "200"),
         (201, "201"),
         (202, "202"),
@@ -328,6 +326,7 @@ impl HttpMetrics {
         (422, "422"),
         (429, "429"),
         (500, "500"),
+        (501, "501"),
         (503, "503"),
     ];
 
@@ -335,7 +334,7 @@ impl HttpMetrics {
     pub fn new() -> Self {
         let none = || std::array::from_fn(|_| OnceLock::new());
         let durations = Endpoint::LABELS.iter().map(|_| none()).collect();
-        Self { durations, authentication: AuthenticationMetrics::new() }
+        Self { durations }
     }
 
     /// Records an answered request.
@@ -346,11 +345,6 @@ impl HttpMetrics {
             histogram!(HTTP_REQUEST_DURATION, "endpoint" => Endpoint::LABELS[endpoint as usize], "status" => status)
         });
         handle.record(took.as_secs_f64());
-    }
-
-    /// Counts a request without a valid credential.
-    pub fn authentication_failed(&self, throttled: bool) {
-        self.authentication.failed(throttled);
     }
 }
 

@@ -13,6 +13,7 @@ use super::App;
 use super::secret::SecretDigest;
 use super::usage::LastUse;
 use crate::domain::clock::Timestamp;
+use crate::domain::tenant::AppKey;
 
 /// No secret is longer; what is, is not worth the hashing.
 pub const SECRET_LENGTH_MAX: usize = 1024;
@@ -87,6 +88,12 @@ impl Proof {
             proved.last_use.note(now);
             proved.app.clone()
         })
+    }
+
+    /// Returns the app whose credential the connection's last valid request carried.
+    pub fn app(&self) -> Option<AppKey> {
+        let proved = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        proved.as_ref().map(|proved| proved.app.key.clone())
     }
 
     /// Keeps what an authorization has proved.

@@ -28,6 +28,8 @@ const LOGGED_EVERY: Duration = Duration::from_secs(10);
 /// What one process remembers of all failures: a bucket, a count, and who waits.
 pub struct Throttle {
     clock: Arc<dyn Clock>,
+    /// The log line about failures.
+    message: &'static str,
     /// When, in monotonic nanoseconds, the bucket is full again. The further ahead, the emptier it is.
     full_at: AtomicU64,
     delayed: Arc<Semaphore>,
@@ -49,10 +51,11 @@ pub enum Verdict {
 }
 
 impl Throttle {
-    /// Nobody has failed yet.
-    pub fn new(clock: Arc<dyn Clock>) -> Self {
+    /// A throttle without failures so far. `message` is its line in the log.
+    pub fn new(clock: Arc<dyn Clock>, message: &'static str) -> Self {
         let delayed = Arc::new(Semaphore::new(DELAYED_MAX));
-        Self { clock, full_at: AtomicU64::new(0), delayed, untold: AtomicU64::new(0), tell_at: AtomicU64::new(0) }
+        let (full_at, untold, tell_at) = Default::default();
+        Self { clock, message, full_at, delayed, untold, tell_at }
     }
 
     /// A caller has proved nothing.
@@ -79,7 +82,7 @@ impl Throttle {
         let due = |tell_at: u64| (tell_at <= now).then(|| now + nanos(LOGGED_EVERY));
         if self.tell_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_ok() {
             let failures = self.untold.swap(0, Ordering::Relaxed);
-            tracing::warn!(failures, "callers sent no valid credential");
+            tracing::warn!(failures, "{}", self.message);
         }
     }
 }
@@ -96,7 +99,7 @@ mod tests {
 
     fn throttle() -> (Arc<ManualClock>, Throttle) {
         let clock = Arc::new(ManualClock::at(Timestamp::default()));
-        (clock.clone(), Throttle::new(clock))
+        (clock.clone(), Throttle::new(clock, "failures"))
     }
 
     /// How many of so many failures in a row are answered as they are.
@@ -113,6 +116,17 @@ mod tests {
         assert_eq!(answered(&throttle, burst), 3);
         clock.advance(Duration::from_hours(1));
         assert_eq!(answered(&throttle, 2 * burst), burst);
+    }
+
+    #[test]
+    fn many_failures_are_one_line_of_the_log() {
+        let (clock, throttle) = throttle();
+        let untold = || throttle.untold.load(Ordering::Relaxed);
+        answered(&throttle, 100);
+        assert_eq!(untold(), 99);
+        clock.advance(LOGGED_EVERY);
+        answered(&throttle, 1);
+        assert_eq!(untold(), 0);
     }
 
     #[test]

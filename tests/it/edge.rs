@@ -1,5 +1,7 @@
 //! The edge: what is malformed, too large, too slow or too much gets a clear answer, and costs nobody else anything.
 
+mod attacks;
+
 use std::time::Duration;
 
 use rand::rngs::SmallRng;

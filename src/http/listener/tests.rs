@@ -1,19 +1,32 @@
 //! What is read here beside what the library reads: nobody may be able to tell who answered.
 
+mod attacks;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use axum::response::IntoResponse as _;
 use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
 use tokio::io::{DuplexStream, duplex};
-use tokio::task::yield_now;
+use tokio::task::{JoinHandle, yield_now};
 
 use super::*;
+use crate::domain::terms::Span;
 use crate::http::plain::BYTES_MAX;
 
-/// Tells what it was asked.
-#[derive(Clone)]
-struct Echo;
+/// Answers a request with its own text, if its head keeps the rules.
+#[derive(Clone, Default)]
+struct Echo {
+    calls: Arc<AtomicU32>,
+}
 
 impl Answers for Echo {
     async fn answer(&self, request: Request<Incoming>, _proof: &Arc<Proof>) -> Response {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        if let Err(problem) = head::check(&request, &Limits::default(), false) {
+            let detail = problem.detail.clone();
+            return problem.into_response().map(|_| Body::from(detail));
+        }
         let (head, body) = request.into_parts();
         let body = axum::body::to_bytes(Body::new(body), usize::MAX).await;
         let mut told = format!("{} {}\n", head.method, head.uri);
@@ -28,35 +41,42 @@ impl Answers for Echo {
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
         if head.uri.path() == "/empty" {
-            *response.status_mut() = axum::http::StatusCode::NO_CONTENT;
+            *response.status_mut() = StatusCode::NO_CONTENT;
             *response.body_mut() = Body::empty();
+        }
+        if head.uri.path() == "/close" {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         response
     }
 }
 
 fn host(stop: CancellationToken) -> Host<Echo> {
-    let limits = Limits::default();
-    let patience = Patience { head: Duration::from_secs(10), idle: Duration::from_mins(1) };
-    Host { tls: None, http: protocol(&limits), service: Echo, patience, limits, stop }
+    let (head, idle) = (Span(Duration::from_secs(10)), Span(Duration::from_mins(1)));
+    let limits = Limits { header_read_timeout: head, idle_timeout: idle, ..Limits::default() };
+    Host::new(None, Echo::default(), limits, stop)
 }
 
 /// A connection that is served by both, or by the library alone.
 fn connect(by_library_alone: bool, stop: &CancellationToken) -> DuplexStream {
-    let (client, server) = duplex(1 << 20);
-    let host = host(stop.clone());
-    tokio::spawn(async move {
+    connect_to(&Arc::new(host(stop.clone())), by_library_alone, 1 << 20).0
+}
+
+/// The same, to a host of one's own, with room for so many bytes on their way; and its end.
+fn connect_to(host: &Arc<Host<Echo>>, by_library_alone: bool, room: usize) -> (DuplexStream, JoinHandle<()>) {
+    let (client, server) = duplex(room);
+    let host = host.clone();
+    let connection = tokio::spawn(async move {
         if by_library_alone {
-            let conversation = Arc::new(Conversation::default());
-            let io = Guarded::new(server, conversation.clone(), host.patience, not_http);
-            let proof = Arc::default();
-            let serve = |request| host.serve(request, &proof, &conversation);
-            drop(host.converse_by_library(io, serve).await);
+            let (progress, proof) = (Arc::new(Progress::default()), Arc::default());
+            let io = TimedIo::new(server, progress.clone(), host.timeouts, host.unread.clone(), Arc::clone(&proof));
+            let serve = |request| host.serve(request, &proof, &progress);
+            drop(host.converse_by_library(io, &progress, serve).await);
         } else {
             host.converse(server).await;
         }
     });
-    client
+    (client, connection)
 }
 
 /// Sends these pieces one by one; the answers, and whether the connection was closed behind them. What no answer has to agree
@@ -71,6 +91,11 @@ async fn answers(pieces: &[&[u8]], by_library_alone: bool) -> (Vec<String>, bool
             yield_now().await;
         }
     }
+    read_all(&mut client).await
+}
+
+/// The answers that come, and whether the connection is closed behind them.
+async fn read_all(client: &mut (impl AsyncRead + Unpin)) -> (Vec<String>, bool) {
     let (mut read, mut closed) = (Vec::new(), false);
     // Time stands still until nothing else is left to do.
     while let Ok(more) = timeout(Duration::from_secs(3), client.read_buf(&mut read)).await {
@@ -113,13 +138,20 @@ async fn assert_same(pieces: &[&[u8]]) {
     assert_eq!(ours, library, "{pieces:#?}");
 }
 
+/// Answered with a text that holds a refusal, and then something else.
+const ECHO: &str =
+    "HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\nHTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n\r\n";
+
 const CLAIM: &str = "POST /v1/claims HTTP/1.1\r\nhost: localhost\r\ncontent-length: 14\r\n\r\n{\"contents\":1}";
 
 fn requests() -> Vec<Vec<u8>> {
-    let post = |fields: &str, body: &str| format!("POST /a?b=c HTTP/1.1\r\n{fields}\r\n{body}").into_bytes();
+    let post = |fields: &str, body: &str| format!("POST /a?b=c HTTP/1.1\r\nhost: x\r\n{fields}\r\n{body}").into_bytes();
+    let bare = |line: &str, fields: &str| format!("{line}\r\n{fields}\r\n").into_bytes();
     let start = |line: &str| format!("{line}\r\nhost: x\r\n\r\n").into_bytes();
     let fields = |count| "x: y\r\n".repeat(count);
     let long = |bytes| "z".repeat(bytes);
+    // What is left for one field of a head that is as long as it may be.
+    let head_room = Limits::default().header_bytes - post("long: \r\n", "").len();
     let of_length = |bytes| post(&format!("content-length: {bytes}\r\n"), &long(bytes));
     let mut all = vec![
         CLAIM.into(),
@@ -146,14 +178,33 @@ fn requests() -> Vec<Vec<u8>> {
         post("a: b\0c\r\n", ""),
         post("a\u{7f}: b\r\n", ""),
         post(": nameless\r\n", ""),
+        post(&fields(30), ""),
         post(&fields(31), ""),
         post(&fields(32), ""),
-        post(&fields(33), ""),
+        post(&fields(63), ""),
+        post(&fields(64), ""),
         post(&fields(300), ""),
         post(&format!("long: {}\r\n", long(30_000)), ""),
         post(&format!("long: {}\r\n", long(300_000)), ""),
         b"POST /a HTTP/1.1\nhost: x\ncontent-length: 1\n\nz".to_vec(),
-        b"\r\n\r\nPOST /a HTTP/1.1\r\ncontent-length: 1\r\n\r\nz".to_vec(),
+        b"\r\n\r\nPOST /a HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\n\r\nz".to_vec(),
+        bare("GET / HTTP/1.1", ""),
+        bare("GET / HTTP/1.0", ""),
+        bare("GET / HTTP/1.1", "host:\r\n"),
+        bare("GET / HTTP/1.1", "host: a b\r\n"),
+        bare("GET / HTTP/1.1", "host: x\r\nhost: x\r\n"),
+        bare("GET / HTTP/1.1", "host: x\r\nHOST: y\r\n"),
+        bare("GET / HTTP/1.0", "host: x\r\nhost: x\r\n"),
+        bare("GET http://a@b/ HTTP/1.1", "host: x\r\n"),
+        bare("GET /close HTTP/1.1", "host: x\r\n"),
+        bare("GET /close HTTP/1.0", "host: x\r\n"),
+        bare("HEAD /close HTTP/1.1", "host: x\r\n"),
+        post("content-encoding: gzip\r\ncontent-length: 3\r\n", "abc"),
+        post("transfer-encoding: gzip\r\n", "abc"),
+        post("transfer-encoding: gzip, chunked\r\n", "3\r\nabc\r\n0\r\n\r\n"),
+        post("transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n", "3\r\nabc\r\n0\r\n\r\n"),
+        post(&format!("long: {}\r\n", long(head_room)), ""),
+        post(&format!("long: {}\r\n", long(head_room + 1)), ""),
         b"hello\r\n\r\n".to_vec(),
         of_length(BYTES_MAX - 100),
         of_length(BYTES_MAX),
@@ -220,8 +271,9 @@ async fn what_has_gone_wrong_on_the_way_is_answered_as_the_library_answers_it() 
             sent.extend(&requests[random.random_range(0..requests.len())]);
         }
         for _ in 0..random.random_range(0..=3) {
-            let at = random.random_range(0..sent.len());
+            let at = random.random_range(0..=sent.len().saturating_sub(1));
             match random.random_range(0..4) {
+                _ if sent.is_empty() => {}
                 0 => sent[at] = random.random(),
                 1 => sent.insert(at, b" \r\n:,\t0"[random.random_range(0..7)]),
                 2 => drop(sent.remove(at)),
@@ -238,7 +290,7 @@ async fn what_has_gone_wrong_on_the_way_is_answered_as_the_library_answers_it() 
 #[tokio::test(start_paused = true)]
 async fn a_body_that_dribbles_is_left_to_the_library() {
     let mut client = connect(false, &CancellationToken::new());
-    client.write_all(b"POST / HTTP/1.1\r\ncontent-length: 300\r\n\r\n").await.unwrap();
+    client.write_all(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 300\r\n\r\n").await.unwrap();
     // For longer than a head may take, and never silent for long.
     for _ in 0..300 {
         tokio::time::sleep(Duration::from_millis(40)).await;
@@ -256,7 +308,7 @@ async fn a_stop_lets_the_request_in_service_be_answered_and_closes_behind_it() {
     let (mut waits, mut works) = (connect(false, &stop), connect(false, &stop));
     waits.write_all(CLAIM.as_bytes()).await.unwrap();
     assert!(waits.read(&mut [0; 1024]).await.unwrap() > 0);
-    works.write_all(b"GET /slow HTTP/1.1\r\n\r\n").await.unwrap();
+    works.write_all(b"GET /slow HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
     for _ in 0..8 {
         yield_now().await;
     }
@@ -266,4 +318,37 @@ async fn a_stop_lets_the_request_in_service_be_answered_and_closes_behind_it() {
     assert_eq!(text, "");
     works.read_to_string(&mut text).await.unwrap();
     assert!(text.starts_with("HTTP/1.1 200 OK\r\n") && text.contains("connection: close\r\n"), "{text}");
+}
+
+/// Sends what is there, says that nothing follows, and reads.
+async fn half_closed(sent: &[u8], by_library_alone: bool) -> (Vec<String>, bool) {
+    let mut client = connect(by_library_alone, &CancellationToken::new());
+    let _ = client.write_all(sent).await;
+    let _ = client.shutdown().await;
+    read_all(&mut client).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_sends_no_more_is_still_answered() {
+    for sent in requests() {
+        let (ours, library) = (half_closed(&sent, false).await, half_closed(&sent, true).await);
+        assert_eq!(ours, library, "{}", sent.escape_ascii());
+        assert!(ours.1, "{}", sent.escape_ascii());
+    }
+    let slow = b"GET /slow HTTP/1.1\r\nhost: x\r\n\r\n";
+    for by_library_alone in [false, true] {
+        let (answers, _) = half_closed(slow, by_library_alone).await;
+        assert!(answers[0].contains("http/1.1 200 ok"), "{answers:?}");
+    }
+}
+
+/// Sends everything while it reads, over a connection that takes so many bytes at once.
+async fn through(sent: &[u8], by_library_alone: bool, room: usize) -> (Vec<String>, bool) {
+    let host = Arc::new(host(CancellationToken::new()));
+    let (mut incoming, mut outgoing) = tokio::io::split(connect_to(&host, by_library_alone, room).0);
+    let sent = sent.to_vec();
+    let sends = tokio::spawn(async move { drop(outgoing.write_all(&sent).await) });
+    let read = read_all(&mut incoming).await;
+    sends.abort();
+    read
 }

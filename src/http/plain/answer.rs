@@ -8,16 +8,17 @@ use http_body_util::BodyExt as _;
 
 use crate::domain::clock::{Clock as _, SystemClock};
 
-/// Writes an answer behind what `text` holds. The `last` one says that the connection closes.
+/// Appends an answer to `text`, and returns whether the connection closes behind it: because the gateway is `stopping`, or
+/// because the answer says so.
 ///
 /// # Errors
 /// The body's.
 pub(super) async fn write(
     answer: Response,
-    last: bool,
+    stopping: bool,
     date: &mut Date,
     text: &mut Vec<u8>,
-) -> Result<(), axum::Error> {
+) -> Result<bool, axum::Error> {
     let (head, body) = answer.into_parts();
     // Nearly every one is one piece, and is not copied then.
     let body = body.collect().await?.to_bytes();
@@ -25,9 +26,12 @@ pub(super) async fn write(
     text.extend_from_slice(head.status.as_str().as_bytes());
     text.push(b' ');
     text.extend_from_slice(head.status.canonical_reason().unwrap_or_default().as_bytes());
+    let mut closes = stopping;
     for (name, value) in &head.headers {
-        // The router has told it of some bodies; it is told of all of them below.
-        if name != header::CONTENT_LENGTH {
+        if name == header::CONNECTION {
+            closes |= value.as_bytes().eq_ignore_ascii_case(b"close");
+        } else if name != header::CONTENT_LENGTH {
+            // The router has set the length of some bodies; the length of every body is written below.
             field(name, value.as_bytes(), text);
         }
     }
@@ -35,12 +39,12 @@ pub(super) async fn write(
         field(&header::CONTENT_LENGTH, itoa::Buffer::new().format(body.len()).as_bytes(), text);
     }
     field(&header::DATE, date.now().as_bytes(), text);
-    if last {
+    if closes {
         field(&header::CONNECTION, b"close", text);
     }
     text.extend_from_slice(b"\r\n\r\n");
     text.extend_from_slice(&body);
-    Ok(())
+    Ok(closes)
 }
 
 fn field(name: &HeaderName, value: &[u8], text: &mut Vec<u8>) {

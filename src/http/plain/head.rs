@@ -20,16 +20,17 @@ pub(super) enum Not {
     Plain,
 }
 
-/// Takes out the request that `unread` starts with. Head and body together are plain up to [`BYTES_MAX`].
+/// Takes out the request that `unread` starts with. Head and body together are plain up to [`BYTES_MAX`], and the head up to
+/// `head_bytes_max`.
 ///
 /// # Errors
 /// What it is not, and is left where it is.
-pub(super) fn take(unread: &mut BytesMut) -> Result<Request<Incoming>, Not> {
+pub(super) fn take(unread: &mut BytesMut, head_bytes_max: usize) -> Result<Request<Incoming>, Not> {
     let mut fields = <[Field; FIELDS_MAX]>::default();
     let head = match Head::read(unread, &mut fields)? {
-        Some(head) => head,
-        None if unread.len() < BYTES_MAX => return Err(Not::Whole(1)),
-        None => return Err(Not::Plain),
+        Some(head) if head.bytes <= head_bytes_max => head,
+        None if unread.len() < head_bytes_max.min(BYTES_MAX) => return Err(Not::Whole(1)),
+        Some(_) | None => return Err(Not::Plain),
     };
     let bytes = head.bytes.checked_add(head.body_bytes).filter(|bytes| *bytes <= BYTES_MAX).ok_or(Not::Plain)?;
     if bytes > unread.len() {
