@@ -14,6 +14,7 @@ mod tls;
 mod watch;
 
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,12 +42,17 @@ use crate::gateway::Gateway;
 use crate::http::places::Places;
 use crate::http::{Api, Front, listener};
 use crate::resilience::degrade::Keeper;
+use crate::telemetry::logging::Log;
+use crate::telemetry::metrics::log::LogMetrics;
 use crate::telemetry::metrics::tenants::AuthenticationMetrics;
 use crate::telemetry::metrics::{HttpMetrics, Metrics};
 use crate::tenants::throttle::Throttle;
 
 /// How often the engines are asked how they are, so that `engine_up` is right when nobody calls.
 const PROBE_EVERY: Duration = Duration::from_secs(5);
+
+/// Interval between two summaries of lines that the log left out. Its limits start anew then.
+const LOG_SUMMARY_EVERY: Duration = Duration::from_secs(10);
 
 /// Where a configuration comes from, to be read again.
 pub struct Source {
@@ -63,12 +69,12 @@ pub struct Source {
 ///
 /// # Errors
 /// What kept it from starting, or that a second signal cut the drain short.
-pub async fn run(config: Config, source: Source) -> anyhow::Result<()> {
+pub async fn run(config: Config, source: Source, log: Log) -> anyhow::Result<()> {
     let mut signals = Signals::new()?;
     let mut watch = Watch::new(source.known, source.look);
     let api = bind(config.server.listen, "server.listen")?;
     let admin = bind(config.server.admin_listen, "server.admin_listen")?;
-    let server = Server::start(&config, api, admin).await?;
+    let server = Server::start(&config, api, admin, log).await?;
     let name = loop {
         tokio::select! {
             asked = signals.next() => match asked {
@@ -115,7 +121,7 @@ impl Server {
     ///
     /// # Errors
     /// An engine that cannot be opened. A store that is out is no error.
-    pub async fn start(config: &Config, api: TcpListener, admin: TcpListener) -> anyhow::Result<Self> {
+    pub async fn start(config: &Config, api: TcpListener, admin: TcpListener, log: Log) -> anyhow::Result<Self> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let entropy: Arc<dyn Entropy> = Arc::new(SystemEntropy);
         let metrics = Arc::new(Metrics::install());
@@ -133,7 +139,7 @@ impl Server {
         gateway.know(&registry.apps());
         let tokens = Arc::new(Tokens::default());
         tokens.replace(operators::of_config(config)?);
-        let live = Live::new(config, registry.clone(), gateway.clone(), tokens.clone());
+        let live = Live::new(config, registry.clone(), gateway.clone(), tokens.clone(), log.clone());
         let apps = catalog::start(Around {
             config: live.config(),
             reread: live.reread(),
@@ -181,14 +187,23 @@ impl Server {
         let (limits, tls, stop) = (config.limits.clone(), certificates.api(), stop_api.clone());
         let (everywhere, connections) = (cores.handles().to_vec(), api_connections.clone());
         tokio::spawn(listener::accept(api, tls, front, limits, everywhere, stop, connections));
-        tokio::spawn(keep_up(gateway.clone(), keeper.clone(), metrics, stop_admin.clone()));
-        if registry.is_awaited() {
-            let waits = "listening; in service once the registry of apps has answered";
-            tracing::info!(listen = %api_address, admin_listen = %admin_address, open, "{waits}");
+        tokio::spawn(keep_up(gateway.clone(), keeper.clone(), metrics, log, stop_admin.clone()));
+        let state = if registry.is_awaited() {
+            "listening; in service once the registry of apps has answered"
         } else {
             lifecycle.enter(Stage::Ready);
-            tracing::info!(listen = %api_address, admin_listen = %admin_address, open, "in service");
-        }
+            "in service"
+        };
+        let engines = config.redacted_engines().iter().map(|(name, url)| format!("{name}={url}")).collect::<Vec<_>>();
+        tracing::info!(
+            version = env!("CARGO_PKG_VERSION"),
+            listen = %api_address,
+            admin_listen = %admin_address,
+            open,
+            engines = engines.join(" "),
+            data_dir = %shown(&config.server.data_dir).display(),
+            "{state}"
+        );
         Ok(Self {
             gateway,
             data_dir,
@@ -227,16 +242,25 @@ impl Server {
     }
 }
 
-/// What has to be done now and then while in service.
-async fn keep_up(gateway: Arc<Gateway>, keeper: Arc<Keeper>, metrics: Arc<Metrics>, stop: CancellationToken) {
+/// The folder as it is found from anywhere.
+fn shown(folder: &Path) -> PathBuf {
+    std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned())
+}
+
+/// Repeated work while in service.
+async fn keep_up(gateway: Arc<Gateway>, keeper: Arc<Keeper>, metrics: Arc<Metrics>, log: Log, stop: CancellationToken) {
     let mut upkeep = tokio::time::interval(Duration::from_secs(1));
+    let mut summary = tokio::time::interval(LOG_SUMMARY_EVERY);
     let mut probe = tokio::time::interval(PROBE_EVERY);
+    let log_metrics = LogMetrics::new();
     loop {
         tokio::select! {
             _ = upkeep.tick() => {
                 keeper.measure();
+                log_metrics.set_dropped(log.dropped());
                 metrics.run_upkeep();
             }
+            _ = summary.tick() => log.summarize(),
             _ = probe.tick() => drop(gateway.engines_health().await),
             () = stop.cancelled() => return,
         }

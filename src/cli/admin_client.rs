@@ -63,7 +63,7 @@ pub(super) struct AdminArgs {
     /// File that holds the token [default: the value of `ONCEGATE_ADMIN_TOKEN`]
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    #[arg(long, value_name = "FILE", help = super::CONFIG_HELP)]
+    #[arg(short = 'c', long, value_name = "FILE", help = super::CONFIG_HELP)]
     config: Option<PathBuf>,
     #[command(flatten)]
     tls: TlsArgs,

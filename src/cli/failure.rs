@@ -2,6 +2,9 @@
 
 use std::fmt::Display;
 use std::io::Write;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use super::admin_client::Refusal;
 use crate::config::Problems;
@@ -44,8 +47,22 @@ pub(super) fn exit_code(error: &anyhow::Error) -> u8 {
     cause.map_or(1, |cause| cause as u8)
 }
 
+/// Longest wait for an error to be written.
+pub(super) const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Writes an error, and waits for that no longer than `patience`: if standard error is not read, the process ends all the same.
+pub(super) fn report_within(patience: Duration, error: String, mut to: impl Write + Send + 'static) {
+    let (done, written) = mpsc::channel();
+    // Without a thread, and without anyone who reads, there is no other place to report to.
+    let _ = thread::Builder::new().spawn(move || {
+        report(&error, &mut to);
+        let _ = done.send(());
+    });
+    let _ = written.recv_timeout(patience);
+}
+
 /// Writes an error as one block, in sentence case.
-pub(super) fn report(error: &impl Display, to: &mut impl Write) {
+fn report(error: &impl Display, to: &mut impl Write) {
     let text = error.to_string();
     let mut chars = text.chars();
     let first = chars.next().map(|first| first.to_ascii_uppercase()).into_iter();
@@ -65,6 +82,22 @@ mod tests {
         let error = anyhow::anyhow!("the folder is in use").context("engine `primary` cannot be opened");
         report(&format_args!("{error:#}"), &mut shown);
         assert_eq!(shown, b"oncegate: Engine `primary` cannot be opened: the folder is in use\n");
+    }
+
+    #[test]
+    fn an_error_that_nobody_reads_keeps_no_process() {
+        struct Unread;
+        impl Write for Unread {
+            fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+                loop {
+                    thread::park();
+                }
+            }
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+        report_within(Duration::from_millis(1), "an error".into(), Unread);
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub(super) struct HealthArgs {
     /// URL of the admin listener [default: `server.admin_listen` of the configuration]
     #[arg(long, value_name = "URL", conflicts_with = "config")]
     url: Option<String>,
-    #[arg(long, value_name = "FILE", help = super::CONFIG_HELP)]
+    #[arg(short = 'c', long, value_name = "FILE", help = super::CONFIG_HELP)]
     config: Option<PathBuf>,
     #[command(flatten)]
     tls: TlsArgs,

@@ -29,7 +29,7 @@ Without --engine it is done to every PostgreSQL engine of the configuration, and
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct MigrateArgs {
-    #[arg(long, value_name = "FILE", help = super::CONFIG_HELP)]
+    #[arg(short = 'c', long, value_name = "FILE", help = super::CONFIG_HELP)]
     config: Option<PathBuf>,
     /// URL of a database, such as `postgres://oncegate@localhost/oncegate` [default: those of the configuration]
     #[arg(long, value_name = "URL", conflicts_with = "config")]

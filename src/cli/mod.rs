@@ -108,7 +108,7 @@ const CONFIG_HELP: &str = "Configuration file [default: the value of ONCEGATE_CO
 /// the engine's URL may hold a password.
 #[derive(Args, Clone, Default)]
 struct Settings {
-    #[arg(long, value_name = "FILE", help = CONFIG_HELP)]
+    #[arg(short = 'c', long, value_name = "FILE", help = CONFIG_HELP)]
     config: Option<PathBuf>,
     /// Where the API listens, such as 127.0.0.1:8080
     #[arg(long, value_name = "ADDR")]
@@ -122,6 +122,9 @@ struct Settings {
     /// Folder of the default disk engine and of what the gateway must not lose
     #[arg(long, value_name = "DIR")]
     data_dir: Option<String>,
+    /// What is logged: off, error, warn, info, debug or trace, and exceptions such as info,oncegate::engine=debug
+    #[arg(long, value_name = "LEVEL")]
+    log_level: Option<String>,
 }
 
 impl Settings {
@@ -140,8 +143,8 @@ impl Settings {
     }
 
     fn flags(self) -> Flags {
-        let Self { config, listen, admin_listen, engine, data_dir } = self;
-        Flags { config, listen, admin_listen, engine, data_dir }
+        let Self { config, listen, admin_listen, engine, data_dir, log_level } = self;
+        Flags { config, listen, admin_listen, engine, data_dir, log_level }
     }
 }
 
@@ -168,10 +171,19 @@ pub fn run(cli: Cli) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            failure::report(&format_args!("{error:#}"), &mut io::stderr().lock());
+            failure::report_within(failure::PATIENCE, format!("{error:#}"), io::stderr());
             ExitCode::from(failure::exit_code(&error))
         }
     }
+}
+
+/// Reports whether what is written to a terminal may be colored. See <https://no-color.org>.
+fn may_color() -> bool {
+    !forbids_color(environment())
+}
+
+fn forbids_color(mut environment: impl Iterator<Item = (OsString, OsString)>) -> bool {
+    environment.any(|(name, value)| name == "NO_COLOR" && !value.is_empty())
 }
 
 #[expect(clippy::disallowed_methods, reason = "the command line is where the environment is read")]
@@ -202,6 +214,20 @@ mod tests {
         let Command::Serve(settings) = parsed.unwrap().command else { panic!("not serve") };
         let config = settings.load().unwrap();
         assert_eq!((config.server.listen.port(), config.engines["primary"].as_str()), (1, "memory:"));
+    }
+
+    #[test]
+    fn the_short_flag_of_the_configuration_and_the_log_level_are_taken() {
+        let parsed = Cli::try_parse_from(["oncegate", "serve", "-c", "a.toml", "--log-level", "debug"]);
+        let Command::Serve(settings) = parsed.unwrap().command else { panic!("not serve") };
+        let flags = settings.flags();
+        assert_eq!((flags.config, flags.log_level), (Some("a.toml".into()), Some("debug".into())));
+    }
+
+    #[test]
+    fn color_can_be_forbidden() {
+        let set = |value: &str| [("PATH".into(), "/".into()), ("NO_COLOR".into(), value.into())].into_iter();
+        assert!(forbids_color(set("1")) && !forbids_color(set("")) && !forbids_color([].into_iter()));
     }
 
     #[test]

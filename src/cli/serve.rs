@@ -3,8 +3,9 @@
 use anyhow::Context as _;
 
 use super::Settings;
+use crate::config::Config;
 use crate::server::{self, Source};
-use crate::telemetry::logging;
+use crate::telemetry::logging::Log;
 
 /// Names the place where the gateway is to crash: for tests of builds that can.
 #[cfg(feature = "fault-points")]
@@ -21,7 +22,13 @@ pub(super) fn run(settings: Settings) -> anyhow::Result<()> {
     let again = settings.clone();
     let source =
         Source { known, look: Box::new(move || settings.fingerprint()), load: Box::new(move || again.clone().load()) };
-    logging::init(&config.log)?;
+    let log = Log::start(&config.log, super::may_color())?;
+    let served = serve(config, source, log.clone());
+    log.flush();
+    served
+}
+
+fn serve(config: Config, source: Source, log: Log) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    runtime.context("cannot start the runtime")?.block_on(server::run(config, source))
+    runtime.context("cannot start the runtime")?.block_on(server::run(config, source, log))
 }

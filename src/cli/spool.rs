@@ -80,7 +80,7 @@ struct Folder {
     /// Folder that was the gateway's `server.data_dir` [default: that of the configuration]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
-    #[arg(long, value_name = "FILE", help = super::CONFIG_HELP)]
+    #[arg(short = 'c', long, value_name = "FILE", help = super::CONFIG_HELP)]
     config: Option<PathBuf>,
 }
 

@@ -35,6 +35,8 @@ pub struct Flags {
     pub engine: Option<String>,
     /// `--data-dir`: the folder of what must not be lost.
     pub data_dir: Option<String>,
+    /// `--log-level`: what is logged.
+    pub log_level: Option<String>,
 }
 
 impl fmt::Debug for Flags {
@@ -45,6 +47,7 @@ impl fmt::Debug for Flags {
             .field("listen", &self.listen)
             .field("admin_listen", &self.admin_listen)
             .field("data_dir", &self.data_dir)
+            .field("log_level", &self.log_level)
             .finish_non_exhaustive()
     }
 }
@@ -149,13 +152,14 @@ fn of_flags(flags: &Flags) -> Layer {
     let mut set = |key: &[&str], value: Value, flag: &str| {
         layer.set(KeyPath::of(key.iter().copied()), value, format!("flag {flag}"));
     };
-    for (value, name, flag) in [
-        (&flags.listen, "listen", "--listen"),
-        (&flags.admin_listen, "admin_listen", "--admin-listen"),
-        (&flags.data_dir, "data_dir", "--data-dir"),
+    for (value, key, flag) in [
+        (&flags.listen, ["server", "listen"], "--listen"),
+        (&flags.admin_listen, ["server", "admin_listen"], "--admin-listen"),
+        (&flags.data_dir, ["server", "data_dir"], "--data-dir"),
+        (&flags.log_level, ["log", "level"], "--log-level"),
     ] {
         if let Some(value) = value {
-            set(&["server", name], value.as_str().into(), flag);
+            set(&key, value.as_str().into(), flag);
         }
     }
     if let Some(url) = &flags.engine {

@@ -1,9 +1,10 @@
-//! What of a configuration that was read again a running gateway takes over: the apps, the terms they have by default, and
-//! the tokens of operators. Certificates are looked after elsewhere. All else is as it was when the process started.
+//! The part of a changed configuration that a running gateway takes over: the apps, the terms they have by default, the
+//! tokens of operators and the log level. Certificates are followed elsewhere. Everything else needs a restart.
 
 use super::path::KeyPath;
 use super::problem::{Problem, Problems};
 use super::{Config, RegistryOptions};
+use crate::telemetry::logging::LogOptions;
 
 /// The tables that take effect while the gateway runs.
 const LIVE: [&str; 3] = ["admin", "apps", "defaults"];
@@ -15,7 +16,8 @@ impl Config {
     /// What is wrong with them on a gateway that runs on the rest of this configuration.
     pub fn with_live_of(&self, new: &Self) -> Result<Self, Problems> {
         let (admin, apps, defaults) = (new.admin.clone(), new.apps.clone(), new.defaults.clone());
-        let merged = Self { admin, defaults, apps, ..self.clone() };
+        let log = LogOptions { level: new.log.level.clone(), ..self.log.clone() };
+        let merged = Self { admin, defaults, apps, log, ..self.clone() };
         let mut problems = merged.validate();
         if new.apps.is_empty() && !self.apps.is_empty() {
             // Taken literally this would open the gateway; it is much more likely a mistake.
@@ -30,6 +32,7 @@ impl Config {
     pub fn restart_needed_for(&self, new: &Self) -> Vec<String> {
         let tables = |config: &Self| toml::Table::try_from(config).unwrap_or_default();
         let mut own = self.clone();
+        own.log.level.clone_from(&new.log.level);
         // Certificates may move; that there are any may not change.
         for (own, new) in [(&mut own.server.tls, &new.server.tls), (&mut own.server.admin_tls, &new.server.admin_tls)] {
             if own.is_on() && new.is_on() {

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::path::KeyPath;
@@ -17,6 +18,9 @@ use crate::tenants::secret::SecretDigest;
 
 const DEADLINE_MIN: Duration = Duration::from_millis(1);
 const DEADLINE_MAX: Duration = Duration::from_mins(1);
+
+/// Smaller ones drop lines of an ordinary start; larger ones hold nothing that is of use by then.
+const LOG_BUFFER_BYTES: RangeInclusive<usize> = 16 << 10..=1 << 30;
 
 /// For the rotation of an app's secret one more than the one in use is enough.
 const SECRETS_MAX: usize = 2;
@@ -57,6 +61,10 @@ impl Config {
         }
         if let Err(error) = self.log.check() {
             findings.add(KeyPath::of(["log", "level"]), error.to_string());
+        }
+        if !LOG_BUFFER_BYTES.contains(&self.log.buffer_bytes) {
+            let message = "the buffer of the log takes from 16384 to 1073741824 bytes; 1048576 is a good size";
+            findings.add(KeyPath::of(["log", "buffer_bytes"]), message);
         }
         findings.0
     }

@@ -204,6 +204,7 @@ impl Guard {
         self.stands_since.store(micros(self.clock.monotonic()), Ordering::Relaxed);
         let name = &self.name;
         match state {
+            _ if self.meter.is_closed() => {}
             State::Closed => tracing::info!(engine.name = name, "the breaker closed: the engine is asked again"),
             State::HalfOpen => tracing::debug!(engine.name = name, "the breaker is half open: a call is tried"),
             State::Open => {

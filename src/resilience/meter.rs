@@ -11,12 +11,19 @@ pub struct Meter {
     name: String,
     metrics: EngineMetrics,
     up: AtomicBool,
+    /// The engine has been closed: that it does not answer is no news.
+    closed: AtomicBool,
 }
 
 impl Meter {
     /// The meter of the engine of this name.
     pub fn new(name: &str) -> Self {
-        Self { name: name.to_owned(), metrics: EngineMetrics::new(name), up: AtomicBool::new(true) }
+        Self {
+            name: name.to_owned(),
+            metrics: EngineMetrics::new(name),
+            up: AtomicBool::new(true),
+            closed: AtomicBool::new(false),
+        }
     }
 
     /// A call ended like this after this long.
@@ -35,6 +42,16 @@ impl Meter {
         self.metrics.set_data_lost(times);
     }
 
+    /// The engine is about to be closed. From now on nothing about it is logged.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the engine is about to be closed.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
+    }
+
     /// Keeps `engine_up` by whether the store was silent, and logs once when it changes.
     fn note(&self, failure: Option<&EngineError>) {
         let up = failure.is_none();
@@ -43,6 +60,9 @@ impl Meter {
             return;
         }
         self.metrics.set_up(up);
+        if self.is_closed() {
+            return;
+        }
         match failure {
             None => tracing::info!(engine.name = %self.name, "the engine answers again"),
             Some(failure) => tracing::warn!(engine.name = %self.name, error = %failure, "the engine does not answer"),

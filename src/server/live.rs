@@ -1,5 +1,5 @@
-//! What a gateway in service takes over of a configuration that was read again: its apps, the terms they have by default, and
-//! the tokens of operators. Where any of it cannot be used, all stays as it was.
+//! What a gateway in service takes over of a configuration that was read again: its apps, the terms they have by default, the
+//! tokens of operators, and the log level. Where any of it cannot be used, all stays as it was.
 
 use std::sync::Arc;
 
@@ -11,6 +11,7 @@ use super::{apps, operators};
 use crate::admin::auth::Tokens;
 use crate::config::{Config, Problems};
 use crate::gateway::Gateway;
+use crate::telemetry::logging::Log;
 use crate::telemetry::metrics::tenants::ReloadMetrics;
 use crate::tenants::Registry;
 
@@ -21,6 +22,7 @@ pub(super) struct Live {
     registry: Arc<Registry>,
     gateway: Arc<Gateway>,
     tokens: Arc<Tokens>,
+    log: Log,
     metrics: ReloadMetrics,
     /// Told when the apps of a registry are to be made again, since their defaults have changed.
     reread: Arc<Notify>,
@@ -28,9 +30,15 @@ pub(super) struct Live {
 
 impl Live {
     /// A gateway that starts with this configuration, which is in force.
-    pub(super) fn new(config: &Config, registry: Arc<Registry>, gateway: Arc<Gateway>, tokens: Arc<Tokens>) -> Self {
+    pub(super) fn new(
+        config: &Config,
+        registry: Arc<Registry>,
+        gateway: Arc<Gateway>,
+        tokens: Arc<Tokens>,
+        log: Log,
+    ) -> Self {
         let config = Arc::new(ArcSwap::from_pointee(config.clone()));
-        Self { config, registry, gateway, tokens, metrics: ReloadMetrics::new(), reread: Arc::default() }
+        Self { config, registry, gateway, tokens, log, metrics: ReloadMetrics::new(), reread: Arc::default() }
     }
 
     /// Tells when the apps of a registry are to be read again.
@@ -59,7 +67,9 @@ impl Live {
         self.metrics.reloaded(applied.is_ok());
         match applied {
             Ok(restart_needed) => {
-                tracing::info!("the configuration was read again: its apps, defaults and admin tokens are in force");
+                tracing::info!(
+                    "the configuration was read again: its apps, defaults, admin tokens and log level are in force"
+                );
                 if !restart_needed.is_empty() {
                     let tables = restart_needed.join(", ");
                     tracing::warn!(config.tables = tables, "changes of other tables need a restart to take effect");
@@ -82,6 +92,7 @@ impl Live {
         }
         self.gateway.know(&self.registry.apps());
         self.tokens.replace(tokens);
+        self.log.reload(&config.log)?;
         self.config.store(Arc::new(config));
         self.reread.notify_one();
         Ok(())

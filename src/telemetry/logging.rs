@@ -1,11 +1,32 @@
 //! The log: one line an event on standard error, as JSON or for people. What is logged is decided where it happens;
 //! contents, attempts and secrets never are.
 
+mod limit;
+mod panics;
+mod writer;
+
+use std::fmt;
 use std::io::{self, IsTerminal};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::LevelFilter;
+use tracing::Metadata;
+use tracing_subscriber::filter::{EnvFilter, LevelFilter};
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{Layer as _, Registry, reload};
+
+use self::limit::{Limit, Limited};
+use self::writer::LineWriter;
+
+/// Longest wait for the last lines to be written when the process ends.
+const FLUSH_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Libraries that are at `warn` while the level is `info`: what they say at `info` is of no use to operators.
+const QUIET: &str = "fjall=warn,lsm_tree=warn,sqlx=warn";
 
 /// The table `[log]` of the configuration.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]
@@ -15,6 +36,8 @@ pub struct LogOptions {
     pub format: LogFormat,
     /// What is written: a level, and exceptions from it by target.
     pub level: String,
+    /// Bytes of lines that may wait to be written. Further lines are dropped.
+    pub buffer_bytes: usize,
 }
 
 /// How an event is written.
@@ -30,7 +53,7 @@ pub enum LogFormat {
 }
 
 impl LogOptions {
-    /// Whether [`init`] would take these options.
+    /// Checks that [`Log::start`] takes these options.
     ///
     /// # Errors
     /// What is wrong with the level, and how it is written.
@@ -46,7 +69,9 @@ impl LogOptions {
         if let Some(word) = words.iter().find(|word| !word.contains(['=', '[']) && !is_level(word)) {
             return Err(InvalidLevel(format!("`{word}` is neither a level nor target=level")));
         }
-        EnvFilter::try_new(words.join(","))
+        let general = words.iter().rev().find(|word| is_level(word));
+        let quiet = general.is_some_and(|level| level.eq_ignore_ascii_case("info")).then_some(QUIET);
+        EnvFilter::try_new(quiet.into_iter().chain(words).collect::<Vec<_>>().join(","))
             .map_err(|_| InvalidLevel(format!("`{}` names a level that there is not", self.level)))
     }
 }
@@ -56,27 +81,133 @@ impl LogOptions {
 #[error("{0}; write off, error, warn, info, debug or trace, and exceptions such as \"info,oncegate::engine=debug\"")]
 pub struct InvalidLevel(String);
 
-/// Starts the log. Where the process already has one, as in a test, that one stays.
-///
-/// # Errors
-/// The level is not one.
-pub fn init(options: &LogOptions) -> Result<(), InvalidLevel> {
-    let filter = options.filter()?;
-    let on_terminal = io::stderr().is_terminal();
-    let pretty = match options.format {
-        LogFormat::Json => false,
-        LogFormat::Pretty => true,
-        LogFormat::Auto => on_terminal,
-    };
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(on_terminal);
-    let set = if pretty {
-        log.try_init()
-    } else {
-        log.json().flatten_event(true).with_current_span(false).with_span_list(false).try_init()
-    };
-    // The one error is that there is a log already.
-    drop(set);
-    Ok(())
+/// Why there is no log.
+#[derive(Debug, thiserror::Error)]
+pub enum NotStarted {
+    /// The level is not one.
+    #[error(transparent)]
+    Level(#[from] InvalidLevel),
+    /// The thread that writes cannot be started.
+    #[error("cannot start the thread that writes the log: {0}")]
+    Thread(#[from] io::Error),
+}
+
+/// The log of a process. Lines are written by a thread of its own, so that nobody waits for whoever reads them.
+#[derive(Clone)]
+pub struct Log {
+    writer: LineWriter,
+    limit: Limit,
+    /// Dropped lines that the log has a line about.
+    told: Arc<AtomicU64>,
+    levels: reload::Handle<EnvFilter, Registry>,
+}
+
+/// Lines that were not written, since the start of the process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Dropped {
+    /// The buffer was full, or standard error was closed.
+    pub full: u64,
+    /// There were too many of the same message and app.
+    pub suppressed: u64,
+}
+
+impl Log {
+    /// Starts the log on standard error, `colored` if it is a terminal. Where the process already has a log, as in a test,
+    /// that one stays.
+    ///
+    /// # Errors
+    /// The level is not one, or there is no thread to be had.
+    pub fn start(options: &LogOptions, colored: bool) -> Result<Self, NotStarted> {
+        let (levels, handle) = reload::Layer::new(options.filter()?);
+        let writer = LineWriter::start(io::stderr(), options.buffer_bytes)?;
+        let log = Self { writer: writer.clone(), limit: Limit::default(), told: Arc::default(), levels: handle };
+        let on_terminal = io::stderr().is_terminal();
+        let pretty = match options.format {
+            LogFormat::Json => false,
+            LogFormat::Pretty => true,
+            LogFormat::Auto => on_terminal,
+        };
+        let lines = tracing_subscriber::fmt::layer().with_writer(Lines(writer)).with_ansi(on_terminal && colored);
+        let limit = log.limit.clone();
+        let lines = if pretty {
+            lines.map_event_format(|format| Limited { format, limit }).boxed()
+        } else {
+            let json = lines.json().flatten_event(true).with_current_span(false).with_span_list(false);
+            json.map_event_format(|format| Limited { format, limit }).boxed()
+        };
+        let lines = lines.with_filter(levels);
+        if tracing_subscriber::registry().with(lines).try_init().is_ok() {
+            panics::log_panics();
+        }
+        Ok(log)
+    }
+
+    /// Takes over the level of these options. The rest of them holds from the start of the process.
+    ///
+    /// # Errors
+    /// The level is not one.
+    pub fn reload(&self, options: &LogOptions) -> Result<(), InvalidLevel> {
+        let filter = options.filter()?;
+        // The one error is that this log is not that of the process.
+        let _ = self.levels.reload(filter);
+        Ok(())
+    }
+
+    /// Lines that were not written.
+    pub fn dropped(&self) -> Dropped {
+        Dropped { full: self.writer.dropped(), suppressed: self.limit.suppressed() }
+    }
+
+    /// Logs what was left out since the last call; to be called every few seconds.
+    pub fn summarize(&self) {
+        self.limit.summarize();
+        let dropped = self.writer.dropped();
+        if dropped > self.told.load(Ordering::Relaxed) && self.writer.has_room() {
+            let told = self.told.swap(dropped, Ordering::Relaxed);
+            tracing::warn!(log.dropped = dropped - told, "lines were dropped: standard error was not read in time");
+        }
+    }
+
+    /// Writes what waits to be written, for a second at most: there may be nobody who reads.
+    pub fn flush(&self) {
+        self.summarize();
+        self.writer.flush(FLUSH_PATIENCE);
+    }
+}
+
+impl fmt::Debug for Log {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Log").field("dropped", &self.dropped()).finish_non_exhaustive()
+    }
+}
+
+/// Gives each event to the writer as one line.
+struct Lines(LineWriter);
+
+/// Sink of one event's line.
+struct Line<'a>(&'a LineWriter);
+
+impl<'a> MakeWriter<'a> for Lines {
+    type Writer = Line<'a>;
+
+    fn make_writer(&'a self) -> Line<'a> {
+        Line(&self.0)
+    }
+
+    fn make_writer_for(&'a self, _: &Metadata<'_>) -> Line<'a> {
+        Line(&self.0)
+    }
+}
+
+impl io::Write for Line<'_> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.0.push(line, 100);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -84,7 +215,7 @@ mod tests {
     use super::*;
 
     fn options(level: &str) -> LogOptions {
-        LogOptions { format: LogFormat::Auto, level: level.to_owned() }
+        LogOptions { format: LogFormat::Auto, level: level.to_owned(), buffer_bytes: 1024 }
     }
 
     #[test]
@@ -111,8 +242,20 @@ mod tests {
 
     #[test]
     fn starting_twice_is_no_error() {
-        assert_eq!(init(&options("off")), Ok(()));
-        assert_eq!(init(&options("off")), Ok(()));
-        assert!(init(&options("loud")).is_err());
+        assert!(Log::start(&options("off"), true).is_ok());
+        assert!(Log::start(&options("off"), true).is_ok());
+        assert!(Log::start(&options("loud"), true).is_err());
+    }
+
+    #[test]
+    fn libraries_are_quiet_unless_they_are_asked_for() {
+        let shown = |level: &str| options(level).filter().unwrap().to_string();
+        for level in ["info", "INFO", "oncegate=debug,info"] {
+            assert!(shown(level).contains("sqlx=warn"), "{level}: {}", shown(level));
+        }
+        for level in ["warn", "off", "debug", "oncegate=info"] {
+            assert!(!shown(level).contains("sqlx"), "{level}: {}", shown(level));
+        }
+        assert!(shown("info,sqlx=debug").contains("sqlx=debug") && !shown("info,sqlx=debug").contains("sqlx=warn"));
     }
 }

@@ -4,6 +4,7 @@
 
 pub mod breaker;
 pub mod chain;
+pub mod log;
 pub mod observed;
 pub mod outage;
 pub mod quota;
@@ -100,6 +101,7 @@ fn describe() {
         "Successes and unknowns reported by attempts that no longer held their claim"
     );
     breaker::describe();
+    log::describe();
     tenants::describe();
     tls::describe();
     outage::describe();

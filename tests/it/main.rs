@@ -40,6 +40,7 @@ mod isolation;
 #[cfg(feature = "redis")]
 mod late;
 mod lifecycle;
+mod logging;
 #[cfg(feature = "redis")]
 mod observability;
 mod observe;

@@ -116,7 +116,11 @@ impl Driver {
             self.failures += 1;
             let why = self.serve(link).await;
             self.readiness.set(false);
-            self.shared.status.lost(&why);
+            if self.closing.is_cancelled() {
+                self.shared.status.closed();
+            } else {
+                self.shared.status.lost(&why);
+            }
         }
         self.jobs.close();
         self.refuse_waiting(&closed());

@@ -59,6 +59,13 @@ impl Status {
         }
     }
 
+    /// A connection has been closed on purpose: neither news nor a fault.
+    pub(super) fn closed(&self) {
+        let mut told = self.told();
+        told.up = told.up.saturating_sub(1);
+        tracing::debug!(postgres.servers = self.servers, "closed a connection to the store");
+    }
+
     /// A connection could not be made.
     pub(super) fn unavailable(&self, why: &Determinate) {
         let mut told = self.told();

@@ -118,7 +118,11 @@ impl Driver {
             // Lest a server that lets us in only to hang up be called without a pause.
             self.failures += 1;
             let why = self.serve(link).await;
-            self.shared.status.lost(&why);
+            if self.closing.is_cancelled() {
+                self.shared.status.closed();
+            } else {
+                self.shared.status.lost(&why);
+            }
         }
         self.calls.close();
         while let Some(call) = self.calls.recv().await {

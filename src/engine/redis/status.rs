@@ -42,6 +42,13 @@ impl Status {
         }
     }
 
+    /// A connection has been closed on purpose: neither news nor a fault.
+    pub(super) fn closed(&self) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.up = told.up.saturating_sub(1);
+        tracing::debug!(redis.server = self.server, "closed a connection to the store");
+    }
+
     /// A connection could not be made.
     pub(super) fn unavailable(&self, why: &Determinate) {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);

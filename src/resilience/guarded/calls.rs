@@ -113,6 +113,7 @@ impl Engine for Guarded {
     }
 
     async fn close(&self) {
+        self.0.meter.close();
         self.0.engine.close().await;
     }
 }

@@ -19,6 +19,7 @@ pub(crate) struct Setup {
     config: String,
     environment: Vec<(String, String)>,
     data_dir: Option<PathBuf>,
+    is_log_read: bool,
 }
 
 /// A running gateway; killed on drop.
@@ -35,7 +36,7 @@ impl Setup {
     /// A gateway on this engine, with the defaults for everything else.
     pub(crate) fn on(engine: impl Into<String>) -> Self {
         let (engine, listen) = (engine.into(), "127.0.0.1:0".into());
-        Self { engine, listen, config: String::new(), environment: Vec::new(), data_dir: None }
+        Self { engine, listen, config: String::new(), environment: Vec::new(), data_dir: None, is_log_read: true }
     }
 
     /// On the engines that its configuration names.
@@ -78,6 +79,12 @@ impl Setup {
         self
     }
 
+    /// With a log that nobody reads once the gateway is in service, though its pipe stays open.
+    pub(crate) fn log_unread(mut self) -> Self {
+        self.is_log_read = false;
+        self
+    }
+
     /// Starts it and waits until it is in service.
     pub(crate) async fn start(&self) -> Gateway {
         self.try_start().await.unwrap_or_else(|(status, log)| panic!("the gateway ended with {status}:\n{log}"))
@@ -100,7 +107,7 @@ impl Setup {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).current_dir(folder.path());
         let mut child = command.spawn().expect("the gateway starts");
         let log = Arc::new(Mutex::new(Vec::new()));
-        let in_service = follow(&mut child, log.clone());
+        let in_service = follow(&mut child, log.clone(), self.is_log_read);
         match tokio::time::timeout(Duration::from_secs(30), in_service).await.expect("the gateway starts in time") {
             Ok((api, admin)) => Ok(Gateway { child, api, admin, log, data_dir, folder }),
             Err(_closed) => {
@@ -114,19 +121,28 @@ impl Setup {
 
 type InService = tokio::sync::oneshot::Receiver<(SocketAddr, SocketAddr)>;
 
-/// Reads the gateway's log to its end; tells where it listens once it says so.
-fn follow(child: &mut Child, log: Arc<Mutex<Vec<String>>>) -> InService {
+/// Reads the gateway's log, and returns where it listens once the log has it. Reads to the end, or not beyond that line.
+fn follow(child: &mut Child, log: Arc<Mutex<Vec<String>>>, to_its_end: bool) -> InService {
     let (tell, in_service) = tokio::sync::oneshot::channel();
-    let lines = BufReader::new(child.stderr.take().expect("its log is piped")).lines();
+    let mut lines = BufReader::new(child.stderr.take().expect("its log is piped")).lines();
     std::thread::spawn(move || {
         let mut tell = Some(tell);
-        for line in lines.map_while(Result::ok) {
-            if let Some(addresses) = addresses(&line)
+        for line in lines.by_ref().map_while(Result::ok) {
+            let addresses = addresses(&line);
+            log.lock().expect("the log").push(line);
+            if let Some(addresses) = addresses
                 && let Some(tell) = tell.take()
             {
                 let _ = tell.send(addresses);
+                if !to_its_end {
+                    break;
+                }
             }
-            log.lock().expect("the log").push(line);
+        }
+        drop(log);
+        if !to_its_end {
+            // Keeps the pipe open for as long as the tests run.
+            std::mem::forget(lines);
         }
     });
     in_service

@@ -1,0 +1,48 @@
+//! Panics as lines of the log: Rust's own hook writes to standard error by itself, and waits where nobody reads it.
+
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::panic::{self, PanicHookInfo};
+use std::thread;
+
+/// Characters of a panic's message and of its backtrace that are logged.
+const MESSAGE_MAX: usize = 500;
+const BACKTRACE_MAX: usize = 8000;
+
+/// From now on, logs every panic. The log must have been started.
+pub(super) fn log_panics() {
+    panic::set_hook(Box::new(|panic| {
+        let location = panic.location().map(ToString::to_string);
+        let thread = thread::current();
+        let message = bounded(message(panic), MESSAGE_MAX);
+        // Captured only where RUST_BACKTRACE asks for it.
+        let backtrace = Backtrace::capture();
+        let backtrace = (backtrace.status() == BacktraceStatus::Captured).then(|| backtrace.to_string());
+        tracing::error!(
+            panic.location = location,
+            panic.thread = thread.name(),
+            panic.message = message,
+            panic.backtrace = backtrace.as_deref().map(|text| bounded(text, BACKTRACE_MAX)),
+            "a fault of the gateway: it panicked"
+        );
+    }));
+}
+
+fn message<'a>(panic: &'a PanicHookInfo<'_>) -> &'a str {
+    panic.payload_as_str().unwrap_or("no message")
+}
+
+fn bounded(text: &str, chars_max: usize) -> &str {
+    text.char_indices().nth(chars_max).map_or(text, |(end, _)| &text[..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_texts_are_cut_between_characters() {
+        assert_eq!(bounded("äöü", 2), "äö");
+        assert_eq!(bounded("äöü", 3), "äöü");
+        assert_eq!(bounded("", 3), "");
+    }
+}
