@@ -31,11 +31,11 @@ use crate::domain::degraded::Degraded;
 use crate::domain::global_id::GlobalId;
 use crate::domain::record::{Held, Key};
 use crate::domain::tenant::{AppKey, Operation};
-use crate::domain::terms::{Mode, Retention};
+use crate::domain::terms::Retention;
 use crate::engine::breaker::State;
 use crate::engine::chain::Chain;
 use crate::engine::{Determinate, Engine, EngineError};
-use crate::telemetry::metrics::AppMetrics;
+use crate::telemetry::metrics::app::AppMetrics;
 use crate::tenants::App;
 use crate::tenants::quota::Exceeded;
 
@@ -158,12 +158,14 @@ impl Gateway {
         }
     }
 
-    /// From now on measures the calls of these apps.
-    pub fn know(&self, apps: &[Arc<App>]) {
+    /// From now on measures the calls of these apps, up to `operations_max` operations of each by name beside those that
+    /// are configured.
+    pub fn know(&self, apps: &[Arc<App>], operations_max: usize) {
+        let previous = self.metrics.load();
         let metrics = |app: &Arc<App>| {
-            let own = app.operations.iter();
-            let operations = own.map(|(name, own)| (name.as_ref(), own.mode == Mode::Observe));
-            (app.key.clone(), AppMetrics::new(app.key.as_ref(), app.terms.mode == Mode::Observe, operations))
+            let configured = app.operations.keys().map(AsRef::as_ref);
+            let metrics = AppMetrics::new(app.key.as_ref(), configured, operations_max, previous.get(&app.key));
+            (app.key.clone(), metrics)
         };
         self.metrics.store(Arc::new(apps.iter().map(metrics).collect()));
     }

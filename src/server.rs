@@ -136,7 +136,7 @@ impl Server {
         data_dir.tell_of_chains_left();
         let issuer = Issuer::new(clock.clone(), entropy.clone());
         let gateway = Arc::new(Gateway::new(engines, issuer, clock.clone()));
-        gateway.know(&registry.apps());
+        gateway.know(&registry.apps(), config.limits.metric_operations);
         let tokens = Arc::new(Tokens::default());
         tokens.replace(operators::of_config(config)?);
         let live = Live::new(config, registry.clone(), gateway.clone(), tokens.clone(), log.clone());

@@ -263,7 +263,7 @@ fn request_claim(times: usize) {
     Metrics::install();
     let clock = Arc::new(SystemClock::new());
     let (gateway, registry) = (Arc::new(gateway()), Arc::new(registry()));
-    gateway.know(&registry.apps());
+    gateway.know(&registry.apps(), Limits::default().metric_operations);
     let limits = Limits::default();
     let front = Front::new(Arc::new(Api {
         gateway,

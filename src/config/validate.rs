@@ -19,6 +19,9 @@ use crate::tenants::secret::SecretDigest;
 const DEADLINE_MIN: Duration = Duration::from_millis(1);
 const DEADLINE_MAX: Duration = Duration::from_mins(1);
 
+/// More series than that no one looks at.
+const METRIC_OPERATIONS_MAX: usize = 10_000;
+
 /// Smaller ones drop lines of an ordinary start; larger ones hold nothing that is of use by then.
 const LOG_BUFFER_BYTES: RangeInclusive<usize> = 16 << 10..=1 << 30;
 
@@ -284,6 +287,11 @@ fn check_limits(limits: &Limits, findings: &mut Findings) {
         if count == 0 {
             findings.add(path.child(name), "0 would let nothing pass; set at least 1");
         }
+    }
+    if limits.metric_operations > METRIC_OPERATIONS_MAX {
+        let message =
+            "each operation has series of its own; set at most 10000, and configure the operations that matter";
+        findings.add(path.child("metric_operations"), message);
     }
     for (min, max, min_name, max_name) in [
         (limits.lease_min, limits.lease_max, "lease_min", "lease_max"),

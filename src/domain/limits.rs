@@ -42,6 +42,8 @@ pub struct Limits {
     pub journal_bytes: usize,
     /// How much of that may be of one app, in bytes.
     pub journal_app_bytes: usize,
+    /// Operations of an app that metrics show by name, beside those that are configured.
+    pub metric_operations: usize,
     /// How long a client may take to send its headers.
     pub header_read_timeout: Span,
     /// How long a client may take to send its body.
@@ -135,6 +137,7 @@ impl Default for Limits {
             requests_in_flight: 4096,
             journal_bytes: 64 << 20,
             journal_app_bytes: 32 << 20,
+            metric_operations: 100,
             header_read_timeout: Span(Duration::from_secs(5)),
             body_read_timeout: Span(Duration::from_secs(10)),
             write_timeout: Span(Duration::from_secs(10)),

@@ -94,7 +94,7 @@ impl Heed for Copy {
         drop(known);
         let (count, first) = (apps.len(), self.registry.is_awaited());
         self.registry.replace(apps);
-        self.gateway.know(&self.registry.apps());
+        self.gateway.know(&self.registry.apps(), self.config.load().limits.metric_operations);
         if first {
             tracing::info!(apps = count, "the registry of apps has answered: in service");
             self.lifecycle.enter(Stage::Ready);

@@ -1,7 +1,9 @@
 //! Metrics: every name, label and bucket in one place, and handles that are looked up once.
 //!
-//! Labels are bounded: configured apps and operations are named, everything else is `other`; never a global ID.
+//! Labels are bounded: apps, their configured operations and so many others by name, the rest as `other`; never a global
+//! ID. Series with many labels come to be when they are first needed.
 
+pub mod app;
 pub mod breaker;
 pub mod chain;
 pub mod log;
@@ -14,18 +16,14 @@ pub mod tls;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use hashbrown::HashMap;
 use metrics::{
     Counter, Gauge, Histogram, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
 };
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 
-use self::observed::{ObservedMetrics, WouldBe};
-use self::quota::{Quota, QuotaMetrics};
-
-/// Upper bounds of all duration buckets, in seconds: from what a claim in memory takes to the longest deadline.
-const BUCKETS: [f64; 18] =
-    [0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0];
+/// Upper bounds of all duration buckets, in seconds: close to each other where stores answer, and none far beyond the usual
+/// deadline. Each costs a line in every series.
+const BUCKETS: [f64; 12] = [0.0001, 0.0003, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.3, 1.0, 5.0];
 
 const CLAIMS: &str = "oncegate_claims_total";
 const OUTCOMES: &str = "oncegate_outcomes_total";
@@ -130,6 +128,22 @@ macro_rules! labels {
 }
 use labels;
 
+/// Counters of one metric that come to be when they are first needed, by the place of their labels in a fixed set.
+struct Counters<const COUNT: usize>([OnceLock<Counter>; COUNT]);
+
+impl<const COUNT: usize> Counters<COUNT> {
+    const fn new() -> Self {
+        Self([const { OnceLock::new() }; COUNT])
+    }
+
+    /// Counts one, with the handle that `make` makes the first time.
+    fn increment(&self, place: usize, make: impl FnOnce() -> Counter) {
+        if let Some(counter) = self.0.get(place) {
+            counter.get_or_init(make).increment(1);
+        }
+    }
+}
+
 labels! {
     /// What became of a claim.
     ClaimResult {
@@ -213,98 +227,6 @@ labels! {
     }
 }
 
-/// The handles of one app.
-pub struct AppMetrics {
-    operations: HashMap<Box<str>, OperationMetrics>,
-    other: OperationMetrics,
-    claim_duration: Histogram,
-    suspected_double_executions: Counter,
-    quotas: QuotaMetrics,
-}
-
-struct OperationMetrics {
-    claims: Vec<Counter>,
-    outcomes: Vec<Vec<Counter>>,
-    /// Only of operations that are observed.
-    observed: Option<ObservedMetrics>,
-}
-
-impl AppMetrics {
-    /// The handles of an app and its configured operations, each with whether it is observed, as those may be
-    /// (`observes`) that are not configured.
-    pub fn new<'a>(app: &str, observes: bool, operations: impl IntoIterator<Item = (&'a str, bool)>) -> Self {
-        let app = app.to_owned();
-        let own = |(name, observed): (&str, bool)| (name.into(), OperationMetrics::new(&app, name, observed));
-        Self {
-            operations: operations.into_iter().map(own).collect(),
-            other: OperationMetrics::new(&app, "other", observes),
-            claim_duration: histogram!(CLAIM_DURATION, "app" => app.clone()),
-            quotas: QuotaMetrics::new(&app),
-            suspected_double_executions: counter!(SUSPECTED_DOUBLE_EXECUTIONS, "app" => app),
-        }
-    }
-
-    /// Counts an answered claim.
-    pub fn claimed(&self, operation: &str, result: ClaimResult, took: Duration) {
-        self.operation(operation).claims[result as usize].increment(1);
-        self.claim_duration.record(took.as_secs_f64());
-    }
-
-    /// Counts an answered outcome; one that names no operation is of `other`.
-    pub fn settled(&self, operation: Option<&str>, outcome: ReportedOutcome, result: OutcomeResult) {
-        let metrics = operation.map_or(&self.other, |operation| self.operation(operation));
-        metrics.outcomes[outcome as usize][result as usize].increment(1);
-    }
-
-    /// Counts a claim that was let through.
-    pub fn observed_claim(&self, operation: &str, would_be: WouldBe) {
-        if let Some(observed) = &self.operation(operation).observed {
-            observed.claimed(would_be);
-        }
-    }
-
-    /// Counts the outcome of a claim that was let through; one that names no operation is of `other`.
-    pub fn observed_outcome(&self, operation: Option<&str>, outcome: ReportedOutcome, would_be: WouldBe) {
-        let metrics = operation.map_or(&self.other, |operation| self.operation(operation));
-        if let Some(observed) = metrics.observed.as_ref().or(self.other.observed.as_ref()) {
-            observed.settled(outcome, would_be);
-        }
-    }
-
-    /// Counts a request, or an item of a batch, that was refused because a quota was used up.
-    pub fn quota_exceeded(&self, quota: Quota) {
-        self.quotas.exceeded(quota);
-    }
-
-    /// Counts a success or unknown from an attempt that no longer held its claim.
-    pub fn suspected_double_execution(&self) {
-        self.suspected_double_executions.increment(1);
-    }
-
-    fn operation(&self, operation: &str) -> &OperationMetrics {
-        self.operations.get(operation).unwrap_or(&self.other)
-    }
-}
-
-impl OperationMetrics {
-    fn new(app: &str, operation: &str, observed: bool) -> Self {
-        let (app, operation) = (app.to_owned(), operation.to_owned());
-        let claim = |result: &&'static str| counter!(CLAIMS, "app" => app.clone(), "operation" => operation.clone(), "result" => *result);
-        let outcome = |outcome: &'static str, result: &'static str| {
-            let (app, operation) = (app.clone(), operation.clone());
-            counter!(OUTCOMES, "app" => app, "operation" => operation, "outcome" => outcome, "result" => result)
-        };
-        Self {
-            claims: ClaimResult::LABELS.iter().map(claim).collect(),
-            outcomes: ReportedOutcome::LABELS
-                .iter()
-                .map(|reported| OutcomeResult::LABELS.iter().map(|result| outcome(reported, result)).collect())
-                .collect(),
-            observed: observed.then(|| ObservedMetrics::new(&app, &operation)),
-        }
-    }
-}
-
 /// The handles of the HTTP edge.
 pub struct HttpMetrics {
     /// By endpoint and place in [`HttpMetrics::STATUSES`]; looked up when first used.
@@ -358,7 +280,8 @@ impl Default for HttpMetrics {
 
 /// The handles of one engine.
 pub struct EngineMetrics {
-    durations: Vec<Vec<Histogram>>,
+    engine: Box<str>,
+    durations: [[OnceLock<Histogram>; EngineResult::LABELS.len()]; EngineCall::LABELS.len()],
     up: Gauge,
     data_lost: Counter,
 }
@@ -366,12 +289,9 @@ pub struct EngineMetrics {
 impl EngineMetrics {
     /// The handles of the engine of this name. It counts as up until a call says otherwise.
     pub fn new(engine: &str) -> Self {
-        let duration = |call: &'static str, result: &'static str| histogram!(ENGINE_CALL_DURATION, "engine" => engine.to_owned(), "call" => call, "result" => result);
         let metrics = Self {
-            durations: EngineCall::LABELS
-                .iter()
-                .map(|call| EngineResult::LABELS.iter().map(|result| duration(call, result)).collect())
-                .collect(),
+            engine: engine.into(),
+            durations: Default::default(),
             up: gauge!(ENGINE_UP, "engine" => engine.to_owned()),
             data_lost: counter!(ENGINE_DATA_LOST, "engine" => engine.to_owned()),
         };
@@ -381,7 +301,11 @@ impl EngineMetrics {
 
     /// Records an answered call.
     pub fn called(&self, call: EngineCall, result: EngineResult, took: Duration) {
-        self.durations[call as usize][result as usize].record(took.as_secs_f64());
+        let duration = self.durations[call as usize][result as usize].get_or_init(|| {
+            let (call, result) = (EngineCall::LABELS[call as usize], EngineResult::LABELS[result as usize]);
+            histogram!(ENGINE_CALL_DURATION, "engine" => self.engine.to_string(), "call" => call, "result" => result)
+        });
+        duration.record(took.as_secs_f64());
     }
 
     /// Says whether the engine answers.

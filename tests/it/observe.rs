@@ -85,8 +85,8 @@ async fn a_team_sees_what_enforcing_would_have_stopped() {
         (order, "duplicate_succeeded", 2),
         (order, "fingerprint_mismatch", 1),
         ("coupon.redeem", "duplicate_unknown", 1),
-        ("other", "duplicate_in_progress", 1),
-        ("other", "fingerprint_mismatch", 1),
+        ("default", "duplicate_in_progress", 1),
+        ("default", "fingerprint_mismatch", 1),
     ] {
         let labels = [("app", "shop"), ("operation", operation), ("would_be", would_be)];
         assert_eq!(count(&gateway, OBSERVED, &labels).await, claims, "{labels:?}");

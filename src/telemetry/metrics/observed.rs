@@ -1,8 +1,8 @@
-//! What observe mode let through, counted by what enforcing would have answered: the handles of one operation.
+//! Claims that observe mode let through, counted by what enforcing would have answered: the handles of one operation.
 
-use metrics::{Counter, counter};
+use metrics::counter;
 
-use super::{OBSERVED_CLAIMS, OBSERVED_OUTCOMES, ReportedOutcome, labels};
+use super::{Counters, OBSERVED_CLAIMS, OBSERVED_OUTCOMES, ReportedOutcome, labels};
 
 labels! {
     /// What enforcing would have answered.
@@ -19,37 +19,32 @@ labels! {
 
 /// The handles of one operation.
 pub(super) struct ObservedMetrics {
-    claims: Vec<Counter>,
-    outcomes: Vec<Vec<Counter>>,
+    claims: Counters<{ WouldBe::LABELS.len() }>,
+    outcomes: Counters<{ ReportedOutcome::LABELS.len() * WouldBe::LABELS.len() }>,
 }
 
 impl ObservedMetrics {
-    pub(super) fn new(app: &str, operation: &str) -> Self {
-        let claim = |would_be: &&'static str| {
+    pub(super) const fn new() -> Self {
+        Self { claims: Counters::new(), outcomes: Counters::new() }
+    }
+
+    pub(super) fn claimed(&self, app: &str, operation: &str, would_be: WouldBe) {
+        self.claims.increment(would_be as usize, || {
             let (app, operation) = (app.to_owned(), operation.to_owned());
-            counter!(OBSERVED_CLAIMS, "app" => app, "operation" => operation, "would_be" => *would_be)
-        };
-        let outcome = |outcome: &'static str, would_be: &'static str| {
+            let would_be = WouldBe::LABELS[would_be as usize];
+            counter!(OBSERVED_CLAIMS, "app" => app, "operation" => operation, "would_be" => would_be)
+        });
+    }
+
+    pub(super) fn settled(&self, app: &str, operation: &str, outcome: ReportedOutcome, would_be: WouldBe) {
+        let place = outcome as usize * WouldBe::LABELS.len() + would_be as usize;
+        self.outcomes.increment(place, || {
             let (app, operation) = (app.to_owned(), operation.to_owned());
+            let (outcome, would_be) = (ReportedOutcome::LABELS[outcome as usize], WouldBe::LABELS[would_be as usize]);
             counter!(
                 OBSERVED_OUTCOMES,
                 "app" => app, "operation" => operation, "outcome" => outcome, "would_be" => would_be
             )
-        };
-        Self {
-            claims: WouldBe::LABELS.iter().map(claim).collect(),
-            outcomes: ReportedOutcome::LABELS
-                .iter()
-                .map(|reported| WouldBe::LABELS.iter().map(|would_be| outcome(reported, would_be)).collect())
-                .collect(),
-        }
-    }
-
-    pub(super) fn claimed(&self, would_be: WouldBe) {
-        self.claims[would_be as usize].increment(1);
-    }
-
-    pub(super) fn settled(&self, outcome: ReportedOutcome, would_be: WouldBe) {
-        self.outcomes[outcome as usize][would_be as usize].increment(1);
+        });
     }
 }

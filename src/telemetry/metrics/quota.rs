@@ -1,8 +1,8 @@
 //! What was refused because a quota of its app was used up: the handles of one app.
 
-use metrics::{Counter, counter};
+use metrics::counter;
 
-use super::{QUOTA_EXCEEDED, labels};
+use super::{Counters, QUOTA_EXCEEDED, labels};
 
 labels! {
     /// Which quota of an app.
@@ -14,15 +14,15 @@ labels! {
 }
 
 /// The handles of one app.
-pub(super) struct QuotaMetrics(Vec<Counter>);
+pub(super) struct QuotaMetrics(Counters<{ Quota::LABELS.len() }>);
 
 impl QuotaMetrics {
-    pub(super) fn new(app: &str) -> Self {
-        let exceeded = |quota: &&'static str| counter!(QUOTA_EXCEEDED, "app" => app.to_owned(), "quota" => *quota);
-        Self(Quota::LABELS.iter().map(exceeded).collect())
+    pub(super) const fn new() -> Self {
+        Self(Counters::new())
     }
 
-    pub(super) fn exceeded(&self, quota: Quota) {
-        self.0[quota as usize].increment(1);
+    pub(super) fn exceeded(&self, app: &str, quota: Quota) {
+        let quota_label = Quota::LABELS[quota as usize];
+        self.0.increment(quota as usize, || counter!(QUOTA_EXCEEDED, "app" => app.to_owned(), "quota" => quota_label));
     }
 }

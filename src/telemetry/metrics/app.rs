@@ -1,0 +1,183 @@
+//! The handles of one app: its claims and outcomes by operation, its quotas.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use hashbrown::HashMap;
+use metrics::{Counter, Histogram, counter, histogram};
+
+use super::observed::{ObservedMetrics, WouldBe};
+use super::quota::{Quota, QuotaMetrics};
+use super::{
+    CLAIM_DURATION, CLAIMS, ClaimResult, Counters, OUTCOMES, OutcomeResult, ReportedOutcome,
+    SUSPECTED_DOUBLE_EXECUTIONS,
+};
+
+/// The label of all operations that have none of their own.
+const OTHER: &str = "other";
+
+/// The handles of one app.
+pub struct AppMetrics {
+    app: Box<str>,
+    /// Operations with a label of their own: those that are configured, and the first others that were seen.
+    operations: ArcSwap<HashMap<Box<str>, Arc<OperationMetrics>>>,
+    operations_max: usize,
+    other: OperationMetrics,
+    claim_duration: OnceLock<Histogram>,
+    suspected_double_executions: Counter,
+    quotas: QuotaMetrics,
+}
+
+struct OperationMetrics {
+    claims: Counters<{ ClaimResult::LABELS.len() }>,
+    outcomes: Counters<{ ReportedOutcome::LABELS.len() * OutcomeResult::LABELS.len() }>,
+    /// Only of operations that are observed.
+    observed: OnceLock<Box<ObservedMetrics>>,
+}
+
+impl AppMetrics {
+    /// The handles of an app. Its configured operations have labels of their own, and so have up to `seen_max` others.
+    /// What `previous` has counted under a name stays there: the number of labels is bounded over all changes of an app.
+    pub fn new<'a>(
+        app: &str,
+        configured: impl IntoIterator<Item = &'a str>,
+        seen_max: usize,
+        previous: Option<&Self>,
+    ) -> Self {
+        let mut operations = previous.map(|previous| HashMap::clone(&previous.operations.load())).unwrap_or_default();
+        let mut configured_count = 0;
+        for name in configured {
+            operations.entry(name.into()).or_insert_with(|| Arc::new(OperationMetrics::new()));
+            configured_count += 1;
+        }
+        Self {
+            app: app.into(),
+            operations: ArcSwap::from_pointee(operations),
+            operations_max: configured_count + seen_max,
+            other: OperationMetrics::new(),
+            claim_duration: OnceLock::new(),
+            suspected_double_executions: counter!(SUSPECTED_DOUBLE_EXECUTIONS, "app" => app.to_owned()),
+            quotas: QuotaMetrics::new(),
+        }
+    }
+
+    /// Counts an answered claim.
+    pub fn claimed(&self, operation: &str, result: ClaimResult, took: Duration) {
+        self.count(Some(operation), |name, metrics| {
+            metrics.claims.increment(result as usize, || {
+                let (app, operation) = (self.app.to_string(), name.to_owned());
+                counter!(CLAIMS, "app" => app, "operation" => operation, "result" => ClaimResult::LABELS[result as usize])
+            });
+        });
+        let duration = || histogram!(CLAIM_DURATION, "app" => self.app.to_string());
+        self.claim_duration.get_or_init(duration).record(took.as_secs_f64());
+    }
+
+    /// Counts an answered outcome; one that names no operation is of `other`.
+    pub fn settled(&self, operation: Option<&str>, outcome: ReportedOutcome, result: OutcomeResult) {
+        self.count(operation, |name, metrics| {
+            let place = outcome as usize * OutcomeResult::LABELS.len() + result as usize;
+            metrics.outcomes.increment(place, || {
+                let (app, operation) = (self.app.to_string(), name.to_owned());
+                let (outcome, result) =
+                    (ReportedOutcome::LABELS[outcome as usize], OutcomeResult::LABELS[result as usize]);
+                counter!(OUTCOMES, "app" => app, "operation" => operation, "outcome" => outcome, "result" => result)
+            });
+        });
+    }
+
+    /// Counts a claim that was let through.
+    pub fn observed_claim(&self, operation: &str, would_be: WouldBe) {
+        self.count(Some(operation), |name, metrics| metrics.observed().claimed(&self.app, name, would_be));
+    }
+
+    /// Counts the outcome of a claim that was let through; one that names no operation is of `other`.
+    pub fn observed_outcome(&self, operation: Option<&str>, outcome: ReportedOutcome, would_be: WouldBe) {
+        self.count(operation, |name, metrics| metrics.observed().settled(&self.app, name, outcome, would_be));
+    }
+
+    /// Counts a request, or an item of a batch, that was refused because a quota was used up.
+    pub fn quota_exceeded(&self, quota: Quota) {
+        self.quotas.exceeded(&self.app, quota);
+    }
+
+    /// Counts a success or unknown from an attempt that no longer held its claim.
+    pub fn suspected_double_execution(&self) {
+        self.suspected_double_executions.increment(1);
+    }
+
+    /// Counts under the label of an operation.
+    fn count(&self, operation: Option<&str>, count: impl FnOnce(&str, &OperationMetrics)) {
+        let known = self.operations.load();
+        match operation.and_then(|name| known.get_key_value(name)) {
+            Some((name, metrics)) => count(name, metrics),
+            None => match operation.filter(|_| known.len() < self.operations_max).and_then(|name| self.add(name)) {
+                Some((name, metrics)) => count(&name, &metrics),
+                None => count(OTHER, &self.other),
+            },
+        }
+    }
+
+    /// Gives an operation a label of its own, unless others have taken the last one meanwhile.
+    #[cold]
+    fn add(&self, name: &str) -> Option<(Box<str>, Arc<OperationMetrics>)> {
+        let new = Arc::new(OperationMetrics::new());
+        self.operations.rcu(|known| {
+            let mut known = HashMap::clone(known);
+            if known.len() < self.operations_max {
+                known.entry(name.into()).or_insert_with(|| new.clone());
+            }
+            known
+        });
+        self.operations.load().get_key_value(name).map(|(name, metrics)| (name.clone(), metrics.clone()))
+    }
+}
+
+impl OperationMetrics {
+    const fn new() -> Self {
+        Self { claims: Counters::new(), outcomes: Counters::new(), observed: OnceLock::new() }
+    }
+
+    fn observed(&self) -> &ObservedMetrics {
+        self.observed.get_or_init(|| Box::new(ObservedMetrics::new()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labels(metrics: &AppMetrics) -> Vec<String> {
+        let mut labels: Vec<_> = metrics.operations.load().keys().map(ToString::to_string).collect();
+        labels.sort();
+        labels
+    }
+
+    fn claim(metrics: &AppMetrics, operation: &str) {
+        metrics.claimed(operation, ClaimResult::Granted, Duration::ZERO);
+    }
+
+    #[test]
+    fn the_first_operations_have_labels_and_configured_ones_always() {
+        let metrics = AppMetrics::new("shop", ["configured"], 2, None);
+        for name in ["a", "b", "a", "c", "d"] {
+            claim(&metrics, name);
+        }
+        metrics.settled(Some("e"), ReportedOutcome::Success, OutcomeResult::Recorded);
+        metrics.settled(None, ReportedOutcome::Success, OutcomeResult::Recorded);
+        assert_eq!(labels(&metrics), ["a", "b", "configured"]);
+    }
+
+    #[test]
+    fn changes_of_an_app_make_no_room_for_more_labels() {
+        let mut metrics = AppMetrics::new("shop", [], 2, None);
+        for round in 0..10 {
+            for operation in ["a", "b", "c"] {
+                claim(&metrics, &format!("{operation}.{round}"));
+            }
+            metrics = AppMetrics::new("shop", ["configured"], 2, Some(&metrics));
+        }
+        assert_eq!(labels(&metrics), ["a.0", "b.0", "configured"]);
+    }
+}
