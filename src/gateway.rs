@@ -36,6 +36,7 @@ use crate::engine::breaker::State;
 use crate::engine::chain::Chain;
 use crate::engine::{Determinate, Engine, EngineError};
 use crate::telemetry::metrics::app::AppMetrics;
+use crate::telemetry::traces;
 use crate::tenants::App;
 use crate::tenants::quota::Exceeded;
 
@@ -191,7 +192,8 @@ impl Gateway {
         let deadline = app.terms.deadline;
         let ask = Renew { key: Key { app: app.key.clone(), global_id }, attempt, lease, deadline };
         let call = async { self.engine(app)?.renew(&ask).await };
-        let renewed = within(deadline, call).await.map_err(|failure| failed(failure, None))?;
+        let span = traces::child!("renewal", oncegate.app = %app.key, oncegate.global_id = %global_id);
+        let renewed = traces::in_span!(span, within(deadline, call)).map_err(|failure| failed(failure, None))?;
         let (mut renewed, degraded) = renewed.split();
         let mut expires_at = None;
         if let Renewed::Renewed { left } = &mut renewed {
@@ -211,7 +213,8 @@ impl Gateway {
     pub async fn inspect(&self, app: &App, global_id: GlobalId) -> Result<Option<Inspected>, Failure> {
         let key = Key { app: app.key.clone(), global_id };
         let call = async { self.engine(app)?.read(&key).await };
-        let held = within(app.terms.deadline, call).await.map_err(looked_up)?;
+        let span = traces::child!("lookup", oncegate.app = %app.key, oncegate.global_id = %global_id);
+        let held = traces::in_span!(span, within(app.terms.deadline, call)).map_err(looked_up)?;
         Ok(held.map(|held| self.inspected(global_id, held)))
     }
 

@@ -14,7 +14,6 @@ mod tls;
 mod watch;
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,10 +41,12 @@ use crate::gateway::Gateway;
 use crate::http::places::Places;
 use crate::http::{Api, Front, listener};
 use crate::resilience::degrade::Keeper;
-use crate::telemetry::logging::Log;
+use crate::telemetry::Telemetry;
 use crate::telemetry::metrics::log::LogMetrics;
 use crate::telemetry::metrics::tenants::AuthenticationMetrics;
+use crate::telemetry::metrics::traces::TraceMetrics;
 use crate::telemetry::metrics::{HttpMetrics, Metrics};
+use crate::telemetry::traces::Traces;
 use crate::tenants::throttle::Throttle;
 
 /// How often the engines are asked how they are, so that `engine_up` is right when nobody calls.
@@ -69,12 +70,12 @@ pub struct Source {
 ///
 /// # Errors
 /// What kept it from starting, or that a second signal cut the drain short.
-pub async fn run(config: Config, source: Source, log: Log) -> anyhow::Result<()> {
+pub async fn run(config: Config, source: Source, telemetry: Telemetry) -> anyhow::Result<()> {
     let mut signals = Signals::new()?;
     let mut watch = Watch::new(source.known, source.look);
     let api = bind(config.server.listen, "server.listen")?;
     let admin = bind(config.server.admin_listen, "server.admin_listen")?;
-    let server = Server::start(&config, api, admin, log).await?;
+    let server = Server::start(&config, api, admin, telemetry).await?;
     let name = loop {
         tokio::select! {
             asked = signals.next() => match asked {
@@ -112,6 +113,7 @@ pub struct Server {
     stop_api: CancellationToken,
     stop_admin: CancellationToken,
     api_connections: TaskTracker,
+    traces: Traces,
     /// Last: what the others still do is done there.
     _cores: Cores,
 }
@@ -121,7 +123,13 @@ impl Server {
     ///
     /// # Errors
     /// An engine that cannot be opened. A store that is out is no error.
-    pub async fn start(config: &Config, api: TcpListener, admin: TcpListener, log: Log) -> anyhow::Result<Self> {
+    pub async fn start(
+        config: &Config,
+        api: TcpListener,
+        admin: TcpListener,
+        telemetry: Telemetry,
+    ) -> anyhow::Result<Self> {
+        let Telemetry { log, traces } = telemetry;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let entropy: Arc<dyn Entropy> = Arc::new(SystemEntropy);
         let metrics = Arc::new(Metrics::install());
@@ -180,30 +188,30 @@ impl Server {
             entropy,
             metrics: HttpMetrics::new(),
             authentication: AuthenticationMetrics::new(),
+            access: log.access(),
+            traces: traces.clone(),
         }));
+        traces.start();
         let (limits, tls, stop) = (config.limits.clone(), certificates.admin(), stop_admin.clone());
         let (here, nobody_waits) = (vec![Handle::current()], TaskTracker::new());
         tokio::spawn(listener::accept(admin, tls, admin_router, limits, here, stop, nobody_waits));
         let (limits, tls, stop) = (config.limits.clone(), certificates.api(), stop_api.clone());
         let (everywhere, connections) = (cores.handles().to_vec(), api_connections.clone());
         tokio::spawn(listener::accept(api, tls, front, limits, everywhere, stop, connections));
-        tokio::spawn(keep_up(gateway.clone(), keeper.clone(), metrics, log, stop_admin.clone()));
+        tokio::spawn(keep_up(
+            gateway.clone(),
+            keeper.clone(),
+            metrics,
+            Telemetry { log, traces: traces.clone() },
+            stop_admin.clone(),
+        ));
         let state = if registry.is_awaited() {
             "listening; in service once the registry of apps has answered"
         } else {
             lifecycle.enter(Stage::Ready);
             "in service"
         };
-        let engines = config.redacted_engines().iter().map(|(name, url)| format!("{name}={url}")).collect::<Vec<_>>();
-        tracing::info!(
-            version = env!("CARGO_PKG_VERSION"),
-            listen = %api_address,
-            admin_listen = %admin_address,
-            open,
-            engines = engines.join(" "),
-            data_dir = %shown(&config.server.data_dir).display(),
-            "{state}"
-        );
+        announce(state, config, api_address, admin_address, open);
         Ok(Self {
             gateway,
             data_dir,
@@ -213,6 +221,7 @@ impl Server {
             stop_api,
             stop_admin,
             api_connections,
+            traces,
             _cores: cores,
         })
     }
@@ -238,26 +247,49 @@ impl Server {
         }
         self.gateway.close().await;
         self.data_dir.journal.close().await;
+        self.traces.close().await;
         self.stop_admin.cancel();
     }
 }
 
-/// The folder as it is found from anywhere.
-fn shown(folder: &Path) -> PathBuf {
-    std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned())
+/// Logs the line of the start: where the gateway listens, and where it keeps what.
+fn announce(state: &str, config: &Config, api: SocketAddr, admin: SocketAddr, open: bool) {
+    let engines: Vec<_> = config.redacted_engines().iter().map(|(name, url)| format!("{name}={url}")).collect();
+    let folder = &config.server.data_dir;
+    let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.clone());
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        listen = %api,
+        admin_listen = %admin,
+        open,
+        engines = engines.join(" "),
+        data_dir = %folder.display(),
+        "{state}"
+    );
 }
 
 /// Repeated work while in service.
-async fn keep_up(gateway: Arc<Gateway>, keeper: Arc<Keeper>, metrics: Arc<Metrics>, log: Log, stop: CancellationToken) {
+async fn keep_up(
+    gateway: Arc<Gateway>,
+    keeper: Arc<Keeper>,
+    metrics: Arc<Metrics>,
+    telemetry: Telemetry,
+    stop: CancellationToken,
+) {
     let mut upkeep = tokio::time::interval(Duration::from_secs(1));
     let mut summary = tokio::time::interval(LOG_SUMMARY_EVERY);
     let mut probe = tokio::time::interval(PROBE_EVERY);
+    let Telemetry { log, traces } = telemetry;
     let log_metrics = LogMetrics::new();
+    let trace_metrics = traces.counts().map(|_| TraceMetrics::new());
     loop {
         tokio::select! {
             _ = upkeep.tick() => {
                 keeper.measure();
                 log_metrics.set_dropped(log.dropped());
+                if let (Some(metrics), Some(counts)) = (&trace_metrics, traces.counts()) {
+                    metrics.set(counts);
+                }
                 metrics.run_upkeep();
             }
             _ = summary.tick() => log.summarize(),

@@ -28,6 +28,7 @@ use oncegate::http::places::Places;
 use oncegate::http::{Api, Front, answer, listener, success};
 use oncegate::telemetry::metrics::tenants::AuthenticationMetrics;
 use oncegate::telemetry::metrics::{HttpMetrics, Metrics};
+use oncegate::telemetry::traces::Traces;
 use oncegate::tenants::quota::Quota;
 use oncegate::tenants::secret::SecretDigest;
 use oncegate::tenants::throttle::Throttle;
@@ -276,6 +277,8 @@ fn request_claim(times: usize) {
         entropy: Arc::new(Counting::default()),
         metrics: HttpMetrics::new(),
         authentication: AuthenticationMetrics::new(),
+        access: None,
+        traces: Traces::off(),
     }));
     let requests: Vec<_> = (0..TIMES_MAX).map(request).collect();
     within_runtime(async {

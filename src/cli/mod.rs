@@ -122,7 +122,7 @@ struct Settings {
     /// Folder of the default disk engine and of what the gateway must not lose
     #[arg(long, value_name = "DIR")]
     data_dir: Option<String>,
-    /// What is logged: off, error, warn, info, debug or trace, and exceptions such as info,oncegate::engine=debug
+    /// What is logged: off, error, warn, info, debug or trace, and exceptions such as `info,oncegate::engine=debug`
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
 }

@@ -5,7 +5,9 @@ use anyhow::Context as _;
 use super::Settings;
 use crate::config::Config;
 use crate::server::{self, Source};
+use crate::telemetry::Telemetry;
 use crate::telemetry::logging::Log;
+use crate::telemetry::traces::Traces;
 
 /// Names the place where the gateway is to crash: for tests of builds that can.
 #[cfg(feature = "fault-points")]
@@ -22,13 +24,14 @@ pub(super) fn run(settings: Settings) -> anyhow::Result<()> {
     let again = settings.clone();
     let source =
         Source { known, look: Box::new(move || settings.fingerprint()), load: Box::new(move || again.clone().load()) };
-    let log = Log::start(&config.log, super::may_color())?;
-    let served = serve(config, source, log.clone());
+    let (traces, layer) = Traces::new(&config.traces)?;
+    let log = Log::start(&config.log, super::may_color(), layer)?;
+    let served = serve(config, source, Telemetry { log: log.clone(), traces });
     log.flush();
     served
 }
 
-fn serve(config: Config, source: Source, log: Log) -> anyhow::Result<()> {
+fn serve(config: Config, source: Source, telemetry: Telemetry) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    runtime.context("cannot start the runtime")?.block_on(server::run(config, source, log))
+    runtime.context("cannot start the runtime")?.block_on(server::run(config, source, telemetry))
 }

@@ -37,6 +37,7 @@ use crate::domain::tenant::AppKey;
 use crate::domain::terms::OnDataLoss;
 use crate::engine::capability::Capability;
 use crate::telemetry::logging::LogOptions;
+use crate::telemetry::traces::TracesOptions;
 
 /// Everything that can be set. [`Config::load`] makes one; there is none without having been checked.
 #[derive(Clone, PartialEq, Eq, Deserialize, Serialize)]
@@ -60,6 +61,8 @@ pub struct Config {
     pub limits: Limits,
     /// What is logged, and how.
     pub log: LogOptions,
+    /// Which requests are traced, and where their spans go.
+    pub traces: TracesOptions,
 }
 
 /// A chain: engines that stand in for one another.

@@ -65,6 +65,9 @@ impl Config {
         if let Err(error) = self.log.check() {
             findings.add(KeyPath::of(["log", "level"]), error.to_string());
         }
+        if let Err(error) = self.traces.check() {
+            findings.add(KeyPath::of(["traces", "endpoint"]), error.to_string());
+        }
         if !LOG_BUFFER_BYTES.contains(&self.log.buffer_bytes) {
             let message = "the buffer of the log takes from 16384 to 1073741824 bytes; 1048576 is a good size";
             findings.add(KeyPath::of(["log", "buffer_bytes"]), message);

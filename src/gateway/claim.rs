@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tracing::field::Empty;
+
 use super::{Failure, Gateway, Inspected, batch, failed, within};
 use crate::crash::{self, Point};
 use crate::domain::attempt::{Attempt, Nonce};
@@ -16,6 +18,7 @@ use crate::domain::tenant::Operation;
 use crate::domain::terms::{Mode, Retention, Terms};
 use crate::engine::{Determinate, EngineError};
 use crate::telemetry::metrics::{ClaimResult, observed};
+use crate::telemetry::traces;
 use crate::tenants::App;
 
 /// What a caller asks before an operation.
@@ -79,9 +82,20 @@ impl Gateway {
     pub async fn claim(&self, app: &App, request: ClaimRequest) -> Result<ClaimAnswer, Failure> {
         let begun = self.clock.monotonic();
         let ask = self.prepare(app, request)?;
+        let span = traces::child!(
+            "claim",
+            oncegate.app = %app.key,
+            oncegate.operation = %ask.operation,
+            oncegate.global_id = %ask.key.global_id,
+            oncegate.result = Empty,
+        );
         let call = async { self.engine_for_claims(app).await?.claim(&ask).await };
-        let answer = within(ask.deadline, call).await;
-        self.answer_claim(app, &ask, answer, begun)
+        let answer = traces::in_span!(span, within(ask.deadline, call));
+        let answer = self.answer_claim(app, &ask, answer, begun);
+        if !span.is_none() {
+            span.record("oncegate.result", claim_result(&answer).label());
+        }
+        answer
     }
 
     /// Many PREs, each answered by itself, in order. Items that were refused before keep their place.
@@ -96,8 +110,9 @@ impl Gateway {
         let prepared: Vec<Result<Claim, Refusal>> = requests.into_iter().map(prepare).collect();
         let asks: Vec<&Claim> = prepared.iter().flatten().collect();
         let longest = asks.iter().map(|ask| ask.deadline).max().unwrap_or_default();
+        let span = traces::child!("claims", oncegate.app = %app.key, oncegate.items = asks.len());
         let answers = match within(longest, self.engine_for_claims(app)).await {
-            Ok(engine) => batch::claims(&**engine, &asks, || self.since(begun)).await,
+            Ok(engine) => traces::in_span!(span, batch::claims(&**engine, &asks, || self.since(begun))),
             Err(failure) => batch::fail(asks.len(), &failure),
         };
         let mut answers = answers.into_iter();

@@ -4,6 +4,7 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use hashbrown::HashSet;
+use tracing::field::Empty;
 
 use super::claim::{check_retention, observed_label};
 use super::{Failure, Gateway, batch, failed, within};
@@ -19,6 +20,7 @@ use crate::domain::share::Newest;
 use crate::domain::tenant::{AppKey, Operation};
 use crate::engine::{Determinate, EngineError};
 use crate::telemetry::metrics::{OutcomeResult, ReportedOutcome};
+use crate::telemetry::traces;
 use crate::tenants::App;
 
 /// An attempt older than its retention plus this is not recorded when it comes late.
@@ -103,9 +105,20 @@ impl Gateway {
             return Ok(self.observed(app, &report));
         }
         let ask = self.prepare_settle(app, &report)?;
+        let span = traces::child!(
+            "outcome",
+            oncegate.app = %app.key,
+            oncegate.global_id = %ask.key.global_id,
+            oncegate.outcome = reported_outcome(&ask.outcome).label(),
+            oncegate.result = Empty,
+        );
         let call = async { self.engine(app)?.settle(&ask).await };
-        let answer = within(ask.deadline, call).await;
-        self.answer_settle(app, &ask, report.operation.as_ref(), answer)
+        let answer = traces::in_span!(span, within(ask.deadline, call));
+        let answer = self.answer_settle(app, &ask, report.operation.as_ref(), answer);
+        if !span.is_none() {
+            span.record("oncegate.result", outcome_result(&answer).label());
+        }
+        answer
     }
 
     /// Many POSTs, under the same rules as [`Gateway::claim_many`].
@@ -136,7 +149,8 @@ impl Gateway {
                     let _permit = permits.acquire().await;
                     engine.settle(ask).await
                 };
-                batch::each(&asks, |ask| (&ask.key, ask.deadline), came, settle).await
+                let span = traces::child!("outcomes", oncegate.app = %app.key, oncegate.items = asks.len());
+                traces::in_span!(span, batch::each(&asks, |ask| (&ask.key, ask.deadline), came, settle))
             }
             Err(failure) => batch::fail(asks.len(), &failure),
         };

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use axum::response::Response;
 use futures_util::FutureExt;
 
@@ -19,7 +19,9 @@ use super::problem::{Code, Members, Problem};
 use super::{Api, DEGRADED, Front, head, rate_limit};
 use crate::domain::attempt::Entropy;
 use crate::domain::hex;
+use crate::telemetry::logging::access::AccessLine;
 use crate::telemetry::metrics::Endpoint;
+use crate::telemetry::traces::{self, TracedRequest};
 use crate::tenants::Proof;
 use crate::tenants::quota::Purpose;
 
@@ -58,18 +60,45 @@ pub(super) async fn edge(front: &Front, request: Request<Incoming>, proof: &Arc<
     let endpoint = endpoint(request.uri().path());
     let method = request.method().clone();
     let visit = Visit::at(endpoint, proof.clone());
+    let traced = || TracedRequest {
+        headers: request.headers(),
+        method: known(&method),
+        route: route(endpoint),
+        id: request_id.as_str(),
+    };
+    let span = api.traces.request(traced, || api.entropy.bits());
     let response = match admit(api, visit.purpose(), &request) {
         // The place is kept until the answer's head is known; its body is in memory by then.
-        Ok(_place) => contain(front.route(endpoint, request, &request_id, &visit)).await,
+        Ok(_place) => traces::in_span!(span, contain(front.route(endpoint, request, &request_id, &visit))),
         Err(problem) => axum::response::IntoResponse::into_response(problem),
     };
     let response = with_quotas(response, &visit, api);
     let response = finish(throttled(&api.throttle, &api.authentication, response).await, &request_id);
-    // The answer is known: the app's place is free.
-    drop(visit);
     let status = response.status().as_u16();
     let took = api.clock.monotonic().saturating_sub(begun);
+    let is_shown = !span.is_none() || api.access.is_some();
+    let app = visit.app().filter(|_| is_shown).cloned();
+    // The answer is known: the app's place is free.
+    drop(visit);
     api.metrics.answered(endpoint, status, took);
+    if !span.is_none() {
+        span.record("http.response.status_code", status);
+        app.as_ref().map(|app| span.record("oncegate.app", app.key.as_ref()));
+        if status >= 500 {
+            span.record("otel.status_code", "ERROR");
+        }
+    }
+    if let Some(access) = &api.access {
+        access.write(&AccessLine {
+            timestamp: api.clock.wall().to_string(),
+            method: known(&method),
+            route: route(endpoint),
+            status,
+            app: app.as_ref().map(|app| app.key.as_ref()),
+            duration_us: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
+            request_id: request_id.as_str(),
+        });
+    }
     tracing::debug!(
         http.method = %method, http.status = status, request.id = request_id.as_str(), took_us = took.as_micros(), "answered"
     );
@@ -134,6 +163,27 @@ fn write(response: &mut Response, problem: &Problem, request_id: &RequestId) {
     }
     if problem.code == Code::Unauthenticated {
         headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
+}
+
+/// A method as it is shown to operators: callers may invent others, of any length.
+fn known(method: &Method) -> &str {
+    const KNOWN: [Method; 7] =
+        [Method::GET, Method::POST, Method::PUT, Method::DELETE, Method::PATCH, Method::HEAD, Method::OPTIONS];
+    if KNOWN.contains(method) { method.as_str() } else { "_OTHER" }
+}
+
+/// The route of an endpoint, for traces and the access log.
+const fn route(endpoint: Endpoint) -> &'static str {
+    match endpoint {
+        Endpoint::Claim => "/v1/claims",
+        Endpoint::ClaimBatch => "/v1/claims/batch",
+        Endpoint::Inspect => "/v1/claims/{global_id}",
+        Endpoint::Outcome => "/v1/claims/{global_id}/outcome",
+        Endpoint::Renewal => "/v1/claims/{global_id}/renewal",
+        Endpoint::OutcomeBatch => "/v1/outcomes/batch",
+        Endpoint::GlobalId => "/v1/global-ids",
+        Endpoint::Other => "other",
     }
 }
 

@@ -46,8 +46,10 @@ use crate::domain::attempt::Entropy;
 use crate::domain::clock::Clock;
 use crate::domain::limits::Limits;
 use crate::gateway::Gateway;
+use crate::telemetry::logging::access::AccessLog;
 use crate::telemetry::metrics::tenants::AuthenticationMetrics;
 use crate::telemetry::metrics::{Endpoint, HttpMetrics};
+use crate::telemetry::traces::Traces;
 use crate::tenants::throttle::Throttle;
 use crate::tenants::{Proof, Registry};
 
@@ -76,6 +78,10 @@ pub struct Api {
     pub metrics: HttpMetrics,
     /// Counts failed authentications.
     pub authentication: AuthenticationMetrics,
+    /// Where each answer is a line, if it is to be one.
+    pub access: Option<AccessLog>,
+    /// Where spans of requests go.
+    pub traces: Traces,
 }
 
 /// The API as its listener calls it.

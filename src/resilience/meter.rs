@@ -28,12 +28,7 @@ impl Meter {
 
     /// A call ended like this after this long.
     pub fn called<Answer>(&self, call: EngineCall, answer: &Result<Answer, EngineError>, took: Duration) {
-        let result = match answer {
-            Ok(_) => EngineResult::Ok,
-            Err(EngineError::Determinate(_)) => EngineResult::Determinate,
-            Err(EngineError::Indeterminate(_)) => EngineResult::Indeterminate,
-        };
-        self.metrics.called(call, result, took);
+        self.metrics.called(call, engine_result(answer), took);
         self.note(answer.as_ref().err().filter(|failure| is_silence(failure)));
     }
 
@@ -67,6 +62,15 @@ impl Meter {
             None => tracing::info!(engine.name = %self.name, "the engine answers again"),
             Some(failure) => tracing::warn!(engine.name = %self.name, error = %failure, "the engine does not answer"),
         }
+    }
+}
+
+/// The kind of an engine's answer, as metrics and traces have it.
+pub fn engine_result<Answer>(answer: &Result<Answer, EngineError>) -> EngineResult {
+    match answer {
+        Ok(_) => EngineResult::Ok,
+        Err(EngineError::Determinate(_)) => EngineResult::Determinate,
+        Err(EngineError::Indeterminate(_)) => EngineResult::Indeterminate,
     }
 }
 

@@ -1,6 +1,7 @@
 //! The log: one line an event on standard error, as JSON or for people. What is logged is decided where it happens;
 //! contents, attempts and secrets never are.
 
+pub mod access;
 mod limit;
 mod panics;
 mod writer;
@@ -19,8 +20,10 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{Layer as _, Registry, reload};
 
+use self::access::AccessLog;
 use self::limit::{Limit, Limited};
 use self::writer::LineWriter;
+use super::traces::TraceLayer;
 
 /// Longest wait for the last lines to be written when the process ends.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(1);
@@ -38,6 +41,8 @@ pub struct LogOptions {
     pub level: String,
     /// Bytes of lines that may wait to be written. Further lines are dropped.
     pub buffer_bytes: usize,
+    /// Whether each answered request is a line.
+    pub access: bool,
 }
 
 /// How an event is written.
@@ -96,6 +101,7 @@ pub enum NotStarted {
 #[derive(Clone)]
 pub struct Log {
     writer: LineWriter,
+    access: Option<AccessLog>,
     limit: Limit,
     /// Dropped lines that the log has a line about.
     told: Arc<AtomicU64>,
@@ -112,15 +118,17 @@ pub struct Dropped {
 }
 
 impl Log {
-    /// Starts the log on standard error, `colored` if it is a terminal. Where the process already has a log, as in a test,
-    /// that one stays.
+    /// Starts the log on standard error, `colored` if it is a terminal, and the layer of traces, if there is one. Where the
+    /// process already has a log, as in a test, that one stays.
     ///
     /// # Errors
     /// The level is not one, or there is no thread to be had.
-    pub fn start(options: &LogOptions, colored: bool) -> Result<Self, NotStarted> {
+    pub fn start(options: &LogOptions, colored: bool, traces: Option<TraceLayer>) -> Result<Self, NotStarted> {
         let (levels, handle) = reload::Layer::new(options.filter()?);
         let writer = LineWriter::start(io::stderr(), options.buffer_bytes)?;
-        let log = Self { writer: writer.clone(), limit: Limit::default(), told: Arc::default(), levels: handle };
+        let access = options.access.then(|| AccessLog::new(writer.clone()));
+        let log =
+            Self { writer: writer.clone(), access, limit: Limit::default(), told: Arc::default(), levels: handle };
         let on_terminal = io::stderr().is_terminal();
         let pretty = match options.format {
             LogFormat::Json => false,
@@ -135,8 +143,9 @@ impl Log {
             let json = lines.json().flatten_event(true).with_current_span(false).with_span_list(false);
             json.map_event_format(|format| Limited { format, limit }).boxed()
         };
-        let lines = lines.with_filter(levels);
-        if tracing_subscriber::registry().with(lines).try_init().is_ok() {
+        let lines = lines.with_filter(levels).boxed();
+        let layers: Vec<_> = [lines].into_iter().chain(traces).collect();
+        if tracing_subscriber::registry().with(layers).try_init().is_ok() {
             panics::log_panics();
         }
         Ok(log)
@@ -151,6 +160,11 @@ impl Log {
         // The one error is that this log is not that of the process.
         let _ = self.levels.reload(filter);
         Ok(())
+    }
+
+    /// The access log, if there is to be one.
+    pub fn access(&self) -> Option<AccessLog> {
+        self.access.clone()
     }
 
     /// Lines that were not written.
@@ -215,7 +229,7 @@ mod tests {
     use super::*;
 
     fn options(level: &str) -> LogOptions {
-        LogOptions { format: LogFormat::Auto, level: level.to_owned(), buffer_bytes: 1024 }
+        LogOptions { format: LogFormat::Auto, level: level.to_owned(), buffer_bytes: 1024, access: false }
     }
 
     #[test]
@@ -242,9 +256,9 @@ mod tests {
 
     #[test]
     fn starting_twice_is_no_error() {
-        assert!(Log::start(&options("off"), true).is_ok());
-        assert!(Log::start(&options("off"), true).is_ok());
-        assert!(Log::start(&options("loud"), true).is_err());
+        assert!(Log::start(&options("off"), true, None).is_ok());
+        assert!(Log::start(&options("off"), true, None).is_ok());
+        assert!(Log::start(&options("loud"), true, None).is_err());
     }
 
     #[test]

@@ -12,6 +12,7 @@ pub mod outage;
 pub mod quota;
 pub mod tenants;
 pub mod tls;
+pub mod traces;
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -102,6 +103,7 @@ fn describe() {
     log::describe();
     tenants::describe();
     tls::describe();
+    traces::describe();
     outage::describe();
     describe_counter!(OBSERVED_CLAIMS, "Claims let through in observe mode, by what enforcing would have answered");
     describe_counter!(OBSERVED_OUTCOMES, "Outcomes of what was let through, by what enforcing would have answered");
@@ -123,6 +125,11 @@ macro_rules! labels {
 
         impl $name {
             const LABELS: &[&str] = &[$($label,)*];
+
+            /// The label.
+            pub fn label(self) -> &'static str {
+                Self::LABELS.get(self as usize).copied().unwrap_or_default()
+            }
         }
     };
 }

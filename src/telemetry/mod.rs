@@ -1,4 +1,17 @@
-//! What operators see: metrics and logs. A leaf: it knows nothing of the rest.
+//! What operators see: metrics, logs and traces. A leaf: it knows nothing of the rest.
 
 pub mod logging;
 pub mod metrics;
+pub mod traces;
+
+use self::logging::Log;
+use self::traces::Traces;
+
+/// The log and the traces of a process.
+#[derive(Clone)]
+pub struct Telemetry {
+    /// The log.
+    pub log: Log,
+    /// The traces.
+    pub traces: Traces,
+}

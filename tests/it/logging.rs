@@ -4,7 +4,9 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use oncegate::domain::hex;
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 use crate::support::exposition::Page;
 use crate::support::fresh;
@@ -139,7 +141,7 @@ async fn a_deployment_on_postgres_warns_of_nothing_and_repeats_no_notices() {
     }
 }
 
-/// Starts a gateway, uses it and stops it. Returns its log, which has no line above INFO.
+/// Starts a gateway, uses it and stops it. Returns its log, which has no line above INFO about the end.
 async fn log_of_a_deployment(engine: String) -> String {
     let mut gateway = Setup::on(engine).start().await;
     let client = gateway.client();
@@ -147,10 +149,43 @@ async fn log_of_a_deployment(engine: String) -> String {
     gateway.signal("TERM");
     assert!(gateway.ended().await.success());
     let log = gateway.log();
-    assert!(!log.contains("\"WARN\"") && !log.contains("\"ERROR\""), "{log}");
+    let (_, end) = log.split_once("\"draining\"").unwrap();
+    assert!(!end.contains("\"WARN\"") && !end.contains("\"ERROR\""), "{log}");
     log
 }
 
 fn lines(gateway: &Gateway) -> Vec<Value> {
     gateway.log().lines().map(|line| serde_json::from_str(line).expect("a JSON object")).collect()
+}
+
+#[tokio::test]
+async fn an_access_log_has_a_line_for_each_answer_and_no_contents() {
+    let secret = "canary_secret_0123456789abcdef";
+    let digest = hex::encode(&Sha256::digest(secret));
+    let setup = Setup::on_memory().config(&format!("[apps.shop]\nsecrets = [\"sha256:{digest}\"]\n"));
+    let mut gateway = setup.env("ONCEGATE_LOG__ACCESS", "true").start().await;
+    let client = gateway.client().with_credential(&format!("shop.{secret}"));
+    let granted = client.claim(json!("canary")).await.expect(201);
+    client.get(&granted.path("?canary")).await.expect(200);
+    client.send("CANARY", "/canary?canary", &[], "").await.expect(404);
+    gateway.client().claim(json!("canary")).await.expect(401);
+    gateway.signal("TERM");
+    assert!(gateway.ended().await.success());
+    let lines = lines(&gateway);
+    let access: Vec<_> = lines.iter().filter(|line| line["target"] == "access").collect();
+    let shown: Vec<_> = access
+        .iter()
+        .map(|line| (&line["http.method"], &line["http.route"], &line["http.status"], line.get("app.key").is_some()))
+        .map(|(method, route, status, app)| (method.as_str().unwrap(), route.as_str().unwrap(), status.as_u64(), app))
+        .collect();
+    let expected = [
+        ("POST", "/v1/claims", Some(201), true),
+        ("GET", "/v1/claims/{global_id}", Some(200), true),
+        ("_OTHER", "other", Some(404), false),
+        ("POST", "/v1/claims", Some(401), false),
+    ];
+    assert_eq!(shown, expected);
+    assert_eq!(access[0]["request.id"], granted.headers["x-request-id"].to_str().unwrap());
+    assert!(access[0]["duration_us"].is_u64() && access[0]["timestamp"].is_string());
+    assert!(!gateway.log().to_lowercase().contains("canary"), "{}", gateway.log());
 }

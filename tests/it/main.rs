@@ -57,3 +57,5 @@ mod redis_outage;
 mod requirements;
 mod story;
 mod tls;
+#[cfg(feature = "otlp")]
+mod traces;

@@ -14,7 +14,7 @@ fn an_unknown_key_names_who_set_it_and_the_nearest_known_one() {
     insta::assert_snapshot!(refused, @r#"
     environment variable ONCEGATE_SERVER_LISTEN: no setting; did you mean ONCEGATE_SERVER__LISTEN? Tables and keys are parted by `__`
     environment variable ONCEGATE_DEFAULTS__RETENSION: defaults.retension: no such key; did you mean `retention`? There are: chain, mode, lease, retention, unknown_retention, on_lease_end, contents_stored_bytes, deadline, on_outage, retention_max, quota
-    oncegate.toml, line 4: serve: no such key; did you mean `server`? There are: server, admin, engines, chains, defaults, registry, apps, limits, log
+    oncegate.toml, line 4: serve: no such key; did you mean `server`? There are: server, admin, engines, chains, defaults, registry, apps, limits, log, traces
     oncegate.toml, line 2: server.listn: no such key; did you mean `listen`? There are: listen, admin_listen, allow_open, data_dir, drain_delay, drain_timeout, tls, admin_tls
     "#);
 }

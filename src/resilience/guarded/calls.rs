@@ -13,6 +13,7 @@ use crate::domain::record::{Held, Key};
 use crate::engine::breaker::Standing;
 use crate::engine::{Capabilities, Engine, EngineError, Note, Tell};
 use crate::telemetry::metrics::EngineCall;
+use crate::telemetry::traces;
 
 /// Two tries have one attempt: what is granted to one is granted to both.
 pub(super) fn is_granted(answer: &Claimed) -> bool {
@@ -39,7 +40,14 @@ impl Engine for Guarded {
     }
 
     async fn claim_each(&self, asks: &[&Claim], tell: Tell<'_>) {
-        self.0.claim_each(asks, tell).await;
+        let span = traces::child!(
+            "store",
+            otel.kind = "client",
+            oncegate.engine = self.0.name,
+            oncegate.call = EngineCall::Claim.label(),
+            oncegate.items = asks.len(),
+        );
+        traces::in_span!(span, self.0.claim_each(asks, tell));
     }
 
     async fn settle(&self, ask: &Settle) -> Result<Settled, EngineError> {

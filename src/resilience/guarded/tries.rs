@@ -9,14 +9,16 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use tokio::time::{sleep, timeout};
+use tracing::field::Empty;
 
 use super::{Guard, Task, Times, WAIT_MAX, is_uncertain};
 use crate::engine::EngineError;
 use crate::engine::breaker::State;
 use crate::resilience::breaker::Pass;
-use crate::resilience::meter::is_silence;
+use crate::resilience::meter::{engine_result, is_silence};
 use crate::telemetry::metrics::EngineCall;
 use crate::telemetry::metrics::breaker::RetryResult;
+use crate::telemetry::traces;
 
 impl Guard {
     /// A try, and another one if the first one failed, or is late, and the budget has one. `second` sees the second one's
@@ -38,7 +40,18 @@ impl Guard {
         let pass = self.enter(begun)?;
         self.budget.deposit();
         let first = pin!(ask());
-        self.goes_on(task, pass, Duration::ZERO, first, ask, second, is_last).await
+        let span = traces::child!(
+            "store",
+            otel.kind = "client",
+            oncegate.engine = self.name,
+            oncegate.call = call.label(),
+            oncegate.result = Empty,
+        );
+        let answer = traces::in_span!(span, self.goes_on(task, pass, Duration::ZERO, first, ask, second, is_last));
+        if !span.is_none() {
+            span.record("oncegate.result", engine_result(&answer).label());
+        }
+        answer
     }
 
     /// Goes on with a call whose first try is on its way, and has been waited for this long already.

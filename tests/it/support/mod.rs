@@ -5,6 +5,8 @@ pub(crate) mod caller;
 pub(crate) mod calls;
 pub(crate) mod certificates;
 pub(crate) mod client;
+#[cfg(feature = "otlp")]
+pub(crate) mod collector;
 pub(crate) mod command;
 pub(crate) mod connector;
 pub(crate) mod exposition;
