@@ -45,15 +45,17 @@ impl AppMetrics {
         seen_max: usize,
         previous: Option<&Self>,
     ) -> Self {
-        let mut operations = previous.map(|previous| HashMap::clone(&previous.operations.load())).unwrap_or_default();
+        let mut operations = previous.map(|previous| previous.operations.load_full()).unwrap_or_default();
         let mut configured_count = 0;
         for name in configured {
-            operations.entry(name.into()).or_insert_with(|| Arc::new(OperationMetrics::new()));
+            if !operations.contains_key(name) {
+                Arc::make_mut(&mut operations).insert(name.into(), Arc::new(OperationMetrics::new()));
+            }
             configured_count += 1;
         }
         Self {
             app: app.into(),
-            operations: ArcSwap::from_pointee(operations),
+            operations: ArcSwap::new(operations),
             operations_max: configured_count + seen_max,
             other: OperationMetrics::new(),
             claim_duration: OnceLock::new(),
