@@ -26,7 +26,7 @@ async fn a_log_that_nobody_reads_holds_up_no_request_and_no_end() {
     let mut gateway = setup.log_unread().start().await;
     let (admin, client) = (gateway.admin_client(), gateway.client());
     let dropped = async || Page::get(&admin).await.sum(DROPPED, &[("reason", "full")]);
-    until("lines are dropped", Duration::from_secs(60), async || {
+    until("lines are dropped", Duration::from_mins(1), async || {
         for _ in 0..100 {
             answered_within(SOON, client.claim(fresh::contents())).await.expect(201);
         }

@@ -138,7 +138,7 @@ async fn a_collector_that_hangs_costs_spans_and_nothing_else() {
     let mut gateway = traced(&format!("http://{}", hanging.local_addr().unwrap()), "1.0").await;
     let (admin, client) = (gateway.admin_client(), shop(&gateway));
     let dropped = async || Page::get(&admin).await.sum(DROPPED, &[("reason", "full")]);
-    until("the queue is full", Duration::from_secs(60), async || {
+    until("the queue is full", Duration::from_mins(1), async || {
         for _ in 0..100 {
             answered_within(SOON, client.claim(fresh::contents())).await.expect(201);
         }
