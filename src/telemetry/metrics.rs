@@ -6,6 +6,7 @@
 pub mod app;
 pub mod breaker;
 pub mod chain;
+mod counters;
 pub mod log;
 pub mod observed;
 pub mod outage;
@@ -21,6 +22,8 @@ use metrics::{
     Counter, Gauge, Histogram, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
 };
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+
+use self::counters::Counters;
 
 /// Upper bounds of all duration buckets, in seconds: close to each other where stores answer, and none far beyond the usual
 /// deadline. Each costs a line in every series.
@@ -134,22 +137,6 @@ macro_rules! labels {
     };
 }
 use labels;
-
-/// Counters of one metric that come to be when they are first needed, by the place of their labels in a fixed set.
-struct Counters<const COUNT: usize>([OnceLock<Counter>; COUNT]);
-
-impl<const COUNT: usize> Counters<COUNT> {
-    const fn new() -> Self {
-        Self([const { OnceLock::new() }; COUNT])
-    }
-
-    /// Counts one, with the handle that `make` makes the first time.
-    fn increment(&self, place: usize, make: impl FnOnce() -> Counter) {
-        if let Some(counter) = self.0.get(place) {
-            counter.get_or_init(make).increment(1);
-        }
-    }
-}
 
 labels! {
     /// What became of a claim.
