@@ -6,6 +6,7 @@
 mod json;
 
 use std::fmt::Write as _;
+use std::ops::Range;
 use std::time::Duration;
 
 use self::json::may_be_json;
@@ -29,8 +30,8 @@ const IMPLIED: Terms = Terms {
 };
 const IMPLIED_OPERATION: &str = "default";
 
-/// Timestamps have at most this many digits, and so are below it: until the year 2286.
-const TIMESTAMP_END: u64 = 10_u64.pow(16);
+/// Timestamps of 16 digits that every reader of JSON takes for the same number.
+const TIMESTAMPS: Range<u64> = 1_000_000_000_000_000..1 << 53;
 
 /// How many digits the length of contents has at most.
 const LENGTH_DIGITS_MAX: usize = 15;
@@ -106,7 +107,7 @@ pub fn decode(text: &[u8]) -> Result<Record, Unreadable> {
     let mut words = words.split(' ');
     let attempt: Option<Attempt> = words.next().and_then(|word| word.parse().ok());
     let attempt = attempt
-        .filter(|attempt| attempt.timestamp().as_micros() < TIMESTAMP_END)
+        .filter(|attempt| TIMESTAMPS.contains(&attempt.timestamp().as_micros()))
         .ok_or(Unreadable("it does not begin with an attempt"))?;
     let state =
         words.next().and_then(|word| word.strip_prefix(VERSION)).ok_or(Unreadable("its version is not known"))?;

@@ -41,8 +41,8 @@ pub(crate) const LEASE_MAX: Duration = Duration::from_secs(10);
 /// More than any world fills.
 pub(crate) const ROOMY: Bounds = Bounds { bytes: 1 << 30, app_bytes: 1 << 30 };
 
-/// A dozen grants or outcomes, and fewer of one app: an outage of a second or two fills it.
-pub(crate) const TIGHT: Bounds = Bounds { bytes: 12_000, app_bytes: 8_000 };
+/// A dozen grants or outcomes, and fewer of one app than it leaves free: an outage of a second or two fills it.
+pub(crate) const TIGHT: Bounds = Bounds { bytes: 12_000, app_bytes: 5_000 };
 
 /// A machine that runs a gateway.
 pub(crate) struct Host {

@@ -120,7 +120,8 @@ local function hold(key)
   end
   local digits = string.find(attempt, '-', 1, true) - 1
   local nonce = #attempt - digits - 1
-  if digits > 16 or nonce < 16 or nonce > 64 then
+  -- Of as many digits the order of the text is that of the numbers.
+  if digits ~= 16 or string.sub(attempt, 1, 16) > '9007199254740991' or nonce < 16 or nonce > 64 then
     return nil, true
   end
 

@@ -62,6 +62,8 @@ async fn what_cannot_be_read_is_neither_absent_nor_touched() {
         "0700000000000000-0123456789abcdef 1p c=1".into(),
         "-0123456789abcdef 1p c=1".into(),
         "17000000000000001-0123456789abcdef 1p c=1".into(),
+        "170000000000000-0123456789abcdef 1p c=1".into(),
+        "9007199254740992-0123456789abcdef 1p c=1".into(),
         format!(" {}", by_us(" 1p c=1")),
         // The terms.
         by_us(" 1p r=1w"),
