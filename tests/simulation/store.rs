@@ -37,7 +37,7 @@ pub(crate) enum Serves {
 }
 
 /// By whom a record is swept that has ended.
-const SWEPT: Name = Name { timestamp: 1, nonce: 0 };
+const SWEPT: Name = Name { timestamp: 1_000_000_000_000_000, nonce: 0 };
 
 /// The server.
 pub(crate) struct Store {
