@@ -61,13 +61,15 @@ pub(super) fn report_within(patience: Duration, error: String, mut to: impl Writ
     let _ = written.recv_timeout(patience);
 }
 
-/// Writes an error as one block, in sentence case.
+/// Writes an error as one block, in sentence case. A first word that is a name, such as a key or a URL, stays as it is.
 fn report(error: &impl Display, to: &mut impl Write) {
-    let text = error.to_string();
-    let mut chars = text.chars();
-    let first = chars.next().map(|first| first.to_ascii_uppercase()).into_iter();
+    let mut text = error.to_string();
+    let is_word = text.split(' ').next().is_some_and(|word| word.bytes().all(|byte| byte.is_ascii_alphabetic()));
+    if let Some(first) = text.get_mut(..1).filter(|_| is_word) {
+        first.make_ascii_uppercase();
+    }
     // If standard error is closed, there is no other place to report to.
-    drop(writeln!(to, "oncegate: {}{}", first.collect::<String>(), chars.as_str()));
+    drop(writeln!(to, "oncegate: {text}"));
 }
 
 #[cfg(test)]
@@ -82,6 +84,13 @@ mod tests {
         let error = anyhow::anyhow!("the folder is in use").context("engine `primary` cannot be opened");
         report(&format_args!("{error:#}"), &mut shown);
         assert_eq!(shown, b"oncegate: Engine `primary` cannot be opened: the folder is in use\n");
+        for text in
+            ["server.data_dir cannot be used", "http://[::1]:1 is not a gateway", "--engine: not a URL", "üben", ""]
+        {
+            let mut shown = Vec::new();
+            report(&text, &mut shown);
+            assert_eq!(String::from_utf8(shown).unwrap(), format!("oncegate: {text}\n"));
+        }
     }
 
     #[test]

@@ -95,7 +95,7 @@ async fn a_second_signal_ends_it_at_once() {
         gateway.signal(second);
         let status = answered_within(Duration::from_secs(2), gateway.ended()).await;
         assert_eq!(status.code(), Some(1), "{status}");
-        assert!(gateway.log().contains(&format!("stopped by a second SIG{second}")), "{}", gateway.log());
+        assert!(gateway.log().contains(&format!("Stopped by a second SIG{second}")), "{}", gateway.log());
     }
 }
 
