@@ -1,6 +1,7 @@
 //! What callers and operators meet while a store is out and a policy answers in its place, and when the store is back.
 
 mod accepted;
+mod late_calls;
 mod left_behind;
 mod overlapping;
 mod policies;

@@ -6,28 +6,35 @@ use std::time::Duration;
 
 use super::super::journal::DELIVERY_DEADLINE;
 use super::super::journal::entry::{Deed, Entry, Seq};
-use super::Core;
+use super::marks::{Hold, is_of_marks};
+use super::same_try::{Granted, granted_attempt};
+use super::{Core, Queue};
 use crate::crash::{self, Point};
 use crate::domain::attempt::Attempt;
-use crate::domain::claim::{Claim, Claimed, LateTerms, Outcome, Renew, Settle, Settled};
+use crate::domain::claim::{Claim, Claimed, LateTerms, Outcome, Renew, Renewed, Settle, Settled};
 use crate::domain::clock::Timestamp;
 use crate::domain::overlap::{Contender, Overlap};
 use crate::domain::record::{Contents, Held, Key, Record, State};
-use crate::domain::terms::{LeaseEnd, Retention, Terms};
+use crate::domain::terms::{LeaseEnd, Terms};
 use crate::engine::EngineError;
 
 /// The lease of a claim whose outcome follows at once, at least: long enough for the outcome to find it.
 const PUSHED_LEASE_MIN: Duration = Duration::from_secs(5);
 
-/// What the store has been told, what it held instead, and which other degraded grants have left their marks there.
+/// How often a claim is sent that finds its own lease at its very end.
+const PUSHES_MAX: usize = 3;
+
+/// Entries that the store has, and what they met there.
 #[derive(Default)]
 struct Told {
     seqs: Vec<Seq>,
+    /// The claim that the store holds instead.
     theirs: Option<Held>,
+    /// Whether a success or an unknown outcome was among them, which the store does not record because of that.
+    outcome_refused: bool,
+    /// The marks of other grants by policies that overlap with this one.
     beside: Vec<Held>,
 }
-
-type Queue = [(Seq, Arc<Entry>)];
 
 impl Core {
     /// Tells the store all that waits on a key.
@@ -45,9 +52,18 @@ impl Core {
             };
             let ours = first.attempt();
             let theirs = told.theirs.filter(|theirs| theirs.record.attempt.nonce() != ours.nonce());
-            let overlaps = theirs.iter().chain(&told.beside).map(|theirs| self.overlap(first, ours, theirs)).collect();
+            let is_overlap = match &theirs {
+                Some(theirs) => told.outcome_refused || self.was_beside(first, &queue[1..], theirs).await?,
+                None => false,
+            };
+            let others = theirs.iter().filter(|_| is_overlap).chain(&told.beside);
+            let overlaps = others.map(|theirs| self.overlap(first, ours, theirs)).collect();
+            let suspect = ours.clone();
             let (core, key) = (self.clone(), key.clone());
             self.uncancelled(async move {
+                if told.outcome_refused && theirs.is_some() {
+                    core.keeper.suspect(&key, &suspect);
+                }
                 core.keeper.delivered(told.seqs.clone(), overlaps).await;
                 core.book.delivered(&key, &told.seqs, theirs.as_ref(), core.clock.monotonic());
                 Ok(())
@@ -78,10 +94,10 @@ impl Core {
         }
         let own = self.book.held(&ask.key, self.clock.monotonic());
         let own = own.filter(|held| held.record.attempt == ask.attempt);
-        let mut until = ended_at;
+        let mut hold = Hold::of_claim(ask, entry.at, ended_at);
         let theirs = match (reported, own) {
             (Some((at, report)), _) => {
-                until = blocked_until(report, at);
+                hold.settle(report, at);
                 self.tell_both(ask, report, at).await?
             }
             (None, Some(Held { record: Record { state: State::InProgress, .. }, left, .. })) => {
@@ -93,47 +109,71 @@ impl Core {
             }
             (None, _) => self.stood_beside(&ask.key, ended_at).await?,
         };
-        let beside = self.leave_mark(&ask.key, &ask.attempt, until).await?;
-        Ok(Told { seqs, theirs, beside })
+        let beside = self.leave_mark(&ask.key, &ask.attempt, &hold).await?;
+        let happened = reported.is_some_and(|(_, report)| report.outcome != Outcome::Failure);
+        Ok(Told { seqs, outcome_refused: happened && theirs.is_some(), theirs, beside })
     }
 
-    /// A grant and what became of it, as was reported then.
+    /// Tells the store of a grant and its outcome, which was reported at this instant. Returns what the store holds instead.
     async fn tell_both(&self, ask: &Claim, report: &Settle, at: Timestamp) -> Result<Option<Held>, EngineError> {
         let mut report = report.clone();
         report.deadline = DELIVERY_DEADLINE;
-        if report.outcome == Outcome::Failure {
-            // It did not happen: there is nothing to claim, and only what the store may have granted after all to release.
-            let settled = self.engine.settle(&report).await?;
+        // Nothing happened, so there is nothing to claim, and only to release what the store may have granted after all. But
+        // a take-over ended an unknown outcome, which the store still holds.
+        if report.outcome == Outcome::Failure && !ask.take_over {
+            let settled = self.settle_in_store(&report, Granted::Here).await?;
             return if is_superseded(&settled) { self.stood_beside(&ask.key, at).await } else { Ok(None) };
         }
         let (holder, theirs) = self.push(ask, ask.terms.lease.max(PUSHED_LEASE_MIN)).await?;
         crash::here(Point::Reconciling);
-        // The same try of the same caller may hold it under the attempt that another gateway issued.
+        // Another gateway may have granted the same try: the store holds the attempt that it issued.
         report.attempt = holder.unwrap_or(report.attempt);
         report.late = Some(LateTerms {
             operation: Some(ask.operation.clone()),
             contents: Contents::keep(&ask.contents, ask.contents_stored_bytes),
             terms: report.late.map_or(ask.terms, |late| late.terms),
         });
-        let settled = self.engine.settle(&report).await?;
+        let settled = self.settle_in_store(&report, Granted::Here).await?;
+        if report.outcome == Outcome::Failure {
+            return if is_superseded(&settled) { self.stood_beside(&ask.key, at).await } else { Ok(None) };
+        }
         if theirs.is_none() && is_superseded(&settled) {
             return self.engine.read(&ask.key).await;
         }
         Ok(theirs)
     }
 
-    /// Claims for a lease of this length, and tells which attempt of the same try holds it, or what the store holds instead.
+    /// Claims for at least this lease. Returns the attempt of the same try that holds the claim, or what the store holds instead.
+    ///
+    /// The store may hold the claim already: it executed an earlier call late, which its caller had given up, and for the
+    /// lease of that call. Then the lease is renewed, since a policy may have promised its holder more.
     async fn push(&self, ask: &Claim, lease: Duration) -> Result<(Option<Attempt>, Option<Held>), EngineError> {
         let lease = lease.max(Duration::from_millis(1));
         let pushed = Claim { terms: Terms { lease, ..ask.terms }, deadline: DELIVERY_DEADLINE, ..ask.clone() };
-        match self.engine.claim(&pushed).await?.split().0 {
-            Claimed::Granted(grant) => Ok((Some(grant.attempt), None)),
-            Claimed::Duplicate(held) if held.record.attempt.nonce() == ask.attempt.nonce() => {
-                Ok((Some(held.record.attempt), None))
+        for _ in 0..PUSHES_MAX {
+            let grant = match self.engine.claim(&pushed).await?.split().0 {
+                Claimed::Granted(grant) => grant,
+                Claimed::Duplicate(held) if held.record.attempt.nonce() == ask.attempt.nonce() => {
+                    return Ok((Some(held.record.attempt), None));
+                }
+                Claimed::Duplicate(held) => return Ok((None, Some(held))),
+                Claimed::Mismatch(_) | Claimed::Degraded(..) => return Ok((None, self.engine.read(&ask.key).await?)),
+            };
+            if grant.lease_left.is_none_or(|left| left >= lease) {
+                return Ok((Some(grant.attempt), None));
             }
-            Claimed::Duplicate(held) => Ok((None, Some(held))),
-            Claimed::Mismatch(_) | Claimed::Degraded(..) => Ok((None, self.engine.read(&ask.key).await?)),
+            let (key, attempt) = (ask.key.clone(), grant.attempt);
+            let renewal = Renew { key, attempt, lease: Some(lease), deadline: DELIVERY_DEADLINE };
+            match self.engine.renew(&renewal).await?.split().0 {
+                Renewed::Renewed { .. } | Renewed::AlreadySucceeded => return Ok((Some(renewal.attempt), None)),
+                // Its lease has ended just now, or its holder reported it: the next claim call tells.
+                Renewed::LeaseLost => {}
+                Renewed::Superseded { .. } | Renewed::Degraded(..) => {
+                    return Ok((None, self.engine.read(&ask.key).await?));
+                }
+            }
         }
+        Err(EngineError::unavailable("the claim has ended again and again before its lease could be renewed"))
     }
 
     /// What the store holds that was claimed before a claim ended here.
@@ -142,11 +182,12 @@ impl Core {
         Ok(held.filter(|held| held.record.attempt.timestamp() < ended_at))
     }
 
-    /// An outcome of what the store had granted.
+    /// Tells the store of an outcome that was reported at this instant, and whose grant the store knows.
     async fn tell_outcome(&self, ask: &Settle, at: Timestamp, seq: Seq) -> Result<Told, EngineError> {
         // An entry of an earlier release may say that it is too old to be recorded; but it was accepted.
         let late = ask.late.clone().or_else(|| Some(LateTerms::for_a_day()));
-        let settled = self.engine.settle(&Settle { deadline: DELIVERY_DEADLINE, late, ..ask.clone() }).await?;
+        let report = Settle { deadline: DELIVERY_DEADLINE, late, ..ask.clone() };
+        let settled = self.settle_in_store(&report, Granted::Elsewhere).await?;
         // A failure that comes late hurts nobody: nothing had happened.
         let hurts = is_superseded(&settled) && ask.outcome != Outcome::Failure;
         let theirs = if hurts { self.engine.read(&ask.key).await? } else { None };
@@ -155,26 +196,38 @@ impl Core {
             Outcome::Failure => Vec::new(),
             // The store keeps nothing of it, and this gateway, or its caller, holds it to be done: as long as it does, what
             // others grant is to be compared with it.
-            _ if hurts => self.leave_mark(&ask.key, &ask.attempt, blocked_until(ask, at)).await?,
-            Outcome::Success { .. } | Outcome::Unknown => self.marks_beside(ask, blocked_until(ask, at)).await?,
+            _ if hurts => self.leave_mark(&ask.key, &ask.attempt, &Hold::of_outcome(ask, at)).await?,
+            Outcome::Success { .. } | Outcome::Unknown => {
+                self.marks_beside(&ask.key, &ask.attempt, &Hold::of_outcome(ask, at)).await?
+            }
         };
-        Ok(Told { seqs: vec![seq], theirs, beside })
+        Ok(Told { seqs: vec![seq], outcome_refused: theirs.is_some(), theirs, beside })
     }
 
-    /// A renewal whose grant the store has been told of.
+    /// Tells the store of a renewal whose grant the store knows.
     async fn tell_renewal(&self, ask: &Renew, seq: Seq) -> Result<Told, EngineError> {
         let held = self.book.held(&ask.key, self.clock.monotonic());
         if let Some(left) = held.filter(|held| held.record.attempt == ask.attempt).and_then(|held| held.left) {
-            self.engine.renew(&Renew { lease: Some(left), deadline: DELIVERY_DEADLINE, ..ask.clone() }).await?;
+            let renewal = Renew { lease: Some(left), deadline: DELIVERY_DEADLINE, ..ask.clone() };
+            self.renew_in_store(&renewal, Granted::Here).await?;
         }
         Ok(Told { seqs: vec![seq], ..Told::default() })
+    }
+
+    /// Whether the claim that the store holds was granted beside this one. The store may hold it although it was not, from a
+    /// call that the store executed late.
+    async fn was_beside(&self, entry: &Entry, later: &Queue, theirs: &Held) -> Result<bool, EngineError> {
+        let Deed::Granted(ask) = &entry.deed else { return Ok(true) };
+        // What this gateway granted later it granted because this one had ended.
+        let is_later = granted_attempt(later, &theirs.record.attempt).is_some();
+        Ok(!is_later && !self.had_ended(&ask.key, &theirs.record.attempt, entry.at).await?)
     }
 
     fn overlap(&self, entry: &Entry, ours: &Attempt, theirs: &Held) -> Overlap {
         Overlap {
             id: 0,
             app: entry.app().clone(),
-            operation: entry.operation().or(theirs.record.operation.as_ref()).cloned(),
+            operation: entry.operation().or(theirs.record.operation.as_ref()).filter(|own| !is_of_marks(own)).cloned(),
             global_id: entry.key().global_id,
             policy: entry.policy,
             ours: Contender::from(ours),
@@ -185,17 +238,6 @@ impl Core {
     }
 }
 
-fn is_superseded(settled: &Settled) -> bool {
+pub(super) fn is_superseded(settled: &Settled) -> bool {
     matches!(settled, Settled::Superseded { .. })
-}
-
-/// Until when an outcome that was reported then blocks others.
-fn blocked_until(report: &Settle, at: Timestamp) -> Timestamp {
-    let own = report.late.as_ref().map(|late| late.terms);
-    let kept = match report.outcome {
-        Outcome::Success { retention, .. } => retention.or(own.map(|terms| terms.retention)),
-        Outcome::Unknown => own.map(|terms| terms.unknown_retention),
-        Outcome::Failure => return at,
-    };
-    at.plus(kept.and_then(Retention::duration).unwrap_or(Duration::MAX))
 }

@@ -9,9 +9,11 @@ use tokio::sync::OnceCell;
 use super::super::journal::entry::{Entry, Seq};
 use super::super::journal::{self, Bounds, Journal, OpenError, Recovered, Refused, Waiting};
 use super::overlaps::Noticed;
+use crate::domain::attempt::Attempt;
 use crate::domain::clock::Clock;
 use crate::domain::degraded::Degraded;
 use crate::domain::overlap::{Overlap, Overlaps};
+use crate::domain::record::Key;
 use crate::domain::spool::{Spool, Spooled};
 use crate::domain::tenant::AppKey;
 use crate::telemetry::metrics::outage::{OutageMetrics, Policy};
@@ -175,6 +177,19 @@ impl Keeper {
             theirs.timestamp = overlap.theirs.timestamp.as_micros(),
             theirs.hash = %overlap.theirs.hash,
             "two attempts were told to go ahead with one operation, because its store was out"
+        );
+    }
+
+    /// Reports an attempt whose success or unknown outcome a policy took, and the store refused: another attempt holds the
+    /// claim. The gateway reports those that a caller was told of.
+    pub(super) fn suspect(&self, key: &Key, attempt: &Attempt) {
+        self.metrics.suspected(key.app.as_ref());
+        tracing::warn!(
+            app.key = %key.app,
+            claim.global_id = %key.global_id,
+            attempt.hash = %attempt.hash(),
+            "an attempt that did not hold its claim when the store was back had reported that it ran: a suspected double \
+             execution"
         );
     }
 

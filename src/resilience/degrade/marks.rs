@@ -1,14 +1,14 @@
-//! Marks that degraded grants leave in the store, so that two of them are compared although neither left a record of its own:
-//! both failed, ended without a word, or were refused there. A mark is a claim like any other, of a key that no caller asks
-//! for, and ends by itself. It holds when its grant was made and how long it lasted.
+//! Marks of grants by policies. Each such grant leaves one in the store, so that two of them are compared although neither left
+//! a record of its own: both failed, ended with no outcome, or were refused there. A mark is a claim like any other, of a key
+//! that no caller asks for, and ends by itself. It says when its grant was made and how long it kept others out.
 
 use std::time::Duration;
 
 use super::super::journal::DELIVERY_DEADLINE;
 use super::Core;
-use crate::domain::attempt::Attempt;
+use crate::domain::attempt::{Attempt, Nonce};
 use crate::domain::canonical::Canonical;
-use crate::domain::claim::{Claim, Claimed, Grant, Settle};
+use crate::domain::claim::{Claim, Claimed, Grant, Outcome, Settle};
 use crate::domain::clock::Timestamp;
 use crate::domain::global_id::GlobalId;
 use crate::domain::record::{Held, Key};
@@ -22,90 +22,177 @@ const OPERATION: &str = "oncegate:degraded-grant";
 /// How long a mark is kept: by then every gateway that is still there has told the store what it granted.
 const KEPT: Duration = Duration::from_hours(24);
 
-/// The shortest that a grant is said to have lasted, and the longest before it is for ever.
-const GRAIN: Duration = Duration::from_millis(1);
-const LASTED_MAX: Duration = Duration::from_hours(24 * 365 * 1000);
-
 /// How many marks a key may have. More gateways that were cut off at once and granted the same are compared with these.
 const MARKS_MAX: u32 = 16;
 
-/// When something was held that others may have been granted too, by the wall clocks of gateways.
-struct Span {
+/// The units of durations in a mark, and the largest number of each: records write at most nine digits.
+const UNITS: [Duration; 3] = [Duration::from_millis(1), Duration::from_secs(1), Duration::from_mins(1)];
+const COUNT_MAX: u128 = 999_999_999;
+
+/// The time in which an attempt kept others from being granted the same claim, by the wall clocks of gateways.
+#[derive(Clone, Copy)]
+pub(super) struct Hold {
     from: Timestamp,
     until: Timestamp,
+    /// Until when it kept out take-overs too: these need not wait for an unknown outcome to end.
+    until_take_over: Timestamp,
+    /// Whether it takes over an unknown outcome itself.
+    takes_over: bool,
 }
 
-impl Span {
-    /// What a mark tells of its grant.
-    fn of(mark: &Held) -> Self {
-        let from = mark.record.attempt.timestamp();
-        Self { from, until: from.plus(mark.record.terms.retention.duration().unwrap_or(Duration::MAX)) }
+impl Hold {
+    /// A claim that was granted at one instant, and has ended by the other.
+    pub(super) fn of_claim(ask: &Claim, granted_at: Timestamp, ended_at: Timestamp) -> Self {
+        Self { from: granted_at, until: ended_at, until_take_over: ended_at, takes_over: ask.take_over }
     }
 
-    fn meets(&self, other: &Self) -> bool {
-        self.from < other.until && other.from < self.until
+    /// A claim whose grant is not known here, and whose outcome was reported at this instant.
+    pub(super) fn of_outcome(report: &Settle, at: Timestamp) -> Self {
+        let from = report.attempt.timestamp();
+        let mut hold = Self { from, until: at, until_take_over: at, takes_over: false };
+        hold.settle(report, at);
+        hold
     }
+
+    /// Ends the claim with an outcome, which was reported at this instant and keeps others out for its retention.
+    pub(super) fn settle(&mut self, report: &Settle, at: Timestamp) {
+        let terms = report.late.as_ref().map(|late| late.terms);
+        let until = |kept: Option<Retention>| at.plus(kept.and_then(Retention::duration).unwrap_or(Duration::MAX));
+        (self.until, self.until_take_over) = match report.outcome {
+            Outcome::Success { retention, .. } => {
+                let until = until(retention.or(terms.map(|terms| terms.retention)));
+                (until, until)
+            }
+            Outcome::Unknown => (until(terms.map(|terms| terms.unknown_retention)), at),
+            Outcome::Failure => (at, at),
+        };
+    }
+
+    /// Reads a mark. One of an older release counts from when its attempt was issued.
+    fn of_mark(mark: &Held) -> Self {
+        let (issued_at, terms) = (mark.record.attempt.timestamp(), &mark.record.terms);
+        let at = |kept: Retention| issued_at.plus(kept.duration().unwrap_or(Duration::MAX));
+        let until = at(terms.retention);
+        Self {
+            from: issued_at.plus(terms.lease.saturating_sub(KEPT)),
+            until,
+            until_take_over: until.min(at(terms.unknown_retention)),
+            // A mark does not say. Of two grants the later one is told later, unless their gateways differ.
+            takes_over: false,
+        }
+    }
+
+    /// Returns the terms of its mark, or nothing if it lasted for less than a mark can say. Records count milliseconds: a mark
+    /// begins late and ends early rather than tell of an overlap that was none.
+    fn terms(&self, issued_at: Timestamp) -> Option<Terms> {
+        let waited_ms = self.from.since(issued_at).as_micros().div_ceil(1_000);
+        let waited = Duration::from_millis(u64::try_from(waited_ms).unwrap_or(0));
+        let kept = |until: Timestamp| written(until.since(issued_at)).map_or(Retention::Forever, Retention::For);
+        let (retention, until_take_over) = (kept(self.until), kept(self.until_take_over));
+        let terms = Terms {
+            lease: KEPT + waited,
+            retention,
+            unknown_retention: until_take_over.max(Retention::For(UNITS[0])),
+            on_lease_end: LeaseEnd::Release,
+        };
+        (retention > Retention::For(waited)).then_some(terms)
+    }
+
+    /// Whether two attempts overlap: the one that began earlier should have kept the other one out.
+    fn overlaps(&self, other: &Self) -> bool {
+        let (earlier, later) = if self.from <= other.from { (self, other) } else { (other, self) };
+        later.from < if later.takes_over { earlier.until_take_over } else { earlier.until }
+    }
+}
+
+/// Returns the longest duration within this one that a record can write; nothing if that is for ever.
+fn written(duration: Duration) -> Option<Duration> {
+    let fits = |unit: &&Duration| duration.as_millis() / unit.as_millis() <= COUNT_MAX;
+    let unit = UNITS.iter().find(fits)?.as_millis();
+    u64::try_from(duration.as_millis() / unit * unit).ok().map(Duration::from_millis)
 }
 
 impl Core {
-    /// Leaves the mark of a grant that lasted until then, and tells which other degraded grants it overlapped. Of any two
-    /// grants the one that comes second finds the other.
-    pub(super) async fn leave_mark(
-        &self,
-        key: &Key,
-        attempt: &Attempt,
-        until: Timestamp,
-    ) -> Result<Vec<Held>, EngineError> {
-        let span = Span { from: attempt.timestamp(), until };
+    /// Leaves the mark of a grant by a policy, and returns the marks of other such grants that it overlaps. Of any two grants
+    /// the one that comes second finds the other.
+    pub(super) async fn leave_mark(&self, key: &Key, attempt: &Attempt, hold: &Hold) -> Result<Vec<Held>, EngineError> {
+        let Some(terms) = hold.terms(attempt.timestamp()) else { return self.marks_beside(key, attempt, hold).await };
         let mut beside = Vec::new();
         for place in 0..MARKS_MAX {
-            match self.engine.claim(&mark(key, attempt, place, until.since(span.from))).await?.split().0 {
-                Claimed::Duplicate(held) => {
-                    if span.meets(&Span::of(&held)) {
-                        beside.push(held);
+            match self.engine.claim(&mark(key, attempt, place, terms)).await?.split().0 {
+                Claimed::Duplicate(other) => {
+                    if hold.overlaps(&Hold::of_mark(&other)) {
+                        beside.push(other);
                     }
                 }
-                // The same try, as another gateway granted it: what it was compared with then, it was for a time of its own.
+                // The same try, as another gateway granted it: that was compared for a time of its own.
                 Claimed::Granted(grant) if grant.attempt != *attempt => {}
-                // It had found a place before, and may have lasted longer than was known then: those that have come since were
-                // compared with that, and those that come from now on need another mark.
+                // The grant has a mark from an earlier delivery. If it lasted longer than was known then, the marks that
+                // have come since were compared with less, and those to come need another mark.
                 Claimed::Granted(Grant { lease_left: Some(_), .. }) => {
                     let own = self.engine.read(&named(key, place).0).await?;
-                    if own.is_some_and(|own| Span::of(&own).until >= until) {
-                        beside.extend(self.marks_from(place + 1, key, attempt, &span).await?);
+                    if own.is_some_and(|own| own.record.terms.retention >= terms.retention) {
+                        beside.extend(self.marks_from(place + 1, key, attempt, hold).await?);
                         break;
                     }
                 }
-                // The first place that was free.
+                // The first free place.
                 _ => break,
             }
         }
         Ok(beside)
     }
 
-    /// Which degraded grants another attempt overlapped, whose outcome blocks others until then. It leaves no mark where the
-    /// store has taken its outcome: whoever comes after it finds that.
-    pub(super) async fn marks_beside(&self, ask: &Settle, until: Timestamp) -> Result<Vec<Held>, EngineError> {
-        self.marks_from(0, &ask.key, &ask.attempt, &Span { from: ask.attempt.timestamp(), until }).await
+    /// Returns the marks that an attempt overlaps whose outcome the store has taken. It leaves none itself: what is granted
+    /// after it meets its record.
+    pub(super) async fn marks_beside(
+        &self,
+        key: &Key,
+        attempt: &Attempt,
+        hold: &Hold,
+    ) -> Result<Vec<Held>, EngineError> {
+        self.marks_from(0, key, attempt, hold).await
     }
 
-    /// The marks of other tries from this place on that meet a span.
+    /// Whether a policy's grant of a try has left a mark, under any attempt.
+    pub(super) async fn is_marked(&self, key: &Key, nonce: &Nonce) -> Result<bool, EngineError> {
+        Ok(self.marks(0, key).await?.iter().any(|mark| mark.record.attempt.nonce() == nonce))
+    }
+
+    /// Whether a policy's grant of this attempt has left a mark that says that it had ended by an instant.
+    pub(super) async fn had_ended(&self, key: &Key, attempt: &Attempt, by: Timestamp) -> Result<bool, EngineError> {
+        let marks = self.marks(0, key).await?;
+        let own = marks.iter().filter(|mark| mark.record.attempt == *attempt);
+        Ok(own.map(|mark| Hold::of_mark(mark).until).max().is_some_and(|until| until <= by))
+    }
+
+    /// Returns the marks of other tries, from this place on, that overlap.
     async fn marks_from(
         &self,
         place: u32,
         key: &Key,
         attempt: &Attempt,
-        span: &Span,
+        hold: &Hold,
     ) -> Result<Vec<Held>, EngineError> {
-        let mut met = Vec::new();
-        for place in place..MARKS_MAX {
-            let Some(held) = self.engine.read(&named(key, place).0).await? else { break };
-            if held.record.attempt.nonce() != attempt.nonce() && span.meets(&Span::of(&held)) {
-                met.push(held);
-            }
-        }
-        Ok(met)
+        let mut marks = self.marks(place, key).await?;
+        marks.retain(|mark| mark.record.attempt.nonce() != attempt.nonce() && hold.overlaps(&Hold::of_mark(mark)));
+        Ok(marks)
     }
+
+    /// Returns the marks of a key, from this place on.
+    async fn marks(&self, place: u32, key: &Key) -> Result<Vec<Held>, EngineError> {
+        let mut marks = Vec::new();
+        for place in place..MARKS_MAX {
+            let Some(mark) = self.engine.read(&named(key, place).0).await? else { break };
+            marks.push(mark);
+        }
+        Ok(marks)
+    }
+}
+
+/// Whether an operation is that of marks, which no caller has named.
+pub(super) fn is_of_marks(operation: &Operation) -> bool {
+    operation.as_ref() == OPERATION
 }
 
 /// What the mark at this place of a key is called.
@@ -117,7 +204,7 @@ fn named(key: &Key, place: u32) -> (Key, Operation, Canonical) {
 }
 
 /// The claim that is the mark of a grant.
-fn mark(of: &Key, attempt: &Attempt, place: u32, lasted: Duration) -> Claim {
+fn mark(of: &Key, attempt: &Attempt, place: u32, terms: Terms) -> Claim {
     let (key, operation, contents) = named(of, place);
     Claim {
         key,
@@ -126,13 +213,7 @@ fn mark(of: &Key, attempt: &Attempt, place: u32, lasted: Duration) -> Claim {
         contents_stored_bytes: contents.as_str().len(),
         contents,
         fingerprint: None,
-        terms: Terms {
-            lease: KEPT,
-            // What lasts longer than anybody can write down lasts for ever.
-            retention: if lasted > LASTED_MAX { Retention::Forever } else { Retention::For(lasted.max(GRAIN)) },
-            unknown_retention: Retention::For(KEPT),
-            on_lease_end: LeaseEnd::Release,
-        },
+        terms,
         take_over: false,
         deadline: DELIVERY_DEADLINE,
         on_outage: ClaimOnOutage::FailClosed,

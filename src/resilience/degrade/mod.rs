@@ -9,6 +9,7 @@ mod marks;
 mod outage;
 mod overlaps;
 mod reconcile;
+mod same_try;
 #[cfg(test)]
 mod tests;
 
@@ -26,6 +27,8 @@ use self::book::Book;
 pub use self::keeper::Keeper;
 use self::locks::Locks;
 use self::outage::is_silence;
+use self::same_try::Granted;
+use super::journal::entry::{Entry, Seq};
 use crate::domain::attempt::Entropy;
 use crate::domain::claim::{Claim, Claimed, Outcome, Renew, Renewed, Settle, Settled};
 use crate::domain::clock::Clock;
@@ -33,6 +36,9 @@ use crate::domain::operator::{List, Listed, Release, Released};
 use crate::domain::record::{Held, Key};
 use crate::domain::terms::{ClaimOnOutage, OutcomeOnOutage};
 use crate::engine::{Capabilities, Engine, EngineError, Note, Tell};
+
+/// The entries that wait on a key, oldest first.
+type Queue = [(Seq, Arc<Entry>)];
 
 /// How long a lookup or an operator's word waits for what has to be told before it.
 const BEFORE_READING: Duration = Duration::from_millis(300);
@@ -210,10 +216,10 @@ impl Core {
         let mut failure = None;
         if !self.book.waits(&ask.key) {
             let answer = if ask.on_outage == OutcomeOnOutage::FailClosed {
-                self.engine.settle(ask).await
+                self.settle_in_store(ask, Granted::Elsewhere).await
             } else {
                 let hurried = Settle { deadline: for_the_store(ask.deadline), ..ask.clone() };
-                within(ask.deadline, self.engine.settle(&hurried)).await
+                within(ask.deadline, self.settle_in_store(&hurried, Granted::Elsewhere)).await
             };
             match answer {
                 Err(silence) if is_silence(&silence) && ask.on_outage == OutcomeOnOutage::Spool => {
@@ -221,10 +227,7 @@ impl Core {
                 }
                 // Without a policy its silence is the answer. It is not asked once more behind what has come to wait
                 // meanwhile: that this try may have been taken would be forgotten if the next one is refused.
-                answer => {
-                    self.learn_settle(ask, answer.as_ref().ok());
-                    return answer;
-                }
+                answer => return answer,
             }
         }
         let (core, ask) = (self.clone(), ask.clone());
@@ -254,24 +257,27 @@ impl Core {
             let hurried = Settle { deadline: for_the_store(left), ..ask.clone() };
             let told = async {
                 self.deliver(&ask.key).await?;
-                self.engine.settle(&hurried).await
+                self.settle_in_store(&hurried, Granted::Elsewhere).await
             };
             match within(left, told).await {
-                Ok(answer) => {
-                    self.learn_settle(ask, Some(&answer));
-                    return Ok(answer);
-                }
+                Ok(answer) => return Ok(answer),
                 Err(failure) => failure,
             }
         };
         self.settle_by_policy(ask, failure).await
     }
 
-    fn learn_settle(&self, ask: &Settle, answer: Option<&Settled>) {
-        if let Some(answer) = answer
-            && self.book.is_local(&ask.key.app)
-        {
-            self.book.learn_settle(ask, answer, self.clock.monotonic());
+    /// Remembers the store's response to an outcome of an app that decides locally.
+    fn learn_settle(&self, request: &Settle, response: &Settled) {
+        if self.book.is_local(&request.key.app) {
+            self.book.learn_settle(request, response, self.clock.monotonic());
+        }
+    }
+
+    /// Remembers the store's response to a renewal of an app that decides locally.
+    fn learn_renew(&self, request: &Renew, response: &Renewed) {
+        if self.book.is_local(&request.key.app) {
+            self.book.learn_renew(request, response, self.clock.monotonic());
         }
     }
 
@@ -280,13 +286,7 @@ impl Core {
             let (core, ask) = (self.clone(), ask.clone());
             return self.uncancelled(async move { core.renew_alone(&ask).await }).await;
         }
-        let answer = self.engine.renew(ask).await;
-        if let Ok(renewed) = &answer
-            && self.book.is_local(&ask.key.app)
-        {
-            self.book.learn_renew(ask, renewed, self.clock.monotonic());
-        }
-        answer
+        self.renew_in_store(ask, Granted::Elsewhere).await
     }
 
     async fn renew_alone(self: &Arc<Self>, ask: &Renew) -> Result<Renewed, EngineError> {
@@ -294,13 +294,10 @@ impl Core {
         let hurried = Renew { deadline: for_the_store(ask.deadline), ..ask.clone() };
         let told = async {
             self.deliver(&ask.key).await?;
-            self.engine.renew(&hurried).await
+            self.renew_in_store(&hurried, Granted::Elsewhere).await
         };
         match within(ask.deadline, told).await {
-            Ok(answer) => {
-                self.book.learn_renew(ask, &answer, self.clock.monotonic());
-                Ok(answer)
-            }
+            Ok(answer) => Ok(answer),
             Err(failure) => self.renew_by_policy(ask, failure).await,
         }
     }

@@ -7,6 +7,7 @@ use super::super::journal::Refused;
 use super::super::journal::entry::{Deed, Entry, Seq};
 use super::Core;
 use super::book::{Standing, Written};
+use super::same_try::granted_attempt;
 use crate::domain::claim::{self, Claim, Claimed, Effect, Grant, LateTerms, Outcome, Renew, Renewed, Settle, Settled};
 use crate::domain::clock::Timestamp;
 use crate::domain::degraded::Degraded;
@@ -93,9 +94,11 @@ impl Core {
         Claimed::Degraded(policy, Box::new(answer))
     }
 
-    /// An outcome that the store did not answer.
+    /// Answers an outcome call that the store did not answer.
     pub(super) async fn settle_by_policy(&self, ask: &Settle, failure: EngineError) -> Result<Settled, EngineError> {
         let queue = self.book.queue(&ask.key);
+        let attempt = granted_attempt(&queue, &ask.attempt).unwrap_or_else(|| ask.attempt.clone());
+        let ask = &Settle { attempt, ..ask.clone() };
         let grants = |entry: &Entry| matches!(&entry.deed, Deed::Granted(granted) if granted.attempt == ask.attempt);
         if queue.iter().any(|(_, entry)| entry.policy == Degraded::Local && grants(entry)) {
             return self.settle_locally(ask, failure).await;
@@ -148,9 +151,11 @@ impl Core {
         Ok(Settled::Degraded(Degraded::Local, Box::new(answer)))
     }
 
-    /// A renewal that the store did not answer: only of what a policy has granted.
+    /// Answers a renewal that the store did not answer: only of what a policy has granted.
     pub(super) async fn renew_by_policy(&self, ask: &Renew, failure: EngineError) -> Result<Renewed, EngineError> {
         let queue = self.book.queue(&ask.key);
+        let attempt = granted_attempt(&queue, &ask.attempt).unwrap_or_else(|| ask.attempt.clone());
+        let ask = &Renew { attempt, ..ask.clone() };
         let granted = queue
             .iter()
             .find(|(_, entry)| matches!(&entry.deed, Deed::Granted(granted) if granted.attempt == ask.attempt));

@@ -6,7 +6,9 @@ use std::time::Duration;
 use hashbrown::HashMap;
 use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, gauge};
 
-use super::{DEGRADED_ANSWERS, JOURNAL_ERRORS, OVERLAPS, SPOOL_BYTES, SPOOL_ENTRIES, SPOOL_OLDEST};
+use super::{
+    DEGRADED_ANSWERS, JOURNAL_ERRORS, OVERLAPS, SPOOL_BYTES, SPOOL_ENTRIES, SPOOL_OLDEST, SUSPECTED_DOUBLE_EXECUTIONS,
+};
 use crate::telemetry::metrics::labels;
 
 labels! {
@@ -31,6 +33,7 @@ pub struct OutageMetrics {
 struct ByPolicy {
     answers: Vec<Counter>,
     overlaps: Vec<Counter>,
+    suspected: Counter,
 }
 
 impl OutageMetrics {
@@ -56,6 +59,11 @@ impl OutageMetrics {
     /// Counts an overlap.
     pub fn overlapped(&self, app: &str, policy: Policy) {
         self.of(app, |by| by.overlaps[policy as usize].increment(1));
+    }
+
+    /// Counts a success or an unknown outcome that a policy took and the store refused.
+    pub fn suspected(&self, app: &str) {
+        self.of(app, |by| by.suspected.increment(1));
     }
 
     /// Counts an entry that the journal did not take, or could not give back.
@@ -90,7 +98,8 @@ impl ByPolicy {
             let handle = move |policy: &&'static str| counter!(name, "app" => app.to_owned(), "policy" => *policy);
             Policy::LABELS.iter().map(handle).collect()
         };
-        Self { answers: handle(DEGRADED_ANSWERS), overlaps: handle(OVERLAPS) }
+        let suspected = counter!(SUSPECTED_DOUBLE_EXECUTIONS, "app" => app.to_owned());
+        Self { answers: handle(DEGRADED_ANSWERS), overlaps: handle(OVERLAPS), suspected }
     }
 }
 

@@ -1,5 +1,6 @@
 //! `fail_open`: granted without asking, with the attempt that the store was asked with.
 
+use super::super::marks::Hold;
 use super::super::*;
 use super::support::*;
 use crate::domain::record::State;
@@ -102,7 +103,8 @@ async fn what_has_come_behind_a_mark_is_compared_with_what_became_of_its_grant()
     assert_eq!(told(&one.claim(&first).await), (FAIL_OPEN, "granted"));
     one.line.set(Way::Whole);
     let lease_ends = first.attempt.timestamp().plus(first.terms.lease);
-    assert!(one.gateway.0.leave_mark(&first.key, &first.attempt, lease_ends).await.unwrap().is_empty());
+    let hold = Hold::of_claim(&first, first.attempt.timestamp(), lease_ends);
+    assert!(one.gateway.0.leave_mark(&first.key, &first.attempt, &hold).await.unwrap().is_empty());
     one.line.set(Way::Gone);
     one.clock.advance(first.terms.lease * 2);
     assert_eq!(one.settle(&report(&first, success("late"), OutcomeOnOutage::Spool)).await, Settled::Spooled);

@@ -5,6 +5,8 @@ mod accepted;
 mod conformance;
 mod fail_open;
 mod faults;
+mod late_calls;
 mod local;
+mod same_try;
 mod spool;
 mod support;

@@ -35,11 +35,14 @@ pub(super) enum Way {
     Slow,
     /// It does what it is asked when it is let, and the answer is lost.
     SlowReplyLost,
+    /// As it should, and a millisecond passes after each call.
+    EachTakesAMillisecond,
 }
 
 /// The way from a gateway to its store.
 pub(super) struct Line {
     store: Arc<dyn Engine>,
+    clock: Arc<ManualClock>,
     way: AtomicU8,
     pub(super) calls: AtomicUsize,
     /// Lets what is slow go on.
@@ -60,6 +63,11 @@ impl Line {
             way if way == Way::Whole as u8 => call.await,
             way if way == Way::Gone as u8 => Err(EngineError::unavailable("the line is cut")),
             way if way == Way::Full as u8 => Err(Determinate::Full("no room".into()).into()),
+            way if way == Way::EachTakesAMillisecond as u8 => {
+                let answer = call.await;
+                self.clock.advance(Duration::from_millis(1));
+                answer
+            }
             way if way == Way::Slow as u8 => {
                 self.go_on.notified().await;
                 call.await
@@ -134,6 +142,7 @@ impl World {
     pub(super) async fn over(clock: Arc<ManualClock>, store: Arc<dyn Engine>, bounds: Bounds) -> Self {
         let line = Arc::new(Line {
             store: store.clone(),
+            clock: clock.clone(),
             way: AtomicU8::new(0),
             calls: AtomicUsize::new(0),
             go_on: Notify::new(),

@@ -1,0 +1,108 @@
+//! One try under two attempts. A caller may repeat a claim call with one nonce at several gateways, and while the store is
+//! out each of them may grant it under an attempt of its own. The store holds one of these attempts, and only that one
+//! settles or renews the claim there (S2). A call under another one is sent again under the attempt that the store holds.
+
+use super::deliver::is_superseded;
+use super::{Core, Queue};
+use crate::domain::attempt::Attempt;
+use crate::domain::claim::{Renew, Renewed, Settle, Settled};
+use crate::domain::record::Key;
+use crate::engine::EngineError;
+use crate::resilience::journal::entry::Deed;
+
+/// Whether a policy of this gateway granted the try of a call.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Granted {
+    /// Yes: the journal has the grant.
+    Here,
+    /// Not that the journal knows: a mark in the store can tell.
+    Elsewhere,
+}
+
+impl Core {
+    /// Sends an outcome to the store.
+    pub(super) async fn settle_in_store(&self, request: &Settle, granted: Granted) -> Result<Settled, EngineError> {
+        let response = self.engine.settle(request).await?;
+        if !is_superseded(&response) && !is_unsure(&response) {
+            self.learn_settle(request, &response);
+            return Ok(response);
+        }
+        // Few calls come this far: kept out of the memory that every call takes.
+        Box::pin(self.settle_same_try(request, granted, response)).await
+    }
+
+    async fn settle_same_try(
+        &self,
+        request: &Settle,
+        granted: Granted,
+        response: Settled,
+    ) -> Result<Settled, EngineError> {
+        // What may have been done is not told as certainly not done.
+        let failed = |failure: EngineError| {
+            if is_unsure(&response) { EngineError::indeterminate(failure.to_string()) } else { failure }
+        };
+        let attempt = self.other_attempt(&request.key, &request.attempt, granted).await.map_err(failed)?;
+        let Some(attempt) = attempt else {
+            self.learn_settle(request, &response);
+            return Ok(response);
+        };
+        let request = Settle { attempt, ..request.clone() };
+        let response = self.engine.settle(&request).await?;
+        self.learn_settle(&request, &response);
+        Ok(response)
+    }
+
+    /// Sends a renewal to the store.
+    pub(super) async fn renew_in_store(&self, request: &Renew, granted: Granted) -> Result<Renewed, EngineError> {
+        let response = self.engine.renew(request).await?;
+        if !matches!(response, Renewed::Superseded { .. }) {
+            self.learn_renew(request, &response);
+            return Ok(response);
+        }
+        Box::pin(self.renew_same_try(request, granted, response)).await
+    }
+
+    async fn renew_same_try(
+        &self,
+        request: &Renew,
+        granted: Granted,
+        superseded: Renewed,
+    ) -> Result<Renewed, EngineError> {
+        let Some(attempt) = self.other_attempt(&request.key, &request.attempt, granted).await? else {
+            return Ok(superseded);
+        };
+        let request = Renew { attempt, ..request.clone() };
+        let response = self.engine.renew(&request).await?;
+        self.learn_renew(&request, &response);
+        Ok(response)
+    }
+
+    /// Returns the attempt that the store holds, if it is another one of the same try. The nonce alone does not prove that: a
+    /// caller may have used it for two tries, against the contract. A policy's grant does, which has left a mark.
+    async fn other_attempt(
+        &self,
+        key: &Key,
+        attempt: &Attempt,
+        granted: Granted,
+    ) -> Result<Option<Attempt>, EngineError> {
+        let held = self.engine.read(key).await?.map(|held| held.record.attempt);
+        let Some(other) = held.filter(|held| held.nonce() == attempt.nonce() && held != attempt) else {
+            return Ok(None);
+        };
+        let is_proven = granted == Granted::Here || self.is_marked(key, attempt.nonce()).await?;
+        Ok(is_proven.then_some(other))
+    }
+}
+
+/// Whether a failure found nothing of its own and an earlier try of the same call, whose reply was lost, may be why.
+fn is_unsure(response: &Settled) -> bool {
+    matches!(response, Settled::Done { state: None, late: None, .. })
+}
+
+/// Returns the attempt under which a policy of this gateway last granted the try of a call, as far as its journal knows.
+pub(super) fn granted_attempt(queue: &Queue, attempt: &Attempt) -> Option<Attempt> {
+    queue.iter().rev().find_map(|(_, entry)| match &entry.deed {
+        Deed::Granted(claim) if claim.attempt.nonce() == attempt.nonce() => Some(claim.attempt.clone()),
+        Deed::Granted(_) | Deed::Renewed(_) | Deed::Reported(_) => None,
+    })
+}

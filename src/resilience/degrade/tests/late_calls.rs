@@ -1,0 +1,169 @@
+//! A store that executes a call late: its caller gave it up, and a policy answered instead.
+
+use super::super::*;
+use super::support::*;
+use crate::domain::claim::Outcome;
+use crate::domain::record::State;
+
+const CLOSED: OutcomeOnOutage = OutcomeOnOutage::FailClosed;
+const MINUTE: Duration = Duration::from_mins(1);
+
+/// A claim with a short lease, which a policy grants while the store stands still and then executes the first call late.
+async fn granted_and_renewed(on_outage: ClaimOnOutage) -> (World, Claim) {
+    let world = World::new().await;
+    world.line.set(Way::Gone);
+    let mut first = ask(&world, on_outage);
+    first.terms.lease = Duration::from_secs(6);
+    let policy = told(&world.claim(&first).await).0;
+    let longer = Renew { lease: Some(MINUTE), ..renewal(&first) };
+    assert_eq!(world.gateway.renew(&longer).await.unwrap().split(), (Renewed::Renewed { left: MINUTE }, policy));
+    (world, first)
+}
+
+#[tokio::test]
+async fn a_renewal_by_a_policy_holds_although_the_store_took_the_claim_for_its_first_lease() {
+    for on_outage in [ClaimOnOutage::Local, ClaimOnOutage::FailOpen] {
+        for restarts in [false, true] {
+            let (mut world, first) = granted_and_renewed(on_outage).await;
+            if restarts {
+                world = world.restarted().await;
+            }
+            assert_eq!(told(&world.store.claim(&first).await.unwrap()), (None, "granted"), "executed late");
+            world.back().await;
+            assert_eq!(world.held(&first).await.unwrap().left, Some(MINUTE));
+            world.clock.advance(Duration::from_secs(7));
+            assert_eq!(told(&world.claim(&other(&world, &first)).await), (None, "duplicate"));
+            let settled = world.settle(&report(&first, success("1"), CLOSED)).await;
+            assert!(matches!(settled, Settled::Done { late: Some(false), .. }), "{settled:?}");
+        }
+    }
+}
+
+/// The first lease ends between two calls of the delivery.
+#[tokio::test]
+async fn a_claim_whose_first_lease_ends_before_its_renewal_is_claimed_again() {
+    let (world, first) = granted_and_renewed(ClaimOnOutage::FailOpen).await;
+    world.store.claim(&first).await.unwrap();
+    world.clock.advance(first.terms.lease.checked_sub(Duration::from_millis(1)).unwrap());
+    world.line.set(Way::EachTakesAMillisecond);
+    world.gateway.deliver_all(Duration::from_secs(5)).await.unwrap();
+    let held = world.held(&first).await.unwrap();
+    assert_eq!(held.record.attempt, first.attempt);
+    assert!(held.left.unwrap() > first.terms.lease, "{held:?}");
+}
+
+/// Its lease was too short to be renewed in time, and another gateway was granted the claim: both were told to go ahead.
+#[tokio::test]
+async fn a_claim_that_another_gateway_got_after_its_first_lease_is_reported() {
+    let (world, first) = granted_and_renewed(ClaimOnOutage::FailOpen).await;
+    world.store.claim(&first).await.unwrap();
+    world.clock.advance(first.terms.lease);
+    let theirs = other(&world, &first);
+    assert_eq!(told(&world.store.claim(&theirs).await.unwrap()), (None, "granted"));
+    world.back().await;
+    assert_eq!(world.overlapping(), [(first.attempt.hash(), theirs.attempt.hash())]);
+}
+
+/// The store holds what this gateway granted later: it executed the claim call of that grant late.
+#[tokio::test]
+async fn a_grant_after_a_failed_one_is_no_overlap_although_the_store_has_it_already() {
+    let world = World::new().await;
+    world.line.set(Way::Gone);
+    let [first, waits] = [ask(&world, ClaimOnOutage::Local), ask(&world, ClaimOnOutage::Local)];
+    let waits = Claim { attempt: waits.attempt, ..first.clone() };
+    world.claim(&first).await;
+    world.clock.advance(Duration::from_millis(3));
+    world.settle(&report(&first, Outcome::Failure, CLOSED)).await;
+    assert_eq!(told(&world.claim(&waits).await), (LOCAL, "granted"));
+    world.store.claim(&waits).await.unwrap();
+    world.back().await;
+    assert_eq!(world.overlapping(), []);
+    assert_eq!(world.held(&first).await.unwrap().record.attempt, waits.attempt);
+}
+
+/// Issued before the first one failed, and granted after it.
+#[tokio::test]
+async fn grants_of_one_gateway_are_no_overlap_however_soon_they_follow() {
+    for micros in [0, 1, 400, 1_400] {
+        let step = Duration::from_micros(micros);
+        let world = World::new().await;
+        world.line.set(Way::Gone);
+        let first = ask(&world, ClaimOnOutage::Local);
+        world.clock.advance(step);
+        world.claim(&first).await;
+        let waits = other(&world, &first);
+        world.clock.advance(step);
+        world.settle(&report(&first, Outcome::Failure, CLOSED)).await;
+        assert_eq!(told(&world.claim(&waits).await), (LOCAL, "granted"));
+        world.clock.advance(step);
+        world.back().await;
+        assert_eq!(world.overlapping(), [], "{step:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_take_over_of_an_unknown_outcome_is_no_overlap() {
+    for outcome in [success("2"), Outcome::Failure, Outcome::Unknown] {
+        let world = World::new().await;
+        world.line.set(Way::Gone);
+        let first = ask(&world, ClaimOnOutage::Local);
+        world.claim(&first).await;
+        world.clock.advance(Duration::from_millis(5));
+        world.settle(&report(&first, Outcome::Unknown, CLOSED)).await;
+        world.clock.advance(Duration::from_millis(5));
+        let taker = Claim { take_over: true, ..other(&world, &first) };
+        assert_eq!(told(&world.claim(&taker).await), (LOCAL, "granted"));
+        world.clock.advance(Duration::from_millis(5));
+        world.settle(&report(&taker, outcome.clone(), CLOSED)).await;
+        world.back().await;
+        assert_eq!(world.overlapping(), [], "{outcome:?}");
+        let state = world.held(&first).await.map(|held| held.record.state);
+        let expected = match outcome {
+            Outcome::Success { .. } => Some(State::Succeeded),
+            Outcome::Failure => None,
+            Outcome::Unknown => Some(State::Unknown),
+        };
+        assert_eq!(state, expected, "the store ends as the gateway did");
+    }
+}
+
+/// An unknown outcome keeps out others than take-overs, wherever they ask.
+#[tokio::test]
+async fn a_grant_beside_an_unknown_outcome_is_an_overlap() {
+    let one = World::new().await;
+    let two = World::over(one.clock.clone(), one.store.clone(), ROOMY).await;
+    one.line.set(Way::Gone);
+    two.line.set(Way::Gone);
+    let first = ask(&one, ClaimOnOutage::FailOpen);
+    one.claim(&first).await;
+    one.clock.advance(Duration::from_millis(5));
+    one.settle(&report(&first, Outcome::Unknown, OutcomeOnOutage::Spool)).await;
+    one.clock.advance(Duration::from_millis(5));
+    let second = other(&one, &first);
+    two.claim(&second).await;
+    one.clock.advance(Duration::from_millis(5));
+    two.settle(&report(&second, Outcome::Failure, OutcomeOnOutage::Spool)).await;
+    two.back().await;
+    one.back().await;
+    assert_eq!(one.overlapping(), [(first.attempt.hash(), second.attempt.hash())]);
+}
+
+/// A record writes at most nine digits of a duration.
+#[tokio::test]
+async fn the_mark_of_a_success_for_a_month_can_be_read() {
+    let one = World::new().await;
+    let two = World::over(one.clock.clone(), one.store.clone(), ROOMY).await;
+    one.line.set(Way::Gone);
+    two.line.set(Way::Gone);
+    let first = ask(&one, ClaimOnOutage::FailOpen);
+    one.claim(&first).await;
+    one.clock.advance(Duration::from_micros(1_234_567));
+    let retention = Some(crate::domain::terms::Retention::For(Duration::from_hours(24 * 30)));
+    let done = Outcome::Success { result: None, retention };
+    one.settle(&report(&first, done, OutcomeOnOutage::Spool)).await;
+    let second = other(&one, &first);
+    two.claim(&second).await;
+    one.back().await;
+    two.back().await;
+    assert_eq!(two.overlapping(), [(second.attempt.hash(), first.attempt.hash())]);
+}

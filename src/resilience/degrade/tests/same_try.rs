@@ -1,0 +1,173 @@
+//! One nonce at two gateways while the store is out: two attempts, and one try.
+
+use super::super::*;
+use super::support::*;
+use crate::domain::attempt::Attempt;
+use crate::domain::claim::Outcome;
+use crate::domain::record::State;
+
+const CLOSED: OutcomeOnOutage = OutcomeOnOutage::FailClosed;
+const SPOOLED: OutcomeOnOutage = OutcomeOnOutage::Spool;
+
+/// A claim and its repeat at a second gateway; both were granted by a policy.
+struct Repeated {
+    one: World,
+    two: World,
+    first: Claim,
+    second: Claim,
+}
+
+impl Repeated {
+    async fn new(on_outage: ClaimOnOutage) -> Self {
+        let one = World::new().await;
+        let two = World::over(one.clock.clone(), one.store.clone(), ROOMY).await;
+        one.line.set(Way::Gone);
+        two.line.set(Way::Gone);
+        let first = ask(&one, on_outage);
+        one.clock.advance(Duration::from_millis(20));
+        let second = repeat(&one, &first);
+        one.claim(&first).await;
+        two.claim(&second).await;
+        Self { one, two, first, second }
+    }
+
+    async fn back(&self) {
+        self.one.back().await;
+        self.two.back().await;
+        assert!(self.one.overlaps().is_empty() && self.two.overlaps().is_empty(), "one try");
+    }
+
+    async fn state(&self) -> Option<State> {
+        self.one.held(&self.first).await.map(|held| held.record.state)
+    }
+}
+
+/// The same claim call, sent again now.
+fn repeat(world: &World, first: &Claim) -> Claim {
+    Claim { attempt: Attempt::new(world.clock.wall(), first.attempt.nonce().clone()), ..first.clone() }
+}
+
+fn state_after(outcome: &Outcome) -> Option<State> {
+    match outcome {
+        Outcome::Success { .. } => Some(State::Succeeded),
+        Outcome::Failure => None,
+        Outcome::Unknown => Some(State::Unknown),
+    }
+}
+
+fn outcomes() -> [Outcome; 3] {
+    [success("2"), Outcome::Failure, Outcome::Unknown]
+}
+
+#[tokio::test]
+async fn either_attempt_settles_the_try_at_any_gateway_once_the_store_is_back() {
+    for on_outage in [ClaimOnOutage::Local, ClaimOnOutage::FailOpen] {
+        for outcome in outcomes() {
+            for (at_one, by_first) in [(true, true), (true, false), (false, true), (false, false)] {
+                let world = Repeated::new(on_outage).await;
+                world.back().await;
+                let gateway = if at_one { &world.one } else { &world.two };
+                let claim = if by_first { &world.first } else { &world.second };
+                let settled = gateway.settle(&report(claim, outcome.clone(), CLOSED)).await;
+                assert!(matches!(settled, Settled::Done { late: Some(false), .. }), "{settled:?}");
+                assert_eq!(world.state().await, state_after(&outcome));
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn either_attempt_settles_the_try_at_any_gateway_while_the_store_is_out() {
+    for on_outage in [ClaimOnOutage::Local, ClaimOnOutage::FailOpen] {
+        for outcome in outcomes() {
+            for (at_one, by_first) in [(true, true), (true, false), (false, true), (false, false)] {
+                for one_is_back_first in [true, false] {
+                    let world = Repeated::new(on_outage).await;
+                    let gateway = if at_one { &world.one } else { &world.two };
+                    let claim = if by_first { &world.first } else { &world.second };
+                    let settled = gateway.settle(&report(claim, outcome.clone(), SPOOLED)).await.split();
+                    assert!(settled.1.is_some() && !matches!(settled.0, Settled::Superseded { .. }), "{settled:?}");
+                    if one_is_back_first {
+                        world.one.back().await;
+                    }
+                    world.two.back().await;
+                    world.back().await;
+                    let case = (on_outage, &outcome, at_one, by_first, one_is_back_first);
+                    // A failure frees the claim at its gateway; the other one's grant may reach the store after that.
+                    if outcome != Outcome::Failure {
+                        assert_eq!(world.state().await, state_after(&outcome), "{case:?}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The second gateway has not told the store yet that it granted the same try.
+#[tokio::test]
+async fn a_success_is_recorded_although_its_attempt_is_not_known_to_the_store_yet() {
+    let world = Repeated::new(ClaimOnOutage::FailOpen).await;
+    world.one.back().await;
+    let settled = world.one.settle(&report(&world.second, success("2"), CLOSED)).await;
+    assert!(matches!(settled, Settled::Done { state: Some(State::Succeeded), .. }), "{settled:?}");
+    world.two.back().await;
+    assert_eq!(world.state().await, Some(State::Succeeded));
+}
+
+/// The store granted the first attempt, and its answer was lost.
+#[tokio::test]
+async fn a_try_that_the_store_granted_too_is_settled_by_the_attempt_of_a_policy() {
+    let world = World::new().await;
+    let first = ask(&world, ClaimOnOutage::FailOpen);
+    world.store.claim(&first).await.unwrap();
+    world.clock.advance(Duration::from_millis(20));
+    world.line.set(Way::Gone);
+    let second = repeat(&world, &first);
+    assert_eq!(told(&world.claim(&second).await), (FAIL_OPEN, "granted"));
+    world.back().await;
+    world.settle(&report(&second, success("2"), CLOSED)).await;
+    assert_eq!(world.held(&first).await.unwrap().record.state, State::Succeeded);
+}
+
+#[tokio::test]
+async fn either_attempt_renews_the_lease() {
+    for on_outage in [ClaimOnOutage::Local, ClaimOnOutage::FailOpen] {
+        let world = Repeated::new(on_outage).await;
+        let longer = |claim: &Claim| Renew { lease: Some(claim.terms.lease * 2), ..renewal(claim) };
+        let renewed = world.one.gateway.renew(&longer(&world.second)).await.unwrap().split().0;
+        assert_eq!(renewed, Renewed::Renewed { left: world.first.terms.lease * 2 });
+        world.back().await;
+        assert_eq!(world.one.held(&world.first).await.unwrap().left, Some(world.first.terms.lease * 2));
+        world.one.clock.advance(world.first.terms.lease);
+        let renewed = world.two.gateway.renew(&longer(&world.second)).await;
+        assert_eq!(renewed, Ok(Renewed::Renewed { left: world.first.terms.lease * 2 }));
+    }
+}
+
+/// S2: a nonce that was used for two tries, against the contract, changes nothing that the second one holds.
+#[tokio::test]
+async fn a_nonce_alone_settles_nothing() {
+    let world = World::new().await;
+    let first = ask(&world, ClaimOnOutage::FailClosed);
+    world.claim(&first).await;
+    world.clock.advance(first.terms.lease);
+    let second = repeat(&world, &first);
+    assert_eq!(told(&world.claim(&second).await), (None, "granted"));
+    for outcome in outcomes() {
+        let settled = world.settle(&report(&first, outcome, CLOSED)).await;
+        assert!(matches!(settled, Settled::Superseded { .. }), "{settled:?}");
+    }
+    let renewed = world.gateway.renew(&renewal(&first)).await.unwrap();
+    assert!(matches!(renewed, Renewed::Superseded { .. }), "{renewed:?}");
+    assert_eq!(world.held(&first).await.unwrap().record.attempt, second.attempt);
+}
+
+#[tokio::test]
+async fn another_try_is_superseded_as_ever() {
+    let world = Repeated::new(ClaimOnOutage::FailOpen).await;
+    world.back().await;
+    for outcome in outcomes() {
+        let settled = world.one.settle(&report(&other(&world.one, &world.first), outcome, CLOSED)).await;
+        assert!(matches!(settled, Settled::Superseded { state: State::InProgress, .. }), "{settled:?}");
+    }
+}
