@@ -11,7 +11,7 @@ use oncegate::domain::claim::{Claim, Claimed, Grant, Outcome, Renew, Renewed, Se
 use oncegate::domain::degraded::Degraded;
 use oncegate::domain::operator::{List, Listed, Release, Released};
 use oncegate::domain::record::{Held, Key, State};
-use oncegate::domain::terms::{OutcomeOnOutage, Retention};
+use oncegate::domain::terms::{OutcomeOnOutage, Retention, Terms};
 use oncegate::engine::{Capabilities, Determinate, Engine, EngineError, Note};
 use oncegate::resilience::chain::Times;
 use oncegate::resilience::journal::memory::Flaw;
@@ -69,6 +69,12 @@ pub(crate) enum Bug {
     DeliveryTooLate,
     /// What a degraded grant is compared with is not looked at.
     OverlapNotNoticed,
+    /// A lease that a policy renewed is not renewed in the store, which has executed the claim late for its first lease.
+    RenewalNotDelivered,
+    /// What stands under the same nonce is not looked at.
+    SameTryNotSeen,
+    /// The mark of a grant says that it lasted longer.
+    MarkTooLong,
     /// A chain is open on its new store before all have seen that it is closing.
     SwitchedAtOnce,
     /// A gateway goes on with what it knew of its chain.
@@ -89,6 +95,9 @@ pub(crate) enum Layer {
     /// Above the policies.
     Policies,
 }
+
+/// The operation of marks.
+pub(crate) const MARKS: &str = "oncegate:degraded-grant";
 
 /// How long [`Bug::SlowToComeBack`] leaves a store alone, in microseconds.
 const LEFT_ALONE_MICROS: u64 = 5_000_000;
@@ -122,7 +131,12 @@ impl Bug {
             | Self::DuplicateFromMemory
             | Self::SwitchNotSeen
             | Self::HoldForgotten => Some(Layer::Engine),
-            Self::DeliveryDropped | Self::DeliveryTooLate | Self::OverlapNotNoticed => Some(Layer::Chain),
+            Self::DeliveryDropped
+            | Self::DeliveryTooLate
+            | Self::OverlapNotNoticed
+            | Self::RenewalNotDelivered
+            | Self::SameTryNotSeen
+            | Self::MarkTooLong => Some(Layer::Chain),
             Self::LocalForgets | Self::PolicyUnsaid | Self::PolicyUnasked => Some(Layer::Policies),
             _ => None,
         }
@@ -309,6 +323,14 @@ impl Engine for BuggyGateway {
         {
             return Ok(Claimed::Duplicate(held.clone()));
         }
+        if self.bug == Bug::MarkTooLong && ask.operation.as_ref() == MARKS {
+            let retention = ask
+                .terms
+                .retention
+                .duration()
+                .map_or(ask.terms.retention, |kept| Retention::For(kept + Duration::from_secs(1)));
+            return self.inner.claim(&Claim { terms: Terms { retention, ..ask.terms }, ..ask.clone() }).await;
+        }
         let whole =
             Grant { attempt: ask.attempt.clone(), fence: None, repeated: false, taken_over: false, lease_left: None };
         match (self.bug, self.call(|| self.inner.claim(ask)).await) {
@@ -371,11 +393,17 @@ impl Engine for BuggyGateway {
     }
 
     async fn renew(&self, ask: &Renew) -> Result<Renewed, EngineError> {
-        self.call(|| self.inner.renew(ask)).await
+        match ask.lease {
+            Some(left) if self.bug == Bug::RenewalNotDelivered && ask.is_delivery() => Ok(Renewed::Renewed { left }),
+            _ => self.call(|| self.inner.renew(ask)).await,
+        }
     }
 
     async fn read(&self, key: &Key) -> Result<Option<Held>, EngineError> {
-        self.call(|| self.inner.read(key)).await
+        match self.bug {
+            Bug::SameTryNotSeen => Ok(None),
+            _ => self.call(|| self.inner.read(key)).await,
+        }
     }
 
     async fn release(&self, ask: &Release) -> Result<Released, EngineError> {

@@ -102,16 +102,16 @@ impl Caller {
     }
 
     /// Works for a few leases, and renews now and then.
-    async fn work_long(&self, target: &Target, attempt: &Attempt, lease: Duration) {
+    async fn work_long(&self, target: &Target, attempt: &Attempt, mut lease: Duration) {
         let dice = &self.world.dice;
         for _ in 0..dice.between(1, 4) {
             sleep(lease / 2 + dice.millis(0, 100)).await;
-            let longer = dice.percent(50).then(|| dice.millis(200, 5_000));
-            let answer = self.renew(target, attempt, longer).await;
-            if let Some(Ok(RenewalAnswer { renewed, .. })) = answer
-                && !matches!(renewed, Renewed::Renewed { .. })
-            {
-                return;
+            let longer = dice.percent(50).then(|| dice.millis(200, 9_000));
+            match self.renew(target, attempt, longer).await {
+                // It goes by what it was told last.
+                Some(Ok(RenewalAnswer { renewed: Renewed::Renewed { left }, .. })) => lease = left,
+                Some(Ok(_)) => return,
+                Some(Err(_)) | None => {}
             }
         }
     }

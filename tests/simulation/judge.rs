@@ -14,7 +14,7 @@ use oncegate::gateway::{Failure, RenewalAnswer};
 
 use crate::clock::micros;
 use crate::ledger::{Asked, Choice, Given, Instants, Process};
-use crate::question::{Question, Taken, Told, outcome_name};
+use crate::question::{Met, Question, Taken, Told, outcome_name};
 use crate::reference::{Broken, hold};
 use crate::trace::{Event, Name, Place};
 use crate::world::{Kind, Known, World};
@@ -69,6 +69,12 @@ impl Open {
         })
     }
 
+    /// What the last try that was answered has met.
+    fn met(&self) -> Option<Met> {
+        let met = |own: &Try| if let Try::Answered { met, .. } = own { Some(*met) } else { None };
+        self.tries.iter().rev().find_map(met)
+    }
+
     /// Which store granted the attempt of this name, and when.
     fn granted_by(&self, name: Name) -> Option<(u16, Duration)> {
         let granted = |own: &Try| match own {
@@ -105,7 +111,20 @@ enum Try {
     /// It certainly did not happen.
     Refused,
     /// The store took it, and its answer has come.
-    Answered { told: Box<Told>, store_now: u64, at: Duration, store: u16 },
+    Answered { told: Box<Told>, store_now: u64, at: Duration, store: u16, met: Met },
+}
+
+impl Try {
+    /// Whether it certainly changed nothing. That another attempt stands is not the last word: it may be of the same try.
+    fn is_in_vain(&self) -> bool {
+        match self {
+            Self::Refused => true,
+            Self::Answered { told, .. } => {
+                matches!(**told, Told::Settled(Settled::Superseded { .. }) | Told::Renewed(Renewed::Superseded { .. }))
+            }
+            Self::Uncertain => false,
+        }
+    }
 }
 
 /// One try of a call, for the link that makes it.
@@ -178,7 +197,22 @@ impl Beliefs {
 
     /// That nobody else may think that it holds the claim, and no success blocks it.
     fn alone(&self, name: Name, granted_at: Duration, store_now: u64) -> Result<(), Broken> {
-        let other = self.holders.iter().find(|(holder, until)| *holder != name && *until > store_now);
+        self.alone_but_for(|holder| holder == name, name, granted_at, store_now)
+    }
+
+    /// The same, where the try may have been granted as two attempts.
+    fn alone_as_a_try(&self, name: Name, granted_at: Duration, store_now: u64) -> Result<(), Broken> {
+        self.alone_but_for(|holder| holder.nonce == name.nonce, name, granted_at, store_now)
+    }
+
+    fn alone_but_for(
+        &self,
+        is_own: impl Fn(Name) -> bool,
+        name: Name,
+        granted_at: Duration,
+        store_now: u64,
+    ) -> Result<(), Broken> {
+        let other = self.holders.iter().find(|(holder, until)| !is_own(*holder) && *until > store_now);
         hold(other.is_none(), "S1", || format!("{name:?} holds the claim, and so does {other:?} (now {store_now})"))?;
         let success = self.success.filter(|success| success.at < granted_at && success.until > store_now);
         hold(success.is_none(), "S3", || {
@@ -198,9 +232,17 @@ impl Beliefs {
 impl World {
     /// A link makes a try; its answer is not known until something else is said.
     pub(crate) fn trial<Q: Question>(&self, gateway: u16, ask: &Q) -> Trial {
-        let call = (gateway, Q::NAME, ask.asked_by());
+        let mut call = (gateway, Q::NAME, ask.asked_by());
         let known = &mut *self.known();
         let of_policies = self.kind.has_policies();
+        if of_policies && !known.open.contains_key(&call) {
+            // It may go out under the attempt that stands for the same try.
+            let same = known
+                .open
+                .keys()
+                .filter(|(to, kind, name)| (*to, *kind, name.nonce) == (gateway, Q::NAME, call.2.nonce));
+            call = same.min_by_key(|(.., name)| name.timestamp).copied().unwrap_or(call);
+        }
         let open = known.open.get_mut(&call).filter(|_| !of_policies || !ask.is_delivery());
         let begun = open.as_ref().map(|open| open.begun);
         let place = open.map(|open| {
@@ -232,7 +274,8 @@ impl World {
             let number = known.number(ask.key());
             known.of(number).ledger.hear(trial.call.0, &told);
         }
-        self.conclude(trial, Try::Answered { told, store_now: taken.store_now, at: taken.at, store: taken.store });
+        let Taken { store_now, at, store, met, .. } = *taken;
+        self.conclude(trial, Try::Answered { told, store_now, at, store, met });
     }
 
     fn conclude(&self, trial: &Trial, became: Try) {
@@ -344,7 +387,7 @@ impl World {
                     let of_store = policy.is_none() || granted.repeated || ledger.is_the_stores(&given);
                     let fits = of_store || now.real + left <= call.begun + lease;
                     hold(fits, "S10", || format!("{lease:?} is granted as {granted:?}"))?;
-                    return ledger.grant(given, &granted.attempt, now);
+                    return ledger.grant(given, &granted.attempt, call.begun, now);
                 }
                 Ok(())
             }
@@ -363,6 +406,10 @@ impl World {
             Ok(Reported::Settled { settled, degraded, .. }) => {
                 if degraded.is_none() {
                     judge_settled(known, call, &open, outcome, settled)?;
+                    let is_refused = matches!(settled, Settled::Superseded { .. });
+                    hold(!is_refused || open.met() != Some(Met::ItsMarkedTry), "nonce", || {
+                        format!("{:?} meets its own try, and is told {settled:?}", call.name)
+                    })?;
                 }
                 let instants = self.instants(now);
                 let of_key = known.of(call.key);
@@ -613,7 +660,7 @@ fn judge_renewed(
         })?;
         let beliefs = &mut known.keys[call.key as usize].beliefs;
         if known.losses == call.losses && !beliefs.over.contains(&call.name) {
-            beliefs.alone(call.name, at, store_now)?;
+            beliefs.alone_as_a_try(call.name, at, store_now)?;
             beliefs.hold(call.name, (store_now + micros(*left)).min(taken_at + micros(*of_store)));
         }
         Ok(())
@@ -680,7 +727,7 @@ fn judge_failure(
     may_be_unknown: bool,
 ) -> Result<(), Broken> {
     match failure {
-        Failure::Store(_) => hold(open.tries.iter().all(|own| *own == Try::Refused), "S9", || {
+        Failure::Store(_) => hold(open.tries.iter().all(Try::is_in_vain), "S9", || {
             format!("the store may have taken the {} of {:?}, and the caller is told {failure:?}", call.kind, call.name)
         }),
         Failure::OutcomeUnknown(_) => {
@@ -688,6 +735,7 @@ fn judge_failure(
                 || may_be_unknown
                 || open.tries.is_empty()
                 || open.tries.contains(&Try::Uncertain)
+                || open.tries.iter().any(|own| *own != Try::Refused && own.is_in_vain())
                 || has_run_out(call, open, now);
             hold(uncertain, "S9", || "the store has answered, and the caller is told that it has not".to_owned())
         }

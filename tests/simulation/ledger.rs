@@ -19,6 +19,9 @@ use crate::trace::Name;
 /// Two grants overlap if they do so for longer than it takes to tell somebody of them.
 const AT_ONCE: Duration = Duration::from_millis(50);
 
+/// What a failure is called in traces.
+const FAILURE: &str = "POST failure";
+
 /// More degraded grants of a key than marks are kept of them.
 const MARKED_MAX: usize = 16;
 
@@ -145,9 +148,24 @@ impl Given {
 
 impl Ledger {
     /// A grant is told, by a call that was begun then.
-    pub(crate) fn grant(&mut self, given: Given, attempt: &Attempt, now: Instants) -> Result<(), Broken> {
+    pub(crate) fn grant(
+        &mut self,
+        given: Given,
+        attempt: &Attempt,
+        begun: Duration,
+        now: Instants,
+    ) -> Result<(), Broken> {
         self.saw(attempt);
         let process = given.by;
+        // What a gateway has granted in the store's place it tells the store before it asks the store for others.
+        let is_forgotten = |other: &&Given| {
+            let by_policy_here = other.policy.is_some() && other.by.gateway == process.gateway;
+            let lasts = other.until.real > now.real && other.until.store > now.store;
+            let ends = other.over.is_some() || other.beaten || other.lost;
+            by_policy_here && other.at <= begun && lasts && !ends && other.name.nonce != given.name.nonce
+        };
+        let forgotten = self.given.iter().find(is_forgotten).filter(|_| given.policy.is_none());
+        hold(forgotten.is_none(), "S1", || format!("the store grants {given:?} beside {forgotten:?}"))?;
         let alone = |other: &&Given| match given.policy {
             Some(Degraded::Local) => other.stands(process, now),
             // It knows what its own journal says, and asks nothing else.
@@ -341,17 +359,38 @@ impl Ledger {
         }
     }
 
-    /// That the store was told of everything, and two grants at once were noticed.
-    pub(crate) fn audit(&self, overlaps: &[Overlap]) -> Result<(), Broken> {
+    /// That the store was told of everything, and two grants at once were noticed, and no others.
+    pub(crate) fn audit(&self, overlaps: &[(u16, Overlap)]) -> Result<(), Broken> {
         let lost = self.accepted.iter().find(|own| !self.is_told(own));
         hold(lost.is_none(), "spool", || format!("the store was never told of {lost:?}"))?;
         let degraded: Vec<_> = self.given.iter().filter(|given| given.policy.is_some()).collect();
+        let nonce = |hash| self.hashes.iter().find(|(own, _)| *own == hash).map(|(_, nonce)| *nonce);
+        let pair = |overlap: &Overlap| Some([nonce(overlap.ours.hash)?, nonce(overlap.theirs.hash)?]);
+        for (gateway, overlap) in overlaps {
+            let Some(both) = pair(overlap) else { continue };
+            let grants = both.map(|nonce| {
+                let mut own = degraded.iter().filter(|given| given.name.nonce == nonce);
+                own.next().filter(|first| first.by.gateway == *gateway && own.next().is_none())
+            });
+            // What has failed where its journal has it, a gateway follows with the next one.
+            let [Some(one), Some(other)] = grants else { continue };
+            let (first, second) = if one.at <= other.at { (one, other) } else { (other, one) };
+            let told = self.delivered.iter().filter(|(name, ..)| name.nonce == first.name.nonce);
+            let was_told = told.map(|(.., at)| *at).min().is_some_and(|at| at <= second.at);
+            let reports = |(_, nonce, ..): &&(u16, u64, &str, Duration)| *nonce == first.name.nonce;
+            let only_failed = self.reported.iter().filter(reports).all(|(_, _, outcome, _)| *outcome == FAILURE);
+            let ended = self.accepted.iter().any(|own| {
+                let is_its_own = own.gateway == *gateway && own.nonce == first.name.nonce;
+                is_its_own && own.outcome == FAILURE && own.at <= second.at
+            });
+            hold(was_told || !only_failed || !ended, "overlap", || {
+                format!("{first:?} ended before {second:?}, and {overlap:?} is reported")
+            })?;
+        }
         if degraded.len() > MARKED_MAX {
             return Ok(());
         }
-        let nonce = |hash| self.hashes.iter().find(|(own, _)| *own == hash).map(|(_, nonce)| *nonce);
-        let pair = |overlap: &Overlap| Some([nonce(overlap.ours.hash)?, nonce(overlap.theirs.hash)?]);
-        let noticed: HashSet<_> = overlaps.iter().filter_map(pair).collect();
+        let noticed: HashSet<_> = overlaps.iter().filter_map(|(_, overlap)| pair(overlap)).collect();
         for (place, one) in degraded.iter().enumerate() {
             for other in &degraded[place + 1..] {
                 let (first, second) = if one.at <= other.at { (one, other) } else { (other, one) };

@@ -113,9 +113,9 @@ impl Link {
             }
             _ => pause(latency(&self.world, weather)).await,
         }
-        let taken = if self.store.crashes() == crashes { self.store.take(ask).await } else { reset() };
         flight.landed = true;
         drop(flight);
+        let taken = if self.store.crashes() == crashes { self.store.take(ask).await } else { reset() };
         let taken = match taken {
             Err(failure) => {
                 self.world.refused(&trial, &failure);

@@ -9,6 +9,7 @@ use oncegate::domain::record::{Held, Key, State};
 use oncegate::engine::{Engine, EngineError};
 use oncegate::resilience::journal::DELIVERY_DEADLINE;
 
+use crate::bugs::MARKS;
 use crate::reference::{Broken, Reference};
 use crate::trace::Name;
 
@@ -57,6 +58,11 @@ pub(crate) trait Question: Clone + Send + Sync + 'static {
         false
     }
 
+    /// The claim whose mark this has left, by its global ID, and the nonce of its grant.
+    fn marks(&self, _: &Self::Answer) -> Option<(String, u64)> {
+        None
+    }
+
     /// The answer for a trace: what, of whom, and how many milliseconds are left.
     fn brief(answer: &Self::Answer) -> (&'static str, Name, u64);
 }
@@ -71,6 +77,21 @@ pub(crate) struct Taken<Answer> {
     pub(crate) at: Duration,
     /// Which store gave it.
     pub(crate) store: u16,
+    /// What it found there.
+    pub(crate) met: Met,
+}
+
+/// What a call finds in the store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Met {
+    /// Nothing, or its own attempt.
+    Itself,
+    /// Another try.
+    Another,
+    /// Its own try under another attempt, of which no mark tells that a policy granted it.
+    ItsTry,
+    /// Its own try under another attempt, which is known to be the same.
+    ItsMarkedTry,
 }
 
 /// Any answer of the store.
@@ -120,6 +141,12 @@ impl Question for Claim {
 
     fn is_of_another(answer: &Claimed) -> bool {
         matches!(answer, Claimed::Duplicate(_) | Claimed::Mismatch(_))
+    }
+
+    fn marks(&self, answer: &Claimed) -> Option<(String, u64)> {
+        let of = self.contents.as_str().trim_matches('"').split_once('/')?.0;
+        let is_mark = self.operation.as_ref() == MARKS && matches!(answer, Claimed::Granted(_));
+        is_mark.then(|| (of.to_owned(), self.whose().nonce))
     }
 
     fn brief(answer: &Claimed) -> (&'static str, Name, u64) {
@@ -225,6 +252,10 @@ impl Question for Renew {
 
     fn compare(&self, reference: &mut Reference, now: u64, answer: &Renewed) -> Result<(), Broken> {
         reference.renew(now, self, answer)
+    }
+
+    fn is_of_another(answer: &Renewed) -> bool {
+        matches!(answer, Renewed::Superseded { .. })
     }
 
     fn brief(answer: &Renewed) -> (&'static str, Name, u64) {

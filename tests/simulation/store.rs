@@ -14,14 +14,14 @@ use oncegate::domain::tenant::Operation;
 use oncegate::domain::terms::{ClaimOnOutage, LeaseEnd, OutcomeOnOutage, Retention, Terms};
 use oncegate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
 use oncegate::engine::{Determinate, Engine, EngineError, Note};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
 use crate::bugs::Bug;
 use crate::clock::micros;
-use crate::question::{Question, Taken};
+use crate::question::{Met, Question, Taken};
 use crate::reference::hold;
 use crate::trace::{Event, Name, Place};
-use crate::world::World;
+use crate::world::{Known, World};
 
 /// How the server is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -109,8 +109,12 @@ impl Store {
     pub(crate) fn lose_data(&self) {
         *self.engine.lock().unwrap_or_else(PoisonError::into_inner) = Self::empty(&self.world, self.bug);
         self.losses.fetch_add(1, Ordering::Relaxed);
-        for of_key in &mut self.world.known().keys {
-            of_key.references[usize::from(self.number)].forget();
+        {
+            let known = &mut *self.world.known();
+            for of_key in &mut known.keys {
+                of_key.references[usize::from(self.number)].forget();
+            }
+            known.marks.retain(|(store, ..)| *store != self.number);
         }
         self.world.lost();
     }
@@ -166,9 +170,36 @@ impl Store {
         let _gone = self.apply(&Settle { key, attempt, outcome, late: None, deadline: lease, on_outage }).await;
     }
 
-    /// A call has arrived.
-    pub(crate) async fn take<Q: Question>(&self, ask: &Q) -> Result<Taken<Q::Answer>, EngineError> {
-        self.when_it_goes_on().await;
+    /// A call arrives. A server that is stopped finds it in its socket when it goes on, and executes it then, whether or not
+    /// its caller still waits: dropping what this returns takes no call back.
+    pub(crate) fn take<Q: Question>(
+        self: &Arc<Self>,
+        ask: &Q,
+    ) -> impl Future<Output = Result<Taken<Q::Answer>, EngineError>> + Send + use<Q> {
+        let (done, executed) = oneshot::channel();
+        let (store, ask) = (self.clone(), ask.clone());
+        let in_socket = self.serves() == Serves::Later;
+        let executing = async move {
+            store.when_it_goes_on().await;
+            if !store.world.is_over() {
+                let _nobody_waits = done.send(store.execute(&ask).await);
+            }
+        };
+        let waiting = if in_socket {
+            tokio::spawn(executing);
+            None
+        } else {
+            Some(executing)
+        };
+        async move {
+            if let Some(executing) = waiting {
+                executing.await;
+            }
+            executed.await.unwrap_or_else(|_| Err(EngineError::indeterminate("the world is over")))
+        }
+    }
+
+    async fn execute<Q: Question>(&self, ask: &Q) -> Result<Taken<Q::Answer>, EngineError> {
         match self.serves() {
             Serves::Nothing => Err(EngineError::unavailable("nobody listens")),
             Serves::NoClaims if self.is_new_claim(ask) => Err(Determinate::Full("no room".into()).into()),
@@ -227,9 +258,10 @@ impl Store {
         // An engine in memory answers without waiting, so nothing comes between its answer and its comparison.
         let answer = ask.put(&*engine).await?;
         let at = self.world.time.now();
-        let (number, held) = {
+        let (number, held, met) = {
             let known = &mut *self.world.known();
             let number = known.number(ask.key());
+            let met = self.meets(known, number, ask, &answer, store_now);
             let (said, other, figure) = Q::brief(&answer);
             let event = Event {
                 place: Place::Store(self.number),
@@ -252,12 +284,31 @@ impl Store {
             let meant = !Q::ENDS || whose == SWEPT || is_reported;
             let meant = hold(meant, "S2", || format!("nobody has reported or released {:?}", ask.whose()));
             let compared = ask.compare(&mut known.of(number).references[usize::from(self.number)], store_now, &answer);
-            if of_policies && !Q::READS {
+            // An outcome that meets its own try under another attempt is not recorded yet.
+            if of_policies && !Q::READS && met != Met::ItsMarkedTry {
                 known.of(number).ledger.told(ask, &answer, at);
             }
-            (number, meant.and(compared))
+            (number, meant.and(compared), met)
         };
         self.world.judge(number, held);
-        Ok(Taken { answer, store_now, at, store: self.number })
+        Ok(Taken { answer, store_now, at, store: self.number, met })
+    }
+
+    /// What a call has met; and takes down the marks that policies' grants leave.
+    fn meets<Q: Question>(&self, known: &mut Known, number: u32, ask: &Q, answer: &Q::Answer, store_now: u64) -> Met {
+        if let Some((of, nonce)) = ask.marks(answer) {
+            known.marks.insert((self.number, of, nonce));
+        }
+        if !Q::is_of_another(answer) {
+            return Met::Itself;
+        }
+        let of_key = known.of(number);
+        let nonce = ask.whose().nonce;
+        let standing = of_key.references[usize::from(self.number)].at(store_now);
+        if standing.is_none_or(|(_, attempt)| Name::of(attempt).nonce != nonce) {
+            return Met::Another;
+        }
+        let mark = (self.number, of_key.key.global_id.to_string(), nonce);
+        if known.marks.contains(&mark) { Met::ItsMarkedTry } else { Met::ItsTry }
     }
 }

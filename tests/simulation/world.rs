@@ -82,6 +82,8 @@ pub(crate) struct Known {
     pub(crate) switches: Switches,
     /// Until when the disk of a gateway was such that nobody can tell what it has of what it was last given.
     pub(crate) disks_unsure_until: HashMap<u16, Duration>,
+    /// Which marks of policies' grants are in which store: of which claim, and by whose nonce.
+    pub(crate) marks: HashSet<(u16, String, u64)>,
     /// Nothing keeps anybody from being served at once, where nothing is wrong.
     pub(crate) serves: bool,
     /// How often each answer was given, to callers.
@@ -133,6 +135,7 @@ impl World {
             trouble: Trouble::default(),
             switches: Switches::default(),
             disks_unsure_until: HashMap::new(),
+            marks: HashSet::new(),
             serves: matches!(kind, Kind::Plain | Kind::Policies),
             tally: BTreeMap::new(),
             broken: None,
@@ -165,10 +168,13 @@ impl World {
         let keepers: Vec<_> = hosts.iter().filter_map(Host::gateway).map(|running| running.keeper).collect();
         let waiting: usize = keepers.iter().map(|keeper| keeper.waiting()).sum();
         self.judge(NO_KEY, hold(waiting == 0, "spool", || format!("{waiting} entries wait and wait")));
-        let mut overlaps: HashMap<Key, Vec<Overlap>> = HashMap::new();
-        for overlap in keepers.iter().flat_map(|keeper| keeper.newest(None, None, usize::MAX)) {
-            let key = Key { app: overlap.app.clone(), global_id: overlap.global_id };
-            overlaps.entry(key).or_default().push(overlap);
+        let mut overlaps: HashMap<Key, Vec<(u16, Overlap)>> = HashMap::new();
+        for (gateway, host) in (0..).zip(hosts) {
+            let keeper = host.gateway().map(|running| running.keeper);
+            for overlap in keeper.iter().flat_map(|keeper| keeper.newest(None, None, usize::MAX)) {
+                let key = Key { app: overlap.app.clone(), global_id: overlap.global_id };
+                overlaps.entry(key).or_default().push((gateway, overlap));
+            }
         }
         let known = &mut *self.known();
         known.tally.insert(("overlap", "noticed"), overlaps.values().map(|own| own.len() as u64).sum());
