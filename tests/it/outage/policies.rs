@@ -15,7 +15,7 @@ use super::redis::{FAULTS, Fault, Redis};
 use super::{DEADLINE, Store, gateway, watch_all, workload};
 use crate::support::exposition::Page;
 use crate::support::gateway::{Gateway, Setup};
-use crate::support::history::doubles::doubles;
+use crate::support::history::doubles::{doubles, forgotten};
 use crate::support::history::workload::Workload;
 use crate::support::history::{Answer, Call, Event, Reply};
 use crate::support::say::say;
@@ -85,6 +85,13 @@ async fn hold<S: Store>(store: &mut S, policy: &str, faults: &[S::Fault]) {
         seen.assert_in_time(&fault, false, BACKLOG);
         let (mut twice, mut told) = (0, 0);
         for (key, events) in seen.story.keys() {
+            for attempt in forgotten(&events) {
+                // Where the store held another one when it was told, that is reported.
+                assert!(
+                    reported.contains(&attempt),
+                    "{policy}, {fault:?}: {key}: the store granted it beside {attempt}: {events:#?}"
+                );
+            }
             for double in doubles(&events) {
                 twice += 1;
                 let both = [double.attempts.0, double.attempts.1];

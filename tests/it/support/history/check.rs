@@ -4,9 +4,11 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use oncegate::domain::attempt::Nonce;
+
 use super::explain::Unexplained;
 use super::model::{Course, Deed, template};
-use super::record::{Event, Reply, Story};
+use super::record::{Answer, Event, Reply, Story};
 
 /// How far a store's clock and the callers' may drift apart within a lease, and how coarsely either may count.
 pub(crate) const SKEW: Duration = Duration::from_millis(5);
@@ -72,7 +74,14 @@ pub(crate) fn explained_with_echoes(story: &Story, sent_twice_after: Duration) -
 /// The events that may have happened.
 pub(crate) fn deeds(events: &[Event]) -> Vec<Option<Deed>> {
     assert!(events.len() <= EVENTS_MAX, "{} events of one key: spread the work over more keys", events.len());
-    events.iter().enumerate().map(|(place, event)| Deed::of(event, place, template())).collect()
+    let by_policy: Vec<_> = events.iter().filter_map(granted_by_policy).collect();
+    events.iter().enumerate().map(|(place, event)| Deed::of(event, place, template(), &by_policy)).collect()
+}
+
+/// The nonce of what a policy granted.
+fn granted_by_policy(event: &Event) -> Option<Nonce> {
+    let Reply::Degraded(_, Answer::Granted { attempt, .. }) = &event.reply else { return None };
+    Some(attempt.nonce().clone())
 }
 
 /// Looks for an order in which all that was answered happened.

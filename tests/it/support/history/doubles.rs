@@ -43,6 +43,38 @@ pub(crate) fn doubles(events: &[Event]) -> Vec<Double> {
     doubles
 }
 
+/// What a service granted in the store's place, and did not tell the store before the store, through the same service, granted
+/// the key to another one: the timestamps of these attempts.
+pub(crate) fn forgotten(events: &[Event]) -> Vec<u64> {
+    let mut forgotten = Vec::new();
+    for event in events {
+        let Reply::Degraded(_, Answer::Granted { attempt, lease, .. }) = &event.reply else { continue };
+        let is_own = |other: &&Event| match &other.call {
+            Call::Claim { .. } => false,
+            Call::Settle { attempt: own, .. } | Call::Renew { attempt: own, .. } => own.nonce() == attempt.nonce(),
+        };
+        let mut until = event.begun + *lease;
+        for own in events.iter().filter(is_own) {
+            if let Reply::Degraded(_, Answer::Renewed { lease }) = &own.reply
+                && own.service == event.service
+            {
+                until = until.max(own.begun + *lease);
+            }
+        }
+        let reported = events.iter().filter(is_own).filter(|own| matches!(own.call, Call::Settle { .. }));
+        let until = reported.map(|own| own.begun).min().map_or(until, |done| until.min(done));
+        let is_granted = events.iter().any(|other| {
+            let Reply::Told(Answer::Granted { attempt: theirs, .. }) = &other.reply else { return false };
+            let is_other = theirs.nonce() != attempt.nonce() && other.service == event.service;
+            is_other && other.begun >= event.answered && other.answered < until
+        });
+        if is_granted {
+            forgotten.push(attempt.timestamp().as_micros());
+        }
+    }
+    forgotten
+}
+
 fn holds(events: &[Event]) -> Vec<Hold> {
     let mut holds: Vec<Hold> = Vec::new();
     for event in events {

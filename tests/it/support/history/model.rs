@@ -4,7 +4,7 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use oncegate::domain::attempt::Attempt;
+use oncegate::domain::attempt::{Attempt, Nonce};
 use oncegate::domain::claim::{self, Claim, Claimed, Effect, LateTerms, Outcome, Renew, Renewed, Settle, Settled};
 use oncegate::domain::clock::Timestamp;
 use oncegate::domain::record::{Contents, Held, Record};
@@ -24,6 +24,8 @@ pub(crate) struct Deed {
     ask: Ask,
     /// Answered by a policy: the store may get it with less of the lease.
     degraded: bool,
+    /// The store may know its try under another attempt, and the answer is not that it does not.
+    may_be_renamed: bool,
 }
 
 enum Ask {
@@ -73,7 +75,9 @@ const NAMELESS_BELOW: u64 = 1_000_000;
 
 impl Deed {
     /// Nothing for what certainly did not happen. `place` tells events of a history apart.
-    pub(crate) fn of(event: &Event, place: usize, template: &Claim) -> Option<Self> {
+    ///
+    /// A try that a policy granted may have two attempts: the store settles and renews it by either.
+    pub(crate) fn of(event: &Event, place: usize, template: &Claim, by_policy: &[Nonce]) -> Option<Self> {
         let (told, degraded) = match &event.reply {
             Reply::Told(answer) => (Some(answer), None),
             Reply::Degraded(_, answer) => (None, Some(answer)),
@@ -96,8 +100,13 @@ impl Deed {
             }
             Call::Renew { attempt, lease } => Ask::Renew(renew(template, attempt, *lease)),
         };
+        let may_be_renamed = match (&event.call, told) {
+            (Call::Claim { .. }, _) | (_, Some(Answer::Superseded { .. })) => false,
+            (Call::Settle { attempt, .. } | Call::Renew { attempt, .. }, _) => by_policy.contains(attempt.nonce()),
+        };
         let ended = if told.is_some() { event.answered } else { Duration::MAX };
-        Some(Self { begun: event.begun, ended, told: told.cloned(), ask, degraded: degraded.is_some() })
+        let degraded = degraded.is_some();
+        Some(Self { begun: event.begun, ended, told: told.cloned(), ask, degraded, may_be_renamed })
     }
 }
 
@@ -244,7 +253,8 @@ fn answer(standing: Option<&Standing>, deed: &Deed) -> (Effect, Word) {
     // granted to the same nonce at another gateway is the same try.
     let own = |attempt: &Attempt| {
         let held = held.as_ref().map(|held| &held.record.attempt);
-        held.filter(|held| deed.degraded && held.nonce() == attempt.nonce()).unwrap_or(attempt).clone()
+        let may_be_renamed = deed.degraded || deed.may_be_renamed;
+        held.filter(|held| may_be_renamed && held.nonce() == attempt.nonce()).unwrap_or(attempt).clone()
     };
     match &deed.ask {
         Ask::Claim(ask) => {

@@ -62,6 +62,8 @@ pub(crate) enum Reply {
 pub(crate) struct Event {
     /// Who called.
     pub(crate) caller: usize,
+    /// Which of the services was called.
+    pub(crate) service: usize,
     /// When the caller asked.
     pub(crate) begun: Duration,
     /// When the caller was told, or gave up.
@@ -98,10 +100,16 @@ impl Story {
     }
 
     /// Makes a call and writes down what became of it.
-    pub(crate) async fn tell(&self, caller: usize, key: &str, call: Call, reply: impl Future<Output = Reply>) -> Reply {
+    pub(crate) async fn tell(
+        &self,
+        (caller, service): (usize, usize),
+        key: &str,
+        call: Call,
+        reply: impl Future<Output = Reply>,
+    ) -> Reply {
         let begun = self.now();
         let reply = reply.await;
-        let event = Event { caller, begun, answered: self.now(), call, reply: reply.clone() };
+        let event = Event { caller, service, begun, answered: self.now(), call, reply: reply.clone() };
         self.keys.lock().expect("no panic").entry(key.to_owned()).or_default().push(event);
         reply
     }

@@ -40,7 +40,7 @@ fn timestamp(number: u64) -> u64 {
 }
 
 fn event(begun: u64, answered: u64, call: Call, reply: Reply) -> Event {
-    Event { caller: 0, begun: ms(begun), answered: ms(answered), call, reply }
+    Event { caller: 0, service: 0, begun: ms(begun), answered: ms(answered), call, reply }
 }
 
 fn pre(begun: u64, answered: u64, name: char, reply: Reply) -> Event {

@@ -120,7 +120,7 @@ impl Workload {
         for together in calls.chunks(workload.callers) {
             let asked = together
                 .iter()
-                .map(|(key, call)| story.tell(workload.callers, key, call.clone(), services[0].call(key, call)));
+                .map(|(key, call)| story.tell((workload.callers, 0), key, call.clone(), services[0].call(key, call)));
             futures_util::future::join_all(asked).await;
         }
     }
@@ -146,8 +146,9 @@ impl Caller {
     }
 
     async fn ask(&mut self, (slot, key): &(usize, String), call: &Call) -> Reply {
-        let service = self.services.choose(&mut self.random).expect("somebody answers").clone();
-        let reply = self.story.tell(self.number, key, call.clone(), service.call(key, call)).await;
+        let number = self.random.random_range(0..self.services.len());
+        let service = self.services[number].clone();
+        let reply = self.story.tell((self.number, number), key, call.clone(), service.call(key, call)).await;
         if reply != Reply::Refused {
             self.keys.count(*slot);
         }
@@ -196,6 +197,10 @@ impl Caller {
         if self.chance(20) {
             let lease = *self.workload.leases.choose(&mut self.random).expect("a lease");
             self.ask(key, &Call::Renew { attempt: attempt.clone(), lease }).await;
+            if self.chance(20) {
+                // Crashed, with what is left of its lease.
+                return;
+            }
         }
         self.rest().await;
         if self.chance(8) {
