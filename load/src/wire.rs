@@ -25,6 +25,7 @@ const CODES: [&str; 24] = [
     "contents_mismatch",
     "fingerprint_mismatch",
     "contents_not_canonical",
+    "contents_empty",
     "quota_exceeded",
     "store_unavailable",
     "store_full",

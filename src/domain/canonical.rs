@@ -37,18 +37,16 @@ impl fmt::Debug for Canonical {
     }
 }
 
-/// The canonical form of `contents`: of any JSON value but `null` and `""`, which name nothing.
+/// Canonical form of `contents`. Refuses contents that hold no value, such as `{"order_id": null}`: one unset variable
+/// would make every operation the same.
 pub fn canonicalize(json: &[u8]) -> Result<Canonical, NotCanonical> {
-    let contents = canonicalize_any(json, "contents")?;
-    match contents.as_str() {
-        "null" | "\"\"" => Err(NotCanonical::Empty),
-        _ => Ok(contents),
-    }
+    let parsed = parser::canonicalize(json, "contents")?;
+    if parsed.holds_value { Ok(Canonical(parsed.text.into())) } else { Err(NotCanonical::Empty) }
 }
 
 /// The canonical form of any JSON value, which errors call `root`.
 pub fn canonicalize_any(json: &[u8], root: &'static str) -> Result<Canonical, NotCanonical> {
-    parser::canonicalize(json, root).map(|text| Canonical(text.into()))
+    parser::canonicalize(json, root).map(|parsed| Canonical(parsed.text.into()))
 }
 
 /// Why a text has no canonical form. Says where and what to do; repeats keys, but never values.
@@ -64,8 +62,11 @@ pub enum NotCanonical {
         /// What should have been there.
         expected: &'static str,
     },
-    /// Contents that name nothing.
-    #[error("contents: must not be null or \"\": send what tells this operation from others")]
+    /// Contents that hold no value.
+    #[error(
+        "contents: there is no value in them, only null, \"\", {{}} or []; send what tells this operation from others, such \
+         as {{\"order_id\": \"A-1001\"}}"
+    )]
     Empty,
     /// An object holds the same key twice.
     #[error("{path}: the key occurs twice in its object; send it once")]
@@ -191,9 +192,14 @@ mod tests {
 
     #[test]
     fn a_fingerprint_may_be_what_contents_may_not() {
-        for json in ["null", " \"\" "] {
-            assert_eq!(canonicalize(json.as_bytes()), Err(NotCanonical::Empty));
+        for json in
+            ["null", " \"\" ", "{}", "[]", r#"{"order_id":null}"#, r#"{"order_id":""}"#, r#"[null,"",{"a":[]}]"#]
+        {
+            assert_eq!(canonicalize(json.as_bytes()), Err(NotCanonical::Empty), "{json}");
             assert_eq!(canonical(json).as_deref(), Ok(json.trim()));
+        }
+        for json in ["0", "false", r#"" ""#, r#"{"a":null,"b":0}"#, r#"[[],"x"]"#, r#"{"a":{},"b":[{"c":false}]}"#] {
+            assert!(canonicalize(json.as_bytes()).is_ok(), "{json}");
         }
         let refused = canonicalize_any(b"[9007199254740993]", "fingerprint").map_err(|error| error.to_string());
         assert!(refused.is_err_and(|message| message.starts_with("fingerprint[0]: ")));

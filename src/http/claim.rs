@@ -19,7 +19,7 @@ use crate::domain::terms::{Retention, Span};
 use crate::gateway::claim::ClaimRequest;
 
 /// The header that may carry the nonce instead of the body.
-const NONCE_HEADER: &str = "oncegate-attempt-nonce";
+pub(super) const NONCE_HEADER: &str = "oncegate-attempt-nonce";
 
 /// The body of a PRE.
 #[derive(Deserialize)]
@@ -51,9 +51,15 @@ pub async fn claim(api: &Api, visit: &Visit, request: Request<impl RequestBody>)
 }
 
 impl ClaimBody<'_> {
-    /// Takes the nonce of the header; header and body must not contradict each other.
+    /// Takes the nonce of the header; headers and body must not contradict each other.
     fn merge_nonce(&mut self, headers: &HeaderMap) -> Result<(), Problem> {
-        let Some(header) = headers.get(NONCE_HEADER) else { return Ok(()) };
+        let mut sent = headers.get_all(NONCE_HEADER).iter();
+        let Some(header) = sent.next() else { return Ok(()) };
+        if sent.any(|other| other != header) {
+            return Err(Problem::invalid(
+                "The header Oncegate-Attempt-Nonce is there twice and differs; send it once.",
+            ));
+        }
         let header = header.to_str().unwrap_or_default().to_owned();
         if self.attempt_nonce.as_ref().is_some_and(|body| *body != header) {
             return Err(Problem::invalid(
@@ -121,6 +127,9 @@ fn bounded(json: Result<Canonical, NotCanonical>, what: &str, limits: &Limits) -
     match json {
         Ok(json) if json.as_str().len() > limits.contents_bytes => Err(body::too_large(what, limits.contents_bytes)),
         Ok(json) => Ok(json),
-        Err(why) => Err(Problem::new(Code::ContentsNotCanonical, format!("{why}."))),
+        Err(why) => {
+            let code = if why == NotCanonical::Empty { Code::ContentsEmpty } else { Code::ContentsNotCanonical };
+            Err(Problem::new(code, format!("{why}.")))
+        }
     }
 }

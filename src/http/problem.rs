@@ -88,6 +88,8 @@ codes! {
     FingerprintMismatch = "fingerprint_mismatch", UNPROCESSABLE_ENTITY, "Fingerprint mismatch";
     /// The contents or the fingerprint have no canonical form.
     ContentsNotCanonical = "contents_not_canonical", UNPROCESSABLE_ENTITY, "Contents not canonical";
+    /// The contents hold no value, so they would be the same for every operation.
+    ContentsEmpty = "contents_empty", UNPROCESSABLE_ENTITY, "Contents empty";
     /// The app has used up its quota.
     QuotaExceeded = "quota_exceeded", TOO_MANY_REQUESTS, "Quota exceeded";
     /// The store is out; nothing happened.

@@ -694,12 +694,24 @@ public final class Oncegate {
      * @throws NotCanonical where others would read something else
      */
     public static String canonical(Object contents) {
-        if (contents == null || contents.equals("")) {
-            throw new NotCanonical("contents must not be null or \"\": give what tells this operation from others");
-        }
         var out = new StringBuilder();
         spell(contents, 0, out, true);
+        if (!holdsValue(contents)) {
+            throw new NotCanonical(
+                "contents hold no value, only null, \"\", {} or []: give what tells this operation from others");
+        }
         return out.toString();
+    }
+
+    /** Whether there is a number, a boolean or a string with a character in it: one unset id must not name every order. */
+    private static boolean holdsValue(Object value) {
+        if (value instanceof Map<?, ?> members) {
+            return members.values().stream().anyMatch(Oncegate::holdsValue);
+        }
+        if (value instanceof List<?> items) {
+            return items.stream().anyMatch(Oncegate::holdsValue);
+        }
+        return value != null && !value.equals("");
     }
 
     /** JSON of a value, for what needs no one spelling. */

@@ -540,9 +540,10 @@ def canonical(contents: Any) -> str:
 
     Numbers may be int, float or Decimal, and must be a double that keeps all their digits; send others as text.
     """
-    if contents is None or contents == "":
-        raise NotCanonical("contents must not be None or '': give what tells this operation from others")
-    return _spelled(contents, 0)
+    spelled = _spelled(contents, 0)
+    if not _holds_value(contents):
+        raise NotCanonical("contents hold no value, only None, '', {} or []: give what tells this operation from others")
+    return spelled
 
 
 def read_json(text: str) -> Any:
@@ -554,6 +555,16 @@ def read_json(text: str) -> Any:
         return dict(pairs)
 
     return json.loads(text, parse_float=Decimal, object_pairs_hook=once)
+
+
+def _holds_value(value: Any) -> bool:
+    """Whether there is a number, a boolean or a string with a character in it: one unset id must not name every order."""
+    match value:
+        case dict():
+            return any(map(_holds_value, value.values()))
+        case list() | tuple():
+            return any(map(_holds_value, value))
+    return value is not None and value != ""
 
 
 def _spelled(value: Any, depth: int) -> str:

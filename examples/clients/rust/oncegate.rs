@@ -561,13 +561,24 @@ pub(crate) fn global_id(app: &str, operation: &str, contents: &Value) -> Result<
 /// The one spelling of a value (RFC 8785), unless others would read something else. What a literal lost when it was read, or an
 /// object of a key that occurred twice, cannot be seen here any more.
 pub(crate) fn canonical(contents: &Value) -> Result<String, Error> {
-    if contents.is_null() || contents == "" {
+    check(contents, 0)?;
+    if !holds_value(contents) {
         return Err(Error::NotCanonical(
-            "contents must not be null or \"\": give what tells this operation from others",
+            "contents hold no value, only null, \"\", {} or []: give what tells this operation from others",
         ));
     }
-    check(contents, 0)?;
     serde_json_canonicalizer::to_string(contents).map_err(|_| Error::NotCanonical("contents have no canonical form"))
+}
+
+/// Whether there is a number, a boolean or a string with a character in it: one unset ID must not name every order.
+fn holds_value(value: &Value) -> bool {
+    match value {
+        Value::Null => false,
+        Value::Bool(_) | Value::Number(_) => true,
+        Value::String(text) => !text.is_empty(),
+        Value::Array(items) => items.iter().any(holds_value),
+        Value::Object(members) => members.values().any(holds_value),
+    }
 }
 
 const DEPTH_MAX: usize = 32;

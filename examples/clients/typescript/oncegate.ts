@@ -478,10 +478,17 @@ export function globalId(app: string, operation: string, contents: Json): string
  * when it became a number, or an object of a key that occurred twice, cannot be seen here any more.
  */
 export function canonical(contents: Json): string {
-  if (contents === null || contents === "") {
-    throw new NotCanonical('contents must not be null or "": give what tells this operation from others');
+  const text = spelled(contents, 0);
+  if (!holdsValue(contents)) {
+    throw new NotCanonical('contents hold no value, only null, "", {} or []: give what tells this operation from others');
   }
-  return spelled(contents, 0);
+  return text;
+}
+
+/** Whether there is a number, a boolean or a string with a character in it: one unset id must not name every order. */
+function holdsValue(value: Json): boolean {
+  if (value === null || typeof value !== "object") return value !== null && value !== "";
+  return (Object.values(value) as Json[]).some(holdsValue);
 }
 
 function spelled(value: Json, depth: number): string {

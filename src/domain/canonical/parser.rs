@@ -12,20 +12,27 @@ use super::{DEPTH_MAX, NotCanonical};
 const PATH_CHARS_MAX: usize = 120;
 const KEY_CHARS_MAX: usize = 40;
 
+/// The canonical form of a text.
+pub(super) struct Parsed {
+    pub(super) text: String,
+    /// Whether there is a number, a boolean or a string with a character somewhere in it. Keys do not count.
+    pub(super) holds_value: bool,
+}
+
 /// The canonical form of a text that errors call `root`.
-pub(super) fn canonicalize(json: &[u8], root: &'static str) -> Result<String, NotCanonical> {
+pub(super) fn canonicalize(json: &[u8], root: &'static str) -> Result<Parsed, NotCanonical> {
     let text = std::str::from_utf8(json).map_err(|error| NotCanonical::Syntax {
         root,
         offset: error.valid_up_to(),
         expected: "UTF-8",
     })?;
-    let mut parser =
-        Parser { root, text, at: 0, out: String::with_capacity(text.len()), members: Vec::new(), path: Vec::new() };
+    let out = String::with_capacity(text.len());
+    let mut parser = Parser { root, text, at: 0, out, holds_value: false, members: Vec::new(), path: Vec::new() };
     parser.space();
     parser.value()?;
     parser.space();
     match parser.peek() {
-        None => Ok(parser.out),
+        None => Ok(Parsed { text: parser.out, holds_value: parser.holds_value }),
         Some(_) => Err(parser.expected("the end")),
     }
 }
@@ -37,6 +44,8 @@ pub(super) struct Parser<'a> {
     /// How far it has been read.
     pub(super) at: usize,
     out: String,
+    /// As [`Parsed::holds_value`], so far.
+    holds_value: bool,
     /// The members so far of every object that is open, the innermost last.
     members: Vec<Member<'a>>,
     /// One step for every array and object that is open, so its length is the depth.
@@ -60,7 +69,12 @@ impl Parser<'_> {
         match self.peek() {
             Some(b'{') => self.object(),
             Some(b'[') => self.array(),
-            Some(b'"') => self.string().map(|string| write_string(&mut self.out, &string)),
+            Some(b'"') => {
+                let string = self.string()?;
+                self.holds_value |= !string.is_empty();
+                write_string(&mut self.out, &string);
+                Ok(())
+            }
             Some(b'-' | b'0'..=b'9') => self.number(),
             _ => self.word(),
         }
@@ -160,6 +174,7 @@ impl Parser<'_> {
         match Decimal::scan(&self.text.as_bytes()[self.at..]) {
             Ok((number, length)) => {
                 self.at += length;
+                self.holds_value = true;
                 let written = number.write(&mut self.out);
                 written.map_err(|fault| NotCanonical::Number { path: self.path(), fault })
             }
@@ -176,6 +191,7 @@ impl Parser<'_> {
             return Err(self.expected("a JSON value"));
         };
         self.at += word.len();
+        self.holds_value |= word != "null";
         self.out.push_str(word);
         Ok(())
     }

@@ -127,7 +127,7 @@ func main() {
 	soon := *oncegate.NewClaimRequest(1)
 	soon.SetLease("soon")
 	problem(claims.Claim(ctx).ClaimRequest(soon).Execute())("invalid_request")
-	problem(claims.Claim(ctx).ClaimRequest(*oncegate.NewClaimRequest("")).Execute())("contents_not_canonical")
+	problem(claims.Claim(ctx).ClaimRequest(*oncegate.NewClaimRequest("")).Execute())("contents_empty")
 	changed := request
 	changed.SetFingerprint(1)
 	problem(claims.Claim(ctx).ClaimRequest(changed).Execute())("fingerprint_mismatch")

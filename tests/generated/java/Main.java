@@ -68,7 +68,7 @@ public final class Main {
 
         // Problems.
         problem("invalid_request", () -> claims.claim(new ClaimRequest().contents(1).lease("soon"), null, null));
-        problem("contents_not_canonical", () -> claims.claim(new ClaimRequest().contents(""), null, null));
+        problem("contents_empty", () -> claims.claim(new ClaimRequest().contents(""), null, null));
         ClaimRequest changed = new ClaimRequest().contents(order).operation("order.submit").fingerprint(1);
         problem("fingerprint_mismatch", () -> claims.claim(changed, null, null));
         problem("not_found", () -> claims.inspectClaim("0".repeat(32), null));

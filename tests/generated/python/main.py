@@ -105,7 +105,7 @@ assert problem(claim.sync(client=client, body=item), "duplicate").result is None
 
 # Problems.
 problem(claim.sync(client=client, body=ClaimRequest(contents=1, lease="soon")), "invalid_request")
-problem(claim.sync(client=client, body=ClaimRequest(contents="")), "contents_not_canonical")
+problem(claim.sync(client=client, body=ClaimRequest(contents="")), "contents_empty")
 changed = ClaimRequest(contents=order, operation="order.submit", fingerprint=1)
 problem(claim.sync(client=client, body=changed), "fingerprint_mismatch")
 problem(inspect_claim.sync("0" * 32, client=client), "not_found")

@@ -82,7 +82,7 @@ assert.equal(problem(await client.POST("/v1/claims", { body: { contents } }), "d
 
 // Problems.
 problem(await client.POST("/v1/claims", { body: { contents: 1, lease: "soon" } }), "invalid_request");
-problem(await client.POST("/v1/claims", { body: { contents: "" } }), "contents_not_canonical");
+problem(await client.POST("/v1/claims", { body: { contents: "" } }), "contents_empty");
 problem(await client.POST("/v1/claims", { body: { ...claim, fingerprint: 1 } }), "fingerprint_mismatch");
 problem(await client.GET("/v1/claims/{global_id}", { params: { path: { global_id: "0".repeat(32) } } }), "not_found");
 const stranger = createClient<paths>({ baseUrl, headers: { Authorization: "Bearer nobody.aaaaaaaaaaaaaaaaaaaaaaaa" } });
