@@ -55,8 +55,9 @@ impl Tokens {
         if tokens.is_empty() {
             return Err(Refused::SwitchedOff);
         }
-        // The same work for whatever comes: every token is compared, also after one has matched.
-        let digest = SecretDigest::of(authorization.and_then(bearer).unwrap_or_default());
+        let sent = authorization.and_then(bearer).and_then(SecretDigest::of_sent);
+        let digest = sent.ok_or(Refused::Unauthenticated)?;
+        // The same work for every token that was sent: all are compared, also after one has matched.
         let matching = |found: Option<Arc<str>>, token: &Token| {
             let matches = token.digest.matches(&digest);
             if matches { Some(token.name.clone()) } else { found }
@@ -77,8 +78,8 @@ impl FromRequestParts<Arc<Admin>> for Operator {
             }
             Err(Refused::SwitchedOff) => Err(Problem::new(
                 Code::AdminDisabled,
-                "No token is configured, so nobody may use the admin API. Make one, and put it into the configuration: \
-                 [admin.tokens] alice = \"sha256:<the 64 hex digits of its SHA-256>\".",
+                "No token is configured, so nobody may use the admin API. `oncegate admin-token new NAME` makes one, and prints \
+                 what to write into [admin.tokens] of the configuration.",
             )),
             Err(Refused::Unauthenticated) => {
                 let detail = "Send `Authorization: Bearer <token>` with a token of [admin.tokens].";
@@ -91,9 +92,14 @@ impl FromRequestParts<Arc<Admin>> for Operator {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn token_of(name: &str) -> String {
+        format!("{name}-token-0123456789abcdef")
+    }
+
     fn tokens(names: &[&str]) -> Tokens {
         let tokens = Tokens::default();
-        tokens.replace(names.iter().map(|name| ((*name).to_owned(), SecretDigest::of(&format!("{name}-token")))));
+        tokens.replace(names.iter().map(|name| ((*name).to_owned(), SecretDigest::of(&token_of(name)))));
         tokens
     }
 
@@ -101,21 +107,32 @@ mod tests {
     fn a_token_proves_its_name_and_nothing_else_does() {
         let tokens = tokens(&["alice", "bob"]);
         for name in ["alice", "bob"] {
-            assert_eq!(tokens.check(Some(&format!("Bearer {name}-token"))).as_deref(), Ok(name));
+            assert_eq!(tokens.check(Some(&format!("Bearer {}", token_of(name)))).as_deref(), Ok(name));
         }
-        for wrong in
-            [None, Some(""), Some("Bearer "), Some("Bearer alice"), Some("Basic alice-token"), Some("alice-token")]
-        {
+        let (basic, bare) = (format!("Basic {}", token_of("alice")), token_of("alice"));
+        for wrong in [None, Some(""), Some("Bearer "), Some("Bearer alice"), Some(&basic), Some(&bare)] {
             assert_eq!(tokens.check(wrong), Err(Refused::Unauthenticated), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_and_short_tokens_are_refused_whatever_digest_is_configured() {
+        let tokens = tokens(&[]);
+        let short = "0123456789abcdefABCDE";
+        tokens.replace(["", "\n", short].map(|text| ("alice".to_owned(), SecretDigest::of(text))));
+        let short = format!("Bearer {short}");
+        for authorization in [None, Some(""), Some("Bearer"), Some("Bearer "), Some("Bearer  "), Some(&short)] {
+            assert_eq!(tokens.check(authorization), Err(Refused::Unauthenticated), "{authorization:?}");
         }
     }
 
     #[test]
     fn without_tokens_nobody_is_let_in_and_tokens_can_be_replaced() {
         let tokens = tokens(&[]);
-        assert_eq!(tokens.check(Some("Bearer alice-token")), Err(Refused::SwitchedOff));
-        tokens.replace([("alice".to_owned(), SecretDigest::of("second"))]);
-        assert_eq!(tokens.check(Some("Bearer alice-token")), Err(Refused::Unauthenticated));
-        assert_eq!(tokens.check(Some("Bearer second")).as_deref(), Ok("alice"));
+        let [first, second] = ["first", "second"].map(token_of);
+        assert_eq!(tokens.check(Some(&format!("Bearer {first}"))), Err(Refused::SwitchedOff));
+        tokens.replace([("alice".to_owned(), SecretDigest::of(&second))]);
+        assert_eq!(tokens.check(Some(&format!("Bearer {first}"))), Err(Refused::Unauthenticated));
+        assert_eq!(tokens.check(Some(&format!("Bearer {second}"))).as_deref(), Ok("alice"));
     }
 }

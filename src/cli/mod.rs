@@ -2,6 +2,7 @@
 //! API. Only here the process's environment and standard streams are used.
 
 mod admin_client;
+mod admin_token;
 mod app;
 mod audit;
 mod chain;
@@ -85,6 +86,8 @@ enum Command {
     Health(health::HealthArgs),
     /// Manage apps: who may call, and with which secrets
     App(app::AppArgs),
+    /// Make a token for the admin API
+    AdminToken(admin_token::AdminTokenArgs),
     /// Show, list, settle and release claims
     Claim(claim::ClaimArgs),
     /// List the engines of a gateway
@@ -159,6 +162,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Migrate(args) => migrate::run(args, out),
         Command::Health(args) => health::run(args, out),
         Command::App(args) => app::run(args, &SystemEntropy, out),
+        Command::AdminToken(args) => admin_token::run(args, &SystemEntropy, out),
         Command::Claim(args) => claim::run(args, &mut io::stdin().lock(), out),
         Command::Engine(args) => engine::run(args, out),
         Command::Chain(args) => chain::run(args, out),

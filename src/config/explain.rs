@@ -4,6 +4,7 @@
 use toml::Value;
 
 use super::path::KeyPath;
+use crate::domain::nearest::nearest;
 
 /// What is wrong with a key, from serde's message. `default` is what the key has if nobody sets it.
 pub(super) fn explain(message: &str, key: &KeyPath, default: Option<&Value>) -> String {
@@ -43,12 +44,7 @@ fn default_shown(key: &KeyPath, default: Option<&Value>) -> String {
 
 /// An unknown key, and the known ones of its table, the nearest first.
 pub(super) fn unknown_key(found: &str, known: &[&str]) -> String {
-    // Under this, a suggestion says more about the words than about what was meant.
-    const LIKENESS_MIN: f64 = 0.75;
-    let found = found.to_lowercase();
-    let likeness = |name: &str| strsim::jaro_winkler(&found, name);
-    let nearest = known.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
-    match nearest.filter(|name| likeness(name) >= LIKENESS_MIN) {
+    match nearest(found, known) {
         Some(nearest) => format!("no such key; did you mean `{nearest}`? There are: {}", known.join(", ")),
         None => format!("no such key; there are: {}", known.join(", ")),
     }

@@ -17,10 +17,13 @@ use crate::http::tls::TlsOptions;
 use crate::telemetry::logging::LogFormat;
 use crate::tenants::quota::Quota;
 use crate::tenants::quota::options::QuotaOptions;
+use crate::tenants::secret::SecretDigest;
 
 const DEFAULTS: &str = include_str!("../../oncegate.default.toml");
 const PAGE: &str = include_str!("../../docs/configuration.md");
-const DIGEST: &str = "sha256:2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae";
+/// The digest of a secret, and what stands for one in examples.
+const DIGEST: &str = "sha256:1f55b9dbb34db31ee615fea98af1b62ec6f169bb38355164364099813349e079";
+const PLACEHOLDER: &str = "sha256:<64 hex digits>";
 
 /// What is set above the defaults.
 #[derive(Default)]
@@ -140,8 +143,11 @@ fn the_examples_in_the_defaults_are_good() {
             _ => line,
         })
         .collect();
-    let config = load(&examples.join("\n"));
+    let examples = examples.join("\n");
+    let config = load(&examples.replace(PLACEHOLDER, DIGEST));
     assert_eq!((config.apps.len(), config.admin.tokens.len()), (1, 1));
+    let refused = file(&examples).refused();
+    assert!(refused.contains("apps.shop.secrets: ") && refused.contains("admin.tokens.alice: "), "{refused}");
 }
 
 #[test]
@@ -149,9 +155,10 @@ fn the_examples_of_the_page_are_good() {
     let examples: Vec<_> = PAGE.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
     assert!(examples.len() >= 3);
     for example in examples {
-        if let Err(problems) = file(example).load() {
+        if let Err(problems) = file(&example.replace(PLACEHOLDER, DIGEST)).load() {
             panic!("{problems}\n{example}");
         }
+        assert!(!example.contains("secrets") || file(example).load().is_err(), "a copied example must not work");
     }
 }
 

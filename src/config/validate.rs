@@ -11,6 +11,7 @@ use super::problem::Problem;
 use super::terms::OwnTerms;
 use super::{AppOptions, Config};
 use crate::domain::limits::Limits;
+use crate::domain::name::Name;
 use crate::domain::tenant::{AppKey, Operation};
 use crate::domain::terms::{Retention, Span};
 use crate::engine::url;
@@ -126,7 +127,7 @@ impl Config {
     fn check_admin(&self, findings: &mut Findings) {
         for (name, digest) in &self.admin.tokens {
             let path = KeyPath::of(["admin", "tokens"]).child(name);
-            check_name(&path, findings);
+            findings.check_name(&path);
             if let Err(error) = digest.parse::<SecretDigest>() {
                 findings.add(path, error.to_string());
             }
@@ -154,14 +155,14 @@ impl Config {
     fn check_engines_and_chains(&self, findings: &mut Findings) {
         for (name, address) in &self.engines {
             let path = KeyPath::of(["engines"]).child(name);
-            check_name(&path, findings);
+            findings.check_name(&path);
             if let Err(why) = url::check(address) {
                 findings.add(path, why.to_string());
             }
         }
         for (chain, options) in &self.chains {
             let path = KeyPath::of(["chains"]).child(chain);
-            check_name(&path, findings);
+            findings.check_name(&path);
             let path = path.child("engines");
             if options.engines.is_empty() {
                 findings.add(path.clone(), "a chain needs an engine; name one of [engines], such as [\"primary\"]");
@@ -234,6 +235,12 @@ impl Findings {
     fn add(&mut self, key: KeyPath, message: impl Into<String>) {
         self.0.push(Problem::of_key(key, message));
     }
+
+    fn check_name(&mut self, path: &KeyPath) {
+        if let Err(error) = path.last().parse::<Name>() {
+            self.add(path.clone(), error.to_string());
+        }
+    }
 }
 
 fn check_secrets(path: &KeyPath, app: &AppOptions, findings: &mut Findings) {
@@ -281,6 +288,7 @@ fn check_limits(limits: &Limits, findings: &mut Findings) {
         ("header_bytes", limits.header_bytes),
         ("headers", limits.headers),
         ("batch_items", limits.batch_items),
+        ("batch_result_bytes", limits.batch_result_bytes),
         ("connections", limits.connections),
         ("requests_in_flight", limits.requests_in_flight),
         ("journal_bytes", limits.journal_bytes),
@@ -311,19 +319,16 @@ fn check_limits(limits: &Limits, findings: &mut Findings) {
             findings.add(path.child(name), message);
         }
     }
+    // A quarter is for what one app loads.
+    let (one, all) = (limits.result_bytes, limits.batch_result_bytes);
+    if one.saturating_mul(4) > all {
+        let message = format!("{all} is less than four times limits.result_bytes ({one}); raise this or lower that");
+        findings.add(path.child("batch_result_bytes"), message);
+    }
     let (one, all) = (limits.journal_app_bytes, limits.journal_bytes);
     if one > all {
         let message = format!("{one} is more than limits.journal_bytes ({all}) takes of all; lower this or raise that");
         findings.add(path.child("journal_app_bytes"), message);
-    }
-}
-
-/// Names of engines, chains and tokens stand in labels, paths and logs.
-fn check_name(path: &KeyPath, findings: &mut Findings) {
-    let name = path.last();
-    let good = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    if !(1..=64).contains(&name.len()) || !name.bytes().all(good) {
-        findings.add(path.clone(), "a name is 1 to 64 letters, digits, `.`, `_` and `-`, such as `primary`");
     }
 }
 

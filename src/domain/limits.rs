@@ -24,6 +24,8 @@ pub struct Limits {
     pub headers: usize,
     /// How many items a batch may have.
     pub batch_items: usize,
+    /// Bytes that the results of duplicates take in memory while batches are answered, in all. An app gets half.
+    pub batch_result_bytes: usize,
     /// The shortest lease.
     pub lease_min: Span,
     /// The longest lease.
@@ -128,6 +130,7 @@ impl Default for Limits {
             header_bytes: 16 * 1024,
             headers: 64,
             batch_items: 1000,
+            batch_result_bytes: 128 << 20,
             lease_min: Span(Duration::from_millis(100)),
             lease_max: Span(Duration::from_hours(24)),
             retention_min: Span(Duration::from_secs(1)),

@@ -8,6 +8,8 @@ pub mod degraded;
 pub mod global_id;
 pub mod hex;
 pub mod limits;
+pub mod name;
+pub mod nearest;
 pub mod observed;
 pub mod operator;
 pub mod overlap;

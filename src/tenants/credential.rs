@@ -15,10 +15,7 @@ use super::usage::LastUse;
 use crate::domain::clock::Timestamp;
 use crate::domain::tenant::AppKey;
 
-/// No secret is longer; what is, is not worth the hashing.
-pub const SECRET_LENGTH_MAX: usize = 1024;
-
-/// What is looked up for a caller that sent nothing of use, so that this costs what a wrong secret costs. No app key is
+/// What is looked up for a caller that sent no credential, so that this costs what a wrong secret costs. No app key is
 /// empty, so it is never found.
 const NOBODY: (&str, &str) = ("", "oncegate_nobody_has_this_secret_");
 
@@ -53,8 +50,9 @@ impl Credentials {
 
     /// The app's secret that this authorization proves, if it proves any.
     pub(super) fn find(&self, authorization: Option<&str>) -> Option<&Credential> {
-        let (key, secret) = authorization.and_then(parts).unwrap_or(NOBODY);
-        let digest = SecretDigest::of(secret);
+        let sent = authorization.and_then(parts);
+        let sent = sent.and_then(|(key, secret)| Some((key, SecretDigest::of_sent(secret)?)));
+        let (key, digest) = sent.unwrap_or_else(|| (NOBODY.0, SecretDigest::of(NOBODY.1)));
         let is_it = |it: &Credential| it.digest.matches(&digest) & (it.app.key.as_ref() == key);
         self.table.find(self.hash(&digest, key), is_it)
     }
@@ -108,7 +106,7 @@ impl Proof {
 fn parts(authorization: &str) -> Option<(&str, &str)> {
     // An app key may hold dots, a secret may not.
     let (key, secret) = bearer(authorization)?.rsplit_once('.')?;
-    (!key.is_empty() && secret.len() <= SECRET_LENGTH_MAX).then_some((key, secret))
+    (!key.is_empty()).then_some((key, secret))
 }
 
 /// The credential of a `Bearer` authorization; the scheme's case does not matter (RFC 9110, 11.1).

@@ -295,7 +295,7 @@ mod tests {
             "Bearer ".into(),
             "Bearer shop.".into(),
             "Bearer .".into(),
-            format!("Bearer shop.{}", "x".repeat(credential::SECRET_LENGTH_MAX + 1)),
+            format!("Bearer shop.{}", "x".repeat(2000)),
         ];
         for authorization in wrong.iter().map(|text| Some(text.as_str())).chain([None]) {
             assert_eq!(
@@ -305,6 +305,16 @@ mod tests {
             );
         }
         assert_eq!(registry.authenticate(Some(&format!("Bearer gone.{NEW}")), NOON).unwrap_err(), Refused::Disabled);
+    }
+
+    #[test]
+    fn a_short_secret_is_refused_whatever_digest_is_configured() {
+        let short = &OLD[1..];
+        let registry = Registry::of([app("shop", &["", "\n"]), app("bank", &[short])]);
+        for authorization in ["Bearer shop.".to_owned(), "Bearer shop. ".to_owned(), format!("Bearer bank.{short}")] {
+            let refused = registry.authenticate(Some(&authorization), NOON).unwrap_err();
+            assert_eq!(refused, Refused::Unauthenticated, "{authorization:?}");
+        }
     }
 
     #[test]

@@ -1,13 +1,23 @@
-//! Secrets of apps: made at random, kept as their SHA-256 only, and compared in constant time.
+//! Secrets of apps and operators: made at random, kept as their SHA-256 only, and compared in constant time. Digests that
+//! stand for a guessable secret are refused where they are configured.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::str::FromStr;
+use std::sync::LazyLock;
 
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use crate::domain::attempt::Entropy;
 use crate::domain::hex;
+
+/// Length of the shortest secret: 22 letters and digits at random are 128 bits. A shorter one is never accepted, whatever
+/// digest is configured.
+const LENGTH_MIN: usize = 22;
+
+/// Length of the longest secret, so that nobody makes the gateway hash more.
+const LENGTH_MAX: usize = 1024;
 
 /// The SHA-256 of a secret. A secret has at least 128 random bits, so a fast hash is enough.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -17,6 +27,11 @@ impl SecretDigest {
     /// The digest of a secret.
     pub fn of(secret: &str) -> Self {
         Self(Sha256::digest(secret).into())
+    }
+
+    /// Digest of a secret that a caller sent, or nothing if no secret is as short or as long.
+    pub fn of_sent(secret: &str) -> Option<Self> {
+        (LENGTH_MIN..=LENGTH_MAX).contains(&secret.len()).then(|| Self::of(secret))
     }
 
     /// Whether both are of the same secret, in a time that does not tell where they differ.
@@ -90,17 +105,41 @@ impl FromStr for SecretDigest {
     type Err = InvalidSecretDigest;
 
     fn from_str(text: &str) -> Result<Self, InvalidSecretDigest> {
-        let digest = text.strip_prefix("sha256:").and_then(hex::decode);
-        digest.map(Self).ok_or(InvalidSecretDigest)
+        let digest = text.strip_prefix("sha256:").and_then(hex::decode).map(Self);
+        let digest = digest.ok_or(InvalidSecretDigest::Malformed)?;
+        if GUESSABLE.contains(&digest) { Err(InvalidSecretDigest::Guessable) } else { Ok(digest) }
     }
 }
 
 /// Text that is not the digest of a secret.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error(
-    "a secret is configured as \"sha256:\" and the 64 hex digits of its SHA-256: printf %s \"$SECRET\" | sha256sum"
-)]
-pub struct InvalidSecretDigest;
+pub enum InvalidSecretDigest {
+    /// Not a digest.
+    #[error(
+        "a secret is configured as \"sha256:\" and the 64 hex digits of its SHA-256; `oncegate app new NAME` makes one for an \
+         app, `oncegate admin-token new NAME` for an operator"
+    )]
+    Malformed,
+    /// Digest of nothing or of a well-known word.
+    #[error(
+        "this is the SHA-256 of nothing or of a well-known word; `oncegate app new NAME` makes a secret for an app, `oncegate \
+         admin-token new NAME` a token for an operator"
+    )]
+    Guessable,
+}
+
+/// Digests of what stands where a secret is missing: nothing, the name of a shell variable, a word from an example. Each also
+/// with the line feed that `echo` adds.
+static GUESSABLE: LazyLock<HashSet<SecretDigest>> = LazyLock::new(|| {
+    const WORDS: &str = "test test1 test2 test3 testing secret secrets mysecret my-secret my_secret supersecret s3cret password \
+        passw0rd password1 password123 changeme change-me change_me admin admin123 administrator root user guest default \
+        token mytoken my-token my_token key apikey api-key example demo dev local placeholder todo none null undefined foo bar \
+        baz foobar hello world hunter2 letmein welcome qwerty abc abc123 123 1234 12345 123456 1234567 12345678 123456789 \
+        1234567890 0 1 a x xxx oncegate shop alice bob default.secret $SECRET $TOKEN ${SECRET} ${TOKEN} SECRET TOKEN \
+        ONCEGATE_ADMIN_TOKEN $ONCEGATE_ADMIN_TOKEN";
+    let words = WORDS.split_whitespace().chain([""]);
+    words.flat_map(|word| [SecretDigest::of(word), SecretDigest::of(&format!("{word}\n"))]).collect()
+});
 
 #[cfg(test)]
 mod tests {
@@ -124,14 +163,33 @@ mod tests {
 
     #[test]
     fn a_digest_reads_back_from_what_sha256sum_prints() {
-        let text = "sha256:2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae";
+        let text = "sha256:1f55b9dbb34db31ee615fea98af1b62ec6f169bb38355164364099813349e079";
         let digest = text.parse::<SecretDigest>().unwrap();
-        assert!(digest.matches(&SecretDigest::of("foo")));
-        assert_eq!((digest.to_string().as_str(), digest.id().as_str()), (text, "2c26b46b"));
-        for wrong in
-            ["", "sha256:", &text[7..], "sha256:zz26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae"]
-        {
-            assert_eq!(wrong.parse::<SecretDigest>(), Err(InvalidSecretDigest));
+        assert!(digest.matches(&SecretDigest::of("0123456789abcdefABCDEF")));
+        assert_eq!((digest.to_string().as_str(), digest.id().as_str()), (text, &text[7..15]));
+        let no_hex = text.replacen(|digit: char| digit.is_ascii_hexdigit(), "z", 1);
+        for wrong in ["", "sha256:", &text[7..], &no_hex, "sha256:<64 hex digits>"] {
+            assert_eq!(wrong.parse::<SecretDigest>(), Err(InvalidSecretDigest::Malformed));
         }
+    }
+
+    #[test]
+    fn digests_of_nothing_and_of_well_known_words_are_refused() {
+        for word in ["", "\n", "test", "test\n", "test2", "password", "$SECRET"] {
+            let digest = SecretDigest::of(word).to_string();
+            assert_eq!(digest.parse::<SecretDigest>(), Err(InvalidSecretDigest::Guessable), "{word:?}");
+        }
+    }
+
+    #[test]
+    fn a_secret_that_is_too_short_or_too_long_is_never_compared() {
+        for length in [0, 1, LENGTH_MIN - 1, LENGTH_MAX + 1] {
+            assert!(SecretDigest::of_sent(&"x".repeat(length)).is_none(), "{length}");
+        }
+        for length in [LENGTH_MIN, LENGTH_MAX] {
+            let secret = "x".repeat(length);
+            assert_eq!(SecretDigest::of_sent(&secret), Some(SecretDigest::of(&secret)), "{length}");
+        }
+        assert!(SecretDigest::of_sent(Secret::random(&SystemEntropy).reveal()).is_some());
     }
 }

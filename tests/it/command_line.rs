@@ -67,7 +67,7 @@ fn config_check_names_file_key_and_nearest() {
 #[test]
 fn config_print_shows_what_all_layers_come_to_and_no_secret() {
     let folder = tempfile::tempdir().unwrap();
-    let digest = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
+    let digest = "1f55b9dbb34db31ee615fea98af1b62ec6f169bb38355164364099813349e079";
     let toml = format!(
         "[server]\nlisten = \"127.0.0.1:1\"\n[engines]\nprimary = \"redis://user:pass-canary@127.0.0.1/3\"\n\
          [defaults]\nlease = \"1m\"\n[apps.shop]\nsecrets = [\"sha256:{digest}\"]\n[admin.tokens]\nalice = \"sha256:{digest}\"\n"

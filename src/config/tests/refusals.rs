@@ -104,10 +104,21 @@ fn secrets_and_tokens_are_digests_and_never_shown() {
     ));
     assert!(!refused.contains("hidden"));
     insta::assert_snapshot!(refused, @r#"
-    oncegate.toml, line 2: admin.tokens.alice: a secret is configured as "sha256:" and the 64 hex digits of its SHA-256: printf %s "$SECRET" | sha256sum
+    oncegate.toml, line 2: admin.tokens.alice: a secret is configured as "sha256:" and the 64 hex digits of its SHA-256; `oncegate app new NAME` makes one for an app, `oncegate admin-token new NAME` for an operator
     oncegate.toml, line 3: apps.none: the app has no secret and could never call; set secrets = ["sha256:<64 hex digits>"] or disabled = true
-    oncegate.toml, line 7: apps.plain.secrets: a secret is configured as "sha256:" and the 64 hex digits of its SHA-256: printf %s "$SECRET" | sha256sum
+    oncegate.toml, line 7: apps.plain.secrets: a secret is configured as "sha256:" and the 64 hex digits of its SHA-256; `oncegate app new NAME` makes one for an app, `oncegate admin-token new NAME` for an operator
     oncegate.toml, line 9: apps.three.secrets: 3 secrets; at most 2 may be valid at once
+    "#);
+}
+
+#[test]
+fn digests_of_nothing_and_of_well_known_words_are_refused() {
+    let [nothing, test] = ["", "test"].map(SecretDigest::of);
+    let refused =
+        refused(&format!("[admin.tokens]\nalice = \"{nothing}\"\n[apps.shop]\nsecrets = [\"{DIGEST}\", \"{test}\"]"));
+    insta::assert_snapshot!(refused, @r#"
+    oncegate.toml, line 2: admin.tokens.alice: this is the SHA-256 of nothing or of a well-known word; `oncegate app new NAME` makes a secret for an app, `oncegate admin-token new NAME` a token for an operator
+    oncegate.toml, line 4: apps.shop.secrets: this is the SHA-256 of nothing or of a well-known word; `oncegate app new NAME` makes a secret for an app, `oncegate admin-token new NAME` a token for an operator
     "#);
 }
 

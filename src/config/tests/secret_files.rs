@@ -104,10 +104,10 @@ fn what_a_file_holds_is_checked_like_any_value_and_not_shown() {
     );
     assert!(!refused.contains("hidden"), "{refused}");
     insta::assert_snapshot!(refused, @r#"
-    oncegate.toml, line 4, admin.tokens.alice_file (DIR/value): admin.tokens.alice: a secret is configured as "sha256:" and the 64 hex digits of its SHA-256: printf %s "$SECRET" | sha256sum
+    oncegate.toml, line 4, admin.tokens.alice_file (DIR/value): admin.tokens.alice: a secret is configured as "sha256:" and the 64 hex digits of its SHA-256; `oncegate app new NAME` makes one for an app, `oncegate admin-token new NAME` for an operator
     environment variable ONCEGATE_ENGINES__OTHER_FILE, engines.other_file (DIR/url): engines.other: not the URL of a Redis store: it has no key `prefx`; did you mean `prefix`?
     oncegate.toml, line 2, engines.primary_file (DIR/url): engines.primary: not the URL of a Redis store: it has no key `prefx`; did you mean `prefix`?
-    oncegate.toml, line 6, apps.shop.secrets_file (DIR/value): apps.shop.secrets: a secret is configured as "sha256:" and the 64 hex digits of its SHA-256: printf %s "$SECRET" | sha256sum
+    oncegate.toml, line 6, apps.shop.secrets_file (DIR/value): apps.shop.secrets: a secret is configured as "sha256:" and the 64 hex digits of its SHA-256; `oncegate app new NAME` makes one for an app, `oncegate admin-token new NAME` for an operator
     "#);
 }
 

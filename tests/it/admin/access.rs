@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::{TOKEN, alice, operated, operators};
+use super::{TOKEN, TOKEN_OF_BOB, alice, operated, operators};
 use crate::support::gateway::Setup;
 use crate::support::wait::until;
 
@@ -15,7 +15,7 @@ async fn only_a_configured_token_is_let_in() {
     let gateway = operated("memory:").start().await;
     let anybody = gateway.admin_client();
     alice(&gateway).get(AUDIT).await.expect(200);
-    anybody.clone().with_credential("token_of_bob").get(AUDIT).await.expect(200);
+    anybody.clone().with_credential(TOKEN_OF_BOB).get(AUDIT).await.expect(200);
     let nameless = anybody.get(AUDIT).await;
     assert_eq!(nameless.code(), (401, "unauthenticated"));
     assert_eq!(nameless.headers["www-authenticate"], "Bearer");
@@ -29,7 +29,7 @@ async fn only_a_configured_token_is_let_in() {
         anybody.get(open).await.expect(200);
     }
     assert!(gateway.log().contains("calls of the admin API without a valid token"), "{}", gateway.log());
-    assert!(!gateway.log().contains(TOKEN) && !gateway.log().contains("token_of_bob"));
+    assert!(!gateway.log().contains(TOKEN) && !gateway.log().contains(TOKEN_OF_BOB));
 }
 
 #[tokio::test]
@@ -59,7 +59,7 @@ async fn the_admin_api_keeps_its_own_bounds() {
 #[tokio::test]
 async fn a_token_that_is_taken_out_of_the_configuration_is_refused_without_a_restart() {
     let gateway = operated("memory:").start().await;
-    let (alice, bob) = (alice(&gateway), gateway.admin_client().with_credential("token_of_bob"));
+    let (alice, bob) = (alice(&gateway), gateway.admin_client().with_credential(TOKEN_OF_BOB));
     alice.get(AUDIT).await.expect(200);
     let without_alice: Vec<_> =
         operators().lines().filter(|line| !line.starts_with("alice")).map(str::to_owned).collect();
