@@ -6,6 +6,7 @@ mod batch_permits;
 pub mod chains;
 pub mod claim;
 mod granted;
+pub mod loads;
 pub mod operator;
 pub mod outcome;
 pub mod quota;
@@ -22,6 +23,7 @@ use serde::Serialize;
 use self::batch_permits::BatchPermits;
 use self::granted::GrantedOperations;
 use self::outcome::Suspects;
+use self::loads::Loads;
 use self::requirement::Requirement;
 use crate::domain::attempt::{Attempt, Issuer, Nonce};
 use crate::domain::canonical::Canonical;
@@ -29,6 +31,7 @@ use crate::domain::claim::{Renew, Renewed};
 use crate::domain::clock::{Clock, Timestamp};
 use crate::domain::degraded::Degraded;
 use crate::domain::global_id::GlobalId;
+use crate::domain::limits::Limits;
 use crate::domain::record::{Held, Key};
 use crate::domain::tenant::{AppKey, Operation};
 use crate::domain::terms::Retention;
@@ -88,6 +91,7 @@ pub struct Gateway {
     suspects: Mutex<Suspects>,
     granted: GrantedOperations,
     batch_permits: BatchPermits,
+    loads: Loads,
 }
 
 /// A record that stands, with the instants that its durations come to by this gateway's clock.
@@ -101,6 +105,8 @@ pub struct Inspected {
     pub expires_at: Option<Timestamp>,
     /// The policy that tells of it in place of the store.
     pub degraded: Option<Degraded>,
+    /// Its result was left out, because its batch has no room for it.
+    pub result_omitted: bool,
 }
 
 /// A renewed lease, or why not.
@@ -147,7 +153,7 @@ pub enum Failure {
 impl Gateway {
     /// A gateway over these engines. Every app's chain must be among them; apps that are not [known](Gateway::know) are
     /// not measured.
-    pub fn new(engines: Engines, issuer: Issuer, clock: Arc<dyn Clock>) -> Self {
+    pub fn new(engines: Engines, issuer: Issuer, clock: Arc<dyn Clock>, limits: &Limits) -> Self {
         Self {
             engines,
             issuer,
@@ -156,6 +162,7 @@ impl Gateway {
             suspects: Mutex::default(),
             granted: GrantedOperations::default(),
             batch_permits: BatchPermits::default(),
+            loads: Loads::new(limits),
         }
     }
 
@@ -274,7 +281,7 @@ impl Gateway {
 
     fn inspected(&self, global_id: GlobalId, held: Held) -> Inspected {
         let expires_at = held.left.map(|left| self.clock.wall().plus(left));
-        Inspected { global_id, held, expires_at, degraded: None }
+        Inspected { global_id, held, expires_at, degraded: None, result_omitted: false }
     }
 
     fn since(&self, begun: Duration) -> Duration {

@@ -143,7 +143,7 @@ impl Server {
         let engines = engines::open(config, &clock, &entropy, &keeper, cores.handles()).await?;
         data_dir.tell_of_chains_left();
         let issuer = Issuer::new(clock.clone(), entropy.clone());
-        let gateway = Arc::new(Gateway::new(engines, issuer, clock.clone()));
+        let gateway = Arc::new(Gateway::new(engines, issuer, clock.clone(), &config.limits));
         gateway.know(&registry.apps(), config.limits.metric_operations);
         let tokens = Arc::new(Tokens::default());
         tokens.replace(operators::of_config(config)?);

@@ -397,7 +397,7 @@ fn gateway() -> Gateway {
     let clock = Arc::new(SystemClock::new());
     let mut engines = Engines::default();
     engines.calls.insert("default".into(), Arc::new(memory()));
-    Gateway::new(engines, Issuer::new(clock.clone(), Arc::new(Counting::default())), clock)
+    Gateway::new(engines, Issuer::new(clock.clone(), Arc::new(Counting::default())), clock, &Limits::default())
 }
 
 fn request(number: usize) -> Vec<u8> {

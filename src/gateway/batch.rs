@@ -2,6 +2,7 @@
 
 use std::iter;
 use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use hashbrown::hash_map::Entry;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
+use super::loads::{Kept, Share};
 use super::{late, within};
 use crate::domain::claim::{Claim, Claimed};
 use crate::domain::record::Key;
@@ -42,54 +44,91 @@ where
     answers.into_iter().map(|(_, answer)| answer).collect()
 }
 
-/// The same for claims, whose engine takes those that come first on their keys in one go, and tells of each as it is known. So
-/// they have one timer as long as their deadlines are the same.
+/// A claim of a batch as it was answered, with its result if there was room for it.
+#[derive(Debug)]
+pub(super) struct Fitted {
+    pub(super) claimed: Claimed,
+    /// A duplicate has a result, which was left out.
+    pub(super) result_omitted: bool,
+}
+
+/// The same for claims. Those that come first on their keys go to the engine in chunks, as the app's share has room for what
+/// they may load. A result stays in memory while all that stay fit into `results_max` and into the share; another one is
+/// dropped as soon as it is there. The room of those that stay is given back with [`Kept`].
 pub(super) async fn claims(
     engine: &dyn Engine,
     asks: &[&Claim],
+    share: &Share<'_>,
+    results_max: usize,
     came: impl Fn() -> Duration,
-) -> Vec<Result<Claimed, EngineError>> {
+) -> (Vec<Result<Fitted, EngineError>>, Kept) {
     let Turns { first, mut later } = Turns::of(asks.iter().map(|ask| &ask.key));
-    let sheet = Sheet::new(asks.len(), first.len());
+    let batch = Claims { engine, asks, share, sheet: Sheet::new(asks.len(), results_max, share), came };
     let mut rest = Vec::new();
     for place in &first {
         if let Some(places) = later.remove(place) {
-            let is_silent = sheet.wait_for(*place);
-            let came = &came;
+            let (batch, is_silent) = (&batch, batch.sheet.wait_for(*place));
             rest.push(async move {
                 // Its answer is put down in any case.
                 let silent = is_silent.await.unwrap_or(true);
-                in_turn(asks, places, silent, |ask| ask.deadline, came, |ask| engine.claim(ask)).await
+                in_turn(asks, places, silent, |ask| ask.deadline, &batch.came, |ask| batch.one(ask)).await
             });
         }
     }
-    let begun = came();
-    let (tried, over): (Vec<_>, Vec<_>) = first.into_iter().partition(|place| asks[*place].deadline > begun);
-    for place in over {
-        sheet.put(place, Err(too_late()));
-    }
-    let ends = tried.iter().map(|place| asks[*place].deadline);
-    let in_one_go = async {
-        let asks: Vec<&Claim> = tried.iter().map(|place| asks[*place]).collect();
-        let tell = |number: usize, answer| sheet.put(tried[number], answer);
+    let chunks = first.chunks(share.chunk()).map(|places| batch.chunk(places));
+    let (_, rest) = join(join_all(chunks), join_all(rest)).await;
+    batch.sheet.answers(rest.into_iter().flatten())
+}
+
+/// The claims of a batch on their way.
+struct Claims<'a, Came> {
+    engine: &'a dyn Engine,
+    asks: &'a [&'a Claim],
+    share: &'a Share<'a>,
+    sheet: Sheet<'a>,
+    came: Came,
+}
+
+impl<Came: Fn() -> Duration> Claims<'_, Came> {
+    /// Asks for the claims at these places in one go, and puts down each answer as it is known. They have one timer as long as
+    /// their deadlines are the same.
+    async fn chunk(&self, places: &[usize]) {
+        let longest = places.iter().map(|place| self.asks[*place].deadline).max().unwrap_or_default();
+        let room = timeout(longest.saturating_sub((self.came)()), self.share.load(places.len())).await;
+        let begun = (self.came)();
+        let in_time = |place: &usize| room.is_ok() && self.asks[*place].deadline > begun;
+        let (tried, over): (Vec<_>, Vec<_>) = places.iter().copied().partition(in_time);
+        for place in over {
+            self.sheet.put(place, Err(too_late()));
+        }
+        let asks: Vec<&Claim> = tried.iter().map(|place| self.asks[*place]).collect();
+        let (sheet, missing, is_full) = (&self.sheet, AtomicUsize::new(tried.len()), Notify::new());
+        let tell = |number: usize, answer| {
+            if sheet.put(tried[number], answer) && missing.fetch_sub(1, Ordering::AcqRel) == 1 {
+                is_full.notify_one();
+            }
+        };
         // It goes on as long as an item hangs, which may have been late for long.
-        let is_full = pin!(sheet.is_full.notified());
-        let mut all = select(engine.claim_each(&asks, &tell), is_full);
-        for end in soonest_first(ends) {
-            if timeout(end.saturating_sub(came()), &mut all).await.is_ok() {
+        let is_full = pin!(is_full.notified());
+        let mut all = select(self.engine.claim_each(&asks, &tell), is_full);
+        for end in soonest_first(asks.iter().map(|ask| ask.deadline)) {
+            if timeout(end.saturating_sub((self.came)()), &mut all).await.is_ok() {
                 break;
             }
-            for (place, _) in tried.iter().zip(&asks).filter(|(_, ask)| ask.deadline <= end) {
-                sheet.put(*place, late());
-            }
+            let late_ones = asks.iter().enumerate().filter(|(_, ask)| ask.deadline <= end);
+            late_ones.for_each(|(number, _)| tell(number, late()));
         }
         // Nobody waits for what will never be told.
-        for place in &tried {
-            sheet.put(*place, Err(EngineError::unsaid()));
-        }
-    };
-    let ((), rest) = join(in_one_go, join_all(rest)).await;
-    sheet.answers(rest.into_iter().flatten())
+        (0..tried.len()).for_each(|number| tell(number, Err(EngineError::unsaid())));
+    }
+
+    /// Asks for one claim.
+    async fn one(&self, ask: &Claim) -> Result<Fitted, EngineError> {
+        let left = ask.deadline.saturating_sub((self.came)());
+        let _room = timeout(left, self.share.load(1)).await.map_err(|_| too_late())?;
+        let claimed = self.engine.claim(ask).await?;
+        Ok(self.sheet.fit(claimed))
+    }
 }
 
 /// The items of a batch by when their turn is: the first of each key at once, in the order in which keys turn up and not in
@@ -158,24 +197,26 @@ fn soonest_first(ends: impl Iterator<Item = Duration>) -> Vec<Duration> {
 }
 
 /// Where answers are put down as they come. What stands there stays: an item that was late has been answered.
-struct Sheet {
+struct Sheet<'a> {
     lines: Mutex<Lines>,
-    /// Told when nothing is missing.
-    is_full: Notify,
+    share: &'a Share<'a>,
 }
 
 struct Lines {
-    answers: Vec<Option<Result<Claimed, EngineError>>>,
-    missing: usize,
+    answers: Vec<Option<Result<Fitted, EngineError>>>,
     /// Who waits for the answer to an item, and hears whether it is none.
     waiting: HashMap<usize, oneshot::Sender<bool>>,
+    /// Bytes that more results may have.
+    results_left: usize,
+    kept: Kept,
 }
 
-impl Sheet {
-    /// For a batch of so many items, this many of which are put down by and by.
-    fn new(items: usize, missing: usize) -> Self {
+impl<'a> Sheet<'a> {
+    /// For a batch of so many items, whose results may have so many bytes together.
+    fn new(items: usize, results_max: usize, share: &'a Share<'a>) -> Self {
         let answers = iter::repeat_with(|| None).take(items).collect();
-        Self { lines: Mutex::new(Lines { answers, missing, waiting: HashMap::new() }), is_full: Notify::new() }
+        let lines = Lines { answers, waiting: HashMap::new(), results_left: results_max, kept: Kept::default() };
+        Self { lines: Mutex::new(lines), share }
     }
 
     fn lines(&self) -> MutexGuard<'_, Lines> {
@@ -188,30 +229,56 @@ impl Sheet {
         receiver
     }
 
-    fn put(&self, place: usize, answer: Result<Claimed, EngineError>) {
+    /// Puts an answer down; false if there is one.
+    fn put(&self, place: usize, answer: Result<Claimed, EngineError>) -> bool {
         let lines = &mut *self.lines();
         if lines.answers[place].is_some() {
-            return;
+            return false;
         }
         if let Some(waiting) = lines.waiting.remove(&place) {
             // An error means that it is not waited for any longer.
             let _ = waiting.send(answer.is_err());
         }
-        lines.answers[place] = Some(answer);
-        lines.missing -= 1;
-        if lines.missing == 0 {
-            self.is_full.notify_one();
-        }
+        lines.answers[place] = Some(answer.map(|claimed| lines.fit(claimed, self.share)));
+        true
+    }
+
+    /// Leaves the result of a duplicate out if there is no room for it.
+    fn fit(&self, claimed: Claimed) -> Fitted {
+        self.lines().fit(claimed, self.share)
     }
 
     /// All of them, with those of items that had to wait for their turn.
     fn answers(
         self,
-        later: impl Iterator<Item = (usize, Result<Claimed, EngineError>)>,
-    ) -> Vec<Result<Claimed, EngineError>> {
-        let mut answers = self.lines.into_inner().unwrap_or_else(PoisonError::into_inner).answers;
+        later: impl Iterator<Item = (usize, Result<Fitted, EngineError>)>,
+    ) -> (Vec<Result<Fitted, EngineError>>, Kept) {
+        let Lines { mut answers, kept, .. } = self.lines.into_inner().unwrap_or_else(PoisonError::into_inner);
         later.for_each(|(place, answer)| answers[place] = Some(answer));
-        answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(EngineError::unsaid()))).collect()
+        (answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(EngineError::unsaid()))).collect(), kept)
+    }
+}
+
+impl Lines {
+    fn fit(&mut self, mut claimed: Claimed, share: &Share<'_>) -> Fitted {
+        let Some(result) = stored_result(&mut claimed) else { return Fitted { claimed, result_omitted: false } };
+        let bytes = result.as_ref().map_or(0, |result| result.len());
+        let fits = bytes <= self.results_left && share.keep(bytes, &mut self.kept);
+        if fits {
+            self.results_left -= bytes;
+        } else {
+            *result = None;
+        }
+        Fitted { claimed, result_omitted: !fits }
+    }
+}
+
+/// The result that a duplicate is told, if there is one.
+fn stored_result(claimed: &mut Claimed) -> Option<&mut Option<Box<str>>> {
+    match claimed {
+        Claimed::Duplicate(held) => Some(&mut held.record.result).filter(|result| result.is_some()),
+        Claimed::Degraded(_, answer) => stored_result(answer),
+        Claimed::Granted(_) | Claimed::Mismatch(_) => None,
     }
 }
 
@@ -228,13 +295,16 @@ mod tests {
     use tokio::time::{Instant, sleep};
 
     use super::*;
-    use crate::domain::claim::{Renew, Renewed, Settle, Settled};
+    use crate::domain::claim::{Outcome, Renew, Renewed, Settle, Settled};
     use crate::domain::clock::{ManualClock, Timestamp};
+    use crate::domain::limits::Limits;
     use crate::domain::operator::{List, Listed, Release, Released};
     use crate::domain::record::Held;
+    use crate::domain::terms::OutcomeOnOutage;
     use crate::engine::conformance::fresh_claim;
     use crate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
     use crate::engine::{Capabilities, Note};
+    use crate::gateway::loads::Loads;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -298,13 +368,24 @@ mod tests {
     struct Slow {
         inner: Memory,
         takes: HashMap<Key, Duration>,
+        most: Most,
+    }
+
+    /// How many claims are under way, and how many were at most.
+    #[derive(Default)]
+    struct Most {
+        now: AtomicUsize,
+        seen: AtomicUsize,
     }
 
     #[async_trait]
     impl Engine for Slow {
         async fn claim(&self, ask: &Claim) -> Result<Claimed, EngineError> {
+            self.most.seen.fetch_max(self.most.now.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
             sleep(self.takes.get(&ask.key).copied().unwrap_or_default()).await;
-            self.inner.claim(ask).await
+            let answer = self.inner.claim(ask).await;
+            self.most.now.fetch_sub(1, Ordering::Relaxed);
+            answer
         }
 
         async fn settle(&self, _: &Settle) -> Result<Settled, EngineError> {
@@ -351,12 +432,15 @@ mod tests {
     /// What each claim was answered, by how long its key takes, and how long the whole did.
     #[expect(clippy::disallowed_methods, reason = "it is the test's own clock")]
     async fn claimed(asks: &[(Claim, Duration)]) -> (Vec<Result<Claimed, EngineError>>, Duration) {
+        let loads = Loads::new(&Limits::default());
         let clock = Arc::new(ManualClock::at(Timestamp::from_micros(1_700_000_000_000_000)));
         let takes = asks.iter().map(|(ask, takes)| (ask.key.clone(), *takes)).collect();
-        let engine = Slow { inner: Memory::new(clock, BYTES_MAX_DEFAULT), takes };
+        let engine = Slow { inner: Memory::new(clock, BYTES_MAX_DEFAULT), takes, most: Most::default() };
         let begun = Instant::now();
         let asks: Vec<_> = asks.iter().map(|(ask, _)| ask).collect();
-        (claims(&engine, &asks, || begun.elapsed()).await, begun.elapsed())
+        let share = loads.of(&"shop".parse().unwrap());
+        let (answers, _kept) = claims(&engine, &asks, &share, 0, || begun.elapsed()).await;
+        (answers.into_iter().map(|answer| answer.map(|fitted| fitted.claimed)).collect(), begun.elapsed())
     }
 
     #[tokio::test(start_paused = true)]
@@ -390,6 +474,48 @@ mod tests {
         }
         assert!(matches!(over, Err(EngineError::Determinate(_))), "it was not tried: {over:?}");
         assert!(took < SECOND * 2 + SECOND / 10, "{took:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_more_is_loaded_at_once_than_the_share_has_room_for() {
+        const RESULT: usize = 1000;
+        let limits = Limits { result_bytes: RESULT, batch_result_bytes: 64 << 10, ..Limits::default() };
+        let loads = Loads::new(&limits);
+        let clock = Arc::new(ManualClock::at(Timestamp::from_micros(1_700_000_000_000_000)));
+        let engine =
+            Slow { inner: Memory::new(clock, BYTES_MAX_DEFAULT), takes: HashMap::new(), most: Most::default() };
+        let mut asks: Vec<_> = (0..200).map(|_| claim(SECOND * 60)).collect();
+        for ask in &asks {
+            engine.inner.claim(ask).await.unwrap();
+            let outcome = Outcome::Success { result: Some("x".repeat(RESULT).into()), retention: None };
+            let (key, attempt) = (ask.key.clone(), ask.attempt.clone());
+            let on_outage = OutcomeOnOutage::FailClosed;
+            let settle = Settle { key, attempt, outcome, late: None, deadline: SECOND, on_outage };
+            engine.inner.settle(&settle).await.unwrap();
+        }
+        // The same key many times over in one batch, too.
+        asks.extend(vec![asks[0].clone(); 50]);
+        let engine = Slow { takes: asks.iter().map(|ask| (ask.key.clone(), SECOND / 100)).collect(), ..engine };
+        let again: Vec<_> = asks.iter().map(|ask| Claim { attempt: fresh_claim().attempt, ..ask.clone() }).collect();
+        let again: Vec<_> = again.iter().collect();
+        let share = loads.of(&"shop".parse().unwrap());
+        let batches = (0..10).map(|_| claims(&engine, &again, &share, 10 * RESULT, || Duration::ZERO));
+        let batches = join_all(batches).await;
+        // Three quarters of the bound are for loading, and half of that for an app.
+        assert_eq!(engine.most.seen.load(Ordering::Relaxed), 24);
+        let mut kept = 0;
+        for (answers, _kept) in &batches {
+            let fitted: Vec<_> = answers.iter().map(|answer| answer.as_ref().unwrap()).collect();
+            let has_result = |fitted: &&&Fitted| match &fitted.claimed {
+                Claimed::Duplicate(held) => held.record.result.is_some(),
+                other => panic!("{other:?}"),
+            };
+            let results = fitted.iter().filter(has_result).count();
+            assert_eq!(results + fitted.iter().filter(|fitted| fitted.result_omitted).count(), again.len());
+            assert!(results <= 10, "{results}");
+            kept += results;
+        }
+        assert_eq!(kept, 8, "as much as the share has room for");
     }
 
     #[tokio::test(start_paused = true)]

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tracing::field::Empty;
 
+use super::loads::Kept;
 use super::{Failure, Gateway, Inspected, batch, failed, within};
 use crate::crash::{self, Point};
 use crate::domain::attempt::{Attempt, Nonce};
@@ -98,12 +99,14 @@ impl Gateway {
         answer
     }
 
-    /// Many PREs, each answered by itself, in order. Items that were refused before keep their place.
+    /// Many PREs, each answered by itself, in order. Items that were refused before keep their place. The results of duplicates
+    /// have `results_max` bytes at most; the room for them is given back with [`Kept`].
     pub async fn claim_many<Refusal: From<Failure>>(
         &self,
         app: &App,
         requests: Vec<Result<ClaimRequest, Refusal>>,
-    ) -> Vec<Result<ClaimAnswer, Refusal>> {
+        results_max: usize,
+    ) -> (Vec<Result<ClaimAnswer, Refusal>>, Kept) {
         let begun = self.clock.monotonic();
         let prepare =
             |request: Result<_, _>| request.and_then(|request| self.prepare(app, request).map_err(Refusal::from));
@@ -111,17 +114,25 @@ impl Gateway {
         let asks: Vec<&Claim> = prepared.iter().flatten().collect();
         let longest = asks.iter().map(|ask| ask.deadline).max().unwrap_or_default();
         let span = traces::child!("claims", oncegate.app = %app.key, oncegate.items = asks.len());
-        let answers = match within(longest, self.engine_for_claims(app)).await {
-            Ok(engine) => traces::in_span!(span, batch::claims(&**engine, &asks, || self.since(begun))),
-            Err(failure) => batch::fail(asks.len(), &failure),
+        let (answers, kept) = match within(longest, self.engine_for_claims(app)).await {
+            Ok(engine) => {
+                let share = self.loads.of(&app.key);
+                traces::in_span!(span, batch::claims(&**engine, &asks, &share, results_max, || self.since(begun)))
+            }
+            Err(failure) => (batch::fail(asks.len(), &failure), Kept::default()),
         };
         let mut answers = answers.into_iter();
         let answer = |ask: Result<Claim, Refusal>| {
             let ask = ask?;
             let answer = answers.next().unwrap_or_else(|| Err(EngineError::unsaid()));
-            self.answer_claim(app, &ask, answer, begun).map_err(Refusal::from)
+            let omitted = answer.as_ref().is_ok_and(|fitted| fitted.result_omitted);
+            let answer = self.answer_claim(app, &ask, answer.map(|fitted| fitted.claimed), begun)?;
+            Ok(match answer {
+                ClaimAnswer::Duplicate(found) => ClaimAnswer::Duplicate(Inspected { result_omitted: omitted, ..found }),
+                other => other,
+            })
         };
-        prepared.into_iter().map(answer).collect()
+        (prepared.into_iter().map(answer).collect(), kept)
     }
 
     fn prepare(&self, app: &App, request: ClaimRequest) -> Result<Claim, Failure> {

@@ -235,9 +235,9 @@ impl Gateway {
         if answer.is_ok() {
             crash::here(Point::Settled);
         }
-        let answer = answer.map_err(|failure| failed(failure, None)).map(|settled| {
-            let (settled, degraded) = settled.split();
-            self.charge_late(app, ask, &settled);
+        let answer = answer.map(Settled::split);
+        self.give_back_contents(app, ask, answer.as_ref().map(|(settled, _)| settled));
+        let answer = answer.map_err(|failure| failed(failure, None)).map(|(settled, degraded)| {
             let left = match &settled {
                 Settled::Done { left, .. } | Settled::Superseded { left, .. } => *left,
                 Settled::AlreadySucceeded | Settled::Expired | Settled::Spooled | Settled::Degraded(..) => None,
@@ -249,7 +249,10 @@ impl Gateway {
             let (outcome, result) = (reported_outcome(&ask.outcome), outcome_result(&answer));
             metrics.settled(operation.map(AsRef::as_ref), outcome, result);
             // Somebody did it, or may have, although another attempt held the claim.
-            if result == OutcomeResult::Superseded && outcome != ReportedOutcome::Failure && self.first_suspicion(ask) {
+            if result == OutcomeResult::Superseded
+                && outcome != ReportedOutcome::Failure
+                && self.first_suspicion(ask)
+            {
                 metrics.suspected_double_execution();
                 tracing::warn!(
                     app.key = %ask.key.app,

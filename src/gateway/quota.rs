@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use super::{Failure, Gateway};
-use crate::domain::claim::{Claim, Settle, Settled};
+use crate::domain::claim::{Claim, Outcome, Settle, Settled};
+use crate::engine::EngineError;
 use crate::telemetry::metrics::quota::Quota;
 use crate::tenants::App;
 use crate::tenants::quota::{Exceeded, Place, Purpose, QuotaName};
@@ -33,16 +34,23 @@ impl Gateway {
         drawn.map_err(|exceeded| self.refused(app, exceeded))
     }
 
-    /// Draws what this outcome would add to its claim.
+    /// Draws what this outcome may add to the store: its result, and its contents, which no claim has drawn if it is late.
     pub(super) fn draw_outcome(&self, app: &App, ask: &Settle) -> Result<(), Failure> {
-        let drawn = app.draw_bytes(ask.result_bytes(), Purpose::Settle, || self.clock.monotonic());
+        let bytes = ask.result_bytes().saturating_add(late_bytes(ask));
+        let drawn = app.draw_bytes(bytes, Purpose::Settle, || self.clock.monotonic());
         drawn.map_err(|exceeded| self.refused(app, exceeded))
     }
 
-    /// Charges the contents of a record that no claim has drawn, because the outcome came late.
-    pub(super) fn charge_late(&self, app: &App, ask: &Settle, settled: &Settled) {
-        if let (Settled::Done { state: Some(_), late: Some(true), .. }, Some(late)) = (settled, &ask.late) {
-            app.charge_bytes(late.contents.stored_bytes(), self.clock.monotonic());
+    /// Gives back what was drawn for the contents of an outcome that was not late, so that they are not counted twice.
+    pub(super) fn give_back_contents(&self, app: &App, ask: &Settle, settled: Result<&Settled, &EngineError>) {
+        let may_be_stored = match settled {
+            Ok(Settled::Done { state, late, .. }) => state.is_some() && *late != Some(false),
+            Ok(Settled::AlreadySucceeded | Settled::Superseded { .. } | Settled::Expired) => false,
+            Ok(Settled::Spooled | Settled::Degraded(..)) | Err(EngineError::Indeterminate(_)) => true,
+            Err(EngineError::Determinate(_)) => false,
+        };
+        if !may_be_stored {
+            app.give_back_bytes(late_bytes(ask));
         }
     }
 
@@ -55,5 +63,13 @@ impl Gateway {
             });
         }
         Failure::QuotaExceeded(exceeded)
+    }
+}
+
+/// Bytes of the contents that are stored if the outcome is late.
+fn late_bytes(ask: &Settle) -> u64 {
+    match (&ask.outcome, &ask.late) {
+        (Outcome::Success { .. } | Outcome::Unknown, Some(late)) => late.contents.stored_bytes(),
+        (Outcome::Failure, _) | (_, None) => 0,
     }
 }

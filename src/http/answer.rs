@@ -62,20 +62,6 @@ pub struct DuplicateMembers {
     contents_verified: Option<bool>,
 }
 
-impl DuplicateMembers {
-    /// Leaves the result out, and says so; returns how many bytes that saves.
-    pub fn omit_result(&mut self) -> usize {
-        let saved = self.result.take().map_or(0, |result| result.get().len());
-        self.result_omitted = (saved > 0).then_some(true).or(self.result_omitted);
-        saved
-    }
-
-    /// How many bytes the result takes.
-    pub fn result_bytes(&self) -> usize {
-        self.result.as_ref().map_or(0, |result| result.get().len())
-    }
-}
-
 /// 200 to a POST.
 #[derive(Debug, Serialize)]
 pub struct OutcomeBody {
@@ -169,7 +155,7 @@ fn mismatched(mismatch: Mismatch) -> Problem {
 }
 
 fn duplicate(found: Inspected) -> Problem {
-    let Inspected { global_id, held, expires_at, degraded } = found;
+    let Inspected { global_id, held, expires_at, degraded, result_omitted } = found;
     let record = held.record;
     let detail = match record.state {
         State::InProgress => {
@@ -191,7 +177,7 @@ fn duplicate(found: Inspected) -> Problem {
         claimed_at: record.attempt.timestamp(),
         expires_at,
         result: record.result.and_then(raw),
-        result_omitted: None,
+        result_omitted: result_omitted.then_some(true),
         contents_verified: (record.contents == Contents::Unverified).then_some(false),
     };
     let members = Members::Duplicate(Box::new(members));
@@ -276,7 +262,7 @@ pub fn renewed(answer: &RenewalAnswer) -> Result<RenewalBody, Problem> {
 
 /// The answer to a lookup.
 pub fn record(found: Inspected) -> RecordBody {
-    let Inspected { global_id, held, expires_at, degraded: _ } = found;
+    let Inspected { global_id, held, expires_at, degraded: _, result_omitted: _ } = found;
     let record = held.record;
     let (contents, contents_sha256, contents_bytes) = match &record.contents {
         Contents::Canonical(contents) => (raw(contents.as_str().into()), None, None),

@@ -7,10 +7,11 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::answer::Success;
-use super::body::JsonBytes;
+use super::body::{self, JsonBytes};
 use super::edge::RequestId;
-use super::problem::{Members, Problem};
+use super::problem::Problem;
 use super::{Api, written};
+use crate::domain::limits::Limits;
 use crate::tenants::App;
 use crate::tenants::quota::Purpose;
 
@@ -54,16 +55,16 @@ pub fn admitted<'a, Item>(
 
 /// One item as this type.
 pub fn item<'a, T: Deserialize<'a>>(raw: &'a RawValue) -> Result<T, Problem> {
-    serde_json::from_str(raw.get()).map_err(|failure| Problem::invalid(format!("{failure}.")))
+    body::object(raw.get())
+}
+
+/// Bytes that the results of duplicates may have, for the whole answer to be no longer than a body.
+pub fn results_max(items: usize, limits: &Limits) -> usize {
+    limits.body_bytes.saturating_sub(items.saturating_mul(ITEM_BYTES))
 }
 
 /// Writes the answers in order.
-pub fn answer<Body: Success>(
-    mut answers: Vec<Result<Body, Problem>>,
-    request_id: &RequestId,
-    bytes_max: usize,
-) -> Response {
-    omit_results(&mut answers, bytes_max);
+pub fn answer<Body: Success>(answers: Vec<Result<Body, Problem>>, request_id: &RequestId) -> Response {
     written(|text| {
         // About what a grant takes.
         text.reserve(answers.len() * GRANT_BYTES);
@@ -97,20 +98,3 @@ const GRANT_BYTES: usize = 384;
 
 /// What an item takes without its result, generously.
 const ITEM_BYTES: usize = 768;
-
-/// Leaves out the results that would make the answer longer than `bytes_max`, the last ones first.
-fn omit_results<Body>(answers: &mut [Result<Body, Problem>], bytes_max: usize) {
-    let duplicates = |answer: &mut Result<Body, Problem>| match answer {
-        Err(Problem { members: Members::Duplicate(members), .. }) => members.result_bytes(),
-        _ => 0,
-    };
-    let mut bytes: usize = answers.iter_mut().map(|answer| ITEM_BYTES + duplicates(answer)).sum();
-    for answer in answers.iter_mut().rev() {
-        if bytes <= bytes_max {
-            break;
-        }
-        if let Err(Problem { members: Members::Duplicate(members), .. }) = answer {
-            bytes -= members.omit_result();
-        }
-    }
-}

@@ -9,9 +9,10 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::body::{self, JsonBytes};
+use super::choice::OutcomeName;
 use super::edge::RequestId;
 use super::extract::Caller;
-use super::outcome::{OutcomeBody, OutcomeName};
+use super::outcome::OutcomeBody;
 use super::problem::Problem;
 use super::{Api, answer, batch};
 use crate::domain::global_id::GlobalId;
@@ -48,7 +49,7 @@ pub async fn outcome_batch(
     let reports = batch::admitted(batch::items(&body, &api)?, &api, &app, Purpose::Settle, report);
     let answers = api.gateway.settle_many(&app, reports).await;
     let answers = answers.into_iter().map(|answer: Result<_, Problem>| answer::reported(&answer?)).collect();
-    Ok(batch::answer(answers, &request_id, api.limits.body_bytes))
+    Ok(batch::answer(answers, &request_id))
 }
 
 impl OutcomeItem<'_> {

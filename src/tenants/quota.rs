@@ -153,10 +153,10 @@ impl App {
         self.draw(QuotaName::ClaimBytesPerSecond, rate, &self.usage.drawn.claim_bytes, bytes, purpose, now)
     }
 
-    /// Charges bytes that are stored already, whether or not there is room for them.
-    pub fn charge_bytes(&self, bytes: u64, now: Duration) {
-        if let Some(rate) = self.quota.claim_bytes_per_second {
-            self.usage.drawn.claim_bytes.charge(bucket::cost(bytes, rate), now);
+    /// Gives back bytes that were drawn and are not stored.
+    pub fn give_back_bytes(&self, bytes: u64) {
+        if let Some(rate) = self.quota.claim_bytes_per_second.filter(|_| bytes > 0) {
+            self.usage.drawn.claim_bytes.give_back(bucket::cost(bytes, rate));
         }
     }
 

@@ -10,6 +10,7 @@ use oncegate::domain::attempt::{Attempt, Issuer, SystemEntropy};
 use oncegate::domain::canonical::canonicalize;
 use oncegate::domain::claim::{Outcome, Renewed, Settled};
 use oncegate::domain::clock::{Clock, ManualClock, SystemClock, Timestamp};
+use oncegate::domain::limits::Limits;
 use oncegate::domain::record::State;
 use oncegate::domain::terms::{ClaimOnOutage, LeaseEnd, Mode, OutcomeOnOutage, Retention, Terms};
 use oncegate::engine::Engine;
@@ -100,7 +101,7 @@ impl Stage {
         let gateway = |clock: Arc<Skewed>| {
             let mut engines = Engines::default();
             engines.calls.insert("default".into(), engine.clone());
-            Gateway::new(engines, Issuer::new(clock.clone(), Arc::new(SystemEntropy)), clock)
+            Gateway::new(engines, Issuer::new(clock.clone(), Arc::new(SystemEntropy)), clock, &Limits::default())
         };
         let ahead_clock = skewed(hour);
         let (ahead, behind) = (gateway(ahead_clock.clone()), gateway(skewed(-hour)));

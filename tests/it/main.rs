@@ -10,6 +10,8 @@ mod apps;
 #[cfg(feature = "postgres")]
 mod apps_registry;
 mod apps_reload;
+#[cfg(target_os = "linux")]
+mod batch_memory;
 #[cfg(feature = "redis")]
 mod canary;
 #[cfg(feature = "redis")]

@@ -164,6 +164,40 @@ async fn a_late_record_counts_as_what_it_keeps() {
     assert_exceeded(&shop.claim(json!({ "note": "z".repeat(900) })).await, "claim_bytes_per_second");
 }
 
+#[tokio::test]
+async fn late_outcomes_with_contents_keep_to_the_rate() {
+    let gateway = shop_and_bank("claim_bytes_per_second = 1000").start().await;
+    let shop = caller(&gateway, "shop");
+    let mut items = Vec::new();
+    for number in 0..100 {
+        let contents = json!({ "number": number, "note": "x".repeat(900) });
+        let id = shop.post("/v1/global-ids", &json!({ "contents": contents })).await.expect(200);
+        let attempt = format!("{}-0123456789abcdef", SystemClock::new().wall().as_micros());
+        let id = &id.body["global_id"];
+        items.push(json!({ "global_id": id, "attempt": attempt, "outcome": "success", "contents": contents }));
+    }
+    let answers = outcomes(&shop, &items).await;
+    let taken = answers.iter().filter(|answer| answer["status"] == 200).count();
+    // A burst of a second, ten seconds that outcomes may owe, and one that is larger than what is left.
+    assert!((10..15).contains(&taken), "{taken} of 100 are taken");
+    assert!(answers[taken..].iter().all(|answer| answer["quota"] == "claim_bytes_per_second"));
+}
+
+#[tokio::test]
+async fn contents_of_an_outcome_in_time_are_not_counted_twice() {
+    let gateway = shop_and_bank("claim_bytes_per_second = 1000\nburst = \"30s\"").start().await;
+    let shop = caller(&gateway, "shop");
+    let contents = json!({ "note": "x".repeat(900) });
+    let left = |answer: &Answer| -> u64 {
+        let left = answer.headers["ratelimit"].to_str().unwrap();
+        left.split("r=").nth(1).unwrap().split(';').next().unwrap().parse().unwrap()
+    };
+    let granted = shop.claim(contents.clone()).await.expect(201);
+    let settled = shop.report(&granted, json!({ "outcome": "success", "contents": contents })).await.expect(200);
+    assert_eq!(settled.body["late"], false);
+    assert!(left(&settled) >= left(&granted), "{} and then {}", left(&granted), left(&settled));
+}
+
 /// A request of an app that has been asked for its body and does not send it.
 async fn unfinished(gateway: &Gateway, app: &str) -> TcpStream {
     let head = format!(

@@ -267,9 +267,8 @@ impl Caller {
         };
         let calls: Vec<_> = items.iter().map_while(begin).collect();
         let requests = items.iter().map(|(target, asked)| Ok(asked.request(target))).take(calls.len()).collect();
-        let many = running.gateway.claim_many::<Failure>(&items[0].0.app, requests);
-        let answers = running.answer(many).await;
-        let Some(answers) = answers else {
+        let many = running.gateway.claim_many::<Failure>(&items[0].0.app, requests, 1 << 20);
+        let Some((answers, _kept)) = running.answer(many).await else {
             for call in &calls {
                 self.world.abort(call);
             }

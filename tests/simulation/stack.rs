@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use oncegate::domain::attempt::{Entropy, Issuer};
 use oncegate::domain::clock::Clock;
+use oncegate::domain::limits::Limits;
 use oncegate::domain::terms::OnDataLoss;
 use oncegate::engine::Engine;
 use oncegate::engine::chain::Chain as _;
@@ -100,7 +101,7 @@ impl Host {
         let died = CancellationToken::new();
         let (chain, engines, keeper) = self.engines(&clock, &entropy, &died);
         let issuer = Issuer::new(clock.clone(), entropy);
-        let gateway = Arc::new(Gateway::new(engines, issuer, clock));
+        let gateway = Arc::new(Gateway::new(engines, issuer, clock, &Limits::default()));
         let run = {
             let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
             *runs += 1;

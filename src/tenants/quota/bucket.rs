@@ -51,11 +51,10 @@ impl Bucket {
         drawn.map(drop).map_err(|_| Duration::from_nanos(wait))
     }
 
-    /// Draws `cost` whether or not there is room for it.
-    pub fn charge(&self, cost: Duration, now: Duration) {
-        let (cost, now) = (nanos(cost), nanos(now));
-        let charge = |paid_at: u64| Some(paid_at.max(now).saturating_add(cost));
-        let _always = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, charge);
+    /// Gives back `cost`, which was drawn before.
+    pub fn give_back(&self, cost: Duration) {
+        let give_back = |paid_at: u64| Some(paid_at.saturating_sub(nanos(cost)));
+        let _always = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, give_back);
     }
 
     /// What is owed.
@@ -184,10 +183,23 @@ mod tests {
             let bucket = Bucket::default();
             for _ in 0..3 {
                 let _either = bucket.draw(cost(units, rate), room, now);
-                bucket.charge(cost(units, rate), now);
+                bucket.give_back(cost(units, rate));
                 let _owed = super::units(bucket.owed(Duration::ZERO), rate);
             }
         }
+    }
+
+    #[test]
+    fn what_is_given_back_can_be_drawn_again_and_no_more() {
+        let clock = ManualClock::at(Timestamp::default());
+        let (bucket, rate, room) = (Bucket::default(), rate(10), room(Duration::from_secs(1)));
+        let drawn = || (0..50).filter(|_| bucket.draw(cost(1, rate), room, clock.monotonic()).is_ok()).count();
+        assert_eq!(drawn(), 10);
+        bucket.give_back(cost(4, rate));
+        assert_eq!(drawn(), 4);
+        clock.advance(Duration::from_hours(1));
+        bucket.give_back(cost(4, rate));
+        assert_eq!(drawn(), 10);
     }
 
     #[test]

@@ -61,10 +61,11 @@ fn a_large_result_passes_although_claims_have_used_the_bytes() {
 }
 
 #[test]
-fn what_is_charged_is_owed() {
+fn what_is_drawn_is_owed_until_it_is_given_back() {
     let clock = clock();
     let app = app_with(Quota { claim_bytes_per_second: per_second(1000), ..Quota::default() });
-    app.charge_bytes(3000, clock.monotonic());
+    app.draw_bytes(4000, Purpose::Settle, || clock.monotonic()).unwrap();
+    app.give_back_bytes(1000);
     assert_eq!(app.left(QuotaName::ClaimBytesPerSecond, clock.monotonic()), Some((0, Duration::from_secs(3))));
     clock.advance(Duration::from_millis(2500));
     let left = app.left(QuotaName::ClaimBytesPerSecond, clock.monotonic());
