@@ -56,6 +56,7 @@ const FLOORS: &[(&str, &[&str])] = &[
             "http::answer",
             "http::auth_throttle",
             "http::body",
+            "http::choice",
             "http::claim::check_retention",
             "http::claim::required_contents",
             "http::edge",

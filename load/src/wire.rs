@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 /// Every code a refusal may carry.
-const CODES: [&str; 24] = [
+const CODES: [&str; 25] = [
     "malformed_json",
     "invalid_request",
     "unauthenticated",

@@ -8,15 +8,17 @@ use axum::extract::{FromRequestParts, Path, State};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
 use super::Admin;
 use super::audit::{Change, Reason};
 use super::auth::Operator;
 use crate::domain::clock::Timestamp;
+use crate::domain::name::Name;
 use crate::domain::tenant::AppKey;
 use crate::http::body::JsonBytes;
+use crate::http::choice;
 use crate::http::json;
 use crate::http::problem::{Code, Problem};
 use crate::tenants::stored::{ListedApp, NotDone, Revoked};
@@ -104,7 +106,7 @@ struct CreateBody<'a> {
     app: AppKey,
     #[serde(borrow)]
     settings: Option<&'a RawValue>,
-    chain: Option<String>,
+    chain: Option<Name>,
     reason: Reason,
 }
 
@@ -116,6 +118,7 @@ pub(super) async fn create(
 ) -> Result<Response, Problem> {
     let CreateBody { app, settings, chain, reason } = body.parse()?;
     let settings = settings.map_or("{}", RawValue::get).to_owned();
+    let chain = chain.map(String::from);
     let change = Change {
         action: "app.create".into(),
         app: Some(app.clone()),
@@ -134,12 +137,17 @@ pub(super) async fn create(
 }
 
 /// Which secrets go when a new one comes.
-#[derive(Clone, Copy, Default, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Default)]
 enum RevokeBody {
     #[default]
     Older,
     All,
+}
+
+impl<'de> Deserialize<'de> for RevokeBody {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        choice::one_of(deserializer, &[("older", Self::Older), ("all", Self::All)])
+    }
 }
 
 #[derive(Deserialize)]

@@ -39,8 +39,9 @@ impl TryFrom<String> for Reason {
     type Error = InvalidReason;
 
     fn try_from(text: String) -> Result<Self, InvalidReason> {
-        let good =
-            !text.trim().is_empty() && text.chars().count() <= REASON_CHARS_MAX && !text.contains(char::is_control);
+        // Beside the controls of both sets, what some readers take for the end of a line.
+        let is_wrong = |char: char| char.is_control() || matches!(char, '\u{2028}' | '\u{2029}');
+        let good = !text.trim().is_empty() && text.chars().count() <= REASON_CHARS_MAX && !text.contains(is_wrong);
         if good { Ok(Self(text)) } else { Err(InvalidReason) }
     }
 }
@@ -219,7 +220,9 @@ mod tests {
         for good in ["INC-42", "zu Recht bezahlt, siehe Beleg", &"ü".repeat(500)] {
             assert!(Reason::try_from(good.to_owned()).is_ok(), "{good}");
         }
-        for bad in ["", "   ", "two\nlines", "\u{1b}[31mred", &"x".repeat(501)] {
+        for bad in
+            ["", "   ", "two\nlines", "\u{1b}[31mred", "\u{85}", "a\u{9b}31m", "two\u{2028}lines", &"x".repeat(501)]
+        {
             assert_eq!(Reason::try_from(bad.to_owned()), Err(InvalidReason), "{bad:?}");
         }
     }

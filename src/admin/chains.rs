@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::Admin;
 use super::audit::{Change, Reason};
 use super::auth::Operator;
+use crate::domain::name::Name;
 use crate::gateway::chains::{COUNTED_MAX, ChainStatus, NoSwitch, NotSwitched, ShownChain, Standing};
 use crate::http::body::JsonBytes;
 use crate::http::json;
@@ -24,7 +25,7 @@ struct ChainsBody {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SwitchBody {
-    to: String,
+    to: Name,
     #[serde(default)]
     accept_loss: bool,
     reason: Reason,
@@ -52,6 +53,7 @@ pub(super) async fn switch(
     body: JsonBytes,
 ) -> Result<Response, Problem> {
     let SwitchBody { to, accept_loss, reason } = body.parse()?;
+    let to = String::from(to);
     let Ok(Path(chain)) = chain else { return Err(Problem::invalid("The path must name a chain.")) };
     let status = admin.gateway.chain_status(&chain)?;
     if !status.engines.contains(&to) {

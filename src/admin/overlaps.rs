@@ -22,6 +22,9 @@ use crate::http::problem::Problem;
 const PAGE: usize = 50;
 const PAGE_MAX: usize = 1000;
 
+/// The largest ID that every JSON reader takes for the same number.
+const ID_MAX: u64 = (1 << 53) - 1;
+
 /// A page of overlaps.
 #[derive(Serialize)]
 struct OverlapsBody {
@@ -71,7 +74,7 @@ pub(super) async fn list(
 ) -> Result<Response, Problem> {
     let mut query = Query::parse(query)?;
     let app = query.take_as::<AppKey>("app")?;
-    let after = query.take_as::<u64>("after")?;
+    let after = query.number("after", ID_MAX, 42)?;
     let limit = query.count("limit", PAGE, PAGE_MAX)?;
     query.end()?;
     // One more than asked for tells whether there is more.

@@ -35,13 +35,23 @@ impl Query {
         self.take(key).map(read).transpose()
     }
 
+    /// Takes out a number from 1 to `most`.
+    pub(super) fn number(&mut self, key: &str, most: u64, example: u64) -> Result<Option<u64>, Problem> {
+        let read = |text: String| {
+            // A sign or a leading zero would be a second way to write it.
+            let is_plain = !text.starts_with(['+', '0']);
+            let number = text.parse().ok().filter(|number| is_plain && (1..=most).contains(number));
+            number.ok_or_else(|| {
+                Problem::invalid(format!("`{key}` is a whole number from 1 to {most}, such as {key}={example}."))
+            })
+        };
+        self.take(key).map(read).transpose()
+    }
+
     /// Takes out a count from 1 to `most`.
     pub(super) fn count(&mut self, key: &str, usual: usize, most: usize) -> Result<usize, Problem> {
-        let Some(text) = self.take(key) else { return Ok(usual) };
-        let count = text.parse().ok().filter(|count| (1..=most).contains(count));
-        count.ok_or_else(|| {
-            Problem::invalid(format!("`{key}` is a whole number from 1 to {most}, such as {key}={usual}."))
-        })
+        let count = self.number(key, most as u64, usual as u64)?;
+        Ok(count.map_or(usual, |count| usize::try_from(count).unwrap_or(most)))
     }
 
     /// Refuses what was not taken out.
@@ -69,7 +79,7 @@ mod tests {
         assert_eq!((query.count("limit", 5, 10).unwrap(), query.take("app").as_deref()), (7, Some("shop")));
         assert!(query.end().is_ok());
         assert!(parse("a=1&a=2").is_err() && parse("limt=1").unwrap().end().is_err());
-        for wrong in ["limit=0", "limit=11", "limit=", "limit=x", "limit"] {
+        for wrong in ["limit=0", "limit=11", "limit=", "limit=x", "limit", "limit=+1", "limit=01", "limit=1.0"] {
             assert!(parse(wrong).unwrap().count("limit", 5, 10).is_err(), "{wrong}");
         }
         assert_eq!(Query::parse(None).unwrap().count("limit", 5, 10).ok(), Some(5));

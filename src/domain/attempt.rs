@@ -4,6 +4,7 @@
 //! their holder's own answers; everyone else sees the timestamp and [`Attempt::hash`].
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,6 +15,12 @@ use sha2::{Digest, Sha256};
 use super::clock::{Clock, Timestamp};
 use super::hex;
 use super::observed::WouldBe;
+
+/// Digits of a timestamp: microseconds since the epoch, from the year 2001 on.
+const TIMESTAMP_DIGITS: usize = 16;
+
+/// Timestamps of 16 digits that every JSON reader takes for the same number: below 2^53, until the year 2255.
+const TIMESTAMPS: RangeInclusive<u64> = 1_000_000_000_000_000..=(1 << 53) - 1;
 
 /// The caller's part of an attempt, fresh for each try: 16 to 64 of `[A-Za-z0-9_-]`.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -77,8 +84,7 @@ impl Attempt {
 
     /// The attempt's text, as it is displayed.
     pub fn text(&self) -> String {
-        // Until the year 2286 a timestamp has 16 digits.
-        let mut text = String::with_capacity(17 + self.nonce.0.len());
+        let mut text = String::with_capacity(TIMESTAMP_DIGITS + 1 + self.nonce.0.len());
         // Writing to a String cannot fail.
         let _ = self.write_to(&mut text);
         text
@@ -128,9 +134,10 @@ impl FromStr for Attempt {
 
     fn from_str(text: &str) -> Result<Self, InvalidAttempt> {
         let (digits, nonce) = text.split_once('-').ok_or(InvalidAttempt)?;
-        // One way to write a timestamp only, so that comparing parts and comparing text are the same.
-        let canonical = digits.bytes().all(|byte| byte.is_ascii_digit()) && !digits.starts_with('0');
-        let micros = digits.parse().ok().filter(|_| canonical).ok_or(InvalidAttempt)?;
+        // A sign or a leading zero would be a second way to write a timestamp.
+        let only_digits = digits.len() == TIMESTAMP_DIGITS && digits.bytes().all(|byte| byte.is_ascii_digit());
+        let micros = digits.parse().ok().filter(|micros| only_digits && TIMESTAMPS.contains(micros));
+        let micros = micros.ok_or(InvalidAttempt)?;
         let nonce = nonce.parse().map_err(|_| InvalidAttempt)?;
         Ok(Self { timestamp: Timestamp::from_micros(micros), nonce })
     }
@@ -138,7 +145,10 @@ impl FromStr for Attempt {
 
 /// Text that is not an attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("an attempt is `<timestamp>-<nonce>`; send back the `attempt` of your 201 answer, unchanged")]
+#[error(
+    "an attempt is `<timestamp>-<nonce>`, the timestamp a number of 16 digits; send back the `attempt` of your 201 answer, \
+     unchanged"
+)]
 pub struct InvalidAttempt;
 
 /// The first 8 hex digits of an attempt's SHA-256: tells two attempts apart without giving either away.
@@ -201,7 +211,8 @@ impl Issuer {
 
     /// A new attempt with the caller's nonce, or with a random one.
     pub fn issue(&self, nonce: Option<Nonce>) -> Attempt {
-        let wall = self.clock.wall().as_micros();
+        // On a machine that has no date yet, an attempt must still be one that its holder can send back.
+        let wall = self.clock.wall().as_micros().max(*TIMESTAMPS.start());
         let next = |last: u64| wall.max(last.saturating_add(1));
         // Relaxed: only the uniqueness of this one number matters, nothing is ordered by it.
         let last = self.last.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| Some(next(last)));
@@ -258,13 +269,38 @@ mod tests {
     #[test]
     fn what_is_not_an_attempt_is_refused() {
         let nonce = "0123456789abcdef";
-        let wrong = ["", "-", "12", "12-short", "012-0123456789abcdef", "+12-0123456789abcdef", "0-0123456789abcdef"];
-        for text in wrong {
-            assert_eq!(text.parse::<Attempt>(), Err(InvalidAttempt), "{text}");
-        }
-        for text in [format!("99999999999999999999-{nonce}"), format!("12-{nonce} "), format!("12-{}", "a".repeat(65))]
+        let good = "1700000000000000";
+        for text in ["", "-", good, &format!("{good}-short"), &format!("{good}-{nonce} "), &format!("-{good}-{nonce}")]
         {
             assert_eq!(text.parse::<Attempt>(), Err(InvalidAttempt), "{text}");
+        }
+        assert_eq!(format!("{good}-{}", "a".repeat(65)).parse::<Attempt>(), Err(InvalidAttempt));
+        let timestamps = [
+            "0",
+            "12",
+            "999999999999999",
+            "0999999999999999",
+            "+170000000000000",
+            "9007199254740992",
+            "9999999999999999",
+            "17000000000000000",
+            "99999999999999999999",
+        ];
+        for timestamp in timestamps {
+            assert_eq!(format!("{timestamp}-{nonce}").parse::<Attempt>(), Err(InvalidAttempt), "{timestamp}");
+        }
+        for timestamp in ["1000000000000000", "9007199254740991"] {
+            assert!(format!("{timestamp}-{nonce}").parse::<Attempt>().is_ok(), "{timestamp}");
+        }
+    }
+
+    #[test]
+    fn a_machine_without_a_date_issues_attempts_that_can_be_sent_back() {
+        let (clock, issuer) = stopped_issuer();
+        for wall in [0, 1_000_000] {
+            clock.step_wall(Timestamp::from_micros(wall));
+            let attempt = issuer.issue(None);
+            assert_eq!(attempt.text().parse(), Ok(attempt));
         }
     }
 

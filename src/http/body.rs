@@ -1,5 +1,6 @@
 //! Reading a request's body: its media type, its size, its time, its JSON; each with an answer that says what to do.
 
+use std::fmt::Display;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
@@ -11,11 +12,11 @@ use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, header};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
-use serde::de::{Deserialize, Deserializer};
-use serde_json::error::Category;
+use serde::de::{Deserialize, Deserializer, IgnoredAny};
 use serde_json::value::RawValue;
 
 use super::Api;
+use super::explain::explain;
 use super::extract::Visit;
 use super::problem::{Code, Problem};
 use crate::domain::limits::Limits;
@@ -123,26 +124,36 @@ impl JsonBytes {
     /// # Errors
     /// That it is not JSON, or which field is wrong and how it should be.
     pub fn parse<'a, T: Deserialize<'a>>(&'a self) -> Result<T, Problem> {
+        let malformed =
+            |why: &dyn Display| Problem::new(Code::MalformedJson, format!("The body is not JSON in UTF-8: {why}."));
         // As text it is looked through once, not string by string.
-        let parsed = str::from_utf8(&self.0).map_or_else(|_| serde_json::from_slice(&self.0), serde_json::from_str);
-        parsed.map_err(|failure| match failure.classify() {
-            Category::Data => Problem::invalid(self.explain::<T>(&failure)),
-            Category::Syntax | Category::Eof | Category::Io => {
-                Problem::new(Code::MalformedJson, format!("The body is not JSON in UTF-8: {failure}."))
-            }
+        let text = str::from_utf8(&self.0).map_err(|error| malformed(&error))?;
+        object(text).map_err(|problem| match serde_json::from_str::<IgnoredAny>(text) {
+            Ok(_) => problem,
+            Err(failure) => malformed(&failure),
         })
     }
+}
 
-    /// Reads again to learn which field it was; only what is wrong pays for that.
-    fn explain<'a, T: Deserialize<'a>>(&'a self, failure: &serde_json::Error) -> String {
-        let mut json = serde_json::Deserializer::from_slice(&self.0);
-        match serde_path_to_error::deserialize::<_, T>(&mut json) {
-            Err(failure) if failure.path().iter().next().is_some() => {
-                format!("`{}`: {}.", failure.path(), failure.inner())
-            }
-            _ => format!("{failure}."),
-        }
+/// The JSON object in a text as this type.
+///
+/// # Errors
+/// Which field is wrong and how it should be. Whether the text is JSON at all is for the caller to find out.
+pub fn object<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Problem> {
+    // Serde would also take an array of the fields' values.
+    if !text.trim_ascii_start().starts_with('{') {
+        return Err(Problem::invalid("Send a JSON object, such as {\"contents\": {\"order_id\": \"A-1001\"}}."));
     }
+    serde_json::from_str(text).map_err(|_| {
+        // Reads again to learn which field it was; only what is wrong pays for that.
+        let mut json = serde_json::Deserializer::from_str(text);
+        let explained = serde_path_to_error::deserialize::<_, T>(&mut json).err().map(|failure| {
+            let is_field = failure.path().iter().next().is_some();
+            let path = if is_field { failure.path().to_string() } else { String::new() };
+            explain(&path, &failure.inner().to_string())
+        });
+        Problem::invalid(explained.unwrap_or_default())
+    })
 }
 
 /// For fields where `null` is a value: present or absent, whatever the value.

@@ -6,12 +6,12 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::body::{self, JsonBytes, RequestBody};
+use super::choice::OutcomeName;
 use super::claim::{check_operation, check_retention, required_contents};
 use super::extract::{ClaimId, Visit};
 use super::problem::Problem;
 use super::{Api, answer, success};
 use crate::domain::attempt::Attempt;
-use crate::domain::claim::Outcome;
 use crate::domain::global_id::GlobalId;
 use crate::domain::limits::Limits;
 use crate::domain::tenant::Operation;
@@ -30,18 +30,6 @@ pub struct OutcomeBody<'a> {
     operation: Option<Operation>,
     #[serde(borrow)]
     contents: Option<&'a RawValue>,
-}
-
-/// What a caller may report.
-#[derive(Clone, Copy, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OutcomeName {
-    /// It is done.
-    Success,
-    /// It certainly did not happen.
-    Failure,
-    /// Nobody knows.
-    Unknown,
 }
 
 /// Handles the call.
@@ -74,21 +62,14 @@ impl<'a> OutcomeBody<'a> {
         Self { attempt, outcome, result, retention, operation, contents }
     }
 
-    /// The report in the gateway's terms, within all bounds.
-    ///
-    /// A result or a retention has meaning only with `success`; with another outcome they are left aside, so that a
-    /// caller that always sends them does not meet an error just when its operation has failed.
+    /// The report in the gateway's terms, within all bounds. `result` and `retention` go with `success` only.
     pub fn into_report(self, global_id: GlobalId, limits: &Limits) -> Result<OutcomeReport, Problem> {
         let attempt =
             self.attempt.parse::<Attempt>().map_err(|wrong| Problem::invalid(format!("`attempt`: {wrong}.")))?;
         check_retention(self.retention, limits)?;
         let result = self.result.map(|result| body::result(result, limits.result_bytes)).transpose()?;
         let contents = self.contents.map(|contents| required_contents(Some(contents), limits)).transpose()?;
-        let outcome = match self.outcome {
-            OutcomeName::Success => Outcome::Success { result, retention: self.retention },
-            OutcomeName::Failure => Outcome::Failure,
-            OutcomeName::Unknown => Outcome::Unknown,
-        };
+        let outcome = self.outcome.with(result, self.retention)?;
         let operation = check_operation(self.operation)?;
         Ok(OutcomeReport { global_id, attempt, outcome, operation, contents })
     }

@@ -13,17 +13,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::future::join_all;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::core::{Core, State};
 use crate::domain::attempt::Entropy;
-use crate::domain::claim::{Claim, Claimed, Renew, Renewed, Settle, Settled};
+use crate::domain::claim::{self, Claim, Claimed, Effect, Renew, Renewed, Settle, Settled};
 use crate::domain::clock::Clock;
 use crate::domain::operator::{List, Listed, Release, Released};
 use crate::domain::record::{Held, Key};
 use crate::domain::terms::OnDataLoss;
 use crate::engine::chain::{Chain as SwitchedChain, ChainStatus, NotSwitched, Phase, Switched};
-use crate::engine::{Capabilities, Engine, EngineError, Note, Tell};
+use crate::engine::{Capabilities, Determinate, Engine, EngineError, Note, Tell};
 
 /// What a chain is made of.
 pub struct Setup {
@@ -114,6 +115,18 @@ impl Chain {
         Ok(begun)
     }
 
+    /// The answer to a claim that may not be granted because of a loss of data: what the store knows stops it as ever.
+    async fn claim_while_held(&self, ask: &Claim, failure: EngineError) -> Result<Claimed, EngineError> {
+        let is_paused = matches!(failure, EngineError::Determinate(Determinate::Paused(_)));
+        if !is_paused || self.core.held_for().is_none() {
+            return Err(failure);
+        }
+        match self.read(&ask.key).await.map(|held| claim::claim(held.as_ref(), ask, None)) {
+            Ok((Effect::Keep, known @ (Claimed::Duplicate(_) | Claimed::Mismatch(_)))) => Ok(known),
+            _ => Err(failure),
+        }
+    }
+
     /// What was changed on an engine that is no longer in use was changed where nobody will look for it: the caller is to
     /// repeat it. While the chain is being switched, the new engine is asked whether it is in use by now: others may have
     /// granted there what is settled here.
@@ -141,7 +154,11 @@ fn switched() -> EngineError {
 #[async_trait]
 impl Engine for Chain {
     async fn claim(&self, ask: &Claim) -> Result<Claimed, EngineError> {
-        let begun = self.claiming().await?;
+        let begun = match self.claiming().await {
+            Ok(begun) => begun,
+            // Kept out of what every claim takes memory for.
+            Err(failure) => return Box::pin(self.claim_while_held(ask, failure)).await,
+        };
         self.core.hold.saw_lease(ask.terms.lease);
         let answer = self.engine(&begun)?.claim(ask).await;
         self.told(&begun, answer)
@@ -156,7 +173,11 @@ impl Engine for Chain {
             Ok::<_, EngineError>(())
         };
         if let Err(failure) = asked.await {
-            (0..asks.len()).for_each(|place| tell(place, Err(failure.clone())));
+            let told = |(place, ask): (usize, _)| {
+                let failure = failure.clone();
+                async move { tell(place, self.claim_while_held(ask, failure).await) }
+            };
+            join_all(asks.iter().copied().enumerate().map(told)).await;
         }
     }
 

@@ -24,7 +24,7 @@ async fn wrong_requests_are_told_what_to_do() {
     let id = "2ca8a31a53ad078ffd0c7c8c80158af7";
     let attempt = "1700000000000000-0123456789abcdef";
     let outcome = format!("/v1/claims/{id}/outcome");
-    let post: [(&str, &str, (u16, &str), &str); 34] = [
+    let post: [(&str, &str, (u16, &str), &str); 45] = [
         ("/v1/claims", "", (400, "malformed_json"), "not JSON"),
         ("/v1/claims", "{", (400, "malformed_json"), "line 1"),
         ("/v1/claims", "{\"contents\":1}x", (400, "malformed_json"), "trailing"),
@@ -32,7 +32,25 @@ async fn wrong_requests_are_told_what_to_do() {
         ("/v1/claims", "{}", (400, "invalid_request"), "`contents` is missing"),
         ("/v1/claims", "{\"contents\":1,\"contents\":2}", (400, "invalid_request"), "duplicate field"),
         ("/v1/claims", "{\"contents\":1,\"leese\":\"1s\"}", (400, "invalid_request"), "leese"),
-        ("/v1/claims", "{\"contents\":1,\"lease\":30}", (400, "invalid_request"), "`lease`"),
+        (
+            "/v1/claims",
+            "{\"contents\":1,\"operaton\":\"a\"}",
+            (400, "invalid_request"),
+            "`operaton`: no such field; did you mean `operation`? There are: contents, operation,",
+        ),
+        ("/v1/claims", "[1,\"a\",null,null,null,null,null]", (400, "invalid_request"), "JSON object"),
+        (
+            "/v1/claims",
+            "{\"contents\":1,\"take_over\":1}",
+            (400, "invalid_request"),
+            "expected true or false, found a number",
+        ),
+        (
+            "/v1/claims",
+            "{\"contents\":1,\"lease\":30}",
+            (400, "invalid_request"),
+            "`lease`: expected a string, found a number",
+        ),
         ("/v1/claims", "{\"contents\":1,\"lease\":\"30\"}", (400, "invalid_request"), "\"30s\""),
         ("/v1/claims", "{\"contents\":1,\"lease\":\"99ms\"}", (400, "invalid_request"), "100ms"),
         ("/v1/claims", "{\"contents\":1,\"retention\":\"0d\"}", (400, "invalid_request"), "forever"),
@@ -50,15 +68,18 @@ async fn wrong_requests_are_told_what_to_do() {
             (400, "invalid_request"),
             "fresh",
         ),
-        ("/v1/claims", "{\"contents\":\"\"}", (422, "contents_not_canonical"), "contents"),
-        ("/v1/claims", "{\"contents\":null}", (422, "contents_not_canonical"), "contents"),
+        ("/v1/claims", "{\"contents\":\"\"}", (422, "contents_empty"), "contents"),
+        ("/v1/claims", "{\"contents\":null}", (422, "contents_empty"), "contents"),
+        ("/v1/claims", "{\"contents\":{\"order_id\":null}}", (422, "contents_empty"), "no value"),
+        ("/v1/global-ids", "{\"contents\":[{},\"\"]}", (422, "contents_empty"), "no value"),
         ("/v1/claims", "{\"contents\":{\"a\":{\"b\":1,\"b\":2}}}", (422, "contents_not_canonical"), "contents.a"),
         ("/v1/claims", "{\"contents\":[1234567890123456789]}", (422, "contents_not_canonical"), "as a string"),
         ("/v1/claims", "{\"contents\":1,\"fingerprint\":[1e400]}", (422, "contents_not_canonical"), "fingerprint[0]"),
         ("/v1/claims", "{\"contents\":\"\\ud800\"}", (422, "contents_not_canonical"), "surrogate"),
         ("/v1/global-ids", "{}", (400, "invalid_request"), "`contents`"),
         ("/v1/claims/batch", "{\"items\":[]}", (400, "invalid_request"), "1 to 1000"),
-        ("/v1/claims/batch", "{\"items\":{}}", (400, "invalid_request"), "items"),
+        ("/v1/claims/batch", "{\"items\":{}}", (400, "invalid_request"), "`items`: expected an array, found an object"),
+        ("/v1/claims/batch", "[]", (400, "invalid_request"), "JSON object"),
         ("/v1/outcomes/batch", "{}", (400, "invalid_request"), "items"),
         (&outcome, "{}", (400, "invalid_request"), "attempt"),
         (&outcome, "{\"attempt\":\"1-2\",\"outcome\":\"success\"}", (400, "invalid_request"), "`attempt`"),
@@ -67,6 +88,36 @@ async fn wrong_requests_are_told_what_to_do() {
             &format!("{{\"attempt\":\"{attempt}\",\"outcome\":\"done\"}}"),
             (400, "invalid_request"),
             "`success`",
+        ),
+        (
+            &outcome,
+            &format!("{{\"attempt\":\"{attempt}\",\"outcome\":null}}"),
+            (400, "invalid_request"),
+            "`outcome`: expected `success` or `failure` or `unknown`, found null",
+        ),
+        (
+            &outcome,
+            &format!("{{\"attempt\":\"{attempt}\",\"outcome\":\"failure\",\"result\":null}}"),
+            (400, "invalid_request"),
+            "`result` and `retention` go with the outcome `success` only",
+        ),
+        (
+            &outcome,
+            &format!("{{\"attempt\":\"{attempt}\",\"outcome\":\"unknown\",\"retention\":\"1d\"}}"),
+            (400, "invalid_request"),
+            "`result` and `retention` go with the outcome `success` only",
+        ),
+        (
+            &outcome,
+            "{\"attempt\":\"9007199254740992-0123456789abcdef\",\"outcome\":\"success\"}",
+            (400, "invalid_request"),
+            "16 digits",
+        ),
+        (
+            &format!("/v1/claims/{id}/renewal"),
+            "{\"attempt\":\"170000000000000-0123456789abcdef\"}",
+            (400, "invalid_request"),
+            "16 digits",
         ),
         (
             &outcome,
@@ -104,6 +155,27 @@ async fn wrong_requests_are_told_what_to_do() {
         .expect(201);
     assert_eq!(client.get(&format!("/v1/claims/{}", "0".repeat(32))).await.code(), (404, "not_found"));
     assert_eq!(client.post_raw("/v1/claims", vec![b'{', 0xff, b'}']).await.code(), (400, "malformed_json"));
+}
+
+#[tokio::test]
+async fn nonces_of_headers_are_never_chosen_between() {
+    let gateway = Setup::on_memory().start().await;
+    let client = gateway.client();
+    let claim = async |path: &str, nonces: &[&str]| {
+        let nonces = nonces.iter().map(|nonce| ("oncegate-attempt-nonce", *nonce));
+        let headers: Vec<_> = [("content-type", "application/json")].into_iter().chain(nonces).collect();
+        client.send("POST", path, &headers, "{\"contents\":1}").await
+    };
+    let (one, other) = ("nonce-0123456789-one", "nonce-0123456789-two");
+    let refused = claim("/v1/claims", &[one, other]).await;
+    assert_eq!(refused.code(), (400, "invalid_request"));
+    assert!(refused.body["detail"].as_str().unwrap().contains("differs"), "{}", refused.text);
+    claim("/v1/claims", &[one, one]).await.expect(201);
+    for nonce in [one, "no nonce"] {
+        let refused = claim("/v1/claims/batch", &[nonce]).await;
+        assert_eq!(refused.code(), (400, "invalid_request"));
+        assert!(refused.body["detail"].as_str().unwrap().contains("`attempt_nonce`"), "{}", refused.text);
+    }
 }
 
 #[tokio::test]

@@ -257,8 +257,11 @@ async fn a_success_stays(clients: &[Client]) {
             let granted = granted.clone();
             async move {
                 let success = caller % 2 == 0;
-                let outcome = if success { "success" } else { "failure" };
-                let report = json!({ "outcome": outcome, "result": caller });
+                let report = if success {
+                    json!({ "outcome": "success", "result": caller })
+                } else {
+                    json!({ "outcome": "failure" })
+                };
                 (success, client.report(&granted, report).await)
             }
         })

@@ -21,6 +21,7 @@ use crate::domain::terms::Retention;
 use crate::gateway::Inspected;
 use crate::gateway::operator::Changed;
 use crate::http::body::{self, JsonBytes};
+use crate::http::choice::OutcomeName;
 use crate::http::claim::check_retention;
 use crate::http::json;
 use crate::http::problem::{Code, Members, Problem};
@@ -52,15 +53,6 @@ struct SettleBody<'a> {
     result: Option<&'a RawValue>,
     retention: Option<Retention>,
     reason: Reason,
-}
-
-/// What an operator has found out.
-#[derive(Clone, Copy, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum OutcomeName {
-    Success,
-    Failure,
-    Unknown,
 }
 
 /// 200 to a change.
@@ -108,15 +100,11 @@ pub(crate) async fn settle(
     let target = Named { app, operation, contents, global_id }.find(&admin)?;
     check_retention(retention, &admin.limits)?;
     let result = result.map(|result| body::result(result, admin.limits.result_bytes)).transpose()?;
-    let (outcome, detail) = match body.outcome {
-        OutcomeName::Success => (Outcome::Success { result, retention }, "outcome: success"),
-        _ if result.is_some() || retention.is_some() => {
-            return Err(Problem::invalid(
-                "`result` and `retention` go with the outcome `success` only; leave them out.",
-            ));
-        }
-        OutcomeName::Failure => (Outcome::Failure, "outcome: failure"),
-        OutcomeName::Unknown => (Outcome::Unknown, "outcome: unknown"),
+    let outcome = body.outcome.with(result, retention)?;
+    let detail = match outcome {
+        Outcome::Success { .. } => "outcome: success",
+        Outcome::Failure => "outcome: failure",
+        Outcome::Unknown => "outcome: unknown",
     };
     let found = target.inspect(&admin).await?;
     check_attempt(&found, attempt_hash.as_deref())?;

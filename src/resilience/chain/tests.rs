@@ -11,10 +11,10 @@ use crate::domain::attempt::SystemEntropy;
 use crate::domain::claim::Outcome;
 use crate::domain::clock::{SystemClock, Timestamp};
 use crate::domain::terms::OutcomeOnOutage;
+use crate::engine::Indeterminate;
 use crate::engine::chain::Phase;
 use crate::engine::conformance::{Subject, fresh_claim};
 use crate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
-use crate::engine::{Determinate, Indeterminate};
 
 /// The time of the runtime, which goes on by itself while all tasks wait.
 struct Paused(tokio::time::Instant);
@@ -594,6 +594,35 @@ async fn a_chain_that_holds_grants_nothing_until_the_longest_lease_is_over() {
     let resuming = stores.gateway();
     resuming.ways[0].losses.store(1, Ordering::SeqCst);
     resuming.granted().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_store_knows_stops_its_duplicates_while_the_chain_grants_nothing() {
+    let stores = Stores::new(&["a"]);
+    stores.have_their_data().await;
+    let gateway = stores.gateway_with(OnDataLoss::Hold, |_| {});
+    let (running, done) = (gateway.granted().await, gateway.granted().await);
+    gateway.chain.settle(&settle(&done)).await.unwrap();
+    gateway.ways[0].losses.store(1, Ordering::SeqCst);
+    let again = |ask: &Claim| Claim { attempt: fresh_claim().attempt, ..ask.clone() };
+    let other = Claim { fingerprint: Some([7; 32]), ..again(&done) };
+    let asks = [again(&running), again(&done), other, fresh_claim(), running.clone()];
+    let told = Mutex::new(Vec::new());
+    gateway.chain.claim_each(&asks.each_ref(), &|place, answer| told.lock().unwrap().push((place, answer))).await;
+    let mut told = told.into_inner().unwrap();
+    told.sort_by_key(|(place, _)| *place);
+    for (place, in_batch) in told {
+        let alone = gateway.claim(&asks[place]).await;
+        for answer in [in_batch, alone] {
+            let is_known = match place {
+                0 | 1 => matches!(answer, Ok(Claimed::Duplicate(_))),
+                2 => matches!(answer, Ok(Claimed::Mismatch(_))),
+                // Nothing is granted, and no grant is repeated: another one may be under way that the store has lost.
+                _ => is_paused(&answer),
+            };
+            assert!(is_known, "{place}: {answer:?}");
+        }
+    }
 }
 
 /// Nobody can tell a new store from one that was emptied while all gateways were down, or before one was started.

@@ -235,6 +235,9 @@ async fn wrong_requests_are_told_what_to_do() {
         (RELEASE, json!({ "app": "default", "contents": "order-1", "reason": " " }), "one line of 1 to 500"),
         (RELEASE, json!({ "app": "default", "contents": "order-1", "reason": long }), "one line of 1 to 500"),
         (RELEASE, json!({ "app": "default", "contents": "order-1", "reason": "a\nb" }), "one line of 1 to 500"),
+        (RELEASE, json!({ "app": "default", "contents": "order-1", "reason": "a\u{9b}b" }), "one line of 1 to 500"),
+        ("/admin/v1/chains/default/switch", json!({ "to": "", "reason": "r" }), "`to`: a name is 1 to 64"),
+        ("/admin/v1/apps", json!({ "app": "new", "chain": "a\nb", "reason": "r" }), "`chain`: a name is 1 to 64"),
         (
             RELEASE,
             json!({ "app": "default", "contents": "order-1", "reason": "r", "even_suceeded": true }),

@@ -101,6 +101,10 @@ async fn every_double_grant_is_reported_by_both_attempts() {
     assert_eq!(report(&again, "?limit=1000").await["overlaps"], found["overlaps"], "known after a restart");
     let without = again.admin_client();
     assert_eq!(without.get("/admin/v1/overlaps").await.status, 401);
-    let wrong = without.with_credential(TOKEN).get("/admin/v1/overlaps?after=x").await;
-    assert_eq!(wrong.code(), (400, "invalid_request"));
+    let alice = without.with_credential(TOKEN);
+    for after in ["x", "0", "-1", "9007199254740992"] {
+        let wrong = alice.get(&format!("/admin/v1/overlaps?after={after}")).await;
+        assert_eq!(wrong.code(), (400, "invalid_request"), "{after}");
+        assert!(wrong.text.contains("`after` is a whole number from 1 to 9007199254740991"), "{}", wrong.text);
+    }
 }

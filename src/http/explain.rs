@@ -1,0 +1,97 @@
+//! Turns what serde says about a field into what its sender should do, in the words of JSON: nothing twice, no Rust types,
+//! the nearest known field. Values are not repeated: one may be a secret in the wrong place.
+
+use crate::domain::nearest::nearest;
+
+/// Says what is wrong with the field at `path` (empty: the object itself), from serde's message.
+pub(super) fn explain(path: &str, message: &str) -> String {
+    // serde_json adds where it was; the path says that better.
+    let message = message.rsplit_once(" at line ").map_or(message, |(message, _)| message);
+    if let Some((found, known)) =
+        message.strip_prefix("unknown field `").and_then(|rest| rest.rsplit_once("`, expected "))
+    {
+        return unknown_field(found, &names(known));
+    }
+    if let Some(field) = quoted(message, "missing field `") {
+        return format!("`{field}` is missing.");
+    }
+    if let Some(field) = quoted(message, "duplicate field `") {
+        return format!("`{field}`: duplicate field; send it once.");
+    }
+    let mismatch = message.strip_prefix("invalid type: ").and_then(|rest| rest.rsplit_once(", expected "));
+    let what = mismatch.map_or_else(|| message.to_owned(), |(found, expected)| mismatched(found, expected));
+    let end = if what.ends_with('?') { "" } else { "." };
+    if path.is_empty() { format!("{what}{end}") } else { format!("`{path}`: {what}{end}") }
+}
+
+fn unknown_field(found: &str, known: &[&str]) -> String {
+    let shown: String = found.chars().filter(|char| !char.is_control()).take(40).collect();
+    let list = known.join(", ");
+    match nearest(found, known) {
+        Some(nearest) => format!("`{shown}`: no such field; did you mean `{nearest}`? There are: {list}."),
+        None => format!("`{shown}`: no such field; there are: {list}."),
+    }
+}
+
+/// The names in a list such as "expected one of `a`, `b`".
+fn names(list: &str) -> Vec<&str> {
+    list.split('`').skip(1).step_by(2).collect()
+}
+
+/// The name between the backquotes that end the message.
+fn quoted<'a>(message: &'a str, start: &str) -> Option<&'a str> {
+    message.strip_prefix(start)?.strip_suffix('`')
+}
+
+/// One type found, another one expected.
+fn mismatched(found: &str, expected: &str) -> String {
+    let found = match found.split([' ', ',']).next().unwrap_or(found) {
+        "string" => "a string",
+        "integer" | "floating" | "number" => "a number",
+        "boolean" => "true or false",
+        "sequence" => "an array",
+        "map" => "an object",
+        "null" | "unit" | "Option" => "null",
+        _ => "something else",
+    };
+    let expected = match expected {
+        "string" | "borrowed string" | "a borrowed string" => "a string",
+        "a boolean" => "true or false",
+        "a sequence" => "an array",
+        "a map" => "an object",
+        structure if structure.starts_with("struct ") => "an object",
+        other => other,
+    };
+    format!("expected {expected}, found {found}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_field_comes_once_and_with_the_nearest_known_one() {
+        let message = "unknown field `operaton`, expected one of `contents`, `operation` at line 1 column 12";
+        let expected = "`operaton`: no such field; did you mean `operation`? There are: contents, operation.";
+        assert_eq!(explain("operaton", message), expected);
+        assert_eq!(explain("x", "unknown field `x`, expected `attempt`"), "`x`: no such field; there are: attempt.");
+        let odd = "unknown field `a`, b\n`, expected `attempt` or `lease` at line 1 column 2";
+        assert_eq!(explain("", odd), "`a`, b`: no such field; there are: attempt, lease.");
+    }
+
+    #[test]
+    fn a_type_is_told_in_the_words_of_json_and_without_the_value() {
+        for (message, expected) in [
+            ("invalid type: integer `30`, expected a string at line 1 column 9", "expected a string, found a number"),
+            ("invalid type: floating point `1.5`, expected a boolean", "expected true or false, found a number"),
+            ("invalid type: string \"s3cret, expected\", expected a sequence", "expected an array, found a string"),
+            ("invalid type: null, expected struct BatchBody", "expected an object, found null"),
+            ("invalid type: map, expected a string", "expected a string, found an object"),
+        ] {
+            assert_eq!(explain("items[3].a", message), format!("`items[3].a`: {expected}."));
+        }
+        assert_eq!(explain("", "missing field `items` at line 1 column 2"), "`items` is missing.");
+        assert_eq!(explain("", "duplicate field `lease`"), "`lease`: duplicate field; send it once.");
+        assert_eq!(explain("lease", "a lease is short"), "`lease`: a lease is short.");
+    }
+}
