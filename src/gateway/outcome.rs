@@ -7,6 +7,7 @@ use hashbrown::HashSet;
 use tracing::field::Empty;
 
 use super::claim::{check_retention, observed_label};
+use super::quota::give_back_contents;
 use super::{Failure, Gateway, batch, failed, within};
 use crate::crash::{self, Point};
 use crate::domain::attempt::Attempt;
@@ -236,7 +237,7 @@ impl Gateway {
             crash::here(Point::Settled);
         }
         let answer = answer.map(Settled::split);
-        self.give_back_contents(app, ask, answer.as_ref().map(|(settled, _)| settled));
+        give_back_contents(app, ask, answer.as_ref().map(|(settled, _)| settled));
         let answer = answer.map_err(|failure| failed(failure, None)).map(|(settled, degraded)| {
             let left = match &settled {
                 Settled::Done { left, .. } | Settled::Superseded { left, .. } => *left,

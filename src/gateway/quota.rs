@@ -41,19 +41,6 @@ impl Gateway {
         drawn.map_err(|exceeded| self.refused(app, exceeded))
     }
 
-    /// Gives back what was drawn for the contents of an outcome that was not late, so that they are not counted twice.
-    pub(super) fn give_back_contents(&self, app: &App, ask: &Settle, settled: Result<&Settled, &EngineError>) {
-        let may_be_stored = match settled {
-            Ok(Settled::Done { state, late, .. }) => state.is_some() && *late != Some(false),
-            Ok(Settled::AlreadySucceeded | Settled::Superseded { .. } | Settled::Expired) => false,
-            Ok(Settled::Spooled | Settled::Degraded(..)) | Err(EngineError::Indeterminate(_)) => true,
-            Err(EngineError::Determinate(_)) => false,
-        };
-        if !may_be_stored {
-            app.give_back_bytes(late_bytes(ask));
-        }
-    }
-
     fn refused(&self, app: &App, exceeded: Exceeded) -> Failure {
         if let Some(metrics) = self.metrics.load().get(&app.key) {
             metrics.quota_exceeded(match exceeded.quota {
@@ -63,6 +50,19 @@ impl Gateway {
             });
         }
         Failure::QuotaExceeded(exceeded)
+    }
+}
+
+/// Gives back what was drawn for the contents of an outcome that was not late, so that they are not counted twice.
+pub(super) fn give_back_contents(app: &App, ask: &Settle, settled: Result<&Settled, &EngineError>) {
+    let may_be_stored = match settled {
+        Ok(Settled::Done { state, late, .. }) => state.is_some() && *late != Some(false),
+        Ok(Settled::Spooled | Settled::Degraded(..)) | Err(EngineError::Indeterminate(_)) => true,
+        Ok(Settled::AlreadySucceeded | Settled::Superseded { .. } | Settled::Expired)
+        | Err(EngineError::Determinate(_)) => false,
+    };
+    if !may_be_stored {
+        app.give_back_bytes(late_bytes(ask));
     }
 }
 

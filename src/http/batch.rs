@@ -64,12 +64,12 @@ pub fn results_max(items: usize, limits: &Limits) -> usize {
 }
 
 /// Writes the answers in order.
-pub fn answer<Body: Success>(answers: Vec<Result<Body, Problem>>, request_id: &RequestId) -> Response {
+pub fn answer<Body: Success>(answers: &[Result<Body, Problem>], request_id: &RequestId) -> Response {
     written(|text| {
         // About what a grant takes.
         text.reserve(answers.len() * GRANT_BYTES);
         let mut separator = "{\"items\":[";
-        for answer in &answers {
+        for answer in answers {
             text.extend_from_slice(separator.as_bytes());
             separator = ",";
             match answer {

@@ -32,6 +32,6 @@ pub async fn claim_batch(
     let requests = batch::admitted(batch::items(&body, &api)?, &api, &app, Purpose::Ask, request);
     let results_max = batch::results_max(requests.len(), &api.limits);
     let (answers, _kept) = api.gateway.claim_many(&app, requests, results_max).await;
-    let answers = answers.into_iter().map(|answer| answer.and_then(answer::granted)).collect();
-    Ok(batch::answer(answers, &request_id))
+    let answers = answers.into_iter().map(|answer| answer.and_then(answer::granted)).collect::<Vec<_>>();
+    Ok(batch::answer(&answers, &request_id))
 }

@@ -48,8 +48,8 @@ pub async fn outcome_batch(
     let report = |raw| batch::item::<OutcomeItem<'_>>(raw)?.into_report(&api.limits);
     let reports = batch::admitted(batch::items(&body, &api)?, &api, &app, Purpose::Settle, report);
     let answers = api.gateway.settle_many(&app, reports).await;
-    let answers = answers.into_iter().map(|answer: Result<_, Problem>| answer::reported(&answer?)).collect();
-    Ok(batch::answer(answers, &request_id))
+    let answers = answers.into_iter().map(|answer: Result<_, Problem>| answer::reported(&answer?)).collect::<Vec<_>>();
+    Ok(batch::answer(&answers, &request_id))
 }
 
 impl OutcomeItem<'_> {
