@@ -22,8 +22,8 @@ use serde::Serialize;
 
 use self::batch_permits::BatchPermits;
 use self::granted::GrantedOperations;
-use self::outcome::Suspects;
 use self::loads::Loads;
+use self::outcome::Suspects;
 use self::requirement::Requirement;
 use crate::domain::attempt::{Attempt, Issuer, Nonce};
 use crate::domain::canonical::Canonical;

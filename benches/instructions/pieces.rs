@@ -200,7 +200,7 @@ fn answer_duplicate(times: usize) {
     for _ in 0..times {
         let held = Held { record: succeeded(), left: Some(Duration::from_hours(1)), fence: Some(7) };
         let expires_at = Some(NOON.plus(Duration::from_hours(1)));
-        let found = Inspected { global_id: ask.key.global_id, held, expires_at, degraded: None };
+        let found = Inspected { global_id: ask.key.global_id, held, expires_at, degraded: None, result_omitted: false };
         let problem = answer::granted(black_box(ClaimAnswer::Duplicate(found))).err().expect("it is a duplicate");
         black_box(serde_json::to_vec(&problem.document("0123456789abcdef"))).expect("it can be written");
     }

@@ -250,10 +250,7 @@ impl Gateway {
             let (outcome, result) = (reported_outcome(&ask.outcome), outcome_result(&answer));
             metrics.settled(operation.map(AsRef::as_ref), outcome, result);
             // Somebody did it, or may have, although another attempt held the claim.
-            if result == OutcomeResult::Superseded
-                && outcome != ReportedOutcome::Failure
-                && self.first_suspicion(ask)
-            {
+            if result == OutcomeResult::Superseded && outcome != ReportedOutcome::Failure && self.first_suspicion(ask) {
                 metrics.suspected_double_execution();
                 tracing::warn!(
                     app.key = %ask.key.app,
