@@ -18,6 +18,7 @@ use crate::support::openapi::Spec;
 const JSON: &[(&str, &str)] = &[("content-type", "application/json")];
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "a table of requests and their answers")]
 async fn wrong_requests_are_told_what_to_do() {
     let gateway = Setup::on_memory().start().await;
     let client = gateway.client();
