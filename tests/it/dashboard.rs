@@ -18,7 +18,7 @@ use crate::support::wait::until;
 const DASHBOARD: &str = include_str!("../../deploy/grafana/oncegate.json");
 
 /// Metrics of what this test does not make happen: a query for one of them may be empty.
-const WITHOUT_DATA: [&str; 1] = ["oncegate_journal_errors_total"];
+const WITHOUT_DATA: [&str; 2] = ["oncegate_journal_errors_total", "oncegate_log_lines_dropped_total"];
 
 /// How far back the queries look, in seconds: over all that the test does.
 const WINDOW: f64 = 60.0;
