@@ -10,8 +10,16 @@ use crate::domain::attempt::Entropy;
 use crate::domain::name::Name;
 use crate::tenants::secret::Secret;
 
+const EXAMPLES: &str = "\
+Examples:
+  oncegate admin-token new alice      # a token, and the line for [admin.tokens]
+
+The token is printed once. Put its digest into the configuration, and the token into ONCEGATE_ADMIN_TOKEN of those commands that use the \
+admin API.";
+
 /// What to do.
 #[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
 pub(super) struct AdminTokenArgs {
     #[command(subcommand)]
     action: Action,

@@ -218,6 +218,10 @@ impl Core {
     /// call that the store executed late.
     async fn was_beside(&self, entry: &Entry, later: &Queue, theirs: &Held) -> Result<bool, EngineError> {
         let Deed::Granted(ask) = &entry.deed else { return Ok(true) };
+        // It was done, or may have been, whenever its lease ended: its mark may be older than that outcome.
+        if theirs.record.state != State::InProgress {
+            return Ok(true);
+        }
         // What this gateway granted later it granted because this one had ended.
         let is_later = granted_attempt(later, &theirs.record.attempt).is_some();
         Ok(!is_later && !self.had_ended(&ask.key, &theirs.record.attempt, entry.at).await?)

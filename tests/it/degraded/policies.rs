@@ -171,7 +171,7 @@ async fn one_gateway_holds_the_data_dir_whatever_its_policies_are_and_a_reload_f
         assert!(!status.success() && log.contains(&held), "{log}");
     }
     let listed = crate::support::command::oncegate(folder.path(), &["spool", "list", "--data-dir", "."]);
-    assert!(listed.err.contains("there is no journal"), "{}", listed.err);
+    assert!(listed.err.contains("There is no journal"), "{}", listed.err);
     first.configure("[defaults.on_outage]\noutcome = \"spool\"\n");
     first.signal("HUP");
     until("the journal is open", super::PATIENCE, async || folder.path().join("journal/entries").exists()).await;

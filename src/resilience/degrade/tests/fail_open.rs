@@ -269,6 +269,21 @@ async fn what_is_done_for_ever_is_compared_too() {
     assert_eq!(two.overlaps().len(), 1);
 }
 
+/// The mark of the first grant says that it ended with its lease. But the success that was reported after the delivery stands.
+#[tokio::test]
+async fn a_grant_beside_what_succeeded_after_its_mark_was_left_is_an_overlap() {
+    let (one, two) = two_cut_off().await;
+    let first = ask(&one, ClaimOnOutage::FailOpen);
+    assert_eq!(told(&one.claim(&first).await), (FAIL_OPEN, "granted"));
+    one.back().await;
+    one.settle(&report(&first, success("done"), CLOSED)).await;
+    one.clock.advance(first.terms.lease * 2);
+    let second = other(&two, &first);
+    assert_eq!(told(&two.claim(&second).await), (FAIL_OPEN, "granted"));
+    two.back().await;
+    assert_eq!(two.overlapping(), [(second.attempt.hash(), first.attempt.hash())]);
+}
+
 #[tokio::test]
 async fn grants_one_after_the_other_are_no_overlap() {
     let (one, two) = two_cut_off().await;
