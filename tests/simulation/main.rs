@@ -228,7 +228,7 @@ const PLANTED: &[(Bug, Scenario, &[&str])] = &[
     (Bug::OverlapNotNoticed, OUTAGES, &["overlap"]),
     // Where both stores grant, either may be what is seen first.
     (Bug::SwitchedAtOnce, SWITCHES, &["switch", "S1"]),
-    (Bug::SwitchNotSeen, SWITCHES, &["switch"]),
+    (Bug::SwitchNotSeen, SWITCHES, &["switch", "S1", "S3"]),
     (Bug::HoldForgotten, HOLDS, &["hold", "S1"]),
     (Bug::HoldTooShort, HOLDS, &["hold", "S1"]),
 ];

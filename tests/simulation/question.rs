@@ -63,6 +63,11 @@ pub(crate) trait Question: Clone + Send + Sync + 'static {
         None
     }
 
+    /// The record that a lookup found.
+    fn found(_: &Self::Answer) -> Option<Held> {
+        None
+    }
+
     /// The answer for a trace: what, of whom, and how many milliseconds are left.
     fn brief(answer: &Self::Answer) -> (&'static str, Name, u64);
 }
@@ -102,6 +107,8 @@ pub(crate) enum Told {
     Settled(Settled),
     Renewed(Renewed),
     Read,
+    /// What a lookup found, which a claim call at the same gateway may be answered from while its chain holds back grants.
+    Found(Held),
     Released(Released),
 }
 
@@ -322,6 +329,10 @@ impl Question for Key {
     /// Whoever reads, reads alike.
     fn is_delivery(&self) -> bool {
         false
+    }
+
+    fn found(answer: &Option<Held>) -> Option<Held> {
+        answer.clone()
     }
 
     async fn put(&self, engine: &dyn Engine) -> Result<Option<Held>, EngineError> {

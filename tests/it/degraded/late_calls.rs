@@ -139,10 +139,10 @@ async fn one_after_another_at_one_gateway_is_no_overlap() {
         client.settle(&failed, "failure").await.expect(200);
         let unknown = client.claim(contents.clone()).await.expect(201);
         client.settle(&unknown, "unknown").await.expect(200);
-        let take_over = json!({ "contents": contents, "take_over": true });
-        let taken_over = client.post("/v1/claims", &take_over).await.expect(201);
-        assert_eq!(taken_over.body["taken_over"], true);
-        client.settle(&taken_over, if number % 2 == 0 { "success" } else { "failure" }).await.expect(200);
+        let request = json!({ "contents": contents, "take_over": true });
+        let granted = client.post("/v1/claims", &request).await.expect(201);
+        assert_eq!(granted.body["taken_over"], true);
+        client.settle(&granted, if number % 2 == 0 { "success" } else { "failure" }).await.expect(200);
     }
     server.restart().await;
     delivered(&gateway).await;
