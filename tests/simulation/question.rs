@@ -100,7 +100,6 @@ pub(crate) enum Met {
 }
 
 /// Any answer of the store.
-#[expect(clippy::large_enum_variant, reason = "most of them are claims")]
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Told {
     Claimed(Claimed),
