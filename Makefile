@@ -11,6 +11,9 @@ LOCKED := $(if $(CI),--locked)
 PROFILE := $(if $(CI),ci,default)
 # Most tests wait: for a lease to end, for a server to start.
 TESTS_AT_ONCE = $$((2 * $$(getconf _NPROCESSORS_ONLN)))
+# These measure response times, so they run by themselves. Without nextest, a second run of the test runner does that.
+ALONE := isolation:: outage::
+PLAIN_TESTS = $(CARGO) test --workspace --all-features $(LOCKED) $(if $(CI),--no-fail-fast) --
 
 .PHONY: help test test-generated test-deps test-deploy bench bench-record demo fmt lint docs
 
@@ -22,7 +25,8 @@ test: test-deps ## install what the tests need, then run all of them: doctests a
 		$(CARGO) test --doc --workspace --all-features $(LOCKED) --quiet && \
 		$(CARGO) nextest run --workspace --all-features $(LOCKED) --profile $(PROFILE) --test-threads $(TESTS_AT_ONCE); \
 	else \
-		$(CARGO) test --workspace --all-features $(LOCKED) $(if $(CI),--no-fail-fast); \
+		$(PLAIN_TESTS) --test-threads $(TESTS_AT_ONCE) $(addprefix --skip ,$(ALONE)) && \
+		$(PLAIN_TESTS) --test-threads 1 $(ALONE); \
 	fi
 	@tests/generated/run
 

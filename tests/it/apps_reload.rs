@@ -128,9 +128,9 @@ async fn a_bad_edit_keeps_the_apps_and_is_shouted_about_once() {
         replace(&gateway.config_file(), text);
         until("the edit is refused", SOON, async || reloads(&gateway).await.1 == refused).await;
         assert_eq!(reloads(&gateway).await, (0, refused, 0));
+        gateway.logged("\"ERROR\"", number + 1).await;
         let log = gateway.log();
         let said: Vec<_> = log.lines().filter(|line| line.contains("\"ERROR\"")).collect();
-        assert_eq!(said.len(), number + 1, "{log}");
         assert!(said[number].contains(word), "no {word:?} in {}", said[number]);
         shop.claim(fresh::contents()).await.expect(201);
         gateway.client().claim(json!(1)).await.expect(401);
@@ -156,8 +156,8 @@ async fn what_needs_a_restart_is_named_and_the_layers_above_the_file_stay() {
     assert!(shop.claim(json!(1)).await.expect(201).body["lease_ms"].as_u64().unwrap() > 100_000);
     let items = json!({ "items": vec![json!({ "contents": 1 }); 8] });
     shop.post("/v1/claims/batch", &items).await.expect(200);
+    gateway.logged("need a restart", 1).await;
     assert!(gateway.log().contains("\"config.tables\":\"limits\""), "{}", gateway.log());
-    assert!(gateway.log().contains("need a restart"), "{}", gateway.log());
 }
 
 #[tokio::test]
@@ -245,6 +245,8 @@ async fn a_flood_of_guesses_is_held_back_and_no_valid_credential_is() {
         closed += guesser.await.unwrap();
     }
     assert!(closed > 0, "connections of those held back are closed");
-    let told = gateway.log().lines().filter(|line| line.contains("callers sent no valid credential")).count();
+    let refusals = || gateway.log().matches("callers sent no valid credential").count();
+    until("the refusals are logged", SOON, async || refusals() > 0).await;
+    let told = refusals();
     assert!((1..=6).contains(&told), "told {told} times:\n{}", gateway.log());
 }

@@ -228,8 +228,8 @@ async fn an_engine_that_does_not_answer_is_down_until_it_does() {
     let page = Page::get(&admin).await;
     let failed = ["store_unavailable", "outcome_unknown"].map(|result| page.sum(CLAIMS, &[("result", result)]));
     assert!(failed.iter().sum::<u64>() > 0);
-    let mut log = gateway.log();
-    log.retain(|char| char != '\n');
+    until("both changes are logged", patience, async || gateway.log().matches("answers again").count() >= 2).await;
+    let log = gateway.log();
     for word in ["does not answer", "answers again"] {
         assert!((2..=6).contains(&log.matches(word).count()), "said once for each change: {log}");
     }

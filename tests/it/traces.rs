@@ -163,7 +163,7 @@ async fn a_collector_that_is_away_is_logged_once() {
             .await;
         last = Page::get(&admin).await.sum(DROPPED, &[("reason", "failed")]);
     }
-    assert_eq!(gateway.log().matches("the collector does not take them").count(), 1, "{}", gateway.log());
+    gateway.logged("the collector does not take them", 1).await;
 }
 
 #[tokio::test]

@@ -186,7 +186,7 @@ async fn a_policy_is_refused_at_a_reload_if_the_data_dir_cannot_be_used() {
     let data_dir = folder.path().join("data");
     std::fs::write(&data_dir, "in the way").unwrap();
     let gateway = crate::support::gateway::Setup::on_memory().data_dir(&data_dir).start().await;
-    assert!(gateway.log().contains("server.data_dir cannot be used"), "{}", gateway.log());
+    gateway.logged("server.data_dir cannot be used", 1).await;
     gateway.configure("[defaults.on_outage]\noutcome = \"spool\"\n");
     gateway.signal("HUP");
     let refused = async || gateway.log().contains("cannot be used: all stays as it was");

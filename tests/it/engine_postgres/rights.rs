@@ -82,7 +82,7 @@ async fn a_registry_works_with_the_documented_rights() {
     let gateway = Setup::on_memory().env("ONCEGATE_REGISTRY__URL", &url).start().await;
     PostgresServer::execute_at(&url, app).await;
     let client = gateway.client().with_credential("shop.secret_of_the_shop_0123456789");
-    soon("the app is let in", async || client.claim(json!("order-1")).await.status != 401).await;
+    soon("the app is let in", async || client.claim(fresh::contents()).await.status == 201).await;
     let used = "SELECT last_used_at IS NOT NULL FROM oncegate_app_secrets";
     let recorded = async || PostgresServer::ask_at(&url, used).await == "true";
     until("its use is recorded", Duration::from_mins(1), recorded).await;

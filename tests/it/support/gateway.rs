@@ -10,6 +10,10 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::client::Client;
+use super::wait::until;
+
+/// How long a line of the log may take to be written.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How to start a gateway.
 #[derive(Clone)]
@@ -183,6 +187,13 @@ impl Gateway {
     /// Its configuration file.
     pub(crate) fn config_file(&self) -> PathBuf {
         self.folder.path().join("oncegate.toml")
+    }
+
+    /// Waits until its log has `text` this many times. Lines of the log are written a moment after what they describe.
+    pub(crate) async fn logged(&self, text: &str, times: usize) {
+        let is_logged = async || self.log().matches(text).count() >= times;
+        until(&format!("{text:?} is logged {times} times"), PATIENCE, is_logged).await;
+        assert_eq!(self.log().matches(text).count(), times, "{text:?} in the log:\n{}", self.log());
     }
 
     /// What it has logged so far.
