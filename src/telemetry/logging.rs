@@ -13,17 +13,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tracing::Metadata;
+use tracing::{Metadata, Subscriber};
 use tracing_subscriber::filter::{EnvFilter, LevelFilter};
 use tracing_subscriber::fmt::MakeWriter;
-use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::layer::{Layered, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{Layer as _, Registry, reload};
 
 use self::access::AccessLog;
 use self::limit::{Limit, Limited};
 use self::writer::LineWriter;
-use super::traces::TraceLayer;
+use super::traces::{self, TraceLayer};
 
 /// Longest wait for the last lines to be written when the process ends.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(1);
@@ -63,10 +63,11 @@ impl LogOptions {
     /// # Errors
     /// What is wrong with the level, and how it is written.
     pub fn check(&self) -> Result<(), InvalidLevel> {
-        self.filter().map(drop)
+        self.filter(false).map(drop)
     }
 
-    fn filter(&self) -> Result<EnvFilter, InvalidLevel> {
+    /// Returns what passes: lines of the level, and the spans of traces if they are on.
+    fn filter(&self, has_traces: bool) -> Result<EnvFilter, InvalidLevel> {
         // A lone word that is no level would be taken for a target, and silence everything else: a typing error in
         // `level = "inf"` must not switch the log off.
         let words: Vec<_> = self.level.split(',').map(str::trim).collect();
@@ -76,7 +77,8 @@ impl LogOptions {
         }
         let general = words.iter().rev().find(|word| is_level(word));
         let quiet = general.is_some_and(|level| level.eq_ignore_ascii_case("info")).then_some(QUIET);
-        EnvFilter::try_new(quiet.into_iter().chain(words).collect::<Vec<_>>().join(","))
+        let spans = has_traces.then(|| format!("{}=debug", traces::TARGET));
+        EnvFilter::try_new(quiet.into_iter().chain(words).chain(spans.as_deref()).collect::<Vec<_>>().join(","))
             .map_err(|_| InvalidLevel(format!("`{}` names a level that there is not", self.level)))
     }
 }
@@ -105,7 +107,28 @@ pub struct Log {
     limit: Limit,
     /// Dropped lines that the log has a line about.
     told: Arc<AtomicU64>,
-    levels: reload::Handle<EnvFilter, Registry>,
+    levels: Levels,
+    has_traces: bool,
+}
+
+/// What the layer of traces makes of the registry of spans.
+type Traced = Layered<Option<TraceLayer>, Registry>;
+
+/// The filter by level, which a reload replaces.
+type Levels = reload::Handle<EnvFilter, Traced>;
+
+/// Builds what receives all events and spans.
+///
+/// The filter by level stands before all layers, not around that of the lines: a filter of a layer by itself remembers, for
+/// each thread, that it has refused something until the event itself comes. A library that only asks whether it should
+/// log something sends no event, and the next line of that thread would be lost.
+fn subscriber(
+    filter: EnvFilter,
+    traces: Option<TraceLayer>,
+    lines: impl tracing_subscriber::Layer<Layered<reload::Layer<EnvFilter, Traced>, Traced>> + Send + Sync,
+) -> (impl Subscriber + Send + Sync, Levels) {
+    let (filter, levels) = reload::Layer::new(filter);
+    (tracing_subscriber::registry().with(traces).with(filter).with(lines), levels)
 }
 
 /// Lines that were not written, since the start of the process.
@@ -124,30 +147,31 @@ impl Log {
     /// # Errors
     /// The level is not one, or there is no thread to be had.
     pub fn start(options: &LogOptions, colored: bool, traces: Option<TraceLayer>) -> Result<Self, NotStarted> {
-        let (levels, handle) = reload::Layer::new(options.filter()?);
+        let has_traces = traces.is_some();
+        let filter = options.filter(has_traces)?;
         let writer = LineWriter::start(io::stderr(), options.buffer_bytes)?;
         let access = options.access.then(|| AccessLog::new(writer.clone()));
-        let log =
-            Self { writer: writer.clone(), access, limit: Limit::default(), told: Arc::default(), levels: handle };
+        let limit = Limit::default();
         let on_terminal = io::stderr().is_terminal();
         let pretty = match options.format {
             LogFormat::Json => false,
             LogFormat::Pretty => true,
             LogFormat::Auto => on_terminal,
         };
-        let lines = tracing_subscriber::fmt::layer().with_writer(Lines(writer)).with_ansi(on_terminal && colored);
-        let limit = log.limit.clone();
+        let lines =
+            tracing_subscriber::fmt::layer().with_writer(Lines(writer.clone())).with_ansi(on_terminal && colored);
+        let limiting = limit.clone();
         let lines = if pretty {
-            lines.map_event_format(|format| Limited { format, limit }).boxed()
+            lines.map_event_format(|format| Limited { format, limit: limiting }).boxed()
         } else {
             let json = lines.json().flatten_event(true).with_current_span(false).with_span_list(false);
-            json.map_event_format(|format| Limited { format, limit }).boxed()
+            json.map_event_format(|format| Limited { format, limit: limiting }).boxed()
         };
-        let lines = lines.with_filter(levels).boxed();
-        let layers: Vec<_> = [lines].into_iter().chain(traces).collect();
-        if tracing_subscriber::registry().with(layers).try_init().is_ok() {
+        let (subscriber, levels) = subscriber(filter, traces, lines);
+        if subscriber.try_init().is_ok() {
             panics::log_panics();
         }
+        let log = Self { writer, access, limit, told: Arc::default(), levels, has_traces };
         Ok(log)
     }
 
@@ -156,7 +180,7 @@ impl Log {
     /// # Errors
     /// The level is not one.
     pub fn reload(&self, options: &LogOptions) -> Result<(), InvalidLevel> {
-        let filter = options.filter()?;
+        let filter = options.filter(self.has_traces)?;
         // The one error is that this log is not that of the process.
         let _ = self.levels.reload(filter);
         Ok(())
@@ -228,6 +252,21 @@ impl io::Write for Line<'_> {
 mod tests {
     use super::*;
 
+    /// Counts the lines that are written.
+    #[derive(Clone)]
+    struct Counter(Arc<AtomicU64>);
+
+    impl io::Write for Counter {
+        fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Ok(line.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
     fn options(level: &str) -> LogOptions {
         LogOptions { format: LogFormat::Auto, level: level.to_owned(), buffer_bytes: 1024, access: false }
     }
@@ -254,6 +293,42 @@ mod tests {
         }
     }
 
+    /// Libraries ask whether a line is wanted, for instance through the `log` crate, and send none if it is not.
+    #[test]
+    fn a_refused_question_loses_no_line() {
+        struct Refused;
+        impl tracing::Callsite for Refused {
+            fn set_interest(&self, _: tracing::subscriber::Interest) {}
+            fn metadata(&self) -> &Metadata<'_> {
+                &REFUSED
+            }
+        }
+        static REFUSED: Metadata<'static> = tracing::metadata! {
+            name: "refused",
+            target: "sqlx::postgres::notice",
+            level: tracing::Level::INFO,
+            fields: &[],
+            callsite: &Refused,
+            kind: tracing::metadata::Kind::EVENT
+        };
+        for has_traces in [false, true] {
+            let spans = tracing_subscriber::filter::filter_fn(|metadata: &Metadata<'_>| metadata.is_span());
+            let traces: Option<TraceLayer> =
+                has_traces.then(|| tracing_subscriber::layer::Identity::new().with_filter(spans).boxed());
+            let seen = Arc::new(AtomicU64::new(0));
+            let counter = Counter(seen.clone());
+            let lines = tracing_subscriber::fmt::layer().with_writer(move || counter.clone());
+            let (subscriber, _) = subscriber(options("info").filter(has_traces).unwrap(), traces, lines);
+            let dispatch = tracing::Dispatch::new(subscriber);
+            tracing::dispatcher::with_default(&dispatch, || {
+                tracing::info!("first");
+                assert!(!dispatch.enabled(&REFUSED));
+                tracing::info!("second");
+            });
+            assert_eq!(seen.load(Ordering::Relaxed), 2);
+        }
+    }
+
     #[test]
     fn starting_twice_is_no_error() {
         assert!(Log::start(&options("off"), true, None).is_ok());
@@ -263,7 +338,7 @@ mod tests {
 
     #[test]
     fn libraries_are_quiet_unless_they_are_asked_for() {
-        let shown = |level: &str| options(level).filter().unwrap().to_string();
+        let shown = |level: &str| options(level).filter(false).unwrap().to_string();
         for level in ["info", "INFO", "oncegate=debug,info"] {
             assert!(shown(level).contains("sqlx=warn"), "{level}: {}", shown(level));
         }

@@ -27,8 +27,9 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
+use tracing::subscriber::Interest;
 use tracing_subscriber::Layer as _;
-use tracing_subscriber::filter::{LevelFilter, filter_fn};
+use tracing_subscriber::filter::{LevelFilter, dynamic_filter_fn};
 
 use super::{SampleRatio, SpanCounts, TARGET, TraceLayer, TracesOptions};
 
@@ -96,7 +97,12 @@ impl Export {
             .with_sampler(Sampler::AlwaysOn)
             .with_span_processor(Queue { spans: queue, counts: counts.clone() })
             .build();
-        let ours = filter_fn(|metadata| metadata.is_span() && metadata.target() == TARGET);
+        // Events pass, and are of no interest all the same: see `logging::subscriber` for what a refusal would cost.
+        let ours = dynamic_filter_fn(|metadata, _| metadata.is_event() || metadata.target() == TARGET)
+            .with_callsite_filter(|metadata| {
+                let is_ours = metadata.is_span() && metadata.target() == TARGET;
+                if is_ours { Interest::always() } else { Interest::never() }
+            });
         let layer = tracing_opentelemetry::layer()
             .with_tracer(provider.tracer("oncegate"))
             .with_location(false)
