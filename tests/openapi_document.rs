@@ -195,7 +195,7 @@ fn every_global_id_in_the_examples_is_true() {
         }
     });
     // The one in the guide is the first order's.
-    assert!(include_str!("../docs/http.md").contains(&global_id("order.submit", r#"{"order_id":"A-1001"}"#)));
+    assert!(include_str!("../docs/reference/http.md").contains(&global_id("order.submit", r#"{"order_id":"A-1001"}"#)));
 }
 
 #[test]

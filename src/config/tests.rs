@@ -20,7 +20,7 @@ use crate::tenants::quota::options::QuotaOptions;
 use crate::tenants::secret::SecretDigest;
 
 const DEFAULTS: &str = include_str!("../../oncegate.default.toml");
-const PAGE: &str = include_str!("../../docs/configuration.md");
+const PAGE: &str = include_str!("../../docs/reference/configuration.md");
 /// The digest of a secret, and what stands for one in examples.
 const DIGEST: &str = "sha256:1f55b9dbb34db31ee615fea98af1b62ec6f169bb38355164364099813349e079";
 const PLACEHOLDER: &str = "sha256:<64 hex digits>";

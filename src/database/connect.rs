@@ -133,7 +133,7 @@ pub fn refusal(code: &str, message: &str) -> Refused {
         "28P01" | "28000" => "it does not accept the user and password of the URL",
         "3D000" => "it has no database of that name; create it, or name another one in the URL",
         "42501" => {
-            let why = "our user may not do what is needed; see docs/engines.md";
+            let why = "our user may not do what is needed; see docs/engines/postgres.md";
             return Refused::Incompatible(format!("{code}: the PostgreSQL server refuses: {why}"));
         }
         "42P01" | "42703" | "42883" | "3F000" => {

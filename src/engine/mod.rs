@@ -131,7 +131,7 @@ pub trait Engine: Send + Sync + 'static {
 /// Who hears what became of the claims of a batch, each by its place in it.
 pub type Tell<'a> = &'a (dyn Fn(usize, Result<Claimed, EngineError>) + Sync);
 
-/// What an engine can promise; the table is in `docs/engines.md`.
+/// What an engine can promise; the table is in `docs/engines/README.md`.
 #[expect(clippy::struct_excessive_bools, reason = "a table of independent yes and no")]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Capabilities {

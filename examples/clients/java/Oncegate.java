@@ -40,7 +40,7 @@ import javax.net.ssl.SSLException;
  * </pre>
  *
  * {@code runOnce} claims the operation, renews the claim while the work runs, and reports the outcome. A duplicate is an answer
- * ({@link Duplicate}), not an exception. What to do with each answer: docs/callers.md of the gateway. JSON values are maps, lists,
+ * ({@link Duplicate}), not an exception. What to do with each answer: docs/integration.md of the gateway. JSON values are maps, lists,
  * strings, numbers, booleans and null. Safe to use from many threads.
  */
 public final class Oncegate {

@@ -4,7 +4,7 @@
     answer = gateway.run_once("order.submit", {"order_id": "A-1001"}, lambda held: place(order, fence=held.fence))
 
 `run_once` claims the operation, renews the claim while the work runs, and reports the outcome. A duplicate is an answer
-(`Duplicate`), not an exception. What to do with each answer: docs/callers.md of the gateway.
+(`Duplicate`), not an exception. What to do with each answer: docs/integration.md of the gateway.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 //! A client for Oncegate in one file, to copy. Beside tokio it needs hyper (`client`, `http1`), hyper-util
 //! (`client-legacy`, `http1`, `tokio`), http-body-util, `serde_json`, `serde_json_canonicalizer`, md-5 and rand. What to do
-//! with each answer: docs/callers.md of the gateway.
+//! with each answer: docs/integration.md of the gateway.
 //!
 //! It speaks plain HTTP. To reach `https` URLs, put the connector of your TLS stack into `Http`.
 

@@ -5,7 +5,7 @@
  *     const answer = await gateway.runOnce("order.submit", { order_id: "A-1001" }, (held) => place(order, held.fence));
  *
  * `runOnce` claims the operation, renews the claim while the work runs, and reports the outcome. A duplicate is an answer
- * (`kind: "duplicate"`), not an exception. What to do with each answer: docs/callers.md of the gateway.
+ * (`kind: "duplicate"`), not an exception. What to do with each answer: docs/integration.md of the gateway.
  */
 
 /** A longer result is not sent: the default of the gateway's `limits.result_bytes`. */

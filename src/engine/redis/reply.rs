@@ -155,7 +155,7 @@ pub(super) fn refusal(error: &ServerError) -> Determinate {
         "BUSY" => "it is busy with somebody's script",
         "NOAUTH" => "it asks for a password; put it into the engine's URL",
         "WRONGPASS" => "it does not accept the user and password of the engine's URL",
-        "NOPERM" => "its ACL does not let our user do what is needed; see docs/engines.md",
+        "NOPERM" => "its ACL does not let our user do what is needed; see docs/engines/redis.md",
         _ => return Determinate::Unavailable(format!("the Redis server answered {}", plain(error))),
     };
     Determinate::Unavailable(format!("{code}: the Redis server refuses: {why}"))

@@ -104,7 +104,7 @@ async fn what_takes_no_writes_or_does_not_know_us_is_told() {
     PostgresServer::execute_at(&template, "CREATE ROLE guest LOGIN").await;
     let guest = template.replace("postgres@", "guest@");
     let refused = connect(&address(&guest), 1, LIMIT).await.map(|_| ()).unwrap_err();
-    assert!(matches!(&refused, Refused::Incompatible(why) if why.contains("docs/engines.md")), "{refused:?}");
+    assert!(matches!(&refused, Refused::Incompatible(why) if why.contains("docs/engines/postgres.md")), "{refused:?}");
     assert_eq!(PostgresServer::ask_at(&template, "SELECT to_regclass('oncegate_schema')").await, "");
 }
 

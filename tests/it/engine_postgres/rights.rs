@@ -1,4 +1,5 @@
-//! The roles, grants and pooler settings of `docs/engines.md`, applied as they stand there: a gateway works with no more rights.
+//! The roles, grants and pooler settings of `docs/engines/postgres.md`, applied as they stand there: a gateway works with
+//! no more rights.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,10 +18,10 @@ use crate::support::pgbouncer::PgBouncer;
 use crate::support::postgres_server::PostgresServer;
 use crate::support::wait::until;
 
-/// The SQL blocks of the page's section on PostgreSQL.
+/// The SQL blocks of the page's section on roles.
 fn documented() -> Vec<&'static str> {
-    let page = include_str!("../../../docs/engines.md");
-    let (_, section) = page.split_once("\n## postgres\n").expect("the section");
+    let page = include_str!("../../../docs/engines/postgres.md");
+    let (_, section) = page.split_once("\n## Roles and grants\n").expect("the section");
     let section = section.split("\n## ").next().expect("the section");
     section.split("```sql\n").skip(1).map(|block| block.split("```").next().expect("the block")).collect()
 }
