@@ -61,6 +61,7 @@ lint: ## what the continuous check says about style: formatting and clippy, warn
 	@$(CARGO) fmt --all --check
 	@$(CARGO) clippy --quiet --workspace --all-targets --all-features $(LOCKED) -- -D warnings
 
-docs: ## build the documentation of the crate, warnings are errors
+docs: ## build the documentation of the crate, warnings are errors, and the site of docs/ if mdbook is installed
 	@RUSTDOCFLAGS="-D warnings" $(CARGO) doc --quiet --no-deps --workspace --all-features --lib --bins --examples $(LOCKED)
 	@echo "docs: $${CARGO_TARGET_DIR:-target}/doc/oncegate/index.html"
+	@scripts/build-site

@@ -1,5 +1,5 @@
-//! The commands of `README.md`, pasted as they stand, in order and in an empty folder, against a real gateway; their answers
-//! are compared with the page. And the picture of measured speed, compared with the figures it is drawn from.
+//! The commands of `README.md` and of the quick start, pasted as they stand, in order and in an empty folder, against a real
+//! gateway; their answers are compared with the page. And the picture of measured speed, compared with its figures.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -9,6 +9,10 @@ use serde_json::Value;
 
 use crate::support::gateway::Setup;
 use crate::support::missing::tool;
+
+/// The pages, and how many commands each has at least, beside the one that starts a gateway.
+const PAGES: [(&str, usize); 2] =
+    [(include_str!("../../README.md"), 2), (include_str!("../../docs/quick-start.md"), 4)];
 
 /// Commands that build and start a gateway. The test starts the binary under test in their place.
 const STARTS: [&str; 1] = ["cargo run --release -- serve\n"];
@@ -54,12 +58,17 @@ fn its_chart_shows_the_measured_figures() {
 }
 
 async fn follow(shell: &str) {
+    for (page, least) in PAGES {
+        follow_page(shell, page, least).await;
+    }
+}
+
+async fn follow_page(shell: &str, page: &str, least: usize) {
     let (Some(mut command), Some(_)) = (tool(shell), tool("curl")) else { return };
-    let page = include_str!("../../README.md");
     let steps = steps(page);
     let (starts, steps): (Vec<_>, Vec<_>) = steps.into_iter().partition(|step| STARTS.contains(&step.command.as_str()));
     assert_eq!(starts.len(), 1, "the page starts one gateway");
-    assert!(steps.len() >= 4, "the page has a story to follow");
+    assert!(steps.len() >= least, "the page has commands to follow");
 
     let gateway = Setup::on_configured().start().await;
     let folder = tempfile::tempdir().expect("an empty folder");
