@@ -1,5 +1,5 @@
 # syntax=docker/dockerfile:1
-# Builds the gateway and puts it, alone, into a slim image that runs as nobody in particular.
+# Builds the gateway and puts it, alone, into a slim image that runs as an unprivileged user.
 
 # Both stages are the same Debian release, since the binary links its C library, and both are pinned by digest.
 FROM rust:1.95.0-bookworm@sha256:6258907abe69656e41cd992e0b705cdcfabcbbe3db374f92ed2d47121282d4a1 AS build
@@ -30,16 +30,16 @@ LABEL org.opencontainers.image.title="Oncegate" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
 
-# For `rediss://`: the roots that the TLS library asks the system for. Copied, so that nothing is installed here.
+# For `rediss://`: the root certificates that the TLS library takes from the system. Copied, so that nothing is installed here.
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
 COPY LICENSE /usr/share/doc/oncegate/LICENSE
-# A volume takes its first owner and mode from the folder it is laid over, so the folder comes before the VOLUME.
+# A volume takes its first owner and mode from the folder that it covers, so the folder comes before the VOLUME.
 RUN install -d -m 0750 -o 65532 -g 65532 /var/lib/oncegate
 COPY --from=build /usr/local/bin/oncegate /usr/local/bin/oncegate
 
-# Inside a container the loopback interface is nobody's. With no apps configured the gateway refuses to listen beyond
+# Inside a container the loopback interface cannot be reached from outside. With no apps configured the gateway refuses to listen beyond
 # it: configure apps, or set ONCEGATE_SERVER__ALLOW_OPEN=true for a trial. The image does not decide that for you, nor
-# which engine is used: the environment stands above a mounted configuration file, so it says no more than it must.
+# which engine is used: the environment overrides a mounted configuration file, so it sets as little as possible.
 ENV ONCEGATE_SERVER__LISTEN=0.0.0.0:8080 \
     ONCEGATE_SERVER__ADMIN_LISTEN=0.0.0.0:9464
 
