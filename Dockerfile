@@ -37,9 +37,10 @@ COPY LICENSE /usr/share/doc/oncegate/LICENSE
 RUN install -d -m 0750 -o 65532 -g 65532 /var/lib/oncegate
 COPY --from=build /usr/local/bin/oncegate /usr/local/bin/oncegate
 
-# Inside a container the loopback interface cannot be reached from outside. With no apps configured the gateway refuses to listen beyond
-# it: configure apps, or set ONCEGATE_SERVER__ALLOW_OPEN=true for a trial. The image does not decide that for you, nor
-# which engine is used: the environment overrides a mounted configuration file, so it sets as little as possible.
+# The loopback interface of a container cannot be reached from outside. With no apps configured the gateway refuses to
+# listen beyond it: configure apps, or set ONCEGATE_SERVER__ALLOW_OPEN=true for a trial. The image does not decide that
+# for you, nor which engine is used: the environment overrides a mounted configuration file, so it sets as little as
+# possible.
 ENV ONCEGATE_SERVER__LISTEN=0.0.0.0:8080 \
     ONCEGATE_SERVER__ADMIN_LISTEN=0.0.0.0:9464
 

@@ -1,6 +1,6 @@
 //! Plain HTTP/1.1, which is nearly all there is: requests that come in one go, whose length their head tells. They are read
 //! and answered here, since the library takes more time for that than all else together takes to decide about a claim.
-//! What is the least bit unusual is left to the library, from its first byte on: see `docs/adr/0026-plain-requests.md`.
+//! What is the least bit unusual is left to the library, from its first byte on: see `docs/adr/0026-fast-path.md`.
 
 mod answer;
 mod head;

@@ -17,7 +17,7 @@ WITH asked AS MATERIALIZED (
 -- was made meanwhile is waited for and left alone, what has ended is replaced.
 --
 -- The fence is drawn under the row's lock where there is a row. Where there is none the sweeper has seen to it that what
--- was there is long over; see docs/adr/0010-postgres-gatherings-and-fences.md.
+-- was there is long over; see docs/adr/0010-postgres-batches-and-fences.md.
 put AS (
     INSERT INTO oncegate_claims AS held
         (fence, retention_us, expires_at, sweep_at, state, app, global_id, value)

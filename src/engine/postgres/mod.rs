@@ -2,7 +2,7 @@
 //!
 //! Read on in `routes` (which lane a call takes), `lane` (the queue and its connection), `work` (the statements of a
 //! gathering), `call` (what is asked), `row` and the SQL beside it. Why it is so:
-//! `docs/adr/0010-postgres-gatherings-and-fences.md`.
+//! `docs/adr/0010-postgres-batches-and-fences.md`.
 
 mod call;
 mod failure;
