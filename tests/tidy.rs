@@ -1,6 +1,8 @@
 //! Holds the rules of the house over the whole tree: who may import whom, which file may read a clock, how files open,
 //! how long they get, and that every link of a page leads somewhere. What the rules allow is data, here at the top.
 
+#[path = "tidy/pages.rs"]
+mod pages;
 #[path = "tidy/rules.rs"]
 mod rules;
 #[path = "tidy/samples.rs"]
@@ -191,7 +193,12 @@ fn files_have_one_subject() {
 #[test]
 fn links_lead_somewhere() {
     let root = source::root();
-    hold("links lead somewhere", |sources| rules::links(sources, |path| root.join(path).exists()));
+    hold("links lead somewhere", |sources| pages::links(sources, |path| root.join(path).is_file()));
+}
+
+#[test]
+fn the_site_has_every_page() {
+    hold("the site has every page", pages::summary);
 }
 
 #[test]

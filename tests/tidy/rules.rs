@@ -1,7 +1,7 @@
 //! The rules. Each looks at all sources and answers with what to put right: one line each, `file:line: what, and what to
 //! do about it`. What is allowed stands in the tables of `tidy.rs`.
 
-use crate::source::{Named, Source, has_ending};
+use crate::source::{Named, Source};
 use crate::{
     ENGINE_BLIND, ENGINES, FILE_LINES_MAX, FLOORS, HEAD_LINES_MAX, HOMES, LONG_FILES, MAIN_LINES_MAX, NOT_IN_DOMAIN,
     TEST_SUPPORT,
@@ -223,63 +223,6 @@ pub(crate) fn sizes(sources: &[Source]) -> Vec<String> {
         }
     }
     found
-}
-
-/// Relative links of Markdown pages lead to files of the tree.
-pub(crate) fn links(sources: &[Source], exists: impl Fn(&str) -> bool) -> Vec<String> {
-    let mut found = Vec::new();
-    for source in sources.iter().filter(|source| has_ending(&source.path, "md")) {
-        let folder = source.path.rsplit_once('/').map_or("", |(folder, _)| folder);
-        let mut fenced = false;
-        for (number, line) in source.text.lines().enumerate() {
-            if line.trim_start().starts_with("```") || line.trim_start().starts_with("~~~") {
-                fenced = !fenced;
-            }
-            if fenced {
-                continue;
-            }
-            for target in targets(line) {
-                let file = target.split('#').next().unwrap_or_default();
-                if !file.is_empty() && !inside(folder, file).is_some_and(|path| exists(&path)) {
-                    let place = format!("{}:{}", source.path, number + 1);
-                    found.push(format!("{place}: `{target}` leads nowhere; link a file of the tree, from this folder"));
-                }
-            }
-        }
-    }
-    found
-}
-
-/// What the links of a line lead to, those to other sites aside.
-fn targets(line: &str) -> Vec<String> {
-    // Every second piece stands between backticks.
-    let prose: String = line.split('`').step_by(2).collect::<Vec<_>>().join("code");
-    let inline = prose.split("](").skip(1).filter_map(|rest| rest.split(')').next());
-    let reference = prose.strip_prefix('[').and_then(|rest| rest.split_once("]: ")).map(|(_, target)| target);
-    inline
-        .chain(reference)
-        .filter_map(|target| target.split_whitespace().next())
-        .map(|target| target.trim_start_matches('<').trim_end_matches('>').to_owned())
-        .filter(|target| !target.contains("://") && !target.starts_with("mailto:"))
-        .collect()
-}
-
-/// A relative path from a folder of the tree, from the root; `None` if it leaves the tree.
-fn inside(folder: &str, relative: &str) -> Option<String> {
-    if relative.starts_with('/') {
-        return None;
-    }
-    let mut parts: Vec<&str> = folder.split('/').filter(|part| !part.is_empty()).collect();
-    for part in relative.split('/') {
-        match part {
-            "" | "." => {}
-            ".." => {
-                parts.pop()?;
-            }
-            _ => parts.push(part),
-        }
-    }
-    Some(parts.join("/"))
 }
 
 /// The project speaks of itself alone: no folder of somebody's machine, no host of a package registry.

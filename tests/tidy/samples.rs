@@ -1,5 +1,6 @@
 //! A rule that cannot fail holds nothing: each is given a small sample that breaks it, and one beside it that does not.
 
+use crate::pages;
 use crate::rules;
 use crate::source::Source;
 use crate::{FILE_LINES_MAX, HEAD_LINES_MAX, MAIN_LINES_MAX};
@@ -188,18 +189,37 @@ fn a_long_file_is_caught_but_its_tests_do_not_count() {
 
 #[test]
 fn a_link_that_leads_nowhere_is_caught() {
-    let links: Rule = |sources| rules::links(sources, |path| ["README.md", "docs/engines.md"].contains(&path));
+    let links: Rule = |sources| pages::links(sources, |path| ["README.md", "docs/disk.md"].contains(&path));
     caught(links, "README.md", "Text.\n[a](docs/engine.md)", 2);
-    caught(links, "README.md", "[a](docs/engines.md) and ![b](picture.png)", 1);
-    caught(links, "docs/engines.md", "[a](../../README.md)", 1);
-    caught(links, "docs/engines.md", "[a](/README.md)", 1);
-    caught(links, "docs/engines.md", "[a]: gone.md", 1);
+    caught(links, "README.md", "[a](docs/disk.md) and ![b](picture.png)", 1);
+    caught(links, "README.md", "[a](docs)", 1);
+    caught(links, "docs/disk.md", "[a](../../README.md)", 1);
+    caught(links, "docs/disk.md", "[a](/README.md)", 1);
+    caught(links, "docs/disk.md", "[a]: gone.md", 1);
+    passes(links, "docs/disk.md", "[a](../README.md#top) [c](https://example.org/x) [d](disk.md \"t\")");
+    passes(links, "docs/disk.md", "`[a](gone.md)`\n```\n[a](gone.md)\n```\n[a]: ../README.md");
+}
+
+#[test]
+fn a_link_to_a_heading_that_is_not_there_is_caught() {
+    let links: Rule = |sources| pages::links(sources, |path| path == "docs/disk.md");
+    caught(links, "docs/disk.md", "# Disk\n[a](#here)", 2);
+    caught(links, "docs/disk.md", "```\n# here\n```\n[a](disk.md#here)", 4);
     passes(
         links,
-        "docs/engines.md",
-        "[a](../README.md#top) [b](#here) [c](https://example.org/x) [d](engines.md \"t\")",
+        "docs/disk.md",
+        "## When `fsync` fails: stop\n[a](#when-fsync-fails-stop) [b](disk.md#when-fsync-fails-stop)",
     );
-    passes(links, "docs/engines.md", "`[a](gone.md)`\n```\n[a](gone.md)\n```\n[a]: ../README.md");
+}
+
+#[test]
+fn a_page_that_the_site_lacks_is_caught() {
+    let tree = |pages: &[(&str, &str)]| pages.iter().map(|(path, text)| Source::new(path, text)).collect::<Vec<_>>();
+    let summary = ("docs/SUMMARY.md", "- [Disk](disk.md)\n- [Overview](../README.md)");
+    let overview = ("README.md", "[disk](docs/disk.md#top) [code](src/lib.rs)");
+    assert!(pages::summary(&tree(&[summary, overview, ("docs/disk.md", "")])).is_empty());
+    assert_eq!(pages::summary(&tree(&[summary, overview, ("docs/redis.md", "")])).len(), 1);
+    assert_eq!(pages::summary(&tree(&[summary, overview, ("docs/disk.md", "[a](../load/README.md)")])).len(), 1);
 }
 
 #[test]

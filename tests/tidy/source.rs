@@ -39,6 +39,11 @@ impl Source {
         Self { path: path.to_owned(), text: text.to_owned(), masked, code, production_lines }
     }
 
+    /// The folder of the file, from the root; empty for a file that lies there.
+    pub(crate) fn folder(&self) -> &str {
+        self.path.rsplit_once('/').map_or("", |(folder, _)| folder)
+    }
+
     /// Whether this is Rust of the gateway itself.
     pub(crate) fn is_gateway(&self) -> bool {
         self.path.starts_with("src/") && has_ending(&self.path, "rs")
