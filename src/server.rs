@@ -47,7 +47,7 @@ use crate::telemetry::metrics::tenants::AuthenticationMetrics;
 use crate::telemetry::metrics::traces::TraceMetrics;
 use crate::telemetry::metrics::{HttpMetrics, Metrics};
 use crate::telemetry::traces::Traces;
-use crate::tenants::throttle::Throttle;
+use crate::tenants::auth_throttle::AuthThrottle;
 
 /// How often the engines are asked how they are, so that `engine_up` is right when nobody calls.
 const PROBE_EVERY: Duration = Duration::from_secs(5);
@@ -180,7 +180,7 @@ impl Server {
         let front = Front::new(Arc::new(Api {
             gateway: gateway.clone(),
             registry: registry.clone(),
-            throttle: Throttle::new(clock.clone(), "callers sent no valid credential"),
+            throttle: AuthThrottle::new(clock.clone(), "callers sent no valid credential"),
             limits: config.limits.clone(),
             loopback_only: open && !config.server.allow_open,
             places: Places::new(config.limits.requests_in_flight),
@@ -205,7 +205,7 @@ impl Server {
             Telemetry { log, traces: traces.clone() },
             stop_admin.clone(),
         ));
-        let state = if registry.is_awaited() {
+        let state = if registry.is_loading() {
             "listening; in service once the registry of apps has answered"
         } else {
             lifecycle.enter(Stage::Ready);

@@ -29,10 +29,10 @@ use oncegate::http::{Api, Front, answer, listener, success};
 use oncegate::telemetry::metrics::tenants::AuthenticationMetrics;
 use oncegate::telemetry::metrics::{HttpMetrics, Metrics};
 use oncegate::telemetry::traces::Traces;
+use oncegate::tenants::auth_throttle::AuthThrottle;
 use oncegate::tenants::quota::Quota;
 use oncegate::tenants::secret::SecretDigest;
-use oncegate::tenants::throttle::Throttle;
-use oncegate::tenants::{App, OperationTerms, Proof, Registry};
+use oncegate::tenants::{App, CachedCredential, OperationTerms, Registry};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
@@ -140,23 +140,25 @@ fn attempt(times: usize) {
 fn authenticate_first(times: usize) {
     let (registry, credential) = (registry(), format!("Bearer shop-7.{SECRET}"));
     for _ in 0..times {
-        let admitted = registry.admit(Some(black_box(credential.as_bytes())), &Proof::default(), NOON);
+        let admitted =
+            registry.authenticate(Some(black_box(credential.as_bytes())), &CachedCredential::default(), NOON);
         black_box(admitted).expect("it is right");
     }
 }
 
 /// The later ones.
 fn authenticate_again(times: usize) {
-    let (registry, credential, proof) = (registry(), format!("Bearer shop-7.{SECRET}"), Proof::default());
+    let (registry, credential, cached) = (registry(), format!("Bearer shop-7.{SECRET}"), CachedCredential::default());
     for _ in 0..times {
-        black_box(registry.admit(Some(black_box(credential.as_bytes())), &proof, NOON)).expect("it is right");
+        black_box(registry.authenticate(Some(black_box(credential.as_bytes())), &cached, NOON)).expect("it is right");
     }
 }
 
 fn authenticate_wrong(times: usize) {
-    let (registry, credential, proof) = (registry(), format!("Bearer shop-7.{SECRET}x"), Proof::default());
+    let (registry, credential, cached) = (registry(), format!("Bearer shop-7.{SECRET}x"), CachedCredential::default());
     for _ in 0..times {
-        black_box(registry.admit(Some(black_box(credential.as_bytes())), &proof, NOON)).expect_err("it is wrong");
+        black_box(registry.authenticate(Some(black_box(credential.as_bytes())), &cached, NOON))
+            .expect_err("it is wrong");
     }
 }
 
@@ -269,7 +271,7 @@ fn request_claim(times: usize) {
     let front = Front::new(Arc::new(Api {
         gateway,
         registry,
-        throttle: Throttle::new(clock.clone(), "failures"),
+        throttle: AuthThrottle::new(clock.clone(), "failures"),
         places: Places::new(limits.requests_in_flight),
         limits: limits.clone(),
         loopback_only: false,

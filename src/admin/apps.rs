@@ -21,7 +21,7 @@ use crate::http::body::JsonBytes;
 use crate::http::choice;
 use crate::http::json;
 use crate::http::problem::{Code, Problem};
-use crate::tenants::stored::{ListedApp, NotDone, Revoked};
+use crate::tenants::stored::{CatalogError, ListedApp, RevokeScope};
 
 #[derive(Serialize)]
 struct AppsBody {
@@ -167,8 +167,8 @@ pub(super) async fn rotate(
 ) -> Result<Response, Problem> {
     let RotateBody { revoke, reason } = body.parse()?;
     let (revoked, detail) = match revoke {
-        RevokeBody::Older => (Revoked::Older, "revoke: older"),
-        RevokeBody::All => (Revoked::All, "revoke: all"),
+        RevokeBody::Older => (RevokeScope::Older, "revoke: older"),
+        RevokeBody::All => (RevokeScope::All, "revoke: all"),
     };
     let change = about(&app, "app.rotate", Some(detail.to_owned()), reason);
     let apps = admin.apps.clone();
@@ -257,26 +257,26 @@ fn about(app: &AppKey, action: &'static str, detail: Option<String>, reason: Rea
     }
 }
 
-impl From<NotDone> for Problem {
-    fn from(not_done: NotDone) -> Self {
+impl From<CatalogError> for Problem {
+    fn from(not_done: CatalogError) -> Self {
         const SOON: Duration = Duration::from_secs(1);
         match &not_done {
-            NotDone::Exists(_) => Self::new(
+            CatalogError::Exists(_) => Self::new(
                 Code::AppExists,
                 format!("Nothing was changed: {not_done}. Rotate it for a new secret, or choose another name."),
             ),
-            NotDone::Unknown(_) => {
+            CatalogError::Unknown(_) => {
                 Self::new(Code::NotFound, format!("Nothing was changed: {not_done}. GET /admin/v1/apps lists them."))
             }
-            NotDone::Invalid(_) => Self::invalid(format!("Nothing was changed: {not_done}.")),
-            NotDone::InConfiguration => Self::new(
+            CatalogError::Invalid(_) => Self::invalid(format!("Nothing was changed: {not_done}.")),
+            CatalogError::InConfiguration => Self::new(
                 Code::AppsInConfiguration,
                 format!(
                     "Nothing was changed: {not_done}. Change them there; it takes effect within seconds. `oncegate app` without \
                      --admin prints what to write."
                 ),
             ),
-            NotDone::Unavailable(_) => Self::new(
+            CatalogError::Unavailable(_) => Self::new(
                 Code::StoreUnavailable,
                 format!("{not_done}. If it broke off under way the change may stand: look before you repeat it."),
             )

@@ -16,7 +16,7 @@ use crate::http::edge::{RequestId, contain, finish};
 use crate::http::head;
 use crate::http::problem::{Code, Problem};
 use crate::telemetry::metrics::tenants::AuthenticationMetrics;
-use crate::tenants::throttle::Throttle;
+use crate::tenants::auth_throttle::AuthThrottle;
 
 /// Limit of concurrent requests to the admin API: a few people and their scripts.
 const IN_FLIGHT_MAX: usize = 16;
@@ -27,7 +27,7 @@ pub(super) struct Edge {
     pub(super) limits: Limits,
     /// Whether requests must name this machine.
     pub(super) loopback_only: bool,
-    pub(super) throttle: Throttle,
+    pub(super) throttle: AuthThrottle,
     pub(super) metrics: AuthenticationMetrics,
 }
 

@@ -36,8 +36,8 @@ use crate::http::problem::{Code, Problem};
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::metrics::tenants::AuthenticationMetrics;
 use crate::tenants::Registry;
+use crate::tenants::auth_throttle::AuthThrottle;
 use crate::tenants::stored::Catalog;
-use crate::tenants::throttle::Throttle;
 
 /// What the admin handlers work with.
 pub struct Admin {
@@ -75,7 +75,7 @@ pub fn router(admin: Arc<Admin>) -> Router {
         entropy: admin.entropy.clone(),
         limits: admin.limits.clone(),
         loopback_only: admin.loopback_only,
-        throttle: Throttle::new(admin.clock.clone(), "calls of the admin API without a valid token"),
+        throttle: AuthThrottle::new(admin.clock.clone(), "calls of the admin API without a valid token"),
         metrics: AuthenticationMetrics::new(),
     });
     let api = Router::new()

@@ -8,36 +8,36 @@ use crate::domain::claim::{Claim, Outcome, Settle, Settled};
 use crate::engine::EngineError;
 use crate::telemetry::metrics::quota::Quota;
 use crate::tenants::App;
-use crate::tenants::quota::{Exceeded, Place, Purpose, QuotaName};
+use crate::tenants::quota::{Exceeded, Permit, Purpose, QuotaName};
 
 impl Gateway {
     /// Takes a place among an app's requests in flight, to be dropped once the answer is known.
     ///
     /// # Errors
     /// All that are for this are taken.
-    pub fn enter(&self, app: &Arc<App>, purpose: Purpose) -> Result<Place, Failure> {
-        app.enter(purpose).map_err(|exceeded| self.refused(app, exceeded))
+    pub fn acquire_permit(&self, app: &Arc<App>, purpose: Purpose) -> Result<Permit, Failure> {
+        app.acquire_permit(purpose).map_err(|exceeded| self.refused(app, exceeded))
     }
 
     /// Draws a request, or an item of a batch, which is a request like any other.
     ///
     /// # Errors
     /// There is no room for it; nothing was drawn.
-    pub fn draw_request(&self, app: &App, purpose: Purpose) -> Result<(), Failure> {
-        let drawn = app.draw_request(purpose, || self.clock.monotonic());
+    pub fn charge_request(&self, app: &App, purpose: Purpose) -> Result<(), Failure> {
+        let drawn = app.charge_request(purpose, || self.clock.monotonic());
         drawn.map_err(|exceeded| self.refused(app, exceeded))
     }
 
     /// Draws what a grant of this claim would keep.
     pub(super) fn draw_claim(&self, app: &App, ask: &Claim) -> Result<(), Failure> {
-        let drawn = app.draw_bytes(ask.stored_bytes(), Purpose::Ask, || self.clock.monotonic());
+        let drawn = app.charge_bytes(ask.stored_bytes(), Purpose::New, || self.clock.monotonic());
         drawn.map_err(|exceeded| self.refused(app, exceeded))
     }
 
     /// Draws what this outcome may add to the store: its result, and its contents, which no claim has drawn if it is late.
     pub(super) fn draw_outcome(&self, app: &App, ask: &Settle) -> Result<(), Failure> {
         let bytes = ask.result_bytes().saturating_add(late_bytes(ask));
-        let drawn = app.draw_bytes(bytes, Purpose::Settle, || self.clock.monotonic());
+        let drawn = app.charge_bytes(bytes, Purpose::Settle, || self.clock.monotonic());
         drawn.map_err(|exceeded| self.refused(app, exceeded))
     }
 
@@ -62,7 +62,7 @@ pub(super) fn give_back_contents(app: &App, ask: &Settle, settled: Result<&Settl
         | Err(EngineError::Determinate(_)) => false,
     };
     if !may_be_stored {
-        app.give_back_bytes(late_bytes(ask));
+        app.refund_bytes(late_bytes(ask));
     }
 }
 

@@ -45,7 +45,7 @@ pub fn admitted<'a, Item>(
     purpose: Purpose,
     make: impl Fn(&'a RawValue) -> Result<Item, Problem>,
 ) -> Vec<Result<Item, Problem>> {
-    let admit = |place| if place == 0 { Ok(()) } else { api.gateway.draw_request(app, purpose) };
+    let admit = |place| if place == 0 { Ok(()) } else { api.gateway.charge_request(app, purpose) };
     let admitted = |(place, raw)| {
         admit(place)?;
         make(raw)

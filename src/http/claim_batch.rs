@@ -29,7 +29,7 @@ pub async fn claim_batch(
         ));
     }
     let request = |raw| batch::item::<ClaimBody<'_>>(raw)?.into_request(&api.limits);
-    let requests = batch::admitted(batch::items(&body, &api)?, &api, &app, Purpose::Ask, request);
+    let requests = batch::admitted(batch::items(&body, &api)?, &api, &app, Purpose::New, request);
     let results_max = batch::results_max(requests.len(), &api.limits);
     let (answers, _kept) = api.gateway.claim_many(&app, requests, results_max).await;
     let answers = answers.into_iter().map(|answer| answer.and_then(answer::granted)).collect::<Vec<_>>();

@@ -15,7 +15,7 @@ use tokio::time::{Sleep, sleep};
 
 use super::unread::{UnreadAnswer, UnreadAnswers};
 use crate::domain::limits::Limits;
-use crate::tenants::Proof;
+use crate::tenants::CachedCredential;
 
 /// Checks for idleness within the idle timeout. A connection is closed after that time, and at most one check later.
 const IDLE_CHECKS: u32 = 4;
@@ -136,7 +136,7 @@ pub struct TimedIo<Io> {
 struct Unread {
     all: Arc<UnreadAnswers>,
     /// Names the app that it belongs to.
-    proof: Arc<Proof>,
+    cached: Arc<CachedCredential>,
     /// Bytes written since the last complete flush.
     unflushed: usize,
     /// Set while a write waits for the client.
@@ -150,7 +150,7 @@ impl<Io> TimedIo<Io> {
         progress: Arc<Progress>,
         timeouts: Timeouts,
         unread: Arc<UnreadAnswers>,
-        proof: Arc<Proof>,
+        cached: Arc<CachedCredential>,
     ) -> Self {
         Self {
             io,
@@ -162,7 +162,7 @@ impl<Io> TimedIo<Io> {
             idle_checks: 0,
             begun_seen: 0,
             pushed_back: Bytes::new(),
-            unread: Unread { all: unread, proof, unflushed: 0, stalled: None },
+            unread: Unread { all: unread, cached, unflushed: 0, stalled: None },
             linger: None,
         }
     }
@@ -204,7 +204,7 @@ impl Unread {
     /// `rest` bytes are left.
     fn poll_stalled(&mut self, timeout: Duration, rest: usize, cx: &mut Context<'_>) -> Poll<io::Error> {
         let (timer, answer) = self.stalled.get_or_insert_with(|| {
-            let answer = self.all.hold(self.proof.app(), self.unflushed + rest, cx.waker());
+            let answer = self.all.hold(self.cached.app(), self.unflushed + rest, cx.waker());
             (Box::pin(sleep(timeout)), answer)
         });
         if timer.as_mut().poll(cx).is_ready() {

@@ -22,7 +22,7 @@ use crate::domain::hex;
 use crate::telemetry::logging::access::AccessLine;
 use crate::telemetry::metrics::Endpoint;
 use crate::telemetry::traces::{self, TracedRequest};
-use crate::tenants::Proof;
+use crate::tenants::CachedCredential;
 use crate::tenants::quota::Purpose;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -52,14 +52,14 @@ impl RequestId {
     }
 }
 
-/// Stands around the whole API. `proof` is what the connection's requests have proved so far.
-pub(super) async fn edge(front: &Front, request: Request<Incoming>, proof: &Arc<Proof>) -> Response {
+/// Stands around the whole API. `cached` is what the connection's requests have proved so far.
+pub(super) async fn edge(front: &Front, request: Request<Incoming>, cached: &Arc<CachedCredential>) -> Response {
     let api = &*front.api;
     let begun = api.clock.monotonic();
     let request_id = RequestId::of(request.headers(), &*api.entropy);
     let endpoint = endpoint(request.uri().path());
     let method = request.method().clone();
-    let visit = Visit::at(endpoint, proof.clone());
+    let visit = Visit::at(endpoint, cached.clone());
     let traced = || TracedRequest {
         headers: request.headers(),
         method: known(&method),

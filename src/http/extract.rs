@@ -12,8 +12,8 @@ use super::Api;
 use super::problem::{Code, Problem};
 use crate::domain::global_id::GlobalId;
 use crate::telemetry::metrics::Endpoint;
-use crate::tenants::quota::{Place, Purpose};
-use crate::tenants::{App, Proof};
+use crate::tenants::quota::{Permit, Purpose};
+use crate::tenants::{App, CachedCredential};
 
 /// A request on its way, as the edge and the handler both know it: what it asks for, and, once that is proved, for whom.
 #[derive(Clone)]
@@ -22,22 +22,22 @@ pub struct Visit(Arc<Known>);
 /// What is known of a request.
 struct Known {
     purpose: Purpose,
-    proof: Arc<Proof>,
+    cached: Arc<CachedCredential>,
     app: OnceLock<Arc<App>>,
     /// Kept here, so that it is given back when the edge knows the answer, whatever becomes of the handler.
-    place: OnceLock<Place>,
+    place: OnceLock<Permit>,
 }
 
 impl Visit {
     /// A request at this endpoint, of nobody yet, over a connection whose requests have proved this so far.
-    pub fn at(endpoint: Endpoint, proof: Arc<Proof>) -> Self {
+    pub fn at(endpoint: Endpoint, cached: Arc<CachedCredential>) -> Self {
         let purpose = match endpoint {
             Endpoint::Outcome | Endpoint::Renewal | Endpoint::OutcomeBatch => Purpose::Settle,
             Endpoint::Claim | Endpoint::ClaimBatch | Endpoint::Inspect | Endpoint::GlobalId | Endpoint::Other => {
-                Purpose::Ask
+                Purpose::New
             }
         };
-        Self(Arc::new(Known { purpose, proof, app: OnceLock::new(), place: OnceLock::new() }))
+        Self(Arc::new(Known { purpose, cached, app: OnceLock::new(), place: OnceLock::new() }))
     }
 
     /// What the request is for.
@@ -56,16 +56,16 @@ impl Visit {
     /// That it proves nobody, or that the app has no place left.
     pub fn enter(&self, api: &Api, headers: &HeaderMap) -> Result<&Arc<App>, Problem> {
         let authorization = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
-        let proved = api.registry.admit(authorization, &self.0.proof, api.clock.wall())?;
+        let proved = api.registry.authenticate(authorization, &self.0.cached, api.clock.wall())?;
         let app = self.0.app.get_or_init(|| proved);
-        let place = api.gateway.enter(app, self.0.purpose)?;
+        let place = api.gateway.acquire_permit(app, self.0.purpose)?;
         let _first = self.0.place.set(place);
         Ok(app)
     }
 
     /// Draws this request of the app's rates.
     pub fn draw(&self, api: &Api) -> Result<(), Problem> {
-        let drawn = self.app().map_or(Ok(()), |app| api.gateway.draw_request(app, self.purpose()));
+        let drawn = self.app().map_or(Ok(()), |app| api.gateway.charge_request(app, self.purpose()));
         drawn.map_err(Problem::from)
     }
 }

@@ -16,7 +16,7 @@ pub async fn inspect(
     Caller(app): Caller,
     ClaimId(global_id): ClaimId,
 ) -> Result<Response, Problem> {
-    api.gateway.draw_request(&app, Purpose::Ask)?;
+    api.gateway.charge_request(&app, Purpose::New)?;
     let found = api.gateway.inspect(&app, global_id).await?;
     let nothing = || {
         Problem::new(

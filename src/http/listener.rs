@@ -35,7 +35,7 @@ use super::tls::{Greeted, Tls};
 use super::unread::UnreadAnswers;
 use crate::domain::attempt::{Entropy, SystemEntropy};
 use crate::domain::limits::Limits;
-use crate::tenants::Proof;
+use crate::tenants::CachedCredential;
 
 /// How many connections over the limit are told so at the same time; more are closed without a word.
 const REFUSALS_MAX: usize = 64;
@@ -54,12 +54,16 @@ const BACKLOG: u32 = 4096;
 
 /// What answers the requests of a listener.
 pub trait Answers: Clone + Send + Sync + 'static {
-    /// The answer to a request. `proof` is what the requests of its connection have proved so far.
-    fn answer(&self, request: Request<Incoming>, proof: &Arc<Proof>) -> impl Future<Output = Response> + Send;
+    /// The answer to a request. `cached` is what the requests of its connection have proved so far.
+    fn answer(
+        &self,
+        request: Request<Incoming>,
+        cached: &Arc<CachedCredential>,
+    ) -> impl Future<Output = Response> + Send;
 }
 
 impl Answers for Router {
-    async fn answer(&self, request: Request<Incoming>, _proof: &Arc<Proof>) -> Response {
+    async fn answer(&self, request: Request<Incoming>, _cached: &Arc<CachedCredential>) -> Response {
         let Ok(answer) = self.clone().call(request.map(Body::new)).await;
         answer
     }
@@ -167,9 +171,9 @@ impl<Service: Answers> Host<Service> {
 
     /// Answers requests until either side has had enough.
     async fn converse(&self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
-        let (progress, proof) = (Arc::new(Progress::default()), Arc::new(Proof::default()));
-        let mut io = TimedIo::new(stream, progress.clone(), self.timeouts, self.unread.clone(), proof.clone());
-        let serve = |request| self.serve(request, &proof, &progress);
+        let (progress, cached) = (Arc::new(Progress::default()), Arc::new(CachedCredential::default()));
+        let mut io = TimedIo::new(stream, progress.clone(), self.timeouts, self.unread.clone(), cached.clone());
+        let serve = |request| self.serve(request, &cached, &progress);
         let ended = match plain::converse(&mut io, self.limits.header_bytes, &self.stop, &serve).await {
             Ok(Ended::Closed) => Ok(()),
             Ok(Ended::NotPlain(unread)) => {
@@ -222,13 +226,13 @@ impl<Service: Answers> Host<Service> {
     fn serve(
         &self,
         request: Request<Incoming>,
-        proof: &Arc<Proof>,
+        cached: &Arc<CachedCredential>,
         progress: &Progress,
     ) -> impl Future<Output = Response> {
         progress.begin();
         let rest = request.body().rest();
         async move {
-            let mut answer = self.service.answer(request, proof).await;
+            let mut answer = self.service.answer(request, cached).await;
             if let Some(rest) = rest
                 && !rest.skip(&self.limits).await
             {

@@ -52,8 +52,8 @@ use crate::telemetry::logging::access::AccessLog;
 use crate::telemetry::metrics::tenants::AuthenticationMetrics;
 use crate::telemetry::metrics::{Endpoint, HttpMetrics};
 use crate::telemetry::traces::Traces;
-use crate::tenants::throttle::Throttle;
-use crate::tenants::{Proof, Registry};
+use crate::tenants::auth_throttle::AuthThrottle;
+use crate::tenants::{CachedCredential, Registry};
 
 /// The header that says which policy answers in place of the store.
 const DEGRADED: HeaderName = HeaderName::from_static("oncegate-degraded");
@@ -65,7 +65,7 @@ pub struct Api {
     /// Who may call.
     pub registry: Arc<Registry>,
     /// How often callers have proved nothing.
-    pub throttle: Throttle,
+    pub throttle: AuthThrottle,
     /// The bounds of requests.
     pub limits: Limits,
     /// Answers only to hosts that are loopback, as long as it is open.
@@ -94,8 +94,12 @@ pub struct Front {
 }
 
 impl Answers for Front {
-    fn answer(&self, request: Request<Incoming>, proof: &Arc<Proof>) -> impl Future<Output = Response> + Send {
-        edge::edge(self, request, proof)
+    fn answer(
+        &self,
+        request: Request<Incoming>,
+        cached: &Arc<CachedCredential>,
+    ) -> impl Future<Output = Response> + Send {
+        edge::edge(self, request, cached)
     }
 }
 

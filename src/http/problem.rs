@@ -14,7 +14,7 @@ use crate::domain::degraded::Degraded;
 use crate::domain::spool::Spooled;
 use crate::engine::Determinate;
 use crate::gateway::{EngineHealth, Failure};
-use crate::tenants::Refused;
+use crate::tenants::AuthError;
 use crate::tenants::quota::QuotaName;
 
 /// One row of the table: the code, its status, and its title.
@@ -243,12 +243,12 @@ impl IntoResponse for Problem {
     }
 }
 
-impl From<Refused> for Problem {
-    fn from(refused: Refused) -> Self {
+impl From<AuthError> for Problem {
+    fn from(refused: AuthError) -> Self {
         let code = match refused {
-            Refused::Unauthenticated => Code::Unauthenticated,
-            Refused::Disabled => Code::AppDisabled,
-            Refused::NotYet => {
+            AuthError::Unauthenticated => Code::Unauthenticated,
+            AuthError::Disabled => Code::AppDisabled,
+            AuthError::Loading => {
                 return Self::new(Code::Draining, refused.to_string()).retry_after(Duration::from_secs(1));
             }
         };

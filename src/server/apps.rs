@@ -15,7 +15,7 @@ const OPEN_APP: &str = "default";
 /// Who may call, by the configuration.
 pub(super) fn registry(config: &Config) -> anyhow::Result<Registry> {
     Ok(if config.registry.is_set() {
-        Registry::awaiting()
+        Registry::loading()
     } else if config.apps.is_empty() {
         Registry::open(open_app(config)?)
     } else {

@@ -15,7 +15,7 @@ use crate::domain::clock::Clock;
 use crate::domain::tenant::AppKey;
 use crate::gateway::Gateway;
 use crate::tenants::secret::Secret;
-use crate::tenants::stored::{Catalog, ListedApp, ListedSecret, NotDone, Revoked};
+use crate::tenants::stored::{Catalog, CatalogError, ListedApp, ListedSecret, RevokeScope};
 use crate::tenants::{App, Registry};
 
 /// What a gateway's apps depend on, and what depends on them.
@@ -49,7 +49,7 @@ struct InConfiguration(Arc<Registry>);
 
 #[async_trait]
 impl Catalog for InConfiguration {
-    async fn list(&self) -> Result<Vec<ListedApp>, NotDone> {
+    async fn list(&self) -> Result<Vec<ListedApp>, CatalogError> {
         let mut apps = self.0.apps();
         apps.sort_by(|a, b| a.key.cmp(&b.key));
         let listed = |app: &Arc<App>| ListedApp {
@@ -70,19 +70,19 @@ impl Catalog for InConfiguration {
         Ok(apps.iter().map(listed).collect())
     }
 
-    async fn create(&self, _: &AppKey, _: String, _: Option<String>) -> Result<Secret, NotDone> {
-        Err(NotDone::InConfiguration)
+    async fn create(&self, _: &AppKey, _: String, _: Option<String>) -> Result<Secret, CatalogError> {
+        Err(CatalogError::InConfiguration)
     }
 
-    async fn rotate(&self, _: &AppKey, _: Revoked) -> Result<Secret, NotDone> {
-        Err(NotDone::InConfiguration)
+    async fn rotate(&self, _: &AppKey, _: RevokeScope) -> Result<Secret, CatalogError> {
+        Err(CatalogError::InConfiguration)
     }
 
-    async fn revoke(&self, _: &AppKey, _: &str) -> Result<ListedApp, NotDone> {
-        Err(NotDone::InConfiguration)
+    async fn revoke(&self, _: &AppKey, _: &str) -> Result<ListedApp, CatalogError> {
+        Err(CatalogError::InConfiguration)
     }
 
-    async fn set_disabled(&self, _: &AppKey, _: bool) -> Result<ListedApp, NotDone> {
-        Err(NotDone::InConfiguration)
+    async fn set_disabled(&self, _: &AppKey, _: bool) -> Result<ListedApp, CatalogError> {
+        Err(CatalogError::InConfiguration)
     }
 }

@@ -18,10 +18,10 @@ use crate::domain::clock::Timestamp;
 use crate::domain::tenant::AppKey;
 use crate::gateway::Gateway;
 use crate::telemetry::metrics::tenants::RegistryMetrics;
-use crate::tenants::follow::{Follower, Heed};
+use crate::tenants::follow::{Follower, RegistryObserver};
 use crate::tenants::postgres::Database;
 use crate::tenants::secret::Secret;
-use crate::tenants::stored::{Catalog, ListedApp, ListedSecret, NotDone, Revoked, StoredApp, StoredSecret};
+use crate::tenants::stored::{Catalog, CatalogError, ListedApp, ListedSecret, RevokeScope, StoredApp, StoredSecret};
 use crate::tenants::{App, Registry};
 
 /// What is wrong with apps of the registry, by app.
@@ -73,7 +73,7 @@ impl Copy {
     }
 }
 
-impl Heed for Copy {
+impl RegistryObserver for Copy {
     fn apps(&self, stored: Vec<StoredApp>) {
         let mut problems = BTreeMap::new();
         let mut apps = Vec::with_capacity(stored.len());
@@ -92,7 +92,7 @@ impl Heed for Copy {
         self.metrics.refused(u32::try_from(problems.len()).unwrap_or(u32::MAX));
         *known = problems;
         drop(known);
-        let (count, first) = (apps.len(), self.registry.is_awaited());
+        let (count, first) = (apps.len(), self.registry.is_loading());
         self.registry.replace(apps);
         self.gateway.know(&self.registry.apps(), self.config.load().limits.metric_operations);
         if first {
@@ -129,30 +129,30 @@ pub(super) struct InDatabase {
 
 #[async_trait]
 impl Catalog for InDatabase {
-    async fn list(&self) -> Result<Vec<ListedApp>, NotDone> {
+    async fn list(&self) -> Result<Vec<ListedApp>, CatalogError> {
         let snapshot = self.follower.database().read().await?;
         Ok(snapshot.apps.into_iter().map(|stored| self.listed(stored)).collect())
     }
 
-    async fn create(&self, key: &AppKey, settings: String, chain: Option<String>) -> Result<Secret, NotDone> {
+    async fn create(&self, key: &AppKey, settings: String, chain: Option<String>) -> Result<Secret, CatalogError> {
         let secret = Secret::random(&*self.entropy);
         let digest = secret.digest();
         let first = StoredSecret { digest: digest.clone(), created_at: Timestamp::default(), last_used_at: None };
         let stored = StoredApp { key: key.clone(), settings, chain, disabled: false, secrets: vec![first] };
-        made(&self.config.load(), &stored).map_err(NotDone::Invalid)?;
+        made(&self.config.load(), &stored).map_err(CatalogError::Invalid)?;
         self.follower.database().create(key, &stored.settings, stored.chain.as_deref(), &digest).await?;
         self.follower.look_now();
         Ok(secret)
     }
 
-    async fn rotate(&self, key: &AppKey, revoked: Revoked) -> Result<Secret, NotDone> {
+    async fn rotate(&self, key: &AppKey, revoked: RevokeScope) -> Result<Secret, CatalogError> {
         let secret = Secret::random(&*self.entropy);
         let rotated = self.follower.database().rotate(key, &secret.digest(), revoked).await;
         self.follower.look_now();
         match rotated {
             Ok(()) => Ok(secret),
             // Else the next rotation would keep a secret that nobody has, and revoke the one in use.
-            Err(NotDone::Unavailable(why)) => Err(NotDone::Unavailable(format!(
+            Err(CatalogError::Unavailable(why)) => Err(CatalogError::Unavailable(format!(
                 "{why}; if the app has the secret {} now, revoke that one before you rotate again",
                 secret.digest().id()
             ))),
@@ -160,18 +160,18 @@ impl Catalog for InDatabase {
         }
     }
 
-    async fn revoke(&self, key: &AppKey, secret_id: &str) -> Result<ListedApp, NotDone> {
+    async fn revoke(&self, key: &AppKey, secret_id: &str) -> Result<ListedApp, CatalogError> {
         let snapshot = self.follower.database().read().await?;
-        let app = snapshot.apps.into_iter().find(|app| app.key == *key).ok_or(NotDone::Unknown(key.clone()))?;
+        let app = snapshot.apps.into_iter().find(|app| app.key == *key).ok_or(CatalogError::Unknown(key.clone()))?;
         let secret = app.secrets.iter().find(|secret| secret.digest.id() == secret_id).ok_or_else(|| {
             let live: Vec<_> = app.secrets.iter().map(|secret| secret.digest.id()).collect();
-            NotDone::Invalid(format!("`secret_id`: the app has no such secret; it has {}", live.join(", ")))
+            CatalogError::Invalid(format!("`secret_id`: the app has no such secret; it has {}", live.join(", ")))
         })?;
         self.follower.database().revoke(key, &secret.digest).await?;
         self.changed(key).await
     }
 
-    async fn set_disabled(&self, key: &AppKey, disabled: bool) -> Result<ListedApp, NotDone> {
+    async fn set_disabled(&self, key: &AppKey, disabled: bool) -> Result<ListedApp, CatalogError> {
         self.follower.database().set_disabled(key, disabled).await?;
         self.changed(key).await
     }
@@ -179,10 +179,10 @@ impl Catalog for InDatabase {
 
 impl InDatabase {
     /// The app after a change, which this process heeds at once.
-    async fn changed(&self, key: &AppKey) -> Result<ListedApp, NotDone> {
+    async fn changed(&self, key: &AppKey) -> Result<ListedApp, CatalogError> {
         self.follower.look_now();
         let apps = self.list().await?;
-        apps.into_iter().find(|app| app.key == *key).ok_or(NotDone::Unknown(key.clone()))
+        apps.into_iter().find(|app| app.key == *key).ok_or(CatalogError::Unknown(key.clone()))
     }
 
     fn listed(&self, stored: StoredApp) -> ListedApp {

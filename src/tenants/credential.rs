@@ -38,7 +38,7 @@ impl Credentials {
     pub(super) fn of<'a>(apps: impl IntoIterator<Item = &'a Arc<App>>) -> Self {
         let mut credentials = Self { table: HashTable::new(), hasher: DefaultHashBuilder::default() };
         for app in apps {
-            for (digest, last_use) in app.secrets.iter().zip(app.usage.noting(&app.secrets)) {
+            for (digest, last_use) in app.secrets.iter().zip(app.usage.last_uses(&app.secrets)) {
                 let hash = credentials.hash(digest, app.key.as_ref());
                 let credential = Credential { digest: digest.clone(), app: app.clone(), last_use };
                 let hasher = |it: &Credential| credentials.hasher.hash_one((it.digest.bytes(), it.app.key.as_ref()));
@@ -62,13 +62,13 @@ impl Credentials {
     }
 }
 
-/// What the requests of one connection have proved. A connection sends the same credential again and again, so what it
-/// proved last is compared before it is hashed and looked up; only credentials that were right are kept, for as long as the
+/// What the requests of one connection have verified. A connection sends the same credential again and again, so what it
+/// verified last is compared before it is hashed and looked up; only credentials that were right are kept, for as long as the
 /// connection lives and the apps are those of then.
 #[derive(Default)]
-pub struct Proof(Mutex<Option<Proved>>);
+pub struct CachedCredential(Mutex<Option<Verified>>);
 
-struct Proved {
+struct Verified {
     authorization: Box<[u8]>,
     /// Of which apps.
     of: u64,
@@ -76,29 +76,29 @@ struct Proved {
     last_use: Arc<LastUse>,
 }
 
-impl Proof {
-    /// The app, if this authorization has proved it before. As long to compare wherever two of a length differ.
-    pub(super) fn again(&self, authorization: &[u8], of: u64, now: Timestamp) -> Option<Arc<App>> {
-        let proved = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let proved = proved.as_ref().filter(|proved| proved.of == of)?;
-        let is_same: bool = proved.authorization.ct_eq(authorization).into();
+impl CachedCredential {
+    /// The app, if this authorization has verified it before. As long to compare wherever two of a length differ.
+    pub(super) fn matches(&self, authorization: &[u8], of: u64, now: Timestamp) -> Option<Arc<App>> {
+        let verified = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let verified = verified.as_ref().filter(|verified| verified.of == of)?;
+        let is_same: bool = verified.authorization.ct_eq(authorization).into();
         is_same.then(|| {
-            proved.last_use.note(now);
-            proved.app.clone()
+            verified.last_use.record(now);
+            verified.app.clone()
         })
     }
 
     /// Returns the app whose credential the connection's last valid request carried.
     pub fn app(&self) -> Option<AppKey> {
-        let proved = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        proved.as_ref().map(|proved| proved.app.key.clone())
+        let verified = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        verified.as_ref().map(|verified| verified.app.key.clone())
     }
 
-    /// Keeps what an authorization has proved.
+    /// Keeps what an authorization has verified.
     pub(super) fn keep(&self, authorization: &[u8], of: u64, credential: &Credential) {
         let (app, last_use) = (credential.app.clone(), credential.last_use.clone());
-        let proved = Proved { authorization: authorization.into(), of, app, last_use };
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(proved);
+        let verified = Verified { authorization: authorization.into(), of, app, last_use };
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(verified);
     }
 }
 

@@ -24,7 +24,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const READ_EVERY: Duration = Duration::from_mins(1);
 
 /// What the follower is told to do with what it finds, by those who know how apps are made and measured.
-pub trait Heed: Send + Sync + 'static {
+pub trait RegistryObserver: Send + Sync + 'static {
     /// These are the apps now.
     fn apps(&self, apps: Vec<StoredApp>);
     /// Whether the registry has just answered, and how old the copy is.
@@ -36,7 +36,7 @@ pub struct Follower {
     database: Database,
     registry: Arc<Registry>,
     clock: Arc<dyn Clock>,
-    heed: Box<dyn Heed>,
+    observer: Box<dyn RegistryObserver>,
     look_now: Arc<Notify>,
 }
 
@@ -48,7 +48,7 @@ struct Progress {
     /// When the copy was last known to be right.
     right_at: Duration,
     /// The last uses that the registry has been told of.
-    noted: HashMap<(AppKey, SecretDigest), Timestamp>,
+    recorded: HashMap<(AppKey, SecretDigest), Timestamp>,
     /// Whether the log has told that the registry is out.
     told: bool,
 }
@@ -60,10 +60,10 @@ impl Follower {
         database: Database,
         registry: Arc<Registry>,
         clock: Arc<dyn Clock>,
-        heed: Box<dyn Heed>,
+        observer: Box<dyn RegistryObserver>,
         look_now: Arc<Notify>,
     ) -> Self {
-        Self { database, registry, clock, heed, look_now }
+        Self { database, registry, clock, observer, look_now }
     }
 
     /// The registry, for changes.
@@ -84,13 +84,13 @@ impl Follower {
                 Ok(session) => self.follow(session, &mut progress).await,
                 Err(refused) => refused,
             };
-            self.heed.asked(false, self.clock.monotonic().saturating_sub(progress.right_at));
+            self.observer.asked(false, self.clock.monotonic().saturating_sub(progress.right_at));
             // What was read next may be another server's: nothing is taken to be the same.
             progress.version = None;
             if !progress.told {
                 progress.told = true;
                 let (registry, error) = (self.database.name(), failed.to_string());
-                if self.registry.is_awaited() {
+                if self.registry.is_loading() {
                     tracing::error!(
                         registry,
                         error,
@@ -114,7 +114,7 @@ impl Follower {
             if let Err(refused) = self.look(&mut session, progress).await {
                 return refused;
             }
-            self.heed.asked(true, Duration::ZERO);
+            self.observer.asked(true, Duration::ZERO);
             if progress.told {
                 progress.told = false;
                 tracing::info!(registry = self.database.name(), "the registry of apps answers again");
@@ -133,27 +133,27 @@ impl Follower {
             // Not the version asked for first: what was read may be newer.
             progress.version = Some(snapshot.version);
             progress.read_at = now;
-            self.heed.apps(snapshot.apps);
+            self.observer.apps(snapshot.apps);
         }
         progress.right_at = now;
-        self.note_uses(session, progress).await
+        self.record_uses(session, progress).await
     }
 
-    /// Tells the registry which secrets were used, so that an operator sees which one nobody uses any more. What is noted of
+    /// Tells the registry which secrets were used, so that an operator sees which one nobody uses any more. What is recorded of
     /// a secret changes once a minute at most, and so does what is written.
-    async fn note_uses(&self, session: &mut Session, progress: &mut Progress) -> Result<(), Refused> {
+    async fn record_uses(&self, session: &mut Session, progress: &mut Progress) -> Result<(), Refused> {
         let mut uses: Vec<(AppKey, SecretDigest, Timestamp)> = Vec::new();
         for app in self.registry.apps() {
             for secret in &app.secrets {
                 uses.extend(app.usage.last_use(secret).map(|at| (app.key.clone(), secret.clone(), at)));
             }
         }
-        let noted = uses.iter().map(|(key, secret, at)| ((key.clone(), secret.clone()), *at)).collect();
-        uses.retain(|(key, secret, at)| progress.noted.get(&(key.clone(), secret.clone())) != Some(at));
+        let recorded = uses.iter().map(|(key, secret, at)| ((key.clone(), secret.clone()), *at)).collect();
+        uses.retain(|(key, secret, at)| progress.recorded.get(&(key.clone(), secret.clone())) != Some(at));
         if !uses.is_empty() {
-            session.note_uses(&uses).await?;
+            session.record_uses(&uses).await?;
         }
-        progress.noted = noted;
+        progress.recorded = recorded;
         Ok(())
     }
 }

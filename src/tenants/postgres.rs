@@ -8,7 +8,7 @@ use sqlx::{Connection as _, Row as _};
 use tokio::time::timeout;
 
 use super::secret::SecretDigest;
-use super::stored::{NotDone, Revoked, StoredApp, StoredSecret};
+use super::stored::{CatalogError, RevokeScope, StoredApp, StoredSecret};
 use crate::database::schema::allows;
 use crate::database::{self, Address, Refused, connect::failure};
 use crate::domain::clock::Timestamp;
@@ -79,7 +79,7 @@ impl Database {
         settings: &str,
         chain: Option<&str>,
         secret: &SecretDigest,
-    ) -> Result<(), NotDone> {
+    ) -> Result<(), CatalogError> {
         let mut session = self.open().await?;
         let adding = async {
             let mut change = session.0.begin().await?;
@@ -87,7 +87,7 @@ impl Database {
                 "INSERT INTO oncegate_apps (app, settings, chain) VALUES ($1, $2::jsonb, $3) ON CONFLICT DO NOTHING";
             let add = sqlx::query(add).persistent(false).bind(key.as_ref()).bind(settings).bind(chain);
             if add.execute(&mut *change).await?.rows_affected() == 0 {
-                return Ok(Err(NotDone::Exists(key.clone())));
+                return Ok(Err(CatalogError::Exists(key.clone())));
             }
             insert(&mut change, key, secret).await?;
             change.commit().await.map(Ok)
@@ -99,18 +99,18 @@ impl Database {
     ///
     /// # Errors
     /// Why not; then nothing was changed, or it is not known.
-    pub async fn rotate(&self, key: &AppKey, secret: &SecretDigest, revoked: Revoked) -> Result<(), NotDone> {
+    pub async fn rotate(&self, key: &AppKey, secret: &SecretDigest, revoked: RevokeScope) -> Result<(), CatalogError> {
         let mut session = self.open().await?;
         let rotating = async {
             let mut change = session.0.begin().await?;
             if !lock(&mut change, key).await? {
-                return Ok(Err(NotDone::Unknown(key.clone())));
+                return Ok(Err(CatalogError::Unknown(key.clone())));
             }
             let revoke = "UPDATE oncegate_app_secrets SET revoked_at = clock_timestamp() \
                  WHERE app = $1 AND revoked_at IS NULL AND ($2 OR digest IS DISTINCT FROM \
                  (SELECT digest FROM oncegate_app_secrets WHERE app = $1 AND revoked_at IS NULL \
                   ORDER BY created_at DESC, digest DESC LIMIT 1))";
-            let revoke = sqlx::query(revoke).persistent(false).bind(key.as_ref()).bind(revoked == Revoked::All);
+            let revoke = sqlx::query(revoke).persistent(false).bind(key.as_ref()).bind(revoked == RevokeScope::All);
             revoke.execute(&mut *change).await?;
             insert(&mut change, key, secret).await?;
             change.commit().await.map(Ok)
@@ -122,7 +122,7 @@ impl Database {
     ///
     /// # Errors
     /// Why not; then nothing was changed, or it is not known.
-    pub async fn revoke(&self, key: &AppKey, secret: &SecretDigest) -> Result<(), NotDone> {
+    pub async fn revoke(&self, key: &AppKey, secret: &SecretDigest) -> Result<(), CatalogError> {
         let mut session = self.open().await?;
         let revoking = async {
             let mut change = session.0.begin().await?;
@@ -133,7 +133,7 @@ impl Database {
             let revoke = sqlx::query(revoke).persistent(false).bind(key.as_ref()).bind(secret.bytes().as_slice());
             if revoke.execute(&mut *change).await?.rows_affected() == 0 {
                 let last = "this is the app's last secret, or was revoked meanwhile; rotate first, or disable the app";
-                return Ok(Err(NotDone::Invalid(last.into())));
+                return Ok(Err(CatalogError::Invalid(last.into())));
             }
             change.commit().await.map(Ok)
         };
@@ -144,14 +144,14 @@ impl Database {
     ///
     /// # Errors
     /// Why not; then nothing was changed, or it is not known.
-    pub async fn set_disabled(&self, key: &AppKey, disabled: bool) -> Result<(), NotDone> {
+    pub async fn set_disabled(&self, key: &AppKey, disabled: bool) -> Result<(), CatalogError> {
         let mut session = self.open().await?;
         let setting = async {
             let mut change = session.0.begin().await?;
             let set = "UPDATE oncegate_apps SET disabled = $2 WHERE app = $1";
             let set = sqlx::query(set).persistent(false).bind(key.as_ref()).bind(disabled);
             if set.execute(&mut *change).await?.rows_affected() == 0 {
-                return Ok(Err(NotDone::Unknown(key.clone())));
+                return Ok(Err(CatalogError::Unknown(key.clone())));
             }
             change.commit().await.map(Ok)
         };
@@ -162,7 +162,7 @@ impl Database {
     ///
     /// # Errors
     /// Why it cannot be told.
-    pub async fn read(&self) -> Result<Snapshot, NotDone> {
+    pub async fn read(&self) -> Result<Snapshot, CatalogError> {
         Ok(self.open().await?.read().await?)
     }
 }
@@ -191,7 +191,7 @@ impl Session {
     }
 
     /// Writes down when secrets were last used, where that is later than what stands.
-    pub async fn note_uses(&mut self, uses: &[(AppKey, SecretDigest, Timestamp)]) -> Result<(), Refused> {
+    pub async fn record_uses(&mut self, uses: &[(AppKey, SecretDigest, Timestamp)]) -> Result<(), Refused> {
         let keys: Vec<_> = uses.iter().map(|(key, ..)| key.as_ref()).collect();
         let digests: Vec<_> = uses.iter().map(|(_, digest, _)| digest.bytes().as_slice()).collect();
         let micros = |at: &Timestamp| i64::try_from(at.as_micros()).unwrap_or(i64::MAX);
@@ -257,7 +257,7 @@ async fn bounded<T>(asked: impl Future<Output = Result<T, sqlx::Error>>) -> Resu
     timeout(PATIENCE, async { asked.await.map_err(|error| failure(&error)) }).await.unwrap_or_else(late)
 }
 
-impl From<Refused> for NotDone {
+impl From<Refused> for CatalogError {
     fn from(refused: Refused) -> Self {
         Self::Unavailable(refused.to_string())
     }

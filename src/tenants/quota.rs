@@ -1,4 +1,4 @@
-//! How much of this process an app may take: its quotas, and what it has drawn of them. Who is asked when, and what an
+//! How much of this process an app may take: its quotas, and what it has charged of them. Who is asked when, and what an
 //! app is told, is for the floors above.
 
 pub mod bucket;
@@ -18,7 +18,7 @@ use super::App;
 pub const OVERDRAFT: Duration = Duration::from_secs(10);
 
 /// When to come again to a gateway that has all of an app's places taken. Most requests take far less.
-const PLACE_WAIT: Duration = Duration::from_millis(100);
+const PERMIT_WAIT: Duration = Duration::from_millis(100);
 
 /// The quotas of an app, for each gateway process by itself. What is left out is not bounded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,14 +68,14 @@ impl QuotaName {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
     /// Something new: a claim, a lookup.
-    Ask,
+    New,
     /// Something granted: an outcome, a renewal. It frees what others wait for, so it may overdraw by [`OVERDRAFT`], and
     /// has places of its own.
     Settle,
 }
 
 /// How many of so many places are kept for [`Purpose::Settle`]: an eighth, and none of a few.
-pub fn reserved(places: usize) -> usize {
+pub fn reserved_permits(places: usize) -> usize {
     places / 8
 }
 
@@ -91,29 +91,29 @@ pub struct Exceeded {
     pub wait: Duration,
 }
 
-/// What an app has drawn of its quotas in this process.
+/// What an app has charged of its quotas in this process.
 #[derive(Debug, Default)]
-pub struct Drawn {
+pub struct Charged {
     requests: Bucket,
     claim_bytes: Bucket,
     in_flight: AtomicUsize,
 }
 
-impl Drawn {
+impl Charged {
     /// Forgets what is owed, because it was counted by other quotas. Requests in flight still are.
-    pub(super) fn forgive(&self) {
-        self.requests.forgive();
-        self.claim_bytes.forgive();
+    pub(super) fn reset(&self) {
+        self.requests.reset();
+        self.claim_bytes.reset();
     }
 }
 
 /// A place among an app's requests in flight, until it is dropped.
 #[derive(Debug)]
-pub struct Place(Arc<App>);
+pub struct Permit(Arc<App>);
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
-        self.0.usage.drawn.in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.0.usage.charged.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -122,57 +122,57 @@ impl App {
     ///
     /// # Errors
     /// All that are for this are taken.
-    pub fn enter(self: &Arc<Self>, purpose: Purpose) -> Result<Place, Exceeded> {
+    pub fn acquire_permit(self: &Arc<Self>, purpose: Purpose) -> Result<Permit, Exceeded> {
         let most = self.quota.requests_in_flight.unwrap_or(usize::MAX);
         let open = match purpose {
-            Purpose::Ask => most - reserved(most),
+            Purpose::New => most - reserved_permits(most),
             Purpose::Settle => most,
         };
         let one_more = |taken: usize| if taken < open { taken.checked_add(1) } else { None };
-        match self.usage.drawn.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more) {
-            Ok(_) => Ok(Place(self.clone())),
-            Err(_) => Err(Exceeded { quota: QuotaName::RequestsInFlight, limit: most as u64, wait: PLACE_WAIT }),
+        match self.usage.charged.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more) {
+            Ok(_) => Ok(Permit(self.clone())),
+            Err(_) => Err(Exceeded { quota: QuotaName::RequestsInFlight, limit: most as u64, wait: PERMIT_WAIT }),
         }
     }
 
     /// Draws a request. `now` is of a monotonic clock, the same one each time, and looked at only where there is a rate.
     ///
     /// # Errors
-    /// There is no room for it; nothing was drawn.
-    pub fn draw_request(&self, purpose: Purpose, now: impl FnOnce() -> Duration) -> Result<(), Exceeded> {
+    /// There is no room for it; nothing was charged.
+    pub fn charge_request(&self, purpose: Purpose, now: impl FnOnce() -> Duration) -> Result<(), Exceeded> {
         let rate = self.quota.requests_per_second;
-        self.draw(QuotaName::RequestsPerSecond, rate, &self.usage.drawn.requests, 1, purpose, now)
+        self.charge(QuotaName::RequestsPerSecond, rate, &self.usage.charged.requests, 1, purpose, now)
     }
 
     /// Draws the bytes of a claim or a result.
     ///
     /// # Errors
-    /// There is no room for them; nothing was drawn.
-    pub fn draw_bytes(&self, bytes: u64, purpose: Purpose, now: impl FnOnce() -> Duration) -> Result<(), Exceeded> {
+    /// There is no room for them; nothing was charged.
+    pub fn charge_bytes(&self, bytes: u64, purpose: Purpose, now: impl FnOnce() -> Duration) -> Result<(), Exceeded> {
         let rate = self.quota.claim_bytes_per_second;
-        self.draw(QuotaName::ClaimBytesPerSecond, rate, &self.usage.drawn.claim_bytes, bytes, purpose, now)
+        self.charge(QuotaName::ClaimBytesPerSecond, rate, &self.usage.charged.claim_bytes, bytes, purpose, now)
     }
 
-    /// Gives back bytes that were drawn and are not stored.
-    pub fn give_back_bytes(&self, bytes: u64) {
+    /// Gives back bytes that were charged and are not stored.
+    pub fn refund_bytes(&self, bytes: u64) {
         if let Some(rate) = self.quota.claim_bytes_per_second.filter(|_| bytes > 0) {
-            self.usage.drawn.claim_bytes.give_back(bucket::cost(bytes, rate));
+            self.usage.charged.claim_bytes.give_back(bucket::cost(bytes, rate));
         }
     }
 
-    /// What is left of a rate: units that could be drawn at once, and when all of it is back. Nothing where there is no
+    /// What is left of a rate: units that could be charged at once, and when all of it is back. Nothing where there is no
     /// bound, or none by time.
     pub fn left(&self, quota: QuotaName, now: Duration) -> Option<(u64, Duration)> {
         let (rate, bucket) = match quota {
-            QuotaName::RequestsPerSecond => (self.quota.requests_per_second?, &self.usage.drawn.requests),
-            QuotaName::ClaimBytesPerSecond => (self.quota.claim_bytes_per_second?, &self.usage.drawn.claim_bytes),
+            QuotaName::RequestsPerSecond => (self.quota.requests_per_second?, &self.usage.charged.requests),
+            QuotaName::ClaimBytesPerSecond => (self.quota.claim_bytes_per_second?, &self.usage.charged.claim_bytes),
             QuotaName::RequestsInFlight => return None,
         };
         let owed = bucket.owed(now);
         Some((bucket::units(self.quota.burst.saturating_sub(owed), rate), owed))
     }
 
-    fn draw(
+    fn charge(
         &self,
         quota: QuotaName,
         rate: Option<NonZeroU32>,
@@ -185,11 +185,11 @@ impl App {
         let burst = self.quota.burst;
         // What is larger than all that could ever be free passes when little is owed, or it could never pass.
         let room = match purpose {
-            Purpose::Ask => Room { most: burst, always_below: Duration::ZERO },
+            Purpose::New => Room { most: burst, always_below: Duration::ZERO },
             Purpose::Settle => Room { most: burst.saturating_add(OVERDRAFT), always_below: burst },
         };
-        let drawn = bucket.draw(bucket::cost(units, rate), room, now());
-        drawn.map_err(|wait| Exceeded { quota, limit: rate.get().into(), wait })
+        let charged = bucket.draw(bucket::cost(units, rate), room, now());
+        charged.map_err(|wait| Exceeded { quota, limit: rate.get().into(), wait })
     }
 }
 

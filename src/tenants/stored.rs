@@ -62,24 +62,24 @@ pub struct ListedSecret {
 #[async_trait]
 pub trait Catalog: Send + Sync + 'static {
     /// All apps, by name.
-    async fn list(&self) -> Result<Vec<ListedApp>, NotDone>;
+    async fn list(&self) -> Result<Vec<ListedApp>, CatalogError>;
 
     /// Adds an app with these settings, which are as in [`StoredApp`]. Its first secret is told here and nowhere else.
-    async fn create(&self, key: &AppKey, settings: String, chain: Option<String>) -> Result<Secret, NotDone>;
+    async fn create(&self, key: &AppKey, settings: String, chain: Option<String>) -> Result<Secret, CatalogError>;
 
     /// Gives an app a new secret, told here and nowhere else, and revokes others.
-    async fn rotate(&self, key: &AppKey, revoked: Revoked) -> Result<Secret, NotDone>;
+    async fn rotate(&self, key: &AppKey, revoked: RevokeScope) -> Result<Secret, CatalogError>;
 
     /// Revokes the secret of this ID; not the last one that an app has.
-    async fn revoke(&self, key: &AppKey, secret_id: &str) -> Result<ListedApp, NotDone>;
+    async fn revoke(&self, key: &AppKey, secret_id: &str) -> Result<ListedApp, CatalogError>;
 
     /// Turns an app away, or lets it in again.
-    async fn set_disabled(&self, key: &AppKey, disabled: bool) -> Result<ListedApp, NotDone>;
+    async fn set_disabled(&self, key: &AppKey, disabled: bool) -> Result<ListedApp, CatalogError>;
 }
 
 /// Which secrets of an app go when a new one comes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Revoked {
+pub enum RevokeScope {
     /// All but the newest, so that callers have time to move.
     Older,
     /// All.
@@ -88,7 +88,7 @@ pub enum Revoked {
 
 /// Why something was not done.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum NotDone {
+pub enum CatalogError {
     /// There is one of this name.
     #[error("there is an app `{0}` already")]
     Exists(AppKey),

@@ -6,24 +6,24 @@ use std::time::Duration;
 
 use hashbrown::HashMap;
 
-use super::quota::Drawn;
+use super::quota::Charged;
 use super::secret::SecretDigest;
 use crate::domain::clock::Timestamp;
 
 /// How coarse the instants of last use are: within it a secret's use is noted once.
-pub const USE_NOTED_EVERY: Duration = Duration::from_mins(1);
+pub const USE_RECORDED_EVERY: Duration = Duration::from_mins(1);
 
 /// What this process has seen of an app.
 #[derive(Debug, Default)]
 pub struct Usage {
     last_uses: Mutex<HashMap<SecretDigest, Arc<LastUse>>>,
     /// What it has drawn of its quotas.
-    pub(super) drawn: Drawn,
+    pub(super) charged: Charged,
 }
 
 impl Usage {
     /// Where the uses of each of these secrets are noted, in their order. What was noted of others is dropped.
-    pub(super) fn noting(&self, secrets: &[SecretDigest]) -> Vec<Arc<LastUse>> {
+    pub(super) fn last_uses(&self, secrets: &[SecretDigest]) -> Vec<Arc<LastUse>> {
         let mut last_uses = self.last_uses.lock().unwrap_or_else(PoisonError::into_inner);
         last_uses.retain(|secret, _| secrets.contains(secret));
         secrets.iter().map(|secret| last_uses.entry(secret.clone()).or_default().clone()).collect()
@@ -42,9 +42,9 @@ pub(super) struct LastUse(AtomicU64);
 
 impl LastUse {
     /// Notes a use. Most calls find it noted already and write nothing, so that cores do not fight over it.
-    pub(super) fn note(&self, now: Timestamp) {
+    pub(super) fn record(&self, now: Timestamp) {
         let noted = Timestamp::from_micros(self.0.load(Ordering::Relaxed));
-        if now.since(noted) >= USE_NOTED_EVERY {
+        if now.since(noted) >= USE_RECORDED_EVERY {
             self.0.store(now.as_micros(), Ordering::Relaxed);
         }
     }
@@ -63,11 +63,11 @@ mod tests {
         let last_use = LastUse::default();
         assert_eq!(last_use.get(), None);
         let noon = Timestamp::from_micros(1_700_000_000_000_000);
-        last_use.note(noon);
-        last_use.note(noon.plus(USE_NOTED_EVERY.saturating_sub(Duration::from_secs(1))));
+        last_use.record(noon);
+        last_use.record(noon.plus(USE_RECORDED_EVERY.saturating_sub(Duration::from_secs(1))));
         assert_eq!(last_use.get(), Some(noon));
-        last_use.note(noon.plus(USE_NOTED_EVERY));
-        assert_eq!(last_use.get(), Some(noon.plus(USE_NOTED_EVERY)));
+        last_use.record(noon.plus(USE_RECORDED_EVERY));
+        assert_eq!(last_use.get(), Some(noon.plus(USE_RECORDED_EVERY)));
     }
 
     #[test]
@@ -75,10 +75,10 @@ mod tests {
         let usage = Usage::default();
         let [old, new] = ["old", "new"].map(SecretDigest::of);
         let noon = Timestamp::from_micros(1_700_000_000_000_000);
-        usage.noting(std::slice::from_ref(&old))[0].note(noon);
-        assert_eq!(usage.noting(&[old.clone(), new.clone()]).len(), 2);
+        usage.last_uses(std::slice::from_ref(&old))[0].record(noon);
+        assert_eq!(usage.last_uses(&[old.clone(), new.clone()]).len(), 2);
         assert_eq!((usage.last_use(&old), usage.last_use(&new)), (Some(noon), None));
-        usage.noting(std::slice::from_ref(&new));
+        usage.last_uses(std::slice::from_ref(&new));
         assert_eq!(usage.last_use(&old), None);
     }
 }

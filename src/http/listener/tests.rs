@@ -21,7 +21,7 @@ struct Echo {
 }
 
 impl Answers for Echo {
-    async fn answer(&self, request: Request<Incoming>, _proof: &Arc<Proof>) -> Response {
+    async fn answer(&self, request: Request<Incoming>, _cached: &Arc<CachedCredential>) -> Response {
         self.calls.fetch_add(1, Ordering::Relaxed);
         if let Err(problem) = head::check(&request, &Limits::default(), false) {
             let detail = problem.detail.clone();
@@ -68,9 +68,9 @@ fn connect_to(host: &Arc<Host<Echo>>, by_library_alone: bool, room: usize) -> (D
     let host = host.clone();
     let connection = tokio::spawn(async move {
         if by_library_alone {
-            let (progress, proof) = (Arc::new(Progress::default()), Arc::default());
-            let io = TimedIo::new(server, progress.clone(), host.timeouts, host.unread.clone(), Arc::clone(&proof));
-            let serve = |request| host.serve(request, &proof, &progress);
+            let (progress, cached) = (Arc::new(Progress::default()), Arc::default());
+            let io = TimedIo::new(server, progress.clone(), host.timeouts, host.unread.clone(), Arc::clone(&cached));
+            let serve = |request| host.serve(request, &cached, &progress);
             drop(host.converse_by_library(io, &progress, serve).await);
         } else {
             host.converse(server).await;

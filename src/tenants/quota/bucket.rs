@@ -63,7 +63,7 @@ impl Bucket {
     }
 
     /// Forgets what is owed.
-    pub fn forgive(&self) {
+    pub fn reset(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
 }

@@ -21,7 +21,7 @@ pub struct QuotaOptions {
     /// For how long a rate that is not used is saved up.
     pub burst: Option<Span>,
     /// Requests worked on at once.
-    pub requests_in_flight: Option<Places>,
+    pub requests_in_flight: Option<ConcurrencyLimit>,
 }
 
 /// A rate: a whole number from 1, or `"none"` for no bound.
@@ -30,7 +30,7 @@ pub struct PerSecond(pub Option<NonZeroU32>);
 
 /// A number of places: a whole number from 1, a part of all such as `"50%"`, or `"none"` for no bound.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Places {
+pub enum ConcurrencyLimit {
     /// As many as there are.
     All,
     /// So many.
@@ -39,7 +39,7 @@ pub enum Places {
     Percent(u8),
 }
 
-impl Places {
+impl ConcurrencyLimit {
     /// How many of `all` these are; nothing if there is no bound. At least one.
     pub fn of(self, all: usize) -> Option<usize> {
         match self {
@@ -58,13 +58,13 @@ impl QuotaOptions {
         let own = own.unwrap_or(&none);
         let rate =
             |own: Option<PerSecond>, default: Option<PerSecond>| own.or(default).and_then(|PerSecond(rate)| rate);
-        let in_flight = own.requests_in_flight.or(self.requests_in_flight).unwrap_or(Places::All);
+        let in_flight = own.requests_in_flight.or(self.requests_in_flight).unwrap_or(ConcurrencyLimit::All);
         Quota {
             requests_per_second: rate(own.requests_per_second, self.requests_per_second),
             claim_bytes_per_second: rate(own.claim_bytes_per_second, self.claim_bytes_per_second),
             burst: own.burst.or(self.burst).map_or(Quota::default().burst, |Span(burst)| burst),
             requests_in_flight: match (in_flight, places) {
-                (Places::Percent(_), None) => None,
+                (ConcurrencyLimit::Percent(_), None) => None,
                 (in_flight, places) => in_flight.of(places.unwrap_or(usize::MAX)),
             },
         }
@@ -104,25 +104,25 @@ impl Serialize for PerSecond {
     }
 }
 
-impl<'de> Deserialize<'de> for Places {
+impl<'de> Deserialize<'de> for ConcurrencyLimit {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Written;
         impl Visitor<'_> for Written {
-            type Value = Places;
+            type Value = ConcurrencyLimit;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a whole number from 1, a part of limits.requests_in_flight such as \"50%\", or \"none\"")
             }
 
-            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Places, E> {
-                count(number, &self).map(Places::Count)
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<ConcurrencyLimit, E> {
+                count(number, &self).map(ConcurrencyLimit::Count)
             }
 
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Places, E> {
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<ConcurrencyLimit, E> {
                 let digits = text.strip_suffix('%').filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
                 match digits.and_then(|digits| digits.parse().ok()) {
-                    Some(percent @ 1..=100) => Ok(Places::Percent(percent)),
-                    _ if text == NONE => Ok(Places::All),
+                    Some(percent @ 1..=100) => Ok(ConcurrencyLimit::Percent(percent)),
+                    _ if text == NONE => Ok(ConcurrencyLimit::All),
                     _ => Err(wrong_text(text, &self)),
                 }
             }
@@ -131,7 +131,7 @@ impl<'de> Deserialize<'de> for Places {
     }
 }
 
-impl Serialize for Places {
+impl Serialize for ConcurrencyLimit {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::All => serializer.serialize_str(NONE),
@@ -173,7 +173,7 @@ mod tests {
                     requests_in_flight = \"25%\"\n";
         assert_eq!(toml::to_string(&read(text).unwrap()).unwrap(), text);
         assert_eq!(toml::to_string(&read("requests_in_flight = 7\n").unwrap()).unwrap(), "requests_in_flight = 7\n");
-        assert_eq!(read("requests_in_flight = \"none\"").unwrap().requests_in_flight, Some(Places::All));
+        assert_eq!(read("requests_in_flight = \"none\"").unwrap().requests_in_flight, Some(ConcurrencyLimit::All));
     }
 
     #[test]

@@ -20,10 +20,10 @@ fn clock() -> ManualClock {
 #[test]
 fn an_app_without_quotas_is_never_refused() {
     let app = app_with(Quota::default());
-    let places: Vec<_> = (0..10_000).map(|_| app.enter(Purpose::Ask).unwrap()).collect();
+    let places: Vec<_> = (0..10_000).map(|_| app.acquire_permit(Purpose::New).unwrap()).collect();
     for _ in 0..10_000 {
-        app.draw_request(Purpose::Ask, || Duration::ZERO).unwrap();
-        app.draw_bytes(u64::MAX, Purpose::Ask, || Duration::ZERO).unwrap();
+        app.charge_request(Purpose::New, || Duration::ZERO).unwrap();
+        app.charge_bytes(u64::MAX, Purpose::New, || Duration::ZERO).unwrap();
     }
     assert_eq!(app.left(QuotaName::RequestsPerSecond, Duration::ZERO), None);
     drop(places);
@@ -33,8 +33,8 @@ fn an_app_without_quotas_is_never_refused() {
 fn who_was_granted_may_settle_after_its_quota_is_used_up() {
     let clock = clock();
     let app = app_with(Quota { requests_per_second: per_second(10), ..Quota::default() });
-    let draw = |purpose| app.draw_request(purpose, || clock.monotonic());
-    let asked = (0..100).filter(|_| draw(Purpose::Ask).is_ok()).count();
+    let draw = |purpose| app.charge_request(purpose, || clock.monotonic());
+    let asked = (0..100).filter(|_| draw(Purpose::New).is_ok()).count();
     assert_eq!(asked, 10);
     let settled = (0..1000).filter(|_| draw(Purpose::Settle).is_ok()).count();
     assert_eq!(settled, 100, "ten seconds of its rate");
@@ -42,19 +42,19 @@ fn who_was_granted_may_settle_after_its_quota_is_used_up() {
     assert_eq!((refused.quota, refused.limit), (QuotaName::RequestsPerSecond, 10));
     assert_eq!(refused.wait, Duration::from_millis(100));
     // What was overdrawn is paid back before anything new is asked, and outcomes go on at the rate meanwhile.
-    assert_eq!(draw(Purpose::Ask).unwrap_err().wait, Duration::from_millis(10_100));
+    assert_eq!(draw(Purpose::New).unwrap_err().wait, Duration::from_millis(10_100));
     clock.advance(Duration::from_millis(100));
-    assert_eq!((draw(Purpose::Ask).is_ok(), draw(Purpose::Settle)), (false, Ok(())));
+    assert_eq!((draw(Purpose::New).is_ok(), draw(Purpose::Settle)), (false, Ok(())));
     clock.advance(Duration::from_millis(10_100));
-    assert_eq!(draw(Purpose::Ask), Ok(()));
+    assert_eq!(draw(Purpose::New), Ok(()));
 }
 
 #[test]
 fn a_large_result_passes_although_claims_have_used_the_bytes() {
     let app = app_with(Quota { claim_bytes_per_second: per_second(1000), ..Quota::default() });
-    let draw = |bytes, purpose| app.draw_bytes(bytes, purpose, || Duration::ZERO);
-    draw(1000, Purpose::Ask).unwrap();
-    draw(1, Purpose::Ask).unwrap_err();
+    let draw = |bytes, purpose| app.charge_bytes(bytes, purpose, || Duration::ZERO);
+    draw(1000, Purpose::New).unwrap();
+    draw(1, Purpose::New).unwrap_err();
     draw(60_000, Purpose::Settle).unwrap();
     draw(1, Purpose::Settle).unwrap_err();
     draw(0, Purpose::Settle).unwrap();
@@ -64,8 +64,8 @@ fn a_large_result_passes_although_claims_have_used_the_bytes() {
 fn what_is_drawn_is_owed_until_it_is_given_back() {
     let clock = clock();
     let app = app_with(Quota { claim_bytes_per_second: per_second(1000), ..Quota::default() });
-    app.draw_bytes(4000, Purpose::Settle, || clock.monotonic()).unwrap();
-    app.give_back_bytes(1000);
+    app.charge_bytes(4000, Purpose::Settle, || clock.monotonic()).unwrap();
+    app.refund_bytes(1000);
     assert_eq!(app.left(QuotaName::ClaimBytesPerSecond, clock.monotonic()), Some((0, Duration::from_secs(3))));
     clock.advance(Duration::from_millis(2500));
     let left = app.left(QuotaName::ClaimBytesPerSecond, clock.monotonic());
@@ -75,21 +75,21 @@ fn what_is_drawn_is_owed_until_it_is_given_back() {
 #[test]
 fn a_place_is_held_until_it_is_dropped() {
     let app = app_with(Quota { requests_in_flight: Some(2), ..Quota::default() });
-    let (first, _second) = (app.enter(Purpose::Ask).unwrap(), app.enter(Purpose::Ask).unwrap());
-    let refused = app.enter(Purpose::Ask).unwrap_err();
+    let (first, _second) = (app.acquire_permit(Purpose::New).unwrap(), app.acquire_permit(Purpose::New).unwrap());
+    let refused = app.acquire_permit(Purpose::New).unwrap_err();
     assert_eq!((refused.quota, refused.limit), (QuotaName::RequestsInFlight, 2));
     drop(first);
-    let _third = app.enter(Purpose::Ask).unwrap();
-    app.enter(Purpose::Ask).unwrap_err();
+    let _third = app.acquire_permit(Purpose::New).unwrap();
+    app.acquire_permit(Purpose::New).unwrap_err();
 }
 
 #[test]
 fn an_apps_last_places_are_for_its_outcomes() {
     let app = app_with(Quota { requests_in_flight: Some(8), ..Quota::default() });
-    let _new: Vec<_> = (0..7).map(|_| app.enter(Purpose::Ask).unwrap()).collect();
-    app.enter(Purpose::Ask).unwrap_err();
-    let _outcome = app.enter(Purpose::Settle).unwrap();
-    app.enter(Purpose::Settle).unwrap_err();
+    let _new: Vec<_> = (0..7).map(|_| app.acquire_permit(Purpose::New).unwrap()).collect();
+    app.acquire_permit(Purpose::New).unwrap_err();
+    let _outcome = app.acquire_permit(Purpose::Settle).unwrap();
+    app.acquire_permit(Purpose::Settle).unwrap_err();
 }
 
 #[test]
@@ -99,14 +99,14 @@ fn many_at_once_take_no_more_places_than_there_are() {
         for _ in 0..4 {
             scope.spawn(|| {
                 for _ in 0..10_000 {
-                    let place = app.enter(Purpose::Ask);
-                    assert!(app.usage.drawn.in_flight.load(Ordering::Relaxed) <= 3);
+                    let place = app.acquire_permit(Purpose::New);
+                    assert!(app.usage.charged.in_flight.load(Ordering::Relaxed) <= 3);
                     drop(place);
                 }
             });
         }
     });
-    assert_eq!(app.usage.drawn.in_flight.load(Ordering::Relaxed), 0);
+    assert_eq!(app.usage.charged.in_flight.load(Ordering::Relaxed), 0);
 }
 
 #[test]
@@ -116,19 +116,19 @@ fn what_was_drawn_outlives_a_reload_and_changed_quotas_start_anew() {
     let registry = Registry::of([shop(quota)]);
     let now = Duration::from_secs(1000);
     let before = registry.apps()[0].clone();
-    before.draw_request(Purpose::Ask, || now).unwrap();
-    let _place = before.enter(Purpose::Ask).unwrap();
+    before.charge_request(Purpose::New, || now).unwrap();
+    let _place = before.acquire_permit(Purpose::New).unwrap();
 
     registry.replace([shop(quota)]);
     let same = registry.apps()[0].clone();
-    same.draw_request(Purpose::Ask, || now).unwrap_err();
-    let _other_place = same.enter(Purpose::Ask).unwrap();
-    same.enter(Purpose::Ask).unwrap_err();
+    same.charge_request(Purpose::New, || now).unwrap_err();
+    let _other_place = same.acquire_permit(Purpose::New).unwrap();
+    same.acquire_permit(Purpose::New).unwrap_err();
 
     registry.replace([shop(Quota { requests_per_second: per_second(2), ..quota })]);
     let changed = registry.apps()[0].clone();
-    changed.draw_request(Purpose::Ask, || now).unwrap();
-    changed.draw_request(Purpose::Ask, || now).unwrap();
-    assert_eq!(changed.draw_request(Purpose::Ask, || now).unwrap_err().limit, 2);
-    changed.enter(Purpose::Ask).unwrap_err();
+    changed.charge_request(Purpose::New, || now).unwrap();
+    changed.charge_request(Purpose::New, || now).unwrap();
+    assert_eq!(changed.charge_request(Purpose::New, || now).unwrap_err().limit, 2);
+    changed.acquire_permit(Purpose::New).unwrap_err();
 }

@@ -30,7 +30,7 @@ fn of_a_million_random_credentials_none_is_let_in() {
         let key = keys[usize::try_from(number % 4).unwrap()];
         let bits = SystemEntropy.bits();
         let authorization = format!("Bearer {key}.{bits:016x}{:016x}", bits.rotate_left(17) ^ number);
-        assert_eq!(registry.authenticate(Some(&authorization), NOON).unwrap_err(), Refused::Unauthenticated);
+        assert_eq!(registry.authenticate_once(Some(&authorization), NOON).unwrap_err(), AuthError::Unauthenticated);
     }
 }
 
@@ -39,7 +39,7 @@ proptest! {
     fn whatever_is_sent_is_refused_and_nothing_breaks(text in "\\PC{0,200}", key in "(one-secret|[a-z.]{0,20})") {
         let registry = registry();
         for authorization in [text.clone(), format!("Bearer {text}"), format!("Bearer {key}.{text}")] {
-            prop_assert_eq!(registry.authenticate(Some(&authorization), NOON).unwrap_err(), Refused::Unauthenticated);
+            prop_assert_eq!(registry.authenticate_once(Some(&authorization), NOON).unwrap_err(), AuthError::Unauthenticated);
         }
     }
 }
@@ -75,7 +75,7 @@ fn distances(registry: &Registry, keys: &[&str]) -> Vec<f64> {
             let guess = format!("Bearer {}.{}", keys[kind], Secret::random(&SystemEntropy).reveal());
             let begun = clock.monotonic();
             for _ in 0..CALLS {
-                let refused = registry.authenticate(black_box(Some(&guess)), NOON);
+                let refused = registry.authenticate_once(black_box(Some(&guess)), NOON);
                 assert!(black_box(refused).is_err());
             }
             samples[kind].push(clock.monotonic().saturating_sub(begun).as_secs_f64());

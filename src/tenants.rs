@@ -1,5 +1,6 @@
 //! Who may call, and on what terms: the apps, their secrets and the terms of their operations.
 
+pub mod auth_throttle;
 pub mod credential;
 #[cfg(feature = "postgres")]
 pub mod follow;
@@ -8,7 +9,6 @@ pub mod postgres;
 pub mod quota;
 pub mod secret;
 pub mod stored;
-pub mod throttle;
 pub mod usage;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +19,7 @@ use arc_swap::ArcSwap;
 use hashbrown::HashMap;
 
 use self::credential::Credentials;
-pub use self::credential::{Proof, bearer};
+pub use self::credential::{CachedCredential, bearer};
 use self::quota::Quota;
 use self::secret::SecretDigest;
 use self::usage::Usage;
@@ -34,7 +34,7 @@ pub struct App {
     pub key: AppKey,
     /// The chain of engines that keeps its claims.
     pub chain: String,
-    /// Refused although its secret is right.
+    /// AuthError although its secret is right.
     pub disabled: bool,
     /// What its callers prove themselves with. Two may be valid at once, for rotation.
     pub secrets: Vec<SecretDigest>,
@@ -101,20 +101,20 @@ struct Apps {
     /// The one app of an open gateway, which asks nobody who they are.
     open: Option<Arc<App>>,
     /// Nothing is known yet.
-    awaited: bool,
+    loading: bool,
 }
 
 impl Apps {
     fn of(by_key: HashMap<AppKey, Arc<App>>) -> Self {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let credentials = Credentials::of(by_key.values());
-        Self { number: NUMBER.fetch_add(1, Ordering::Relaxed), by_key, credentials, open: None, awaited: false }
+        Self { number: NUMBER.fetch_add(1, Ordering::Relaxed), by_key, credentials, open: None, loading: false }
     }
 }
 
 /// Why a caller is not let in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Refused {
+pub enum AuthError {
     /// The credential is missing, malformed, or not right. Which of these is not told.
     #[error("send `Authorization: Bearer <app key>.<secret>` with a valid secret of a known app")]
     Unauthenticated,
@@ -122,7 +122,7 @@ pub enum Refused {
     #[error(
         "the gateway is starting and does not know its apps yet; try again after Retry-After, or at another gateway"
     )]
-    NotYet,
+    Loading,
     /// The secret is right, and the app is switched off.
     #[error("this app is disabled; ask the operators of the gateway to enable it")]
     Disabled,
@@ -143,14 +143,14 @@ impl Registry {
     }
 
     /// A registry whose apps are still to come. Until then nobody is let in, nor told to be wrong.
-    pub fn awaiting() -> Self {
-        let apps = Apps { awaited: true, ..Apps::of(HashMap::new()) };
+    pub fn loading() -> Self {
+        let apps = Apps { loading: true, ..Apps::of(HashMap::new()) };
         Self { apps: ArcSwap::from_pointee(apps), replacing: Mutex::default() }
     }
 
     /// Whether the apps are still to come.
-    pub fn is_awaited(&self) -> bool {
-        self.apps.load().awaited
+    pub fn is_loading(&self) -> bool {
+        self.apps.load().loading
     }
 
     /// From now on these apps, and no others; with none, nobody. One that was there before goes on with its usage. A
@@ -162,7 +162,7 @@ impl Registry {
             if let Some(same) = before.by_key.get(&app.key) {
                 app.usage = same.usage.clone();
                 if app.quota != same.quota {
-                    app.usage.drawn.forgive();
+                    app.usage.charged.reset();
                 }
             }
             (app.key.clone(), Arc::new(app))
@@ -196,29 +196,34 @@ impl Registry {
         apps.by_key.get(key).or(apps.open.as_ref().filter(|app| app.key.as_ref() == key)).cloned()
     }
 
-    /// Lets in the holder of `Bearer <app key>.<secret>`. `proof` is what its connection has proved so far; `now` is noted
+    /// Lets in the holder of `Bearer <app key>.<secret>`. `cached` is what its connection has proved so far; `now` is noted
     /// as the secret's last use.
     ///
     /// # Errors
     /// Why not. Whatever is wrong costs and answers the same.
-    pub fn admit(&self, authorization: Option<&[u8]>, proof: &Proof, now: Timestamp) -> Result<Arc<App>, Refused> {
+    pub fn authenticate(
+        &self,
+        authorization: Option<&[u8]>,
+        cached: &CachedCredential,
+        now: Timestamp,
+    ) -> Result<Arc<App>, AuthError> {
         let apps = self.apps.load();
         if let Some(app) = &apps.open {
             return Ok(app.clone());
         }
-        if apps.awaited {
-            return Err(Refused::NotYet);
+        if apps.loading {
+            return Err(AuthError::Loading);
         }
-        let again = authorization.and_then(|authorization| proof.again(authorization, apps.number, now));
+        let again = authorization.and_then(|authorization| cached.matches(authorization, apps.number, now));
         if let Some(app) = again {
             return Ok(app);
         }
         match apps.credentials.find(authorization.and_then(|text| str::from_utf8(text).ok())) {
-            None => Err(Refused::Unauthenticated),
-            Some(known) if known.app.disabled => Err(Refused::Disabled),
+            None => Err(AuthError::Unauthenticated),
+            Some(known) if known.app.disabled => Err(AuthError::Disabled),
             Some(known) => {
-                known.last_use.note(now);
-                proof.keep(authorization.unwrap_or_default(), apps.number, known);
+                known.last_use.record(now);
+                cached.keep(authorization.unwrap_or_default(), apps.number, known);
                 Ok(known.app.clone())
             }
         }
@@ -226,7 +231,7 @@ impl Registry {
 }
 
 #[cfg(test)]
-mod guessing;
+mod auth_tests;
 
 #[cfg(test)]
 mod tests {
@@ -264,8 +269,12 @@ mod tests {
 
     impl Registry {
         /// As over a new connection.
-        pub(super) fn authenticate(&self, authorization: Option<&str>, now: Timestamp) -> Result<Arc<App>, Refused> {
-            self.admit(authorization.map(str::as_bytes), &Proof::default(), now)
+        pub(super) fn authenticate_once(
+            &self,
+            authorization: Option<&str>,
+            now: Timestamp,
+        ) -> Result<Arc<App>, AuthError> {
+            self.authenticate(authorization.map(str::as_bytes), &CachedCredential::default(), now)
         }
     }
 
@@ -277,9 +286,12 @@ mod tests {
     fn either_secret_of_an_app_lets_its_caller_in() {
         let registry = Registry::of([app("shop.eu", &[OLD, NEW]), app("other", &[NEW])]);
         for authorization in [format!("Bearer shop.eu.{OLD}"), format!("bearer shop.eu.{NEW}")] {
-            assert_eq!(registry.authenticate(Some(&authorization), NOON).unwrap().key.as_ref(), "shop.eu");
+            assert_eq!(registry.authenticate_once(Some(&authorization), NOON).unwrap().key.as_ref(), "shop.eu");
         }
-        assert_eq!(registry.authenticate(Some(&format!("Bearer other.{NEW}")), NOON).unwrap().key.as_ref(), "other");
+        assert_eq!(
+            registry.authenticate_once(Some(&format!("Bearer other.{NEW}")), NOON).unwrap().key.as_ref(),
+            "other"
+        );
     }
 
     #[test]
@@ -299,12 +311,15 @@ mod tests {
         ];
         for authorization in wrong.iter().map(|text| Some(text.as_str())).chain([None]) {
             assert_eq!(
-                registry.authenticate(authorization, NOON).unwrap_err(),
-                Refused::Unauthenticated,
+                registry.authenticate_once(authorization, NOON).unwrap_err(),
+                AuthError::Unauthenticated,
                 "{authorization:?}"
             );
         }
-        assert_eq!(registry.authenticate(Some(&format!("Bearer gone.{NEW}")), NOON).unwrap_err(), Refused::Disabled);
+        assert_eq!(
+            registry.authenticate_once(Some(&format!("Bearer gone.{NEW}")), NOON).unwrap_err(),
+            AuthError::Disabled
+        );
     }
 
     #[test]
@@ -312,37 +327,37 @@ mod tests {
         let short = &OLD[1..];
         let registry = Registry::of([app("shop", &["", "\n"]), app("bank", &[short])]);
         for authorization in ["Bearer shop.".to_owned(), "Bearer shop. ".to_owned(), format!("Bearer bank.{short}")] {
-            let refused = registry.authenticate(Some(&authorization), NOON).unwrap_err();
-            assert_eq!(refused, Refused::Unauthenticated, "{authorization:?}");
+            let refused = registry.authenticate_once(Some(&authorization), NOON).unwrap_err();
+            assert_eq!(refused, AuthError::Unauthenticated, "{authorization:?}");
         }
     }
 
     #[test]
     fn what_a_connection_has_proved_holds_for_the_same_words_and_the_same_apps_only() {
         let registry = Registry::of([app("shop", &[OLD]), app("bank", &[NEW])]);
-        let proof = Proof::default();
-        let admit = |authorization: &str| registry.admit(Some(authorization.as_bytes()), &proof, NOON);
+        let cached = CachedCredential::default();
+        let authenticate = |authorization: &str| registry.authenticate(Some(authorization.as_bytes()), &cached, NOON);
         let right = format!("Bearer shop.{OLD}");
         for _ in 0..2 {
-            assert_eq!(admit(&right).unwrap().key.as_ref(), "shop");
+            assert_eq!(authenticate(&right).unwrap().key.as_ref(), "shop");
         }
         for wrong in [format!("Bearer bank.{OLD}"), format!("{right}x"), right[..right.len() - 1].to_owned()] {
-            assert_eq!(admit(&wrong).unwrap_err(), Refused::Unauthenticated);
-            assert_eq!(admit(&right).unwrap().key.as_ref(), "shop", "who proved it has proved it still");
+            assert_eq!(authenticate(&wrong).unwrap_err(), AuthError::Unauthenticated);
+            assert_eq!(authenticate(&right).unwrap().key.as_ref(), "shop", "who proved it has proved it still");
         }
-        assert_eq!(registry.admit(None, &proof, NOON).unwrap_err(), Refused::Unauthenticated);
-        assert_eq!(admit(&format!("Bearer bank.{NEW}")).unwrap().key.as_ref(), "bank");
+        assert_eq!(registry.authenticate(None, &cached, NOON).unwrap_err(), AuthError::Unauthenticated);
+        assert_eq!(authenticate(&format!("Bearer bank.{NEW}")).unwrap().key.as_ref(), "bank");
         registry.replace([app("shop", &[NEW]), App { disabled: true, ..app("bank", &[NEW]) }]);
-        assert_eq!(admit(&right).unwrap_err(), Refused::Unauthenticated);
-        assert_eq!(admit(&format!("Bearer bank.{NEW}")).unwrap_err(), Refused::Disabled);
+        assert_eq!(authenticate(&right).unwrap_err(), AuthError::Unauthenticated);
+        assert_eq!(authenticate(&format!("Bearer bank.{NEW}")).unwrap_err(), AuthError::Disabled);
     }
 
     #[test]
     fn a_use_over_a_connection_that_has_proved_itself_is_noted() {
         let registry = Registry::of([app("shop", &[OLD])]);
-        let (proof, later) = (Proof::default(), NOON.plus(Duration::from_hours(1)));
+        let (cached, later) = (CachedCredential::default(), NOON.plus(Duration::from_hours(1)));
         for now in [NOON, later] {
-            let app = registry.admit(Some(format!("Bearer shop.{OLD}").as_bytes()), &proof, now).unwrap();
+            let app = registry.authenticate(Some(format!("Bearer shop.{OLD}").as_bytes()), &cached, now).unwrap();
             assert_eq!(app.usage.last_use(&SecretDigest::of(OLD)), Some(now));
         }
     }
@@ -350,16 +365,16 @@ mod tests {
     #[test]
     fn an_open_gateway_asks_nobody() {
         let registry = Registry::open(app("default", &[]));
-        assert_eq!(registry.authenticate(None, NOON).unwrap().key.as_ref(), "default");
-        assert_eq!(registry.authenticate(Some("Bearer x.y"), NOON).unwrap().key.as_ref(), "default");
+        assert_eq!(registry.authenticate_once(None, NOON).unwrap().key.as_ref(), "default");
+        assert_eq!(registry.authenticate_once(Some("Bearer x.y"), NOON).unwrap().key.as_ref(), "default");
     }
 
     #[test]
     fn nobody_is_told_to_be_wrong_while_the_apps_are_still_to_come() {
-        let registry = Registry::awaiting();
-        assert_eq!(registry.authenticate(None, NOON).unwrap_err(), Refused::NotYet);
+        let registry = Registry::loading();
+        assert_eq!(registry.authenticate_once(None, NOON).unwrap_err(), AuthError::Loading);
         registry.replace([]);
-        assert_eq!(registry.authenticate(None, NOON).unwrap_err(), Refused::Unauthenticated);
+        assert_eq!(registry.authenticate_once(None, NOON).unwrap_err(), AuthError::Unauthenticated);
     }
 
     #[test]
@@ -368,15 +383,15 @@ mod tests {
         registry.replace([app("shop", &[OLD]), app("bank", &[OLD])]);
         assert!(!registry.is_open());
         let credential = format!("Bearer shop.{OLD}");
-        let usage = registry.authenticate(Some(&credential), NOON).unwrap().usage.clone();
+        let usage = registry.authenticate_once(Some(&credential), NOON).unwrap().usage.clone();
         registry.replace([app("shop", &[NEW, OLD])]);
         registry.replace_open(app("default", &[]));
-        assert_eq!(registry.authenticate(None, NOON).unwrap_err(), Refused::Unauthenticated);
+        assert_eq!(registry.authenticate_once(None, NOON).unwrap_err(), AuthError::Unauthenticated);
         assert!(Arc::ptr_eq(&registry.app("shop").unwrap().usage, &usage));
         assert_eq!(usage.last_use(&SecretDigest::of(OLD)), Some(NOON));
         assert_eq!(usage.last_use(&SecretDigest::of(NEW)), None);
         registry.replace([]);
-        assert_eq!(registry.authenticate(Some(&credential), NOON).unwrap_err(), Refused::Unauthenticated);
+        assert_eq!(registry.authenticate_once(Some(&credential), NOON).unwrap_err(), AuthError::Unauthenticated);
         assert!(!registry.is_open() && registry.app("shop").is_none());
     }
 

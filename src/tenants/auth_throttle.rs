@@ -26,7 +26,7 @@ const DELAYED_MAX: usize = 256;
 const LOGGED_EVERY: Duration = Duration::from_secs(10);
 
 /// What one process remembers of all failures: a bucket, a count, and who waits.
-pub struct Throttle {
+pub struct AuthThrottle {
     clock: Arc<dyn Clock>,
     /// The log line about failures.
     message: &'static str,
@@ -41,16 +41,16 @@ pub struct Throttle {
 
 /// What is to be done with a failure's answer.
 #[derive(Debug)]
-pub enum Verdict {
+pub enum Penalty {
     /// It goes out as it is.
-    Answer,
+    None,
     /// There were too many: it goes out after this time, and its connection is closed. The place is to be kept until then.
     Delay(Duration, OwnedSemaphorePermit),
     /// There were too many, and too many of them wait: it goes out, and its connection is closed.
     Close,
 }
 
-impl Throttle {
+impl AuthThrottle {
     /// A throttle without failures so far. `message` is its line in the log.
     pub fn new(clock: Arc<dyn Clock>, message: &'static str) -> Self {
         let delayed = Arc::new(Semaphore::new(DELAYED_MAX));
@@ -59,7 +59,7 @@ impl Throttle {
     }
 
     /// A caller has proved nothing.
-    pub fn failed(&self) -> Verdict {
+    pub fn failed(&self) -> Penalty {
         let now = nanos(self.clock.monotonic());
         self.tell(now);
         let (interval, burst) = (nanos(INTERVAL), u64::from(BURST));
@@ -68,11 +68,11 @@ impl Throttle {
             (full_at <= now + interval * burst).then_some(full_at)
         };
         if self.full_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok() {
-            return Verdict::Answer;
+            return Penalty::None;
         }
         match self.delayed.clone().try_acquire_owned() {
-            Ok(place) => Verdict::Delay(DELAY, place),
-            Err(_) => Verdict::Close,
+            Ok(place) => Penalty::Delay(DELAY, place),
+            Err(_) => Penalty::Close,
         }
     }
 
@@ -97,14 +97,14 @@ mod tests {
     use super::*;
     use crate::domain::clock::{ManualClock, Timestamp};
 
-    fn throttle() -> (Arc<ManualClock>, Throttle) {
+    fn throttle() -> (Arc<ManualClock>, AuthThrottle) {
         let clock = Arc::new(ManualClock::at(Timestamp::default()));
-        (clock.clone(), Throttle::new(clock, "failures"))
+        (clock.clone(), AuthThrottle::new(clock, "failures"))
     }
 
     /// How many of so many failures in a row are answered as they are.
-    fn answered(throttle: &Throttle, failures: usize) -> usize {
-        (0..failures).filter(|_| matches!(throttle.failed(), Verdict::Answer)).count()
+    fn answered(throttle: &AuthThrottle, failures: usize) -> usize {
+        (0..failures).filter(|_| matches!(throttle.failed(), Penalty::None)).count()
     }
 
     #[test]
@@ -134,9 +134,9 @@ mod tests {
         let (_clock, throttle) = throttle();
         answered(&throttle, BURST as usize);
         let mut waiting: Vec<_> = (0..DELAYED_MAX).map(|_| throttle.failed()).collect();
-        assert!(waiting.iter().all(|verdict| matches!(verdict, Verdict::Delay(DELAY, _))));
-        assert!(matches!(throttle.failed(), Verdict::Close));
+        assert!(waiting.iter().all(|verdict| matches!(verdict, Penalty::Delay(DELAY, _))));
+        assert!(matches!(throttle.failed(), Penalty::Close));
         waiting.pop();
-        assert!(matches!(throttle.failed(), Verdict::Delay(..)));
+        assert!(matches!(throttle.failed(), Penalty::Delay(..)));
     }
 }
