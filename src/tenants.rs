@@ -1,4 +1,4 @@
-//! Who may call, and on what terms: the apps, their secrets and the terms of their operations.
+//! Apps that may call the gateway, their secrets, quotas and terms.
 
 pub mod auth_throttle;
 pub mod credential;
@@ -27,53 +27,53 @@ use crate::domain::clock::Timestamp;
 use crate::domain::tenant::{AppKey, Operation};
 use crate::domain::terms::{ClaimOnOutage, Mode, OutcomeOnOutage, Retention, Terms};
 
-/// One business system that calls the gateway.
+/// Business system that calls the gateway.
 #[derive(Clone, Debug)]
 pub struct App {
-    /// Its name, in every key and every global ID.
+    /// App key: part of every claim key and every global ID.
     pub key: AppKey,
-    /// The chain of engines that keeps its claims.
+    /// Chain of engines that stores its claims.
     pub chain: String,
-    /// AuthError although its secret is right.
+    /// Whether calls with a valid secret are refused.
     pub disabled: bool,
-    /// What its callers prove themselves with. Two may be valid at once, for rotation.
+    /// Digests of the valid secrets. Two may be valid at once, for rotation.
     pub secrets: Vec<SecretDigest>,
-    /// The terms of operations that have none of their own.
+    /// Terms of operations that have none of their own.
     pub terms: OperationTerms,
-    /// The terms of operations that have their own.
+    /// Terms of operations that have their own.
     pub operations: HashMap<Operation, OperationTerms>,
-    /// The longest retention that its callers may ask for.
+    /// Longest retention that its callers may request.
     pub retention_max: Retention,
-    /// How much of this process it may take.
+    /// Limits of what it may use of this process.
     pub quota: Quota,
-    /// What this process has seen of it. Outlives a change of all the rest.
+    /// What this process has counted for it. Kept when the settings change.
     pub usage: Arc<Usage>,
 }
 
-/// What the claims of an operation are made on.
+/// Configured behaviour of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OperationTerms {
-    /// Lease, retention and what a lease's end means.
+    /// Lease, retention, and the meaning of a lease's end.
     pub terms: Terms,
-    /// Whether duplicates are stopped.
+    /// Enforce or observe.
     pub mode: Mode,
-    /// Longer contents are kept as their digest.
+    /// Size above which contents are stored as their digest.
     pub contents_stored_bytes: usize,
-    /// By when a call is answered.
+    /// Deadline of each call.
     pub deadline: Duration,
-    /// What becomes of a claim while its store does not answer.
+    /// Outage policy of claims.
     pub claim_on_outage: ClaimOnOutage,
-    /// What becomes of an outcome while its store does not answer.
+    /// Outage policy of outcomes.
     pub outcome_on_outage: OutcomeOnOutage,
 }
 
 impl App {
-    /// The terms of an operation.
+    /// Returns the terms of an operation.
     pub fn terms_of(&self, operation: &Operation) -> &OperationTerms {
         self.operations.get(operation).unwrap_or(&self.terms)
     }
 
-    /// The terms of an outcome that names no operation and finds no claim: of each, the longest that the app has.
+    /// Returns the terms of an outcome that names no operation and matches no claim: the longest of each in this app.
     pub fn longest_terms(&self) -> Terms {
         let longest = |longest: Terms, own: &OperationTerms| Terms {
             lease: longest.lease.max(own.terms.lease),
@@ -85,22 +85,22 @@ impl App {
     }
 }
 
-/// The apps that may call. They can be replaced while calls are answered.
+/// Apps that may call. They can be replaced while requests are served.
 pub struct Registry {
     apps: ArcSwap<Apps>,
-    /// Held while apps are replaced: who replaces has read what was there.
+    /// Held while apps are replaced, since the new set is derived from the old one.
     replacing: Mutex<()>,
 }
 
-/// The apps of one instant.
+/// Apps at one instant.
 struct Apps {
-    /// Unlike that of all others that there were.
+    /// Unique among all sets of this process.
     number: u64,
     by_key: HashMap<AppKey, Arc<App>>,
     credentials: Credentials,
-    /// The one app of an open gateway, which asks nobody who they are.
+    /// The only app of an open gateway, which does not authenticate.
     open: Option<Arc<App>>,
-    /// Nothing is known yet.
+    /// The apps have not been loaded yet.
     loading: bool,
 }
 
@@ -112,49 +112,48 @@ impl Apps {
     }
 }
 
-/// Why a caller is not let in.
+/// Reason why a request is not authenticated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum AuthError {
-    /// The credential is missing, malformed, or not right. Which of these is not told.
+    /// The credential is missing, malformed or wrong. The message does not say which.
     #[error("send `Authorization: Bearer <app key>.<secret>` with a valid secret of a known app")]
     Unauthenticated,
-    /// The apps are not known yet, so nothing can be said.
+    /// The apps have not been loaded yet.
     #[error(
         "the gateway is starting and does not know its apps yet; try again after Retry-After, or at another gateway"
     )]
     Loading,
-    /// The secret is right, and the app is switched off.
+    /// The secret is valid, and the app is disabled.
     #[error("this app is disabled; ask the operators of the gateway to enable it")]
     Disabled,
 }
 
 impl Registry {
-    /// A registry that lets in the callers of these apps; of none, nobody.
+    /// Returns a registry of these apps.
     pub fn of(apps: impl IntoIterator<Item = App>) -> Self {
         let registry = Self { apps: ArcSwap::from_pointee(Apps::of(HashMap::new())), replacing: Mutex::default() };
         registry.replace(apps);
         registry
     }
 
-    /// A registry that takes every caller for this one app.
+    /// Returns a registry that takes every caller for this app.
     pub fn open(app: App) -> Self {
         let apps = Apps { open: Some(Arc::new(app)), ..Apps::of(HashMap::new()) };
         Self { apps: ArcSwap::from_pointee(apps), replacing: Mutex::default() }
     }
 
-    /// A registry whose apps are still to come. Until then nobody is let in, nor told to be wrong.
+    /// Returns a registry whose apps are still to be loaded. Until then every request gets [`AuthError::Loading`].
     pub fn loading() -> Self {
         let apps = Apps { loading: true, ..Apps::of(HashMap::new()) };
         Self { apps: ArcSwap::from_pointee(apps), replacing: Mutex::default() }
     }
 
-    /// Whether the apps are still to come.
+    /// Reports whether the apps are still to be loaded.
     pub fn is_loading(&self) -> bool {
         self.apps.load().loading
     }
 
-    /// From now on these apps, and no others; with none, nobody. One that was there before goes on with its usage. A
-    /// registry that was open is so no longer.
+    /// Replaces all apps, and closes an open registry. An app that was there before keeps its usage.
     pub fn replace(&self, apps: impl IntoIterator<Item = App>) {
         let _alone = self.replacing.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.apps.load();
@@ -170,7 +169,7 @@ impl Registry {
         self.apps.store(Arc::new(Apps::of(apps.into_iter().map(carried).collect())));
     }
 
-    /// Takes every caller for this app from now on, on a registry that is open already. No other one is opened.
+    /// Replaces the app of an open registry. Does nothing on a registry that is not open.
     pub fn replace_open(&self, app: App) {
         let _alone = self.replacing.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(before) = &self.apps.load().open {
@@ -179,28 +178,28 @@ impl Registry {
         }
     }
 
-    /// Whether callers are let in without a credential.
+    /// Reports whether requests need no credential.
     pub fn is_open(&self) -> bool {
         self.apps.load().open.is_some()
     }
 
-    /// All apps.
+    /// Returns all apps.
     pub fn apps(&self) -> Vec<Arc<App>> {
         let apps = self.apps.load();
         apps.by_key.values().chain(&apps.open).cloned().collect()
     }
 
-    /// The app of this key.
+    /// Returns the app of this key.
     pub fn app(&self, key: &str) -> Option<Arc<App>> {
         let apps = self.apps.load();
         apps.by_key.get(key).or(apps.open.as_ref().filter(|app| app.key.as_ref() == key)).cloned()
     }
 
-    /// Lets in the holder of `Bearer <app key>.<secret>`. `cached` is what its connection has proved so far; `now` is noted
-    /// as the secret's last use.
+    /// Returns the app whose credential `Bearer <app key>.<secret>` is. `cached` belongs to the connection; `now`
+    /// becomes the secret's last use.
     ///
     /// # Errors
-    /// Why not. Whatever is wrong costs and answers the same.
+    /// The reason. Wrong credentials all take the same time and get the same answer.
     pub fn authenticate(
         &self,
         authorization: Option<&[u8]>,
@@ -268,7 +267,7 @@ mod tests {
     }
 
     impl Registry {
-        /// As over a new connection.
+        /// Authenticates as on a new connection.
         pub(super) fn authenticate_once(
             &self,
             authorization: Option<&str>,
@@ -283,7 +282,7 @@ mod tests {
     const NEW: &str = "fedcba9876543210FEDCBA";
 
     #[test]
-    fn either_secret_of_an_app_lets_its_caller_in() {
+    fn each_valid_secret_of_an_app_authenticates() {
         let registry = Registry::of([app("shop.eu", &[OLD, NEW]), app("other", &[NEW])]);
         for authorization in [format!("Bearer shop.eu.{OLD}"), format!("bearer shop.eu.{NEW}")] {
             assert_eq!(registry.authenticate_once(Some(&authorization), NOON).unwrap().key.as_ref(), "shop.eu");
@@ -295,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_else_stays_out_and_is_told_the_same() {
+    fn all_wrong_credentials_get_the_same_error() {
         let registry = Registry::of([app("shop", &[OLD]), App { disabled: true, ..app("gone", &[NEW]) }]);
         let wrong = [
             format!("Bearer shop.{NEW}"),
@@ -323,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_secret_is_refused_whatever_digest_is_configured() {
+    fn a_short_secret_is_refused_even_if_its_digest_is_configured() {
         let short = &OLD[1..];
         let registry = Registry::of([app("shop", &["", "\n"]), app("bank", &[short])]);
         for authorization in ["Bearer shop.".to_owned(), "Bearer shop. ".to_owned(), format!("Bearer bank.{short}")] {
@@ -333,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_connection_has_proved_holds_for_the_same_words_and_the_same_apps_only() {
+    fn a_cached_credential_is_valid_for_the_same_text_and_the_same_apps_only() {
         let registry = Registry::of([app("shop", &[OLD]), app("bank", &[NEW])]);
         let cached = CachedCredential::default();
         let authenticate = |authorization: &str| registry.authenticate(Some(authorization.as_bytes()), &cached, NOON);
@@ -343,7 +342,7 @@ mod tests {
         }
         for wrong in [format!("Bearer bank.{OLD}"), format!("{right}x"), right[..right.len() - 1].to_owned()] {
             assert_eq!(authenticate(&wrong).unwrap_err(), AuthError::Unauthenticated);
-            assert_eq!(authenticate(&right).unwrap().key.as_ref(), "shop", "who proved it has proved it still");
+            assert_eq!(authenticate(&right).unwrap().key.as_ref(), "shop", "a failure leaves the cache as it is");
         }
         assert_eq!(registry.authenticate(None, &cached, NOON).unwrap_err(), AuthError::Unauthenticated);
         assert_eq!(authenticate(&format!("Bearer bank.{NEW}")).unwrap().key.as_ref(), "bank");
@@ -353,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_use_over_a_connection_that_has_proved_itself_is_noted() {
+    fn a_use_with_a_cached_credential_is_recorded() {
         let registry = Registry::of([app("shop", &[OLD])]);
         let (cached, later) = (CachedCredential::default(), NOON.plus(Duration::from_hours(1)));
         for now in [NOON, later] {
@@ -363,14 +362,14 @@ mod tests {
     }
 
     #[test]
-    fn an_open_gateway_asks_nobody() {
+    fn an_open_gateway_needs_no_credential() {
         let registry = Registry::open(app("default", &[]));
         assert_eq!(registry.authenticate_once(None, NOON).unwrap().key.as_ref(), "default");
         assert_eq!(registry.authenticate_once(Some("Bearer x.y"), NOON).unwrap().key.as_ref(), "default");
     }
 
     #[test]
-    fn nobody_is_told_to_be_wrong_while_the_apps_are_still_to_come() {
+    fn credentials_are_not_judged_before_the_apps_are_loaded() {
         let registry = Registry::loading();
         assert_eq!(registry.authenticate_once(None, NOON).unwrap_err(), AuthError::Loading);
         registry.replace([]);
@@ -378,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn replaced_apps_keep_their_usage_and_an_open_door_is_closed_for_good() {
+    fn replaced_apps_keep_their_usage_and_a_closed_registry_stays_closed() {
         let registry = Registry::open(app("default", &[]));
         registry.replace([app("shop", &[OLD]), app("bank", &[OLD])]);
         assert!(!registry.is_open());
@@ -396,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_outcome_takes_the_longest_terms() {
+    fn an_outcome_without_an_operation_gets_the_longest_terms() {
         let mut app = app("shop", &[]);
         let own = OperationTerms { terms: Terms { retention: Retention::Forever, ..app.terms.terms }, ..app.terms };
         app.operations.insert("coupon.redeem".parse().unwrap(), own);

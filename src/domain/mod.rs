@@ -13,6 +13,7 @@ pub mod nearest;
 pub mod observed;
 pub mod operator;
 pub mod overlap;
+pub mod rate_limiter;
 pub mod record;
 pub mod share;
 pub mod spool;

@@ -1,7 +1,9 @@
 //! How many calls may be repeated: a tenth of those that are made, so that a store in trouble is not asked twice as much.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
+
+use crate::domain::rate_limiter::{Allowance, RateLimiter};
 
 /// Calls that pay for one repeat.
 const CALLS_PER_REPEAT: u32 = 10;
@@ -17,8 +19,7 @@ const FLOOR_EVERY: Duration = Duration::from_secs(1);
 pub struct Budget {
     /// Calls that were made and have paid for nothing yet.
     calls: AtomicU32,
-    /// Until when the floor is spoken for, in microseconds of the monotonic clock.
-    floor_spent_until: AtomicU64,
+    floor: RateLimiter,
 }
 
 impl Budget {
@@ -37,11 +38,7 @@ impl Budget {
     }
 
     fn withdraw_floor(&self, now: Duration) -> bool {
-        let spent = |until: u64| {
-            let until = Duration::from_micros(until).max(now) + FLOOR_EVERY;
-            (until <= now + FLOOR_EVERY * FLOOR).then(|| u64::try_from(until.as_micros()).unwrap_or(u64::MAX))
-        };
-        self.floor_spent_until.fetch_update(Ordering::Relaxed, Ordering::Relaxed, spent).is_ok()
+        self.floor.charge(FLOOR_EVERY, Allowance::burst(FLOOR_EVERY * FLOOR), now).is_ok()
     }
 }
 

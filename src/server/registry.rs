@@ -74,7 +74,7 @@ impl Copy {
 }
 
 impl RegistryObserver for Copy {
-    fn apps(&self, stored: Vec<StoredApp>) {
+    fn apps_changed(&self, stored: Vec<StoredApp>) {
         let mut problems = BTreeMap::new();
         let mut apps = Vec::with_capacity(stored.len());
         let mut known = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
@@ -103,7 +103,7 @@ impl RegistryObserver for Copy {
         }
     }
 
-    fn asked(&self, up: bool, copy_age: Duration) {
+    fn checked(&self, up: bool, copy_age: Duration) {
         self.metrics.asked(up, copy_age);
     }
 }
@@ -141,14 +141,14 @@ impl Catalog for InDatabase {
         let stored = StoredApp { key: key.clone(), settings, chain, disabled: false, secrets: vec![first] };
         made(&self.config.load(), &stored).map_err(CatalogError::Invalid)?;
         self.follower.database().create(key, &stored.settings, stored.chain.as_deref(), &digest).await?;
-        self.follower.look_now();
+        self.follower.poll_now();
         Ok(secret)
     }
 
     async fn rotate(&self, key: &AppKey, revoked: RevokeScope) -> Result<Secret, CatalogError> {
         let secret = Secret::random(&*self.entropy);
         let rotated = self.follower.database().rotate(key, &secret.digest(), revoked).await;
-        self.follower.look_now();
+        self.follower.poll_now();
         match rotated {
             Ok(()) => Ok(secret),
             // Else the next rotation would keep a secret that nobody has, and revoke the one in use.
@@ -180,7 +180,7 @@ impl Catalog for InDatabase {
 impl InDatabase {
     /// The app after a change, which this process heeds at once.
     async fn changed(&self, key: &AppKey) -> Result<ListedApp, CatalogError> {
-        self.follower.look_now();
+        self.follower.poll_now();
         let apps = self.list().await?;
         apps.into_iter().find(|app| app.key == *key).ok_or(CatalogError::Unknown(key.clone()))
     }

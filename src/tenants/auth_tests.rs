@@ -1,4 +1,4 @@
-//! What somebody learns who guesses: nothing, neither from the answers nor from the time they take.
+//! Guessing credentials reveals nothing: neither the answers nor their timing depend on what was wrong.
 
 use std::hint::black_box;
 
@@ -10,7 +10,7 @@ use crate::domain::attempt::{Entropy, SystemEntropy};
 use crate::domain::clock::{Clock, SystemClock};
 use crate::tenants::secret::Secret;
 
-/// Apps with one secret and with two, one of them switched off, among many others.
+/// Apps with one secret and with two, one of them disabled, among many others.
 fn registry() -> Registry {
     let secret = || Secret::random(&SystemEntropy).reveal().to_owned();
     let others = (0..100).map(|number| app(&format!("other{number:03}"), &[&secret()]));
@@ -23,9 +23,9 @@ fn registry() -> Registry {
 }
 
 #[test]
-fn of_a_million_random_credentials_none_is_let_in() {
+fn no_random_credential_is_accepted() {
     let registry = registry();
-    let keys = ["one-secret", "two-secret", "off-secret", "nobody"];
+    let keys = ["one-secret", "two-secret", "off-secret", "absent"];
     for number in 0..1_000_000_u64 {
         let key = keys[usize::try_from(number % 4).unwrap()];
         let bits = SystemEntropy.bits();
@@ -36,7 +36,7 @@ fn of_a_million_random_credentials_none_is_let_in() {
 
 proptest! {
     #[test]
-    fn whatever_is_sent_is_refused_and_nothing_breaks(text in "\\PC{0,200}", key in "(one-secret|[a-z.]{0,20})") {
+    fn arbitrary_text_is_refused(text in "\\PC{0,200}", key in "(one-secret|[a-z.]{0,20})") {
         let registry = registry();
         for authorization in [text.clone(), format!("Bearer {text}"), format!("Bearer {key}.{text}")] {
             prop_assert_eq!(registry.authenticate_once(Some(&authorization), NOON).unwrap_err(), AuthError::Unauthenticated);
@@ -44,13 +44,13 @@ proptest! {
     }
 }
 
-/// Samples of each kind of guess.
+/// Samples per kind of guess.
 const ROUNDS: usize = 4_000;
 
-/// Calls in a sample: enough that the clock's own steps do not matter.
+/// Calls per sample: enough to make the clock's resolution irrelevant.
 const CALLS: u32 = 32;
 
-/// Welch's t of two samples, each without its slowest fifth: interruptions tell nothing of the code.
+/// Welch's t of two samples, each without its slowest fifth, which contains interruptions.
 fn welch(mut a: Vec<f64>, mut b: Vec<f64>) -> f64 {
     let moments = |sample: &mut Vec<f64>| {
         sample.sort_by(f64::total_cmp);
@@ -64,8 +64,8 @@ fn welch(mut a: Vec<f64>, mut b: Vec<f64>) -> f64 {
     (mean_a - mean_b) / (error_a + error_b).sqrt()
 }
 
-/// How far guesses at each of these apps are from guesses at the first, in standard errors. The apps take turns, so that
-/// whatever else the machine does falls on all alike, and every guess is another one.
+/// Returns the distance of guesses at each app from guesses at the first one, in standard errors. The apps take turns,
+/// so that other load on the machine affects all alike, and every guess is different.
 fn distances(registry: &Registry, keys: &[&str]) -> Vec<f64> {
     let clock = SystemClock::new();
     let mut samples = vec![Vec::with_capacity(ROUNDS); keys.len()];
@@ -85,16 +85,16 @@ fn distances(registry: &Registry, keys: &[&str]) -> Vec<f64> {
 }
 
 #[test]
-fn the_time_of_a_refusal_does_not_tell_what_was_wrong() {
-    /// Noise stays below it; a step that one kind of guess skips, even one comparison, is far beyond.
+fn the_time_of_a_refusal_does_not_depend_on_its_reason() {
+    /// Above the noise, and far below the effect of one comparison that only one kind of guess performs.
     const T_MAX: f64 = 20.0;
     let registry = registry();
     let keys = ["no-such-ap", "one-secret", "two-secret", "off-secret"];
-    // A loaded machine may favour one kind by chance, but not three times the same one.
-    let told = |found: &[f64]| found.iter().map(|t| t.abs() > T_MAX).collect::<Vec<_>>();
+    // A loaded machine may favour one kind by chance, but not the same one three times.
+    let is_distinct = |found: &[f64]| found.iter().map(|t| t.abs() > T_MAX).collect::<Vec<_>>();
     let tries: Vec<_> = (0..3).map(|_| distances(&registry, &keys)).collect();
     eprintln!("Welch's t against an unknown app: {tries:.1?}");
     for (place, key) in keys[1..].iter().enumerate() {
-        assert!(!tries.iter().all(|found| told(found)[place]), "{key}: {tries:?}");
+        assert!(!tries.iter().all(|found| is_distinct(found)[place]), "{key}: {tries:?}");
     }
 }

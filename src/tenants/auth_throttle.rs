@@ -1,5 +1,6 @@
-//! Callers that prove nothing: counted, and past a rate no process needs, made to wait for their answer. A valid
-//! credential is never refused or delayed because others failed, and nothing here grows with what an attacker sends.
+//! Counts requests without a valid credential and, above a rate that no correct caller needs, delays their answers. A
+//! valid credential is never refused or delayed because others failed, and memory does not grow with an attacker's
+//! requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,88 +9,76 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::domain::clock::Clock;
+use crate::domain::rate_limiter::{Allowance, RateLimiter};
 
-/// How many failures at once are answered without a delay.
+/// Failures that are answered at once, after a quiet time.
 const BURST: u32 = 500;
 
-/// How often one more may follow, in the long run.
+/// Interval at which one more failure is answered at once, in the long run.
 const INTERVAL: Duration = Duration::from_millis(10);
 
-/// How long an answer beyond that is held back.
+/// Delay of each answer above that rate.
 const DELAY: Duration = Duration::from_secs(1);
 
-/// How many answers are held back at a time. More are answered at once: keeping them would cost more than it slows down
-/// an attacker, who cannot guess a secret at any rate.
+/// Answers that are delayed at the same time. Further ones are sent at once: keeping them would cost the gateway more
+/// than it slows down an attacker, who cannot guess a secret at any rate.
 const DELAYED_MAX: usize = 256;
 
-/// How often the log may tell of failures.
-const LOGGED_EVERY: Duration = Duration::from_secs(10);
+/// Shortest time between two log lines about failures.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What one process remembers of all failures: a bucket, a count, and who waits.
+/// Throttle of one listener.
 pub struct AuthThrottle {
     clock: Arc<dyn Clock>,
-    /// The log line about failures.
+    /// Log message about failures.
     message: &'static str,
-    /// When, in monotonic nanoseconds, the bucket is full again. The further ahead, the emptier it is.
-    full_at: AtomicU64,
+    answers: RateLimiter,
+    log_lines: RateLimiter,
     delayed: Arc<Semaphore>,
-    /// Failures that the log has not told of.
-    untold: AtomicU64,
-    /// When the log may tell of failures again, in monotonic nanoseconds.
-    tell_at: AtomicU64,
+    /// Failures since the last log line.
+    unlogged: AtomicU64,
 }
 
-/// What is to be done with a failure's answer.
+/// Treatment of a failure's answer.
 #[derive(Debug)]
 pub enum Penalty {
-    /// It goes out as it is.
+    /// Send it at once.
     None,
-    /// There were too many: it goes out after this time, and its connection is closed. The place is to be kept until then.
+    /// Send it after this time and close the connection. Hold the permit until then.
     Delay(Duration, OwnedSemaphorePermit),
-    /// There were too many, and too many of them wait: it goes out, and its connection is closed.
+    /// Send it at once and close the connection: too many answers are delayed already.
     Close,
 }
 
 impl AuthThrottle {
-    /// A throttle without failures so far. `message` is its line in the log.
+    /// Returns a throttle without failures so far. `message` is its log message.
     pub fn new(clock: Arc<dyn Clock>, message: &'static str) -> Self {
         let delayed = Arc::new(Semaphore::new(DELAYED_MAX));
-        let (full_at, untold, tell_at) = Default::default();
-        Self { clock, message, full_at, delayed, untold, tell_at }
+        let (answers, log_lines, unlogged) = Default::default();
+        Self { clock, message, answers, log_lines, delayed, unlogged }
     }
 
-    /// A caller has proved nothing.
+    /// Counts a request without a valid credential.
     pub fn failed(&self) -> Penalty {
-        let now = nanos(self.clock.monotonic());
-        self.tell(now);
-        let (interval, burst) = (nanos(INTERVAL), u64::from(BURST));
-        let take = |full_at: u64| {
-            let full_at = full_at.max(now) + interval;
-            (full_at <= now + interval * burst).then_some(full_at)
-        };
-        if self.full_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok() {
+        let now = self.clock.monotonic();
+        self.log(now);
+        if self.answers.charge(INTERVAL, Allowance::burst(INTERVAL * BURST), now).is_ok() {
             return Penalty::None;
         }
         match self.delayed.clone().try_acquire_owned() {
-            Ok(place) => Penalty::Delay(DELAY, place),
+            Ok(permit) => Penalty::Delay(DELAY, permit),
             Err(_) => Penalty::Close,
         }
     }
 
-    /// Tells the log of failures, now and then. Of none of them it tells who: whatever they sent may be a secret.
-    fn tell(&self, now: u64) {
-        self.untold.fetch_add(1, Ordering::Relaxed);
-        let due = |tell_at: u64| (tell_at <= now).then(|| now + nanos(LOGGED_EVERY));
-        if self.tell_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_ok() {
-            let failures = self.untold.swap(0, Ordering::Relaxed);
+    /// Logs the number of failures, but nothing that was sent: it may be a secret.
+    fn log(&self, now: Duration) {
+        self.unlogged.fetch_add(1, Ordering::Relaxed);
+        if self.log_lines.charge(LOG_INTERVAL, Allowance::burst(LOG_INTERVAL), now).is_ok() {
+            let failures = self.unlogged.swap(0, Ordering::Relaxed);
             tracing::warn!(failures, "{}", self.message);
         }
     }
-}
-
-/// Whole nanoseconds: enough for centuries of monotonic time.
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX / 2)
 }
 
 #[cfg(test)]
@@ -102,13 +91,13 @@ mod tests {
         (clock.clone(), AuthThrottle::new(clock, "failures"))
     }
 
-    /// How many of so many failures in a row are answered as they are.
+    /// Returns how many of these failures are answered without a penalty.
     fn answered(throttle: &AuthThrottle, failures: usize) -> usize {
         (0..failures).filter(|_| matches!(throttle.failed(), Penalty::None)).count()
     }
 
     #[test]
-    fn a_burst_is_answered_and_after_it_the_rate() {
+    fn a_burst_is_answered_at_once_and_then_the_rate() {
         let (clock, throttle) = throttle();
         let burst = BURST as usize;
         assert_eq!(answered(&throttle, 2 * burst), burst);
@@ -119,18 +108,18 @@ mod tests {
     }
 
     #[test]
-    fn many_failures_are_one_line_of_the_log() {
+    fn many_failures_write_one_log_line() {
         let (clock, throttle) = throttle();
-        let untold = || throttle.untold.load(Ordering::Relaxed);
+        let unlogged = || throttle.unlogged.load(Ordering::Relaxed);
         answered(&throttle, 100);
-        assert_eq!(untold(), 99);
-        clock.advance(LOGGED_EVERY);
+        assert_eq!(unlogged(), 99);
+        clock.advance(LOG_INTERVAL);
         answered(&throttle, 1);
-        assert_eq!(untold(), 0);
+        assert_eq!(unlogged(), 0);
     }
 
     #[test]
-    fn no_more_wait_than_there_are_places() {
+    fn the_number_of_delayed_answers_is_bounded() {
         let (_clock, throttle) = throttle();
         answered(&throttle, BURST as usize);
         let mut waiting: Vec<_> = (0..DELAYED_MAX).map(|_| throttle.failed()).collect();

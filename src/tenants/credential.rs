@@ -1,7 +1,7 @@
-//! What callers prove themselves with, `Bearer <app key>.<secret>`, and the table that it is looked up in.
+//! Verification of credentials, `Bearer <app key>.<secret>`, against a table of all secrets.
 //!
-//! The table is keyed by the digest of the secret together with the app key, so there is no step that an unknown app, a
-//! wrong secret or a disabled app would skip or add: each is one hash, one look, and nothing found.
+//! The table is keyed by the digest of the secret and the app key, so an unknown app, a wrong secret and a disabled app
+//! all take one hash and one lookup: the time does not reveal which it was.
 
 use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,18 +15,18 @@ use super::usage::LastUse;
 use crate::domain::clock::Timestamp;
 use crate::domain::tenant::AppKey;
 
-/// What is looked up for a caller that sent no credential, so that this costs what a wrong secret costs. No app key is
-/// empty, so it is never found.
-const NOBODY: (&str, &str) = ("", "oncegate_nobody_has_this_secret_");
+/// Credential that is looked up when none was sent, so that this takes as long as a wrong one. No app key is empty, so
+/// it is never found.
+const ABSENT: (&str, &str) = ("", "oncegate_nobody_has_this_secret_");
 
-/// Every secret of every app.
+/// Secrets of all apps.
 pub(super) struct Credentials {
     table: HashTable<Credential>,
-    /// Seeded at random, so that nobody can find out what is in the table by which texts collide.
+    /// Seeded at random, so that nobody learns the table's content from collisions.
     hasher: DefaultHashBuilder,
 }
 
-/// A secret of an app.
+/// Secret of an app.
 pub(super) struct Credential {
     digest: SecretDigest,
     pub(super) app: Arc<App>,
@@ -34,7 +34,7 @@ pub(super) struct Credential {
 }
 
 impl Credentials {
-    /// The secrets of these apps.
+    /// Returns the table of these apps' secrets.
     pub(super) fn of<'a>(apps: impl IntoIterator<Item = &'a Arc<App>>) -> Self {
         let mut credentials = Self { table: HashTable::new(), hasher: DefaultHashBuilder::default() };
         for app in apps {
@@ -48,11 +48,11 @@ impl Credentials {
         credentials
     }
 
-    /// The app's secret that this authorization proves, if it proves any.
+    /// Returns the secret that this authorization contains.
     pub(super) fn find(&self, authorization: Option<&str>) -> Option<&Credential> {
         let sent = authorization.and_then(parts);
         let sent = sent.and_then(|(key, secret)| Some((key, SecretDigest::of_sent(secret)?)));
-        let (key, digest) = sent.unwrap_or_else(|| (NOBODY.0, SecretDigest::of(NOBODY.1)));
+        let (key, digest) = sent.unwrap_or_else(|| (ABSENT.0, SecretDigest::of(ABSENT.1)));
         let is_it = |it: &Credential| it.digest.matches(&digest) & (it.app.key.as_ref() == key);
         self.table.find(self.hash(&digest, key), is_it)
     }
@@ -62,25 +62,25 @@ impl Credentials {
     }
 }
 
-/// What the requests of one connection have verified. A connection sends the same credential again and again, so what it
-/// verified last is compared before it is hashed and looked up; only credentials that were right are kept, for as long as the
-/// connection lives and the apps are those of then.
+/// Last credential that was verified on a connection. The next request usually sends the same one, which is then
+/// compared instead of hashed and looked up. Valid as long as the apps are unchanged.
 #[derive(Default)]
 pub struct CachedCredential(Mutex<Option<Verified>>);
 
 struct Verified {
     authorization: Box<[u8]>,
-    /// Of which apps.
-    of: u64,
+    /// Number of the set of apps it was verified against.
+    apps: u64,
     app: Arc<App>,
     last_use: Arc<LastUse>,
 }
 
 impl CachedCredential {
-    /// The app, if this authorization has verified it before. As long to compare wherever two of a length differ.
-    pub(super) fn matches(&self, authorization: &[u8], of: u64, now: Timestamp) -> Option<Arc<App>> {
+    /// Returns the app if this authorization is the cached one. Takes the same time wherever two of equal length
+    /// differ.
+    pub(super) fn matches(&self, authorization: &[u8], apps: u64, now: Timestamp) -> Option<Arc<App>> {
         let verified = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let verified = verified.as_ref().filter(|verified| verified.of == of)?;
+        let verified = verified.as_ref().filter(|verified| verified.apps == apps)?;
         let is_same: bool = verified.authorization.ct_eq(authorization).into();
         is_same.then(|| {
             verified.last_use.record(now);
@@ -94,22 +94,22 @@ impl CachedCredential {
         verified.as_ref().map(|verified| verified.app.key.clone())
     }
 
-    /// Keeps what an authorization has verified.
-    pub(super) fn keep(&self, authorization: &[u8], of: u64, credential: &Credential) {
+    /// Stores a verified authorization.
+    pub(super) fn keep(&self, authorization: &[u8], apps: u64, credential: &Credential) {
         let (app, last_use) = (credential.app.clone(), credential.last_use.clone());
-        let verified = Verified { authorization: authorization.into(), of, app, last_use };
+        let verified = Verified { authorization: authorization.into(), apps, app, last_use };
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(verified);
     }
 }
 
-/// App key and secret of an authorization.
+/// Returns the app key and the secret of an authorization.
 fn parts(authorization: &str) -> Option<(&str, &str)> {
-    // An app key may hold dots, a secret may not.
+    // An app key may contain dots, a secret may not.
     let (key, secret) = bearer(authorization)?.rsplit_once('.')?;
     (!key.is_empty()).then_some((key, secret))
 }
 
-/// The credential of a `Bearer` authorization; the scheme's case does not matter (RFC 9110, 11.1).
+/// Returns the credential of a `Bearer` authorization. The scheme is case-insensitive (RFC 9110, 11.1).
 pub fn bearer(authorization: &str) -> Option<&str> {
     let (scheme, credential) = authorization.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| credential.trim_matches(' '))

@@ -1,5 +1,5 @@
-//! Follows the registry of apps in a database: every change reaches this process within seconds. While the registry does
-//! not answer, the last copy serves.
+//! Follows the registry of apps in a database: each change reaches this process within seconds. While the registry is
+//! unavailable, the last copy stays in use.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,131 +16,122 @@ use crate::database::Refused;
 use crate::domain::clock::{Clock, Timestamp};
 use crate::domain::tenant::AppKey;
 
-/// Between two looks at the registry's version.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Interval between two checks of the registry's version.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// By when everything is read again although the version is the same: it would be, after a registry was put back from a
-/// backup and changed as often as before.
-const READ_EVERY: Duration = Duration::from_mins(1);
+/// Interval at which everything is read although the version is unchanged: a registry restored from a backup may have
+/// reached the same version with other content.
+const FULL_READ_INTERVAL: Duration = Duration::from_mins(1);
 
-/// What the follower is told to do with what it finds, by those who know how apps are made and measured.
+/// Receives what a follower reads.
 pub trait RegistryObserver: Send + Sync + 'static {
-    /// These are the apps now.
-    fn apps(&self, apps: Vec<StoredApp>);
-    /// Whether the registry has just answered, and how old the copy is.
-    fn asked(&self, up: bool, copy_age: Duration);
+    /// Receives all apps, after a change.
+    fn apps_changed(&self, apps: Vec<StoredApp>);
+    /// Receives the result of each check: whether the registry answered, and the age of the copy.
+    fn checked(&self, up: bool, copy_age: Duration);
 }
 
-/// A process's copy of the registry, and how it is kept.
+/// Keeps a process's copy of the registry up to date.
 pub struct Follower {
     database: Database,
     registry: Arc<Registry>,
     clock: Arc<dyn Clock>,
     observer: Box<dyn RegistryObserver>,
-    look_now: Arc<Notify>,
+    poll_now: Arc<Notify>,
 }
 
-/// How far a follower has come.
+/// State of a follower.
 #[derive(Default)]
 struct Progress {
     version: Option<i64>,
     read_at: Duration,
-    /// When the copy was last known to be right.
-    right_at: Duration,
-    /// The last uses that the registry has been told of.
+    /// Last time at which the copy was known to be current.
+    current_at: Duration,
+    /// Last uses as the registry has stored them.
     recorded: HashMap<(AppKey, SecretDigest), Timestamp>,
-    /// Whether the log has told that the registry is out.
-    told: bool,
+    /// Whether the current outage has been logged.
+    outage_logged: bool,
 }
 
 impl Follower {
-    /// Follows this registry; nothing happens before [`run`](Follower::run). Everything is read again whenever `look_now`
-    /// says so.
+    /// Returns a follower that starts with [`run`](Follower::run) and reads everything whenever `poll_now` is notified.
     pub fn new(
         database: Database,
         registry: Arc<Registry>,
         clock: Arc<dyn Clock>,
         observer: Box<dyn RegistryObserver>,
-        look_now: Arc<Notify>,
+        poll_now: Arc<Notify>,
     ) -> Self {
-        Self { database, registry, clock, observer, look_now }
+        Self { database, registry, clock, observer, poll_now }
     }
 
-    /// The registry, for changes.
+    /// Returns the registry, for changes.
     pub fn database(&self) -> &Database {
         &self.database
     }
 
-    /// Everything is to be read again now: something has changed here, and other gateways will see it soon enough.
-    pub fn look_now(&self) {
-        self.look_now.notify_one();
+    /// Reads everything soon, after a change by this process; other gateways see it at their next check.
+    pub fn poll_now(&self) {
+        self.poll_now.notify_one();
     }
 
-    /// Follows for ever.
+    /// Follows until the task is dropped.
     pub async fn run(&self) {
-        let mut progress = Progress { right_at: self.clock.monotonic(), ..Progress::default() };
+        let mut progress = Progress { current_at: self.clock.monotonic(), ..Progress::default() };
         loop {
             let failed = match self.database.open().await {
                 Ok(session) => self.follow(session, &mut progress).await,
                 Err(refused) => refused,
             };
-            self.observer.asked(false, self.clock.monotonic().saturating_sub(progress.right_at));
-            // What was read next may be another server's: nothing is taken to be the same.
+            self.observer.checked(false, self.clock.monotonic().saturating_sub(progress.current_at));
+            // The next connection may lead to another server, where the same version means nothing.
             progress.version = None;
-            if !progress.told {
-                progress.told = true;
+            if !progress.outage_logged {
+                progress.outage_logged = true;
                 let (registry, error) = (self.database.name(), failed.to_string());
                 if self.registry.is_loading() {
-                    tracing::error!(
-                        registry,
-                        error,
-                        "the registry of apps does not answer; not in service until it does"
-                    );
+                    tracing::error!(registry, error, "Registry of apps does not answer; not in service until it does");
                 } else {
-                    tracing::error!(
-                        registry,
-                        error,
-                        "the registry of apps does not answer; the last copy of it serves"
-                    );
+                    tracing::error!(registry, error, "Registry of apps does not answer; using the last copy");
                 }
             }
-            sleep(LOOK_EVERY).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// Follows over one connection until that fails.
+    /// Follows over one connection until it fails.
     async fn follow(&self, mut session: Session, progress: &mut Progress) -> Refused {
         loop {
-            if let Err(refused) = self.look(&mut session, progress).await {
+            if let Err(refused) = self.poll(&mut session, progress).await {
                 return refused;
             }
-            self.observer.asked(true, Duration::ZERO);
-            if progress.told {
-                progress.told = false;
-                tracing::info!(registry = self.database.name(), "the registry of apps answers again");
+            self.observer.checked(true, Duration::ZERO);
+            if progress.outage_logged {
+                progress.outage_logged = false;
+                tracing::info!(registry = self.database.name(), "Registry of apps answers again");
             }
-            if timeout(LOOK_EVERY, self.look_now.notified()).await.is_ok() {
+            if timeout(POLL_INTERVAL, self.poll_now.notified()).await.is_ok() {
                 progress.version = None;
             }
         }
     }
 
-    async fn look(&self, session: &mut Session, progress: &mut Progress) -> Result<(), Refused> {
+    async fn poll(&self, session: &mut Session, progress: &mut Progress) -> Result<(), Refused> {
         let now = self.clock.monotonic();
         let version = session.version().await?;
-        if progress.version != Some(version) || now.saturating_sub(progress.read_at) >= READ_EVERY {
+        if progress.version != Some(version) || now.saturating_sub(progress.read_at) >= FULL_READ_INTERVAL {
             let snapshot = session.read().await?;
-            // Not the version asked for first: what was read may be newer.
+            // The version of the snapshot: it may be newer than the one read first.
             progress.version = Some(snapshot.version);
             progress.read_at = now;
-            self.observer.apps(snapshot.apps);
+            self.observer.apps_changed(snapshot.apps);
         }
-        progress.right_at = now;
+        progress.current_at = now;
         self.record_uses(session, progress).await
     }
 
-    /// Tells the registry which secrets were used, so that an operator sees which one nobody uses any more. What is recorded of
-    /// a secret changes once a minute at most, and so does what is written.
+    /// Stores the last uses of secrets, so that an operator sees which ones are unused. They change once a minute at
+    /// most.
     async fn record_uses(&self, session: &mut Session, progress: &mut Progress) -> Result<(), Refused> {
         let mut uses: Vec<(AppKey, SecretDigest, Timestamp)> = Vec::new();
         for app in self.registry.apps() {

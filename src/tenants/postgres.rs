@@ -1,5 +1,5 @@
-//! The registry of apps in PostgreSQL: the statements, and nothing else. Reading goes through the simple protocol and
-//! changes through transactions, so that both work behind a pooler too.
+//! SQL of the registry of apps in PostgreSQL. Reads use the simple protocol and changes use transactions, so that both
+//! work behind a connection pooler.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use crate::database::{self, Address, Refused, connect::failure};
 use crate::domain::clock::Timestamp;
 use crate::domain::tenant::AppKey;
 
-/// The migration that brought the tables.
+/// Migration that created the tables.
 const NEEDED: i64 = 2;
 
-/// How long connecting and each statement may take.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Timeout of connecting and of each statement.
+const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Everything a gateway has to know, and the version that it is of, in one snapshot: a row for every secret, one for an
-/// app without any, and at least one for the version.
+/// Reads the version and all apps in one snapshot: a row per secret, one for an app without secrets, and at least one
+/// for the version.
 const READ: &str = "SELECT r.version, a.app, a.settings::text AS settings, a.chain, a.disabled, s.digest, \
      (extract(epoch FROM s.created_at) * 1000000)::bigint AS created_at, \
      (extract(epoch FROM s.last_used_at) * 1000000)::bigint AS last_used_at \
@@ -29,26 +29,26 @@ const READ: &str = "SELECT r.version, a.app, a.settings::text AS settings, a.cha
      LEFT JOIN oncegate_app_secrets s ON s.app = a.app AND s.revoked_at IS NULL \
      ORDER BY a.app, s.created_at, s.digest";
 
-/// Where the registry is.
+/// Address of the registry.
 #[derive(Clone, Debug)]
 pub struct Database {
     address: Address,
 }
 
-/// A connection to it.
+/// Connection to the registry.
 pub struct Session(PgConnection);
 
-/// What the registry held at one instant.
+/// Content of the registry at one instant.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// Another one means that something has changed.
+    /// Increases with every change.
     pub version: i64,
     /// All apps.
     pub apps: Vec<StoredApp>,
 }
 
 impl Database {
-    /// The registry at this URL. Asks no server.
+    /// Parses the URL of a registry; does not connect.
     ///
     /// # Errors
     /// What is wrong with the URL, without repeating it.
@@ -56,7 +56,7 @@ impl Database {
         Ok(Self { address: Address::parse(url)? })
     }
 
-    /// The servers, for messages.
+    /// Returns the servers' names, for messages.
     pub fn name(&self) -> String {
         self.address.name()
     }
@@ -64,15 +64,15 @@ impl Database {
     /// Connects.
     ///
     /// # Errors
-    /// Why the registry cannot be used, for now or as it is.
+    /// The registry is unavailable or incompatible.
     pub async fn open(&self) -> Result<Session, Refused> {
-        database::connect(&self.address, NEEDED, PATIENCE).await.map(|(connection, _)| Session(connection))
+        database::connect(&self.address, NEEDED, TIMEOUT).await.map(|(connection, _)| Session(connection))
     }
 
     /// Adds an app with its first secret. `settings` are as in [`StoredApp`].
     ///
     /// # Errors
-    /// Why not; then nothing was added.
+    /// The reason; nothing was added.
     pub async fn create(
         &self,
         key: &AppKey,
@@ -98,7 +98,7 @@ impl Database {
     /// Gives an app a new secret and revokes others.
     ///
     /// # Errors
-    /// Why not; then nothing was changed, or it is not known.
+    /// The reason; nothing was changed, or that is not known.
     pub async fn rotate(&self, key: &AppKey, secret: &SecretDigest, revoked: RevokeScope) -> Result<(), CatalogError> {
         let mut session = self.open().await?;
         let rotating = async {
@@ -118,10 +118,10 @@ impl Database {
         bounded(rotating).await?
     }
 
-    /// Revokes a secret, unless it is the last one that the app has.
+    /// Revokes a secret, unless it is the app's last one.
     ///
     /// # Errors
-    /// Why not; then nothing was changed, or it is not known.
+    /// The reason; nothing was changed, or that is not known.
     pub async fn revoke(&self, key: &AppKey, secret: &SecretDigest) -> Result<(), CatalogError> {
         let mut session = self.open().await?;
         let revoking = async {
@@ -140,10 +140,10 @@ impl Database {
         bounded(revoking).await?
     }
 
-    /// Turns an app away, or lets it in again.
+    /// Disables or enables an app.
     ///
     /// # Errors
-    /// Why not; then nothing was changed, or it is not known.
+    /// The reason; nothing was changed, or that is not known.
     pub async fn set_disabled(&self, key: &AppKey, disabled: bool) -> Result<(), CatalogError> {
         let mut session = self.open().await?;
         let setting = async {
@@ -158,29 +158,29 @@ impl Database {
         bounded(setting).await?
     }
 
-    /// Everything in the registry, asked over a connection of its own.
+    /// Reads everything over a connection of its own.
     ///
     /// # Errors
-    /// Why it cannot be told.
+    /// The registry is unavailable or incompatible.
     pub async fn read(&self) -> Result<Snapshot, CatalogError> {
         Ok(self.open().await?.read().await?)
     }
 }
 
 impl Session {
-    /// The version of what the registry holds.
+    /// Reads the registry's version.
     ///
     /// # Errors
-    /// The database does not answer, or has been migrated for newer gateways than this one.
+    /// The database does not answer, or was migrated for newer gateways.
     pub async fn version(&mut self) -> Result<i64, Refused> {
-        let ask = "SELECT version, oldest_build FROM oncegate_registry, oncegate_schema";
-        let ask = sqlx::raw_sql(ask).fetch_one(&mut self.0);
+        let query = "SELECT version, oldest_build FROM oncegate_registry, oncegate_schema";
+        let row = sqlx::raw_sql(query).fetch_one(&mut self.0);
         let read = |row: PgRow| Ok((row.try_get("version")?, row.try_get("oldest_build")?));
-        let (version, oldest_build) = bounded(async { read(ask.await?) }).await?;
+        let (version, oldest_build) = bounded(async { read(row.await?) }).await?;
         allows(oldest_build).map(|()| version)
     }
 
-    /// Everything that the registry holds. An app whose row no gateway could have written is left out, and logged.
+    /// Reads all apps. A row that no gateway can have written is logged and left out.
     pub async fn read(&mut self) -> Result<Snapshot, Refused> {
         let rows = bounded(sqlx::raw_sql(READ).fetch_all(&mut self.0)).await?;
         let mut snapshot = Snapshot { version: 0, apps: Vec::new() };
@@ -190,34 +190,34 @@ impl Session {
         Ok(snapshot)
     }
 
-    /// Writes down when secrets were last used, where that is later than what stands.
+    /// Stores last uses that are later than the stored ones.
     pub async fn record_uses(&mut self, uses: &[(AppKey, SecretDigest, Timestamp)]) -> Result<(), Refused> {
         let keys: Vec<_> = uses.iter().map(|(key, ..)| key.as_ref()).collect();
         let digests: Vec<_> = uses.iter().map(|(_, digest, _)| digest.bytes().as_slice()).collect();
         let micros = |at: &Timestamp| i64::try_from(at.as_micros()).unwrap_or(i64::MAX);
         let instants: Vec<_> = uses.iter().map(|(.., at)| micros(at)).collect();
-        let noting = async {
+        let recording = async {
             let mut change = self.0.begin().await?;
-            let note = "UPDATE oncegate_app_secrets s SET last_used_at = u.at FROM \
+            let record = "UPDATE oncegate_app_secrets s SET last_used_at = u.at FROM \
                  (SELECT app, digest, to_timestamp(at / 1000000.0) AS at FROM unnest($1::text[], $2::bytea[], $3::bigint[]) \
                   AS given (app, digest, at)) u \
                  WHERE s.app = u.app AND s.digest = u.digest AND (s.last_used_at IS NULL OR s.last_used_at < u.at)";
-            let note = sqlx::query(note).persistent(false).bind(keys).bind(digests).bind(instants);
-            note.execute(&mut *change).await?;
+            let record = sqlx::query(record).persistent(false).bind(keys).bind(digests).bind(instants);
+            record.execute(&mut *change).await?;
             change.commit().await
         };
-        bounded(noting).await
+        bounded(recording).await
     }
 }
 
 impl Snapshot {
-    /// Takes in a row of [`READ`].
+    /// Adds a row of [`READ`].
     fn add(&mut self, row: &PgRow) -> Result<(), sqlx::Error> {
         self.version = row.try_get("version")?;
         let Some(name) = row.try_get::<Option<String>, _>("app")? else { return Ok(()) };
         if self.apps.last().is_none_or(|app| app.key.as_ref() != name) {
             let Ok(key) = name.parse() else {
-                tracing::error!("an app of the registry has a name that is no app key; it is left out");
+                tracing::error!("App of the registry left out: its name is not a valid app key");
                 return Ok(());
             };
             let (settings, chain) = (row.try_get("settings")?, row.try_get("chain")?);
@@ -239,8 +239,7 @@ fn instant(micros: Option<i64>) -> Option<Timestamp> {
     micros.and_then(|micros| u64::try_from(micros).ok()).map(Timestamp::from_micros)
 }
 
-/// Lets changes of one app's secrets happen one after the other: each looks at what others have left. False if there is
-/// no such app.
+/// Locks an app, so that changes of its secrets happen one after the other. Returns false if there is no such app.
 async fn lock(change: &mut PgConnection, key: &AppKey) -> Result<bool, sqlx::Error> {
     let lock = sqlx::query("SELECT 1 FROM oncegate_apps WHERE app = $1 FOR UPDATE").persistent(false);
     Ok(lock.bind(key.as_ref()).fetch_optional(change).await?.is_some())
@@ -251,10 +250,10 @@ async fn insert(change: &mut PgConnection, key: &AppKey, secret: &SecretDigest) 
     add.bind(key.as_ref()).bind(secret.bytes().as_slice()).execute(change).await.map(drop)
 }
 
-/// The answer of the server, or what it means that there is none.
-async fn bounded<T>(asked: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, Refused> {
-    let late = |_| Err(Refused::Unavailable(format!("no answer within {} s", PATIENCE.as_secs())));
-    timeout(PATIENCE, async { asked.await.map_err(|error| failure(&error)) }).await.unwrap_or_else(late)
+/// Applies the timeout and converts the error.
+async fn bounded<T>(statement: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, Refused> {
+    let late = |_| Err(Refused::Unavailable(format!("no answer within {} s", TIMEOUT.as_secs())));
+    timeout(TIMEOUT, async { statement.await.map_err(|error| failure(&error)) }).await.unwrap_or_else(late)
 }
 
 impl From<Refused> for CatalogError {

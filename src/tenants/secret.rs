@@ -1,5 +1,5 @@
-//! Secrets of apps and operators: made at random, kept as their SHA-256 only, and compared in constant time. Digests that
-//! stand for a guessable secret are refused where they are configured.
+//! Secrets of apps and operators: random, stored as SHA-256 only, compared in constant time. Digests of guessable
+//! secrets are refused in the configuration.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -12,71 +12,70 @@ use subtle::ConstantTimeEq;
 use crate::domain::attempt::Entropy;
 use crate::domain::hex;
 
-/// Length of the shortest secret: 22 letters and digits at random are 128 bits. A shorter one is never accepted, whatever
+/// Shortest length of a secret: 22 random letters and digits are 128 bits. A shorter one is never accepted, even if its
 /// digest is configured.
 const LENGTH_MIN: usize = 22;
 
-/// Length of the longest secret, so that nobody makes the gateway hash more.
+/// Longest length of a secret; bounds the work of hashing what a caller sends.
 const LENGTH_MAX: usize = 1024;
 
-/// The SHA-256 of a secret. A secret has at least 128 random bits, so a fast hash is enough.
+/// SHA-256 of a secret. A fast hash is enough, since a secret has at least 128 random bits.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SecretDigest([u8; 32]);
 
 impl SecretDigest {
-    /// The digest of a secret.
+    /// Returns the digest of a secret.
     pub fn of(secret: &str) -> Self {
         Self(Sha256::digest(secret).into())
     }
 
-    /// Digest of a secret that a caller sent, or nothing if no secret is as short or as long.
+    /// Returns the digest of a secret that a caller sent, or nothing if its length is that of no secret.
     pub fn of_sent(secret: &str) -> Option<Self> {
         (LENGTH_MIN..=LENGTH_MAX).contains(&secret.len()).then(|| Self::of(secret))
     }
 
-    /// Whether both are of the same secret, in a time that does not tell where they differ.
+    /// Compares two digests in constant time.
     pub fn matches(&self, other: &Self) -> bool {
         self.0.ct_eq(&other.0).into()
     }
 
-    /// The digest's bytes, for stores and tables.
+    /// Returns the digest's bytes, for stores and tables.
     pub fn bytes(&self) -> &[u8; 32] {
         &self.0
     }
 
-    /// The digest of these bytes.
+    /// Returns the digest of these bytes.
     pub fn of_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// What tells an app's secrets apart without giving one away: the first 8 hex digits.
+    /// Returns the first 8 hex digits, which name a secret without revealing it.
     pub fn id(&self) -> String {
         hex::encode(&self.0[..4])
     }
 }
 
 impl fmt::Display for SecretDigest {
-    /// As it is configured: `sha256:` and the hex digits.
+    /// Writes the form of the configuration: `sha256:` and the hex digits.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "sha256:{}", hex::encode(&self.0))
     }
 }
 
-/// A secret in the clear: only for the moment in which it is made and told.
+/// Secret in clear text, for the moment in which it is created and shown.
 pub struct Secret(String);
 
 impl Secret {
-    /// Letters and digits, about 190 random bits of them: more than anybody guesses, and nothing that a shell, a URL or
-    /// a configuration file would take for something else.
+    /// About 190 random bits of letters and digits, which need no quoting in a shell, a URL or a configuration file.
     const LENGTH: usize = 32;
 
-    /// A new secret.
+    /// Returns a new secret.
     pub fn random(entropy: &dyn Entropy) -> Self {
         const LETTERS: &[u8; 62] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
         let mut text = String::with_capacity(Self::LENGTH);
         while text.len() < Self::LENGTH {
             for byte in entropy.bits().to_le_bytes() {
-                // Of the values of a byte four times 62 are used, so that no letter is likelier than another.
+                // Only values below 4 × 62 are used, so that all letters are equally likely.
                 let letter = LETTERS.get(usize::from(byte % 62)).filter(|_| byte < 248 && text.len() < Self::LENGTH);
                 text.extend(letter.map(|letter| char::from(*letter)));
             }
@@ -84,12 +83,12 @@ impl Secret {
         Self(text)
     }
 
-    /// The secret itself, to be shown once.
+    /// Returns the secret itself, to be shown once.
     pub fn reveal(&self) -> &str {
         &self.0
     }
 
-    /// What is kept of it.
+    /// Returns the digest to store.
     pub fn digest(&self) -> SecretDigest {
         SecretDigest::of(&self.0)
     }
@@ -128,8 +127,8 @@ pub enum InvalidSecretDigest {
     Guessable,
 }
 
-/// Digests of what stands where a secret is missing: nothing, the name of a shell variable, a word from an example. Each also
-/// with the line feed that `echo` adds.
+/// Digests of placeholders for a secret: nothing, the name of a shell variable, a word from an example. Each also with
+/// the line feed that `echo` adds.
 static GUESSABLE: LazyLock<HashSet<SecretDigest>> = LazyLock::new(|| {
     const WORDS: &str = "test test1 test2 test3 testing secret secrets mysecret my-secret my_secret supersecret s3cret password \
         passw0rd password1 password123 changeme change-me change_me admin admin123 administrator root user guest default \
@@ -147,7 +146,7 @@ mod tests {
     use crate::domain::attempt::SystemEntropy;
 
     #[test]
-    fn secrets_are_long_plain_and_never_twice_the_same() {
+    fn secrets_are_long_alphanumeric_and_unique() {
         let secrets: Vec<_> = (0..100).map(|_| Secret::random(&SystemEntropy)).collect();
         let mut letters: Vec<_> = secrets.iter().flat_map(|secret| secret.reveal().bytes()).collect();
         assert_eq!(letters.len(), 3200);
@@ -162,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_reads_back_from_what_sha256sum_prints() {
+    fn a_digest_is_parsed_from_the_output_of_sha256sum() {
         let text = "sha256:1f55b9dbb34db31ee615fea98af1b62ec6f169bb38355164364099813349e079";
         let digest = text.parse::<SecretDigest>().unwrap();
         assert!(digest.matches(&SecretDigest::of("0123456789abcdefABCDEF")));

@@ -1,4 +1,4 @@
-//! What one process has seen of an app: kept while the app's settings change, lost with the process.
+//! What one process has counted for an app. Survives changes of the app's settings, but not the process.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,38 +10,38 @@ use super::quota::Charged;
 use super::secret::SecretDigest;
 use crate::domain::clock::Timestamp;
 
-/// How coarse the instants of last use are: within it a secret's use is noted once.
+/// Resolution of last uses: further uses of a secret within it are not recorded.
 pub const USE_RECORDED_EVERY: Duration = Duration::from_mins(1);
 
-/// What this process has seen of an app.
+/// Counts of one app in this process.
 #[derive(Debug, Default)]
 pub struct Usage {
     last_uses: Mutex<HashMap<SecretDigest, Arc<LastUse>>>,
-    /// What it has drawn of its quotas.
+    /// Charges against its quotas.
     pub(super) charged: Charged,
 }
 
 impl Usage {
-    /// Where the uses of each of these secrets are noted, in their order. What was noted of others is dropped.
+    /// Returns the records of these secrets, in their order, and drops the records of all others.
     pub(super) fn last_uses(&self, secrets: &[SecretDigest]) -> Vec<Arc<LastUse>> {
         let mut last_uses = self.last_uses.lock().unwrap_or_else(PoisonError::into_inner);
         last_uses.retain(|secret, _| secrets.contains(secret));
         secrets.iter().map(|secret| last_uses.entry(secret.clone()).or_default().clone()).collect()
     }
 
-    /// When this process last saw a secret used, to the minute.
+    /// Returns when this process last saw a secret used, to the minute.
     pub fn last_use(&self, secret: &SecretDigest) -> Option<Timestamp> {
         let last_uses = self.last_uses.lock().unwrap_or_else(PoisonError::into_inner);
         last_uses.get(secret).and_then(|last_use| last_use.get())
     }
 }
 
-/// When a secret was last used, by the wall clock; 0 if it was not.
+/// Wall-clock time of a secret's last use; 0 if it was not used.
 #[derive(Debug, Default)]
 pub(super) struct LastUse(AtomicU64);
 
 impl LastUse {
-    /// Notes a use. Most calls find it noted already and write nothing, so that cores do not fight over it.
+    /// Records a use. Most calls only read, so that cores do not compete for the cache line.
     pub(super) fn record(&self, now: Timestamp) {
         let noted = Timestamp::from_micros(self.0.load(Ordering::Relaxed));
         if now.since(noted) >= USE_RECORDED_EVERY {
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_use_is_noted_to_the_minute() {
+    fn a_use_is_recorded_to_the_minute() {
         let last_use = LastUse::default();
         assert_eq!(last_use.get(), None);
         let noon = Timestamp::from_micros(1_700_000_000_000_000);
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn only_secrets_that_are_still_an_apps_own_are_remembered() {
+    fn records_of_revoked_secrets_are_dropped() {
         let usage = Usage::default();
         let [old, new] = ["old", "new"].map(SecretDigest::of);
         let noon = Timestamp::from_micros(1_700_000_000_000_000);

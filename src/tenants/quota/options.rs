@@ -1,4 +1,4 @@
-//! The tables `[defaults.quota]` and `[apps.<app>.quota]`, and how their values are written.
+//! The tables `[defaults.quota]` and `[apps.<app>.quota]`, and the syntax of their values.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -10,37 +10,37 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::Quota;
 use crate::domain::terms::Span;
 
-/// Either table. What an app leaves out is as in `[defaults.quota]`.
+/// Either table. What an app leaves out is taken from `[defaults.quota]`.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct QuotaOptions {
-    /// Requests in a second.
+    /// Requests per second.
     pub requests_per_second: Option<PerSecond>,
-    /// Bytes of contents, fingerprints and results in a second.
+    /// Bytes of contents, fingerprints and results per second.
     pub claim_bytes_per_second: Option<PerSecond>,
-    /// For how long a rate that is not used is saved up.
+    /// Time for which an unused rate is saved up.
     pub burst: Option<Span>,
-    /// Requests worked on at once.
+    /// Requests in progress at once.
     pub requests_in_flight: Option<ConcurrencyLimit>,
 }
 
-/// A rate: a whole number from 1, or `"none"` for no bound.
+/// Rate: a whole number from 1, or `"none"` for unlimited.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PerSecond(pub Option<NonZeroU32>);
 
-/// A number of places: a whole number from 1, a part of all such as `"50%"`, or `"none"` for no bound.
+/// Concurrency limit: a whole number from 1, a share such as `"50%"`, or `"none"` for unlimited.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ConcurrencyLimit {
-    /// As many as there are.
+    /// Unlimited.
     All,
-    /// So many.
+    /// A number of requests.
     Count(NonZeroU32),
-    /// So many of a hundred, 1 to 100.
+    /// A percentage, 1 to 100.
     Percent(u8),
 }
 
 impl ConcurrencyLimit {
-    /// How many of `all` these are; nothing if there is no bound. At least one.
+    /// Returns the limit out of `all`, at least 1; `None` if unlimited.
     pub fn of(self, all: usize) -> Option<usize> {
         match self {
             Self::All => None,
@@ -51,9 +51,9 @@ impl ConcurrencyLimit {
 }
 
 impl QuotaOptions {
-    /// The quotas of an app: its own, else these of the defaults. `places` is how many requests of all apps may be in
-    /// flight; nothing if the app need not share them.
-    pub fn resolve(&self, own: Option<&Self>, places: Option<usize>) -> Quota {
+    /// Returns the quotas of an app: its own, else these defaults. `permits` is the limit for all apps together, `None`
+    /// if the app does not share it.
+    pub fn resolve(&self, own: Option<&Self>, permits: Option<usize>) -> Quota {
         let none = Self::default();
         let own = own.unwrap_or(&none);
         let rate =
@@ -63,9 +63,9 @@ impl QuotaOptions {
             requests_per_second: rate(own.requests_per_second, self.requests_per_second),
             claim_bytes_per_second: rate(own.claim_bytes_per_second, self.claim_bytes_per_second),
             burst: own.burst.or(self.burst).map_or(Quota::default().burst, |Span(burst)| burst),
-            requests_in_flight: match (in_flight, places) {
+            requests_in_flight: match (in_flight, permits) {
                 (ConcurrencyLimit::Percent(_), None) => None,
-                (in_flight, places) => in_flight.of(places.unwrap_or(usize::MAX)),
+                (in_flight, permits) => in_flight.of(permits.unwrap_or(usize::MAX)),
             },
         }
     }
@@ -151,7 +151,7 @@ fn wrong_text<E: de::Error>(text: &str, expected: &dyn de::Expected) -> E {
 }
 
 impl QuotaOptions {
-    /// What of it lets nothing pass, or means nothing: the key and what to do.
+    /// Returns the key that makes no sense, and what to write instead.
     pub fn check(&self) -> Option<(&'static str, String)> {
         const BURST_MAX: Duration = Duration::from_hours(1);
         let too_long = self.burst.filter(|Span(burst)| *burst > BURST_MAX)?;
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn quotas_read_back_as_they_are_shown() {
+    fn quotas_round_trip() {
         let text = "requests_per_second = 100\nclaim_bytes_per_second = \"none\"\nburst = \"2s\"\n\
                     requests_in_flight = \"25%\"\n";
         assert_eq!(toml::to_string(&read(text).unwrap()).unwrap(), text);
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_let_nothing_pass_is_refused() {
+    fn quotas_that_admit_nothing_are_refused() {
         for value in ["0", "-1", "4294967296", "\"0\"", "\"all\"", "1.5", "true", "\"50%\""] {
             assert!(read(&format!("requests_per_second = {value}")).is_err(), "{value}");
         }
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn an_app_has_its_own_quotas_and_the_defaults_for_the_rest() {
+    fn an_app_overrides_single_quotas_of_the_defaults() {
         let defaults = read("requests_per_second = 100\nburst = \"2s\"\nrequests_in_flight = \"50%\"").unwrap();
         let quota = defaults.resolve(None, Some(4096));
         assert_eq!((quota.requests_per_second.map(NonZeroU32::get), quota.requests_in_flight), (Some(100), Some(2048)));
@@ -198,7 +198,7 @@ mod tests {
         let quota = defaults.resolve(Some(&own), Some(4096));
         assert_eq!((quota.requests_per_second, quota.requests_in_flight), (None, Some(9)));
         assert_eq!(quota.claim_bytes_per_second.map(NonZeroU32::get), Some(7));
-        assert_eq!(defaults.resolve(None, None).requests_in_flight, None, "who need not share has all places");
-        assert_eq!(defaults.resolve(None, Some(1)).requests_in_flight, Some(1), "never none at all");
+        assert_eq!(defaults.resolve(None, None).requests_in_flight, None, "an app that shares nothing is unlimited");
+        assert_eq!(defaults.resolve(None, Some(1)).requests_in_flight, Some(1), "at least one");
     }
 }

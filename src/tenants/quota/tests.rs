@@ -1,4 +1,4 @@
-//! An app and its quotas: who draws what, who may overdraw, and what outlives a change of settings.
+//! Charges, overdrafts and permits of an app, and what survives a change of settings.
 
 use super::*;
 use crate::domain::clock::{Clock, ManualClock, Timestamp};
@@ -20,48 +20,48 @@ fn clock() -> ManualClock {
 #[test]
 fn an_app_without_quotas_is_never_refused() {
     let app = app_with(Quota::default());
-    let places: Vec<_> = (0..10_000).map(|_| app.acquire_permit(Purpose::New).unwrap()).collect();
+    let permits: Vec<_> = (0..10_000).map(|_| app.acquire_permit(Purpose::New).unwrap()).collect();
     for _ in 0..10_000 {
         app.charge_request(Purpose::New, || Duration::ZERO).unwrap();
         app.charge_bytes(u64::MAX, Purpose::New, || Duration::ZERO).unwrap();
     }
     assert_eq!(app.left(QuotaName::RequestsPerSecond, Duration::ZERO), None);
-    drop(places);
+    drop(permits);
 }
 
 #[test]
-fn who_was_granted_may_settle_after_its_quota_is_used_up() {
+fn granted_claims_can_be_settled_after_the_quota_is_used_up() {
     let clock = clock();
     let app = app_with(Quota { requests_per_second: per_second(10), ..Quota::default() });
-    let draw = |purpose| app.charge_request(purpose, || clock.monotonic());
-    let asked = (0..100).filter(|_| draw(Purpose::New).is_ok()).count();
-    assert_eq!(asked, 10);
-    let settled = (0..1000).filter(|_| draw(Purpose::Settle).is_ok()).count();
+    let charge = |purpose| app.charge_request(purpose, || clock.monotonic());
+    let started = (0..100).filter(|_| charge(Purpose::New).is_ok()).count();
+    assert_eq!(started, 10);
+    let settled = (0..1000).filter(|_| charge(Purpose::Settle).is_ok()).count();
     assert_eq!(settled, 100, "ten seconds of its rate");
-    let refused = draw(Purpose::Settle).unwrap_err();
+    let refused = charge(Purpose::Settle).unwrap_err();
     assert_eq!((refused.quota, refused.limit), (QuotaName::RequestsPerSecond, 10));
     assert_eq!(refused.wait, Duration::from_millis(100));
-    // What was overdrawn is paid back before anything new is asked, and outcomes go on at the rate meanwhile.
-    assert_eq!(draw(Purpose::New).unwrap_err().wait, Duration::from_millis(10_100));
+    // What was overdrawn is paid back before anything new is started, and outcomes go on at the rate meanwhile.
+    assert_eq!(charge(Purpose::New).unwrap_err().wait, Duration::from_millis(10_100));
     clock.advance(Duration::from_millis(100));
-    assert_eq!((draw(Purpose::New).is_ok(), draw(Purpose::Settle)), (false, Ok(())));
+    assert_eq!((charge(Purpose::New).is_ok(), charge(Purpose::Settle)), (false, Ok(())));
     clock.advance(Duration::from_millis(10_100));
-    assert_eq!(draw(Purpose::New), Ok(()));
+    assert_eq!(charge(Purpose::New), Ok(()));
 }
 
 #[test]
 fn a_large_result_passes_although_claims_have_used_the_bytes() {
     let app = app_with(Quota { claim_bytes_per_second: per_second(1000), ..Quota::default() });
-    let draw = |bytes, purpose| app.charge_bytes(bytes, purpose, || Duration::ZERO);
-    draw(1000, Purpose::New).unwrap();
-    draw(1, Purpose::New).unwrap_err();
-    draw(60_000, Purpose::Settle).unwrap();
-    draw(1, Purpose::Settle).unwrap_err();
-    draw(0, Purpose::Settle).unwrap();
+    let charge = |bytes, purpose| app.charge_bytes(bytes, purpose, || Duration::ZERO);
+    charge(1000, Purpose::New).unwrap();
+    charge(1, Purpose::New).unwrap_err();
+    charge(60_000, Purpose::Settle).unwrap();
+    charge(1, Purpose::Settle).unwrap_err();
+    charge(0, Purpose::Settle).unwrap();
 }
 
 #[test]
-fn what_is_drawn_is_owed_until_it_is_given_back() {
+fn a_charge_is_owed_until_it_is_refunded() {
     let clock = clock();
     let app = app_with(Quota { claim_bytes_per_second: per_second(1000), ..Quota::default() });
     app.charge_bytes(4000, Purpose::Settle, || clock.monotonic()).unwrap();
@@ -73,7 +73,7 @@ fn what_is_drawn_is_owed_until_it_is_given_back() {
 }
 
 #[test]
-fn a_place_is_held_until_it_is_dropped() {
+fn a_permit_is_taken_until_it_is_dropped() {
     let app = app_with(Quota { requests_in_flight: Some(2), ..Quota::default() });
     let (first, _second) = (app.acquire_permit(Purpose::New).unwrap(), app.acquire_permit(Purpose::New).unwrap());
     let refused = app.acquire_permit(Purpose::New).unwrap_err();
@@ -84,7 +84,7 @@ fn a_place_is_held_until_it_is_dropped() {
 }
 
 #[test]
-fn an_apps_last_places_are_for_its_outcomes() {
+fn an_apps_last_permits_are_for_its_outcomes() {
     let app = app_with(Quota { requests_in_flight: Some(8), ..Quota::default() });
     let _new: Vec<_> = (0..7).map(|_| app.acquire_permit(Purpose::New).unwrap()).collect();
     app.acquire_permit(Purpose::New).unwrap_err();
@@ -93,15 +93,15 @@ fn an_apps_last_places_are_for_its_outcomes() {
 }
 
 #[test]
-fn many_at_once_take_no_more_places_than_there_are() {
+fn concurrent_requests_never_exceed_the_limit() {
     let app = app_with(Quota { requests_in_flight: Some(3), ..Quota::default() });
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
                 for _ in 0..10_000 {
-                    let place = app.acquire_permit(Purpose::New);
+                    let permit = app.acquire_permit(Purpose::New);
                     assert!(app.usage.charged.in_flight.load(Ordering::Relaxed) <= 3);
-                    drop(place);
+                    drop(permit);
                 }
             });
         }
@@ -110,19 +110,19 @@ fn many_at_once_take_no_more_places_than_there_are() {
 }
 
 #[test]
-fn what_was_drawn_outlives_a_reload_and_changed_quotas_start_anew() {
+fn debt_survives_a_reload_unless_the_quotas_changed() {
     let quota = Quota { requests_per_second: per_second(1), requests_in_flight: Some(2), ..Quota::default() };
     let shop = |quota| App { quota, ..app("shop", &["0123456789abcdefABCDEF"]) };
     let registry = Registry::of([shop(quota)]);
     let now = Duration::from_secs(1000);
     let before = registry.apps()[0].clone();
     before.charge_request(Purpose::New, || now).unwrap();
-    let _place = before.acquire_permit(Purpose::New).unwrap();
+    let _permit = before.acquire_permit(Purpose::New).unwrap();
 
     registry.replace([shop(quota)]);
     let same = registry.apps()[0].clone();
     same.charge_request(Purpose::New, || now).unwrap_err();
-    let _other_place = same.acquire_permit(Purpose::New).unwrap();
+    let _other_permit = same.acquire_permit(Purpose::New).unwrap();
     same.acquire_permit(Purpose::New).unwrap_err();
 
     registry.replace([shop(Quota { requests_per_second: per_second(2), ..quota })]);
