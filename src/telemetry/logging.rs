@@ -1,5 +1,5 @@
-//! The log: one line an event on standard error, as JSON or for people. What is logged is decided where it happens;
-//! contents, attempts and secrets never are.
+//! The log: one line per event on standard error, as JSON or for people. Contents, attempts and secrets are never
+//! logged.
 
 pub mod access;
 mod limit;
@@ -25,31 +25,31 @@ use self::limit::{Limit, Limited};
 use self::writer::LineWriter;
 use super::traces::{self, TraceLayer};
 
-/// Longest wait for the last lines to be written when the process ends.
-const FLUSH_PATIENCE: Duration = Duration::from_secs(1);
+/// Longest wait for the last lines when the process ends.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Libraries that are at `warn` while the level is `info`: what they say at `info` is of no use to operators.
+/// Libraries that are limited to `warn` while the level is `info`: their `info` lines are of no use to operators.
 const QUIET: &str = "fjall=warn,lsm_tree=warn,sqlx=warn";
 
-/// The table `[log]` of the configuration.
+/// Table `[log]` of the configuration.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct LogOptions {
-    /// How an event is written.
+    /// Format of a line.
     pub format: LogFormat,
-    /// What is written: a level, and exceptions from it by target.
+    /// Level, and exceptions by target.
     pub level: String,
     /// Bytes of lines that may wait to be written. Further lines are dropped.
     pub buffer_bytes: usize,
-    /// Whether each answered request is a line.
+    /// True if each HTTP response is logged.
     pub access: bool,
 }
 
-/// How an event is written.
+/// Format of a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LogFormat {
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
     /// One line for people, in colour on a terminal.
     Pretty,
@@ -58,18 +58,18 @@ pub enum LogFormat {
 }
 
 impl LogOptions {
-    /// Checks that [`Log::start`] takes these options.
+    /// Checks that [`Log::start`] accepts these options.
     ///
     /// # Errors
-    /// What is wrong with the level, and how it is written.
+    /// The level is invalid.
     pub fn check(&self) -> Result<(), InvalidLevel> {
         self.filter(false).map(drop)
     }
 
-    /// Returns what passes: lines of the level, and the spans of traces if they are on.
+    /// Returns the filter of the level, which also lets the spans of traces pass if there are any.
     fn filter(&self, has_traces: bool) -> Result<EnvFilter, InvalidLevel> {
-        // A lone word that is no level would be taken for a target, and silence everything else: a typing error in
-        // `level = "inf"` must not switch the log off.
+        // A single word that is not a level would be parsed as a target and silence everything else: a typing error
+        // such as `level = "inf"` must not switch the log off.
         let words: Vec<_> = self.level.split(',').map(str::trim).collect();
         let is_level = |word: &str| !word.is_empty() && word.parse::<LevelFilter>().is_ok();
         if let Some(word) = words.iter().find(|word| !word.contains(['=', '[']) && !is_level(word)) {
@@ -79,49 +79,49 @@ impl LogOptions {
         let quiet = general.is_some_and(|level| level.eq_ignore_ascii_case("info")).then_some(QUIET);
         let spans = has_traces.then(|| format!("{}=debug", traces::TARGET));
         EnvFilter::try_new(quiet.into_iter().chain(words).chain(spans.as_deref()).collect::<Vec<_>>().join(","))
-            .map_err(|_| InvalidLevel(format!("`{}` names a level that there is not", self.level)))
+            .map_err(|_| InvalidLevel(format!("`{}` names a level that does not exist", self.level)))
     }
 }
 
-/// A level that says nothing the log could go by.
+/// Invalid log level.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}; write off, error, warn, info, debug or trace, and exceptions such as \"info,oncegate::engine=debug\"")]
 pub struct InvalidLevel(String);
 
-/// Why there is no log.
+/// Reason why the log cannot start.
 #[derive(Debug, thiserror::Error)]
-pub enum NotStarted {
-    /// The level is not one.
+pub enum LogError {
+    /// The level is invalid.
     #[error(transparent)]
     Level(#[from] InvalidLevel),
-    /// The thread that writes cannot be started.
-    #[error("cannot start the thread that writes the log: {0}")]
+    /// The writer thread cannot be started.
+    #[error("cannot start the log's writer thread: {0}")]
     Thread(#[from] io::Error),
 }
 
-/// The log of a process. Lines are written by a thread of its own, so that nobody waits for whoever reads them.
+/// Log of a process. A thread of its own writes the lines, so that a slow reader never blocks the gateway.
 #[derive(Clone)]
 pub struct Log {
     writer: LineWriter,
     access: Option<AccessLog>,
     limit: Limit,
-    /// Dropped lines that the log has a line about.
-    told: Arc<AtomicU64>,
+    /// Number of dropped lines already reported in the log.
+    reported: Arc<AtomicU64>,
     levels: Levels,
     has_traces: bool,
 }
 
-/// What the layer of traces makes of the registry of spans.
+/// Registry of spans with the layer of traces.
 type Traced = Layered<Option<TraceLayer>, Registry>;
 
-/// The filter by level, which a reload replaces.
+/// Handle of the level filter, which a reload replaces.
 type Levels = reload::Handle<EnvFilter, Traced>;
 
-/// Builds what receives all events and spans.
+/// Builds the subscriber of all events and spans.
 ///
-/// The filter by level stands before all layers, not around that of the lines: a filter of a layer by itself remembers, for
-/// each thread, that it has refused something until the event itself comes. A library that only asks whether it should
-/// log something sends no event, and the next line of that thread would be lost.
+/// The level filter is global, not a filter of the line layer: a per-layer filter remembers per thread that it has refused
+/// an event until the event itself arrives. A library that only asks whether it should log sends no event, and the next
+/// line of that thread would be lost.
 fn subscriber(
     filter: EnvFilter,
     traces: Option<TraceLayer>,
@@ -131,22 +131,22 @@ fn subscriber(
     (tracing_subscriber::registry().with(traces).with(filter).with(lines), levels)
 }
 
-/// Lines that were not written, since the start of the process.
+/// Log lines that were not written, since the process started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Dropped {
     /// The buffer was full, or standard error was closed.
     pub full: u64,
-    /// There were too many of the same message and app.
+    /// Over the limit of lines per message and app.
     pub suppressed: u64,
 }
 
 impl Log {
-    /// Starts the log on standard error, `colored` if it is a terminal, and the layer of traces, if there is one. Where the
-    /// process already has a log, as in a test, that one stays.
+    /// Starts the log on standard error, `colored` if that is a terminal, with the layer of traces if there is one. If
+    /// the process already has a log, as in tests, that one stays.
     ///
     /// # Errors
-    /// The level is not one, or there is no thread to be had.
-    pub fn start(options: &LogOptions, colored: bool, traces: Option<TraceLayer>) -> Result<Self, NotStarted> {
+    /// The level is invalid, or no thread can be started.
+    pub fn start(options: &LogOptions, colored: bool, traces: Option<TraceLayer>) -> Result<Self, LogError> {
         let has_traces = traces.is_some();
         let filter = options.filter(has_traces)?;
         let writer = LineWriter::start(io::stderr(), options.buffer_bytes)?;
@@ -171,45 +171,45 @@ impl Log {
         if subscriber.try_init().is_ok() {
             panics::log_panics();
         }
-        let log = Self { writer, access, limit, told: Arc::default(), levels, has_traces };
+        let log = Self { writer, access, limit, reported: Arc::default(), levels, has_traces };
         Ok(log)
     }
 
-    /// Takes over the level of these options. The rest of them holds from the start of the process.
+    /// Applies the level of these options. All other options apply at the start of the process only.
     ///
     /// # Errors
-    /// The level is not one.
+    /// The level is invalid.
     pub fn reload(&self, options: &LogOptions) -> Result<(), InvalidLevel> {
         let filter = options.filter(self.has_traces)?;
-        // The one error is that this log is not that of the process.
+        // Fails only if another log is the process's log.
         let _ = self.levels.reload(filter);
         Ok(())
     }
 
-    /// The access log, if there is to be one.
+    /// Returns the access log, if it is enabled.
     pub fn access(&self) -> Option<AccessLog> {
         self.access.clone()
     }
 
-    /// Lines that were not written.
+    /// Returns the number of lines that were not written.
     pub fn dropped(&self) -> Dropped {
         Dropped { full: self.writer.dropped(), suppressed: self.limit.suppressed() }
     }
 
-    /// Logs what was left out since the last call; to be called every few seconds.
+    /// Logs how many lines were left out since the last call. Call it every few seconds.
     pub fn summarize(&self) {
         self.limit.summarize();
         let dropped = self.writer.dropped();
-        if dropped > self.told.load(Ordering::Relaxed) && self.writer.has_room() {
-            let told = self.told.swap(dropped, Ordering::Relaxed);
-            tracing::warn!(log.dropped = dropped - told, "lines were dropped: standard error was not read in time");
+        if dropped > self.reported.load(Ordering::Relaxed) && self.writer.has_space() {
+            let reported = self.reported.swap(dropped, Ordering::Relaxed);
+            tracing::warn!(log.dropped = dropped - reported, "Log lines dropped: standard error was not read in time");
         }
     }
 
-    /// Writes what waits to be written, for a second at most: there may be nobody who reads.
+    /// Writes all waiting lines, but gives up after a second in case standard error is not read.
     pub fn flush(&self) {
         self.summarize();
-        self.writer.flush(FLUSH_PATIENCE);
+        self.writer.flush(FLUSH_TIMEOUT);
     }
 }
 
@@ -219,7 +219,7 @@ impl fmt::Debug for Log {
     }
 }
 
-/// Gives each event to the writer as one line.
+/// Writes each event as one line.
 struct Lines(LineWriter);
 
 /// Sink of one event's line.
@@ -252,7 +252,7 @@ impl io::Write for Line<'_> {
 mod tests {
     use super::*;
 
-    /// Counts the lines that are written.
+    /// Counts written lines.
     #[derive(Clone)]
     struct Counter(Arc<AtomicU64>);
 
@@ -281,12 +281,12 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_is_no_level_is_not_taken_for_a_target() {
+    fn a_word_that_is_not_a_level_is_refused() {
         for (level, start) in [
             ("inf", "`inf` is neither a level nor target=level; write off, error, warn"),
             ("info,oncegate", "`oncegate` is neither"),
             ("", "`` is neither"),
-            ("oncegate=loud", "`oncegate=loud` names a level that there is not; write off,"),
+            ("oncegate=loud", "`oncegate=loud` names a level that does not exist; write off,"),
         ] {
             let message = options(level).check().unwrap_err().to_string();
             assert!(message.starts_with(start), "{level}: {message}");
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn libraries_are_quiet_unless_they_are_asked_for() {
+    fn libraries_are_quiet_unless_configured() {
         let shown = |level: &str| options(level).filter(false).unwrap().to_string();
         for level in ["info", "INFO", "oncegate=debug,info"] {
             assert!(shown(level).contains("sqlx=warn"), "{level}: {}", shown(level));

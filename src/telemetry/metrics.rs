@@ -1,7 +1,7 @@
-//! Metrics: every name, label and bucket in one place, and handles that are looked up once.
+//! Metrics: all names, labels and buckets, and handles that are looked up once.
 //!
-//! Labels are bounded: apps, their configured operations and so many others by name, the rest as `other`; never a global
-//! ID. Series with many labels come to be when they are first needed.
+//! Label values are bounded: apps, their configured operations and a limited number of others have values of their own,
+//! the rest share `other`. A global ID is never a label. Series with many labels are created when first needed.
 
 pub mod app;
 pub mod breaker;
@@ -25,8 +25,8 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 
 use self::counters::Counters;
 
-/// Upper bounds of all duration buckets, in seconds: close to each other where stores answer, and none far beyond the usual
-/// deadline. Each costs a line in every series.
+/// Upper bounds of all duration buckets, in seconds: dense in the range of store latencies, and little beyond the usual
+/// deadline. Each bound costs a line per series.
 const BUCKETS: [f64; 12] = [0.0001, 0.0003, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.3, 1.0, 5.0];
 
 const CLAIMS: &str = "oncegate_claims_total";
@@ -54,22 +54,22 @@ const CHAIN_HELD: &str = "oncegate_chain_held";
 const CHAIN_REQUIREMENTS_MET: &str = "oncegate_chain_requirements_met";
 const BUILD_INFO: &str = "oncegate_build_info";
 
-/// The recorder of this process, and what it has recorded.
+/// Metrics recorder of this process.
 pub struct Metrics {
     handle: PrometheusHandle,
     process: metrics_process::Collector,
 }
 
 impl Metrics {
-    /// Makes the process's recorder. Later calls in the same process (tests) get one that is shown but not fed.
+    /// Installs the process's recorder. Further calls in the same process (tests) return one that records nothing.
     pub fn install() -> Self {
         let builder = PrometheusBuilder::new();
-        // The buckets are a constant that is not empty, which is all that could be wrong with them.
+        // Cannot fail: the buckets are a constant that is not empty.
         let builder = builder.set_buckets(&BUCKETS).unwrap_or_else(|_| PrometheusBuilder::new());
         let recorder = builder.build_recorder();
         let handle = recorder.handle();
         if metrics::set_global_recorder(recorder).is_err() {
-            tracing::debug!("a metrics recorder is already installed");
+            tracing::debug!("A metrics recorder is already installed");
         }
         describe();
         gauge!(BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
@@ -78,26 +78,26 @@ impl Metrics {
         Self { handle, process }
     }
 
-    /// All metrics in Prometheus' text format.
+    /// Returns all metrics in Prometheus' text format.
     pub fn render(&self) -> String {
         self.process.collect();
         self.handle.render()
     }
 
-    /// Folds recorded durations into their buckets; to be called every second or so, or memory grows.
+    /// Moves recorded durations into their buckets. Call it about every second, or memory grows.
     pub fn run_upkeep(&self) {
         self.handle.run_upkeep();
     }
 }
 
 fn describe() {
-    describe_counter!(CLAIMS, "Answers to claims (PRE), by result");
-    describe_counter!(OUTCOMES, "Answers to outcomes (POST), by outcome and result");
-    describe_histogram!(CLAIM_DURATION, "Time from a claim's arrival at the gateway's core to its answer");
-    describe_histogram!(HTTP_REQUEST_DURATION, "Time from a request's head to its answer, by endpoint and status");
-    describe_histogram!(ENGINE_CALL_DURATION, "Time an engine took for a call, by engine, call and result");
+    describe_counter!(CLAIMS, "Responses to claim calls, by result");
+    describe_counter!(OUTCOMES, "Responses to outcome calls, by outcome and result");
+    describe_histogram!(CLAIM_DURATION, "Time to handle a claim call, without HTTP");
+    describe_histogram!(HTTP_REQUEST_DURATION, "Time from a request's head to its response, by endpoint and status");
+    describe_histogram!(ENGINE_CALL_DURATION, "Duration of engine calls, by engine, call and result");
     describe_gauge!(ENGINE_UP, "1 if the engine answered its last call or probe, else 0");
-    describe_counter!(ENGINE_DATA_LOST, "Times an engine's store came back without its data");
+    describe_counter!(ENGINE_DATA_LOST, "Times an engine's store returned without its data");
     describe_counter!(
         SUSPECTED_DOUBLE_EXECUTIONS,
         "Successes and unknowns reported by attempts that no longer held their claim"
@@ -108,17 +108,20 @@ fn describe() {
     tls::describe();
     traces::describe();
     outage::describe();
-    describe_counter!(OBSERVED_CLAIMS, "Claims let through in observe mode, by what enforcing would have answered");
-    describe_counter!(OBSERVED_OUTCOMES, "Outcomes of what was let through, by what enforcing would have answered");
-    describe_counter!(QUOTA_EXCEEDED, "Requests and items of batches refused because a quota of their app was used up");
+    describe_counter!(
+        OBSERVED_CLAIMS,
+        "Claims let through in observe mode, by the result that enforcing would have had"
+    );
+    describe_counter!(OBSERVED_OUTCOMES, "Outcomes of claims let through, by the result that enforcing would have had");
+    describe_counter!(QUOTA_EXCEEDED, "Requests and batch items refused because a quota of their app was used up");
     describe_gauge!(CHAIN_ACTIVE, "1 for the engine that a chain uses, else 0");
-    describe_gauge!(CHAIN_EPOCH, "How often a chain was switched, as this gateway knows it");
-    describe_gauge!(CHAIN_HELD, "1 while a chain grants nothing because its store lost its data, else 0");
-    describe_gauge!(CHAIN_REQUIREMENTS_MET, "1 if the chain's engine promises what the chain requires, else 0");
+    describe_gauge!(CHAIN_EPOCH, "Times a chain was switched, as known to this gateway");
+    describe_gauge!(CHAIN_HELD, "1 during a grant freeze, after the chain's store lost its data, else 0");
+    describe_gauge!(CHAIN_REQUIREMENTS_MET, "1 if the chain's engine has what the chain requires, else 0");
     describe_gauge!(BUILD_INFO, "1, labelled with the gateway's version");
 }
 
-/// A fixed set of label values, and handles of one metric for each of them.
+/// Defines an enum of label values.
 macro_rules! labels {
     ($(#[$doc:meta])* $name:ident { $($variant:ident = $label:literal,)* }) => {
         $(#[$doc])*
@@ -129,7 +132,7 @@ macro_rules! labels {
         impl $name {
             const LABELS: &[&str] = &[$($label,)*];
 
-            /// The label.
+            /// Returns the label value.
             pub fn label(self) -> &'static str {
                 Self::LABELS.get(self as usize).copied().unwrap_or_default()
             }
@@ -139,7 +142,7 @@ macro_rules! labels {
 use labels;
 
 labels! {
-    /// What became of a claim.
+    /// Result of a claim call.
     ClaimResult {
         Granted = "granted",
         Repeated = "repeated",
@@ -159,7 +162,7 @@ labels! {
 }
 
 labels! {
-    /// What a caller reported.
+    /// Outcome that a caller reported.
     ReportedOutcome {
         Success = "success",
         Failure = "failure",
@@ -168,7 +171,7 @@ labels! {
 }
 
 labels! {
-    /// What became of a report.
+    /// Result of an outcome call.
     OutcomeResult {
         Recorded = "recorded",
         Late = "late",
@@ -185,7 +188,7 @@ labels! {
 }
 
 labels! {
-    /// Which kind of HTTP request.
+    /// Kind of an HTTP request.
     Endpoint {
         Claim = "claim",
         Outcome = "outcome",
@@ -199,7 +202,7 @@ labels! {
 }
 
 labels! {
-    /// Which call of an engine.
+    /// Kind of an engine call.
     EngineCall {
         Claim = "claim",
         Settle = "settle",
@@ -213,7 +216,7 @@ labels! {
 }
 
 labels! {
-    /// How an engine's call ended.
+    /// Result of an engine call.
     EngineResult {
         Ok = "ok",
         Determinate = "determinate",
@@ -221,14 +224,14 @@ labels! {
     }
 }
 
-/// The handles of the HTTP edge.
+/// Metrics of the HTTP API.
 pub struct HttpMetrics {
-    /// By endpoint and place in [`HttpMetrics::STATUSES`]; looked up when first used.
+    /// By endpoint and index in [`HttpMetrics::STATUSES`]; created when first used.
     durations: Vec<[OnceLock<Histogram>; Self::STATUSES.len() + 1]>,
 }
 
 impl HttpMetrics {
-    /// The statuses this gateway answers with; what else there may be is `other`.
+    /// Statuses that this gateway sends; any other is counted as `other`.
     const STATUSES: [(u16, &str); 16] = [
         (200, "200"),
         (201, "201"),
@@ -248,18 +251,18 @@ impl HttpMetrics {
         (503, "503"),
     ];
 
-    /// Handles for every endpoint.
+    /// Returns the metrics of all endpoints.
     pub fn new() -> Self {
         let none = || std::array::from_fn(|_| OnceLock::new());
         let durations = Endpoint::LABELS.iter().map(|_| none()).collect();
         Self { durations }
     }
 
-    /// Records an answered request.
+    /// Records a response.
     pub fn answered(&self, endpoint: Endpoint, status: u16, took: Duration) {
-        let place = Self::STATUSES.iter().position(|(known, _)| *known == status).unwrap_or(Self::STATUSES.len());
-        let handle = self.durations[endpoint as usize][place].get_or_init(|| {
-            let status = Self::STATUSES.get(place).map_or("other", |(_, label)| *label);
+        let index = Self::STATUSES.iter().position(|(known, _)| *known == status).unwrap_or(Self::STATUSES.len());
+        let handle = self.durations[endpoint as usize][index].get_or_init(|| {
+            let status = Self::STATUSES.get(index).map_or("other", |(_, label)| *label);
             histogram!(HTTP_REQUEST_DURATION, "endpoint" => Endpoint::LABELS[endpoint as usize], "status" => status)
         });
         handle.record(took.as_secs_f64());
@@ -272,7 +275,7 @@ impl Default for HttpMetrics {
     }
 }
 
-/// The handles of one engine.
+/// Metrics of one engine.
 pub struct EngineMetrics {
     engine: Box<str>,
     durations: [[OnceLock<Histogram>; EngineResult::LABELS.len()]; EngineCall::LABELS.len()],
@@ -281,7 +284,7 @@ pub struct EngineMetrics {
 }
 
 impl EngineMetrics {
-    /// The handles of the engine of this name. It counts as up until a call says otherwise.
+    /// Returns the metrics of the engine of this name, which counts as up until a call fails.
     pub fn new(engine: &str) -> Self {
         let metrics = Self {
             engine: engine.into(),
@@ -293,7 +296,7 @@ impl EngineMetrics {
         metrics
     }
 
-    /// Records an answered call.
+    /// Records a call that ended.
     pub fn called(&self, call: EngineCall, result: EngineResult, took: Duration) {
         let duration = self.durations[call as usize][result as usize].get_or_init(|| {
             let (call, result) = (EngineCall::LABELS[call as usize], EngineResult::LABELS[result as usize]);
@@ -302,12 +305,12 @@ impl EngineMetrics {
         duration.record(took.as_secs_f64());
     }
 
-    /// Says whether the engine answers.
+    /// Sets whether the engine answers.
     pub fn set_up(&self, up: bool) {
         self.up.set(if up { 1.0 } else { 0.0 });
     }
 
-    /// Says how often the store came back without its data, all told.
+    /// Sets how often the store has returned without its data, in total.
     pub fn set_data_lost(&self, times: u64) {
         self.data_lost.absolute(times);
     }

@@ -1,5 +1,5 @@
-//! Traces: which requests are traced, and what their spans are. Spans have no contents, attempts or secrets. Nothing is built
-//! for a request that is not traced.
+//! Traces: sampling of requests, and their spans. Spans have no contents, attempts or secrets. A request that is not
+//! sampled costs nothing.
 
 #[cfg(feature = "otlp")]
 mod export;
@@ -15,41 +15,41 @@ use tracing::Span;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::{Layer, Registry};
 
-/// The target of all spans, and of nothing else.
+/// Target of all spans.
 pub(crate) const TARGET: &str = "oncegate::traces";
 
-/// Passes spans on.
+/// Layer that exports spans.
 pub type TraceLayer = Box<dyn Layer<Registry> + Send + Sync>;
 
-/// The table `[traces]` of the configuration.
+/// Table `[traces]` of the configuration.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct TracesOptions {
-    /// Where the collector listens; empty: no traces.
+    /// URL of the collector; empty for no traces.
     pub endpoint: String,
-    /// The part of requests that is traced, where the caller does not decide.
+    /// Share of requests to trace where the caller does not decide.
     pub sample_ratio: SampleRatio,
-    /// The name of this service.
+    /// Name of this service.
     pub service_name: String,
 }
 
-/// From 0, nothing, to 1, everything.
+/// Share of requests, from 0 (none) to 1 (all).
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct SampleRatio(f64);
 
-// It is a number.
+// Never NaN.
 impl Eq for SampleRatio {}
 
-/// Why traces cannot be exported so.
+/// Invalid collector endpoint.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}; write the collector's address as http://HOST:4318")]
 pub struct InvalidEndpoint(&'static str);
 
 impl TracesOptions {
-    /// Checks the endpoint, if there is one.
+    /// Checks the endpoint, if one is set.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The endpoint is invalid.
     pub fn check(&self) -> Result<(), InvalidEndpoint> {
         if self.endpoint.is_empty() {
             return Ok(());
@@ -57,30 +57,30 @@ impl TracesOptions {
         if !cfg!(feature = "otlp") {
             return Err(InvalidEndpoint("this program was built without the feature `otlp`"));
         }
-        let uri: Uri = self.endpoint.parse().map_err(|_| InvalidEndpoint("this is no URL"))?;
+        let uri: Uri = self.endpoint.parse().map_err(|_| InvalidEndpoint("not a URL"))?;
         match (uri.scheme_str(), uri.authority()) {
             (_, Some(authority)) if authority.as_str().contains('@') => {
-                Err(InvalidEndpoint("credentials do not belong into the URL: set OTEL_EXPORTER_OTLP_HEADERS"))
+                Err(InvalidEndpoint("the URL must not contain credentials: set OTEL_EXPORTER_OTLP_HEADERS"))
             }
             (Some("http"), Some(_)) => Ok(()),
             (Some("https"), Some(_)) => {
-                Err(InvalidEndpoint("traces are sent without TLS: let a collector beside the gateway pass them on"))
+                Err(InvalidEndpoint("TLS is not supported: send traces to a local collector, which forwards them"))
             }
-            _ => Err(InvalidEndpoint("this is no URL of a collector")),
+            _ => Err(InvalidEndpoint("not the URL of a collector")),
         }
     }
 }
 
 impl SampleRatio {
-    /// The ratio, if it is one.
+    /// Returns the ratio, or nothing if it is out of range.
     pub fn new(ratio: f64) -> Option<Self> {
         (0.0..=1.0).contains(&ratio).then_some(Self(ratio))
     }
 
-    /// Whether a request is traced that has drawn this number, which may be any with the same chance.
-    pub fn takes(self, drawn: u64) -> bool {
+    /// Decides whether to trace a request, given a uniformly distributed number.
+    pub fn includes(self, random: u64) -> bool {
         #[expect(clippy::cast_precision_loss, reason = "53 bits are kept, which is what a double has")]
-        let part = (drawn >> 11) as f64 / (1u64 << 53) as f64;
+        let part = (random >> 11) as f64 / (1u64 << 53) as f64;
         part < self.0
     }
 }
@@ -97,7 +97,7 @@ impl<'de> Deserialize<'de> for SampleRatio {
     }
 }
 
-/// Reads a ratio, also as a text, which is how the environment has it.
+/// Parses a ratio from a number, or from text as in environment variables.
 struct Ratio;
 
 impl Visitor<'_> for Ratio {
@@ -132,43 +132,43 @@ impl Visitor<'_> for Ratio {
     }
 }
 
-/// Spans that were exported or lost, since the start of the process.
+/// Spans exported or lost since the process started.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct SpanCounts {
-    /// The collector has them.
+    /// Accepted by the collector.
     pub exported: u64,
-    /// They found the queue full.
+    /// Lost because the queue was full.
     pub full: u64,
-    /// The collector did not answer, or refused them.
+    /// Lost because the collector did not answer or refused them.
     pub failed: u64,
 }
 
-/// A request as its span has it.
+/// Request attributes of a span.
 pub struct TracedRequest<'a> {
-    /// Its headers; they may have a parent for its span.
+    /// Headers, which may name a parent span.
     pub headers: &'a hyper::HeaderMap,
     /// The HTTP method, if it is a standard one.
     pub method: &'a str,
-    /// The route, without what the caller put into its place-holders.
+    /// Route with placeholders instead of the caller's values.
     pub route: &'static str,
-    /// Its ID.
+    /// Request ID.
     pub id: &'a str,
 }
 
-/// The traces of a process.
+/// Traces of a process.
 #[derive(Clone, Default)]
 pub struct Traces(#[cfg(feature = "otlp")] Option<std::sync::Arc<export::Export>>);
 
 impl Traces {
-    /// No traces.
+    /// Returns disabled traces.
     pub fn off() -> Self {
         Self::default()
     }
 
-    /// The traces that these options ask for, and the layer that spans come from.
+    /// Returns the traces for these options, and the layer that exports spans.
     ///
     /// # Errors
-    /// What is wrong with the options.
+    /// The options are invalid.
     pub fn new(options: &TracesOptions) -> anyhow::Result<(Self, Option<TraceLayer>)> {
         options.check()?;
         #[cfg(feature = "otlp")]
@@ -179,7 +179,7 @@ impl Traces {
         Ok((Self::off(), None))
     }
 
-    /// Starts to send spans to the collector; to be called within a runtime.
+    /// Starts to send spans to the collector. Call it within a runtime.
     pub fn start(&self) {
         #[cfg(feature = "otlp")]
         if let Some(export) = &self.0 {
@@ -187,7 +187,7 @@ impl Traces {
         }
     }
 
-    /// Sends what is left, for two seconds at most.
+    /// Sends the remaining spans, for two seconds at most.
     #[cfg_attr(not(feature = "otlp"), expect(clippy::unused_async, reason = "only an exporter has something to send"))]
     pub async fn close(&self) {
         #[cfg(feature = "otlp")]
@@ -196,7 +196,7 @@ impl Traces {
         }
     }
 
-    /// The span of a request; none if the request is not traced. `random` is any number with the same chance.
+    /// Returns the span of a request, or none if it is not sampled. `random` returns a uniformly distributed number.
     pub fn request<'a>(&self, request: impl FnOnce() -> TracedRequest<'a>, random: impl FnOnce() -> u64) -> Span {
         #[cfg(feature = "otlp")]
         if let Some(export) = &self.0 {
@@ -206,7 +206,7 @@ impl Traces {
         Span::none()
     }
 
-    /// Spans that were exported or lost; nothing where there are no traces.
+    /// Returns the number of spans exported or lost; nothing if traces are disabled.
     pub fn counts(&self) -> Option<SpanCounts> {
         #[cfg(feature = "otlp")]
         return self.0.as_ref().map(|export| export.counts());
@@ -215,13 +215,13 @@ impl Traces {
     }
 }
 
-/// Whether what is done now belongs to a request that is traced.
+/// Reports whether the current request is traced.
 #[inline]
 pub(crate) fn is_traced() -> bool {
     LevelFilter::current() >= LevelFilter::DEBUG && !Span::current().is_none()
 }
 
-/// A span below the current one; none where the request is not traced.
+/// Creates a child of the current span; none if the request is not traced.
 macro_rules! child {
     ($name:literal, $($fields:tt)*) => {
         if $crate::telemetry::traces::is_traced() {
@@ -233,7 +233,7 @@ macro_rules! child {
 }
 pub(crate) use child;
 
-/// What a future comes to, whose steps are within a span. Where there is none, the future is not moved around for it.
+/// Awaits a future within a span. Without a span the future is not moved.
 macro_rules! in_span {
     ($span:expr, $future:expr) => {
         if $span.is_none() { $future.await } else { tracing::Instrument::instrument($future, $span.clone()).await }
@@ -252,7 +252,7 @@ mod tests {
 
     #[cfg(feature = "otlp")]
     #[test]
-    fn endpoints_of_collectors_are_taken_and_others_refused() {
+    fn collector_endpoints_are_validated() {
         for endpoint in ["", "http://127.0.0.1:4318", "http://collector", "http://[::1]:4318/v1/traces"] {
             assert_eq!(options(endpoint).check(), Ok(()), "{endpoint}");
         }
@@ -263,17 +263,17 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_takes_its_part() {
+    fn a_ratio_samples_its_share() {
         let taken = |ratio: f64| {
             let ratio = SampleRatio::new(ratio).unwrap();
-            (0..1000u64).filter(|number| ratio.takes(number * (u64::MAX / 1000))).count()
+            (0..1000u64).filter(|number| ratio.includes(number * (u64::MAX / 1000))).count()
         };
         assert_eq!((taken(0.0), taken(1.0), taken(0.2505)), (0, 1000, 251));
         assert!(SampleRatio::new(1.1).is_none() && SampleRatio::new(f64::NAN).is_none());
     }
 
     #[test]
-    fn ratios_are_read_as_numbers_and_as_texts() {
+    fn ratios_are_parsed_from_numbers_and_text() {
         for (text, ratio) in [("0.25", 0.25), ("1", 1.0), ("0", 0.0), ("\"0.5\"", 0.5)] {
             assert_eq!(serde_json::from_str::<SampleRatio>(text).unwrap().0.to_bits(), f64::to_bits(ratio), "{text}");
         }
@@ -283,8 +283,8 @@ mod tests {
     }
 
     #[test]
-    fn where_there_are_no_traces_nothing_is_looked_at() {
-        let span = Traces::off().request(|| panic!("the request is looked at"), || panic!("a number is drawn"));
+    fn disabled_traces_evaluate_nothing() {
+        let span = Traces::off().request(|| panic!("the request is looked at"), || panic!("a number is generated"));
         assert!(span.is_none());
         assert!(child!("call", number = 1).is_none());
     }

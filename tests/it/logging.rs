@@ -76,7 +76,7 @@ async fn a_flood_of_suspected_double_executions_is_a_few_lines() {
     let lines = lines(&gateway);
     let of = |message: &str| lines.iter().filter(|line| line["message"].as_str().unwrap().contains(message)).count();
     assert_eq!(of("a suspected double execution"), 20);
-    let summaries: Vec<_> = lines.iter().filter(|line| line["message"] == "lines were left out").collect();
+    let summaries: Vec<_> = lines.iter().filter(|line| line["message"] == "Log lines left out").collect();
     let left_out: u64 = summaries.iter().map(|line| line["log.left_out"].as_u64().unwrap()).sum();
     assert_eq!(left_out, 980, "{summaries:?}");
     assert_eq!(summaries[0]["app.key"], "default");
@@ -91,7 +91,7 @@ async fn the_start_says_which_store_and_folder() {
         .start()
         .await;
     let lines = lines(&gateway);
-    let start = lines.iter().find(|line| line["message"] == "in service").unwrap();
+    let start = lines.iter().find(|line| line["message"] == "In service").unwrap();
     assert_eq!(start["engines"], "other=redis://:***@127.0.0.1:1 primary=memory:");
     assert_eq!(start["data_dir"], folder.path().display().to_string());
     assert_eq!(start["version"], env!("CARGO_PKG_VERSION"));

@@ -1,4 +1,4 @@
-//! The access log: a JSON object for each answered request, between the other lines of the log. It never has contents.
+//! Access log: a JSON object per HTTP response, among the other lines of the log. It never contains contents.
 
 use std::io::Write as _;
 
@@ -6,33 +6,33 @@ use serde::Serialize;
 
 use super::writer::LineWriter;
 
-/// Part of the log's buffer, in percent, that lines of the access log may fill. The rest is for what is more important.
+/// Percentage of the log's buffer that access lines may fill. The rest is kept for more important lines.
 const SHARE: usize = 50;
 
-/// The access log of a process.
+/// Access log of a process.
 #[derive(Clone)]
 pub struct AccessLog(LineWriter);
 
-/// An answered request.
+/// HTTP response.
 #[derive(Serialize)]
 pub struct AccessLine<'a> {
-    /// Time of the answer, in RFC 3339.
+    /// Time of the response, in RFC 3339.
     pub timestamp: String,
     /// The HTTP method, if it is a standard one.
     #[serde(rename = "http.method")]
     pub method: &'a str,
-    /// The route, without what the caller put into its place-holders.
+    /// Route with placeholders instead of the caller's values.
     #[serde(rename = "http.route")]
     pub route: &'a str,
-    /// The status of the answer.
+    /// HTTP status.
     #[serde(rename = "http.status")]
     pub status: u16,
     /// The app, if the request was authenticated.
     #[serde(rename = "app.key", skip_serializing_if = "Option::is_none")]
     pub app: Option<&'a str>,
-    /// Time from the request's head to its answer.
+    /// Time from the request's head to the response.
     pub duration_us: u64,
-    /// The `X-Request-Id` of the answer.
+    /// `X-Request-Id` of the response.
     #[serde(rename = "request.id")]
     pub request_id: &'a str,
 }
@@ -47,7 +47,7 @@ impl AccessLog {
         let mut text = Vec::with_capacity(256);
         let written = text.write_all(b"{\"target\":\"access\",").and_then(|()| {
             let object = serde_json::to_vec(line)?;
-            // Without its opening brace.
+            // Without the opening brace.
             text.write_all(object.get(1..).unwrap_or_default())?;
             text.write_all(b"\n")
         });

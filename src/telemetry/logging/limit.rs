@@ -1,5 +1,5 @@
-//! A limit for lines that callers can provoke: so many of each message and app in a while, then a summary. Messages below
-//! INFO are not limited, since whoever asks for them wants all; nor are those of the audit trail.
+//! Limit for log lines that callers can provoke: a number of lines per message and app in each period, then a summary.
+//! Lines below INFO and the audit trail are not limited.
 
 use std::fmt::{self, Write as _};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,19 +13,19 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// Lines of one message and app between two calls of [`Limit::summarize`].
+/// Lines per message and app between two calls of [`Limit::summarize`].
 const LINES_MAX: u64 = 20;
 
-/// Messages and apps that are counted by themselves. What comes on top shares one count for each message.
+/// Pairs of message and app with a count of their own. Further apps share one count per message.
 const KEYS_MAX: usize = 4096;
 
-/// Characters of a message that its summary repeats.
+/// Characters of a message that the summary repeats.
 const MESSAGE_MAX: usize = 120;
 
-/// The target of lines that say what was changed, and by whom: none may be missing.
+/// Target of the audit trail, of which no line may be missing.
 const AUDIT: &str = "audit";
 
-/// Counts lines by message and app.
+/// Line counts by message and app.
 #[derive(Clone, Default)]
 pub(super) struct Limit(Arc<Counts>);
 
@@ -38,34 +38,34 @@ struct Counts {
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Key {
     message: Identifier,
-    /// Empty for lines that name no app.
+    /// Empty for lines without an app.
     app: Box<str>,
 }
 
 #[derive(Default)]
 struct Count {
     lines: u64,
-    /// Text of the first line that was left out.
+    /// Text of the first line left out.
     message: String,
 }
 
 impl Limit {
-    /// Number of lines left out so far.
+    /// Returns the number of lines left out so far.
     pub(super) fn suppressed(&self) -> u64 {
         self.0.suppressed.load(Ordering::Relaxed)
     }
 
-    /// Logs how many lines were left out since the last call, and starts to count anew.
+    /// Logs how many lines were left out since the last call, and resets the counts.
     pub(super) fn summarize(&self) {
         let counts = std::mem::take(&mut *self.0.lines.lock().unwrap_or_else(PoisonError::into_inner));
         for (key, count) in counts {
             let Some(left_out) = count.lines.checked_sub(LINES_MAX).filter(|left_out| *left_out > 0) else { continue };
             let app = Some(&*key.app).filter(|app| !app.is_empty());
-            tracing::warn!(app.key = app, log.left_out = left_out, log.of = count.message, "lines were left out");
+            tracing::warn!(app.key = app, log.left_out = left_out, log.of = count.message, "Log lines left out");
         }
     }
 
-    /// Counts a line. Returns whether it is within the limit.
+    /// Counts a line and returns whether it is within the limit.
     fn allows(&self, event: &Event<'_>) -> bool {
         let metadata = event.metadata();
         if *metadata.level() > Level::INFO || metadata.target() == AUDIT {
@@ -92,7 +92,7 @@ impl Limit {
     }
 }
 
-/// Formats events that are within the limit, and nothing of the others.
+/// Formats events within the limit and drops the others.
 pub(super) struct Limited<Format> {
     pub(super) format: Format,
     pub(super) limit: Limit,
@@ -109,7 +109,7 @@ where
     }
 }
 
-/// Finds the app that an event is about.
+/// Extracts the app key of an event.
 struct AppKey(String);
 
 impl Visit for AppKey {
@@ -126,13 +126,13 @@ impl Visit for AppKey {
     }
 }
 
-/// Finds the text of an event, as far as a summary repeats it.
+/// Extracts the message of an event, up to the length that a summary repeats.
 struct Message<'a>(&'a mut String);
 
 impl Visit for Message<'_> {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         if field.name() == "message" {
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             let _ = write!(self.0, "{value:?}");
             if let Some((end, _)) = self.0.char_indices().nth(MESSAGE_MAX) {
                 self.0.truncate(end);
@@ -152,7 +152,7 @@ mod tests {
 
     use super::*;
 
-    /// Runs `log` with a limit and returns the lines that come out.
+    /// Runs `log` with a limit and returns the lines written.
     fn lines(limit: &Limit, log: impl FnOnce()) -> Vec<Value> {
         let text = Arc::new(Mutex::new(Vec::new()));
         let out = text.clone();
@@ -199,7 +199,7 @@ mod tests {
         let suspected = "a suspected double execution";
         assert_eq!(of("loud", suspected), 20 + 1, "the limit, and one after it was lifted");
         assert_eq!((of("quiet", suspected), of("loud", "another message")), (1, 1));
-        let summaries: Vec<_> = lines.iter().filter(|line| line["message"] == "lines were left out").collect();
+        let summaries: Vec<_> = lines.iter().filter(|line| line["message"] == "Log lines left out").collect();
         let [summary] = &summaries[..] else { panic!("{summaries:?}") };
         assert_eq!((&summary["app.key"], &summary["log.left_out"]), (&"loud".into(), &4980.into()));
         assert_eq!(summary["log.of"], suspected);
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn neither_the_audit_trail_nor_what_is_asked_for_is_limited() {
+    fn the_audit_trail_and_levels_below_info_are_not_limited() {
         let limit = Limit::default();
         let lines = lines(&limit, || {
             for _ in 0..100 {
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn apps_beyond_the_table_share_one_count() {
+    fn apps_beyond_the_maximum_share_one_count() {
         let limit = Limit::default();
         let lines = lines(&limit, || (0..KEYS_MAX + 1000).for_each(|app| suspect(&app.to_string())));
         assert_eq!(lines.len(), KEYS_MAX + 20);

@@ -1,20 +1,20 @@
-//! Panics as lines of the log: Rust's own hook writes to standard error by itself, and waits where nobody reads it.
+//! Panics as log lines. Rust's own hook writes to standard error directly, and blocks if that is not read.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::panic::{self, PanicHookInfo};
 use std::thread;
 
-/// Characters of a panic's message and of its backtrace that are logged.
+/// Longest panic message and backtrace in the log, in characters.
 const MESSAGE_MAX: usize = 500;
 const BACKTRACE_MAX: usize = 8000;
 
-/// From now on, logs every panic. The log must have been started.
+/// Logs every panic from now on. The log must have been started.
 pub(super) fn log_panics() {
     panic::set_hook(Box::new(|panic| {
         let location = panic.location().map(ToString::to_string);
         let thread = thread::current();
         let message = bounded(message(panic), MESSAGE_MAX);
-        // Captured only where RUST_BACKTRACE asks for it.
+        // Captured only if RUST_BACKTRACE is set.
         let backtrace = Backtrace::capture();
         let backtrace = (backtrace.status() == BacktraceStatus::Captured).then(|| backtrace.to_string());
         tracing::error!(
@@ -22,7 +22,7 @@ pub(super) fn log_panics() {
             panic.thread = thread.name(),
             panic.message = message,
             panic.backtrace = backtrace.as_deref().map(|text| bounded(text, BACKTRACE_MAX)),
-            "a fault of the gateway: it panicked"
+            "Internal error: the gateway panicked"
         );
     }));
 }
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_texts_are_cut_between_characters() {
+    fn long_texts_are_cut_at_a_character_boundary() {
         assert_eq!(bounded("äöü", 2), "äö");
         assert_eq!(bounded("äöü", 3), "äöü");
         assert_eq!(bounded("", 3), "");

@@ -1,5 +1,5 @@
-//! A writer that never makes its callers wait: lines go into a buffer of bounded size, and a thread of its own writes them.
-//! Lines that find the buffer full are dropped and counted.
+//! Writer that never blocks its callers: lines go into a bounded buffer, and a thread writes them. Lines that do not
+//! fit are dropped and counted.
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,21 +7,21 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// Pause before the next try on a descriptor that is in non-blocking mode and full.
+/// Pause before a retry on a non-blocking descriptor that is full.
 const WOULD_BLOCK_PAUSE: Duration = Duration::from_millis(10);
 
-/// Memory that the writing thread keeps between two batches of lines.
+/// Capacity that the writer thread keeps between two batches of lines.
 const KEPT_BYTES: usize = 16 << 10;
 
-/// The buffer's sending side; cheap to clone.
+/// Sending side of the buffer; cheap to clone.
 #[derive(Clone)]
 pub(super) struct LineWriter(Arc<Shared>);
 
 struct Shared {
     state: Mutex<State>,
-    /// Notified when there is something to write.
+    /// Notified when there are lines to write.
     filled: Condvar,
-    /// Notified when everything has been written.
+    /// Notified when all lines have been written.
     emptied: Condvar,
     capacity: usize,
     dropped: AtomicU64,
@@ -29,15 +29,15 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// Lines that wait for the thread.
+    /// Lines that wait for the writer thread.
     lines: Vec<u8>,
     count: u64,
-    /// The thread writes lines that are no longer in `lines`.
+    /// True if the thread is writing lines that are no longer in `lines`.
     is_writing: bool,
 }
 
 impl LineWriter {
-    /// Starts the thread that writes to `out`. Up to `capacity` bytes of lines wait for it, and as many are being written.
+    /// Starts the thread that writes to `out`. Up to `capacity` bytes of lines wait, and as many are being written.
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -54,7 +54,7 @@ impl LineWriter {
         Ok(writer)
     }
 
-    /// Adds a line if the buffer stays within this part of its capacity, in percent; otherwise drops and counts it.
+    /// Adds a line if it fits into this percentage of the capacity; otherwise drops and counts it.
     pub(super) fn push(&self, line: &[u8], percent: usize) {
         let mut state = self.0.state();
         if state.lines.len() + line.len() > self.0.capacity / 100 * percent {
@@ -71,20 +71,20 @@ impl LineWriter {
         }
     }
 
-    /// Number of lines dropped so far.
+    /// Returns the number of lines dropped so far.
     pub(super) fn dropped(&self) -> u64 {
         self.0.dropped.load(Ordering::Relaxed)
     }
 
-    /// Whether at least half of the buffer is free.
-    pub(super) fn has_room(&self) -> bool {
+    /// Reports whether at least half of the buffer is free.
+    pub(super) fn has_space(&self) -> bool {
         self.0.state().lines.len() <= self.0.capacity / 2
     }
 
-    /// Waits until all lines are written, but no longer than `patience`. Returns whether they are.
-    pub(super) fn flush(&self, patience: Duration) -> bool {
+    /// Waits until all lines are written, up to a timeout. Returns whether they are.
+    pub(super) fn flush(&self, timeout: Duration) -> bool {
         let is_busy = |state: &mut State| state.is_writing || !state.lines.is_empty();
-        let waited = self.0.emptied.wait_timeout_while(self.0.state(), patience, is_busy);
+        let waited = self.0.emptied.wait_timeout_while(self.0.state(), timeout, is_busy);
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 }
@@ -109,7 +109,7 @@ impl Shared {
             state.is_writing = true;
             drop(state);
             if write_all(&mut out, &lines).is_err() {
-                // Nobody reads the other end any more. Some of the lines may have been written.
+                // The other end is closed. Some of the lines may have been written.
                 self.dropped.fetch_add(count, Ordering::Relaxed);
             }
             lines.clear();
@@ -118,7 +118,7 @@ impl Shared {
     }
 }
 
-/// Like [`Write::write_all`], but waits for a descriptor that somebody has switched to non-blocking mode.
+/// Like [`Write::write_all`], but waits if the descriptor is in non-blocking mode.
 fn write_all(out: &mut impl Write, mut text: &[u8]) -> io::Result<()> {
     while !text.is_empty() {
         match out.write(text) {
@@ -141,7 +141,7 @@ mod tests {
     const SHORT: Duration = Duration::from_millis(20);
     const LONG: Duration = Duration::from_secs(20);
 
-    /// A pipe whose reader lets one write through for each message it receives, and then passes on what was written.
+    /// Pipe whose reader lets one write pass for each message it receives, and returns what was written.
     struct Pipe {
         permits: mpsc::Receiver<()>,
         written: mpsc::Sender<Vec<u8>>,
@@ -182,19 +182,19 @@ mod tests {
             writer.push(b"12345678\n", 100);
         }
         assert_eq!(writer.dropped(), 1000 - 400 / 9);
-        assert!(!writer.has_room());
-        assert!(!writer.flush(SHORT), "flushing ends although nobody reads");
+        assert!(!writer.has_space());
+        assert!(!writer.flush(SHORT), "the timeout ends the flush");
 
         permit.send(()).unwrap();
         permit.send(()).unwrap();
         assert!(writer.flush(LONG));
-        assert!(writer.has_room());
+        assert!(writer.has_space());
         let text: Vec<u8> = seen.try_iter().flatten().collect();
         assert_eq!(text, [b"first\n".as_slice(), &b"12345678\n".repeat(44)].concat(), "whole lines, in order");
     }
 
     #[test]
-    fn lines_with_a_smaller_share_leave_room_for_others() {
+    fn less_important_lines_leave_space_for_others() {
         let (out, _permit, _seen) = pipe();
         let writer = LineWriter::start(out, 100).unwrap();
         writer.push(b"x", 100);

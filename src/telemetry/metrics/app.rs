@@ -1,4 +1,4 @@
-//! The handles of one app: its claims and outcomes by operation, its quotas.
+//! Metrics of one app: claims and outcomes by operation, and refusals by quota.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -14,13 +14,13 @@ use super::{
     SUSPECTED_DOUBLE_EXECUTIONS,
 };
 
-/// The label of all operations that have none of their own.
+/// Label of all operations without one of their own.
 const OTHER: &str = "other";
 
-/// The handles of one app.
+/// Metrics of one app.
 pub struct AppMetrics {
     app: Box<str>,
-    /// Operations with a label of their own: those that are configured, and the first others that were seen.
+    /// Operations with a label of their own: the configured ones, and the first others that were seen.
     operations: ArcSwap<HashMap<Box<str>, Arc<OperationMetrics>>>,
     operations_max: usize,
     other: OperationMetrics,
@@ -32,13 +32,13 @@ pub struct AppMetrics {
 struct OperationMetrics {
     claims: Counters<{ ClaimResult::LABELS.len() }>,
     outcomes: Counters<{ ReportedOutcome::LABELS.len() * OutcomeResult::LABELS.len() }>,
-    /// Only of operations that are observed.
+    /// Only for observed operations.
     observed: OnceLock<Box<ObservedMetrics>>,
 }
 
 impl AppMetrics {
-    /// The handles of an app. Its configured operations have labels of their own, and so have up to `seen_max` others.
-    /// What `previous` has counted under a name stays there: the number of labels is bounded over all changes of an app.
+    /// Returns the metrics of an app. Its configured operations have labels of their own, and so have up to `seen_max`
+    /// others. Labels of `previous` are kept: their number is bounded over all changes of an app.
     pub fn new<'a>(
         app: &str,
         configured: impl IntoIterator<Item = &'a str>,
@@ -64,7 +64,7 @@ impl AppMetrics {
         }
     }
 
-    /// Counts an answered claim.
+    /// Counts a claim call.
     pub fn claimed(&self, operation: &str, result: ClaimResult, took: Duration) {
         self.count(Some(operation), |name, metrics| {
             metrics.claims.increment(result as usize, || {
@@ -76,11 +76,11 @@ impl AppMetrics {
         self.claim_duration.get_or_init(duration).record(took.as_secs_f64());
     }
 
-    /// Counts an answered outcome; one that names no operation is of `other`.
+    /// Counts an outcome call; without an operation, under `other`.
     pub fn settled(&self, operation: Option<&str>, outcome: ReportedOutcome, result: OutcomeResult) {
         self.count(operation, |name, metrics| {
-            let place = outcome as usize * OutcomeResult::LABELS.len() + result as usize;
-            metrics.outcomes.increment(place, || {
+            let index = outcome as usize * OutcomeResult::LABELS.len() + result as usize;
+            metrics.outcomes.increment(index, || {
                 let (app, operation) = (self.app.to_string(), name.to_owned());
                 let (outcome, result) =
                     (ReportedOutcome::LABELS[outcome as usize], OutcomeResult::LABELS[result as usize]);
@@ -89,27 +89,27 @@ impl AppMetrics {
         });
     }
 
-    /// Counts a claim that was let through.
+    /// Counts a claim that observe mode let through.
     pub fn observed_claim(&self, operation: &str, would_be: WouldBe) {
         self.count(Some(operation), |name, metrics| metrics.observed().claimed(&self.app, name, would_be));
     }
 
-    /// Counts the outcome of a claim that was let through; one that names no operation is of `other`.
+    /// Counts the outcome of a claim that observe mode let through; without an operation, under `other`.
     pub fn observed_outcome(&self, operation: Option<&str>, outcome: ReportedOutcome, would_be: WouldBe) {
         self.count(operation, |name, metrics| metrics.observed().settled(&self.app, name, outcome, would_be));
     }
 
-    /// Counts a request, or an item of a batch, that was refused because a quota was used up.
+    /// Counts a request or batch item that was refused because a quota was used up.
     pub fn quota_exceeded(&self, quota: Quota) {
         self.quotas.exceeded(&self.app, quota);
     }
 
-    /// Counts a success or unknown from an attempt that no longer held its claim.
+    /// Counts a success or unknown outcome from an attempt that no longer held its claim.
     pub fn suspected_double_execution(&self) {
         self.suspected_double_executions.increment(1);
     }
 
-    /// Counts under the label of an operation.
+    /// Runs `count` with the metrics and the label of an operation.
     fn count(&self, operation: Option<&str>, count: impl FnOnce(&str, &OperationMetrics)) {
         let known = self.operations.load();
         match operation.and_then(|name| known.get_key_value(name)) {
@@ -121,7 +121,7 @@ impl AppMetrics {
         }
     }
 
-    /// Gives an operation a label of its own, unless others have taken the last one meanwhile.
+    /// Creates a label for an operation, unless other threads have taken the last one.
     #[cold]
     fn add(&self, name: &str) -> Option<(Box<str>, Arc<OperationMetrics>)> {
         let new = Arc::new(OperationMetrics::new());
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_operations_have_labels_and_configured_ones_always() {
+    fn configured_operations_and_the_first_others_have_labels() {
         let metrics = AppMetrics::new("shop", ["configured"], 2, None);
         for name in ["a", "b", "a", "c", "d"] {
             claim(&metrics, name);
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_of_an_app_make_no_room_for_more_labels() {
+    fn changes_of_an_app_do_not_raise_the_number_of_labels() {
         let mut metrics = AppMetrics::new("shop", [], 2, None);
         for round in 0..10 {
             for operation in ["a", "b", "c"] {

@@ -1,29 +1,29 @@
-//! The chains: which engine each uses, whether it grants, and whether its engine promises what the chain requires.
+//! Metrics of chains: the engine in use, the grant freeze, and unmet requirements.
 
 use metrics::{Gauge, gauge};
 
 use super::{CHAIN_ACTIVE, CHAIN_EPOCH, CHAIN_HELD, CHAIN_REQUIREMENTS_MET};
 
-/// The handle of a chain that requires something of its engines.
+/// Metric of a chain that has requirements for its engines.
 pub struct ChainMetrics {
     requirements_met: Gauge,
 }
 
 impl ChainMetrics {
-    /// The handle of the chain of this name. Its requirements count as met until it is said otherwise.
+    /// Returns the metric of the chain of this name, whose requirements count as met at first.
     pub fn new(chain: &str) -> Self {
         let metrics = Self { requirements_met: gauge!(CHAIN_REQUIREMENTS_MET, "chain" => chain.to_owned()) };
         metrics.set_requirements_met(true);
         metrics
     }
 
-    /// Says whether the engine promises what the chain requires.
+    /// Sets whether the engine meets the chain's requirements.
     pub fn set_requirements_met(&self, met: bool) {
         self.requirements_met.set(if met { 1.0 } else { 0.0 });
     }
 }
 
-/// The handles of what a chain uses.
+/// Metrics of a chain's state.
 pub struct ActiveMetrics {
     active: Vec<(String, Gauge)>,
     epoch: Gauge,
@@ -31,7 +31,7 @@ pub struct ActiveMetrics {
 }
 
 impl ActiveMetrics {
-    /// The handles of the chain of this name and of its engines. It counts as granting until it is said otherwise.
+    /// Returns the metrics of the chain of this name and of its engines, without a grant freeze.
     pub fn new<'a>(chain: &str, engines: impl Iterator<Item = &'a str>) -> Self {
         let of = |engine: &str| gauge!(CHAIN_ACTIVE, "chain" => chain.to_owned(), "engine" => engine.to_owned());
         let metrics = Self {
@@ -43,16 +43,16 @@ impl ActiveMetrics {
         metrics
     }
 
-    /// Says which engine is in use, and how often the chain was switched.
+    /// Sets the engine in use, and how often the chain was switched.
     pub fn set_active(&self, engine: &str, epoch: u64) {
         for (name, active) in &self.active {
             active.set(if name == engine { 1.0 } else { 0.0 });
         }
-        #[expect(clippy::cast_precision_loss, reason = "nobody switches so often")]
+        #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
         self.epoch.set(epoch as f64);
     }
 
-    /// Says whether the chain grants nothing because its store lost its data.
+    /// Sets whether the chain is in a grant freeze.
     pub fn set_held(&self, held: bool) {
         self.held.set(if held { 1.0 } else { 0.0 });
     }

@@ -1,10 +1,10 @@
-//! Counters that exist only once they have counted something: what never happens has no series.
+//! Counters that are created by their first increment: an event that never happens has no series.
 
 use std::sync::OnceLock;
 
 use metrics::Counter;
 
-/// Counters of one metric that come to be when they are first needed, by the place of their labels in a fixed set.
+/// Counters of one metric, by index in a fixed set of label values.
 pub(super) struct Counters<const COUNT: usize>([OnceLock<Counter>; COUNT]);
 
 impl<const COUNT: usize> Counters<COUNT> {
@@ -12,9 +12,9 @@ impl<const COUNT: usize> Counters<COUNT> {
         Self([const { OnceLock::new() }; COUNT])
     }
 
-    /// Counts one, with the handle that `make` makes the first time.
-    pub(super) fn increment(&self, place: usize, make: impl FnOnce() -> Counter) {
-        if let Some(counter) = self.0.get(place) {
+    /// Counts one, with a handle that `make` creates at the first time.
+    pub(super) fn increment(&self, index: usize, make: impl FnOnce() -> Counter) {
+        if let Some(counter) = self.0.get(index) {
             counter.get_or_init(make).increment(1);
         }
     }

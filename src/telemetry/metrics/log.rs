@@ -7,17 +7,17 @@ use crate::telemetry::logging::Dropped;
 const LOG_LINES_DROPPED: &str = "oncegate_log_lines_dropped_total";
 
 pub(super) fn describe() {
-    describe_counter!(LOG_LINES_DROPPED, "Lines of the log that were not written, by reason");
+    describe_counter!(LOG_LINES_DROPPED, "Log lines that were not written, by reason");
 }
 
-/// The handles of a process.
+/// Metrics of the process's log.
 pub struct LogMetrics {
     full: Counter,
     suppressed: Counter,
 }
 
 impl LogMetrics {
-    /// The handles.
+    /// Returns the metrics.
     pub fn new() -> Self {
         let dropped = |reason: &'static str| counter!(LOG_LINES_DROPPED, "reason" => reason);
         Self { full: dropped("full"), suppressed: dropped("suppressed") }

@@ -1,23 +1,23 @@
-//! Claims that observe mode let through, counted by what enforcing would have answered: the handles of one operation.
+//! Metrics of one operation in observe mode, by the result that enforcing would have had.
 
 use metrics::counter;
 
 use super::{Counters, OBSERVED_CLAIMS, OBSERVED_OUTCOMES, ReportedOutcome, labels};
 
 labels! {
-    /// What enforcing would have answered.
+    /// Result that enforcing would have had.
     WouldBe {
         DuplicateInProgress = "duplicate_in_progress",
         DuplicateSucceeded = "duplicate_succeeded",
         DuplicateUnknown = "duplicate_unknown",
         ContentsMismatch = "contents_mismatch",
         FingerprintMismatch = "fingerprint_mismatch",
-        // The attempt does not tell.
+        // The attempt does not say.
         Other = "other",
     }
 }
 
-/// The handles of one operation.
+/// Metrics of one operation.
 pub(super) struct ObservedMetrics {
     claims: Counters<{ WouldBe::LABELS.len() }>,
     outcomes: Counters<{ ReportedOutcome::LABELS.len() * WouldBe::LABELS.len() }>,
@@ -37,8 +37,8 @@ impl ObservedMetrics {
     }
 
     pub(super) fn settled(&self, app: &str, operation: &str, outcome: ReportedOutcome, would_be: WouldBe) {
-        let place = outcome as usize * WouldBe::LABELS.len() + would_be as usize;
-        self.outcomes.increment(place, || {
+        let index = outcome as usize * WouldBe::LABELS.len() + would_be as usize;
+        self.outcomes.increment(index, || {
             let (app, operation) = (app.to_owned(), operation.to_owned());
             let (outcome, would_be) = (ReportedOutcome::LABELS[outcome as usize], WouldBe::LABELS[would_be as usize]);
             counter!(

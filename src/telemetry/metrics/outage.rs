@@ -1,4 +1,4 @@
-//! What was answered while a store was out, what waits for it, and what came to light when it was back.
+//! Metrics of outage policies: answers, journaled entries that wait for the store, and overlaps found later.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::{
 use crate::telemetry::metrics::labels;
 
 labels! {
-    /// The policy that gave an answer.
+    /// Policy that gave an answer.
     Policy {
         Local = "local",
         FailOpen = "fail_open",
@@ -20,13 +20,13 @@ labels! {
     }
 }
 
-/// The handles of a process.
+/// Metrics of a process.
 pub struct OutageMetrics {
     entries: Gauge,
     bytes: Gauge,
     oldest: Gauge,
     errors: Counter,
-    /// By app; only those that a policy has answered for, so at most as many as are configured.
+    /// By app. Only apps that a policy has answered for, so no more than are configured.
     apps: Mutex<HashMap<String, ByPolicy>>,
 }
 
@@ -37,7 +37,7 @@ struct ByPolicy {
 }
 
 impl OutageMetrics {
-    /// The handles; nothing waits.
+    /// Returns the metrics, with an empty journal.
     pub fn new() -> Self {
         let metrics = Self {
             entries: gauge!(SPOOL_ENTRIES),
@@ -51,7 +51,7 @@ impl OutageMetrics {
         metrics
     }
 
-    /// Counts an answer.
+    /// Counts an answer by a policy.
     pub fn answered(&self, app: &str, policy: Policy) {
         self.of(app, |by| by.answers[policy as usize].increment(1));
     }
@@ -61,17 +61,17 @@ impl OutageMetrics {
         self.of(app, |by| by.overlaps[policy as usize].increment(1));
     }
 
-    /// Counts a success or an unknown outcome that a policy took and the store refused.
+    /// Counts a success or unknown outcome that a policy accepted and the store refused.
     pub fn suspected(&self, app: &str) {
         self.of(app, |by| by.suspected.increment(1));
     }
 
-    /// Counts an entry that the journal did not take, or could not give back.
+    /// Counts an entry that the journal did not take or has lost.
     pub fn journal_failed(&self) {
         self.errors.increment(1);
     }
 
-    /// Says what waits for stores.
+    /// Sets number, size and age of the entries that wait for stores.
     pub fn waiting(&self, entries: usize, bytes: u64, oldest: Duration) {
         #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
         let as_number = |count: u64| count as f64;
@@ -104,10 +104,10 @@ impl ByPolicy {
 }
 
 pub(super) fn describe() {
-    describe_counter!(DEGRADED_ANSWERS, "Answers given by a policy because the store did not answer");
-    describe_counter!(OVERLAPS, "Operations that two attempts were told to go ahead with, because a store was out");
-    describe_gauge!(SPOOL_ENTRIES, "Grants and outcomes in the journal that no store has been told of yet");
-    describe_gauge!(SPOOL_BYTES, "How much of the journal they take");
-    describe_gauge!(SPOOL_OLDEST, "How long the oldest of them has waited");
+    describe_counter!(DEGRADED_ANSWERS, "Answers given by an outage policy because the store was unavailable");
+    describe_counter!(OVERLAPS, "Operations granted to two attempts because a store was unavailable");
+    describe_gauge!(SPOOL_ENTRIES, "Grants and outcomes in the journal that are not yet delivered to the store");
+    describe_gauge!(SPOOL_BYTES, "Bytes of the journal that they take");
+    describe_gauge!(SPOOL_OLDEST, "Age of the oldest of them");
     describe_counter!(JOURNAL_ERRORS, "Entries that the journal did not take, or found damaged");
 }

@@ -1,11 +1,11 @@
-//! What was refused because a quota of its app was used up: the handles of one app.
+//! Metrics of one app's quotas.
 
 use metrics::counter;
 
 use super::{Counters, QUOTA_EXCEEDED, labels};
 
 labels! {
-    /// Which quota of an app.
+    /// Name of a quota.
     Quota {
         RequestsPerSecond = "requests_per_second",
         ClaimBytesPerSecond = "claim_bytes_per_second",
@@ -13,7 +13,7 @@ labels! {
     }
 }
 
-/// The handles of one app.
+/// Metrics of one app.
 pub(super) struct QuotaMetrics(Counters<{ Quota::LABELS.len() }>);
 
 impl QuotaMetrics {

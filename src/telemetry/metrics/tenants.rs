@@ -1,4 +1,4 @@
-//! The metrics of who may call: failed authentication, the configuration read again, the registry of apps.
+//! Metrics of authentication, of configuration reloads and of the registry of apps.
 
 use std::time::Duration;
 
@@ -14,23 +14,23 @@ const REGISTRY_APPS_REFUSED: &str = "oncegate_registry_apps_refused";
 pub(super) fn describe() {
     describe_counter!(
         AUTHENTICATION_FAILURES,
-        "Requests without a valid credential, by whether there were so many that the answer was held back"
+        "Requests without a valid credential, by whether there were so many that the answer was delayed"
     );
-    describe_counter!(CONFIG_RELOADS, "Times the configuration was read again, by result");
+    describe_counter!(CONFIG_RELOADS, "Reloads of the configuration, by result");
     describe_gauge!(CONFIG_LAST_RELOAD_SUCCESS, "1 if the configuration that was read last is in force, else 0");
-    describe_gauge!(REGISTRY_UP, "1 if the registry of apps answered when it was last asked, else 0");
-    describe_gauge!(REGISTRY_COPY_AGE, "How long ago the apps were last known to be those of the registry");
+    describe_gauge!(REGISTRY_UP, "1 if the registry of apps answered the last check, else 0");
+    describe_gauge!(REGISTRY_COPY_AGE, "Time since the apps were last known to match the registry");
     describe_gauge!(REGISTRY_APPS_REFUSED, "Apps of the registry whose settings cannot be used");
 }
 
-/// The handles of authentication.
+/// Metrics of authentication.
 pub struct AuthenticationMetrics {
     answered: Counter,
     throttled: Counter,
 }
 
 impl AuthenticationMetrics {
-    /// The handles.
+    /// Returns the metrics.
     pub fn new() -> Self {
         let failures = |throttled: &'static str| counter!(AUTHENTICATION_FAILURES, "throttled" => throttled);
         Self { answered: failures("false"), throttled: failures("true") }
@@ -48,7 +48,7 @@ impl Default for AuthenticationMetrics {
     }
 }
 
-/// The handles of reading the configuration again.
+/// Metrics of configuration reloads.
 pub struct ReloadMetrics {
     applied: Counter,
     refused: Counter,
@@ -56,7 +56,7 @@ pub struct ReloadMetrics {
 }
 
 impl ReloadMetrics {
-    /// The handles. The configuration that a process starts with is in force.
+    /// Returns the metrics. The configuration of the start counts as in force.
     pub fn new() -> Self {
         let reloads = |result: &'static str| counter!(CONFIG_RELOADS, "result" => result);
         let metrics = Self {
@@ -68,7 +68,7 @@ impl ReloadMetrics {
         metrics
     }
 
-    /// Counts a configuration that was read again.
+    /// Counts a reload.
     pub fn reloaded(&self, applied: bool) {
         if applied { &self.applied } else { &self.refused }.increment(1);
         self.last_success.set(if applied { 1.0 } else { 0.0 });
@@ -81,7 +81,7 @@ impl Default for ReloadMetrics {
     }
 }
 
-/// The handles of the registry of apps.
+/// Metrics of the registry of apps.
 pub struct RegistryMetrics {
     up: Gauge,
     copy_age: Gauge,
@@ -89,7 +89,7 @@ pub struct RegistryMetrics {
 }
 
 impl RegistryMetrics {
-    /// The handles. The registry counts as out until it has answered.
+    /// Returns the metrics. The registry counts as unavailable until it has answered.
     pub fn new() -> Self {
         let metrics = Self {
             up: gauge!(REGISTRY_UP),
@@ -100,14 +100,14 @@ impl RegistryMetrics {
         metrics
     }
 
-    /// Says whether the registry answers, and how old the copy is that serves.
-    pub fn asked(&self, up: bool, copy_age: Duration) {
+    /// Sets whether the registry answers, and the age of the copy in use.
+    pub fn checked(&self, up: bool, copy_age: Duration) {
         self.up.set(if up { 1.0 } else { 0.0 });
         self.copy_age.set(copy_age.as_secs_f64());
     }
 
-    /// Says how many apps of the registry cannot be used.
-    pub fn refused(&self, apps: u32) {
+    /// Sets how many apps of the registry cannot be used.
+    pub fn set_apps_refused(&self, apps: u32) {
         self.apps_refused.set(f64::from(apps));
     }
 }

@@ -1,4 +1,4 @@
-//! The metrics of a listener that speaks TLS.
+//! Metrics of a TLS listener.
 
 use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, gauge};
 
@@ -7,15 +7,15 @@ const TLS_HANDSHAKE_FAILURES: &str = "oncegate_tls_handshake_failures_total";
 const TLS_CERTIFICATE_EXPIRY: &str = "oncegate_tls_certificate_expiry_timestamp_seconds";
 
 pub(super) fn describe() {
-    describe_counter!(TLS_RELOADS, "Times a listener's certificate was read again, by result");
-    describe_counter!(TLS_HANDSHAKE_FAILURES, "Connections that ended before their TLS handshake did");
+    describe_counter!(TLS_RELOADS, "Reloads of a listener's certificate, by result");
+    describe_counter!(TLS_HANDSHAKE_FAILURES, "Connections that ended during the TLS handshake");
     describe_gauge!(
         TLS_CERTIFICATE_EXPIRY,
-        "When the certificate that a listener shows ends, in seconds since the epoch"
+        "Expiry of the certificate that a listener presents, in seconds since the epoch"
     );
 }
 
-/// The handles of one listener.
+/// Metrics of one listener.
 #[derive(Clone)]
 pub struct TlsMetrics {
     taken_up: Counter,
@@ -25,7 +25,7 @@ pub struct TlsMetrics {
 }
 
 impl TlsMetrics {
-    /// The handles of the listener of this name.
+    /// Returns the metrics of the listener of this name.
     pub fn new(listener: &'static str) -> Self {
         let reloads = |result: &'static str| counter!(TLS_RELOADS, "listener" => listener, "result" => result);
         Self {
@@ -36,22 +36,22 @@ impl TlsMetrics {
         }
     }
 
-    /// Counts a certificate that was read again and taken up.
+    /// Counts a certificate that was reloaded and is in use.
     pub fn taken_up(&self) {
         self.taken_up.increment(1);
     }
 
-    /// Counts one that was read again and cannot be used.
+    /// Counts a certificate that was reloaded and cannot be used.
     pub fn failed(&self) {
         self.failed.increment(1);
     }
 
-    /// Counts a connection that ended before its handshake did.
+    /// Counts a connection that ended during its handshake.
     pub fn handshake_failed(&self) {
         self.handshake_failures.increment(1);
     }
 
-    /// Says when the certificate ends that is shown, in seconds since the epoch.
+    /// Sets the expiry of the certificate in use, in seconds since the epoch.
     #[expect(clippy::cast_precision_loss, reason = "seconds since the epoch stay far below 2^53")]
     pub fn set_expiry(&self, seconds: u64) {
         self.expiry.set(seconds as f64);

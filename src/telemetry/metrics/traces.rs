@@ -1,4 +1,4 @@
-//! Metrics of the export of traces; they are there only if there are traces.
+//! Metrics of the trace export; present only if traces are exported.
 
 use metrics::{Counter, counter, describe_counter};
 
@@ -8,11 +8,11 @@ const SPANS_EXPORTED: &str = "oncegate_trace_spans_exported_total";
 const SPANS_DROPPED: &str = "oncegate_trace_spans_dropped_total";
 
 pub(super) fn describe() {
-    describe_counter!(SPANS_EXPORTED, "Spans that the collector has taken");
-    describe_counter!(SPANS_DROPPED, "Spans that were lost on their way to the collector, by reason");
+    describe_counter!(SPANS_EXPORTED, "Spans accepted by the collector");
+    describe_counter!(SPANS_DROPPED, "Spans lost on the way to the collector, by reason");
 }
 
-/// The handles of a process.
+/// Metrics of a process's trace export.
 pub struct TraceMetrics {
     exported: Counter,
     full: Counter,
@@ -20,13 +20,13 @@ pub struct TraceMetrics {
 }
 
 impl TraceMetrics {
-    /// The handles.
+    /// Returns the metrics.
     pub fn new() -> Self {
         let dropped = |reason: &'static str| counter!(SPANS_DROPPED, "reason" => reason);
         Self { exported: counter!(SPANS_EXPORTED), full: dropped("full"), failed: dropped("failed") }
     }
 
-    /// Sets the counts since the start of the process.
+    /// Sets the counts since the process started.
     pub fn set(&self, counts: SpanCounts) {
         self.exported.absolute(counts.exported);
         self.full.absolute(counts.full);

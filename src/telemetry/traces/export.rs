@@ -1,5 +1,5 @@
-//! Sends spans to a collector. A queue of bounded length is between those who end spans and the task that sends them: a
-//! collector that hangs or is away costs spans, and nobody waits for it.
+//! Export of spans to a collector. A bounded queue separates the requests from the task that sends spans: a collector
+//! that hangs or is unavailable costs spans, and delays nobody.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,32 +33,32 @@ use tracing_subscriber::filter::{LevelFilter, dynamic_filter_fn};
 
 use super::{SampleRatio, SpanCounts, TARGET, TraceLayer, TracesOptions};
 
-/// Spans that wait to be sent.
+/// Spans that may wait to be sent.
 const QUEUE: usize = 2048;
 
-/// Spans that are sent together.
+/// Largest batch of spans.
 const BATCH: usize = 512;
 
 /// Longest wait for a batch to fill.
-const GATHERING: Duration = Duration::from_secs(1);
+const BATCH_WAIT: Duration = Duration::from_secs(1);
 
 /// Longest wait for the collector.
-const PATIENCE: Duration = Duration::from_secs(5);
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Longest wait for the last spans to be sent.
-const CLOSING: Duration = Duration::from_secs(2);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Longest answer of a collector.
-const ANSWER_BYTES: usize = 64 << 10;
+/// Longest response of a collector.
+const RESPONSE_BYTES: usize = 64 << 10;
 
-/// The way of spans out of this process.
+/// Export of a process's spans.
 pub(super) struct Export {
     ratio: SampleRatio,
     counts: Arc<Counts>,
     sending: Mutex<Option<Sending>>,
     task: Mutex<Option<JoinHandle<()>>>,
     stop: CancellationToken,
-    /// Spans end as long as it lives.
+    /// Spans are recorded as long as it lives.
     _provider: SdkTracerProvider,
 }
 
@@ -72,7 +72,7 @@ struct Counts {
 impl Export {
     pub(super) fn new(options: &TracesOptions) -> anyhow::Result<(Self, TraceLayer)> {
         let uri: Uri = options.endpoint.parse().context("traces.endpoint")?;
-        // The path that the protocol has by default.
+        // Default path of the protocol.
         let path = if uri.path() == "/" { "/v1/traces" } else { "" };
         let endpoint = format!("{}{path}", options.endpoint.trim_end_matches('/'));
         let mut exporter = SpanExporter::builder()
@@ -80,7 +80,7 @@ impl Export {
             .with_http_client(Client)
             .with_protocol(Protocol::HttpBinary)
             .with_endpoint(&endpoint)
-            .with_timeout(PATIENCE)
+            .with_timeout(EXPORT_TIMEOUT)
             .with_retry_policy(RetryPolicy::disabled())
             .build()
             .context("traces.endpoint")?;
@@ -93,7 +93,7 @@ impl Export {
         let counts = Arc::<Counts>::default();
         let provider = SdkTracerProvider::builder()
             .with_resource(resource)
-            // It is decided before a span is made.
+            // Sampling is decided before a span is created.
             .with_sampler(Sampler::AlwaysOn)
             .with_span_processor(Queue { spans: queue, counts: counts.clone() })
             .build();
@@ -145,13 +145,13 @@ impl Export {
         self.stop.cancel();
         let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(task) = task {
-            // What is not sent by then is lost.
-            let _ = timeout(CLOSING, task).await;
+            // Remaining spans are lost.
+            let _ = timeout(CLOSE_TIMEOUT, task).await;
         }
     }
 }
 
-/// Takes spans that have ended.
+/// Receives spans that have ended.
 #[derive(Debug)]
 struct Queue {
     spans: mpsc::Sender<SpanData>,
@@ -176,13 +176,13 @@ impl SpanProcessor for Queue {
     }
 }
 
-/// The task that sends spans.
+/// Task that sends spans.
 struct Sending {
     spans: mpsc::Receiver<SpanData>,
     exporter: SpanExporter,
     endpoint: String,
     counts: Arc<Counts>,
-    /// The last batch was lost.
+    /// True if the last batch was lost.
     failed: bool,
 }
 
@@ -190,7 +190,7 @@ impl Sending {
     async fn run(mut self, stop: CancellationToken) {
         let mut batch = Vec::with_capacity(BATCH);
         while !stop.is_cancelled() {
-            self.gather(&mut batch, &stop).await;
+            self.fill(&mut batch, &stop).await;
             self.send(&mut batch).await;
         }
         while let Ok(span) = self.spans.try_recv() {
@@ -202,17 +202,17 @@ impl Sending {
         self.send(&mut batch).await;
     }
 
-    /// Waits for a first span, and then for others until there are enough of them, or a while has passed.
-    async fn gather(&mut self, batch: &mut Vec<SpanData>, stop: &CancellationToken) {
+    /// Waits for a first span, and then for more until the batch is full or [`BATCH_WAIT`] has passed.
+    async fn fill(&mut self, batch: &mut Vec<SpanData>, stop: &CancellationToken) {
         tokio::select! {
             _ = self.spans.recv_many(batch, BATCH) => {}
             () = stop.cancelled() => return,
         }
-        let mut end = pin!(sleep(GATHERING));
+        let mut end = pin!(sleep(BATCH_WAIT));
         while batch.len() < BATCH {
-            let room = BATCH - batch.len();
+            let free = BATCH - batch.len();
             tokio::select! {
-                _ = self.spans.recv_many(batch, room) => {}
+                _ = self.spans.recv_many(batch, free) => {}
                 () = &mut end => return,
                 () = stop.cancelled() => return,
             }
@@ -225,27 +225,27 @@ impl Sending {
         }
         let spans = std::mem::replace(batch, Vec::with_capacity(BATCH));
         let count = spans.len() as u64;
-        let sent = timeout(PATIENCE, self.exporter.export(spans)).await;
+        let sent = timeout(EXPORT_TIMEOUT, self.exporter.export(spans)).await;
         let failure = match sent {
             Ok(Ok(())) => None,
             Ok(Err(failure)) => Some(failure.to_string()),
-            Err(_late) => Some("no answer in time".to_owned()),
+            Err(_late) => Some("no response in time".to_owned()),
         };
         let counter = if failure.is_none() { &self.counts.exported } else { &self.counts.failed };
         counter.fetch_add(count, Ordering::Relaxed);
-        // Logged once when it changes.
+        // Log changes only.
         if std::mem::replace(&mut self.failed, failure.is_some()) != failure.is_some() {
             if let Some(error) = failure {
                 let endpoint = &self.endpoint;
-                tracing::warn!(traces.endpoint = endpoint, error, "spans are lost: the collector does not take them");
+                tracing::warn!(traces.endpoint = endpoint, error, "Spans lost: the collector does not accept them");
             } else {
-                tracing::info!(traces.endpoint = self.endpoint, "the collector takes spans again");
+                tracing::info!(traces.endpoint = self.endpoint, "The collector accepts spans again");
             }
         }
     }
 }
 
-/// A connection to the collector for each batch: there is one every second at most, unless there is much to send.
+/// HTTP client that opens a connection per batch: batches are at least a second apart, unless there are many spans.
 #[derive(Debug)]
 struct Client;
 
@@ -262,7 +262,7 @@ impl HttpClient for Client {
         request.headers_mut().insert(HOST, HeaderValue::from_str(authority.as_str())?);
         *request.uri_mut() = uri.path_and_query().map_or("/", |path| path.as_str()).parse()?;
         let (head, body) = sender.send_request(request).await?.into_parts();
-        let body = Limited::new(body, ANSWER_BYTES).collect().await?.to_bytes();
+        let body = Limited::new(body, RESPONSE_BYTES).collect().await?.to_bytes();
         Ok(Response::from_parts(head, body))
     }
 }

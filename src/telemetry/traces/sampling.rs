@@ -1,4 +1,4 @@
-//! Which requests are traced: those whose caller says so in `traceparent`, and a part of those that have none.
+//! Sampling of requests: those whose caller says so in `traceparent`, and a share of those without one.
 
 use hyper::HeaderMap;
 use opentelemetry::Context;
@@ -12,10 +12,10 @@ use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 
 use super::{SampleRatio, TARGET, TracedRequest};
 
-/// The span of a request, if it is traced.
+/// Returns the span of a request, or none if it is not sampled.
 pub(super) fn span(request: &TracedRequest<'_>, ratio: SampleRatio, random: impl FnOnce() -> u64) -> Span {
     let parent = parent(request.headers);
-    if !parent.as_ref().map_or_else(|| ratio.takes(random()), SpanContext::is_sampled) {
+    if !parent.as_ref().map_or_else(|| ratio.includes(random()), SpanContext::is_sampled) {
         return Span::none();
     }
     let span = tracing::debug_span!(
@@ -32,13 +32,13 @@ pub(super) fn span(request: &TracedRequest<'_>, ratio: SampleRatio, random: impl
         oncegate.request_id = request.id,
     );
     if let Some(parent) = parent {
-        // The one error is that the span is not traced after all.
+        // Fails only if the span is not recorded.
         let _ = span.set_parent(Context::new().with_remote_span_context(parent));
     }
     span
 }
 
-/// The caller's span. What it says beyond that in `tracestate` is not passed on.
+/// Returns the caller's span, without its `tracestate`.
 fn parent(headers: &HeaderMap) -> Option<SpanContext> {
     let context = TraceContextPropagator::new().extract_with_context(&Context::new(), &HeaderExtractor(headers));
     let (span, is_remote) = (context.span().span_context().clone(), true);
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parents_are_read_and_what_is_none_is_ignored() {
+    fn invalid_parents_are_ignored() {
         let of = |text: &'static str| {
             let mut headers = HeaderMap::from_iter([("traceparent".parse().unwrap(), HeaderValue::from_static(text))]);
             headers.insert("tracestate", HeaderValue::from_static("vendor=private"));

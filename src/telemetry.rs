@@ -1,4 +1,4 @@
-//! What operators see: metrics, logs and traces. A leaf: it knows nothing of the rest.
+//! Metrics, logs and traces. A leaf: it knows nothing of the other modules.
 
 pub mod logging;
 pub mod metrics;
