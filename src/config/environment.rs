@@ -1,5 +1,5 @@
-//! Settings from the environment: `ONCEGATE_SERVER__LISTEN` is `server.listen`. The variables come as a parameter; the
-//! process's own are read in `cli`.
+//! Settings from environment variables: `ONCEGATE_SERVER__LISTEN` sets `server.listen`. The variables are a parameter;
+//! `cli` reads those of the process.
 
 use std::ffi::OsString;
 
@@ -9,40 +9,40 @@ use super::layers::Layer;
 use super::path::KeyPath;
 use super::problem::Problem;
 
-/// What the names of all our variables begin with.
+/// Prefix of all variables.
 const PREFIX: &str = "ONCEGATE_";
 
-/// Names the configuration file, and is no key itself.
+/// Names the configuration file; not a setting.
 pub(super) const FILE_VARIABLE: &str = "ONCEGATE_CONFIG";
 
-/// Holds the token that commands prove themselves with to a gateway's admin API, and is no key either.
+/// Token of commands for a gateway's admin API; not a setting.
 pub const TOKEN_VARIABLE: &str = "ONCEGATE_ADMIN_TOKEN";
 
-/// No key lies deeper than `apps.<app>.operations.<operation>.on_outage.claim`.
+/// Depth of the deepest key, `apps.<app>.operations.<operation>.on_outage.claim`.
 const DEPTH_MAX: usize = 6;
 
-/// The layer of the environment, and what is wrong with its variables.
+/// Returns the layer of the environment, and the problems of its variables.
 pub(super) fn read(variables: &[(OsString, OsString)], known: &[KeyPath]) -> (Layer, Vec<Problem>) {
     let (mut layer, mut problems) = (Layer::empty(), Vec::new());
     let mut ours: Vec<_> = variables.iter().filter_map(|(name, value)| Some((name.to_str()?, value))).collect();
     ours.retain(|(name, _)| name.starts_with(PREFIX) && ![FILE_VARIABLE, TOKEN_VARIABLE].contains(name));
-    // In the order of names, so that the same environment is always read the same.
+    // In a fixed order, so that the same environment always gives the same result.
     ours.sort_unstable();
     for (name, value) in ours {
         let mut refuse = |message: String| problems.push(Problem::of_source(origin(name), message));
         let path = &name[PREFIX.len()..];
         if !path.contains("__") {
-            // Every key is in a table, so this is none. It may well be another program's, such as the ONCEGATE_PORT
-            // that Kubernetes sets for a service; only what looks meant for us is refused.
+            // Every key is in a table, so this is not a setting. It may belong to another program, such as the
+            // ONCEGATE_PORT that Kubernetes sets for a service; only a likely typing error is reported.
             if let Some(meant) = resembling(path, known) {
-                refuse(format!("no setting; did you mean {PREFIX}{meant}? Tables and keys are parted by `__`"));
+                refuse(format!("unknown setting; did you mean {PREFIX}{meant}? Separate tables and keys by `__`"));
             }
             continue;
         }
         let names = path.split("__").map(str::to_lowercase);
         let path = KeyPath::of(names);
         match value.to_str() {
-            _ if path.names().len() > DEPTH_MAX => refuse("no setting: no key is in as many tables".to_owned()),
+            _ if path.names().len() > DEPTH_MAX => refuse("unknown setting: too many tables".to_owned()),
             None => refuse("not UTF-8".to_owned()),
             Some(text) => layer.set(path, value_of(text), origin(name)),
         }
@@ -50,12 +50,13 @@ pub(super) fn read(variables: &[(OsString, OsString)], known: &[KeyPath]) -> (La
     (layer, problems)
 }
 
-/// How problems name a variable.
+/// Returns the name of a variable in problems.
 fn origin(name: &str) -> String {
     format!("environment variable {name}")
 }
 
-/// A variable's value: what is a boolean, a whole number or a list in TOML is that, all else is text, quotes included.
+/// Parses a variable's value: a TOML boolean, integer or array is taken as such, everything else is text, quotes
+/// included.
 fn value_of(text: &str) -> Value {
     match text.parse() {
         Ok(value @ (Value::Boolean(_) | Value::Integer(_) | Value::Array(_))) => value,
@@ -63,8 +64,8 @@ fn value_of(text: &str) -> Value {
     }
 }
 
-/// The known variable, without the prefix, that a name with no `__` was probably meant to be: the same but for a slip or
-/// two, or for what leads to the key, or a table without its key.
+/// Returns the known variable, without the prefix, that a name without `__` was probably meant to be: at most two
+/// letters differ, or the tables of a key or the key of a table are missing.
 fn resembling(name: &str, known: &[KeyPath]) -> Option<String> {
     let slips = |variable: &str| strsim::osa_distance(&variable.replace("__", "_"), name);
     let variables = known.iter().map(|key| key.names().join("__").to_uppercase());
@@ -99,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_meant_for_us_is_told_from_what_was_not() {
+    fn typing_errors_are_told_from_variables_of_other_programs() {
         let known = [["server", "listen"], ["server", "admin_listen"], ["log", "level"], ["engines", "primary"]]
             .map(KeyPath::of);
         for (name, meant) in [

@@ -1,12 +1,12 @@
-//! Turns what serde says about a value into what its writer should do: the nearest known key, the choices there are, the
-//! default as an example. Texts that were found are not repeated where a type was wrong: one may be a secret.
+//! Explains serde's errors: the nearest known key, the valid choices, the default as an example. A value of the wrong
+//! type is never repeated: it may be a secret.
 
 use toml::Value;
 
 use super::path::KeyPath;
 use crate::domain::nearest::nearest;
 
-/// What is wrong with a key, from serde's message. `default` is what the key has if nobody sets it.
+/// Explains serde's message about a key, which has this default.
 pub(super) fn explain(message: &str, key: &KeyPath, default: Option<&Value>) -> String {
     let message = message.trim();
     if let Some(expected) = message.strip_prefix(&format!("unknown field `{}`, expected ", key.last())) {
@@ -16,7 +16,7 @@ pub(super) fn explain(message: &str, key: &KeyPath, default: Option<&Value>) -> 
         message.strip_prefix("unknown variant `").and_then(|rest| rest.rsplit_once("`, expected "))
     {
         let choices: Vec<_> = names(expected).iter().map(|name| format!("\"{name}\"")).collect();
-        return format!("\"{}\" is no choice here; write {}", found.escape_debug(), choices.join(" or "));
+        return format!("\"{}\" is not a valid choice; write {}", found.escape_debug(), choices.join(" or "));
     }
     if let Some(field) = message.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`')) {
         return format!("`{field}` is missing");
@@ -32,7 +32,7 @@ pub(super) fn explain(message: &str, key: &KeyPath, default: Option<&Value>) -> 
     what + &default_shown(key, default)
 }
 
-/// The default of a key as an example of how it is written, where there is one.
+/// Returns the default of a key as an example, where there is one.
 fn default_shown(key: &KeyPath, default: Option<&Value>) -> String {
     match default {
         Some(default @ (Value::String(_) | Value::Integer(_) | Value::Boolean(_))) => {
@@ -42,20 +42,20 @@ fn default_shown(key: &KeyPath, default: Option<&Value>) -> String {
     }
 }
 
-/// An unknown key, and the known ones of its table, the nearest first.
+/// Describes an unknown key, with the known ones of its table.
 pub(super) fn unknown_key(found: &str, known: &[&str]) -> String {
     match nearest(found, known) {
-        Some(nearest) => format!("no such key; did you mean `{nearest}`? There are: {}", known.join(", ")),
-        None => format!("no such key; there are: {}", known.join(", ")),
+        Some(nearest) => format!("unknown key; did you mean `{nearest}`? Known keys: {}", known.join(", ")),
+        None => format!("unknown key; known keys: {}", known.join(", ")),
     }
 }
 
-/// The names in a list such as "one of `a`, `b`".
+/// Returns the names in a list such as "one of `a`, `b`".
 pub(super) fn names(list: &str) -> Vec<&str> {
     list.split('`').skip(1).step_by(2).collect()
 }
 
-/// One type found, another one expected, in the words of TOML.
+/// Describes a wrong type in TOML's terms.
 fn mismatch(found: &str, expected: &str) -> String {
     let found = match found.split_once(' ').map_or(found, |(kind, _)| kind) {
         "string" => "a text",
@@ -91,16 +91,16 @@ mod tests {
     fn an_unknown_key_comes_with_the_nearest_known_one() {
         assert_eq!(
             explained("unknown field `listn`, expected one of `listen`, `data_dir`", "server.listn", None),
-            "no such key; did you mean `listen`? There are: listen, data_dir"
+            "unknown key; did you mean `listen`? Known keys: listen, data_dir"
         );
         assert_eq!(
             explained("unknown field `x`, expected `listen` or `data_dir`", "server.x", None),
-            "no such key; there are: listen, data_dir"
+            "unknown key; known keys: listen, data_dir"
         );
         let odd = "` or `, expected `";
         assert_eq!(
             explained(&format!("unknown field `{odd}`, expected `engines`"), odd, None),
-            "no such key; there are: engines"
+            "unknown key; known keys: engines"
         );
     }
 
@@ -108,7 +108,7 @@ mod tests {
     fn a_wrong_choice_comes_with_the_right_ones() {
         assert_eq!(
             explained("unknown variant `on`, expected `enforce` or `observe`", "mode", Some("enforce")),
-            "\"on\" is no choice here; write \"enforce\" or \"observe\""
+            "\"on\" is not a valid choice; write \"enforce\" or \"observe\""
         );
     }
 

@@ -1,4 +1,4 @@
-//! The configuration file: read, parsed, and asked on which line a key stands.
+//! Configuration file: reading, parsing, and the line of a key.
 
 use std::fs;
 use std::path::Path;
@@ -9,34 +9,34 @@ use toml::de::DeTable;
 use super::path::KeyPath;
 use super::problem::Problem;
 
-/// The text of a configuration file and where it is.
+/// Text and name of a configuration file.
 pub(super) struct File {
     pub(super) name: String,
     text: String,
 }
 
 impl File {
-    /// Reads the file that `named_by` named.
+    /// Reads the file that `named_by` names.
     pub(super) fn read(path: &Path, named_by: &str) -> Result<Self, Problem> {
         let name = path.display().to_string();
         match fs::read_to_string(path) {
             Ok(text) => Ok(Self { name, text }),
             Err(error) => {
-                let message = format!("cannot read this file, which {named_by} names: {error}");
+                let message = format!("cannot read this file, named by {named_by}: {error}");
                 Err(Problem::of_source(name, message))
             }
         }
     }
 
-    /// A file that is part of the program.
+    /// Returns a file that is embedded in the program.
     pub(super) fn embedded(name: &str, text: &str) -> Self {
         Self { name: name.to_owned(), text: text.to_owned() }
     }
 
-    /// Its tables.
+    /// Parses the tables.
     pub(super) fn parse(&self) -> Result<Table, Problem> {
         self.text.parse().map_err(|error: toml::de::Error| {
-            // The error would show the line too, but that may hold a password.
+            // toml's own message would show the line, which may contain a password.
             let place = error.span().map(|span| self.place(span.start));
             let source = place.map_or_else(
                 || self.name.clone(),
@@ -47,7 +47,7 @@ impl File {
         })
     }
 
-    /// Where a key stands, for a reader.
+    /// Returns file and line of a key, for messages.
     pub(super) fn origin(&self, path: &KeyPath) -> String {
         match self.line_of(path) {
             Some(line) => format!("{}, line {line}", self.name),
@@ -66,7 +66,7 @@ impl File {
         Some(self.place(key.span().start).0)
     }
 
-    /// The line and column of a byte, counted from 1.
+    /// Returns the line and column of a byte, counted from 1.
     fn place(&self, offset: usize) -> (usize, usize) {
         let before = self.text.get(..offset).unwrap_or(&self.text);
         let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);

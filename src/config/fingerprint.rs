@@ -1,5 +1,5 @@
-//! What the files hold that a configuration is read from, in a few bytes: it differs once one of them has changed, however
-//! its times, its links and its folders look.
+//! Fingerprint of all files of a configuration. It depends on their paths and contents only, not on timestamps or
+//! links.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,16 +12,16 @@ use super::file::File;
 use super::layers::{Layer, Layers};
 use super::{Flags, environment, secret_files};
 
-/// Longer than any configuration; what is longer is another file.
+/// More than any configuration needs.
 const BYTES_MAX: u64 = 16 << 20;
 
-/// A digest over the paths and contents of all files of a configuration.
+/// Digest of the paths and contents of all files of a configuration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fingerprint([u8; 32]);
 
 impl Flags {
-    /// The fingerprint of the files that these flags and this environment name, and that those name in turn. One that is
-    /// missing counts too.
+    /// Returns the fingerprint of the files that these flags and this environment name, and of the files named in them.
+    /// A missing file counts too.
     pub fn fingerprint(&self, environment: impl IntoIterator<Item = (OsString, OsString)>) -> Fingerprint {
         let environment: Vec<_> = environment.into_iter().collect();
         let mut digest = Sha256::new();
@@ -35,8 +35,8 @@ impl Flags {
         Fingerprint(digest.finalize().into())
     }
 
-    /// The configuration file, and the files that hold single values of it. Those that a file with mistakes names are
-    /// not known; that it changes is.
+    /// Returns the configuration file and the files of single values. The files named in a file with syntax errors are
+    /// unknown; a change of that file counts.
     fn files(&self, environment: &[(OsString, OsString)]) -> Vec<PathBuf> {
         let mut files = Vec::new();
         if let Some((path, named_by)) = self.named_file(environment) {
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_file_that_is_read_counts_and_nothing_else_does() {
+    fn exactly_the_files_that_are_read_count() {
         let folder = tempfile::tempdir().unwrap();
         let [config, secret, token, other] =
             ["oncegate.toml", "secret", "token", "other"].map(|name| folder.path().join(name));
@@ -90,7 +90,7 @@ mod tests {
         fs::write(&token, "three").unwrap();
         look(true, "a token of the environment");
         fs::write(&other, "four").unwrap();
-        look(false, "a file that nobody names");
+        look(false, "a file that is not named");
         fs::write(&config, "[apps").unwrap();
         look(true, "a mistake");
     }

@@ -1,5 +1,5 @@
-//! Settings in layers, each with who made it, merged key by key: a later layer replaces what an earlier one set. Tables
-//! are merged, lists and values replaced.
+//! Layers of settings with their origins, merged key by key: a later layer replaces values of an earlier one. Tables
+//! are merged; lists and values are replaced.
 
 use std::collections::BTreeMap;
 
@@ -8,23 +8,23 @@ use toml::{Table, Value};
 use super::file::File;
 use super::path::KeyPath;
 
-/// Settings from one source.
+/// Settings of one source.
 pub(super) struct Layer {
     table: Table,
     source: Source,
-    /// Who set the keys whose values stood in files of their own.
+    /// Origins of the values that were read from files of their own.
     from_files: BTreeMap<KeyPath, String>,
 }
 
-/// Where settings come from.
+/// Origin of settings.
 pub(super) enum Source {
-    /// A file, which knows its lines.
+    /// A file, which knows the line of each key.
     File(File),
-    /// The environment or the flags: which variable or flag set which key.
+    /// The environment or the flags: the variable or flag of each key.
     Each(BTreeMap<KeyPath, String>),
 }
 
-/// All layers, the weakest first, which is that of the embedded defaults.
+/// All layers, lowest first. The first one holds the embedded defaults.
 pub(super) struct Layers(Vec<Layer>);
 
 impl Layer {
@@ -36,7 +36,7 @@ impl Layer {
         Self { table: Table::new(), source: Source::Each(BTreeMap::new()), from_files: BTreeMap::new() }
     }
 
-    /// Sets a key; tables on the way to it that are missing are made.
+    /// Sets a key, and creates missing tables on the way to it.
     pub(super) fn set(&mut self, key: KeyPath, value: Value, set_by: impl Into<String>) {
         insert(&mut self.table, key.names(), value);
         if let Source::Each(origins) = &mut self.source {
@@ -44,25 +44,25 @@ impl Layer {
         }
     }
 
-    /// Sets a key to what stood in a file that another key named.
+    /// Sets a key to the content of a file that another key names.
     pub(super) fn set_from_file(&mut self, key: KeyPath, value: Value, origin: String) {
         insert(&mut self.table, key.names(), value);
         self.from_files.insert(key, origin);
     }
 
-    /// Takes a key out.
+    /// Removes a key.
     pub(super) fn take(&mut self, key: &KeyPath) -> Option<Value> {
         let (last, tables) = key.names().split_last()?;
         let table = tables.iter().try_fold(&mut self.table, |table, name| table.get_mut(name)?.as_table_mut())?;
         table.remove(last)
     }
 
-    /// What it sets.
+    /// Returns the settings.
     pub(super) fn table(&self) -> &Table {
         &self.table
     }
 
-    /// Whether it sets a key, or something below it.
+    /// Reports whether the layer sets a key or something below it.
     pub(super) fn has(&self, key: &KeyPath) -> bool {
         self.get(key).is_some()
     }
@@ -71,7 +71,7 @@ impl Layer {
         get(&self.table, key.names())
     }
 
-    /// Who set a key, or something below it.
+    /// Returns the origin of a key, or of something below it.
     pub(super) fn origin(&self, key: &KeyPath) -> Option<String> {
         self.get(key)?;
         if let Some(origin) = self.from_files.get(key) {
@@ -91,17 +91,17 @@ impl Layer {
 }
 
 impl Layers {
-    /// The embedded defaults, and nothing above them yet.
+    /// Returns the embedded defaults with no layers above them.
     pub(super) fn of_defaults(defaults: Layer) -> Self {
         Self(vec![defaults])
     }
 
-    /// Puts a layer on top.
+    /// Adds a layer on top.
     pub(super) fn push(&mut self, layer: Layer) {
         self.0.push(layer);
     }
 
-    /// What all layers together say.
+    /// Returns the merged settings.
     pub(super) fn merged(&self) -> Table {
         self.0.iter().fold(Table::new(), |mut merged, layer| {
             merge(&mut merged, &layer.table);
@@ -109,17 +109,17 @@ impl Layers {
         })
     }
 
-    /// Who has the last word on a key.
+    /// Returns the origin of a key's effective value.
     pub(super) fn origin(&self, key: &KeyPath) -> Option<String> {
         self.0.iter().rev().find_map(|layer| layer.origin(key))
     }
 
-    /// Whether a key has its default, untouched.
+    /// Reports whether a key has its embedded default.
     pub(super) fn is_default(&self, key: &KeyPath) -> bool {
         self.0.iter().rposition(|layer| layer.get(key).is_some()) == Some(0)
     }
 
-    /// Takes a key out of the layer that has the last word on it. False if that would leave no default.
+    /// Removes a key from its topmost layer. Returns false if that would remove the default.
     pub(super) fn remove(&mut self, key: &KeyPath) -> bool {
         match self.0.iter().rposition(|layer| layer.has(key)) {
             Some(place @ 1..) => self.0[place].take(key).is_some(),
@@ -127,14 +127,14 @@ impl Layers {
         }
     }
 
-    /// Replaces a default by another one.
+    /// Replaces a default.
     pub(super) fn set_default(&mut self, key: KeyPath, value: Value) {
         if let Some(defaults) = self.0.first_mut() {
             defaults.set(key, value, "");
         }
     }
 
-    /// What a key has if nobody sets it. The terms of an app and of an operation have those of `[defaults]`.
+    /// Returns the default of a key. Terms of apps and operations default to `[defaults]`.
     pub(super) fn default_of(&self, key: &KeyPath) -> Option<&Value> {
         let defaults = self.0.first()?;
         let names: Vec<&str> = key.names().iter().map(String::as_str).collect();
@@ -146,7 +146,7 @@ impl Layers {
         }
     }
 
-    /// All keys that have a default.
+    /// Returns all keys with a default.
     pub(super) fn known_keys(&self) -> Vec<KeyPath> {
         let mut keys = Vec::new();
         if let Some(defaults) = self.0.first() {
@@ -177,7 +177,7 @@ fn insert(table: &mut Table, names: &[String], value: Value) {
         [name] => drop(table.insert(name.clone(), value)),
         [name, rest @ ..] => {
             let place = table.entry(name.clone()).or_insert_with(|| Value::Table(Table::new()));
-            // A key set both as a value and as a table is refused later by its type; here the table wins.
+            // A key set both as a value and as a table is reported later by its type; here the table wins.
             if !place.is_table() {
                 *place = Value::Table(Table::new());
             }
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn the_layer_with_the_last_word_is_the_origin() {
+    fn the_origin_is_the_topmost_layer_with_the_key() {
         let mut layers = Layers::of_defaults(layer("[a]\nx = 1\ny = 2"));
         let mut top = Layer::empty();
         top.set(KeyPath::of(["a", "y"]), Value::Integer(3), "flag --y");
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn removing_uncovers_what_is_below_but_never_a_default() {
+    fn removing_a_key_uncovers_lower_layers_but_keeps_the_default() {
         let mut layers = Layers::of_defaults(layer("[a]\nx = 1"));
         layers.push(layer("[a]\nx = 2"));
         assert!(layers.remove(&KeyPath::of(["a", "x"])));

@@ -1,5 +1,5 @@
-//! Reads the configuration: embedded defaults, then the file, then the environment, then flags. Every source is a
-//! parameter, so that a test needs no real environment.
+//! Loads the configuration: embedded defaults, then the file, the environment and the flags. Every source is a
+//! parameter, so that tests need no real environment.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -16,31 +16,31 @@ use super::path::KeyPath;
 use super::problem::{Problem, Problems};
 use super::{ChainOptions, Config, secret_files};
 
-/// Where all defaults come from.
+/// All defaults.
 const DEFAULTS: &str = include_str!("../../oncegate.default.toml");
 
-/// More problems than this are not worth reading: the first ones are put right first.
+/// Problems that are reported at most.
 const PROBLEMS_MAX: usize = 20;
 
-/// What was set on the command line.
+/// Settings on the command line.
 #[derive(Clone, Default)]
 pub struct Flags {
-    /// `--config`: the configuration file.
+    /// `--config`: configuration file.
     pub config: Option<PathBuf>,
-    /// `--listen`: where the API listens.
+    /// `--listen`: address of the API.
     pub listen: Option<String>,
-    /// `--admin-listen`: where metrics, health and the admin API listen.
+    /// `--admin-listen`: address of metrics, health checks and the admin API.
     pub admin_listen: Option<String>,
-    /// `--engine`: the URL of the one engine of the default chain.
+    /// `--engine`: URL of the only engine of the default chain.
     pub engine: Option<String>,
-    /// `--data-dir`: the folder of what must not be lost.
+    /// `--data-dir`: folder of persistent data.
     pub data_dir: Option<String>,
-    /// `--log-level`: what is logged.
+    /// `--log-level`: level of the log.
     pub log_level: Option<String>,
 }
 
 impl fmt::Debug for Flags {
-    /// Without the engine: its URL may hold a password.
+    /// Omits the engine, whose URL may contain a password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Flags")
             .field("config", &self.config)
@@ -53,9 +53,9 @@ impl fmt::Debug for Flags {
 }
 
 impl Flags {
-    /// The configuration file that they or the environment name, if one of them does, and what named it.
+    /// Returns the configuration file that the flags or the environment name, and what names it.
     pub(super) fn named_file(&self, environment: &[(OsString, OsString)]) -> Option<(PathBuf, &'static str)> {
-        // Empty is how deployment templates write "not set".
+        // Deployment templates write an empty value for "not set".
         let by_variable = environment.iter().find(|(name, path)| name == FILE_VARIABLE && !path.is_empty());
         match (&self.config, by_variable) {
             (Some(path), _) => Some((path.clone(), "--config")),
@@ -66,18 +66,19 @@ impl Flags {
 }
 
 impl Config {
-    /// The configuration that these flags and this environment ask for, read and checked.
+    /// Loads and checks the configuration for these flags and this environment.
     ///
     /// # Errors
-    /// All that was found wrong, each with who set it and what to do.
+    /// All problems, each with its origin and what to do.
     pub fn load(flags: &Flags, environment: impl IntoIterator<Item = (OsString, OsString)>) -> Result<Self, Problems> {
         Self::load_checked(flags, environment, Self::validate)
     }
 
-    /// The same for whoever is to serve by it: the certificates and keys that it names are looked at too.
+    /// Like [`Config::load`], and also checks the certificate and key files, which only the server must be able to
+    /// read.
     ///
     /// # Errors
-    /// As of [`Config::load`].
+    /// As [`Config::load`].
     pub fn load_to_serve(
         flags: &Flags,
         environment: impl IntoIterator<Item = (OsString, OsString)>,
@@ -103,7 +104,7 @@ impl Config {
                 Err(error) => {
                     let key = KeyPath::of_error(error.path());
                     problems.push(misread(&layers, key.clone(), error.inner().message()));
-                    // Without it, what else is wrong can be told in the same run.
+                    // Without this key, further problems can be found in the same run.
                     if problems.len() == PROBLEMS_MAX || !layers.remove(&key) {
                         return Err(Problems(problems));
                     }
@@ -118,14 +119,14 @@ impl Config {
     }
 }
 
-/// The layer of the embedded defaults.
+/// Returns the layer of the embedded defaults.
 pub(super) fn defaults() -> Result<Layer, Problem> {
     let defaults = File::embedded("the embedded defaults", DEFAULTS);
     let table = defaults.parse()?;
     Ok(Layer::of_file(defaults, table))
 }
 
-/// All layers, and what is wrong with the names in the environment and with the files that hold single values.
+/// Returns all layers, and problems of variable names and of files of single values.
 fn layers(flags: &Flags, environment: &[(OsString, OsString)]) -> Result<(Layers, Vec<Problem>), Problem> {
     let mut layers = Layers::of_defaults(defaults()?);
 
@@ -165,13 +166,13 @@ fn of_flags(flags: &Flags) -> Layer {
     if let Some(url) = &flags.engine {
         set(&["engines", "primary"], url.as_str().into(), "--engine");
         set(&["chains", "default", "engines"], Value::Array(vec!["primary".into()]), "--engine");
-        // Where the file has made another chain the default one, the flag would change nothing.
+        // The file may have made another chain the default; the flag must take effect anyway.
         set(&["defaults", "chain"], "default".into(), "--engine");
     }
     layer
 }
 
-/// Whoever moves `data_dir` and names no engine expects the claims there too.
+/// Moves the default engine into `data_dir` if that is set and no engine is.
 fn move_default_engine(layers: &mut Layers) {
     let (engine, data_dir) = (default_engine(), KeyPath::of(["server", "data_dir"]));
     if layers.is_default(&engine) && !layers.is_default(&data_dir) {
@@ -183,8 +184,8 @@ fn move_default_engine(layers: &mut Layers) {
     }
 }
 
-/// Takes out the default chain and the default engine where nobody uses them: otherwise a gateway whose claims are all
-/// in its own stores would still open a folder.
+/// Removes the default chain and engine if they are unused: otherwise a gateway with its own stores would still open a
+/// folder.
 fn drop_unused_defaults(mut config: Config, layers: &Layers) -> Config {
     let used: BTreeSet<_> = config.apps.values().filter_map(|app| app.chain.as_ref()).collect();
     let chain = "default";
@@ -206,7 +207,7 @@ fn default_engine() -> KeyPath {
     KeyPath::of(["engines", "primary"])
 }
 
-/// A value that could not be read.
+/// Describes a value that could not be parsed.
 fn misread(layers: &Layers, key: KeyPath, message: &str) -> Problem {
     let message = explain(message, &key, layers.default_of(&key));
     let source = layers.origin(&key);

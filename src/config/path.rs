@@ -1,20 +1,20 @@
-//! Where a setting stands: the names of the tables that lead to it, and its own.
+//! Path of a setting: the names of its tables and its own.
 
 use std::fmt;
 
 use serde_path_to_error::{Path, Segment};
 
-/// The path of a key, such as `apps.shop.operations."coupon.redeem".lease`.
+/// Path of a key, such as `apps.shop.operations."coupon.redeem".lease`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct KeyPath(Vec<String>);
 
 impl KeyPath {
-    /// The key under these names.
+    /// Returns the key with these names.
     pub fn of<S: Into<String>>(names: impl IntoIterator<Item = S>) -> Self {
         Self(names.into_iter().map(Into::into).collect())
     }
 
-    /// The key that an error of serde is about. An item of a list is no key of its own: the list is.
+    /// Returns the key of a serde error. For an item of a list, that is the key of the list.
     pub(super) fn of_error(path: &Path) -> Self {
         Self(
             path.iter()
@@ -26,7 +26,7 @@ impl KeyPath {
         )
     }
 
-    /// The key of this name in this table.
+    /// Returns the key of this name in this table.
     #[must_use]
     pub fn child(&self, name: impl Into<String>) -> Self {
         let mut names = self.0.clone();
@@ -34,25 +34,25 @@ impl KeyPath {
         Self(names)
     }
 
-    /// The key of another name in the same table.
+    /// Returns the key of another name in the same table.
     pub(super) fn renamed(&self, name: impl Into<String>) -> Self {
         let tables = self.0.split_last().map_or(&[][..], |(_, tables)| tables);
         Self(tables.to_vec()).child(name)
     }
 
-    /// The names that lead to it, its own the last.
+    /// Returns the names, the key's own last.
     pub fn names(&self) -> &[String] {
         &self.0
     }
 
-    /// Its own name.
+    /// Returns the key's own name.
     pub fn last(&self) -> &str {
         self.0.last().map_or("", String::as_str)
     }
 }
 
 impl fmt::Display for KeyPath {
-    /// As one would write it in TOML.
+    /// Writes the path in TOML syntax.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (place, name) in self.0.iter().enumerate() {
             let dot = if place == 0 { "" } else { "." };
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_shown_as_toml_writes_it() {
+    fn a_path_is_written_in_toml_syntax() {
         let path = KeyPath::of(["apps", "shop", "operations"]).child("coupon.redeem").child("lease");
         assert_eq!(path.to_string(), r#"apps.shop.operations."coupon.redeem".lease"#);
         assert_eq!(KeyPath::of(["", "a\nb"]).to_string(), r#"""."a\nb""#);

@@ -1,27 +1,27 @@
-//! What is wrong with a configuration: who set it, which key, and what to do. Never the value of what may be a secret.
+//! Problems of a configuration: origin, key and what to do. Values that may be secret are never included.
 
 use std::fmt;
 
 use super::path::KeyPath;
 
-/// One thing to put right.
+/// Problem of a configuration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Problem {
-    /// Who set it: a file and its line, a variable of the environment, a flag.
+    /// Origin: a file and line, an environment variable, a flag.
     pub source: Option<String>,
-    /// The key.
+    /// Key.
     pub key: Option<KeyPath>,
-    /// What is wrong, and what to do about it.
+    /// Description, and what to do.
     pub message: String,
 }
 
 impl Problem {
-    /// A problem with the value of a key. Who set it is found out later.
+    /// Returns a problem of a key's value. The origin is filled in later.
     pub(super) fn of_key(key: KeyPath, message: impl Into<String>) -> Self {
         Self { source: None, key: Some(key), message: message.into() }
     }
 
-    /// A problem with a source as a whole.
+    /// Returns a problem of a source as a whole.
     pub(super) fn of_source(source: impl Into<String>, message: impl Into<String>) -> Self {
         Self { source: Some(source.into()), key: None, message: message.into() }
     }
@@ -39,12 +39,12 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Why there is no configuration: all that was found wrong with it.
+/// All problems of a configuration that cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Problems(pub Vec<Problem>);
 
 impl fmt::Display for Problems {
-    /// A block of lines, one for each problem.
+    /// Writes one line per problem.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.as_slice() {
             [only] => write!(f, "the configuration cannot be used\n  {only}"),

@@ -1,5 +1,5 @@
-//! Checks that engines can do what the configuration asks of them: what a chain requires, and retentions for ever.
-//! Goes by URLs alone; what depends on a running store is looked at while it runs.
+//! Checks that engines have the capabilities that the configuration requires: those of chains, and retention for ever.
+//! Decided by URL; what depends on a running store is checked at run time.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::engine::capability::Capability;
 use crate::engine::url;
 
 impl Config {
-    /// What engines are asked for that they cannot do. URLs that are none are left to others.
+    /// Returns the missing capabilities. Invalid URLs are reported elsewhere.
     pub(super) fn check_promises(&self) -> Vec<Problem> {
         let mut found = Vec::new();
         for (name, chain) in &self.chains {
@@ -37,14 +37,15 @@ impl Config {
         found
     }
 
-    /// The defaults ask something only of the chains of apps that leave it to them.
+    /// Checks the defaults against the chains of apps that use them.
     fn check_defaults(&self, found: &mut Vec<Problem>) {
         let path = KeyPath::of(["defaults"]);
-        let nobody = OwnTerms { retention: None, unknown_retention: None, ..self.defaults.own_terms() };
-        let retention = OwnTerms { retention: Some(self.defaults.retention), ..nobody };
-        let unknown_retention = OwnTerms { unknown_retention: Some(self.defaults.unknown_retention), ..nobody };
-        let of_apps = |leaves_it: fn(&OwnTerms) -> bool| {
-            let own = self.apps.values().filter(move |app| leaves_it(&app.own_terms())).map(|app| self.chain_of(app));
+        let none = OwnTerms { retention: None, unknown_retention: None, ..self.defaults.own_terms() };
+        let retention = OwnTerms { retention: Some(self.defaults.retention), ..none };
+        let unknown_retention = OwnTerms { unknown_retention: Some(self.defaults.unknown_retention), ..none };
+        let of_apps = |uses_default: fn(&OwnTerms) -> bool| {
+            let own =
+                self.apps.values().filter(move |app| uses_default(&app.own_terms())).map(|app| self.chain_of(app));
             let open = self.apps.is_empty().then_some(self.defaults.chain.as_str());
             own.chain(open).collect::<BTreeSet<_>>()
         };
@@ -72,7 +73,7 @@ impl Config {
         }
     }
 
-    /// The first engine of a chain that cannot promise this: any of them may be made the active one.
+    /// Returns the first engine of a chain without this capability: any engine may become the active one.
     fn engine_without<'a>(&self, chain: &'a ChainOptions, required: Capability) -> Option<&'a str> {
         let lacks = |engine: &&String| {
             let url = self.engines.get(*engine);
@@ -81,16 +82,16 @@ impl Config {
         chain.engines.iter().find(lacks).map(String::as_str)
     }
 
-    /// That an engine lacks something, and where it can be had; the end of the sentence is for the caller.
+    /// Describes what an engine lacks, and which engines have it.
     fn cannot(&self, engine: &str, required: Capability) -> String {
         let scheme = self.engines.get(engine).and_then(|url| url.split_once(':')).map_or("", |(scheme, _)| scheme);
         let (lacks, instead) = match required {
             Capability::Durable => {
-                ("keeps nothing over a restart", "disk:, postgres://, redis:// with appendfsync always")
+                ("keeps nothing across a restart", "disk:, postgres://, redis:// with appendfsync always")
             }
             Capability::StrictFence => ("has no fences", "disk:, postgres://"),
-            Capability::Forever => ("keeps nothing for ever", "disk:, redis://, postgres://"),
-            Capability::Shared => ("is of one gateway alone", "redis://, postgres://"),
+            Capability::Forever => ("cannot keep claims for ever", "disk:, redis://, postgres://"),
+            Capability::Shared => ("serves a single gateway", "redis://, postgres://"),
         };
         format!("engine `{engine}` ({scheme}:) {lacks}; use another one ({instead})")
     }

@@ -1,15 +1,15 @@
-//! The configuration as it can be shown: secrets, tokens and the passwords in URLs blacked out.
+//! The configuration without secrets, tokens and passwords in URLs, for display.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use super::Config;
 
-/// What stands where something was blacked out.
+/// Replacement of a secret.
 const REDACTED: &str = "***";
 
 impl Config {
-    /// The configuration as TOML, without what must stay secret.
+    /// Returns the configuration as TOML, without secrets.
     pub fn redacted_toml(&self) -> Result<String, toml::ser::Error> {
         let mut shown = self.clone();
         shown.engines = self.redacted_engines();
@@ -21,7 +21,7 @@ impl Config {
         toml::to_string_pretty(&shown)
     }
 
-    /// The URLs of the engines by name, without what must stay secret.
+    /// Returns the URLs of the engines by name, without secrets.
     pub fn redacted_engines(&self) -> BTreeMap<String, String> {
         self.engines.iter().map(|(name, url)| (name.clone(), redacted_url(url))).collect()
     }
@@ -33,10 +33,10 @@ impl fmt::Debug for Config {
     }
 }
 
-/// A URL without the password before its `@`, and without parameters whose names tell of one.
+/// Removes the password before the `@` of a URL, and parameters that look like secrets by their name.
 ///
-/// A password that was not escaped may hold any of `/ ? # @`, so all up to the last `@` is taken for it: better to hide
-/// a host than to show half a password.
+/// An unescaped password may contain any of `/ ? # @`, so everything up to the last `@` counts as the password: hiding
+/// a host is better than showing half a password.
 fn redacted_url(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
     let rest = match rest.rsplit_once('@') {
@@ -46,15 +46,15 @@ fn redacted_url(url: &str) -> String {
         },
         None => rest.to_owned(),
     };
-    let Some((place, parameters)) = rest.split_once('?') else { return format!("{scheme}://{rest}") };
+    let Some((base, parameters)) = rest.split_once('?') else { return format!("{scheme}://{rest}") };
     let shown = parameters.split('&').map(|parameter| match parameter.split_once('=') {
-        Some((name, _)) if tells_of_a_secret(name) => format!("{name}={REDACTED}"),
+        Some((name, _)) if is_secret(name) => format!("{name}={REDACTED}"),
         _ => parameter.to_owned(),
     });
-    format!("{scheme}://{place}?{}", shown.collect::<Vec<_>>().join("&"))
+    format!("{scheme}://{base}?{}", shown.collect::<Vec<_>>().join("&"))
 }
 
-fn tells_of_a_secret(name: &str) -> bool {
+fn is_secret(name: &str) -> bool {
     let name = name.to_lowercase();
     ["pass", "secret", "token", "key"].iter().any(|word| name.contains(word))
 }
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn passwords_in_urls_are_blacked_out() {
+    fn passwords_in_urls_are_redacted() {
         for (url, shown) in [
             ("memory:", "memory:"),
             ("disk:./claims@night", "disk:./claims@night"),

@@ -1,5 +1,5 @@
-//! Settings that may hold a secret, and so may stand in a file of their own: `<key>_file` names it, in whichever layer.
-//! The file is read together with the layer; what comes after never knows where a value stood.
+//! Secret settings in files of their own: `<key>_file` names the file, in any layer. The file is read with its layer;
+//! the rest of the program does not see where a value came from.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -11,33 +11,33 @@ use super::layers::Layer;
 use super::path::KeyPath;
 use super::problem::Problem;
 
-/// The keys that have a file's form. `*` is any name.
-const KEYS: &[(&[&str], Holds)] = &[
-    (&["engines", "*"], Holds::Text),
-    (&["registry", "url"], Holds::Text),
-    (&["admin", "tokens", "*"], Holds::Text),
-    (&["apps", "*", "secrets"], Holds::List),
+/// Keys that may be read from a file. `*` stands for any name.
+const KEYS: &[(&[&str], Form)] = &[
+    (&["engines", "*"], Form::Text),
+    (&["registry", "url"], Form::Text),
+    (&["admin", "tokens", "*"], Form::Text),
+    (&["apps", "*", "secrets"], Form::List),
 ];
 
-/// What is added to a key's name.
+/// Suffix of the key that names the file.
 const SUFFIX: &str = "_file";
 
-/// Longer than any of these values; what is longer is another file.
+/// More than any of these values needs.
 const BYTES_MAX: u64 = 64 << 10;
 
-/// What a key is set to by its file.
+/// Content of a file.
 #[derive(Clone, Copy)]
-enum Holds {
-    /// The text of the file, without the line's end.
+enum Form {
+    /// Text without the final line break.
     Text,
-    /// The lines of the file, without empty ones and those that begin with `#`.
+    /// Lines, without empty ones and comments that begin with `#`.
     List,
 }
 
-/// Puts the values that a layer has in files into their places. What is wrong with a file leaves its key unset.
+/// Replaces the `_file` keys of a layer by the files' contents. A key whose file has a problem stays unset.
 pub(super) fn resolve(layer: &mut Layer) -> Vec<Problem> {
     let mut problems = Vec::new();
-    for (pattern, holds) in KEYS {
+    for (pattern, form) in KEYS {
         let mut keys = Vec::new();
         collect(layer.table(), pattern, &KeyPath::default(), &mut keys);
         for file_key in keys {
@@ -46,7 +46,7 @@ pub(super) fn resolve(layer: &mut Layer) -> Vec<Problem> {
             let key = file_key.renamed(file_key.last().strip_suffix(SUFFIX).unwrap_or_default());
             let read = match named {
                 _ if layer.has(&key) => Err(format!("set either this or `{}`, not both", key.last())),
-                Some(Value::String(path)) => read(&path, *holds).map(|value| (path, value)),
+                Some(Value::String(path)) => read(&path, *form).map(|value| (path, value)),
                 _ => Err("expected a text, the path of a file".to_owned()),
             };
             match read {
@@ -61,7 +61,7 @@ pub(super) fn resolve(layer: &mut Layer) -> Vec<Problem> {
     problems
 }
 
-/// The files that a layer names, before they are read.
+/// Returns the files that a layer names, before they are read.
 pub(super) fn named(layer: &Layer) -> Vec<PathBuf> {
     let mut keys = Vec::new();
     for (pattern, _) in KEYS {
@@ -70,7 +70,7 @@ pub(super) fn named(layer: &Layer) -> Vec<PathBuf> {
     keys.iter().filter_map(|key| Some(layer.get(key)?.as_str()?.into())).collect()
 }
 
-/// These keys, and the file's form of those that have one.
+/// Adds the `_file` keys to these keys.
 pub(super) fn with_file_keys(mut keys: Vec<KeyPath>) -> Vec<KeyPath> {
     let is_of = |pattern: &[&str], key: &KeyPath| {
         pattern.len() == key.names().len()
@@ -83,7 +83,7 @@ pub(super) fn with_file_keys(mut keys: Vec<KeyPath>) -> Vec<KeyPath> {
     keys
 }
 
-/// The keys of a table that name the file of a key of this pattern.
+/// Collects the `_file` keys of this pattern in a table.
 fn collect(table: &Table, pattern: &[&str], at: &KeyPath, found: &mut Vec<KeyPath>) {
     let Some((first, rest)) = pattern.split_first() else { return };
     for (name, value) in table {
@@ -100,24 +100,24 @@ fn collect(table: &Table, pattern: &[&str], at: &KeyPath, found: &mut Vec<KeyPat
     }
 }
 
-/// What a file holds. An error never repeats it.
-fn read(path: &str, holds: Holds) -> Result<Value, String> {
-    // Whoever wrote the value itself here did not mean to have it shown.
+/// Reads a file. Errors never contain its content.
+fn read(path: &str, form: Form) -> Result<Value, String> {
+    // The value itself, written here by mistake, must not appear in a message.
     if path.contains("://") || path.starts_with("sha256:") || path.contains('\n') {
-        return Err(format!("this is no path; a name that ends in `{SUFFIX}` names a file that holds the value"));
+        return Err(format!("not a path; a name that ends in `{SUFFIX}` names a file that holds the value"));
     }
     let text = read_text(Path::new(path)).map_err(|error| match error.kind() {
         io::ErrorKind::InvalidData => format!("{path} is not UTF-8 text"),
         io::ErrorKind::FileTooLarge => format!("{path} is longer than {BYTES_MAX} bytes; it must hold the value alone"),
         _ => format!("cannot read {path}: {error}"),
     })?;
-    match holds {
-        Holds::Text => match text.trim_end_matches(['\r', '\n']) {
+    match form {
+        Form::Text => match text.trim_end_matches(['\r', '\n']) {
             "" => Err(format!("{path} is empty; it must hold the value")),
             text if text.contains('\n') => Err(format!("{path} has more than one line; it must hold the value alone")),
             text => Ok(text.into()),
         },
-        Holds::List => {
+        Form::List => {
             let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
             let list: Vec<_> = lines.map(Value::from).collect();
             if list.is_empty() {

@@ -1,5 +1,4 @@
-//! The tables `[server]`, `[admin]` and `[registry]`: where the gateway listens, how it ends, who may use its admin API,
-//! and where it learns who may call.
+//! The tables `[server]`, `[admin]` and `[registry]`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,42 +12,42 @@ use super::path::KeyPath;
 use crate::domain::terms::Span;
 use crate::http::tls::TlsOptions;
 
-/// The table `[server]`.
+/// Table `[server]`.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServerOptions {
-    /// Where the API listens.
+    /// Address of the API.
     pub listen: SocketAddr,
-    /// Where metrics, health and the admin API listen.
+    /// Address of metrics, health checks and the admin API.
     pub admin_listen: SocketAddr,
-    /// Whether a gateway with no apps may listen beyond loopback.
+    /// True if a gateway without apps may listen beyond loopback.
     pub allow_open: bool,
-    /// The folder of what must not be lost.
+    /// Folder of persistent data.
     pub data_dir: PathBuf,
-    /// Between no longer being ready and no longer accepting connections.
+    /// Time between failing readiness and closing the listener.
     #[serde(with = "delay")]
     pub drain_delay: Duration,
-    /// The longest that answering what is in flight may take.
+    /// Longest time for requests in flight to end.
     #[serde(with = "delay")]
     pub drain_timeout: Duration,
     /// TLS of the API.
     pub tls: TlsOptions,
-    /// TLS of metrics, health and the admin API.
+    /// TLS of metrics, health checks and the admin API.
     pub admin_tls: TlsOptions,
 }
 
 impl ServerOptions {
-    /// The tables that hold the TLS of a listener.
+    /// Returns the TLS tables of both listeners.
     pub(super) fn tls_tables(&self) -> [(KeyPath, &TlsOptions); 2] {
         [("tls", &self.tls), ("admin_tls", &self.admin_tls)].map(|(name, tls)| (KeyPath::of(["server", name]), tls))
     }
 }
 
-/// The table `[admin]`.
+/// Table `[admin]`.
 #[derive(Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct AdminOptions {
-    /// The digests of the tokens that may use the admin API, each under the name that the audit log shows.
+    /// Digests of the admin tokens, by the name that the audit trail shows.
     pub tokens: BTreeMap<String, String>,
 }
 
@@ -58,11 +57,11 @@ impl fmt::Debug for AdminOptions {
     }
 }
 
-/// The table `[registry]`.
+/// Table `[registry]`.
 #[derive(Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct RegistryOptions {
-    /// The URL of the database that holds the apps; empty if the configuration does. It may hold a password.
+    /// URL of the database with the apps; empty if they are in the configuration. It may contain a password.
     pub url: String,
 }
 
@@ -72,7 +71,7 @@ impl fmt::Debug for RegistryOptions {
     }
 }
 
-/// Durations that may be none at all, which those of claims may not: `0s`, or as a [`Span`] is written.
+/// Durations that may be zero, unlike those of claims: `0s`, or a [`Span`].
 mod delay {
     use super::{Deserialize, Deserializer, Duration, Serializer, Span};
 
@@ -101,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_delay_may_be_none() {
+    fn a_delay_may_be_zero() {
         for (text, delay) in [("0s", 0), ("0ms", 0), ("5s", 5), ("1m", 60)] {
             assert_eq!(delay::parse(text), Some(Duration::from_secs(delay)));
         }

@@ -1,4 +1,4 @@
-//! An app that stands in a registry, read and checked as if it stood in the configuration.
+//! An app of a registry, parsed and checked like one in the configuration file.
 
 use toml::Value;
 
@@ -10,10 +10,10 @@ use crate::domain::tenant::AppKey;
 use crate::tenants::stored::StoredApp;
 
 impl Config {
-    /// This configuration with this one app in it.
+    /// Returns this configuration with this app as the only one.
     ///
     /// # Errors
-    /// All that is wrong with the app, on a gateway that runs on this configuration.
+    /// All problems of the app on a gateway with this configuration.
     pub fn of_stored(&self, stored: &StoredApp) -> Result<Self, Problems> {
         let mut options = read(&stored.key, &stored.settings)?;
         options.chain.clone_from(&stored.chain);
@@ -29,11 +29,11 @@ impl Config {
 fn read(key: &AppKey, settings: &str) -> Result<AppOptions, Problem> {
     let path = KeyPath::of(["apps", key.as_ref()]);
     let no_json =
-        |_| Problem::of_key(path.clone(), "the settings are no JSON object, such as {\"retention\": \"30d\"}");
+        |_| Problem::of_key(path.clone(), "the settings are not a JSON object, such as {\"retention\": \"30d\"}");
     let settings: Value = serde_json::from_str(settings).map_err(no_json)?;
     for name in ["secrets", "disabled", "chain"] {
         if settings.get(name).is_some() {
-            let message = "this does not belong among an app's settings in a registry; it is set beside them";
+            let message = "not an app's setting in a registry: it has a column of its own";
             return Err(Problem::of_key(path.child(name), message));
         }
     }
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn an_app_of_a_registry_has_the_terms_it_would_have_in_the_file() {
+    fn an_app_of_a_registry_has_the_same_terms_as_in_the_file() {
         let config = Config::load(&Flags::default(), []).unwrap();
         let settings = r#"{"retention": "30d", "contents_stored_bytes": 7, "operations": {"coupon.redeem": {"retention": "forever"}}}"#;
         let made = config.of_stored(&stored(settings)).unwrap();
@@ -75,17 +75,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_an_app_is_told_as_for_the_file() {
+    fn problems_of_an_app_are_described_as_for_the_file() {
         let config = Config::load(&Flags::default(), []).unwrap();
         let chain = StoredApp { chain: Some("nowhere".into()), ..stored("{}") };
         for (stored, word) in [
             (stored("[]"), "apps.shop"),
-            (stored("{"), "no JSON object"),
+            (stored("{"), "not a JSON object"),
             (stored(r#"{"retentoin": "30d"}"#), "did you mean `retention`"),
             (stored(r#"{"lease": "1 minute"}"#), "apps.shop.lease"),
             (stored(r#"{"lease": "48h"}"#), "limits.lease_max"),
             (stored(r#"{"operations": {"x": {"lease": 5}}}"#), "apps.shop.operations.x.lease"),
-            (stored(r#"{"secrets": []}"#), "set beside them"),
+            (stored(r#"{"secrets": []}"#), "a column of its own"),
             (chain, "there is no chain `nowhere`"),
         ] {
             let refused = config.of_stored(&stored).unwrap_err().to_string();

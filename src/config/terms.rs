@@ -1,5 +1,5 @@
-//! The terms of claims as they are configured: complete in `[defaults]`, in parts for an app and for an operation of an
-//! app. The most specific part wins.
+//! Configured terms of claims: complete in `[defaults]`, partial for apps and their operations. The most specific value
+//! applies.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,36 +13,36 @@ use crate::domain::terms::{ClaimOnOutage, LeaseEnd, Mode, OutcomeOnOutage, Reten
 use crate::tenants::quota::Quota;
 use crate::tenants::quota::options::QuotaOptions;
 
-/// The table `[defaults]`: every term has a value.
+/// Table `[defaults]`: every term has a value.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct TermsOptions {
-    /// The chain that keeps the claims.
+    /// Chain that stores the claims.
     pub chain: String,
-    /// Whether duplicates are stopped.
+    /// Enforce or observe.
     pub mode: Mode,
-    /// How long a claim lasts while its operation is in progress.
+    /// Lease of a claim in progress.
     pub lease: Span,
-    /// How long a success keeps blocking repeats.
+    /// Retention of a success.
     pub retention: Retention,
-    /// How long an unknown outcome keeps blocking repeats.
+    /// Retention of an unknown outcome.
     pub unknown_retention: Retention,
-    /// What the end of a lease means.
+    /// Meaning of a lease's end.
     pub on_lease_end: LeaseEnd,
-    /// Longer contents are stored as their digest.
+    /// Size above which contents are stored as their digest.
     pub contents_stored_bytes: u32,
-    /// By when the store must have answered.
+    /// Deadline of each call.
     pub deadline: Span,
-    /// What happens while it does not.
+    /// Outage policies.
     pub on_outage: OnOutage,
-    /// The longest retention that callers may ask for.
+    /// Longest retention that callers may request.
     pub retention_max: Retention,
-    /// How much of a gateway an app may take.
+    /// Quotas of each app.
     pub quota: QuotaOptions,
 }
 
-/// A table of terms in which each may be left out, after fields of its own. Serde's `flatten` would share the terms
-/// between the tables too, but then unknown keys went unnoticed.
+/// Defines a table of optional terms, after fields of its own. Serde's `flatten` would share the terms too, but would
+/// ignore unknown keys.
 macro_rules! partial_terms {
     ($(#[$about:meta])* $name:ident { $($own:tt)* }) => {
         $(#[$about])*
@@ -50,26 +50,26 @@ macro_rules! partial_terms {
         #[serde(deny_unknown_fields)]
         pub struct $name {
             $($own)*
-            /// Whether duplicates are stopped.
+            /// Enforce or observe.
             pub mode: Option<Mode>,
-            /// How long a claim lasts while its operation is in progress.
+            /// Lease of a claim in progress.
             pub lease: Option<Span>,
-            /// How long a success keeps blocking repeats.
+            /// Retention of a success.
             pub retention: Option<Retention>,
-            /// How long an unknown outcome keeps blocking repeats.
+            /// Retention of an unknown outcome.
             pub unknown_retention: Option<Retention>,
-            /// What the end of a lease means.
+            /// Meaning of a lease's end.
             pub on_lease_end: Option<LeaseEnd>,
-            /// Longer contents are stored as their digest.
+            /// Size above which contents are stored as their digest.
             pub contents_stored_bytes: Option<u32>,
-            /// By when the store must have answered.
+            /// Deadline of each call.
             pub deadline: Option<Span>,
-            /// What happens while it does not.
+            /// Outage policies.
             pub on_outage: Option<OnOutageOptions>,
         }
 
         impl $name {
-            /// The terms it sets.
+            /// Returns the terms that are set.
             pub(super) fn own_terms(&self) -> OwnTerms {
                 let Self { mode, lease, retention, unknown_retention, on_lease_end, .. } = *self;
                 let Self { contents_stored_bytes, deadline, .. } = *self;
@@ -90,28 +90,28 @@ macro_rules! partial_terms {
 }
 
 partial_terms! {
-    /// The table `[apps.<app key>]`.
+    /// Table `[apps.<app key>]`.
     AppOptions {
-        /// The digests of its secrets, at most two.
+        /// Digests of its secrets, at most two.
         #[serde(default)]
         pub secrets: Vec<String>,
-        /// Whether it is turned away although its secret is right.
+        /// True if calls with a valid secret are refused.
         #[serde(default)]
         pub disabled: bool,
-        /// The chain that keeps its claims.
+        /// Chain that stores its claims.
         pub chain: Option<String>,
-        /// The longest retention that its callers may ask for.
+        /// Longest retention that its callers may request.
         pub retention_max: Option<Retention>,
-        /// How much of a gateway it may take.
+        /// Its quotas.
         pub quota: Option<QuotaOptions>,
-        /// The terms of its operations that differ from its own.
+        /// Terms of its operations that differ from its own.
         #[serde(default)]
         pub operations: BTreeMap<Operation, OperationOptions>,
     }
 }
 
 partial_terms! {
-    /// The table `[apps.<app key>.operations.<operation>]`.
+    /// Table `[apps.<app key>.operations.<operation>]`.
     #[derive(Debug)]
     OperationOptions {}
 }
@@ -125,7 +125,7 @@ impl fmt::Debug for AppOptions {
     }
 }
 
-/// What an app or an operation sets of the terms.
+/// Terms that an app or an operation sets.
 #[derive(Clone, Copy)]
 pub(super) struct OwnTerms {
     pub(super) mode: Option<Mode>,
@@ -139,7 +139,7 @@ pub(super) struct OwnTerms {
 }
 
 impl TermsOptions {
-    /// The same terms, as if each had been left out or set.
+    /// Returns the same terms, all set.
     pub(super) fn own_terms(&self) -> OwnTerms {
         OwnTerms {
             mode: Some(self.mode),
@@ -154,20 +154,20 @@ impl TermsOptions {
     }
 }
 
-/// What holds for an operation of an app, whoever set it.
+/// Effective terms of an operation of an app.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ResolvedTerms {
-    /// The chain that keeps the claims.
+    /// Chain that stores the claims.
     pub chain: String,
-    /// Whether duplicates are stopped.
+    /// Enforce or observe.
     pub mode: Mode,
-    /// Lease, retention and what a lease's end means.
+    /// Lease, retention, and the meaning of a lease's end.
     pub terms: Terms,
-    /// Longer contents are stored as their digest.
+    /// Size above which contents are stored as their digest.
     pub contents_stored_bytes: usize,
-    /// By when the store must have answered.
+    /// Deadline of each call.
     pub deadline: Duration,
-    /// What happens while it does not.
+    /// Outage policies.
     pub on_outage: OnOutage,
 }
 
@@ -192,14 +192,14 @@ fn replace<T>(place: &mut T, value: Option<T>) {
     }
 }
 
-/// A count of bytes. Where it is more than the machine can address, everything is below it anyway.
+/// Converts a number of bytes; one above the address space means no limit anyway.
 fn in_memory(bytes: u32) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
 impl Config {
-    /// The terms of an operation of an app: its own, else the app's, else the defaults. Without an operation those of the
-    /// app, without an app the defaults; names that are not configured count as left out.
+    /// Returns the terms of an operation: its own, else the app's, else the defaults. Without an operation those of the
+    /// app, without an app the defaults; an unknown name counts as absent.
     pub fn terms_of(&self, app: Option<&AppKey>, operation: Option<&Operation>) -> ResolvedTerms {
         let defaults = &self.defaults;
         let mut resolved = ResolvedTerms {
@@ -227,7 +227,7 @@ impl Config {
 }
 
 impl Config {
-    /// Whether a policy may answer for a store that is out, for some app and operation.
+    /// Reports whether any app or operation has an outage policy other than `fail_closed`.
     pub fn answers_for_stores(&self) -> bool {
         let is_set = |terms: &OwnTerms| {
             let OnOutageOptions { claim, outcome } = terms.on_outage;
@@ -240,13 +240,13 @@ impl Config {
             })
     }
 
-    /// The longest retention that callers of an app may ask for; without an app that of the defaults.
+    /// Returns the longest retention that callers of an app may request; without an app, that of the defaults.
     pub fn retention_max_of(&self, app: Option<&AppKey>) -> Retention {
         let own = app.and_then(|app| self.apps.get(app)).and_then(|app| app.retention_max);
         own.unwrap_or(self.defaults.retention_max)
     }
 
-    /// The longest lease that callers of this chain get without asking for one. Apps of a registry count as the defaults.
+    /// Returns the longest default lease among the apps of this chain. Apps of a registry count as the defaults.
     pub fn lease_max_of(&self, chain: &str) -> Duration {
         let own = self.apps.iter().flat_map(|(key, app)| {
             let operations = app.operations.keys().map(Some).chain([None]);
@@ -257,29 +257,30 @@ impl Config {
         of_chain.map(|terms| terms.terms.lease).max().unwrap_or(self.defaults.lease.0)
     }
 
-    /// The quotas of an app; without one, those of the one app of an open gateway, which shares its places with nobody.
+    /// Returns the quotas of an app; without one, those of an open gateway's only app, which shares its permits with
+    /// none.
     pub fn quota_of(&self, app: Option<&AppKey>) -> Quota {
         let own = app.and_then(|app| self.apps.get(app)).and_then(|app| app.quota.as_ref());
         self.defaults.quota.resolve(own, app.map(|_| self.limits.requests_in_flight))
     }
 }
 
-/// The table `[defaults.on_outage]`: what happens while the store does not answer.
+/// Table `[defaults.on_outage]`: the outage policies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct OnOutage {
-    /// To a claim.
+    /// Policy of claims.
     pub claim: ClaimOnOutage,
-    /// To an outcome.
+    /// Policy of outcomes.
     pub outcome: OutcomeOnOutage,
 }
 
-/// The same for an app or an operation, where each may be left out.
+/// Outage policies of an app or an operation.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct OnOutageOptions {
-    /// To a claim.
+    /// Policy of claims.
     pub claim: Option<ClaimOnOutage>,
-    /// To an outcome.
+    /// Policy of outcomes.
     pub outcome: Option<OutcomeOnOutage>,
 }

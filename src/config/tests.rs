@@ -1,5 +1,5 @@
-//! How the configuration is read as a whole: the order of the layers and what the defaults hold. What each mistake is
-//! answered with stands in `refusals`.
+//! Loading of the configuration as a whole: the order of the layers, and the defaults. Error messages are tested in
+//! `refusals`.
 
 mod refusals;
 mod secret_files;
@@ -21,11 +21,11 @@ use crate::tenants::secret::SecretDigest;
 
 const DEFAULTS: &str = include_str!("../../oncegate.default.toml");
 const PAGE: &str = include_str!("../../docs/reference/configuration.md");
-/// The digest of a secret, and what stands for one in examples.
+/// Digest of a secret, and its placeholder in examples.
 const DIGEST: &str = "sha256:1f55b9dbb34db31ee615fea98af1b62ec6f169bb38355164364099813349e079";
 const PLACEHOLDER: &str = "sha256:<64 hex digits>";
 
-/// What is set above the defaults.
+/// Settings above the defaults.
 #[derive(Default)]
 struct Given<'a> {
     file: &'a str,
@@ -55,7 +55,7 @@ impl Given<'_> {
         })
     }
 
-    /// The problems, a line each.
+    /// Returns the problems, one per line.
     fn refused(&self) -> String {
         let lines: Vec<_> = self.load().expect_err("a mistake").0.iter().map(ToString::to_string).collect();
         lines.join("\n")
@@ -97,8 +97,8 @@ fn the_defaults_are_those_of_the_contract() {
 #[test]
 fn every_key_has_a_default() {
     fn hold<T: DeserializeOwned>(path: &str) {
-        let nobody = Table::from_iter([("?".to_owned(), Value::Boolean(true))]);
-        let error = T::deserialize(Value::Table(nobody)).err().expect("no table has a key `?`");
+        let unknown = Table::from_iter([("?".to_owned(), Value::Boolean(true))]);
+        let error = T::deserialize(Value::Table(unknown)).err().expect("no table has a key `?`");
         let defaults: Table = DEFAULTS.parse().unwrap();
         let table = path
             .split('.')
@@ -135,7 +135,7 @@ fn every_key_has_a_comment_above_it() {
 }
 
 #[test]
-fn the_examples_in_the_defaults_are_good() {
+fn the_examples_in_the_defaults_are_valid() {
     let examples: Vec<_> = DEFAULTS
         .lines()
         .map(|line| match line.strip_prefix('#') {
@@ -151,7 +151,7 @@ fn the_examples_in_the_defaults_are_good() {
 }
 
 #[test]
-fn the_examples_of_the_page_are_good() {
+fn the_examples_of_the_documentation_are_valid() {
     let examples: Vec<_> = PAGE.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
     assert!(examples.len() >= 3);
     for example in examples {
@@ -173,7 +173,7 @@ fn a_later_layer_replaces_what_an_earlier_one_set() {
 }
 
 #[test]
-fn the_environment_reaches_every_kind_of_value() {
+fn the_environment_can_set_every_kind_of_value() {
     let digests = format!("[\"{DIGEST}\"]");
     let config = environment(&[
         ("ONCEGATE_SERVER__ALLOW_OPEN", "true"),
@@ -196,7 +196,7 @@ fn the_environment_reaches_every_kind_of_value() {
 }
 
 #[test]
-fn the_file_may_be_named_by_the_environment() {
+fn the_environment_may_name_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("og.toml");
     std::fs::write(&path, "[log]\nlevel = \"warn\"").unwrap();
@@ -206,11 +206,11 @@ fn the_file_may_be_named_by_the_environment() {
     assert_eq!(Config::load(&Flags::default(), unset).unwrap().log.level, "info");
     std::fs::remove_file(&path).unwrap();
     let refused = Config::load(&Flags::default(), environment()).unwrap_err().to_string();
-    assert!(refused.contains("og.toml: cannot read this file, which ONCEGATE_CONFIG names: No such file"), "{refused}");
+    assert!(refused.contains("og.toml: cannot read this file, named by ONCEGATE_CONFIG: No such file"), "{refused}");
 }
 
 #[test]
-fn the_default_engine_moves_with_the_data_and_only_that_one() {
+fn the_default_engine_follows_the_data_folder() {
     let moved = environment(&[("ONCEGATE_SERVER__DATA_DIR", "/var/lib/og/")]).load().unwrap();
     assert_eq!(moved.engines["primary"], "disk:/var/lib/og/claims");
     let named = load("[server]\ndata_dir = \"d\"\n[engines]\nprimary = \"memory:\"");
@@ -218,7 +218,7 @@ fn the_default_engine_moves_with_the_data_and_only_that_one() {
 }
 
 #[test]
-fn the_engine_of_the_flag_is_the_one_that_is_used() {
+fn the_engine_of_the_flag_is_used() {
     let file = "[engines]\na = \"redis://a\"\n[chains.default]\nengines = [\"a\"]\n[chains.b]\nengines = [\"a\"]\n\
                 [defaults]\nchain = \"b\"";
     let flags = Flags { engine: Some("memory:".into()), data_dir: Some("d".into()), ..Flags::default() };
@@ -229,7 +229,7 @@ fn the_engine_of_the_flag_is_the_one_that_is_used() {
 }
 
 #[test]
-fn defaults_that_nobody_uses_are_dropped() {
+fn unused_defaults_are_dropped() {
     let config = load("[engines]\nr = \"redis://r\"\n[chains.default]\nengines = [\"r\"]");
     assert_eq!(config.engines.keys().collect::<Vec<_>>(), ["r"]);
     let config = load("[engines]\nr = \"redis://r\"\n[chains.main]\nengines = [\"r\"]\n[defaults]\nchain = \"main\"");
@@ -262,7 +262,7 @@ fn the_most_specific_terms_win() {
 }
 
 #[test]
-fn an_app_has_half_of_all_places_unless_it_is_told_otherwise() {
+fn an_app_has_half_of_all_permits_by_default() {
     let config = load(&format!(
         "[defaults.quota]\nrequests_per_second = 10\n[limits]\nrequests_in_flight = 100\n\
          [apps.shop]\nsecrets = [\"{DIGEST}\"]\nretention_max = \"30d\"\n[apps.shop.quota]\nburst = \"5s\"\n\
@@ -279,7 +279,7 @@ fn an_app_has_half_of_all_places_unless_it_is_told_otherwise() {
 }
 
 #[test]
-fn what_is_shown_holds_no_secret_and_reads_back() {
+fn the_redacted_configuration_has_no_secret_and_can_be_loaded() {
     let flags = Flags { engine: Some("redis://:hidden@host".into()), ..Flags::default() };
     assert!(!format!("{flags:?}").contains("hidden"));
     let config = load(&format!(
@@ -297,7 +297,7 @@ fn what_is_shown_holds_no_secret_and_reads_back() {
     assert_eq!(toml::from_str::<Config>(&shown).unwrap(), expected, "{shown}");
 }
 
-/// Keys that exist and keys that do not, with values of every type.
+/// Known and unknown keys, with values of every type.
 fn settings() -> impl Strategy<Value = String> {
     let name = prop_oneof![
         Just("listen".to_owned()),

@@ -1,5 +1,5 @@
-//! Checks what types cannot: that names lead somewhere, that terms keep to the limits, that an open gateway stays on
-//! loopback. Each finding says what to do.
+//! Checks across settings: names refer to something, terms respect the limits, an open gateway stays on loopback. Each
+//! problem says what to do.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -20,17 +20,18 @@ use crate::tenants::secret::SecretDigest;
 const DEADLINE_MIN: Duration = Duration::from_millis(1);
 const DEADLINE_MAX: Duration = Duration::from_mins(1);
 
-/// More series than that no one looks at.
+/// More series than anyone looks at.
 const METRIC_OPERATIONS_MAX: usize = 10_000;
 
-/// Smaller ones drop lines of an ordinary start; larger ones hold nothing that is of use by then.
+/// A smaller buffer drops lines of a normal start; a larger one holds lines that are useless by the time they are
+/// written.
 const LOG_BUFFER_BYTES: RangeInclusive<usize> = 16 << 10..=1 << 30;
 
-/// For the rotation of an app's secret one more than the one in use is enough.
+/// The secret in use, and one more for rotation.
 const SECRETS_MAX: usize = 2;
 
 impl Config {
-    /// All that is wrong with it. Who set what is not known here.
+    /// Returns all problems, without their origins.
     pub fn validate(&self) -> Vec<Problem> {
         let mut findings = Findings(Vec::new());
         self.check_server(&mut findings);
@@ -57,7 +58,7 @@ impl Config {
             let own = app.operations.iter();
             terms.extend(own.map(|(operation, own)| (operations.child(operation.as_ref()), own.own_terms())));
         }
-        // Against limits that contradict themselves all terms would be wrong.
+        // With contradictory limits, all terms would be reported.
         if limits_hold {
             for (path, terms) in &terms {
                 check_terms(path, terms, &self.limits, &mut findings);
@@ -70,14 +71,14 @@ impl Config {
             findings.add(KeyPath::of(["traces", "endpoint"]), error.to_string());
         }
         if !LOG_BUFFER_BYTES.contains(&self.log.buffer_bytes) {
-            let message = "the buffer of the log takes from 16384 to 1073741824 bytes; 1048576 is a good size";
+            let message = "the log's buffer must have 16384 to 1073741824 bytes; 1048576 is a good size";
             findings.add(KeyPath::of(["log", "buffer_bytes"]), message);
         }
         findings.0
     }
 
-    /// All that is wrong with the files that it names and that are read only to serve: whoever just looks at the
-    /// configuration may not be allowed to. Blocks.
+    /// Returns the problems of certificate and key files. Only the server reads them: someone who displays the
+    /// configuration may have no access. Blocks.
     pub fn check_files(&self) -> Vec<Problem> {
         let mut findings = Findings(Vec::new());
         for (table, tls) in self.server.tls_tables() {
@@ -106,7 +107,7 @@ impl Config {
             findings.add(
                 KeyPath::of(["server", "admin_listen"]),
                 format!(
-                    "{} and server.listen ({}) are the same place; give each its own port",
+                    "{} and server.listen ({}) are the same address; give each its own port",
                     server.admin_listen, server.listen
                 ),
             );
@@ -116,7 +117,7 @@ impl Config {
             findings.add(
                 KeyPath::of(["server", "listen"]),
                 format!(
-                    "with no apps configured anybody who reaches {} could call; add an [apps.<name>] with a secret, \
+                    "without apps, anyone who can reach {} could make claims; add an [apps.<name>] with a secret, \
                      listen on 127.0.0.1, or set server.allow_open = true",
                     server.listen
                 ),
@@ -146,8 +147,8 @@ impl Config {
         #[cfg(not(feature = "postgres"))]
         findings.add(path, "this program was built without PostgreSQL; use one that was built with it");
         for app in self.apps.keys() {
-            let message = "with registry.url set the apps are in that database, and none may stand here; move it there \
-                           with `oncegate app new`, or take registry.url out";
+            let message = "registry.url is set, so all apps must be in that database; move this one there with \
+                           `oncegate app new`, or remove registry.url";
             findings.add(KeyPath::of(["apps", app.as_ref()]), message);
         }
     }
@@ -172,7 +173,7 @@ impl Config {
                 if !self.engines.contains_key(engine) {
                     let known = list(self.engines.keys());
                     let message = format!(
-                        "chain `{chain}` names engine `{engine}`, which [engines] does not have; it has: {known}"
+                        "chain `{chain}` names engine `{engine}`, which is not in [engines]; there are: {known}"
                     );
                     findings.add(path.clone(), message);
                 } else if !seen.insert(engine) {
@@ -189,7 +190,7 @@ impl Config {
                 findings.add(path.child("quota").child(key), message);
             }
         }
-        // Where there are apps, the terms of each are what counts: its own retention may be shorter than the default.
+        // If there are apps, only their own terms count: an app's retention may be shorter than the default.
         if self.apps.is_empty() {
             self.check_retention_max(&KeyPath::of(["defaults"]), None, None, findings);
         }
@@ -223,12 +224,12 @@ impl Config {
     fn check_chain_exists(&self, path: &KeyPath, chain: &str, findings: &mut Findings) {
         if !self.chains.contains_key(chain) {
             let known = list(self.chains.keys());
-            findings.add(path.child("chain"), format!("there is no chain `{chain}` in [chains]; it has: {known}"));
+            findings.add(path.child("chain"), format!("there is no chain `{chain}` in [chains]; there are: {known}"));
         }
     }
 }
 
-/// What was found so far.
+/// Problems found so far.
 struct Findings(Vec<Problem>);
 
 impl Findings {
@@ -247,7 +248,7 @@ fn check_secrets(path: &KeyPath, app: &AppOptions, findings: &mut Findings) {
     if app.secrets.is_empty() && !app.disabled {
         findings.add(
             path.clone(),
-            "the app has no secret and could never call; set secrets = [\"sha256:<64 hex digits>\"] or disabled = true",
+            "the app has no secret and can never call; set secrets = [\"sha256:<64 hex digits>\"] or disabled = true",
         );
     }
     let path = path.child("secrets");
@@ -296,7 +297,7 @@ fn check_limits(limits: &Limits, findings: &mut Findings) {
         ("unread_answer_bytes", limits.unread_answer_bytes),
     ] {
         if count == 0 {
-            findings.add(path.child(name), "0 would let nothing pass; set at least 1");
+            findings.add(path.child(name), "must be at least 1: 0 admits nothing");
         }
     }
     if limits.metric_operations > METRIC_OPERATIONS_MAX {
@@ -315,11 +316,11 @@ fn check_limits(limits: &Limits, findings: &mut Findings) {
     for (name, part) in [("contents_bytes", limits.contents_bytes), ("result_bytes", limits.result_bytes)] {
         if part > limits.body_bytes {
             let body = limits.body_bytes;
-            let message = format!("{part} is more than limits.body_bytes ({body}) lets in; lower this or raise that");
+            let message = format!("{part} is more than limits.body_bytes ({body}); lower this or raise that");
             findings.add(path.child(name), message);
         }
     }
-    // A quarter is for what one app loads.
+    // A single app may use a quarter.
     let (one, all) = (limits.result_bytes, limits.batch_result_bytes);
     if one.saturating_mul(4) > all {
         let message = format!("{all} is less than four times limits.result_bytes ({one}); raise this or lower that");
@@ -327,12 +328,12 @@ fn check_limits(limits: &Limits, findings: &mut Findings) {
     }
     let (one, all) = (limits.journal_app_bytes, limits.journal_bytes);
     if one > all {
-        let message = format!("{one} is more than limits.journal_bytes ({all}) takes of all; lower this or raise that");
+        let message = format!("{one} is more than limits.journal_bytes ({all}); lower this or raise that");
         findings.add(path.child("journal_app_bytes"), message);
     }
 }
 
-/// Whether two listeners would take the same port. Port 0 is another one each time.
+/// Reports whether two listeners would use the same port. Port 0 differs each time.
 fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
     let same_ip = a.ip() == b.ip() || a.ip().is_unspecified() || b.ip().is_unspecified();
     a.port() != 0 && a.port() == b.port() && same_ip

@@ -121,7 +121,7 @@ async fn a_bad_edit_keeps_the_apps_and_is_shouted_about_once() {
             "there is no chain `new`",
         ),
         // Taken literally it would open the gateway.
-        (String::new(), "the last app is gone"),
+        (String::new(), "no app is left"),
     ];
     for (number, (text, word)) in bad.iter().enumerate() {
         let refused = u64::try_from(number).unwrap() + 1;
@@ -245,7 +245,7 @@ async fn a_flood_of_guesses_is_held_back_and_no_valid_credential_is() {
         closed += guesser.await.unwrap();
     }
     assert!(closed > 0, "connections of those held back are closed");
-    let refusals = || gateway.log().matches("callers sent no valid credential").count();
+    let refusals = || gateway.log().matches("Requests without a valid credential").count();
     until("the refusals are logged", SOON, async || refusals() > 0).await;
     let told = refusals();
     assert!((1..=6).contains(&told), "told {told} times:\n{}", gateway.log());

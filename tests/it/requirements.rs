@@ -71,5 +71,8 @@ async fn what_a_url_rules_out_is_refused_at_the_start() {
     let setup = Setup::on_memory().config("[chains.default]\nengines = [\"primary\"]\nrequires = [\"durable\"]\n");
     let (status, log) = setup.try_start().await.err().expect("refused");
     assert_eq!(status.code(), Some(2));
-    assert!(log.contains("chains.default.requires: engine `primary` (memory:) keeps nothing over a restart"), "{log}");
+    assert!(
+        log.contains("chains.default.requires: engine `primary` (memory:) keeps nothing across a restart"),
+        "{log}"
+    );
 }

@@ -1,4 +1,4 @@
-//! Every mistake in a configuration, and what its writer is told.
+//! Mistakes in a configuration, and the messages about them.
 
 use super::*;
 
@@ -7,20 +7,20 @@ fn refused(file: &str) -> String {
 }
 
 #[test]
-fn an_unknown_key_names_who_set_it_and_the_nearest_known_one() {
+fn an_unknown_key_names_its_origin_and_the_nearest_known_one() {
     let file = "[server]\nlistn = \"127.0.0.1:1\"\n\n[serve]\nx = 1";
     let environment = [("ONCEGATE_DEFAULTS__RETENSION", "1h"), ("ONCEGATE_SERVER_LISTEN", "127.0.0.1:1")];
     let refused = Given { file, environment: &environment, ..Given::default() }.refused();
     insta::assert_snapshot!(refused, @r#"
-    environment variable ONCEGATE_SERVER_LISTEN: no setting; did you mean ONCEGATE_SERVER__LISTEN? Tables and keys are parted by `__`
-    environment variable ONCEGATE_DEFAULTS__RETENSION: defaults.retension: no such key; did you mean `retention`? There are: chain, mode, lease, retention, unknown_retention, on_lease_end, contents_stored_bytes, deadline, on_outage, retention_max, quota
-    oncegate.toml, line 4: serve: no such key; did you mean `server`? There are: server, admin, engines, chains, defaults, registry, apps, limits, log, traces
-    oncegate.toml, line 2: server.listn: no such key; did you mean `listen`? There are: listen, admin_listen, allow_open, data_dir, drain_delay, drain_timeout, tls, admin_tls
+    environment variable ONCEGATE_SERVER_LISTEN: unknown setting; did you mean ONCEGATE_SERVER__LISTEN? Separate tables and keys by `__`
+    environment variable ONCEGATE_DEFAULTS__RETENSION: defaults.retension: unknown key; did you mean `retention`? Known keys: chain, mode, lease, retention, unknown_retention, on_lease_end, contents_stored_bytes, deadline, on_outage, retention_max, quota
+    oncegate.toml, line 4: serve: unknown key; did you mean `server`? Known keys: server, admin, engines, chains, defaults, registry, apps, limits, log, traces
+    oncegate.toml, line 2: server.listn: unknown key; did you mean `listen`? Known keys: listen, admin_listen, allow_open, data_dir, drain_delay, drain_timeout, tls, admin_tls
     "#);
 }
 
 #[test]
-fn a_wrong_value_names_who_set_it_and_an_example() {
+fn a_wrong_value_names_its_origin_and_an_example() {
     let refused = refused(
         "[server]\nlisten = \"localhost\"\ndata_dir = 5\ndrain_delay = \"soon\"\n\
          [defaults]\nlease = 30\nretention = \"for ever\"\nmode = \"watch\"\ncontents_stored_bytes = -1\n\
@@ -37,11 +37,11 @@ fn a_wrong_value_names_who_set_it_and_an_example() {
     oncegate.toml, line 19: chains.x: `engines` is missing
     oncegate.toml, line 9: defaults.contents_stored_bytes: expected a whole number from 0, found the number -1; the default is `contents_stored_bytes = 1024`
     oncegate.toml, line 6: defaults.lease: expected a text, found the number 30; the default is `lease = "30s"`
-    oncegate.toml, line 8: defaults.mode: "watch" is no choice here; write "enforce" or "observe"
+    oncegate.toml, line 8: defaults.mode: "watch" is not a valid choice; write "enforce" or "observe"
     oncegate.toml, line 7: defaults.retention: a retention is a duration or "forever": "24h", "30d", "forever"; the default is `retention = "24h"`
     oncegate.toml, line 13: engines.primary: expected a text, found a list; the default is `primary = "disk:./oncegate-data/claims"`
     oncegate.toml, line 11: limits.headers: expected a whole number from 0, found a text; the default is `headers = 64`
-    oncegate.toml, line 21: log.format: "xml" is no choice here; write "json" or "pretty" or "auto"
+    oncegate.toml, line 21: log.format: "xml" is not a valid choice; write "json" or "pretty" or "auto"
     oncegate.toml, line 3: server.data_dir: expected a text, found the number 5; the default is `data_dir = "./oncegate-data"`
     oncegate.toml, line 4: server.drain_delay: a delay is "0s", or a whole number from 1 to 999999999 and a unit, ms, s, m, h or d: "5s"; the default is `drain_delay = "0s"`
     oncegate.toml, line 2: server.listen: an address is an IP address and a port; the default is `listen = "127.0.0.1:8080"`
@@ -49,18 +49,18 @@ fn a_wrong_value_names_who_set_it_and_an_example() {
 }
 
 #[test]
-fn names_must_lead_somewhere() {
+fn names_must_refer_to_something() {
     let refused = refused(&format!(
         "[chains.default]\nengines = [\"x\", \"primary\", \"primary\"]\n[chains.empty]\nengines = []\n[chains.\"a/b\"]\n\
          engines = [\"primary\"]\n[defaults]\nchain = \"y\"\n[apps.shop]\nsecrets = [\"{DIGEST}\"]\nchain = \"z\""
     ));
     insta::assert_snapshot!(refused, @r#"
     oncegate.toml, line 5: chains."a/b": a name is 1 to 64 letters, digits, `.`, `_` and `-`, such as `primary`
-    oncegate.toml, line 2: chains.default.engines: chain `default` names engine `x`, which [engines] does not have; it has: primary
+    oncegate.toml, line 2: chains.default.engines: chain `default` names engine `x`, which is not in [engines]; there are: primary
     oncegate.toml, line 2: chains.default.engines: chain `default` names engine `primary` twice; name it once
     oncegate.toml, line 4: chains.empty.engines: a chain needs an engine; name one of [engines], such as ["primary"]
-    oncegate.toml, line 8: defaults.chain: there is no chain `y` in [chains]; it has: a/b, default, empty
-    oncegate.toml, line 11: apps.shop.chain: there is no chain `z` in [chains]; it has: a/b, default, empty
+    oncegate.toml, line 8: defaults.chain: there is no chain `y` in [chains]; there are: a/b, default, empty
+    oncegate.toml, line 11: apps.shop.chain: there is no chain `z` in [chains]; there are: a/b, default, empty
     "#);
 }
 
@@ -81,7 +81,7 @@ fn terms_keep_to_the_limits() {
 #[test]
 fn limits_do_not_contradict_themselves() {
     let refused = refused("[limits]\nheaders = 0\nbody_bytes = 1000\nlease_min = \"2m\"\nlease_max = \"1m\"");
-    // Where a default stands moves with every key that is added above it.
+    // The line of a default moves with every key that is added above it.
     let (place, lines) = ("the embedded defaults, line ", refused.lines());
     let lines = lines.map(|line| match line.strip_prefix(place).and_then(|rest| rest.split_once(':')) {
         Some((number, rest)) if number.parse::<u32>().is_ok() => format!("{place}N:{rest}"),
@@ -89,10 +89,10 @@ fn limits_do_not_contradict_themselves() {
     });
     let refused = lines.collect::<Vec<_>>().join("\n");
     insta::assert_snapshot!(refused, @r#"
-    oncegate.toml, line 2: limits.headers: 0 would let nothing pass; set at least 1
+    oncegate.toml, line 2: limits.headers: must be at least 1: 0 admits nothing
     oncegate.toml, line 4: limits.lease_min: 2m is longer than limits.lease_max (1m); swap them
-    the embedded defaults, line N: limits.contents_bytes: 65536 is more than limits.body_bytes (1000) lets in; lower this or raise that
-    the embedded defaults, line N: limits.result_bytes: 65536 is more than limits.body_bytes (1000) lets in; lower this or raise that
+    the embedded defaults, line N: limits.contents_bytes: 65536 is more than limits.body_bytes (1000); lower this or raise that
+    the embedded defaults, line N: limits.result_bytes: 65536 is more than limits.body_bytes (1000); lower this or raise that
     "#);
 }
 
@@ -105,7 +105,7 @@ fn secrets_and_tokens_are_digests_and_never_shown() {
     assert!(!refused.contains("hidden"));
     insta::assert_snapshot!(refused, @r#"
     oncegate.toml, line 2: admin.tokens.alice: a secret is configured as "sha256:" and the 64 hex digits of its SHA-256; `oncegate app new NAME` makes one for an app, `oncegate admin-token new NAME` for an operator
-    oncegate.toml, line 3: apps.none: the app has no secret and could never call; set secrets = ["sha256:<64 hex digits>"] or disabled = true
+    oncegate.toml, line 3: apps.none: the app has no secret and can never call; set secrets = ["sha256:<64 hex digits>"] or disabled = true
     oncegate.toml, line 7: apps.plain.secrets: a secret is configured as "sha256:" and the 64 hex digits of its SHA-256; `oncegate app new NAME` makes one for an app, `oncegate admin-token new NAME` for an operator
     oncegate.toml, line 9: apps.three.secrets: 3 secrets; at most 2 may be valid at once
     "#);
@@ -125,7 +125,7 @@ fn digests_of_nothing_and_of_well_known_words_are_refused() {
 #[test]
 fn an_open_gateway_stays_on_loopback() {
     let listen = ("ONCEGATE_SERVER__LISTEN", "0.0.0.0:8080");
-    insta::assert_snapshot!(environment(&[listen]).refused(), @r#"environment variable ONCEGATE_SERVER__LISTEN: server.listen: with no apps configured anybody who reaches 0.0.0.0:8080 could call; add an [apps.<name>] with a secret, listen on 127.0.0.1, or set server.allow_open = true"#);
+    insta::assert_snapshot!(environment(&[listen]).refused(), @r#"environment variable ONCEGATE_SERVER__LISTEN: server.listen: without apps, anyone who can reach 0.0.0.0:8080 could make claims; add an [apps.<name>] with a secret, listen on 127.0.0.1, or set server.allow_open = true"#);
     assert!(environment(&[listen, ("ONCEGATE_SERVER__ALLOW_OPEN", "true")]).load().is_ok());
     assert!(environment(&[("ONCEGATE_SERVER__LISTEN", "[::1]:8080")]).load().is_ok());
     let file = &format!("[apps.shop]\nsecrets = [\"{DIGEST}\"]");
@@ -133,30 +133,30 @@ fn an_open_gateway_stays_on_loopback() {
 }
 
 #[test]
-fn the_listeners_do_not_take_each_others_port() {
+fn the_listeners_need_different_ports() {
     let flags = Flags { admin_listen: Some("0.0.0.0:8080".into()), ..Flags::default() };
-    insta::assert_snapshot!(Given { flags, ..Given::default() }.refused(), @r#"flag --admin-listen: server.admin_listen: 0.0.0.0:8080 and server.listen (127.0.0.1:8080) are the same place; give each its own port"#);
+    insta::assert_snapshot!(Given { flags, ..Given::default() }.refused(), @r#"flag --admin-listen: server.admin_listen: 0.0.0.0:8080 and server.listen (127.0.0.1:8080) are the same address; give each its own port"#);
     assert!(load("[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"").server.listen.port() == 0);
 }
 
 #[test]
-fn a_level_that_is_none_is_refused() {
+fn an_unknown_level_is_refused() {
     insta::assert_snapshot!(environment(&[("ONCEGATE_LOG__LEVEL", "inf")]).refused(), @r#"environment variable ONCEGATE_LOG__LEVEL: log.level: `inf` is neither a level nor target=level; write off, error, warn, info, debug or trace, and exceptions such as "info,oncegate::engine=debug""#);
 }
 
 #[test]
-fn a_syntax_error_tells_its_place_and_not_its_line() {
+fn a_syntax_error_names_its_position_without_showing_the_line() {
     let refused = refused("[engines]\nprimary = \"redis://:hidden@host\n");
     assert!(!refused.contains("hidden"));
     insta::assert_snapshot!(refused, @r#"oncegate.toml, line 2, column 32: not valid TOML: invalid basic string, expected `"`"#);
 }
 
 #[test]
-fn a_file_that_is_named_must_be_there() {
+fn a_named_file_must_exist() {
     let flags = Flags { config: Some("no/such/file.toml".into()), ..Flags::default() };
     insta::assert_snapshot!(Config::load(&flags, []).unwrap_err(), @r#"
     the configuration cannot be used
-      no/such/file.toml: cannot read this file, which --config names: No such file or directory (os error 2)
+      no/such/file.toml: cannot read this file, named by --config: No such file or directory (os error 2)
     "#);
 }
 
@@ -164,7 +164,7 @@ fn a_file_that_is_named_must_be_there() {
 fn apps_are_in_the_registry_or_in_the_configuration() {
     let apps = format!("[registry]\nurl = \"postgres://u@h/d\"\n[apps.shop]\nsecrets = [\"{DIGEST}\"]");
     for (text, word) in [
-        (apps.as_str(), "oncegate.toml, line 3: apps.shop: with registry.url set the apps are in that database"),
+        (apps.as_str(), "oncegate.toml, line 3: apps.shop: registry.url is set, so all apps must be in that database"),
         ("[registry]\nurl = \"mysql://u:hunter2@h/d\"", "oncegate.toml, line 2: registry.url: "),
         ("[registry]\nurl = \"postgres://u:hunter2@h/d?pooller=x\"", "did you mean `pooler`?"),
     ] {
@@ -172,7 +172,7 @@ fn apps_are_in_the_registry_or_in_the_configuration() {
         assert!(refused.contains(word), "no {word:?} in {refused}");
         assert!(!refused.contains("hunter2"), "{refused}");
     }
-    // A registry is never open, so it may listen anywhere.
+    // A gateway with a registry is never open, so it may listen on any address.
     let anywhere = "[server]\nlisten = \"0.0.0.0:8080\"\n[registry]\nurl = \"postgres://u:hunter2@h/d\"";
     let config = file(anywhere).load().expect("it is right");
     assert!(!config.redacted_toml().unwrap().contains("hunter2"));
@@ -185,7 +185,7 @@ fn quotas_are_numbers_or_none() {
          secrets = [\"{DIGEST}\"]\n[apps.shop.quota]\nrequests_in_flight = \"101%\"\nburst = \"2h\"\nrequests = 5"
     ));
     insta::assert_snapshot!(refused, @r#"
-    oncegate.toml, line 9: apps.shop.quota.requests: no such key; did you mean `requests_in_flight`? There are: requests_per_second, claim_bytes_per_second, burst, requests_in_flight
+    oncegate.toml, line 9: apps.shop.quota.requests: unknown key; did you mean `requests_in_flight`? Known keys: requests_per_second, claim_bytes_per_second, burst, requests_in_flight
     oncegate.toml, line 7: apps.shop.quota.requests_in_flight: expected a whole number from 1, a part of limits.requests_in_flight such as "50%", or "none", found a text; the default is `requests_in_flight = "50%"`
     oncegate.toml, line 3: defaults.quota.claim_bytes_per_second: expected a whole number from 1 to 4294967295, or "none", found a text; the default is `claim_bytes_per_second = "none"`
     oncegate.toml, line 2: defaults.quota.requests_per_second: expected a whole number from 1 to 4294967295, or "none", found the number 0; the default is `requests_per_second = "none"`
@@ -195,7 +195,7 @@ fn quotas_are_numbers_or_none() {
 }
 
 #[test]
-fn no_retention_is_longer_than_the_app_may_ask_for() {
+fn no_retention_exceeds_the_maximum_of_its_app() {
     let refused = refused(&format!(
         "[defaults]\nretention_max = \"12h\"\n[apps.shop]\nsecrets = [\"{DIGEST}\"]\nretention = \"1h\"\n\
          [apps.shop.operations.x]\nretention = \"13h\"\n[apps.shop.operations.y]\nretention = \"forever\"\n\
@@ -208,13 +208,13 @@ fn no_retention_is_longer_than_the_app_may_ask_for() {
     oncegate.toml, line 9: apps.shop.operations.y.retention: forever is longer than the retention_max of 12h that holds here; set a shorter retention, or a longer retention_max
     "#);
     let refused = self::refused("[defaults]\nretention_max = \"12h\"");
-    let told =
+    let expected =
         "defaults.retention: 1d is longer than the retention_max of 12h that holds here; set a shorter retention";
-    assert!(refused.starts_with("the embedded defaults, line ") && refused.contains(told), "{refused}");
+    assert!(refused.starts_with("the embedded defaults, line ") && refused.contains(expected), "{refused}");
 }
 
 #[test]
-fn engines_are_not_asked_for_what_they_cannot_do() {
+fn chains_require_only_what_their_engines_offer() {
     let refused = refused(
         "[engines]\nm = \"memory:\"\nd = \"disk:d\"\nr = \"redis://r\"\n[chains.default]\nengines = [\"m\"]\n\
          requires = [\"strict_fence\", \"durable\", \"forever\", \"shared\"]\n[chains.d]\nengines = [\"d\"]\n\
@@ -223,19 +223,19 @@ fn engines_are_not_asked_for_what_they_cannot_do() {
          requires = [\"durable\"]",
     );
     insta::assert_snapshot!(refused, @r#"
-    oncegate.toml, line 10: chains.d.requires: engine `d` (disk:) is of one gateway alone; use another one (redis://, postgres://), or leave `shared` out
-    oncegate.toml, line 7: chains.default.requires: engine `m` (memory:) keeps nothing over a restart; use another one (disk:, postgres://, redis:// with appendfsync always), or leave `durable` out
-    oncegate.toml, line 7: chains.default.requires: engine `m` (memory:) keeps nothing for ever; use another one (disk:, redis://, postgres://), or leave `forever` out
-    oncegate.toml, line 7: chains.default.requires: engine `m` (memory:) is of one gateway alone; use another one (redis://, postgres://), or leave `shared` out
-    oncegate.toml, line 16: chains.mixed.requires: engine `m` (memory:) keeps nothing over a restart; use another one (disk:, postgres://, redis:// with appendfsync always), or leave `durable` out
+    oncegate.toml, line 10: chains.d.requires: engine `d` (disk:) serves a single gateway; use another one (redis://, postgres://), or leave `shared` out
+    oncegate.toml, line 7: chains.default.requires: engine `m` (memory:) keeps nothing across a restart; use another one (disk:, postgres://, redis:// with appendfsync always), or leave `durable` out
+    oncegate.toml, line 7: chains.default.requires: engine `m` (memory:) cannot keep claims for ever; use another one (disk:, redis://, postgres://), or leave `forever` out
+    oncegate.toml, line 7: chains.default.requires: engine `m` (memory:) serves a single gateway; use another one (redis://, postgres://), or leave `shared` out
+    oncegate.toml, line 16: chains.mixed.requires: engine `m` (memory:) keeps nothing across a restart; use another one (disk:, postgres://, redis:// with appendfsync always), or leave `durable` out
     oncegate.toml, line 13: chains.r.requires: engine `r` (redis:) has no fences; use another one (disk:, postgres://), or leave `strict_fence` out
     "#);
     let refused = self::refused("[chains.default]\nengines = [\"primary\"]\nrequires = [\"speed\"]");
-    insta::assert_snapshot!(refused, @r#"oncegate.toml, line 3: chains.default.requires: "speed" is no choice here; write "durable" or "strict_fence" or "forever" or "shared""#);
+    insta::assert_snapshot!(refused, @r#"oncegate.toml, line 3: chains.default.requires: "speed" is not a valid choice; write "durable" or "strict_fence" or "forever" or "shared""#);
 }
 
 #[test]
-fn what_is_to_be_kept_for_ever_needs_an_engine_that_does() {
+fn retention_for_ever_needs_an_engine_that_offers_it() {
     let memory = "[engines]\nm = \"memory:\"\nd = \"disk:d\"\n[chains.default]\nengines = [\"m\"]\n[chains.d]\nengines = [\"d\"]\n";
     let refused = refused(&format!(
         "{memory}[apps.shop]\nsecrets = [\"{DIGEST}\"]\nretention = \"forever\"\nunknown_retention = \"forever\"\n\
@@ -243,14 +243,14 @@ fn what_is_to_be_kept_for_ever_needs_an_engine_that_does() {
          retention = \"forever\""
     ));
     insta::assert_snapshot!(refused, @r#"
-    oncegate.toml, line 10: apps.shop.retention: engine `m` (memory:) keeps nothing for ever; use another one (disk:, redis://, postgres://) in chain `default`, or a retention that ends
-    oncegate.toml, line 11: apps.shop.unknown_retention: engine `m` (memory:) keeps nothing for ever; use another one (disk:, redis://, postgres://) in chain `default`, or a retention that ends
-    oncegate.toml, line 13: apps.shop.operations.x.unknown_retention: engine `m` (memory:) keeps nothing for ever; use another one (disk:, redis://, postgres://) in chain `default`, or a retention that ends
+    oncegate.toml, line 10: apps.shop.retention: engine `m` (memory:) cannot keep claims for ever; use another one (disk:, redis://, postgres://) in chain `default`, or a retention that ends
+    oncegate.toml, line 11: apps.shop.unknown_retention: engine `m` (memory:) cannot keep claims for ever; use another one (disk:, redis://, postgres://) in chain `default`, or a retention that ends
+    oncegate.toml, line 13: apps.shop.operations.x.unknown_retention: engine `m` (memory:) cannot keep claims for ever; use another one (disk:, redis://, postgres://) in chain `default`, or a retention that ends
     "#);
-    // What the defaults ask counts for whoever leaves it to them, and for nobody else.
+    // The defaults are checked for the apps that use them, and for no others.
     let forever = "[defaults]\nretention = \"forever\"\n";
     let refused = self::refused(&format!("{memory}{forever}"));
-    insta::assert_snapshot!(refused, @r#"oncegate.toml, line 9: defaults.retention: engine `m` (memory:) keeps nothing for ever; use another one (disk:, redis://, postgres://) in chain `default`, or a retention that ends"#);
+    insta::assert_snapshot!(refused, @r#"oncegate.toml, line 9: defaults.retention: engine `m` (memory:) cannot keep claims for ever; use another one (disk:, redis://, postgres://) in chain `default`, or a retention that ends"#);
     let app = |terms: &str| format!("{memory}{forever}[apps.shop]\nsecrets = [\"{DIGEST}\"]\n{terms}");
     assert!(self::refused(&app("")).contains("line 9: defaults.retention: engine `m`"));
     for good in ["retention = \"1d\"", "chain = \"d\""] {

@@ -1,8 +1,8 @@
-//! Values that stand in files of their own: where they may, which layer wins, and what is told of a file that is no good.
+//! Values in files of their own: which settings may have one, which layer wins, and the messages about unusable files.
 
 use super::*;
 
-/// A folder with these files, and a configuration in which `DIR` stands for it.
+/// Creates a folder with these files, and returns a configuration in which `DIR` stands for it.
 fn given<'a>(files: &[(&str, &str)], text: &str, environment: &[(&'a str, &str)]) -> (tempfile::TempDir, Loaded<'a>) {
     let folder = tempfile::tempdir().expect("a folder");
     for (name, text) in files {
@@ -34,7 +34,7 @@ fn refused(files: &[(&str, &str)], text: &str, environment: &[(&str, &str)]) -> 
 }
 
 #[test]
-fn every_setting_that_may_be_secret_may_stand_in_a_file() {
+fn every_secret_setting_may_be_in_a_file() {
     let digests = format!("# the new one\n{DIGEST}\n\n  {DIGEST}\r\n");
     let (_folder, loaded) = given(
         &[("url", "redis://:hidden@a/0\n"), ("alice", &format!("{DIGEST}\r\n")), ("shop", &digests)],
@@ -50,7 +50,7 @@ fn every_setting_that_may_be_secret_may_stand_in_a_file() {
 }
 
 #[test]
-fn a_file_is_of_the_layer_that_names_it() {
+fn a_file_belongs_to_the_layer_that_names_it() {
     let files = &[("low", "redis://low"), ("high", "redis://high")];
     let low = "[engines]\nprimary_file = \"DIR/low\"";
     let (by_file, by_value) =
@@ -64,7 +64,7 @@ fn a_file_is_of_the_layer_that_names_it() {
 }
 
 #[test]
-fn a_file_that_is_no_good_is_told_by_the_setting_that_names_it() {
+fn a_problem_with_a_file_names_the_setting() {
     let long = "x".repeat(65 << 10);
     let refused = refused(
         &[
@@ -85,17 +85,17 @@ fn a_file_that_is_no_good_is_told_by_the_setting_that_names_it() {
     oncegate.toml, line 4: engines.b_file: DIR/two has more than one line; it must hold the value alone
     oncegate.toml, line 5: engines.c_file: DIR/long is longer than 65536 bytes; it must hold the value alone
     oncegate.toml, line 6: engines.d_file: expected a text, the path of a file
-    oncegate.toml, line 7: engines.e_file: this is no path; a name that ends in `_file` names a file that holds the value
+    oncegate.toml, line 7: engines.e_file: not a path; a name that ends in `_file` names a file that holds the value
     oncegate.toml, line 8: engines.f_file: cannot read DIR: Is a directory (os error 21)
     oncegate.toml, line 2: engines.primary_file: cannot read DIR/none: No such file or directory (os error 2)
-    oncegate.toml, line 10: admin.tokens.alice_file: this is no path; a name that ends in `_file` names a file that holds the value
+    oncegate.toml, line 10: admin.tokens.alice_file: not a path; a name that ends in `_file` names a file that holds the value
     oncegate.toml, line 12: apps.shop.secrets_file: DIR/comment is empty; it must hold one value a line
     environment variable ONCEGATE_ADMIN__TOKENS__BOB_FILE: admin.tokens.bob_file: cannot read DIR/none: No such file or directory (os error 2)
     "#);
 }
 
 #[test]
-fn what_a_file_holds_is_checked_like_any_value_and_not_shown() {
+fn the_content_of_a_file_is_checked_and_not_shown() {
     let refused = refused(
         &[("value", "hidden\n"), ("url", "redis://:hidden@host?prefx=a")],
         "[engines]\nprimary_file = \"DIR/url\"\n[admin.tokens]\nalice_file = \"DIR/value\"\n\
@@ -125,7 +125,7 @@ fn a_value_and_its_file_in_one_layer_contradict_each_other() {
 }
 
 #[test]
-fn a_variable_that_names_a_file_with_an_underscore_too_few_is_told() {
+fn a_file_variable_with_a_missing_underscore_is_reported() {
     let refused = refused(&[], "", &[("ONCEGATE_ENGINES_PRIMARY_FILE", "DIR/value")]);
     assert!(refused.contains("did you mean ONCEGATE_ENGINES__PRIMARY_FILE?"), "{refused}");
 }
@@ -134,5 +134,5 @@ fn a_variable_that_names_a_file_with_an_underscore_too_few_is_told() {
 fn other_settings_have_no_file() {
     let refused =
         refused(&[("value", "debug")], "[log]\nlevel_file = \"DIR/value\"\n[apps.shop]\nlease_file = \"x\"", &[]);
-    assert!(refused.contains("log.level_file: no such key") && refused.contains("apps.shop.lease_file: no such key"));
+    assert!(refused.contains("log.level_file: unknown key") && refused.contains("apps.shop.lease_file: no such key"));
 }

@@ -1,6 +1,6 @@
-//! The configuration: what can be set, read in layers (embedded defaults, a file, the environment, flags), checked as a
-//! whole. The defaults stand in `oncegate.default.toml` and nowhere else. Here is the shape; options that belong to one
-//! floor stand beside what they configure.
+//! Configuration: its options, read in layers (embedded defaults, file, environment, flags) and checked as a whole.
+//! `oncegate.default.toml` is the only place with defaults. The options of other modules are defined beside what they
+//! configure.
 
 mod environment;
 mod explain;
@@ -39,42 +39,42 @@ use crate::engine::capability::Capability;
 use crate::telemetry::logging::LogOptions;
 use crate::telemetry::traces::TracesOptions;
 
-/// Everything that can be set. [`Config::load`] makes one; there is none without having been checked.
+/// All settings. [`Config::load`] returns only checked configurations.
 #[derive(Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Where the gateway listens, and how it ends.
+    /// Listeners and shutdown.
     pub server: ServerOptions,
-    /// Who may use the admin API.
+    /// Access to the admin API.
     pub admin: AdminOptions,
-    /// The stores that keep claims: their URLs by name. They may hold passwords.
+    /// URLs of the stores by name. They may contain passwords.
     pub engines: BTreeMap<String, String>,
-    /// The chains that apps use, by name.
+    /// Chains of engines by name.
     pub chains: BTreeMap<String, ChainOptions>,
-    /// The terms of every app and operation that sets none of its own.
+    /// Terms of apps and operations that set none of their own.
     pub defaults: TermsOptions,
-    /// Where the apps are, if not here.
+    /// Registry of apps, if they are not in this file.
     pub registry: RegistryOptions,
-    /// Who may call. With none, and no registry, the gateway is open.
+    /// Apps that may call. Without any, and without a registry, the gateway is open.
     pub apps: BTreeMap<AppKey, AppOptions>,
-    /// The bounds that nobody passes.
+    /// Limits for all apps.
     pub limits: Limits,
-    /// What is logged, and how.
+    /// Log options.
     pub log: LogOptions,
-    /// Which requests are traced, and where their spans go.
+    /// Trace options.
     pub traces: TracesOptions,
 }
 
-/// A chain: engines that stand in for one another.
+/// Chain of engines, of which one is active.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChainOptions {
     /// Names of engines, in order. The first is active until switched.
     pub engines: Vec<String>,
-    /// What each of them must promise.
+    /// Capabilities that each of them must have.
     #[serde(default)]
     pub requires: Vec<Capability>,
-    /// What becomes of claims after its store came back without its data.
+    /// Treatment of claims after its store has lost its data.
     #[serde(default)]
     pub on_data_loss: OnDataLoss,
 }
