@@ -1,21 +1,21 @@
-//! Named places where a test can have the gateway crash, to see that whatever was answered holds. Only the feature
-//! `fault-points` makes them more than nothing; a release is built without it.
+//! Crash points for tests: the gateway can be made to crash after a step, to check that its answers hold. Active only
+//! with the feature `fault-points`; a release is built without it.
 
 #[cfg(feature = "fault-points")]
 pub use armed::{Unknown, arm};
 
-/// A place between two steps, of which a crash leaves the first one done.
+/// Crash point between two steps; the first one is done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Point {
-    /// The store has granted a claim; its caller has not been told.
+    /// The store has granted a claim; the caller has no response yet.
     Claimed,
-    /// The store has taken an outcome; its caller has not been told.
+    /// The store has taken an outcome; the caller has no response yet.
     Settled,
-    /// A journalled claim has been brought to the store; its outcome has not.
+    /// A journaled claim has been delivered to the store; its outcome has not.
     Reconciling,
 }
 
-/// Ends the process at once if it was to crash here.
+/// Ends the process if it is armed to crash here.
 #[cfg_attr(not(feature = "fault-points"), inline(always), expect(unused_variables, reason = "nothing is armed"))]
 pub fn here(point: Point) {
     #[cfg(feature = "fault-points")]
@@ -30,12 +30,12 @@ mod armed {
 
     use super::Point;
 
-    /// Where to crash, and how often that place is still passed before.
+    /// Armed crash point, and how often it is still passed before.
     static ARMED: OnceLock<(Point, AtomicU32)> = OnceLock::new();
 
-    /// Text that names no place to crash at.
+    /// Text that names no crash point.
     #[derive(Debug, thiserror::Error)]
-    #[error("`{0}` is no place to crash at: `claimed`, `settled` or `reconciling`, and `:3` for the third time")]
+    #[error("`{0}` is not a crash point: `claimed`, `settled` or `reconciling`, and `:3` for the third time")]
     pub struct Unknown(String);
 
     impl FromStr for Point {
@@ -51,14 +51,14 @@ mod armed {
         }
     }
 
-    /// Has the process crash at a place: `settled` the first time that it comes there, `settled:3` the third time.
+    /// Arms a crash point: `settled` for the first time it is reached, `settled:3` for the third time.
     ///
     /// # Errors
-    /// A text that names none.
-    pub fn arm(place: &str) -> Result<(), Unknown> {
-        let (point, times) = place.split_once(':').unwrap_or((place, "1"));
-        let times: u32 = times.parse().ok().filter(|times| *times > 0).ok_or_else(|| Unknown(place.to_owned()))?;
-        // Armed once in the life of a process; a second time changes nothing.
+    /// The text names no crash point.
+    pub fn arm(point: &str) -> Result<(), Unknown> {
+        let (point, times) = point.split_once(':').unwrap_or((point, "1"));
+        let times: u32 = times.parse().ok().filter(|times| *times > 0).ok_or_else(|| Unknown(point.to_owned()))?;
+        // Armed once per process; a second call changes nothing.
         let _ = ARMED.set((point.parse()?, AtomicU32::new(times - 1)));
         Ok(())
     }
@@ -66,7 +66,7 @@ mod armed {
     pub(super) fn pass(point: Point) {
         let Some((armed, left)) = ARMED.get().filter(|(armed, _)| *armed == point) else { return };
         if left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_err() {
-            tracing::error!(point = ?armed, "crashing, as it was asked to");
+            tracing::error!(point = ?armed, "Crashing at an armed crash point");
             std::process::abort();
         }
     }

@@ -1,7 +1,6 @@
 //! Oncegate: an idempotency gateway that lets every business operation pass once.
 //!
-//! The modules in reading order, from the ground up; nothing imports a floor above its own. `ARCHITECTURE.md` is the
-//! way in.
+//! The modules from the ground up; none imports one above its own. Start with `ARCHITECTURE.md`.
 
 pub mod admin;
 pub mod cli;

@@ -1,4 +1,5 @@
-//! The composition root: opens the engines, wires all floors together, and lives through start, drain and stop.
+//! Composition root: opens the engines, wires all modules together, and runs a gateway from start through drain to
+//! stop.
 
 mod apps;
 mod catalog;
@@ -23,11 +24,11 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use self::catalog::Around;
+use self::catalog::Dependencies;
 use self::cores::Cores;
 use self::data_dir::DataDir;
 use self::live::Live;
-use self::signals::{Asked, Signals};
+use self::signals::{Request, Signals};
 use self::tls::Certificates;
 use self::watch::Watch;
 use crate::admin::audit::Audit;
@@ -49,52 +50,52 @@ use crate::telemetry::metrics::{HttpMetrics, Metrics};
 use crate::telemetry::traces::Traces;
 use crate::tenants::auth_throttle::AuthThrottle;
 
-/// How often the engines are asked how they are, so that `engine_up` is right when nobody calls.
-const PROBE_EVERY: Duration = Duration::from_secs(5);
+/// Interval of the engines' health checks, which keep `engine_up` current without traffic.
+const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Interval between two summaries of lines that the log left out. Its limits start anew then.
-const LOG_SUMMARY_EVERY: Duration = Duration::from_secs(10);
+/// Period of the limits on log lines.
+const LOG_SUMMARY_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Where a configuration comes from, to be read again.
+/// Source of the configuration, for reloads.
 pub struct Source {
-    /// What was seen before it was first read.
+    /// Fingerprint from before the first load.
     pub known: Fingerprint,
-    /// What its files hold now.
-    pub look: Box<dyn Fn() -> Fingerprint + Send + Sync>,
-    /// Reads it.
+    /// Returns the current fingerprint of the files.
+    pub read: Box<dyn Fn() -> Fingerprint + Send + Sync>,
+    /// Loads the configuration.
     pub load: Box<dyn Fn() -> Result<Config, Problems> + Send + Sync>,
 }
 
-/// Runs a gateway until it is told to stop by SIGTERM or SIGINT, and has answered what was in flight. The configuration
-/// is read again at every SIGHUP, and whenever its files have changed.
+/// Runs a gateway until SIGTERM or SIGINT, and drains it. The configuration is reloaded at every SIGHUP and whenever
+/// its files have changed.
 ///
 /// # Errors
-/// What kept it from starting, or that a second signal cut the drain short.
+/// The gateway cannot start, or a second signal cut the drain short.
 pub async fn run(config: Config, source: Source, telemetry: Telemetry) -> anyhow::Result<()> {
     let mut signals = Signals::new()?;
-    let mut watch = Watch::new(source.known, source.look);
+    let mut watch = Watch::new(source.known, source.read);
     let api = bind(config.server.listen, "server.listen")?;
     let admin = bind(config.server.admin_listen, "server.admin_listen")?;
     let server = Server::start(&config, api, admin, telemetry).await?;
     let name = loop {
         tokio::select! {
-            asked = signals.next() => match asked {
-                Asked::Reload => watch.catch_up().await,
-                Asked::Stop(name) => break name,
+            request = signals.next() => match request {
+                Request::Reload => watch.catch_up().await,
+                Request::Stop(name) => break name,
             },
             () = watch.changed() => {}
         }
         server.reload((source.load)()).await;
     };
-    tracing::info!(signal = name, "draining");
+    tracing::info!(signal = name, "Draining");
     tokio::select! {
         () = server.stop(config.server.drain_delay, config.server.drain_timeout) => {
             tracing::info!("stopped");
             Ok(())
         }
         name = signals.stop() => {
-            tracing::warn!(signal = name, "stopped at once by a second signal");
-            Err(anyhow::anyhow!("stopped by a second {name} before everything was answered"))
+            tracing::warn!(signal = name, "Stopped by a second signal before the drain ended");
+            Err(anyhow::anyhow!("stopped by a second {name} before all requests had ended"))
         }
     }
 }
@@ -103,7 +104,7 @@ fn bind(address: SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
     listener::bind(address).with_context(|| format!("cannot listen on {address}; set {key} to another address"))
 }
 
-/// A gateway in service.
+/// Running gateway.
 pub struct Server {
     gateway: Arc<Gateway>,
     data_dir: DataDir,
@@ -114,15 +115,15 @@ pub struct Server {
     stop_admin: CancellationToken,
     api_connections: TaskTracker,
     traces: Traces,
-    /// Last: what the others still do is done there.
+    /// Dropped last: the other fields still use its runtimes.
     _cores: Cores,
 }
 
 impl Server {
-    /// Puts a gateway into service on these listeners.
+    /// Starts a gateway on these listeners.
     ///
     /// # Errors
-    /// An engine that cannot be opened. A store that is out is no error.
+    /// An engine cannot be opened. An unavailable store is no error.
     pub async fn start(
         config: &Config,
         api: TcpListener,
@@ -141,16 +142,16 @@ impl Server {
         let keeper = data_dir.journal.clone();
         let cores = Cores::start()?;
         let engines = engines::open(config, &clock, &entropy, &keeper, cores.handles()).await?;
-        data_dir.tell_of_chains_left();
+        data_dir.warn_of_unknown_chains();
         let issuer = Issuer::new(clock.clone(), entropy.clone());
         let gateway = Arc::new(Gateway::new(engines, issuer, clock.clone(), &config.limits));
         gateway.know(&registry.apps(), config.limits.metric_operations);
         let tokens = Arc::new(Tokens::default());
         tokens.replace(operators::of_config(config)?);
         let live = Live::new(config, registry.clone(), gateway.clone(), tokens.clone(), log.clone());
-        let apps = catalog::start(Around {
+        let apps = catalog::start(Dependencies {
             config: live.config(),
-            reread: live.reread(),
+            config_changed: live.config_changed(),
             registry: registry.clone(),
             gateway: gateway.clone(),
             lifecycle: lifecycle.clone(),
@@ -180,7 +181,7 @@ impl Server {
         let front = Front::new(Arc::new(Api {
             gateway: gateway.clone(),
             registry: registry.clone(),
-            throttle: AuthThrottle::new(clock.clone(), "callers sent no valid credential"),
+            throttle: AuthThrottle::new(clock.clone(), "Requests without a valid credential"),
             limits: config.limits.clone(),
             loopback_only: open && !config.server.allow_open,
             places: Places::new(config.limits.requests_in_flight),
@@ -193,12 +194,12 @@ impl Server {
         }));
         traces.start();
         let (limits, tls, stop) = (config.limits.clone(), certificates.admin(), stop_admin.clone());
-        let (here, nobody_waits) = (vec![Handle::current()], TaskTracker::new());
-        tokio::spawn(listener::accept(admin, tls, admin_router, limits, here, stop, nobody_waits));
+        let (main_runtime, untracked) = (vec![Handle::current()], TaskTracker::new());
+        tokio::spawn(listener::accept(admin, tls, admin_router, limits, main_runtime, stop, untracked));
         let (limits, tls, stop) = (config.limits.clone(), certificates.api(), stop_api.clone());
-        let (everywhere, connections) = (cores.handles().to_vec(), api_connections.clone());
-        tokio::spawn(listener::accept(api, tls, front, limits, everywhere, stop, connections));
-        tokio::spawn(keep_up(
+        let (all_cores, connections) = (cores.handles().to_vec(), api_connections.clone());
+        tokio::spawn(listener::accept(api, tls, front, limits, all_cores, stop, connections));
+        tokio::spawn(run_maintenance(
             gateway.clone(),
             keeper.clone(),
             metrics,
@@ -206,12 +207,12 @@ impl Server {
             stop_admin.clone(),
         ));
         let state = if registry.is_loading() {
-            "listening; in service once the registry of apps has answered"
+            "Listening; in service once the registry of apps has answered"
         } else {
             lifecycle.enter(Stage::Ready);
-            "in service"
+            "In service"
         };
-        announce(state, config, api_address, admin_address, open);
+        log_start(state, config, api_address, admin_address, open);
         Ok(Self {
             gateway,
             data_dir,
@@ -226,7 +227,8 @@ impl Server {
         })
     }
 
-    /// Takes over what may change while in service, each part where it can be used: certificates, and all that is live.
+    /// Applies a reloaded configuration: certificates, and everything that needs no restart. Each part is applied if it
+    /// is valid.
     async fn reload(&self, read: Result<Config, Problems>) {
         if let Ok(config) = &read {
             self.certificates.reload(&config.server);
@@ -234,16 +236,16 @@ impl Server {
         self.live.reload(read, &self.data_dir).await;
     }
 
-    /// Takes the gateway out of service: says so, waits for the balancers to hear it, stops accepting, lets what is in
-    /// flight be answered for at most `patience`, and lets go of the engines.
-    pub async fn stop(self, drain_delay: Duration, patience: Duration) {
+    /// Stops the gateway: reports not ready, waits for load balancers to notice, stops accepting, waits up to
+    /// `drain_timeout` for requests in flight, and closes the engines.
+    pub async fn stop(self, drain_delay: Duration, drain_timeout: Duration) {
         self.lifecycle.enter(Stage::Draining);
         tokio::time::sleep(drain_delay).await;
         self.stop_api.cancel();
         self.api_connections.close();
-        if tokio::time::timeout(patience, self.api_connections.wait()).await.is_err() {
+        if tokio::time::timeout(drain_timeout, self.api_connections.wait()).await.is_err() {
             let connections = self.api_connections.len();
-            tracing::warn!(connections, "some connections were not answered in time");
+            tracing::warn!(connections, "Drain timeout: some connections were closed before their response");
         }
         self.gateway.close().await;
         self.data_dir.journal.close().await;
@@ -252,8 +254,8 @@ impl Server {
     }
 }
 
-/// Logs the line of the start: where the gateway listens, and where it keeps what.
-fn announce(state: &str, config: &Config, api: SocketAddr, admin: SocketAddr, open: bool) {
+/// Logs the start: listeners, engines and data folder.
+fn log_start(state: &str, config: &Config, api: SocketAddr, admin: SocketAddr, open: bool) {
     let engines: Vec<_> = config.redacted_engines().iter().map(|(name, url)| format!("{name}={url}")).collect();
     let folder = &config.server.data_dir;
     let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.clone());
@@ -268,8 +270,8 @@ fn announce(state: &str, config: &Config, api: SocketAddr, admin: SocketAddr, op
     );
 }
 
-/// Repeated work while in service.
-async fn keep_up(
+/// Runs periodic work.
+async fn run_maintenance(
     gateway: Arc<Gateway>,
     keeper: Arc<Keeper>,
     metrics: Arc<Metrics>,
@@ -277,8 +279,8 @@ async fn keep_up(
     stop: CancellationToken,
 ) {
     let mut upkeep = tokio::time::interval(Duration::from_secs(1));
-    let mut summary = tokio::time::interval(LOG_SUMMARY_EVERY);
-    let mut probe = tokio::time::interval(PROBE_EVERY);
+    let mut summary = tokio::time::interval(LOG_SUMMARY_INTERVAL);
+    let mut probe = tokio::time::interval(PROBE_INTERVAL);
     let Telemetry { log, traces } = telemetry;
     let log_metrics = LogMetrics::new();
     let trace_metrics = traces.counts().map(|_| TraceMetrics::new());

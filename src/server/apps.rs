@@ -1,4 +1,4 @@
-//! Makes the apps of a configuration into those that the gateway knows.
+//! Creates the gateway's apps from a configuration.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use crate::config::{AppOptions, Config, ResolvedTerms};
 use crate::domain::tenant::AppKey;
 use crate::tenants::{App, OperationTerms, Registry};
 
-/// The app of a gateway that has none configured.
+/// App key of an open gateway.
 const OPEN_APP: &str = "default";
 
-/// Who may call, by the configuration.
+/// Returns the registry of a configuration's apps.
 pub(super) fn registry(config: &Config) -> anyhow::Result<Registry> {
     Ok(if config.registry.is_set() {
         Registry::loading()
@@ -23,7 +23,7 @@ pub(super) fn registry(config: &Config) -> anyhow::Result<Registry> {
     })
 }
 
-/// The one app of an open gateway.
+/// Returns the only app of an open gateway.
 pub(super) fn open_app(config: &Config) -> anyhow::Result<App> {
     let terms = config.terms_of(None, None);
     Ok(App {
@@ -39,12 +39,12 @@ pub(super) fn open_app(config: &Config) -> anyhow::Result<App> {
     })
 }
 
-/// The apps of the configuration.
+/// Returns the apps of a configuration.
 pub(super) fn of_config(config: &Config) -> anyhow::Result<Vec<App>> {
     config.apps.iter().map(|(key, options)| app(config, key, options)).collect()
 }
 
-/// An app of the configuration.
+/// Returns an app of a configuration.
 pub(super) fn app(config: &Config, key: &AppKey, options: &AppOptions) -> anyhow::Result<App> {
     let secrets = options.secrets.iter().map(|secret| secret.parse()).collect::<Result<_, _>>();
     let terms = config.terms_of(Some(key), None);

@@ -1,5 +1,5 @@
-//! What operators can do to apps, by where those are. The apps of the configuration are here: they can be looked at, and
-//! are changed by whoever writes the file.
+//! Catalog of apps for the admin API, by where the apps are. Apps of the configuration can be listed only: they are
+//! changed in the file.
 
 use std::sync::Arc;
 
@@ -18,13 +18,13 @@ use crate::tenants::secret::Secret;
 use crate::tenants::stored::{Catalog, CatalogError, ListedApp, ListedSecret, RevokeScope};
 use crate::tenants::{App, Registry};
 
-/// What a gateway's apps depend on, and what depends on them.
+/// Dependencies of a catalog.
 #[cfg_attr(not(feature = "postgres"), expect(dead_code, reason = "only a registry in a database needs all of it"))]
-pub(super) struct Around {
+pub(super) struct Dependencies {
     /// The configuration in force.
     pub(super) config: Arc<ArcSwap<Config>>,
-    /// Tells when it has changed.
-    pub(super) reread: Arc<Notify>,
+    /// Notified when the configuration has changed.
+    pub(super) config_changed: Arc<Notify>,
     pub(super) registry: Arc<Registry>,
     pub(super) gateway: Arc<Gateway>,
     pub(super) lifecycle: Arc<Lifecycle>,
@@ -33,22 +33,22 @@ pub(super) struct Around {
     pub(super) stop: CancellationToken,
 }
 
-/// The apps, wherever they are. Those in a database are followed from now on.
-pub(super) fn start(around: Around) -> anyhow::Result<Arc<dyn Catalog>> {
-    if !around.config.load().registry.is_set() {
-        return Ok(Arc::new(InConfiguration(around.registry)));
+/// Returns the catalog of the configuration or of the registry, and follows the latter from now on.
+pub(super) fn start(dependencies: Dependencies) -> anyhow::Result<Arc<dyn Catalog>> {
+    if !dependencies.config.load().registry.is_set() {
+        return Ok(Arc::new(ConfigCatalog(dependencies.registry)));
     }
     #[cfg(feature = "postgres")]
-    return Ok(Arc::new(super::registry::follow(around)?));
+    return Ok(Arc::new(super::registry::follow(dependencies)?));
     #[cfg(not(feature = "postgres"))]
     anyhow::bail!("registry.url: this program was built without PostgreSQL");
 }
 
-/// The apps of the configuration.
-struct InConfiguration(Arc<Registry>);
+/// Catalog of the configuration.
+struct ConfigCatalog(Arc<Registry>);
 
 #[async_trait]
-impl Catalog for InConfiguration {
+impl Catalog for ConfigCatalog {
     async fn list(&self) -> Result<Vec<ListedApp>, CatalogError> {
         let mut apps = self.0.apps();
         apps.sort_by(|a, b| a.key.cmp(&b.key));

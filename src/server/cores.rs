@@ -1,6 +1,6 @@
-//! A runtime for each core, each on a thread of its own. A connection stays on one of them, and so does the connection to the
-//! store that its calls go over: a claim is read, asked for and answered without waking another thread, which takes longer
-//! than the rest of it.
+//! One runtime per core, each on a thread of its own. A client's connection stays on one of them, and its calls use the
+//! store connection of the same core: a claim is handled without waking another thread, which would take longer than
+//! everything else.
 
 use std::thread;
 
@@ -8,17 +8,17 @@ use anyhow::Context as _;
 use tokio::runtime::{Builder, Handle};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// The runtimes, until this is dropped.
+/// Runtimes, stopped when this is dropped.
 pub(super) struct Cores {
     handles: Vec<Handle>,
     _stop: DropGuard,
 }
 
 impl Cores {
-    /// As many as this process may use cores.
+    /// Starts one runtime per available core.
     ///
     /// # Errors
-    /// A thread or a runtime that cannot be had.
+    /// A thread or a runtime cannot be created.
     pub(super) fn start() -> anyhow::Result<Self> {
         let stop = CancellationToken::new();
         let count = thread::available_parallelism().map_or(1, usize::from);
@@ -33,7 +33,7 @@ impl Cores {
         Ok(Self { handles, _stop: stop.drop_guard() })
     }
 
-    /// The runtimes.
+    /// Returns the runtimes.
     pub(super) fn handles(&self) -> &[Handle] {
         &self.handles
     }

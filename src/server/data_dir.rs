@@ -1,5 +1,5 @@
-//! The folder of what a gateway must not lose: journal, audit trail and the default disk engine. One process holds all of it,
-//! from its start, whatever it needs of it: a policy or an operator may come later.
+//! Folder of a gateway's persistent data: journal, audit trail and the default disk engine. A process locks it from its
+//! start, even if it does not need it yet: a policy or an operator may need it later.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,19 +12,19 @@ use crate::folder::{self, FolderLock, LockError};
 use crate::resilience::degrade::Keeper;
 use crate::resilience::journal::Bounds;
 
-/// The data folder, and the journal in it.
+/// Data folder and its journal.
 pub(super) struct DataDir {
     path: PathBuf,
-    /// Nothing where the folder cannot be used, and nothing has needed it yet.
+    /// Empty while the folder is unusable and not needed.
     lock: Mutex<Option<FolderLock>>,
     pub(super) journal: Arc<Keeper>,
 }
 
 impl DataDir {
-    /// Locks the folder, and opens the journal where it is needed or an earlier run has left one.
+    /// Locks the folder, and opens the journal if it is needed or left from an earlier run.
     ///
     /// # Errors
-    /// Another gateway holds the folder; or it is needed and cannot be used.
+    /// Another gateway has locked the folder, or it is needed and unusable.
     pub(super) async fn open(config: &Config, clock: &Arc<dyn Clock>) -> anyhow::Result<Self> {
         let (path, limits) = (config.server.data_dir.clone(), &config.limits);
         let bounds = Bounds { bytes: limits.journal_bytes as u64, app_bytes: limits.journal_app_bytes as u64 };
@@ -40,10 +40,10 @@ impl DataDir {
         Ok(data_dir)
     }
 
-    /// Makes ready what a configuration needs of the folder, at the start or at a reload.
+    /// Prepares what a configuration needs of the folder, at the start or at a reload.
     ///
     /// # Errors
-    /// Why it cannot be used.
+    /// The folder is unusable.
     pub(super) async fn make_ready_for(&self, config: &Config) -> anyhow::Result<()> {
         if config.answers_for_stores() {
             self.lock()?;
@@ -52,31 +52,31 @@ impl DataDir {
         Ok(())
     }
 
-    /// A gateway that needs nothing of the folder runs on a read-only disk, too.
+    /// Locks the folder, or warns: a gateway that does not need it may run on a read-only disk.
     fn lock_if_usable(&self) -> anyhow::Result<()> {
         match self.try_lock() {
             Err(LockError::Io(error)) => {
                 tracing::warn!(
                     data_dir = %self.path.display(), error = %error,
-                    "server.data_dir cannot be used: no operator can change anything here, and no policy for outages can be set"
+                    "server.data_dir cannot be used: operators cannot change anything, and no outage policy can be set"
                 );
                 Ok(())
             }
-            locked => self.refused(locked),
+            locked => self.require(locked),
         }
     }
 
     fn lock(&self) -> anyhow::Result<()> {
-        self.refused(self.try_lock())
+        self.require(self.try_lock())
     }
 
-    fn refused(&self, locked: Result<(), LockError>) -> anyhow::Result<()> {
+    fn require(&self, locked: Result<(), LockError>) -> anyhow::Result<()> {
         let path = self.path.display();
         match locked {
             Ok(()) => Ok(()),
             Err(LockError::Held(holder)) => bail!(
                 "server.data_dir {path} is held by {holder}: stop that gateway, or give this one a folder of its own \
-                 (--data-dir); two gateways never share one"
+                 (--data-dir); two gateways cannot share one"
             ),
             Err(LockError::Io(error)) => Err(error).with_context(|| {
                 format!("server.data_dir {path} cannot be used; name a folder that the gateway may write to")
@@ -92,12 +92,12 @@ impl DataDir {
         Ok(())
     }
 
-    /// Says what waits for a chain that there is no more.
-    pub(super) fn tell_of_chains_left(&self) {
+    /// Logs the chains that have journal entries and are not configured.
+    pub(super) fn warn_of_unknown_chains(&self) {
         for chain in self.journal.chains_left() {
             tracing::error!(
                 chain.name = chain,
-                "the journal holds answers for a chain that is not configured; configure it, or use `oncegate spool deliver`"
+                "The journal has entries of a chain that is not configured; configure it, or run `oncegate spool deliver`"
             );
         }
     }

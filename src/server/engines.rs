@@ -1,4 +1,4 @@
-//! Opens the engines of a configuration and puts around each what every engine has around it.
+//! Opens the engines of a configuration and wraps each in its guard and chain.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::resilience::chain::{Chain, Setup, Times};
 use crate::resilience::degrade::{Degrading, Keeper};
 use crate::resilience::guarded::Guarded;
 
-/// Every engine by its name, guarded, every chain over its own, and what answers for a chain whose engine does not.
+/// Opens every engine with its guard, and creates every chain with its outage policies.
 pub(super) async fn open(
     config: &Config,
     clock: &Arc<dyn Clock>,
@@ -24,7 +24,7 @@ pub(super) async fn open(
     keeper: &Arc<Keeper>,
     cores: &[Handle],
 ) -> anyhow::Result<Engines> {
-    // For lookups and operators; what apps ask brings its own.
+    // Deadline of lookups and of operators' calls; claims and outcomes have their own.
     let deadline = config.terms_of(None, None).deadline;
     let mut engines = Engines { urls: config.redacted_engines(), ..Engines::default() };
     for (name, address) in &config.engines {
@@ -49,7 +49,7 @@ pub(super) async fn open(
             entropy: entropy.clone(),
             times: Times::default(),
         }));
-        // A chain of one engine that holds nothing back only passes calls on.
+        // A chain of a single engine without a grant freeze adds nothing.
         let is_plain = options.engines.len() == 1 && options.on_data_loss == OnDataLoss::Resume;
         let only = options.engines.first().and_then(|name| engines.by_name.get(name)).filter(|_| is_plain);
         let below = only.cloned().unwrap_or(switched.clone());

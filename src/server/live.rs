@@ -1,5 +1,5 @@
-//! What a gateway in service takes over of a configuration that was read again: its apps, the terms they have by default, the
-//! tokens of operators, and the log level. Where any of it cannot be used, all stays as it was.
+//! The part of the configuration that can change while the gateway runs: apps, defaults, admin tokens and the log
+//! level. It is applied as a whole or not at all.
 
 use std::sync::Arc;
 
@@ -15,21 +15,21 @@ use crate::telemetry::logging::Log;
 use crate::telemetry::metrics::tenants::ReloadMetrics;
 use crate::tenants::Registry;
 
-/// The configuration that a gateway in service is on, and what changes with it.
+/// Configuration in force, and what depends on it.
 pub(super) struct Live {
-    /// As the process started, but for what a running gateway takes over.
+    /// As at the start of the process, with the reloadable parts of later versions.
     config: Arc<ArcSwap<Config>>,
     registry: Arc<Registry>,
     gateway: Arc<Gateway>,
     tokens: Arc<Tokens>,
     log: Log,
     metrics: ReloadMetrics,
-    /// Told when the apps of a registry are to be made again, since their defaults have changed.
-    reread: Arc<Notify>,
+    /// Notified when the apps of a registry must be rebuilt because their defaults have changed.
+    config_changed: Arc<Notify>,
 }
 
 impl Live {
-    /// A gateway that starts with this configuration, which is in force.
+    /// Returns the state of a gateway that starts with this configuration.
     pub(super) fn new(
         config: &Config,
         registry: Arc<Registry>,
@@ -38,20 +38,20 @@ impl Live {
         log: Log,
     ) -> Self {
         let config = Arc::new(ArcSwap::from_pointee(config.clone()));
-        Self { config, registry, gateway, tokens, log, metrics: ReloadMetrics::new(), reread: Arc::default() }
+        Self { config, registry, gateway, tokens, log, metrics: ReloadMetrics::new(), config_changed: Arc::default() }
     }
 
-    /// Tells when the apps of a registry are to be read again.
-    pub(super) fn reread(&self) -> Arc<Notify> {
-        self.reread.clone()
+    /// Returns the notification that the registry must be read again.
+    pub(super) fn config_changed(&self) -> Arc<Notify> {
+        self.config_changed.clone()
     }
 
-    /// The configuration in force, now and later.
+    /// Returns the configuration in force, which changes at reloads.
     pub(super) fn config(&self) -> Arc<ArcSwap<Config>> {
         self.config.clone()
     }
 
-    /// Takes over what may change of a configuration that was read again. Where it cannot be used, the old one stays.
+    /// Applies the reloadable parts of a configuration. If it is invalid, nothing changes.
     pub(super) async fn reload(&self, read: Result<Config, Problems>, data_dir: &DataDir) {
         let taken = read.and_then(|new| {
             let running = self.config.load_full();
@@ -67,17 +67,15 @@ impl Live {
         self.metrics.reloaded(applied.is_ok());
         match applied {
             Ok(restart_needed) => {
-                tracing::info!(
-                    "the configuration was read again: its apps, defaults, admin tokens and log level are in force"
-                );
+                tracing::info!("Configuration reloaded: apps, defaults, admin tokens and log level are in force");
                 if !restart_needed.is_empty() {
                     let tables = restart_needed.join(", ");
-                    tracing::warn!(config.tables = tables, "changes of other tables need a restart to take effect");
+                    tracing::warn!(config.tables = tables, "Changes of other tables need a restart to take effect");
                 }
             }
             Err(error) => {
                 let error = format!("{error:#}");
-                tracing::error!(error, "the configuration was read again and cannot be used: all stays as it was");
+                tracing::error!(error, "Configuration not reloaded: it cannot be used, so nothing changes");
             }
         }
     }
@@ -85,7 +83,7 @@ impl Live {
     fn apply(&self, config: Config) -> anyhow::Result<()> {
         let tokens = operators::of_config(&config)?;
         if config.apps.is_empty() {
-            // Open, or with its apps in a registry, which is then read again with the new defaults.
+            // An open gateway, or one whose registry will be read again with the new defaults.
             self.registry.replace_open(apps::open_app(&config)?);
         } else {
             self.registry.replace(apps::of_config(&config)?);
@@ -94,7 +92,7 @@ impl Live {
         self.tokens.replace(tokens);
         self.log.reload(&config.log)?;
         self.config.store(Arc::new(config));
-        self.reread.notify_one();
+        self.config_changed.notify_one();
         Ok(())
     }
 }

@@ -1,11 +1,11 @@
-//! Makes the tokens of a configuration into those that the admin API takes.
+//! Creates the admin API's tokens from a configuration.
 
 use anyhow::Context as _;
 
 use crate::config::Config;
 use crate::tenants::secret::SecretDigest;
 
-/// The tokens of the configuration, by name.
+/// Returns the tokens of a configuration, by name.
 pub(super) fn of_config(config: &Config) -> anyhow::Result<Vec<(String, SecretDigest)>> {
     let token = |(name, digest): (&String, &String)| {
         let digest = digest.parse().with_context(|| format!("admin.tokens.{name}"))?;

@@ -1,5 +1,4 @@
-//! The registry of apps in a database, put to use: its rows are made into apps, and operators' changes are checked before
-//! they are made.
+//! Registry of apps in a database: turns its rows into apps, and checks operators' changes before they are stored.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,7 +9,7 @@ use arc_swap::ArcSwap;
 use async_trait::async_trait;
 
 use super::apps;
-use super::catalog::Around;
+use super::catalog::Dependencies;
 use crate::admin::health::{Lifecycle, Stage};
 use crate::config::Config;
 use crate::domain::attempt::Entropy;
@@ -24,15 +23,15 @@ use crate::tenants::secret::Secret;
 use crate::tenants::stored::{Catalog, CatalogError, ListedApp, ListedSecret, RevokeScope, StoredApp, StoredSecret};
 use crate::tenants::{App, Registry};
 
-/// What is wrong with apps of the registry, by app.
+/// Problems of apps in the registry, by app.
 type Problems = Arc<Mutex<BTreeMap<AppKey, String>>>;
 
-/// Follows the registry of the configuration until it is told to stop.
-pub(super) fn follow(around: Around) -> anyhow::Result<InDatabase> {
-    let Around { config, reread, registry, gateway, lifecycle, clock, entropy, stop } = around;
+/// Follows the configured registry until it is stopped.
+pub(super) fn follow(dependencies: Dependencies) -> anyhow::Result<DatabaseCatalog> {
+    let Dependencies { config, config_changed, registry, gateway, lifecycle, clock, entropy, stop } = dependencies;
     let database = Database::at(&config.load().registry.url).context("registry.url")?;
     let problems = Problems::default();
-    let copy = Copy {
+    let loader = AppLoader {
         config: config.clone(),
         registry: registry.clone(),
         gateway,
@@ -40,28 +39,28 @@ pub(super) fn follow(around: Around) -> anyhow::Result<InDatabase> {
         metrics: RegistryMetrics::new(),
         problems: problems.clone(),
     };
-    let follower = Arc::new(Follower::new(database, registry.clone(), clock, Box::new(copy), reread));
+    let follower = Arc::new(Follower::new(database, registry.clone(), clock, Box::new(loader), config_changed));
     let following = follower.clone();
     tokio::spawn(async move { stop.run_until_cancelled(following.run()).await });
-    Ok(InDatabase { follower, config, registry, entropy, problems })
+    Ok(DatabaseCatalog { follower, config, registry, entropy, problems })
 }
 
-/// What the follower of the registry reports to.
-struct Copy {
+/// Updates the process's apps from the registry.
+struct AppLoader {
     config: Arc<ArcSwap<Config>>,
     registry: Arc<Registry>,
     gateway: Arc<Gateway>,
     lifecycle: Arc<Lifecycle>,
     metrics: RegistryMetrics,
-    /// Told in the log once.
+    /// Problems that were logged.
     problems: Problems,
 }
 
-impl Copy {
-    /// The app of a row. One whose settings cannot be used goes on with its old ones, but never with secrets that were
-    /// revoked meanwhile, nor if it was disabled.
+impl AppLoader {
+    /// Returns the app of a row. An app with invalid settings keeps its old ones, but not revoked secrets, and not its
+    /// being enabled.
     fn app(&self, stored: &StoredApp) -> (Option<App>, Option<String>) {
-        match made(&self.config.load(), stored) {
+        match parse_app(&self.config.load(), stored) {
             Ok(app) => (Some(app), None),
             Err(problem) => {
                 let old = self.registry.app(stored.key.as_ref());
@@ -73,7 +72,7 @@ impl Copy {
     }
 }
 
-impl RegistryObserver for Copy {
+impl RegistryObserver for AppLoader {
     fn apps_changed(&self, stored: Vec<StoredApp>) {
         let mut problems = BTreeMap::new();
         let mut apps = Vec::with_capacity(stored.len());
@@ -83,33 +82,33 @@ impl RegistryObserver for Copy {
             if let Some(problem) = problem {
                 if known.get(&stored.key) != Some(&problem) {
                     let kept = app.is_some();
-                    tracing::error!(app.key = %stored.key, error = problem, app.kept = kept, "an app of the registry cannot be used as it stands");
+                    tracing::error!(app.key = %stored.key, error = problem, app.kept = kept, "App of the registry has invalid settings");
                 }
                 problems.insert(stored.key, problem);
             }
             apps.extend(app);
         }
-        self.metrics.refused(u32::try_from(problems.len()).unwrap_or(u32::MAX));
+        self.metrics.set_apps_refused(u32::try_from(problems.len()).unwrap_or(u32::MAX));
         *known = problems;
         drop(known);
         let (count, first) = (apps.len(), self.registry.is_loading());
         self.registry.replace(apps);
         self.gateway.know(&self.registry.apps(), self.config.load().limits.metric_operations);
         if first {
-            tracing::info!(apps = count, "the registry of apps has answered: in service");
+            tracing::info!(apps = count, "Registry of apps has answered: in service");
             self.lifecycle.enter(Stage::Ready);
         } else {
-            tracing::debug!(apps = count, "the apps were read from the registry");
+            tracing::debug!(apps = count, "Apps loaded from the registry");
         }
     }
 
     fn checked(&self, up: bool, copy_age: Duration) {
-        self.metrics.asked(up, copy_age);
+        self.metrics.checked(up, copy_age);
     }
 }
 
-/// The app of a row, or what is wrong with it.
-fn made(config: &Config, stored: &StoredApp) -> Result<App, String> {
+/// Returns the app of a row, or its problems.
+fn parse_app(config: &Config, stored: &StoredApp) -> Result<App, String> {
     let config = config.of_stored(stored).map_err(|problems| {
         let lines: Vec<_> = problems.0.iter().map(ToString::to_string).collect();
         lines.join("; ")
@@ -118,8 +117,8 @@ fn made(config: &Config, stored: &StoredApp) -> Result<App, String> {
     apps::app(&config, &stored.key, options).map_err(|error| format!("{error:#}"))
 }
 
-/// The apps of a registry in a database, for operators.
-pub(super) struct InDatabase {
+/// Catalog of the apps in a database.
+pub(super) struct DatabaseCatalog {
     follower: Arc<Follower>,
     config: Arc<ArcSwap<Config>>,
     registry: Arc<Registry>,
@@ -128,7 +127,7 @@ pub(super) struct InDatabase {
 }
 
 #[async_trait]
-impl Catalog for InDatabase {
+impl Catalog for DatabaseCatalog {
     async fn list(&self) -> Result<Vec<ListedApp>, CatalogError> {
         let snapshot = self.follower.database().read().await?;
         Ok(snapshot.apps.into_iter().map(|stored| self.listed(stored)).collect())
@@ -139,7 +138,7 @@ impl Catalog for InDatabase {
         let digest = secret.digest();
         let first = StoredSecret { digest: digest.clone(), created_at: Timestamp::default(), last_used_at: None };
         let stored = StoredApp { key: key.clone(), settings, chain, disabled: false, secrets: vec![first] };
-        made(&self.config.load(), &stored).map_err(CatalogError::Invalid)?;
+        parse_app(&self.config.load(), &stored).map_err(CatalogError::Invalid)?;
         self.follower.database().create(key, &stored.settings, stored.chain.as_deref(), &digest).await?;
         self.follower.poll_now();
         Ok(secret)
@@ -151,7 +150,7 @@ impl Catalog for InDatabase {
         self.follower.poll_now();
         match rotated {
             Ok(()) => Ok(secret),
-            // Else the next rotation would keep a secret that nobody has, and revoke the one in use.
+            // Otherwise the next rotation would keep a secret that nobody has, and revoke the one in use.
             Err(CatalogError::Unavailable(why)) => Err(CatalogError::Unavailable(format!(
                 "{why}; if the app has the secret {} now, revoke that one before you rotate again",
                 secret.digest().id()
@@ -177,8 +176,8 @@ impl Catalog for InDatabase {
     }
 }
 
-impl InDatabase {
-    /// The app after a change, which this process heeds at once.
+impl DatabaseCatalog {
+    /// Returns an app after a change, and applies the change here at once.
     async fn changed(&self, key: &AppKey) -> Result<ListedApp, CatalogError> {
         self.follower.poll_now();
         let apps = self.list().await?;

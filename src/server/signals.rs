@@ -1,20 +1,20 @@
-//! The signals that a gateway listens to.
+//! Signals that a gateway handles.
 
 use anyhow::Context as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The process's signals.
+/// Signal handlers of the process.
 pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
 }
 
-/// What a signal asks for.
-pub(super) enum Asked {
-    /// To stop, by the signal of this name.
+/// Request of a signal.
+pub(super) enum Request {
+    /// Stop, by the signal of this name.
     Stop(&'static str),
-    /// To read the configuration again.
+    /// Reload the configuration.
     Reload,
 }
 
@@ -28,18 +28,18 @@ impl Signals {
         })
     }
 
-    pub(super) async fn next(&mut self) -> Asked {
+    pub(super) async fn next(&mut self) -> Request {
         tokio::select! {
-            _ = self.terminate.recv() => Asked::Stop("SIGTERM"),
-            _ = self.interrupt.recv() => Asked::Stop("SIGINT"),
-            _ = self.hangup.recv() => Asked::Reload,
+            _ = self.terminate.recv() => Request::Stop("SIGTERM"),
+            _ = self.interrupt.recv() => Request::Stop("SIGINT"),
+            _ = self.hangup.recv() => Request::Reload,
         }
     }
 
-    /// The next signal to stop, whatever else comes before.
+    /// Waits for the next signal to stop, and ignores others.
     pub(super) async fn stop(&mut self) -> &'static str {
         loop {
-            if let Asked::Stop(name) = self.next().await {
+            if let Request::Stop(name) = self.next().await {
                 return name;
             }
         }

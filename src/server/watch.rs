@@ -1,5 +1,5 @@
-//! Notices that the files of the configuration have changed: by what is in them, so that neither coarse file times nor the
-//! swapped links of a mounted volume hide a change.
+//! Detects changes of the configuration's files by their contents: neither coarse timestamps nor the swapped links of a
+//! mounted volume hide a change.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,51 +8,51 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use crate::config::Fingerprint;
 
-/// Between two looks. A change counts once two looks in a row have seen the same, since whoever writes a file may not
-/// be done: half a file may well be a configuration, with half of the apps.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Interval between two checks. A change counts once two checks in a row agree, since a file may be half written: half
+/// a file may be a valid configuration, with half of the apps.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The files of the configuration.
+/// Watch of the configuration's files.
 pub(super) struct Watch {
-    look: Arc<dyn Fn() -> Fingerprint + Send + Sync>,
-    looks: Interval,
-    /// What was last told as a change, or was there at the start.
+    read: Arc<dyn Fn() -> Fingerprint + Send + Sync>,
+    ticks: Interval,
+    /// Last reported fingerprint, or the initial one.
     known: Fingerprint,
-    /// What the last look saw.
+    /// Result of the last check.
     last: Fingerprint,
 }
 
 impl Watch {
-    /// Watches what `look` sees; `known` is no news.
-    pub(super) fn new(known: Fingerprint, look: Box<dyn Fn() -> Fingerprint + Send + Sync>) -> Self {
-        let mut looks = interval(LOOK_EVERY);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Self { look: look.into(), looks, known, last: known }
+    /// Watches the results of `read`; `known` is the initial one.
+    pub(super) fn new(known: Fingerprint, read: Box<dyn Fn() -> Fingerprint + Send + Sync>) -> Self {
+        let mut ticks = interval(CHECK_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self { read: read.into(), ticks, known, last: known }
     }
 
-    /// The files are about to be read for another reason: what is in them now is no news.
+    /// Takes the current contents as known, because the files are about to be read.
     pub(super) async fn catch_up(&mut self) {
-        self.known = self.seen().await;
+        self.known = self.current().await;
         self.last = self.known;
     }
 
-    /// Waits for a change. May be dropped and called again without missing one.
+    /// Waits for a change. Cancel-safe.
     pub(super) async fn changed(&mut self) {
         loop {
-            self.looks.tick().await;
-            let seen = self.seen().await;
-            if seen == self.last && seen != self.known {
-                self.known = seen;
+            self.ticks.tick().await;
+            let current = self.current().await;
+            if current == self.last && current != self.known {
+                self.known = current;
                 return;
             }
-            self.last = seen;
+            self.last = current;
         }
     }
 
-    /// What is in the files now. A look that fails has seen nothing new.
-    async fn seen(&self) -> Fingerprint {
-        let look = self.look.clone();
-        tokio::task::spawn_blocking(move || look()).await.unwrap_or(self.last)
+    /// Reads the current fingerprint; a failed read changes nothing.
+    async fn current(&self) -> Fingerprint {
+        let read = self.read.clone();
+        tokio::task::spawn_blocking(move || read()).await.unwrap_or(self.last)
     }
 }
 
@@ -68,19 +68,19 @@ mod tests {
     /// Watches a configuration file.
     fn watch(path: Option<PathBuf>) -> Watch {
         let flags = Flags { config: path, ..Flags::default() };
-        let look = move || flags.fingerprint([]);
-        Watch::new(look(), Box::new(look))
+        let read = move || flags.fingerprint([]);
+        Watch::new(read(), Box::new(read))
     }
 
     async fn unchanged(watch: &mut Watch) -> bool {
-        tokio::time::timeout(LOOK_EVERY * 4, watch.changed()).await.is_err()
+        tokio::time::timeout(CHECK_INTERVAL * 4, watch.changed()).await.is_err()
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_change_is_told_once_and_a_swapped_link_is_one() {
+    async fn a_change_is_reported_once_even_behind_a_swapped_link() {
         let folder = tempfile::tempdir().unwrap();
         let [old, new, link, file] = ["old", "new", "link", "file"].map(|name| folder.path().join(name));
-        // As Kubernetes mounts a ConfigMap: the file is a link into a folder that is a link.
+        // Like a ConfigMap in Kubernetes: the file is a link into a folder that is a link.
         for (version, text) in [(&old, "old"), (&new, "new")] {
             fs::create_dir(version).unwrap();
             fs::write(version.join("file"), text).unwrap();
@@ -97,14 +97,14 @@ mod tests {
 
         fs::remove_file(&file).unwrap();
         watch.changed().await;
-        assert!(unchanged(&mut watch).await, "once, however long it is gone");
+        assert!(unchanged(&mut watch).await, "once, however long it is missing");
         fs::write(&file, "read again for another reason").unwrap();
         watch.catch_up().await;
         assert!(unchanged(&mut watch).await);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_file_that_is_being_written_is_left_alone_until_it_is_done() {
+    async fn a_file_is_not_read_while_it_is_being_written() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("file");
         fs::write(&file, "").unwrap();
@@ -112,18 +112,18 @@ mod tests {
         let writing = async {
             for part in 1..20 {
                 fs::write(&file, "part ".repeat(part)).unwrap();
-                tokio::time::sleep(LOOK_EVERY / 2).await;
+                tokio::time::sleep(CHECK_INTERVAL / 2).await;
             }
         };
         tokio::select! {
-            () = watch.changed() => panic!("told before it was done"),
+            () = watch.changed() => panic!("reported too early"),
             () = writing => {}
         }
         watch.changed().await;
     }
 
     #[tokio::test(start_paused = true)]
-    async fn where_there_is_no_file_nothing_changes() {
+    async fn a_missing_file_is_no_change() {
         assert!(unchanged(&mut watch(None)).await);
     }
 }

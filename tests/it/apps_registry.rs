@@ -316,7 +316,7 @@ async fn a_row_that_cannot_be_used_takes_no_other_down() {
     for (settings, chain, word) in [
         (json!({ "retentoin": "1d" }), None, "did you mean `retention`"),
         (json!({ "lease": "48h" }), None, "limits.lease_max"),
-        (json!({ "secrets": [] }), None, "set beside them"),
+        (json!({ "secrets": [] }), None, "a column of its own"),
         (json!({}), Some("nowhere"), "there is no chain `nowhere`"),
     ] {
         let mut body = json!({ "app": "worse", "settings": settings, "reason": "a test" });
@@ -342,7 +342,7 @@ async fn a_row_that_cannot_be_used_takes_no_other_down() {
     let another = in_service(&server.url()).await;
     assert_eq!(status(&client(&another, "bad", &second)).await, 401);
     answers(&client(&another, "good", &good), 200).await;
-    gateway.logged("cannot be used as it stands", 1).await;
+    gateway.logged("has invalid settings", 1).await;
     server.execute("UPDATE oncegate_apps SET chain = NULL").await;
     answers(&client(&another, "bad", &second), 200).await;
     until("it is right again", SOON, async || gauge(&gateway, "oncegate_registry_apps_refused").await == "0").await;

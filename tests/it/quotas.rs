@@ -308,7 +308,7 @@ async fn quotas_change_with_the_configuration() {
     let gateway = Setup::on_memory().config(&slow).start().await;
     let shop = caller(&gateway, "shop");
     let reload = async |toml: &str| {
-        let told = || gateway.log().matches("the configuration was read again").count();
+        let told = || gateway.log().matches("Configuration reloaded").count();
         let before = told();
         gateway.configure(toml);
         gateway.signal("HUP");

@@ -278,9 +278,9 @@ async fn a_new_certificate_that_is_no_good_leaves_the_old_one() {
     std::fs::remove_file(&files.certificate).unwrap();
     refused("a missing file is told", "cannot read").await;
     authority.issue_for(&["localhost"], 2001).write(folder.path());
-    refused("an expired one is told", "the new certificate ended at 2001-01-01T00:00:00Z").await;
+    refused("an expired one is told", "the new certificate expired at 2001-01-01T00:00:00Z").await;
     // It is told once, and again when asked for.
-    let told = || gateway.log().matches("the new certificate ended").count();
+    let told = || gateway.log().matches("the new certificate expired").count();
     let before = told();
     gateway.signal("HUP");
     until("it is told again when asked for", SOON, async || told() > before).await;
