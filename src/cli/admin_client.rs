@@ -1,5 +1,5 @@
-//! The client of a gateway's admin API: its URL and token, one request and its response, and problem documents as errors.
-//! Also the HTTP connection under it.
+//! Client of a gateway's admin API: URL and token, one request and its response, problem documents as errors, and the
+//! HTTP connection below.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -153,7 +153,8 @@ impl AdminClient {
         let Ok(refusal) = serde_json::from_slice::<Refusal>(&answer.body) else {
             return Err(self.not_an_admin_listener());
         };
-        // Any listener answers 404 to a path that it does not have. Only of an admin listener it means that nothing is there.
+        // Any listener answers 404 to an unknown path. Only from an admin listener does it mean that the record does
+        // not exist.
         if refusal.status == 404 && !self.ask(Request::get("/livez").body("".into())?)?.is_success() {
             return Err(self.not_an_admin_listener());
         }
@@ -281,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn problems_speak_the_language_of_the_command_line() {
+    fn problems_use_the_terms_of_the_command_line() {
         let succeeded = refusal(409, "already_succeeded", "Only a release with \"even_succeeded\": true ends it.");
         let expected = "Only a release with --even-succeeded ends it. (already_succeeded, request r-1)";
         assert_eq!(succeeded.to_string(), expected);
@@ -290,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn the_exit_code_tells_a_wrong_request_from_a_state_that_forbids_it() {
+    fn the_exit_code_distinguishes_a_wrong_request_from_a_state_that_forbids_it() {
         for (status, code, cause) in [
             (400, "invalid_request", Some(Cause::Usage)),
             (422, "contents_not_canonical", Some(Cause::Usage)),
@@ -305,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_everywhere_is_asked_on_loopback() {
+    fn a_listener_on_all_addresses_is_reached_on_loopback() {
         for (listen, asked) in
             [("0.0.0.0:9464", "127.0.0.1:9464"), ("[::]:9464", "[::1]:9464"), ("10.0.0.1:9464", "10.0.0.1:9464")]
         {

@@ -1,4 +1,4 @@
-//! `oncegate admin-token`: makes tokens for the admin API. Changes nothing itself, and prints what to write into the
+//! `oncegate admin-token`: makes tokens for the admin API. Changes nothing, and prints what to write into the
 //! configuration file.
 
 use std::io::Write;
@@ -12,12 +12,12 @@ use crate::tenants::secret::Secret;
 
 const EXAMPLES: &str = "\
 Examples:
-  oncegate admin-token new alice      # a token, and the line for [admin.tokens]
+  oncegate admin-token new alice      # prints a token, and the line for [admin.tokens]
 
-The token is printed once. Put its digest into the configuration, and the token into ONCEGATE_ADMIN_TOKEN of those commands that use the \
-admin API.";
+The token is printed only once. Put its digest into the configuration, and the token into ONCEGATE_ADMIN_TOKEN of
+the commands that use the admin API.";
 
-/// What to do.
+/// Arguments of `oncegate admin-token`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct AdminTokenArgs {
@@ -27,9 +27,9 @@ pub(super) struct AdminTokenArgs {
 
 #[derive(Subcommand, Debug)]
 enum Action {
-    /// Make a token; prints it, once
+    /// Make a token, and print it once
     New {
-        /// The name that the audit trail shows, such as alice
+        /// Name for the audit trail, such as alice
         name: Name,
     },
 }
@@ -41,10 +41,10 @@ pub(super) fn run(args: AdminTokenArgs, entropy: &dyn Entropy, out: &mut impl Wr
     writeln!(out)?;
     writeln!(
         out,
-        "`{name}` sends this as `Authorization: Bearer …`, or has commands read it from ONCEGATE_ADMIN_TOKEN. It is shown this \
-         once; store it now."
+        "`{name}` sends this as `Authorization: Bearer …`; commands read it from ONCEGATE_ADMIN_TOKEN. It is printed only \
+         once: store it now."
     )?;
-    writeln!(out, "Add this to the configuration file; a running gateway takes it over on SIGHUP:")?;
+    writeln!(out, "Add this to the configuration file. It takes effect within seconds, without a restart:")?;
     writeln!(out, "\n[{}]", KeyPath::of(["admin", "tokens"]))?;
     Ok(writeln!(out, "{} = \"{}\"", KeyPath::of([name.as_ref()]), token.digest())?)
 }
@@ -56,7 +56,7 @@ mod tests {
     use crate::tenants::secret::SecretDigest;
 
     #[test]
-    fn what_is_printed_can_be_put_into_the_configuration() {
+    fn the_output_can_be_pasted_into_the_configuration() {
         for name in ["alice", "ci.deploy"] {
             let mut out = Vec::new();
             let args = AdminTokenArgs { action: Action::New { name: name.parse().unwrap() } };

@@ -1,5 +1,5 @@
-//! `oncegate app`: the apps that may call, and their secrets. With a registry, or a gateway named, it uses that gateway's admin
-//! API. Otherwise it changes nothing, and prints what to write into the configuration file.
+//! `oncegate app`: apps and their secrets. Uses the admin API if a gateway is named or the configuration has a
+//! registry. Otherwise it changes nothing, and prints what to write into the configuration file.
 
 mod file;
 mod show;
@@ -39,7 +39,7 @@ enum Action {
         name: AppKey,
         #[arg(long, value_name = "JSON", help = SETTINGS_HELP)]
         settings: Option<String>,
-        /// Chain that keeps its claims [default: that of `[defaults]`]
+        /// Chain that stores its claims [default: that of `[defaults]`]
         #[arg(long)]
         chain: Option<String>,
         #[command(flatten)]
@@ -52,7 +52,7 @@ enum Action {
         #[command(flatten)]
         admin: AdminArgs,
     },
-    /// Show an app, with the ID of each of its secrets and when it was last used
+    /// Show an app, with the ID and last use of each of its secrets
     Show {
         /// Key of the app
         name: AppKey,
@@ -100,10 +100,10 @@ enum Action {
 const SETTINGS_HELP: &str =
     r#"Settings of the app in a registry, as a table [apps.<name>] has them, in JSON: '{"retention":"30d"}'"#;
 
-/// What every change needs.
+/// Arguments of every change.
 #[derive(Args, Debug)]
 struct Change {
-    /// Reason for the audit trail: one line; required if a gateway is asked
+    /// Reason for the audit trail: one line; required for a change through a gateway
     #[arg(long)]
     reason: Option<String>,
     #[command(flatten)]
@@ -168,19 +168,19 @@ fn switch(change: &Change, name: &AppKey, disabled: bool, out: &mut impl Out) ->
     Ok(writeln!(out, "The app `{name}` is {verb}d. It takes effect at every gateway within seconds.")?)
 }
 
-/// Reports whether the apps are asked of a gateway: they are in a registry, or a gateway is named.
+/// Reports whether to use a gateway: one is named, or the apps are in a registry.
 fn uses_gateway(admin: &AdminArgs) -> anyhow::Result<bool> {
     Ok(admin.is_named() || admin.settings().load()?.registry.is_set())
 }
 
-/// The gateway to ask, and the reason to give.
+/// The gateway to use, and the reason to send.
 struct Gateway<'a> {
     client: AdminClient,
     reason: &'a str,
 }
 
 impl Change {
-    /// Returns the gateway to ask; none if the apps are in the configuration file and no gateway is named.
+    /// Returns the gateway to use; none if the apps are in the configuration file and no gateway is named.
     fn gateway(&self) -> anyhow::Result<Option<Gateway<'_>>> {
         if !uses_gateway(&self.admin)? {
             return Ok(None);

@@ -44,9 +44,9 @@ enum Action {
     },
     /// Make another engine of a chain the active one, at every gateway
     ///
-    /// What was done on the engine before is not known on the new one: it can be claimed and run again. Claims get 503 for about
-    /// two seconds, until every gateway knows of the switch. Without --accept-loss nothing is changed, and the command says what
-    /// would be lost.
+    /// The new engine does not know the claims on the old one: their operations can be claimed and run again. Claims
+    /// get 503 for about two seconds, until every gateway knows of the switch. Without --accept-loss nothing is
+    /// changed, and the command says what would be lost.
     Switch {
         /// Name of the chain, such as default
         chain: Name,
@@ -65,7 +65,7 @@ enum Action {
     },
 }
 
-/// The name of a chain or an engine.
+/// Name of a chain or an engine.
 #[derive(Clone, Debug)]
 struct Name(String);
 
@@ -128,7 +128,7 @@ fn show(chain: &Value, out: &mut impl Out) -> anyhow::Result<()> {
     output::record(&fields, out)
 }
 
-/// The engines in order, each with its health.
+/// Returns the engines in order, each with its health.
 fn engines(chain: &Value) -> String {
     let engine = |engine: &Value| {
         let up = if engine["up"] == true { "up" } else { "down" };

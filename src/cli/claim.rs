@@ -1,5 +1,5 @@
-//! `oncegate claim`: claims, looked at and changed by hand through the admin API. Claims are named as people know them: by
-//! app, operation and contents. What is printed about them is in `show`.
+//! `oncegate claim`: shows, lists and changes claims through the admin API. Claims are named by app, operation and
+//! contents. Output for people is in `show`.
 
 mod show;
 
@@ -28,7 +28,7 @@ Examples:
   oncegate claim release --app shop --operation order.submit '{\"order_id\": \"A-1001\"}' \\
       --reason \"INC-43: its host is gone\"";
 
-/// Claims in one answer of the gateway, at most.
+/// Largest page of claims of the admin API.
 const PAGE_MAX: usize = 100;
 
 /// Arguments of `oncegate claim`.
@@ -76,7 +76,8 @@ enum Action {
         /// JSON to return to duplicates; only with --outcome success
         #[arg(long, value_name = "JSON")]
         result: Option<String>,
-        /// How long a success blocks repeats, such as 24h or forever; only with --outcome success [default: as it was claimed]
+        /// Retention of the success, such as 24h or forever; only with --outcome success [default: as it was
+        /// claimed]
         #[arg(long, value_name = "DURATION")]
         retention: Option<Retention>,
         #[command(flatten)]
@@ -104,7 +105,7 @@ enum Action {
     },
 }
 
-/// The claim that a command is about.
+/// The claim to show or change.
 #[derive(Args, Debug)]
 struct ClaimName {
     /// Key of the app, such as shop
@@ -120,7 +121,7 @@ struct ClaimName {
     contents: Option<String>,
 }
 
-/// What every change needs.
+/// Arguments of every change.
 #[derive(Args, Debug)]
 struct Change {
     /// Reason for the audit trail: one line, such as "INC-42: paid by hand"
@@ -141,11 +142,11 @@ struct Common {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
 enum Outcome {
-    /// It was done, and must not run again
+    /// The operation has completed, and must not run again
     Success,
-    /// It certainly was not done, and may run again
+    /// The operation certainly had no effect, and may run again
     Failure,
-    /// Nobody can tell
+    /// Neither is known
     Unknown,
 }
 

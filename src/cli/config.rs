@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_holds_the_settings_and_no_passwords() {
+    fn the_printed_configuration_has_no_passwords() {
         let printed = answer(Action::Print(settings("redis://:hidden@host")));
         assert!(
             printed.contains("primary = \"redis://:***@host\"") && printed.contains("lease = \"30s\""),
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_one_is_an_error_of_its_own_kind() {
+    fn an_invalid_configuration_is_an_error_of_its_own_type() {
         let bad = Settings { listen: Some("nowhere".to_owned()), ..Settings::default() };
         let error = run(ConfigArgs { action: Action::Check(bad) }, &mut Vec::new()).expect_err("no address");
         assert!(error.is::<Problems>());

@@ -21,7 +21,7 @@ pub(super) struct EngineArgs {
 
 #[derive(Subcommand, Debug)]
 enum Action {
-    /// List the engines with their health, their chains and what they promise
+    /// List the engines with their health, chains and capabilities
     List {
         #[command(flatten)]
         output: OutputArgs,
@@ -51,7 +51,7 @@ pub(super) fn run(args: EngineArgs, out: &mut impl Out) -> anyhow::Result<()> {
     })
 }
 
-/// The capabilities that an engine has.
+/// Returns the capabilities of an engine.
 fn promises(engine: &Value) -> String {
     let all = engine["capabilities"].as_object().into_iter().flatten();
     joined(all.filter(|(_, has)| **has == true).map(|(name, _)| output::escaped(name)))

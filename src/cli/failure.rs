@@ -12,9 +12,9 @@ use crate::config::Problems;
 /// Causes of an error that have an exit code of their own. Everything else is 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Cause {
-    /// The command line or the configuration is wrong. The command changed nothing, and never will as it is.
+    /// The command line or the configuration is wrong. Nothing was changed.
     Usage = 2,
-    /// What is stored does not permit the command: nothing is there, or not what it needs.
+    /// The stored state does not permit the command.
     State = 3,
 }
 
@@ -48,17 +48,17 @@ pub(super) fn exit_code(error: &anyhow::Error) -> u8 {
 }
 
 /// Longest wait for an error to be written.
-pub(super) const PATIENCE: Duration = Duration::from_secs(1);
+pub(super) const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Writes an error, and waits for that no longer than `patience`: if standard error is not read, the process ends all the same.
-pub(super) fn report_within(patience: Duration, error: String, mut to: impl Write + Send + 'static) {
+/// Writes an error within a timeout: if standard error is not read, the process ends all the same.
+pub(super) fn report_within(timeout: Duration, error: String, mut to: impl Write + Send + 'static) {
     let (done, written) = mpsc::channel();
-    // Without a thread, and without anyone who reads, there is no other place to report to.
+    // Without a thread or a reader, there is no other place to report to.
     let _ = thread::Builder::new().spawn(move || {
         report(&error, &mut to);
         let _ = done.send(());
     });
-    let _ = written.recv_timeout(patience);
+    let _ = written.recv_timeout(timeout);
 }
 
 /// Writes an error as one block, in sentence case. A first word that is a name, such as a key or a URL, stays as it is.
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_that_nobody_reads_keeps_no_process() {
+    fn an_unread_error_does_not_keep_the_process_alive() {
         struct Unread;
         impl Write for Unread {
             fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cause_decides_the_exit_code_whatever_context_is_added() {
+    fn the_exit_code_depends_on_the_cause_and_not_on_the_context() {
         assert_eq!(exit_code(&usage("wrong")), 2);
         assert_eq!(exit_code(&Err::<(), _>(state("gone")).context("more").context("and more").unwrap_err()), 3);
         assert_eq!(exit_code(&anyhow::anyhow!("something else")), 1);

@@ -21,10 +21,10 @@ const SECTIONS: [(&str, &str); 3] = [
     ("\nExit codes:\n", "\n.SH \"EXIT STATUS\"\n"),
 ];
 
-/// What to generate, and where.
+/// Arguments of `oncegate generate`.
 #[derive(Args, Debug)]
 pub(super) struct GenerateArgs {
-    /// What to write
+    /// Kind of files to write
     kind: Kind,
     /// Directory to write the files into; created if it does not exist
     dir: PathBuf,
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn shells_get_their_completions_under_the_names_they_look_for() {
+    fn completions_have_the_names_that_shells_look_for() {
         let (_folder, names) = generated(Kind::Completions);
         assert_eq!(names, ["oncegate.bash", "oncegate.fish", "_oncegate"]);
     }

@@ -1,5 +1,4 @@
-//! `oncegate health`: asks the gateway on this machine whether it is ready, for checks of containers that hold no HTTP
-//! client.
+//! `oncegate health`: checks whether the gateway on this machine is ready, for containers without an HTTP client.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -12,7 +11,7 @@ use hyper::Request;
 use super::tls::TlsArgs;
 use super::{Settings, admin_client};
 
-/// Longer than a gateway that works ever takes, shorter than the three seconds that the image gives its health check.
+/// Longer than a working gateway takes, and shorter than the three seconds that the image gives its health check.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 const EXAMPLES: &str = "\
@@ -40,8 +39,9 @@ pub(super) fn run(args: HealthArgs, out: &mut impl Write) -> anyhow::Result<()> 
         (url, args.tls)
     } else {
         let settings = Settings { config: args.config, ..Settings::default() };
-        // One's own listener is asked for one bit, and is told nothing: it need not show who it is.
-        (admin_client::url_of(settings)?, args.tls.trusting())
+        // Nothing secret is sent to the machine's own listener, and only readiness is read: its certificate need not be
+        // checked.
+        (admin_client::url_of(settings)?, args.tls.unverified())
     };
     let not_ready = || format!("the gateway at {url} is not ready");
     let answer = admin_client::ask(&url, &tls, Request::get("/readyz").body("".into())?, TIMEOUT);
@@ -61,7 +61,7 @@ mod tests {
 
     use super::*;
 
-    /// Answers one request with these bytes, and tells what it was asked.
+    /// Answers one request with these bytes, and returns the request.
     fn gateway(answer: &'static str) -> (String, thread::JoinHandle<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let url = format!("http://{}", listener.local_addr().expect("its address"));
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ready_gateway_is_told() {
+    fn a_ready_gateway_is_reported() {
         let (url, asked) = gateway("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n");
         assert_eq!(health(&url).unwrap(), "ready\n");
         let asked = asked.join().unwrap();
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gateway_that_is_not_ready_is_an_error_of_one_line() {
+    fn a_gateway_that_is_not_ready_is_a_one_line_error() {
         let (url, asked) = gateway("HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n");
         let error = format!("{:#}", health(&url).unwrap_err());
         assert_eq!(error, format!("the gateway at {url} is not ready: it answered 503 Service Unavailable"));
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_url_is_said_to_be_none() {
+    fn an_invalid_url_is_reported_with_an_example() {
         for url in ["127.0.0.1:9464", "ftp://127.0.0.1:9464", "nowhere", "http://"] {
             let error = format!("{:#}", health(url).unwrap_err());
             assert!(error.contains("a URL is written as http://127.0.0.1:9464"), "{url}: {error}");

@@ -1,5 +1,5 @@
-//! `oncegate migrate`: updates the schema of PostgreSQL databases, or reports what an update would do. Safe to run at any time,
-//! and several times at once.
+//! `oncegate migrate`: updates the schema of PostgreSQL databases, or reports what an update would do. Safe to run at
+//! any time, and several times at once.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::output::{self, Column, Out, OutputArgs, cell, rows};
 use super::progress::Progress;
 use crate::database::{Address, schema};
 
-/// Longer than it takes to connect over a bad network. The migrations themselves have a limit of their own.
+/// Longest wait for a connection over a slow network. The migrations have a timeout of their own.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 const EXAMPLES: &str = "\
@@ -23,7 +23,7 @@ Examples:
   oncegate migrate --status --output json
   oncegate migrate --dry-run --engine postgres://oncegate@localhost/oncegate
 
-Without --engine it is done to every PostgreSQL engine of the configuration, and to its registry of apps.";
+Without --engine, every PostgreSQL engine of the configuration and its registry of apps are migrated.";
 
 /// Arguments of `oncegate migrate`.
 #[derive(Args)]

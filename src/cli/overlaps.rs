@@ -1,4 +1,4 @@
-//! `oncegate overlaps`: operations that two attempts were allowed to run, because a store was out.
+//! `oncegate overlaps`: operations that two attempts were allowed to run because a store was unavailable.
 
 use clap::Args;
 use serde_json::Value;
@@ -12,7 +12,7 @@ Examples:
   oncegate overlaps
   oncegate overlaps --app shop --limit 1000 --output json
 
-Each gateway lists the overlaps that it noticed itself. OURS is the attempt that this gateway granted, THEIRS the one in the
+Each gateway lists the overlaps that it found itself. OURS is the attempt that this gateway granted, THEIRS the one in the
 store; both are shown as hash and timestamp. Look up whether both had an effect.";
 
 /// Arguments of `oncegate overlaps`.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Shorter commands show nothing, so that they do not flicker.
+/// Delay before anything is shown, so that short commands do not flicker.
 const TICK: Duration = Duration::from_millis(200);
 
 /// A line that shows what a command does; removed when it is dropped.

@@ -1,4 +1,4 @@
-//! `oncegate serve`: reads the configuration, starts the log and the runtime, and hands over to the server.
+//! `oncegate serve`: loads the configuration, starts the log and the runtime, and runs the server.
 
 use anyhow::Context as _;
 
@@ -9,21 +9,21 @@ use crate::telemetry::Telemetry;
 use crate::telemetry::logging::Log;
 use crate::telemetry::traces::Traces;
 
-/// Names the place where the gateway is to crash: for tests of builds that can.
+/// Crash point of the gateway, in tests.
 #[cfg(feature = "fault-points")]
 const CRASH_VARIABLE: &str = "ONCEGATE_CRASH_AT";
 
 pub(super) fn run(settings: Settings) -> anyhow::Result<()> {
     #[cfg(feature = "fault-points")]
-    if let Some((_, place)) = super::environment().find(|(name, _)| name == CRASH_VARIABLE) {
-        crate::crash::arm(&place.to_string_lossy())?;
+    if let Some((_, point)) = super::environment().find(|(name, _)| name == CRASH_VARIABLE) {
+        crate::crash::arm(&point.to_string_lossy())?;
     }
-    // Looked at before they are read: a change while they are is then seen as one.
+    // Taken before the files are read, so that a change in between is noticed.
     let known = settings.fingerprint();
     let config = settings.clone().load_to_serve()?;
     let again = settings.clone();
     let source =
-        Source { known, look: Box::new(move || settings.fingerprint()), load: Box::new(move || again.clone().load()) };
+        Source { known, read: Box::new(move || settings.fingerprint()), load: Box::new(move || again.clone().load()) };
     let (traces, layer) = Traces::new(&config.traces)?;
     let log = Log::start(&config.log, super::may_color(), layer)?;
     let served = serve(config, source, Telemetry { log: log.clone(), traces });

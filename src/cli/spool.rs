@@ -1,5 +1,5 @@
-//! `oncegate spool`: what a lost gateway answered while stores were out, and has not delivered to them. Lists or delivers it.
-//! Opens the folder itself, without a gateway, and prints neither contents nor attempts.
+//! `oncegate spool`: lists or delivers the journal of a gateway that no longer runs. Opens the folder without a
+//! gateway, and prints neither contents nor attempts.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -27,11 +27,11 @@ use crate::resilience::guarded::Guarded;
 use crate::resilience::journal::entry::{Deed, Entry};
 use crate::resilience::journal::{Bounds, DELIVERY_DEADLINE};
 
-/// Nothing is added here, so no bound applies.
+/// Nothing is added to the journal here, so it needs no bound.
 const UNBOUNDED: Bounds = Bounds { bytes: u64::MAX, app_bytes: u64::MAX };
 
-/// How often the progress of a delivery is shown.
-const SHOWN_EVERY: Duration = Duration::from_millis(200);
+/// Interval of the progress display.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -39,7 +39,7 @@ Examples:
   oncegate spool deliver --data-dir ./lost-gateway --config oncegate.toml
   oncegate spool deliver --data-dir ./lost-gateway --engine redis://localhost
 
-A folder that a running gateway uses is refused: that gateway delivers by itself.";
+A folder that a running gateway uses is refused: that gateway delivers its journal itself.";
 
 /// Arguments of `oncegate spool`.
 #[derive(Args)]
@@ -51,23 +51,24 @@ pub(super) struct SpoolArgs {
 
 #[derive(Subcommand)]
 enum Action {
-    /// List what has not been delivered, oldest first
+    /// List the undelivered entries, oldest first
     List {
         #[command(flatten)]
         folder: Folder,
         #[command(flatten)]
         output: OutputArgs,
     },
-    /// Deliver it to the stores, and list the overlaps that are found
+    /// Deliver the entries to the stores, and list the overlaps that are found
     ///
-    /// Can be repeated. The exit code is 1 if something was not delivered.
+    /// Can be repeated. The exit code is 1 if an entry was not delivered.
     Deliver {
         #[command(flatten)]
         folder: Folder,
-        /// URL of the store to deliver everything to, such as `redis://localhost` [default: the engines of the configuration]
+        /// URL of the store to deliver everything to, such as `redis://localhost` [default: the engines of the
+        /// configuration]
         #[arg(long, value_name = "URL")]
         engine: Option<String>,
-        /// How long to wait for a store that does not answer
+        /// Longest wait for a store that does not answer
         #[arg(long, value_name = "DURATION", default_value = "10s")]
         patience: Span,
         #[command(flatten)]
@@ -138,7 +139,7 @@ impl Folder {
         keeper.check_left_behind()?;
         let lock = FolderLock::take(&data_dir).map_err(|error| match error {
             LockError::Held(holder) => {
-                anyhow!("{} is held by {holder}: its gateway runs, and delivers by itself", data_dir.display())
+                anyhow!("{} is held by {holder}: its gateway runs, and delivers the journal itself", data_dir.display())
             }
             LockError::Io(error) => anyhow::Error::new(error).context(format!("{} cannot be used", data_dir.display())),
         })?;
@@ -174,10 +175,10 @@ fn listed(entry: &Entry) -> Value {
     })
 }
 
-/// What a delivery came to.
+/// Result of a delivery.
 struct Delivery {
     report: Value,
-    /// The reason why something was not delivered.
+    /// Reason why an entry was not delivered.
     failure: Option<anyhow::Error>,
 }
 
@@ -193,7 +194,7 @@ async fn deliver(folder: &Folder, engine: Option<String>, patience: Duration) ->
     let mut failure = None;
     for (chain, urls) in urls {
         let engines = open(&chain, urls, &clock).await?;
-        let store = Arc::new(over(&chain, engines.clone(), &clock));
+        let store = Arc::new(open_chain(&chain, engines.clone(), &clock));
         let degrading = Degrading::start(&chain, store, keeper.clone(), clock.clone(), Arc::new(SystemEntropy));
         let delivered = tokio::select! {
             delivered = degrading.deliver_all(patience) => delivered,
@@ -220,9 +221,9 @@ async fn deliver(folder: &Folder, engine: Option<String>, patience: Duration) ->
     Ok(Delivery { report, failure })
 }
 
-/// Shows how much of a delivery is done, until it is dropped.
+/// Shows the progress of a delivery, until it is dropped.
 async fn show(progress: &Progress, keeper: &Keeper, before: usize) {
-    let mut ticks = tokio::time::interval(SHOWN_EVERY);
+    let mut ticks = tokio::time::interval(PROGRESS_INTERVAL);
     loop {
         ticks.tick().await;
         progress.at(before.saturating_sub(keeper.waiting()) as u64);
@@ -245,7 +246,7 @@ fn overlap(overlap: &Overlap) -> Value {
     })
 }
 
-/// The engines of a chain by name, in order: their URLs.
+/// Names and URLs of a chain's engines, in order.
 type Urls = Vec<(String, String)>;
 
 /// Returns the URLs of the stores of each of these chains.
@@ -282,8 +283,8 @@ async fn open(chain: &str, urls: Urls, clock: &Arc<dyn Clock>) -> anyhow::Result
     Ok(engines)
 }
 
-/// The chain, so that what waits goes to the engine that is in use, and not to one that it was switched from.
-fn over(chain: &str, engines: Engines, clock: &Arc<dyn Clock>) -> Chain {
+/// Opens the chain, so that entries go to its active engine.
+fn open_chain(chain: &str, engines: Engines, clock: &Arc<dyn Clock>) -> Chain {
     Chain::start(Setup {
         name: chain.to_owned(),
         engines,

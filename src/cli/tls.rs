@@ -1,4 +1,4 @@
-//! How commands speak to a listener over TLS: whom they trust, and what they show.
+//! TLS of commands: trusted authorities and the client certificate.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,35 +14,35 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// What is needed where a URL begins with `https://`.
+/// TLS arguments, for URLs that begin with `https://`.
 #[derive(Args, Clone, Debug, Default)]
 pub(super) struct TlsArgs {
-    /// File of the authorities that the gateway's certificate may lead to, in PEM; needed for https://
+    /// PEM file of the authorities for the gateway's certificate; required for https://
     #[arg(long, alias = "admin-ca", value_name = "FILE")]
     ca: Option<PathBuf>,
-    /// File of the certificate to show, in PEM, where the gateway wants one
+    /// PEM file of the client certificate, if the gateway requires one
     #[arg(long, value_name = "FILE", requires = "client_key")]
     client_certificate: Option<PathBuf>,
-    /// File of that certificate's private key, in PEM
+    /// PEM file of the client certificate's private key
     #[arg(long, value_name = "FILE", requires = "client_certificate")]
     client_key: Option<PathBuf>,
-    /// Whether a certificate is taken unseen where no authority is named.
+    /// True if any certificate is accepted if no authority is named.
     #[arg(skip)]
-    trusting: bool,
+    unverified: bool,
 }
 
 impl TlsArgs {
-    /// Takes whatever certificate is shown, unless an authority was named. Only for who sends nothing secret and believes
-    /// nothing that matters, to a listener of this machine: whose certificate is seldom for a loopback address.
-    pub(super) fn trusting(self) -> Self {
-        Self { trusting: true, ..self }
+    /// Accepts any certificate, unless an authority is named. Only for requests that send nothing secret and trust
+    /// nothing, to a listener on this machine, whose certificate is rarely issued for a loopback address.
+    pub(super) fn unverified(self) -> Self {
+        Self { unverified: true, ..self }
     }
 
-    /// Shakes hands with the server of this name.
+    /// Performs the TLS handshake with the server of this name.
     pub(super) async fn connect(&self, host: &str, stream: TcpStream) -> anyhow::Result<TlsStream<TcpStream>> {
         let name = ServerName::try_from(host.to_owned()).context("the host of the URL cannot be in a certificate")?;
         let stream = TlsConnector::from(Arc::new(self.config()?)).connect(name, stream).await;
-        stream.context("no TLS with what answers there; is --ca the authority of its certificate?")
+        stream.context("the TLS handshake failed; is --ca the authority of its certificate?")
     }
 
     fn config(&self) -> anyhow::Result<ClientConfig> {
@@ -56,8 +56,10 @@ impl TlsArgs {
                 }
                 config.with_root_certificates(authorities)
             }
-            None if self.trusting => config.dangerous().with_custom_certificate_verifier(Arc::new(Anybody(provider))),
-            None => bail!("https:// needs --ca, a file of the authorities that the gateway's certificate may lead to"),
+            None if self.unverified => {
+                config.dangerous().with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
+            }
+            None => bail!("https:// needs --ca, a file of the authorities for the gateway's certificate"),
         };
         let (Some(certificate), Some(key)) = (&self.client_certificate, &self.client_key) else {
             return Ok(config.with_no_client_auth());
@@ -69,7 +71,7 @@ impl TlsArgs {
     }
 }
 
-/// The certificates of a file, of which there is at least one.
+/// Returns the certificates of a file, at least one.
 fn certificates(path: &Path) -> anyhow::Result<Vec<CertificateDer<'static>>> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(path)?).collect();
     match found {
@@ -82,11 +84,11 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// Takes whatever certificate is shown, as long as who shows it has its key.
+/// Accepts any certificate whose key the server has.
 #[derive(Debug)]
-struct Anybody(Arc<CryptoProvider>);
+struct AnyCertificate(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for Anybody {
+impl ServerCertVerifier for AnyCertificate {
     fn verify_server_cert(
         &self,
         _certificate: &CertificateDer<'_>,

@@ -1,4 +1,4 @@
-//! What `oncegate app` prints about apps, for people.
+//! Output of `oncegate app` for people.
 
 use serde_json::Value;
 
@@ -42,13 +42,13 @@ fn status(app: &Value) -> String {
     if app["disabled"] == true { "disabled".to_owned() } else { "enabled".to_owned() }
 }
 
-/// The IDs of the secrets.
+/// Returns the IDs of the secrets.
 fn secrets(app: &Value) -> String {
     let ids: Vec<_> = rows(app, "secrets").iter().map(|secret| cell(&secret["secret_id"])).collect();
     if ids.is_empty() { "-".to_owned() } else { ids.join(", ") }
 }
 
-/// When any of the secrets was last used. Instants in UTC sort as text.
+/// Returns the last use of any of the secrets. Timestamps in UTC sort as text.
 fn last_used(app: &Value) -> String {
     let used = rows(app, "secrets").iter().filter_map(|secret| secret["last_used_at"].as_str());
     used.max().map_or_else(|| "-".to_owned(), output::escaped)

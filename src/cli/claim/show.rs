@@ -1,10 +1,10 @@
-//! What `oncegate claim` prints about claims, for people.
+//! Output of `oncegate claim` for people.
 
 use serde_json::Value;
 
 use crate::cli::output::{self, Column, Out, cell, escaped, rows};
 
-/// The longest text of contents in a list; JSON output has all of it.
+/// Longest contents in a list; JSON output has all of it.
 const CONTENTS_CHARS_MAX: usize = 60;
 
 const COLUMNS: &[Column] = &[
@@ -67,7 +67,7 @@ pub(super) fn record(claim: &Value, out: &mut impl Out) -> anyhow::Result<()> {
     output::record(&fields, out)
 }
 
-/// Prints what a change came to.
+/// Prints the result of a change.
 pub(super) fn changed(answer: &Value, out: &mut impl Out) -> anyhow::Result<()> {
     let [app, global_id, state] = ["app", "global_id", "state"].map(|name| cell(&answer[name]));
     let claim = format!("Claim {global_id} of app `{app}`");
@@ -79,7 +79,7 @@ pub(super) fn changed(answer: &Value, out: &mut impl Out) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// The contents of a claim, or their digest, cut to a readable length.
+/// Returns the contents of a claim, or their digest, cut to a readable length.
 fn contents(claim: &Value) -> String {
     let text = match (claim.get("contents"), claim.get("contents_sha256")) {
         (Some(contents), _) => escaped(&contents.to_string()),
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_says_what_holds_now() {
+    fn a_change_prints_the_new_state() {
         let answer = |state: &str, expires_at: Value| json!({ "app": "shop", "global_id": ID, "state": state, "expires_at": expires_at });
         for (answer, end) in [
             (answer("released", Value::Null), "is released. Its operation can be claimed again.\n"),

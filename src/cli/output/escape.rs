@@ -26,8 +26,8 @@ pub(in crate::cli) fn escaped(text: &str) -> String {
     escaped
 }
 
-/// Returns indented JSON in which every unsafe character is escaped. It has the same meaning: such characters only occur in
-/// strings.
+/// Returns indented JSON in which every unsafe character is escaped. It has the same meaning: such characters only
+/// occur in strings.
 pub(super) fn json(data: &Value) -> String {
     let text = format!("{data:#}");
     let mut escaped = String::with_capacity(text.len());
@@ -43,8 +43,8 @@ pub(super) fn json(data: &Value) -> String {
     escaped
 }
 
-/// Control characters, line and paragraph separators, and marks that change the direction of text. All of them are below
-/// U+10000.
+/// Control characters, line and paragraph separators, and marks that change the direction of text. All of them are
+/// below U+10000.
 fn is_unsafe(char: char) -> bool {
     let reorders =
         matches!(char, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
@@ -58,14 +58,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_text_reaches_a_terminal_as_a_command() {
+    fn no_text_can_control_a_terminal() {
         assert_eq!(escaped("a\u{1b}[2Jb\u{9b}31m\n"), "a\\u{1b}[2Jb\\u{9b}31m\\n");
         assert_eq!(escaped("paid \u{202e}001"), "paid \\u{202e}001");
         assert_eq!([cell(&Value::Null), cell(&"ü".into()), cell(&7.into())], ["-", "ü", "7"]);
     }
 
     #[test]
-    fn json_keeps_its_meaning_and_loses_its_control_characters() {
+    fn escaped_json_keeps_its_meaning() {
         let data = json!({ "text": "a\u{1b}\u{9b}\u{7f}\u{2028}\u{202e}\nü😀", "list": [1, null] });
         let text = json(&data);
         assert!(!text.contains(|char: char| is_unsafe(char) && char != '\n'), "{text:?}");

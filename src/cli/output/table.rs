@@ -1,5 +1,5 @@
-//! Tables and records: columns aligned with spaces, no borders, nothing cut off or wrapped. A line is a row, so that tools
-//! that work on lines can be used.
+//! Tables and records: columns aligned with spaces, no borders, nothing cut off or wrapped. A line is a row, so that
+//! tools that work on lines can be used.
 
 use comfy_table::presets::NOTHING;
 use comfy_table::{ContentArrangement, Table};
@@ -26,7 +26,7 @@ pub(in crate::cli) fn table(rows: &[Value], columns: &[Column], out: &mut impl O
     Ok(writeln!(out, "{text}")?)
 }
 
-/// Prints the fields of one thing, each on a line.
+/// Prints fields, one per line.
 pub(in crate::cli) fn record(fields: &[(&str, String)], out: &mut impl Out) -> anyhow::Result<()> {
     let mut table = empty();
     table.add_rows(fields.iter().map(|(name, value)| vec![*name, value]));
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_aligned_by_the_width_of_what_is_seen() {
+    fn columns_are_aligned_by_their_width_on_the_screen() {
         let rows = [
             json!({ "name": "primary", "since": 1 }),
             json!({ "name": "東京\u{1b}", "since": null }),

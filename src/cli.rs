@@ -1,5 +1,5 @@
-//! The command line: one file for each command, and what they share: errors, output, progress, and the client of the admin
-//! API. Only here the process's environment and standard streams are used.
+//! Command line: one file per command, and what they share: errors, output, progress, and the client of the admin API.
+//! Only here are the process's environment and standard streams used.
 
 mod admin_client;
 mod admin_token;
@@ -49,9 +49,9 @@ Environment:
 
 Exit codes:
   0  Done
-  1  Failed: no answer from a gateway or a store, no access, or a file that cannot be used
+  1  Failed: no response from a gateway or a store, no access, or a file that cannot be used
   2  The command line or the configuration is wrong
-  3  What is stored does not permit it: nothing is there, or it has changed";
+  3  The stored state does not permit it: nothing is there, or it has changed";
 
 const SERVE_HELP: &str = "\
 Examples:
@@ -60,7 +60,7 @@ Examples:
   ONCEGATE_DEFAULTS__LEASE=2m oncegate serve --config oncegate.toml
 
 Flags override the environment, which overrides the configuration file. SIGTERM or SIGINT stops the gateway after the requests in
-flight, a second signal at once; SIGHUP reads the configuration again.";
+flight, a second signal at once; SIGHUP reloads the configuration.";
 
 /// An idempotency gateway: lets every business operation run once
 #[derive(Parser)]
@@ -84,7 +84,7 @@ enum Command {
     Migrate(migrate::MigrateArgs),
     /// Check whether a gateway is ready
     Health(health::HealthArgs),
-    /// Manage apps: who may call, and with which secrets
+    /// Manage apps and their secrets
     App(app::AppArgs),
     /// Make a token for the admin API
     AdminToken(admin_token::AdminTokenArgs),
@@ -94,11 +94,11 @@ enum Command {
     Engine(engine::EngineArgs),
     /// Show the chains of a gateway, or switch one to another engine
     Chain(chain::ChainArgs),
-    /// List operations that two attempts were allowed to run while a store was out
+    /// List operations that two attempts were allowed to run while a store was unavailable
     Overlaps(overlaps::OverlapsArgs),
     /// List the changes that operators made
     Audit(audit::AuditArgs),
-    /// List or deliver what a lost gateway has not delivered to its stores
+    /// List or deliver the journal of a gateway that no longer runs
     Spool(spool::SpoolArgs),
     /// Write man pages or shell completions into a directory, for packages
     #[command(hide = true)]
@@ -107,25 +107,24 @@ enum Command {
 
 const CONFIG_HELP: &str = "Configuration file [default: the value of ONCEGATE_CONFIG, or none]";
 
-/// The settings that have a flag. The configuration file and the environment have all. Not `Debug`, nor is what holds it:
-/// the engine's URL may hold a password.
+/// Settings that have a flag. Not `Debug`, nor is a type that contains it: the engine's URL may hold a password.
 #[derive(Args, Clone, Default)]
 struct Settings {
     #[arg(short = 'c', long, value_name = "FILE", help = CONFIG_HELP)]
     config: Option<PathBuf>,
-    /// Where the API listens, such as 127.0.0.1:8080
+    /// Address of the API, such as 127.0.0.1:8080
     #[arg(long, value_name = "ADDR")]
     listen: Option<String>,
-    /// Where metrics, health and the admin API listen, such as 127.0.0.1:9464
+    /// Address of metrics, health checks and the admin API, such as 127.0.0.1:9464
     #[arg(long, value_name = "ADDR")]
     admin_listen: Option<String>,
-    /// The store of the default chain, such as memory: or disk:./claims
+    /// URL of the default chain's store, such as memory: or disk:./claims
     #[arg(long, value_name = "URL")]
     engine: Option<String>,
-    /// Folder of the default disk engine and of what the gateway must not lose
+    /// Folder of the default disk engine and of the gateway's own persistent data
     #[arg(long, value_name = "DIR")]
     data_dir: Option<String>,
-    /// What is logged: off, error, warn, info, debug or trace, and exceptions such as `info,oncegate::engine=debug`
+    /// Level of the log: off, error, warn, info, debug or trace, and exceptions such as `info,oncegate::engine=debug`
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
 }
@@ -135,12 +134,12 @@ impl Settings {
         Config::load(&self.flags(), environment())
     }
 
-    /// With a look at the files that only a gateway reads, such as its private key.
+    /// Also checks the files that only a gateway reads, such as its private key.
     fn load_to_serve(self) -> Result<Config, Problems> {
         Config::load_to_serve(&self.flags(), environment())
     }
 
-    /// What the files hold that the configuration is read from.
+    /// Returns the fingerprint of the configuration's files.
     fn fingerprint(&self) -> Fingerprint {
         self.clone().flags().fingerprint(environment())
     }
@@ -175,7 +174,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            failure::report_within(failure::PATIENCE, format!("{error:#}"), io::stderr());
+            failure::report_within(failure::REPORT_TIMEOUT, format!("{error:#}"), io::stderr());
             ExitCode::from(failure::exit_code(&error))
         }
     }
@@ -195,7 +194,7 @@ fn environment() -> impl Iterator<Item = (OsString, OsString)> {
     std::env::vars_os()
 }
 
-/// Returns a variable of the environment; none if it is not set or not UTF-8.
+/// Returns an environment variable; none if it is not set or not UTF-8.
 #[expect(clippy::disallowed_methods, reason = "the command line is where the environment is read")]
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
@@ -221,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn the_short_flag_of_the_configuration_and_the_log_level_are_taken() {
+    fn the_short_flag_of_the_configuration_and_the_log_level_are_accepted() {
         let parsed = Cli::try_parse_from(["oncegate", "serve", "-c", "a.toml", "--log-level", "debug"]);
         let Command::Serve(settings) = parsed.unwrap().command else { panic!("not serve") };
         let flags = settings.flags();
@@ -258,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slip_in_a_command_or_a_flag_is_recognised() {
+    fn a_mistyped_command_or_flag_gets_a_tip() {
         let tip = |words: &[&str]| match Cli::try_parse_from(words) {
             Ok(_) => panic!("{words:?} is accepted"),
             Err(error) => error.to_string(),
