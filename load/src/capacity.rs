@@ -1,5 +1,5 @@
-//! What the measured CPU times come to on machines of any size: what one core of a gateway carries, and what one core of a
-//! store does, which ends before the gateways do.
+//! Capacity that follows from the measured CPU times: claims per second of a gateway core and of a store core, which is
+//! the limit of many gateways.
 
 use std::fmt;
 
@@ -11,28 +11,28 @@ use crate::{
     trial::Bench,
 };
 
-/// Gateways of one core each, in the last table.
+/// Numbers of single-core gateways in the last table.
 const GATEWAYS: [u32; 4] = [1, 10, 100, 1000];
 
-/// How busy a store may be planned to be, in its busiest hour: the rest is for bursts and for what is not claims.
+/// Planned load of a store in its busiest hour: the rest is for bursts and for other commands than claims.
 const BUSY: f64 = 0.6;
 
-/// An engine's, in claims a second.
+/// Capacity of an engine, in claims per second.
 #[derive(Debug, Serialize)]
 pub(crate) struct Capacity {
     engine: Contender,
     gateway_core: f64,
     gateway_core_batched: Option<f64>,
-    /// Where the store is a server of its own.
+    /// If the store is a server of its own.
     store_core: Option<f64>,
     store_core_batched: Option<f64>,
 }
 
-/// Of every engine that was measured.
+/// Returns the capacity of every engine that was measured.
 pub(crate) fn of(bench: &Bench, loads: Loads) -> Vec<Capacity> {
     let each = [Memory, Disk, Redis, Postgres].into_iter().filter_map(|engine| {
         let (peak, batched) = (loads.peak(engine), loads.batched(engine));
-        // CPU is counted for each request, and a batch is one.
+        // CPU time is counted per request, and a batch is one request.
         let each = |us: f64| 1e6 / us;
         let hundred = |us: f64| goals::BATCHED / us * 1e6;
         Some(Capacity {
@@ -46,14 +46,14 @@ pub(crate) fn of(bench: &Bench, loads: Loads) -> Vec<Capacity> {
     each.collect()
 }
 
-/// As tables.
+/// Capacities as tables.
 pub(crate) struct Capacities<'a>(pub(crate) &'a [Capacity]);
 
 impl fmt::Display for Capacities<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "\n| Engine | claims/s a gateway's core carries | 100 a call | claims/s a store's core carries | 100 a call |"
+            "\n| Engine | claims/s per gateway core | 100 per call | claims/s per store core | 100 per call |"
         )?;
         writeln!(f, "| --- | ---: | ---: | ---: | ---: |")?;
         let or_none = |rate: Option<f64>| rate.map_or("–".to_owned(), |rate| format!("{rate:.0}"));

@@ -1,5 +1,5 @@
-//! One HTTP/1.1 connection to a server, over buffers of its own that are used again and again: no pool, no redirects, no
-//! retries. A generator that retried would hide what it is there to show, and one that is dear takes the time it measures.
+//! HTTP/1.1 connection to a server, with reused buffers: no pool, no redirects, no retries. Retries would hide
+//! failures, and an expensive generator would take the CPU time that it measures.
 
 use std::{
     fmt, io,
@@ -15,25 +15,25 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// Longer than any deadline of the gateway: whatever takes this long was not answered.
+/// Longer than any deadline of the gateway.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// After a failed connection, so that a gateway that is down is not hammered.
+/// Pause after a failed connection, so that a gateway that is down is not flooded.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(20);
 
-/// More header fields than any of the servers sends.
+/// Larger than the number of header fields that any of the servers sends.
 const FIELDS: usize = 32;
 
-/// Room for a usual answer. Reading less than there is room for spares the runtime a second look at the socket.
-const ROOM: usize = 16 * 1024;
+/// Buffer size for a usual response. A read that does not fill it saves a second system call.
+const READ_BYTES: usize = 16 * 1024;
 
-/// Where the gateway is, and as whom to call it.
+/// Address and credential of a gateway.
 #[derive(Debug)]
 pub(crate) struct Target {
     address: SocketAddr,
-    /// The header fields of every request, each with its line's end.
+    /// Header fields of every request, with their line ends.
     fields: String,
-    /// The app key a caller needs to compute a global ID.
+    /// App key, which is part of every global ID.
     pub(crate) app: String,
 }
 
@@ -52,45 +52,45 @@ impl Target {
         }
         let authorization = credential.map_or(String::new(), |it| format!("Authorization: Bearer {it}\r\n"));
         let is_plain = credential.is_none_or(|it| it.bytes().all(|byte| byte.is_ascii_graphic()));
-        ensure!(is_plain, "the credential holds a character that no header may");
+        ensure!(is_plain, "the credential contains a character that is not valid in a header");
         let fields = format!("Host: {authority}\r\n{authorization}");
         let app = credential.and_then(|it| it.rsplit_once('.')).map_or("default", |(app, _)| app);
         Ok(Self { address, fields, app: app.to_owned() })
     }
 }
 
-/// An answer, read to its end. It stands in the connection's buffer until the next request.
+/// Complete response, in the connection's buffer until the next request.
 #[derive(Debug)]
 pub(crate) struct Answer<'a> {
     pub(crate) status: u16,
     pub(crate) body: &'a [u8],
 }
 
-/// No answer. The request may have been carried out all the same.
+/// No response. The request may have taken effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Unanswered {
-    /// No connection, so certainly not carried out.
+pub(crate) enum CallError {
+    /// No connection: the request certainly had no effect.
     NotConnected,
-    /// The connection broke before the answer was complete.
+    /// The connection broke before the response was complete.
     Broken,
-    /// What came was no HTTP answer that tells its length.
+    /// Not an HTTP response with a length.
     Unreadable,
-    /// No answer within [`CALL_TIMEOUT`].
+    /// No response within [`CALL_TIMEOUT`].
     TimedOut,
 }
 
-impl fmt::Display for Unanswered {
+impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NotConnected => "no connection",
             Self::Broken => "connection broke",
-            Self::Unreadable => "answer without a length",
-            Self::TimedOut => "no answer in time",
+            Self::Unreadable => "response without a length",
+            Self::TimedOut => "no response in time",
         })
     }
 }
 
-/// A connection that is opened when first needed, and again after it broke.
+/// Connection that is opened when first needed, and again after it broke.
 #[derive(Debug)]
 pub(crate) struct Connection {
     target: Arc<Target>,
@@ -99,41 +99,41 @@ pub(crate) struct Connection {
     received: Vec<u8>,
 }
 
-/// The head of an answer.
+/// Head of a response.
 #[derive(Debug, PartialEq)]
 struct Head {
     status: u16,
-    /// Where the body begins and ends.
+    /// Start and end of the body.
     begins: usize,
     ends: usize,
-    /// The server closes the connection after it.
+    /// Whether the server closes the connection after it.
     is_last: bool,
 }
 
 impl Connection {
     pub(crate) fn new(target: Arc<Target>) -> Self {
-        Self { target, stream: None, sent: Vec::new(), received: Vec::with_capacity(ROOM) }
+        Self { target, stream: None, sent: Vec::new(), received: Vec::with_capacity(READ_BYTES) }
     }
 
-    pub(crate) async fn post(&mut self, path: &str, body: &str) -> Result<Answer<'_>, Unanswered> {
+    pub(crate) async fn post(&mut self, path: &str, body: &str) -> Result<Answer<'_>, CallError> {
         self.call("POST", path, body).await
     }
 
-    pub(crate) async fn get(&mut self, path: &str) -> Result<Answer<'_>, Unanswered> {
+    pub(crate) async fn get(&mut self, path: &str) -> Result<Answer<'_>, CallError> {
         self.call("GET", path, "").await
     }
 
-    async fn call(&mut self, method: &str, path: &str, body: &str) -> Result<Answer<'_>, Unanswered> {
+    async fn call(&mut self, method: &str, path: &str, body: &str) -> Result<Answer<'_>, CallError> {
         let mut stream = self.ready().await?;
         self.write(method, path, body);
-        let head = timeout(CALL_TIMEOUT, self.exchange(&mut stream)).await.map_err(|_| Unanswered::TimedOut)??;
-        // Only a complete answer puts the connection back.
+        let head = timeout(CALL_TIMEOUT, self.exchange(&mut stream)).await.map_err(|_| CallError::TimedOut)??;
+        // Only after a complete response is the connection used again.
         self.stream = (!head.is_last).then_some(stream);
         Ok(Answer { status: head.status, body: &self.received[head.begins..head.ends] })
     }
 
-    /// Takes the connection, or makes one if there is none or the server has closed it meanwhile.
-    async fn ready(&mut self) -> Result<TcpStream, Unanswered> {
+    /// Takes the connection, or opens one if there is none or the server has closed it.
+    async fn ready(&mut self) -> Result<TcpStream, CallError> {
         if let Some(stream) = self.stream.take()
             && matches!(stream.try_read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
         {
@@ -144,7 +144,7 @@ impl Connection {
             Ok(Ok(stream)) if stream.set_nodelay(true).is_ok() => Ok(stream),
             _ => {
                 sleep(RECONNECT_PAUSE).await;
-                Err(Unanswered::NotConnected)
+                Err(CallError::NotConnected)
             }
         }
     }
@@ -162,28 +162,28 @@ impl Connection {
         put(body);
     }
 
-    async fn exchange(&mut self, stream: &mut TcpStream) -> Result<Head, Unanswered> {
-        stream.write_all(&self.sent).await.map_err(|_| Unanswered::Broken)?;
+    async fn exchange(&mut self, stream: &mut TcpStream) -> Result<Head, CallError> {
+        stream.write_all(&self.sent).await.map_err(|_| CallError::Broken)?;
         self.received.clear();
         let mut head = None;
         loop {
             match stream.read_buf(&mut self.received).await {
-                Ok(0) | Err(_) => return Err(Unanswered::Broken),
+                Ok(0) | Err(_) => return Err(CallError::Broken),
                 Ok(_) => {}
             }
             if head.is_none() {
-                head = Head::read(&self.received).map_err(|()| Unanswered::Unreadable)?;
+                head = Head::read(&self.received).map_err(|()| CallError::Unreadable)?;
             }
             if let Some(head) = head.take_if(|head| head.ends <= self.received.len()) {
                 return Ok(head);
             }
-            self.received.reserve(ROOM);
+            self.received.reserve(READ_BYTES);
         }
     }
 }
 
 impl Head {
-    /// Nothing yet if it is not complete.
+    /// Parses a head; nothing if it is incomplete.
     fn read(received: &[u8]) -> Result<Option<Self>, ()> {
         let mut fields = [httparse::EMPTY_HEADER; FIELDS];
         let mut answer = httparse::Response::new(&mut fields);
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_read_once_its_head_is_complete() {
+    fn a_response_is_parsed_once_its_head_is_complete() {
         let answer = b"HTTP/1.1 201 Created\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}";
         let (head, body) = answer.split_at(answer.len() - 2);
         assert_eq!(Head::read(&head[..20]), Ok(None));
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_without_a_length_is_not_guessed_at() {
+    fn a_response_without_a_length_is_an_error() {
         assert_eq!(Head::read(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"), Err(()));
         assert_eq!(Head::read(b"SSH-2.0-OpenSSH_9.2\r\n"), Err(()));
     }

@@ -1,5 +1,5 @@
-//! Everything a user would pick, side by side on this machine: the yardstick, a gateway on each engine, what one might take
-//! instead of it, and the stores by themselves. One table of ratios, then what is to be reached.
+//! Comparison on this machine: the reference server, a gateway on each engine, alternatives to a gateway, and the
+//! stores alone. Prints a table of ratios, then the targets.
 
 use std::{
     fmt::{self, Write as _},
@@ -21,23 +21,23 @@ use crate::{
     trial::{Bench, Trial},
 };
 
-/// What to compare, and for how long.
+/// Contenders and duration of a comparison.
 #[derive(Debug)]
 pub(crate) struct Comparison {
     pub(crate) scenario: Scenario,
     pub(crate) measured: Duration,
     pub(crate) rounds: u64,
     pub(crate) connections: u64,
-    /// Only these, beside the yardstick; all if empty.
+    /// Contenders beside the reference server; all if empty.
     pub(crate) only: Vec<Contender>,
     pub(crate) targets: Vec<Measurement>,
-    /// Claims that stand in a store in use.
+    /// Live claims in a store in use.
     pub(crate) live: u64,
     pub(crate) gateway: Option<PathBuf>,
     pub(crate) dir: Option<PathBuf>,
 }
 
-/// What some of the targets need to be measured, beyond the peaks.
+/// Measurements that some targets need in addition to the peaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Measurement {
     /// Batches on Redis; disk and memory with many connections
@@ -50,7 +50,7 @@ pub(crate) enum Measurement {
     Live,
 }
 
-/// The figures of all contenders.
+/// Figures of all contenders.
 #[derive(Debug, Serialize)]
 pub(crate) struct Compared {
     scenario: Scenario,
@@ -62,9 +62,9 @@ pub(crate) struct Compared {
     footprints: Vec<Footprint>,
     capacities: Vec<Capacity>,
     targets: Vec<Goal>,
-    /// What was left out, and why.
+    /// Contenders that were left out, and the reasons.
     skipped: Vec<String>,
-    /// Where it was measured.
+    /// Machine and versions.
     setting: String,
 }
 
@@ -75,20 +75,20 @@ struct Row {
     claims_per_second: f64,
     lowest: f64,
     highest: f64,
-    /// To the yardstick.
+    /// Ratio to the reference server.
     ratio: Option<f64>,
     gateway_us_per_request: Option<f64>,
     store_us_per_request: Option<f64>,
     generator_us_per_request: Option<f64>,
     mean_us: Option<f64>,
-    /// As the callers of a gateway see it.
+    /// Latency as callers see it.
     p99_us: Option<f64>,
     generator_was_the_limit: bool,
-    /// In how many rounds something else took CPU time.
+    /// Rounds in which other processes took CPU time.
     disturbed: usize,
 }
 
-/// The figures, and whether every contender was measured and kept its promises.
+/// Runs a comparison. Returns the figures, and whether every contender was measured and kept its promises.
 pub(crate) async fn run(comparison: Comparison) -> anyhow::Result<(Compared, bool)> {
     let installed = Installed::find(comparison.gateway.as_deref())?;
     if installed.gateway.is_none() {
@@ -112,7 +112,7 @@ pub(crate) async fn run(comparison: Comparison) -> anyhow::Result<(Compared, boo
         others.extend(chosen(trials.to_vec()));
     }
     if loads.live > 0 {
-        // Those without are measured again beside them: A B A B.
+        // Measured in alternation with the trials they are compared to: A B A B.
         let trials = [Contender::Memory, Contender::Disk].map(|it| [loads.peak(it), loads.in_use(it)]).concat();
         others.extend(chosen(trials));
     }
@@ -150,14 +150,14 @@ pub(crate) async fn run(comparison: Comparison) -> anyhow::Result<(Compared, boo
     Ok((compared, bench.sound))
 }
 
-/// Those that are installed and can do it; the others are left out, loudly.
+/// Returns the contenders that are installed and support the scenario, and reports the others.
 fn available(bench: &mut Bench, wanted: impl Iterator<Item = Contender>, scenario: Scenario) -> Vec<Contender> {
     let mut contenders = Vec::new();
     for contender in wanted {
         if let Some(lack) = bench.installed.lacks(contender) {
             bench.leave_out(format!("{contender}: {lack}"));
         } else if contender.only_claims() && scenario != Scenario::Unique {
-            bench.leave_out(format!("{contender}: it knows nothing but single claims"));
+            bench.leave_out(format!("{contender}: it supports single claims only"));
         } else {
             contenders.push(contender);
         }
@@ -166,18 +166,18 @@ fn available(bench: &mut Bench, wanted: impl Iterator<Item = Contender>, scenari
 }
 
 impl Row {
-    fn of(bench: &Bench, trial: &Trial, yardstick: Trial) -> Option<Self> {
+    fn of(bench: &Bench, trial: &Trial, reference: Trial) -> Option<Self> {
         let reports = bench.reports(trial)?;
         let rates = || reports.iter().map(|it| it.claims_per_second);
         let us = |name: &'static str| bench.median(trial, move |it| it.cpu.get(name).map(|cpu| cpu.us_per_request));
         let claims_per_second = bench.median(trial, goals::claims_per_second)?;
-        let yardstick = bench.median(&yardstick, goals::claims_per_second).filter(|it| *it > 0.0);
+        let reference = bench.median(&reference, goals::claims_per_second).filter(|it| *it > 0.0);
         Some(Self {
             trial: *trial,
             claims_per_second,
             lowest: rates().fold(f64::INFINITY, f64::min),
             highest: rates().fold(0.0, f64::max),
-            ratio: yardstick.map(|yardstick| claims_per_second / yardstick),
+            ratio: reference.map(|reference| claims_per_second / reference),
             gateway_us_per_request: us("gateway"),
             store_us_per_request: us("store"),
             generator_us_per_request: us("generator"),
@@ -188,7 +188,7 @@ impl Row {
         })
     }
 
-    /// What it is, in a table of rows that were not all measured under the same load.
+    /// Returns the name of a row, with the load where it is not the usual one.
     fn name(&self, usual: &Compared) -> String {
         let Trial { contender, scenario, connections, live, .. } = self.trial;
         let mut name = contender.to_string();
@@ -254,11 +254,11 @@ impl fmt::Display for Compared {
         }
         Goals(&self.targets).fmt(f)?;
         for row in self.rows.iter().chain(&self.latencies).filter(|row| row.generator_was_the_limit) {
-            writeln!(f, "\nThe generator was the limit for {}: it may be faster than this.", row.name(self))?;
+            writeln!(f, "\nThe generator was the limit for {}, which may be faster than this.", row.name(self))?;
         }
         for row in self.rows.iter().chain(&self.latencies).filter(|row| row.disturbed > 0) {
             let (name, rounds) = (row.name(self), row.disturbed);
-            writeln!(f, "\nDISTURBED in {rounds} of its rounds, so that its rate says little: {name}.")?;
+            writeln!(f, "\nDISTURBED in {rounds} rounds, so that its rate means little: {name}.")?;
         }
         for line in &self.skipped {
             writeln!(f, "\nLEFT OUT {line}")?;

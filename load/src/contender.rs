@@ -1,4 +1,4 @@
-//! What is compared, and which of it can be: the executables that are installed.
+//! Contenders of a comparison, and the programs that they need.
 
 use std::{
     env, fmt,
@@ -7,9 +7,9 @@ use std::{
 
 use anyhow::Context as _;
 
-use crate::{peers, postgres::Programs, redis::Tools, wire::Dialect};
+use crate::{peers, postgres::Programs, programs::find_program, redis::Tools, wire::Dialect};
 
-/// What is measured.
+/// Server to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Contender {
@@ -19,16 +19,16 @@ pub(crate) enum Contender {
     Redis,
     /// Redis commands over HTTP, for claims only.
     Webdis,
-    /// Lua in nginx before Redis, for claims only.
+    /// Lua in nginx with Redis, for claims only.
     Nginx,
-    /// No gateway at all: `redis-benchmark` with the command that the engine sends.
+    /// No gateway: `redis-benchmark` with the command that the engine sends.
     #[value(name = "redis-benchmark")]
     Sets,
-    /// The same, sixteen at a time on each connection.
+    /// The same with 16 commands at a time per connection.
     #[value(name = "redis-benchmark-pipelined")]
     PipelinedSets,
     Postgres,
-    /// No gateway at all: single-row inserts by as many clients, the same durability.
+    /// No gateway: single-row inserts by as many clients, with the same durability.
     Pgbench,
 }
 
@@ -46,12 +46,12 @@ impl Contender {
         Self::Pgbench,
     ];
 
-    /// How it is asked.
+    /// Returns the protocol of its claims.
     pub(crate) fn dialect(self) -> Dialect {
         if self == Self::Webdis { Dialect::Webdis } else { Dialect::Gateway }
     }
 
-    /// Whether it knows nothing but claims, one at a time.
+    /// Reports whether it supports single claims only.
     pub(crate) fn only_claims(self) -> bool {
         matches!(self, Self::Webdis | Self::Nginx | Self::Sets | Self::PipelinedSets | Self::Pgbench)
     }
@@ -74,20 +74,20 @@ impl fmt::Display for Contender {
     }
 }
 
-/// The executables, as far as they are installed.
+/// Programs that are installed.
 #[derive(Debug)]
 pub(crate) struct Installed {
     pub(crate) gateway: Option<PathBuf>,
     pub(crate) redis_server: Option<PathBuf>,
     pub(crate) redis_tools: Option<Tools>,
     pub(crate) webdis: Option<PathBuf>,
-    /// The program and the folder of its modules.
+    /// The program, and the folder of its modules.
     pub(crate) nginx: Option<(PathBuf, PathBuf)>,
     pub(crate) postgres: Option<Programs>,
 }
 
 impl Installed {
-    /// Without a path, the gateway is looked for beside this executable, where a build puts both.
+    /// Finds the programs. Without a path, the gateway is the one beside this executable.
     pub(crate) fn find(gateway: Option<&Path>) -> anyhow::Result<Self> {
         let gateway = match gateway {
             Some(path) => {
@@ -101,7 +101,7 @@ impl Installed {
         Ok(Self { gateway, redis_server, redis_tools: Tools::find(), webdis, nginx, postgres: Programs::find() })
     }
 
-    /// What is missing for a contender, for the line that says that it is left out.
+    /// Returns what is missing for a contender.
     pub(crate) fn lacks(&self, contender: Contender) -> Option<&'static str> {
         let redis = (self.redis_server.is_none()).then_some("neither redis-server nor valkey-server is installed");
         match contender {
@@ -119,9 +119,4 @@ impl Installed {
             }
         }
     }
-}
-
-/// Where a program of this name is, going by `PATH`.
-pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
-    env::split_paths(&env::var_os("PATH")?).map(|dir| dir.join(name)).find(|path| path.is_file())
 }

@@ -1,5 +1,4 @@
-//! Fills a store with claims that stand, as fast as it goes: what is measured afterwards meets a store that is in use, or
-//! tells what one claim takes.
+//! Fills a store with live claims, to measure a store in use or the size of a claim.
 
 use std::{
     sync::{
@@ -22,22 +21,22 @@ use crate::{
     wire::{BatchReply, Terms},
 };
 
-/// How much of a core these may use, and how long for, to be taken for done with what they were filled with.
+/// CPU time, in microseconds, and period below which a store counts as idle after it was filled.
 const AT_REST_US: u64 = 50_000;
 const AT_REST_FOR: Duration = Duration::from_secs(2);
-/// How long that is waited for.
+/// Longest wait for that.
 const AT_REST_WITHIN: Duration = Duration::from_mins(3);
 
-/// How long such claims stand: longer than any run.
+/// Lease and retention of these claims: longer than any run.
 pub(crate) const KEPT: &str = "6h";
 
-/// Claims in a request.
+/// Claims per request.
 const BATCH: u64 = 500;
 
-/// Requests under way at once.
+/// Requests in flight at once.
 const CONNECTIONS: usize = 16;
 
-/// Makes this many claims, each for an order of its own; without `kept`, on the gateway's own terms.
+/// Makes this many claims, each for an order of its own; without `kept`, on the gateway's terms.
 pub(crate) async fn fill(target: Target, claims: u64, kept: Option<&str>) -> anyhow::Result<()> {
     let terms = Arc::new(Terms::new(&target.app, "load.unique", kept));
     let target = Arc::new(target);
@@ -65,8 +64,8 @@ pub(crate) async fn fill(target: Target, claims: u64, kept: Option<&str>) -> any
     Ok(())
 }
 
-/// Waits until a store has sorted away what it was filled with: nobody fills millions in a minute, so what that leaves to be
-/// done would be measured, and not that they stand.
+/// Waits until a store has finished its background work: nobody fills millions of claims in a minute, so that work
+/// would distort the measurement.
 pub(crate) async fn rest(watched: &[Watched]) -> anyhow::Result<()> {
     let used = || watched.iter().map(Watched::cpu_us).sum::<anyhow::Result<u64>>();
     let at_rest = async {
@@ -80,7 +79,7 @@ pub(crate) async fn rest(watched: &[Watched]) -> anyhow::Result<()> {
             before = now;
         }
     };
-    timeout(AT_REST_WITHIN, at_rest).await.context("the store does not come to rest after being filled")?
+    timeout(AT_REST_WITHIN, at_rest).await.context("the store is still busy after it was filled")?
 }
 
 async fn claim(connection: &mut Connection, terms: &Terms, orders: std::ops::Range<u64>) -> anyhow::Result<()> {

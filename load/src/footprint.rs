@@ -1,4 +1,4 @@
-//! What a claim takes where it is kept, and what a gateway takes that does nothing: for planning how much is needed.
+//! Bytes of a claim in each store, and memory of an idle gateway.
 
 use std::{fmt, fs, path::Path, time::Duration};
 
@@ -15,27 +15,27 @@ use crate::{
     trial::Bench,
 };
 
-/// Claims that are made to be weighed.
+/// Claims to make.
 const CLAIMS: u64 = 500_000;
 
-/// By then a gateway has done what it does when it starts.
+/// Time for a gateway to finish its start.
 const SETTLED: Duration = Duration::from_secs(2);
 
-/// One engine's.
+/// Footprint of an engine.
 #[derive(Debug, Serialize)]
 pub(crate) struct Footprint {
     pub(crate) engine: Contender,
-    /// Resident memory of a gateway that nobody has called.
+    /// Resident memory of an idle gateway.
     pub(crate) idle_bytes: u64,
-    /// And after all the claims.
+    /// Resident memory after all claims.
     pub(crate) busy_bytes: u64,
-    /// In the store: memory of the process, files, `used_memory`, the table with its indexes.
+    /// Bytes per claim in the store: memory of the process, files, `used_memory`, the table with its indexes.
     pub(crate) bytes_per_claim: f64,
-    /// Of a value in Redis, beside the contents, on default terms.
+    /// Bytes of a value in Redis without the contents, on default terms.
     pub(crate) beside_contents_bytes: Option<u64>,
 }
 
-/// Of every engine among these.
+/// Measures the footprint of every engine among these contenders.
 pub(crate) async fn measure(bench: &mut Bench, contenders: &[Contender]) -> Vec<Footprint> {
     let mut footprints = Vec::new();
     for engine in [Contender::Memory, Contender::Disk, Contender::Redis, Contender::Postgres] {
@@ -62,7 +62,7 @@ async fn of(bench: &Bench, engine: Contender) -> anyhow::Result<Footprint> {
     let idle_bytes = running.gateway()?.resident_bytes()?;
     let before = kept_bytes(bench, &running, engine).await?;
     let target = Target::parse(&running.url, Some(&running.credential), false)?;
-    // In Redis on default terms, since that is what is promised; it is full long before the first lease ends.
+    // On Redis with default terms, as the target says; all claims are made long before the first lease ends.
     let kept = (engine != Contender::Redis).then_some(fill::KEPT);
     fill::fill(target, CLAIMS, kept).await?;
     let after = kept_bytes(bench, &running, engine).await?;
@@ -76,7 +76,7 @@ async fn of(bench: &Bench, engine: Contender) -> anyhow::Result<Footprint> {
     Ok(Footprint { engine, idle_bytes, busy_bytes, bytes_per_claim, beside_contents_bytes })
 }
 
-/// What the store holds now, in bytes.
+/// Returns the size of the store's data, in bytes.
 async fn kept_bytes(bench: &Bench, running: &Running, engine: Contender) -> anyhow::Result<u64> {
     match engine {
         Contender::Disk => Ok(files_bytes(running.dir())),
@@ -92,19 +92,19 @@ async fn kept_bytes(bench: &Bench, running: &Running, engine: Contender) -> anyh
     }
 }
 
-/// What the files below a folder take. One that vanishes meanwhile takes nothing.
+/// Returns the size of the files below a folder. A file that is deleted meanwhile counts nothing.
 fn files_bytes(folder: &Path) -> u64 {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let bytes = entries.map(|entry| match entry.metadata() {
         Ok(metadata) if metadata.is_dir() => files_bytes(&entry.path()),
-        // Blocks of 512, since a file may be longer than what it takes.
+        // Blocks of 512 bytes, since a sparse file is longer than its blocks.
         Ok(metadata) => std::os::unix::fs::MetadataExt::blocks(&metadata) * 512,
         Err(_) => 0,
     });
     bytes.sum()
 }
 
-/// As a table.
+/// Footprints as a table.
 pub(crate) struct Footprints<'a>(pub(crate) &'a [Footprint]);
 
 impl fmt::Display for Footprints<'_> {
@@ -112,7 +112,7 @@ impl fmt::Display for Footprints<'_> {
         const MIB: u64 = 1 << 20;
         writeln!(
             f,
-            "\n| Engine | bytes/claim in the store | of a value, beside contents | gateway idle | after {CLAIMS} claims |"
+            "\n| Engine | bytes/claim in the store | of a value, without contents | gateway idle | after {CLAIMS} claims |"
         )?;
         writeln!(f, "| --- | ---: | ---: | ---: | ---: |")?;
         for it in self.0 {

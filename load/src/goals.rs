@@ -1,5 +1,5 @@
-//! How fast is fast enough: what the gateway is to reach beside what a user would take instead, each as one line with what was
-//! measured.
+//! Performance targets: what the gateway must reach compared with alternatives, each as one line with the measured
+//! figure.
 
 use std::fmt;
 
@@ -14,13 +14,13 @@ use crate::{
     trial::{Bench, Trial},
 };
 
-/// Connections in comparisons that want many callers to share an fsync.
+/// Connections in comparisons where many callers share an fsync.
 pub(crate) const MANY: u64 = 256;
 
-/// Claims in a request of the batch scenario.
+/// Claims per request of the batch scenario.
 pub(crate) const BATCHED: f64 = 100.0;
 
-/// One of them.
+/// Performance target.
 #[derive(Debug, Serialize)]
 pub(crate) struct Goal {
     what: String,
@@ -29,7 +29,7 @@ pub(crate) struct Goal {
     at_least: bool,
 }
 
-/// The loads of a comparison, by what they are for.
+/// Loads of a comparison.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Loads {
     pub(crate) connections: u64,
@@ -37,7 +37,7 @@ pub(crate) struct Loads {
 }
 
 impl Loads {
-    /// As fast as it goes, each order once.
+    /// At full speed, each order once.
     pub(crate) fn peak(self, contender: Contender) -> Trial {
         let Self { connections, .. } = self;
         Trial { contender, scenario: Scenario::Unique, pacing: Pacing::Closed, connections, live: 0 }
@@ -55,7 +55,7 @@ impl Loads {
         Trial { live: self.live, ..self.peak(contender) }
     }
 
-    /// At half of what `of` carries at most, in an open loop; nothing if that was not measured.
+    /// At half of the peak of `of`, in an open loop; nothing if that was not measured.
     pub(crate) fn half(self, bench: &Bench, contender: Contender, of: Contender) -> Option<Trial> {
         let peak = bench.median(&self.peak(of), claims_per_second)?;
         let per_second = whole(peak / 2.0).max(1);
@@ -63,7 +63,7 @@ impl Loads {
     }
 }
 
-/// All of them, with what has been measured for each.
+/// Returns all targets with their measured figures.
 pub(crate) fn all(bench: &Bench, loads: Loads, footprints: &[Footprint]) -> Vec<Goal> {
     let peak = |contender| bench.median(&loads.peak(contender), claims_per_second);
     let cpu = |contender| bench.median(&loads.peak(contender), gateway_us);
@@ -107,7 +107,7 @@ pub(crate) fn all(bench: &Bench, loads: Loads, footprints: &[Footprint]) -> Vec<
     goals
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "it is told as the other figures are, which a report may lack")]
+#[expect(clippy::unnecessary_wraps, reason = "has the signature of the other figures, which may be missing")]
 pub(crate) fn claims_per_second(report: &Report) -> Option<f64> {
     Some(report.claims_per_second)
 }
@@ -128,8 +128,8 @@ pub(crate) fn mean_us(report: &Report) -> Option<f64> {
     report.latencies.get("claim").map(|it| it.mean_us)
 }
 
-fn over(ours: Option<f64>, yardstick: Option<f64>) -> Option<f64> {
-    ours.zip(yardstick).filter(|(_, yardstick)| *yardstick > 0.0).map(|(ours, yardstick)| ours / yardstick)
+fn over(ours: Option<f64>, reference: Option<f64>) -> Option<f64> {
+    ours.zip(reference).filter(|(_, reference)| *reference > 0.0).map(|(ours, reference)| ours / reference)
 }
 
 fn at_least(what: &str, measured: Option<f64>, wanted: f64) -> Goal {
@@ -156,7 +156,7 @@ impl Goal {
     }
 }
 
-/// As a table.
+/// Targets as a table.
 pub(crate) struct Goals<'a>(pub(crate) &'a [Goal]);
 
 impl fmt::Display for Goals<'_> {
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_goal_is_reached_at_its_bound_and_missed_beyond_it() {
+    fn a_target_is_met_at_its_bound_and_missed_beyond_it() {
         let verdicts = [
             at_least("", Some(1.35), 1.35).verdict(),
             at_least("", Some(1.34), 1.35).verdict(),

@@ -1,4 +1,5 @@
-//! What the gateway has told so far, and where it contradicted itself. Every connection writes here; nothing here sends.
+//! Record of the gateway's answers, and of the contradictions among them. All connections write to it; it sends
+//! nothing.
 
 use std::{
     collections::HashMap,
@@ -6,14 +7,14 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-/// Orders of each kind that are asked again after the run.
+/// Orders of each kind that are claimed again after the run.
 const SAMPLE: usize = 300;
-/// Broken promises that are told in full; all are counted.
+/// Broken promises that are printed; all are counted.
 const EXAMPLES: usize = 10;
-/// Recent successes to repeat while a mixed run is under way.
+/// Recent successes that a mixed run repeats.
 const RECENT: usize = 4096;
 
-/// What an order is known to be at the end of a run.
+/// State of an order at the end of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Known {
     /// Claimed and never settled.
@@ -23,12 +24,12 @@ pub(crate) enum Known {
     Released,
 }
 
-/// A key that many ask for at once.
+/// Key that many callers claim at once.
 #[derive(Debug, Clone, Copy, Default)]
 struct Contest {
     asked: u64,
     won: u64,
-    /// Requests without a clear answer: one of them may have won.
+    /// Requests without a clear answer, which may have been granted.
     unclear: u64,
 }
 
@@ -39,7 +40,7 @@ struct Sample {
 }
 
 impl Sample {
-    /// Every order has the same chance of being in the sample at the end, the first as well as the last.
+    /// Adds an order to the sample. Every order has the same probability of being in it at the end.
     fn offer(&mut self, order: u64) {
         self.seen += 1;
         if self.orders.len() < SAMPLE {
@@ -65,20 +66,20 @@ struct Entries {
     contests: HashMap<u64, Contest>,
 }
 
-/// What came of all checks.
+/// Result of all checks.
 #[derive(Debug, Clone, Default, serde::Serialize)]
-pub(crate) struct Verdict {
+pub(crate) struct Checks {
     pub(crate) on: bool,
-    /// Checks that held.
+    /// Checks that passed.
     pub(crate) held: u64,
     pub(crate) broken: u64,
-    /// Orders to be asked again at the end that got no clear answer.
+    /// Orders without a clear answer at the end.
     pub(crate) unchecked: u64,
-    /// The first few broken promises.
+    /// First broken promises.
     pub(crate) examples: Vec<String>,
 }
 
-/// The book of all answers.
+/// Record of all answers.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     on: bool,
@@ -90,7 +91,7 @@ impl Ledger {
         Self { on, entries: Mutex::default() }
     }
 
-    /// Counts a check; says what was wrong only if it did not hold.
+    /// Counts a check. Calls `wrong` for the message only if it failed.
     pub(crate) fn check(&self, held: bool, wrong: impl FnOnce() -> String) {
         if !self.on {
             return;
@@ -128,7 +129,7 @@ impl Ledger {
         Some(entries.recent[rand::random_range(0..=last)])
     }
 
-    /// One answer in the contest for `order`; `None` is an unclear one.
+    /// Records an answer in the contest for `order`; `None` if it was unclear.
     pub(crate) fn contested(&self, order: u64, won: Option<bool>) {
         let won_before = {
             let mut entries = self.entries();
@@ -157,7 +158,7 @@ impl Ledger {
         }
     }
 
-    /// The orders to ask for again.
+    /// Returns the orders to claim again.
     pub(crate) fn samples(&self) -> Vec<(u64, Known)> {
         if !self.on {
             return Vec::new();
@@ -176,9 +177,9 @@ impl Ledger {
         self.entries().unchecked += 1;
     }
 
-    pub(crate) fn verdict(&self) -> Verdict {
+    pub(crate) fn checks(&self) -> Checks {
         let entries = self.entries();
-        Verdict {
+        Checks {
             on: self.on,
             held: entries.checked,
             broken: entries.broken,
@@ -201,23 +202,23 @@ mod tests {
         let ledger = Ledger::new(true);
         ledger.contested(1, Some(true));
         ledger.contested(1, Some(false));
-        assert_eq!(ledger.verdict().broken, 0);
+        assert_eq!(ledger.checks().broken, 0);
         ledger.contested(1, Some(true));
-        assert_eq!(ledger.verdict().broken, 1);
+        assert_eq!(ledger.checks().broken, 1);
     }
 
     #[test]
-    fn no_winner_at_all_is_one_too_unless_an_answer_was_lost() {
+    fn no_winner_is_a_broken_promise_unless_an_answer_was_lost() {
         let ledger = Ledger::new(true);
         ledger.contested(1, Some(false));
         ledger.contested(2, Some(false));
         ledger.contested(2, None);
         ledger.close_contests();
-        assert_eq!(ledger.verdict().broken, 1);
+        assert_eq!(ledger.checks().broken, 1);
     }
 
     #[test]
-    fn a_sample_stays_small() {
+    fn the_size_of_a_sample_is_bounded() {
         let mut sample = Sample::default();
         (0..10_000).for_each(|order| sample.offer(order));
         assert_eq!(sample.orders.len(), SAMPLE);

@@ -1,5 +1,5 @@
-//! `oncegate-load`: puts a gateway under load and says what came of it. This file holds the command line and the exit
-//! code: 0 is fine, 1 a broken promise, 2 a run that could not be done.
+//! `oncegate-load`: puts a gateway under load and reports the results. Command line and exit code: 0 success, 1 a
+//! broken promise, 2 a run that failed.
 
 #![expect(
     clippy::disallowed_methods,
@@ -19,6 +19,7 @@ mod pace;
 mod peers;
 mod postgres;
 mod proc;
+mod programs;
 mod recorder;
 mod redis;
 mod report;
@@ -61,49 +62,49 @@ struct Cli {
 enum Command {
     /// Load one gateway and report latencies, rates and broken promises
     Run(RunArgs),
-    /// Serve the yardstick: a handler that parses claims and decides nothing
+    /// Serve the reference: a handler that parses claims and decides nothing
     Noop {
-        /// Where to listen
+        /// Address to listen on
         #[arg(long, default_value = "127.0.0.1:8081")]
         listen: SocketAddr,
     },
-    /// Measure the yardstick, a gateway on each engine and what one might take instead side by side
+    /// Compare the reference server, a gateway on each engine and alternatives side by side
     Compare(CompareArgs),
 }
 
 #[derive(Args)]
 struct RunArgs {
-    /// The gateway's API listener
+    /// URL of the gateway's API
     #[arg(long, default_value = "http://127.0.0.1:8080")]
     url: String,
-    /// What the callers do
+    /// Behaviour of the callers
     #[arg(long, value_enum, default_value = "settle")]
     scenario: Scenario,
-    /// Operations begun per second, whether or not the earlier ones were answered
+    /// Operations started per second, even if earlier ones are unanswered
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     rate: u64,
-    /// Instead of a rate: every connection begins its next operation when the last one is answered
+    /// Instead of a rate: every connection starts its next operation when the previous one is answered
     #[arg(long, conflicts_with = "rate")]
     closed: bool,
-    /// How long to measure, in seconds
+    /// Duration of the measurement, in seconds
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
-    /// Load before the measurement begins, in seconds; checked, but not measured
+    /// Load before the measurement, in seconds; checked, but not measured
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(0..=600))]
     warm_up: u64,
-    /// Connections, so also the most requests in flight
+    /// Connections, and so the maximum of requests in flight
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     connections: u64,
     /// Also write the report as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// A process whose CPU time to report, such as gateway=1234; may be repeated
+    /// Process whose CPU time to report, such as gateway=1234; may be repeated
     #[arg(long = "pid", value_name = "NAME=PID")]
     pids: Vec<Watched>,
-    /// `<app_key>.<secret>`, where the gateway has apps configured
+    /// `<app_key>.<secret>`, if the gateway has apps configured
     #[arg(long, env = "ONCEGATE_CREDENTIAL", hide_env_values = true)]
     credential: Option<String>,
-    /// Do not check promises: for the yardstick, which keeps none
+    /// Do not check promises, for the reference server, which keeps none
     #[arg(long)]
     no_checks: bool,
     /// Permit an address beyond loopback
@@ -113,10 +114,10 @@ struct RunArgs {
 
 #[derive(Args)]
 struct CompareArgs {
-    /// What the callers do
+    /// Behaviour of the callers
     #[arg(long, value_enum, default_value = "unique")]
     scenario: Scenario,
-    /// How long to measure each contender in each round, in seconds
+    /// Duration of each contender's measurement in each round, in seconds
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=600))]
     seconds: u64,
     /// Rounds; each measures every contender once
@@ -125,19 +126,19 @@ struct CompareArgs {
     /// Connections of the generator
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     connections: u64,
-    /// Only these contenders, such as postgres,pgbench; the yardstick is always measured
+    /// Only these contenders, such as postgres,pgbench; the reference server is always measured
     #[arg(long, value_enum, value_delimiter = ',', value_name = "NAMES")]
     only: Vec<Contender>,
-    /// Measure what the targets need beyond that: all kinds but live, or those named
+    /// Also measure what the targets need: all kinds but live, or those named
     #[arg(long, value_enum, value_delimiter = ',', value_name = "KINDS", num_args = 0..=1, require_equals = true, default_missing_value = "rates,latencies,sizes")]
     targets: Vec<Measurement>,
-    /// How many claims stand while `--targets=live` measures
+    /// Live claims during `--targets=live`
     #[arg(long, default_value_t = 5_000_000, value_name = "CLAIMS")]
     live: u64,
-    /// The gateway's executable; without it, the one beside this executable
+    /// Path of the gateway's executable [default: the one beside this executable]
     #[arg(long, value_name = "PATH")]
     gateway: Option<PathBuf>,
-    /// Where to keep the contenders' data while it runs; without it, the system's temporary directory
+    /// Directory for the contenders' data [default: the system's temporary directory]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Also write the tables into this file, between its lines `<!-- measured: begin -->` and `<!-- measured: end -->`
@@ -159,9 +160,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether every promise held.
+/// Runs a command. Returns whether every promise was kept.
 fn dispatch(command: Command) -> anyhow::Result<bool> {
-    // The generator runs on one thread: on a small machine a second one would take the time it wants to measure.
+    // One thread for the generator: on a small machine a second one would take the CPU time that is measured.
     let mut runtime = match command {
         Command::Noop { .. } => tokio::runtime::Builder::new_multi_thread(),
         Command::Run(_) | Command::Compare(_) => tokio::runtime::Builder::new_current_thread(),
@@ -169,7 +170,7 @@ fn dispatch(command: Command) -> anyhow::Result<bool> {
     let runtime = runtime.enable_all().build().context("cannot start the runtime")?;
     runtime.block_on(async {
         tokio::select! {
-            // Whoever is interrupted drops what it started, and dropping a child kills it.
+            // An interrupt drops the children, which kills them.
             () = interrupted() => anyhow::bail!("interrupted"),
             done = async {
                 match command {
@@ -226,7 +227,7 @@ async fn compare(args: CompareArgs) -> anyhow::Result<bool> {
     Ok(sound)
 }
 
-/// Resolves on Ctrl-C or a polite request to stop.
+/// Waits for SIGINT or SIGTERM.
 async fn interrupted() {
     use tokio::signal::unix::{SignalKind, signal};
     let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))

@@ -1,5 +1,5 @@
-//! The yardstick: an axum handler as anybody would write it, that reads a claim as the gateway does and answers at once,
-//! without deciding or keeping anything. What speaks HTTP with a library costs about as much before it has done its work.
+//! Reference server: a usual axum handler that parses a claim like the gateway and responds at once, without deciding
+//! or storing anything. It shows what HTTP with a library costs by itself.
 
 use std::{
     net::SocketAddr,
@@ -23,9 +23,9 @@ use crate::report;
 /// Serves until the process ends.
 pub(crate) async fn serve(address: SocketAddr) -> anyhow::Result<()> {
     let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
-    report::say(&format!("the yardstick listens on http://{}", listener.local_addr()?));
+    report::say(&format!("the reference server listens on http://{}", listener.local_addr()?));
     let listener = listener.tap_io(|stream| {
-        // It cannot fail on a connected socket, and a slow yardstick would only be noticed, not wrong.
+        // Cannot fail on a connected socket; if it did, the server would only be slower.
         let _ = stream.set_nodelay(true);
     });
     axum::serve(listener, router()).await.context("stopped serving")
@@ -41,7 +41,7 @@ pub(crate) fn router() -> Router {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "they are parsed because a gateway must, and then left alone")]
+#[expect(dead_code, reason = "parsed because a gateway must, and then ignored")]
 struct Claim {
     contents: Value,
     operation: Option<String>,
@@ -54,7 +54,7 @@ struct Claim {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "they are parsed because a gateway must, and then left alone")]
+#[expect(dead_code, reason = "parsed because a gateway must, and then ignored")]
 struct Settlement {
     attempt: String,
     outcome: String,

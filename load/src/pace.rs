@@ -1,5 +1,5 @@
-//! When operations begin. Open: at their scheduled times, whatever became of the earlier ones. Closed: as soon as a connection
-//! is free.
+//! Start times of operations. Open loop: at scheduled times, independent of earlier operations. Closed loop: as soon as
+//! a connection is free.
 
 use std::{
     sync::{
@@ -12,10 +12,10 @@ use std::{
 
 use tokio::sync::Semaphore;
 
-/// Above ten thousand a second, operations begin in small groups: waking for each would cost more than it tells.
+/// Above ten thousand per second, operations start in small groups, since a wake-up for each would be too expensive.
 const TICK_NS: u64 = 100_000;
 
-/// How a run is paced.
+/// Pacing of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Pacing {
@@ -23,7 +23,7 @@ pub(crate) enum Pacing {
     Closed,
 }
 
-/// One operation to begin: its number, and the time it was meant to begin at.
+/// Operation to start: its number and its scheduled time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Slot {
     pub(crate) number: u64,
@@ -42,7 +42,7 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// `takers` connections will ask for slots until each has been told that there are no more.
+    /// Starts the pace. Each of `takers` connections takes slots until it receives `None`.
     pub(crate) fn start(pacing: Pacing, starts: Instant, ends: Instant, takers: u64) -> Self {
         let slots = match pacing {
             Pacing::Open { per_second } => per_second * (ends - starts).as_secs(),
@@ -51,13 +51,14 @@ impl Pace {
         let due = Arc::new(Semaphore::new(0));
         if let Pacing::Open { per_second } = pacing {
             let due = Arc::clone(&due);
-            // A thread of its own: the runtime's timer counts whole milliseconds, this one sleeps to some fifty microseconds.
+            // A thread of its own: the runtime's timer has a resolution of a millisecond, this one about fifty
+            // microseconds.
             thread::spawn(move || release(&due, starts, per_second, slots, takers));
         }
         Self { pacing, starts, ends, slots, taken: AtomicU64::new(0), due }
     }
 
-    /// The next slot; `None` ends the run for this connection.
+    /// Returns the next slot; `None` ends the run for this connection.
     pub(crate) async fn next(&self) -> Option<Slot> {
         match self.pacing {
             Pacing::Open { per_second } => {
@@ -85,7 +86,7 @@ fn release(due: &Semaphore, starts: Instant, per_second: u64, slots: u64, takers
         }
         due.add_permits(count(released - before));
     }
-    // One more for each taker, past the last slot: it tells them to go.
+    // One more permit for each taker, after the last slot, to end it.
     due.add_permits(count(takers));
 }
 
@@ -104,14 +105,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slow_schedules_are_exact_and_fast_ones_come_in_ticks() {
+    fn slow_schedules_are_exact_and_fast_ones_are_grouped() {
         assert_eq!(due_after(3, 1000), Duration::from_millis(3));
         assert_eq!(due_after(5, 50_000), Duration::from_micros(100));
         assert_eq!(due_after(50_000, 50_000), Duration::from_secs(1));
     }
 
     #[tokio::test]
-    async fn an_open_pace_hands_out_every_slot_once_and_then_lets_everyone_go() {
+    async fn an_open_pace_hands_out_every_slot_once_and_then_ends_all_takers() {
         let starts = Instant::now();
         let pace = Pace::start(Pacing::Open { per_second: 100 }, starts, starts + Duration::from_secs(1), 2);
         let mut numbers = Vec::new();

@@ -1,5 +1,5 @@
-//! What a user might take instead of the gateway, set up as one who knows it would: the same decision, `SET … NX GET`, made
-//! over HTTP by webdis, and by a few lines of Lua in nginx.
+//! Alternatives to the gateway, set up as an expert would: the same decision, `SET … NX GET`, over HTTP by webdis, and
+//! by a few lines of Lua in nginx.
 
 use std::{
     fs,
@@ -9,17 +9,16 @@ use std::{
 use anyhow::Context as _;
 use serde_json::json;
 
-/// Where packages put the modules of nginx.
+/// Folders of nginx modules in distribution packages.
 const NGINX_MODULES: [&str; 3] = ["/usr/lib/nginx/modules", "/usr/lib64/nginx/modules", "/usr/share/nginx/modules"];
 
-/// What the Lua in nginx takes from elsewhere, as far as it can be looked for.
+/// Folders of the Lua libraries that nginx needs.
 const LUA_FOLDERS: [&str; 2] = ["/usr/share/lua/5.1", "/usr/lib/x86_64-linux-gnu/lua/5.1"];
 
-/// The processes, or threads, of each peer: one for each core of a small machine.
+/// Processes or threads of each peer: one per core of a small machine.
 pub(crate) const WORKERS: usize = 2;
 
-/// Writes the configuration of webdis; `webdis FILE` serves it. Nothing is logged, and the store is reached over a pool of
-/// connections for each thread.
+/// Writes the configuration of webdis; `webdis FILE` serves it. No logging, and a pool of Redis connections per thread.
 pub(crate) fn configure_webdis(dir: &Path, port: u16, redis_port: u16) -> anyhow::Result<PathBuf> {
     let path = dir.join("webdis.json");
     let configuration = json!({
@@ -39,15 +38,15 @@ pub(crate) fn configure_webdis(dir: &Path, port: u16, redis_port: u16) -> anyhow
     Ok(path)
 }
 
-/// The Lua module of nginx, if it is installed with the libraries it needs.
+/// Returns the folder of nginx's Lua module, if it is installed with its libraries.
 pub(crate) fn nginx_modules() -> Option<PathBuf> {
     let modules = NGINX_MODULES.iter().map(PathBuf::from).find(|it| it.join("ngx_http_lua_module.so").is_file())?;
     let has = |name: &str| LUA_FOLDERS.iter().any(|folder| Path::new(folder).join(name).is_file());
     (has("nginx/redis.lua") && has("cjson.so") && has("resty/core.lua")).then_some(modules)
 }
 
-/// Writes the configuration of one worker of nginx; `nginx -c FILE` serves it. It answers claims as far as the generator looks: the global
-/// ID computed from the JSON, an attempt, 201 or 409. It asks nobody for a credential and keeps no terms.
+/// Writes the configuration of one nginx worker; `nginx -c FILE` serves it. It answers claims as far as the generator
+/// checks: the global ID computed from the JSON, an attempt, 201 or 409. It checks no credential and keeps no terms.
 pub(crate) fn configure_nginx(
     dir: &Path,
     worker: &str,
@@ -66,8 +65,8 @@ pub(crate) fn configure_nginx(
     Ok(path)
 }
 
-/// Each worker is started by itself: a master that is killed would leave its workers behind. `reuseport`, so that they share
-/// the port, and the connections evenly; each keeps connections to the store open.
+/// Each worker is started by itself: a master that is killed would leave its workers behind. With `reuseport` they
+/// share the port and the connections evenly; each keeps connections to the store open.
 const NGINX: &str = r#"
 daemon off;
 user root;

@@ -1,5 +1,4 @@
-//! A PostgreSQL server for a comparison, and what PostgreSQL by itself makes of the same work: `pgbench` with one row a
-//! transaction.
+//! PostgreSQL server for a comparison, and the same work by PostgreSQL alone: `pgbench` with one row per transaction.
 
 use std::{
     env, fs,
@@ -10,15 +9,15 @@ use std::{
 use anyhow::Context as _;
 use tokio::process::Command;
 
-use crate::running::run;
+use crate::programs::run;
 
-/// Debian keeps the server's programs off `PATH`, in one folder for each version.
+/// Debian installs the server's programs off `PATH`, in a folder per version.
 const DEBIAN_FOLDER: &str = "/usr/lib/postgresql";
 
-/// The server refuses to run as root; these users may stand in, the first that exists.
+/// Users to run the server as, since it refuses root; the first that exists.
 const UNPRIVILEGED: [&str; 2] = ["postgres", "nobody"];
 
-/// One claim as the engine writes it, by a statement of its own.
+/// A claim as the engine writes it, by a statement of its own.
 const SCRIPT: &str = "\
 \\set order random(1, 9000000000000000000)
 INSERT INTO oncegate_claims (fence, retention_us, expires_at, sweep_at, state, app, global_id, value)
@@ -28,14 +27,14 @@ VALUES (nextval('oncegate_fence'), 300000000, clock_timestamp() + interval '5 mi
 ON CONFLICT (app, global_id) DO NOTHING;
 ";
 
-/// The programs of one version of PostgreSQL.
+/// Programs of one version of PostgreSQL.
 #[derive(Debug, Clone)]
 pub(crate) struct Programs {
     folder: PathBuf,
 }
 
 impl Programs {
-    /// The newest version that is installed, `PATH` first.
+    /// Returns the newest installed version, `PATH` first.
     pub(crate) fn find() -> Option<Self> {
         let on_path = env::var_os("PATH").map(|path| env::split_paths(&path).collect::<Vec<_>>()).unwrap_or_default();
         let mut versions: Vec<_> = fs::read_dir(DEBIAN_FOLDER).into_iter().flatten().flatten().collect();
@@ -46,18 +45,18 @@ impl Programs {
         on_path.into_iter().chain(by_version).find(has_all).map(|folder| Self { folder })
     }
 
-    /// The server's program.
+    /// Returns the server's program.
     pub(crate) fn server(&self) -> PathBuf {
         self.folder.join("postgres")
     }
 
-    /// Makes the data directory inside `dir` and returns the command that serves it.
+    /// Creates the data directory inside `dir` and returns the command that serves it.
     pub(crate) async fn prepare(&self, dir: &Path, port: u16) -> anyhow::Result<Command> {
         let data = dir.join("postgres");
         fs::create_dir(&data).context("no directory for PostgreSQL")?;
         let user = unprivileged()?;
         if let Some((uid, gid)) = user {
-            // Whoever serves it must also get there.
+            // The server's user must also be able to enter the directory above.
             fs::set_permissions(dir, fs::Permissions::from_mode(0o711))?;
             chown(&data, Some(uid), Some(gid)).context("cannot give the directory to PostgreSQL")?;
         }
@@ -70,13 +69,13 @@ impl Programs {
         Ok(server)
     }
 
-    /// Whether the server answers.
+    /// Reports whether the server answers.
     pub(crate) async fn answers(&self, port: u16) -> bool {
         run(&mut self.sql(port, "SELECT 1")).await.is_ok()
     }
 
-    /// Single-row claims per second by this many clients at once, each statement prepared and a transaction of its own.
-    /// The table must be there.
+    /// Returns single-row claims per second by this many clients, each with a prepared statement and a transaction of
+    /// its own. The table must exist.
     pub(crate) async fn claims_per_second(
         &self,
         dir: &Path,
@@ -89,14 +88,14 @@ impl Programs {
         let mut pgbench = self.command("pgbench", None);
         pgbench.args(["-h", "127.0.0.1", "-p", &port.to_string(), "-U", "postgres", "-n", "-M", "prepared", "-j", "1"]);
         pgbench.args(["-c", &clients.to_string(), "-T", &seconds.to_string(), "-f"]).arg(&script).arg("postgres");
-        let said = run(&mut pgbench).await?;
-        tps(&said).with_context(|| format!("pgbench does not say its rate:\n{said}"))
+        let output = run(&mut pgbench).await?;
+        tps(&output).with_context(|| format!("pgbench does not say its rate:\n{output}"))
     }
 
-    /// What the claims take, in bytes: the table, its indexes, and what is stored beside it.
+    /// Returns the size of the claims in bytes: the table with its indexes and TOAST.
     pub(crate) async fn table_bytes(&self, port: u16) -> anyhow::Result<u64> {
-        let said = run(&mut self.sql(port, "SELECT pg_total_relation_size('oncegate_claims')")).await?;
-        said.trim().parse().with_context(|| format!("psql does not say a size: {said}"))
+        let output = run(&mut self.sql(port, "SELECT pg_total_relation_size('oncegate_claims')")).await?;
+        output.trim().parse().with_context(|| format!("psql does not say a size: {output}"))
     }
 
     fn sql(&self, port: u16, statement: &str) -> Command {
@@ -110,7 +109,7 @@ impl Programs {
         let mut command = match user {
             None => Command::new(program),
             Some((uid, gid)) => {
-                // Replaces itself by the program, so that whoever kills the child kills the server.
+                // Replaces itself by the program, so that killing the child kills the server.
                 let mut command = Command::new("setpriv");
                 command
                     .args([&format!("--reuid={uid}"), &format!("--regid={gid}"), "--clear-groups", "--"])
@@ -123,7 +122,7 @@ impl Programs {
     }
 }
 
-/// Whom to run a server as, where this process is root.
+/// Returns the user and group to run a server as, if this process is root.
 fn unprivileged() -> anyhow::Result<Option<(u32, u32)>> {
     if fs::metadata("/proc/self").context("no /proc")?.uid() != 0 {
         return Ok(None);
@@ -134,12 +133,12 @@ fn unprivileged() -> anyhow::Result<Option<(u32, u32)>> {
         Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
     };
     let user = UNPRIVILEGED.iter().find_map(|name| ids(name));
-    user.map(Some).context("PostgreSQL does not run as root, and there is neither a user postgres nor nobody")
+    user.map(Some).context("PostgreSQL does not run as root, and there is no user postgres or nobody")
 }
 
-/// The rate in pgbench's report.
-fn tps(said: &str) -> Option<f64> {
-    said.lines().find_map(|line| line.strip_prefix("tps = ")?.split(' ').next()?.parse().ok())
+/// Returns the rate in pgbench's report.
+fn tps(output: &str) -> Option<f64> {
+    output.lines().find_map(|line| line.strip_prefix("tps = ")?.split(' ').next()?.parse().ok())
 }
 
 #[cfg(test)]
@@ -147,9 +146,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rate_is_read_from_the_report() {
-        let said = "latency average = 9.1 ms\ntps = 6996.5 (without initial connection time)\n";
-        assert_eq!(tps(said), Some(6_996.5));
+    fn the_rate_is_parsed_from_the_report() {
+        let output = "latency average = 9.1 ms\ntps = 6996.5 (without initial connection time)\n";
+        assert_eq!(tps(output), Some(6_996.5));
         assert_eq!(tps("latency average = 9.1 ms"), None);
     }
 }

@@ -1,4 +1,4 @@
-//! What was measured: latencies for each step, and how often each answer came.
+//! Measurements: latencies per step, and counts of each answer.
 
 use std::{
     collections::BTreeMap,
@@ -9,20 +9,20 @@ use std::{
 
 use hdrhistogram::Histogram;
 
-use crate::client::Unanswered;
+use crate::client::CallError;
 
-/// A minute, in microseconds: far more than any call may take.
+/// A minute, in microseconds: longer than any call.
 const LONGEST_US: u64 = 60_000_000;
 
-/// What a request came to.
+/// Result of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Label {
-    /// An answer to the question.
+    /// A response of the contract.
     Status(u16),
-    /// "Not now", with its code.
+    /// A refusal, with its code.
     Refused(u16, &'static str),
-    Unanswered(Unanswered),
-    /// Begun too late to be worth sending: the run was over.
+    Unanswered(CallError),
+    /// Not sent: the run had ended.
     Unsent,
 }
 
@@ -43,7 +43,7 @@ impl fmt::Display for Label {
     }
 }
 
-/// Running totals, warm-up included; the difference of two of them tells about the time between.
+/// Running totals, including the warm-up; the difference of two describes the time between.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Totals {
     pub(crate) operations: u64,
@@ -60,7 +60,7 @@ pub(crate) struct Recorded {
     pub(crate) answers: BTreeMap<(&'static str, Label), u64>,
 }
 
-/// Shared by all connections. They run on one thread, so its lock is never waited for.
+/// Shared by all connections, which run on one thread, so the lock is never contended.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     measured_from: Instant,
@@ -73,7 +73,7 @@ impl Recorder {
         Self { measured_from, recorded: Mutex::new(recorded) }
     }
 
-    /// A request for `claims` claims (0 if it was about something else) that was due at `due` has ended now.
+    /// Records a request for `claims` claims (0 for other requests) that was due at `due` and has ended now.
     pub(crate) fn ended(&self, step: &'static str, label: Label, due: Instant, claims: u64) {
         let mut recorded = self.recorded();
         match label {
@@ -87,7 +87,7 @@ impl Recorder {
             return;
         }
         *recorded.answers.entry((step, label)).or_default() += 1;
-        // A refusal is quick and would flatter the latencies; whoever got no answer has waited all the same.
+        // A refusal is quick and would improve the latencies; a timeout counts, since its caller has waited.
         if !matches!(label, Label::Refused(..)) {
             let waited_us = u64::try_from(due.elapsed().as_micros()).unwrap_or(LONGEST_US);
             recorded.latencies.entry(step).or_insert_with(empty).saturating_record(waited_us);
@@ -102,7 +102,7 @@ impl Recorder {
         self.recorded().totals
     }
 
-    /// The 99th percentile over all steps so far, in microseconds.
+    /// Returns the 99th percentile over all steps so far, in microseconds.
     pub(crate) fn slowest_p99_us(&self) -> u64 {
         self.recorded().latencies.values().map(|it| it.value_at_quantile(0.99)).max().unwrap_or_default()
     }
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn warm_up_counts_in_the_totals_but_not_in_the_latencies() {
+    fn the_warm_up_counts_in_the_totals_but_not_in_the_latencies() {
         let now = Instant::now();
         let recorder = Recorder::new(now);
         recorder.ended("claim", Label::Status(201), now.checked_sub(Duration::from_secs(1)).expect("too early"), 1);
@@ -137,12 +137,12 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_does_not_flatter_and_a_timeout_does_not_vanish() {
+    fn refusals_are_not_in_the_latencies_and_timeouts_are() {
         let now = Instant::now();
         let recorder = Recorder::new(now);
         recorder.ended("claim", Label::Refused(503, "overloaded"), now, 1);
         assert!(recorder.read(|it| it.latencies.is_empty()));
-        recorder.ended("claim", Label::Unanswered(Unanswered::TimedOut), now, 1);
+        recorder.ended("claim", Label::Unanswered(CallError::TimedOut), now, 1);
         assert_eq!(recorder.read(|it| it.latencies["claim"].len()), 1);
         assert_eq!(recorder.totals().refused, 2);
     }

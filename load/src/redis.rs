@@ -1,29 +1,34 @@
-//! What Redis by itself makes of the same work, by `redis-benchmark`, and what its memory holds, by `redis-cli`.
+//! The same work by Redis alone, with `redis-benchmark`, and the size of its data, by `redis-cli`.
 
 use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, ensure};
 use tokio::process::Command;
 
-use crate::{contender::find_program, proc::Watched, report::ratio, running::run, wire::Terms};
+use crate::{
+    proc::Watched,
+    programs::{find_program, run},
+    report::ratio,
+    wire::Terms,
+};
 
-/// Commands of the first, unmeasured run, which tells how many will fill the time.
+/// Commands of the first, unmeasured run, which determines how many fill the time.
 const TRIAL: u64 = 100_000;
 
-/// How many different keys are drawn from: nearly all are new.
+/// Number of different keys: nearly all are new.
 const KEYS: &str = "2000000000";
 
-/// Values that are looked at to know how long one is.
+/// Values that are measured for their size.
 const SAMPLE: u32 = 50;
 
-/// The programs that come with the server.
+/// Programs that come with the server.
 #[derive(Debug, Clone)]
 pub(crate) struct Tools {
     benchmark: PathBuf,
     cli: PathBuf,
 }
 
-/// What `redis-benchmark` measured.
+/// Result of `redis-benchmark`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sets {
     pub(crate) per_second: f64,
@@ -41,7 +46,7 @@ impl Tools {
         of("redis").or_else(|| of("valkey"))
     }
 
-    /// The very command that the gateway's engine sends, for a value as long as it stores, `pipeline` at a time on each
+    /// Measures the command of the gateway's engine, with values of the same length, `pipeline` at a time on each
     /// connection.
     pub(crate) async fn sets(
         &self,
@@ -63,48 +68,48 @@ impl Tools {
 
     async fn benchmark(&self, port: u16, connections: u64, pipeline: u32, count: u64) -> anyhow::Result<f64> {
         let terms = Terms::new("load", "load.unique", Some("306s"));
-        // The program puts twelve digits there, so the key is as long as with a global ID.
+        // The program inserts twelve digits, so the key is as long as with a global ID.
         let key = terms.key(&format!("{}__rand_int__", "0".repeat(20)));
         let mut command = Command::new(&self.benchmark);
         command.args(["-p", &port.to_string(), "-c", &connections.to_string(), "-P", &pipeline.to_string()]);
         command.args(["-n", &count.to_string(), "-r", KEYS, "--csv"]);
         command.args(["SET", &key, &terms.value(1_234_567, &Terms::attempt()), "NX", "GET", "PX", "300000"]);
-        let said = run(&mut command).await?;
-        rate(&said).with_context(|| format!("redis-benchmark does not say its rate:\n{said}"))
+        let output = run(&mut command).await?;
+        rate(&output).with_context(|| format!("redis-benchmark does not say its rate:\n{output}"))
     }
 
-    /// Bytes the server has allocated.
+    /// Returns the memory that the server has allocated, in bytes.
     pub(crate) async fn used_memory(&self, port: u16) -> anyhow::Result<u64> {
-        let info = self.ask(port, &["INFO", "memory"]).await?;
+        let info = self.query(port, &["INFO", "memory"]).await?;
         let used = info.lines().find_map(|line| line.strip_prefix("used_memory:")?.trim().parse().ok());
         used.context("the server does not tell its used_memory")
     }
 
-    /// The longest value of some claims, in bytes, without the contents in it.
+    /// Returns the size of the longest of some values, in bytes, without the contents.
     pub(crate) async fn value_bytes(&self, port: u16) -> anyhow::Result<u64> {
         let mut longest = 0;
         for _ in 0..SAMPLE {
-            let key = self.ask(port, &["RANDOMKEY"]).await?;
+            let key = self.query(port, &["RANDOMKEY"]).await?;
             if !key.contains("og:{") {
                 continue;
             }
-            let value = self.ask(port, &["GET", key.trim_end()]).await?;
+            let value = self.query(port, &["GET", key.trim_end()]).await?;
             let (rest, contents) = value.trim_end().split_once("c=").context("a value without contents")?;
-            ensure!(contents.starts_with('{'), "a value that is not of the load");
+            ensure!(contents.starts_with('{'), "a value of another program");
             longest = longest.max(rest.len() + "c=".len());
         }
-        ensure!(longest > 0, "the server holds no claims");
+        ensure!(longest > 0, "the server has no claims");
         Ok(u64::try_from(longest)?)
     }
 
-    async fn ask(&self, port: u16, question: &[&str]) -> anyhow::Result<String> {
-        run(Command::new(&self.cli).args(["-p", &port.to_string(), "--raw"]).args(question)).await
+    async fn query(&self, port: u16, arguments: &[&str]) -> anyhow::Result<String> {
+        run(Command::new(&self.cli).args(["-p", &port.to_string(), "--raw"]).args(arguments)).await
     }
 }
 
-/// The rate in the report, seventh from the end: the command before it may hold commas.
-fn rate(said: &str) -> Option<f64> {
-    said.lines().last()?.rsplit(',').nth(6)?.trim_matches('"').parse().ok()
+/// Returns the rate in the report, the seventh field from the end: the command before it may contain commas.
+fn rate(output: &str) -> Option<f64> {
+    output.lines().last()?.rsplit(',').nth(6)?.trim_matches('"').parse().ok()
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate is positive and far below 2^53")]
@@ -117,9 +122,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rate_is_read_from_the_report() {
-        let said = "\"test\",\"rps\"\n\"SET k {\"a\":1,\"b\":2}\",\"69930.07\",\"0.6\",\"0.0\",\"0.6\",\"1.2\",\"1.8\",\"5.0\"\n";
-        assert_eq!(rate(said), Some(69_930.07));
+    fn the_rate_is_parsed_from_the_report() {
+        let output = "\"test\",\"rps\"\n\"SET k {\"a\":1,\"b\":2}\",\"69930.07\",\"0.6\",\"0.0\",\"0.6\",\"1.2\",\"1.8\",\"5.0\"\n";
+        assert_eq!(rate(output), Some(69_930.07));
         assert_eq!(rate("Could not connect"), None);
     }
 }

@@ -1,4 +1,4 @@
-//! The figures of a run, for people and for programs. All printing of this program happens here.
+//! Figures of a run, for people and for programs. All output of this program is here.
 
 use std::{
     collections::BTreeMap,
@@ -13,19 +13,19 @@ use hdrhistogram::Histogram;
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use serde::Serialize;
 
-use crate::{ledger::Verdict, pace::Pacing, recorder::Recorded, scenario::Scenario};
+use crate::{ledger::Checks, pace::Pacing, recorder::Recorded, scenario::Scenario};
 
-/// The generator has one thread. Above this share of a core it measures itself rather than the gateway.
+/// Share of a core above which the single-threaded generator measures itself instead of the gateway.
 const GENERATOR_LIMIT: f64 = 0.9;
 
-/// Cores that may be busy with something else before a measurement is called disturbed.
+/// Cores busy with other work above which a measurement counts as disturbed.
 const DISTURBED: f64 = 0.2;
 
-/// The lines of a page that figures stand between.
+/// Lines of a page that enclose the figures.
 const BEGIN: &str = "<!-- measured: begin -->";
 const END: &str = "<!-- measured: end -->";
 
-/// What was counted between the end of the warm-up and the end of the run.
+/// Counts between the end of the warm-up and the end of the run.
 #[derive(Debug)]
 pub(crate) struct Measured {
     pub(crate) scenario: Scenario,
@@ -54,12 +54,12 @@ pub(crate) struct Report {
     /// By step and answer.
     pub(crate) answers: BTreeMap<String, u64>,
     pub(crate) cpu: BTreeMap<String, Cpu>,
-    /// Cores that were busy with none of these: the kernel's own work, and whatever else ran.
+    /// Cores busy with other work than these processes: the kernel, and other programs.
     pub(crate) other_cores: Option<f64>,
-    pub(crate) checks: Verdict,
+    pub(crate) checks: Checks,
 }
 
-/// In microseconds, from the scheduled time of a step.
+/// Latency of a step in microseconds, from its scheduled time.
 #[derive(Debug, Serialize)]
 pub(crate) struct Latency {
     pub(crate) count: u64,
@@ -79,12 +79,12 @@ pub(crate) struct Cpu {
 }
 
 impl Report {
-    /// Everything but the checks, which are asked for last.
+    /// Returns the report without the checks, which run last.
     pub(crate) fn new(measured: &Measured, recorded: &Recorded) -> Self {
         let seconds = measured.elapsed.as_secs_f64();
         let cpu = |us: u64| Cpu { cores: ratio(us, 1) / 1e6 / seconds, us_per_request: ratio(us, measured.requests) };
         let ours_us = measured.cpu_us.iter().map(|(_, us)| us).sum();
-        // What is several processes has one name.
+        // Several processes of one server have the same name.
         let mut cpu_us = BTreeMap::new();
         for (name, us) in &measured.cpu_us {
             *cpu_us.entry(name.clone()).or_insert(0) += us;
@@ -104,11 +104,11 @@ impl Report {
             answers: recorded.answers.iter().map(|((step, label), n)| (format!("{step}: {label}"), *n)).collect(),
             cpu: cpu_us.into_iter().map(|(name, us)| (name, cpu(us))).collect(),
             other_cores: Some((ratio(measured.machine_us, 1) - ratio(ours_us, 1)) / 1e6 / seconds),
-            checks: Verdict::default(),
+            checks: Checks::default(),
         }
     }
 
-    /// Of a contender that is no gateway and tells nothing but its rate. And what CPU time its store took for it.
+    /// Returns the report of a contender that has only a rate, with the CPU time of its store.
     pub(crate) fn of_rate(
         scenario: Scenario,
         connections: u64,
@@ -130,11 +130,11 @@ impl Report {
             answers: BTreeMap::new(),
             cpu: BTreeMap::from([("store".to_owned(), store)]),
             other_cores: None,
-            checks: Verdict::default(),
+            checks: Checks::default(),
         }
     }
 
-    /// Something else took CPU time, so that the rates say little.
+    /// Reports whether other work took CPU time, so that the rates mean little.
     pub(crate) fn was_disturbed(&self) -> bool {
         self.other_cores.is_some_and(|cores| cores > DISTURBED)
     }
@@ -143,7 +143,7 @@ impl Report {
         self.checks.broken == 0
     }
 
-    /// The generator was as busy as it can be, so the gateway may have been able to do more.
+    /// Reports whether the generator was saturated, so that the gateway may be faster.
     pub(crate) fn generator_was_the_limit(&self) -> bool {
         self.cpu.get("generator").is_some_and(|it| it.cores > GENERATOR_LIMIT)
     }
@@ -189,7 +189,7 @@ impl fmt::Display for Report {
             writeln!(f, "    {name:<12} {cores:>7.2} {us_per_request:>12.1}")?;
         }
         if let Some(cores) = self.other_cores.filter(|_| self.was_disturbed()) {
-            writeln!(f, "    all else     {cores:>7.2}   Something else ran meanwhile: the rates say little.")?;
+            writeln!(f, "    all else     {cores:>7.2}   Other programs ran meanwhile: the rates mean little.")?;
         }
         if self.generator_was_the_limit() {
             writeln!(f, "  The generator used its core to the full: the gateway may be faster than this.")?;
@@ -218,7 +218,7 @@ impl Report {
             return writeln!(f, "\n  Promises were not checked.");
         }
         if checks.unchecked > 0 {
-            writeln!(f, "\n  The orders could not be asked for again after the run: no clear answer.")?;
+            writeln!(f, "\n  The orders could not be claimed again after the run: no clear answer.")?;
         }
         if checks.broken == 0 {
             return writeln!(f, "\n  All promises held: {} checks.", checks.held);
@@ -231,24 +231,23 @@ impl Report {
     }
 }
 
-/// With the unit that suits it.
+/// Formats a latency with a suitable unit.
 pub(crate) fn latency(us: u64) -> String {
     if us < 10_000 { format!("{us} µs") } else { format!("{:.1} ms", ratio(us, 1000)) }
 }
 
-/// `whole / part` of two counts; nothing divided by nothing is 0.
+/// Returns `whole / part`; 0 for nothing divided by nothing.
 #[expect(clippy::cast_precision_loss, reason = "counts of a run are far below 2^53")]
 pub(crate) fn ratio(whole: u64, part: u64) -> f64 {
     if part == 0 { 0.0 } else { whole as f64 / part as f64 }
 }
 
-/// To standard output: the result that was asked for.
+/// Writes a result to standard output.
 pub(crate) fn show(text: &str) -> anyhow::Result<()> {
     writeln!(io::stdout(), "{text}").context("cannot write to standard output")
 }
 
-/// A bar on standard error for something of this length; nothing is shown unless that is a terminal. It is removed when it is
-/// dropped.
+/// Shows a progress bar on standard error, if that is a terminal, until it is dropped.
 pub(crate) fn progress(length: u64, unit: &str) -> ProgressBar {
     let bar = ProgressBar::new(length).with_finish(ProgressFinish::AndClear);
     match ProgressStyle::with_template(&format!("[{{bar:30}}] {{pos}}/{{len}} {unit}  {{msg}}")) {
@@ -257,12 +256,12 @@ pub(crate) fn progress(length: u64, unit: &str) -> ProgressBar {
     }
 }
 
-/// To standard error: what happens meanwhile. If nobody reads it, the run goes on.
+/// Writes a message to standard error, and ignores errors.
 pub(crate) fn say(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// Puts the text where another was measured before.
+/// Replaces the text between the marks of a page.
 pub(crate) fn write_between(path: &Path, text: &str) -> anyhow::Result<()> {
     let page = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let page = between(&page, text)
@@ -286,7 +285,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_take_the_place_of_older_ones_and_nothing_else() {
+    fn only_the_text_between_the_marks_is_replaced() {
         let page = format!("before\n{BEGIN}\nold\n{END}\nafter\n");
         let changed = format!("before\n{BEGIN}\n\nnew\n\n{END}\nafter\n");
         assert_eq!(between(&page, "\nnew\n"), Some(changed));

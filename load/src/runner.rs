@@ -1,4 +1,4 @@
-//! One run from its first request to its report: warm-up, measurement, and the questions afterwards.
+//! One run: warm-up, measurement, and the checks after it.
 
 use std::{
     sync::Arc,
@@ -22,12 +22,12 @@ use crate::{
     wire::{Dialect, Terms},
 };
 
-/// How long after its end a run still sends what was due before it.
+/// Time after the end of a run in which overdue operations are still sent.
 const GRACE: Duration = Duration::from_secs(2);
-/// How often an order is asked for again at the end, until there is a clear answer.
+/// Attempts to get a clear answer about an order at the end.
 const VERIFY_TRIES: u32 = 5;
 
-/// What to do.
+/// Parameters of a run.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) target: Target,
@@ -80,13 +80,13 @@ pub(crate) async fn run(plan: Plan) -> anyhow::Result<Report> {
     while workers.join_next().await.is_some() {}
     if let Some(ticker) = ticker {
         ticker.abort();
-        // Its bar is removed when it has ended.
+        // The progress bar disappears when it has ended.
         drop(ticker.await);
     }
-    let answered = stage.recorder.totals().requests > 0 || stage.ledger.verdict().broken > 0;
-    ensure!(answered, "not one request was answered: is a gateway listening at that address?");
+    let answered = stage.recorder.totals().requests > 0 || stage.ledger.checks().broken > 0;
+    ensure!(answered, "no request was answered: is a gateway listening at that address?");
 
-    // What is asked now is checked, not measured: read the figures first.
+    // Read the figures first: the following checks are not measured.
     let measured = Measured {
         scenario,
         pacing,
@@ -105,7 +105,7 @@ pub(crate) async fn run(plan: Plan) -> anyhow::Result<Report> {
     let mut report = stage.recorder.read(|recorded| Report::new(&measured, recorded));
     stage.ledger.close_contests();
     verify(&stage, Connection::new(target)).await;
-    report.checks = stage.ledger.verdict();
+    report.checks = stage.ledger.checks();
     Ok(report)
 }
 
@@ -114,13 +114,13 @@ async fn work(stage: Arc<Stage>, pace: Arc<Pace>, mut connection: Connection, la
         if Instant::now() < last_call {
             stage.play(&mut connection, slot).await;
         } else {
-            // Left out, it would have waited longest of all and be missing from the latencies.
+            // Left out, the longest waits would be missing from the latencies.
             stage.recorder.ended(stage.scenario.first_step(), Label::Unsent, slot.due, 0);
         }
     }
 }
 
-/// Asks for a sample of all orders again.
+/// Claims a sample of all orders again.
 async fn verify(stage: &Stage, mut connection: Connection) {
     for (order, known) in stage.ledger.samples() {
         let mut clear = false;
@@ -133,7 +133,7 @@ async fn verify(stage: &Stage, mut connection: Connection) {
         }
         if !clear {
             stage.ledger.could_not_check();
-            // With the gateway gone, the others would not be answered either; waiting for each takes minutes.
+            // If the gateway is gone, every further order would cost a timeout.
             return;
         }
     }
@@ -149,7 +149,7 @@ fn read(stage: &Stage, watched: &[Watched]) -> anyhow::Result<Reading> {
     Ok(Reading { at: Instant::now(), totals: stage.recorder.totals(), cpu_us, machine_us: proc::machine_us()? })
 }
 
-/// Shows on a terminal how far a run has come, and its rate and latency so far.
+/// Shows progress, rate and latency on a terminal.
 async fn show_progress(stage: Arc<Stage>, run: Duration) {
     let bar = report::progress(run.as_secs(), "s");
     let mut seconds = interval(Duration::from_secs(1));
@@ -160,7 +160,7 @@ async fn show_progress(stage: Arc<Stage>, run: Duration) {
         seconds.tick().await;
         let now = stage.recorder.totals();
         bar.set_message(format!(
-            "{} requests/s, p99 {} so far, {} without an answer",
+            "{} requests/s, p99 {} so far, {} unanswered",
             now.requests - before.requests,
             report::latency(stage.recorder.slowest_p99_us()),
             now.refused,

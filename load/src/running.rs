@@ -1,5 +1,5 @@
-//! The processes that are compared: started on free loopback ports with their data in a directory of their own, and killed
-//! when dropped.
+//! Processes of a contender: started on free loopback ports with their data in a temporary directory, and killed when
+//! dropped.
 
 use std::{
     env, fs,
@@ -26,28 +26,28 @@ use crate::{
     proc::Watched,
 };
 
-/// A process that is not ready by then never will be.
+/// Longest wait for a process to get ready.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The app that calls.
+/// App key of the callers.
 const APP: &str = "load";
 
-/// A contender that answers.
+/// Running contender.
 #[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) url: String,
-    /// Of the one app that may call. Those that know no apps are sent it all the same.
+    /// Credential of the only app. Servers without apps ignore it.
     pub(crate) credential: String,
-    /// Where the store listens, if it is a process.
+    /// Port of the store, if it is a process.
     pub(crate) port: u16,
     pub(crate) watched: Vec<Watched>,
-    // Dropped in this order: first the processes, then what they wrote to.
+    // Dropped in this order: first the processes, then their data.
     children: Vec<Child>,
     dir: TempDir,
 }
 
 impl Running {
-    /// Starts it and waits until it answers.
+    /// Starts a contender and waits until it answers.
     pub(crate) async fn start(contender: Contender, installed: &Installed, parent: &Path) -> anyhow::Result<Self> {
         let dir =
             tempfile::Builder::new().prefix("oncegate-load-").tempdir_in(parent).context("no temporary directory")?;
@@ -90,7 +90,7 @@ impl Running {
 
     pub(crate) async fn stop(mut self) {
         for child in &mut self.children {
-            // Fails only if it has ended already.
+            // Fails only if it has ended.
             let _ = child.kill().await;
         }
     }
@@ -120,7 +120,7 @@ impl Running {
             command.arg("-c").arg(peers::configure_nginx(self.dir(), &name, modules, listen.port(), redis.port())?);
             command.arg("-p").arg(self.dir());
             self.spawn("gateway", command)?;
-            // Written once it listens. The port by itself would be answered by the worker before it.
+            // Written once it listens. The port alone would be answered by the previous worker.
             let listens = self.dir().join(format!("{name}.pid"));
             self.wait_until("gateway", async || listens.is_file()).await?;
         }
@@ -131,7 +131,7 @@ impl Running {
         let program = installed.redis_server.as_ref().context("redis-server is not installed")?;
         let listen = free_address()?;
         let mut command = Command::new(program);
-        // Nothing is persisted: what is compared here is the way to the store and back, not the store's disk.
+        // No persistence: the comparison is about the path to the store, not its disk.
         command.args(["--bind", "127.0.0.1", "--port", &listen.port().to_string(), "--save", "", "--appendonly", "no"]);
         self.spawn("store", command)?;
         self.wait_until("store", async || TcpStream::connect(listen).await.is_ok()).await?;
@@ -139,7 +139,7 @@ impl Running {
         Ok(listen)
     }
 
-    /// As it comes: everything that is acknowledged is on the disk.
+    /// Starts PostgreSQL with its defaults: every commit is on the disk.
     async fn start_postgres(&mut self, installed: &Installed) -> anyhow::Result<()> {
         let programs = installed.postgres.as_ref().context("PostgreSQL is not installed")?;
         let port = free_address()?.port();
@@ -154,13 +154,13 @@ impl Running {
         format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
     }
 
-    /// Makes the tables that a gateway would use.
+    /// Creates the tables of a gateway.
     pub(crate) async fn migrate(&self, installed: &Installed) -> anyhow::Result<()> {
         let gateway = installed.gateway.as_ref().context("the gateway is not built")?;
         let migrated = Command::new(gateway).args(["migrate", "--engine", &self.postgres_url()]).output().await;
         let migrated = migrated.context("the gateway cannot be started")?;
         if !migrated.status.success() {
-            bail!("the tables cannot be made: {}", String::from_utf8_lossy(&migrated.stderr).trim());
+            bail!("the tables cannot be created: {}", String::from_utf8_lossy(&migrated.stderr).trim());
         }
         Ok(())
     }
@@ -171,7 +171,7 @@ impl Running {
         let mut command = Command::new(program);
         command.arg("serve").arg("--config").arg(self.configure_gateway()?).args(["--engine", engine]);
         command.args(["--listen", &listen.to_string(), "--admin-listen", &admin.to_string()]);
-        // Settings meant for another gateway must not change what is measured here.
+        // Settings of the environment must not affect the measurement.
         env::vars_os()
             .filter(|(name, _)| name.to_string_lossy().starts_with("ONCEGATE_"))
             .for_each(|(name, _)| _ = command.env_remove(name));
@@ -184,7 +184,7 @@ impl Running {
         .await
     }
 
-    /// All as it comes, and an app with a secret, so that the gateway does all it is there for.
+    /// Writes a configuration with the defaults and an app with a secret, so that the gateway does all its work.
     fn configure_gateway(&self) -> anyhow::Result<PathBuf> {
         let path = self.dir().join("oncegate.toml");
         let (_, secret) = self.credential.rsplit_once('.').context("a credential has a dot")?;
@@ -194,7 +194,7 @@ impl Running {
         Ok(path)
     }
 
-    /// Starts a child in the directory; what it says goes to a file there.
+    /// Starts a child in the directory, with its output in a file there.
     fn spawn(&mut self, name: &str, mut command: Command) -> anyhow::Result<()> {
         let log = fs::File::create(self.log(name)).context("cannot write to the temporary directory")?;
         let child = command
@@ -211,7 +211,7 @@ impl Running {
         Ok(())
     }
 
-    /// Waits for the child started last.
+    /// Waits until the child started last is ready.
     async fn wait_until(&mut self, name: &str, ready: impl AsyncFn() -> bool) -> anyhow::Result<()> {
         let deadline = Instant::now() + START_TIMEOUT;
         loop {
@@ -224,18 +224,18 @@ impl Running {
                 let lines: Vec<_> = log.lines().collect();
                 let tail = lines[lines.len().saturating_sub(10)..].join("\n  ");
                 let what = ended.map_or("is not ready".to_owned(), |status| format!("ended with {status}"));
-                bail!("the {name} {what}; the end of what it said:\n  {tail}");
+                bail!("the {name} {what}; the end of its output:\n  {tail}");
             }
             sleep(Duration::from_millis(25)).await;
         }
     }
 
-    /// The process that is asked.
+    /// Returns the process that receives the requests.
     pub(crate) fn gateway(&self) -> anyhow::Result<&Watched> {
         self.watched.iter().find(|it| it.name == "gateway").context("no gateway was started")
     }
 
-    /// The process that keeps the claims, where it is not the gateway itself.
+    /// Returns the process of the store, if it is not the gateway itself.
     pub(crate) fn store(&self) -> anyhow::Result<&Watched> {
         self.watched.iter().find(|it| it.name == "store").context("no store was started")
     }
@@ -249,16 +249,7 @@ impl Running {
     }
 }
 
-/// Free now. Somebody else may take it before the child does; then the child says so and the comparison ends.
+/// Returns a free port. If another program takes it first, the child fails to start.
 fn free_address() -> anyhow::Result<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0").context("no free port")?.local_addr()?)
-}
-
-/// What a program said, if it went well.
-pub(crate) async fn run(command: &mut Command) -> anyhow::Result<String> {
-    let output = command.kill_on_drop(true).stdin(Stdio::null()).output().await.context("it cannot be started")?;
-    if !output.status.success() {
-        bail!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

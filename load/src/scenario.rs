@@ -1,11 +1,11 @@
-//! What callers do, and what the contract says they must be answered. A check is written beside the call it is about.
+//! Scenarios of callers, and the answers that the contract requires. Each check is beside the call it is about.
 
 use std::time::Instant;
 
 use serde::Deserialize;
 
 use crate::{
-    client::{Answer, Connection, Unanswered},
+    client::{Answer, CallError, Connection},
     ledger::{Known, Ledger},
     pace::Slot,
     recorder::{Label, Recorder},
@@ -14,12 +14,12 @@ use crate::{
 
 /// Claims in one batch: all but the last are new, the last repeats the first.
 const BATCH: u64 = 100;
-/// Keys asked for at the same time in a hot run …
+/// Keys claimed at the same time in a hot run …
 const HOT_KEYS: u64 = 8;
-/// … and how often each is asked for, before the next few take their place.
+/// … and how often each is claimed before the next ones follow.
 const HOT_TIMES: u64 = 50;
 
-/// What the callers do.
+/// Behaviour of the callers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Scenario {
@@ -36,13 +36,13 @@ pub(crate) enum Scenario {
 }
 
 impl Scenario {
-    /// The step an operation begins with; in a mixed day, nearly always.
+    /// Returns the first step of an operation; for the mixed scenario, the most frequent one.
     pub(crate) fn first_step(self) -> &'static str {
         if self == Self::Batch { "batch" } else { "claim" }
     }
 }
 
-/// Plays operations, one at a time on each connection.
+/// Runs operations, one at a time on each connection.
 #[derive(Debug)]
 pub(crate) struct Stage {
     pub(crate) scenario: Scenario,
@@ -52,14 +52,14 @@ pub(crate) struct Stage {
     pub(crate) recorder: Recorder,
 }
 
-/// What a claim came to, after its general checks.
+/// Result of a claim, after its general checks.
 enum Claimed<'a> {
     Granted {
         attempt: String,
         global_id: String,
     },
     Duplicate(Reply<'a>),
-    /// Refused or unanswered, or an answer that broke a promise: nothing follows from it.
+    /// Refused, unanswered, or answered against the contract: no conclusion possible.
     Unclear,
 }
 
@@ -71,7 +71,7 @@ impl Stage {
             Scenario::Settle => self.claim_and_succeed(connection, number, due).await,
             Scenario::Hot => self.click(connection, number, due).await,
             Scenario::Batch => self.claim_many(connection, number, due).await,
-            // The last two digits deal out the shares; 61 has no factor in common with 100, so the kinds are interleaved.
+            // The last two digits select the kind; 61 has no factor in common with 100, so the kinds are interleaved.
             Scenario::Mixed => match number * 61 % 100 {
                 0..70 => self.claim_and_succeed(connection, number, due).await,
                 70..90 => self.repeat(connection, number, due).await,
@@ -117,7 +117,7 @@ impl Stage {
         }
     }
 
-    /// One of many clicks on the same few keys.
+    /// Claims one of few keys that many callers claim at once.
     async fn click(&self, connection: &mut Connection, number: u64, due: Instant) {
         let order = number / (HOT_KEYS * HOT_TIMES) * HOT_KEYS + number % HOT_KEYS;
         let won = match self.claim(connection, order, due).await {
@@ -144,7 +144,7 @@ impl Stage {
         let first_status = batch.items.first().map_or(0, |item| item.status);
         for (place, (order, item)) in orders.iter().zip(&batch.items).enumerate() {
             let expected = if place + 1 < orders.len() { 201 } else { 409 };
-            // What the store could not do for one item says nothing about the others.
+            // An item that the store could not handle says nothing about the others.
             let unclear = item.status == 503 || (expected == 409 && first_status != 201);
             self.ledger.check(unclear || item.status == expected, || {
                 format!("order {order}, item {place} of its batch: answered {item:?}, not {expected} (S1, S4)")
@@ -156,7 +156,7 @@ impl Stage {
         }
     }
 
-    /// Asks again for an order that has succeeded.
+    /// Claims an order that has succeeded.
     async fn repeat(&self, connection: &mut Connection, number: u64, due: Instant) {
         let Some(order) = self.ledger.some_success() else {
             return self.claim_and_succeed(connection, number, due).await;
@@ -177,7 +177,7 @@ impl Stage {
         self.ledger.check(reply.attempt.is_none(), || format!("order {order}: a lookup gave away the attempt"));
     }
 
-    /// After the run, asks for an order again whose state is known. `false` if there was no clear answer.
+    /// Claims an order again whose state is known, after the run. Returns false without a clear answer.
     pub(crate) async fn verify(&self, connection: &mut Connection, order: u64, known: Known) -> bool {
         let claimed = self.claim(connection, order, Instant::now()).await;
         match (known, &claimed) {
@@ -239,7 +239,7 @@ impl Stage {
         }
     }
 
-    /// A claim of one who asks the store for it.
+    /// Claims by a Redis command.
     async fn command<'a>(&self, connection: &'a mut Connection, order: u64, due: Instant) -> Claimed<'a> {
         let (command, attempt) = self.terms.command(order);
         let answered = connection.post("/", &command).await;
@@ -267,7 +267,7 @@ impl Stage {
         }
     }
 
-    /// The global ID is computed here as well, so an answer that belongs to another request is seen.
+    /// Checks the global ID, so that the answer to another request is noticed.
     fn check_is_about(&self, order: u64, reply: &Reply<'_>) {
         if let Some(global_id) = reply.global_id {
             self.ledger.check(self.terms.is_global_id(order, global_id), || {
@@ -276,11 +276,11 @@ impl Stage {
         }
     }
 
-    /// Records the answer; `None` unless it says something about the question.
+    /// Records the response, and parses it if it is one of the contract.
     fn read<'a, T: Deserialize<'a>>(
         &self,
         step: &'static str,
-        answered: Result<Answer<'a>, Unanswered>,
+        answered: Result<Answer<'a>, CallError>,
         due: Instant,
         claims: u64,
     ) -> Option<(u16, T)> {

@@ -1,10 +1,10 @@
-//! Where figures were measured, since they mean little without: processor, cores, file system, versions.
+//! Machine and versions, without which figures mean little: processor, cores, file system, programs.
 
 use std::{fs, path::Path, process::Command};
 
 use crate::contender::Installed;
 
-/// One line.
+/// Returns the description in one line.
 pub(crate) fn describe(installed: &Installed, folder: &Path) -> String {
     let version = |program: Option<&Path>, flag: &str| program.and_then(|it| version(it, flag));
     let nginx = installed.nginx.as_ref().map(|(program, _)| program.as_path());
@@ -26,7 +26,7 @@ fn processor() -> Option<String> {
     Some(format!("{} cores of {}", names.count() + 1, name.trim()))
 }
 
-/// The one mounted nearest above the folder.
+/// Returns the file system of a folder.
 fn file_system(folder: &Path) -> Option<String> {
     let folder = folder.canonicalize().ok()?;
     let mounts = fs::read_to_string("/proc/mounts").ok()?;
@@ -37,7 +37,7 @@ fn file_system(folder: &Path) -> Option<String> {
     mounts.max_by_key(|(place, _)| place.len()).map(|(_, name)| name.to_owned())
 }
 
-/// What a program says of itself, first line, on whichever stream it says it.
+/// Returns the first line of a program's version output, from either stream.
 fn version(program: &Path, flag: &str) -> Option<String> {
     let said = Command::new(program).arg(flag).output().ok()?;
     let said = [said.stdout, said.stderr].concat();

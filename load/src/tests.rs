@@ -1,4 +1,4 @@
-//! The generator against servers that are wrong in one way each: a check that cannot fail checks nothing.
+//! The generator against servers with one fault each: every check must be able to fail.
 
 use std::{
     future::poll_fn,
@@ -31,7 +31,7 @@ use crate::{
 const ALL: [Scenario; 5] = [Scenario::Unique, Scenario::Settle, Scenario::Hot, Scenario::Batch, Scenario::Mixed];
 
 #[tokio::test]
-async fn every_scenario_runs_at_the_rate_it_was_given() {
+async fn every_scenario_runs_at_its_rate() {
     let runs = ALL.map(async |scenario| {
         let report = load(noop::router(), scenario, 40, false).await;
         assert!((30.0..=44.0).contains(&report.operations_per_second), "{scenario:?}: {report}");
@@ -40,8 +40,8 @@ async fn every_scenario_runs_at_the_rate_it_was_given() {
 }
 
 #[tokio::test]
-async fn answers_about_other_orders_are_noticed() {
-    // The yardstick numbers its answers; it does not know what it was asked.
+async fn responses_about_other_orders_are_noticed() {
+    // The reference server numbers its responses, independent of the request.
     at_once(ALL.map(async |scenario| assert_broken(&load(noop::router(), scenario, 200, true).await, "(S13)"))).await;
 }
 
@@ -70,20 +70,20 @@ async fn refusing_a_first_claim_as_a_duplicate_is_noticed() {
 }
 
 #[tokio::test]
-async fn a_status_that_no_contract_knows_is_noticed() {
+async fn an_unknown_status_is_noticed() {
     assert_broken(&load(server(Wrong::Breaks), Scenario::Unique, 200, true).await, "answered 500");
 }
 
 #[tokio::test]
-async fn a_stall_is_seen_by_those_who_were_due_meanwhile() {
+async fn a_stall_delays_all_operations_that_were_due() {
     // Every hundredth claim takes 300 ms; with one connection, some sixty others are due in that time.
     let report = load_over(1, server(Wrong::Stalls), Scenario::Unique, 200, false).await;
     let claim = &report.latencies["claim"];
-    assert!(claim.p90_us > 100_000, "the stall was seen by the stalled call alone: {report}");
+    assert!(claim.p90_us > 100_000, "only the stalled call was delayed: {report}");
 }
 
 #[tokio::test]
-async fn nobody_listening_is_not_a_result() {
+async fn a_run_without_a_server_fails() {
     assert!(runner::run(plan("http://127.0.0.1:1", 2, Scenario::Unique, 10, true)).await.is_err());
 }
 
@@ -95,7 +95,7 @@ enum Wrong {
     Stalls,
 }
 
-/// Right about global IDs, wrong in one other way.
+/// Serves correct global IDs with one fault.
 fn server(wrong: Wrong) -> Router {
     Router::new()
         .route("/v1/claims", post(claim))
@@ -145,7 +145,7 @@ fn assert_broken(report: &Report, promise: &str) {
     assert!(report.checks.examples.iter().any(|it| it.contains(promise)), "not {promise}: {report}");
 }
 
-/// Each run takes its second; all together take one.
+/// Runs all at once: together they take a second.
 async fn at_once<const N: usize>(runs: [impl Future<Output = ()>; N]) {
     let mut runs = runs.map(Box::pin);
     let mut ended = [false; N];

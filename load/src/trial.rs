@@ -1,5 +1,5 @@
-//! One contender measured under one load, afresh each time; and many of them in turns, A B C A B C, so that a machine that
-//! slows down for a while slows all of them, and the medians are told.
+//! Trials: a contender under one load, with fresh processes. Trials alternate, A B C A B C, so that a slow phase of the
+//! machine affects all of them, and medians are reported.
 
 use std::{collections::BTreeMap, env, path::PathBuf, time::Duration};
 
@@ -19,18 +19,18 @@ use crate::{
 
 const WARM_UP: Duration = Duration::from_secs(1);
 
-/// What is measured once in each round.
+/// Measurement of one contender in each round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub(crate) struct Trial {
     pub(crate) contender: Contender,
     pub(crate) scenario: Scenario,
     pub(crate) pacing: Pacing,
     pub(crate) connections: u64,
-    /// Claims that stand in the store before.
+    /// Live claims in the store.
     pub(crate) live: u64,
 }
 
-/// What is measured with, and what came of it.
+/// Parameters and results of all trials.
 #[derive(Debug)]
 pub(crate) struct Bench {
     pub(crate) installed: Installed,
@@ -38,9 +38,9 @@ pub(crate) struct Bench {
     pub(crate) measured: Duration,
     pub(crate) rounds: u64,
     reports: BTreeMap<Trial, Vec<Report>>,
-    /// What was left out, and why.
+    /// Contenders that were left out, and the reasons.
     pub(crate) skipped: Vec<String>,
-    /// Every contender was measured and kept its promises.
+    /// Whether every contender was measured and kept its promises.
     pub(crate) sound: bool,
 }
 
@@ -49,8 +49,7 @@ impl Bench {
         Self { installed, dir, measured, rounds, reports: BTreeMap::new(), skipped: Vec::new(), sound: true }
     }
 
-    /// Measures all of them in each round. What does not start or gives no answer is left out, which leaves the others; only
-    /// without the yardstick nothing can be told.
+    /// Measures all trials in each round. A contender that fails is left out; only the reference server must succeed.
     pub(crate) async fn measure(&mut self, trials: &[Trial]) -> anyhow::Result<()> {
         let mut trials = trials.to_vec();
         for round in 1..=self.rounds {
@@ -72,7 +71,7 @@ impl Bench {
                     self.rounds, report.claims_per_second, trial.pacing, trial.connections
                 ));
                 if let Some(cores) = report.other_cores.filter(|_| report.was_disturbed()) {
-                    report::say(&format!("!! DISTURBED: something else took {cores:.2} cores meanwhile"));
+                    report::say(&format!("!! DISTURBED: other programs took {cores:.2} cores meanwhile"));
                 }
                 if !report.is_sound() {
                     self.sound = false;
@@ -89,17 +88,17 @@ impl Bench {
         self.skipped.push(line);
     }
 
-    /// What came of a trial in each round; nothing if it was not measured.
+    /// Returns the reports of a trial, one per round; nothing if it was not measured.
     pub(crate) fn reports(&self, trial: &Trial) -> Option<&[Report]> {
         self.reports.get(trial).map(Vec::as_slice)
     }
 
-    /// The median of a figure that every round has.
+    /// Returns the median of a figure that every round has.
     pub(crate) fn median(&self, trial: &Trial, figure: impl Fn(&Report) -> Option<f64>) -> Option<f64> {
         median(self.reports(trial)?.iter().map(figure).collect::<Option<_>>()?)
     }
 
-    /// Every measurement has fresh processes, so that none pays for the claims of an earlier one.
+    /// Measures with fresh processes, so that earlier claims do not count.
     async fn measure_once(&self, trial: Trial) -> anyhow::Result<Report> {
         let running = Running::start(trial.contender, &self.installed, &self.parent()).await?;
         let report = match trial.contender {
@@ -157,7 +156,7 @@ impl Bench {
     }
 }
 
-/// Of nothing, nothing.
+/// Returns the median; nothing without figures.
 pub(crate) fn median(mut figures: Vec<f64>) -> Option<f64> {
     figures.sort_by(f64::total_cmp);
     let middle = figures.len() / 2;
@@ -179,9 +178,9 @@ mod tests {
         assert_eq!(median(Vec::new()), None);
     }
 
-    /// One round of each peer that is installed, every order asked for once and a sample of them again.
+    /// One round of each installed peer, with every order claimed once and a sample of them again.
     #[tokio::test]
-    async fn the_peers_decide_as_a_gateway_would() {
+    async fn the_peers_decide_like_a_gateway() {
         let mut bench = Bench::new(Installed::find(None).expect("no place"), None, Duration::from_secs(1), 1);
         for contender in [Contender::Webdis, Contender::Nginx] {
             if let Some(lack) = bench.installed.lacks(contender) {

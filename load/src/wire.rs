@@ -1,5 +1,5 @@
-//! What goes over the wire: the bodies a caller sends and the answers it reads. Written by hand from the contract, sharing no
-//! code with the gateway, so that a slip there shows here.
+//! Requests and responses. Written from the contract and independent of the gateway's code, so that errors there are
+//! found here.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use md5::{Digest as _, Md5};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Every code a refusal may carry.
+/// All problem codes of the contract.
 const CODES: [&str; 25] = [
     "malformed_json",
     "invalid_request",
@@ -36,26 +36,25 @@ const CODES: [&str; 25] = [
     "internal",
 ];
 
-/// How a server is asked to claim.
+/// Protocol of claims.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Dialect {
-    /// As the contract says.
+    /// HTTP API of the contract.
     #[default]
     Gateway,
-    /// By a Redis command over HTTP: the caller computes the key and makes the value, the attempt included.
+    /// Redis command over HTTP: the caller computes key and value, including the attempt.
     Webdis,
 }
 
-/// What claims of one run have in common.
+/// Common parameters of a run's claims.
 #[derive(Debug, Clone)]
 pub(crate) struct Terms {
-    /// The app key they are counted under.
+    /// App key.
     pub(crate) app: String,
     pub(crate) operation: String,
-    /// In every key, so that two runs never meet.
+    /// Part of every key, so that two runs never share one.
     pub(crate) run: String,
-    /// Both lease and retention: longer than the run, so that nothing ends meanwhile, and soon over after it.
-    /// Without it they are the gateway's own.
+    /// Lease and retention: longer than the run, and over soon after it. Without it, the gateway's terms apply.
     pub(crate) kept: Option<String>,
 }
 
@@ -76,7 +75,7 @@ impl Terms {
         body
     }
 
-    // Writing to a String cannot fail. A batch is written into one, since the generator's time is not the gateway's.
+    // Writing to a String cannot fail. A batch is written into one, to save the generator's CPU time.
     fn write_claim(&self, body: &mut String, order: u64) {
         let Self { operation, run, kept, .. } = self;
         let _ = write!(body, r#"{{"operation":"{operation}","contents":{{"order":"{run}-{order}"}}"#);
@@ -86,27 +85,27 @@ impl Terms {
         body.push('}');
     }
 
-    /// The same claim as a command: what the gateway would store under the key it would use. And the attempt in it.
+    /// Returns the same claim as a Redis command, with the key and value that the gateway would use, and its attempt.
     pub(crate) fn command(&self, order: u64) -> (String, String) {
         let attempt = Self::attempt();
-        // A dot or a slash has a meaning of its own there.
+        // A dot or a slash has a special meaning there.
         let value = self.value(order, &attempt).replace('.', "%2e");
         (format!("SET/{}/{value}/NX/GET/PX/300000", self.key(&self.global_id(order))), attempt)
     }
 
-    /// Where the gateway's Redis engine keeps a claim.
+    /// Returns the key of a claim in the gateway's Redis engine.
     pub(crate) fn key(&self, global_id: &str) -> String {
         format!("og:{{{global_id}}}:{}", self.app)
     }
 
-    /// What it keeps there.
+    /// Returns the value of a claim in the gateway's Redis engine.
     pub(crate) fn value(&self, order: u64, attempt: &str) -> String {
         let Self { kept, operation, .. } = self;
         let kept = kept.as_ref().map_or(String::new(), |kept| format!(" l={kept} r={kept}"));
         format!("{attempt} 1p{kept} o={operation} c={}", self.contents(order))
     }
 
-    /// A new one.
+    /// Returns a new attempt.
     pub(crate) fn attempt() -> String {
         format!("1767225600000000-{:016x}", rand::random::<u64>())
     }
@@ -124,12 +123,12 @@ impl Terms {
         body
     }
 
-    /// Computed here, from the contract's formula.
+    /// Returns the global ID, from the contract's formula.
     pub(crate) fn global_id(&self, order: u64) -> String {
         format!("{:032x}", self.digest(order))
     }
 
-    /// Whether this is the global ID of the order.
+    /// Reports whether this is the global ID of the order.
     pub(crate) fn is_global_id(&self, order: u64, text: &str) -> bool {
         let is_hex = text.len() == 32 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
         is_hex && u128::from_str_radix(text, 16) == Ok(self.digest(order))
@@ -153,12 +152,11 @@ pub(crate) fn failure(attempt: &str) -> String {
     format!(r#"{{"attempt":"{attempt}","outcome":"failure"}}"#)
 }
 
-/// The fields of all answers that a check looks at; each is absent where the answer has none. Their texts stand in the
-/// answer: none of them has anything to escape.
+/// Fields of all responses that a check reads. Texts are borrowed from the response: none contains an escape.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Reply<'a> {
-    /// In a batch: what this item would have been answered with alone.
+    /// Status of a batch item.
     pub(crate) status: u16,
     pub(crate) global_id: Option<&'a str>,
     pub(crate) attempt: Option<&'a str>,
@@ -174,13 +172,13 @@ impl Reply<'_> {
         self.state == Some(state)
     }
 
-    /// The code, if it is one of the contract.
+    /// Returns the code, if it is one of the contract.
     pub(crate) fn known_code(&self) -> Option<&'static str> {
         CODES.into_iter().find(|code| self.code == Some(*code))
     }
 }
 
-/// What was found under the key: nothing is a grant.
+/// Previous value of the key: nothing means a grant.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CommandReply {
@@ -205,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_global_id_is_the_contracts() {
+    fn the_global_id_matches_the_contract() {
         // printf 'default\nload\n{"order":"r-7"}' | md5sum
         let terms = Terms { app: "default".into(), operation: "load".into(), run: "r".into(), kept: Some("1m".into()) };
         assert_eq!(terms.global_id(7), "68f3f8b82dbebd5c8a979e59f3bc10c6");
@@ -215,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_command_found_is_a_duplicate_and_nothing_is_a_grant() {
+    fn a_value_in_the_store_is_a_duplicate_and_none_is_a_grant() {
         let is_grant = |said: &str| serde_json::from_str::<CommandReply>(said).ok().map(|reply| reply.is_grant());
         assert_eq!(is_grant(r#"{"SET":null}"#), Some(true));
         assert_eq!(is_grant(r#"{"SET":"1-1 1p c={}"}"#), Some(false));
