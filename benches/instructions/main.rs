@@ -1,4 +1,4 @@
-//! How many instructions the pure pieces of a call take, held to what is recorded beside this folder: `make bench`.
+//! Instruction counts of the pure pieces of a call, compared with the recorded ones: `make bench`.
 //!
 //! Instructions, not time: a busy machine counts them like an idle one. See `docs/adr/0023-instruction-counts.md`.
 
@@ -12,25 +12,25 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::Parser;
 
-use self::recorded::{Recorded, Verdict};
+use self::recorded::{Outcome, Recorded};
 
-/// The gateway's allocator: allocating is a good part of what is counted.
+/// The gateway's allocator: allocations are a good part of the counts.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Counts the instructions of the pure pieces of a call and compares them with what is recorded.
+/// Counts the instructions of the pure pieces of a call and compares them with the recorded ones.
 #[derive(Parser)]
 struct Args {
-    /// Write down what is counted now, because the change is meant.
+    /// Record the new counts, because the change is intended.
     #[arg(long)]
     record: bool,
-    /// Do this piece, and count nothing: how this program runs itself under valgrind.
+    /// Run this piece without counting: the program calls itself like this under valgrind.
     #[arg(long, requires = "times")]
     piece: Option<String>,
-    /// How often.
+    /// Number of repetitions of the piece.
     #[arg(long)]
     times: Option<usize>,
-    /// What `cargo bench` says to every bench.
+    /// Passed by `cargo bench` to every bench.
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -52,8 +52,8 @@ fn main() -> anyhow::Result<ExitCode> {
     }
     let compared = Recorded::read()?.compare(&counted);
     write!(out, "{compared}")?;
-    Ok(match compared.verdict() {
-        Verdict::Held => ExitCode::SUCCESS,
-        Verdict::Broken => ExitCode::FAILURE,
+    Ok(match compared.outcome() {
+        Outcome::Unchanged => ExitCode::SUCCESS,
+        Outcome::Failed => ExitCode::FAILURE,
     })
 }

@@ -1,5 +1,5 @@
-//! The pieces of a call, each with what it needs around it. What is set up must not depend on how often a piece is done:
-//! the difference between two counts is what is measured.
+//! Pieces of a call, with their setup. The setup must not depend on the number of repetitions: the difference between
+//! two counts is the result.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -39,21 +39,21 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// No piece is done more often: so many claims are made ready.
+/// Largest number of repetitions: so many claims are prepared.
 pub(crate) const TIMES_MAX: usize = 500;
 
-/// A piece, and how to do it so many times.
+/// Piece of a call.
 pub(crate) struct Piece {
-    /// What it is called where the figures are.
+    /// Name in the table of counts.
     pub(crate) name: &'static str,
-    /// Does it.
+    /// Runs the piece a number of times.
     pub(crate) run: fn(usize),
 }
 
-/// A piece's name, and how to do it.
+/// Name and function of a piece.
 type Named = (&'static str, fn(usize));
 
-/// Every piece.
+/// Returns all pieces.
 pub(crate) fn all() -> impl Iterator<Item = Piece> {
     const PIECES: [Named; 17] = [
         ("canonical.small", canonical_small),
@@ -77,10 +77,11 @@ pub(crate) fn all() -> impl Iterator<Item = Piece> {
     PIECES.into_iter().map(|(name, run)| Piece { name, run })
 }
 
-/// What callers of the examples send.
+/// Contents as in the examples.
 const SMALL: &str = r#"{"order_id":"A-1001","customer":4711}"#;
 
-/// Everything that costs something: keys out of order, escapes, numbers of all kinds, arrays and objects in one another.
+/// Contents with everything that is expensive: unordered keys, escapes, all kinds of numbers, nested arrays and
+/// objects.
 const LARGE: &str = r#"{
     "order": {"id": "A-1001", "placed_at": "2026-11-21T18:15:00Z", "channel": "caf\u00e9 \ud83d\ude00 web"},
     "lines": [
@@ -115,7 +116,7 @@ fn global_id(times: usize) {
     }
 }
 
-/// From the bytes of a body to what is asked of the gateway.
+/// From the bytes of a body to the request of the use case.
 fn claim_body(times: usize) {
     let limits = Limits::default();
     let headers = HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))]);
@@ -126,7 +127,7 @@ fn claim_body(times: usize) {
     }
 }
 
-/// Issued, written, read back.
+/// Created, formatted, parsed.
 fn attempt(times: usize) {
     let clock = Arc::new(ManualClock::at(NOON));
     let issuer = Issuer::new(clock, Arc::new(Counting::default()));
@@ -146,7 +147,7 @@ fn authenticate_first(times: usize) {
     }
 }
 
-/// The later ones.
+/// Further requests of a connection.
 fn authenticate_again(times: usize) {
     let (registry, credential, cached) = (registry(), format!("Bearer shop-7.{SECRET}"), CachedCredential::default());
     for _ in 0..times {
@@ -176,7 +177,7 @@ fn value_decode(times: usize) {
     }
 }
 
-/// From what the gateway says to the answer's head and its JSON.
+/// From the result of the use case to the response's head and JSON.
 fn answer_granted(times: usize) {
     let ask = ask(0);
     for _ in 0..times {
@@ -196,7 +197,7 @@ fn answer_granted(times: usize) {
     }
 }
 
-/// To the problem document of a duplicate of what has succeeded.
+/// To the problem document of a duplicate of a success.
 fn answer_duplicate(times: usize) {
     let ask = ask(0);
     for _ in 0..times {
@@ -249,7 +250,7 @@ fn memory_settle(times: usize) {
     }
 }
 
-/// The use case, over the memory engine without what is usually around it.
+/// The use case over the bare memory engine.
 fn gateway_claim(times: usize) {
     let (gateway, app) = (gateway(), app("shop", &[]));
     let requests: Vec<_> = asks().into_iter().map(asked).collect();
@@ -261,7 +262,7 @@ fn gateway_claim(times: usize) {
     });
 }
 
-/// A whole request on a connection, both ends of it: what the caller does is to write and to read.
+/// A whole request on a connection, with both ends of it: the caller only writes and reads.
 fn request_claim(times: usize) {
     Metrics::install();
     let clock = Arc::new(SystemClock::new());
@@ -288,12 +289,12 @@ fn request_claim(times: usize) {
         let address = socket.local_addr().expect("its address");
         let (stop, connections) = (CancellationToken::new(), TaskTracker::new());
         tokio::spawn(listener::accept(socket, None, front, limits, vec![Handle::current()], stop, connections));
-        let mut caller = TcpStream::connect(address).await.expect("somebody listens");
+        let mut caller = TcpStream::connect(address).await.expect("the server listens");
         let mut answer = Vec::with_capacity(4096);
         for request in &requests[..times] {
             caller.write_all(request).await.expect("it is read");
             answer.clear();
-            // The body is one flat object, and nothing before it has braces.
+            // The body is one flat object, and nothing before it contains braces.
             while !answer.ends_with(b"}") {
                 caller.read_buf(&mut answer).await.expect("it is answered");
             }
@@ -304,7 +305,7 @@ fn request_claim(times: usize) {
 
 const NOON: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
 
-/// Bits that are never the same and always as many digits.
+/// Random bits that differ each time and have a fixed number of digits.
 #[derive(Default)]
 struct Counting(AtomicU64);
 
@@ -360,7 +361,7 @@ fn succeeded() -> Record {
     Record { state, result: Some(r#"{"receipt":"R-1","total":"39.80"}"#.into()), ..ask(0).record() }
 }
 
-/// A hundred apps, each with a secret.
+/// Returns a registry of a hundred apps, each with a secret.
 fn registry() -> Registry {
     Registry::of((0..100).map(|number| app(&format!("shop-{number}"), &[SECRET])))
 }

@@ -1,4 +1,4 @@
-//! The figures under version control: read, compared with what was counted, and written anew when a change is meant.
+//! Recorded counts under version control: read, compared, and rewritten when a change is intended.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,45 +8,45 @@ use std::process::Command;
 use anyhow::Context as _;
 use serde::Deserialize;
 
-/// Where the figures are, from the root of the tree.
+/// Path of the recorded counts, from the root of the repository.
 pub(crate) const FILE: &str = "benches/instructions.toml";
 
-/// How far a piece may be from its figure, in percent of it. The same build counts the same to a few thousandths; what is
-/// above that leaves room for what other code does to what the compiler inlines.
+/// Tolerance of a count, in percent. The same build counts the same within a few thousandths; the rest is for inlining
+/// decisions that depend on other code.
 const PERCENT: u64 = 10;
 
-/// How the file opens.
+/// Header of the file.
 const HEAD: &str = "\
-# Instructions that the pieces of benches/instructions take, each done once, on x86-64 Linux.
+# Instructions of each piece of benches/instructions, on x86-64 Linux.
 #
-# `make bench` compares, and fails on what takes a tenth more. Written by `make bench-record`, when a change is meant:
-# commit it with that change, and say there what is bought with it.
+# `make bench` compares, and fails if a piece takes a tenth more. `make bench-record` rewrites this file when a change is
+# intended: commit it with that change, and give the reason there.
 ";
 
-/// What is recorded.
+/// Recorded counts.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Recorded {
-    /// The compiler that it was counted with.
+    /// Version of the compiler.
     rustc: String,
-    /// The figures by piece.
+    /// Counts by piece.
     instructions: BTreeMap<String, u64>,
 }
 
 impl Recorded {
-    /// What was counted now, with this compiler.
+    /// Returns new counts, with the current compiler.
     ///
     /// # Errors
-    /// That the compiler does not say which one it is.
+    /// The compiler does not print its version.
     pub(crate) fn of(counted: Vec<(&'static str, u64)>) -> anyhow::Result<Self> {
         let instructions = counted.into_iter().map(|(name, figure)| (name.to_owned(), figure)).collect();
         Ok(Self { rustc: rustc()?, instructions })
     }
 
-    /// What the file says.
+    /// Reads the file.
     ///
     /// # Errors
-    /// That it cannot be read.
+    /// The file cannot be read.
     pub(crate) fn read() -> anyhow::Result<Self> {
         let text = std::fs::read_to_string(path()).with_context(|| FILE.to_owned())?;
         toml::from_str(&text).with_context(|| FILE.to_owned())
@@ -55,12 +55,12 @@ impl Recorded {
     /// Writes the file.
     ///
     /// # Errors
-    /// That it cannot be written.
+    /// The file cannot be written.
     pub(crate) fn write(&self) -> anyhow::Result<()> {
         std::fs::write(path(), self.to_string()).with_context(|| FILE.to_owned())
     }
 
-    /// What was counted beside what is recorded.
+    /// Compares new counts with the recorded ones.
     pub(crate) fn compare(mut self, counted: &[(&str, u64)]) -> Compared {
         let line = |&(name, now): &(&str, u64)| {
             let was = self.instructions.remove(name);
@@ -79,21 +79,21 @@ impl fmt::Display for Recorded {
     }
 }
 
-/// What was counted beside what is recorded. Shown as a table, with what to do.
+/// Result of a comparison. Displayed as a table, with what to do.
 pub(crate) struct Compared {
     lines: Vec<Line>,
     recorded_with: String,
     counted_with: String,
 }
 
-/// One piece.
+/// Comparison of one piece.
 struct Line {
     name: String,
     was: Option<u64>,
     now: Option<u64>,
 }
 
-/// How a piece stands to its figure.
+/// Result of one piece.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Standing {
     AsRecorded,
@@ -103,11 +103,11 @@ enum Standing {
     Gone,
 }
 
-/// Whether all pieces are within their figures.
+/// Overall result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Verdict {
-    Held,
-    Broken,
+pub(crate) enum Outcome {
+    Unchanged,
+    Failed,
 }
 
 impl Line {
@@ -123,10 +123,10 @@ impl Line {
 }
 
 impl Compared {
-    /// Fails on what takes more than it may, and on what nobody has recorded or does any more.
-    pub(crate) fn verdict(&self) -> Verdict {
+    /// Fails if a piece takes more than it may, is not recorded, or no longer exists.
+    pub(crate) fn outcome(&self) -> Outcome {
         let breaks = [Standing::Worse, Standing::NotRecorded, Standing::Gone];
-        if breaks.into_iter().any(|standing| self.has(standing)) { Verdict::Broken } else { Verdict::Held }
+        if breaks.into_iter().any(|standing| self.has(standing)) { Outcome::Failed } else { Outcome::Unchanged }
     }
 
     fn has(&self, standing: Standing) -> bool {
@@ -155,15 +155,15 @@ impl fmt::Display for Compared {
         if self.has(Standing::Worse) {
             writeln!(
                 f,
-                "\nWhat is WORSE takes more than {PERCENT} % more than is recorded. Find what does it (callgrind shows"
+                "\nA piece that is WORSE takes over {PERCENT} % more than recorded. Find the cause with callgrind,"
             )?;
-            writeln!(f, "where); or, if it is meant, `make bench-record` and say in the commit what it is for.")?;
+            writeln!(f, "or, if the change is intended, run `make bench-record` and give the reason in the commit.")?;
         }
         if self.has(Standing::NotRecorded) || self.has(Standing::Gone) {
-            writeln!(f, "\nThe pieces and {FILE} do not agree: `make bench-record`.")?;
+            writeln!(f, "\nThe pieces and {FILE} do not match: run `make bench-record`.")?;
         }
         if self.has(Standing::Better) {
-            writeln!(f, "\nWhat is better is not held until it is recorded anew: `make bench-record`.")?;
+            writeln!(f, "\nAn improvement is not protected until it is recorded: run `make bench-record`.")?;
         }
         if self.recorded_with != self.counted_with {
             writeln!(
@@ -177,7 +177,7 @@ impl fmt::Display for Compared {
 }
 
 impl Line {
-    /// By how much it has changed, in percent, with one decimal.
+    /// Returns the change in percent, with one decimal.
     fn change(&self) -> String {
         let (Some(was), Some(now)) = (self.was, self.now) else { return String::new() };
         let thousandths = (i128::from(now) - i128::from(was)) * 1000 / i128::from(was.max(1));

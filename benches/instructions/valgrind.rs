@@ -1,4 +1,4 @@
-//! Runs this program under valgrind, once for each piece and count, and reads how many instructions it executed.
+//! Runs this program under valgrind, once for each piece and number of repetitions, and reads the instruction counts.
 
 use std::process::Command;
 use std::sync::Mutex;
@@ -7,21 +7,21 @@ use std::{env, thread};
 
 use anyhow::{Context as _, bail, ensure};
 
-/// How often a piece is done. Once more as often costs as much as the piece alone: setting up is in both.
+/// Numbers of repetitions. The second count minus the first is the cost of the piece alone, without its setup.
 const TIMES: usize = crate::pieces::TIMES_MAX / 2;
 
-/// The C library picks its copying and comparing by what the processor can; this has it pick the same everywhere.
+/// Makes the C library choose the same copy and compare functions on every processor.
 const PLAIN_PROCESSOR: (&str, &str) =
     ("GLIBC_TUNABLES", "glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX512BW,-AVX2,-AVX,-BMI2,-ERMS,-FSRM,-MOVBE,-RTM");
 
-/// What turns counting off while it runs. A clock of the metrics' library compares itself with the system's until the two
-/// agree, which takes millions of instructions, and never as many as the last time.
+/// Functions that are not counted. A clock of the metrics library calibrates itself against the system's, which takes
+/// millions of instructions, and a different number each time.
 const NOT_COUNTED: &str = "quanta::Calibration::calibrate*";
 
-/// The instructions that each piece takes, in the order of the names.
+/// Returns the instructions of each piece, in the order of the names.
 ///
 /// # Errors
-/// That valgrind is missing, or that a piece failed.
+/// Valgrind is missing, or a piece failed.
 pub(crate) fn count(names: &[&'static str]) -> anyhow::Result<Vec<(&'static str, u64)>> {
     let runs: Vec<(usize, usize)> = (0..names.len()).flat_map(|piece| [(piece, TIMES), (piece, 2 * TIMES)]).collect();
     let next = AtomicUsize::new(0);
@@ -53,21 +53,21 @@ fn run(name: &str, times: usize) -> anyhow::Result<u64> {
     let mut command = Command::new("valgrind");
     command
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
-        // In this order: the one implies that nothing is counted until then.
+        // In this order: the first option alone would start with counting switched off.
         .args([&format!("--toggle-collect={NOT_COUNTED}"), "--collect-atstart=yes"])
         .arg(env::current_exe()?)
         .args(["--piece", name, "--times", &times.to_string()])
-        // The environment lies on the stack and moves what is there.
+        // The environment is on the stack, and its size would move what is there.
         .env_clear()
         .envs(path())
         .env(PLAIN_PROCESSOR.0, PLAIN_PROCESSOR.1);
     let output = command.output().context("valgrind cannot be run; scripts/install-test-deps installs it")?;
-    let told = String::from_utf8_lossy(&output.stderr);
+    let stderr = String::from_utf8_lossy(&output.stderr);
     if !output.status.success() {
-        bail!("failed under valgrind:\n{told}");
+        bail!("failed under valgrind:\n{stderr}");
     }
-    let collected = told.lines().find_map(|line| line.split_once("Collected : ")).map(|(_, count)| count.trim());
-    collected.and_then(|count| count.parse().ok()).with_context(|| format!("valgrind did not say how many:\n{told}"))
+    let collected = stderr.lines().find_map(|line| line.split_once("Collected : ")).map(|(_, count)| count.trim());
+    collected.and_then(|count| count.parse().ok()).with_context(|| format!("valgrind did not say how many:\n{stderr}"))
 }
 
 #[expect(clippy::disallowed_methods, reason = "handed on, so that valgrind is found where the caller has it")]

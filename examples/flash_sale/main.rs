@@ -1,9 +1,9 @@
-//! A flash sale: 500 items, 800 customers who double-click, give up waiting and try again, and shop workers that die half-way.
-//! Sold twice over: by a shop that looks before it acts, then by the same shop with two calls to the gateway around each thing
-//! that must happen once. Start reading in `shop.rs`; the client is the one in `examples/clients/rust`.
+//! A flash sale: 500 items, 800 customers who double-click, give up and try again, and shop workers that crash. It is
+//! run twice: by a shop that checks before it acts, then by the same shop with two calls to the gateway around each
+//! step that must happen once. Start reading in `shop.rs`; the client is the one in `examples/clients/rust`.
 
-#![expect(clippy::print_stdout, reason = "a demo tells its story on standard output")]
-#![expect(clippy::disallowed_methods, reason = "a caller of the gateway has its own clock and its own dice")]
+#![expect(clippy::print_stdout, reason = "a demo prints to standard output")]
+#![expect(clippy::disallowed_methods, reason = "a caller of the gateway has its own clock and randomness")]
 
 mod crowd;
 #[expect(dead_code, reason = "the shop uses a part of the client")]
@@ -24,7 +24,7 @@ use anyhow::{Context as _, bail};
 use tokio::{net::TcpListener, time::sleep};
 
 use crate::{
-    crowd::Told,
+    crowd::CustomerReply,
     gateway::{Gateway, Options},
     processes::{GatewayServer, Programs, RedisServer},
     records::Records,
@@ -33,23 +33,23 @@ use crate::{
 
 /// Items in stock.
 pub(crate) const STOCK: u32 = 500;
-/// People who want one.
+/// Customers who want one.
 pub(crate) const CUSTOMERS: u32 = 800;
-/// How far into the sale one of the two gateways is killed.
+/// Orders after which one of the two gateways is killed.
 const ORDERS_BEFORE_THE_KILL: usize = 150;
-/// … and how long it takes until it is started again.
+/// Time until it is started again.
 const OUTAGE: Duration = Duration::from_millis(700);
-/// A gateway that has not answered by then is asked again, or another one is.
+/// Timeout of a gateway, after which the call is repeated or sent to the other one.
 const CALL_TIMEOUT: Duration = Duration::from_millis(500);
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let told = tokio::select! {
-        told = tell() => told,
-        // The servers are killed when they are dropped, so also when the demo is interrupted.
+    let replies = tokio::select! {
+        replies = demo() => replies,
+        // The servers are killed when they are dropped, also when the demo is interrupted.
         () = interrupted() => Err(anyhow::anyhow!("interrupted")),
     };
-    match told {
+    match replies {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             println!("\n{error:#}");
@@ -58,7 +58,7 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn tell() -> anyhow::Result<()> {
+async fn demo() -> anyhow::Result<()> {
     let programs = Programs::find()?;
     println!("{STOCK} items, {CUSTOMERS} customers, two shops.\n");
 
@@ -73,7 +73,7 @@ async fn tell() -> anyhow::Result<()> {
     protected.insist_on_exactly_once()?;
     println!("\nEvery item was sold once, and nobody bought twice.");
     if unprotected.insist_on_exactly_once().is_ok() {
-        println!("(Without the gateway it went well too this time. That was luck: run it again.)");
+        println!("(This time it also went well without the gateway. That was luck: run it again.)");
     }
     Ok(())
 }
@@ -94,8 +94,8 @@ async fn sell_unprotected() -> anyhow::Result<Sale> {
     let records = Arc::new(Records::new(STOCK));
     let shops = [Shop::new(Arc::clone(&records), None), Shop::new(Arc::clone(&records), None)];
     let began = Instant::now();
-    let told = crowd::storm(&open(&shops).await?).await;
-    Ok(Sale::of(&records, &shops, &told, began.elapsed()))
+    let replies = crowd::storm(&open(&shops).await?).await;
+    Ok(Sale::of(&records, &shops, &replies, began.elapsed()))
 }
 
 async fn sell_protected(programs: &Programs) -> anyhow::Result<Sale> {
@@ -103,7 +103,7 @@ async fn sell_protected(programs: &Programs) -> anyhow::Result<Sale> {
     let first = GatewayServer::start(programs, &redis).await?;
     let mut second = GatewayServer::start(programs, &redis).await?;
 
-    // Each shop asks the gateway next to it, and the other one when that does not answer.
+    // Each shop calls the gateway next to it, and the other one if that does not answer.
     let options = Options { timeout: CALL_TIMEOUT, ..Options::default() };
     let near_first = Gateway::new(vec![first.url.clone(), second.url.clone()], options.clone());
     let near_second = Gateway::new(vec![second.url.clone(), first.url.clone()], options);
@@ -113,21 +113,21 @@ async fn sell_protected(programs: &Programs) -> anyhow::Result<Sale> {
 
     let began = Instant::now();
     let mut storm = pin!(crowd::storm(&urls));
-    let told = tokio::select! {
-        // Only if too few were sold for the other half to begin.
-        told = &mut storm => told,
+    let replies = tokio::select! {
+        // Too few were sold for the second gateway to be killed.
+        replies = &mut storm => replies,
         () = until_sold(&records, ORDERS_BEFORE_THE_KILL) => {
             second.kill();
-            let (told, restarted) = tokio::join!(storm, async {
+            let (replies, restarted) = tokio::join!(storm, async {
                 sleep(OUTAGE).await;
                 second.start_again(programs, &redis).await
             });
             restarted.context("the killed gateway did not come back")?;
             println!("  one gateway was killed after {ORDERS_BEFORE_THE_KILL} orders and started again");
-            told
+            replies
         }
     };
-    Ok(Sale::of(&records, &shops, &told, began.elapsed()))
+    Ok(Sale::of(&records, &shops, &replies, began.elapsed()))
 }
 
 async fn until_sold(records: &Records, orders: usize) {
@@ -147,26 +147,26 @@ async fn open(shops: &[Arc<Shop>; 2]) -> anyhow::Result<[String; 2]> {
     Ok(urls)
 }
 
-/// What can be counted when the doors are closed.
+/// Figures of a finished sale.
 struct Sale {
     orders: usize,
     customers_with_several_orders: usize,
     units_sold_several_times: usize,
-    /// Customers who never got an answer, or were told something that is not in the books.
+    /// Customers who never got an answer, or one that contradicts the records.
     misled: usize,
     notes: Vec<String>,
     took: Duration,
 }
 
 impl Sale {
-    fn of(records: &Records, shops: &[Arc<Shop>; 2], told: &[Told], took: Duration) -> Self {
+    fn of(records: &Records, shops: &[Arc<Shop>; 2], replies: &[CustomerReply], took: Duration) -> Self {
         let orders = records.orders();
         let repeated = |of: fn(&records::Order) -> u32| {
             let mut all: Vec<u32> = orders.iter().map(of).collect();
             all.sort_unstable();
             all.chunk_by(|a, b| a == b).filter(|same| same.len() > 1).count()
         };
-        let is_true = |it: &Told| match it.unit {
+        let is_true = |it: &CustomerReply| match it.unit {
             Some(unit) => orders.iter().any(|order| order.customer == it.customer && order.unit == unit),
             None => it.answered && !orders.iter().any(|order| order.customer == it.customer),
         };
@@ -174,17 +174,20 @@ impl Sale {
             shops.iter().map(|shop| of(&shop.counters).load(Ordering::Relaxed)).sum()
         };
         let notes = [
-            (count(|it| &it.deaths), "workers died half-way"),
-            (count(|it| &it.told_to_wait), "requests came while the same order was being placed"),
+            (count(|it| &it.crashes), "workers crashed"),
+            (count(|it| &it.asked_to_wait), "requests came while the same order was being placed"),
             (count(|it| &it.replayed), "repeats were answered with the first result"),
-            (count(|it| &it.units_held), "times an item was already somebody else's"),
-            (count(|it| &it.found_done), "times a dead worker's order was found in the books, and not placed again"),
+            (count(|it| &it.units_held), "times an item was held by another order"),
+            (
+                count(|it| &it.found_done),
+                "times a crashed worker's order was found in the records, and not placed again",
+            ),
         ];
         Self {
             orders: orders.len(),
             customers_with_several_orders: repeated(|order| order.customer),
             units_sold_several_times: repeated(|order| order.unit),
-            misled: told.iter().filter(|it| !is_true(it)).count(),
+            misled: replies.iter().filter(|it| !is_true(it)).count(),
             notes: notes.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n:>5}  {what}")).collect(),
             took,
         }
@@ -195,7 +198,7 @@ impl Sale {
         println!("  {:>5}  orders for {STOCK} items: {} too many", self.orders, self.orders.saturating_sub(stock));
         println!("  {:>5}  customers have more than one order", self.customers_with_several_orders);
         println!("  {:>5}  items were sold more than once", self.units_sold_several_times);
-        println!("  {:>5}  customers were told something untrue, or nothing", self.misled);
+        println!("  {:>5}  customers got a wrong answer, or none", self.misled);
         self.notes.iter().for_each(|note| println!("    ({note})"));
         println!("         in {:.1} s", self.took.as_secs_f64());
     }

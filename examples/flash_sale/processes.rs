@@ -1,5 +1,5 @@
-//! The servers of the demo: one Redis that loses nothing it has confirmed, and gateways. Each runs on a free port of this
-//! machine with a directory of its own, and is killed when dropped.
+//! Servers of the demo: one Redis with durable writes, and gateways. Each runs on a free port of this machine with a
+//! directory of its own, and is killed when dropped.
 
 use std::{
     env, fs,
@@ -17,7 +17,7 @@ use crate::gateway::Http;
 
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where the executables are.
+/// Paths of the executables.
 pub(crate) struct Programs {
     gateway: PathBuf,
     redis: PathBuf,
@@ -54,7 +54,7 @@ impl RedisServer {
         let address = free_address()?;
         let mut command = Command::new(&programs.redis);
         command.args(["--bind", "127.0.0.1", "--port", &address.port().to_string(), "--save", ""]);
-        // A claim is confirmed only once it is on the disk.
+        // A claim is confirmed only after it is on the disk.
         command.args(["--appendonly", "yes", "--appendfsync", "always"]);
         let mut process = Process::start("redis", command)?;
         process.wait_until(async || TcpStream::connect(address).is_ok()).await?;
@@ -74,12 +74,12 @@ impl GatewayServer {
         Ok(Self { url: format!("http://{api}"), api, process: serve(programs, redis, api).await? })
     }
 
-    /// As the power does: no goodbye.
+    /// Kills the process without a shutdown.
     pub(crate) fn kill(&mut self) {
         self.process.kill();
     }
 
-    /// At the same address.
+    /// Starts it again at the same address.
     pub(crate) async fn start_again(&mut self, programs: &Programs, redis: &RedisServer) -> anyhow::Result<()> {
         self.process = serve(programs, redis, self.api).await?;
         Ok(())
@@ -98,7 +98,7 @@ async fn serve(programs: &Programs, redis: &RedisServer, api: SocketAddr) -> any
     Ok(process)
 }
 
-/// A child in a directory of its own; what it says goes to a file there.
+/// Child process in a directory of its own, with its output in a file there.
 struct Process {
     name: &'static str,
     child: Child,
@@ -130,7 +130,7 @@ impl Process {
     }
 
     fn kill(&mut self) {
-        // Both fail only if it has ended already.
+        // Both fail only if it has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -142,7 +142,7 @@ impl Drop for Process {
     }
 }
 
-/// Free now; if somebody takes it before the child does, the child says so and the demo ends.
+/// Returns a free port. If another program takes it first, the child fails and the demo ends.
 fn free_address() -> anyhow::Result<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0").context("no free port")?.local_addr()?)
 }

@@ -1,5 +1,4 @@
-//! The shop's books, shared by both shops. They are as naive as they look: between reading and writing there is time for
-//! somebody else.
+//! Records shared by both shops. They are deliberately naive: another request can come between a read and a write.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -8,10 +7,10 @@ use std::{
 
 use tokio::time::sleep;
 
-/// What a query takes.
+/// Duration of a query.
 const QUERY: Duration = Duration::from_millis(2);
 
-/// One item, sold.
+/// Item that was sold.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Order {
     pub(crate) customer: u32,
@@ -29,8 +28,8 @@ impl Records {
         Self { stock, next_unit: Mutex::new(1), orders: Mutex::default() }
     }
 
-    /// The number of the next item in stock, until there are no more. Read, then write: two who ask at the same time are
-    /// given the same number.
+    /// Returns the number of the next item in stock, until there are no more. Reads, then writes: two concurrent
+    /// callers get the same number.
     pub(crate) async fn next_unit(&self) -> Option<u32> {
         let unit = *lock(&self.next_unit);
         sleep(QUERY).await;
@@ -57,8 +56,8 @@ impl Records {
         (1..=self.stock).filter(|unit| orders.iter().all(|order| order.unit != *unit)).collect()
     }
 
-    /// Takes any order: these books know no unique keys. Where yours do, and the whole effect is one row, that key is the
-    /// better guard.
+    /// Accepts any order, without unique keys. If your database has them and the whole effect is one row, a unique key
+    /// is the better guard.
     pub(crate) async fn append(&self, order: Order) {
         sleep(QUERY).await;
         lock(&self.orders).push(order);

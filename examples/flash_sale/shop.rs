@@ -1,5 +1,5 @@
-//! The order service. Two things must happen once: an order for a customer, and the sale of an item. `place_naively` looks
-//! before it acts; `place` asks the gateway as well, and is otherwise the same.
+//! Order service. Two things must happen once: an order of a customer, and the sale of an item. `place_naively` checks
+//! before it acts; `place` also calls the gateway, and is otherwise the same.
 
 use std::{
     collections::HashSet,
@@ -21,50 +21,50 @@ use crate::{
 };
 
 const ITEM: &str = "console";
-/// Taking the payment. For some customers the bank is slow.
+/// Duration of a payment. For some customers the bank is slow.
 const PAYMENT: Duration = Duration::from_millis(5);
 const SLOW_PAYMENT: Duration = Duration::from_millis(200);
-/// Longer than the work takes; as short as one is willing to wait after a crash.
+/// Lease: longer than the work takes, and short enough to wait for after a crash.
 const LEASE: &str = "2s";
-/// How long the gateway remembers that it was done: longer than anybody will retry.
+/// Retention: longer than any customer retries.
 const RETENTION: &str = "1d";
-/// Orders one shop works on at a time; the others queue at the door.
+/// Orders that a shop works on at once; the others queue.
 const WORKERS: usize = 24;
 
 pub(crate) struct Shop {
     records: Arc<Records>,
     gateway: Option<Gateway>,
     workers: Arc<Semaphore>,
-    /// Customers whose worker in this shop has died already; the next one survives.
+    /// Customers whose worker in this shop has crashed; the next one survives.
     died: Mutex<HashSet<u32>>,
     pub(crate) counters: Counters,
 }
 
-/// For the story told afterwards.
+/// Counters for the summary.
 #[derive(Default)]
 pub(crate) struct Counters {
-    pub(crate) deaths: AtomicU64,
-    pub(crate) told_to_wait: AtomicU64,
+    pub(crate) crashes: AtomicU64,
+    pub(crate) asked_to_wait: AtomicU64,
     pub(crate) replayed: AtomicU64,
     pub(crate) units_held: AtomicU64,
     pub(crate) found_done: AtomicU64,
 }
 
-/// What a customer is told.
+/// Reply to a customer.
 enum Reply {
     Ordered {
         unit: u32,
     },
     SoldOut,
-    /// Not now: ask again.
+    /// Try again later.
     Wait,
 }
 
-/// Why a customer is not told anything of use.
+/// Reason why there is no useful reply.
 enum Trouble {
-    /// No gateway could say whether to go ahead: so not.
+    /// No gateway answered, so the order is not placed.
     Unavailable,
-    /// The worker is no more, wherever it was.
+    /// The worker crashed.
     Died,
 }
 
@@ -74,20 +74,20 @@ impl From<Error> for Trouble {
     }
 }
 
-/// What came of looking for an item.
+/// Result of looking for an item.
 enum Taken {
     Unit {
         unit: u32,
         claim: Held,
     },
-    /// All that are left are in somebody's hands. If that somebody died, they come back.
+    /// All remaining items are held. If a holder has crashed, its item comes back.
     NoneFree,
     SoldOut,
 }
 
-/// Where a worker can die.
+/// Points at which a worker can crash.
 #[derive(Clone, Copy, PartialEq)]
-enum Moment {
+enum CrashPoint {
     BeforeTheOrder,
     AfterTheOrder,
 }
@@ -99,7 +99,7 @@ pub(crate) fn router(shop: Arc<Shop>) -> Router {
 async fn submit(State(shop): State<Arc<Shop>>, Json(order): Json<Value>) -> (StatusCode, Json<Value>) {
     let customer = order["customer"].as_u64().and_then(|it| u32::try_from(it).ok()).unwrap_or_default();
     let Ok(worker) = Arc::clone(&shop.workers).acquire_owned().await else { return not_now() };
-    // On a task of its own: a customer who hangs up must not leave an order half placed.
+    // On a task of its own: a customer who disconnects must not leave an order half placed.
     let placing = tokio::spawn(async move {
         let _busy_until_done = worker;
         match &shop.gateway {
@@ -109,7 +109,7 @@ async fn submit(State(shop): State<Arc<Shop>>, Json(order): Json<Value>) -> (Sta
     });
     match placing.await {
         Ok(Ok(Reply::Wait) | Err(Trouble::Unavailable)) | Err(_) => not_now(),
-        // The dead do not even say so: the customer waits until patience ends.
+        // A crashed worker sends no reply: the customer waits until the timeout.
         Ok(Err(Trouble::Died)) => pending().await,
         Ok(Ok(reply)) => (StatusCode::OK, Json(reply.to_json())),
     }
@@ -130,21 +130,22 @@ impl Shop {
         })
     }
 
-    /// Looks whether the customer has an order already. So does everybody else, at the same time.
+    /// Checks whether the customer has an order, at the same time as other requests do.
     async fn place_naively(&self, customer: u32) -> Result<Reply, Trouble> {
         if let Some(Order { unit, .. }) = self.records.order_of(customer).await {
             return Ok(Reply::Ordered { unit });
         }
         let Some(unit) = self.records.next_unit().await else { return Ok(Reply::SoldOut) };
         take_payment(customer).await;
-        self.may_die(customer, Moment::BeforeTheOrder)?;
+        self.may_crash(customer, CrashPoint::BeforeTheOrder)?;
         self.records.append(Order { customer, unit }).await;
-        self.may_die(customer, Moment::AfterTheOrder)?;
+        self.may_crash(customer, CrashPoint::AfterTheOrder)?;
         Ok(Reply::Ordered { unit })
     }
 
     async fn place(&self, gateway: &Gateway, customer: u32) -> Result<Reply, Trouble> {
-        // The contents say what makes two requests the same: not the click, not the connection, but the customer and the item.
+        // The contents define what makes two requests the same: the customer and the item, not the click or the
+        // connection.
         let claim = match gateway.claim("order.submit", json!({ "customer": customer, "item": ITEM }), &terms()).await?
         {
             Claim::Granted(claim) => claim,
@@ -153,13 +154,14 @@ impl Shop {
                 return Ok(Reply::from_json(&result));
             }
             Claim::Duplicate(_) | Claim::Mismatch { .. } => {
-                count(&self.counters.told_to_wait);
+                count(&self.counters.asked_to_wait);
                 return Ok(Reply::Wait);
             }
         };
 
-        // Whoever held this claim before us may have placed the order and died before saying so. Our own books know. This is
-        // the same look as above, but nobody else can be between it and the order now: the claim is ours.
+        // An earlier holder of this claim may have placed the order and crashed before it reported. The shop's own
+        // records know. This is the same check as above, but no other request can come between it and the order now:
+        // the claim is ours.
         if let Some(Order { unit, .. }) = self.records.order_of(customer).await {
             count(&self.counters.found_done);
             return Ok(settled(claim, Reply::Ordered { unit }).await);
@@ -167,7 +169,7 @@ impl Shop {
 
         let (unit, unit_claim) = match self.take_unit(gateway).await? {
             Taken::Unit { unit, claim } => (unit, claim),
-            // "No" is an answer as well, and the last one: a success, in the gateway's words.
+            // "Sold out" is also a final answer: a success for the gateway.
             Taken::SoldOut => return Ok(settled(claim, Reply::SoldOut).await),
             Taken::NoneFree => {
                 settle(claim, Outcome::Failure).await;
@@ -175,29 +177,30 @@ impl Shop {
             }
         };
         take_payment(customer).await;
-        self.may_die(customer, Moment::BeforeTheOrder)?;
+        self.may_crash(customer, CrashPoint::BeforeTheOrder)?;
 
-        // The bank may have taken longer than the lease. Then somebody else may have begun: leave it to them. (A payment is
-        // made under the customer's name, so theirs finds ours.)
+        // The bank may have taken longer than the lease. Then another attempt may have begun: leave it to that. (A
+        // payment is made under the customer's name, so the other attempt finds ours.)
         if !claim.is_still_ours() || !unit_claim.is_still_ours() {
             return Ok(Reply::Wait);
         }
         self.records.append(Order { customer, unit }).await;
-        self.may_die(customer, Moment::AfterTheOrder)?;
+        self.may_crash(customer, CrashPoint::AfterTheOrder)?;
 
         settle(unit_claim, Outcome::Success(json!({ "customer": customer }))).await;
         Ok(settled(claim, Reply::Ordered { unit }).await)
     }
 
-    /// Finds an item that nobody else is selling. The books hand out numbers naively; the claim on the number decides.
+    /// Finds an item that no other order is buying. The records hand out numbers naively; the claim on the number
+    /// decides.
     async fn take_unit(&self, gateway: &Gateway) -> Result<Taken, Error> {
         while let Some(unit) = self.records.next_unit().await {
             if let Some(claim) = self.claim_unit(gateway, unit).await? {
                 return Ok(Taken::Unit { unit, claim });
             }
         }
-        // All numbers were handed out, some to workers who died. Their items are not lost: their leases end. Guess one, so that
-        // those who are left do not all ask for the same.
+        // All numbers were handed out, some to workers that crashed. Those items come back when the leases end. Pick
+        // one at random, so that the remaining customers do not all try the same.
         let unsold = self.records.unsold().await;
         if unsold.is_empty() {
             return Ok(Taken::SoldOut);
@@ -209,7 +212,7 @@ impl Shop {
 
     async fn claim_unit(&self, gateway: &Gateway, unit: u32) -> Result<Option<Held>, Error> {
         match gateway.claim("stock.take", json!({ "item": ITEM, "unit": unit }), &terms()).await? {
-            // As with orders: granted, but perhaps after somebody who sold it and died.
+            // As with orders: granted, but an earlier holder may have sold it and crashed.
             Claim::Granted(claim) if self.records.is_sold(unit).await => {
                 settle(claim, Outcome::Success(Value::Null)).await;
                 Ok(None)
@@ -222,28 +225,28 @@ impl Shop {
         }
     }
 
-    /// A few workers die, once for a customer in each shop.
-    fn may_die(&self, customer: u32, moment: Moment) -> Result<(), Trouble> {
+    /// Lets a few workers crash, once for a customer in each shop.
+    fn may_crash(&self, customer: u32, point: CrashPoint) -> Result<(), Trouble> {
         let doomed = match customer % 40 {
-            7 => moment == Moment::BeforeTheOrder,
-            23 => moment == Moment::AfterTheOrder,
+            7 => point == CrashPoint::BeforeTheOrder,
+            23 => point == CrashPoint::AfterTheOrder,
             _ => false,
         };
         if doomed && self.died.lock().unwrap_or_else(PoisonError::into_inner).insert(customer) {
-            count(&self.counters.deaths);
+            count(&self.counters.crashes);
             return Err(Trouble::Died);
         }
         Ok(())
     }
 }
 
-/// Settles the order's claim as done, so that whoever asks again is given the same reply.
+/// Settles the order's claim as done, so that repeats get the same reply.
 async fn settled(claim: Held, reply: Reply) -> Reply {
     settle(claim, Outcome::Success(reply.to_json())).await;
     reply
 }
 
-/// If no gateway takes it, the lease ends, and whoever claims next looks into the books.
+/// Settles a claim. If no gateway takes the outcome, the lease ends, and the next attempt checks the records.
 async fn settle(claim: Held, outcome: Outcome) {
     let _ = claim.settle(outcome).await;
 }

@@ -678,7 +678,7 @@ public final class Oncegate {
     private static final BigDecimal TWO_TO_53 = BigDecimal.valueOf(1L << 53);
     private static final BigDecimal TEN_TO_21 = new BigDecimal("1e21");
 
-    /** MD5 of app key, operation and canonical contents, in hex: the same operation, the same ID, whoever computes it. */
+    /** MD5 of app key, operation and canonical contents, in hex: the same operation, the same ID, in every language. */
     public static String globalId(String app, String operation, Object contents) {
         byte[] named = (app + "\n" + operation + "\n" + canonical(contents)).getBytes(StandardCharsets.UTF_8);
         try {

@@ -15,15 +15,15 @@ import java.util.stream.Stream;
  */
 final class Scenario {
     private final Oncegate gateway;
-    private final Map<String, String> told;
+    private final Map<String, String> settings;
 
-    private Scenario(Map<String, String> told) {
-        this.told = told;
+    private Scenario(Map<String, String> settings) {
+        this.settings = settings;
         var options = new Oncegate.Options();
-        options.credential(told.get("credential")).proceed("proceed".equals(told.get("policy")));
+        options.credential(settings.get("credential")).proceed("proceed".equals(settings.get("policy")));
         options.timeout(millis("timeout", 1000)).claimWithin(millis("claim_within", 5000));
         options.settleWithin(millis("settle_within", 30000));
-        gateway = new Oncegate(List.of(told.get("urls").split(",")), options);
+        gateway = new Oncegate(List.of(settings.get("urls").split(",")), options);
     }
 
     public static void main(String[] words) throws Exception {
@@ -31,11 +31,11 @@ final class Scenario {
             vectors(Path.of(words[1]));
             return;
         }
-        var told = new HashMap<String, String>();
+        var settings = new HashMap<String, String>();
         for (String word : List.of(words).subList(1, words.length)) {
-            told.put(word.substring(0, word.indexOf('=')), word.substring(word.indexOf('=') + 1));
+            settings.put(word.substring(0, word.indexOf('=')), word.substring(word.indexOf('=') + 1));
         }
-        var scenario = new Scenario(told);
+        var scenario = new Scenario(settings);
         if (words[0].equals("orders")) {
             scenario.orders();
         } else {
@@ -45,7 +45,7 @@ final class Scenario {
 
     private void orders() throws Exception {
         var workers = new ArrayList<Thread>();
-        for (int worker = 0; worker < Integer.parseInt(told.get("workers")); worker++) {
+        for (int worker = 0; worker < Integer.parseInt(settings.get("workers")); worker++) {
             workers.add(new Thread(this::work));
         }
         workers.forEach(Thread::start);
@@ -56,7 +56,7 @@ final class Scenario {
 
     private void work() {
         try {
-            for (int at = 0; at < Integer.parseInt(told.get("orders")); at++) {
+            for (int at = 0; at < Integer.parseInt(settings.get("orders")); at++) {
                 for (long pause; (pause = tryOrder("A-" + at)) >= 0; ) {
                     Thread.sleep(pause);
                 }
@@ -86,7 +86,7 @@ final class Scenario {
     }
 
     private void one() throws Exception {
-        String order = told.get("order");
+        String order = settings.get("order");
         try {
             Oncegate.Answer answer = run(order);
             if (answer instanceof Oncegate.Done done) {
@@ -118,21 +118,21 @@ final class Scenario {
     }
 
     private Oncegate.Answer run(String order) throws Exception {
-        var terms = new Oncegate.Terms(told.get("fingerprint"), told.get("lease"), null, false);
+        var terms = new Oncegate.Terms(settings.get("fingerprint"), settings.get("lease"), null, false);
         return gateway.runOnce("order.submit", Map.of("order_id", order), terms, held -> {
             say("granted", order, held.repeated ? "repeated" : "first", held.degraded);
             Thread.sleep(millis("work", 0).toMillis());
-            if ("failure".equals(told.get("fails"))) {
+            if ("failure".equals(settings.get("fails"))) {
                 throw new Oncegate.NothingHappened("nothing happened");
             }
-            if ("unknown".equals(told.get("fails"))) {
+            if ("unknown".equals(settings.get("fails"))) {
                 throw new IllegalStateException("who knows");
             }
             if (!held.isOurs()) {
                 say("lost", held.lost());
             }
             say("effect", order);
-            return returned(told.get("returns"), order);
+            return returned(settings.get("returns"), order);
         });
     }
 
@@ -175,7 +175,7 @@ final class Scenario {
     }
 
     private Duration millis(String name, long otherwise) {
-        return Duration.ofMillis(told.containsKey(name) ? Long.parseLong(told.get(name)) : otherwise);
+        return Duration.ofMillis(settings.containsKey(name) ? Long.parseLong(settings.get(name)) : otherwise);
     }
 
     private static synchronized void say(Object... words) {

@@ -530,7 +530,7 @@ DEPTH_MAX = 32
 
 
 def global_id(app: str, operation: str, contents: Any) -> str:
-    """MD5 of app key, operation and canonical contents, in hex: the same operation, the same ID, whoever computes it."""
+    """MD5 of app key, operation and canonical contents, in hex: the same operation, the same ID, in every language."""
     named = f"{app}\n{operation}\n{canonical(contents)}".encode()
     return hashlib.md5(named, usedforsecurity=False).hexdigest()
 

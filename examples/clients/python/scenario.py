@@ -35,36 +35,36 @@ def main():
     what, *rest = sys.argv[1:]
     if what == "vectors":
         return vectors(rest[0])
-    told = dict(word.split("=", 1) for word in rest)
+    settings = dict(word.split("=", 1) for word in rest)
     gateway = Gateway(
-        told["urls"].split(","),
-        credential=told.get("credential"),
-        on_unavailable=told.get("policy", "fail_closed"),
-        timeout=int(told.get("timeout", 1000)) / 1000,
-        claim_within=int(told.get("claim_within", 5000)) / 1000,
-        settle_within=int(told.get("settle_within", 30000)) / 1000,
+        settings["urls"].split(","),
+        credential=settings.get("credential"),
+        on_unavailable=settings.get("policy", "fail_closed"),
+        timeout=int(settings.get("timeout", 1000)) / 1000,
+        claim_within=int(settings.get("claim_within", 5000)) / 1000,
+        settle_within=int(settings.get("settle_within", 30000)) / 1000,
     )
-    orders(gateway, told) if what == "orders" else one(gateway, told)
+    orders(gateway, settings) if what == "orders" else one(gateway, settings)
 
 
-def orders(gateway, told):
+def orders(gateway, settings):
     def worker():
-        for at in range(int(told["orders"])):
+        for at in range(int(settings["orders"])):
             order = f"A-{at}"
-            while (answer := try_order(gateway, told, order)) is not None:
+            while (answer := try_order(gateway, settings, order)) is not None:
                 time.sleep(answer)
 
-    workers = [threading.Thread(target=worker) for _ in range(int(told["workers"]))]
+    workers = [threading.Thread(target=worker) for _ in range(int(settings["workers"]))]
     for each in workers:
         each.start()
     for each in workers:
         each.join()
 
 
-def try_order(gateway, told, order):
+def try_order(gateway, settings, order):
     """None once the order has an answer, else how long to wait."""
     try:
-        answer = run(gateway, told, order)
+        answer = run(gateway, settings, order)
     except oncegate.Unavailable:
         return 0.05
     match answer:
@@ -76,10 +76,10 @@ def try_order(gateway, told, order):
             return min(retry_after, 0.1)
 
 
-def one(gateway, told):
-    order = told["order"]
+def one(gateway, settings):
+    order = settings["order"]
     try:
-        answer = run(gateway, told, order)
+        answer = run(gateway, settings, order)
     except oncegate.Unavailable as unavailable:
         return say("unavailable", *(cause.kind for cause in unavailable.causes))
     except oncegate.Rejected as refused:
@@ -106,21 +106,21 @@ def one(gateway, told):
             say("mismatch", mismatch.code)
 
 
-def run(gateway, told, order):
+def run(gateway, settings, order):
     def work(held: Held):
         say("granted", order, "repeated" if held.repeated else "first", held.degraded)
-        time.sleep(int(told.get("work", 0)) / 1000)
-        if told.get("fails") == "failure":
+        time.sleep(int(settings.get("work", 0)) / 1000)
+        if settings.get("fails") == "failure":
             raise NothingHappened("nothing happened")
-        if told.get("fails") == "unknown":
+        if settings.get("fails") == "unknown":
             raise RuntimeError("who knows")
         if not held.is_ours:
             say("lost", held.lost)
         say("effect", order)
-        return {"order_number": order} | RETURNS[told.get("returns")]
+        return {"order_number": order} | RETURNS[settings.get("returns")]
 
-    fingerprint = told.get("fingerprint")
-    return gateway.run_once(OPERATION, {"order_id": order}, work, lease=told.get("lease"), fingerprint=fingerprint)
+    fingerprint = settings.get("fingerprint")
+    return gateway.run_once(OPERATION, {"order_id": order}, work, lease=settings.get("lease"), fingerprint=fingerprint)
 
 
 def number(result):

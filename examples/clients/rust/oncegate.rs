@@ -552,7 +552,7 @@ async fn renew(gateway: Gateway, (global_id, attempt): (String, String), lease: 
     lease.is_lost("not_renewed".into());
 }
 
-/// MD5 of app key, operation and canonical contents, in hex: the same operation, the same ID, whoever computes it.
+/// MD5 of app key, operation and canonical contents, in hex: the same operation, the same ID, in every language.
 pub(crate) fn global_id(app: &str, operation: &str, contents: &Value) -> Result<String, Error> {
     let named = format!("{app}\n{operation}\n{}", canonical(contents)?);
     Ok(format!("{:032x}", u128::from_be_bytes(Md5::digest(named).into())))

@@ -2,7 +2,7 @@
 //! options and lines as `../python/scenario.py`, which explains them.
 
 #![expect(clippy::print_stdout, reason = "its lines are what the tests read")]
-#![expect(clippy::disallowed_methods, reason = "a caller of the gateway has its own clock and its own dice")]
+#![expect(clippy::disallowed_methods, reason = "a caller of the gateway has its own clock and randomness")]
 
 #[expect(dead_code, reason = "the stories need no fence and no lookup")]
 mod oncegate;
@@ -15,7 +15,7 @@ use tokio::time::sleep;
 
 use crate::oncegate::{Answer, Error, Gateway, Held, OnUnavailable, Options, Outcome, Terms, global_id};
 
-type Told = HashMap<String, String>;
+type Settings = HashMap<String, String>;
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
@@ -25,39 +25,39 @@ async fn main() -> anyhow::Result<()> {
         return vectors(&words[0]);
     }
     let pairs = words.iter().filter_map(|word| word.split_once('='));
-    let told: Told = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-    let proceeds = told.get("policy").is_some_and(|policy| policy == "proceed");
+    let settings: Settings = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    let proceeds = settings.get("policy").is_some_and(|policy| policy == "proceed");
     let options = Options {
-        credential: told.get("credential").cloned(),
+        credential: settings.get("credential").cloned(),
         on_unavailable: if proceeds { OnUnavailable::Proceed } else { OnUnavailable::FailClosed },
-        timeout: millis(&told, "timeout", 1000),
-        claim_within: millis(&told, "claim_within", 5000),
-        settle_within: millis(&told, "settle_within", 30_000),
+        timeout: millis(&settings, "timeout", 1000),
+        claim_within: millis(&settings, "claim_within", 5000),
+        settle_within: millis(&settings, "settle_within", 30_000),
     };
-    let gateway = Gateway::new(told["urls"].split(',').map(str::to_owned).collect(), options);
+    let gateway = Gateway::new(settings["urls"].split(',').map(str::to_owned).collect(), options);
     if what == "orders" {
-        return orders(gateway, told).await;
+        return orders(gateway, settings).await;
     }
-    one(&gateway, &told).await
+    one(&gateway, &settings).await
 }
 
-async fn orders(gateway: Gateway, told: Told) -> anyhow::Result<()> {
-    let worker = async |gateway: Gateway, told: Told| -> anyhow::Result<()> {
-        for at in 0..told["orders"].parse()? {
+async fn orders(gateway: Gateway, settings: Settings) -> anyhow::Result<()> {
+    let worker = async |gateway: Gateway, settings: Settings| -> anyhow::Result<()> {
+        for at in 0..settings["orders"].parse()? {
             let order = format!("A-{at}");
-            while let Some(pause) = try_order(&gateway, &told, &order).await? {
+            while let Some(pause) = try_order(&gateway, &settings, &order).await? {
                 sleep(pause).await;
             }
         }
         Ok(())
     };
-    let workers = (0..told["workers"].parse::<usize>()?).map(|_| worker(gateway.clone(), told.clone()));
+    let workers = (0..settings["workers"].parse::<usize>()?).map(|_| worker(gateway.clone(), settings.clone()));
     futures_util::future::try_join_all(workers).await.map(|_| ())
 }
 
 /// Nothing once the order has an answer, else how long to wait.
-async fn try_order(gateway: &Gateway, told: &Told, order: &str) -> anyhow::Result<Option<Duration>> {
-    match run(gateway, told, order).await {
+async fn try_order(gateway: &Gateway, settings: &Settings, order: &str) -> anyhow::Result<Option<Duration>> {
+    match run(gateway, settings, order).await {
         Ok(Answer::Done(done)) => println!("done {order} {}", number(&done.result)),
         Ok(Answer::Duplicate(it)) if it.state == "succeeded" => println!("duplicate {order} {}", number(&it.result)),
         Ok(Answer::Duplicate(it)) => return Ok(Some(it.retry_after.min(Duration::from_millis(100)))),
@@ -68,9 +68,9 @@ async fn try_order(gateway: &Gateway, told: &Told, order: &str) -> anyhow::Resul
     Ok(None)
 }
 
-async fn one(gateway: &Gateway, told: &Told) -> anyhow::Result<()> {
-    let order = &told["order"];
-    match run(gateway, told, order).await {
+async fn one(gateway: &Gateway, settings: &Settings) -> anyhow::Result<()> {
+    let order = &settings["order"];
+    match run(gateway, settings, order).await {
         Ok(Answer::Done(done)) if done.state.as_deref() == Some("released") => println!("raised failure"),
         Ok(Answer::Done(done)) if done.state.as_deref() == Some("unknown") => println!("raised unknown"),
         Ok(Answer::Done(done)) => {
@@ -105,12 +105,12 @@ async fn one(gateway: &Gateway, told: &Told) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn run(gateway: &Gateway, told: &Told, order: &str) -> Result<Answer, Error> {
+async fn run(gateway: &Gateway, settings: &Settings, order: &str) -> Result<Answer, Error> {
     let work = async |held: &Held| {
         let how = if held.is_repeated() { "repeated" } else { "first" };
         println!("granted {order} {how} {}", or_none(held.degraded()));
-        sleep(millis(told, "work", 0)).await;
-        match told.get("fails").map(String::as_str) {
+        sleep(millis(settings, "work", 0)).await;
+        match settings.get("fails").map(String::as_str) {
             Some("failure") => return Outcome::Failure,
             Some("unknown") => return Outcome::Unknown,
             _ => {}
@@ -119,10 +119,12 @@ async fn run(gateway: &Gateway, told: &Told, order: &str) -> Result<Answer, Erro
             println!("lost {}", or_none(held.lost()));
         }
         println!("effect {order}");
-        Outcome::Success(json!({ "order_number": order, "more": returned(told.get("returns").map(String::as_str)) }))
+        Outcome::Success(
+            json!({ "order_number": order, "more": returned(settings.get("returns").map(String::as_str)) }),
+        )
     };
-    let fingerprint = told.get("fingerprint").cloned().map(Value::from);
-    let terms = Terms { fingerprint, lease: told.get("lease").cloned(), ..Terms::default() };
+    let fingerprint = settings.get("fingerprint").cloned().map(Value::from);
+    let terms = Terms { fingerprint, lease: settings.get("lease").cloned(), ..Terms::default() };
     gateway.run_once("order.submit", json!({ "order_id": order }), &terms, work).await
 }
 
@@ -159,8 +161,8 @@ fn number(result: &Value) -> String {
     result["order_number"].as_str().map_or_else(|| or_none(result.get("order_number")), str::to_owned)
 }
 
-fn millis(told: &Told, name: &str, otherwise: u64) -> Duration {
-    Duration::from_millis(told.get(name).and_then(|value| value.parse().ok()).unwrap_or(otherwise))
+fn millis(settings: &Settings, name: &str, otherwise: u64) -> Duration {
+    Duration::from_millis(settings.get(name).and_then(|value| value.parse().ok()).unwrap_or(otherwise))
 }
 
 fn or_none(value: Option<impl Display>) -> String {

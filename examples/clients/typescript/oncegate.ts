@@ -468,7 +468,7 @@ function bodyOf(fields: Record<string, Json | undefined>, encoded: Record<string
 
 const DEPTH_MAX = 32;
 
-/** MD5 of app key, operation and canonical contents, in hex: the same operation, the same ID, whoever computes it. */
+/** MD5 of app key, operation and canonical contents, in hex: the same operation, the same ID, in every language. */
 export function globalId(app: string, operation: string, contents: Json): string {
   return md5(new TextEncoder().encode(`${app}\n${operation}\n${canonical(contents)}`));
 }

@@ -12,30 +12,30 @@ const number = (result: any) => result?.order_number;
 
 async function main(what: string, words: string[]) {
   if (what === "vectors") return vectors(words[0]);
-  const told = Object.fromEntries(words.map((word) => [word.slice(0, word.indexOf("=")), word.slice(word.indexOf("=") + 1)]));
-  const gateway = new Gateway(told.urls.split(","), {
-    credential: told.credential,
-    onUnavailable: told.policy === "proceed" ? "proceed" : "fail_closed",
-    timeoutMs: Number(told.timeout ?? 1000),
-    claimWithinMs: Number(told.claim_within ?? 5000),
-    settleWithinMs: Number(told.settle_within ?? 30000),
+  const settings = Object.fromEntries(words.map((word) => [word.slice(0, word.indexOf("=")), word.slice(word.indexOf("=") + 1)]));
+  const gateway = new Gateway(settings.urls.split(","), {
+    credential: settings.credential,
+    onUnavailable: settings.policy === "proceed" ? "proceed" : "fail_closed",
+    timeoutMs: Number(settings.timeout ?? 1000),
+    claimWithinMs: Number(settings.claim_within ?? 5000),
+    settleWithinMs: Number(settings.settle_within ?? 30000),
   });
-  await (what === "orders" ? orders(gateway, told) : one(gateway, told));
+  await (what === "orders" ? orders(gateway, settings) : one(gateway, settings));
 }
 
-async function orders(gateway: Gateway, told: Record<string, string>) {
+async function orders(gateway: Gateway, settings: Record<string, string>) {
   const worker = async () => {
-    for (let at = 0; at < Number(told.orders); at++) {
-      for (let pause; (pause = await tryOrder(gateway, told, `A-${at}`)) !== null; ) await sleep(pause);
+    for (let at = 0; at < Number(settings.orders); at++) {
+      for (let pause; (pause = await tryOrder(gateway, settings, `A-${at}`)) !== null; ) await sleep(pause);
     }
   };
-  await Promise.all(Array.from({ length: Number(told.workers) }, worker));
+  await Promise.all(Array.from({ length: Number(settings.workers) }, worker));
 }
 
 /** Null once the order has an answer, else how long to wait. */
-async function tryOrder(gateway: Gateway, told: Record<string, string>, order: string): Promise<number | null> {
+async function tryOrder(gateway: Gateway, settings: Record<string, string>, order: string): Promise<number | null> {
   try {
-    const answer = await run(gateway, told, order);
+    const answer = await run(gateway, settings, order);
     if (answer.kind === "duplicate" && answer.state !== "succeeded") return Math.min(answer.retryAfterMs, 100);
     if (answer.kind !== "mismatch") say(answer.kind, order, number(answer.result));
     return null;
@@ -45,10 +45,10 @@ async function tryOrder(gateway: Gateway, told: Record<string, string>, order: s
   }
 }
 
-async function one(gateway: Gateway, told: Record<string, string>) {
-  const order = told.order;
+async function one(gateway: Gateway, settings: Record<string, string>) {
+  const order = settings.order;
   try {
-    const answer = await run(gateway, told, order);
+    const answer = await run(gateway, settings, order);
     if (answer.kind === "done") {
       if (answer.resultError) say("not_stored");
       say("done", order, number(answer.result), answer.state, answer.degraded, answer.late ? "late" : "in_time");
@@ -70,17 +70,17 @@ async function one(gateway: Gateway, told: Record<string, string>) {
   }
 }
 
-function run(gateway: Gateway, told: Record<string, string>, order: string) {
+function run(gateway: Gateway, settings: Record<string, string>, order: string) {
   const work = async (held: Held): Promise<Json> => {
     say("granted", order, held.repeated ? "repeated" : "first", held.degraded);
-    await sleep(Number(told.work ?? 0));
-    if (told.fails === "failure") throw new NothingHappened("nothing happened");
-    if (told.fails === "unknown") throw new Error("who knows");
+    await sleep(Number(settings.work ?? 0));
+    if (settings.fails === "failure") throw new NothingHappened("nothing happened");
+    if (settings.fails === "unknown") throw new Error("who knows");
     if (!held.isOurs) say("lost", held.lost);
     say("effect", order);
-    return { order_number: order, ...returned(told.returns) };
+    return { order_number: order, ...returned(settings.returns) };
   };
-  const terms = { lease: told.lease, fingerprint: told.fingerprint };
+  const terms = { lease: settings.lease, fingerprint: settings.fingerprint };
   return gateway.runOnce("order.submit", { order_id: order }, work, terms);
 }
 
