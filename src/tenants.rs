@@ -34,7 +34,7 @@ pub struct App {
     pub key: AppKey,
     /// Chain of engines that stores its claims.
     pub chain: String,
-    /// Whether calls with a valid secret are refused.
+    /// True if calls with a valid secret are refused.
     pub disabled: bool,
     /// Digests of the valid secrets. Two may be valid at once, for rotation.
     pub secrets: Vec<SecretDigest>,
@@ -46,7 +46,7 @@ pub struct App {
     pub retention_max: Retention,
     /// Limits of what it may use of this process.
     pub quota: Quota,
-    /// What this process has counted for it. Kept when the settings change.
+    /// Counts of this process. Kept when the settings change.
     pub usage: Arc<Usage>,
 }
 

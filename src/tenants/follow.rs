@@ -49,7 +49,7 @@ struct Progress {
     current_at: Duration,
     /// Last uses as the registry has stored them.
     recorded: HashMap<(AppKey, SecretDigest), Timestamp>,
-    /// Whether the current outage has been logged.
+    /// True if the current outage has been logged.
     outage_logged: bool,
 }
 

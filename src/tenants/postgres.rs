@@ -51,7 +51,7 @@ impl Database {
     /// Parses the URL of a registry; does not connect.
     ///
     /// # Errors
-    /// What is wrong with the URL, without repeating it.
+    /// The URL is invalid; the error does not repeat it.
     pub fn at(url: &str) -> Result<Self, database::InvalidUrl> {
         Ok(Self { address: Address::parse(url)? })
     }

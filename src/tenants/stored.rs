@@ -15,7 +15,7 @@ pub struct StoredApp {
     pub settings: String,
     /// Chain of its claims, if it is not the default.
     pub chain: Option<String>,
-    /// Whether calls with a valid secret are refused.
+    /// True if calls with a valid secret are refused.
     pub disabled: bool,
     /// Secrets that are not revoked, oldest first.
     pub secrets: Vec<StoredSecret>,
@@ -39,7 +39,7 @@ pub struct ListedApp {
     pub key: AppKey,
     /// Chain of its claims.
     pub chain: String,
-    /// Whether calls with a valid secret are refused.
+    /// True if calls with a valid secret are refused.
     pub disabled: bool,
     /// Its secrets, oldest first where that is known.
     pub secrets: Vec<ListedSecret>,
