@@ -27,12 +27,12 @@ use self::outcome::Suspects;
 use self::requirement::Requirement;
 use crate::domain::attempt::{Attempt, Issuer, Nonce};
 use crate::domain::canonical::Canonical;
-use crate::domain::claim::{Renew, Renewed};
+use crate::domain::claim::{RenewalRequest, RenewalResponse};
 use crate::domain::clock::{Clock, Timestamp};
 use crate::domain::degraded::Degraded;
 use crate::domain::global_id::GlobalId;
 use crate::domain::limits::Limits;
-use crate::domain::record::{Held, Key};
+use crate::domain::record::{Key, LiveClaim};
 use crate::domain::tenant::{AppKey, Operation};
 use crate::domain::terms::Retention;
 use crate::engine::breaker::State;
@@ -100,7 +100,7 @@ pub struct Inspected {
     /// The claim.
     pub global_id: GlobalId,
     /// What the store holds.
-    pub held: Held,
+    pub held: LiveClaim,
     /// When it ends by itself.
     pub expires_at: Option<Timestamp>,
     /// The policy that tells of it in place of the store.
@@ -115,7 +115,7 @@ pub struct RenewalAnswer {
     /// The claim.
     pub global_id: GlobalId,
     /// What became of the renewal.
-    pub renewed: Renewed,
+    pub renewed: RenewalResponse,
     /// When what is left ends, by this gateway's clock; for display.
     pub expires_at: Option<Timestamp>,
     /// The policy that renewed it in place of the store.
@@ -145,7 +145,7 @@ pub enum Failure {
     /// The store certainly did nothing.
     #[error(transparent)]
     Store(Determinate),
-    /// The store may have done it. For a claim, the nonce to repeat the PRE with.
+    /// The store may have done it. For a claim, the nonce to repeat the claim call with.
     #[error("it is not known whether the store took the call")]
     OutcomeUnknown(Option<Nonce>),
 }
@@ -193,17 +193,22 @@ impl Gateway {
             // It holds nothing, and must not be made to stop: observing disturbs nobody.
             let left = lease.unwrap_or(app.terms.terms.lease);
             let expires_at = Some(self.clock.wall().plus(left));
-            return Ok(RenewalAnswer { global_id, renewed: Renewed::Renewed { left }, expires_at, degraded: None });
+            return Ok(RenewalAnswer {
+                global_id,
+                renewed: RenewalResponse::Renewed { left },
+                expires_at,
+                degraded: None,
+            });
         }
         let begun = self.clock.monotonic();
         let deadline = app.terms.deadline;
-        let ask = Renew { key: Key { app: app.key.clone(), global_id }, attempt, lease, deadline };
-        let call = async { self.engine(app)?.renew(&ask).await };
+        let request = RenewalRequest { key: Key { app: app.key.clone(), global_id }, attempt, lease, deadline };
+        let call = async { self.engine(app)?.renew(&request).await };
         let span = traces::child!("renewal", oncegate.app = %app.key, oncegate.global_id = %global_id);
         let renewed = traces::in_span!(span, within(deadline, call)).map_err(|failure| failed(failure, None))?;
         let (mut renewed, degraded) = renewed.split();
         let mut expires_at = None;
-        if let Renewed::Renewed { left } = &mut renewed {
+        if let RenewalResponse::Renewed { left } = &mut renewed {
             *left = left.saturating_sub(self.since(begun));
             if left.as_millis() == 0 {
                 return Err(Failure::OutcomeUnknown(None));
@@ -279,7 +284,7 @@ impl Gateway {
         self.engines.calls.get(chain)
     }
 
-    fn inspected(&self, global_id: GlobalId, held: Held) -> Inspected {
+    fn inspected(&self, global_id: GlobalId, held: LiveClaim) -> Inspected {
         let expires_at = held.left.map(|left| self.clock.wall().plus(left));
         Inspected { global_id, held, expires_at, degraded: None, result_omitted: false }
     }

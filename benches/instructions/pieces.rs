@@ -12,15 +12,15 @@ use futures_util::FutureExt as _;
 use hashbrown::HashMap;
 use oncegate::domain::attempt::{Attempt, Entropy, Issuer};
 use oncegate::domain::canonical::{Canonical, canonicalize};
-use oncegate::domain::claim::{Claim, Claimed, Outcome, Settle, Settled};
+use oncegate::domain::claim::{ClaimRequest, ClaimResponse, Outcome, OutcomeRequest, OutcomeResponse};
 use oncegate::domain::clock::{ManualClock, SystemClock, Timestamp};
 use oncegate::domain::global_id::GlobalId;
 use oncegate::domain::limits::Limits;
-use oncegate::domain::record::{Held, Key, Record};
+use oncegate::domain::record::{Key, LiveClaim, Record};
 use oncegate::domain::terms::{ClaimOnOutage, LeaseEnd, Mode, OutcomeOnOutage, Retention, Terms};
 use oncegate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
 use oncegate::engine::{Engine, value};
-use oncegate::gateway::claim::{ClaimAnswer, ClaimRequest, Granted};
+use oncegate::gateway::claim::{ClaimAnswer, ClaimCall, Granted};
 use oncegate::gateway::{Engines, Gateway, Inspected};
 use oncegate::http::body::JsonBytes;
 use oncegate::http::claim::ClaimBody;
@@ -110,9 +110,9 @@ fn canonical_large(times: usize) {
 }
 
 fn global_id(times: usize) {
-    let ask = ask(0);
+    let request = request(0);
     for _ in 0..times {
-        black_box(GlobalId::of(black_box(&ask.key.app), &ask.operation, &ask.contents).to_string());
+        black_box(GlobalId::of(black_box(&request.key.app), &request.operation, &request.contents).to_string());
     }
 }
 
@@ -179,11 +179,11 @@ fn value_decode(times: usize) {
 
 /// From the result of the use case to the response's head and JSON.
 fn answer_granted(times: usize) {
-    let ask = ask(0);
+    let request = request(0);
     for _ in 0..times {
         let granted = Granted {
-            global_id: ask.key.global_id,
-            attempt: ask.attempt.clone(),
+            global_id: request.key.global_id,
+            attempt: request.attempt.clone(),
             fence: Some(1_700_000_000_000_001),
             repeated: false,
             taken_over: false,
@@ -199,61 +199,63 @@ fn answer_granted(times: usize) {
 
 /// To the problem document of a duplicate of a success.
 fn answer_duplicate(times: usize) {
-    let ask = ask(0);
+    let request = request(0);
     for _ in 0..times {
-        let held = Held { record: succeeded(), left: Some(Duration::from_hours(1)), fence: Some(7) };
+        let held = LiveClaim { record: succeeded(), left: Some(Duration::from_hours(1)), fence: Some(7) };
         let expires_at = Some(NOON.plus(Duration::from_hours(1)));
-        let found = Inspected { global_id: ask.key.global_id, held, expires_at, degraded: None, result_omitted: false };
+        let found =
+            Inspected { global_id: request.key.global_id, held, expires_at, degraded: None, result_omitted: false };
         let problem = answer::granted(black_box(ClaimAnswer::Duplicate(found))).err().expect("it is a duplicate");
         black_box(serde_json::to_vec(&problem.document("0123456789abcdef"))).expect("it can be written");
     }
 }
 
 fn memory_claim(times: usize) {
-    let (engine, asks) = (memory(), asks());
-    for ask in &asks[..times] {
-        let claimed = black_box(&engine).claim(ask).now_or_never().expect("nothing is waited for");
-        assert!(matches!(black_box(claimed), Ok(Claimed::Granted(_))));
+    let (engine, requests) = (memory(), requests());
+    for request in &requests[..times] {
+        let claimed = black_box(&engine).claim(request).now_or_never().expect("nothing is waited for");
+        assert!(matches!(black_box(claimed), Ok(ClaimResponse::Granted(_))));
     }
 }
 
 fn memory_duplicate(times: usize) {
-    let (engine, asks) = (memory(), asks());
-    for ask in &asks {
-        black_box(engine.claim(ask).now_or_never());
+    let (engine, requests) = (memory(), requests());
+    for request in &requests {
+        black_box(engine.claim(request).now_or_never());
     }
     let other: Attempt = "1700000000000001-0c7f1d2e3b4a9a53".parse().expect("it is an attempt");
-    let again: Vec<_> = asks.iter().map(|ask| Claim { attempt: other.clone(), ..ask.clone() }).collect();
-    for ask in &again[..times] {
-        let claimed = black_box(&engine).claim(ask).now_or_never().expect("nothing is waited for");
-        assert!(matches!(black_box(claimed), Ok(Claimed::Duplicate(_))));
+    let again: Vec<_> =
+        requests.iter().map(|request| ClaimRequest { attempt: other.clone(), ..request.clone() }).collect();
+    for request in &again[..times] {
+        let claimed = black_box(&engine).claim(request).now_or_never().expect("nothing is waited for");
+        assert!(matches!(black_box(claimed), Ok(ClaimResponse::Duplicate(_))));
     }
 }
 
 fn memory_settle(times: usize) {
-    let (engine, asks) = (memory(), asks());
-    for ask in &asks {
-        black_box(engine.claim(ask).now_or_never());
+    let (engine, requests) = (memory(), requests());
+    for request in &requests {
+        black_box(engine.claim(request).now_or_never());
     }
-    let settle = |ask: &Claim| Settle {
-        key: ask.key.clone(),
-        attempt: ask.attempt.clone(),
+    let settle = |request: &ClaimRequest| OutcomeRequest {
+        key: request.key.clone(),
+        attempt: request.attempt.clone(),
         outcome: Outcome::Success { result: Some(r#"{"receipt":"R-1"}"#.into()), retention: None },
         late: None,
         deadline: Duration::from_secs(1),
         on_outage: OutcomeOnOutage::FailClosed,
     };
-    let settles: Vec<_> = asks.iter().map(settle).collect();
+    let settles: Vec<_> = requests.iter().map(settle).collect();
     for settle in &settles[..times] {
         let settled = black_box(&engine).settle(settle).now_or_never().expect("nothing is waited for");
-        assert!(matches!(black_box(settled), Ok(Settled::Done { .. })));
+        assert!(matches!(black_box(settled), Ok(OutcomeResponse::Done { .. })));
     }
 }
 
 /// The use case over the bare memory engine.
 fn gateway_claim(times: usize) {
     let (gateway, app) = (gateway(), app("shop", &[]));
-    let requests: Vec<_> = asks().into_iter().map(asked).collect();
+    let requests: Vec<_> = requests().into_iter().map(asked).collect();
     within_runtime(async {
         for request in requests.into_iter().take(times) {
             let answer = black_box(&gateway).claim(&app, request).await;
@@ -283,7 +285,7 @@ fn request_claim(times: usize) {
         access: None,
         traces: Traces::off(),
     }));
-    let requests: Vec<_> = (0..TIMES_MAX).map(request).collect();
+    let requests: Vec<_> = (0..TIMES_MAX).map(http_request).collect();
     within_runtime(async {
         let socket = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = socket.local_addr().expect("its address");
@@ -323,10 +325,10 @@ fn attempt_of(number: usize) -> Attempt {
     format!("17000000{number:08}-6f1c2a9e5d0b4b1e").parse().expect("it is an attempt")
 }
 
-fn ask(number: usize) -> Claim {
+fn request(number: usize) -> ClaimRequest {
     let app = app("shop", &[]);
     let (operation, contents) = ("order.submit".parse().expect("it is a name"), contents(number));
-    Claim {
+    ClaimRequest {
         key: Key { global_id: GlobalId::of(&app.key, &operation, &contents), app: app.key },
         attempt: attempt_of(number),
         operation,
@@ -340,12 +342,12 @@ fn ask(number: usize) -> Claim {
     }
 }
 
-fn asks() -> Vec<Claim> {
-    (0..TIMES_MAX).map(ask).collect()
+fn requests() -> Vec<ClaimRequest> {
+    (0..TIMES_MAX).map(request).collect()
 }
 
-fn asked(claim: Claim) -> ClaimRequest {
-    ClaimRequest {
+fn asked(claim: ClaimRequest) -> ClaimCall {
+    ClaimCall {
         operation: claim.operation,
         contents: claim.contents,
         fingerprint: None,
@@ -358,7 +360,7 @@ fn asked(claim: Claim) -> ClaimRequest {
 
 fn succeeded() -> Record {
     let state = oncegate::domain::record::State::Succeeded;
-    Record { state, result: Some(r#"{"receipt":"R-1","total":"39.80"}"#.into()), ..ask(0).record() }
+    Record { state, result: Some(r#"{"receipt":"R-1","total":"39.80"}"#.into()), ..request(0).record() }
 }
 
 /// Returns a registry of a hundred apps, each with a secret.
@@ -403,7 +405,7 @@ fn gateway() -> Gateway {
     Gateway::new(engines, Issuer::new(clock.clone(), Arc::new(Counting::default())), clock, &Limits::default())
 }
 
-fn request(number: usize) -> Vec<u8> {
+fn http_request(number: usize) -> Vec<u8> {
     let body = format!(r#"{{"operation":"order.submit","contents":{}}}"#, contents(number).as_str());
     let head = format!(
         "POST /v1/claims HTTP/1.1\r\nhost: 127.0.0.1:8080\r\nauthorization: Bearer shop-7.{SECRET}\r\n\

@@ -8,13 +8,13 @@ use std::time::Duration;
 use super::attempt::Attempt;
 use super::canonical::Canonical;
 use super::degraded::Degraded;
-use super::record::{Contents, DIGEST_BYTES, Held, Key, Record, Sha256Digest, State};
+use super::record::{Contents, DIGEST_BYTES, Key, LiveClaim, Record, Sha256Digest, State};
 use super::tenant::Operation;
 use super::terms::{ClaimOnOutage, LeaseEnd, OutcomeOnOutage, Retention, Terms};
 
-/// A PRE: "may I do this?"
+/// A claim call: "may I do this?"
 #[derive(Clone, Debug)]
-pub struct Claim {
+pub struct ClaimRequest {
     /// What is claimed.
     pub key: Key,
     /// The attempt that will hold it.
@@ -37,7 +37,7 @@ pub struct Claim {
     pub on_outage: ClaimOnOutage,
 }
 
-impl Claim {
+impl ClaimRequest {
     /// How much of the contents and the fingerprint a grant puts into the store, in bytes.
     pub fn stored_bytes(&self) -> u64 {
         let contents = self.contents.as_str().len();
@@ -60,9 +60,9 @@ impl Claim {
     }
 }
 
-/// A POST: "this is what became of it."
+/// An outcome call: "this is what became of it."
 #[derive(Clone, Debug)]
-pub struct Settle {
+pub struct OutcomeRequest {
     /// Which claim.
     pub key: Key,
     /// The attempt that reports.
@@ -84,7 +84,7 @@ pub enum Outcome {
     Success {
         /// JSON text to replay to duplicates.
         result: Option<Box<str>>,
-        /// Instead of the retention resolved at PRE.
+        /// Instead of the retention resolved at the claim call.
         retention: Option<Retention>,
     },
     /// Certainly did not happen.
@@ -121,7 +121,7 @@ impl LateTerms {
 
 /// A renewal: "I am still at it."
 #[derive(Clone, Debug)]
-pub struct Renew {
+pub struct RenewalRequest {
     /// Which claim.
     pub key: Key,
     /// The attempt that asks.
@@ -145,17 +145,17 @@ pub enum Effect {
     Delete,
 }
 
-/// The answer to a PRE.
+/// The answer to a claim call.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Claimed {
+pub enum ClaimResponse {
     /// Do it.
     Granted(Grant),
     /// Somebody is doing it, has done it, or nobody knows.
-    Duplicate(Held),
+    Duplicate(LiveClaim),
     /// The same ID with something else in it.
     Mismatch(Mismatch),
     /// Any of the others, given by a policy because the store did not answer. No engine answers this.
-    Degraded(Degraded, Box<Claimed>),
+    Degraded(Degraded, Box<ClaimResponse>),
 }
 
 /// A granted claim.
@@ -165,7 +165,7 @@ pub struct Grant {
     pub attempt: Attempt,
     /// Rises strictly over the attempts of a key; nothing where the engine cannot promise it.
     pub fence: Option<u64>,
-    /// An earlier PRE with the same nonce got this claim.
+    /// An earlier claim call with the same nonce got this claim.
     pub repeated: bool,
     /// The claim that stood was `unknown`, and was taken over.
     pub taken_over: bool,
@@ -182,9 +182,9 @@ pub enum Mismatch {
     Fingerprint,
 }
 
-/// The answer to a POST.
+/// The answer to an outcome call.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Settled {
+pub enum OutcomeResponse {
     /// Taken.
     Done {
         /// Where the claim stands now; nothing if it is gone.
@@ -208,12 +208,12 @@ pub enum Settled {
     /// Kept on this gateway's disk because the store did not answer, to be delivered. No engine answers this.
     Spooled,
     /// Any of the others, given by a policy because the store did not answer. No engine answers this.
-    Degraded(Degraded, Box<Settled>),
+    Degraded(Degraded, Box<OutcomeResponse>),
 }
 
 /// The answer to a renewal.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Renewed {
+pub enum RenewalResponse {
     /// The claim is held for this long from now.
     Renewed {
         /// What is left of the lease.
@@ -231,66 +231,67 @@ pub enum Renewed {
         left: Option<Duration>,
     },
     /// Any of the others, given by a policy because the store did not answer. No engine answers this.
-    Degraded(Degraded, Box<Renewed>),
+    Degraded(Degraded, Box<RenewalResponse>),
 }
 
-/// PRE: what the store holds, the request, and the fence that a new attempt would get.
-pub fn claim(held: Option<&Held>, ask: &Claim, fence: Option<u64>) -> (Effect, Claimed) {
-    let grant = |taken_over| (Effect::Put(ask.record(), Some(ask.terms.lease)), granted(ask, fence, taken_over));
+/// Claim call: what the store holds, the request, and the fence that a new attempt would get.
+pub fn claim(held: Option<&LiveClaim>, request: &ClaimRequest, fence: Option<u64>) -> (Effect, ClaimResponse) {
+    let grant =
+        |taken_over| (Effect::Put(request.record(), Some(request.terms.lease)), granted(request, fence, taken_over));
     let Some(held) = held else { return grant(false) };
-    if let Some(mismatch) = mismatch(&held.record, ask) {
-        return (Effect::Keep, Claimed::Mismatch(mismatch));
+    if let Some(mismatch) = mismatch(&held.record, request) {
+        return (Effect::Keep, ClaimResponse::Mismatch(mismatch));
     }
-    let is_own = || held.record.attempt.nonce() == ask.attempt.nonce();
+    let is_own = || held.record.attempt.nonce() == request.attempt.nonce();
     match held.record.state {
         State::InProgress if is_own() => {
             let grant = Grant {
                 attempt: held.record.attempt.clone(),
                 fence: held.fence,
                 // The very same attempt is this request's own earlier try, whose reply was lost on the way.
-                repeated: held.record.attempt != ask.attempt,
+                repeated: held.record.attempt != request.attempt,
                 taken_over: false,
                 lease_left: held.left,
             };
-            (Effect::Keep, Claimed::Granted(grant))
+            (Effect::Keep, ClaimResponse::Granted(grant))
         }
         // A repeat of the try that has come to this takes nothing over: it would undo its own report.
-        State::Unknown if ask.take_over && !is_own() => grant(true),
-        State::InProgress | State::Succeeded | State::Unknown => (Effect::Keep, Claimed::Duplicate(held.clone())),
+        State::Unknown if request.take_over && !is_own() => grant(true),
+        State::InProgress | State::Succeeded | State::Unknown => (Effect::Keep, ClaimResponse::Duplicate(held.clone())),
     }
 }
 
-/// The answer to a PRE that has put its record.
-pub fn granted(ask: &Claim, fence: Option<u64>, taken_over: bool) -> Claimed {
-    let attempt = ask.attempt.clone();
-    Claimed::Granted(Grant { attempt, fence, repeated: false, taken_over, lease_left: None })
+/// The answer to a claim call that has put its record.
+pub fn granted(request: &ClaimRequest, fence: Option<u64>, taken_over: bool) -> ClaimResponse {
+    let attempt = request.attempt.clone();
+    ClaimResponse::Granted(Grant { attempt, fence, repeated: false, taken_over, lease_left: None })
 }
 
 /// What is compared first on a repeat. The operation too: other operations have other IDs, unless MD5 was made to
 /// collide.
-fn mismatch(record: &Record, ask: &Claim) -> Option<Mismatch> {
-    let same_operation = record.operation.as_ref().is_none_or(|operation| *operation == ask.operation);
-    if !same_operation || !record.contents.matches(&ask.contents) {
+fn mismatch(record: &Record, request: &ClaimRequest) -> Option<Mismatch> {
+    let same_operation = record.operation.as_ref().is_none_or(|operation| *operation == request.operation);
+    if !same_operation || !record.contents.matches(&request.contents) {
         Some(Mismatch::Contents)
-    } else if !record.late && record.fingerprint != ask.fingerprint {
+    } else if !record.late && record.fingerprint != request.fingerprint {
         Some(Mismatch::Fingerprint)
     } else {
         None
     }
 }
 
-/// POST: what the store holds and the report.
-pub fn settle(held: Option<&Held>, ask: &Settle) -> (Effect, Settled) {
-    let Some(held) = held else { return settle_absent(ask) };
+/// Outcome call: what the store holds and the report.
+pub fn settle(held: Option<&LiveClaim>, request: &OutcomeRequest) -> (Effect, OutcomeResponse) {
+    let Some(held) = held else { return settle_absent(request) };
     let (record, left) = (&held.record, held.left);
-    if record.attempt != ask.attempt {
-        return (Effect::Keep, Settled::Superseded { state: record.state, left });
+    if record.attempt != request.attempt {
+        return (Effect::Keep, OutcomeResponse::Superseded { state: record.state, left });
     }
     let late = Some(record.late);
-    let settled = |state, left| Settled::Done { state: Some(state), left, late };
-    match (&ask.outcome, record.state) {
+    let settled = |state, left| OutcomeResponse::Done { state: Some(state), left, late };
+    match (&request.outcome, record.state) {
         (Outcome::Success { .. }, State::Succeeded) => (Effect::Keep, settled(State::Succeeded, left)),
-        (Outcome::Failure | Outcome::Unknown, State::Succeeded) => (Effect::Keep, Settled::AlreadySucceeded),
+        (Outcome::Failure | Outcome::Unknown, State::Succeeded) => (Effect::Keep, OutcomeResponse::AlreadySucceeded),
         (Outcome::Success { result, retention }, State::InProgress | State::Unknown) => {
             let retention = retention.unwrap_or(record.terms.retention);
             let terms = Terms { retention, ..record.terms };
@@ -298,7 +299,7 @@ pub fn settle(held: Option<&Held>, ask: &Settle) -> (Effect, Settled) {
             (Effect::Put(record, retention.duration()), settled(State::Succeeded, retention.duration()))
         }
         (Outcome::Failure, State::InProgress | State::Unknown) => {
-            (Effect::Delete, Settled::Done { state: None, left: None, late: Some(false) })
+            (Effect::Delete, OutcomeResponse::Done { state: None, left: None, late: Some(false) })
         }
         (Outcome::Unknown, State::InProgress) => {
             let left = record.terms.unknown_retention.duration();
@@ -309,21 +310,21 @@ pub fn settle(held: Option<&Held>, ask: &Settle) -> (Effect, Settled) {
     }
 }
 
-/// The row "nothing" of the POST table.
-fn settle_absent(ask: &Settle) -> (Effect, Settled) {
-    let record = match ask.late_record() {
-        None if ask.outcome == Outcome::Failure => {
-            return (Effect::Keep, Settled::Done { state: None, left: None, late: Some(true) });
+/// The row "nothing" of the outcome call's table.
+fn settle_absent(request: &OutcomeRequest) -> (Effect, OutcomeResponse) {
+    let record = match request.late_record() {
+        None if request.outcome == Outcome::Failure => {
+            return (Effect::Keep, OutcomeResponse::Done { state: None, left: None, late: Some(true) });
         }
-        None => return (Effect::Keep, Settled::Expired),
+        None => return (Effect::Keep, OutcomeResponse::Expired),
         Some(record) => record,
     };
     let left = record.settled_retention().duration();
-    let answer = Settled::Done { state: Some(record.state), left, late: Some(true) };
+    let answer = OutcomeResponse::Done { state: Some(record.state), left, late: Some(true) };
     (Effect::Put(record, left), answer)
 }
 
-impl Settle {
+impl OutcomeRequest {
     /// How long the result is that a success puts into the store, in bytes.
     pub fn result_bytes(&self) -> u64 {
         match &self.outcome {
@@ -354,21 +355,21 @@ impl Settle {
 }
 
 /// Renewal: what the store holds and the request. Never shortens a lease.
-pub fn renew(held: Option<&Held>, ask: &Renew) -> (Effect, Renewed) {
-    let Some(Held { record, left, .. }) = held else { return (Effect::Keep, Renewed::LeaseLost) };
-    if record.attempt != ask.attempt {
-        return (Effect::Keep, Renewed::Superseded { state: record.state, left: *left });
+pub fn renew(held: Option<&LiveClaim>, request: &RenewalRequest) -> (Effect, RenewalResponse) {
+    let Some(LiveClaim { record, left, .. }) = held else { return (Effect::Keep, RenewalResponse::LeaseLost) };
+    if record.attempt != request.attempt {
+        return (Effect::Keep, RenewalResponse::Superseded { state: record.state, left: *left });
     }
     match record.state {
         State::InProgress => {
-            let lease = ask.lease.unwrap_or(record.terms.lease);
+            let lease = request.lease.unwrap_or(record.terms.lease);
             match *left {
-                Some(left) if left < lease => (Effect::Extend(lease), Renewed::Renewed { left: lease }),
-                left => (Effect::Keep, Renewed::Renewed { left: left.unwrap_or(lease) }),
+                Some(left) if left < lease => (Effect::Extend(lease), RenewalResponse::Renewed { left: lease }),
+                left => (Effect::Keep, RenewalResponse::Renewed { left: left.unwrap_or(lease) }),
             }
         }
-        State::Unknown => (Effect::Keep, Renewed::LeaseLost),
-        State::Succeeded => (Effect::Keep, Renewed::AlreadySucceeded),
+        State::Unknown => (Effect::Keep, RenewalResponse::LeaseLost),
+        State::Succeeded => (Effect::Keep, RenewalResponse::AlreadySucceeded),
     }
 }
 
@@ -394,10 +395,10 @@ mod tests {
         format!("1700000000000000-{}", name.to_string().repeat(16)).parse().unwrap()
     }
 
-    fn ask(name: char) -> Claim {
+    fn request(name: char) -> ClaimRequest {
         let contents = Canonical::trusted("\"order-1\"");
         let (app, operation) = ("shop".parse().unwrap(), Operation::default());
-        Claim {
+        ClaimRequest {
             key: Key { global_id: super::super::global_id::GlobalId::of(&app, &operation, &contents), app },
             attempt: attempt(name),
             operation,
@@ -411,15 +412,15 @@ mod tests {
         }
     }
 
-    fn held(state: State) -> Held {
-        let record = Record { state, result: Some("1".into()), ..ask('A').record() };
-        Held { record, left: Some(HOUR), fence: Some(7) }
+    fn held(state: State) -> LiveClaim {
+        let record = Record { state, result: Some("1".into()), ..request('A').record() };
+        LiveClaim { record, left: Some(HOUR), fence: Some(7) }
     }
 
-    fn report(name: char, outcome: Outcome) -> Settle {
+    fn report(name: char, outcome: Outcome) -> OutcomeRequest {
         let late = LateTerms { operation: None, contents: Contents::Unverified, terms: terms() };
-        Settle {
-            key: ask('A').key,
+        OutcomeRequest {
+            key: request('A').key,
             attempt: attempt(name),
             outcome,
             late: Some(late),
@@ -447,11 +448,11 @@ mod tests {
     #[test]
     fn the_table_of_pre() {
         use State::{InProgress, Succeeded, Unknown};
-        let cell = |held: Option<State>, ask: &Claim| {
-            let (effect, answer) = claim(held.map(self::held).as_ref(), ask, Some(8));
+        let cell = |held: Option<State>, request: &ClaimRequest| {
+            let (effect, answer) = claim(held.map(self::held).as_ref(), request, Some(8));
             told(&effect, &answer)
         };
-        let taker = Claim { take_over: true, ..ask('B') };
+        let taker = ClaimRequest { take_over: true, ..request('B') };
         let put = "InProgress for Some(30s) late=false: Granted";
         let rows = [
             (None, put, put, put),
@@ -460,20 +461,23 @@ mod tests {
             (Some(Unknown), "keep: Duplicate", "keep: Duplicate", put),
         ];
         for (state, same_nonce, other_nonce, take_over) in rows {
-            assert_eq!(cell(state, &ask('A')), same_nonce, "{state:?}, same nonce");
+            assert_eq!(cell(state, &request('A')), same_nonce, "{state:?}, same nonce");
             assert_eq!(
-                cell(state, &Claim { take_over: true, ..ask('A') }),
+                cell(state, &ClaimRequest { take_over: true, ..request('A') }),
                 same_nonce,
                 "{state:?}, taking over its own"
             );
-            assert_eq!(cell(state, &ask('B')), other_nonce, "{state:?}, other nonce");
+            assert_eq!(cell(state, &request('B')), other_nonce, "{state:?}, other nonce");
             assert_eq!(cell(state, &taker), take_over, "{state:?}, take-over");
             if state.is_some() {
                 for name in ['A', 'B'] {
-                    let contents = Claim { contents: Canonical::trusted("2"), take_over: true, ..ask(name) };
+                    let contents = ClaimRequest { contents: Canonical::trusted("2"), take_over: true, ..request(name) };
                     assert_eq!(cell(state, &contents), "keep: Mismatch");
                     let fingerprint = Some(fingerprint_digest(&Canonical::trusted("1")));
-                    assert_eq!(cell(state, &Claim { fingerprint, take_over: true, ..ask(name) }), "keep: Mismatch");
+                    assert_eq!(
+                        cell(state, &ClaimRequest { fingerprint, take_over: true, ..request(name) }),
+                        "keep: Mismatch"
+                    );
                 }
             }
         }
@@ -503,7 +507,7 @@ mod tests {
         ];
         for (state, name, expected) in rows {
             let held = state.map(held);
-            let renewal = Renew { key: ask('A').key, attempt: attempt(name), lease: None, deadline: HOUR };
+            let renewal = RenewalRequest { key: request('A').key, attempt: attempt(name), lease: None, deadline: HOUR };
             let (effect, renewed) = renew(held.as_ref(), &renewal);
             let mut found: Vec<_> = [success(), Outcome::Failure, Outcome::Unknown]
                 .map(|outcome| settle(held.as_ref(), &report(name, outcome)))
@@ -517,8 +521,8 @@ mod tests {
 
     #[test]
     fn a_lease_is_extended_only_forwards() {
-        let short = Held { left: Some(Duration::from_secs(1)), ..held(State::InProgress) };
-        let renewal = |lease| Renew { key: ask('A').key, attempt: attempt('A'), lease, deadline: HOUR };
+        let short = LiveClaim { left: Some(Duration::from_secs(1)), ..held(State::InProgress) };
+        let renewal = |lease| RenewalRequest { key: request('A').key, attempt: attempt('A'), lease, deadline: HOUR };
         assert_eq!(renew(Some(&short), &renewal(None)).0, Effect::Extend(Duration::from_secs(30)));
         assert_eq!(renew(Some(&short), &renewal(Some(HOUR))).0, Effect::Extend(HOUR));
         assert_eq!(renew(Some(&held(State::InProgress)), &renewal(None)).0, Effect::Keep);
@@ -533,8 +537,8 @@ mod tests {
             (State::Succeeded, unknown, None),
             (State::Unknown, unknown, None),
         ] {
-            let record = Record { state, terms, ..ask('A').record() };
-            let judged = Held::judge(record, Some(Duration::ZERO), None);
+            let record = Record { state, terms, ..request('A').record() };
+            let judged = LiveClaim::judge(record, Some(Duration::ZERO), None);
             assert_eq!(judged.as_ref().map(|held| held.record.state), expected);
             assert_eq!(judged.and_then(|held| held.left), None);
         }
@@ -560,11 +564,11 @@ mod tests {
     }
 
     /// Applies an effect as any engine must.
-    fn apply(held: Option<Held>, effect: Effect) -> Option<Held> {
+    fn apply(held: Option<LiveClaim>, effect: Effect) -> Option<LiveClaim> {
         match effect {
             Effect::Keep => held,
-            Effect::Put(record, left) => Some(Held { record, left, fence: None }),
-            Effect::Extend(left) => held.map(|held| Held { left: Some(left), ..held }),
+            Effect::Put(record, left) => Some(LiveClaim { record, left, fence: None }),
+            Effect::Extend(left) => held.map(|held| LiveClaim { left: Some(left), ..held }),
             Effect::Delete => None,
         }
     }
@@ -575,28 +579,28 @@ mod tests {
         #[test]
         fn no_history_breaks_the_promises(calls in prop::collection::vec(call(), 1..60), guess in any::<bool>()) {
             let on_lease_end = if guess { LeaseEnd::Release } else { LeaseEnd::Unknown };
-            let mut held: Option<Held> = None;
+            let mut held: Option<LiveClaim> = None;
             for call in calls {
                 let before = held.clone();
-                let run = |held: &Option<Held>| match &call {
+                let run = |held: &Option<LiveClaim>| match &call {
                     Call::Claim { name, take_over } => {
                         let terms = Terms { on_lease_end, ..terms() };
-                        let ask = Claim { take_over: *take_over, terms, ..ask(*name) };
-                        let (effect, answer) = claim(held.as_ref(), &ask, None);
-                        (*name, effect, matches!(answer, Claimed::Granted(_)))
+                        let request = ClaimRequest { take_over: *take_over, terms, ..request(*name) };
+                        let (effect, answer) = claim(held.as_ref(), &request, None);
+                        (*name, effect, matches!(answer, ClaimResponse::Granted(_)))
                     }
                     Call::Settle { name, outcome } => {
                         let outcome = [success(), Outcome::Failure, Outcome::Unknown][usize::from(*outcome)].clone();
                         (*name, settle(held.as_ref(), &report(*name, outcome)).0, false)
                     }
                     Call::Renew { name } => {
-                        let renewal = Renew { key: ask('A').key, attempt: attempt(*name), lease: None, deadline: HOUR };
+                        let renewal = RenewalRequest { key: request('A').key, attempt: attempt(*name), lease: None, deadline: HOUR };
                         (*name, renew(held.as_ref(), &renewal).0, false)
                     }
                     Call::TimePasses => ('-', Effect::Keep, false),
                 };
                 if matches!(call, Call::TimePasses) {
-                    let ended = before.map(|held| Held::judge(held.record, held.left.map(|_| Duration::ZERO), None));
+                    let ended = before.map(|held| LiveClaim::judge(held.record, held.left.map(|_| Duration::ZERO), None));
                     held = ended.flatten();
                     continue;
                 }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::claim::{Claimed, Renewed, Settled};
+use super::claim::{ClaimResponse, OutcomeResponse, RenewalResponse};
 
 /// The policy that gave an answer in place of the store.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]
@@ -27,7 +27,7 @@ impl Degraded {
     }
 }
 
-impl Claimed {
+impl ClaimResponse {
     /// The answer itself, and the policy that gave it if the store did not.
     pub fn split(self) -> (Self, Option<Degraded>) {
         match self {
@@ -37,7 +37,7 @@ impl Claimed {
     }
 }
 
-impl Settled {
+impl OutcomeResponse {
     /// The answer itself, and the policy that gave it if the store did not.
     pub fn split(self) -> (Self, Option<Degraded>) {
         match self {
@@ -48,7 +48,7 @@ impl Settled {
     }
 }
 
-impl Renewed {
+impl RenewalResponse {
     /// The answer itself, and the policy that gave it if the store did not.
     pub fn split(self) -> (Self, Option<Degraded>) {
         match self {

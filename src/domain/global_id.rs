@@ -82,9 +82,9 @@ mod tests {
     use serde::Deserialize;
 
     use super::super::attempt::{Attempt, Nonce};
-    use super::super::claim::{Claim, Claimed, Effect, Mismatch, claim};
+    use super::super::claim::{ClaimRequest, ClaimResponse, Effect, Mismatch, claim};
     use super::super::clock::Timestamp;
-    use super::super::record::{Contents, Held, Key};
+    use super::super::record::{Contents, Key, LiveClaim};
     use super::super::terms::{LeaseEnd, Retention, Terms};
     use super::*;
     use crate::domain::canonical::{NotCanonical, canonicalize};
@@ -182,7 +182,7 @@ mod tests {
             assert!(!Contents::keep(&contents[0], contents_stored_bytes).matches(&contents[1]));
 
             let hour = std::time::Duration::from_hours(1);
-            let asks = [0, 1].map(|place: usize| Claim {
+            let requests = [0, 1].map(|place: usize| ClaimRequest {
                 key: Key { app: "shop".parse().unwrap(), global_id: ids[place] },
                 attempt: Attempt::new(Timestamp::from_micros(1), Nonce::from_bits(place as u64)),
                 operation: Operation::default(),
@@ -199,9 +199,9 @@ mod tests {
                 deadline: hour,
                 on_outage: crate::domain::terms::ClaimOnOutage::FailClosed,
             });
-            let held = Held { record: asks[0].record(), left: Some(hour), fence: None };
-            let (effect, answer) = claim(Some(&held), &asks[1], None);
-            assert_eq!((effect, answer), (Effect::Keep, Claimed::Mismatch(Mismatch::Contents)));
+            let held = LiveClaim { record: requests[0].record(), left: Some(hour), fence: None };
+            let (effect, answer) = claim(Some(&held), &requests[1], None);
+            assert_eq!((effect, answer), (Effect::Keep, ClaimResponse::Mismatch(Mismatch::Contents)));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What observe mode lets through: what enforcing would have answered instead of a grant, and the nonces that tell it.
 
 use super::attempt::Nonce;
-use super::claim::{Claimed, Mismatch};
+use super::claim::{ClaimResponse, Mismatch};
 use super::record::State;
 
 /// How the nonces of attempts begin that hold nothing. No caller may send one, so any gateway can tell them by sight.
@@ -27,12 +27,12 @@ const LETTERS: [(WouldBe, char); 5] = [
 
 impl WouldBe {
     /// What enforcing would stop with this answer of the store, if it would.
-    pub fn of(answer: &Claimed) -> Option<Self> {
+    pub fn of(answer: &ClaimResponse) -> Option<Self> {
         match answer {
-            Claimed::Granted(_) => None,
-            Claimed::Duplicate(held) => Some(Self::Duplicate(held.record.state)),
-            Claimed::Mismatch(mismatch) => Some(Self::Mismatch(*mismatch)),
-            Claimed::Degraded(_, answer) => Self::of(answer),
+            ClaimResponse::Granted(_) => None,
+            ClaimResponse::Duplicate(held) => Some(Self::Duplicate(held.record.state)),
+            ClaimResponse::Mismatch(mismatch) => Some(Self::Mismatch(*mismatch)),
+            ClaimResponse::Degraded(_, answer) => Self::of(answer),
         }
     }
 }

@@ -3,21 +3,21 @@
 use super::attempt::Attempt;
 use super::claim::Effect;
 use super::global_id::GlobalId;
-use super::record::{Held, Key, State};
+use super::record::{Key, LiveClaim, State};
 use super::tenant::AppKey;
 
 /// Ends a claim on an operator's word, whatever its state: also a success, which no failure report ever undoes.
 #[derive(Clone, Debug)]
-pub struct Release {
+pub struct ReleaseRequest {
     /// Which claim.
     pub key: Key,
     /// The attempt that the operator was shown as its holder. Nothing else is released.
     pub attempt: Attempt,
 }
 
-/// The answer to a [`Release`].
+/// The answer to a [`ReleaseRequest`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Released {
+pub enum ReleaseResponse {
     /// The claim is gone, and can be claimed again.
     Done,
     /// Nothing stood there.
@@ -26,18 +26,18 @@ pub enum Released {
     Superseded,
 }
 
-/// A [`Release`]: what the store holds and the operator's word.
-pub fn release(held: Option<&Held>, ask: &Release) -> (Effect, Released) {
+/// A [`ReleaseRequest`]: what the store holds and the operator's word.
+pub fn release(held: Option<&LiveClaim>, request: &ReleaseRequest) -> (Effect, ReleaseResponse) {
     match held {
-        None => (Effect::Keep, Released::Absent),
-        Some(held) if held.record.attempt == ask.attempt => (Effect::Delete, Released::Done),
-        Some(_) => (Effect::Keep, Released::Superseded),
+        None => (Effect::Keep, ReleaseResponse::Absent),
+        Some(held) if held.record.attempt == request.attempt => (Effect::Delete, ReleaseResponse::Done),
+        Some(_) => (Effect::Keep, ReleaseResponse::Superseded),
     }
 }
 
 /// Asks for the claims of an app, in the order of their global IDs.
 #[derive(Clone, Debug)]
-pub struct List {
+pub struct ListRequest {
     /// Whose claims.
     pub app: AppKey,
     /// Only those in this state.
@@ -50,9 +50,9 @@ pub struct List {
 
 /// A claim in a list.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Listed {
+pub struct ListedClaim {
     /// Its ID.
     pub global_id: GlobalId,
     /// What the store holds.
-    pub held: Held,
+    pub held: LiveClaim,
 }

@@ -107,7 +107,7 @@ pub struct Record {
     pub contents: Contents,
     /// The SHA-256 of the fingerprint. Absent is a value too; on a late record nothing is known.
     pub fingerprint: Option<Sha256Digest>,
-    /// The terms resolved at PRE.
+    /// The terms resolved at the claim call.
     pub terms: Terms,
     /// The JSON text that came with the success, to be replayed to duplicates.
     pub result: Option<Box<str>>,
@@ -117,7 +117,7 @@ pub struct Record {
 
 /// An unexpired claim as its store tells it at one instant.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Held {
+pub struct LiveClaim {
     /// What is kept.
     pub record: Record,
     /// How long it lasts from now, by the store's clock; nothing if only somebody's deed ends it.
@@ -126,7 +126,7 @@ pub struct Held {
     pub fence: Option<u64>,
 }
 
-impl Held {
+impl LiveClaim {
     /// Judges a stored record by how much the store's clock leaves of it: `Some(0)` means that its time has ended.
     ///
     /// This is the only place that says what an ended lease means.

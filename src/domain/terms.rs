@@ -100,7 +100,7 @@ pub enum LeaseEnd {
     Unknown,
 }
 
-/// What a claim is made on, resolved at PRE and kept with the claim.
+/// What a claim is made on, resolved at the claim call and kept with the claim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Terms {
     /// How long the claim lasts while its operation is in progress.

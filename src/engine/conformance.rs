@@ -16,12 +16,13 @@ use super::{Engine, EngineError};
 use crate::domain::attempt::{Attempt, Issuer, Nonce, SystemEntropy};
 use crate::domain::canonical::Canonical;
 use crate::domain::claim::{
-    self, Claim, Claimed, Effect, LateTerms, Mismatch, Outcome, Renew, Renewed, Settle, Settled,
+    self, ClaimRequest, ClaimResponse, Effect, LateTerms, Mismatch, Outcome, OutcomeRequest, OutcomeResponse,
+    RenewalRequest, RenewalResponse,
 };
 use crate::domain::clock::{ManualClock, SystemClock, Timestamp};
 use crate::domain::global_id::GlobalId;
-use crate::domain::operator::{self, List, Listed, Release, Released};
-use crate::domain::record::{Contents, Held, Key, Record, State};
+use crate::domain::operator::{self, ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+use crate::domain::record::{Contents, Key, LiveClaim, Record, State};
 use crate::domain::tenant::{AppKey, Operation};
 use crate::domain::terms::{ClaimOnOutage, LeaseEnd, OutcomeOnOutage, Retention, Terms};
 
@@ -109,16 +110,16 @@ fn long_terms() -> Terms {
 
 impl Subject {
     /// What each claim of a batch is told.
-    async fn claim_each(&self, asks: Vec<Claim>) -> Vec<(Claim, Claimed)> {
-        let told: Vec<_> = asks.iter().map(|_| Mutex::new(None)).collect();
+    async fn claim_each(&self, requests: Vec<ClaimRequest>) -> Vec<(ClaimRequest, ClaimResponse)> {
+        let told: Vec<_> = requests.iter().map(|_| Mutex::new(None)).collect();
         let tell = |place: usize, answer| {
             let before = told[place].lock().expect("no panic").replace(answer);
             assert!(before.is_none(), "{place} is told twice: {before:?}");
         };
-        self.engine.claim_each(&asks.iter().collect::<Vec<_>>(), &tell).await;
+        self.engine.claim_each(&requests.iter().collect::<Vec<_>>(), &tell).await;
         let told = told.into_iter().map(|told| told.into_inner().expect("no panic"));
         let told = told.map(|told| told.expect("each is told").expect("the engine answers"));
-        asks.into_iter().zip(told).collect()
+        requests.into_iter().zip(told).collect()
     }
 
     /// An engine of this process, on a clock that moves only when a rule says so.
@@ -137,43 +138,43 @@ impl Subject {
         self.tick * count
     }
 
-    async fn claim(&self, ask: &Claim) -> Claimed {
-        self.engine.claim(ask).await.expect("the engine answers")
+    async fn claim(&self, request: &ClaimRequest) -> ClaimResponse {
+        self.engine.claim(request).await.expect("the engine answers")
     }
 
-    async fn granted(&self, ask: &Claim) -> claim::Grant {
-        match self.claim(ask).await {
-            Claimed::Granted(grant) => grant,
+    async fn granted(&self, request: &ClaimRequest) -> claim::Grant {
+        match self.claim(request).await {
+            ClaimResponse::Granted(grant) => grant,
             other => panic!("expected a grant, got {other:?}"),
         }
     }
 
-    async fn duplicate(&self, ask: &Claim) -> Held {
-        match self.claim(ask).await {
-            Claimed::Duplicate(held) => held,
+    async fn duplicate(&self, request: &ClaimRequest) -> LiveClaim {
+        match self.claim(request).await {
+            ClaimResponse::Duplicate(held) => held,
             other => panic!("expected a duplicate, got {other:?}"),
         }
     }
 
-    async fn settle(&self, ask: &Settle) -> Settled {
-        self.engine.settle(ask).await.expect("the engine answers")
+    async fn settle(&self, request: &OutcomeRequest) -> OutcomeResponse {
+        self.engine.settle(request).await.expect("the engine answers")
     }
 
-    async fn renew(&self, ask: &Renew) -> Renewed {
-        self.engine.renew(ask).await.expect("the engine answers")
+    async fn renew(&self, request: &RenewalRequest) -> RenewalResponse {
+        self.engine.renew(request).await.expect("the engine answers")
     }
 
-    async fn read(&self, key: &Key) -> Option<Held> {
+    async fn read(&self, key: &Key) -> Option<LiveClaim> {
         self.engine.read(key).await.expect("the engine answers")
     }
 
-    async fn release(&self, key: &Key, attempt: &Attempt) -> Released {
-        let ask = Release { key: key.clone(), attempt: attempt.clone() };
-        self.engine.release(&ask).await.expect("the engine answers")
+    async fn release(&self, key: &Key, attempt: &Attempt) -> ReleaseResponse {
+        let request = ReleaseRequest { key: key.clone(), attempt: attempt.clone() };
+        self.engine.release(&request).await.expect("the engine answers")
     }
 
-    async fn list(&self, ask: &List) -> Vec<Listed> {
-        self.engine.list(ask).await.expect("the engine lists")
+    async fn list(&self, request: &ListRequest) -> Vec<ListedClaim> {
+        self.engine.list(request).await.expect("the engine lists")
     }
 
     /// What is left must be within one tick below what was promised, and never above.
@@ -211,15 +212,15 @@ fn app(name: &str) -> AppKey {
 }
 
 /// A claim of contents that no other test has.
-pub fn fresh_claim() -> Claim {
+pub fn fresh_claim() -> ClaimRequest {
     let unique = attempt();
     claim_of("conformance", &format!("{{\"order\":\"{}\"}}", unique.timestamp().as_micros()))
 }
 
-fn claim_of(app_name: &str, contents: &str) -> Claim {
+fn claim_of(app_name: &str, contents: &str) -> ClaimRequest {
     let (app, operation) = (app(app_name), Operation::default());
     let contents = Canonical::trusted(contents);
-    Claim {
+    ClaimRequest {
         key: Key { global_id: GlobalId::of(&app, &operation, &contents), app },
         attempt: attempt(),
         operation,
@@ -234,18 +235,18 @@ fn claim_of(app_name: &str, contents: &str) -> Claim {
 }
 
 /// The same operation, tried again by somebody.
-fn again(ask: &Claim) -> Claim {
-    Claim { attempt: attempt(), ..ask.clone() }
+fn again(request: &ClaimRequest) -> ClaimRequest {
+    ClaimRequest { attempt: attempt(), ..request.clone() }
 }
 
-fn settle_of(ask: &Claim, outcome: Outcome) -> Settle {
-    settle_by(ask, &ask.attempt, outcome)
+fn settle_of(request: &ClaimRequest, outcome: Outcome) -> OutcomeRequest {
+    settle_by(request, &request.attempt, outcome)
 }
 
-fn settle_by(ask: &Claim, attempt: &Attempt, outcome: Outcome) -> Settle {
-    let late = LateTerms { operation: None, contents: Contents::Unverified, terms: ask.terms };
-    Settle {
-        key: ask.key.clone(),
+fn settle_by(request: &ClaimRequest, attempt: &Attempt, outcome: Outcome) -> OutcomeRequest {
+    let late = LateTerms { operation: None, contents: Contents::Unverified, terms: request.terms };
+    OutcomeRequest {
+        key: request.key.clone(),
         attempt: attempt.clone(),
         outcome,
         late: Some(late),
@@ -258,50 +259,50 @@ fn success(result: Option<&str>) -> Outcome {
     Outcome::Success { result: result.map(Into::into), retention: None }
 }
 
-fn done(state: Option<State>, left: Option<Duration>, late: bool) -> Settled {
-    Settled::Done { state, left, late: Some(late) }
+fn done(state: Option<State>, left: Option<Duration>, late: bool) -> OutcomeResponse {
+    OutcomeResponse::Done { state, left, late: Some(late) }
 }
 
-fn renew_of(ask: &Claim, lease: Option<Duration>) -> Renew {
-    Renew { key: ask.key.clone(), attempt: ask.attempt.clone(), lease, deadline: DEADLINE }
+fn renew_of(request: &ClaimRequest, lease: Option<Duration>) -> RenewalRequest {
+    RenewalRequest { key: request.key.clone(), attempt: request.attempt.clone(), lease, deadline: DEADLINE }
 }
 
 /// S1.
 pub async fn a_first_claim_is_granted(on: &Subject) {
-    let ask = fresh_claim();
-    let grant = on.granted(&ask).await;
-    assert_eq!(grant.attempt, ask.attempt);
+    let request = fresh_claim();
+    let grant = on.granted(&request).await;
+    assert_eq!(grant.attempt, request.attempt);
     assert!(!grant.repeated && !grant.taken_over);
     assert_eq!(grant.fence.is_some(), on.engine.capabilities().strict_fence);
 }
 
 /// S1, S4.
 pub async fn a_second_attempt_is_a_duplicate_and_changes_nothing(on: &Subject) {
-    let ask = fresh_claim();
-    on.granted(&ask).await;
+    let request = fresh_claim();
+    on.granted(&request).await;
     for _ in 0..3 {
-        let held = on.duplicate(&again(&ask)).await;
-        assert_eq!((held.record.state, &held.record.attempt), (State::InProgress, &ask.attempt));
-        on.assert_left(held.left, ask.terms.lease);
+        let held = on.duplicate(&again(&request)).await;
+        assert_eq!((held.record.state, &held.record.attempt), (State::InProgress, &request.attempt));
+        on.assert_left(held.left, request.terms.lease);
     }
-    assert_eq!(on.settle(&settle_of(&ask, Outcome::Failure)).await, done(None, None, false));
+    assert_eq!(on.settle(&settle_of(&request, Outcome::Failure)).await, done(None, None, false));
 }
 
 /// S1: the race, several times over.
 pub async fn of_many_racing_claims_exactly_one_is_granted(on: &Subject) {
     for _ in 0..5 {
-        let ask = fresh_claim();
+        let request = fresh_claim();
         let racers: Vec<_> = (0..200)
             .map(|_| {
-                let (engine, ask) = (on.engine.clone(), again(&ask));
-                tokio::spawn(async move { engine.claim(&ask).await.map(|answer| (ask, answer)) })
+                let (engine, request) = (on.engine.clone(), again(&request));
+                tokio::spawn(async move { engine.claim(&request).await.map(|answer| (request, answer)) })
             })
             .collect();
         let mut winners = Vec::new();
         for racer in join_all(racers).await {
             match racer.expect("no panic").expect("the engine answers") {
-                (ask, Claimed::Granted(grant)) => winners.push((ask, grant)),
-                (_, Claimed::Duplicate(held)) => assert_eq!(held.record.state, State::InProgress),
+                (request, ClaimResponse::Granted(grant)) => winners.push((request, grant)),
+                (_, ClaimResponse::Duplicate(held)) => assert_eq!(held.record.state, State::InProgress),
                 (_, other) => panic!("unexpected {other:?}"),
             }
         }
@@ -312,170 +313,179 @@ pub async fn of_many_racing_claims_exactly_one_is_granted(on: &Subject) {
 
 /// S5.
 pub async fn the_same_nonce_gets_the_same_attempt_and_what_is_left(on: &Subject) {
-    let ask = fresh_claim();
-    let first = on.granted(&ask).await;
+    let request = fresh_claim();
+    let first = on.granted(&request).await;
     (on.pass)(on.tick).await;
-    let nonce = ask.attempt.nonce().clone();
-    let repeat = Claim { attempt: issuer().issue(Some(nonce)), ..ask.clone() };
+    let nonce = request.attempt.nonce().clone();
+    let repeat = ClaimRequest { attempt: issuer().issue(Some(nonce)), ..request.clone() };
     let second = on.granted(&repeat).await;
     assert!(second.repeated);
     assert_eq!((&second.attempt, second.fence), (&first.attempt, first.fence));
     let left = second.lease_left.expect("a repeat is told what is left");
-    assert!(left + on.tick <= ask.terms.lease, "the lease is unchanged, not begun anew");
+    assert!(left + on.tick <= request.terms.lease, "the lease is unchanged, not begun anew");
 }
 
 /// S5, S9: a call repeated because its reply was lost is answered as the first would have been.
 pub async fn the_same_attempt_recognises_itself(on: &Subject) {
-    let ask = fresh_claim();
-    on.granted(&ask).await;
-    let grant = on.granted(&ask).await;
-    assert_eq!((grant.attempt, grant.repeated), (ask.attempt.clone(), false));
+    let request = fresh_claim();
+    on.granted(&request).await;
+    let grant = on.granted(&request).await;
+    assert_eq!((grant.attempt, grant.repeated), (request.attempt.clone(), false));
     assert!(grant.lease_left.is_some());
 }
 
 /// S7.
 pub async fn other_contents_under_the_same_key_are_refused(on: &Subject) {
-    let ask = fresh_claim();
-    let forged = Claim { contents: Canonical::trusted("\"forged\""), ..again(&ask) };
-    on.granted(&ask).await;
-    assert_eq!(on.claim(&forged).await, Claimed::Mismatch(Mismatch::Contents));
+    let request = fresh_claim();
+    let forged = ClaimRequest { contents: Canonical::trusted("\"forged\""), ..again(&request) };
+    on.granted(&request).await;
+    assert_eq!(on.claim(&forged).await, ClaimResponse::Mismatch(Mismatch::Contents));
     // The nonce does not excuse other contents, and another operation is other contents.
-    let same_nonce = Claim { attempt: ask.attempt.clone(), ..forged.clone() };
-    assert_eq!(on.claim(&same_nonce).await, Claimed::Mismatch(Mismatch::Contents));
+    let same_nonce = ClaimRequest { attempt: request.attempt.clone(), ..forged.clone() };
+    assert_eq!(on.claim(&same_nonce).await, ClaimResponse::Mismatch(Mismatch::Contents));
     let operation = "other".parse().expect("an operation");
-    assert_eq!(on.claim(&Claim { operation, ..again(&ask) }).await, Claimed::Mismatch(Mismatch::Contents));
-    on.settle(&settle_of(&ask, success(None))).await;
-    assert_eq!(on.claim(&forged).await, Claimed::Mismatch(Mismatch::Contents));
-    assert_eq!(on.duplicate(&again(&ask)).await.record.attempt, ask.attempt);
+    assert_eq!(
+        on.claim(&ClaimRequest { operation, ..again(&request) }).await,
+        ClaimResponse::Mismatch(Mismatch::Contents)
+    );
+    on.settle(&settle_of(&request, success(None))).await;
+    assert_eq!(on.claim(&forged).await, ClaimResponse::Mismatch(Mismatch::Contents));
+    assert_eq!(on.duplicate(&again(&request)).await.record.attempt, request.attempt);
 }
 
 /// S7.
 pub async fn another_fingerprint_is_refused_in_every_state(on: &Subject) {
-    let with = |fingerprint| Claim { fingerprint, ..fresh_claim() };
+    let with = |fingerprint| ClaimRequest { fingerprint, ..fresh_claim() };
     for (first, second) in [(Some([1; 32]), Some([2; 32])), (Some([1; 32]), None), (None, Some([1; 32]))] {
         for outcome in [None, Some(success(None)), Some(Outcome::Unknown)] {
-            let ask = with(first);
-            on.granted(&ask).await;
+            let request = with(first);
+            on.granted(&request).await;
             if let Some(outcome) = outcome {
-                on.settle(&settle_of(&ask, outcome)).await;
+                on.settle(&settle_of(&request, outcome)).await;
             }
-            let other = Claim { fingerprint: second, take_over: true, ..again(&ask) };
-            assert_eq!(on.claim(&other).await, Claimed::Mismatch(Mismatch::Fingerprint));
-            assert_eq!(on.read(&ask.key).await.expect("still there").record.attempt, ask.attempt);
+            let other = ClaimRequest { fingerprint: second, take_over: true, ..again(&request) };
+            assert_eq!(on.claim(&other).await, ClaimResponse::Mismatch(Mismatch::Fingerprint));
+            assert_eq!(on.read(&request.key).await.expect("still there").record.attempt, request.attempt);
         }
     }
 }
 
 /// S3.
 pub async fn a_success_is_sticky_and_replays_its_result(on: &Subject) {
-    let ask = fresh_claim();
-    on.granted(&ask).await;
-    let retention = ask.terms.retention.duration();
+    let request = fresh_claim();
+    on.granted(&request).await;
+    let retention = request.terms.retention.duration();
     let result = "{\"order\": \"A-1\",\n \"total\": 12.50}";
     assert_eq!(
-        on.settle(&settle_of(&ask, success(Some(result)))).await,
+        on.settle(&settle_of(&request, success(Some(result)))).await,
         done(Some(State::Succeeded), retention, false)
     );
-    let held = on.duplicate(&Claim { take_over: true, ..again(&ask) }).await;
+    let held = on.duplicate(&ClaimRequest { take_over: true, ..again(&request) }).await;
     assert_eq!((held.record.state, held.record.result.as_deref()), (State::Succeeded, Some(result)));
     on.assert_left(held.left, retention.expect("it ends"));
     // The holder's own nonce does not open a success again.
-    assert_eq!(on.duplicate(&ask).await.record.state, State::Succeeded);
+    assert_eq!(on.duplicate(&request).await.record.state, State::Succeeded);
     for outcome in [Outcome::Failure, Outcome::Unknown] {
-        assert_eq!(on.settle(&settle_of(&ask, outcome)).await, Settled::AlreadySucceeded);
+        assert_eq!(on.settle(&settle_of(&request, outcome)).await, OutcomeResponse::AlreadySucceeded);
     }
-    assert_eq!(on.renew(&renew_of(&ask, None)).await, Renewed::AlreadySucceeded);
-    assert_eq!(on.duplicate(&again(&ask)).await.record.state, State::Succeeded);
+    assert_eq!(on.renew(&renew_of(&request, None)).await, RenewalResponse::AlreadySucceeded);
+    assert_eq!(on.duplicate(&again(&request)).await.record.state, State::Succeeded);
 }
 
 /// S5.
 pub async fn the_first_result_stays(on: &Subject) {
-    let ask = fresh_claim();
-    on.granted(&ask).await;
-    on.settle(&settle_of(&ask, success(Some("1")))).await;
-    let again_settled = on.settle(&settle_of(&ask, success(Some("2")))).await;
-    assert!(matches!(again_settled, Settled::Done { state: Some(State::Succeeded), late: Some(false), .. }));
-    assert_eq!(on.read(&ask.key).await.expect("kept").record.result.as_deref(), Some("1"));
+    let request = fresh_claim();
+    on.granted(&request).await;
+    on.settle(&settle_of(&request, success(Some("1")))).await;
+    let again_settled = on.settle(&settle_of(&request, success(Some("2")))).await;
+    assert!(matches!(again_settled, OutcomeResponse::Done { state: Some(State::Succeeded), late: Some(false), .. }));
+    assert_eq!(on.read(&request.key).await.expect("kept").record.result.as_deref(), Some("1"));
 }
 
 /// A failure frees the key; the old attempt has no power over the new claim.
 pub async fn a_failure_frees_the_key_at_once(on: &Subject) {
-    let ask = fresh_claim();
-    on.granted(&ask).await;
-    assert_eq!(on.settle(&settle_of(&ask, Outcome::Failure)).await, done(None, None, false));
-    assert_eq!(on.read(&ask.key).await, None);
-    let next = again(&ask);
+    let request = fresh_claim();
+    on.granted(&request).await;
+    assert_eq!(on.settle(&settle_of(&request, Outcome::Failure)).await, done(None, None, false));
+    assert_eq!(on.read(&request.key).await, None);
+    let next = again(&request);
     on.granted(&next).await;
     // S2: the old attempt's repeated failure does not delete the newer claim.
-    let superseded = on.settle(&settle_of(&ask, Outcome::Failure)).await;
-    assert!(matches!(superseded, Settled::Superseded { state: State::InProgress, .. }));
-    assert_eq!(on.duplicate(&again(&ask)).await.record.attempt, next.attempt);
+    let superseded = on.settle(&settle_of(&request, Outcome::Failure)).await;
+    assert!(matches!(superseded, OutcomeResponse::Superseded { state: State::InProgress, .. }));
+    assert_eq!(on.duplicate(&again(&request)).await.record.attempt, next.attempt);
 }
 
 /// The state `unknown`.
 pub async fn an_unknown_claim_blocks_until_it_is_taken_over(on: &Subject) {
-    let ask = fresh_claim();
-    on.granted(&ask).await;
-    let left = ask.terms.unknown_retention.duration();
-    assert_eq!(on.settle(&settle_of(&ask, Outcome::Unknown)).await, done(Some(State::Unknown), left, false));
+    let request = fresh_claim();
+    on.granted(&request).await;
+    let left = request.terms.unknown_retention.duration();
+    assert_eq!(on.settle(&settle_of(&request, Outcome::Unknown)).await, done(Some(State::Unknown), left, false));
     // The holder's own nonce is a duplicate too, and takes nothing over.
-    for repeat in [again(&ask), ask.clone(), Claim { take_over: true, ..ask.clone() }] {
+    for repeat in [again(&request), request.clone(), ClaimRequest { take_over: true, ..request.clone() }] {
         let held = on.duplicate(&repeat).await;
         assert_eq!(held.record.state, State::Unknown);
         on.assert_left(held.left, left.expect("it ends"));
     }
-    let taker = Claim { take_over: true, ..again(&ask) };
+    let taker = ClaimRequest { take_over: true, ..again(&request) };
     let grant = on.granted(&taker).await;
     assert!(grant.taken_over && !grant.repeated);
     assert_eq!(grant.attempt, taker.attempt);
     // Only one takes over: now it is in progress again.
-    assert_eq!(on.duplicate(&Claim { take_over: true, ..again(&ask) }).await.record.attempt, taker.attempt);
-    assert!(matches!(on.settle(&settle_of(&ask, success(None))).await, Settled::Superseded { .. }));
-    assert_eq!(on.renew(&renew_of(&taker, None)).await, Renewed::Renewed { left: long_terms().lease });
+    assert_eq!(on.duplicate(&ClaimRequest { take_over: true, ..again(&request) }).await.record.attempt, taker.attempt);
+    assert!(matches!(on.settle(&settle_of(&request, success(None))).await, OutcomeResponse::Superseded { .. }));
+    assert_eq!(on.renew(&renew_of(&taker, None)).await, RenewalResponse::Renewed { left: long_terms().lease });
 }
 
 /// The row "unknown, A".
 pub async fn the_holder_settles_its_unknown_claim(on: &Subject) {
     let unknown = async || {
-        let ask = fresh_claim();
-        on.granted(&ask).await;
-        on.settle(&settle_of(&ask, Outcome::Unknown)).await;
-        ask
+        let request = fresh_claim();
+        on.granted(&request).await;
+        on.settle(&settle_of(&request, Outcome::Unknown)).await;
+        request
     };
-    let ask = unknown().await;
-    let repeated = on.settle(&settle_of(&ask, Outcome::Unknown)).await;
-    assert!(matches!(repeated, Settled::Done { state: Some(State::Unknown), late: Some(false), .. }), "{repeated:?}");
-    assert_eq!(on.renew(&renew_of(&ask, None)).await, Renewed::LeaseLost);
-    assert_eq!(on.settle(&settle_of(&ask, Outcome::Failure)).await, done(None, None, false));
-    let ask = unknown().await;
-    let retention = ask.terms.retention.duration();
-    assert_eq!(on.settle(&settle_of(&ask, success(Some("1")))).await, done(Some(State::Succeeded), retention, false));
+    let request = unknown().await;
+    let repeated = on.settle(&settle_of(&request, Outcome::Unknown)).await;
+    assert!(
+        matches!(repeated, OutcomeResponse::Done { state: Some(State::Unknown), late: Some(false), .. }),
+        "{repeated:?}"
+    );
+    assert_eq!(on.renew(&renew_of(&request, None)).await, RenewalResponse::LeaseLost);
+    assert_eq!(on.settle(&settle_of(&request, Outcome::Failure)).await, done(None, None, false));
+    let request = unknown().await;
+    let retention = request.terms.retention.duration();
+    assert_eq!(
+        on.settle(&settle_of(&request, success(Some("1")))).await,
+        done(Some(State::Succeeded), retention, false)
+    );
 }
 
 /// S2: every call of a stranger, in every state, changes nothing.
 pub async fn only_the_holder_settles(on: &Subject) {
     for outcome in [None, Some(success(Some("1"))), Some(Outcome::Unknown)] {
-        let ask = fresh_claim();
-        on.granted(&ask).await;
+        let request = fresh_claim();
+        on.granted(&request).await;
         if let Some(outcome) = outcome {
-            on.settle(&settle_of(&ask, outcome)).await;
+            on.settle(&settle_of(&request, outcome)).await;
         }
-        let before = on.read(&ask.key).await.expect("kept");
+        let before = on.read(&request.key).await.expect("kept");
         // The nonce alone and the timestamp alone are not the attempt.
-        let same_nonce = issuer().issue(Some(ask.attempt.nonce().clone()));
-        let same_timestamp = Attempt::new(ask.attempt.timestamp(), Nonce::from_bits(7));
+        let same_nonce = issuer().issue(Some(request.attempt.nonce().clone()));
+        let same_timestamp = Attempt::new(request.attempt.timestamp(), Nonce::from_bits(7));
         for stranger in [attempt(), same_nonce, same_timestamp] {
             for outcome in [success(None), Outcome::Failure, Outcome::Unknown] {
-                let answer = on.settle(&settle_by(&ask, &stranger, outcome)).await;
+                let answer = on.settle(&settle_by(&request, &stranger, outcome)).await;
                 assert!(
-                    matches!(answer, Settled::Superseded { state, .. } if state == before.record.state),
+                    matches!(answer, OutcomeResponse::Superseded { state, .. } if state == before.record.state),
                     "{answer:?}"
                 );
             }
-            let renewal = Renew { attempt: stranger, ..renew_of(&ask, Some(Duration::from_hours(9))) };
-            assert!(matches!(on.renew(&renewal).await, Renewed::Superseded { .. }));
+            let renewal = RenewalRequest { attempt: stranger, ..renew_of(&request, Some(Duration::from_hours(9))) };
+            assert!(matches!(on.renew(&renewal).await, RenewalResponse::Superseded { .. }));
         }
-        let after = on.read(&ask.key).await.expect("kept");
+        let after = on.read(&request.key).await.expect("kept");
         assert_eq!((&after.record, after.fence), (&before.record, before.fence));
         assert!(after.left <= before.left);
     }
@@ -483,78 +493,79 @@ pub async fn only_the_holder_settles(on: &Subject) {
 
 /// L1, S10.
 pub async fn a_lease_ends_by_itself(on: &Subject) {
-    let ask = Claim { terms: Terms { lease: on.ticks(2), ..long_terms() }, ..fresh_claim() };
-    on.granted(&ask).await;
-    on.duplicate(&again(&ask)).await;
+    let request = ClaimRequest { terms: Terms { lease: on.ticks(2), ..long_terms() }, ..fresh_claim() };
+    on.granted(&request).await;
+    on.duplicate(&again(&request)).await;
     (on.pass)(on.ticks(3)).await;
-    assert_eq!(on.read(&ask.key).await, None);
-    assert_eq!(on.renew(&renew_of(&ask, None)).await, Renewed::LeaseLost);
-    let next = again(&ask);
+    assert_eq!(on.read(&request.key).await, None);
+    assert_eq!(on.renew(&renew_of(&request, None)).await, RenewalResponse::LeaseLost);
+    let next = again(&request);
     assert!(!on.granted(&next).await.taken_over);
-    assert!(matches!(on.settle(&settle_of(&ask, success(None))).await, Settled::Superseded { .. }));
+    assert!(matches!(on.settle(&settle_of(&request, success(None))).await, OutcomeResponse::Superseded { .. }));
 }
 
 /// `on_lease_end = "unknown"`.
 pub async fn a_lease_that_may_not_be_guessed_turns_unknown(on: &Subject) {
     let terms = Terms { lease: on.ticks(2), on_lease_end: LeaseEnd::Unknown, ..long_terms() };
     let lapsed = async || {
-        let ask = Claim { terms, ..fresh_claim() };
-        on.granted(&ask).await;
-        let held = on.duplicate(&again(&ask)).await;
+        let request = ClaimRequest { terms, ..fresh_claim() };
+        on.granted(&request).await;
+        let held = on.duplicate(&again(&request)).await;
         assert_eq!(held.record.state, State::InProgress);
         assert!(held.left.expect("a lease ends") <= terms.lease);
         (on.pass)(on.ticks(3)).await;
-        let held = on.duplicate(&ask).await;
+        let held = on.duplicate(&request).await;
         assert_eq!((held.record.state, held.left), (State::Unknown, None));
-        assert_eq!(on.renew(&renew_of(&ask, None)).await, Renewed::LeaseLost);
-        ask
+        assert_eq!(on.renew(&renew_of(&request, None)).await, RenewalResponse::LeaseLost);
+        request
     };
     // Its holder settles it, in each way.
-    let ask = lapsed().await;
-    assert_eq!(on.settle(&settle_of(&ask, Outcome::Failure)).await, done(None, None, false));
-    let ask = lapsed().await;
+    let request = lapsed().await;
+    assert_eq!(on.settle(&settle_of(&request, Outcome::Failure)).await, done(None, None, false));
+    let request = lapsed().await;
     let retention = terms.retention.duration();
-    assert_eq!(on.settle(&settle_of(&ask, success(None))).await, done(Some(State::Succeeded), retention, false));
-    let ask = lapsed().await;
-    assert_eq!(on.settle(&settle_of(&ask, Outcome::Unknown)).await, done(Some(State::Unknown), None, false));
+    assert_eq!(on.settle(&settle_of(&request, success(None))).await, done(Some(State::Succeeded), retention, false));
+    let request = lapsed().await;
+    assert_eq!(on.settle(&settle_of(&request, Outcome::Unknown)).await, done(Some(State::Unknown), None, false));
     // A take-over gets a lease of its own.
-    let taker = Claim { take_over: true, ..again(&ask) };
+    let taker = ClaimRequest { take_over: true, ..again(&request) };
     assert!(on.granted(&taker).await.taken_over);
-    let held = on.duplicate(&again(&ask)).await;
+    let held = on.duplicate(&again(&request)).await;
     assert_eq!((held.record.state, held.record.attempt), (State::InProgress, taker.attempt));
 }
 
 /// A success is forgotten when its retention ends, not earlier.
 pub async fn a_retention_ends_by_itself(on: &Subject) {
-    let ask = Claim { terms: Terms { retention: Retention::For(on.ticks(4)), ..long_terms() }, ..fresh_claim() };
-    on.granted(&ask).await;
-    on.settle(&settle_of(&ask, success(None))).await;
+    let request =
+        ClaimRequest { terms: Terms { retention: Retention::For(on.ticks(4)), ..long_terms() }, ..fresh_claim() };
+    on.granted(&request).await;
+    on.settle(&settle_of(&request, success(None))).await;
     (on.pass)(on.tick).await;
-    on.duplicate(&again(&ask)).await;
+    on.duplicate(&again(&request)).await;
     (on.pass)(on.ticks(4)).await;
-    assert_eq!(on.read(&ask.key).await, None);
-    on.granted(&again(&ask)).await;
+    assert_eq!(on.read(&request.key).await, None);
+    on.granted(&again(&request)).await;
 }
 
 /// `retention = "forever"`.
 pub async fn a_retention_may_last_for_ever(on: &Subject) {
     let terms = Terms { lease: on.ticks(2), retention: Retention::Forever, ..long_terms() };
-    let ask = Claim { terms, ..fresh_claim() };
-    on.granted(&ask).await;
-    assert_eq!(on.settle(&settle_of(&ask, success(None))).await, done(Some(State::Succeeded), None, false));
+    let request = ClaimRequest { terms, ..fresh_claim() };
+    on.granted(&request).await;
+    assert_eq!(on.settle(&settle_of(&request, success(None))).await, done(Some(State::Succeeded), None, false));
     (on.pass)(on.ticks(4)).await;
-    assert_eq!(on.duplicate(&again(&ask)).await.left, None);
+    assert_eq!(on.duplicate(&again(&request)).await.left, None);
 }
 
 /// The outcome's retention goes before the claim's, and is kept with the record.
 pub async fn a_success_may_bring_its_own_retention(on: &Subject) {
     for own in [Retention::For(Duration::from_mins(1)), Retention::Forever, Retention::For(Duration::from_hours(999))] {
         let terms = Terms { retention: Retention::For(Duration::from_hours(5)), ..long_terms() };
-        let ask = Claim { terms, ..fresh_claim() };
-        on.granted(&ask).await;
+        let request = ClaimRequest { terms, ..fresh_claim() };
+        on.granted(&request).await;
         let outcome = Outcome::Success { result: Some("[1]".into()), retention: Some(own) };
-        assert_eq!(on.settle(&settle_of(&ask, outcome)).await, done(Some(State::Succeeded), own.duration(), false));
-        let held = on.read(&ask.key).await.expect("kept");
+        assert_eq!(on.settle(&settle_of(&request, outcome)).await, done(Some(State::Succeeded), own.duration(), false));
+        let held = on.read(&request.key).await.expect("kept");
         assert_eq!((held.record.terms.retention, held.record.result.as_deref()), (own, Some("[1]")));
         match own.duration() {
             Some(own) => on.assert_left(held.left, own),
@@ -568,12 +579,12 @@ pub async fn an_unknown_retention_ends_by_itself(on: &Subject) {
     // Also where the end of the lease would have meant unknown: it was reported, so it does not outlive its time.
     for on_lease_end in [LeaseEnd::Release, LeaseEnd::Unknown] {
         let terms = Terms { unknown_retention: Retention::For(on.ticks(2)), on_lease_end, ..long_terms() };
-        let ask = Claim { terms, ..fresh_claim() };
-        on.granted(&ask).await;
-        on.settle(&settle_of(&ask, Outcome::Unknown)).await;
-        on.duplicate(&again(&ask)).await;
+        let request = ClaimRequest { terms, ..fresh_claim() };
+        on.granted(&request).await;
+        on.settle(&settle_of(&request, Outcome::Unknown)).await;
+        on.duplicate(&again(&request)).await;
         (on.pass)(on.ticks(3)).await;
-        on.granted(&again(&ask)).await;
+        on.granted(&again(&request)).await;
     }
 }
 
@@ -581,135 +592,139 @@ pub async fn an_unknown_retention_ends_by_itself(on: &Subject) {
 pub async fn a_renewal_extends_and_never_shortens(on: &Subject) {
     for on_lease_end in [LeaseEnd::Release, LeaseEnd::Unknown] {
         let terms = Terms { lease: on.ticks(4), on_lease_end, ..long_terms() };
-        let ask = Claim { terms, ..fresh_claim() };
-        on.granted(&ask).await;
+        let request = ClaimRequest { terms, ..fresh_claim() };
+        on.granted(&request).await;
         (on.pass)(on.ticks(2)).await;
         // Without a lease of its own, for as long as the claim was made for.
-        let Renewed::Renewed { left } = on.renew(&renew_of(&ask, None)).await else { panic!("the lease is held") };
+        let RenewalResponse::Renewed { left } = on.renew(&renew_of(&request, None)).await else {
+            panic!("the lease is held")
+        };
         assert_eq!(left, terms.lease);
         (on.pass)(on.ticks(3)).await;
-        assert_eq!(on.duplicate(&again(&ask)).await.record.state, State::InProgress);
+        assert_eq!(on.duplicate(&again(&request)).await.record.state, State::InProgress);
         let hour = Duration::from_hours(1);
-        assert_eq!(on.renew(&renew_of(&ask, Some(hour))).await, Renewed::Renewed { left: hour });
-        let Renewed::Renewed { left } = on.renew(&renew_of(&ask, Some(on.tick))).await else { panic!("it is held") };
+        assert_eq!(on.renew(&renew_of(&request, Some(hour))).await, RenewalResponse::Renewed { left: hour });
+        let RenewalResponse::Renewed { left } = on.renew(&renew_of(&request, Some(on.tick))).await else {
+            panic!("it is held")
+        };
         on.assert_left(Some(left), hour);
         (on.pass)(on.ticks(2)).await;
-        assert_eq!(on.duplicate(&again(&ask)).await.record.state, State::InProgress);
-        assert_eq!(on.settle(&settle_of(&ask, Outcome::Failure)).await, done(None, None, false));
+        assert_eq!(on.duplicate(&again(&request)).await.record.state, State::InProgress);
+        assert_eq!(on.settle(&settle_of(&request, Outcome::Failure)).await, done(None, None, false));
     }
 }
 
 /// The renewal column.
 pub async fn a_renewal_of_what_is_not_held_is_refused(on: &Subject) {
-    let ask = fresh_claim();
-    assert_eq!(on.renew(&renew_of(&ask, None)).await, Renewed::LeaseLost);
-    on.granted(&ask).await;
-    let stranger = Renew { attempt: attempt(), ..renew_of(&ask, None) };
-    assert!(matches!(on.renew(&stranger).await, Renewed::Superseded { state: State::InProgress, .. }));
+    let request = fresh_claim();
+    assert_eq!(on.renew(&renew_of(&request, None)).await, RenewalResponse::LeaseLost);
+    on.granted(&request).await;
+    let stranger = RenewalRequest { attempt: attempt(), ..renew_of(&request, None) };
+    assert!(matches!(on.renew(&stranger).await, RenewalResponse::Superseded { state: State::InProgress, .. }));
 }
 
 /// S6.
 pub async fn late_outcomes_are_recorded(on: &Subject) {
-    let ask = fresh_claim();
-    let retention = ask.terms.retention.duration();
-    let late = settle_of(&ask, success(Some("\"late\"")));
+    let request = fresh_claim();
+    let retention = request.terms.retention.duration();
+    let late = settle_of(&request, success(Some("\"late\"")));
     for _ in 0..2 {
-        let Settled::Done { state, left, late } = on.settle(&late).await else { panic!("recorded") };
+        let OutcomeResponse::Done { state, left, late } = on.settle(&late).await else { panic!("recorded") };
         assert_eq!((state, late), (Some(State::Succeeded), Some(true)), "repeated or not, it was late");
         on.assert_left(left, retention.expect("it ends"));
     }
     // Nothing is known of its contents, so nothing is compared: not the fingerprint either.
-    let held = on.duplicate(&Claim { fingerprint: Some([3; 32]), ..again(&ask) }).await;
+    let held = on.duplicate(&ClaimRequest { fingerprint: Some([3; 32]), ..again(&request) }).await;
     assert_eq!((held.record.state, held.record.contents.clone()), (State::Succeeded, Contents::Unverified));
     assert_eq!((held.record.result.as_deref(), held.record.operation), (Some("\"late\""), None));
 
-    let ask = fresh_claim();
-    let unknown = on.settle(&settle_of(&ask, Outcome::Unknown)).await;
-    assert_eq!(unknown, done(Some(State::Unknown), ask.terms.unknown_retention.duration(), true));
-    assert_eq!(on.duplicate(&again(&ask)).await.record.state, State::Unknown);
-    assert!(on.granted(&Claim { take_over: true, ..again(&ask) }).await.taken_over);
+    let request = fresh_claim();
+    let unknown = on.settle(&settle_of(&request, Outcome::Unknown)).await;
+    assert_eq!(unknown, done(Some(State::Unknown), request.terms.unknown_retention.duration(), true));
+    assert_eq!(on.duplicate(&again(&request)).await.record.state, State::Unknown);
+    assert!(on.granted(&ClaimRequest { take_over: true, ..again(&request) }).await.taken_over);
 }
 
 /// S6: refused, not dropped in silence.
 pub async fn a_late_outcome_that_is_too_old_is_refused(on: &Subject) {
-    let ask = fresh_claim();
+    let request = fresh_claim();
     for outcome in [success(None), Outcome::Unknown] {
-        let too_old = Settle { late: None, ..settle_of(&ask, outcome) };
-        assert_eq!(on.settle(&too_old).await, Settled::Expired);
+        let too_old = OutcomeRequest { late: None, ..settle_of(&request, outcome) };
+        assert_eq!(on.settle(&too_old).await, OutcomeResponse::Expired);
     }
-    assert_eq!(on.read(&ask.key).await, None);
+    assert_eq!(on.read(&request.key).await, None);
     // Its age does not matter while the claim stands.
-    on.granted(&ask).await;
-    let old_holder = Settle { late: None, ..settle_of(&ask, success(None)) };
-    assert!(matches!(on.settle(&old_holder).await, Settled::Done { state: Some(State::Succeeded), .. }));
+    on.granted(&request).await;
+    let old_holder = OutcomeRequest { late: None, ..settle_of(&request, success(None)) };
+    assert!(matches!(on.settle(&old_holder).await, OutcomeResponse::Done { state: Some(State::Succeeded), .. }));
 }
 
 /// Late records whose outcome carried the contents compare them like any other.
 pub async fn a_late_record_with_contents_still_compares_them(on: &Subject) {
-    let ask = fresh_claim();
+    let request = fresh_claim();
     let late = LateTerms {
-        operation: Some(ask.operation.clone()),
-        contents: Contents::keep(&ask.contents, 1024),
-        terms: ask.terms,
+        operation: Some(request.operation.clone()),
+        contents: Contents::keep(&request.contents, 1024),
+        terms: request.terms,
     };
-    on.settle(&Settle { late: Some(late), ..settle_of(&ask, success(None)) }).await;
-    on.duplicate(&again(&ask)).await;
-    let forged = Claim { contents: Canonical::trusted("\"forged\""), ..again(&ask) };
-    assert_eq!(on.claim(&forged).await, Claimed::Mismatch(Mismatch::Contents));
+    on.settle(&OutcomeRequest { late: Some(late), ..settle_of(&request, success(None)) }).await;
+    on.duplicate(&again(&request)).await;
+    let forged = ClaimRequest { contents: Canonical::trusted("\"forged\""), ..again(&request) };
+    assert_eq!(on.claim(&forged).await, ClaimResponse::Mismatch(Mismatch::Contents));
 }
 
 /// A failure that finds nothing has nothing to do.
 pub async fn a_late_failure_releases_nothing(on: &Subject) {
-    let ask = fresh_claim();
-    assert_eq!(on.settle(&settle_of(&ask, Outcome::Failure)).await, done(None, None, true));
-    let too_old = Settle { late: None, ..settle_of(&ask, Outcome::Failure) };
+    let request = fresh_claim();
+    assert_eq!(on.settle(&settle_of(&request, Outcome::Failure)).await, done(None, None, true));
+    let too_old = OutcomeRequest { late: None, ..settle_of(&request, Outcome::Failure) };
     assert_eq!(on.settle(&too_old).await, done(None, None, true));
-    on.granted(&ask).await;
+    on.granted(&request).await;
 }
 
 /// S8.
 pub async fn apps_do_not_see_each_other(on: &Subject) {
-    let ask = fresh_claim();
-    on.granted(&ask).await;
+    let request = fresh_claim();
+    on.granted(&request).await;
     // The same global ID under another app, as an MD5 collision would give it.
-    let other = Claim { key: Key { app: app("another"), ..ask.key.clone() }, ..again(&ask) };
+    let other = ClaimRequest { key: Key { app: app("another"), ..request.key.clone() }, ..again(&request) };
     assert_eq!(on.read(&other.key).await, None);
     assert!(!on.granted(&other).await.repeated);
     assert_eq!(on.settle(&settle_of(&other, Outcome::Failure)).await, done(None, None, false));
-    assert_eq!(on.duplicate(&again(&ask)).await.record.attempt, ask.attempt);
+    assert_eq!(on.duplicate(&again(&request)).await.record.attempt, request.attempt);
 }
 
 /// A lookup shows the record, and what is left of it.
 pub async fn a_read_tells_what_stands(on: &Subject) {
-    let ask = Claim { fingerprint: Some([9; 32]), operation: Operation::default(), ..fresh_claim() };
-    assert_eq!(on.read(&ask.key).await, None);
-    let grant = on.granted(&ask).await;
-    let held = on.read(&ask.key).await.expect("it stands");
-    assert_eq!(held.record, ask.record());
+    let request = ClaimRequest { fingerprint: Some([9; 32]), operation: Operation::default(), ..fresh_claim() };
+    assert_eq!(on.read(&request.key).await, None);
+    let grant = on.granted(&request).await;
+    let held = on.read(&request.key).await.expect("it stands");
+    assert_eq!(held.record, request.record());
     assert_eq!(held.fence, grant.fence);
-    on.assert_left(held.left, ask.terms.lease);
+    on.assert_left(held.left, request.terms.lease);
     on.engine.probe().await.expect("the store answers");
 }
 
 /// S7 for contents over `contents_stored_bytes`, also when that bound changes between two calls.
 pub async fn long_contents_are_kept_as_a_digest_and_still_compared(on: &Subject) {
     for (first, second) in [(0, 0), (0, 1024), (1024, 0)] {
-        let ask = Claim { contents_stored_bytes: first, ..fresh_claim() };
-        on.granted(&ask).await;
-        let repeat = Claim { contents_stored_bytes: second, ..again(&ask) };
+        let request = ClaimRequest { contents_stored_bytes: first, ..fresh_claim() };
+        on.granted(&request).await;
+        let repeat = ClaimRequest { contents_stored_bytes: second, ..again(&request) };
         let held = on.duplicate(&repeat).await;
         assert_eq!(matches!(held.record.contents, Contents::Digest(..)), first == 0);
-        let forged = Claim { contents: Canonical::trusted("\"forged\""), ..repeat };
-        assert_eq!(on.claim(&forged).await, Claimed::Mismatch(Mismatch::Contents));
+        let forged = ClaimRequest { contents: Canonical::trusted("\"forged\""), ..repeat };
+        assert_eq!(on.claim(&forged).await, ClaimResponse::Mismatch(Mismatch::Contents));
     }
 }
 
 /// S11.
 pub async fn fences_rise_strictly_where_promised(on: &Subject) {
-    let ask = fresh_claim();
+    let request = fresh_claim();
     let mut last = None;
     for round in 0..20 {
-        let next = Claim { take_over: true, ..again(&ask) };
+        let next = ClaimRequest { take_over: true, ..again(&request) };
         let grant = on.granted(&next).await;
         if on.engine.capabilities().strict_fence {
             let fence = grant.fence.expect("a fence is promised");
@@ -728,26 +743,26 @@ pub async fn fences_rise_strictly_where_promised(on: &Subject) {
 /// Calls that come together, which an engine may gather, are answered one by one.
 pub async fn many_at_once_each_have_their_answer(on: &Subject) {
     let first: Vec<_> = (0..50).map(|_| fresh_claim()).collect();
-    for (ask, grant) in first.iter().zip(join_all(first.iter().map(|ask| on.granted(ask))).await) {
-        assert_eq!(grant.attempt, ask.attempt);
+    for (request, grant) in first.iter().zip(join_all(first.iter().map(|request| on.granted(request))).await) {
+        assert_eq!(grant.attempt, request.attempt);
     }
-    let mut asks: Vec<_> = (0..50).map(|_| fresh_claim()).collect();
-    asks.push(again(&first[0]));
-    asks.push(Claim { attempt: issuer().issue(Some(first[1].attempt.nonce().clone())), ..first[1].clone() });
-    asks.push(Claim { contents: Canonical::trusted("1"), ..again(&first[2]) });
-    let answers = join_all(asks.iter().map(|ask| on.engine.claim(ask))).await;
+    let mut requests: Vec<_> = (0..50).map(|_| fresh_claim()).collect();
+    requests.push(again(&first[0]));
+    requests.push(ClaimRequest { attempt: issuer().issue(Some(first[1].attempt.nonce().clone())), ..first[1].clone() });
+    requests.push(ClaimRequest { contents: Canonical::trusted("1"), ..again(&first[2]) });
+    let answers = join_all(requests.iter().map(|request| on.engine.claim(request))).await;
     for (place, answer) in answers.iter().enumerate() {
         match (place, answer.as_ref().expect("the engine answers")) {
-            (0..50, Claimed::Granted(grant)) => assert_eq!(grant.attempt, asks[place].attempt),
-            (50, Claimed::Duplicate(held)) => assert_eq!(held.record.attempt, first[0].attempt),
-            (51, Claimed::Granted(grant)) => assert!(grant.repeated && grant.attempt == first[1].attempt),
-            (52, Claimed::Mismatch(mismatch)) => assert_eq!(*mismatch, Mismatch::Contents),
+            (0..50, ClaimResponse::Granted(grant)) => assert_eq!(grant.attempt, requests[place].attempt),
+            (50, ClaimResponse::Duplicate(held)) => assert_eq!(held.record.attempt, first[0].attempt),
+            (51, ClaimResponse::Granted(grant)) => assert!(grant.repeated && grant.attempt == first[1].attempt),
+            (52, ClaimResponse::Mismatch(mismatch)) => assert_eq!(*mismatch, Mismatch::Contents),
             (_, other) => panic!("item {place}: unexpected {other:?}"),
         }
     }
-    let settles: Vec<_> = first.iter().map(|ask| settle_of(ask, success(None))).collect();
+    let settles: Vec<_> = first.iter().map(|request| settle_of(request, success(None))).collect();
     for answer in join_all(settles.iter().map(|settle| on.engine.settle(settle))).await {
-        assert!(matches!(answer, Ok(Settled::Done { state: Some(State::Succeeded), .. })), "{answer:?}");
+        assert!(matches!(answer, Ok(OutcomeResponse::Done { state: Some(State::Succeeded), .. })), "{answer:?}");
     }
 }
 
@@ -755,20 +770,21 @@ pub async fn many_at_once_each_have_their_answer(on: &Subject) {
 pub async fn claims_of_a_batch_are_each_told_once(on: &Subject) {
     let first: Vec<_> = (0..300).map(|_| fresh_claim()).collect();
     let second: Vec<_> = first.iter().rev().map(again).collect();
-    for ask in [&first[0], &first[1], &second[2]] {
-        on.granted(ask).await;
+    for request in [&first[0], &first[1], &second[2]] {
+        on.granted(request).await;
     }
-    let [first, second] = join_all([first, second].map(|asks| on.claim_each(asks))).await.try_into().expect("two");
+    let [first, second] =
+        join_all([first, second].map(|requests| on.claim_each(requests))).await.try_into().expect("two");
     let mut granted = 0;
     for (one, other) in first.iter().zip(second.iter().rev()) {
         assert_eq!(one.0.key, other.0.key);
-        let grants = [one, other].into_iter().filter_map(|(ask, answer)| match answer {
-            Claimed::Granted(grant) => Some((ask, grant)),
-            Claimed::Duplicate(_) => None,
+        let grants = [one, other].into_iter().filter_map(|(request, answer)| match answer {
+            ClaimResponse::Granted(grant) => Some((request, grant)),
+            ClaimResponse::Duplicate(_) => None,
             answer => panic!("unexpected {answer:?}"),
         });
-        for (ask, grant) in grants {
-            assert_eq!(grant.attempt, ask.attempt, "each is told its own");
+        for (request, grant) in grants {
+            assert_eq!(grant.attempt, request.attempt, "each is told its own");
             granted += 1;
         }
     }
@@ -779,56 +795,56 @@ pub async fn claims_of_a_batch_are_each_told_once(on: &Subject) {
 /// An operator's release, of a claim in each state that there is.
 pub async fn a_release_ends_a_claim_in_any_state(on: &Subject) {
     let lapsing = Terms { lease: on.ticks(2), on_lease_end: LeaseEnd::Unknown, ..long_terms() };
-    let mut asks = Vec::new();
+    let mut requests = Vec::new();
     for outcome in [None, Some(success(Some("1"))), Some(Outcome::Unknown)] {
-        let ask = fresh_claim();
-        on.granted(&ask).await;
+        let request = fresh_claim();
+        on.granted(&request).await;
         if let Some(outcome) = outcome {
-            on.settle(&settle_of(&ask, outcome)).await;
+            on.settle(&settle_of(&request, outcome)).await;
         }
-        asks.push(ask);
+        requests.push(request);
     }
     let forever = Outcome::Success { result: None, retention: Some(Retention::Forever) };
-    let (kept, late, lapsed) = (fresh_claim(), fresh_claim(), Claim { terms: lapsing, ..fresh_claim() });
+    let (kept, late, lapsed) = (fresh_claim(), fresh_claim(), ClaimRequest { terms: lapsing, ..fresh_claim() });
     on.granted(&kept).await;
     on.settle(&settle_of(&kept, forever)).await;
     on.settle(&settle_of(&late, success(None))).await;
     on.granted(&lapsed).await;
     (on.pass)(on.ticks(3)).await;
-    asks.extend([kept, late, lapsed]);
-    for ask in asks {
-        let held = on.read(&ask.key).await.expect("it stands");
-        assert_eq!(on.release(&ask.key, &held.record.attempt).await, Released::Done);
-        assert_eq!(on.read(&ask.key).await, None);
-        assert_eq!(on.release(&ask.key, &held.record.attempt).await, Released::Absent);
-        let grant = on.granted(&again(&ask)).await;
+    requests.extend([kept, late, lapsed]);
+    for request in requests {
+        let held = on.read(&request.key).await.expect("it stands");
+        assert_eq!(on.release(&request.key, &held.record.attempt).await, ReleaseResponse::Done);
+        assert_eq!(on.read(&request.key).await, None);
+        assert_eq!(on.release(&request.key, &held.record.attempt).await, ReleaseResponse::Absent);
+        let grant = on.granted(&again(&request)).await;
         assert!(!grant.taken_over && !grant.repeated);
     }
     // What has ended is absent here too.
-    let ended = Claim { terms: Terms { lease: on.ticks(2), ..long_terms() }, ..fresh_claim() };
+    let ended = ClaimRequest { terms: Terms { lease: on.ticks(2), ..long_terms() }, ..fresh_claim() };
     on.granted(&ended).await;
     (on.pass)(on.ticks(3)).await;
-    assert_eq!(on.release(&ended.key, &ended.attempt).await, Released::Absent);
+    assert_eq!(on.release(&ended.key, &ended.attempt).await, ReleaseResponse::Absent);
 }
 
 /// S2: what the operator was shown is what is released, and nothing that came after.
 pub async fn a_release_by_another_attempt_changes_nothing(on: &Subject) {
     for outcome in [None, Some(success(Some("1"))), Some(Outcome::Unknown)] {
-        let ask = fresh_claim();
-        on.granted(&ask).await;
+        let request = fresh_claim();
+        on.granted(&request).await;
         if let Some(outcome) = outcome {
-            on.settle(&settle_of(&ask, outcome)).await;
+            on.settle(&settle_of(&request, outcome)).await;
         }
-        let before = on.read(&ask.key).await.expect("kept");
-        let same_nonce = issuer().issue(Some(ask.attempt.nonce().clone()));
-        let same_timestamp = Attempt::new(ask.attempt.timestamp(), Nonce::from_bits(7));
+        let before = on.read(&request.key).await.expect("kept");
+        let same_nonce = issuer().issue(Some(request.attempt.nonce().clone()));
+        let same_timestamp = Attempt::new(request.attempt.timestamp(), Nonce::from_bits(7));
         for stranger in [attempt(), same_nonce, same_timestamp] {
-            assert_eq!(on.release(&ask.key, &stranger).await, Released::Superseded);
+            assert_eq!(on.release(&request.key, &stranger).await, ReleaseResponse::Superseded);
         }
         // Nor is another app's claim of the same ID touched.
-        let other = Key { app: app("another"), ..ask.key.clone() };
-        assert_eq!(on.release(&other, &ask.attempt).await, Released::Absent);
-        let after = on.read(&ask.key).await.expect("kept");
+        let other = Key { app: app("another"), ..request.key.clone() };
+        assert_eq!(on.release(&other, &request.attempt).await, ReleaseResponse::Absent);
+        let after = on.read(&request.key).await.expect("kept");
         assert_eq!((&after.record, after.fence), (&before.record, before.fence));
     }
 }
@@ -836,23 +852,26 @@ pub async fn a_release_by_another_attempt_changes_nothing(on: &Subject) {
 /// A holder whose claim was released under it is told so by whatever it does next.
 pub async fn a_released_holder_holds_nothing(on: &Subject) {
     let released = async || {
-        let ask = fresh_claim();
-        on.granted(&ask).await;
-        assert_eq!(on.release(&ask.key, &ask.attempt).await, Released::Done);
-        ask
+        let request = fresh_claim();
+        on.granted(&request).await;
+        assert_eq!(on.release(&request.key, &request.attempt).await, ReleaseResponse::Done);
+        request
     };
-    let ask = released().await;
-    assert_eq!(on.renew(&renew_of(&ask, None)).await, Renewed::LeaseLost);
-    assert_eq!(on.settle(&settle_of(&ask, Outcome::Failure)).await, done(None, None, true));
-    let recorded = on.settle(&settle_of(&ask, success(None))).await;
-    assert!(matches!(recorded, Settled::Done { state: Some(State::Succeeded), late: Some(true), .. }), "{recorded:?}");
-    let ask = released().await;
-    let next = again(&ask);
+    let request = released().await;
+    assert_eq!(on.renew(&renew_of(&request, None)).await, RenewalResponse::LeaseLost);
+    assert_eq!(on.settle(&settle_of(&request, Outcome::Failure)).await, done(None, None, true));
+    let recorded = on.settle(&settle_of(&request, success(None))).await;
+    assert!(
+        matches!(recorded, OutcomeResponse::Done { state: Some(State::Succeeded), late: Some(true), .. }),
+        "{recorded:?}"
+    );
+    let request = released().await;
+    let next = again(&request);
     on.granted(&next).await;
     for outcome in [success(None), Outcome::Failure, Outcome::Unknown] {
-        assert!(matches!(on.settle(&settle_of(&ask, outcome)).await, Settled::Superseded { .. }));
+        assert!(matches!(on.settle(&settle_of(&request, outcome)).await, OutcomeResponse::Superseded { .. }));
     }
-    assert_eq!(on.duplicate(&again(&ask)).await.record.attempt, next.attempt);
+    assert_eq!(on.duplicate(&again(&request)).await.record.attempt, next.attempt);
 }
 
 /// S11, over a release of every state.
@@ -860,17 +879,17 @@ pub async fn a_release_keeps_fences_rising(on: &Subject) {
     if !on.engine.capabilities().strict_fence {
         return;
     }
-    let ask = fresh_claim();
+    let request = fresh_claim();
     let mut last = None;
     for outcome in [None, Some(success(None)), Some(Outcome::Unknown), None] {
-        let next = again(&ask);
+        let next = again(&request);
         let fence = on.granted(&next).await.fence.expect("a fence is promised");
         assert!(last.is_none_or(|last| fence > last), "{fence} does not rise above {last:?}");
         last = Some(fence);
         if let Some(outcome) = outcome {
             on.settle(&settle_of(&next, outcome)).await;
         }
-        assert_eq!(on.release(&next.key, &next.attempt).await, Released::Done);
+        assert_eq!(on.release(&next.key, &next.attempt).await, ReleaseResponse::Done);
     }
 }
 
@@ -884,9 +903,9 @@ pub async fn a_list_is_by_global_id_and_pages(on: &Subject) {
     }
     assert_eq!(on.list(&list_of(&app, None, 10)).await, []);
     for number in 0..25 {
-        let ask = claim_of(&app, &number.to_string());
-        on.granted(&ask).await;
-        ids.push(ask.key.global_id);
+        let request = claim_of(&app, &number.to_string());
+        on.granted(&request).await;
+        ids.push(request.key.global_id);
     }
     ids.sort();
     let (mut found, mut after) = (Vec::new(), None);
@@ -914,12 +933,12 @@ pub async fn a_list_holds_what_stands(on: &Subject) {
     on.granted(&claim_of(&format!("{app}-1"), "1")).await;
     let short = Terms { lease: on.ticks(2), ..long_terms() };
     let lapsing = Terms { on_lease_end: LeaseEnd::Unknown, ..short };
-    let claim = |contents: &str, terms| Claim { terms, ..claim_of(&app, contents) };
+    let claim = |contents: &str, terms| ClaimRequest { terms, ..claim_of(&app, contents) };
     let [ended, lapsed] = [claim("1", short), claim("2", lapsing)];
     let [running, succeeded, unknown, failed, released] =
         ["3", "4", "5", "6", "7"].map(|text| claim(text, long_terms()));
-    for ask in [&ended, &lapsed, &running, &succeeded, &unknown, &failed, &released] {
-        on.granted(ask).await;
+    for request in [&ended, &lapsed, &running, &succeeded, &unknown, &failed, &released] {
+        on.granted(request).await;
     }
     on.settle(&settle_of(&succeeded, success(Some("{\"n\": 1}")))).await;
     on.settle(&settle_of(&unknown, Outcome::Unknown)).await;
@@ -932,8 +951,8 @@ pub async fn a_list_holds_what_stands(on: &Subject) {
         (Some(State::Succeeded), vec![&succeeded]),
         (Some(State::Unknown), vec![&lapsed, &unknown]),
     ] {
-        let listed = on.list(&List { state, ..list_of(&app, None, 100) }).await;
-        let mut expected: Vec<_> = expected.into_iter().map(|ask| ask.key.clone()).collect();
+        let listed = on.list(&ListRequest { state, ..list_of(&app, None, 100) }).await;
+        let mut expected: Vec<_> = expected.into_iter().map(|request| request.key.clone()).collect();
         expected.sort();
         let found: Vec<_> = listed.iter().map(|listed| listed.global_id).collect();
         assert_eq!(found, expected.iter().map(|key| key.global_id).collect::<Vec<_>>(), "{state:?}");
@@ -950,8 +969,8 @@ fn lister() -> (String, Vec<GlobalId>) {
     (format!("lister{}", attempt().timestamp().as_micros()), Vec::new())
 }
 
-fn list_of(app_name: &str, after: Option<GlobalId>, limit: usize) -> List {
-    List { app: app(app_name), state: None, after, limit }
+fn list_of(app_name: &str, after: Option<GlobalId>, limit: usize) -> ListRequest {
+    ListRequest { app: app(app_name), state: None, after, limit }
 }
 
 /// Gateways agree by notes: nothing is put over what was not expected, and a repeat of what was put is put.
@@ -1021,51 +1040,51 @@ pub async fn any_history_agrees_with_the_table(on: &Subject) {
 /// What the store should hold, by the table, and the attempts and keys to play with.
 struct History {
     random: SmallRng,
-    asks: Vec<Claim>,
+    requests: Vec<ClaimRequest>,
     attempts: BTreeMap<Key, Vec<Attempt>>,
-    model: BTreeMap<Key, Held>,
+    model: BTreeMap<Key, LiveClaim>,
 }
 
 impl History {
     fn new(seed: u64) -> Self {
-        let asks = (0..3).map(|_| fresh_claim()).collect();
-        Self { random: SmallRng::seed_from_u64(seed), asks, attempts: BTreeMap::new(), model: BTreeMap::new() }
+        let requests = (0..3).map(|_| fresh_claim()).collect();
+        Self { random: SmallRng::seed_from_u64(seed), requests, attempts: BTreeMap::new(), model: BTreeMap::new() }
     }
 
     async fn step(&mut self, on: &Subject) -> Result<(), String> {
-        let place = self.random.random_range(0..self.asks.len());
-        let ask = self.asks[place].clone();
-        let held = self.model.get(&ask.key).cloned();
+        let place = self.random.random_range(0..self.requests.len());
+        let request = self.requests[place].clone();
+        let held = self.model.get(&request.key).cloned();
         match self.random.random_range(0..11) {
             0..4 => {
-                let ask = self.some_claim(ask);
-                let (effect, expected) = claim::claim(held.as_ref(), &ask, None);
-                compare("claim", &on.claim(&ask).await.shape(), &expected.shape())?;
-                self.attempts.entry(ask.key.clone()).or_default().push(ask.attempt.clone());
-                self.apply(ask.key, effect);
+                let request = self.some_claim(request);
+                let (effect, expected) = claim::claim(held.as_ref(), &request, None);
+                compare("claim", &on.claim(&request).await.shape(), &expected.shape())?;
+                self.attempts.entry(request.key.clone()).or_default().push(request.attempt.clone());
+                self.apply(request.key, effect);
             }
             4..8 => {
-                let ask = self.some_settle(&ask);
-                let (effect, expected) = claim::settle(held.as_ref(), &ask);
-                compare("settle", &on.settle(&ask).await.shape(), &expected.shape())?;
-                self.apply(ask.key, effect);
+                let request = self.some_settle(&request);
+                let (effect, expected) = claim::settle(held.as_ref(), &request);
+                compare("settle", &on.settle(&request).await.shape(), &expected.shape())?;
+                self.apply(request.key, effect);
             }
             8 => {
-                let attempt = self.some_attempt(&ask.key);
-                let ask = Renew { key: ask.key, attempt, lease: None, deadline: DEADLINE };
-                let (effect, expected) = claim::renew(held.as_ref(), &ask);
-                compare("renew", &on.renew(&ask).await.shape(), &expected.shape())?;
-                self.apply(ask.key, effect);
+                let attempt = self.some_attempt(&request.key);
+                let request = RenewalRequest { key: request.key, attempt, lease: None, deadline: DEADLINE };
+                let (effect, expected) = claim::renew(held.as_ref(), &request);
+                compare("renew", &on.renew(&request).await.shape(), &expected.shape())?;
+                self.apply(request.key, effect);
             }
             9 => {
-                let attempt = self.some_attempt(&ask.key);
-                let ask = Release { key: ask.key, attempt };
-                let (effect, expected) = operator::release(held.as_ref(), &ask);
-                compare("release", &on.release(&ask.key, &ask.attempt).await, &expected)?;
-                self.apply(ask.key, effect);
+                let attempt = self.some_attempt(&request.key);
+                let request = ReleaseRequest { key: request.key, attempt };
+                let (effect, expected) = operator::release(held.as_ref(), &request);
+                compare("release", &on.release(&request.key, &request.attempt).await, &expected)?;
+                self.apply(request.key, effect);
             }
             _ => {
-                let found = on.read(&ask.key).await.map(|held| held.record);
+                let found = on.read(&request.key).await.map(|held| held.record);
                 compare("read", &found, &held.map(|held| held.record))?;
             }
         }
@@ -1073,25 +1092,25 @@ impl History {
     }
 
     /// The claim again, by a new or an old attempt, with or without take-over, now and then with something else in it.
-    fn some_claim(&mut self, ask: Claim) -> Claim {
-        let attempt = if self.random.random_bool(0.3) { self.some_attempt(&ask.key) } else { attempt() };
+    fn some_claim(&mut self, request: ClaimRequest) -> ClaimRequest {
+        let attempt = if self.random.random_bool(0.3) { self.some_attempt(&request.key) } else { attempt() };
         let fingerprint = self.random.random_bool(0.1).then_some([1; 32]);
-        let contents = if self.random.random_bool(0.05) { Canonical::trusted("0") } else { ask.contents.clone() };
+        let contents = if self.random.random_bool(0.05) { Canonical::trusted("0") } else { request.contents.clone() };
         let on_lease_end = if self.random.random_bool(0.5) { LeaseEnd::Unknown } else { LeaseEnd::Release };
-        let terms = Terms { on_lease_end, ..ask.terms };
-        Claim { attempt, fingerprint, contents, terms, take_over: self.random.random_bool(0.3), ..ask }
+        let terms = Terms { on_lease_end, ..request.terms };
+        ClaimRequest { attempt, fingerprint, contents, terms, take_over: self.random.random_bool(0.3), ..request }
     }
 
-    fn some_settle(&mut self, ask: &Claim) -> Settle {
+    fn some_settle(&mut self, request: &ClaimRequest) -> OutcomeRequest {
         let outcome = match self.random.random_range(0..5) {
             0 => success(None),
             1 => Outcome::Success { result: Some("{\"n\": 1}".into()), retention: Some(Retention::Forever) },
             2 | 3 => Outcome::Failure,
             _ => Outcome::Unknown,
         };
-        let attempt = self.some_attempt(&ask.key);
-        let late = settle_by(ask, &attempt, outcome);
-        if self.random.random_bool(0.2) { Settle { late: None, ..late } } else { late }
+        let attempt = self.some_attempt(&request.key);
+        let late = settle_by(request, &attempt, outcome);
+        if self.random.random_bool(0.2) { OutcomeRequest { late: None, ..late } } else { late }
     }
 
     fn some_attempt(&mut self, key: &Key) -> Attempt {
@@ -1107,7 +1126,7 @@ impl History {
         match effect {
             Effect::Keep | Effect::Extend(_) => {}
             Effect::Put(record, left) => {
-                self.model.insert(key, Held { record, left, fence: None });
+                self.model.insert(key, LiveClaim { record, left, fence: None });
             }
             Effect::Delete => {
                 self.model.remove(&key);
@@ -1126,7 +1145,7 @@ trait Shape {
     fn shape(&self) -> Self::Shape;
 }
 
-impl Shape for Claimed {
+impl Shape for ClaimResponse {
     type Shape = (Option<(Attempt, bool, bool)>, Option<Record>, Option<Mismatch>);
 
     fn shape(&self) -> Self::Shape {
@@ -1139,7 +1158,7 @@ impl Shape for Claimed {
     }
 }
 
-impl Shape for Settled {
+impl Shape for OutcomeResponse {
     type Shape = (&'static str, Option<State>, Option<bool>, bool);
 
     fn shape(&self) -> Self::Shape {
@@ -1154,7 +1173,7 @@ impl Shape for Settled {
     }
 }
 
-impl Shape for Renewed {
+impl Shape for RenewalResponse {
     type Shape = (&'static str, Option<State>);
 
     fn shape(&self) -> Self::Shape {

@@ -8,9 +8,11 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 use super::{Capabilities, Engine, EngineError, Note};
-use crate::domain::claim::{Claim, Claimed, Renew, Renewed, Settle, Settled};
-use crate::domain::operator::{List, Listed, Release, Released};
-use crate::domain::record::{Held, Key};
+use crate::domain::claim::{
+    ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
+};
+use crate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+use crate::domain::record::{Key, LiveClaim};
 
 /// An engine with two dice: did the call happen, and was its reply lost.
 pub struct Faulty {
@@ -67,28 +69,28 @@ impl Faulty {
 
 #[async_trait]
 impl Engine for Faulty {
-    async fn claim(&self, ask: &Claim) -> Result<Claimed, EngineError> {
-        self.call(self.inner.claim(ask)).await
+    async fn claim(&self, request: &ClaimRequest) -> Result<ClaimResponse, EngineError> {
+        self.call(self.inner.claim(request)).await
     }
 
-    async fn settle(&self, ask: &Settle) -> Result<Settled, EngineError> {
-        self.call(self.inner.settle(ask)).await
+    async fn settle(&self, request: &OutcomeRequest) -> Result<OutcomeResponse, EngineError> {
+        self.call(self.inner.settle(request)).await
     }
 
-    async fn renew(&self, ask: &Renew) -> Result<Renewed, EngineError> {
-        self.call(self.inner.renew(ask)).await
+    async fn renew(&self, request: &RenewalRequest) -> Result<RenewalResponse, EngineError> {
+        self.call(self.inner.renew(request)).await
     }
 
-    async fn read(&self, key: &Key) -> Result<Option<Held>, EngineError> {
+    async fn read(&self, key: &Key) -> Result<Option<LiveClaim>, EngineError> {
         self.call(self.inner.read(key)).await
     }
 
-    async fn release(&self, ask: &Release) -> Result<Released, EngineError> {
-        self.call(self.inner.release(ask)).await
+    async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseResponse, EngineError> {
+        self.call(self.inner.release(request)).await
     }
 
-    async fn list(&self, ask: &List) -> Result<Vec<Listed>, EngineError> {
-        self.call(self.inner.list(ask)).await
+    async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
+        self.call(self.inner.list(request)).await
     }
 
     async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {

@@ -12,11 +12,13 @@ use async_trait::async_trait;
 use hashbrown::{DefaultHashBuilder, HashMap};
 
 use super::{Capabilities, Determinate, Engine, EngineError, Note, value};
-use crate::domain::claim::{self, Claim, Claimed, Effect, Renew, Renewed, Settle, Settled};
+use crate::domain::claim::{
+    self, ClaimRequest, ClaimResponse, Effect, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
+};
 use crate::domain::clock::{Clock, SteadyClock, Timestamp};
 use crate::domain::global_id::GlobalId;
-use crate::domain::operator::{self, List, Listed, Release, Released};
-use crate::domain::record::{Held, Key};
+use crate::domain::operator::{self, ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+use crate::domain::record::{Key, LiveClaim};
 use crate::domain::tenant::AppKey;
 
 /// How much memory the claims may take if the URL does not say: room for about eight million small ones.
@@ -88,7 +90,7 @@ impl Memory {
     fn apply<Answer>(
         &self,
         key: &Key,
-        transition: impl FnOnce(Option<&Held>, u64) -> (Effect, Answer),
+        transition: impl FnOnce(Option<&LiveClaim>, u64) -> (Effect, Answer),
         admit: impl FnOnce(&Effect) -> Result<(), EngineError>,
     ) -> Result<Answer, EngineError> {
         let key = (self.app_number(&key.app), key.global_id);
@@ -167,20 +169,20 @@ impl Memory {
 
 #[async_trait]
 impl Engine for Memory {
-    async fn claim(&self, ask: &Claim) -> Result<Claimed, EngineError> {
+    async fn claim(&self, request: &ClaimRequest) -> Result<ClaimResponse, EngineError> {
         self.sweep_when_full();
         self.apply(
-            &ask.key,
-            |held, fence| claim::claim(held, ask, Some(fence)),
+            &request.key,
+            |held, fence| claim::claim(held, request, Some(fence)),
             |effect| if *effect == Effect::Keep { Ok(()) } else { self.admit(self.bytes_max) },
         )
     }
 
-    async fn settle(&self, ask: &Settle) -> Result<Settled, EngineError> {
+    async fn settle(&self, request: &OutcomeRequest) -> Result<OutcomeResponse, EngineError> {
         // Outcomes have a quarter more room than claims, so that a full engine can still be told what became of them.
         self.apply(
-            &ask.key,
-            |held, _| claim::settle(held, ask),
+            &request.key,
+            |held, _| claim::settle(held, request),
             |effect| match effect {
                 Effect::Put(..) => self.admit(self.bytes_max.saturating_add(self.bytes_max / 4)),
                 _ => Ok(()),
@@ -188,32 +190,32 @@ impl Engine for Memory {
         )
     }
 
-    async fn renew(&self, ask: &Renew) -> Result<Renewed, EngineError> {
-        self.apply(&ask.key, |held, _| claim::renew(held, ask), |_| Ok(()))
+    async fn renew(&self, request: &RenewalRequest) -> Result<RenewalResponse, EngineError> {
+        self.apply(&request.key, |held, _| claim::renew(held, request), |_| Ok(()))
     }
 
-    async fn read(&self, key: &Key) -> Result<Option<Held>, EngineError> {
+    async fn read(&self, key: &Key) -> Result<Option<LiveClaim>, EngineError> {
         let key = (self.app_number(&key.app), key.global_id);
         self.shard(&key).held(&key, self.clock.now())
     }
 
-    async fn release(&self, ask: &Release) -> Result<Released, EngineError> {
-        self.apply(&ask.key, |held, _| operator::release(held, ask), |_| Ok(()))
+    async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseResponse, EngineError> {
+        self.apply(&request.key, |held, _| operator::release(held, request), |_| Ok(()))
     }
 
-    async fn list(&self, ask: &List) -> Result<Vec<Listed>, EngineError> {
-        let Some(app) = self.known_app(&ask.app) else { return Ok(Vec::new()) };
+    async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
+        let Some(app) = self.known_app(&request.app) else { return Ok(Vec::new()) };
         // Claims lie in no order, so every page looks at all of them, and keeps the least that come after the last page.
         let mut found = BTreeMap::new();
         for shard in &self.shards {
-            shard.lock().unwrap_or_else(PoisonError::into_inner).gather(app, ask, self.clock.now(), &mut found)?;
+            shard.lock().unwrap_or_else(PoisonError::into_inner).gather(app, request, self.clock.now(), &mut found)?;
             // A shard may hold a hundred thousand claims: others come first.
             tokio::task::yield_now().await;
         }
         let now = self.clock.now();
-        let listed = |(global_id, (judged_at, held)): (_, (Timestamp, Held))| {
+        let listed = |(global_id, (judged_at, held)): (_, (Timestamp, LiveClaim))| {
             let left = held.left.map(|left| left.saturating_sub(now.since(judged_at)));
-            Listed { global_id, held: Held { left, ..held } }
+            ListedClaim { global_id, held: LiveClaim { left, ..held } }
         };
         Ok(found.into_iter().map(listed).collect())
     }
@@ -246,31 +248,31 @@ impl Engine for Memory {
 
 impl Shard {
     /// The claim that stands under a key, judged at this instant.
-    fn held(&self, key: &SlotKey, now: Timestamp) -> Result<Option<Held>, EngineError> {
+    fn held(&self, key: &SlotKey, now: Timestamp) -> Result<Option<LiveClaim>, EngineError> {
         let Some(slot) = self.slots.get(key) else { return Ok(None) };
         let (fence, text) = slot.fence_and_text.split_first_chunk().unwrap_or((&[0; 8], &[]));
         let left = slot.expires_at().map(|expires_at| expires_at.since(now));
-        Ok(Held::judge(value::decode(text)?, left, Some(u64::from_be_bytes(*fence))))
+        Ok(LiveClaim::judge(value::decode(text)?, left, Some(u64::from_be_bytes(*fence))))
     }
 
     /// Adds the claims that a list asks for to what was found in other shards, and keeps the least of all.
     fn gather(
         &self,
         app: AppNumber,
-        ask: &List,
+        request: &ListRequest,
         now: Timestamp,
-        found: &mut BTreeMap<GlobalId, (Timestamp, Held)>,
+        found: &mut BTreeMap<GlobalId, (Timestamp, LiveClaim)>,
     ) -> Result<(), EngineError> {
-        let asked_for = |key: &&SlotKey| key.0 == app && ask.after.is_none_or(|after| key.1 > after);
+        let asked_for = |key: &&SlotKey| key.0 == app && request.after.is_none_or(|after| key.1 > after);
         for key in self.slots.keys().filter(asked_for) {
             // Read only what would be kept.
-            if found.len() >= ask.limit && found.last_key_value().is_none_or(|(last, _)| key.1 > *last) {
+            if found.len() >= request.limit && found.last_key_value().is_none_or(|(last, _)| key.1 > *last) {
                 continue;
             }
             let held = self.held(key, now)?;
-            if let Some(held) = held.filter(|held| ask.state.is_none_or(|state| held.record.state == state)) {
+            if let Some(held) = held.filter(|held| request.state.is_none_or(|state| held.record.state == state)) {
                 found.insert(key.1, (now, held));
-                if found.len() > ask.limit {
+                if found.len() > request.limit {
                     found.pop_last();
                 }
             }
@@ -350,7 +352,7 @@ mod tests {
 
     use super::super::conformance::{Subject, fresh_claim};
     use super::*;
-    use crate::domain::claim::{Outcome, Settled};
+    use crate::domain::claim::{Outcome, OutcomeResponse};
     use crate::domain::clock::ManualClock;
     use crate::domain::terms::OutcomeOnOutage;
 
@@ -360,10 +362,10 @@ mod tests {
 
     crate::conformance!(async { Some(Subject::by_hand(|clock| Arc::new(Memory::new(clock, BYTES_MAX_DEFAULT)))) });
 
-    fn settle(ask: &Claim, outcome: Outcome) -> Settle {
-        Settle {
-            key: ask.key.clone(),
-            attempt: ask.attempt.clone(),
+    fn settle(request: &ClaimRequest, outcome: Outcome) -> OutcomeRequest {
+        OutcomeRequest {
+            key: request.key.clone(),
+            attempt: request.attempt.clone(),
             outcome,
             late: None,
             deadline: Duration::from_secs(30),
@@ -371,12 +373,12 @@ mod tests {
         }
     }
 
-    async fn fill(memory: &Memory) -> Vec<Claim> {
+    async fn fill(memory: &Memory) -> Vec<ClaimRequest> {
         let mut held = Vec::new();
         loop {
-            let ask = fresh_claim();
-            match memory.claim(&ask).await {
-                Ok(Claimed::Granted(_)) => held.push(ask),
+            let request = fresh_claim();
+            match memory.claim(&request).await {
+                Ok(ClaimResponse::Granted(_)) => held.push(request),
                 Err(EngineError::Determinate(Determinate::Full(_))) => return held,
                 other => panic!("unexpected {other:?}"),
             }
@@ -390,11 +392,14 @@ mod tests {
         let held = fill(&memory).await;
         assert!((300..600).contains(&held.len()), "{} claims in 100 kB", held.len());
         let repeat = memory.claim(&held[0]).await;
-        assert!(matches!(repeat, Ok(Claimed::Granted(grant)) if grant.attempt == held[0].attempt));
+        assert!(matches!(repeat, Ok(ClaimResponse::Granted(grant)) if grant.attempt == held[0].attempt));
         let success = Outcome::Success { result: Some("1".into()), retention: None };
-        assert!(matches!(memory.settle(&settle(&held[0], success)).await, Ok(Settled::Done { .. })));
-        for ask in &held[1..] {
-            assert!(matches!(memory.settle(&settle(ask, Outcome::Failure)).await, Ok(Settled::Done { .. })));
+        assert!(matches!(memory.settle(&settle(&held[0], success)).await, Ok(OutcomeResponse::Done { .. })));
+        for request in &held[1..] {
+            assert!(matches!(
+                memory.settle(&settle(request, Outcome::Failure)).await,
+                Ok(OutcomeResponse::Done { .. })
+            ));
         }
         memory.claim(&fresh_claim()).await.unwrap();
     }
@@ -429,9 +434,9 @@ mod tests {
         let before = resident_bytes();
         let mut contents = 0;
         for _ in 0..CLAIMS {
-            let ask = fresh_claim();
-            contents += ask.contents.as_str().len();
-            memory.claim(&ask).await.unwrap();
+            let request = fresh_claim();
+            contents += request.contents.as_str().len();
+            memory.claim(&request).await.unwrap();
         }
         let cost = (resident_bytes() - before - contents) / CLAIMS;
         println!("{cost} bytes a claim");
@@ -451,18 +456,18 @@ mod tests {
         let memory = Memory::new(clock.clone(), BYTES_MAX_DEFAULT);
         let mut kept = Vec::new();
         for number in 0..1000 {
-            let ask = fresh_claim();
-            memory.claim(&ask).await.unwrap();
+            let request = fresh_claim();
+            memory.claim(&request).await.unwrap();
             if number % 10 == 0 {
-                kept.push(ask);
+                kept.push(request);
             }
         }
         clock.advance(Duration::from_mins(59));
-        for ask in &kept {
+        for request in &kept {
             memory
-                .renew(&Renew {
-                    key: ask.key.clone(),
-                    attempt: ask.attempt.clone(),
+                .renew(&RenewalRequest {
+                    key: request.key.clone(),
+                    attempt: request.attempt.clone(),
                     lease: None,
                     deadline: Duration::from_secs(30),
                 })
@@ -476,8 +481,8 @@ mod tests {
         }
         let slots: usize = memory.shards.iter().map(|shard| shard.lock().unwrap().slots.len()).sum();
         assert_eq!(slots, kept.len());
-        for ask in &kept {
-            memory.settle(&settle(ask, Outcome::Failure)).await.unwrap();
+        for request in &kept {
+            memory.settle(&settle(request, Outcome::Failure)).await.unwrap();
         }
         assert_eq!(memory.bytes.load(Ordering::Relaxed), 0);
         assert!(memory.shards.iter().all(|shard| shard.lock().unwrap().ends.is_empty()));

@@ -31,9 +31,11 @@ use tokio::runtime::Handle;
 use self::breaker::Standing;
 pub use self::error::{Determinate, EngineError, Indeterminate};
 pub use self::note::Note;
-use crate::domain::claim::{Claim, Claimed, Renew, Renewed, Settle, Settled};
-use crate::domain::operator::{List, Listed, Release, Released};
-use crate::domain::record::{Held, Key};
+use crate::domain::claim::{
+    ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
+};
+use crate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+use crate::domain::record::{Key, LiveClaim};
 
 /// A store that keeps claims.
 ///
@@ -72,32 +74,32 @@ use crate::domain::record::{Held, Key};
 /// failures, and repeats an uncertain call with the same attempt only.
 #[async_trait]
 pub trait Engine: Send + Sync + 'static {
-    /// PRE: claims a key for an attempt.
-    async fn claim(&self, ask: &Claim) -> Result<Claimed, EngineError>;
+    /// Claims a key for an attempt.
+    async fn claim(&self, request: &ClaimRequest) -> Result<ClaimResponse, EngineError>;
 
-    /// PRE for many keys, no two of them the same. Each is a claim by itself, and `tell` hears of it, by its place, as soon as it
+    /// Claims many keys, no two of them the same. Each is a claim by itself, and `tell` hears of it, by its place, as soon as it
     /// is known: none waits for another's answer. What has not been told when this is dropped may still happen.
-    async fn claim_each(&self, asks: &[&Claim], tell: Tell<'_>) {
-        let asked = asks.iter().copied().enumerate();
-        join_all(asked.map(|(place, ask)| async move { tell(place, self.claim(ask).await) })).await;
+    async fn claim_each(&self, requests: &[&ClaimRequest], tell: Tell<'_>) {
+        let asked = requests.iter().copied().enumerate();
+        join_all(asked.map(|(place, request)| async move { tell(place, self.claim(request).await) })).await;
     }
 
-    /// POST: settles a claim, by its attempt. Works also while the store has no room for new claims.
-    async fn settle(&self, ask: &Settle) -> Result<Settled, EngineError>;
+    /// Settles a claim, by its attempt. Works also while the store has no room for new claims.
+    async fn settle(&self, request: &OutcomeRequest) -> Result<OutcomeResponse, EngineError>;
 
     /// Extends a lease, by its attempt; never shortens one.
-    async fn renew(&self, ask: &Renew) -> Result<Renewed, EngineError>;
+    async fn renew(&self, request: &RenewalRequest) -> Result<RenewalResponse, EngineError>;
 
     /// The record that stands, if any.
-    async fn read(&self, key: &Key) -> Result<Option<Held>, EngineError>;
+    async fn read(&self, key: &Key) -> Result<Option<LiveClaim>, EngineError>;
 
     /// Ends a claim on an operator's word, whatever its state, by the attempt that holds it. Fences go on rising over it.
-    async fn release(&self, ask: &Release) -> Result<Released, EngineError>;
+    async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseResponse, EngineError>;
 
     /// Lists claims that stand, where [`Capabilities::lists`] says so; elsewhere it fails as unavailable, and says why.
     /// Each is judged by itself: what changes while a list is read may or may not be in it. Ends before `limit` only where
     /// nothing is left to list. Other calls go on meanwhile.
-    async fn list(&self, ask: &List) -> Result<Vec<Listed>, EngineError>;
+    async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError>;
 
     /// The note of this name, if there is one. Names are the gateways' own: up to 200 letters, digits, `.`, `_` and `-`.
     async fn note(&self, name: &str) -> Result<Option<Note>, EngineError>;
@@ -129,7 +131,7 @@ pub trait Engine: Send + Sync + 'static {
 }
 
 /// Who hears what became of the claims of a batch, each by its place in it.
-pub type Tell<'a> = &'a (dyn Fn(usize, Result<Claimed, EngineError>) + Sync);
+pub type Tell<'a> = &'a (dyn Fn(usize, Result<ClaimResponse, EngineError>) + Sync);
 
 /// What an engine can promise; the table is in `docs/engines/README.md`.
 #[expect(clippy::struct_excessive_bools, reason = "a table of independent yes and no")]

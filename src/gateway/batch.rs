@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use super::loads::{Kept, Share};
 use super::{late, within};
-use crate::domain::claim::{Claim, Claimed};
+use crate::domain::claim::{ClaimRequest, ClaimResponse};
 use crate::domain::record::Key;
 use crate::engine::{Engine, EngineError};
 
@@ -26,7 +26,7 @@ use crate::engine::{Engine, EngineError};
 ///
 /// `of` tells an item's key and its deadline, `came` how long ago the batch came.
 pub(super) async fn each<'a, Ask, Answer, Call>(
-    asks: &'a [Ask],
+    requests: &'a [Ask],
     of: impl Fn(&Ask) -> (&Key, Duration),
     came: impl Fn() -> Duration,
     call: impl Fn(&'a Ask) -> Call,
@@ -34,10 +34,10 @@ pub(super) async fn each<'a, Ask, Answer, Call>(
 where
     Call: Future<Output = Result<Answer, EngineError>>,
 {
-    let Turns { first, mut later } = Turns::of(asks.iter().map(|ask| of(ask).0));
-    let deadline = |ask: &'a Ask| of(ask).1;
+    let Turns { first, mut later } = Turns::of(requests.iter().map(|request| of(request).0));
+    let deadline = |request: &'a Ask| of(request).1;
     let of_key = |place| iter::once(place).chain(later.remove(&place).unwrap_or_default());
-    let in_turn = |places| in_turn(asks, places, false, &deadline, &came, &call);
+    let in_turn = |places| in_turn(requests, places, false, &deadline, &came, &call);
     let answers = join_all(first.into_iter().map(of_key).map(in_turn)).await;
     let mut answers: Vec<_> = answers.into_iter().flatten().collect();
     answers.sort_unstable_by_key(|(place, _)| *place);
@@ -47,7 +47,7 @@ where
 /// A claim of a batch as it was answered, with its result if there was room for it.
 #[derive(Debug)]
 pub(super) struct Fitted {
-    pub(super) claimed: Claimed,
+    pub(super) claimed: ClaimResponse,
     /// A duplicate has a result, which was left out.
     pub(super) result_omitted: bool,
 }
@@ -57,13 +57,13 @@ pub(super) struct Fitted {
 /// dropped as soon as it is there. The room of those that stay is given back with [`Kept`].
 pub(super) async fn claims(
     engine: &dyn Engine,
-    asks: &[&Claim],
+    requests: &[&ClaimRequest],
     share: &Share<'_>,
     results_max: usize,
     came: impl Fn() -> Duration,
 ) -> (Vec<Result<Fitted, EngineError>>, Kept) {
-    let Turns { first, mut later } = Turns::of(asks.iter().map(|ask| &ask.key));
-    let batch = Claims { engine, asks, share, sheet: Sheet::new(asks.len(), results_max, share), came };
+    let Turns { first, mut later } = Turns::of(requests.iter().map(|request| &request.key));
+    let batch = Claims { engine, requests, share, sheet: Sheet::new(requests.len(), results_max, share), came };
     let mut rest = Vec::new();
     for place in &first {
         if let Some(places) = later.remove(place) {
@@ -71,7 +71,8 @@ pub(super) async fn claims(
             rest.push(async move {
                 // Its answer is put down in any case.
                 let silent = is_silent.await.unwrap_or(true);
-                in_turn(asks, places, silent, |ask| ask.deadline, &batch.came, |ask| batch.one(ask)).await
+                in_turn(requests, places, silent, |request| request.deadline, &batch.came, |request| batch.one(request))
+                    .await
             });
         }
     }
@@ -83,7 +84,7 @@ pub(super) async fn claims(
 /// The claims of a batch on their way.
 struct Claims<'a, Came> {
     engine: &'a dyn Engine,
-    asks: &'a [&'a Claim],
+    requests: &'a [&'a ClaimRequest],
     share: &'a Share<'a>,
     sheet: Sheet<'a>,
     came: Came,
@@ -93,15 +94,15 @@ impl<Came: Fn() -> Duration> Claims<'_, Came> {
     /// Asks for the claims at these places in one go, and puts down each answer as it is known. They have one timer as long as
     /// their deadlines are the same.
     async fn chunk(&self, places: &[usize]) {
-        let longest = places.iter().map(|place| self.asks[*place].deadline).max().unwrap_or_default();
+        let longest = places.iter().map(|place| self.requests[*place].deadline).max().unwrap_or_default();
         let room = timeout(longest.saturating_sub((self.came)()), self.share.load(places.len())).await;
         let begun = (self.came)();
-        let in_time = |place: &usize| room.is_ok() && self.asks[*place].deadline > begun;
+        let in_time = |place: &usize| room.is_ok() && self.requests[*place].deadline > begun;
         let (tried, over): (Vec<_>, Vec<_>) = places.iter().copied().partition(in_time);
         for place in over {
             self.sheet.put(place, Err(too_late()));
         }
-        let asks: Vec<&Claim> = tried.iter().map(|place| self.asks[*place]).collect();
+        let requests: Vec<&ClaimRequest> = tried.iter().map(|place| self.requests[*place]).collect();
         let (sheet, missing, is_full) = (&self.sheet, AtomicUsize::new(tried.len()), Notify::new());
         let tell = |number: usize, answer| {
             if sheet.put(tried[number], answer) && missing.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -110,12 +111,12 @@ impl<Came: Fn() -> Duration> Claims<'_, Came> {
         };
         // It goes on as long as an item hangs, which may have been late for long.
         let is_full = pin!(is_full.notified());
-        let mut all = select(self.engine.claim_each(&asks, &tell), is_full);
-        for end in soonest_first(asks.iter().map(|ask| ask.deadline)) {
+        let mut all = select(self.engine.claim_each(&requests, &tell), is_full);
+        for end in soonest_first(requests.iter().map(|request| request.deadline)) {
             if timeout(end.saturating_sub((self.came)()), &mut all).await.is_ok() {
                 break;
             }
-            let late_ones = asks.iter().enumerate().filter(|(_, ask)| ask.deadline <= end);
+            let late_ones = requests.iter().enumerate().filter(|(_, request)| request.deadline <= end);
             late_ones.for_each(|(number, _)| tell(number, late()));
         }
         // Nobody waits for what will never be told.
@@ -123,10 +124,10 @@ impl<Came: Fn() -> Duration> Claims<'_, Came> {
     }
 
     /// Asks for one claim.
-    async fn one(&self, ask: &Claim) -> Result<Fitted, EngineError> {
-        let left = ask.deadline.saturating_sub((self.came)());
+    async fn one(&self, request: &ClaimRequest) -> Result<Fitted, EngineError> {
+        let left = request.deadline.saturating_sub((self.came)());
         let _room = timeout(left, self.share.load(1)).await.map_err(|_| too_late())?;
-        let claimed = self.engine.claim(ask).await?;
+        let claimed = self.engine.claim(request).await?;
         Ok(self.sheet.fit(claimed))
     }
 }
@@ -158,7 +159,7 @@ impl Turns {
 
 /// Makes calls one after the other; none if an earlier one on their key, which is `silent` then, was not answered.
 async fn in_turn<'a, Ask, Answer, Call>(
-    asks: &'a [Ask],
+    requests: &'a [Ask],
     places: impl IntoIterator<Item = usize>,
     mut silent: bool,
     deadline: impl Fn(&'a Ask) -> Duration,
@@ -170,14 +171,14 @@ where
 {
     let mut answers = Vec::new();
     for place in places {
-        let ask = &asks[place];
-        let left = deadline(ask).saturating_sub(came());
+        let request = &requests[place];
+        let left = deadline(request).saturating_sub(came());
         let answer = if silent {
             Err(EngineError::unavailable("an earlier item on the same key was not answered"))
         } else if left.is_zero() {
             Err(too_late())
         } else {
-            within(left, call(ask)).await
+            within(left, call(request)).await
         };
         silent |= answer.is_err();
         answers.push((place, answer));
@@ -230,7 +231,7 @@ impl<'a> Sheet<'a> {
     }
 
     /// Puts an answer down; false if there is one.
-    fn put(&self, place: usize, answer: Result<Claimed, EngineError>) -> bool {
+    fn put(&self, place: usize, answer: Result<ClaimResponse, EngineError>) -> bool {
         let lines = &mut *self.lines();
         if lines.answers[place].is_some() {
             return false;
@@ -244,7 +245,7 @@ impl<'a> Sheet<'a> {
     }
 
     /// Leaves the result of a duplicate out if there is no room for it.
-    fn fit(&self, claimed: Claimed) -> Fitted {
+    fn fit(&self, claimed: ClaimResponse) -> Fitted {
         self.lines().fit(claimed, self.share)
     }
 
@@ -260,7 +261,7 @@ impl<'a> Sheet<'a> {
 }
 
 impl Lines {
-    fn fit(&mut self, mut claimed: Claimed, share: &Share<'_>) -> Fitted {
+    fn fit(&mut self, mut claimed: ClaimResponse, share: &Share<'_>) -> Fitted {
         let Some(result) = stored_result(&mut claimed) else { return Fitted { claimed, result_omitted: false } };
         let bytes = result.as_ref().map_or(0, |result| result.len());
         let fits = bytes <= self.results_left && share.keep(bytes, &mut self.kept);
@@ -274,11 +275,11 @@ impl Lines {
 }
 
 /// The result that a duplicate is told, if there is one.
-fn stored_result(claimed: &mut Claimed) -> Option<&mut Option<Box<str>>> {
+fn stored_result(claimed: &mut ClaimResponse) -> Option<&mut Option<Box<str>>> {
     match claimed {
-        Claimed::Duplicate(held) => Some(&mut held.record.result).filter(|result| result.is_some()),
-        Claimed::Degraded(_, answer) => stored_result(answer),
-        Claimed::Granted(_) | Claimed::Mismatch(_) => None,
+        ClaimResponse::Duplicate(held) => Some(&mut held.record.result).filter(|result| result.is_some()),
+        ClaimResponse::Degraded(_, answer) => stored_result(answer),
+        ClaimResponse::Granted(_) | ClaimResponse::Mismatch(_) => None,
     }
 }
 
@@ -295,11 +296,11 @@ mod tests {
     use tokio::time::{Instant, sleep};
 
     use super::*;
-    use crate::domain::claim::{Outcome, Renew, Renewed, Settle, Settled};
+    use crate::domain::claim::{Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse};
     use crate::domain::clock::{ManualClock, Timestamp};
     use crate::domain::limits::Limits;
-    use crate::domain::operator::{List, Listed, Release, Released};
-    use crate::domain::record::Held;
+    use crate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+    use crate::domain::record::LiveClaim;
     use crate::domain::terms::OutcomeOnOutage;
     use crate::engine::conformance::fresh_claim;
     use crate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
@@ -323,16 +324,16 @@ mod tests {
 
     /// What each was answered, by how long it took, and how long the whole did.
     #[expect(clippy::disallowed_methods, reason = "it is the test's own clock")]
-    async fn answered(asks: &[Ask]) -> (Vec<Result<Duration, EngineError>>, Duration) {
+    async fn answered(requests: &[Ask]) -> (Vec<Result<Duration, EngineError>>, Duration) {
         let begun = Instant::now();
-        let call = |ask: &Ask| {
-            let takes = ask.takes;
+        let call = |request: &Ask| {
+            let takes = request.takes;
             async move {
                 sleep(takes).await;
                 Ok(takes)
             }
         };
-        (each(asks, |ask| (&ask.key, ask.deadline), || begun.elapsed(), call).await, begun.elapsed())
+        (each(requests, |request| (&request.key, request.deadline), || begun.elapsed(), call).await, begun.elapsed())
     }
 
     fn is_unknown(answer: &Result<Duration, EngineError>) -> bool {
@@ -341,13 +342,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_item_that_hangs_takes_nobody_elses_answer_away() {
-        let asks = [
+        let requests = [
             Ask::new(SECOND, Duration::MAX),
             Ask::new(SECOND, Duration::ZERO),
             Ask::new(SECOND * 3, SECOND * 2),
             Ask::new(SECOND / 10, SECOND / 2),
         ];
-        let (answers, took) = answered(&asks).await;
+        let (answers, took) = answered(&requests).await;
         assert!(is_unknown(&answers[0]) && is_unknown(&answers[3]), "{answers:?}");
         assert_eq!(answers[1..3], [Ok(Duration::ZERO), Ok(SECOND * 2)]);
         assert!(took < SECOND * 2 + SECOND / 10, "{took:?}");
@@ -357,8 +358,8 @@ mod tests {
     async fn the_time_of_an_item_that_waits_for_its_turn_goes_by() {
         let slow = Ask::new(SECOND, SECOND * 6 / 10);
         let of_the_same = || Ask { key: slow.key.clone(), deadline: SECOND, takes: SECOND * 6 / 10 };
-        let asks = [of_the_same(), of_the_same(), of_the_same()];
-        let (answers, took) = answered(&asks).await;
+        let requests = [of_the_same(), of_the_same(), of_the_same()];
+        let (answers, took) = answered(&requests).await;
         assert!(answers[0].is_ok() && is_unknown(&answers[1]), "{answers:?}");
         assert!(matches!(answers[2], Err(EngineError::Determinate(_))), "it was not tried: {answers:?}");
         assert!(took < SECOND + SECOND / 10, "{took:?}");
@@ -380,31 +381,31 @@ mod tests {
 
     #[async_trait]
     impl Engine for Slow {
-        async fn claim(&self, ask: &Claim) -> Result<Claimed, EngineError> {
+        async fn claim(&self, request: &ClaimRequest) -> Result<ClaimResponse, EngineError> {
             self.most.seen.fetch_max(self.most.now.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
-            sleep(self.takes.get(&ask.key).copied().unwrap_or_default()).await;
-            let answer = self.inner.claim(ask).await;
+            sleep(self.takes.get(&request.key).copied().unwrap_or_default()).await;
+            let answer = self.inner.claim(request).await;
             self.most.now.fetch_sub(1, Ordering::Relaxed);
             answer
         }
 
-        async fn settle(&self, _: &Settle) -> Result<Settled, EngineError> {
+        async fn settle(&self, _: &OutcomeRequest) -> Result<OutcomeResponse, EngineError> {
             unimplemented!()
         }
 
-        async fn renew(&self, _: &Renew) -> Result<Renewed, EngineError> {
+        async fn renew(&self, _: &RenewalRequest) -> Result<RenewalResponse, EngineError> {
             unimplemented!()
         }
 
-        async fn read(&self, _: &Key) -> Result<Option<Held>, EngineError> {
+        async fn read(&self, _: &Key) -> Result<Option<LiveClaim>, EngineError> {
             unimplemented!()
         }
 
-        async fn release(&self, _: &Release) -> Result<Released, EngineError> {
+        async fn release(&self, _: &ReleaseRequest) -> Result<ReleaseResponse, EngineError> {
             unimplemented!()
         }
 
-        async fn list(&self, _: &List) -> Result<Vec<Listed>, EngineError> {
+        async fn list(&self, _: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
             unimplemented!()
         }
 
@@ -425,31 +426,34 @@ mod tests {
         }
     }
 
-    fn claim(deadline: Duration) -> Claim {
-        Claim { deadline, ..fresh_claim() }
+    fn claim(deadline: Duration) -> ClaimRequest {
+        ClaimRequest { deadline, ..fresh_claim() }
     }
 
     /// What each claim was answered, by how long its key takes, and how long the whole did.
     #[expect(clippy::disallowed_methods, reason = "it is the test's own clock")]
-    async fn claimed(asks: &[(Claim, Duration)]) -> (Vec<Result<Claimed, EngineError>>, Duration) {
+    async fn claimed(requests: &[(ClaimRequest, Duration)]) -> (Vec<Result<ClaimResponse, EngineError>>, Duration) {
         let loads = Loads::new(&Limits::default());
         let clock = Arc::new(ManualClock::at(Timestamp::from_micros(1_700_000_000_000_000)));
-        let takes = asks.iter().map(|(ask, takes)| (ask.key.clone(), *takes)).collect();
+        let takes = requests.iter().map(|(request, takes)| (request.key.clone(), *takes)).collect();
         let engine = Slow { inner: Memory::new(clock, BYTES_MAX_DEFAULT), takes, most: Most::default() };
         let begun = Instant::now();
-        let asks: Vec<_> = asks.iter().map(|(ask, _)| ask).collect();
+        let requests: Vec<_> = requests.iter().map(|(request, _)| request).collect();
         let share = loads.of(&"shop".parse().unwrap());
-        let (answers, _kept) = claims(&engine, &asks, &share, 0, || begun.elapsed()).await;
+        let (answers, _kept) = claims(&engine, &requests, &share, 0, || begun.elapsed()).await;
         (answers.into_iter().map(|answer| answer.map(|fitted| fitted.claimed)).collect(), begun.elapsed())
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_is_told_stands_at_its_own_item_also_behind_those_that_came_too_late() {
-        let asks = [Duration::ZERO, SECOND, Duration::ZERO, SECOND].map(|deadline| (claim(deadline), Duration::ZERO));
-        let (answers, _) = claimed(&asks).await;
-        for (place, (ask, _)) in asks.iter().enumerate() {
+        let requests =
+            [Duration::ZERO, SECOND, Duration::ZERO, SECOND].map(|deadline| (claim(deadline), Duration::ZERO));
+        let (answers, _) = claimed(&requests).await;
+        for (place, (request, _)) in requests.iter().enumerate() {
             match &answers[place] {
-                Ok(Claimed::Granted(grant)) => assert_eq!((grant.attempt == ask.attempt, place % 2), (true, 1)),
+                Ok(ClaimResponse::Granted(grant)) => {
+                    assert_eq!((grant.attempt == request.attempt, place % 2), (true, 1));
+                }
                 other => assert_eq!((matches!(other, Err(EngineError::Determinate(_))), place % 2), (true, 0)),
             }
         }
@@ -467,7 +471,7 @@ mod tests {
         .await;
         let [hung, quick, slow, late, over] = &answers[..] else { panic!("{answers:?}") };
         for granted in [quick, slow] {
-            assert!(matches!(granted, Ok(Claimed::Granted(_))), "{granted:?}");
+            assert!(matches!(granted, Ok(ClaimResponse::Granted(_))), "{granted:?}");
         }
         for unknown in [hung, late] {
             assert!(matches!(unknown, Err(EngineError::Indeterminate(_))), "{unknown:?}");
@@ -484,19 +488,21 @@ mod tests {
         let clock = Arc::new(ManualClock::at(Timestamp::from_micros(1_700_000_000_000_000)));
         let engine =
             Slow { inner: Memory::new(clock, BYTES_MAX_DEFAULT), takes: HashMap::new(), most: Most::default() };
-        let mut asks: Vec<_> = (0..200).map(|_| claim(SECOND * 60)).collect();
-        for ask in &asks {
-            engine.inner.claim(ask).await.unwrap();
+        let mut requests: Vec<_> = (0..200).map(|_| claim(SECOND * 60)).collect();
+        for request in &requests {
+            engine.inner.claim(request).await.unwrap();
             let outcome = Outcome::Success { result: Some("x".repeat(RESULT).into()), retention: None };
-            let (key, attempt) = (ask.key.clone(), ask.attempt.clone());
+            let (key, attempt) = (request.key.clone(), request.attempt.clone());
             let on_outage = OutcomeOnOutage::FailClosed;
-            let settle = Settle { key, attempt, outcome, late: None, deadline: SECOND, on_outage };
+            let settle = OutcomeRequest { key, attempt, outcome, late: None, deadline: SECOND, on_outage };
             engine.inner.settle(&settle).await.unwrap();
         }
         // The same key many times over in one batch, too.
-        asks.extend(vec![asks[0].clone(); 50]);
-        let engine = Slow { takes: asks.iter().map(|ask| (ask.key.clone(), SECOND / 100)).collect(), ..engine };
-        let again: Vec<_> = asks.iter().map(|ask| Claim { attempt: fresh_claim().attempt, ..ask.clone() }).collect();
+        requests.extend(vec![requests[0].clone(); 50]);
+        let engine =
+            Slow { takes: requests.iter().map(|request| (request.key.clone(), SECOND / 100)).collect(), ..engine };
+        let again: Vec<_> =
+            requests.iter().map(|request| ClaimRequest { attempt: fresh_claim().attempt, ..request.clone() }).collect();
         let again: Vec<_> = again.iter().collect();
         let share = loads.of(&"shop".parse().unwrap());
         let batches = (0..10).map(|_| claims(&engine, &again, &share, 10 * RESULT, || Duration::ZERO));
@@ -507,7 +513,7 @@ mod tests {
         for (answers, _kept) in &batches {
             let fitted: Vec<_> = answers.iter().map(|answer| answer.as_ref().unwrap()).collect();
             let has_result = |fitted: &&&Fitted| match &fitted.claimed {
-                Claimed::Duplicate(held) => held.record.result.is_some(),
+                ClaimResponse::Duplicate(held) => held.record.result.is_some(),
                 other => panic!("{other:?}"),
             };
             let results = fitted.iter().filter(has_result).count();
@@ -521,13 +527,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn claims_of_one_key_wait_for_each_other_and_for_nobody_else() {
         let (hangs, quick) = (claim(SECOND), claim(SECOND));
-        let again = |ask: &Claim| Claim { attempt: fresh_claim().attempt, ..ask.clone() };
-        let (asks, took) = ([&hangs, &quick, &quick, &quick, &hangs], SECOND * 2);
-        let takes = |ask: &Claim| if ask.key == hangs.key { took } else { SECOND / 10 };
-        let (answers, took) = claimed(&asks.map(|ask| (again(ask), takes(ask)))).await;
-        assert!(matches!(answers[1], Ok(Claimed::Granted(_))), "{answers:?}");
+        let again = |request: &ClaimRequest| ClaimRequest { attempt: fresh_claim().attempt, ..request.clone() };
+        let (requests, took) = ([&hangs, &quick, &quick, &quick, &hangs], SECOND * 2);
+        let takes = |request: &ClaimRequest| if request.key == hangs.key { took } else { SECOND / 10 };
+        let (answers, took) = claimed(&requests.map(|request| (again(request), takes(request)))).await;
+        assert!(matches!(answers[1], Ok(ClaimResponse::Granted(_))), "{answers:?}");
         for later in &answers[2..4] {
-            assert!(matches!(later, Ok(Claimed::Duplicate(_))), "{answers:?}");
+            assert!(matches!(later, Ok(ClaimResponse::Duplicate(_))), "{answers:?}");
         }
         assert!(matches!(answers[0], Err(EngineError::Indeterminate(_))), "{answers:?}");
         assert!(matches!(answers[4], Err(EngineError::Determinate(_))), "it was not tried: {answers:?}");

@@ -1,4 +1,4 @@
-//! PRE: asking before an operation.
+//! The claim call: asking before an operation.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::{Failure, Gateway, Inspected, batch, failed, within};
 use crate::crash::{self, Point};
 use crate::domain::attempt::{Attempt, Nonce};
 use crate::domain::canonical::Canonical;
-use crate::domain::claim::{Claim, Claimed, Grant, Mismatch};
+use crate::domain::claim::{ClaimRequest, ClaimResponse, Grant, Mismatch};
 use crate::domain::clock::Timestamp;
 use crate::domain::degraded::Degraded;
 use crate::domain::global_id::GlobalId;
@@ -24,7 +24,7 @@ use crate::tenants::App;
 
 /// What a caller asks before an operation.
 #[derive(Debug)]
-pub struct ClaimRequest {
+pub struct ClaimCall {
     /// What kind of thing is done.
     pub operation: Operation,
     /// What makes two operations the same.
@@ -41,7 +41,7 @@ pub struct ClaimRequest {
     pub take_over: bool,
 }
 
-/// The answer to a PRE.
+/// The answer to a claim call.
 #[derive(Debug)]
 pub enum ClaimAnswer {
     /// Go ahead.
@@ -61,7 +61,7 @@ pub struct Granted {
     pub attempt: Attempt,
     /// Rises strictly over the attempts of a key, where the engine promises it.
     pub fence: Option<u64>,
-    /// An earlier PRE with the same nonce got it.
+    /// An earlier claim call with the same nonce got it.
     pub repeated: bool,
     /// It was `unknown` before.
     pub taken_over: bool,
@@ -76,57 +76,56 @@ pub struct Granted {
 }
 
 impl Gateway {
-    /// PRE.
+    /// Claims an operation.
     ///
     /// # Errors
     /// Why there is no answer; a duplicate is an answer.
-    pub async fn claim(&self, app: &App, request: ClaimRequest) -> Result<ClaimAnswer, Failure> {
+    pub async fn claim(&self, app: &App, call: ClaimCall) -> Result<ClaimAnswer, Failure> {
         let begun = self.clock.monotonic();
-        let ask = self.prepare(app, request)?;
+        let request = self.prepare(app, call)?;
         let span = traces::child!(
             "claim",
             oncegate.app = %app.key,
-            oncegate.operation = %ask.operation,
-            oncegate.global_id = %ask.key.global_id,
+            oncegate.operation = %request.operation,
+            oncegate.global_id = %request.key.global_id,
             oncegate.result = Empty,
         );
-        let call = async { self.engine_for_claims(app).await?.claim(&ask).await };
-        let answer = traces::in_span!(span, within(ask.deadline, call));
-        let answer = self.answer_claim(app, &ask, answer, begun);
+        let call = async { self.engine_for_claims(app).await?.claim(&request).await };
+        let answer = traces::in_span!(span, within(request.deadline, call));
+        let answer = self.answer_claim(app, &request, answer, begun);
         if !span.is_none() {
             span.record("oncegate.result", claim_result(&answer).label());
         }
         answer
     }
 
-    /// Many PREs, each answered by itself, in order. Items that were refused before keep their place. The results of duplicates
+    /// Claims many operations, each answered by itself, in order. Items that were refused before keep their place. The results of duplicates
     /// have `results_max` bytes at most; the room for them is given back with [`Kept`].
     pub async fn claim_many<Refusal: From<Failure>>(
         &self,
         app: &App,
-        requests: Vec<Result<ClaimRequest, Refusal>>,
+        calls: Vec<Result<ClaimCall, Refusal>>,
         results_max: usize,
     ) -> (Vec<Result<ClaimAnswer, Refusal>>, Kept) {
         let begun = self.clock.monotonic();
-        let prepare =
-            |request: Result<_, _>| request.and_then(|request| self.prepare(app, request).map_err(Refusal::from));
-        let prepared: Vec<Result<Claim, Refusal>> = requests.into_iter().map(prepare).collect();
-        let asks: Vec<&Claim> = prepared.iter().flatten().collect();
-        let longest = asks.iter().map(|ask| ask.deadline).max().unwrap_or_default();
-        let span = traces::child!("claims", oncegate.app = %app.key, oncegate.items = asks.len());
+        let prepare = |call: Result<_, _>| call.and_then(|call| self.prepare(app, call).map_err(Refusal::from));
+        let prepared: Vec<Result<ClaimRequest, Refusal>> = calls.into_iter().map(prepare).collect();
+        let requests: Vec<&ClaimRequest> = prepared.iter().flatten().collect();
+        let longest = requests.iter().map(|request| request.deadline).max().unwrap_or_default();
+        let span = traces::child!("claims", oncegate.app = %app.key, oncegate.items = requests.len());
         let (answers, kept) = match within(longest, self.engine_for_claims(app)).await {
             Ok(engine) => {
                 let share = self.loads.of(&app.key);
-                traces::in_span!(span, batch::claims(&**engine, &asks, &share, results_max, || self.since(begun)))
+                traces::in_span!(span, batch::claims(&**engine, &requests, &share, results_max, || self.since(begun)))
             }
-            Err(failure) => (batch::fail(asks.len(), &failure), Kept::default()),
+            Err(failure) => (batch::fail(requests.len(), &failure), Kept::default()),
         };
         let mut answers = answers.into_iter();
-        let answer = |ask: Result<Claim, Refusal>| {
-            let ask = ask?;
+        let answer = |request: Result<ClaimRequest, Refusal>| {
+            let request = request?;
             let answer = answers.next().unwrap_or_else(|| Err(EngineError::unsaid()));
             let omitted = answer.as_ref().is_ok_and(|fitted| fitted.result_omitted);
-            let answer = self.answer_claim(app, &ask, answer.map(|fitted| fitted.claimed), begun)?;
+            let answer = self.answer_claim(app, &request, answer.map(|fitted| fitted.claimed), begun)?;
             Ok(match answer {
                 ClaimAnswer::Duplicate(found) => ClaimAnswer::Duplicate(Inspected { result_omitted: omitted, ..found }),
                 other => other,
@@ -135,8 +134,8 @@ impl Gateway {
         (prepared.into_iter().map(answer).collect(), kept)
     }
 
-    fn prepare(&self, app: &App, request: ClaimRequest) -> Result<Claim, Failure> {
-        let ClaimRequest { operation, contents, fingerprint, nonce, lease, retention, take_over } = request;
+    fn prepare(&self, app: &App, call: ClaimCall) -> Result<ClaimRequest, Failure> {
+        let ClaimCall { operation, contents, fingerprint, nonce, lease, retention, take_over } = call;
         if nonce.as_ref().is_some_and(Nonce::is_observed) {
             return Err(Failure::NonceReserved);
         }
@@ -154,7 +153,7 @@ impl Gateway {
             retention: retention.unwrap_or(own.terms.retention),
             ..own.terms
         };
-        let ask = Claim {
+        let request = ClaimRequest {
             key: Key { app: app.key.clone(), global_id: GlobalId::of(&app.key, &operation, &contents) },
             attempt: self.issuer.issue(nonce),
             operation,
@@ -167,35 +166,35 @@ impl Gateway {
             deadline: own.deadline.min(terms.lease / 2),
             on_outage: own.claim_on_outage,
         };
-        self.draw_claim(app, &ask)?;
-        Ok(ask)
+        self.draw_claim(app, &request)?;
+        Ok(request)
     }
 
     fn answer_claim(
         &self,
         app: &App,
-        ask: &Claim,
-        answer: Result<Claimed, EngineError>,
+        request: &ClaimRequest,
+        answer: Result<ClaimResponse, EngineError>,
         begun: Duration,
     ) -> Result<ClaimAnswer, Failure> {
-        if let Ok(Claimed::Granted(_) | Claimed::Degraded(..)) = &answer {
+        if let Ok(ClaimResponse::Granted(_) | ClaimResponse::Degraded(..)) = &answer {
             crash::here(Point::Claimed);
         }
         let took = self.since(begun);
-        let observing = app.terms_of(&ask.operation).mode == Mode::Observe;
+        let observing = app.terms_of(&request.operation).mode == Mode::Observe;
         let would_be = answer.as_ref().ok().and_then(WouldBe::of).filter(|_| observing);
-        let answer = match answer.map(Claimed::split) {
-            Ok((_, degraded)) if let Some(would_be) = would_be => Ok(self.let_through(ask, would_be, degraded)),
-            Ok((answer, degraded)) => self.told(ask, answer, degraded, took),
-            Err(failure) => Err(failed(failure, Some(ask.attempt.nonce().clone()))),
+        let answer = match answer.map(ClaimResponse::split) {
+            Ok((_, degraded)) if let Some(would_be) = would_be => Ok(self.let_through(request, would_be, degraded)),
+            Ok((answer, degraded)) => self.told(request, answer, degraded, took),
+            Err(failure) => Err(failed(failure, Some(request.attempt.nonce().clone()))),
         };
         if let Ok(ClaimAnswer::Granted(_)) = &answer {
-            self.granted.add(app, &ask.key, &ask.operation);
+            self.granted.add(app, &request.key, &request.operation);
         }
         if let Some(metrics) = self.metrics.load().get(&app.key) {
-            metrics.claimed(ask.operation.as_ref(), claim_result(&answer), took);
+            metrics.claimed(request.operation.as_ref(), claim_result(&answer), took);
             if let Some(would_be) = would_be {
-                metrics.observed_claim(ask.operation.as_ref(), observed_label(Some(would_be)));
+                metrics.observed_claim(request.operation.as_ref(), observed_label(Some(would_be)));
             }
         }
         answer
@@ -203,31 +202,33 @@ impl Gateway {
 
     fn told(
         &self,
-        ask: &Claim,
-        answer: Claimed,
+        request: &ClaimRequest,
+        answer: ClaimResponse,
         degraded: Option<Degraded>,
         took: Duration,
     ) -> Result<ClaimAnswer, Failure> {
         Ok(match answer {
-            Claimed::Granted(grant) => ClaimAnswer::Granted(Granted { degraded, ..self.granted(ask, grant, took)? }),
-            Claimed::Duplicate(held) => {
-                ClaimAnswer::Duplicate(Inspected { degraded, ..self.inspected(ask.key.global_id, held) })
+            ClaimResponse::Granted(grant) => {
+                ClaimAnswer::Granted(Granted { degraded, ..self.granted(request, grant, took)? })
             }
-            Claimed::Mismatch(mismatch) => ClaimAnswer::Mismatch(mismatch, degraded),
-            Claimed::Degraded(by, answer) => return self.told(ask, *answer, Some(by), took),
+            ClaimResponse::Duplicate(held) => {
+                ClaimAnswer::Duplicate(Inspected { degraded, ..self.inspected(request.key.global_id, held) })
+            }
+            ClaimResponse::Mismatch(mismatch) => ClaimAnswer::Mismatch(mismatch, degraded),
+            ClaimResponse::Degraded(by, answer) => return self.told(request, *answer, Some(by), took),
         })
     }
 
     /// A grant as its holder is told: never more lease than it has. One that took the whole lease to learn of is worth
-    /// nothing, and repeating the PRE tells what has become of it.
-    fn granted(&self, ask: &Claim, grant: Grant, took: Duration) -> Result<Granted, Failure> {
-        let left = grant.lease_left.unwrap_or(ask.terms.lease).saturating_sub(took);
+    /// nothing, and repeating the claim call tells what has become of it.
+    fn granted(&self, request: &ClaimRequest, grant: Grant, took: Duration) -> Result<Granted, Failure> {
+        let left = grant.lease_left.unwrap_or(request.terms.lease).saturating_sub(took);
         let lease_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
         if lease_ms == 0 {
             return Err(Failure::OutcomeUnknown(Some(grant.attempt.nonce().clone())));
         }
         Ok(Granted {
-            global_id: ask.key.global_id,
+            global_id: request.key.global_id,
             attempt: grant.attempt,
             fence: grant.fence,
             repeated: grant.repeated,
@@ -240,15 +241,15 @@ impl Gateway {
     }
 
     /// Observe mode: what enforcing would stop goes ahead, with an attempt that holds nothing.
-    fn let_through(&self, ask: &Claim, would_be: WouldBe, degraded: Option<Degraded>) -> ClaimAnswer {
+    fn let_through(&self, request: &ClaimRequest, would_be: WouldBe, degraded: Option<Degraded>) -> ClaimAnswer {
         ClaimAnswer::Granted(Granted {
-            global_id: ask.key.global_id,
+            global_id: request.key.global_id,
             attempt: self.issuer.issue_observed(would_be),
             fence: None,
             repeated: false,
             taken_over: false,
-            lease_ms: u64::try_from(ask.terms.lease.as_millis()).unwrap_or(u64::MAX),
-            lease_expires_at: self.clock.wall().plus(ask.terms.lease),
+            lease_ms: u64::try_from(request.terms.lease.as_millis()).unwrap_or(u64::MAX),
+            lease_expires_at: self.clock.wall().plus(request.terms.lease),
             would_be: Some(would_be),
             degraded,
         })

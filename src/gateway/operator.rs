@@ -7,10 +7,10 @@ use serde::Serialize;
 
 use super::{EngineHealth, Failure, Gateway, Inspected, failed, looked_up, within};
 use crate::domain::attempt::Attempt;
-use crate::domain::claim::{Outcome, Settle, Settled};
+use crate::domain::claim::{Outcome, OutcomeRequest, OutcomeResponse};
 use crate::domain::clock::Timestamp;
 use crate::domain::global_id::GlobalId;
-use crate::domain::operator::{List, Listed, Release, Released};
+use crate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
 use crate::domain::record::{Key, State};
 use crate::domain::tenant::{AppKey, Operation};
 use crate::domain::terms::OutcomeOnOutage;
@@ -95,13 +95,13 @@ impl Gateway {
             // A success may be reported at any moment, also after the operator has looked. A failure never undoes one.
             return self.settle_for(app, global_id, attempt, Outcome::Failure).await;
         }
-        let ask = Release { key: Key { app: app.key.clone(), global_id }, attempt };
-        let call = async { self.engine(app)?.release(&ask).await };
+        let request = ReleaseRequest { key: Key { app: app.key.clone(), global_id }, attempt };
+        let call = async { self.engine(app)?.release(&request).await };
         let released = within(app.terms.deadline, call).await.map_err(|failure| failed(failure, None))?;
         Ok(match released {
-            Released::Done => Changed::Released,
-            Released::Absent => Changed::Absent,
-            Released::Superseded => Changed::Superseded { state: None },
+            ReleaseResponse::Done => Changed::Released,
+            ReleaseResponse::Absent => Changed::Absent,
+            ReleaseResponse::Superseded => Changed::Superseded { state: None },
         })
     }
 
@@ -116,7 +116,7 @@ impl Gateway {
         attempt: Attempt,
         outcome: Outcome,
     ) -> Result<Changed, Failure> {
-        let ask = Settle {
+        let request = OutcomeRequest {
             key: Key { app: app.key.clone(), global_id },
             attempt,
             outcome,
@@ -125,18 +125,18 @@ impl Gateway {
             // An operator is told what is, and can try again.
             on_outage: OutcomeOnOutage::FailClosed,
         };
-        let call = async { self.engine(app)?.settle(&ask).await };
+        let call = async { self.engine(app)?.settle(&request).await };
         let settled = within(app.terms.deadline, call).await.map_err(|failure| failed(failure, None))?;
         Ok(match settled.split().0 {
-            Settled::Done { state: Some(state), left, .. } => {
+            OutcomeResponse::Done { state: Some(state), left, .. } => {
                 Changed::Settled { state, expires_at: left.map(|left| self.clock.wall().plus(left)) }
             }
-            Settled::Done { state: None, late: Some(true), .. } | Settled::Expired => Changed::Absent,
-            Settled::Done { state: None, .. } => Changed::Released,
-            Settled::AlreadySucceeded => Changed::AlreadySucceeded,
-            Settled::Superseded { state, .. } => Changed::Superseded { state: Some(state) },
+            OutcomeResponse::Done { state: None, late: Some(true), .. } | OutcomeResponse::Expired => Changed::Absent,
+            OutcomeResponse::Done { state: None, .. } => Changed::Released,
+            OutcomeResponse::AlreadySucceeded => Changed::AlreadySucceeded,
+            OutcomeResponse::Superseded { state, .. } => Changed::Superseded { state: Some(state) },
             // No policy but the safe one was asked for.
-            Settled::Spooled | Settled::Degraded(..) => return Err(Failure::OutcomeUnknown(None)),
+            OutcomeResponse::Spooled | OutcomeResponse::Degraded(..) => return Err(Failure::OutcomeUnknown(None)),
         })
     }
 
@@ -153,7 +153,7 @@ impl Gateway {
         }
         let listed = within(LIST_DEADLINE, filtered(engine.as_ref(), &app.key, filter, limit)).await;
         let listed = listed.map_err(|failure| NoList::Failed(looked_up(failure)))?;
-        let inspected = |mut listed: Listed| {
+        let inspected = |mut listed: ListedClaim| {
             listed.held.record.result = None;
             self.inspected(listed.global_id, listed.held)
         };
@@ -189,14 +189,15 @@ pub(super) async fn filtered(
     app: &AppKey,
     filter: Filter,
     limit: usize,
-) -> Result<Vec<Listed>, EngineError> {
-    let mut ask = List { app: app.clone(), state: filter.state, after: filter.after, limit };
-    let mut found: Vec<Listed> = Vec::new();
+) -> Result<Vec<ListedClaim>, EngineError> {
+    let mut request = ListRequest { app: app.clone(), state: filter.state, after: filter.after, limit };
+    let mut found: Vec<ListedClaim> = Vec::new();
     loop {
-        let page = engine.list(&ask).await?;
-        let is_last = page.len() < ask.limit;
-        ask.after = page.last().map(|last| last.global_id);
-        let is_internal = |listed: &Listed| listed.held.record.operation.as_ref().is_some_and(Operation::is_internal);
+        let page = engine.list(&request).await?;
+        let is_last = page.len() < request.limit;
+        request.after = page.last().map(|last| last.global_id);
+        let is_internal =
+            |listed: &ListedClaim| listed.held.record.operation.as_ref().is_some_and(Operation::is_internal);
         found.extend(page.into_iter().filter(|listed| filter.internal || !is_internal(listed)));
         if is_last || found.len() >= limit {
             found.truncate(limit);

@@ -1,4 +1,4 @@
-//! POST: reporting after an operation.
+//! The outcome call: reporting after an operation.
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::{Failure, Gateway, batch, failed, within};
 use crate::crash::{self, Point};
 use crate::domain::attempt::Attempt;
 use crate::domain::canonical::Canonical;
-use crate::domain::claim::{LateTerms, Outcome, Settle, Settled};
+use crate::domain::claim::{LateTerms, Outcome, OutcomeRequest, OutcomeResponse};
 use crate::domain::clock::Timestamp;
 use crate::domain::degraded::Degraded;
 use crate::domain::global_id::GlobalId;
@@ -56,7 +56,7 @@ impl Suspects {
 
 /// What a caller reports after an operation.
 #[derive(Debug)]
-pub struct OutcomeReport {
+pub struct OutcomeCall {
     /// Which claim.
     pub global_id: GlobalId,
     /// The attempt that reports.
@@ -69,7 +69,7 @@ pub struct OutcomeReport {
     pub contents: Option<Canonical>,
 }
 
-/// The answer to a POST.
+/// The answer to an outcome call.
 #[derive(Debug)]
 pub enum Reported {
     /// The store has been told.
@@ -77,7 +77,7 @@ pub enum Reported {
         /// The claim.
         global_id: GlobalId,
         /// What became of the report.
-        settled: Settled,
+        settled: OutcomeResponse,
         /// When the claim that stands ends by itself.
         expires_at: Option<Timestamp>,
         /// The policy that took the report in place of the store.
@@ -92,82 +92,84 @@ pub enum Reported {
 
 /// An item of a batch, on its way to the store or past it.
 enum Prepared {
-    Ask(Box<Settle>, Option<Operation>),
+    Ask(Box<OutcomeRequest>, Option<Operation>),
     Observed(Reported),
 }
 
 impl Gateway {
-    /// POST.
+    /// Reports an outcome.
     ///
     /// # Errors
     /// Why there is no answer; a superseded outcome is an answer.
-    pub async fn settle(&self, app: &App, report: OutcomeReport) -> Result<Reported, Failure> {
+    pub async fn settle(&self, app: &App, report: OutcomeCall) -> Result<Reported, Failure> {
         if report.attempt.nonce().is_observed() {
             return Ok(self.observed(app, &report));
         }
-        let ask = self.prepare_settle(app, &report)?;
+        let request = self.prepare_settle(app, &report)?;
         let span = traces::child!(
             "outcome",
             oncegate.app = %app.key,
-            oncegate.global_id = %ask.key.global_id,
-            oncegate.outcome = reported_outcome(&ask.outcome).label(),
+            oncegate.global_id = %request.key.global_id,
+            oncegate.outcome = reported_outcome(&request.outcome).label(),
             oncegate.result = Empty,
         );
-        let call = async { self.engine(app)?.settle(&ask).await };
-        let answer = traces::in_span!(span, within(ask.deadline, call));
-        let answer = self.answer_settle(app, &ask, report.operation.as_ref(), answer);
+        let call = async { self.engine(app)?.settle(&request).await };
+        let answer = traces::in_span!(span, within(request.deadline, call));
+        let answer = self.answer_settle(app, &request, report.operation.as_ref(), answer);
         if !span.is_none() {
             span.record("oncegate.result", outcome_result(&answer).label());
         }
         answer
     }
 
-    /// Many POSTs, under the same rules as [`Gateway::claim_many`].
+    /// Reports many outcomes, under the same rules as [`Gateway::claim_many`].
     pub async fn settle_many<Refusal: From<Failure>>(
         &self,
         app: &App,
-        reports: Vec<Result<OutcomeReport, Refusal>>,
+        reports: Vec<Result<OutcomeCall, Refusal>>,
     ) -> Vec<Result<Reported, Refusal>> {
         let begun = self.clock.monotonic();
-        let prepare = |report: Result<OutcomeReport, Refusal>| {
+        let prepare = |report: Result<OutcomeCall, Refusal>| {
             let report = report?;
             if report.attempt.nonce().is_observed() {
                 return Ok(Prepared::Observed(self.observed(app, &report)));
             }
-            let ask = self.prepare_settle(app, &report)?;
-            Ok(Prepared::Ask(Box::new(ask), report.operation))
+            let request = self.prepare_settle(app, &report)?;
+            Ok(Prepared::Ask(Box::new(request), report.operation))
         };
         let prepared: Vec<Result<Prepared, Refusal>> = reports.into_iter().map(prepare).collect();
-        let asks: Vec<Settle> = prepared
+        let requests: Vec<OutcomeRequest> = prepared
             .iter()
-            .filter_map(|item| if let Ok(Prepared::Ask(ask, _)) = item { Some(Settle::clone(ask)) } else { None })
+            .filter_map(|item| {
+                if let Ok(Prepared::Ask(request, _)) = item { Some(OutcomeRequest::clone(request)) } else { None }
+            })
             .collect();
         let answers = match self.engine(app) {
             Ok(engine) => {
                 let (came, permits) = (|| self.since(begun), self.batch_permits.of(&app.key));
                 let permits = &permits;
-                let settle = |ask| async move {
+                let settle = |request| async move {
                     let _permit = permits.acquire().await;
-                    engine.settle(ask).await
+                    engine.settle(request).await
                 };
-                let span = traces::child!("outcomes", oncegate.app = %app.key, oncegate.items = asks.len());
-                traces::in_span!(span, batch::each(&asks, |ask| (&ask.key, ask.deadline), came, settle))
+                let span = traces::child!("outcomes", oncegate.app = %app.key, oncegate.items = requests.len());
+                traces::in_span!(span, batch::each(&requests, |request| (&request.key, request.deadline), came, settle))
             }
-            Err(failure) => batch::fail(asks.len(), &failure),
+            Err(failure) => batch::fail(requests.len(), &failure),
         };
         let mut answers = answers.into_iter();
         let answer = |item: Result<Prepared, Refusal>| match item? {
             Prepared::Observed(reported) => Ok(reported),
-            Prepared::Ask(ask, operation) => {
+            Prepared::Ask(request, operation) => {
                 let answer = answers.next().unwrap_or_else(|| Err(EngineError::unsaid()));
-                self.answer_settle(app, &ask, operation.as_ref(), answer).map_err(Refusal::from)
+                self.answer_settle(app, &request, operation.as_ref(), answer).map_err(Refusal::from)
             }
         };
         prepared.into_iter().map(answer).collect()
     }
 
     /// The report of an attempt that holds nothing, because its claim was let through in observe mode.
-    fn observed(&self, app: &App, report: &OutcomeReport) -> Reported {
+    fn observed(&self, app: &App, report: &OutcomeCall) -> Reported {
         if let Some(metrics) = self.metrics.load().get(&app.key) {
             let operation = report.operation.as_ref().map(AsRef::as_ref);
             let outcome = reported_outcome(&report.outcome);
@@ -177,7 +179,7 @@ impl Gateway {
         Reported::Observed { global_id: report.global_id }
     }
 
-    fn prepare_settle(&self, app: &App, report: &OutcomeReport) -> Result<Settle, Failure> {
+    fn prepare_settle(&self, app: &App, report: &OutcomeCall) -> Result<OutcomeRequest, Failure> {
         if let Outcome::Success { retention: Some(retention), .. } = report.outcome {
             check_retention(app, retention)?;
         }
@@ -191,7 +193,7 @@ impl Gateway {
         let key = Key { app: app.key.clone(), global_id: report.global_id };
         let granted = self.granted.of(app, &key);
         let terms = granted.as_ref().or(named).map_or(&app.terms, |operation| app.terms_of(operation));
-        let ask = Settle {
+        let request = OutcomeRequest {
             key,
             attempt: report.attempt.clone(),
             outcome: report.outcome.clone(),
@@ -199,12 +201,12 @@ impl Gateway {
             deadline: terms.deadline,
             on_outage: terms.outcome_on_outage,
         };
-        self.draw_outcome(app, &ask)?;
-        Ok(ask)
+        self.draw_outcome(app, &request)?;
+        Ok(request)
     }
 
     /// What a late outcome is recorded as; nothing if its attempt is older than what it would be kept for.
-    fn late_terms(&self, app: &App, report: &OutcomeReport) -> Option<LateTerms> {
+    fn late_terms(&self, app: &App, report: &OutcomeCall) -> Option<LateTerms> {
         let named = report.operation.as_ref().map(|operation| app.terms_of(operation));
         let terms = named.map_or_else(|| app.longest_terms(), |own| own.terms);
         let retention = match &report.outcome {
@@ -229,33 +231,39 @@ impl Gateway {
     fn answer_settle(
         &self,
         app: &App,
-        ask: &Settle,
+        request: &OutcomeRequest,
         operation: Option<&Operation>,
-        answer: Result<Settled, EngineError>,
+        answer: Result<OutcomeResponse, EngineError>,
     ) -> Result<Reported, Failure> {
         if answer.is_ok() {
             crash::here(Point::Settled);
         }
-        let answer = answer.map(Settled::split);
-        give_back_contents(app, ask, answer.as_ref().map(|(settled, _)| settled));
+        let answer = answer.map(OutcomeResponse::split);
+        give_back_contents(app, request, answer.as_ref().map(|(settled, _)| settled));
         let answer = answer.map_err(|failure| failed(failure, None)).map(|(settled, degraded)| {
             let left = match &settled {
-                Settled::Done { left, .. } | Settled::Superseded { left, .. } => *left,
-                Settled::AlreadySucceeded | Settled::Expired | Settled::Spooled | Settled::Degraded(..) => None,
+                OutcomeResponse::Done { left, .. } | OutcomeResponse::Superseded { left, .. } => *left,
+                OutcomeResponse::AlreadySucceeded
+                | OutcomeResponse::Expired
+                | OutcomeResponse::Spooled
+                | OutcomeResponse::Degraded(..) => None,
             };
             let expires_at = left.map(|left| self.clock.wall().plus(left));
-            Reported::Settled { global_id: ask.key.global_id, settled, expires_at, degraded }
+            Reported::Settled { global_id: request.key.global_id, settled, expires_at, degraded }
         });
         if let Some(metrics) = self.metrics.load().get(&app.key) {
-            let (outcome, result) = (reported_outcome(&ask.outcome), outcome_result(&answer));
+            let (outcome, result) = (reported_outcome(&request.outcome), outcome_result(&answer));
             metrics.settled(operation.map(AsRef::as_ref), outcome, result);
             // Somebody did it, or may have, although another attempt held the claim.
-            if result == OutcomeResult::Superseded && outcome != ReportedOutcome::Failure && self.first_suspicion(ask) {
+            if result == OutcomeResult::Superseded
+                && outcome != ReportedOutcome::Failure
+                && self.first_suspicion(request)
+            {
                 metrics.suspected_double_execution();
                 tracing::warn!(
-                    app.key = %ask.key.app,
-                    claim.global_id = %ask.key.global_id,
-                    attempt.hash = %ask.attempt.hash(),
+                    app.key = %request.key.app,
+                    claim.global_id = %request.key.global_id,
+                    attempt.hash = %request.attempt.hash(),
                     "an attempt that no longer held its claim reports that it ran: a suspected double execution"
                 );
             }
@@ -264,9 +272,9 @@ impl Gateway {
     }
 
     /// Whether this attempt is suspected for the first time, as far as a bounded memory can tell.
-    fn first_suspicion(&self, ask: &Settle) -> bool {
+    fn first_suspicion(&self, request: &OutcomeRequest) -> bool {
         let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
-        suspects.add(&ask.key.app, &ask.attempt)
+        suspects.add(&request.key.app, &request.attempt)
     }
 }
 
@@ -282,12 +290,12 @@ fn outcome_result(answer: &Result<Reported, Failure>) -> OutcomeResult {
     match answer {
         Ok(Reported::Observed { .. }) => OutcomeResult::Observed,
         Ok(Reported::Settled { settled, .. }) => match settled {
-            Settled::Done { late: Some(true), .. } => OutcomeResult::Late,
-            Settled::Done { .. } => OutcomeResult::Recorded,
-            Settled::AlreadySucceeded => OutcomeResult::AlreadySucceeded,
-            Settled::Superseded { .. } => OutcomeResult::Superseded,
-            Settled::Expired => OutcomeResult::Expired,
-            Settled::Spooled | Settled::Degraded(..) => OutcomeResult::Spooled,
+            OutcomeResponse::Done { late: Some(true), .. } => OutcomeResult::Late,
+            OutcomeResponse::Done { .. } => OutcomeResult::Recorded,
+            OutcomeResponse::AlreadySucceeded => OutcomeResult::AlreadySucceeded,
+            OutcomeResponse::Superseded { .. } => OutcomeResult::Superseded,
+            OutcomeResponse::Expired => OutcomeResult::Expired,
+            OutcomeResponse::Spooled | OutcomeResponse::Degraded(..) => OutcomeResult::Spooled,
         },
         Err(Failure::Store(Determinate::Full(_))) => OutcomeResult::StoreFull,
         Err(Failure::Store(Determinate::Incompatible(_))) => OutcomeResult::StoreIncompatible,

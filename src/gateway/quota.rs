@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::{Failure, Gateway};
-use crate::domain::claim::{Claim, Outcome, Settle, Settled};
+use crate::domain::claim::{ClaimRequest, Outcome, OutcomeRequest, OutcomeResponse};
 use crate::engine::EngineError;
 use crate::telemetry::metrics::quota::Quota;
 use crate::tenants::App;
@@ -29,14 +29,14 @@ impl Gateway {
     }
 
     /// Draws what a grant of this claim would keep.
-    pub(super) fn draw_claim(&self, app: &App, ask: &Claim) -> Result<(), Failure> {
-        let drawn = app.charge_bytes(ask.stored_bytes(), Purpose::New, || self.clock.monotonic());
+    pub(super) fn draw_claim(&self, app: &App, request: &ClaimRequest) -> Result<(), Failure> {
+        let drawn = app.charge_bytes(request.stored_bytes(), Purpose::New, || self.clock.monotonic());
         drawn.map_err(|exceeded| self.refused(app, exceeded))
     }
 
     /// Draws what this outcome may add to the store: its result, and its contents, which no claim has drawn if it is late.
-    pub(super) fn draw_outcome(&self, app: &App, ask: &Settle) -> Result<(), Failure> {
-        let bytes = ask.result_bytes().saturating_add(late_bytes(ask));
+    pub(super) fn draw_outcome(&self, app: &App, request: &OutcomeRequest) -> Result<(), Failure> {
+        let bytes = request.result_bytes().saturating_add(late_bytes(request));
         let drawn = app.charge_bytes(bytes, Purpose::Settle, || self.clock.monotonic());
         drawn.map_err(|exceeded| self.refused(app, exceeded))
     }
@@ -54,21 +54,21 @@ impl Gateway {
 }
 
 /// Gives back what was drawn for the contents of an outcome that was not late, so that they are not counted twice.
-pub(super) fn give_back_contents(app: &App, ask: &Settle, settled: Result<&Settled, &EngineError>) {
+pub(super) fn give_back_contents(app: &App, request: &OutcomeRequest, settled: Result<&OutcomeResponse, &EngineError>) {
     let may_be_stored = match settled {
-        Ok(Settled::Done { state, late, .. }) => state.is_some() && *late != Some(false),
-        Ok(Settled::Spooled | Settled::Degraded(..)) | Err(EngineError::Indeterminate(_)) => true,
-        Ok(Settled::AlreadySucceeded | Settled::Superseded { .. } | Settled::Expired)
+        Ok(OutcomeResponse::Done { state, late, .. }) => state.is_some() && *late != Some(false),
+        Ok(OutcomeResponse::Spooled | OutcomeResponse::Degraded(..)) | Err(EngineError::Indeterminate(_)) => true,
+        Ok(OutcomeResponse::AlreadySucceeded | OutcomeResponse::Superseded { .. } | OutcomeResponse::Expired)
         | Err(EngineError::Determinate(_)) => false,
     };
     if !may_be_stored {
-        app.refund_bytes(late_bytes(ask));
+        app.refund_bytes(late_bytes(request));
     }
 }
 
 /// Bytes of the contents that are stored if the outcome is late.
-fn late_bytes(ask: &Settle) -> u64 {
-    match (&ask.outcome, &ask.late) {
+fn late_bytes(request: &OutcomeRequest) -> u64 {
+    match (&request.outcome, &request.late) {
         (Outcome::Success { .. } | Outcome::Unknown, Some(late)) => late.contents.stored_bytes(),
         (Outcome::Failure, _) | (_, None) => 0,
     }

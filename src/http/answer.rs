@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 pub use self::granted::GrantedBody;
 use super::problem::{Code, Members, Problem};
 use crate::domain::attempt::AttemptHash;
-use crate::domain::claim::{Mismatch, Renewed, Settled};
+use crate::domain::claim::{Mismatch, OutcomeResponse, RenewalResponse};
 use crate::domain::clock::Timestamp;
 use crate::domain::degraded::Degraded;
 use crate::domain::global_id::GlobalId;
@@ -199,10 +199,10 @@ pub fn reported(answer: &Reported) -> Result<OutcomeBody, Problem> {
         }
     };
     let problem = match settled {
-        Settled::Spooled | Settled::Degraded(..) => {
+        OutcomeResponse::Spooled | OutcomeResponse::Degraded(..) => {
             return Ok(OutcomeBody { global_id, state: SPOOLED, expires_at: None, late: None, degraded });
         }
-        Settled::Done { state, late, .. } => {
+        OutcomeResponse::Done { state, late, .. } => {
             let state = match state {
                 None => "released",
                 Some(State::Succeeded) => "succeeded",
@@ -210,9 +210,9 @@ pub fn reported(answer: &Reported) -> Result<OutcomeBody, Problem> {
             };
             return Ok(OutcomeBody { global_id, state, expires_at, late: *late, degraded });
         }
-        Settled::AlreadySucceeded => already_succeeded(),
-        Settled::Superseded { state, left } => superseded(*state, *left),
-        Settled::Expired => Problem::new(
+        OutcomeResponse::AlreadySucceeded => already_succeeded(),
+        OutcomeResponse::Superseded { state, left } => superseded(*state, *left),
+        OutcomeResponse::Expired => Problem::new(
             Code::Expired,
             "No claim stands, and this attempt is older than what its outcome would be kept for; nothing was recorded.",
         ),
@@ -241,7 +241,7 @@ fn superseded(state: State, left: Option<Duration>) -> Problem {
 pub fn renewed(answer: &RenewalAnswer) -> Result<RenewalBody, Problem> {
     let degraded = answer.degraded;
     let problem = match &answer.renewed {
-        Renewed::Renewed { left } => {
+        RenewalResponse::Renewed { left } => {
             return Ok(RenewalBody {
                 global_id: answer.global_id,
                 lease_ms: u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
@@ -249,13 +249,13 @@ pub fn renewed(answer: &RenewalAnswer) -> Result<RenewalBody, Problem> {
                 degraded,
             });
         }
-        Renewed::LeaseLost | Renewed::Degraded(..) => Problem::new(
+        RenewalResponse::LeaseLost | RenewalResponse::Degraded(..) => Problem::new(
             Code::LeaseLost,
             "This attempt holds no claim any more. Stop the operation if you can; if its effect may have happened, report \
              `success` or `unknown`.",
         ),
-        Renewed::AlreadySucceeded => already_succeeded(),
-        Renewed::Superseded { state, left } => superseded(*state, *left),
+        RenewalResponse::AlreadySucceeded => already_succeeded(),
+        RenewalResponse::Superseded { state, left } => superseded(*state, *left),
     };
     Err(Problem { degraded, ..problem })
 }

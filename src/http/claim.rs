@@ -16,7 +16,7 @@ use crate::domain::canonical::{Canonical, NotCanonical, canonicalize, canonicali
 use crate::domain::limits::Limits;
 use crate::domain::tenant::Operation;
 use crate::domain::terms::{Retention, Span};
-use crate::gateway::claim::ClaimRequest;
+use crate::gateway::claim::ClaimCall;
 
 /// The header that may carry the nonce instead of the body.
 pub(super) const NONCE_HEADER: &str = "oncegate-attempt-nonce";
@@ -71,7 +71,7 @@ impl ClaimBody<'_> {
     }
 
     /// The request in the gateway's terms, within all bounds.
-    pub fn into_request(self, limits: &Limits) -> Result<ClaimRequest, Problem> {
+    pub fn into_request(self, limits: &Limits) -> Result<ClaimCall, Problem> {
         let nonce = self.attempt_nonce.map(|nonce| nonce.parse::<Nonce>()).transpose();
         let fingerprint = self
             .fingerprint
@@ -80,7 +80,7 @@ impl ClaimBody<'_> {
             limits.check_lease(lease.0).map_err(|wrong| Problem::invalid(format!("`lease`: {wrong}.")))?;
         }
         check_retention(self.retention, limits)?;
-        Ok(ClaimRequest {
+        Ok(ClaimCall {
             operation: check_operation(self.operation)?.unwrap_or_default(),
             contents: required_contents(self.contents, limits)?,
             fingerprint: fingerprint.transpose()?,

@@ -16,7 +16,7 @@ use crate::domain::global_id::GlobalId;
 use crate::domain::limits::Limits;
 use crate::domain::tenant::Operation;
 use crate::domain::terms::Retention;
-use crate::gateway::outcome::OutcomeReport;
+use crate::gateway::outcome::OutcomeCall;
 
 /// The body of a POST.
 #[derive(Deserialize)]
@@ -63,7 +63,7 @@ impl<'a> OutcomeBody<'a> {
     }
 
     /// The report in the gateway's terms, within all bounds. `result` and `retention` go with `success` only.
-    pub fn into_report(self, global_id: GlobalId, limits: &Limits) -> Result<OutcomeReport, Problem> {
+    pub fn into_report(self, global_id: GlobalId, limits: &Limits) -> Result<OutcomeCall, Problem> {
         let attempt =
             self.attempt.parse::<Attempt>().map_err(|wrong| Problem::invalid(format!("`attempt`: {wrong}.")))?;
         check_retention(self.retention, limits)?;
@@ -71,6 +71,6 @@ impl<'a> OutcomeBody<'a> {
         let contents = self.contents.map(|contents| required_contents(Some(contents), limits)).transpose()?;
         let outcome = self.outcome.with(result, self.retention)?;
         let operation = check_operation(self.operation)?;
-        Ok(OutcomeReport { global_id, attempt, outcome, operation, contents })
+        Ok(OutcomeCall { global_id, attempt, outcome, operation, contents })
     }
 }

@@ -19,7 +19,7 @@ use crate::domain::global_id::GlobalId;
 use crate::domain::limits::Limits;
 use crate::domain::tenant::Operation;
 use crate::domain::terms::Retention;
-use crate::gateway::outcome::OutcomeReport;
+use crate::gateway::outcome::OutcomeCall;
 use crate::tenants::quota::Purpose;
 
 /// A POST with the claim it is about. The fields of [`OutcomeBody`], written out because serde cannot both flatten a
@@ -53,7 +53,7 @@ pub async fn outcome_batch(
 }
 
 impl OutcomeItem<'_> {
-    fn into_report(self, limits: &Limits) -> Result<OutcomeReport, Problem> {
+    fn into_report(self, limits: &Limits) -> Result<OutcomeCall, Problem> {
         let Self { global_id, attempt, outcome, result, retention, operation, contents } = self;
         let global_id: GlobalId =
             global_id.parse().map_err(|wrong| Problem::invalid(format!("`global_id`: {wrong}.")))?;

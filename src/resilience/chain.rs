@@ -18,10 +18,12 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::core::{Core, State};
 use crate::domain::attempt::Entropy;
-use crate::domain::claim::{self, Claim, Claimed, Effect, Renew, Renewed, Settle, Settled};
+use crate::domain::claim::{
+    self, ClaimRequest, ClaimResponse, Effect, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
+};
 use crate::domain::clock::Clock;
-use crate::domain::operator::{List, Listed, Release, Released};
-use crate::domain::record::{Held, Key};
+use crate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+use crate::domain::record::{Key, LiveClaim};
 use crate::domain::terms::OnDataLoss;
 use crate::engine::chain::{Chain as SwitchedChain, ChainStatus, NotSwitched, Phase, Switched};
 use crate::engine::{Capabilities, Determinate, Engine, EngineError, Note, Tell};
@@ -116,13 +118,17 @@ impl Chain {
     }
 
     /// The answer to a claim that may not be granted because of a loss of data: what the store knows stops it as ever.
-    async fn claim_while_held(&self, ask: &Claim, failure: EngineError) -> Result<Claimed, EngineError> {
+    async fn claim_while_held(
+        &self,
+        request: &ClaimRequest,
+        failure: EngineError,
+    ) -> Result<ClaimResponse, EngineError> {
         let is_paused = matches!(failure, EngineError::Determinate(Determinate::Paused(_)));
         if !is_paused || self.core.held_for().is_none() {
             return Err(failure);
         }
-        match self.read(&ask.key).await.map(|held| claim::claim(held.as_ref(), ask, None)) {
-            Ok((Effect::Keep, known @ (Claimed::Duplicate(_) | Claimed::Mismatch(_)))) => Ok(known),
+        match self.read(&request.key).await.map(|held| claim::claim(held.as_ref(), request, None)) {
+            Ok((Effect::Keep, known @ (ClaimResponse::Duplicate(_) | ClaimResponse::Mismatch(_)))) => Ok(known),
             _ => Err(failure),
         }
     }
@@ -139,9 +145,9 @@ impl Chain {
 
     /// A grant that came back after the chain began to close, or its store lost its data, is not told: somebody may have
     /// been granted the same elsewhere.
-    fn told(&self, begun: &State, answer: Result<Claimed, EngineError>) -> Result<Claimed, EngineError> {
+    fn told(&self, begun: &State, answer: Result<ClaimResponse, EngineError>) -> Result<ClaimResponse, EngineError> {
         match answer {
-            Ok(Claimed::Granted(_)) if !self.core.stands(begun) => Err(switched()),
+            Ok(ClaimResponse::Granted(_)) if !self.core.stands(begun) => Err(switched()),
             answer => answer,
         }
     }
@@ -153,61 +159,61 @@ fn switched() -> EngineError {
 
 #[async_trait]
 impl Engine for Chain {
-    async fn claim(&self, ask: &Claim) -> Result<Claimed, EngineError> {
+    async fn claim(&self, request: &ClaimRequest) -> Result<ClaimResponse, EngineError> {
         let begun = match self.claiming().await {
             Ok(begun) => begun,
             // Kept out of what every claim takes memory for.
-            Err(failure) => return Box::pin(self.claim_while_held(ask, failure)).await,
+            Err(failure) => return Box::pin(self.claim_while_held(request, failure)).await,
         };
-        self.core.hold.saw_lease(ask.terms.lease);
-        let answer = self.engine(&begun)?.claim(ask).await;
+        self.core.hold.saw_lease(request.terms.lease);
+        let answer = self.engine(&begun)?.claim(request).await;
         self.told(&begun, answer)
     }
 
-    async fn claim_each(&self, asks: &[&Claim], tell: Tell<'_>) {
-        let longest = asks.iter().map(|ask| ask.terms.lease).max().unwrap_or_default();
+    async fn claim_each(&self, requests: &[&ClaimRequest], tell: Tell<'_>) {
+        let longest = requests.iter().map(|request| request.terms.lease).max().unwrap_or_default();
         let asked = async {
             let begun = self.claiming().await?;
             self.core.hold.saw_lease(longest);
-            self.engine(&begun)?.claim_each(asks, &|place, answer| tell(place, self.told(&begun, answer))).await;
+            self.engine(&begun)?.claim_each(requests, &|place, answer| tell(place, self.told(&begun, answer))).await;
             Ok::<_, EngineError>(())
         };
         if let Err(failure) = asked.await {
-            let told = |(place, ask): (usize, _)| {
+            let told = |(place, request): (usize, _)| {
                 let failure = failure.clone();
-                async move { tell(place, self.claim_while_held(ask, failure).await) }
+                async move { tell(place, self.claim_while_held(request, failure).await) }
             };
-            join_all(asks.iter().copied().enumerate().map(told)).await;
+            join_all(requests.iter().copied().enumerate().map(told)).await;
         }
     }
 
-    async fn settle(&self, ask: &Settle) -> Result<Settled, EngineError> {
+    async fn settle(&self, request: &OutcomeRequest) -> Result<OutcomeResponse, EngineError> {
         let begun = self.core.turn().await?;
-        let answer = self.engine(&begun)?.settle(ask).await;
+        let answer = self.engine(&begun)?.settle(request).await;
         self.changed(&begun, answer).await
     }
 
-    async fn renew(&self, ask: &Renew) -> Result<Renewed, EngineError> {
-        self.core.hold.saw_lease(ask.lease.unwrap_or_default());
+    async fn renew(&self, request: &RenewalRequest) -> Result<RenewalResponse, EngineError> {
+        self.core.hold.saw_lease(request.lease.unwrap_or_default());
         let begun = self.core.turn().await?;
-        let answer = self.engine(&begun)?.renew(ask).await;
+        let answer = self.engine(&begun)?.renew(request).await;
         self.changed(&begun, answer).await
     }
 
-    async fn read(&self, key: &Key) -> Result<Option<Held>, EngineError> {
+    async fn read(&self, key: &Key) -> Result<Option<LiveClaim>, EngineError> {
         let state = self.core.turn().await?;
         self.engine(&state)?.read(key).await
     }
 
-    async fn release(&self, ask: &Release) -> Result<Released, EngineError> {
+    async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseResponse, EngineError> {
         let begun = self.core.turn().await?;
-        let answer = self.engine(&begun)?.release(ask).await;
+        let answer = self.engine(&begun)?.release(request).await;
         self.changed(&begun, answer).await
     }
 
-    async fn list(&self, ask: &List) -> Result<Vec<Listed>, EngineError> {
+    async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
         let state = self.core.turn().await?;
-        self.engine(&state)?.list(ask).await
+        self.engine(&state)?.list(request).await
     }
 
     async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use hashbrown::HashMap;
 use oncegate::domain::attempt::{Attempt, Issuer, SystemEntropy};
 use oncegate::domain::canonical::canonicalize;
-use oncegate::domain::claim::{Outcome, Renewed, Settled};
+use oncegate::domain::claim::{Outcome, OutcomeResponse, RenewalResponse};
 use oncegate::domain::clock::{Clock, ManualClock, SystemClock, Timestamp};
 use oncegate::domain::limits::Limits;
 use oncegate::domain::record::State;
@@ -16,8 +16,8 @@ use oncegate::domain::terms::{ClaimOnOutage, LeaseEnd, Mode, OutcomeOnOutage, Re
 use oncegate::engine::Engine;
 use oncegate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
 use oncegate::engine::redis::{Options, Redis};
-use oncegate::gateway::claim::{ClaimAnswer, ClaimRequest, Granted};
-use oncegate::gateway::outcome::{OutcomeReport, Reported};
+use oncegate::gateway::claim::{ClaimAnswer, ClaimCall, Granted};
+use oncegate::gateway::outcome::{OutcomeCall, Reported};
 use oncegate::gateway::{Engines, Gateway};
 use oncegate::tenants::quota::Quota;
 use oncegate::tenants::{App, OperationTerms};
@@ -111,7 +111,7 @@ impl Stage {
 
     async fn claim(&self, gateway: &Gateway, contents: &str) -> ClaimAnswer {
         let contents = canonicalize(format!("{contents:?}").as_bytes()).unwrap();
-        let request = ClaimRequest {
+        let request = ClaimCall {
             operation: "order.submit".parse().unwrap(),
             contents,
             fingerprint: None,
@@ -141,9 +141,9 @@ impl Stage {
         }
     }
 
-    async fn settle(&self, gateway: &Gateway, granted: &Granted, outcome: Outcome) -> Settled {
+    async fn settle(&self, gateway: &Gateway, granted: &Granted, outcome: Outcome) -> OutcomeResponse {
         let (global_id, attempt) = (granted.global_id, granted.attempt.clone());
-        let report = OutcomeReport { global_id, attempt, outcome, operation: None, contents: None };
+        let report = OutcomeCall { global_id, attempt, outcome, operation: None, contents: None };
         match gateway.settle(&self.app, report).await.unwrap() {
             Reported::Settled { settled, .. } => settled,
             observed @ Reported::Observed { .. } => panic!("{observed:?}"),
@@ -202,16 +202,22 @@ async fn an_old_attempt_never_touches_a_newer_claim_whatever_their_timestamps_sa
         for gateway in [older, newer] {
             for outcome in [Outcome::Failure, Outcome::Unknown, Outcome::Success { result: None, retention: None }] {
                 let told = stage.settle(gateway, &old, outcome.clone()).await;
-                assert!(matches!(told, Settled::Superseded { state: State::InProgress, .. }), "{outcome:?}: {told:?}");
+                assert!(
+                    matches!(told, OutcomeResponse::Superseded { state: State::InProgress, .. }),
+                    "{outcome:?}: {told:?}"
+                );
             }
             let renewed = gateway.renew(&stage.app, old.global_id, old.attempt.clone(), Some(HOUR)).await.unwrap();
-            assert!(matches!(renewed.renewed, Renewed::Superseded { .. }), "{renewed:?}");
+            assert!(matches!(renewed.renewed, RenewalResponse::Superseded { .. }), "{renewed:?}");
         }
         assert_eq!(stage.holder(older, contents).await, new.attempt);
         let done = stage.settle(older, &new, Outcome::Success { result: None, retention: None }).await;
-        assert!(matches!(done, Settled::Done { state: Some(State::Succeeded), late: Some(false), .. }), "{done:?}");
+        assert!(
+            matches!(done, OutcomeResponse::Done { state: Some(State::Succeeded), late: Some(false), .. }),
+            "{done:?}"
+        );
         let told = stage.settle(newer, &old, Outcome::Failure).await;
-        assert!(matches!(told, Settled::Superseded { state: State::Succeeded, .. }), "{told:?}");
+        assert!(matches!(told, OutcomeResponse::Superseded { state: State::Succeeded, .. }), "{told:?}");
     }
 }
 
@@ -270,7 +276,10 @@ async fn a_late_outcome_is_taken_from_a_gateway_that_lives_in_another_hour(stage
         let granted = stage.granted(holder, contents).await;
         stage.lease_ends(&granted).await;
         let told = stage.settle(other, &granted, Outcome::Success { result: None, retention: None }).await;
-        assert!(matches!(told, Settled::Done { state: Some(State::Succeeded), late: Some(true), .. }), "{told:?}");
+        assert!(
+            matches!(told, OutcomeResponse::Done { state: Some(State::Succeeded), late: Some(true), .. }),
+            "{told:?}"
+        );
         match stage.claim(holder, contents).await {
             ClaimAnswer::Duplicate(found) => assert_eq!(found.held.record.attempt, granted.attempt),
             wrong => panic!("{wrong:?}"),

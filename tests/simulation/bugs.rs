@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use oncegate::domain::attempt::{Attempt, Nonce};
-use oncegate::domain::claim::{Claim, Claimed, Grant, Outcome, Renew, Renewed, Settle, Settled};
+use oncegate::domain::claim::{
+    ClaimRequest, ClaimResponse, Grant, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
+};
 use oncegate::domain::degraded::Degraded;
-use oncegate::domain::operator::{List, Listed, Release, Released};
-use oncegate::domain::record::{Held, Key, State};
+use oncegate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+use oncegate::domain::record::{Key, LiveClaim, State};
 use oncegate::domain::terms::{OutcomeOnOutage, Retention, Terms};
 use oncegate::engine::{Capabilities, Determinate, Engine, EngineError, Note};
 use oncegate::resilience::chain::Times;
@@ -181,8 +183,8 @@ struct BuggyStore {
 }
 
 impl BuggyStore {
-    async fn release(&self, key: &Key, attempt: &Attempt) -> Result<Released, EngineError> {
-        self.inner.release(&Release { key: key.clone(), attempt: attempt.clone() }).await
+    async fn release(&self, key: &Key, attempt: &Attempt) -> Result<ReleaseResponse, EngineError> {
+        self.inner.release(&ReleaseRequest { key: key.clone(), attempt: attempt.clone() }).await
     }
 
     /// What [`Bug::SweeperDeletesRenewed`] does now and then.
@@ -203,69 +205,69 @@ impl BuggyStore {
 
 #[async_trait]
 impl Engine for BuggyStore {
-    async fn claim(&self, ask: &Claim) -> Result<Claimed, EngineError> {
+    async fn claim(&self, request: &ClaimRequest) -> Result<ClaimResponse, EngineError> {
         self.sweep().await?;
-        let answer = self.inner.claim(ask).await?;
+        let answer = self.inner.claim(request).await?;
         match (self.bug, answer) {
-            (Bug::NonceIgnored, Claimed::Duplicate(held)) if held.record.state == State::InProgress => {
-                let Held { record, left, fence } = held;
+            (Bug::NonceIgnored, ClaimResponse::Duplicate(held)) if held.record.state == State::InProgress => {
+                let LiveClaim { record, left, fence } = held;
                 let (attempt, repeated) = (record.attempt, true);
-                Ok(Claimed::Granted(Grant { attempt, fence, repeated, taken_over: false, lease_left: left }))
+                Ok(ClaimResponse::Granted(Grant { attempt, fence, repeated, taken_over: false, lease_left: left }))
             }
-            (Bug::FenceFalls, Claimed::Granted(grant)) => {
+            (Bug::FenceFalls, ClaimResponse::Granted(grant)) => {
                 let fence = grant.fence.map(|fence| u64::MAX - fence);
-                Ok(Claimed::Granted(Grant { fence, ..grant }))
+                Ok(ClaimResponse::Granted(Grant { fence, ..grant }))
             }
-            (Bug::SweeperDeletesRenewed, Claimed::Granted(grant)) if !grant.repeated => {
-                let end = self.clock.now() + micros(ask.terms.lease);
+            (Bug::SweeperDeletesRenewed, ClaimResponse::Granted(grant)) if !grant.repeated => {
+                let end = self.clock.now() + micros(request.terms.lease);
                 let mut ends = self.first_ends.lock().unwrap_or_else(PoisonError::into_inner);
-                ends.push((end, ask.key.clone(), ask.attempt.clone()));
-                Ok(Claimed::Granted(grant))
+                ends.push((end, request.key.clone(), request.attempt.clone()));
+                Ok(ClaimResponse::Granted(grant))
             }
             (_, answer) => Ok(answer),
         }
     }
 
-    async fn settle(&self, ask: &Settle) -> Result<Settled, EngineError> {
-        let held = self.inner.read(&ask.key).await?;
-        match (self.bug, held, &ask.outcome) {
+    async fn settle(&self, request: &OutcomeRequest) -> Result<OutcomeResponse, EngineError> {
+        let held = self.inner.read(&request.key).await?;
+        match (self.bug, held, &request.outcome) {
             (Bug::DeleteWithoutCompare, Some(held), Outcome::Failure) if held.record.state == State::InProgress => {
-                self.release(&ask.key, &held.record.attempt).await?;
-                Ok(Settled::Done { state: None, left: None, late: Some(false) })
+                self.release(&request.key, &held.record.attempt).await?;
+                Ok(OutcomeResponse::Done { state: None, left: None, late: Some(false) })
             }
-            (Bug::FailureUndoesSuccess, Some(held), Outcome::Failure) if held.record.attempt == ask.attempt => {
-                self.release(&ask.key, &ask.attempt).await?;
-                Ok(Settled::Done { state: None, left: None, late: Some(false) })
+            (Bug::FailureUndoesSuccess, Some(held), Outcome::Failure) if held.record.attempt == request.attempt => {
+                self.release(&request.key, &request.attempt).await?;
+                Ok(OutcomeResponse::Done { state: None, left: None, late: Some(false) })
             }
-            (Bug::LateOutcomeDropped, None, Outcome::Success { retention, .. }) if ask.late.is_some() => {
-                let usual = ask.late.as_ref().map(|late| late.terms.retention);
+            (Bug::LateOutcomeDropped, None, Outcome::Success { retention, .. }) if request.late.is_some() => {
+                let usual = request.late.as_ref().map(|late| late.terms.retention);
                 let left = retention.or(usual).and_then(Retention::duration);
-                Ok(Settled::Done { state: Some(State::Succeeded), left, late: Some(true) })
+                Ok(OutcomeResponse::Done { state: Some(State::Succeeded), left, late: Some(true) })
             }
-            _ => self.inner.settle(ask).await,
+            _ => self.inner.settle(request).await,
         }
     }
 
-    async fn renew(&self, ask: &Renew) -> Result<Renewed, EngineError> {
-        let answer = self.inner.renew(ask).await?;
-        match (self.bug, answer, ask.lease) {
-            (Bug::RenewalShortens, Renewed::Renewed { left }, Some(lease)) if lease < left => {
-                Ok(Renewed::Renewed { left: lease })
+    async fn renew(&self, request: &RenewalRequest) -> Result<RenewalResponse, EngineError> {
+        let answer = self.inner.renew(request).await?;
+        match (self.bug, answer, request.lease) {
+            (Bug::RenewalShortens, RenewalResponse::Renewed { left }, Some(lease)) if lease < left => {
+                Ok(RenewalResponse::Renewed { left: lease })
             }
             (_, answer, _) => Ok(answer),
         }
     }
 
-    async fn read(&self, key: &Key) -> Result<Option<Held>, EngineError> {
+    async fn read(&self, key: &Key) -> Result<Option<LiveClaim>, EngineError> {
         self.inner.read(key).await
     }
 
-    async fn release(&self, ask: &Release) -> Result<Released, EngineError> {
-        self.inner.release(ask).await
+    async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseResponse, EngineError> {
+        self.inner.release(request).await
     }
 
-    async fn list(&self, ask: &List) -> Result<Vec<Listed>, EngineError> {
-        self.inner.list(ask).await
+    async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
+        self.inner.list(request).await
     }
 
     async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
@@ -291,7 +293,7 @@ struct BuggyGateway {
     world: Arc<World>,
     alone_until: AtomicU64,
     /// What [`Bug::DuplicateFromMemory`] remembers.
-    duplicate: Mutex<Option<(Key, Held)>>,
+    duplicate: Mutex<Option<(Key, LiveClaim)>>,
     /// What [`Bug::SwitchNotSeen`] has seen at first.
     notes: OnceLock<Option<Note>>,
 }
@@ -317,101 +319,114 @@ impl BuggyGateway {
 
 #[async_trait]
 impl Engine for BuggyGateway {
-    async fn claim(&self, ask: &Claim) -> Result<Claimed, EngineError> {
+    async fn claim(&self, request: &ClaimRequest) -> Result<ClaimResponse, EngineError> {
         if let Some((key, held)) = &*self.duplicate.lock().unwrap_or_else(PoisonError::into_inner)
-            && *key == ask.key
+            && *key == request.key
         {
-            return Ok(Claimed::Duplicate(held.clone()));
+            return Ok(ClaimResponse::Duplicate(held.clone()));
         }
-        if self.bug == Bug::MarkTooLong && ask.operation.as_ref() == MARKS {
-            let retention = ask
+        if self.bug == Bug::MarkTooLong && request.operation.as_ref() == MARKS {
+            let retention = request
                 .terms
                 .retention
                 .duration()
-                .map_or(ask.terms.retention, |kept| Retention::For(kept + Duration::from_secs(1)));
-            return self.inner.claim(&Claim { terms: Terms { retention, ..ask.terms }, ..ask.clone() }).await;
+                .map_or(request.terms.retention, |kept| Retention::For(kept + Duration::from_secs(1)));
+            return self
+                .inner
+                .claim(&ClaimRequest { terms: Terms { retention, ..request.terms }, ..request.clone() })
+                .await;
         }
-        let whole =
-            Grant { attempt: ask.attempt.clone(), fence: None, repeated: false, taken_over: false, lease_left: None };
-        match (self.bug, self.call(|| self.inner.claim(ask)).await) {
-            (Bug::TimeoutTakenAsClaimed, Err(EngineError::Indeterminate(_))) => Ok(Claimed::Granted(whole)),
+        let whole = Grant {
+            attempt: request.attempt.clone(),
+            fence: None,
+            repeated: false,
+            taken_over: false,
+            lease_left: None,
+        };
+        match (self.bug, self.call(|| self.inner.claim(request)).await) {
+            (Bug::TimeoutTakenAsClaimed, Err(EngineError::Indeterminate(_))) => Ok(ClaimResponse::Granted(whole)),
             (Bug::TimeoutTakenAsRefused, Err(EngineError::Indeterminate(why))) => {
                 Err(Determinate::Unavailable(why.0).into())
             }
             (Bug::RetryByAnotherAttempt, Err(EngineError::Indeterminate(_))) => {
-                let attempt = Attempt::new(ask.attempt.timestamp(), Nonce::from_bits(self.world.dice.roll()));
-                self.inner.claim(&Claim { attempt, ..ask.clone() }).await
+                let attempt = Attempt::new(request.attempt.timestamp(), Nonce::from_bits(self.world.dice.roll()));
+                self.inner.claim(&ClaimRequest { attempt, ..request.clone() }).await
             }
             (Bug::UnknownClaimUndone, Err(EngineError::Indeterminate(why))) => {
-                let (key, attempt) = (ask.key.clone(), ask.attempt.clone());
+                let (key, attempt) = (request.key.clone(), request.attempt.clone());
                 let (outcome, on_outage) = (Outcome::Failure, OutcomeOnOutage::FailClosed);
-                let undo = Settle { key, attempt, outcome, late: None, deadline: ask.deadline, on_outage };
+                let undo = OutcomeRequest { key, attempt, outcome, late: None, deadline: request.deadline, on_outage };
                 let _undone = self.inner.settle(&undo).await;
                 Err(why.into())
             }
-            (Bug::LeaseToldTooLong, Ok(Claimed::Granted(grant))) => {
-                Ok(Claimed::Granted(Grant { lease_left: None, ..grant }))
+            (Bug::LeaseToldTooLong, Ok(ClaimResponse::Granted(grant))) => {
+                Ok(ClaimResponse::Granted(Grant { lease_left: None, ..grant }))
             }
-            (Bug::LocalForgets, Ok(Claimed::Degraded(Degraded::Local, answer)))
-                if matches!(*answer, Claimed::Duplicate(_)) =>
+            (Bug::LocalForgets, Ok(ClaimResponse::Degraded(Degraded::Local, answer)))
+                if matches!(*answer, ClaimResponse::Duplicate(_)) =>
             {
-                Ok(Claimed::Degraded(Degraded::Local, Box::new(Claimed::Granted(whole))))
+                Ok(ClaimResponse::Degraded(Degraded::Local, Box::new(ClaimResponse::Granted(whole))))
             }
             (Bug::PolicyUnsaid, Ok(answer)) => Ok(answer.split().0),
             (Bug::PolicyUnasked, Err(_)) => {
-                Ok(Claimed::Degraded(Degraded::FailOpen, Box::new(Claimed::Granted(whole))))
+                Ok(ClaimResponse::Degraded(Degraded::FailOpen, Box::new(ClaimResponse::Granted(whole))))
             }
-            (Bug::OverlapNotNoticed, Ok(Claimed::Duplicate(_))) if ask.is_delivery() => Ok(Claimed::Granted(whole)),
-            (Bug::DuplicateFromMemory, Ok(Claimed::Duplicate(held))) => {
-                *self.duplicate.lock().unwrap_or_else(PoisonError::into_inner) = Some((ask.key.clone(), held.clone()));
-                Ok(Claimed::Duplicate(held))
+            (Bug::OverlapNotNoticed, Ok(ClaimResponse::Duplicate(_))) if request.is_delivery() => {
+                Ok(ClaimResponse::Granted(whole))
+            }
+            (Bug::DuplicateFromMemory, Ok(ClaimResponse::Duplicate(held))) => {
+                *self.duplicate.lock().unwrap_or_else(PoisonError::into_inner) =
+                    Some((request.key.clone(), held.clone()));
+                Ok(ClaimResponse::Duplicate(held))
             }
             (_, answer) => answer,
         }
     }
 
-    async fn settle(&self, ask: &Settle) -> Result<Settled, EngineError> {
-        let delivered = Settled::Done { state: None, left: None, late: None };
+    async fn settle(&self, request: &OutcomeRequest) -> Result<OutcomeResponse, EngineError> {
+        let delivered = OutcomeResponse::Done { state: None, left: None, late: None };
         match self.bug {
-            Bug::DeliveryDropped if ask.is_delivery() => return Ok(delivered),
-            Bug::DeliveryTooLate if ask.is_delivery() => {
-                let (inner, ask) = (self.inner.clone(), ask.clone());
+            Bug::DeliveryDropped if request.is_delivery() => return Ok(delivered),
+            Bug::DeliveryTooLate if request.is_delivery() => {
+                let (inner, request) = (self.inner.clone(), request.clone());
                 tokio::spawn(async move {
                     tokio::time::sleep(Duration::from_millis(500)).await;
-                    inner.settle(&ask).await
+                    inner.settle(&request).await
                 });
                 return Ok(delivered);
             }
             _ => {}
         }
-        match (self.bug, self.call(|| self.inner.settle(ask)).await) {
+        match (self.bug, self.call(|| self.inner.settle(request)).await) {
             (Bug::TimeoutTakenAsSettled, Err(EngineError::Indeterminate(_))) => {
-                Ok(Settled::Done { state: Some(State::Succeeded), left: None, late: Some(false) })
+                Ok(OutcomeResponse::Done { state: Some(State::Succeeded), left: None, late: Some(false) })
             }
             (_, answer) => answer,
         }
     }
 
-    async fn renew(&self, ask: &Renew) -> Result<Renewed, EngineError> {
-        match ask.lease {
-            Some(left) if self.bug == Bug::RenewalNotDelivered && ask.is_delivery() => Ok(Renewed::Renewed { left }),
-            _ => self.call(|| self.inner.renew(ask)).await,
+    async fn renew(&self, request: &RenewalRequest) -> Result<RenewalResponse, EngineError> {
+        match request.lease {
+            Some(left) if self.bug == Bug::RenewalNotDelivered && request.is_delivery() => {
+                Ok(RenewalResponse::Renewed { left })
+            }
+            _ => self.call(|| self.inner.renew(request)).await,
         }
     }
 
-    async fn read(&self, key: &Key) -> Result<Option<Held>, EngineError> {
+    async fn read(&self, key: &Key) -> Result<Option<LiveClaim>, EngineError> {
         match self.bug {
             Bug::SameTryNotSeen => Ok(None),
             _ => self.call(|| self.inner.read(key)).await,
         }
     }
 
-    async fn release(&self, ask: &Release) -> Result<Released, EngineError> {
-        self.call(|| self.inner.release(ask)).await
+    async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseResponse, EngineError> {
+        self.call(|| self.inner.release(request)).await
     }
 
-    async fn list(&self, ask: &List) -> Result<Vec<Listed>, EngineError> {
-        self.inner.list(ask).await
+    async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
+        self.inner.list(request).await
     }
 
     async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {

@@ -8,12 +8,14 @@ use std::time::Duration;
 use futures_util::future::join;
 use oncegate::domain::attempt::{Attempt, Nonce};
 use oncegate::domain::canonical::canonicalize_any;
-use oncegate::domain::claim::{Claim, Outcome, Renew, Renewed, Settle, Settled};
-use oncegate::domain::operator::Release;
+use oncegate::domain::claim::{
+    ClaimRequest, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
+};
+use oncegate::domain::operator::ReleaseRequest;
 use oncegate::domain::record::{Key, State};
 use oncegate::domain::terms::Retention;
-use oncegate::gateway::claim::{ClaimAnswer, ClaimRequest, Granted};
-use oncegate::gateway::outcome::{OutcomeReport, Reported};
+use oncegate::gateway::claim::{ClaimAnswer, ClaimCall, Granted};
+use oncegate::gateway::outcome::{OutcomeCall, Reported};
 use oncegate::gateway::{Failure, RenewalAnswer};
 use oncegate::resilience::journal::DELIVERY_DEADLINE;
 use tokio::time::sleep;
@@ -74,7 +76,7 @@ impl Caller {
         }
     }
 
-    /// PRE, work, POST.
+    /// Claim call, work, outcome call.
     async fn episode(&self) {
         let dice = &self.world.dice;
         let target = self.business.choose();
@@ -96,7 +98,7 @@ impl Caller {
             // It has forgotten that it was answered.
             let _same = self.report_until_answered(&target, &granted.attempt, &outcome).await;
         }
-        if let (Some(Settled::Done { state: Some(State::Succeeded), .. }), true) = (settled, dice.percent(6)) {
+        if let (Some(OutcomeResponse::Done { state: Some(State::Succeeded), .. }), true) = (settled, dice.percent(6)) {
             let _refused = self.report_until_answered(&target, &granted.attempt, &Outcome::Failure).await;
         }
     }
@@ -109,14 +111,14 @@ impl Caller {
             let longer = dice.percent(50).then(|| dice.millis(200, 9_000));
             match self.renew(target, attempt, longer).await {
                 // It goes by what it was told last.
-                Some(Ok(RenewalAnswer { renewed: Renewed::Renewed { left }, .. })) => lease = left,
+                Some(Ok(RenewalAnswer { renewed: RenewalResponse::Renewed { left }, .. })) => lease = left,
                 Some(Ok(_)) => return,
                 Some(Err(_)) | None => {}
             }
         }
     }
 
-    /// Many PREs at once, some of them of the same; and many POSTs.
+    /// Many claim calls at once, some of them of the same; and many outcome calls.
     async fn batch(&self) {
         let dice = &self.world.dice;
         let first = self.business.choose();
@@ -178,7 +180,7 @@ impl Caller {
         let gateway = self.gateway();
         let deadline = target.app.terms.deadline;
         let name = Name::of(&attempt);
-        let call = self.begin(gateway, <Release as Question>::NAME, "release", name, &target, deadline);
+        let call = self.begin(gateway, <ReleaseRequest as Question>::NAME, "release", name, &target, deadline);
         let Some((call, running)) = call else { return };
         let release = running.gateway.release(&target.app, target.global_id, attempt, true);
         match running.answer(release).await {
@@ -187,7 +189,7 @@ impl Caller {
         }
     }
 
-    /// PRE with one nonce until there is an answer, at any gateway, and sometimes at two at once.
+    /// Claim call with one nonce until there is an answer, at any gateway, and sometimes at two at once.
     async fn claim_until_answered(&self, target: &Target, mut asked: Asked) -> Option<Granted> {
         let dice = &self.world.dice;
         for _ in 0..TRIES_MAX {
@@ -227,8 +229,13 @@ impl Caller {
         None
     }
 
-    /// POST until there is an answer.
-    async fn report_until_answered(&self, target: &Target, attempt: &Attempt, outcome: &Outcome) -> Option<Settled> {
+    /// Outcome call until there is an answer.
+    async fn report_until_answered(
+        &self,
+        target: &Target,
+        attempt: &Attempt,
+        outcome: &Outcome,
+    ) -> Option<OutcomeResponse> {
         let dice = &self.world.dice;
         for _ in 0..TRIES_MAX {
             if let Some(Ok(Reported::Settled { settled, .. })) = self.report(target, attempt, outcome).await {
@@ -245,7 +252,8 @@ impl Caller {
     async fn claim(&self, target: &Target, asked: &Asked, gateway: usize) -> Option<Result<ClaimAnswer, Failure>> {
         let (lease, deadline) = asked.lease_and_deadline(target);
         let name = asked.name();
-        let (call, running) = self.begin(gateway, <Claim as Question>::NAME, asked.what(), name, target, deadline)?;
+        let (call, running) =
+            self.begin(gateway, <ClaimRequest as Question>::NAME, asked.what(), name, target, deadline)?;
         let claim = running.gateway.claim(&target.app, asked.request(target));
         let answer = running.answer(claim).await;
         match &answer {
@@ -261,7 +269,8 @@ impl Caller {
         let Some(running) = self.hosts[gateway].gateway() else { return Vec::new() };
         let begin = |(target, asked): &(Target, Asked)| {
             let name = asked.name();
-            let (mut call, _) = self.begin(gateway, <Claim as Question>::NAME, asked.what(), name, target, deadline)?;
+            let (mut call, _) =
+                self.begin(gateway, <ClaimRequest as Question>::NAME, asked.what(), name, target, deadline)?;
             call.in_batch = true;
             Some(call)
         };
@@ -291,8 +300,8 @@ impl Caller {
         let deadline = operation.as_ref().map_or(&target.app.terms, |own| target.app.terms_of(own)).deadline;
         let gateway = self.gateway();
         let (what, name) = (outcome_name(outcome), Name::of(attempt));
-        let (call, running) = self.begin(gateway, <Settle as Question>::NAME, what, name, target, deadline)?;
-        let report = OutcomeReport {
+        let (call, running) = self.begin(gateway, <OutcomeRequest as Question>::NAME, what, name, target, deadline)?;
+        let report = OutcomeCall {
             global_id: target.global_id,
             attempt: attempt.clone(),
             outcome: outcome.clone(),
@@ -316,7 +325,7 @@ impl Caller {
         let gateway = self.gateway();
         let deadline = target.app.terms.deadline;
         let name = Name::of(attempt);
-        let call = self.begin(gateway, <Renew as Question>::NAME, "renewal", name, target, deadline);
+        let call = self.begin(gateway, <RenewalRequest as Question>::NAME, "renewal", name, target, deadline);
         let (call, running) = call?;
         let renewal = running.gateway.renew(&target.app, target.global_id, attempt.clone(), lease);
         let answer = running.answer(renewal).await;
@@ -391,7 +400,7 @@ impl Caller {
     }
 }
 
-/// What a PRE asks for.
+/// What a claim call asks for.
 struct Asked {
     nonce: Nonce,
     lease: Option<Duration>,
@@ -421,7 +430,7 @@ impl Asked {
     }
 
     fn what(&self) -> &'static str {
-        if self.take_over { "PRE to take over" } else { "PRE" }
+        if self.take_over { "claim call that takes over" } else { "claim call" }
     }
 
     /// A claim is answered while at least half of its lease is left.
@@ -430,8 +439,8 @@ impl Asked {
         (lease, target.terms().deadline.min(lease / 2))
     }
 
-    fn request(&self, target: &Target) -> ClaimRequest {
-        ClaimRequest {
+    fn request(&self, target: &Target) -> ClaimCall {
+        ClaimCall {
             operation: target.operation.clone(),
             contents: target.contents.clone(),
             fingerprint: self.fingerprint.then(|| canonicalize_any(b"7", "fingerprint").expect("JSON")),

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use oncegate::domain::claim::{Claim, Claimed, Grant, Outcome, Renewed, Settled};
+use oncegate::domain::claim::{ClaimRequest, ClaimResponse, Grant, Outcome, OutcomeResponse, RenewalResponse};
 use oncegate::domain::degraded::Degraded;
 use oncegate::domain::record::State;
 use oncegate::domain::terms::ClaimOnOutage;
@@ -80,7 +80,7 @@ impl Open {
     fn granted_by(&self, name: Name) -> Option<(u16, Duration)> {
         let granted = |own: &Try| match own {
             Try::Answered { told, at, store, .. } => match &**told {
-                Told::Claimed(Claimed::Granted(grant)) if Name::of(&grant.attempt) == name => Some((*store, *at)),
+                Told::Claimed(ClaimResponse::Granted(grant)) if Name::of(&grant.attempt) == name => Some((*store, *at)),
                 _ => None,
             },
             Try::Uncertain | Try::Refused => None,
@@ -124,8 +124,8 @@ impl Try {
                 matches!(
                     **told,
                     Told::Found(_)
-                        | Told::Settled(Settled::Superseded { .. })
-                        | Told::Renewed(Renewed::Superseded { .. })
+                        | Told::Settled(OutcomeResponse::Superseded { .. })
+                        | Told::Renewed(RenewalResponse::Superseded { .. })
                 )
             }
             Self::Uncertain => false,
@@ -237,8 +237,8 @@ impl Beliefs {
 /// Called by links.
 impl World {
     /// A link makes a try; its answer is not known until something else is said.
-    pub(crate) fn trial<Q: Question>(&self, gateway: u16, ask: &Q) -> Trial {
-        let mut call = (gateway, Q::NAME, ask.asked_by());
+    pub(crate) fn trial<Q: Question>(&self, gateway: u16, request: &Q) -> Trial {
+        let mut call = (gateway, Q::NAME, request.asked_by());
         let known = &mut *self.known();
         let of_policies = self.kind.has_policies();
         if of_policies && !known.open.contains_key(&call) {
@@ -249,17 +249,18 @@ impl World {
                 .filter(|(to, kind, name)| (*to, *kind, name.nonce) == (gateway, Q::NAME, call.2.nonce));
             call = same.min_by_key(|(.., name)| name.timestamp).copied().unwrap_or(call);
         }
-        let open = known.open.get_mut(&call).filter(|_| !of_policies || !ask.is_delivery());
+        let open = known.open.get_mut(&call).filter(|_| !of_policies || !request.is_delivery());
         let begun = open.as_ref().map(|open| open.begun);
         let place = open.map(|open| {
             open.tries.push(Try::Uncertain);
             open.tries.len() - 1
         });
         if of_policies {
-            let number = known.number(ask.key());
+            let number = known.number(request.key());
             let ledger = &known.of(number).ledger;
-            let may = ledger.may_send(gateway, ask, begun);
-            let may = may.and_then(|()| if ask.is_delivery() { ledger.may_deliver(gateway, ask) } else { Ok(()) });
+            let may = ledger.may_send(gateway, request, begun);
+            let may =
+                may.and_then(|()| if request.is_delivery() { ledger.may_deliver(gateway, request) } else { Ok(()) });
             self.judge_known(known, number, may);
         }
         Trial { call, place }
@@ -273,18 +274,18 @@ impl World {
     }
 
     /// The store's answer to a try has come.
-    pub(crate) fn answered<Q: Question>(&self, trial: &Trial, ask: &Q, taken: &Taken<Q::Answer>) {
+    pub(crate) fn answered<Q: Question>(&self, trial: &Trial, request: &Q, taken: &Taken<Q::Answer>) {
         let told = Box::new(taken.answer.clone().into());
-        if self.kind.has_policies() && !ask.is_delivery() {
+        if self.kind.has_policies() && !request.is_delivery() {
             let known = &mut *self.known();
-            let number = known.number(ask.key());
+            let number = known.number(request.key());
             known.of(number).ledger.hear(trial.call.0, &told);
         }
         let Taken { store_now, at, store, met, .. } = *taken;
         if let (Kind::Holding, Some(held)) = (self.kind, Q::found(&taken.answer)) {
             let known = &mut *self.known();
-            let number = known.number(ask.key());
-            let is_claim = |(to, kind, _): &(u16, &str, Name)| *to == trial.call.0 && *kind == Claim::NAME;
+            let number = known.number(request.key());
+            let is_claim = |(to, kind, _): &(u16, &str, Name)| *to == trial.call.0 && *kind == ClaimRequest::NAME;
             for open in known.open.iter_mut().filter(|(call, open)| is_claim(call) && open.key == number) {
                 let told = Box::new(Told::Found(held.clone()));
                 open.1.tries.push(Try::Answered { told, store_now, at, store, met });
@@ -334,7 +335,7 @@ impl World {
             };
             known.trace.add(begun, event);
             if let Some(asked) = asked((gateway, name.nonce), kind, what) {
-                known.of(key).ledger.ask(asked);
+                known.of(key).ledger.request(asked);
             }
             if kind == "settle" || kind == "release" {
                 let of_key = known.of(key);
@@ -362,7 +363,7 @@ impl World {
         self.known().open.remove(&(call.gateway, call.kind, call.name));
     }
 
-    /// What a PRE was answered, which asked for this lease.
+    /// What a claim call was answered, which asked for this lease.
     pub(crate) fn claimed(&self, call: &Call, lease: Duration, answer: &Result<ClaimAnswer, Failure>) {
         let (said, other) = match answer {
             Ok(ClaimAnswer::Granted(granted)) if granted.taken_over => ("taken over", Name::of(&granted.attempt)),
@@ -410,10 +411,12 @@ impl World {
         });
     }
 
-    /// What a POST was answered.
+    /// What an outcome call was answered.
     pub(crate) fn settled(&self, call: &Call, outcome: &Outcome, answer: &Result<Reported, Failure>) {
         let said = match answer {
-            Ok(Reported::Settled { settled, .. }) => <oncegate::domain::claim::Settle as Question>::brief(settled).0,
+            Ok(Reported::Settled { settled, .. }) => {
+                <oncegate::domain::claim::OutcomeRequest as Question>::brief(settled).0
+            }
             Ok(Reported::Observed { .. }) => "observed",
             Err(failure) => failure_name(failure),
         };
@@ -421,7 +424,7 @@ impl World {
             Ok(Reported::Settled { settled, degraded, .. }) => {
                 if degraded.is_none() {
                     judge_settled(known, call, &open, outcome, settled)?;
-                    let is_refused = matches!(settled, Settled::Superseded { .. });
+                    let is_refused = matches!(settled, OutcomeResponse::Superseded { .. });
                     hold(!is_refused || open.met() != Some(Met::ItsMarkedTry), "nonce", || {
                         format!("{:?} meets its own try, and is told {settled:?}", call.name)
                     })?;
@@ -429,16 +432,18 @@ impl World {
                 let instants = self.instants(now);
                 let of_key = known.of(call.key);
                 let name = call.name;
-                if let Settled::Done { state: Some(State::Succeeded), left, .. } = settled {
+                if let OutcomeResponse::Done { state: Some(State::Succeeded), left, .. } = settled {
                     let until = instants.plus(left.unwrap_or(FOR_EVER));
                     of_key.ledger.succeed(call.process(), name, until, (now, degraded.is_some()));
                 }
                 let Some(policy) = degraded else { return Ok(()) };
                 hold(allows(of_key.ledger.choice, *policy), "S12", || format!("nobody has chosen {policy:?}"))?;
                 let is_taken = match settled {
-                    Settled::Spooled => true,
+                    OutcomeResponse::Spooled => true,
                     // An unknown may be what the lease's end has made of it already.
-                    Settled::Done { late, state, .. } if *late == Some(false) || *state == Some(State::Succeeded) => {
+                    OutcomeResponse::Done { late, state, .. }
+                        if *late == Some(false) || *state == Some(State::Succeeded) =>
+                    {
                         *outcome != Outcome::Unknown
                     }
                     _ => false,
@@ -456,7 +461,7 @@ impl World {
     /// What a renewal was answered.
     pub(crate) fn renewed(&self, call: &Call, answer: &Result<RenewalAnswer, Failure>) {
         let said = match answer {
-            Ok(answer) => <oncegate::domain::claim::Renew as Question>::brief(&answer.renewed).0,
+            Ok(answer) => <oncegate::domain::claim::RenewalRequest as Question>::brief(&answer.renewed).0,
             Err(failure) => failure_name(failure),
         };
         self.finish(call, (said, Name::default(), 0), answer.as_ref().err(), |now, known, open| match answer {
@@ -469,7 +474,7 @@ impl World {
                     }
                     None => judge_renewed((instants.store, now), known, call, &open, &answer.renewed)?,
                 }
-                if let Renewed::Renewed { left } = answer.renewed {
+                if let RenewalResponse::Renewed { left } = answer.renewed {
                     known.of(call.key).ledger.extend(
                         call.process(),
                         call.name,
@@ -578,17 +583,17 @@ fn judge_claim(
     open.any(answer, |(told, taken_at, at)| {
         let told = match (answer, told) {
             (_, Told::Claimed(told)) => told,
-            (ClaimAnswer::Duplicate(_), Told::Found(held)) => &Claimed::Duplicate(held.clone()),
+            (ClaimAnswer::Duplicate(_), Told::Found(held)) => &ClaimResponse::Duplicate(held.clone()),
             // What differs, conformance tests say.
             (ClaimAnswer::Mismatch(..), Told::Found(_)) => return Ok(()),
             _ => return hold(false, "S13", || format!("a claim call is answered {told:?}")),
         };
         match (answer, told) {
-            (ClaimAnswer::Granted(granted), Claimed::Granted(grant)) => {
+            (ClaimAnswer::Granted(granted), ClaimResponse::Granted(grant)) => {
                 let left = grant.lease_left.unwrap_or(lease);
                 judge_granted(now, known, call, granted, grant, (left, taken_at, at))
             }
-            (ClaimAnswer::Duplicate(found), Claimed::Duplicate(held)) => {
+            (ClaimAnswer::Duplicate(found), ClaimResponse::Duplicate(held)) => {
                 let record = &found.held.record;
                 let own = Name::of(&record.attempt).nonce == call.name.nonce;
                 hold(record == &held.record, "S4", || {
@@ -596,7 +601,7 @@ fn judge_claim(
                 })?;
                 hold(!own || record.state != State::InProgress, "S9", || "told to be its own duplicate".to_owned())
             }
-            (ClaimAnswer::Mismatch(..), Claimed::Mismatch(_)) => Ok(()),
+            (ClaimAnswer::Mismatch(..), ClaimResponse::Mismatch(_)) => Ok(()),
             _ => hold(false, "S9", || format!("the store answered {told:?}, and the caller is told {answer:?}")),
         }
     })
@@ -633,7 +638,7 @@ fn judge_settled(
     call: &Call,
     open: &Open,
     outcome: &Outcome,
-    settled: &Settled,
+    settled: &OutcomeResponse,
 ) -> Result<(), Broken> {
     let released = known.of(call.key).released;
     let others = open.tries.iter().filter(|own| **own != Try::Refused).count() > 1;
@@ -642,11 +647,11 @@ fn judge_settled(
         // Another try, whose answer is not known or came as well, may be the one that released the claim. "Nothing stands"
         // and "another's stands" are then no answers to the caller; that it is gone, and nobody knows why, always is.
         let (gone, released_now) = match told {
-            Settled::Done { state: None, late, .. } => (true, *late == Some(false)),
-            Settled::Superseded { .. } => (true, false),
+            OutcomeResponse::Done { state: None, late, .. } => (true, *late == Some(false)),
+            OutcomeResponse::Superseded { .. } => (true, false),
             _ => (false, false),
         };
-        let is_plain = *settled == Settled::Done { state: None, left: None, late: None };
+        let is_plain = *settled == OutcomeResponse::Done { state: None, left: None, late: None };
         let by_another = released.is_some_and(|(name, at)| name == call.name && at >= call.begun) && !released_now;
         let allowed = if *outcome == Outcome::Failure && gone && others {
             is_plain || (settled == told && !by_another)
@@ -654,7 +659,7 @@ fn judge_settled(
             settled == told
         };
         hold(allowed, "S6", || format!("of {told:?} the caller is told {settled:?}"))?;
-        if let Settled::Done { state: Some(State::Succeeded), left, .. } = settled
+        if let OutcomeResponse::Done { state: Some(State::Succeeded), left, .. } = settled
             && known.losses == call.losses
         {
             let until = left.map_or(u64::MAX, |left| store_now + micros(left));
@@ -669,11 +674,11 @@ fn judge_renewed(
     known: &mut Known,
     call: &Call,
     open: &Open,
-    renewed: &Renewed,
+    renewed: &RenewalResponse,
 ) -> Result<(), Broken> {
     open.any(renewed, |(told, taken_at, at)| {
         let Told::Renewed(told) = told else { return hold(false, "S13", || format!("a renewal is answered {told:?}")) };
-        let (Renewed::Renewed { left }, Renewed::Renewed { left: of_store }) = (renewed, told) else {
+        let (RenewalResponse::Renewed { left }, RenewalResponse::Renewed { left: of_store }) = (renewed, told) else {
             return hold(renewed == told, "S2", || format!("to be {told:?}, and the caller is told {renewed:?}"));
         };
         hold(now + *left <= at + *of_store, "S10", || {
@@ -768,8 +773,8 @@ fn judge_failure(
 fn has_run_out(call: &Call, open: &Open, now: Duration) -> bool {
     open.answers().any(|(told, ..)| {
         let left = match told {
-            Told::Claimed(Claimed::Granted(grant)) => grant.lease_left,
-            Told::Renewed(Renewed::Renewed { left }) => Some(*left),
+            Told::Claimed(ClaimResponse::Granted(grant)) => grant.lease_left,
+            Told::Renewed(RenewalResponse::Renewed { left }) => Some(*left),
             _ => None,
         };
         // What the call has taken is taken off, all of it.

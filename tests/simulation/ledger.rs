@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hashbrown::HashSet;
 use oncegate::domain::attempt::{Attempt, AttemptHash};
-use oncegate::domain::claim::Claimed;
+use oncegate::domain::claim::ClaimResponse;
 use oncegate::domain::degraded::Degraded;
 use oncegate::domain::overlap::Overlap;
 use oncegate::domain::record::State;
@@ -20,7 +20,7 @@ use crate::trace::Name;
 const AT_ONCE: Duration = Duration::from_millis(50);
 
 /// What a failure is called in traces.
-const FAILURE: &str = "POST failure";
+const FAILURE: &str = "outcome call: failure";
 
 /// More degraded grants of a key than marks are kept of them.
 const MARKED_MAX: usize = 16;
@@ -203,8 +203,10 @@ impl Ledger {
     /// The store's answer to a claim has come to a gateway, which has not asked for itself.
     pub(crate) fn hear(&mut self, gateway: u16, told: &Told) {
         let holder = match told {
-            Told::Claimed(Claimed::Granted(grant)) => &grant.attempt,
-            Told::Claimed(Claimed::Duplicate(held)) if held.record.state == State::InProgress => &held.record.attempt,
+            Told::Claimed(ClaimResponse::Granted(grant)) => &grant.attempt,
+            Told::Claimed(ClaimResponse::Duplicate(held)) if held.record.state == State::InProgress => {
+                &held.record.attempt
+            }
             _ => return,
         };
         let heard = (gateway, Name::of(holder));
@@ -236,7 +238,7 @@ impl Ledger {
     }
 
     /// A gateway is asked something.
-    pub(crate) fn ask(&mut self, asked: Asked) {
+    pub(crate) fn request(&mut self, asked: Asked) {
         match self.asked.iter_mut().find(|(known, _)| *known == asked) {
             Some((_, calls)) => *calls += 1,
             None => self.asked.push((asked, 1)),
@@ -251,8 +253,9 @@ impl Ledger {
     }
 
     /// That a gateway tells the store of nothing that everybody who asked for it was told is certainly not done.
-    pub(crate) fn may_deliver<Q: Question>(&self, gateway: u16, ask: &Q) -> Result<(), Broken> {
-        let asked = (gateway, ask.whose().nonce, if Q::CLAIMS { "claim" } else { ask.reports().unwrap_or_default() });
+    pub(crate) fn may_deliver<Q: Question>(&self, gateway: u16, request: &Q) -> Result<(), Broken> {
+        let asked =
+            (gateway, request.whose().nonce, if Q::CLAIMS { "claim" } else { request.reports().unwrap_or_default() });
         let refused = self.asked.iter().any(|(known, calls)| *known == asked && *calls == 0);
         hold(!refused, "S9", || format!("{asked:?} was refused for certain, and the store is told of it"))
     }
@@ -289,38 +292,43 @@ impl Ledger {
     }
 
     /// The store takes a call, and tells whether another holds the claim.
-    pub(crate) fn told<Q: Question>(&mut self, ask: &Q, answer: &Q::Answer, at: Duration) {
-        let nonce = ask.whose().nonce;
-        if ask.is_delivery() {
+    pub(crate) fn told<Q: Question>(&mut self, request: &Q, answer: &Q::Answer, at: Duration) {
+        let nonce = request.whose().nonce;
+        if request.is_delivery() {
             let beaten = Q::is_of_another(answer);
-            self.delivered.push((ask.whose(), beaten, at));
+            self.delivered.push((request.whose(), beaten, at));
             for given in self.given.iter_mut().filter(|given| given.name.nonce == nonce) {
                 given.pushed = true;
                 given.beaten |= beaten;
             }
         }
-        if let Some(attempt) = ask.attempt() {
+        if let Some(attempt) = request.attempt() {
             self.saw(attempt);
         }
-        if let Some(outcome) = ask.reports() {
+        if let Some(outcome) = request.reports() {
             // Also what no gateway has taken in its place so far: the store may be told before the caller is.
             self.told.push((nonce, outcome, at));
         }
     }
 
     /// That a gateway may ask the store this now: what it has taken in its place goes before, in order.
-    pub(crate) fn may_send<Q: Question>(&self, gateway: u16, ask: &Q, begun: Option<Duration>) -> Result<(), Broken> {
+    pub(crate) fn may_send<Q: Question>(
+        &self,
+        gateway: u16,
+        request: &Q,
+        begun: Option<Duration>,
+    ) -> Result<(), Broken> {
         if Q::READS || self.accepted.is_empty() {
             return Ok(());
         }
-        let nonce = ask.whose().nonce;
-        let before = if ask.is_delivery() {
+        let nonce = request.whose().nonce;
+        let before = if request.is_delivery() {
             // A grant takes its outcome along, past what others have reported meanwhile.
             let with_its_grant = |given: &Given| given.name.nonce == nonce && given.policy.is_some();
             let own = self
                 .accepted
                 .iter()
-                .find(|own| own.gateway == gateway && own.nonce == nonce && Some(own.outcome) == ask.reports());
+                .find(|own| own.gateway == gateway && own.nonce == nonce && Some(own.outcome) == request.reports());
             // An earlier report of the same may have been taken, and nobody told so.
             let first = |own: &Accepted| {
                 let same = |(gateway, nonce, outcome, _): &&(u16, u64, &str, _)| {

@@ -5,9 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use oncegate::domain::claim::{Claim, Claimed, Renew, Renewed, Settle, Settled};
-use oncegate::domain::operator::{List, Listed, Release, Released};
-use oncegate::domain::record::{Held, Key};
+use oncegate::domain::claim::{
+    ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
+};
+use oncegate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+use oncegate::domain::record::{Key, LiveClaim};
 use oncegate::engine::{Capabilities, Engine, EngineError, Note};
 use tokio::runtime::Handle;
 use tokio::time::sleep;
@@ -73,8 +75,8 @@ impl Link {
         *self.weather.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn call<Q: Question>(&self, ask: &Q) -> Result<Q::Answer, EngineError> {
-        self.alive(self.send(ask)).await
+    async fn call<Q: Question>(&self, request: &Q) -> Result<Q::Answer, EngineError> {
+        self.alive(self.send(request)).await
     }
 
     /// What a process does that lives.
@@ -93,12 +95,12 @@ impl Link {
         *seen = Some((seen.map_or(losses, |(first, _)| first), losses));
     }
 
-    async fn send<Q: Question>(&self, ask: &Q) -> Result<Q::Answer, EngineError> {
-        let trial = self.world.trial(self.gateway, ask);
+    async fn send<Q: Question>(&self, request: &Q) -> Result<Q::Answer, EngineError> {
+        let trial = self.world.trial(self.gateway, request);
         let dice = &self.world.dice;
         let weather = self.weather();
         let crashes = self.store.crashes();
-        let mut flight = Flight { link: self, ask, landed: false };
+        let mut flight = Flight { link: self, request, landed: false };
         match weather {
             Weather::Refused => {
                 flight.landed = true;
@@ -115,7 +117,7 @@ impl Link {
         }
         flight.landed = true;
         drop(flight);
-        let taken = if self.store.crashes() == crashes { self.store.take(ask).await } else { reset() };
+        let taken = if self.store.crashes() == crashes { self.store.take(request).await } else { reset() };
         let taken = match taken {
             Err(failure) => {
                 self.world.refused(&trial, &failure);
@@ -124,7 +126,7 @@ impl Link {
             Ok(taken) => taken,
         };
         self.way_back(weather, crashes).await?;
-        self.world.answered(&trial, ask, &taken);
+        self.world.answered(&trial, request, &taken);
         Ok(taken.answer)
     }
 }
@@ -171,25 +173,25 @@ impl Link {
 /// A call under way. If its caller gives up before it has arrived, it may arrive all the same.
 struct Flight<'a, Q: Question> {
     link: &'a Link,
-    ask: &'a Q,
+    request: &'a Q,
     landed: bool,
 }
 
 impl<Q: Question> Drop for Flight<'_, Q> {
     fn drop(&mut self) {
-        let Self { link, ask, landed } = self;
+        let Self { link, request, landed } = self;
         let world = link.world.clone();
         if *landed || world.is_over() || !world.dice.percent(70) {
             return;
         }
         // While the runtime itself is dropped there is none.
         if let Ok(runtime) = Handle::try_current() {
-            let (store, ask) = (link.store.clone(), (*ask).clone());
+            let (store, request) = (link.store.clone(), (*request).clone());
             let delay = world.dice.millis(1, if world.dice.percent(80) { 200 } else { 8_000 });
             runtime.spawn(async move {
                 sleep(delay).await;
                 if !world.is_over() {
-                    let _nobody_listens = store.take(&ask).await;
+                    let _nobody_listens = store.take(&request).await;
                 }
             });
         }
@@ -225,27 +227,27 @@ fn reset<Answer>() -> Result<Answer, EngineError> {
 
 #[async_trait]
 impl Engine for Link {
-    async fn claim(&self, ask: &Claim) -> Result<Claimed, EngineError> {
-        self.call(ask).await
+    async fn claim(&self, request: &ClaimRequest) -> Result<ClaimResponse, EngineError> {
+        self.call(request).await
     }
 
-    async fn settle(&self, ask: &Settle) -> Result<Settled, EngineError> {
-        self.call(ask).await
+    async fn settle(&self, request: &OutcomeRequest) -> Result<OutcomeResponse, EngineError> {
+        self.call(request).await
     }
 
-    async fn renew(&self, ask: &Renew) -> Result<Renewed, EngineError> {
-        self.call(ask).await
+    async fn renew(&self, request: &RenewalRequest) -> Result<RenewalResponse, EngineError> {
+        self.call(request).await
     }
 
-    async fn read(&self, key: &Key) -> Result<Option<Held>, EngineError> {
+    async fn read(&self, key: &Key) -> Result<Option<LiveClaim>, EngineError> {
         self.call(key).await
     }
 
-    async fn release(&self, ask: &Release) -> Result<Released, EngineError> {
-        self.call(ask).await
+    async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseResponse, EngineError> {
+        self.call(request).await
     }
 
-    async fn list(&self, _: &List) -> Result<Vec<Listed>, EngineError> {
+    async fn list(&self, _: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
         Err(EngineError::unavailable("no caller of a world lists"))
     }
 

@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use oncegate::domain::attempt::Attempt;
-use oncegate::domain::claim::{Claim, Claimed, Outcome, Renew, Renewed, Settle, Settled};
-use oncegate::domain::operator::{Release, Released};
-use oncegate::domain::record::{Held, Key, State};
+use oncegate::domain::claim::{
+    ClaimRequest, ClaimResponse, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
+};
+use oncegate::domain::operator::{ReleaseRequest, ReleaseResponse};
+use oncegate::domain::record::{Key, LiveClaim, State};
 use oncegate::engine::{Engine, EngineError};
 use oncegate::resilience::journal::DELIVERY_DEADLINE;
 
@@ -64,7 +66,7 @@ pub(crate) trait Question: Clone + Send + Sync + 'static {
     }
 
     /// The record that a lookup found.
-    fn found(_: &Self::Answer) -> Option<Held> {
+    fn found(_: &Self::Answer) -> Option<LiveClaim> {
         None
     }
 
@@ -102,19 +104,19 @@ pub(crate) enum Met {
 /// Any answer of the store.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Told {
-    Claimed(Claimed),
-    Settled(Settled),
-    Renewed(Renewed),
+    Claimed(ClaimResponse),
+    Settled(OutcomeResponse),
+    Renewed(RenewalResponse),
     Read,
     /// What a lookup found, which a claim call at the same gateway may be answered from while its chain holds back grants.
-    Found(Held),
-    Released(Released),
+    Found(LiveClaim),
+    Released(ReleaseResponse),
 }
 
-impl Question for Claim {
+impl Question for ClaimRequest {
     const NAME: &'static str = "claim";
     const CLAIMS: bool = true;
-    type Answer = Claimed;
+    type Answer = ClaimResponse;
 
     fn key(&self) -> &Key {
         &self.key
@@ -137,27 +139,27 @@ impl Question for Claim {
         Some(&self.attempt)
     }
 
-    async fn put(&self, engine: &dyn Engine) -> Result<Claimed, EngineError> {
+    async fn put(&self, engine: &dyn Engine) -> Result<ClaimResponse, EngineError> {
         engine.claim(self).await
     }
 
-    fn compare(&self, reference: &mut Reference, now: u64, answer: &Claimed) -> Result<(), Broken> {
+    fn compare(&self, reference: &mut Reference, now: u64, answer: &ClaimResponse) -> Result<(), Broken> {
         reference.claim(now, self, answer)
     }
 
-    fn is_of_another(answer: &Claimed) -> bool {
-        matches!(answer, Claimed::Duplicate(_) | Claimed::Mismatch(_))
+    fn is_of_another(answer: &ClaimResponse) -> bool {
+        matches!(answer, ClaimResponse::Duplicate(_) | ClaimResponse::Mismatch(_))
     }
 
-    fn marks(&self, answer: &Claimed) -> Option<(String, u64)> {
+    fn marks(&self, answer: &ClaimResponse) -> Option<(String, u64)> {
         let of = self.contents.as_str().trim_matches('"').split_once('/')?.0;
-        let is_mark = self.operation.as_ref() == MARKS && matches!(answer, Claimed::Granted(_));
+        let is_mark = self.operation.as_ref() == MARKS && matches!(answer, ClaimResponse::Granted(_));
         is_mark.then(|| (of.to_owned(), self.whose().nonce))
     }
 
-    fn brief(answer: &Claimed) -> (&'static str, Name, u64) {
+    fn brief(answer: &ClaimResponse) -> (&'static str, Name, u64) {
         match answer {
-            Claimed::Granted(grant) => {
+            ClaimResponse::Granted(grant) => {
                 let what = match (grant.repeated, grant.taken_over) {
                     (true, _) => "repeated",
                     (_, true) => "taken over",
@@ -165,7 +167,7 @@ impl Question for Claim {
                 };
                 (what, Name::of(&grant.attempt), millis(grant.lease_left))
             }
-            Claimed::Duplicate(held) => {
+            ClaimResponse::Duplicate(held) => {
                 let what = match held.record.state {
                     State::InProgress => "duplicate in progress",
                     State::Succeeded => "duplicate succeeded",
@@ -173,16 +175,16 @@ impl Question for Claim {
                 };
                 (what, Name::of(&held.record.attempt), millis(held.left))
             }
-            Claimed::Mismatch(_) => ("mismatch", Name::default(), 0),
-            Claimed::Degraded(_, answer) => Self::brief(answer),
+            ClaimResponse::Mismatch(_) => ("mismatch", Name::default(), 0),
+            ClaimResponse::Degraded(_, answer) => Self::brief(answer),
         }
     }
 }
 
-impl Question for Settle {
+impl Question for OutcomeRequest {
     const NAME: &'static str = "settle";
     const ENDS: bool = true;
-    type Answer = Settled;
+    type Answer = OutcomeResponse;
 
     fn key(&self) -> &Key {
         &self.key
@@ -204,37 +206,39 @@ impl Question for Settle {
         Some(outcome_name(&self.outcome))
     }
 
-    async fn put(&self, engine: &dyn Engine) -> Result<Settled, EngineError> {
+    async fn put(&self, engine: &dyn Engine) -> Result<OutcomeResponse, EngineError> {
         engine.settle(self).await
     }
 
-    fn compare(&self, reference: &mut Reference, now: u64, answer: &Settled) -> Result<(), Broken> {
+    fn compare(&self, reference: &mut Reference, now: u64, answer: &OutcomeResponse) -> Result<(), Broken> {
         reference.settle(now, self, answer)
     }
 
-    fn is_of_another(answer: &Settled) -> bool {
-        matches!(answer, Settled::Superseded { .. })
+    fn is_of_another(answer: &OutcomeResponse) -> bool {
+        matches!(answer, OutcomeResponse::Superseded { .. })
     }
 
-    fn brief(answer: &Settled) -> (&'static str, Name, u64) {
+    fn brief(answer: &OutcomeResponse) -> (&'static str, Name, u64) {
         let (what, left) = match answer {
-            Settled::Done { state: None, late, .. } => (if *late == Some(true) { "absent" } else { "released" }, None),
-            Settled::Done { late: Some(true), left, .. } => ("recorded late", *left),
-            Settled::Done { state: Some(State::Succeeded), left, .. } => ("succeeded", *left),
-            Settled::Done { left, .. } => ("unknown", *left),
-            Settled::AlreadySucceeded => ("already succeeded", None),
-            Settled::Superseded { left, .. } => ("superseded", *left),
-            Settled::Expired => ("expired", None),
-            Settled::Spooled => ("spooled", None),
-            Settled::Degraded(_, answer) => return Self::brief(answer),
+            OutcomeResponse::Done { state: None, late, .. } => {
+                (if *late == Some(true) { "absent" } else { "released" }, None)
+            }
+            OutcomeResponse::Done { late: Some(true), left, .. } => ("recorded late", *left),
+            OutcomeResponse::Done { state: Some(State::Succeeded), left, .. } => ("succeeded", *left),
+            OutcomeResponse::Done { left, .. } => ("unknown", *left),
+            OutcomeResponse::AlreadySucceeded => ("already succeeded", None),
+            OutcomeResponse::Superseded { left, .. } => ("superseded", *left),
+            OutcomeResponse::Expired => ("expired", None),
+            OutcomeResponse::Spooled => ("spooled", None),
+            OutcomeResponse::Degraded(_, answer) => return Self::brief(answer),
         };
         (what, Name::default(), millis(left))
     }
 }
 
-impl Question for Renew {
+impl Question for RenewalRequest {
     const NAME: &'static str = "renew";
-    type Answer = Renewed;
+    type Answer = RenewalResponse;
 
     fn key(&self) -> &Key {
         &self.key
@@ -252,34 +256,34 @@ impl Question for Renew {
         Some(&self.attempt)
     }
 
-    async fn put(&self, engine: &dyn Engine) -> Result<Renewed, EngineError> {
+    async fn put(&self, engine: &dyn Engine) -> Result<RenewalResponse, EngineError> {
         engine.renew(self).await
     }
 
-    fn compare(&self, reference: &mut Reference, now: u64, answer: &Renewed) -> Result<(), Broken> {
+    fn compare(&self, reference: &mut Reference, now: u64, answer: &RenewalResponse) -> Result<(), Broken> {
         reference.renew(now, self, answer)
     }
 
-    fn is_of_another(answer: &Renewed) -> bool {
-        matches!(answer, Renewed::Superseded { .. })
+    fn is_of_another(answer: &RenewalResponse) -> bool {
+        matches!(answer, RenewalResponse::Superseded { .. })
     }
 
-    fn brief(answer: &Renewed) -> (&'static str, Name, u64) {
+    fn brief(answer: &RenewalResponse) -> (&'static str, Name, u64) {
         let (what, left) = match answer {
-            Renewed::Renewed { left } => ("renewed", Some(*left)),
-            Renewed::LeaseLost => ("lease lost", None),
-            Renewed::AlreadySucceeded => ("already succeeded", None),
-            Renewed::Superseded { left, .. } => ("superseded", *left),
-            Renewed::Degraded(_, answer) => return Self::brief(answer),
+            RenewalResponse::Renewed { left } => ("renewed", Some(*left)),
+            RenewalResponse::LeaseLost => ("lease lost", None),
+            RenewalResponse::AlreadySucceeded => ("already succeeded", None),
+            RenewalResponse::Superseded { left, .. } => ("superseded", *left),
+            RenewalResponse::Degraded(_, answer) => return Self::brief(answer),
         };
         (what, Name::default(), millis(left))
     }
 }
 
-impl Question for Release {
+impl Question for ReleaseRequest {
     const NAME: &'static str = "release";
     const ENDS: bool = true;
-    type Answer = Released;
+    type Answer = ReleaseResponse;
 
     fn key(&self) -> &Key {
         &self.key
@@ -293,19 +297,19 @@ impl Question for Release {
         false
     }
 
-    async fn put(&self, engine: &dyn Engine) -> Result<Released, EngineError> {
+    async fn put(&self, engine: &dyn Engine) -> Result<ReleaseResponse, EngineError> {
         engine.release(self).await
     }
 
-    fn compare(&self, reference: &mut Reference, now: u64, answer: &Released) -> Result<(), Broken> {
+    fn compare(&self, reference: &mut Reference, now: u64, answer: &ReleaseResponse) -> Result<(), Broken> {
         reference.release(now, self, *answer)
     }
 
-    fn brief(answer: &Released) -> (&'static str, Name, u64) {
+    fn brief(answer: &ReleaseResponse) -> (&'static str, Name, u64) {
         let what = match answer {
-            Released::Done => "released",
-            Released::Absent => "absent",
-            Released::Superseded => "superseded",
+            ReleaseResponse::Done => "released",
+            ReleaseResponse::Absent => "absent",
+            ReleaseResponse::Superseded => "superseded",
         };
         (what, Name::default(), 0)
     }
@@ -315,7 +319,7 @@ impl Question for Release {
 impl Question for Key {
     const NAME: &'static str = "read";
     const READS: bool = true;
-    type Answer = Option<Held>;
+    type Answer = Option<LiveClaim>;
 
     fn key(&self) -> &Key {
         self
@@ -330,19 +334,19 @@ impl Question for Key {
         false
     }
 
-    fn found(answer: &Option<Held>) -> Option<Held> {
+    fn found(answer: &Option<LiveClaim>) -> Option<LiveClaim> {
         answer.clone()
     }
 
-    async fn put(&self, engine: &dyn Engine) -> Result<Option<Held>, EngineError> {
+    async fn put(&self, engine: &dyn Engine) -> Result<Option<LiveClaim>, EngineError> {
         engine.read(self).await
     }
 
-    fn compare(&self, reference: &mut Reference, now: u64, answer: &Option<Held>) -> Result<(), Broken> {
+    fn compare(&self, reference: &mut Reference, now: u64, answer: &Option<LiveClaim>) -> Result<(), Broken> {
         reference.read(now, answer.as_ref())
     }
 
-    fn brief(answer: &Option<Held>) -> (&'static str, Name, u64) {
+    fn brief(answer: &Option<LiveClaim>) -> (&'static str, Name, u64) {
         match answer {
             None => ("absent", Name::default(), 0),
             Some(held) => ("found", Name::of(&held.record.attempt), millis(held.left)),
@@ -353,9 +357,9 @@ impl Question for Key {
 /// What a report is called in traces.
 pub(crate) fn outcome_name(outcome: &Outcome) -> &'static str {
     match outcome {
-        Outcome::Success { .. } => "POST success",
-        Outcome::Failure => "POST failure",
-        Outcome::Unknown => "POST unknown",
+        Outcome::Success { .. } => "outcome call: success",
+        Outcome::Failure => "outcome call: failure",
+        Outcome::Unknown => "outcome call: unknown",
     }
 }
 
@@ -363,32 +367,32 @@ fn millis(left: Option<Duration>) -> u64 {
     left.map_or(0, |left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX))
 }
 
-impl From<Claimed> for Told {
-    fn from(claimed: Claimed) -> Self {
+impl From<ClaimResponse> for Told {
+    fn from(claimed: ClaimResponse) -> Self {
         Self::Claimed(claimed)
     }
 }
 
-impl From<Settled> for Told {
-    fn from(settled: Settled) -> Self {
+impl From<OutcomeResponse> for Told {
+    fn from(settled: OutcomeResponse) -> Self {
         Self::Settled(settled)
     }
 }
 
-impl From<Renewed> for Told {
-    fn from(renewed: Renewed) -> Self {
+impl From<RenewalResponse> for Told {
+    fn from(renewed: RenewalResponse) -> Self {
         Self::Renewed(renewed)
     }
 }
 
-impl From<Released> for Told {
-    fn from(released: Released) -> Self {
+impl From<ReleaseResponse> for Told {
+    fn from(released: ReleaseResponse) -> Self {
         Self::Released(released)
     }
 }
 
-impl From<Option<Held>> for Told {
-    fn from(_: Option<Held>) -> Self {
+impl From<Option<LiveClaim>> for Told {
+    fn from(_: Option<LiveClaim>) -> Self {
         Self::Read
     }
 }

@@ -4,9 +4,11 @@
 use std::time::Duration;
 
 use oncegate::domain::attempt::Attempt;
-use oncegate::domain::claim::{Claim, Claimed, Mismatch, Outcome, Renew, Renewed, Settle, Settled};
-use oncegate::domain::operator::{Release, Released};
-use oncegate::domain::record::{Held, Sha256Digest, State};
+use oncegate::domain::claim::{
+    ClaimRequest, ClaimResponse, Mismatch, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
+};
+use oncegate::domain::operator::{ReleaseRequest, ReleaseResponse};
+use oncegate::domain::record::{LiveClaim, Sha256Digest, State};
 use oncegate::domain::terms::{LeaseEnd, Retention, Terms};
 
 use crate::clock::micros;
@@ -73,26 +75,26 @@ impl Reference {
         self.standing.as_mut().and_then(|standing| Some((standing.at(now)?, standing)))
     }
 
-    /// PRE.
-    pub(crate) fn claim(&mut self, now: u64, ask: &Claim, answer: &Claimed) -> Result<(), Broken> {
+    /// Claim call.
+    pub(crate) fn claim(&mut self, now: u64, request: &ClaimRequest, answer: &ClaimResponse) -> Result<(), Broken> {
         let fence_before = self.fence;
         let taken_over = match self.standing(now) {
             None => false,
-            Some((_, standing)) if !standing.late && standing.fingerprint != ask.fingerprint => {
-                return hold(*answer == Claimed::Mismatch(Mismatch::Fingerprint), "S7", || {
+            Some((_, standing)) if !standing.late && standing.fingerprint != request.fingerprint => {
+                return hold(*answer == ClaimResponse::Mismatch(Mismatch::Fingerprint), "S7", || {
                     format!("another fingerprint stands, and the store answered {answer:?}")
                 });
             }
             Some((Now { state: State::InProgress, left }, standing))
-                if standing.attempt.nonce() == ask.attempt.nonce() =>
+                if standing.attempt.nonce() == request.attempt.nonce() =>
             {
-                let Claimed::Granted(grant) = answer else {
+                let ClaimResponse::Granted(grant) = answer else {
                     return broken("S5", format!("a repeated claim was answered {answer:?}"));
                 };
                 hold(grant.attempt == standing.attempt && !grant.taken_over, "S5", || {
                     format!("a repeat of {:?} was granted {:?}", standing.attempt, grant.attempt)
                 })?;
-                hold(grant.repeated == (grant.attempt != ask.attempt), "S5", || {
+                hold(grant.repeated == (grant.attempt != request.attempt), "S5", || {
                     format!("`repeated` is {}", grant.repeated)
                 })?;
                 hold(grant.lease_left == left, "S10", || {
@@ -103,105 +105,115 @@ impl Reference {
                 });
             }
             Some((Now { state: State::Unknown, .. }, standing))
-                if ask.take_over && standing.attempt.nonce() != ask.attempt.nonce() =>
+                if request.take_over && standing.attempt.nonce() != request.attempt.nonce() =>
             {
                 true
             }
             Some((at, standing)) => {
                 let rule = if at.state == State::Succeeded { "S3" } else { "S1" };
-                let Claimed::Duplicate(held) = answer else {
+                let ClaimResponse::Duplicate(held) = answer else {
                     let attempt = &standing.attempt;
                     return broken(rule, format!("{at:?} stands by {attempt:?}, and the store answered {answer:?}"));
                 };
                 return standing.compare(at, held);
             }
         };
-        let Claimed::Granted(grant) = answer else {
+        let ClaimResponse::Granted(grant) = answer else {
             return broken("S4", format!("nothing stands in the way, and the store answered {answer:?}"));
         };
-        hold(grant.attempt == ask.attempt && !grant.repeated && grant.taken_over == taken_over, "S2", || {
-            format!("{:?} was granted as {grant:?}", ask.attempt)
+        hold(grant.attempt == request.attempt && !grant.repeated && grant.taken_over == taken_over, "S2", || {
+            format!("{:?} was granted as {grant:?}", request.attempt)
         })?;
-        hold(grant.lease_left.is_none_or(|left| left == ask.terms.lease), "S10", || {
-            format!("a lease of {:?} was granted as {:?}", ask.terms.lease, grant.lease_left)
+        hold(grant.lease_left.is_none_or(|left| left == request.terms.lease), "S10", || {
+            format!("a lease of {:?} was granted as {:?}", request.terms.lease, grant.lease_left)
         })?;
         hold(grant.fence.is_none_or(|fence| fence > fence_before), "S11", || {
             format!("the fence {fence_before} is followed by {:?}", grant.fence)
         })?;
         self.fence = grant.fence.unwrap_or(fence_before);
         self.standing = Some(Standing {
-            attempt: ask.attempt.clone(),
+            attempt: request.attempt.clone(),
             state: State::InProgress,
-            ends: Some(now + micros(ask.terms.lease)),
+            ends: Some(now + micros(request.terms.lease)),
             fence: grant.fence,
-            fingerprint: ask.fingerprint,
-            terms: ask.terms,
+            fingerprint: request.fingerprint,
+            terms: request.terms,
             result: None,
             late: false,
         });
         Ok(())
     }
 
-    /// POST.
-    pub(crate) fn settle(&mut self, now: u64, ask: &Settle, answer: &Settled) -> Result<(), Broken> {
-        let answered = |expected: &Settled, rule| {
+    /// Outcome call.
+    pub(crate) fn settle(
+        &mut self,
+        now: u64,
+        request: &OutcomeRequest,
+        answer: &OutcomeResponse,
+    ) -> Result<(), Broken> {
+        let answered = |expected: &OutcomeResponse, rule| {
             hold(answer == expected, rule, || {
                 format!(
                     "{:?} by {:?} is to be {expected:?}, and the store answered {answer:?}",
-                    ask.outcome, ask.attempt
+                    request.outcome, request.attempt
                 )
             })
         };
-        let Some((at, standing)) = self.standing(now) else { return self.settle_absent(now, ask, answer) };
-        if standing.attempt != ask.attempt {
-            return answered(&Settled::Superseded { state: at.state, left: at.left }, "S2");
+        let Some((at, standing)) = self.standing(now) else { return self.settle_absent(now, request, answer) };
+        if standing.attempt != request.attempt {
+            return answered(&OutcomeResponse::Superseded { state: at.state, left: at.left }, "S2");
         }
         let late = Some(standing.late);
-        match (&ask.outcome, at.state) {
+        match (&request.outcome, at.state) {
             (Outcome::Success { .. }, State::Succeeded) => {
-                answered(&Settled::Done { state: Some(State::Succeeded), left: at.left, late }, "S5")
+                answered(&OutcomeResponse::Done { state: Some(State::Succeeded), left: at.left, late }, "S5")
             }
-            (_, State::Succeeded) => answered(&Settled::AlreadySucceeded, "S3"),
+            (_, State::Succeeded) => answered(&OutcomeResponse::AlreadySucceeded, "S3"),
             (Outcome::Success { result, retention }, _) => {
                 let retention = retention.unwrap_or(standing.terms.retention);
                 standing.settle(now, State::Succeeded, retention, result.clone());
-                answered(&Settled::Done { state: Some(State::Succeeded), left: retention.duration(), late }, "S6")
+                answered(
+                    &OutcomeResponse::Done { state: Some(State::Succeeded), left: retention.duration(), late },
+                    "S6",
+                )
             }
             (Outcome::Failure, _) => {
                 self.standing = None;
-                answered(&Settled::Done { state: None, left: None, late: Some(false) }, "S6")
+                answered(&OutcomeResponse::Done { state: None, left: None, late: Some(false) }, "S6")
             }
             (Outcome::Unknown, State::Unknown) => {
-                answered(&Settled::Done { state: Some(State::Unknown), left: at.left, late }, "S5")
+                answered(&OutcomeResponse::Done { state: Some(State::Unknown), left: at.left, late }, "S5")
             }
             (Outcome::Unknown, State::InProgress) => {
                 let retention = standing.terms.unknown_retention;
                 standing.settle(now, State::Unknown, retention, None);
-                answered(&Settled::Done { state: Some(State::Unknown), left: retention.duration(), late }, "S6")
+                answered(&OutcomeResponse::Done { state: Some(State::Unknown), left: retention.duration(), late }, "S6")
             }
         }
     }
 
     /// The row "nothing".
-    fn settle_absent(&mut self, now: u64, ask: &Settle, answer: &Settled) -> Result<(), Broken> {
-        let (state, retention, result) = match (&ask.outcome, &ask.late) {
+    fn settle_absent(&mut self, now: u64, request: &OutcomeRequest, answer: &OutcomeResponse) -> Result<(), Broken> {
+        let (state, retention, result) = match (&request.outcome, &request.late) {
             (Outcome::Failure, _) => {
-                let expected = Settled::Done { state: None, left: None, late: Some(true) };
+                let expected = OutcomeResponse::Done { state: None, left: None, late: Some(true) };
                 return hold(*answer == expected, "S6", || format!("a late failure was answered {answer:?}"));
             }
             (_, None) => {
-                return hold(*answer == Settled::Expired, "S6", || format!("too late, and answered {answer:?}"));
+                return hold(*answer == OutcomeResponse::Expired, "S6", || {
+                    format!("too late, and answered {answer:?}")
+                });
             }
             (Outcome::Success { result, retention }, Some(late)) => {
                 (State::Succeeded, retention.unwrap_or(late.terms.retention), result.clone())
             }
             (Outcome::Unknown, Some(late)) => (State::Unknown, late.terms.unknown_retention, None),
         };
-        let expected = Settled::Done { state: Some(state), left: retention.duration(), late: Some(true) };
+        let expected = OutcomeResponse::Done { state: Some(state), left: retention.duration(), late: Some(true) };
         hold(*answer == expected, "S6", || format!("late: to be {expected:?}, and the store answered {answer:?}"))?;
-        let terms = ask.late.as_ref().map(|late| late.terms).expect("looked at above");
+        let terms = request.late.as_ref().map(|late| late.terms).expect("looked at above");
         let mut standing = Standing {
-            attempt: ask.attempt.clone(),
+            attempt: request.attempt.clone(),
             state,
             ends: None,
             fence: None,
@@ -216,17 +228,17 @@ impl Reference {
     }
 
     /// Renewal.
-    pub(crate) fn renew(&mut self, now: u64, ask: &Renew, answer: &Renewed) -> Result<(), Broken> {
+    pub(crate) fn renew(&mut self, now: u64, request: &RenewalRequest, answer: &RenewalResponse) -> Result<(), Broken> {
         let expected = match self.standing(now) {
-            Some((at, standing)) if standing.attempt != ask.attempt => {
-                Renewed::Superseded { state: at.state, left: at.left }
+            Some((at, standing)) if standing.attempt != request.attempt => {
+                RenewalResponse::Superseded { state: at.state, left: at.left }
             }
-            None | Some((Now { state: State::Unknown, .. }, _)) => Renewed::LeaseLost,
-            Some((Now { state: State::Succeeded, .. }, _)) => Renewed::AlreadySucceeded,
+            None | Some((Now { state: State::Unknown, .. }, _)) => RenewalResponse::LeaseLost,
+            Some((Now { state: State::Succeeded, .. }, _)) => RenewalResponse::AlreadySucceeded,
             Some((at, standing)) => {
-                let left = at.left.unwrap_or_default().max(ask.lease.unwrap_or(standing.terms.lease));
+                let left = at.left.unwrap_or_default().max(request.lease.unwrap_or(standing.terms.lease));
                 standing.ends = Some(now + micros(left));
-                Renewed::Renewed { left }
+                RenewalResponse::Renewed { left }
             }
         };
         hold(*answer == expected, "S2", || {
@@ -235,20 +247,25 @@ impl Reference {
     }
 
     /// An operator's release.
-    pub(crate) fn release(&mut self, now: u64, ask: &Release, answer: Released) -> Result<(), Broken> {
+    pub(crate) fn release(
+        &mut self,
+        now: u64,
+        request: &ReleaseRequest,
+        answer: ReleaseResponse,
+    ) -> Result<(), Broken> {
         let expected = match self.at(now) {
-            None => Released::Absent,
-            Some((_, attempt)) if *attempt == ask.attempt => Released::Done,
-            Some(_) => Released::Superseded,
+            None => ReleaseResponse::Absent,
+            Some((_, attempt)) if *attempt == request.attempt => ReleaseResponse::Done,
+            Some(_) => ReleaseResponse::Superseded,
         };
-        if expected == Released::Done {
+        if expected == ReleaseResponse::Done {
             self.standing = None;
         }
         hold(answer == expected, "S2", || format!("a release is to be {expected:?}, and the store answered {answer:?}"))
     }
 
     /// Lookup.
-    pub(crate) fn read(&mut self, now: u64, answer: Option<&Held>) -> Result<(), Broken> {
+    pub(crate) fn read(&mut self, now: u64, answer: Option<&LiveClaim>) -> Result<(), Broken> {
         match (self.standing(now), answer) {
             (None, None) => Ok(()),
             (Some((at, standing)), Some(held)) => standing.compare(at, held),
@@ -278,7 +295,7 @@ impl Standing {
         self.result = result;
     }
 
-    fn compare(&self, at: Now, held: &Held) -> Result<(), Broken> {
+    fn compare(&self, at: Now, held: &LiveClaim) -> Result<(), Broken> {
         let record = &held.record;
         let same = record.attempt == self.attempt && record.state == at.state && record.late == self.late;
         hold(same && held.left == at.left, "S4", || format!("{at:?} stands by {:?}, told as {held:?}", self.attempt))?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use oncegate::domain::attempt::{Attempt, Nonce};
 use oncegate::domain::canonical::canonicalize;
-use oncegate::domain::claim::{Claim, Outcome, Settle};
+use oncegate::domain::claim::{ClaimRequest, Outcome, OutcomeRequest};
 use oncegate::domain::clock::Timestamp;
 use oncegate::domain::record::Key;
 use oncegate::domain::tenant::Operation;
@@ -153,7 +153,7 @@ impl Store {
         let lease = Duration::from_secs(1);
         let retention = Retention::For(lease);
         let terms = Terms { lease, retention, unknown_retention: retention, on_lease_end: LeaseEnd::Release };
-        let ask = Claim {
+        let request = ClaimRequest {
             key: key.clone(),
             attempt: attempt.clone(),
             operation: Operation::default(),
@@ -165,24 +165,24 @@ impl Store {
             deadline: lease,
             on_outage: ClaimOnOutage::FailClosed,
         };
-        let _swept = self.apply(&ask).await;
+        let _swept = self.apply(&request).await;
         let (outcome, on_outage) = (Outcome::Failure, OutcomeOnOutage::FailClosed);
-        let _gone = self.apply(&Settle { key, attempt, outcome, late: None, deadline: lease, on_outage }).await;
+        let _gone = self.apply(&OutcomeRequest { key, attempt, outcome, late: None, deadline: lease, on_outage }).await;
     }
 
     /// A call arrives. A server that is stopped finds it in its socket when it goes on, and executes it then, whether or not
     /// its caller still waits: dropping what this returns takes no call back.
     pub(crate) fn take<Q: Question>(
         self: &Arc<Self>,
-        ask: &Q,
+        request: &Q,
     ) -> impl Future<Output = Result<Taken<Q::Answer>, EngineError>> + Send + use<Q> {
         let (done, executed) = oneshot::channel();
-        let (store, ask) = (self.clone(), ask.clone());
+        let (store, request) = (self.clone(), request.clone());
         let in_socket = self.serves() == Serves::Later;
         let executing = async move {
             store.when_it_goes_on().await;
             if !store.world.is_over() {
-                let _nobody_waits = done.send(store.execute(&ask).await);
+                let _nobody_waits = done.send(store.execute(&request).await);
             }
         };
         let waiting = if in_socket {
@@ -199,11 +199,11 @@ impl Store {
         }
     }
 
-    async fn execute<Q: Question>(&self, ask: &Q) -> Result<Taken<Q::Answer>, EngineError> {
+    async fn execute<Q: Question>(&self, request: &Q) -> Result<Taken<Q::Answer>, EngineError> {
         match self.serves() {
             Serves::Nothing => Err(EngineError::unavailable("nobody listens")),
-            Serves::NoClaims if self.is_new_claim(ask) => Err(Determinate::Full("no room".into()).into()),
-            Serves::All | Serves::NoClaims | Serves::Later => self.apply(ask).await,
+            Serves::NoClaims if self.is_new_claim(request) => Err(Determinate::Full("no room".into()).into()),
+            Serves::All | Serves::NoClaims | Serves::Later => self.apply(request).await,
         }
     }
 
@@ -246,47 +246,48 @@ impl Store {
         }
     }
 
-    fn is_new_claim<Q: Question>(&self, ask: &Q) -> bool {
+    fn is_new_claim<Q: Question>(&self, request: &Q) -> bool {
         let known = &mut *self.world.known();
-        let number = known.number(ask.key());
+        let number = known.number(request.key());
         Q::CLAIMS && known.of(number).references[usize::from(self.number)].at(self.world.store_clock.now()).is_none()
     }
 
-    async fn apply<Q: Question>(&self, ask: &Q) -> Result<Taken<Q::Answer>, EngineError> {
+    async fn apply<Q: Question>(&self, request: &Q) -> Result<Taken<Q::Answer>, EngineError> {
         let engine = self.engine();
         let store_now = self.world.store_clock.now();
         // An engine in memory answers without waiting, so nothing comes between its answer and its comparison.
-        let answer = ask.put(&*engine).await?;
+        let answer = request.put(&*engine).await?;
         let at = self.world.time.now();
         let (number, held, met) = {
             let known = &mut *self.world.known();
-            let number = known.number(ask.key());
-            let met = self.meets(known, number, ask, &answer, store_now);
+            let number = known.number(request.key());
+            let met = self.meets(known, number, request, &answer, store_now);
             let (said, other, figure) = Q::brief(&answer);
             let event = Event {
                 place: Place::Store(self.number),
                 key: number,
                 what: Q::NAME,
-                whose: ask.whose(),
+                whose: request.whose(),
                 answer: said,
                 other,
                 number: figure,
             };
             known.trace.add(at, event);
             if said == "released" {
-                known.of(number).released = Some((ask.whose(), at));
+                known.of(number).released = Some((request.whose(), at));
             }
             let of_policies = self.world.kind.has_policies();
-            let whose = ask.whose();
+            let whose = request.whose();
             // What one gateway has granted to a try may be told as what another one has granted to it.
             let is_reported =
                 known.reported.contains(&whose) || (of_policies && known.reported.contains(&Name::nonce(whose.nonce)));
             let meant = !Q::ENDS || whose == SWEPT || is_reported;
-            let meant = hold(meant, "S2", || format!("nobody has reported or released {:?}", ask.whose()));
-            let compared = ask.compare(&mut known.of(number).references[usize::from(self.number)], store_now, &answer);
+            let meant = hold(meant, "S2", || format!("nobody has reported or released {:?}", request.whose()));
+            let compared =
+                request.compare(&mut known.of(number).references[usize::from(self.number)], store_now, &answer);
             // An outcome that meets its own try under another attempt is not recorded yet.
             if of_policies && !Q::READS && met != Met::ItsMarkedTry {
-                known.of(number).ledger.told(ask, &answer, at);
+                known.of(number).ledger.told(request, &answer, at);
             }
             (number, meant.and(compared), met)
         };
@@ -295,15 +296,22 @@ impl Store {
     }
 
     /// What a call has met; and takes down the marks that policies' grants leave.
-    fn meets<Q: Question>(&self, known: &mut Known, number: u32, ask: &Q, answer: &Q::Answer, store_now: u64) -> Met {
-        if let Some((of, nonce)) = ask.marks(answer) {
+    fn meets<Q: Question>(
+        &self,
+        known: &mut Known,
+        number: u32,
+        request: &Q,
+        answer: &Q::Answer,
+        store_now: u64,
+    ) -> Met {
+        if let Some((of, nonce)) = request.marks(answer) {
             known.marks.insert((self.number, of, nonce));
         }
         if !Q::is_of_another(answer) {
             return Met::Itself;
         }
         let of_key = known.of(number);
-        let nonce = ask.whose().nonce;
+        let nonce = request.whose().nonce;
         let standing = of_key.references[usize::from(self.number)].at(store_now);
         if standing.is_none_or(|(_, attempt)| Name::of(attempt).nonce != nonce) {
             return Met::Another;

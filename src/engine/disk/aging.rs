@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use crate::domain::claim::{Claimed, Grant, Renewed, Settled};
-use crate::domain::operator::{Listed, Released};
-use crate::domain::record::Held;
+use crate::domain::claim::{ClaimResponse, Grant, OutcomeResponse, RenewalResponse};
+use crate::domain::operator::{ListedClaim, ReleaseResponse};
+use crate::domain::record::LiveClaim;
 use crate::engine::Note;
 
 /// An answer that tells what is left of something: while the fsync took its time, so much less.
@@ -36,37 +36,37 @@ impl Aging for Option<Duration> {
     }
 }
 
-impl Aging for Held {
+impl Aging for LiveClaim {
     fn aged(self, by: Duration) -> Self {
         Self { left: self.left.aged(by), ..self }
     }
 }
 
-impl Aging for Option<Held> {
+impl Aging for Option<LiveClaim> {
     fn aged(self, by: Duration) -> Self {
         self.map(|held| held.aged(by))
     }
 }
 
-impl Aging for Listed {
+impl Aging for ListedClaim {
     fn aged(self, by: Duration) -> Self {
         Self { held: self.held.aged(by), ..self }
     }
 }
 
-impl Aging for Vec<Listed> {
+impl Aging for Vec<ListedClaim> {
     fn aged(self, by: Duration) -> Self {
         self.into_iter().map(|listed| listed.aged(by)).collect()
     }
 }
 
-impl Aging for Released {
+impl Aging for ReleaseResponse {
     fn aged(self, _: Duration) -> Self {
         self
     }
 }
 
-impl Aging for Claimed {
+impl Aging for ClaimResponse {
     fn aged(self, by: Duration) -> Self {
         match self {
             Self::Granted(grant) => Self::Granted(Grant { lease_left: grant.lease_left.aged(by), ..grant }),
@@ -76,7 +76,7 @@ impl Aging for Claimed {
     }
 }
 
-impl Aging for Settled {
+impl Aging for OutcomeResponse {
     fn aged(self, by: Duration) -> Self {
         match self {
             Self::Done { state, left, late } => Self::Done { state, left: left.aged(by), late },
@@ -86,7 +86,7 @@ impl Aging for Settled {
     }
 }
 
-impl Aging for Renewed {
+impl Aging for RenewalResponse {
     fn aged(self, by: Duration) -> Self {
         match self {
             Self::Renewed { left } => Self::Renewed { left: left.saturating_sub(by) },

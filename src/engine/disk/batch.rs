@@ -6,7 +6,7 @@ use hashbrown::HashMap;
 use super::store::{self, Change, Marks, Row, Store};
 use crate::domain::claim::Effect;
 use crate::domain::clock::Timestamp;
-use crate::domain::record::{Held, Key, State};
+use crate::domain::record::{Key, LiveClaim, State};
 use crate::engine::{EngineError, Note};
 
 /// Fences are JSON integers, and beyond this not every double is one.
@@ -55,7 +55,7 @@ impl<'a> Batch<'a> {
         &mut self,
         key: &Key,
         now: Timestamp,
-        transition: impl FnOnce(Option<&Held>, u64) -> (Effect, Answer),
+        transition: impl FnOnce(Option<&LiveClaim>, u64) -> (Effect, Answer),
     ) -> Result<Answer, EngineError> {
         let next_fence = next_fence(self.marks.fence, now);
         let slot = self.slot(&store::row_key(key))?;
@@ -81,7 +81,7 @@ impl<'a> Batch<'a> {
     }
 
     /// The claim that stands at `now`.
-    pub(super) fn read(&mut self, key: &Key, now: Timestamp) -> Result<Option<Held>, EngineError> {
+    pub(super) fn read(&mut self, key: &Key, now: Timestamp) -> Result<Option<LiveClaim>, EngineError> {
         self.apply(key, now, |held, _| (Effect::Keep, held.cloned()))
     }
 

@@ -27,10 +27,12 @@ pub use self::folder::OpenError;
 use self::store::{Fsync, Persist, Store};
 use self::writer::{Ask, Job, Reply, Stopped, Writer};
 use super::{Capabilities, Engine, EngineError, Note};
-use crate::domain::claim::{Claim, Claimed, Renew, Renewed, Settle, Settled};
+use crate::domain::claim::{
+    ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
+};
 use crate::domain::clock::{Clock, SteadyClock};
-use crate::domain::operator::{List, Listed, Release, Released};
-use crate::domain::record::{Held, Key};
+use crate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+use crate::domain::record::{Key, LiveClaim};
 use crate::folder::Holder;
 
 /// How long dropping an engine that was not closed waits for its writer. The writer ends at once unless the disk hangs.
@@ -145,27 +147,27 @@ impl Drop for WriterEnd {
 
 #[async_trait]
 impl Engine for Disk {
-    async fn claim(&self, ask: &Claim) -> Result<Claimed, EngineError> {
+    async fn claim(&self, ask: &ClaimRequest) -> Result<ClaimResponse, EngineError> {
         self.call(|reply| Ask::Claim(Box::new(ask.clone()), reply)).await
     }
 
-    async fn settle(&self, ask: &Settle) -> Result<Settled, EngineError> {
+    async fn settle(&self, ask: &OutcomeRequest) -> Result<OutcomeResponse, EngineError> {
         self.call(|reply| Ask::Settle(Box::new(ask.clone()), reply)).await
     }
 
-    async fn renew(&self, ask: &Renew) -> Result<Renewed, EngineError> {
+    async fn renew(&self, ask: &RenewalRequest) -> Result<RenewalResponse, EngineError> {
         self.call(|reply| Ask::Renew(ask.clone(), reply)).await
     }
 
-    async fn read(&self, key: &Key) -> Result<Option<Held>, EngineError> {
+    async fn read(&self, key: &Key) -> Result<Option<LiveClaim>, EngineError> {
         self.call(|reply| Ask::Read(key.clone(), reply)).await
     }
 
-    async fn release(&self, ask: &Release) -> Result<Released, EngineError> {
+    async fn release(&self, ask: &ReleaseRequest) -> Result<ReleaseResponse, EngineError> {
         self.call(|reply| Ask::Release(ask.clone(), reply)).await
     }
 
-    async fn list(&self, ask: &List) -> Result<Vec<Listed>, EngineError> {
+    async fn list(&self, ask: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
         let (mut listed, mut last) = (Vec::new(), None);
         let mut step = ask.clone();
         // In steps, so that other calls get their turn: few claims of many may be asked for.

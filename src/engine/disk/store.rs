@@ -14,7 +14,7 @@ use hashbrown::HashMap;
 use super::{Options, torn};
 use crate::domain::clock::Timestamp;
 use crate::domain::global_id::GlobalId;
-use crate::domain::record::{Held, Key, Record};
+use crate::domain::record::{Key, LiveClaim, Record};
 use crate::domain::tenant::AppKey;
 use crate::engine::{EngineError, Note, value};
 
@@ -215,9 +215,9 @@ impl Store {
 
 impl Row {
     /// The claim that stands at this instant, if one does.
-    pub(super) fn held(&self, now: Timestamp) -> Option<Held> {
+    pub(super) fn held(&self, now: Timestamp) -> Option<LiveClaim> {
         let left = self.expires_at.map(|expires_at| expires_at.since(now));
-        Held::judge(self.record.clone(), left, Some(self.fence))
+        LiveClaim::judge(self.record.clone(), left, Some(self.fence))
     }
 
     /// Whether the claim has gone by itself by this instant.

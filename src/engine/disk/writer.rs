@@ -13,11 +13,13 @@ use super::aging::Aging;
 use super::batch::Batch;
 use super::folder::Folder;
 use super::store::{Marks, Store};
-use crate::domain::claim::{self, Claim, Claimed, Renew, Renewed, Settle, Settled};
+use crate::domain::claim::{
+    self, ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
+};
 use crate::domain::clock::{SteadyClock, Timestamp};
 use crate::domain::global_id::GlobalId;
-use crate::domain::operator::{self, List, Listed, Release, Released};
-use crate::domain::record::{Held, Key};
+use crate::domain::operator::{self, ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+use crate::domain::record::{Key, LiveClaim};
 use crate::engine::{EngineError, Note};
 
 /// How many ended claims one batch takes away at most: few enough that the calls in it do not notice.
@@ -42,12 +44,12 @@ pub(super) struct Job {
 
 /// What is asked, and where the answer goes.
 pub(super) enum Ask {
-    Claim(Box<Claim>, Reply<Claimed>),
-    Settle(Box<Settle>, Reply<Settled>),
-    Renew(Renew, Reply<Renewed>),
-    Read(Key, Reply<Option<Held>>),
-    Release(Release, Reply<Released>),
-    List(List, Reply<Page>),
+    Claim(Box<ClaimRequest>, Reply<ClaimResponse>),
+    Settle(Box<OutcomeRequest>, Reply<OutcomeResponse>),
+    Renew(RenewalRequest, Reply<RenewalResponse>),
+    Read(Key, Reply<Option<LiveClaim>>),
+    Release(ReleaseRequest, Reply<ReleaseResponse>),
+    List(ListRequest, Reply<Page>),
     Note(String, Reply<Option<Note>>),
     /// The name, what is expected, and the new one.
     SwapNote(String, Option<Note>, Note, Reply<bool>),
@@ -58,7 +60,7 @@ pub(super) enum Ask {
 
 /// One step through a list of claims.
 pub(super) struct Page {
-    pub(super) listed: Vec<Listed>,
+    pub(super) listed: Vec<ListedClaim>,
     /// As of when.
     pub(super) at: Timestamp,
     /// Where to go on; nothing at the end of the list.
@@ -251,17 +253,17 @@ fn sweep(store: &Store, batch: &mut Batch<'_>, from: &mut Vec<u8>, now: Timestam
 }
 
 /// Looks through the next claims of an app for those that a list asks for.
-fn list(store: &Store, ask: &List, at: Timestamp) -> Result<Page, EngineError> {
+fn list(store: &Store, ask: &ListRequest, at: Timestamp) -> Result<Page, EngineError> {
     let rows = store.rows(&ask.app, ask.after, LISTED_PER_CALL)?;
     let mut next = rows.last().map(|(global_id, _)| *global_id).filter(|_| rows.len() == LISTED_PER_CALL);
     let mut listed = Vec::new();
     for (global_id, row) in rows {
         if listed.len() == ask.limit {
-            next = listed.last().map(|last: &Listed| last.global_id);
+            next = listed.last().map(|last: &ListedClaim| last.global_id);
             break;
         }
         let held = row.held(at).filter(|held| ask.state.is_none_or(|state| held.record.state == state));
-        listed.extend(held.map(|held| Listed { global_id, held }));
+        listed.extend(held.map(|held| ListedClaim { global_id, held }));
     }
     Ok(Page { listed, at, next })
 }

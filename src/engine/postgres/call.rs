@@ -8,28 +8,31 @@ use tokio::sync::oneshot;
 use super::routes::Place;
 use super::row::{Change, Question, letter, micros};
 use crate::domain::attempt::Attempt;
-use crate::domain::claim::{self, Claim, Claimed, Effect, Outcome, Renew, Renewed, Settle, Settled};
-use crate::domain::operator::{self, List, Listed, Release, Released};
-use crate::domain::record::{Held, Key, Record, State};
+use crate::domain::claim::{
+    self, ClaimRequest, ClaimResponse, Effect, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest,
+    RenewalResponse,
+};
+use crate::domain::operator::{self, ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+use crate::domain::record::{Key, LiveClaim, Record, State};
 use crate::engine::{EngineError, Note, value};
 
 /// What is asked of one key.
 pub(super) enum Ask {
-    Claim(Box<Claim>),
-    Settle(Box<Settle>),
-    Renew(Renew),
+    Claim(Box<ClaimRequest>),
+    Settle(Box<OutcomeRequest>),
+    Renew(RenewalRequest),
     Read(Key),
-    Release(Release),
+    Release(ReleaseRequest),
 }
 
 /// The answer to an [`Ask`], of the same kind.
 #[derive(Debug)]
 pub(super) enum Told {
-    Claimed(Claimed),
-    Settled(Settled),
-    Renewed(Renewed),
-    Read(Option<Held>),
-    Released(Released),
+    Claimed(ClaimResponse),
+    Settled(OutcomeResponse),
+    Renewed(RenewalResponse),
+    Read(Option<LiveClaim>),
+    Released(ReleaseResponse),
 }
 
 /// Where an answer goes. Its caller may have gone away.
@@ -51,7 +54,7 @@ pub(super) struct Call {
 pub(super) enum Job {
     Call(Box<Call>),
     Probe(Reply<()>),
-    List(List, Reply<Vec<Listed>>),
+    List(ListRequest, Reply<Vec<ListedClaim>>),
     Note(String, Reply<Option<Note>>),
     /// The name, what is expected, and the new one.
     SwapNote(String, Option<Note>, Note, Reply<bool>),
@@ -59,7 +62,7 @@ pub(super) enum Job {
 
 /// What stands under a key, as it was found.
 pub(super) struct Found {
-    pub(super) held: Held,
+    pub(super) held: LiveClaim,
     /// By what it is recognised when it is to be changed.
     pub(super) was: super::row::Was,
 }
@@ -154,12 +157,14 @@ impl Call {
             (Ask::Claim(ask), _) => Told::Claimed(claim::granted(ask, Some(fence), false)),
             (Ask::Settle(ask), Some(_)) => Told::Settled(claim::settle(None, ask).1),
             (Ask::Settle(ask), None) if ask.outcome == Outcome::Failure => {
-                Told::Settled(Settled::Done { state: None, left: None, late: Some(false) })
+                Told::Settled(OutcomeResponse::Done { state: None, left: None, late: Some(false) })
             }
             // What is in progress was not recorded late.
-            (Ask::Settle(_), None) => {
-                Told::Settled(Settled::Done { state: Some(State::Succeeded), left: retention, late: Some(false) })
-            }
+            (Ask::Settle(_), None) => Told::Settled(OutcomeResponse::Done {
+                state: Some(State::Succeeded),
+                left: retention,
+                late: Some(false),
+            }),
             // These change nothing in the first statement.
             (Ask::Renew(_) | Ask::Read(_) | Ask::Release(_), _) => Told::Read(None),
         }
@@ -183,7 +188,7 @@ impl Call {
 }
 
 /// The table's word on what is asked.
-fn transition(ask: &Ask, held: Option<&Held>) -> (Effect, Told) {
+fn transition(ask: &Ask, held: Option<&LiveClaim>) -> (Effect, Told) {
     match ask {
         Ask::Claim(ask) => {
             let (effect, told) = claim::claim(held, ask, None);
@@ -252,7 +257,7 @@ fn sweep_after(record: &Record) -> Duration {
 impl Told {
     /// The answer with the fence that a new attempt has got.
     pub(super) fn with_fence(mut self, fence: u64) -> Self {
-        if let Self::Claimed(Claimed::Granted(grant)) = &mut self {
+        if let Self::Claimed(ClaimResponse::Granted(grant)) = &mut self {
             grant.fence = Some(fence);
         }
         self
@@ -261,7 +266,7 @@ impl Told {
 
 /// A claim that another call has just found standing also answers those that waited behind that call, if it changes nothing
 /// for them.
-pub(super) fn shared_answer(waiting: &Call, found: &Held) -> Option<Told> {
+pub(super) fn shared_answer(waiting: &Call, found: &LiveClaim) -> Option<Told> {
     let Ask::Claim(ask) = &waiting.ask else { return None };
     match claim::claim(Some(found), ask, None) {
         (Effect::Keep, told) => Some(Told::Claimed(told)),

@@ -21,7 +21,7 @@ use super::routes::{Place, Readiness};
 use super::session::{self, Shared};
 use super::work::{self, Done, Link};
 use crate::domain::attempt::{Entropy, SystemEntropy};
-use crate::domain::operator::{List, Listed};
+use crate::domain::operator::{ListRequest, ListedClaim};
 use crate::engine::{Determinate, EngineError, Note};
 
 /// Calls that may wait in a lane; further callers wait for room.
@@ -65,7 +65,7 @@ impl Lane {
         self.job(Job::Probe).await
     }
 
-    pub(super) async fn list(&self, ask: List) -> Result<Vec<Listed>, EngineError> {
+    pub(super) async fn list(&self, ask: ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
         self.job(|reply| Job::List(ask, reply)).await
     }
 

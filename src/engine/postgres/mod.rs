@@ -33,9 +33,11 @@ use self::session::Shared;
 use self::status::Status;
 use super::{Capabilities, Engine, EngineError, Note, runtimes};
 use crate::database::{Address, InvalidUrl};
-use crate::domain::claim::{Claim, Claimed, Renew, Renewed, Settle, Settled};
-use crate::domain::operator::{List, Listed, Release, Released};
-use crate::domain::record::{Held, Key};
+use crate::domain::claim::{
+    ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
+};
+use crate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+use crate::domain::record::{Key, LiveClaim};
 
 /// Claims kept in a PostgreSQL database.
 pub struct Postgres {
@@ -115,19 +117,19 @@ macro_rules! told {
 
 #[async_trait]
 impl Engine for Postgres {
-    async fn claim(&self, ask: &Claim) -> Result<Claimed, EngineError> {
+    async fn claim(&self, ask: &ClaimRequest) -> Result<ClaimResponse, EngineError> {
         self.call(&ask.key, Ask::Claim(Box::new(ask.clone())), told!(Claimed)).await
     }
 
-    async fn settle(&self, ask: &Settle) -> Result<Settled, EngineError> {
+    async fn settle(&self, ask: &OutcomeRequest) -> Result<OutcomeResponse, EngineError> {
         self.call(&ask.key, Ask::Settle(Box::new(ask.clone())), told!(Settled)).await
     }
 
-    async fn renew(&self, ask: &Renew) -> Result<Renewed, EngineError> {
+    async fn renew(&self, ask: &RenewalRequest) -> Result<RenewalResponse, EngineError> {
         self.call(&ask.key, Ask::Renew(ask.clone()), told!(Renewed)).await
     }
 
-    async fn read(&self, key: &Key) -> Result<Option<Held>, EngineError> {
+    async fn read(&self, key: &Key) -> Result<Option<LiveClaim>, EngineError> {
         self.call(key, Ask::Read(key.clone()), told!(Read)).await
     }
 
@@ -135,11 +137,11 @@ impl Engine for Postgres {
         try_join_all(self.lanes.iter().map(Lane::probe)).await.map(drop)
     }
 
-    async fn release(&self, ask: &Release) -> Result<Released, EngineError> {
+    async fn release(&self, ask: &ReleaseRequest) -> Result<ReleaseResponse, EngineError> {
         self.call(&ask.key, Ask::Release(ask.clone()), told!(Released)).await
     }
 
-    async fn list(&self, ask: &List) -> Result<Vec<Listed>, EngineError> {
+    async fn list(&self, ask: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
         self.last_lane()?.list(ask.clone()).await
     }
 

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use hashbrown::{HashMap, HashSet};
 
 use super::call::{Call, shared_answer};
-use crate::domain::record::{Held, Key};
+use crate::domain::record::{Key, LiveClaim};
 
 /// Calls that go out together at most.
 const CALLS: usize = 256;
@@ -61,7 +61,7 @@ impl Queue {
 
     /// Answers those that waited all along by what has been found standing: they need not ask again. Those that came later
     /// have not been pushed yet.
-    pub(super) fn answer(&mut self, found: &HashMap<Key, Held>) {
+    pub(super) fn answer(&mut self, found: &HashMap<Key, LiveClaim>) {
         if found.is_empty() || self.waiting.is_empty() {
             return;
         }

@@ -10,7 +10,7 @@ use sqlx::{Postgres, query};
 use super::call::{Found, head};
 use crate::domain::attempt::Attempt;
 use crate::domain::global_id::GlobalId;
-use crate::domain::record::{Held, Key, Record, State};
+use crate::domain::record::{Key, LiveClaim, Record, State};
 use crate::domain::tenant::AppKey;
 use crate::domain::terms::Retention;
 use crate::engine::{EngineError, millis, value};
@@ -193,7 +193,7 @@ pub(super) fn found(row: &PgRow, key: &Key) -> Result<Result<Option<Found>, Engi
         Ok(record) => record,
         Err(unreadable) => return Ok(Err(unreadable.into())),
     };
-    Ok(Ok(Held::judge(record, left, Some(fence)).map(|held| Found { held, was })))
+    Ok(Ok(LiveClaim::judge(record, left, Some(fence)).map(|held| Found { held, was })))
 }
 
 /// Reads the app and the global ID, the first of which stands there.

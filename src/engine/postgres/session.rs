@@ -10,7 +10,7 @@ use super::row;
 use super::status::Status;
 use super::work::Link;
 use crate::database::{Address, Refused, connect, schema};
-use crate::domain::operator::{List, Listed};
+use crate::domain::operator::{ListRequest, ListedClaim};
 use crate::engine::{Determinate, EngineError, Note};
 
 /// The migration that brought all that this engine uses.
@@ -70,7 +70,7 @@ pub(super) async fn probe(link: &mut Link, shared: &Shared) -> Result<(), Engine
 }
 
 /// A page of the claims that stand. One that cannot be read is left out; asked for by itself it says so.
-pub(super) async fn list(link: &mut Link, ask: &List) -> Result<Vec<Listed>, sqlx::Error> {
+pub(super) async fn list(link: &mut Link, ask: &ListRequest) -> Result<Vec<ListedClaim>, sqlx::Error> {
     let after = ask.after.map(|id| id.as_bytes().to_vec()).unwrap_or_default();
     let limit = i64::try_from(ask.limit).unwrap_or(i64::MAX);
     let page = query(include_str!("list.sql"))
@@ -82,7 +82,7 @@ pub(super) async fn list(link: &mut Link, ask: &List) -> Result<Vec<Listed>, sql
     for row in &link.run(page).await? {
         let key = row::key(row, 1)?;
         if let Ok(Some(found)) = row::found(row, &key)? {
-            listed.push(Listed { global_id: key.global_id, held: found.held });
+            listed.push(ListedClaim { global_id: key.global_id, held: found.held });
         }
     }
     Ok(listed)

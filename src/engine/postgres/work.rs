@@ -11,7 +11,7 @@ use sqlx::{Connection as _, Postgres};
 use super::call::{Call, Told, Verdict};
 use super::failure::{Failure, Remedy, reading};
 use super::row::{self, Change, Line};
-use crate::domain::record::{Held, Key};
+use crate::domain::record::{Key, LiveClaim};
 use crate::engine::EngineError;
 
 /// How often a call is begun anew before it is told that it cannot be done now.
@@ -22,7 +22,7 @@ pub(super) struct Done {
     /// Why the connection is not to be used again.
     pub(super) broken: Option<String>,
     /// What was found standing, for calls that wait behind those that were answered.
-    pub(super) found: HashMap<Key, Held>,
+    pub(super) found: HashMap<Key, LiveClaim>,
 }
 
 /// A connection, and how statements go over it.
@@ -80,7 +80,11 @@ pub(super) async fn answer(link: &mut Link, calls: Vec<Call>) -> Done {
 }
 
 /// Both statements, once. Returns the calls to begin anew, and what a failure asks for.
-async fn step(link: &mut Link, mut group: Vec<Call>, found: &mut HashMap<Key, Held>) -> (Vec<Call>, Option<Remedy>) {
+async fn step(
+    link: &mut Link,
+    mut group: Vec<Call>,
+    found: &mut HashMap<Key, LiveClaim>,
+) -> (Vec<Call>, Option<Remedy>) {
     let questions: Vec<_> = group.iter().map(Call::question).collect();
     let rows = match link.run(row::look(&questions)).await {
         Ok(rows) => rows,

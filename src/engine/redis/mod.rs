@@ -31,10 +31,13 @@ use self::reply::{GRACE, Snapshot, checked, unexpected};
 use self::script::{SCRIPTS, Script};
 use self::status::Status;
 use super::{Capabilities, Determinate, Engine, EngineError, Note, Tell, millis, runtimes, value};
-use crate::domain::claim::{self, Claim, Claimed, Effect, Outcome, Renew, Renewed, Settle, Settled};
+use crate::domain::claim::{
+    self, ClaimRequest, ClaimResponse, Effect, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest,
+    RenewalResponse,
+};
 use crate::domain::hex;
-use crate::domain::operator::{List, Listed, Release, Released};
-use crate::domain::record::{Held, Key};
+use crate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+use crate::domain::record::{Key, LiveClaim};
 use crate::domain::terms::Retention;
 
 /// How often a claim is tried anew because what stood in its way was gone or changed when looked at.
@@ -145,7 +148,13 @@ impl Redis {
 
     /// Goes on with a claim whose key was found taken: looks at what stands there, and takes it over or tries again where
     /// that may be done.
-    async fn claim_found(&self, ask: &Claim, record: &str, px: u64, found: Set) -> Result<Claimed, EngineError> {
+    async fn claim_found(
+        &self,
+        ask: &ClaimRequest,
+        record: &str,
+        px: u64,
+        found: Set,
+    ) -> Result<ClaimResponse, EngineError> {
         let mut set = found;
         for round in 1..=CLAIM_ROUNDS {
             let found = self.snapshot(&ask.key).await.map_err(|error| match (&set, error) {
@@ -183,12 +192,12 @@ impl Redis {
         Err(EngineError::unavailable("the claim kept changing hands while it was looked at"))
     }
 
-    async fn set_if_absent(&self, ask: &Claim, record: &str, px: u64) -> Result<Set, EngineError> {
+    async fn set_if_absent(&self, ask: &ClaimRequest, record: &str, px: u64) -> Result<Set, EngineError> {
         let set = self.set(ask, record, px);
         Set::read(ask, self.lane(&ask.key).call(set, true).await.map_err(writing)?)
     }
 
-    fn set(&self, ask: &Claim, record: &str, px: u64) -> Cmd {
+    fn set(&self, ask: &ClaimRequest, record: &str, px: u64) -> Cmd {
         let name = self.name(&ask.key);
         // The words and numbers around them are shorter than this.
         let mut set = Cmd::with_capacity(7, name.len() + record.len() + 64);
@@ -197,7 +206,7 @@ impl Redis {
     }
 
     /// Claims that go over the same lane, in one call.
-    async fn claim_over(&self, lane: &Lane, asks: &[&Claim], places: &[usize], tell: Tell<'_>) {
+    async fn claim_over(&self, lane: &Lane, asks: &[&ClaimRequest], places: &[usize], tell: Tell<'_>) {
         let written: Vec<_> = places.iter().map(|place| (*place, asks[*place], to_write(asks[*place]))).collect();
         let commands = written.iter().map(|(_, ask, (record, px))| self.set(ask, record, *px)).collect();
         let replies = match lane.call_all(commands, true).await {
@@ -218,7 +227,7 @@ impl Redis {
 }
 
 /// The record that a claim puts into the store, and for how many milliseconds.
-fn to_write(ask: &Claim) -> (String, u64) {
+fn to_write(ask: &ClaimRequest) -> (String, u64) {
     let record = ask.record();
     // A claim that turns `unknown` must still be there when its lease has ended.
     let grace = if record.outlives_lease() { millis(GRACE) } else { 0 };
@@ -237,7 +246,7 @@ enum Set {
 }
 
 impl Set {
-    fn read(ask: &Claim, reply: Value) -> Result<Self, EngineError> {
+    fn read(ask: &ClaimRequest, reply: Value) -> Result<Self, EngineError> {
         match checked(reply) {
             Ok(Value::Nil) => Ok(Self::Granted),
             Ok(Value::BulkString(found)) => Ok(Self::Found { own: begins_with(&found, &ask.attempt.to_string()) }),
@@ -271,7 +280,7 @@ fn reading(lost: Lost) -> EngineError {
 
 #[async_trait]
 impl Engine for Redis {
-    async fn claim(&self, ask: &Claim) -> Result<Claimed, EngineError> {
+    async fn claim(&self, ask: &ClaimRequest) -> Result<ClaimResponse, EngineError> {
         let (record, px) = to_write(ask);
         match self.set_if_absent(ask, &record, px).await? {
             Set::Granted => Ok(claim::granted(ask, None, false)),
@@ -281,7 +290,7 @@ impl Engine for Redis {
     }
 
     /// What goes over one lane goes out together, as far as a batch of the lane may be long.
-    async fn claim_each(&self, asks: &[&Claim], tell: Tell<'_>) {
+    async fn claim_each(&self, asks: &[&ClaimRequest], tell: Tell<'_>) {
         let mut of_lanes = vec![Vec::new(); self.lanes.len()];
         for (place, ask) in asks.iter().enumerate() {
             of_lanes[self.lane_number(&ask.key)].push(place);
@@ -292,7 +301,7 @@ impl Engine for Redis {
         join_all(together).await;
     }
 
-    async fn settle(&self, ask: &Settle) -> Result<Settled, EngineError> {
+    async fn settle(&self, ask: &OutcomeRequest) -> Result<OutcomeResponse, EngineError> {
         let (outcome, result, retention) = match &ask.outcome {
             Outcome::Success { result, retention } => {
                 let result = result.as_ref().map(|result| format!("\n{result}"));
@@ -308,22 +317,22 @@ impl Engine for Redis {
         reply::settled(self.run(&SCRIPTS.settle, &ask.key, &arguments, false).await.map_err(writing)?)
     }
 
-    async fn renew(&self, ask: &Renew) -> Result<Renewed, EngineError> {
+    async fn renew(&self, ask: &RenewalRequest) -> Result<RenewalResponse, EngineError> {
         let lease = ask.lease.map(|lease| millis(lease).to_string()).unwrap_or_default();
         let arguments = [&*ask.attempt.to_string(), &lease];
         reply::renewed(self.run(&SCRIPTS.renew, &ask.key, &arguments, false).await.map_err(writing)?)
     }
 
-    async fn read(&self, key: &Key) -> Result<Option<Held>, EngineError> {
+    async fn read(&self, key: &Key) -> Result<Option<LiveClaim>, EngineError> {
         Ok(self.snapshot(key).await?.map(|snapshot| snapshot.held))
     }
 
-    async fn release(&self, ask: &Release) -> Result<Released, EngineError> {
+    async fn release(&self, ask: &ReleaseRequest) -> Result<ReleaseResponse, EngineError> {
         let arguments = [&*ask.attempt.to_string()];
         reply::released(self.run(&SCRIPTS.release, &ask.key, &arguments, false).await.map_err(writing)?)
     }
 
-    async fn list(&self, _: &List) -> Result<Vec<Listed>, EngineError> {
+    async fn list(&self, _: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
         // SCAN goes through every key of the server, in no order, and may tell one twice.
         Err(EngineError::unavailable("the Redis engine cannot list claims"))
     }

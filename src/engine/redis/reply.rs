@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use redis::{ServerError, Value};
 
-use crate::domain::claim::{Renewed, Settled};
-use crate::domain::operator::Released;
-use crate::domain::record::{Held, Record, State};
+use crate::domain::claim::{OutcomeResponse, RenewalResponse};
+use crate::domain::operator::ReleaseResponse;
+use crate::domain::record::{LiveClaim, Record, State};
 use crate::engine::{Determinate, EngineError, Note, value};
 
 /// What a claim in progress is given on top of its lease, so that it outlives it, where the lease's end means
@@ -19,7 +19,7 @@ pub(super) struct Snapshot {
     /// The value, byte by byte.
     pub(super) value: Vec<u8>,
     /// What it says, and whether its time has ended.
-    pub(super) held: Held,
+    pub(super) held: LiveClaim,
 }
 
 /// Reads the reply of the read script.
@@ -32,7 +32,7 @@ pub(super) fn snapshot(reply: Value) -> Result<Option<Snapshot>, EngineError> {
     let [Value::BulkString(value), Value::Int(left_ms)] = &*items else { return Err(unexpected()) };
     let record = value::decode(value)?;
     let left = left_of(&record, *left_ms);
-    Ok(Held::judge(record, left, None).map(|held| Snapshot { value: value.clone(), held }))
+    Ok(LiveClaim::judge(record, left, None).map(|held| Snapshot { value: value.clone(), held }))
 }
 
 /// What is left of a record, by the server's count: negative if nothing ends it.
@@ -52,35 +52,35 @@ fn left(left_ms: i64) -> Option<Duration> {
 }
 
 /// Reads the reply of the settle script.
-pub(super) fn settled(reply: Value) -> Result<Settled, EngineError> {
+pub(super) fn settled(reply: Value) -> Result<OutcomeResponse, EngineError> {
     let verdict = Verdict::read(reply)?;
     match &*verdict.name {
-        "done" => Ok(Settled::Done { state: verdict.state, left: verdict.left, late: Some(verdict.late) }),
-        "succeeded" => Ok(Settled::AlreadySucceeded),
-        "superseded" => verdict.superseded(|state, left| Settled::Superseded { state, left }),
-        "expired" => Ok(Settled::Expired),
+        "done" => Ok(OutcomeResponse::Done { state: verdict.state, left: verdict.left, late: Some(verdict.late) }),
+        "succeeded" => Ok(OutcomeResponse::AlreadySucceeded),
+        "superseded" => verdict.superseded(|state, left| OutcomeResponse::Superseded { state, left }),
+        "expired" => Ok(OutcomeResponse::Expired),
         _ => Err(unexpected()),
     }
 }
 
 /// Reads the reply of the renewal script.
-pub(super) fn renewed(reply: Value) -> Result<Renewed, EngineError> {
+pub(super) fn renewed(reply: Value) -> Result<RenewalResponse, EngineError> {
     let verdict = Verdict::read(reply)?;
     match &*verdict.name {
-        "renewed" => Ok(Renewed::Renewed { left: verdict.left.ok_or_else(unexpected)? }),
-        "lost" => Ok(Renewed::LeaseLost),
-        "succeeded" => Ok(Renewed::AlreadySucceeded),
-        "superseded" => verdict.superseded(|state, left| Renewed::Superseded { state, left }),
+        "renewed" => Ok(RenewalResponse::Renewed { left: verdict.left.ok_or_else(unexpected)? }),
+        "lost" => Ok(RenewalResponse::LeaseLost),
+        "succeeded" => Ok(RenewalResponse::AlreadySucceeded),
+        "superseded" => verdict.superseded(|state, left| RenewalResponse::Superseded { state, left }),
         _ => Err(unexpected()),
     }
 }
 
 /// Reads the reply of the release script.
-pub(super) fn released(reply: Value) -> Result<Released, EngineError> {
+pub(super) fn released(reply: Value) -> Result<ReleaseResponse, EngineError> {
     match &*Verdict::read(reply)?.name {
-        "released" => Ok(Released::Done),
-        "absent" => Ok(Released::Absent),
-        "superseded" => Ok(Released::Superseded),
+        "released" => Ok(ReleaseResponse::Done),
+        "absent" => Ok(ReleaseResponse::Absent),
+        "superseded" => Ok(ReleaseResponse::Superseded),
         _ => Err(unexpected()),
     }
 }

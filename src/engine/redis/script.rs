@@ -44,7 +44,7 @@ fn invocation(command: &str, script: &str, key: &str, arguments: &[&str]) -> Cmd
 pub(super) struct Scripts {
     /// Reads a claim and what is left of it.
     pub(super) read: Script,
-    /// POST.
+    /// The outcome call.
     pub(super) settle: Script,
     /// Renewal.
     pub(super) renew: Script,

@@ -77,23 +77,23 @@ impl Way {
 
 #[async_trait]
 impl Engine for Way {
-    async fn claim(&self, ask: &Claim) -> Result<Claimed, EngineError> {
-        self.call(self.store.claim(ask)).await
+    async fn claim(&self, request: &ClaimRequest) -> Result<ClaimResponse, EngineError> {
+        self.call(self.store.claim(request)).await
     }
-    async fn settle(&self, ask: &Settle) -> Result<Settled, EngineError> {
-        self.call(self.store.settle(ask)).await
+    async fn settle(&self, request: &OutcomeRequest) -> Result<OutcomeResponse, EngineError> {
+        self.call(self.store.settle(request)).await
     }
-    async fn renew(&self, ask: &Renew) -> Result<Renewed, EngineError> {
-        self.call(self.store.renew(ask)).await
+    async fn renew(&self, request: &RenewalRequest) -> Result<RenewalResponse, EngineError> {
+        self.call(self.store.renew(request)).await
     }
-    async fn read(&self, key: &Key) -> Result<Option<Held>, EngineError> {
+    async fn read(&self, key: &Key) -> Result<Option<LiveClaim>, EngineError> {
         self.call(self.store.read(key)).await
     }
-    async fn release(&self, ask: &Release) -> Result<Released, EngineError> {
-        self.call(self.store.release(ask)).await
+    async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseResponse, EngineError> {
+        self.call(self.store.release(request)).await
     }
-    async fn list(&self, ask: &List) -> Result<Vec<Listed>, EngineError> {
-        self.call(self.store.list(ask)).await
+    async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
+        self.call(self.store.list(request)).await
     }
     // Notes are answered at once also where claims are late: the two go over different connections.
     async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
@@ -188,14 +188,14 @@ impl Stores {
 }
 
 impl Gateway {
-    async fn claim(&self, ask: &Claim) -> Result<Claimed, EngineError> {
-        self.chain.claim(ask).await
+    async fn claim(&self, request: &ClaimRequest) -> Result<ClaimResponse, EngineError> {
+        self.chain.claim(request).await
     }
 
-    async fn granted(&self) -> Claim {
-        let ask = fresh_claim();
-        assert!(matches!(self.claim(&ask).await, Ok(Claimed::Granted(_))));
-        ask
+    async fn granted(&self) -> ClaimRequest {
+        let request = fresh_claim();
+        assert!(matches!(self.claim(&request).await, Ok(ClaimResponse::Granted(_))));
+        request
     }
 
     fn active(&self) -> String {
@@ -218,10 +218,10 @@ async fn has_its_data(store: &dyn Engine) {
     assert_eq!(store.swap_note("kept.main", None, &Note::new("kept").unwrap()).await, Ok(true));
 }
 
-fn settle(ask: &Claim) -> Settle {
-    Settle {
-        key: ask.key.clone(),
-        attempt: ask.attempt.clone(),
+fn settle(request: &ClaimRequest) -> OutcomeRequest {
+    OutcomeRequest {
+        key: request.key.clone(),
+        attempt: request.attempt.clone(),
         outcome: Outcome::Success { result: None, retention: None },
         late: None,
         deadline: Duration::from_secs(30),
@@ -310,10 +310,14 @@ async fn while_a_chain_is_switched_nobody_grants_and_outcomes_go_where_the_claim
         let refused = gateway.claim(&fresh_claim()).await;
         assert!(is_paused(&refused), "{refused:?}");
     }
-    let renewal =
-        Renew { key: held.key.clone(), attempt: held.attempt.clone(), lease: None, deadline: Duration::from_secs(30) };
-    assert!(matches!(there.chain.renew(&renewal).await, Ok(Renewed::Renewed { .. })));
-    assert!(matches!(there.chain.settle(&settle(&held)).await, Ok(Settled::Done { late: Some(false), .. })));
+    let renewal = RenewalRequest {
+        key: held.key.clone(),
+        attempt: held.attempt.clone(),
+        lease: None,
+        deadline: Duration::from_secs(30),
+    };
+    assert!(matches!(there.chain.renew(&renewal).await, Ok(RenewalResponse::Renewed { .. })));
+    assert!(matches!(there.chain.settle(&settle(&held)).await, Ok(OutcomeResponse::Done { late: Some(false), .. })));
     switching.await.unwrap().unwrap();
     assert!(stores.clock.monotonic().saturating_sub(begun) >= Duration::from_secs(2), "all have had time to see it");
 }
@@ -333,7 +337,7 @@ async fn what_the_new_engine_has_granted_is_not_settled_on_the_old_one() {
         let held = here.granted().await;
         late += u32::from(there.chain.status().phase == Phase::Closing);
         match there.chain.settle(&settle(&held)).await {
-            Ok(Settled::Done { late: Some(false), .. }) | Err(EngineError::Indeterminate(_)) => {}
+            Ok(OutcomeResponse::Done { late: Some(false), .. }) | Err(EngineError::Indeterminate(_)) => {}
             other => panic!("told as taken: {other:?}"),
         }
         assert!(there.chain.settle(&settle(&held)).await.is_ok(), "repeated, it goes where the claim is");
@@ -354,9 +358,9 @@ async fn nobody_is_granted_on_the_old_engine_once_somebody_was_on_the_new_one() 
                 let (gateway, stores, told) = (gateways[caller % 3].clone(), stores.clone(), told.clone());
                 tokio::spawn(async move {
                     for step in 0..600 {
-                        let ask = fresh_claim();
-                        if let Ok(Claimed::Granted(_)) = gateway.claim(&ask).await {
-                            let on = stores.holders(&ask.key).await;
+                        let request = fresh_claim();
+                        if let Ok(ClaimResponse::Granted(_)) = gateway.claim(&request).await {
+                            let on = stores.holders(&request.key).await;
                             told.lock().unwrap().push((stores.clock.monotonic(), on));
                         }
                         sleep(Duration::from_millis(5 + (step * 7 + round) % 5)).await;
@@ -385,17 +389,17 @@ async fn a_grant_that_comes_back_after_the_switch_is_not_told() {
     let (here, there) = (stores.gateway(), stores.gateway());
     there.granted().await;
     there.ways[0].set(LATE);
-    let ask = fresh_claim();
-    let report = settle(&ask);
-    let (late, outcome) = (there.claim(&ask), there.chain.settle(&report));
+    let request = fresh_claim();
+    let report = settle(&request);
+    let (late, outcome) = (there.claim(&request), there.chain.settle(&report));
     let (late, outcome, switched) = tokio::join!(late, outcome, here.chain.switch("b"));
     switched.unwrap();
     assert!(matches!(late, Err(EngineError::Indeterminate(_))), "{late:?}");
     assert!(matches!(outcome, Err(EngineError::Indeterminate(_))), "{outcome:?}");
     // Repeated as it has to be, it is granted where everybody looks.
-    let again = there.claim(&ask).await;
-    assert!(matches!(&again, Ok(Claimed::Granted(grant)) if grant.attempt == ask.attempt), "{again:?}");
-    assert_eq!(stores.holders(&ask.key).await, "ab");
+    let again = there.claim(&request).await;
+    assert!(matches!(&again, Ok(ClaimResponse::Granted(grant)) if grant.attempt == request.attempt), "{again:?}");
+    assert_eq!(stores.holders(&request.key).await, "ab");
 }
 
 #[tokio::test(start_paused = true)]
@@ -604,19 +608,19 @@ async fn what_the_store_knows_stops_its_duplicates_while_the_chain_grants_nothin
     let (running, done) = (gateway.granted().await, gateway.granted().await);
     gateway.chain.settle(&settle(&done)).await.unwrap();
     gateway.ways[0].losses.store(1, Ordering::SeqCst);
-    let again = |ask: &Claim| Claim { attempt: fresh_claim().attempt, ..ask.clone() };
-    let other = Claim { fingerprint: Some([7; 32]), ..again(&done) };
-    let asks = [again(&running), again(&done), other, fresh_claim(), running.clone()];
+    let again = |request: &ClaimRequest| ClaimRequest { attempt: fresh_claim().attempt, ..request.clone() };
+    let other = ClaimRequest { fingerprint: Some([7; 32]), ..again(&done) };
+    let requests = [again(&running), again(&done), other, fresh_claim(), running.clone()];
     let told = Mutex::new(Vec::new());
-    gateway.chain.claim_each(&asks.each_ref(), &|place, answer| told.lock().unwrap().push((place, answer))).await;
+    gateway.chain.claim_each(&requests.each_ref(), &|place, answer| told.lock().unwrap().push((place, answer))).await;
     let mut told = told.into_inner().unwrap();
     told.sort_by_key(|(place, _)| *place);
     for (place, in_batch) in told {
-        let alone = gateway.claim(&asks[place]).await;
+        let alone = gateway.claim(&requests[place]).await;
         for answer in [in_batch, alone] {
             let is_known = match place {
-                0 | 1 => matches!(answer, Ok(Claimed::Duplicate(_))),
-                2 => matches!(answer, Ok(Claimed::Mismatch(_))),
+                0 | 1 => matches!(answer, Ok(ClaimResponse::Duplicate(_))),
+                2 => matches!(answer, Ok(ClaimResponse::Mismatch(_))),
                 // Nothing is granted, and no grant is repeated: another one may be under way that the store has lost.
                 _ => is_paused(&answer),
             };
@@ -676,7 +680,7 @@ async fn a_grant_in_which_the_loss_came_to_light_is_not_told() {
         sleep(Duration::from_secs(1)).await;
         gateway.ways[0].losses.store(1, Ordering::SeqCst);
     };
-    let ask = fresh_claim();
-    let (answer, ()) = tokio::join!(gateway.claim(&ask), lose);
+    let request = fresh_claim();
+    let (answer, ()) = tokio::join!(gateway.claim(&request), lose);
     assert!(matches!(answer, Err(EngineError::Indeterminate(Indeterminate(_)))), "{answer:?}");
 }

@@ -16,9 +16,11 @@ use hashbrown::{HashMap, HashSet};
 use self::app::{AppClaims, CLAIM_BYTES};
 use super::super::journal::entry::{Entry, Seq};
 use crate::domain::attempt::Attempt;
-use crate::domain::claim::{self, Claim, Claimed, Effect, Renew, Renewed, Settle, Settled};
+use crate::domain::claim::{
+    self, ClaimRequest, ClaimResponse, Effect, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
+};
 use crate::domain::degraded::Degraded;
-use crate::domain::record::{Contents, Held, Key, Record, State};
+use crate::domain::record::{Contents, Key, LiveClaim, Record, State};
 use crate::domain::share::heaviest;
 use crate::domain::tenant::AppKey;
 use crate::domain::terms::{LeaseEnd, Retention, Terms};
@@ -58,9 +60,9 @@ impl Standing {
         Self { record, ends_at, granted_by }
     }
 
-    fn held(&self, now: Duration) -> Option<Held> {
+    fn held(&self, now: Duration) -> Option<LiveClaim> {
         let left = self.ends_at.map(|ends_at| ends_at.saturating_sub(now));
-        Held::judge(self.record.clone(), left, None)
+        LiveClaim::judge(self.record.clone(), left, None)
     }
 
     fn bytes(&self) -> usize {
@@ -114,7 +116,7 @@ impl Book {
     }
 
     /// The claim that stands.
-    pub(super) fn held(&self, key: &Key, now: Duration) -> Option<Held> {
+    pub(super) fn held(&self, key: &Key, now: Duration) -> Option<LiveClaim> {
         self.pages().standing(key)?.held(now)
     }
 
@@ -157,7 +159,7 @@ impl Book {
     }
 
     /// Takes entries away that the store has been told of. `theirs` is what the store was found to hold instead.
-    pub(super) fn delivered(&self, key: &Key, seqs: &[Seq], theirs: Option<&Held>, now: Duration) {
+    pub(super) fn delivered(&self, key: &Key, seqs: &[Seq], theirs: Option<&LiveClaim>, now: Duration) {
         let mut pages = self.pages();
         for seq in seqs {
             pages.waiting.remove(seq);
@@ -167,35 +169,37 @@ impl Book {
     }
 
     /// Remembers what the store said to a claim of an app that decides locally.
-    pub(super) fn learn_claim(&self, ask: &Claim, answer: &Claimed, now: Duration) {
+    pub(super) fn learn_claim(&self, request: &ClaimRequest, answer: &ClaimResponse, now: Duration) {
         self.has_local.store(true, Ordering::Release);
-        self.pages().change(&ask.key.app, now, |app| {
+        self.pages().change(&request.key.app, now, |app| {
             app.decides_locally = true;
             match answer {
-                Claimed::Granted(grant) => {
-                    let record = Record { attempt: grant.attempt.clone(), ..ask.record() };
-                    let left = grant.lease_left.unwrap_or(ask.terms.lease);
-                    app.remember(ask.key.global_id, record, Some(left), now);
+                ClaimResponse::Granted(grant) => {
+                    let record = Record { attempt: grant.attempt.clone(), ..request.record() };
+                    let left = grant.lease_left.unwrap_or(request.terms.lease);
+                    app.remember(request.key.global_id, record, Some(left), now);
                 }
-                Claimed::Duplicate(held) => app.remember(ask.key.global_id, held.record.clone(), held.left, now),
-                Claimed::Mismatch(_) | Claimed::Degraded(..) => {}
+                ClaimResponse::Duplicate(held) => {
+                    app.remember(request.key.global_id, held.record.clone(), held.left, now);
+                }
+                ClaimResponse::Mismatch(_) | ClaimResponse::Degraded(..) => {}
             }
         });
     }
 
     /// Remembers what the store said to an outcome, where its app decides locally.
-    pub(super) fn learn_settle(&self, ask: &Settle, answer: &Settled, now: Duration) {
+    pub(super) fn learn_settle(&self, request: &OutcomeRequest, answer: &OutcomeResponse, now: Duration) {
         let mut pages = self.pages();
-        if !pages.decides_locally(&ask.key.app) {
+        if !pages.decides_locally(&request.key.app) {
             return;
         }
-        let id = ask.key.global_id;
-        pages.change(&ask.key.app, now, |app| {
-            let own = app.standing_of(&id, &ask.attempt);
+        let id = request.key.global_id;
+        pages.change(&request.key.app, now, |app| {
+            let own = app.standing_of(&id, &request.attempt);
             match (answer, own.and_then(|standing| standing.held(now))) {
-                (Settled::Done { state: None, .. }, Some(_)) => app.forget(id),
-                (Settled::Done { state: Some(_), left, .. }, held) => {
-                    let record = match claim::settle(held.as_ref(), ask).0 {
+                (OutcomeResponse::Done { state: None, .. }, Some(_)) => app.forget(id),
+                (OutcomeResponse::Done { state: Some(_), left, .. }, held) => {
+                    let record = match claim::settle(held.as_ref(), request).0 {
                         Effect::Put(record, _) => Some(record),
                         _ => held.map(|held| held.record),
                     };
@@ -209,21 +213,21 @@ impl Book {
     }
 
     /// Remembers what the store said to a renewal, where its app decides locally.
-    pub(super) fn learn_renew(&self, ask: &Renew, answer: &Renewed, now: Duration) {
-        let Renewed::Renewed { left } = answer else { return };
+    pub(super) fn learn_renew(&self, request: &RenewalRequest, answer: &RenewalResponse, now: Duration) {
+        let RenewalResponse::Renewed { left } = answer else { return };
         let mut pages = self.pages();
-        if !pages.decides_locally(&ask.key.app) {
+        if !pages.decides_locally(&request.key.app) {
             return;
         }
-        let id = ask.key.global_id;
-        pages.change(&ask.key.app, now, |app| {
+        let id = request.key.global_id;
+        pages.change(&request.key.app, now, |app| {
             let record = match app.standing(&id) {
-                Some(own) if own.record.attempt == ask.attempt && own.record.state == State::InProgress => {
+                Some(own) if own.record.attempt == request.attempt && own.record.state == State::InProgress => {
                     own.record.clone()
                 }
                 // Another has claimed since this answer was given, or the outcome has come.
                 Some(other) if other.held(now).is_some() => return,
-                _ => only_renewed(ask, *left),
+                _ => only_renewed(request, *left),
             };
             app.remember(id, record, Some(*left), now);
         });
@@ -283,10 +287,10 @@ impl Pages {
 
 /// A claim of which nothing has passed through but a renewal, or of which the lease seemed to have ended: what it is about
 /// is not known here, nor its terms. They say nothing while it is in progress, and its outcome brings its own.
-fn only_renewed(ask: &Renew, left: Duration) -> Record {
+fn only_renewed(request: &RenewalRequest, left: Duration) -> Record {
     let day = Retention::For(Duration::from_hours(24));
     Record {
-        attempt: ask.attempt.clone(),
+        attempt: request.attempt.clone(),
         state: State::InProgress,
         operation: None,
         contents: Contents::Unverified,

@@ -11,10 +11,12 @@ use super::same_try::{Granted, granted_attempt};
 use super::{Core, Queue};
 use crate::crash::{self, Point};
 use crate::domain::attempt::Attempt;
-use crate::domain::claim::{Claim, Claimed, LateTerms, Outcome, Renew, Renewed, Settle, Settled};
+use crate::domain::claim::{
+    ClaimRequest, ClaimResponse, LateTerms, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
+};
 use crate::domain::clock::Timestamp;
 use crate::domain::overlap::{Contender, Overlap};
-use crate::domain::record::{Contents, Held, Key, Record, State};
+use crate::domain::record::{Contents, Key, LiveClaim, Record, State};
 use crate::domain::terms::{LeaseEnd, Terms};
 use crate::engine::EngineError;
 
@@ -29,11 +31,11 @@ const PUSHES_MAX: usize = 3;
 struct Told {
     seqs: Vec<Seq>,
     /// The claim that the store holds instead.
-    theirs: Option<Held>,
+    theirs: Option<LiveClaim>,
     /// Whether a success or an unknown outcome was among them, which the store does not record because of that.
     outcome_refused: bool,
     /// The marks of other grants by policies that overlap with this one.
-    beside: Vec<Held>,
+    beside: Vec<LiveClaim>,
 }
 
 impl Core {
@@ -46,9 +48,9 @@ impl Core {
             let queue = self.book.queue(key);
             let Some((seq, first)) = queue.first() else { return Ok(()) };
             let told = match &first.deed {
-                Deed::Granted(ask) => self.tell_grant(ask, first, &queue).await?,
-                Deed::Reported(ask) => self.tell_outcome(ask, first.at, *seq).await?,
-                Deed::Renewed(ask) => self.tell_renewal(ask, *seq).await?,
+                Deed::Granted(request) => self.tell_grant(request, first, &queue).await?,
+                Deed::Reported(request) => self.tell_outcome(request, first.at, *seq).await?,
+                Deed::Renewed(request) => self.tell_renewal(request, *seq).await?,
             };
             let ours = first.attempt();
             let theirs = told.theirs.filter(|theirs| theirs.record.attempt.nonce() != ours.nonce());
@@ -73,16 +75,16 @@ impl Core {
     }
 
     /// A grant, with its renewals, and with its outcome if there is one.
-    async fn tell_grant(&self, ask: &Claim, entry: &Entry, queue: &Queue) -> Result<Told, EngineError> {
+    async fn tell_grant(&self, request: &ClaimRequest, entry: &Entry, queue: &Queue) -> Result<Told, EngineError> {
         // What others have reported meanwhile does not stand between a claim and what became of it; another grant does.
         let beside = queue[1..].iter().take_while(|(_, entry)| !matches!(entry.deed, Deed::Granted(_)));
-        let own = beside.filter(|(_, entry)| *entry.attempt() == ask.attempt);
-        let (mut seqs, mut ended_at, mut reported) = (vec![queue[0].0], entry.at.plus(ask.terms.lease), None);
+        let own = beside.filter(|(_, entry)| *entry.attempt() == request.attempt);
+        let (mut seqs, mut ended_at, mut reported) = (vec![queue[0].0], entry.at.plus(request.terms.lease), None);
         for (seq, entry) in own {
             match &entry.deed {
                 Deed::Renewed(renewal) => {
                     seqs.push(*seq);
-                    ended_at = ended_at.max(entry.at.plus(renewal.lease.unwrap_or(ask.terms.lease)));
+                    ended_at = ended_at.max(entry.at.plus(renewal.lease.unwrap_or(request.terms.lease)));
                 }
                 Deed::Reported(report) => {
                     seqs.push(*seq);
@@ -92,53 +94,58 @@ impl Core {
                 Deed::Granted(_) => {}
             }
         }
-        let own = self.book.held(&ask.key, self.clock.monotonic());
-        let own = own.filter(|held| held.record.attempt == ask.attempt);
-        let mut hold = Hold::of_claim(ask, entry.at, ended_at);
+        let own = self.book.held(&request.key, self.clock.monotonic());
+        let own = own.filter(|held| held.record.attempt == request.attempt);
+        let mut hold = Hold::of_claim(request, entry.at, ended_at);
         let theirs = match (reported, own) {
             (Some((at, report)), _) => {
                 hold.settle(report, at);
-                self.tell_both(ask, report, at).await?
+                self.tell_both(request, report, at).await?
             }
-            (None, Some(Held { record: Record { state: State::InProgress, .. }, left, .. })) => {
-                self.push(ask, left.unwrap_or(ask.terms.lease)).await?.1
+            (None, Some(LiveClaim { record: Record { state: State::InProgress, .. }, left, .. })) => {
+                self.push(request, left.unwrap_or(request.terms.lease)).await?.1
             }
             // Its lease has ended and nobody may guess what became of it: the store has to know that.
-            (None, Some(_)) if ask.terms.on_lease_end == LeaseEnd::Unknown => {
-                self.push(ask, Duration::from_millis(1)).await?.1
+            (None, Some(_)) if request.terms.on_lease_end == LeaseEnd::Unknown => {
+                self.push(request, Duration::from_millis(1)).await?.1
             }
-            (None, _) => self.stood_beside(&ask.key, ended_at).await?,
+            (None, _) => self.stood_beside(&request.key, ended_at).await?,
         };
-        let beside = self.leave_mark(&ask.key, &ask.attempt, &hold).await?;
+        let beside = self.leave_mark(&request.key, &request.attempt, &hold).await?;
         let happened = reported.is_some_and(|(_, report)| report.outcome != Outcome::Failure);
         Ok(Told { seqs, outcome_refused: happened && theirs.is_some(), theirs, beside })
     }
 
     /// Tells the store of a grant and its outcome, which was reported at this instant. Returns what the store holds instead.
-    async fn tell_both(&self, ask: &Claim, report: &Settle, at: Timestamp) -> Result<Option<Held>, EngineError> {
+    async fn tell_both(
+        &self,
+        request: &ClaimRequest,
+        report: &OutcomeRequest,
+        at: Timestamp,
+    ) -> Result<Option<LiveClaim>, EngineError> {
         let mut report = report.clone();
         report.deadline = DELIVERY_DEADLINE;
         // Nothing happened, so there is nothing to claim, and only to release what the store may have granted after all. But
         // a take-over ended an unknown outcome, which the store still holds.
-        if report.outcome == Outcome::Failure && !ask.take_over {
+        if report.outcome == Outcome::Failure && !request.take_over {
             let settled = self.settle_in_store(&report, Granted::Here).await?;
-            return if is_superseded(&settled) { self.stood_beside(&ask.key, at).await } else { Ok(None) };
+            return if is_superseded(&settled) { self.stood_beside(&request.key, at).await } else { Ok(None) };
         }
-        let (holder, theirs) = self.push(ask, ask.terms.lease.max(PUSHED_LEASE_MIN)).await?;
+        let (holder, theirs) = self.push(request, request.terms.lease.max(PUSHED_LEASE_MIN)).await?;
         crash::here(Point::Reconciling);
         // Another gateway may have granted the same try: the store holds the attempt that it issued.
         report.attempt = holder.unwrap_or(report.attempt);
         report.late = Some(LateTerms {
-            operation: Some(ask.operation.clone()),
-            contents: Contents::keep(&ask.contents, ask.contents_stored_bytes),
-            terms: report.late.map_or(ask.terms, |late| late.terms),
+            operation: Some(request.operation.clone()),
+            contents: Contents::keep(&request.contents, request.contents_stored_bytes),
+            terms: report.late.map_or(request.terms, |late| late.terms),
         });
         let settled = self.settle_in_store(&report, Granted::Here).await?;
         if report.outcome == Outcome::Failure {
-            return if is_superseded(&settled) { self.stood_beside(&ask.key, at).await } else { Ok(None) };
+            return if is_superseded(&settled) { self.stood_beside(&request.key, at).await } else { Ok(None) };
         }
         if theirs.is_none() && is_superseded(&settled) {
-            return self.engine.read(&ask.key).await;
+            return self.engine.read(&request.key).await;
         }
         Ok(theirs)
     }
@@ -147,29 +154,38 @@ impl Core {
     ///
     /// The store may hold the claim already: it executed an earlier call late, which its caller had given up, and for the
     /// lease of that call. Then the lease is renewed, since a policy may have promised its holder more.
-    async fn push(&self, ask: &Claim, lease: Duration) -> Result<(Option<Attempt>, Option<Held>), EngineError> {
+    async fn push(
+        &self,
+        request: &ClaimRequest,
+        lease: Duration,
+    ) -> Result<(Option<Attempt>, Option<LiveClaim>), EngineError> {
         let lease = lease.max(Duration::from_millis(1));
-        let pushed = Claim { terms: Terms { lease, ..ask.terms }, deadline: DELIVERY_DEADLINE, ..ask.clone() };
+        let pushed =
+            ClaimRequest { terms: Terms { lease, ..request.terms }, deadline: DELIVERY_DEADLINE, ..request.clone() };
         for _ in 0..PUSHES_MAX {
             let grant = match self.engine.claim(&pushed).await?.split().0 {
-                Claimed::Granted(grant) => grant,
-                Claimed::Duplicate(held) if held.record.attempt.nonce() == ask.attempt.nonce() => {
+                ClaimResponse::Granted(grant) => grant,
+                ClaimResponse::Duplicate(held) if held.record.attempt.nonce() == request.attempt.nonce() => {
                     return Ok((Some(held.record.attempt), None));
                 }
-                Claimed::Duplicate(held) => return Ok((None, Some(held))),
-                Claimed::Mismatch(_) | Claimed::Degraded(..) => return Ok((None, self.engine.read(&ask.key).await?)),
+                ClaimResponse::Duplicate(held) => return Ok((None, Some(held))),
+                ClaimResponse::Mismatch(_) | ClaimResponse::Degraded(..) => {
+                    return Ok((None, self.engine.read(&request.key).await?));
+                }
             };
             if grant.lease_left.is_none_or(|left| left >= lease) {
                 return Ok((Some(grant.attempt), None));
             }
-            let (key, attempt) = (ask.key.clone(), grant.attempt);
-            let renewal = Renew { key, attempt, lease: Some(lease), deadline: DELIVERY_DEADLINE };
+            let (key, attempt) = (request.key.clone(), grant.attempt);
+            let renewal = RenewalRequest { key, attempt, lease: Some(lease), deadline: DELIVERY_DEADLINE };
             match self.engine.renew(&renewal).await?.split().0 {
-                Renewed::Renewed { .. } | Renewed::AlreadySucceeded => return Ok((Some(renewal.attempt), None)),
+                RenewalResponse::Renewed { .. } | RenewalResponse::AlreadySucceeded => {
+                    return Ok((Some(renewal.attempt), None));
+                }
                 // Its lease has ended just now, or its holder reported it: the next claim call tells.
-                Renewed::LeaseLost => {}
-                Renewed::Superseded { .. } | Renewed::Degraded(..) => {
-                    return Ok((None, self.engine.read(&ask.key).await?));
+                RenewalResponse::LeaseLost => {}
+                RenewalResponse::Superseded { .. } | RenewalResponse::Degraded(..) => {
+                    return Ok((None, self.engine.read(&request.key).await?));
                 }
             }
         }
@@ -177,38 +193,38 @@ impl Core {
     }
 
     /// What the store holds that was claimed before a claim ended here.
-    async fn stood_beside(&self, key: &Key, ended_at: Timestamp) -> Result<Option<Held>, EngineError> {
+    async fn stood_beside(&self, key: &Key, ended_at: Timestamp) -> Result<Option<LiveClaim>, EngineError> {
         let held = self.engine.read(key).await?;
         Ok(held.filter(|held| held.record.attempt.timestamp() < ended_at))
     }
 
     /// Tells the store of an outcome that was reported at this instant, and whose grant the store knows.
-    async fn tell_outcome(&self, ask: &Settle, at: Timestamp, seq: Seq) -> Result<Told, EngineError> {
+    async fn tell_outcome(&self, request: &OutcomeRequest, at: Timestamp, seq: Seq) -> Result<Told, EngineError> {
         // An entry of an earlier release may say that it is too old to be recorded; but it was accepted.
-        let late = ask.late.clone().or_else(|| Some(LateTerms::for_a_day()));
-        let report = Settle { deadline: DELIVERY_DEADLINE, late, ..ask.clone() };
+        let late = request.late.clone().or_else(|| Some(LateTerms::for_a_day()));
+        let report = OutcomeRequest { deadline: DELIVERY_DEADLINE, late, ..request.clone() };
         let settled = self.settle_in_store(&report, Granted::Elsewhere).await?;
         // A failure that comes late hurts nobody: nothing had happened.
-        let hurts = is_superseded(&settled) && ask.outcome != Outcome::Failure;
-        let theirs = if hurts { self.engine.read(&ask.key).await? } else { None };
+        let hurts = is_superseded(&settled) && request.outcome != Outcome::Failure;
+        let theirs = if hurts { self.engine.read(&request.key).await? } else { None };
         // Another gateway may have granted it, and has then again, not knowing of this.
-        let beside = match ask.outcome {
+        let beside = match request.outcome {
             Outcome::Failure => Vec::new(),
             // The store keeps nothing of it, and this gateway, or its caller, holds it to be done: as long as it does, what
             // others grant is to be compared with it.
-            _ if hurts => self.leave_mark(&ask.key, &ask.attempt, &Hold::of_outcome(ask, at)).await?,
+            _ if hurts => self.leave_mark(&request.key, &request.attempt, &Hold::of_outcome(request, at)).await?,
             Outcome::Success { .. } | Outcome::Unknown => {
-                self.marks_beside(&ask.key, &ask.attempt, &Hold::of_outcome(ask, at)).await?
+                self.marks_beside(&request.key, &request.attempt, &Hold::of_outcome(request, at)).await?
             }
         };
         Ok(Told { seqs: vec![seq], outcome_refused: theirs.is_some(), theirs, beside })
     }
 
     /// Tells the store of a renewal whose grant the store knows.
-    async fn tell_renewal(&self, ask: &Renew, seq: Seq) -> Result<Told, EngineError> {
-        let held = self.book.held(&ask.key, self.clock.monotonic());
-        if let Some(left) = held.filter(|held| held.record.attempt == ask.attempt).and_then(|held| held.left) {
-            let renewal = Renew { lease: Some(left), deadline: DELIVERY_DEADLINE, ..ask.clone() };
+    async fn tell_renewal(&self, request: &RenewalRequest, seq: Seq) -> Result<Told, EngineError> {
+        let held = self.book.held(&request.key, self.clock.monotonic());
+        if let Some(left) = held.filter(|held| held.record.attempt == request.attempt).and_then(|held| held.left) {
+            let renewal = RenewalRequest { lease: Some(left), deadline: DELIVERY_DEADLINE, ..request.clone() };
             self.renew_in_store(&renewal, Granted::Here).await?;
         }
         Ok(Told { seqs: vec![seq], ..Told::default() })
@@ -216,18 +232,18 @@ impl Core {
 
     /// Whether the claim that the store holds was granted beside this one. The store may hold it although it was not, from a
     /// call that the store executed late.
-    async fn was_beside(&self, entry: &Entry, later: &Queue, theirs: &Held) -> Result<bool, EngineError> {
-        let Deed::Granted(ask) = &entry.deed else { return Ok(true) };
+    async fn was_beside(&self, entry: &Entry, later: &Queue, theirs: &LiveClaim) -> Result<bool, EngineError> {
+        let Deed::Granted(request) = &entry.deed else { return Ok(true) };
         // It was done, or may have been, whenever its lease ended: its mark may be older than that outcome.
         if theirs.record.state != State::InProgress {
             return Ok(true);
         }
         // What this gateway granted later it granted because this one had ended.
         let is_later = granted_attempt(later, &theirs.record.attempt).is_some();
-        Ok(!is_later && !self.had_ended(&ask.key, &theirs.record.attempt, entry.at).await?)
+        Ok(!is_later && !self.had_ended(&request.key, &theirs.record.attempt, entry.at).await?)
     }
 
-    fn overlap(&self, entry: &Entry, ours: &Attempt, theirs: &Held) -> Overlap {
+    fn overlap(&self, entry: &Entry, ours: &Attempt, theirs: &LiveClaim) -> Overlap {
         Overlap {
             id: 0,
             app: entry.app().clone(),
@@ -242,6 +258,6 @@ impl Core {
     }
 }
 
-pub(super) fn is_superseded(settled: &Settled) -> bool {
-    matches!(settled, Settled::Superseded { .. })
+pub(super) fn is_superseded(settled: &OutcomeResponse) -> bool {
+    matches!(settled, OutcomeResponse::Superseded { .. })
 }

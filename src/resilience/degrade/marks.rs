@@ -8,10 +8,10 @@ use super::super::journal::DELIVERY_DEADLINE;
 use super::Core;
 use crate::domain::attempt::{Attempt, Nonce};
 use crate::domain::canonical::Canonical;
-use crate::domain::claim::{Claim, Claimed, Grant, Outcome, Settle};
+use crate::domain::claim::{ClaimRequest, ClaimResponse, Grant, Outcome, OutcomeRequest};
 use crate::domain::clock::Timestamp;
 use crate::domain::global_id::GlobalId;
-use crate::domain::record::{Held, Key};
+use crate::domain::record::{Key, LiveClaim};
 use crate::domain::tenant::Operation;
 use crate::domain::terms::{ClaimOnOutage, LeaseEnd, Retention, Terms};
 use crate::engine::EngineError;
@@ -42,12 +42,12 @@ pub(super) struct Hold {
 
 impl Hold {
     /// A claim that was granted at one instant, and has ended by the other.
-    pub(super) fn of_claim(ask: &Claim, granted_at: Timestamp, ended_at: Timestamp) -> Self {
-        Self { from: granted_at, until: ended_at, until_take_over: ended_at, takes_over: ask.take_over }
+    pub(super) fn of_claim(request: &ClaimRequest, granted_at: Timestamp, ended_at: Timestamp) -> Self {
+        Self { from: granted_at, until: ended_at, until_take_over: ended_at, takes_over: request.take_over }
     }
 
     /// A claim whose grant is not known here, and whose outcome was reported at this instant.
-    pub(super) fn of_outcome(report: &Settle, at: Timestamp) -> Self {
+    pub(super) fn of_outcome(report: &OutcomeRequest, at: Timestamp) -> Self {
         let from = report.attempt.timestamp();
         let mut hold = Self { from, until: at, until_take_over: at, takes_over: false };
         hold.settle(report, at);
@@ -55,7 +55,7 @@ impl Hold {
     }
 
     /// Ends the claim with an outcome, which was reported at this instant and keeps others out for its retention.
-    pub(super) fn settle(&mut self, report: &Settle, at: Timestamp) {
+    pub(super) fn settle(&mut self, report: &OutcomeRequest, at: Timestamp) {
         let terms = report.late.as_ref().map(|late| late.terms);
         let until = |kept: Option<Retention>| at.plus(kept.and_then(Retention::duration).unwrap_or(Duration::MAX));
         (self.until, self.until_take_over) = match report.outcome {
@@ -69,7 +69,7 @@ impl Hold {
     }
 
     /// Reads a mark. One of an older release counts from when its attempt was issued.
-    fn of_mark(mark: &Held) -> Self {
+    fn of_mark(mark: &LiveClaim) -> Self {
         let (issued_at, terms) = (mark.record.attempt.timestamp(), &mark.record.terms);
         let at = |kept: Retention| issued_at.plus(kept.duration().unwrap_or(Duration::MAX));
         let until = at(terms.retention);
@@ -115,21 +115,26 @@ fn written(duration: Duration) -> Option<Duration> {
 impl Core {
     /// Leaves the mark of a grant by a policy, and returns the marks of other such grants that it overlaps. Of any two grants
     /// the one that comes second finds the other.
-    pub(super) async fn leave_mark(&self, key: &Key, attempt: &Attempt, hold: &Hold) -> Result<Vec<Held>, EngineError> {
+    pub(super) async fn leave_mark(
+        &self,
+        key: &Key,
+        attempt: &Attempt,
+        hold: &Hold,
+    ) -> Result<Vec<LiveClaim>, EngineError> {
         let Some(terms) = hold.terms(attempt.timestamp()) else { return self.marks_beside(key, attempt, hold).await };
         let mut beside = Vec::new();
         for place in 0..MARKS_MAX {
             match self.engine.claim(&mark(key, attempt, place, terms)).await?.split().0 {
-                Claimed::Duplicate(other) => {
+                ClaimResponse::Duplicate(other) => {
                     if hold.overlaps(&Hold::of_mark(&other)) {
                         beside.push(other);
                     }
                 }
                 // The same try, as another gateway granted it: that was compared for a time of its own.
-                Claimed::Granted(grant) if grant.attempt != *attempt => {}
+                ClaimResponse::Granted(grant) if grant.attempt != *attempt => {}
                 // The grant has a mark from an earlier delivery. If it lasted longer than was known then, the marks that
                 // have come since were compared with less, and those to come need another mark.
-                Claimed::Granted(Grant { lease_left: Some(_), .. }) => {
+                ClaimResponse::Granted(Grant { lease_left: Some(_), .. }) => {
                     let own = self.engine.read(&named(key, place).0).await?;
                     if own.is_some_and(|own| own.record.terms.retention >= terms.retention) {
                         beside.extend(self.marks_from(place + 1, key, attempt, hold).await?);
@@ -150,7 +155,7 @@ impl Core {
         key: &Key,
         attempt: &Attempt,
         hold: &Hold,
-    ) -> Result<Vec<Held>, EngineError> {
+    ) -> Result<Vec<LiveClaim>, EngineError> {
         self.marks_from(0, key, attempt, hold).await
     }
 
@@ -173,14 +178,14 @@ impl Core {
         key: &Key,
         attempt: &Attempt,
         hold: &Hold,
-    ) -> Result<Vec<Held>, EngineError> {
+    ) -> Result<Vec<LiveClaim>, EngineError> {
         let mut marks = self.marks(place, key).await?;
         marks.retain(|mark| mark.record.attempt.nonce() != attempt.nonce() && hold.overlaps(&Hold::of_mark(mark)));
         Ok(marks)
     }
 
     /// Returns the marks of a key, from this place on.
-    async fn marks(&self, place: u32, key: &Key) -> Result<Vec<Held>, EngineError> {
+    async fn marks(&self, place: u32, key: &Key) -> Result<Vec<LiveClaim>, EngineError> {
         let mut marks = Vec::new();
         for place in place..MARKS_MAX {
             let Some(mark) = self.engine.read(&named(key, place).0).await? else { break };
@@ -204,9 +209,9 @@ fn named(key: &Key, place: u32) -> (Key, Operation, Canonical) {
 }
 
 /// The claim that is the mark of a grant.
-fn mark(of: &Key, attempt: &Attempt, place: u32, terms: Terms) -> Claim {
+fn mark(of: &Key, attempt: &Attempt, place: u32, terms: Terms) -> ClaimRequest {
     let (key, operation, contents) = named(of, place);
-    Claim {
+    ClaimRequest {
         key,
         attempt: attempt.clone(),
         operation,

@@ -30,10 +30,12 @@ use self::outage::is_silence;
 use self::same_try::Granted;
 use super::journal::entry::{Entry, Seq};
 use crate::domain::attempt::Entropy;
-use crate::domain::claim::{Claim, Claimed, Outcome, Renew, Renewed, Settle, Settled};
+use crate::domain::claim::{
+    ClaimRequest, ClaimResponse, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
+};
 use crate::domain::clock::Clock;
-use crate::domain::operator::{List, Listed, Release, Released};
-use crate::domain::record::{Held, Key};
+use crate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+use crate::domain::record::{Key, LiveClaim};
 use crate::domain::terms::{ClaimOnOutage, OutcomeOnOutage};
 use crate::engine::{Capabilities, Engine, EngineError, Note, Tell};
 
@@ -130,50 +132,51 @@ impl Core {
     }
 
     /// Whether no policy has a say in a claim: the store alone decides, and nothing is to be told to it before.
-    fn is_plain(&self, ask: &Claim) -> bool {
-        ask.on_outage == ClaimOnOutage::FailClosed && !self.book.waits(&ask.key)
+    fn is_plain(&self, request: &ClaimRequest) -> bool {
+        request.on_outage == ClaimOnOutage::FailClosed && !self.book.waits(&request.key)
     }
 
-    async fn claim(self: &Arc<Self>, ask: &Claim) -> Result<Claimed, EngineError> {
-        if self.is_plain(ask) {
-            return self.engine.claim(ask).await;
+    async fn claim(self: &Arc<Self>, request: &ClaimRequest) -> Result<ClaimResponse, EngineError> {
+        if self.is_plain(request) {
+            return self.engine.claim(request).await;
         }
         // Kept out of what every claim takes memory for.
-        Box::pin(self.claim_with_policy(ask)).await
+        Box::pin(self.claim_with_policy(request)).await
     }
 
-    async fn claim_each(self: &Arc<Self>, asks: &[&Claim], tell: Tell<'_>) {
-        let (plain, others): (Vec<_>, Vec<_>) = (0..asks.len()).partition(|place| self.is_plain(asks[*place]));
-        let of_others = others.into_iter().map(async |place| tell(place, self.claim_with_policy(asks[place]).await));
-        let asks: Vec<_> = plain.iter().map(|place| asks[*place]).collect();
+    async fn claim_each(self: &Arc<Self>, requests: &[&ClaimRequest], tell: Tell<'_>) {
+        let (plain, others): (Vec<_>, Vec<_>) = (0..requests.len()).partition(|place| self.is_plain(requests[*place]));
+        let of_others =
+            others.into_iter().map(async |place| tell(place, self.claim_with_policy(requests[place]).await));
+        let requests: Vec<_> = plain.iter().map(|place| requests[*place]).collect();
         let tell_plain = |number: usize, answer| tell(plain[number], answer);
-        join(self.engine.claim_each(&asks, &tell_plain), join_all(of_others)).await;
+        join(self.engine.claim_each(&requests, &tell_plain), join_all(of_others)).await;
     }
 
-    async fn claim_with_policy(self: &Arc<Self>, ask: &Claim) -> Result<Claimed, EngineError> {
+    async fn claim_with_policy(self: &Arc<Self>, request: &ClaimRequest) -> Result<ClaimResponse, EngineError> {
         let begun = self.clock.monotonic();
-        let answer = self.try_claim(ask).await;
+        let answer = self.try_claim(request).await;
         let failure = match answer {
             Some(Err(failure)) if is_silence(&failure) => Some(failure),
             Some(answer) => return answer,
             None => None,
         };
-        let (core, ask) = (self.clone(), ask.clone());
-        self.uncancelled(async move { core.claim_alone(&ask, begun, failure).await }).await
+        let (core, request) = (self.clone(), request.clone());
+        self.uncancelled(async move { core.claim_alone(&request, begun, failure).await }).await
     }
 
     /// Asks the store beside others, if nothing waits on the key.
-    async fn try_claim(&self, ask: &Claim) -> Option<Result<Claimed, EngineError>> {
-        let is_local = ask.on_outage == ClaimOnOutage::Local;
+    async fn try_claim(&self, request: &ClaimRequest) -> Option<Result<ClaimResponse, EngineError>> {
+        let is_local = request.on_outage == ClaimOnOutage::Local;
         // A grant on its way from the store must be known before anybody decides in its place.
-        let _turn = if is_local { Some(self.locks.shared(&ask.key).await) } else { None };
-        if self.book.waits(&ask.key) {
+        let _turn = if is_local { Some(self.locks.shared(&request.key).await) } else { None };
+        if self.book.waits(&request.key) {
             return None;
         }
-        let hurried = Claim { deadline: for_the_store(ask.deadline), ..ask.clone() };
-        let answer = within(ask.deadline, self.engine.claim(&hurried)).await;
+        let hurried = ClaimRequest { deadline: for_the_store(request.deadline), ..request.clone() };
+        let answer = within(request.deadline, self.engine.claim(&hurried)).await;
         if is_local && let Ok(answer) = &answer {
-            self.book.learn_claim(ask, answer, self.clock.monotonic());
+            self.book.learn_claim(request, answer, self.clock.monotonic());
         }
         Some(answer)
     }
@@ -181,48 +184,48 @@ impl Core {
     /// With the key to itself: tells the store what waits, asks it, and else decides in its place.
     async fn claim_alone(
         self: &Arc<Self>,
-        ask: &Claim,
+        request: &ClaimRequest,
         begun: Duration,
         failure: Option<EngineError>,
-    ) -> Result<Claimed, EngineError> {
-        let _turn = self.locks.alone(&ask.key).await;
-        if self.clock.monotonic().saturating_sub(begun) >= ask.deadline {
+    ) -> Result<ClaimResponse, EngineError> {
+        let _turn = self.locks.alone(&request.key).await;
+        if self.clock.monotonic().saturating_sub(begun) >= request.deadline {
             // Its caller has been answered by now: a grant would only stand in others' way.
             return Err(failure.unwrap_or_else(too_long));
         }
         let failure = if let Some(failure) = failure {
             failure
         } else {
-            let hurried = Claim { deadline: for_the_store(ask.deadline), ..ask.clone() };
+            let hurried = ClaimRequest { deadline: for_the_store(request.deadline), ..request.clone() };
             let told = async {
-                self.deliver(&ask.key).await?;
+                self.deliver(&request.key).await?;
                 self.engine.claim(&hurried).await
             };
-            match within(ask.deadline, told).await {
+            match within(request.deadline, told).await {
                 Ok(answer) => {
-                    if ask.on_outage == ClaimOnOutage::Local {
-                        self.book.learn_claim(ask, &answer, self.clock.monotonic());
+                    if request.on_outage == ClaimOnOutage::Local {
+                        self.book.learn_claim(request, &answer, self.clock.monotonic());
                     }
                     return Ok(answer);
                 }
                 Err(failure) => failure,
             }
         };
-        self.claim_by_policy(ask, failure).await
+        self.claim_by_policy(request, failure).await
     }
 
-    async fn settle(self: &Arc<Self>, ask: &Settle) -> Result<Settled, EngineError> {
+    async fn settle(self: &Arc<Self>, request: &OutcomeRequest) -> Result<OutcomeResponse, EngineError> {
         let begun = self.clock.monotonic();
         let mut failure = None;
-        if !self.book.waits(&ask.key) {
-            let answer = if ask.on_outage == OutcomeOnOutage::FailClosed {
-                self.settle_in_store(ask, Granted::Elsewhere).await
+        if !self.book.waits(&request.key) {
+            let answer = if request.on_outage == OutcomeOnOutage::FailClosed {
+                self.settle_in_store(request, Granted::Elsewhere).await
             } else {
-                let hurried = Settle { deadline: for_the_store(ask.deadline), ..ask.clone() };
-                within(ask.deadline, self.settle_in_store(&hurried, Granted::Elsewhere)).await
+                let hurried = OutcomeRequest { deadline: for_the_store(request.deadline), ..request.clone() };
+                within(request.deadline, self.settle_in_store(&hurried, Granted::Elsewhere)).await
             };
             match answer {
-                Err(silence) if is_silence(&silence) && ask.on_outage == OutcomeOnOutage::Spool => {
+                Err(silence) if is_silence(&silence) && request.on_outage == OutcomeOnOutage::Spool => {
                     failure = Some(silence);
                 }
                 // Without a policy its silence is the answer. It is not asked once more behind what has come to wait
@@ -230,23 +233,23 @@ impl Core {
                 answer => return answer,
             }
         }
-        let (core, ask) = (self.clone(), ask.clone());
-        self.uncancelled(async move { core.settle_alone(&ask, begun, failure).await }).await
+        let (core, request) = (self.clone(), request.clone());
+        self.uncancelled(async move { core.settle_alone(&request, begun, failure).await }).await
     }
 
     async fn settle_alone(
         self: &Arc<Self>,
-        ask: &Settle,
+        request: &OutcomeRequest,
         begun: Duration,
         failure: Option<EngineError>,
-    ) -> Result<Settled, EngineError> {
-        let _turn = self.locks.alone(&ask.key).await;
-        let left = match ask.outcome {
+    ) -> Result<OutcomeResponse, EngineError> {
+        let _turn = self.locks.alone(&request.key).await;
+        let left = match request.outcome {
             // What was done, or may have been, is recorded also where its caller has been answered by now.
-            Outcome::Success { .. } | Outcome::Unknown => ask.deadline,
+            Outcome::Success { .. } | Outcome::Unknown => request.deadline,
             // Of a failure that nobody waits for any more only the claim would be gone: whoever reports it again would find
             // nothing, and be told that it came too late.
-            Outcome::Failure => ask.deadline.saturating_sub(self.clock.monotonic().saturating_sub(begun)),
+            Outcome::Failure => request.deadline.saturating_sub(self.clock.monotonic().saturating_sub(begun)),
         };
         if left.is_zero() {
             return Err(failure.unwrap_or_else(too_long));
@@ -254,9 +257,9 @@ impl Core {
         let failure = if let Some(failure) = failure {
             failure
         } else {
-            let hurried = Settle { deadline: for_the_store(left), ..ask.clone() };
+            let hurried = OutcomeRequest { deadline: for_the_store(left), ..request.clone() };
             let told = async {
-                self.deliver(&ask.key).await?;
+                self.deliver(&request.key).await?;
                 self.settle_in_store(&hurried, Granted::Elsewhere).await
             };
             match within(left, told).await {
@@ -264,41 +267,41 @@ impl Core {
                 Err(failure) => failure,
             }
         };
-        self.settle_by_policy(ask, failure).await
+        self.settle_by_policy(request, failure).await
     }
 
     /// Remembers the store's response to an outcome of an app that decides locally.
-    fn learn_settle(&self, request: &Settle, response: &Settled) {
+    fn learn_settle(&self, request: &OutcomeRequest, response: &OutcomeResponse) {
         if self.book.is_local(&request.key.app) {
             self.book.learn_settle(request, response, self.clock.monotonic());
         }
     }
 
     /// Remembers the store's response to a renewal of an app that decides locally.
-    fn learn_renew(&self, request: &Renew, response: &Renewed) {
+    fn learn_renew(&self, request: &RenewalRequest, response: &RenewalResponse) {
         if self.book.is_local(&request.key.app) {
             self.book.learn_renew(request, response, self.clock.monotonic());
         }
     }
 
-    async fn renew(self: &Arc<Self>, ask: &Renew) -> Result<Renewed, EngineError> {
-        if self.book.waits(&ask.key) {
-            let (core, ask) = (self.clone(), ask.clone());
-            return self.uncancelled(async move { core.renew_alone(&ask).await }).await;
+    async fn renew(self: &Arc<Self>, request: &RenewalRequest) -> Result<RenewalResponse, EngineError> {
+        if self.book.waits(&request.key) {
+            let (core, request) = (self.clone(), request.clone());
+            return self.uncancelled(async move { core.renew_alone(&request).await }).await;
         }
-        self.renew_in_store(ask, Granted::Elsewhere).await
+        self.renew_in_store(request, Granted::Elsewhere).await
     }
 
-    async fn renew_alone(self: &Arc<Self>, ask: &Renew) -> Result<Renewed, EngineError> {
-        let _turn = self.locks.alone(&ask.key).await;
-        let hurried = Renew { deadline: for_the_store(ask.deadline), ..ask.clone() };
+    async fn renew_alone(self: &Arc<Self>, request: &RenewalRequest) -> Result<RenewalResponse, EngineError> {
+        let _turn = self.locks.alone(&request.key).await;
+        let hurried = RenewalRequest { deadline: for_the_store(request.deadline), ..request.clone() };
         let told = async {
-            self.deliver(&ask.key).await?;
+            self.deliver(&request.key).await?;
             self.renew_in_store(&hurried, Granted::Elsewhere).await
         };
-        match within(ask.deadline, told).await {
+        match within(request.deadline, told).await {
             Ok(answer) => Ok(answer),
-            Err(failure) => self.renew_by_policy(ask, failure).await,
+            Err(failure) => self.renew_by_policy(request, failure).await,
         }
     }
 
@@ -320,35 +323,35 @@ impl Core {
 
 #[async_trait]
 impl Engine for Degrading {
-    async fn claim(&self, ask: &Claim) -> Result<Claimed, EngineError> {
-        self.0.claim(ask).await
+    async fn claim(&self, request: &ClaimRequest) -> Result<ClaimResponse, EngineError> {
+        self.0.claim(request).await
     }
 
-    async fn claim_each(&self, asks: &[&Claim], tell: Tell<'_>) {
-        self.0.claim_each(asks, tell).await;
+    async fn claim_each(&self, requests: &[&ClaimRequest], tell: Tell<'_>) {
+        self.0.claim_each(requests, tell).await;
     }
 
-    async fn settle(&self, ask: &Settle) -> Result<Settled, EngineError> {
-        self.0.settle(ask).await
+    async fn settle(&self, request: &OutcomeRequest) -> Result<OutcomeResponse, EngineError> {
+        self.0.settle(request).await
     }
 
-    async fn renew(&self, ask: &Renew) -> Result<Renewed, EngineError> {
-        self.0.renew(ask).await
+    async fn renew(&self, request: &RenewalRequest) -> Result<RenewalResponse, EngineError> {
+        self.0.renew(request).await
     }
 
-    async fn read(&self, key: &Key) -> Result<Option<Held>, EngineError> {
+    async fn read(&self, key: &Key) -> Result<Option<LiveClaim>, EngineError> {
         // What the store holds is told in any case.
         drop(self.0.before_reading(key).await);
         self.0.engine.read(key).await
     }
 
-    async fn release(&self, ask: &Release) -> Result<Released, EngineError> {
-        self.0.before_reading(&ask.key).await?;
-        self.0.engine.release(ask).await
+    async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseResponse, EngineError> {
+        self.0.before_reading(&request.key).await?;
+        self.0.engine.release(request).await
     }
 
-    async fn list(&self, ask: &List) -> Result<Vec<Listed>, EngineError> {
-        self.0.engine.list(ask).await
+    async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
+        self.0.engine.list(request).await
     }
 
     async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {

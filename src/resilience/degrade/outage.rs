@@ -8,10 +8,13 @@ use super::super::journal::entry::{Deed, Entry, Seq};
 use super::Core;
 use super::book::{Standing, Written};
 use super::same_try::granted_attempt;
-use crate::domain::claim::{self, Claim, Claimed, Effect, Grant, LateTerms, Outcome, Renew, Renewed, Settle, Settled};
+use crate::domain::claim::{
+    self, ClaimRequest, ClaimResponse, Effect, Grant, LateTerms, Outcome, OutcomeRequest, OutcomeResponse,
+    RenewalRequest, RenewalResponse,
+};
 use crate::domain::clock::Timestamp;
 use crate::domain::degraded::Degraded;
-use crate::domain::record::Held;
+use crate::domain::record::LiveClaim;
 use crate::domain::terms::{ClaimOnOutage, OutcomeOnOutage};
 use crate::engine::{Determinate, EngineError};
 
@@ -43,28 +46,34 @@ fn not_kept(failure: EngineError, refused: &Refused) -> EngineError {
 
 impl Core {
     /// A claim that the store did not answer.
-    pub(super) async fn claim_by_policy(&self, ask: &Claim, failure: EngineError) -> Result<Claimed, EngineError> {
+    pub(super) async fn claim_by_policy(
+        &self,
+        request: &ClaimRequest,
+        failure: EngineError,
+    ) -> Result<ClaimResponse, EngineError> {
         let now = self.clock.monotonic();
-        let policy = match ask.on_outage {
+        let policy = match request.on_outage {
             ClaimOnOutage::FailClosed => None,
             ClaimOnOutage::Local => Some(Degraded::Local),
             ClaimOnOutage::FailOpen => Some(Degraded::FailOpen),
         };
-        let queue = self.book.queue(&ask.key);
-        let held = self.book.held(&ask.key, now).or_else(|| reported_beside(&queue, self.clock.wall()));
+        let queue = self.book.queue(&request.key);
+        let held = self.book.held(&request.key, now).or_else(|| reported_beside(&queue, self.clock.wall()));
         // What tells of a claim that nobody granted here: an outcome that waits, or what was remembered.
         let teller = policy.or_else(|| queue.last().map(|(_, entry)| entry.policy));
-        match claim::claim(held.as_ref(), ask, None) {
-            (Effect::Put(..), Claimed::Granted(grant)) => match policy {
-                Some(policy) if is_silence(&failure) => self.grant(ask, grant, policy, failure).await,
+        match claim::claim(held.as_ref(), request, None) {
+            (Effect::Put(..), ClaimResponse::Granted(grant)) => match policy {
+                Some(policy) if is_silence(&failure) => self.grant(request, grant, policy, failure).await,
                 _ => Err(failure),
             },
-            (_, Claimed::Granted(grant)) => match self.book.granted_by(&ask.key).or(policy) {
-                Some(policy) => Ok(self.degraded_claim(ask, policy, Claimed::Granted(Grant { fence: None, ..grant }))),
+            (_, ClaimResponse::Granted(grant)) => match self.book.granted_by(&request.key).or(policy) {
+                Some(policy) => {
+                    Ok(self.degraded_claim(request, policy, ClaimResponse::Granted(Grant { fence: None, ..grant })))
+                }
                 None => Err(failure),
             },
             (_, answer) => match teller {
-                Some(policy) => Ok(self.degraded_claim(ask, policy, answer)),
+                Some(policy) => Ok(self.degraded_claim(request, policy, answer)),
                 None => Err(failure),
             },
         }
@@ -73,102 +82,115 @@ impl Core {
     /// Grants a claim in the store's place.
     async fn grant(
         &self,
-        ask: &Claim,
+        request: &ClaimRequest,
         grant: Grant,
         policy: Degraded,
         failure: EngineError,
-    ) -> Result<Claimed, EngineError> {
-        if policy == Degraded::Local && self.book.is_blind(&ask.key.app, self.clock.monotonic()) {
+    ) -> Result<ClaimResponse, EngineError> {
+        if policy == Degraded::Local && self.book.is_blind(&request.key.app, self.clock.monotonic()) {
             return Err(neither(failure, "and more is in progress than this gateway can remember"));
         }
-        self.keep(Deed::Granted(ask.clone()), policy, |now| {
-            Written::Stands(Box::new(Standing::new(ask.record(), Some(now + ask.terms.lease), Some(policy))))
+        self.keep(Deed::Granted(request.clone()), policy, |now| {
+            Written::Stands(Box::new(Standing::new(request.record(), Some(now + request.terms.lease), Some(policy))))
         })
         .await
         .map_err(|refused| not_kept(failure, &refused))?;
-        Ok(self.degraded_claim(ask, policy, Claimed::Granted(grant)))
+        Ok(self.degraded_claim(request, policy, ClaimResponse::Granted(grant)))
     }
 
-    fn degraded_claim(&self, ask: &Claim, policy: Degraded, answer: Claimed) -> Claimed {
-        self.keeper.answered(&ask.key.app, policy);
-        Claimed::Degraded(policy, Box::new(answer))
+    fn degraded_claim(&self, request: &ClaimRequest, policy: Degraded, answer: ClaimResponse) -> ClaimResponse {
+        self.keeper.answered(&request.key.app, policy);
+        ClaimResponse::Degraded(policy, Box::new(answer))
     }
 
     /// Answers an outcome call that the store did not answer.
-    pub(super) async fn settle_by_policy(&self, ask: &Settle, failure: EngineError) -> Result<Settled, EngineError> {
-        let queue = self.book.queue(&ask.key);
-        let attempt = granted_attempt(&queue, &ask.attempt).unwrap_or_else(|| ask.attempt.clone());
-        let ask = &Settle { attempt, ..ask.clone() };
-        let grants = |entry: &Entry| matches!(&entry.deed, Deed::Granted(granted) if granted.attempt == ask.attempt);
+    pub(super) async fn settle_by_policy(
+        &self,
+        request: &OutcomeRequest,
+        failure: EngineError,
+    ) -> Result<OutcomeResponse, EngineError> {
+        let queue = self.book.queue(&request.key);
+        let attempt = granted_attempt(&queue, &request.attempt).unwrap_or_else(|| request.attempt.clone());
+        let request = &OutcomeRequest { attempt, ..request.clone() };
+        let grants =
+            |entry: &Entry| matches!(&entry.deed, Deed::Granted(granted) if granted.attempt == request.attempt);
         if queue.iter().any(|(_, entry)| entry.policy == Degraded::Local && grants(entry)) {
-            return self.settle_locally(ask, failure).await;
+            return self.settle_locally(request, failure).await;
         }
         // With an outcome that waits the store is out for this key, whatever it says now: order is kept.
-        if ask.on_outage != OutcomeOnOutage::Spool || (queue.is_empty() && !is_silence(&failure)) {
+        if request.on_outage != OutcomeOnOutage::Spool || (queue.is_empty() && !is_silence(&failure)) {
             return Err(failure);
         }
         let reports = queue.iter().rev().filter_map(|(_, entry)| match &entry.deed {
             Deed::Reported(report) => Some(report),
             Deed::Granted(_) | Deed::Renewed(_) => None,
         });
-        match reports.into_iter().find(|report| report.attempt == ask.attempt).map(|report| &report.outcome) {
-            Some(Outcome::Success { .. }) if !matches!(ask.outcome, Outcome::Success { .. }) => {
-                self.keeper.answered(&ask.key.app, Degraded::Spool);
-                return Ok(Settled::Degraded(Degraded::Spool, Box::new(Settled::AlreadySucceeded)));
+        match reports.into_iter().find(|report| report.attempt == request.attempt).map(|report| &report.outcome) {
+            Some(Outcome::Success { .. }) if !matches!(request.outcome, Outcome::Success { .. }) => {
+                self.keeper.answered(&request.key.app, Degraded::Spool);
+                return Ok(OutcomeResponse::Degraded(Degraded::Spool, Box::new(OutcomeResponse::AlreadySucceeded)));
             }
-            Some(kept) if std::mem::discriminant(kept) == std::mem::discriminant(&ask.outcome) => {
-                self.keeper.answered(&ask.key.app, Degraded::Spool);
-                return Ok(Settled::Spooled);
+            Some(kept) if std::mem::discriminant(kept) == std::mem::discriminant(&request.outcome) => {
+                self.keeper.answered(&request.key.app, Degraded::Spool);
+                return Ok(OutcomeResponse::Spooled);
             }
             _ => {}
         }
-        let held = on_its_terms(self.book.held(&ask.key, self.clock.monotonic()), ask);
-        let held = held.filter(|held| held.record.attempt == ask.attempt || ask.late.is_some());
-        let (effect, answer) = claim::settle(held.as_ref(), ask);
-        if answer == Settled::Expired {
+        let held = on_its_terms(self.book.held(&request.key, self.clock.monotonic()), request);
+        let held = held.filter(|held| held.record.attempt == request.attempt || request.late.is_some());
+        let (effect, answer) = claim::settle(held.as_ref(), request);
+        if answer == OutcomeResponse::Expired {
             // The store would not record it either, unless the claim stands there: it must not be taken and dropped later.
-            self.keeper.answered(&ask.key.app, Degraded::Spool);
-            return Ok(Settled::Degraded(Degraded::Spool, Box::new(answer)));
+            self.keeper.answered(&request.key.app, Degraded::Spool);
+            return Ok(OutcomeResponse::Degraded(Degraded::Spool, Box::new(answer)));
         }
         // What is accepted can be recorded whenever it is delivered, also where its claim has ended by then.
-        let late = ask.late.clone().or_else(|| held.map(|held| LateTerms::of(held.record)));
-        let ask = &Settle { late, ..ask.clone() };
-        let kept = self.keep(Deed::Reported(ask.clone()), Degraded::Spool, |now| written(effect, now)).await;
+        let late = request.late.clone().or_else(|| held.map(|held| LateTerms::of(held.record)));
+        let request = &OutcomeRequest { late, ..request.clone() };
+        let kept = self.keep(Deed::Reported(request.clone()), Degraded::Spool, |now| written(effect, now)).await;
         kept.map_err(|refused| not_kept(failure, &refused))?;
-        self.keeper.answered(&ask.key.app, Degraded::Spool);
-        Ok(Settled::Spooled)
+        self.keeper.answered(&request.key.app, Degraded::Spool);
+        Ok(OutcomeResponse::Spooled)
     }
 
     /// An outcome of what was granted here: the local record decides.
-    async fn settle_locally(&self, ask: &Settle, failure: EngineError) -> Result<Settled, EngineError> {
-        let held = self.book.held(&ask.key, self.clock.monotonic());
-        let (effect, answer) = claim::settle(held.as_ref(), ask);
+    async fn settle_locally(
+        &self,
+        request: &OutcomeRequest,
+        failure: EngineError,
+    ) -> Result<OutcomeResponse, EngineError> {
+        let held = self.book.held(&request.key, self.clock.monotonic());
+        let (effect, answer) = claim::settle(held.as_ref(), request);
         if effect != Effect::Keep {
-            let kept = self.keep(Deed::Reported(ask.clone()), Degraded::Local, |now| written(effect, now)).await;
+            let kept = self.keep(Deed::Reported(request.clone()), Degraded::Local, |now| written(effect, now)).await;
             kept.map_err(|refused| not_kept(failure, &refused))?;
         }
-        self.keeper.answered(&ask.key.app, Degraded::Local);
-        Ok(Settled::Degraded(Degraded::Local, Box::new(answer)))
+        self.keeper.answered(&request.key.app, Degraded::Local);
+        Ok(OutcomeResponse::Degraded(Degraded::Local, Box::new(answer)))
     }
 
     /// Answers a renewal that the store did not answer: only of what a policy has granted.
-    pub(super) async fn renew_by_policy(&self, ask: &Renew, failure: EngineError) -> Result<Renewed, EngineError> {
-        let queue = self.book.queue(&ask.key);
-        let attempt = granted_attempt(&queue, &ask.attempt).unwrap_or_else(|| ask.attempt.clone());
-        let ask = &Renew { attempt, ..ask.clone() };
+    pub(super) async fn renew_by_policy(
+        &self,
+        request: &RenewalRequest,
+        failure: EngineError,
+    ) -> Result<RenewalResponse, EngineError> {
+        let queue = self.book.queue(&request.key);
+        let attempt = granted_attempt(&queue, &request.attempt).unwrap_or_else(|| request.attempt.clone());
+        let request = &RenewalRequest { attempt, ..request.clone() };
         let granted = queue
             .iter()
-            .find(|(_, entry)| matches!(&entry.deed, Deed::Granted(granted) if granted.attempt == ask.attempt));
+            .find(|(_, entry)| matches!(&entry.deed, Deed::Granted(granted) if granted.attempt == request.attempt));
         let Some(policy) = granted.map(|(_, entry)| entry.policy) else { return Err(failure) };
-        let held = self.book.held(&ask.key, self.clock.monotonic());
-        let (effect, answer) = claim::renew(held.as_ref(), ask);
+        let held = self.book.held(&request.key, self.clock.monotonic());
+        let (effect, answer) = claim::renew(held.as_ref(), request);
         if let Effect::Extend(lease) = effect {
-            let renewal = Renew { lease: Some(lease), ..ask.clone() };
+            let renewal = RenewalRequest { lease: Some(lease), ..request.clone() };
             let kept = self.keep(Deed::Renewed(renewal), policy, |now| Written::EndsAt(now + lease)).await;
             kept.map_err(|refused| not_kept(failure, &refused))?;
         }
-        self.keeper.answered(&ask.key.app, policy);
-        Ok(Renewed::Degraded(policy, Box::new(answer)))
+        self.keeper.answered(&request.key.app, policy);
+        Ok(RenewalResponse::Degraded(policy, Box::new(answer)))
     }
 
     /// Puts a deed into the journal, and then into the local record. A lease counts from when the disk has it: longer than
@@ -189,10 +211,10 @@ impl Core {
 }
 
 /// What stands, on the terms that an outcome brings where nothing but renewals of its claim has passed through here.
-fn on_its_terms(held: Option<Held>, ask: &Settle) -> Option<Held> {
+fn on_its_terms(held: Option<LiveClaim>, request: &OutcomeRequest) -> Option<LiveClaim> {
     let mut held = held?;
-    let is_renewed_only = held.record.operation.is_none() && held.record.attempt == ask.attempt;
-    if let Some(late) = ask.late.as_ref().filter(|_| is_renewed_only) {
+    let is_renewed_only = held.record.operation.is_none() && held.record.attempt == request.attempt;
+    if let Some(late) = request.late.as_ref().filter(|_| is_renewed_only) {
         held.record.terms = late.terms;
     }
     Some(held)
@@ -200,25 +222,25 @@ fn on_its_terms(held: Option<Held>, ask: &Settle) -> Option<Held> {
 
 /// What stands where a claim of this process has ended: an attempt that the store had granted was reported beside it, and
 /// the store has to be told.
-fn reported_beside(queue: &[(Seq, Arc<Entry>)], wall: Timestamp) -> Option<Held> {
+fn reported_beside(queue: &[(Seq, Arc<Entry>)], wall: Timestamp) -> Option<LiveClaim> {
     let (mut granted, mut reported) = (None, None);
     for (_, entry) in queue {
         match &entry.deed {
             // It was not granted beside what stood already.
-            Deed::Granted(ask) => (granted, reported) = (Some(&ask.attempt), None),
+            Deed::Granted(request) => (granted, reported) = (Some(&request.attempt), None),
             // What became of it the local record has.
-            Deed::Reported(ask) if granted == Some(&ask.attempt) => {}
-            Deed::Reported(ask) if ask.outcome == Outcome::Failure => {
-                reported.take_if(|(known, _): &mut (&Settle, _)| known.attempt == ask.attempt);
+            Deed::Reported(request) if granted == Some(&request.attempt) => {}
+            Deed::Reported(request) if request.outcome == Outcome::Failure => {
+                reported.take_if(|(known, _): &mut (&OutcomeRequest, _)| known.attempt == request.attempt);
             }
-            Deed::Reported(ask) => reported = Some((ask, entry.at)),
+            Deed::Reported(request) => reported = Some((request, entry.at)),
             Deed::Renewed(_) => {}
         }
     }
-    let (ask, at) = reported?;
-    let record = ask.late_record()?;
+    let (request, at) = reported?;
+    let record = request.late_record()?;
     let left = record.settled_retention().duration().map(|lasts| at.plus(lasts).since(wall));
-    Held::judge(record, left, None)
+    LiveClaim::judge(record, left, None)
 }
 
 /// What a transition does to the local record.

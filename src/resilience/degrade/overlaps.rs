@@ -69,17 +69,17 @@ mod tests {
     use crate::engine::conformance::fresh_claim;
 
     fn overlap(id: u64, app: &str) -> Overlap {
-        let ask = fresh_claim();
+        let request = fresh_claim();
         Overlap {
             id,
             app: app.parse().unwrap(),
             operation: None,
-            global_id: ask.key.global_id,
+            global_id: request.key.global_id,
             policy: Degraded::Spool,
-            ours: Contender::from(&ask.attempt),
+            ours: Contender::from(&request.attempt),
             theirs: Contender::from(&fresh_claim().attempt),
             state: State::InProgress,
-            noticed_at: ask.attempt.timestamp(),
+            noticed_at: request.attempt.timestamp(),
         }
     }
 

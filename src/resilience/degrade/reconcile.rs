@@ -14,7 +14,7 @@ use super::book::{Standing, Written};
 use super::outage::is_silence;
 use crate::domain::claim::{self, Effect};
 use crate::domain::clock::Timestamp;
-use crate::domain::record::{Held, Key};
+use crate::domain::record::{Key, LiveClaim};
 use crate::engine::EngineError;
 
 /// How many keys are delivered at once: few, so that a store that has just come back serves callers first.
@@ -42,19 +42,19 @@ impl Core {
         // A wall clock that was set back meanwhile makes nothing last longer than it would have from now on.
         let ends_at = |lasts: Duration| now + entry.at.plus(lasts).since(wall).min(lasts);
         match &entry.deed {
-            Deed::Granted(ask) => Written::Stands(Box::new(Standing::new(
-                ask.record(),
-                Some(ends_at(ask.terms.lease)),
+            Deed::Granted(request) => Written::Stands(Box::new(Standing::new(
+                request.record(),
+                Some(ends_at(request.terms.lease)),
                 Some(entry.policy),
             ))),
-            Deed::Renewed(ask) => ask.lease.map_or(Written::AsBefore, |lease| Written::EndsAt(ends_at(lease))),
-            Deed::Reported(ask) => {
+            Deed::Renewed(request) => request.lease.map_or(Written::AsBefore, |lease| Written::EndsAt(ends_at(lease))),
+            Deed::Reported(request) => {
                 // As it stood then: its lease may have ended since.
-                let own = self.book.last_of(&ask.key, &ask.attempt);
-                let own = own.map(|record| Held { record, left: Some(Duration::MAX), fence: None });
+                let own = self.book.last_of(&request.key, &request.attempt);
+                let own = own.map(|record| LiveClaim { record, left: Some(Duration::MAX), fence: None });
                 // Another that stands yet stood then, too.
-                let held = own.or_else(|| self.book.held(&ask.key, now));
-                match claim::settle(held.as_ref(), ask).0 {
+                let held = own.or_else(|| self.book.held(&request.key, now));
+                match claim::settle(held.as_ref(), request).0 {
                     Effect::Put(record, lasts) => {
                         Written::Stands(Box::new(Standing::new(record, lasts.map(ends_at), None)))
                     }

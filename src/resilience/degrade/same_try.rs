@@ -5,7 +5,7 @@
 use super::deliver::is_superseded;
 use super::{Core, Queue};
 use crate::domain::attempt::Attempt;
-use crate::domain::claim::{Renew, Renewed, Settle, Settled};
+use crate::domain::claim::{OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse};
 use crate::domain::record::Key;
 use crate::engine::EngineError;
 use crate::resilience::journal::entry::Deed;
@@ -21,7 +21,11 @@ pub(super) enum Granted {
 
 impl Core {
     /// Sends an outcome to the store.
-    pub(super) async fn settle_in_store(&self, request: &Settle, granted: Granted) -> Result<Settled, EngineError> {
+    pub(super) async fn settle_in_store(
+        &self,
+        request: &OutcomeRequest,
+        granted: Granted,
+    ) -> Result<OutcomeResponse, EngineError> {
         let response = self.engine.settle(request).await?;
         if !is_superseded(&response) && !is_unsure(&response) {
             self.learn_settle(request, &response);
@@ -33,10 +37,10 @@ impl Core {
 
     async fn settle_same_try(
         &self,
-        request: &Settle,
+        request: &OutcomeRequest,
         granted: Granted,
-        response: Settled,
-    ) -> Result<Settled, EngineError> {
+        response: OutcomeResponse,
+    ) -> Result<OutcomeResponse, EngineError> {
         // What may have been done is not told as certainly not done.
         let failed = |failure: EngineError| {
             if is_unsure(&response) { EngineError::indeterminate(failure.to_string()) } else { failure }
@@ -46,16 +50,20 @@ impl Core {
             self.learn_settle(request, &response);
             return Ok(response);
         };
-        let request = Settle { attempt, ..request.clone() };
+        let request = OutcomeRequest { attempt, ..request.clone() };
         let response = self.engine.settle(&request).await?;
         self.learn_settle(&request, &response);
         Ok(response)
     }
 
     /// Sends a renewal to the store.
-    pub(super) async fn renew_in_store(&self, request: &Renew, granted: Granted) -> Result<Renewed, EngineError> {
+    pub(super) async fn renew_in_store(
+        &self,
+        request: &RenewalRequest,
+        granted: Granted,
+    ) -> Result<RenewalResponse, EngineError> {
         let response = self.engine.renew(request).await?;
-        if !matches!(response, Renewed::Superseded { .. }) {
+        if !matches!(response, RenewalResponse::Superseded { .. }) {
             self.learn_renew(request, &response);
             return Ok(response);
         }
@@ -64,14 +72,14 @@ impl Core {
 
     async fn renew_same_try(
         &self,
-        request: &Renew,
+        request: &RenewalRequest,
         granted: Granted,
-        superseded: Renewed,
-    ) -> Result<Renewed, EngineError> {
+        superseded: RenewalResponse,
+    ) -> Result<RenewalResponse, EngineError> {
         let Some(attempt) = self.other_attempt(&request.key, &request.attempt, granted).await? else {
             return Ok(superseded);
         };
-        let request = Renew { attempt, ..request.clone() };
+        let request = RenewalRequest { attempt, ..request.clone() };
         let response = self.engine.renew(&request).await?;
         self.learn_renew(&request, &response);
         Ok(response)
@@ -95,8 +103,8 @@ impl Core {
 }
 
 /// Whether a failure found nothing of its own and an earlier try of the same call, whose reply was lost, may be why.
-fn is_unsure(response: &Settled) -> bool {
-    matches!(response, Settled::Done { state: None, late: None, .. })
+fn is_unsure(response: &OutcomeResponse) -> bool {
+    matches!(response, OutcomeResponse::Done { state: None, late: None, .. })
 }
 
 /// Returns the attempt under which a policy of this gateway last granted the try of a call, as far as its journal knows.

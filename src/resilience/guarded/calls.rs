@@ -7,26 +7,28 @@ use async_trait::async_trait;
 use tokio::time::timeout;
 
 use super::{FOR_LISTS, Guarded, late};
-use crate::domain::claim::{Claim, Claimed, Outcome, Renew, Renewed, Settle, Settled};
-use crate::domain::operator::{List, Listed, Release, Released};
-use crate::domain::record::{Held, Key};
+use crate::domain::claim::{
+    ClaimRequest, ClaimResponse, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
+};
+use crate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+use crate::domain::record::{Key, LiveClaim};
 use crate::engine::breaker::Standing;
 use crate::engine::{Capabilities, Engine, EngineError, Note, Tell};
 use crate::telemetry::metrics::EngineCall;
 use crate::telemetry::traces;
 
 /// Two tries have one attempt: what is granted to one is granted to both.
-pub(super) fn is_granted(answer: &Claimed) -> bool {
-    matches!(answer, Claimed::Granted(_))
+pub(super) fn is_granted(answer: &ClaimResponse) -> bool {
+    matches!(answer, ClaimResponse::Granted(_))
 }
 
 /// What a failure's second try is told if the first one's answer was lost. Absent may mean "deleted by the first try",
 /// and another attempt may have claimed since: either way the caller's claim is gone, and whether it was late cannot be
 /// told.
-fn after_lost_reply(ask: &Settle, answer: Settled) -> Settled {
-    match (&ask.outcome, answer) {
-        (Outcome::Failure, Settled::Done { state: None, .. } | Settled::Superseded { .. }) => {
-            Settled::Done { state: None, left: None, late: None }
+fn after_lost_reply(request: &OutcomeRequest, answer: OutcomeResponse) -> OutcomeResponse {
+    match (&request.outcome, answer) {
+        (Outcome::Failure, OutcomeResponse::Done { state: None, .. } | OutcomeResponse::Superseded { .. }) => {
+            OutcomeResponse::Done { state: None, left: None, late: None }
         }
         (_, answer) => answer,
     }
@@ -34,50 +36,50 @@ fn after_lost_reply(ask: &Settle, answer: Settled) -> Settled {
 
 #[async_trait]
 impl Engine for Guarded {
-    async fn claim(&self, ask: &Claim) -> Result<Claimed, EngineError> {
+    async fn claim(&self, request: &ClaimRequest) -> Result<ClaimResponse, EngineError> {
         let engine = &self.0.engine;
-        self.0.ask(EngineCall::Claim, ask.deadline, || engine.claim(ask), |answer| answer, is_granted).await
+        self.0.request(EngineCall::Claim, request.deadline, || engine.claim(request), |answer| answer, is_granted).await
     }
 
-    async fn claim_each(&self, asks: &[&Claim], tell: Tell<'_>) {
+    async fn claim_each(&self, requests: &[&ClaimRequest], tell: Tell<'_>) {
         let span = traces::child!(
             "store",
             otel.kind = "client",
             oncegate.engine = self.0.name,
             oncegate.call = EngineCall::Claim.label(),
-            oncegate.items = asks.len(),
+            oncegate.items = requests.len(),
         );
-        traces::in_span!(span, self.0.claim_each(asks, tell));
+        traces::in_span!(span, self.0.claim_each(requests, tell));
     }
 
-    async fn settle(&self, ask: &Settle) -> Result<Settled, EngineError> {
+    async fn settle(&self, request: &OutcomeRequest) -> Result<OutcomeResponse, EngineError> {
         let engine = &self.0.engine;
-        let second = |answer| after_lost_reply(ask, answer);
-        self.0.ask(EngineCall::Settle, ask.deadline, || engine.settle(ask), second, |_| true).await
+        let second = |answer| after_lost_reply(request, answer);
+        self.0.request(EngineCall::Settle, request.deadline, || engine.settle(request), second, |_| true).await
     }
 
-    async fn renew(&self, ask: &Renew) -> Result<Renewed, EngineError> {
+    async fn renew(&self, request: &RenewalRequest) -> Result<RenewalResponse, EngineError> {
         let engine = &self.0.engine;
-        self.0.ask(EngineCall::Renew, ask.deadline, || engine.renew(ask), |answer| answer, |_| true).await
+        self.0.request(EngineCall::Renew, request.deadline, || engine.renew(request), |answer| answer, |_| true).await
     }
 
-    async fn read(&self, key: &Key) -> Result<Option<Held>, EngineError> {
+    async fn read(&self, key: &Key) -> Result<Option<LiveClaim>, EngineError> {
         let engine = &self.0.engine;
-        self.0.ask(EngineCall::Read, self.0.deadline, || engine.read(key), |answer| answer, |_| true).await
+        self.0.request(EngineCall::Read, self.0.deadline, || engine.read(key), |answer| answer, |_| true).await
     }
 
-    async fn release(&self, ask: &Release) -> Result<Released, EngineError> {
+    async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseResponse, EngineError> {
         let engine = &self.0.engine;
         // Absent may mean "released by the first try": either way it is gone, as was asked.
-        let second = |answer| if answer == Released::Absent { Released::Done } else { answer };
-        self.0.ask(EngineCall::Release, self.0.deadline, || engine.release(ask), second, |_| true).await
+        let second = |answer| if answer == ReleaseResponse::Absent { ReleaseResponse::Done } else { answer };
+        self.0.request(EngineCall::Release, self.0.deadline, || engine.release(request), second, |_| true).await
     }
 
     /// Lists are long, and some engines have none: they say nothing about the store.
-    async fn list(&self, ask: &List) -> Result<Vec<Listed>, EngineError> {
+    async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
         let guard = &self.0;
         let begun = guard.clock.monotonic();
-        let answer = timeout(FOR_LISTS, guard.engine.list(ask)).await.unwrap_or_else(|_| late(FOR_LISTS));
+        let answer = timeout(FOR_LISTS, guard.engine.list(request)).await.unwrap_or_else(|_| late(FOR_LISTS));
         guard.meter.called(EngineCall::List, &answer, guard.clock.monotonic().saturating_sub(begun));
         answer
     }

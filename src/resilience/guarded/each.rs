@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use super::calls::is_granted;
 use super::{Guard, Task, Times};
-use crate::domain::claim::{Claim, Claimed};
+use crate::domain::claim::{ClaimRequest, ClaimResponse};
 use crate::engine::{EngineError, Tell};
 use crate::resilience::breaker::Pass;
 use crate::telemetry::metrics::EngineCall;
@@ -24,7 +24,7 @@ enum First<'a> {
     /// It has failed, and there is to be a second one.
     Failed(EngineError),
     /// Not answered soon: who goes on with it hears of the answer there.
-    Late(oneshot::Sender<Result<Claimed, EngineError>>),
+    Late(oneshot::Sender<Result<ClaimResponse, EngineError>>),
     /// Told, or gone on with.
     Over,
 }
@@ -32,11 +32,12 @@ enum First<'a> {
 impl Guard {
     /// Every claim that the breaker lets through is tried once with all others. What has failed by then, or is late, goes
     /// on by itself.
-    pub(super) async fn claim_each(self: &Arc<Self>, asks: &[&Claim], tell: Tell<'_>) {
+    pub(super) async fn claim_each(self: &Arc<Self>, requests: &[&ClaimRequest], tell: Tell<'_>) {
         let begun = self.clock.monotonic();
-        let task = |ask: &Claim| Task { call: EngineCall::Claim, times: Times::new(begun, ask.deadline) };
-        let mut firsts = Vec::with_capacity(asks.len());
-        for place in 0..asks.len() {
+        let task =
+            |request: &ClaimRequest| Task { call: EngineCall::Claim, times: Times::new(begun, request.deadline) };
+        let mut firsts = Vec::with_capacity(requests.len());
+        for place in 0..requests.len() {
             match self.enter(begun) {
                 Ok(pass) => {
                     self.budget.deposit();
@@ -44,12 +45,12 @@ impl Guard {
                 }
                 // What stands behind it would be refused as well.
                 Err(failure) => {
-                    (place..asks.len()).for_each(|place| tell(place, Err(failure.clone())));
+                    (place..requests.len()).for_each(|place| tell(place, Err(failure.clone())));
                     break;
                 }
             }
         }
-        let tried = &asks[..firsts.len()];
+        let tried = &requests[..firsts.len()];
         let firsts = Mutex::new(firsts);
         let step =
             |place: usize, next| replace(&mut firsts.lock().unwrap_or_else(PoisonError::into_inner)[place], next);
@@ -63,12 +64,12 @@ impl Guard {
             First::Failed(_) | First::Over => {}
         };
         let mut first = pin!(self.engine.claim_each(tried, &heard));
-        let soon = tried.iter().map(|ask| task(ask).times.soon).min().unwrap_or_default();
+        let soon = tried.iter().map(|request| task(request).times.soon).min().unwrap_or_default();
         let is_over = timeout(soon, &mut first).await.is_ok();
 
         let mut rest = Vec::new();
-        for (place, ask) in tried.iter().copied().enumerate() {
-            let (task, again) = (task(ask), || self.engine.claim(ask));
+        for (place, request) in tried.iter().copied().enumerate() {
+            let (task, again) = (task(request), || self.engine.claim(request));
             let answer = match step(place, First::Over) {
                 First::Asked(pass) => {
                     let (waits, answer) = oneshot::channel();

@@ -10,10 +10,12 @@ use tokio::time::{Instant, sleep};
 use super::super::budget::FLOOR;
 use super::*;
 use crate::domain::attempt::SystemEntropy;
-use crate::domain::claim::{Claim, Claimed, Outcome, Renew, Renewed, Settle, Settled};
+use crate::domain::claim::{
+    ClaimRequest, ClaimResponse, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
+};
 use crate::domain::clock::{ManualClock, Timestamp};
-use crate::domain::operator::{List, Listed, Release, Released};
-use crate::domain::record::{Held, Key};
+use crate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+use crate::domain::record::{Key, LiveClaim};
 use crate::domain::terms::OutcomeOnOutage;
 use crate::engine::conformance::{Subject, fresh_claim};
 use crate::engine::faulty::Faulty;
@@ -71,17 +73,21 @@ async fn lost_requests_and_replies_never_lie() {
         let first = fresh_claim();
         let mut granted = 0;
         for try_again in [false, true, true] {
-            let ask = if try_again { Claim { attempt: fresh_claim().attempt, ..first.clone() } } else { first.clone() };
+            let request = if try_again {
+                ClaimRequest { attempt: fresh_claim().attempt, ..first.clone() }
+            } else {
+                first.clone()
+            };
             let held_before = memory.read(&first.key).await.unwrap();
-            match engine.claim(&ask).await {
-                Ok(Claimed::Granted(grant)) => {
+            match engine.claim(&request).await {
+                Ok(ClaimResponse::Granted(grant)) => {
                     granted += 1;
-                    assert_eq!(grant.attempt, ask.attempt, "seed {seed}");
+                    assert_eq!(grant.attempt, request.attempt, "seed {seed}");
                     assert!(!grant.repeated, "seed {seed}: its own earlier try is not a repeat");
-                    assert_eq!(memory.read(&first.key).await.unwrap().unwrap().record.attempt, ask.attempt);
+                    assert_eq!(memory.read(&first.key).await.unwrap().unwrap().record.attempt, request.attempt);
                 }
-                Ok(Claimed::Duplicate(held)) => {
-                    assert_ne!(held.record.attempt, ask.attempt, "seed {seed}: a holder is no duplicate of itself");
+                Ok(ClaimResponse::Duplicate(held)) => {
+                    assert_ne!(held.record.attempt, request.attempt, "seed {seed}: a holder is no duplicate of itself");
                     assert!(held_before.is_some(), "seed {seed}: a duplicate of nothing");
                 }
                 Ok(other) => panic!("seed {seed}: {other:?}"),
@@ -100,20 +106,20 @@ async fn a_failure_whose_reply_was_lost_is_released_and_not_called_late() {
     let (mut seen_lost, mut seen_plain) = (false, false);
     for seed in 0..200 {
         let (_clock, memory) = memory();
-        let ask = fresh_claim();
-        memory.claim(&ask).await.unwrap();
+        let request = fresh_claim();
+        memory.claim(&request).await.unwrap();
         let engine = guarded(Arc::new(Faulty::new(memory.clone(), seed, 0.5)));
-        let failure = Settle {
-            key: ask.key.clone(),
-            attempt: ask.attempt.clone(),
+        let failure = OutcomeRequest {
+            key: request.key.clone(),
+            attempt: request.attempt.clone(),
             outcome: Outcome::Failure,
             late: None,
             deadline: Duration::from_secs(30),
             on_outage: OutcomeOnOutage::FailClosed,
         };
         match engine.settle(&failure).await {
-            Ok(Settled::Done { state: None, late, .. }) => {
-                assert_eq!(memory.read(&ask.key).await.unwrap(), None);
+            Ok(OutcomeResponse::Done { state: None, late, .. }) => {
+                assert_eq!(memory.read(&request.key).await.unwrap(), None);
                 assert_ne!(late, Some(true), "seed {seed}: it was not late");
                 seen_lost |= late.is_none();
                 seen_plain |= late == Some(false);
@@ -130,18 +136,18 @@ async fn a_release_whose_reply_was_lost_is_done() {
     let mut seen_done = 0;
     for seed in 0..200 {
         let (_clock, memory) = memory();
-        let ask = fresh_claim();
-        memory.claim(&ask).await.unwrap();
+        let request = fresh_claim();
+        memory.claim(&request).await.unwrap();
         let engine = guarded(Arc::new(Faulty::new(memory.clone(), seed, 0.5)));
-        let release = Release { key: ask.key.clone(), attempt: ask.attempt.clone() };
+        let release = ReleaseRequest { key: request.key.clone(), attempt: request.attempt.clone() };
         match engine.release(&release).await {
-            Ok(Released::Done) => {
-                assert_eq!(memory.read(&ask.key).await.unwrap(), None);
+            Ok(ReleaseResponse::Done) => {
+                assert_eq!(memory.read(&request.key).await.unwrap(), None);
                 seen_done += 1;
             }
             Ok(other) => panic!("seed {seed}: {other:?}"),
             Err(EngineError::Determinate(_)) => {
-                assert!(memory.read(&ask.key).await.unwrap().is_some(), "seed {seed}");
+                assert!(memory.read(&request.key).await.unwrap().is_some(), "seed {seed}");
             }
             Err(EngineError::Indeterminate(_)) => {}
         }
@@ -223,41 +229,41 @@ impl Drop for UnderWay<'_> {
 
 #[async_trait]
 impl Engine for Store {
-    async fn claim(&self, ask: &Claim) -> Result<Claimed, EngineError> {
+    async fn claim(&self, request: &ClaimRequest) -> Result<ClaimResponse, EngineError> {
         self.asked.fetch_add(1, Ordering::SeqCst);
         let most = self.under_way.fetch_add(1, Ordering::SeqCst) + 1;
         self.under_way_most.fetch_max(most, Ordering::SeqCst);
         let _under_way = UnderWay(&self.under_way);
-        if self.hangs.lock().unwrap().as_ref() == Some(&ask.key) {
+        if self.hangs.lock().unwrap().as_ref() == Some(&request.key) {
             sleep(FOREVER).await;
         }
         self.serve().await?;
-        self.inner.claim(ask).await
+        self.inner.claim(request).await
     }
 
-    async fn settle(&self, ask: &Settle) -> Result<Settled, EngineError> {
+    async fn settle(&self, request: &OutcomeRequest) -> Result<OutcomeResponse, EngineError> {
         self.serve().await?;
-        self.inner.settle(ask).await
+        self.inner.settle(request).await
     }
 
-    async fn renew(&self, ask: &Renew) -> Result<Renewed, EngineError> {
+    async fn renew(&self, request: &RenewalRequest) -> Result<RenewalResponse, EngineError> {
         self.serve().await?;
-        self.inner.renew(ask).await
+        self.inner.renew(request).await
     }
 
-    async fn read(&self, key: &Key) -> Result<Option<Held>, EngineError> {
+    async fn read(&self, key: &Key) -> Result<Option<LiveClaim>, EngineError> {
         self.serve().await?;
         self.inner.read(key).await
     }
 
-    async fn release(&self, ask: &Release) -> Result<Released, EngineError> {
+    async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseResponse, EngineError> {
         self.serve().await?;
-        self.inner.release(ask).await
+        self.inner.release(request).await
     }
 
-    async fn list(&self, ask: &List) -> Result<Vec<Listed>, EngineError> {
+    async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
         self.serve().await?;
-        self.inner.list(ask).await
+        self.inner.list(request).await
     }
 
     async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
@@ -280,8 +286,8 @@ impl Engine for Store {
     }
 }
 
-fn ask() -> Claim {
-    Claim { deadline: DEADLINE, ..fresh_claim() }
+fn request() -> ClaimRequest {
+    ClaimRequest { deadline: DEADLINE, ..fresh_claim() }
 }
 
 /// That a note was not put is said only of one that does not stand, and that it was only of one that did.
@@ -309,11 +315,16 @@ async fn a_put_whose_reply_was_lost_is_never_told_wrong() {
 }
 
 /// Callers that each ask again as soon as they are answered, with a pause between: what they were told.
-async fn load(engine: &Guarded, callers: usize, calls: usize, pause: Duration) -> Vec<Result<Claimed, EngineError>> {
+async fn load(
+    engine: &Guarded,
+    callers: usize,
+    calls: usize,
+    pause: Duration,
+) -> Vec<Result<ClaimResponse, EngineError>> {
     let caller = async || {
         let mut told = Vec::new();
         for _ in 0..calls {
-            told.push(engine.claim(&ask()).await);
+            told.push(engine.claim(&request()).await);
             sleep(pause).await;
         }
         told
@@ -321,7 +332,7 @@ async fn load(engine: &Guarded, callers: usize, calls: usize, pause: Duration) -
     join_all((0..callers).map(|_| caller())).await.into_iter().flatten().collect()
 }
 
-fn answered(told: &[Result<Claimed, EngineError>]) -> usize {
+fn answered(told: &[Result<ClaimResponse, EngineError>]) -> usize {
     told.iter().filter(|answer| answer.is_ok()).count()
 }
 
@@ -356,11 +367,11 @@ async fn a_store_that_does_not_answer_is_not_waited_for_beyond_the_deadline() {
     let store = Store::new();
     store.is_silent();
     let engine = guarded(store.clone());
-    let (answer, took) = timed(engine.claim(&ask())).await;
+    let (answer, took) = timed(engine.claim(&request())).await;
     assert!(matches!(answer, Err(EngineError::Indeterminate(_))));
     assert!(took <= DEADLINE * 9 / 10, "{took:?}");
     assert_eq!(store.asked(), 2);
-    let short = Claim { deadline: 50 * MS, ..ask() };
+    let short = ClaimRequest { deadline: 50 * MS, ..request() };
     let (answer, took) = timed(engine.claim(&short)).await;
     assert!(matches!(answer, Err(EngineError::Indeterminate(_))));
     assert!(took <= 46 * MS, "{took:?}");
@@ -372,7 +383,7 @@ async fn a_late_answer_is_waited_for_where_there_is_no_second_try() {
     store.takes(850 * MS);
     let engine = guarded(store.clone());
     while engine.0.budget.withdraw(engine.0.clock.monotonic()) {}
-    assert!(engine.claim(&ask()).await.is_ok());
+    assert!(engine.claim(&request()).await.is_ok());
     assert_eq!(store.asked(), 1);
 }
 
@@ -383,15 +394,15 @@ async fn nothing_is_certain_while_a_second_try_is_out() {
     store.takes(650 * MS);
     store.fails(EngineError::from(Determinate::Full("full".into())));
     let engine = guarded(store.clone());
-    let ask = ask();
+    let request = request();
     let make_room = async {
         sleep(540 * MS).await;
         store.fails(None);
         store.takes(200 * MS);
     };
-    let (answer, ()) = tokio::join!(engine.claim(&ask), make_room);
+    let (answer, ()) = tokio::join!(engine.claim(&request), make_room);
     assert_eq!(store.asked(), 2);
-    assert!(matches!(answer, Ok(Claimed::Granted(_))), "{answer:?}");
+    assert!(matches!(answer, Ok(ClaimResponse::Granted(_))), "{answer:?}");
 }
 
 /// A first try is late and a duplicate; the claim that stood ends, and the second one gets it. Told only of the first, the
@@ -401,9 +412,9 @@ async fn a_duplicate_is_not_the_last_word_while_a_second_try_is_out() {
     for (first, second) in [(650, 300), (850, 150)] {
         let store = Store::new();
         let engine = guarded(store.clone());
-        let held = ask();
+        let held = request();
         engine.claim(&held).await.unwrap();
-        let ask = Claim { attempt: ask().attempt, ..held.clone() };
+        let request = ClaimRequest { attempt: request().attempt, ..held.clone() };
         store.takes(first * MS);
         let ends = async {
             sleep(540 * MS).await;
@@ -413,11 +424,11 @@ async fn a_duplicate_is_not_the_last_word_while_a_second_try_is_out() {
         let released = async {
             sleep(if first < 700 { 675 } else { 775 } * MS).await;
             let (key, attempt) = (held.key.clone(), held.attempt.clone());
-            store.inner.release(&Release { key, attempt }).await.unwrap();
+            store.inner.release(&ReleaseRequest { key, attempt }).await.unwrap();
         };
-        let (answer, (), ()) = tokio::join!(engine.claim(&ask), ends, released);
+        let (answer, (), ()) = tokio::join!(engine.claim(&request), ends, released);
         assert_eq!(store.asked(), 3);
-        assert!(matches!(answer, Ok(Claimed::Granted(_))), "{answer:?}");
+        assert!(matches!(answer, Ok(ClaimResponse::Granted(_))), "{answer:?}");
     }
 }
 
@@ -427,13 +438,13 @@ async fn a_lost_try_is_repeated_with_the_same_attempt_and_resolved() {
         let store = Store::new();
         store.fails(failure);
         let engine = guarded(store.clone());
-        let ask = ask();
+        let request = request();
         let heal = async {
             sleep(MS / 2).await;
             store.fails(None);
         };
-        let (answer, ()) = tokio::join!(engine.claim(&ask), heal);
-        assert!(matches!(answer, Ok(Claimed::Granted(grant)) if grant.attempt == ask.attempt));
+        let (answer, ()) = tokio::join!(engine.claim(&request), heal);
+        assert!(matches!(answer, Ok(ClaimResponse::Granted(grant)) if grant.attempt == request.attempt));
         assert_eq!(store.asked(), 2);
     }
 }
@@ -444,7 +455,7 @@ async fn nobody_waits_on_for_a_store_whose_breaker_has_opened() {
     let store = Store::new();
     store.is_silent();
     let engine = guarded(store.clone());
-    let patient = || Claim { deadline: DEADLINE * 30, ..ask() };
+    let patient = || ClaimRequest { deadline: DEADLINE * 30, ..request() };
     let (old, young) = (patient(), patient());
     let begun_just_before = async {
         sleep(850 * MS).await;
@@ -502,7 +513,7 @@ async fn an_open_breaker_answers_at_once_and_leaves_the_store_alone() {
     opened(&engine, &store).await;
     let before = store.asked();
     for _ in 0..1000 {
-        let (answer, took) = timed(engine.claim(&ask())).await;
+        let (answer, took) = timed(engine.claim(&request())).await;
         let Err(EngineError::Determinate(Determinate::Unavailable(why))) = answer else { panic!("{answer:?}") };
         assert!(why.contains("has not been answering"), "{why}");
         assert_eq!(took, Duration::ZERO);
@@ -541,7 +552,7 @@ async fn service_is_back_within_a_second_of_the_store_also_when_nobody_calls() {
         if callers > 0 {
             assert_eq!(engine.0.breaker.state(), State::Closed);
         }
-        assert!(engine.claim(&ask()).await.is_ok(), "{callers} callers");
+        assert!(engine.claim(&request()).await.is_ok(), "{callers} callers");
     }
 }
 
@@ -554,7 +565,7 @@ async fn a_call_that_was_sent_into_the_void_keeps_nobody_away_a_second_after_the
     store.is_well();
     half_open(&engine).await;
     store.is_silent();
-    let patient = Claim { deadline: Duration::from_mins(1), ..fresh_claim() };
+    let patient = ClaimRequest { deadline: Duration::from_mins(1), ..fresh_claim() };
     let in_vain = async {
         let (answer, took) = timed(engine.claim(&patient)).await;
         assert!(matches!(answer, Err(EngineError::Indeterminate(_))), "{answer:?}");
@@ -564,7 +575,7 @@ async fn a_call_that_was_sent_into_the_void_keeps_nobody_away_a_second_after_the
         sleep(MS).await;
         store.is_well();
         sleep(Duration::from_secs(1)).await;
-        assert!(engine.claim(&ask()).await.is_ok());
+        assert!(engine.claim(&request()).await.is_ok());
     };
     tokio::join!(in_vain, others);
 }
@@ -581,8 +592,8 @@ async fn all_who_come_together_after_a_quiet_time_are_served() {
         sleep(Duration::from_mins(1)).await;
         store.is_well();
         sleep(Duration::from_secs(1)).await;
-        let asks: Vec<_> = (0..64).map(|_| ask()).collect();
-        let told = claim_each(&engine, &asks).await;
+        let requests: Vec<_> = (0..64).map(|_| request()).collect();
+        let told = claim_each(&engine, &requests).await;
         assert!(told.iter().all(|(answer, _)| answer.is_ok()), "{told:?}");
     }
 }
@@ -612,34 +623,34 @@ async fn a_caller_who_goes_does_not_keep_the_place_of_the_one_call_that_is_tried
     store.fails(None);
     store.is_silent();
     half_open(&engine).await;
-    let gone = timeout(10 * MS, engine.claim(&ask())).await;
+    let gone = timeout(10 * MS, engine.claim(&request())).await;
     assert!(gone.is_err(), "it was let through, and is not waited for");
     store.is_well();
-    assert!(engine.claim(&ask()).await.is_ok());
+    assert!(engine.claim(&request()).await.is_ok());
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_the_business_meets_and_what_is_no_outage_opens_nothing() {
     let store = Store::new();
     let engine = guarded(store.clone());
-    let held = ask();
+    let held = request();
     engine.claim(&held).await.unwrap();
     for _ in 0..100 {
-        let again = Claim { attempt: ask().attempt, ..held.clone() };
-        assert!(matches!(engine.claim(&again).await, Ok(Claimed::Duplicate(_))));
+        let again = ClaimRequest { attempt: request().attempt, ..held.clone() };
+        assert!(matches!(engine.claim(&again).await, Ok(ClaimResponse::Duplicate(_))));
     }
     for failure in [Determinate::Full("full".into()), Determinate::Incompatible("a record".into())] {
         store.fails(EngineError::from(failure.clone()));
         let asked = store.asked();
         for _ in 0..100 {
-            assert_eq!(engine.claim(&ask()).await.unwrap_err(), failure.clone().into());
+            assert_eq!(engine.claim(&request()).await.unwrap_err(), failure.clone().into());
         }
         assert_eq!(store.asked() - asked, 100, "there is no point in asking again");
     }
     // Callers who go, each after a while.
     store.is_silent();
     for _ in 0..100 {
-        assert!(timeout(300 * MS, engine.claim(&ask())).await.is_err());
+        assert!(timeout(300 * MS, engine.claim(&request())).await.is_err());
     }
     assert_eq!(engine.0.breaker.state(), State::Closed);
 }
@@ -649,11 +660,11 @@ async fn an_app_that_asks_for_the_impossible_does_not_shut_out_the_others() {
     let store = Store::new();
     store.takes(90 * MS);
     let engine = guarded(store.clone());
-    let hasty = Claim { deadline: 50 * MS, ..ask() };
+    let hasty = ClaimRequest { deadline: 50 * MS, ..request() };
     for _ in 0..200 {
         assert!(engine.claim(&hasty).await.is_err());
     }
-    assert!(engine.claim(&ask()).await.is_ok());
+    assert!(engine.claim(&request()).await.is_ok());
 }
 
 #[tokio::test(start_paused = true)]
@@ -671,21 +682,24 @@ async fn many_calls_that_meet_an_outage_are_each_answered_within_the_deadline() 
     let store = Store::new();
     store.is_silent();
     let engine = guarded(store.clone());
-    let asks: Vec<_> = (0..500).map(|_| ask()).collect();
-    let (answers, took) = timed(join_all(asks.iter().map(|ask| engine.claim(ask)))).await;
+    let requests: Vec<_> = (0..500).map(|_| request()).collect();
+    let (answers, took) = timed(join_all(requests.iter().map(|request| engine.claim(request)))).await;
     assert!(answers.iter().all(|answer| matches!(answer, Err(EngineError::Indeterminate(_)))));
     assert!(took <= DEADLINE * 9 / 10, "{took:?}");
     assert!(store.asked() <= 500 + 50 + FLOOR);
 }
 
 /// What each claim of a batch was told, and after how long.
-async fn claim_each(engine: &Guarded, asks: &[Claim]) -> Vec<(Result<Claimed, EngineError>, Duration)> {
-    let (clock, told) = (PausedClock::start(), Mutex::new(vec![None; asks.len()]));
+async fn claim_each(
+    engine: &Guarded,
+    requests: &[ClaimRequest],
+) -> Vec<(Result<ClaimResponse, EngineError>, Duration)> {
+    let (clock, told) = (PausedClock::start(), Mutex::new(vec![None; requests.len()]));
     let tell = |place: usize, answer| {
         let before = told.lock().unwrap()[place].replace((answer, clock.monotonic()));
         assert!(before.is_none(), "{place} is told twice: {before:?}");
     };
-    engine.claim_each(&asks.iter().collect::<Vec<_>>(), &tell).await;
+    engine.claim_each(&requests.iter().collect::<Vec<_>>(), &tell).await;
     told.into_inner().unwrap().into_iter().map(Option::unwrap).collect()
 }
 
@@ -694,11 +708,11 @@ async fn a_batch_that_meets_an_outage_is_answered_within_the_deadlines_of_its_it
     let store = Store::new();
     store.is_silent();
     let engine = guarded(store.clone());
-    let mut asks: Vec<_> = (0..500).map(|_| ask()).collect();
-    asks.push(Claim { deadline: 50 * MS, ..ask() });
-    for ((answer, took), ask) in claim_each(&engine, &asks).await.iter().zip(&asks) {
+    let mut requests: Vec<_> = (0..500).map(|_| request()).collect();
+    requests.push(ClaimRequest { deadline: 50 * MS, ..request() });
+    for ((answer, took), request) in claim_each(&engine, &requests).await.iter().zip(&requests) {
         assert!(matches!(answer, Err(EngineError::Indeterminate(_))), "{answer:?}");
-        assert!(*took <= ask.deadline * 9 / 10 + MS, "{took:?} of {:?}", ask.deadline);
+        assert!(*took <= request.deadline * 9 / 10 + MS, "{took:?} of {:?}", request.deadline);
     }
     assert!(store.asked() <= 501 + 50 + FLOOR);
     assert!(is_open(&engine));
@@ -708,14 +722,14 @@ async fn a_batch_that_meets_an_outage_is_answered_within_the_deadlines_of_its_it
 async fn an_item_that_hangs_is_late_by_itself_and_the_others_are_told_at_once() {
     let store = Store::new();
     let engine = guarded(store.clone());
-    let asks: Vec<_> = (0..100).map(|_| ask()).collect();
-    *store.hangs.lock().unwrap() = Some(asks[7].key.clone());
-    for (place, (answer, took)) in claim_each(&engine, &asks).await.into_iter().enumerate() {
+    let requests: Vec<_> = (0..100).map(|_| request()).collect();
+    *store.hangs.lock().unwrap() = Some(requests[7].key.clone());
+    for (place, (answer, took)) in claim_each(&engine, &requests).await.into_iter().enumerate() {
         if place == 7 {
             assert!(matches!(answer, Err(EngineError::Indeterminate(_))), "{answer:?}");
             assert!(took > DEADLINE / 2 && took <= DEADLINE * 9 / 10 + MS, "{took:?}");
         } else {
-            assert!(matches!(answer, Ok(Claimed::Granted(_))), "{answer:?}");
+            assert!(matches!(answer, Ok(ClaimResponse::Granted(_))), "{answer:?}");
             assert!(took <= 2 * MS, "{took:?}");
         }
     }
@@ -737,14 +751,14 @@ async fn items_of_a_batch_are_repeated_with_their_attempts_as_far_as_the_budget_
         let before = store.asked();
         store.fails(failure.clone());
         store.takes(takes);
-        let asks: Vec<_> = (0..20).map(|_| ask()).collect();
+        let requests: Vec<_> = (0..20).map(|_| request()).collect();
         let heal = async {
             sleep(MS / 2).await;
             store.is_well();
         };
-        let (told, ()) = tokio::join!(claim_each(&engine, &asks), heal);
-        for ((answer, took), ask) in told.into_iter().zip(&asks) {
-            assert!(matches!(answer, Ok(Claimed::Granted(grant)) if grant.attempt == ask.attempt));
+        let (told, ()) = tokio::join!(claim_each(&engine, &requests), heal);
+        for ((answer, took), request) in told.into_iter().zip(&requests) {
+            assert!(matches!(answer, Ok(ClaimResponse::Granted(grant)) if grant.attempt == request.attempt));
             assert!(took <= most, "{took:?}");
         }
         let again = if takes == 300 * MS { 0 } else { 20 };
@@ -757,20 +771,20 @@ async fn every_item_of_a_batch_counts_for_the_breaker() {
     let store = Store::new();
     store.is_out();
     let engine = guarded(store.clone());
-    let asks: Vec<_> = (0..30).map(|_| ask()).collect();
-    claim_each(&engine, &asks).await;
+    let requests: Vec<_> = (0..30).map(|_| request()).collect();
+    claim_each(&engine, &requests).await;
     assert!(is_open(&engine));
     store.is_well();
     // Half open once a probe was answered: one call is tried, and the others are refused at once.
     half_open(&engine).await;
     // Then it lets more and more of them through.
     for let_through in [1, 2, 4, 8_u32] {
-        let (before, asks) = (store.asked(), [(); 30].map(|()| ask()));
-        let told = claim_each(&engine, &asks).await;
-        for (place, ((answer, _), ask)) in told.into_iter().zip(&asks).enumerate() {
+        let (before, requests) = (store.asked(), [(); 30].map(|()| request()));
+        let told = claim_each(&engine, &requests).await;
+        for (place, ((answer, _), request)) in told.into_iter().zip(&requests).enumerate() {
             match answer {
-                Ok(Claimed::Granted(grant)) => {
-                    assert_eq!((grant.attempt == ask.attempt, place < let_through as usize), (true, true));
+                Ok(ClaimResponse::Granted(grant)) => {
+                    assert_eq!((grant.attempt == request.attempt, place < let_through as usize), (true, true));
                 }
                 other => {
                     assert!(matches!(other, Err(EngineError::Determinate(_))), "{other:?}");
@@ -789,20 +803,20 @@ async fn a_full_store_is_no_answer_while_the_second_try_may_still_be_taken() {
     let engine = guarded(store.clone());
     store.takes(700 * MS);
     store.fails(EngineError::from(Determinate::Full("no room".into())));
-    let ask = ask();
+    let request = request();
     let second_is_lost = async {
         sleep(500 * MS).await;
         store.is_silent();
     };
-    let (answer, ()) = tokio::join!(engine.claim(&ask), second_is_lost);
+    let (answer, ()) = tokio::join!(engine.claim(&request), second_is_lost);
     assert_eq!(store.asked(), 2);
     assert!(matches!(answer, Err(EngineError::Indeterminate(_))), "{answer:?}");
 }
 
-fn failure_of(ask: &Claim) -> Settle {
-    Settle {
-        key: ask.key.clone(),
-        attempt: ask.attempt.clone(),
+fn failure_of(request: &ClaimRequest) -> OutcomeRequest {
+    OutcomeRequest {
+        key: request.key.clone(),
+        attempt: request.attempt.clone(),
         outcome: Outcome::Failure,
         late: None,
         deadline: DEADLINE,
@@ -814,9 +828,9 @@ fn failure_of(ask: &Claim) -> Settle {
 async fn a_failure_that_the_second_try_has_released_is_not_called_late_by_the_first() {
     let store = Store::new();
     let engine = guarded(store.clone());
-    let ask = ask();
-    engine.claim(&ask).await.unwrap();
-    let failure = failure_of(&ask);
+    let request = request();
+    engine.claim(&request).await.unwrap();
+    let failure = failure_of(&request);
     store.takes(700 * MS);
     let second_overtakes = async {
         sleep(500 * MS).await;
@@ -825,7 +839,7 @@ async fn a_failure_that_the_second_try_has_released_is_not_called_late_by_the_fi
         store.inner.settle(&failure).await.unwrap();
     };
     let (answer, ()) = tokio::join!(engine.settle(&failure), second_overtakes);
-    assert_eq!(answer, Ok(Settled::Done { state: None, left: None, late: None }));
+    assert_eq!(answer, Ok(OutcomeResponse::Done { state: None, left: None, late: None }));
 }
 
 /// A second try that certainly did nothing casts no doubt on what the first one found.
@@ -833,17 +847,17 @@ async fn a_failure_that_the_second_try_has_released_is_not_called_late_by_the_fi
 async fn a_failure_that_the_first_try_has_released_is_told_so_if_the_second_was_refused() {
     let store = Store::new();
     let engine = guarded(store.clone());
-    let ask = ask();
-    engine.claim(&ask).await.unwrap();
+    let request = request();
+    engine.claim(&request).await.unwrap();
     store.takes(700 * MS);
     let second_is_refused = async {
         sleep(500 * MS).await;
         store.takes(MS);
         store.is_out();
     };
-    let failure = failure_of(&ask);
+    let failure = failure_of(&request);
     let (answer, ()) = tokio::join!(engine.settle(&failure), second_is_refused);
-    assert_eq!(answer, Ok(Settled::Done { state: None, left: None, late: Some(false) }));
+    assert_eq!(answer, Ok(OutcomeResponse::Done { state: None, left: None, late: Some(false) }));
 }
 
 #[tokio::test(start_paused = true)]
@@ -854,10 +868,10 @@ async fn a_ramp_ends_in_its_time_although_all_its_calls_wait() {
     opened(&engine, &store).await;
     store.is_well();
     half_open(&engine).await;
-    engine.claim(&ask()).await.unwrap();
+    engine.claim(&request()).await.unwrap();
     // The ramp has begun. Calls into the void take all its places.
     store.is_silent();
-    let patient = || Claim { deadline: Duration::from_mins(1), ..fresh_claim() };
+    let patient = || ClaimRequest { deadline: Duration::from_mins(1), ..fresh_claim() };
     let in_vain = async {
         let (one, other) = (patient(), patient());
         tokio::join!(engine.claim(&one), engine.claim(&other))
@@ -865,9 +879,9 @@ async fn a_ramp_ends_in_its_time_although_all_its_calls_wait() {
     let others = async {
         sleep(500 * MS).await;
         store.is_well();
-        assert!(engine.claim(&ask()).await.is_err(), "no place is left");
+        assert!(engine.claim(&request()).await.is_err(), "no place is left");
         sleep(500 * MS).await;
-        assert!(engine.claim(&ask()).await.is_ok());
+        assert!(engine.claim(&request()).await.is_ok());
     };
     tokio::select! {
         _ = in_vain => panic!("they wait for a minute"),
@@ -884,14 +898,14 @@ async fn what_the_guard_costs() {
     let bare: Arc<dyn Engine> = Arc::new(Memory::new(clock.clone(), BYTES_MAX_DEFAULT));
     let entropy = Arc::new(SystemEntropy);
     let guarded: Arc<dyn Engine> = Arc::new(Guarded::new(bare.clone(), "primary", DEADLINE, clock.clone(), entropy));
-    let held = ask();
+    let held = request();
     bare.claim(&held).await.unwrap();
-    let again = Claim { attempt: ask().attempt, ..held };
+    let again = ClaimRequest { attempt: request().attempt, ..held };
     for round in 0..3 {
         for (name, engine) in [("bare", &bare), ("guarded", &guarded)] {
             let begun = clock.monotonic();
             for _ in 0..CALLS {
-                assert!(matches!(engine.claim(&again).await, Ok(Claimed::Duplicate(_))));
+                assert!(matches!(engine.claim(&again).await, Ok(ClaimResponse::Duplicate(_))));
             }
             let each = clock.monotonic().saturating_sub(begun) / CALLS;
             println!("round {round}: {name}: {each:?} a call");

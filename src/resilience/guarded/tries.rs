@@ -24,11 +24,11 @@ impl Guard {
     /// A try, and another one if the first one failed, or is late, and the budget has one. `second` sees the second one's
     /// answer if the first one's is not known. An answer that `is_last` holds whatever else is out; another one, such as that
     /// somebody else holds the key, may be overtaken by the other try.
-    pub(super) async fn ask<Answer, Call>(
+    pub(super) async fn request<Answer, Call>(
         self: &Arc<Self>,
         call: EngineCall,
         deadline: Duration,
-        ask: impl Fn() -> Call,
+        request: impl Fn() -> Call,
         second: impl FnOnce(Answer) -> Answer,
         is_last: impl Fn(&Answer) -> bool,
     ) -> Result<Answer, EngineError>
@@ -39,7 +39,7 @@ impl Guard {
         let task = Task { call, times: Times::new(begun, deadline) };
         let pass = self.enter(begun)?;
         self.budget.deposit();
-        let first = pin!(ask());
+        let first = pin!(request());
         let span = traces::child!(
             "store",
             otel.kind = "client",
@@ -47,7 +47,7 @@ impl Guard {
             oncegate.call = call.label(),
             oncegate.result = Empty,
         );
-        let answer = traces::in_span!(span, self.goes_on(task, pass, Duration::ZERO, first, ask, second, is_last));
+        let answer = traces::in_span!(span, self.goes_on(task, pass, Duration::ZERO, first, request, second, is_last));
         if !span.is_none() {
             span.record("oncegate.result", engine_result(&answer).label());
         }
@@ -62,7 +62,7 @@ impl Guard {
         pass: Pass<'_>,
         waited: Duration,
         mut first: Pin<&mut impl Future<Output = Result<Answer, EngineError>>>,
-        ask: impl Fn() -> Call,
+        request: impl Fn() -> Call,
         second: impl FnOnce(Answer) -> Answer,
         is_last: impl Fn(&Answer) -> bool,
     ) -> Result<Answer, EngineError>
@@ -70,9 +70,9 @@ impl Guard {
         Call: Future<Output = Result<Answer, EngineError>>,
     {
         match timeout(task.times.soon.saturating_sub(waited), first.as_mut()).await {
-            Ok(answer) => self.answered_first(task, pass, answer, ask, second).await,
+            Ok(answer) => self.answered_first(task, pass, answer, request, second).await,
             // Kept out of what every call takes memory for.
-            Err(_not_soon) => Box::pin(self.not_soon(task, pass, first, ask, second, is_last)).await,
+            Err(_not_soon) => Box::pin(self.not_soon(task, pass, first, request, second, is_last)).await,
         }
     }
 
@@ -82,7 +82,7 @@ impl Guard {
         task: Task,
         pass: Pass<'_>,
         answer: Result<Answer, EngineError>,
-        ask: impl Fn() -> Call,
+        request: impl Fn() -> Call,
         second: impl FnOnce(Answer) -> Answer,
     ) -> Result<Answer, EngineError>
     where
@@ -90,7 +90,7 @@ impl Guard {
     {
         match self.judged(task, pass, answer) {
             ControlFlow::Break(answer) => answer,
-            ControlFlow::Continue(failure) => self.repeated(task, failure, ask, second).await,
+            ControlFlow::Continue(failure) => self.repeated(task, failure, request, second).await,
         }
     }
 
@@ -113,13 +113,13 @@ impl Guard {
         self: &Arc<Self>,
         task: Task,
         failure: EngineError,
-        ask: impl Fn() -> Call,
+        request: impl Fn() -> Call,
         second: impl FnOnce(Answer) -> Answer,
     ) -> Result<Answer, EngineError>
     where
         Call: Future<Output = Result<Answer, EngineError>>,
     {
-        let again = self.second(task, ask).await;
+        let again = self.second(task, request).await;
         resolved(failure, again, second)
     }
 
@@ -129,7 +129,7 @@ impl Guard {
         task: Task,
         pass: Pass<'_>,
         mut first: Pin<&mut impl Future<Output = Result<Answer, EngineError>>>,
-        ask: impl Fn() -> Call,
+        request: impl Fn() -> Call,
         second: impl FnOnce(Answer) -> Answer,
         is_last: impl Fn(&Answer) -> bool,
     ) -> Result<Answer, EngineError>
@@ -138,17 +138,17 @@ impl Guard {
     {
         let Times { begun, soon, first: early, rest, .. } = task.times;
         let (failure, again) = match timeout(early.saturating_sub(soon), self.unless_opened(first.as_mut())).await {
-            Ok(answer) => return self.answered_first(task, pass, answer, ask, second).await,
+            Ok(answer) => return self.answered_first(task, pass, answer, request, second).await,
             // Late. The second try goes out beside the first one, whose answer is as good if it comes.
             Err(_late) if pass.is_plain() && self.budget.withdraw(self.clock.monotonic()) => {
                 self.is_late(pass, begun);
                 let is_sent = AtomicBool::new(false);
-                let ask = || {
+                let request = || {
                     is_sent.store(true, Ordering::Relaxed);
-                    ask()
+                    request()
                 };
                 let first = async { self.timed(task, None, begun, timeout(rest, self.unless_opened(first))).await };
-                let (mut first, mut again) = (pin!(first), pin!(self.second(task, ask)));
+                let (mut first, mut again) = (pin!(first), pin!(self.second(task, request)));
                 tokio::select! {
                     // In an order of its own it could not be replayed from a seed.
                     biased;
@@ -198,7 +198,7 @@ impl Guard {
     async fn second<Answer, Call>(
         self: &Arc<Self>,
         task: Task,
-        ask: impl Fn() -> Call,
+        request: impl Fn() -> Call,
     ) -> Option<Result<Answer, EngineError>>
     where
         Call: Future<Output = Result<Answer, EngineError>>,
@@ -208,7 +208,7 @@ impl Guard {
         let begun = self.clock.monotonic();
         let pass = self.enter(begun).ok()?;
         let left = task.times.all.saturating_sub(begun.saturating_sub(task.times.begun));
-        let answer = self.timed(task, Some(pass), begun, timeout(left, self.unless_opened(ask()))).await;
+        let answer = self.timed(task, Some(pass), begun, timeout(left, self.unless_opened(request()))).await;
         let failed = answer.as_ref().is_err_and(is_silence);
         self.metrics.retried(if failed { RetryResult::Failed } else { RetryResult::Answered });
         Some(answer)

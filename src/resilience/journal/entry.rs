@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::domain::attempt::Attempt;
-use crate::domain::claim::{Claim, Renew, Settle};
+use crate::domain::claim::{ClaimRequest, OutcomeRequest, RenewalRequest};
 use crate::domain::clock::Timestamp;
 use crate::domain::degraded::Degraded;
 use crate::domain::record::Key;
@@ -30,29 +30,29 @@ pub struct Entry {
 #[derive(Clone, Debug)]
 pub enum Deed {
     /// A claim was granted.
-    Granted(Claim),
+    Granted(ClaimRequest),
     /// A granted claim's lease was extended.
-    Renewed(Renew),
+    Renewed(RenewalRequest),
     /// An outcome was taken.
-    Reported(Settle),
+    Reported(OutcomeRequest),
 }
 
 impl Entry {
     /// The claim that it is about.
     pub fn key(&self) -> &Key {
         match &self.deed {
-            Deed::Granted(ask) => &ask.key,
-            Deed::Renewed(ask) => &ask.key,
-            Deed::Reported(ask) => &ask.key,
+            Deed::Granted(request) => &request.key,
+            Deed::Renewed(request) => &request.key,
+            Deed::Reported(request) => &request.key,
         }
     }
 
     /// Whose deed it is.
     pub fn attempt(&self) -> &Attempt {
         match &self.deed {
-            Deed::Granted(ask) => &ask.attempt,
-            Deed::Renewed(ask) => &ask.attempt,
-            Deed::Reported(ask) => &ask.attempt,
+            Deed::Granted(request) => &request.attempt,
+            Deed::Renewed(request) => &request.attempt,
+            Deed::Reported(request) => &request.attempt,
         }
     }
 
@@ -64,9 +64,9 @@ impl Entry {
     /// The operation, where the entry knows it.
     pub fn operation(&self) -> Option<&Operation> {
         match &self.deed {
-            Deed::Granted(ask) => Some(&ask.operation),
+            Deed::Granted(request) => Some(&request.operation),
             Deed::Renewed(_) => None,
-            Deed::Reported(ask) => ask.late.as_ref()?.operation.as_ref(),
+            Deed::Reported(request) => request.late.as_ref()?.operation.as_ref(),
         }
     }
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::entry::{Deed, Entry, Seq};
 use crate::domain::attempt::Attempt;
 use crate::domain::canonical::Canonical;
-use crate::domain::claim::{Claim, LateTerms, Outcome, Renew, Settle};
+use crate::domain::claim::{ClaimRequest, LateTerms, Outcome, OutcomeRequest, RenewalRequest};
 use crate::domain::clock::Timestamp;
 use crate::domain::degraded::Degraded;
 use crate::domain::hex;
@@ -53,7 +53,7 @@ impl Line {
                 let attempt = attempt.parse().ok()?;
                 let deed = match deed {
                     DeedForm::Granted(form) => Deed::Granted(form.read(key, attempt)?),
-                    DeedForm::Renewed { lease_ms } => Deed::Renewed(Renew {
+                    DeedForm::Renewed { lease_ms } => Deed::Renewed(RenewalRequest {
                         key,
                         attempt,
                         lease: lease_ms.map(Duration::from_millis),
@@ -91,9 +91,9 @@ enum Form {
 impl Form {
     fn of_entry(seq: Seq, entry: &Entry) -> Self {
         let (attempt, deed) = match &entry.deed {
-            Deed::Granted(ask) => (&ask.attempt, DeedForm::Granted(GrantedForm::of(ask))),
-            Deed::Renewed(ask) => (&ask.attempt, DeedForm::Renewed { lease_ms: ask.lease.map(millis) }),
-            Deed::Reported(ask) => (&ask.attempt, DeedForm::Reported(ReportedForm::of(ask))),
+            Deed::Granted(request) => (&request.attempt, DeedForm::Granted(GrantedForm::of(request))),
+            Deed::Renewed(request) => (&request.attempt, DeedForm::Renewed { lease_ms: request.lease.map(millis) }),
+            Deed::Reported(request) => (&request.attempt, DeedForm::Reported(ReportedForm::of(request))),
         };
         let Key { app, global_id } = entry.key();
         Self::Entry {
@@ -172,23 +172,23 @@ struct GrantedForm {
 }
 
 impl GrantedForm {
-    fn of(ask: &Claim) -> Self {
+    fn of(request: &ClaimRequest) -> Self {
         Self {
-            operation: ask.operation.clone(),
-            contents: ask.contents.as_str().into(),
-            contents_stored_bytes: ask.contents_stored_bytes,
-            fingerprint: ask.fingerprint.as_ref().map(|digest| hex::encode(digest)),
-            terms: TermsForm::of(&ask.terms),
-            take_over: ask.take_over,
+            operation: request.operation.clone(),
+            contents: request.contents.as_str().into(),
+            contents_stored_bytes: request.contents_stored_bytes,
+            fingerprint: request.fingerprint.as_ref().map(|digest| hex::encode(digest)),
+            terms: TermsForm::of(&request.terms),
+            take_over: request.take_over,
         }
     }
 
-    fn read(self, key: Key, attempt: Attempt) -> Option<Claim> {
+    fn read(self, key: Key, attempt: Attempt) -> Option<ClaimRequest> {
         let fingerprint = match self.fingerprint {
             Some(digest) => Some(hex::decode(&digest)?),
             None => None,
         };
-        Some(Claim {
+        Some(ClaimRequest {
             key,
             attempt,
             operation: self.operation,
@@ -253,15 +253,15 @@ enum ContentsForm {
 }
 
 impl ReportedForm {
-    fn of(ask: &Settle) -> Self {
-        let outcome = match &ask.outcome {
+    fn of(request: &OutcomeRequest) -> Self {
+        let outcome = match &request.outcome {
             Outcome::Success { result, retention } => {
                 OutcomeForm::Success { result: result.as_deref().map(Into::into), retention: *retention }
             }
             Outcome::Failure => OutcomeForm::Failure,
             Outcome::Unknown => OutcomeForm::Unknown,
         };
-        let late = ask.late.as_ref().map(|late| LateForm {
+        let late = request.late.as_ref().map(|late| LateForm {
             operation: late.operation.clone(),
             contents: match &late.contents {
                 Contents::Canonical(contents) => ContentsForm::Canonical(contents.as_str().into()),
@@ -273,7 +273,7 @@ impl ReportedForm {
         Self { outcome, late }
     }
 
-    fn read(self, key: Key, attempt: Attempt) -> Option<Settle> {
+    fn read(self, key: Key, attempt: Attempt) -> Option<OutcomeRequest> {
         let outcome = match self.outcome {
             OutcomeForm::Success { result, retention } => {
                 Outcome::Success { result: result.map(Into::into), retention }
@@ -294,7 +294,7 @@ impl ReportedForm {
             None => None,
         };
         let (deadline, on_outage) = (DELIVERY_DEADLINE, OutcomeOnOutage::FailClosed);
-        Some(Settle { key, attempt, outcome, late, deadline, on_outage })
+        Some(OutcomeRequest { key, attempt, outcome, late, deadline, on_outage })
     }
 }
 
@@ -392,23 +392,27 @@ mod tests {
 
     #[test]
     fn entries_read_back_as_written() {
-        let ask = fresh_claim();
-        let granted = Claim {
+        let request = fresh_claim();
+        let granted = ClaimRequest {
             fingerprint: Some([7; 32]),
             take_over: true,
             deadline: DELIVERY_DEADLINE,
             on_outage: ClaimOnOutage::FailClosed,
-            ..ask.clone()
+            ..request.clone()
         };
         let success = Outcome::Success { result: Some("{\"a\":[1,null]}".into()), retention: Some(Retention::Forever) };
-        let contents = [Contents::keep(&ask.contents, 1024), Contents::keep(&ask.contents, 0), Contents::Unverified];
-        let late =
-            contents.map(|contents| LateTerms { operation: Some(Operation::default()), contents, terms: ask.terms });
+        let contents =
+            [Contents::keep(&request.contents, 1024), Contents::keep(&request.contents, 0), Contents::Unverified];
+        let late = contents.map(|contents| LateTerms {
+            operation: Some(Operation::default()),
+            contents,
+            terms: request.terms,
+        });
         let settle = |outcome, late| {
             let (deadline, on_outage) = (DELIVERY_DEADLINE, OutcomeOnOutage::FailClosed);
-            Deed::Reported(Settle {
-                key: ask.key.clone(),
-                attempt: ask.attempt.clone(),
+            Deed::Reported(OutcomeRequest {
+                key: request.key.clone(),
+                attempt: request.attempt.clone(),
                 outcome,
                 late,
                 deadline,
@@ -416,9 +420,9 @@ mod tests {
             })
         };
         let [whole, digest, unverified] = late.map(Some);
-        let renewed = Renew {
-            key: ask.key.clone(),
-            attempt: ask.attempt.clone(),
+        let renewed = RenewalRequest {
+            key: request.key.clone(),
+            attempt: request.attempt.clone(),
             lease: Some(Duration::from_secs(3)),
             deadline: DELIVERY_DEADLINE,
         };
@@ -434,9 +438,9 @@ mod tests {
             let Line::Entry(7, read) = read_back(&Line::Entry(7, Box::new(entry.clone()))) else { panic!("an entry") };
             assert_eq!(format!("{read:?}"), format!("{entry:?}"));
             let attempt = |entry: &Entry| match &entry.deed {
-                Deed::Granted(ask) => ask.attempt.to_string(),
-                Deed::Renewed(ask) => ask.attempt.to_string(),
-                Deed::Reported(ask) => ask.attempt.to_string(),
+                Deed::Granted(request) => request.attempt.to_string(),
+                Deed::Renewed(request) => request.attempt.to_string(),
+                Deed::Reported(request) => request.attempt.to_string(),
             };
             assert_eq!(attempt(&read), attempt(&entry), "the nonce too");
         }

@@ -59,8 +59,8 @@ pub(super) fn open(path: &Path, bounds: Bounds) -> Result<(Journal, Recovered), 
 /// A journal over this file, and the work of writing it, which whoever starts it has to see to.
 pub(super) fn start(log: impl Log, ground: Ground, bounds: Bounds) -> (Journal, impl Future<Output = ()> + Send) {
     let Ground { bytes, live, accounts, next } = ground;
-    let (queue, asks) = mpsc::channel(QUEUE);
-    let writing = Writer::new(log, bytes, live).run(asks);
+    let (queue, requests) = mpsc::channel(QUEUE);
+    let writing = Writer::new(log, bytes, live).run(requests);
     (Journal { bounds, next: AtomicU64::new(next), accounts: Arc::new(Mutex::new(accounts)), queue }, writing)
 }
 

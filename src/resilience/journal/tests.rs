@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::log::Log;
 use super::open::{Ground, on_a_thread, read, start};
 use super::*;
-use crate::domain::claim::Claim;
+use crate::domain::claim::ClaimRequest;
 use crate::domain::degraded::Degraded;
 use crate::domain::overlap::Contender;
 use crate::domain::record::State;
@@ -17,17 +17,17 @@ use crate::resilience::journal::entry::Deed;
 
 const ROOMY: Bounds = Bounds { bytes: 1 << 30, app_bytes: 1 << 30 };
 
-fn entry(ask: &Claim) -> Entry {
-    let deed = Deed::Granted(ask.clone());
-    Entry { chain: "default".into(), policy: Degraded::Local, at: ask.attempt.timestamp(), deed }
+fn entry(request: &ClaimRequest) -> Entry {
+    let deed = Deed::Granted(request.clone());
+    Entry { chain: "default".into(), policy: Degraded::Local, at: request.attempt.timestamp(), deed }
 }
 
 fn keys(recovered: &Recovered) -> Vec<String> {
     recovered.entries.iter().map(|(_, entry)| entry.key().global_id.to_string()).collect()
 }
 
-fn ids(asks: &[Claim]) -> Vec<String> {
-    asks.iter().map(|ask| ask.key.global_id.to_string()).collect()
+fn ids(requests: &[ClaimRequest]) -> Vec<String> {
+    requests.iter().map(|request| request.key.global_id.to_string()).collect()
 }
 
 /// Opens a journal whose last holder may still be on its way out.
@@ -45,12 +45,12 @@ fn open(folder: &Path) -> (Journal, Recovered) {
 async fn what_was_kept_and_not_delivered_is_there_after_a_crash_in_order() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("made/journal");
-    let asks: Vec<_> = (0..5).map(|_| fresh_claim()).collect();
+    let requests: Vec<_> = (0..5).map(|_| fresh_claim()).collect();
     let (journal, nothing) = open(&path);
     assert!(nothing.entries.is_empty() && nothing.overlaps.is_empty());
     let mut seqs = Vec::new();
-    for ask in &asks {
-        seqs.push(journal.keep(&entry(ask)).await.unwrap());
+    for request in &requests {
+        seqs.push(journal.keep(&entry(request)).await.unwrap());
     }
     journal.delivered(vec![seqs[1], seqs[3]], Vec::new(), Vec::new()).await.unwrap();
     // As after a kill: what lies in the folder is all there is.
@@ -58,7 +58,7 @@ async fn what_was_kept_and_not_delivered_is_there_after_a_crash_in_order() {
     fs::create_dir(&copy).unwrap();
     fs::copy(path.join("entries"), copy.join("entries")).unwrap();
     let (again, recovered) = open(&copy);
-    assert_eq!(keys(&recovered), ids(&[asks[0].clone(), asks[2].clone(), asks[4].clone()]));
+    assert_eq!(keys(&recovered), ids(&[requests[0].clone(), requests[2].clone(), requests[4].clone()]));
     assert_eq!(again.waiting().entries, 3);
     assert!(again.keep(&entry(&fresh_claim())).await.unwrap() > seqs[4], "numbers go on rising");
 }
@@ -77,30 +77,30 @@ async fn one_process_holds_it_until_it_lets_go() {
 #[tokio::test]
 async fn a_torn_end_is_cut_and_goes_on_behind_what_was_whole() {
     let folder = tempfile::tempdir().unwrap();
-    let asks = [fresh_claim(), fresh_claim(), fresh_claim()];
+    let requests = [fresh_claim(), fresh_claim(), fresh_claim()];
     let (journal, _) = open(folder.path());
-    journal.keep(&entry(&asks[0])).await.unwrap();
-    journal.keep(&entry(&asks[1])).await.unwrap();
+    journal.keep(&entry(&requests[0])).await.unwrap();
+    journal.keep(&entry(&requests[1])).await.unwrap();
     journal.close().await;
     let file = folder.path().join("entries");
     let whole = fs::read(&file).unwrap();
     fs::write(&file, &whole[..whole.len() - 7]).unwrap();
     let (journal, recovered) = open(folder.path());
-    assert_eq!(keys(&recovered), ids(&asks[..1]));
+    assert_eq!(keys(&recovered), ids(&requests[..1]));
     assert_eq!(recovered.damaged, None, "a crash does that");
-    journal.keep(&entry(&asks[2])).await.unwrap();
+    journal.keep(&entry(&requests[2])).await.unwrap();
     journal.close().await;
     let (_, recovered) = open(folder.path());
-    assert_eq!(keys(&recovered), ids(&[asks[0].clone(), asks[2].clone()]));
+    assert_eq!(keys(&recovered), ids(&[requests[0].clone(), requests[2].clone()]));
 }
 
 #[tokio::test]
 async fn damage_is_told_and_costs_only_what_it_hit() {
     let folder = tempfile::tempdir().unwrap();
-    let asks = [fresh_claim(), fresh_claim()];
+    let requests = [fresh_claim(), fresh_claim()];
     let (journal, _) = open(folder.path());
-    for ask in &asks {
-        journal.keep(&entry(ask)).await.unwrap();
+    for request in &requests {
+        journal.keep(&entry(request)).await.unwrap();
     }
     journal.close().await;
     let file = folder.path().join("entries");
@@ -108,7 +108,7 @@ async fn damage_is_told_and_costs_only_what_it_hit() {
     bytes[frame::HEADER.len() + 40] ^= 1;
     fs::write(&file, &bytes).unwrap();
     let (_, recovered) = open(folder.path());
-    assert_eq!(keys(&recovered), ids(&asks[1..]));
+    assert_eq!(keys(&recovered), ids(&requests[1..]));
     let (count, aside) = recovered.damaged.unwrap();
     assert_eq!((count, fs::read(aside).unwrap()), (1, bytes), "kept for somebody to look at");
 }
@@ -166,10 +166,10 @@ async fn however_many_apps_fill_it_another_one_finds_room() {
     let (journal, _) = Journal::open(folder.path(), Bounds { bytes: 40_000, app_bytes: 40_000 }).unwrap();
     let mut kept = Vec::new();
     for app in ["first", "second", "third", "fourth"] {
-        let mut ask = fresh_claim();
-        ask.key.app = app.parse().unwrap();
+        let mut request = fresh_claim();
+        request.key.app = app.parse().unwrap();
         let mut count = 0;
-        while journal.keep(&entry(&ask)).await.is_ok() {
+        while journal.keep(&entry(&request)).await.is_ok() {
             count += 1;
         }
         kept.push(count);
@@ -201,14 +201,14 @@ async fn what_is_dead_does_not_pile_up_and_what_is_live_survives_the_rewriting()
     assert_eq!((keys(&recovered), recovered.overlaps), (ids(&[kept, last]), vec![overlap]));
 }
 
-fn overlap(id: u64, ask: &Claim) -> Overlap {
+fn overlap(id: u64, request: &ClaimRequest) -> Overlap {
     Overlap {
         id,
-        app: ask.key.app.clone(),
-        operation: Some(ask.operation.clone()),
-        global_id: ask.key.global_id,
+        app: request.key.app.clone(),
+        operation: Some(request.operation.clone()),
+        global_id: request.key.global_id,
         policy: Degraded::Local,
-        ours: Contender::from(&ask.attempt),
+        ours: Contender::from(&request.attempt),
         theirs: Contender::from(&fresh_claim().attempt),
         state: State::Succeeded,
         noticed_at: Timestamp::from_micros(7),

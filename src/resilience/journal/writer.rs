@@ -60,17 +60,17 @@ impl<L: Log> Writer<L> {
     }
 
     /// Writes until it is told to close, or nobody is left to ask. The file is held as long.
-    pub(super) async fn run(mut self, mut asks: mpsc::Receiver<Ask>) {
-        while let Some(first) = asks.recv().await {
+    pub(super) async fn run(mut self, mut requests: mpsc::Receiver<Ask>) {
+        while let Some(first) = requests.recv().await {
             let mut jobs = Vec::new();
             let mut close = None;
             let mut next = Some(first);
-            while let Some(ask) = next {
-                match ask {
+            while let Some(request) = next {
+                match request {
                     Ask::Write(job) => jobs.push(job),
                     Ask::Close(done) => close = Some(done),
                 }
-                next = if close.is_none() && jobs.len() < BATCH_MAX { asks.try_recv().ok() } else { None };
+                next = if close.is_none() && jobs.len() < BATCH_MAX { requests.try_recv().ok() } else { None };
             }
             self.write(jobs).await;
             if let Some(done) = close {
@@ -78,7 +78,7 @@ impl<L: Log> Writer<L> {
                 drop(self.log.sync().await);
                 drop(self);
                 // What comes from now on is certainly not written.
-                drop(asks);
+                drop(requests);
                 let _ = done.send(());
                 return;
             }

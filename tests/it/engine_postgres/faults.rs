@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use oncegate::domain::claim::{Claimed, Outcome, Renew, Settled};
-use oncegate::domain::operator::{Release, Released};
+use oncegate::domain::claim::{ClaimResponse, Outcome, OutcomeResponse, RenewalRequest};
+use oncegate::domain::operator::{ReleaseRequest, ReleaseResponse};
 use oncegate::domain::record::State;
 use oncegate::engine::conformance::fresh_claim;
 use oncegate::engine::postgres::{Options, Postgres};
@@ -62,7 +62,7 @@ async fn a_reply_that_is_lost_is_uncertain_and_the_same_attempt_recognises_itsel
     assert!(is_uncertain(&engine.settle(&settle(&ask, success("1"))).await));
     soon("it serves again", async || engine.probe().await.is_ok()).await;
     let settled = engine.settle(&settle(&ask, success("2"))).await.unwrap();
-    assert!(matches!(settled, Settled::Done { late: Some(false), .. }), "{settled:?}");
+    assert!(matches!(settled, OutcomeResponse::Done { late: Some(false), .. }), "{settled:?}");
     let held = engine.read(&ask.key).await.unwrap().expect("it stands");
     assert_eq!(held.record.result.as_deref(), Some("1"));
 
@@ -78,12 +78,16 @@ async fn a_change_whose_reply_is_lost_is_uncertain() {
     let (proxy, engine) = behind_proxy(&server).await;
     let serves_again = async || soon("it serves again", async || engine.probe().await.is_ok()).await;
     let ask = fresh_claim();
-    let renewal =
-        Renew { key: ask.key.clone(), attempt: ask.attempt.clone(), lease: Some(HOUR * 5), deadline: ask.deadline };
+    let renewal = RenewalRequest {
+        key: ask.key.clone(),
+        attempt: ask.attempt.clone(),
+        lease: Some(HOUR * 5),
+        deadline: ask.deadline,
+    };
     let held = async || engine.read(&ask.key).await.unwrap();
     granted(&engine, &ask).await;
     // Prepared once, a statement is one round trip, and the second one brings the second reply.
-    engine.renew(&Renew { lease: Some(HOUR * 2), ..renewal.clone() }).await.unwrap();
+    engine.renew(&RenewalRequest { lease: Some(HOUR * 2), ..renewal.clone() }).await.unwrap();
     proxy.lose_reply_after(1);
     let told = engine.renew(&renewal).await;
     assert!(is_uncertain(&told), "{told:?}");
@@ -91,7 +95,7 @@ async fn a_change_whose_reply_is_lost_is_uncertain() {
     assert!(held().await.unwrap().left.unwrap() > HOUR * 4, "it did happen");
 
     // The new connection has its statements to prepare as well.
-    engine.renew(&Renew { lease: Some(HOUR * 6), ..renewal.clone() }).await.unwrap();
+    engine.renew(&RenewalRequest { lease: Some(HOUR * 6), ..renewal.clone() }).await.unwrap();
     proxy.lose_reply_after(1);
     let told = engine.settle(&settle(&ask, Outcome::Unknown)).await;
     assert!(is_uncertain(&told), "{told:?}");
@@ -152,7 +156,7 @@ async fn a_killed_server_loses_nothing_and_is_back_within_a_second() {
                     while !stop.is_cancelled() {
                         let ask = fresh_claim();
                         match engine.claim(&ask).await {
-                            Ok(Claimed::Granted(_)) => held.push(ask),
+                            Ok(ClaimResponse::Granted(_)) => held.push(ask),
                             Ok(other) => panic!("{other:?}"),
                             Err(_) => break,
                         }
@@ -305,7 +309,7 @@ async fn a_promoted_standby_is_found_with_all_that_was_acknowledged() {
     assert_eq!(engine.data_lost(), 0, "a promoted standby has the data");
     for (ask, fence) in held {
         assert!(is_duplicate(&engine, &again(&ask)).await, "what was granted stands");
-        assert!(matches!(engine.settle(&settle(&ask, Outcome::Failure)).await, Ok(Settled::Done { .. })));
+        assert!(matches!(engine.settle(&settle(&ask, Outcome::Failure)).await, Ok(OutcomeResponse::Done { .. })));
         let next = granted(&engine, &again(&ask)).await.fence.unwrap();
         assert!(next > fence, "{next} does not rise above {fence}");
     }
@@ -369,12 +373,12 @@ async fn a_bad_item_does_not_fail_its_neighbours() {
                 matches!(answer, Err(EngineError::Determinate(Determinate::Incompatible(why))) if why.contains("23514")),
                 "{answer:?}"
             ),
-            _ => assert!(matches!(answer, Ok(Claimed::Granted(_))), "{place}: {answer:?}"),
+            _ => assert!(matches!(answer, Ok(ClaimResponse::Granted(_))), "{place}: {answer:?}"),
         }
     }
     // A NUL, which text and jsonb would refuse.
     let nul = oncegate::domain::canonical::canonicalize(b"\"\\u0000\"").unwrap();
-    granted(&*engine, &oncegate::domain::claim::Claim { contents: nul, ..fresh_claim() }).await;
+    granted(&*engine, &oncegate::domain::claim::ClaimRequest { contents: nul, ..fresh_claim() }).await;
 }
 
 #[tokio::test]
@@ -432,7 +436,7 @@ async fn an_expanding_migration_under_load_disturbs_nobody() {
                 granted(&*engine, &ask).await;
                 assert!(is_duplicate(&*engine, &again(&ask)).await);
                 let settled = engine.settle(&settle(&ask, success("1"))).await.unwrap();
-                assert!(matches!(settled, Settled::Done { late: Some(false), .. }));
+                assert!(matches!(settled, OutcomeResponse::Done { late: Some(false), .. }));
                 count += 1;
             }
             count
@@ -461,12 +465,12 @@ async fn an_operator_releases_the_attempt_that_was_shown_and_no_other() {
     let Some(server) = PostgresServer::start().await else { return };
     let engine = open(&server.url());
     let ask = fresh_claim();
-    let release = |attempt| Release { key: ask.key.clone(), attempt };
-    assert_eq!(engine.release(&release(ask.attempt.clone())).await, Ok(Released::Absent));
+    let release = |attempt| ReleaseRequest { key: ask.key.clone(), attempt };
+    assert_eq!(engine.release(&release(ask.attempt.clone())).await, Ok(ReleaseResponse::Absent));
     let fence = granted(&engine, &ask).await.fence;
     engine.settle(&settle(&ask, success("1"))).await.unwrap();
-    assert_eq!(engine.release(&release(again(&ask).attempt)).await, Ok(Released::Superseded));
-    assert_eq!(engine.release(&release(ask.attempt.clone())).await, Ok(Released::Done));
+    assert_eq!(engine.release(&release(again(&ask).attempt)).await, Ok(ReleaseResponse::Superseded));
+    assert_eq!(engine.release(&release(ask.attempt.clone())).await, Ok(ReleaseResponse::Done));
     assert_eq!(engine.read(&ask.key).await, Ok(None));
     let next = granted(&engine, &again(&ask)).await.fence;
     assert!(next > fence, "{next:?} does not rise above {fence:?}");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
-use oncegate::domain::claim::{Claimed, Settled};
+use oncegate::domain::claim::{ClaimResponse, OutcomeResponse};
 use oncegate::engine::Engine;
 use oncegate::engine::conformance::fresh_claim;
 use oncegate::engine::postgres::{Options, Postgres};
@@ -33,8 +33,8 @@ async fn an_outcome_never_overtakes_its_claim_however_busy_the_lanes_are() {
             let ask = fresh_claim();
             let success = settle(&ask, success("1"));
             let (claimed, settled) = join(engine.claim(&ask), engine.settle(&success)).await;
-            assert!(matches!(claimed, Ok(Claimed::Granted(_))), "{claimed:?}");
-            assert!(matches!(settled, Ok(Settled::Done { late: Some(false), .. })), "{settled:?}");
+            assert!(matches!(claimed, Ok(ClaimResponse::Granted(_))), "{claimed:?}");
+            assert!(matches!(settled, Ok(OutcomeResponse::Done { late: Some(false), .. })), "{settled:?}");
         }))
         .await;
     }
@@ -67,5 +67,5 @@ async fn a_statement_that_waits_holds_up_nobody_who_comes_later() {
     assert!(!stuck.is_finished(), "the row is locked all along");
     session.execute(sqlx::raw_sql("ROLLBACK")).await.unwrap();
     let settled = stuck.await.unwrap();
-    assert!(matches!(settled, Ok(Settled::Done { .. })), "{settled:?}");
+    assert!(matches!(settled, Ok(OutcomeResponse::Done { .. })), "{settled:?}");
 }

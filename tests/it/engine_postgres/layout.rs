@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use oncegate::domain::claim::{Claim, Outcome};
-use oncegate::domain::operator::List;
+use oncegate::domain::claim::{ClaimRequest, Outcome};
+use oncegate::domain::operator::ListRequest;
 use oncegate::domain::record::State;
 use oncegate::domain::terms::{LeaseEnd, Retention, Terms};
 use oncegate::engine::conformance::fresh_claim;
@@ -18,7 +18,8 @@ use crate::support::postgres_server::PostgresServer;
 async fn a_value_is_the_line_that_all_byte_stores_share() {
     let Some(server) = PostgresServer::start().await else { return };
     let engine = open(&server.url());
-    let stored = async |ask: &Claim| server.ask(&format!("SELECT convert_from(value, 'UTF8') FROM {}", row(ask))).await;
+    let stored =
+        async |ask: &ClaimRequest| server.ask(&format!("SELECT convert_from(value, 'UTF8') FROM {}", row(ask))).await;
     for retention in [None, Some(Retention::Forever), Some(Retention::For(Duration::from_hours(5)))] {
         let ask = fresh_claim();
         granted(&engine, &ask).await;
@@ -182,7 +183,7 @@ async fn a_list_shows_what_stands_page_by_page() {
         let mut listed = Vec::new();
         let mut after = None;
         loop {
-            let page = engine.list(&List { app: app.clone(), state, after, limit: 3 }).await.unwrap();
+            let page = engine.list(&ListRequest { app: app.clone(), state, after, limit: 3 }).await.unwrap();
             let Some(last) = page.last() else { break };
             assert!(page.len() <= 3);
             after = Some(last.global_id);
@@ -192,7 +193,7 @@ async fn a_list_shows_what_stands_page_by_page() {
         assert!(listed.windows(2).all(|pair| pair[0].global_id.as_bytes() < pair[1].global_id.as_bytes()));
         assert!(listed.iter().all(|listed| state.is_none_or(|state| listed.held.record.state == state)));
     }
-    let other = List { app: "another".parse().unwrap(), state: None, after: None, limit: 10 };
+    let other = ListRequest { app: "another".parse().unwrap(), state: None, after: None, limit: 10 };
     assert_eq!(engine.list(&other).await.unwrap(), []);
     assert!(engine.capabilities().lists);
 }

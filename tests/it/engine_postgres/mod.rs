@@ -13,7 +13,7 @@ mod tls;
 
 use std::time::Duration;
 
-use oncegate::domain::claim::Claim;
+use oncegate::domain::claim::ClaimRequest;
 use oncegate::engine::postgres::{Options, Postgres};
 
 use crate::support::calls::{
@@ -40,6 +40,6 @@ async fn soon(what: &str, holds: impl AsyncFnMut() -> bool) {
 }
 
 /// How SQL names the row of a claim.
-fn row(ask: &Claim) -> String {
+fn row(ask: &ClaimRequest) -> String {
     format!("oncegate_claims WHERE app = '{}' AND global_id = decode('{}', 'hex')", ask.key.app, ask.key.global_id)
 }

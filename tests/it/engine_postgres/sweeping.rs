@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use oncegate::domain::claim::{Claim, Outcome, Renew, Renewed};
+use oncegate::domain::claim::{ClaimRequest, Outcome, RenewalRequest, RenewalResponse};
 use oncegate::domain::clock::{Clock, SystemClock};
 use oncegate::domain::terms::{LeaseEnd, Retention, Terms};
 use oncegate::engine::Engine;
@@ -13,7 +13,7 @@ use super::{again, granted, open, row, settle, soon, success};
 use crate::support::postgres_server::PostgresServer;
 
 /// Moves the end of a claim's row, and makes the sweeper look at it.
-async fn shift(server: &PostgresServer, ask: &Claim, seconds: i32) {
+async fn shift(server: &PostgresServer, ask: &ClaimRequest, seconds: i32) {
     let key = row(ask);
     let (_, key) = key.split_once("WHERE").unwrap();
     let sql = "UPDATE oncegate_claims SET expires_at = clock_timestamp() + interval '1 second' *";
@@ -21,7 +21,7 @@ async fn shift(server: &PostgresServer, ask: &Claim, seconds: i32) {
 }
 
 /// Waits until the sweeper has looked at a row, and tells whether it is still there.
-async fn is_left(server: &PostgresServer, ask: &Claim) -> bool {
+async fn is_left(server: &PostgresServer, ask: &ClaimRequest) -> bool {
     let seen = format!("SELECT sweep_at > clock_timestamp() FROM {}", row(ask));
     soon("it was looked at", async || {
         server.ask(&format!("SELECT count(*) FROM {}", row(ask))).await == "0" || server.ask(&seen).await != "false"
@@ -57,12 +57,16 @@ async fn a_claim_that_was_renewed_or_outlives_its_lease_is_left() {
     // Looked at early, as if it had been renewed since its end was guessed.
     shift(&server, &ask, 100).await;
     assert!(is_left(&server, &ask).await);
-    let renewal =
-        Renew { key: ask.key.clone(), attempt: ask.attempt.clone(), lease: None, deadline: Duration::from_secs(30) };
-    assert!(matches!(engine.renew(&renewal).await, Ok(Renewed::Renewed { .. })));
+    let renewal = RenewalRequest {
+        key: ask.key.clone(),
+        attempt: ask.attempt.clone(),
+        lease: None,
+        deadline: Duration::from_secs(30),
+    };
+    assert!(matches!(engine.renew(&renewal).await, Ok(RenewalResponse::Renewed { .. })));
 
     let terms = Terms { on_lease_end: LeaseEnd::Unknown, ..ask.terms };
-    let unknown = Claim { terms, ..fresh_claim() };
+    let unknown = ClaimRequest { terms, ..fresh_claim() };
     granted(&engine, &unknown).await;
     shift(&server, &unknown, -1000).await;
     assert!(is_left(&server, &unknown).await);
@@ -76,7 +80,8 @@ async fn a_claim_that_was_renewed_or_outlives_its_lease_is_left() {
 async fn a_success_for_ever_is_left_for_ever_and_its_failed_tries_are_not() {
     let Some(server) = PostgresServer::start().await else { return };
     let engine = open(&server.url());
-    let forever = |ask: Claim| Claim { terms: Terms { retention: Retention::Forever, ..ask.terms }, ..ask };
+    let forever =
+        |ask: ClaimRequest| ClaimRequest { terms: Terms { retention: Retention::Forever, ..ask.terms }, ..ask };
     let done = forever(fresh_claim());
     granted(&engine, &done).await;
     engine.settle(&settle(&done, success("1"))).await.unwrap();
@@ -154,7 +159,7 @@ async fn soak(span: Duration, keys: usize) {
     engine.probe().await.unwrap();
     // The minute that ended rows are kept is a minute of this test's patience; the sweeper is shown older ones.
     let terms = Terms { retention: Retention::For(Duration::from_secs(1)), ..fresh_claim().terms };
-    let cold: Vec<_> = (0..keys).map(|_| Claim { terms, ..fresh_claim() }).collect();
+    let cold: Vec<_> = (0..keys).map(|_| ClaimRequest { terms, ..fresh_claim() }).collect();
     let cold = std::sync::Arc::new(cold);
     let clock = SystemClock::new();
     let begun = clock.monotonic();
@@ -163,7 +168,7 @@ async fn soak(span: Duration, keys: usize) {
         let (engine, cold) = (engine.clone(), cold.clone());
         callers.spawn(async move {
             let clock = SystemClock::new();
-            let hot = Claim { terms, ..cold[caller].clone() };
+            let hot = ClaimRequest { terms, ..cold[caller].clone() };
             let mut took = Vec::new();
             let mut place = caller;
             while clock.monotonic().saturating_sub(begun) < span {
@@ -174,7 +179,7 @@ async fn soak(span: Duration, keys: usize) {
                     let granted = engine.claim(&ask).await.unwrap();
                     let answered = clock.monotonic();
                     took.push((answered.saturating_sub(begun), answered.saturating_sub(asked)));
-                    if matches!(granted, oncegate::domain::claim::Claimed::Granted(_)) {
+                    if matches!(granted, oncegate::domain::claim::ClaimResponse::Granted(_)) {
                         let outcome = if failed { Outcome::Failure } else { success("1") };
                         engine.settle(&settle(&ask, outcome)).await.unwrap();
                     }

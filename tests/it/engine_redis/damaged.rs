@@ -1,8 +1,8 @@
 //! Values that cannot be read: neither absent nor touched, whatever is called. The engine reads values in two places, in Rust
 //! and in its scripts; here the two are compared.
 
-use oncegate::domain::claim::{Claim, Outcome, Settle};
-use oncegate::domain::operator::Release;
+use oncegate::domain::claim::{ClaimRequest, Outcome, OutcomeRequest};
+use oncegate::domain::operator::ReleaseRequest;
 use oncegate::engine::conformance::fresh_claim;
 use oncegate::engine::{Determinate, Engine, EngineError};
 
@@ -15,10 +15,10 @@ fn is_unreadable<T>(answer: &Result<T, EngineError>) -> bool {
 }
 
 /// What each call makes of a key.
-async fn is_refused_by_all(redis: &Redis, ask: &Claim, value: &str) {
+async fn is_refused_by_all(redis: &Redis, ask: &ClaimRequest, value: &str) {
     let stranger = again(ask);
-    let take_over = Claim { take_over: true, ..again(ask) };
-    let release = Release { key: ask.key.clone(), attempt: ask.attempt.clone() };
+    let take_over = ClaimRequest { take_over: true, ..again(ask) };
+    let release = ReleaseRequest { key: ask.key.clone(), attempt: ask.attempt.clone() };
     let mut answers = Vec::new();
     for claim in [ask, &stranger, &take_over] {
         answers.push(("claim", is_unreadable(&redis.claim(claim).await)));
@@ -26,7 +26,7 @@ async fn is_refused_by_all(redis: &Redis, ask: &Claim, value: &str) {
     for caller in [ask, &stranger] {
         for outcome in [success("1"), Outcome::Unknown, Outcome::Failure] {
             answers.push(("outcome", is_unreadable(&redis.settle(&settle(caller, outcome.clone())).await)));
-            let too_old = Settle { late: None, ..settle(caller, outcome) };
+            let too_old = OutcomeRequest { late: None, ..settle(caller, outcome) };
             answers.push(("old outcome", is_unreadable(&redis.settle(&too_old).await)));
         }
         answers.push(("renewal", is_unreadable(&redis.renew(&renew(caller, None)).await)));
@@ -148,7 +148,7 @@ async fn rust_and_lua_agree_on_what_is_readable() {
             redis::cmd("SET").arg(&key).arg(&value).exec(&mut connection).unwrap();
             let in_rust = is_unreadable(&redis.read(&ask.key).await);
             // Of a stranger, whom every readable value turns away.
-            let release = Release { key: ask.key.clone(), attempt: stranger.clone() };
+            let release = ReleaseRequest { key: ask.key.clone(), attempt: stranger.clone() };
             let in_lua = is_unreadable(&redis.release(&release).await);
             assert_eq!(in_rust, in_lua, "{:?}", String::from_utf8_lossy(&value));
             unreadable += usize::from(in_rust);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use oncegate::domain::claim::{Claim, Claimed, Outcome, Renewed, Settled};
+use oncegate::domain::claim::{ClaimRequest, ClaimResponse, Outcome, OutcomeResponse, RenewalResponse};
 use oncegate::domain::record::State;
 use oncegate::domain::terms::{LeaseEnd, Retention, Terms};
 use oncegate::engine::Engine;
@@ -54,7 +54,7 @@ async fn records_live_as_long_as_was_promised() {
     granted(&redis, &ask).await;
     assert_left(&server, &name(&ask), hour);
     let renewed = redis.renew(&renew(&ask, Some(Duration::from_hours(2)))).await;
-    assert_eq!(renewed, Ok(Renewed::Renewed { left: Duration::from_hours(2) }));
+    assert_eq!(renewed, Ok(RenewalResponse::Renewed { left: Duration::from_hours(2) }));
     assert_left(&server, &name(&ask), 2 * hour);
     redis.settle(&settle(&ask, Outcome::Unknown)).await.unwrap();
     assert_left(&server, &name(&ask), 7 * 24 * hour);
@@ -64,7 +64,7 @@ async fn records_live_as_long_as_was_promised() {
     for (retention, left) in [(Retention::Forever, -1), (Retention::For(Duration::from_hours(30 * 24)), 30 * 24 * hour)]
     {
         // As a term of the claim, as the outcome's own, and on a late record.
-        let of_the_claim = Claim { terms: Terms { retention, ..ask.terms }, ..fresh_claim() };
+        let of_the_claim = ClaimRequest { terms: Terms { retention, ..ask.terms }, ..fresh_claim() };
         granted(&redis, &of_the_claim).await;
         redis.settle(&settle(&of_the_claim, success("1"))).await.unwrap();
         let of_the_outcome = fresh_claim();
@@ -73,7 +73,7 @@ async fn records_live_as_long_as_was_promised() {
         redis.settle(&settle(&of_the_outcome, outcome.clone())).await.unwrap();
         let late = fresh_claim();
         let settled = redis.settle(&settle(&late, outcome)).await;
-        assert!(matches!(settled, Ok(Settled::Done { late: Some(true), .. })));
+        assert!(matches!(settled, Ok(OutcomeResponse::Done { late: Some(true), .. })));
         for ask in [of_the_claim, of_the_outcome, late] {
             match left {
                 -1 => assert_eq!(server.ask::<i64>(&format!("PTTL {}", name(&ask))), -1),
@@ -89,7 +89,7 @@ async fn a_claim_whose_lease_end_means_unknown_outlives_its_lease() {
     let Some(server) = RedisServer::start().await else { return };
     let redis = open(&server.url());
     let terms = Terms { lease: Duration::from_millis(200), on_lease_end: LeaseEnd::Unknown, ..fresh_claim().terms };
-    let ask = Claim { terms, ..fresh_claim() };
+    let ask = ClaimRequest { terms, ..fresh_claim() };
     granted(&redis, &ask).await;
     assert_left(&server, &name(&ask), GRACE_MS + 200);
     let held = redis.read(&ask.key).await.unwrap().unwrap();
@@ -101,7 +101,7 @@ async fn a_claim_whose_lease_end_means_unknown_outlives_its_lease() {
     tokio::time::sleep(Duration::from_millis(320)).await;
     let held = redis.read(&ask.key).await.unwrap().unwrap();
     assert_eq!((held.record.state, held.left), (State::Unknown, None));
-    assert_eq!(redis.renew(&renewal).await, Ok(Renewed::LeaseLost));
+    assert_eq!(redis.renew(&renewal).await, Ok(RenewalResponse::LeaseLost));
     // The holder's word ends it, and from then on its time is its own.
     redis.settle(&settle(&ask, success("1"))).await.unwrap();
     assert_left(&server, &name(&ask), 24 * 3_600_000);
@@ -115,14 +115,14 @@ async fn many_who_would_take_over_at_once_leave_one_holder() {
     granted(&*redis, &ask).await;
     redis.settle(&settle(&ask, Outcome::Unknown)).await.unwrap();
     let racers = (0..50).map(|_| {
-        let (redis, ask) = (redis.clone(), Claim { take_over: true, ..again(&ask) });
+        let (redis, ask) = (redis.clone(), ClaimRequest { take_over: true, ..again(&ask) });
         tokio::spawn(async move { redis.claim(&ask).await })
     });
     let mut grants = 0;
     for racer in racers.collect::<Vec<_>>() {
         match racer.await.unwrap().unwrap() {
-            Claimed::Granted(grant) if grant.taken_over => grants += 1,
-            Claimed::Duplicate(held) => assert_eq!(held.record.state, State::InProgress),
+            ClaimResponse::Granted(grant) if grant.taken_over => grants += 1,
+            ClaimResponse::Duplicate(held) => assert_eq!(held.record.state, State::InProgress),
             other => panic!("unexpected {other:?}"),
         }
     }
@@ -156,7 +156,7 @@ async fn a_late_record_stays_late_when_it_is_settled() {
     redis.settle(&settle(&ask, Outcome::Unknown)).await.unwrap();
     let outcome = Outcome::Success { result: None, retention: Some(Retention::Forever) };
     let settled = redis.settle(&settle(&ask, outcome)).await;
-    assert_eq!(settled, Ok(Settled::Done { state: Some(State::Succeeded), left: None, late: Some(true) }));
+    assert_eq!(settled, Ok(OutcomeResponse::Done { state: Some(State::Succeeded), left: None, late: Some(true) }));
     assert!(is_duplicate(&redis, &again(&ask)).await);
     let value: String = server.ask(&format!("GET {}", name(&ask)));
     assert_eq!(value, format!("{} 1s r=forever l=1h o= late", ask.attempt));

@@ -11,7 +11,7 @@ mod tls;
 
 use std::time::Duration;
 
-use oncegate::domain::claim::Claim;
+use oncegate::domain::claim::ClaimRequest;
 use oncegate::engine::Engine;
 use oncegate::engine::redis::{Options, Redis};
 
@@ -48,6 +48,6 @@ async fn soon(what: &str, holds: impl AsyncFnMut() -> bool) {
 }
 
 /// The name of a claim in the store.
-fn name(ask: &Claim) -> String {
+fn name(ask: &ClaimRequest) -> String {
     format!("og:{{{}}}:{}", ask.key.global_id, ask.key.app)
 }

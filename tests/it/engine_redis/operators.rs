@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use oncegate::domain::claim::{Claim, Claimed, Outcome, Renewed, Settled};
+use oncegate::domain::claim::{ClaimRequest, ClaimResponse, Outcome, OutcomeResponse, RenewalResponse};
 use oncegate::domain::record::State;
 use oncegate::engine::conformance::fresh_claim;
 use oncegate::engine::redis::{Options, Redis};
@@ -30,13 +30,13 @@ async fn a_full_server_grants_nothing_new_and_does_all_the_rest() {
     assert!(matches!(refused, Err(EngineError::Determinate(Determinate::Full(_)))), "{refused:?}");
     assert!(is_duplicate(&redis, &again(&held)).await, "what is there is found");
     assert!(granted(&redis, &held).await.lease_left.is_some(), "its holder recognises itself");
-    assert!(granted(&redis, &Claim { take_over: true, ..again(&unknown) }).await.taken_over);
+    assert!(granted(&redis, &ClaimRequest { take_over: true, ..again(&unknown) }).await.taken_over);
     let renewal = renew(&held, None);
-    assert!(matches!(redis.renew(&renewal).await, Ok(Renewed::Renewed { .. })));
+    assert!(matches!(redis.renew(&renewal).await, Ok(RenewalResponse::Renewed { .. })));
     let settled = redis.settle(&settle(&done, success(&format!("\"{}\"", "x".repeat(10_000))))).await;
-    assert!(matches!(settled, Ok(Settled::Done { state: Some(State::Succeeded), .. })), "{settled:?}");
+    assert!(matches!(settled, Ok(OutcomeResponse::Done { state: Some(State::Succeeded), .. })), "{settled:?}");
     let late = redis.settle(&settle(&fresh_claim(), success("1"))).await;
-    assert!(matches!(late, Ok(Settled::Done { late: Some(true), .. })), "{late:?}");
+    assert!(matches!(late, Ok(OutcomeResponse::Done { late: Some(true), .. })), "{late:?}");
     assert!(redis.read(&held.key).await.unwrap().is_some());
     redis.probe().await.unwrap();
 
@@ -71,7 +71,7 @@ async fn a_server_that_may_evict_gets_no_claims_until_it_is_put_right() {
         }
         assert!(redis.read(&ask.key).await.unwrap().is_some());
         let renewal = renew(&ask, None);
-        assert!(matches!(redis.renew(&renewal).await, Ok(Renewed::Renewed { .. })));
+        assert!(matches!(redis.renew(&renewal).await, Ok(RenewalResponse::Renewed { .. })));
     }
     redis.settle(&settle(&ask, success("1"))).await.unwrap();
     granted(&open(&format!("{}?allow_eviction=true", server.url())), &fresh_claim()).await;
@@ -185,7 +185,7 @@ async fn scripts_that_were_flushed_are_taught_again() {
     server.ask::<String>("SCRIPT FLUSH");
     redis.settle(&settle(&ask, Outcome::Unknown)).await.unwrap();
     server.ask::<String>("SCRIPT FLUSH");
-    assert!(granted(&redis, &Claim { take_over: true, ..again(&ask) }).await.taken_over);
+    assert!(granted(&redis, &ClaimRequest { take_over: true, ..again(&ask) }).await.taken_over);
 }
 
 #[tokio::test]
@@ -239,7 +239,7 @@ async fn a_busy_server_is_not_waited_for() {
     });
     soon("it is told", async || {
         let answer = redis.claim(&fresh_claim()).await;
-        assert!(answer.is_err() || matches!(answer, Ok(Claimed::Granted(_))));
+        assert!(answer.is_err() || matches!(answer, Ok(ClaimResponse::Granted(_))));
         !is_uncertain(&answer) && answer.is_err_and(|why| why.to_string().contains("BUSY"))
     })
     .await;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use oncegate::domain::attempt::Attempt;
-use oncegate::domain::claim::{Claim, Claimed, Outcome, Settled};
+use oncegate::domain::claim::{ClaimRequest, ClaimResponse, Outcome, OutcomeResponse};
 use oncegate::domain::record::State;
 use oncegate::engine::Engine;
 use oncegate::engine::conformance::fresh_claim;
@@ -32,7 +32,8 @@ async fn a_claim_whose_reply_was_lost_recognises_itself() {
     assert_eq!((&own.attempt, own.repeated), (&ask.attempt, false));
     assert!(own.lease_left.is_some_and(|left| left <= ask.terms.lease));
     // The caller's own repeat comes with a new timestamp and the same nonce.
-    let repeat = Claim { attempt: Attempt::new(attempt().timestamp(), ask.attempt.nonce().clone()), ..ask.clone() };
+    let repeat =
+        ClaimRequest { attempt: Attempt::new(attempt().timestamp(), ask.attempt.nonce().clone()), ..ask.clone() };
     let repeated = granted(&redis, &repeat).await;
     assert_eq!((&repeated.attempt, repeated.repeated), (&ask.attempt, true));
     assert!(is_duplicate(&redis, &again(&ask)).await);
@@ -48,7 +49,7 @@ async fn an_outcome_whose_reply_was_lost_can_be_repeated() {
     assert!(is_uncertain(&redis.settle(&settle(&ask, success("1"))).await));
     let repeated = redis.settle(&settle(&ask, success("2"))).await;
     assert!(
-        matches!(repeated, Ok(Settled::Done { state: Some(State::Succeeded), late: Some(false), .. })),
+        matches!(repeated, Ok(OutcomeResponse::Done { state: Some(State::Succeeded), late: Some(false), .. })),
         "{repeated:?}"
     );
     assert_eq!(redis.read(&ask.key).await.unwrap().unwrap().record.result.as_deref(), Some("1"));
@@ -89,7 +90,7 @@ async fn a_request_cut_off_anywhere_is_never_answered_wrongly() {
         let ask = fresh_claim();
         proxy.cut_after(bytes);
         let first = redis.claim(&ask).await;
-        assert!(is_uncertain(&first) || matches!(first, Ok(Claimed::Granted(_))), "{bytes}: {first:?}");
+        assert!(is_uncertain(&first) || matches!(first, Ok(ClaimResponse::Granted(_))), "{bytes}: {first:?}");
         proxy.heal().await;
         assert_eq!(granted(&redis, &ask).await.attempt, ask.attempt);
         assert!(is_duplicate(&redis, &again(&ask)).await);
@@ -104,7 +105,7 @@ async fn live(redis: Arc<Redis>, stop: Arc<AtomicBool>) -> (usize, usize) {
         tries += 1;
         let ask = fresh_claim();
         match redis.claim(&ask).await {
-            Ok(Claimed::Granted(grant)) => assert_eq!(grant.attempt, ask.attempt),
+            Ok(ClaimResponse::Granted(grant)) => assert_eq!(grant.attempt, ask.attempt),
             Ok(other) => panic!("nobody else knows this operation: {other:?}"),
             Err(_) => {
                 // Refused at once, as it may be; others want the processor too.
@@ -121,10 +122,10 @@ async fn live(redis: Arc<Redis>, stop: Arc<AtomicBool>) -> (usize, usize) {
         }
         let outcome = if answered % 2 == 0 { success("1") } else { Outcome::Failure };
         match redis.settle(&settle(&ask, outcome.clone())).await {
-            Ok(Settled::Done { state: Some(State::Succeeded), late: Some(false), .. }) => {
+            Ok(OutcomeResponse::Done { state: Some(State::Succeeded), late: Some(false), .. }) => {
                 assert_ne!(outcome, Outcome::Failure);
             }
-            Ok(Settled::Done { state: None, late: Some(false), .. }) => assert_eq!(outcome, Outcome::Failure),
+            Ok(OutcomeResponse::Done { state: None, late: Some(false), .. }) => assert_eq!(outcome, Outcome::Failure),
             Ok(other) => panic!("its holder settles it: {other:?}"),
             Err(_) => continue,
         }
@@ -198,7 +199,7 @@ async fn of_two_gateways_racing_one_is_granted() {
             tokio::spawn(async move { redis.claim(&ask).await })
         });
         let answers = join_all(racers.collect::<Vec<_>>()).await;
-        let grants = answers.iter().filter(|answer| matches!(answer, Ok(Ok(Claimed::Granted(_))))).count();
+        let grants = answers.iter().filter(|answer| matches!(answer, Ok(Ok(ClaimResponse::Granted(_))))).count();
         assert_eq!(grants, 1);
         assert!(answers.iter().all(|answer| matches!(answer, Ok(Ok(_)))));
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oncegate::domain::attempt::{Attempt, Issuer, SystemEntropy};
-use oncegate::domain::claim::{Claim, Claimed, Grant, LateTerms, Outcome, Renew, Settle};
+use oncegate::domain::claim::{ClaimRequest, ClaimResponse, Grant, LateTerms, Outcome, OutcomeRequest, RenewalRequest};
 use oncegate::domain::clock::SystemClock;
 use oncegate::domain::record::Contents;
 use oncegate::domain::terms::OutcomeOnOutage;
@@ -18,13 +18,13 @@ pub(crate) fn attempt() -> Attempt {
 }
 
 /// The same operation, tried by somebody else.
-pub(crate) fn again(ask: &Claim) -> Claim {
-    Claim { attempt: attempt(), ..ask.clone() }
+pub(crate) fn again(ask: &ClaimRequest) -> ClaimRequest {
+    ClaimRequest { attempt: attempt(), ..ask.clone() }
 }
 
-pub(crate) fn settle(ask: &Claim, outcome: Outcome) -> Settle {
+pub(crate) fn settle(ask: &ClaimRequest, outcome: Outcome) -> OutcomeRequest {
     let late = LateTerms { operation: None, contents: Contents::Unverified, terms: ask.terms };
-    Settle {
+    OutcomeRequest {
         key: ask.key.clone(),
         attempt: ask.attempt.clone(),
         outcome,
@@ -34,23 +34,23 @@ pub(crate) fn settle(ask: &Claim, outcome: Outcome) -> Settle {
     }
 }
 
-pub(crate) fn renew(ask: &Claim, lease: Option<Duration>) -> Renew {
-    Renew { key: ask.key.clone(), attempt: ask.attempt.clone(), lease, deadline: Duration::from_secs(30) }
+pub(crate) fn renew(ask: &ClaimRequest, lease: Option<Duration>) -> RenewalRequest {
+    RenewalRequest { key: ask.key.clone(), attempt: ask.attempt.clone(), lease, deadline: Duration::from_secs(30) }
 }
 
 pub(crate) fn success(result: &str) -> Outcome {
     Outcome::Success { result: Some(result.into()), retention: None }
 }
 
-pub(crate) async fn granted(engine: &impl Engine, ask: &Claim) -> Grant {
+pub(crate) async fn granted(engine: &impl Engine, ask: &ClaimRequest) -> Grant {
     match engine.claim(ask).await {
-        Ok(Claimed::Granted(grant)) => grant,
+        Ok(ClaimResponse::Granted(grant)) => grant,
         other => panic!("expected a grant, got {other:?}"),
     }
 }
 
-pub(crate) async fn is_duplicate(engine: &impl Engine, ask: &Claim) -> bool {
-    matches!(engine.claim(ask).await, Ok(Claimed::Duplicate(_)))
+pub(crate) async fn is_duplicate(engine: &impl Engine, ask: &ClaimRequest) -> bool {
+    matches!(engine.claim(ask).await, Ok(ClaimResponse::Duplicate(_)))
 }
 
 /// Why a call certainly did not happen.

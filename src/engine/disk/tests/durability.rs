@@ -84,7 +84,7 @@ async fn what_was_acknowledged_survives_a_power_loss_at_any_moment() {
 
 /// Claims, duplicates, lookups and outcomes; whatever is answered is written down, and now and then the power goes.
 async fn call_for_a_while(disk: Arc<Disk>, world: Arc<Mutex<World>>) {
-    let acknowledge = |attempt: &Attempt, ask: &Claim, state| {
+    let acknowledge = |attempt: &Attempt, ask: &ClaimRequest, state| {
         let mut world = world.lock().unwrap();
         world.acknowledged.push((ask.key.clone(), attempt.clone(), state));
         let count = world.acknowledged.len();
@@ -101,7 +101,7 @@ async fn call_for_a_while(disk: Arc<Disk>, world: Arc<Mutex<World>>) {
         let (duplicate, settled) = tokio::join!(duplicate, disk.settle(&settled));
         settled.unwrap();
         acknowledge(&ask.attempt, &ask, State::Succeeded);
-        let Ok(Claimed::Duplicate(held)) = duplicate else { panic!("{duplicate:?}") };
+        let Ok(ClaimResponse::Duplicate(held)) = duplicate else { panic!("{duplicate:?}") };
         acknowledge(&ask.attempt, &ask, held.record.state);
         let found = disk.read(&ask.key).await.unwrap().unwrap();
         acknowledge(&ask.attempt, &ask, found.record.state);
@@ -127,9 +127,9 @@ async fn a_duplicate_waits_for_the_fsync_of_what_it_has_read() {
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert!(!claimed.is_finished() && others.iter().all(|other| !other.is_finished()));
     gate.open.store(true, Ordering::SeqCst);
-    assert!(matches!(claimed.await.unwrap(), Ok(Claimed::Granted(_))));
+    assert!(matches!(claimed.await.unwrap(), Ok(ClaimResponse::Granted(_))));
     for other in others {
-        assert!(matches!(other.await.unwrap(), Ok(Claimed::Duplicate(_))));
+        assert!(matches!(other.await.unwrap(), Ok(ClaimResponse::Duplicate(_))));
     }
     assert_eq!(gate.arrivals.load(Ordering::SeqCst), 1, "duplicates alone need no fsync");
 }
@@ -179,7 +179,7 @@ async fn what_is_left_is_told_as_of_the_answer_not_of_the_judgement() {
     };
     let asks = [other, again(&ask)];
     let (answers, ()) = tokio::join!(claim_all(&disk, &asks), slow_disk);
-    let Ok(Claimed::Duplicate(held)) = &answers[1] else { panic!("{answers:?}") };
+    let Ok(ClaimResponse::Duplicate(held)) = &answers[1] else { panic!("{answers:?}") };
     // Either it was in the batch that took a minute, or it was judged after it: an hour less a minute is left.
     assert_eq!(held.left, Some(Duration::from_mins(59)));
 }
@@ -240,7 +240,7 @@ async fn a_writer_that_panics_leaves_nobody_waiting() {
 }
 
 /// An engine's directory after two outcomes with long results, and where in its journal a batch lies.
-async fn journal_with_long_values(folder: &Path, clock: &Arc<ManualClock>) -> [Claim; 2] {
+async fn journal_with_long_values(folder: &Path, clock: &Arc<ManualClock>) -> [ClaimRequest; 2] {
     let disk = open(folder, clock);
     let asks = [fresh_claim(), fresh_claim()];
     for ask in &asks {

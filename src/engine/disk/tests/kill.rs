@@ -100,7 +100,7 @@ async fn child_claims() {
     join_all(callers).await;
 }
 
-fn acknowledge(ask: &Claim, state: &str) {
+fn acknowledge(ask: &ClaimRequest, state: &str) {
     let mut output = std::io::stdout().lock();
     writeln!(output, ">{} {} {state}", ask.key.global_id, ask.attempt).unwrap();
 }

@@ -36,14 +36,14 @@ fn open(folder: &Path, clock: &Arc<ManualClock>) -> Disk {
 }
 
 /// The same operation, tried again by somebody.
-fn again(ask: &Claim) -> Claim {
+fn again(ask: &ClaimRequest) -> ClaimRequest {
     static ISSUER: std::sync::OnceLock<Issuer> = std::sync::OnceLock::new();
     let issuer = ISSUER.get_or_init(|| Issuer::new(Arc::new(SystemClock::new()), Arc::new(SystemEntropy)));
-    Claim { attempt: issuer.issue(None), ..ask.clone() }
+    ClaimRequest { attempt: issuer.issue(None), ..ask.clone() }
 }
 
-fn settle(ask: &Claim, outcome: Outcome) -> Settle {
-    Settle {
+fn settle(ask: &ClaimRequest, outcome: Outcome) -> OutcomeRequest {
+    OutcomeRequest {
         key: ask.key.clone(),
         attempt: ask.attempt.clone(),
         outcome,
@@ -57,18 +57,23 @@ fn success() -> Outcome {
     Outcome::Success { result: Some("{\"n\": 1}".into()), retention: None }
 }
 
-fn renew(ask: &Claim) -> Renew {
-    Renew { key: ask.key.clone(), attempt: ask.attempt.clone(), lease: None, deadline: Duration::from_secs(30) }
+fn renew(ask: &ClaimRequest) -> RenewalRequest {
+    RenewalRequest {
+        key: ask.key.clone(),
+        attempt: ask.attempt.clone(),
+        lease: None,
+        deadline: Duration::from_secs(30),
+    }
 }
 
 /// All are in the queue before the first is answered, in their order.
-async fn claim_all(disk: &Disk, asks: &[Claim]) -> Vec<Result<Claimed, EngineError>> {
+async fn claim_all(disk: &Disk, asks: &[ClaimRequest]) -> Vec<Result<ClaimResponse, EngineError>> {
     join_all(asks.iter().map(|ask| disk.claim(ask))).await
 }
 
-async fn grant(disk: &Disk, ask: &Claim) -> u64 {
+async fn grant(disk: &Disk, ask: &ClaimRequest) -> u64 {
     match disk.claim(ask).await {
-        Ok(Claimed::Granted(grant)) => grant.fence.expect("a fence is promised"),
+        Ok(ClaimResponse::Granted(grant)) => grant.fence.expect("a fence is promised"),
         other => panic!("expected a grant, got {other:?}"),
     }
 }
@@ -102,10 +107,10 @@ async fn a_list_finds_the_one_claim_among_many() {
     let last = &asks[999];
     disk.settle(&settle(last, Outcome::Unknown)).await.unwrap();
     let app = last.key.app.clone();
-    let unknown = List { app: app.clone(), state: Some(State::Unknown), after: None, limit: 10 };
+    let unknown = ListRequest { app: app.clone(), state: Some(State::Unknown), after: None, limit: 10 };
     let found: Vec<_> = disk.list(&unknown).await.unwrap().into_iter().map(|listed| listed.global_id).collect();
     assert_eq!(found, [last.key.global_id]);
-    let all = List { app, state: None, after: None, limit: 2000 };
+    let all = ListRequest { app, state: None, after: None, limit: 2000 };
     let found: Vec<_> = disk.list(&all).await.unwrap().into_iter().map(|listed| listed.global_id).collect();
     assert_eq!(found, asks.iter().map(|ask| ask.key.global_id).collect::<Vec<_>>());
 }
@@ -172,7 +177,7 @@ async fn a_fence_is_never_given_twice_even_if_its_claim_left_no_trace() {
     let ask = fresh_claim();
     let (settled, failed) = (ask.clone(), settle(&ask, Outcome::Failure));
     let (claimed, failed) = tokio::join!(disk.claim(&settled), disk.settle(&failed));
-    let Ok(Claimed::Granted(granted)) = claimed else { panic!("{claimed:?}") };
+    let Ok(ClaimResponse::Granted(granted)) = claimed else { panic!("{claimed:?}") };
     failed.unwrap();
     drop(disk);
     clock.step_wall(Timestamp::from_micros(1));
@@ -188,7 +193,7 @@ async fn a_closed_engine_answers_nothing_and_lets_go() {
     grant(&disk, &ask).await;
     let again = again(&ask);
     let (queued, ()) = tokio::join!(disk.claim(&again), disk.close());
-    assert!(matches!(queued, Ok(Claimed::Duplicate(_))), "what was queued is answered: {queued:?}");
+    assert!(matches!(queued, Ok(ClaimResponse::Duplicate(_))), "what was queued is answered: {queued:?}");
     let refused = disk.claim(&ask).await.unwrap_err();
     assert_eq!(refused.to_string(), "the store is not available: it has been closed");
     disk.close().await;
@@ -256,7 +261,7 @@ async fn of_two_hundred_racing_claims_one_is_granted() {
         tokio::spawn(async move { disk.claim(&ask).await.unwrap() })
     });
     let answers = join_all(racers).await;
-    let granted = answers.iter().filter(|answer| matches!(answer, Ok(Claimed::Granted(_)))).count();
+    let granted = answers.iter().filter(|answer| matches!(answer, Ok(ClaimResponse::Granted(_)))).count();
     assert_eq!(granted, 1);
 }
 
@@ -270,7 +275,9 @@ async fn a_dropped_call_disturbs_no_other() {
         // Polled once: the call is in the queue, its answer has nowhere to go; unless the writer was faster than that.
         dropped += usize::from(disk.claim(&ask).now_or_never().is_none());
         let other = again(&ask);
-        assert!(matches!(disk.claim(&other).await, Ok(Claimed::Duplicate(held)) if held.record.attempt == ask.attempt));
+        assert!(
+            matches!(disk.claim(&other).await, Ok(ClaimResponse::Duplicate(held)) if held.record.attempt == ask.attempt)
+        );
     }
     assert!(dropped > 0);
 }
@@ -332,7 +339,7 @@ async fn a_folder_that_was_made_with_other_options_is_read_and_written_on() {
     }
     let disk = open(old.path(), &clock);
     for ask in &asks {
-        assert!(matches!(disk.claim(&again(ask)).await, Ok(Claimed::Duplicate(_))));
+        assert!(matches!(disk.claim(&again(ask)).await, Ok(ClaimResponse::Duplicate(_))));
     }
     drop(disk);
     let (claims, ends) = inspect(old.path(), |store| (store.claims.len().unwrap(), store.ends.len().unwrap()));
@@ -344,7 +351,7 @@ async fn ended_claims_are_swept_and_no_others() {
     let (folder, clock) = (TempDir::new().unwrap(), noon());
     let disk = open(folder.path(), &clock);
     let asks: Vec<_> = (0..700).map(|_| fresh_claim()).collect();
-    let unknown = Claim { terms: outliving(&asks[0]), ..fresh_claim() };
+    let unknown = ClaimRequest { terms: outliving(&asks[0]), ..fresh_claim() };
     claim_all(&disk, &asks).await;
     grant(&disk, &unknown).await;
     disk.settle(&settle(&asks[1], success())).await.unwrap();
@@ -367,7 +374,7 @@ async fn ended_claims_are_swept_and_no_others() {
     assert_eq!(swept(folder.path(), &clock).await, (0, 0));
 }
 
-fn outliving(ask: &Claim) -> crate::domain::terms::Terms {
+fn outliving(ask: &ClaimRequest) -> crate::domain::terms::Terms {
     crate::domain::terms::Terms { on_lease_end: crate::domain::terms::LeaseEnd::Unknown, ..ask.terms }
 }
 

@@ -10,7 +10,7 @@ use super::super::super::journal::entry::{Entry, Seq};
 use super::{Standing, Written};
 use crate::domain::attempt::Attempt;
 use crate::domain::global_id::GlobalId;
-use crate::domain::record::{Held, Record, State};
+use crate::domain::record::{LiveClaim, Record, State};
 
 /// Approximate size of a remembered claim without its contents and its result.
 pub(super) const CLAIM_BYTES: usize = 640;
@@ -88,14 +88,14 @@ impl AppClaims {
     }
 
     /// Removes entries that were delivered. `theirs` is what the store was found to hold instead.
-    pub(super) fn delivered(&mut self, id: GlobalId, seqs: &[Seq], theirs: Option<&Held>, now: Duration) {
+    pub(super) fn delivered(&mut self, id: GlobalId, seqs: &[Seq], theirs: Option<&LiveClaim>, now: Duration) {
         self.change(id, |claim| {
             claim.waiting.retain(|(seq, _)| !seqs.contains(seq));
             if !claim.waiting.is_empty() {
                 // What waits behind it stands until it is delivered in its turn.
                 return;
             }
-            if let Some(Held { record, left, .. }) = theirs {
+            if let Some(LiveClaim { record, left, .. }) = theirs {
                 claim.standing = Some(Standing::new(record.clone(), left.map(|left| now + left), None));
             }
             if let Some(standing) = &mut claim.standing {

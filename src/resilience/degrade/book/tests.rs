@@ -6,15 +6,15 @@ use crate::engine::conformance::fresh_claim;
 
 const LATER: Duration = Duration::from_secs(1);
 
-fn granted(ask: &Claim) -> Claimed {
-    let attempt = ask.attempt.clone();
-    Claimed::Granted(Grant { attempt, fence: Some(1), repeated: false, taken_over: false, lease_left: None })
+fn granted(request: &ClaimRequest) -> ClaimResponse {
+    let attempt = request.attempt.clone();
+    ClaimResponse::Granted(Grant { attempt, fence: Some(1), repeated: false, taken_over: false, lease_left: None })
 }
 
-fn success(ask: &Claim) -> Settle {
-    Settle {
-        key: ask.key.clone(),
-        attempt: ask.attempt.clone(),
+fn success(request: &ClaimRequest) -> OutcomeRequest {
+    OutcomeRequest {
+        key: request.key.clone(),
+        attempt: request.attempt.clone(),
         outcome: Outcome::Success { result: Some("1".into()), retention: None },
         late: None,
         deadline: LATER,
@@ -24,21 +24,22 @@ fn success(ask: &Claim) -> Settle {
 
 #[test]
 fn what_passed_through_is_known_until_it_ends() {
-    let (book, ask) = (Book::default(), fresh_claim());
-    book.learn_claim(&ask, &granted(&ask), Duration::ZERO);
-    let held = book.held(&ask.key, LATER).unwrap();
+    let (book, request) = (Book::default(), fresh_claim());
+    book.learn_claim(&request, &granted(&request), Duration::ZERO);
+    let held = book.held(&request.key, LATER).unwrap();
     assert_eq!(
         (held.record.state, held.left, held.fence),
-        (State::InProgress, ask.terms.lease.checked_sub(LATER), None)
+        (State::InProgress, request.terms.lease.checked_sub(LATER), None)
     );
-    let renewed = Renewed::Renewed { left: ask.terms.lease * 2 };
-    let renewal = Renew { key: ask.key.clone(), attempt: ask.attempt.clone(), lease: None, deadline: LATER };
+    let renewed = RenewalResponse::Renewed { left: request.terms.lease * 2 };
+    let renewal =
+        RenewalRequest { key: request.key.clone(), attempt: request.attempt.clone(), lease: None, deadline: LATER };
     book.learn_renew(&renewal, &renewed, LATER);
-    assert_eq!(book.held(&ask.key, LATER).unwrap().left, Some(ask.terms.lease * 2));
-    let done = Settled::Done { state: Some(State::Succeeded), left: Some(LATER), late: Some(false) };
-    book.learn_settle(&success(&ask), &done, LATER);
-    assert_eq!(book.held(&ask.key, LATER).unwrap().record.result.as_deref(), Some("1"));
-    assert!(book.held(&ask.key, LATER * 2).is_none());
+    assert_eq!(book.held(&request.key, LATER).unwrap().left, Some(request.terms.lease * 2));
+    let done = OutcomeResponse::Done { state: Some(State::Succeeded), left: Some(LATER), late: Some(false) };
+    book.learn_settle(&success(&request), &done, LATER);
+    assert_eq!(book.held(&request.key, LATER).unwrap().record.result.as_deref(), Some("1"));
+    assert!(book.held(&request.key, LATER * 2).is_none());
     let mut pages = book.pages();
     pages.make_room(LATER * 2);
     assert_eq!(pages.bytes, 0);
@@ -47,29 +48,29 @@ fn what_passed_through_is_known_until_it_ends() {
 #[test]
 fn what_waits_stands_whatever_the_store_holds_instead_of_what_was_told_before_it() {
     let (book, first) = (Book::default(), fresh_claim());
-    let second = Claim { attempt: fresh_claim().attempt, ..first.clone() };
-    for (seq, ask) in [(1, &first), (2, &second)] {
-        let (policy, at) = (Degraded::FailOpen, ask.attempt.timestamp());
-        let deed = super::super::super::journal::entry::Deed::Granted(ask.clone());
-        let standing = Standing::new(ask.record(), Some(LATER), Some(policy));
+    let second = ClaimRequest { attempt: fresh_claim().attempt, ..first.clone() };
+    for (seq, request) in [(1, &first), (2, &second)] {
+        let (policy, at) = (Degraded::FailOpen, request.attempt.timestamp());
+        let deed = super::super::super::journal::entry::Deed::Granted(request.clone());
+        let standing = Standing::new(request.record(), Some(LATER), Some(policy));
         let entry = Entry { chain: "default".into(), policy, at, deed };
         book.add(seq, Arc::new(entry), Written::Stands(Box::new(standing)), Duration::ZERO);
     }
-    let theirs = Held { record: fresh_claim().record(), left: Some(LATER), fence: None };
+    let theirs = LiveClaim { record: fresh_claim().record(), left: Some(LATER), fence: None };
     book.delivered(&first.key, &[1], Some(&theirs), Duration::ZERO);
     assert_eq!(book.held(&first.key, Duration::ZERO).unwrap().record.attempt, second.attempt);
 }
 
 #[test]
 fn a_released_claim_is_forgotten_and_anothers_is_not() {
-    let (book, ask) = (Book::default(), fresh_claim());
-    book.learn_claim(&ask, &granted(&ask), Duration::ZERO);
-    let gone = Settled::Done { state: None, left: None, late: Some(false) };
-    let failure = |attempt| Settle { attempt, outcome: Outcome::Failure, ..success(&ask) };
+    let (book, request) = (Book::default(), fresh_claim());
+    book.learn_claim(&request, &granted(&request), Duration::ZERO);
+    let gone = OutcomeResponse::Done { state: None, left: None, late: Some(false) };
+    let failure = |attempt| OutcomeRequest { attempt, outcome: Outcome::Failure, ..success(&request) };
     book.learn_settle(&failure(fresh_claim().attempt), &gone, LATER);
-    assert!(book.held(&ask.key, LATER).is_some());
-    book.learn_settle(&failure(ask.attempt.clone()), &gone, LATER);
-    assert!(book.held(&ask.key, LATER).is_none());
+    assert!(book.held(&request.key, LATER).is_some());
+    book.learn_settle(&failure(request.attempt.clone()), &gone, LATER);
+    assert!(book.held(&request.key, LATER).is_none());
 }
 
 /// Room for so many small claims.
@@ -79,42 +80,45 @@ fn room_for(claims: usize) -> Book {
 }
 
 /// A fresh claim of an app, for a lease of so many hours.
-fn claim_of(app: &str, hours: u64) -> Claim {
-    let ask = fresh_claim();
-    let key = Key { app: app.parse().unwrap(), ..ask.key.clone() };
-    Claim { key, terms: Terms { lease: Duration::from_hours(hours), ..ask.terms }, ..ask }
+fn claim_of(app: &str, hours: u64) -> ClaimRequest {
+    let request = fresh_claim();
+    let key = Key { app: app.parse().unwrap(), ..request.key.clone() };
+    ClaimRequest { key, terms: Terms { lease: Duration::from_hours(hours), ..request.terms }, ..request }
 }
 
-fn known(book: &Book, ask: &Claim) -> bool {
-    book.held(&ask.key, LATER).is_some()
+fn known(book: &Book, request: &ClaimRequest) -> bool {
+    book.held(&request.key, LATER).is_some()
 }
 
-fn done() -> Settled {
-    Settled::Done { state: Some(State::Succeeded), left: None, late: Some(false) }
+fn done() -> OutcomeResponse {
+    OutcomeResponse::Done { state: Some(State::Succeeded), left: None, late: Some(false) }
 }
 
 /// A success that found no claim.
-fn late_success(ask: &Claim, result: &str) -> Settle {
+fn late_success(request: &ClaimRequest, result: &str) -> OutcomeRequest {
     let outcome = Outcome::Success { result: Some(result.into()), retention: None };
-    let late = claim::LateTerms { operation: None, contents: Contents::Unverified, terms: ask.terms };
-    Settle { outcome, late: Some(late), ..success(ask) }
+    let late = claim::LateTerms { operation: None, contents: Contents::Unverified, terms: request.terms };
+    OutcomeRequest { outcome, late: Some(late), ..success(request) }
 }
 
 #[test]
 fn beyond_the_bound_settled_claims_go_first_and_a_forgotten_claim_in_progress_makes_the_app_blind() {
     let book = room_for(3);
-    let asks = [3, 1, 2].map(|hours| claim_of("shop", hours));
-    for ask in &asks {
-        book.learn_claim(ask, &granted(ask), Duration::ZERO);
+    let requests = [3, 1, 2].map(|hours| claim_of("shop", hours));
+    for request in &requests {
+        book.learn_claim(request, &granted(request), Duration::ZERO);
     }
-    book.learn_settle(&success(&asks[0]), &done(), Duration::ZERO);
+    book.learn_settle(&success(&requests[0]), &done(), Duration::ZERO);
     let [fourth, fifth] = [5, 4].map(|hours| claim_of("shop", hours));
     book.learn_claim(&fourth, &granted(&fourth), Duration::ZERO);
-    assert!(!known(&book, &asks[0]), "it was settled");
+    assert!(!known(&book, &requests[0]), "it was settled");
     assert!(!book.is_blind(&fourth.key.app, LATER));
     book.learn_claim(&fifth, &granted(&fifth), Duration::ZERO);
-    assert_eq!([&asks[1], &asks[2], &fourth, &fifth].map(|ask| known(&book, ask)), [false, true, true, true]);
-    let ends_at = asks[1].terms.lease;
+    assert_eq!(
+        [&requests[1], &requests[2], &fourth, &fifth].map(|request| known(&book, request)),
+        [false, true, true, true]
+    );
+    let ends_at = requests[1].terms.lease;
     assert!(book.is_blind(&fifth.key.app, ends_at.checked_sub(LATER).unwrap()), "the one that ends soonest is missing");
     assert!(!book.is_blind(&fifth.key.app, ends_at));
 }
@@ -142,22 +146,22 @@ fn an_app_that_settles_more_than_its_share_forgets_its_own_claims_only() {
 fn an_app_that_claims_more_than_its_share_is_blind_alone() {
     let book = room_for(100);
     let [bank, settled] = [claim_of("bank", 1), claim_of("bank", 1)];
-    for ask in [&bank, &settled] {
-        book.learn_claim(ask, &granted(ask), Duration::ZERO);
+    for request in [&bank, &settled] {
+        book.learn_claim(request, &granted(request), Duration::ZERO);
     }
     book.learn_settle(&success(&settled), &done(), Duration::ZERO);
     for _ in 0..1000 {
-        let ask = claim_of("shop", 24);
-        book.learn_claim(&ask, &granted(&ask), Duration::ZERO);
+        let request = claim_of("shop", 24);
+        book.learn_claim(&request, &granted(&request), Duration::ZERO);
     }
     let shop: AppKey = "shop".parse().unwrap();
     assert!(book.is_blind(&shop, LATER));
     assert!(known(&book, &bank) && known(&book, &settled) && !book.is_blind(&bank.key.app, LATER));
     // It gets its share also of what others had already.
     for _ in 0..40 {
-        let ask = claim_of("bank", 1);
-        book.learn_claim(&ask, &granted(&ask), Duration::ZERO);
-        assert!(known(&book, &ask));
+        let request = claim_of("bank", 1);
+        book.learn_claim(&request, &granted(&request), Duration::ZERO);
+        assert!(known(&book, &request));
     }
     assert!(!book.is_blind(&bank.key.app, LATER));
 }
@@ -166,12 +170,13 @@ fn an_app_that_claims_more_than_its_share_is_blind_alone() {
 fn what_is_remembered_of_an_app_is_accounted_for_to_the_byte() {
     let book = room_for(4);
     for number in 0..200_u64 {
-        let ask = claim_of(["shop", "bank", "post"][usize::try_from(number % 3).unwrap()], number % 5 + 1);
+        let request = claim_of(["shop", "bank", "post"][usize::try_from(number % 3).unwrap()], number % 5 + 1);
         let now = Duration::from_mins(number);
-        book.learn_claim(&ask, &granted(&ask), now);
+        book.learn_claim(&request, &granted(&request), now);
         if number % 2 == 0 {
-            let done = Settled::Done { state: Some(State::Succeeded), left: Some(LATER * 600), late: Some(false) };
-            book.learn_settle(&success(&ask), &done, now);
+            let done =
+                OutcomeResponse::Done { state: Some(State::Succeeded), left: Some(LATER * 600), late: Some(false) };
+            book.learn_settle(&success(&request), &done, now);
         }
         let pages = book.pages();
         assert_eq!(pages.bytes, pages.apps.values().map(AppClaims::bytes).sum::<usize>());
@@ -185,12 +190,12 @@ fn what_is_remembered_of_an_app_is_accounted_for_to_the_byte() {
 #[test]
 fn apps_are_delivered_in_turn() {
     let book = Book::default();
-    let asks: Vec<_> = ["shop", "shop", "shop", "bank"].map(|app| claim_of(app, 1)).into();
-    for (seq, ask) in (1..).zip(&asks) {
-        let deed = super::super::super::journal::entry::Deed::Granted(ask.clone());
-        let entry = Entry { chain: "default".into(), policy: Degraded::Spool, at: ask.attempt.timestamp(), deed };
+    let requests: Vec<_> = ["shop", "shop", "shop", "bank"].map(|app| claim_of(app, 1)).into();
+    for (seq, request) in (1..).zip(&requests) {
+        let deed = super::super::super::journal::entry::Deed::Granted(request.clone());
+        let entry = Entry { chain: "default".into(), policy: Degraded::Spool, at: request.attempt.timestamp(), deed };
         book.add(seq, Arc::new(entry), Written::AsBefore, Duration::ZERO);
     }
-    let keys: Vec<_> = [0, 3, 1, 2].map(|place: usize| asks[place].key.clone()).into();
+    let keys: Vec<_> = [0, 3, 1, 2].map(|place: usize| requests[place].key.clone()).into();
     assert_eq!(book.keys_waiting(), keys);
 }

@@ -12,23 +12,23 @@ struct Lenient(Degrading);
 
 #[async_trait]
 impl Engine for Lenient {
-    async fn claim(&self, ask: &Claim) -> Result<Claimed, EngineError> {
-        self.0.claim(&Claim { on_outage: ClaimOnOutage::Local, ..ask.clone() }).await
+    async fn claim(&self, request: &ClaimRequest) -> Result<ClaimResponse, EngineError> {
+        self.0.claim(&ClaimRequest { on_outage: ClaimOnOutage::Local, ..request.clone() }).await
     }
-    async fn settle(&self, ask: &Settle) -> Result<Settled, EngineError> {
-        self.0.settle(&Settle { on_outage: OutcomeOnOutage::Spool, ..ask.clone() }).await
+    async fn settle(&self, request: &OutcomeRequest) -> Result<OutcomeResponse, EngineError> {
+        self.0.settle(&OutcomeRequest { on_outage: OutcomeOnOutage::Spool, ..request.clone() }).await
     }
-    async fn renew(&self, ask: &Renew) -> Result<Renewed, EngineError> {
-        self.0.renew(ask).await
+    async fn renew(&self, request: &RenewalRequest) -> Result<RenewalResponse, EngineError> {
+        self.0.renew(request).await
     }
-    async fn read(&self, key: &Key) -> Result<Option<Held>, EngineError> {
+    async fn read(&self, key: &Key) -> Result<Option<LiveClaim>, EngineError> {
         self.0.read(key).await
     }
-    async fn release(&self, ask: &Release) -> Result<Released, EngineError> {
-        self.0.release(ask).await
+    async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseResponse, EngineError> {
+        self.0.release(request).await
     }
-    async fn list(&self, ask: &List) -> Result<Vec<Listed>, EngineError> {
-        self.0.list(ask).await
+    async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
+        self.0.list(request).await
     }
     async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
         self.0.note(name).await
@@ -55,25 +55,25 @@ impl DeafFor {
 
 #[async_trait]
 impl Engine for DeafFor {
-    async fn claim(&self, ask: &Claim) -> Result<Claimed, EngineError> {
-        self.hears(&ask.key)?;
-        self.0.claim(ask).await
+    async fn claim(&self, request: &ClaimRequest) -> Result<ClaimResponse, EngineError> {
+        self.hears(&request.key)?;
+        self.0.claim(request).await
     }
-    async fn settle(&self, ask: &Settle) -> Result<Settled, EngineError> {
-        self.hears(&ask.key)?;
-        self.0.settle(ask).await
+    async fn settle(&self, request: &OutcomeRequest) -> Result<OutcomeResponse, EngineError> {
+        self.hears(&request.key)?;
+        self.0.settle(request).await
     }
-    async fn renew(&self, ask: &Renew) -> Result<Renewed, EngineError> {
-        self.0.renew(ask).await
+    async fn renew(&self, request: &RenewalRequest) -> Result<RenewalResponse, EngineError> {
+        self.0.renew(request).await
     }
-    async fn read(&self, key: &Key) -> Result<Option<Held>, EngineError> {
+    async fn read(&self, key: &Key) -> Result<Option<LiveClaim>, EngineError> {
         self.0.read(key).await
     }
-    async fn release(&self, ask: &Release) -> Result<Released, EngineError> {
-        self.0.release(ask).await
+    async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseResponse, EngineError> {
+        self.0.release(request).await
     }
-    async fn list(&self, ask: &List) -> Result<Vec<Listed>, EngineError> {
-        self.0.list(ask).await
+    async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
+        self.0.list(request).await
     }
     async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
         self.0.note(name).await
@@ -123,7 +123,7 @@ mod while_something_waits {
             degrading = Some(opened.clone());
             opened
         });
-        let stuck = Claim { on_outage: ClaimOnOutage::FailOpen, ..stuck };
+        let stuck = ClaimRequest { on_outage: ClaimOnOutage::FailOpen, ..stuck };
         assert_eq!(told(&degrading.unwrap().claim(&stuck).await.unwrap()), (FAIL_OPEN, "granted"));
         Some(subject)
     });

@@ -19,19 +19,21 @@ async fn two_cut_off() -> (World, World) {
 #[tokio::test]
 async fn a_claim_is_granted_and_the_same_nonce_gets_the_same_grant_also_after_a_restart() {
     let world = World::new().await;
-    let first = ask(&world, ClaimOnOutage::FailOpen);
-    assert_eq!(told(&world.claim(&ask(&world, ClaimOnOutage::FailOpen)).await), (None, "granted"));
+    let first = request(&world, ClaimOnOutage::FailOpen);
+    assert_eq!(told(&world.claim(&request(&world, ClaimOnOutage::FailOpen)).await), (None, "granted"));
     assert!(!world.keeper.is_there(), "nothing is written while all is well");
     world.line.set(Way::Gone);
     match world.claim(&first).await.split() {
-        (Claimed::Granted(grant), FAIL_OPEN) => assert_eq!(grant.attempt, first.attempt),
+        (ClaimResponse::Granted(grant), FAIL_OPEN) => assert_eq!(grant.attempt, first.attempt),
         other => panic!("{other:?}"),
     }
     let world = world.restarted().await;
     let nonce = first.attempt.nonce().clone();
     let again = crate::domain::attempt::Attempt::new(world.clock.wall().plus(Duration::from_micros(9)), nonce);
-    match world.claim(&Claim { attempt: again, ..first.clone() }).await.split() {
-        (Claimed::Granted(grant), FAIL_OPEN) => assert_eq!((grant.attempt, grant.repeated), (first.attempt, true)),
+    match world.claim(&ClaimRequest { attempt: again, ..first.clone() }).await.split() {
+        (ClaimResponse::Granted(grant), FAIL_OPEN) => {
+            assert_eq!((grant.attempt, grant.repeated), (first.attempt, true));
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -40,20 +42,23 @@ async fn a_claim_is_granted_and_the_same_nonce_gets_the_same_grant_also_after_a_
 async fn a_claim_that_the_store_took_after_all_is_recognised() {
     let world = World::new().await;
     world.line.set(Way::ReplyLost);
-    let first = ask(&world, ClaimOnOutage::FailOpen);
+    let first = request(&world, ClaimOnOutage::FailOpen);
     assert_eq!(told(&world.claim(&first).await), (FAIL_OPEN, "granted"));
     assert_eq!(world.held(&first).await.unwrap().record.attempt, first.attempt);
     world.back().await;
     assert!(world.overlaps().is_empty());
     let settled = world.settle(&report(&first, success("1"), CLOSED)).await;
-    assert!(matches!(settled, Settled::Done { state: Some(State::Succeeded), late: Some(false), .. }), "{settled:?}");
+    assert!(
+        matches!(settled, OutcomeResponse::Done { state: Some(State::Succeeded), late: Some(false), .. }),
+        "{settled:?}"
+    );
 }
 
 #[tokio::test]
 async fn what_its_own_journal_knows_is_not_granted_twice() {
     let world = World::new().await;
     world.line.set(Way::Gone);
-    let first = ask(&world, ClaimOnOutage::FailOpen);
+    let first = request(&world, ClaimOnOutage::FailOpen);
     world.claim(&first).await;
     assert_eq!(told(&world.claim(&other(&world, &first)).await), (FAIL_OPEN, "duplicate"));
     world.clock.advance(first.terms.lease);
@@ -64,11 +69,11 @@ async fn what_its_own_journal_knows_is_not_granted_twice() {
 async fn an_outcome_waits_for_the_store_unless_it_may_be_spooled_and_a_renewal_is_taken() {
     let world = World::new().await;
     world.line.set(Way::Gone);
-    let first = ask(&world, ClaimOnOutage::FailOpen);
+    let first = request(&world, ClaimOnOutage::FailOpen);
     world.claim(&first).await;
     assert!(world.gateway.settle(&report(&first, success("1"), CLOSED)).await.is_err());
     assert_eq!(world.gateway.renew(&renewal(&first)).await.unwrap().split().1, FAIL_OPEN);
-    assert_eq!(world.settle(&report(&first, success("1"), OutcomeOnOutage::Spool)).await, Settled::Spooled);
+    assert_eq!(world.settle(&report(&first, success("1"), OutcomeOnOutage::Spool)).await, OutcomeResponse::Spooled);
     world.clock.advance(first.terms.lease);
     assert_eq!(told(&world.claim(&other(&world, &first)).await), (FAIL_OPEN, "duplicate"), "it has succeeded");
     world.back().await;
@@ -79,10 +84,10 @@ async fn an_outcome_waits_for_the_store_unless_it_may_be_spooled_and_a_renewal_i
 #[tokio::test]
 async fn a_renewal_counts_although_another_has_reported_before_it() {
     let (one, two) = two_cut_off().await;
-    let first = ask(&one, ClaimOnOutage::FailOpen);
+    let first = request(&one, ClaimOnOutage::FailOpen);
     assert_eq!(told(&one.claim(&first).await), (FAIL_OPEN, "granted"));
     let stranger = report(&other(&one, &first), Outcome::Failure, OutcomeOnOutage::Spool);
-    assert_eq!(one.settle(&stranger).await, Settled::Spooled);
+    assert_eq!(one.settle(&stranger).await, OutcomeResponse::Spooled);
     one.clock.advance(first.terms.lease * 3 / 4);
     assert_eq!(one.gateway.renew(&renewal(&first)).await.unwrap().split().1, FAIL_OPEN);
     one.clock.advance(first.terms.lease / 2);
@@ -99,7 +104,7 @@ async fn a_renewal_counts_although_another_has_reported_before_it() {
 #[tokio::test]
 async fn what_has_come_behind_a_mark_is_compared_with_what_became_of_its_grant() {
     let (one, two) = two_cut_off().await;
-    let first = ask(&one, ClaimOnOutage::FailOpen);
+    let first = request(&one, ClaimOnOutage::FailOpen);
     assert_eq!(told(&one.claim(&first).await), (FAIL_OPEN, "granted"));
     one.line.set(Way::Whole);
     let lease_ends = first.attempt.timestamp().plus(first.terms.lease);
@@ -107,12 +112,12 @@ async fn what_has_come_behind_a_mark_is_compared_with_what_became_of_its_grant()
     assert!(one.gateway.0.leave_mark(&first.key, &first.attempt, &hold).await.unwrap().is_empty());
     one.line.set(Way::Gone);
     one.clock.advance(first.terms.lease * 2);
-    assert_eq!(one.settle(&report(&first, success("late"), OutcomeOnOutage::Spool)).await, Settled::Spooled);
+    assert_eq!(one.settle(&report(&first, success("late"), OutcomeOnOutage::Spool)).await, OutcomeResponse::Spooled);
     let second = other(&two, &first);
     assert_eq!(told(&two.claim(&second).await), (FAIL_OPEN, "granted"));
     two.clock.advance(second.terms.lease / 2);
     let failure = report(&second, Outcome::Failure, OutcomeOnOutage::Spool);
-    assert_eq!(two.settle(&failure).await, Settled::Spooled);
+    assert_eq!(two.settle(&failure).await, OutcomeResponse::Spooled);
     two.back().await;
     assert!(two.overlaps().is_empty(), "the first one had ended, as far as its mark says");
     one.back().await;
@@ -124,14 +129,14 @@ async fn what_has_come_behind_a_mark_is_compared_with_what_became_of_its_grant()
 #[tokio::test]
 async fn what_came_of_a_grant_after_its_mark_was_left_is_compared_with_what_comes_later() {
     let (one, two) = two_cut_off().await;
-    let first = ask(&one, ClaimOnOutage::FailOpen);
+    let first = request(&one, ClaimOnOutage::FailOpen);
     assert_eq!(told(&one.claim(&first).await), (FAIL_OPEN, "granted"));
     one.clock.advance(first.terms.lease * 2);
     let theirs = other(&one, &first);
     one.store.claim(&theirs).await.unwrap();
     let second = other(&one, &first);
     assert_eq!(told(&one.claim(&second).await), (FAIL_OPEN, "granted"));
-    assert_eq!(one.settle(&report(&first, success("late"), OutcomeOnOutage::Spool)).await, Settled::Spooled);
+    assert_eq!(one.settle(&report(&first, success("late"), OutcomeOnOutage::Spool)).await, OutcomeResponse::Spooled);
     one.back().await;
     one.store.settle(&report(&theirs, Outcome::Failure, CLOSED)).await.unwrap();
     one.clock.advance(first.terms.lease * 2);
@@ -147,7 +152,7 @@ async fn what_came_of_a_grant_after_its_mark_was_left_is_compared_with_what_come
 async fn an_outcome_that_reached_the_store_before_its_grant_is_not_undone() {
     let world = World::new().await;
     world.line.set(Way::Gone);
-    let taker = Claim { take_over: true, ..ask(&world, ClaimOnOutage::FailOpen) };
+    let taker = ClaimRequest { take_over: true, ..request(&world, ClaimOnOutage::FailOpen) };
     assert_eq!(told(&world.claim(&taker).await), (FAIL_OPEN, "granted"));
     let unknown = report(&taker, Outcome::Unknown, CLOSED);
     world.store.settle(&unknown).await.expect("through another gateway");
@@ -160,15 +165,15 @@ async fn an_outcome_that_reached_the_store_before_its_grant_is_not_undone() {
 async fn a_claim_that_the_store_had_granted_before_is_reported_whatever_comes_of_it() {
     let world = World::new().await;
     let spooled = OutcomeOnOutage::Spool;
-    let held: Vec<_> = (0..3).map(|_| ask(&world, ClaimOnOutage::FailOpen)).collect();
-    for ask in &held {
-        world.claim(ask).await;
+    let held: Vec<_> = (0..3).map(|_| request(&world, ClaimOnOutage::FailOpen)).collect();
+    for request in &held {
+        world.claim(request).await;
     }
     world.clock.advance(Duration::from_millis(1));
     world.line.set(Way::Gone);
-    let ours: Vec<_> = held.iter().map(|ask| other(&world, ask)).collect();
-    for ask in &ours {
-        assert_eq!(told(&world.claim(ask).await), (FAIL_OPEN, "granted"), "it was never told");
+    let ours: Vec<_> = held.iter().map(|request| other(&world, request)).collect();
+    for request in &ours {
+        assert_eq!(told(&world.claim(request).await), (FAIL_OPEN, "granted"), "it was never told");
     }
     world.clock.advance(Duration::from_millis(1));
     // The first holder is done, the second one has failed, and of the third one nothing is heard.
@@ -188,7 +193,7 @@ async fn a_claim_that_the_store_had_granted_before_is_reported_whatever_comes_of
 #[tokio::test]
 async fn two_gateways_that_both_let_it_pass_report_it() {
     let (one, two) = two_cut_off().await;
-    let first = ask(&one, ClaimOnOutage::FailOpen);
+    let first = request(&one, ClaimOnOutage::FailOpen);
     one.clock.advance(Duration::from_millis(1));
     let second = other(&one, &first);
     assert_eq!(told(&one.claim(&first).await), (FAIL_OPEN, "granted"));
@@ -206,10 +211,10 @@ async fn a_journal_that_cannot_be_opened_fails_closed() {
     let world = World::new().await;
     std::fs::write(world.folder.path().join("journal"), "in the way").unwrap();
     world.line.set(Way::Gone);
-    let refused = world.gateway.claim(&ask(&world, ClaimOnOutage::FailOpen)).await.unwrap_err();
+    let refused = world.gateway.claim(&request(&world, ClaimOnOutage::FailOpen)).await.unwrap_err();
     assert!(refused.to_string().contains("journal"), "{refused}");
     std::fs::remove_file(world.folder.path().join("journal")).unwrap();
-    assert_eq!(told(&world.claim(&ask(&world, ClaimOnOutage::FailOpen)).await), (FAIL_OPEN, "granted"));
+    assert_eq!(told(&world.claim(&request(&world, ClaimOnOutage::FailOpen)).await), (FAIL_OPEN, "granted"));
 }
 
 /// Neither leaves a record in the store: one has failed, of the other nothing is heard, or both have failed.
@@ -222,31 +227,31 @@ async fn grants_that_leave_nothing_behind_are_compared_all_the_same() {
     for world in worlds {
         world.line.set(Way::Gone);
     }
-    let first = ask(&one, ClaimOnOutage::FailOpen);
-    let mut asks = vec![first.clone()];
+    let first = request(&one, ClaimOnOutage::FailOpen);
+    let mut requests = vec![first.clone()];
     for world in &worlds[1..] {
         one.clock.advance(Duration::from_millis(1));
-        asks.push(other(world, &first));
+        requests.push(other(world, &first));
     }
-    for (world, ask) in worlds.iter().zip(&asks) {
-        assert_eq!(told(&world.claim(ask).await), (FAIL_OPEN, "granted"));
+    for (world, request) in worlds.iter().zip(&requests) {
+        assert_eq!(told(&world.claim(request).await), (FAIL_OPEN, "granted"));
     }
     one.clock.advance(Duration::from_millis(1));
-    for (world, ask) in worlds.iter().zip(&asks).take(2) {
-        let failed = report(ask, Outcome::Failure, OutcomeOnOutage::Spool);
-        assert_eq!(world.settle(&failed).await, Settled::Spooled);
+    for (world, request) in worlds.iter().zip(&requests).take(2) {
+        let failed = report(request, Outcome::Failure, OutcomeOnOutage::Spool);
+        assert_eq!(world.settle(&failed).await, OutcomeResponse::Spooled);
     }
     one.clock.advance(first.terms.lease);
-    for (world, ask) in worlds.iter().zip(&asks) {
+    for (world, request) in worlds.iter().zip(&requests) {
         world.back().await;
-        assert_eq!(world.held(ask).await, None);
+        assert_eq!(world.held(request).await, None);
     }
     let pairs = |world: &World| {
         let mut pairs = world.overlapping();
-        pairs.sort_unstable_by_key(|(_, theirs)| asks.iter().position(|ask| ask.attempt.hash() == *theirs));
+        pairs.sort_unstable_by_key(|(_, theirs)| requests.iter().position(|request| request.attempt.hash() == *theirs));
         pairs
     };
-    let hashes: Vec<_> = asks.iter().map(|ask| ask.attempt.hash()).collect();
+    let hashes: Vec<_> = requests.iter().map(|request| request.attempt.hash()).collect();
     assert_eq!(pairs(&one), []);
     assert_eq!(pairs(&two), [(hashes[1], hashes[0])]);
     assert_eq!(pairs(&three), [(hashes[2], hashes[0]), (hashes[2], hashes[1])]);
@@ -256,14 +261,14 @@ async fn grants_that_leave_nothing_behind_are_compared_all_the_same() {
 #[tokio::test]
 async fn what_is_done_for_ever_is_compared_too() {
     let (one, two) = two_cut_off().await;
-    let first = ask(&one, ClaimOnOutage::FailOpen);
+    let first = request(&one, ClaimOnOutage::FailOpen);
     one.clock.advance(Duration::from_millis(1));
     let second = other(&two, &first);
     one.claim(&first).await;
     two.claim(&second).await;
     let retention = Some(crate::domain::terms::Retention::Forever);
     let done = Outcome::Success { result: None, retention };
-    assert_eq!(one.settle(&report(&first, done, OutcomeOnOutage::Spool)).await, Settled::Spooled);
+    assert_eq!(one.settle(&report(&first, done, OutcomeOnOutage::Spool)).await, OutcomeResponse::Spooled);
     one.back().await;
     two.back().await;
     assert_eq!(two.overlaps().len(), 1);
@@ -273,7 +278,7 @@ async fn what_is_done_for_ever_is_compared_too() {
 #[tokio::test]
 async fn a_grant_beside_what_succeeded_after_its_mark_was_left_is_an_overlap() {
     let (one, two) = two_cut_off().await;
-    let first = ask(&one, ClaimOnOutage::FailOpen);
+    let first = request(&one, ClaimOnOutage::FailOpen);
     assert_eq!(told(&one.claim(&first).await), (FAIL_OPEN, "granted"));
     one.back().await;
     one.settle(&report(&first, success("done"), CLOSED)).await;
@@ -287,7 +292,7 @@ async fn a_grant_beside_what_succeeded_after_its_mark_was_left_is_an_overlap() {
 #[tokio::test]
 async fn grants_one_after_the_other_are_no_overlap() {
     let (one, two) = two_cut_off().await;
-    let first = ask(&one, ClaimOnOutage::FailOpen);
+    let first = request(&one, ClaimOnOutage::FailOpen);
     one.claim(&first).await;
     one.clock.advance(Duration::from_millis(5));
     one.settle(&report(&first, Outcome::Failure, OutcomeOnOutage::Spool)).await;

@@ -13,22 +13,22 @@ use crate::engine::faulty::Faulty;
 async fn no_accepted_outcome_is_lost_and_none_is_delivered_twice() {
     for seed in 0..20 {
         let world = World::new().await;
-        let spooled: Vec<_> = (0..6).map(|_| ask(&world, ClaimOnOutage::FailClosed)).collect();
-        for ask in &spooled {
-            world.claim(ask).await;
+        let spooled: Vec<_> = (0..6).map(|_| request(&world, ClaimOnOutage::FailClosed)).collect();
+        for request in &spooled {
+            world.claim(request).await;
         }
         world.line.set(Way::Gone);
-        let local: Vec<_> = (0..6).map(|_| ask(&world, ClaimOnOutage::Local)).collect();
-        for ask in &local {
-            world.claim(ask).await;
+        let local: Vec<_> = (0..6).map(|_| request(&world, ClaimOnOutage::Local)).collect();
+        for request in &local {
+            world.claim(request).await;
         }
         let outcome = |number| match number % 3 {
             0 => success("7"),
             1 => Outcome::Failure,
             _ => Outcome::Unknown,
         };
-        for (number, ask) in spooled.iter().chain(&local).enumerate() {
-            world.settle(&report(ask, outcome(number), OutcomeOnOutage::Spool)).await;
+        for (number, request) in spooled.iter().chain(&local).enumerate() {
+            world.settle(&report(request, outcome(number), OutcomeOnOutage::Spool)).await;
         }
         let World { clock, store, gateway, keeper, folder, .. } = world;
         gateway.close().await;
@@ -48,8 +48,8 @@ async fn no_accepted_outcome_is_lost_and_none_is_delivered_twice() {
             gateway.close().await;
             keeper.close().await;
         }
-        for (number, ask) in spooled.iter().chain(&local).enumerate() {
-            let state = store.read(&ask.key).await.unwrap().map(|held| held.record.state);
+        for (number, request) in spooled.iter().chain(&local).enumerate() {
+            let state = store.read(&request.key).await.unwrap().map(|held| held.record.state);
             let expected = [Some(State::Succeeded), None, Some(State::Unknown)][number % 3];
             assert_eq!(state, expected, "seed {seed}, outcome {number}");
         }

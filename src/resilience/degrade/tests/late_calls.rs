@@ -9,14 +9,17 @@ const CLOSED: OutcomeOnOutage = OutcomeOnOutage::FailClosed;
 const MINUTE: Duration = Duration::from_mins(1);
 
 /// A claim with a short lease, which a policy grants while the store stands still and then executes the first call late.
-async fn granted_and_renewed(on_outage: ClaimOnOutage) -> (World, Claim) {
+async fn granted_and_renewed(on_outage: ClaimOnOutage) -> (World, ClaimRequest) {
     let world = World::new().await;
     world.line.set(Way::Gone);
-    let mut first = ask(&world, on_outage);
+    let mut first = request(&world, on_outage);
     first.terms.lease = Duration::from_secs(6);
     let policy = told(&world.claim(&first).await).0;
-    let longer = Renew { lease: Some(MINUTE), ..renewal(&first) };
-    assert_eq!(world.gateway.renew(&longer).await.unwrap().split(), (Renewed::Renewed { left: MINUTE }, policy));
+    let longer = RenewalRequest { lease: Some(MINUTE), ..renewal(&first) };
+    assert_eq!(
+        world.gateway.renew(&longer).await.unwrap().split(),
+        (RenewalResponse::Renewed { left: MINUTE }, policy)
+    );
     (world, first)
 }
 
@@ -34,7 +37,7 @@ async fn a_renewal_by_a_policy_holds_although_the_store_took_the_claim_for_its_f
             world.clock.advance(Duration::from_secs(7));
             assert_eq!(told(&world.claim(&other(&world, &first)).await), (None, "duplicate"));
             let settled = world.settle(&report(&first, success("1"), CLOSED)).await;
-            assert!(matches!(settled, Settled::Done { late: Some(false), .. }), "{settled:?}");
+            assert!(matches!(settled, OutcomeResponse::Done { late: Some(false), .. }), "{settled:?}");
         }
     }
 }
@@ -69,8 +72,8 @@ async fn a_claim_that_another_gateway_got_after_its_first_lease_is_reported() {
 async fn a_grant_after_a_failed_one_is_no_overlap_although_the_store_has_it_already() {
     let world = World::new().await;
     world.line.set(Way::Gone);
-    let [first, waits] = [ask(&world, ClaimOnOutage::Local), ask(&world, ClaimOnOutage::Local)];
-    let waits = Claim { attempt: waits.attempt, ..first.clone() };
+    let [first, waits] = [request(&world, ClaimOnOutage::Local), request(&world, ClaimOnOutage::Local)];
+    let waits = ClaimRequest { attempt: waits.attempt, ..first.clone() };
     world.claim(&first).await;
     world.clock.advance(Duration::from_millis(3));
     world.settle(&report(&first, Outcome::Failure, CLOSED)).await;
@@ -88,7 +91,7 @@ async fn grants_of_one_gateway_are_no_overlap_however_soon_they_follow() {
         let step = Duration::from_micros(micros);
         let world = World::new().await;
         world.line.set(Way::Gone);
-        let first = ask(&world, ClaimOnOutage::Local);
+        let first = request(&world, ClaimOnOutage::Local);
         world.clock.advance(step);
         world.claim(&first).await;
         let waits = other(&world, &first);
@@ -106,12 +109,12 @@ async fn a_take_over_of_an_unknown_outcome_is_no_overlap() {
     for outcome in [success("2"), Outcome::Failure, Outcome::Unknown] {
         let world = World::new().await;
         world.line.set(Way::Gone);
-        let first = ask(&world, ClaimOnOutage::Local);
+        let first = request(&world, ClaimOnOutage::Local);
         world.claim(&first).await;
         world.clock.advance(Duration::from_millis(5));
         world.settle(&report(&first, Outcome::Unknown, CLOSED)).await;
         world.clock.advance(Duration::from_millis(5));
-        let taker = Claim { take_over: true, ..other(&world, &first) };
+        let taker = ClaimRequest { take_over: true, ..other(&world, &first) };
         assert_eq!(told(&world.claim(&taker).await), (LOCAL, "granted"));
         world.clock.advance(Duration::from_millis(5));
         world.settle(&report(&taker, outcome.clone(), CLOSED)).await;
@@ -134,7 +137,7 @@ async fn a_grant_beside_an_unknown_outcome_is_an_overlap() {
     let two = World::over(one.clock.clone(), one.store.clone(), ROOMY).await;
     one.line.set(Way::Gone);
     two.line.set(Way::Gone);
-    let first = ask(&one, ClaimOnOutage::FailOpen);
+    let first = request(&one, ClaimOnOutage::FailOpen);
     one.claim(&first).await;
     one.clock.advance(Duration::from_millis(5));
     one.settle(&report(&first, Outcome::Unknown, OutcomeOnOutage::Spool)).await;
@@ -155,7 +158,7 @@ async fn the_mark_of_a_success_for_a_month_can_be_read() {
     let two = World::over(one.clock.clone(), one.store.clone(), ROOMY).await;
     one.line.set(Way::Gone);
     two.line.set(Way::Gone);
-    let first = ask(&one, ClaimOnOutage::FailOpen);
+    let first = request(&one, ClaimOnOutage::FailOpen);
     one.claim(&first).await;
     one.clock.advance(Duration::from_micros(1_234_567));
     let retention = Some(crate::domain::terms::Retention::For(Duration::from_hours(24 * 30)));

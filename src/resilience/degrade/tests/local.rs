@@ -13,20 +13,21 @@ const CLOSED: OutcomeOnOutage = OutcomeOnOutage::FailClosed;
 async fn of_all_attempts_one_is_granted_and_the_others_are_duplicates() {
     let world = World::new().await;
     world.line.set(Way::Gone);
-    let first = ask(&world, ClaimOnOutage::Local);
+    let first = request(&world, ClaimOnOutage::Local);
     assert_eq!(told(&world.claim(&first).await), (LOCAL, "granted"));
     assert_eq!(told(&world.claim(&other(&world, &first)).await), (LOCAL, "duplicate"));
     let nonce = first.attempt.nonce().clone();
     world.clock.advance(Duration::from_secs(1));
-    let again = Claim { attempt: crate::domain::attempt::Attempt::new(world.clock.wall(), nonce), ..first.clone() };
+    let again =
+        ClaimRequest { attempt: crate::domain::attempt::Attempt::new(world.clock.wall(), nonce), ..first.clone() };
     match world.claim(&again).await.split() {
-        (Claimed::Granted(grant), LOCAL) => {
+        (ClaimResponse::Granted(grant), LOCAL) => {
             assert_eq!((grant.attempt, grant.repeated), (first.attempt.clone(), true));
             assert!(grant.lease_left.unwrap() + Duration::from_secs(1) <= first.terms.lease);
         }
         other => panic!("{other:?}"),
     }
-    let odd = Claim { fingerprint: Some([1; 32]), ..other(&world, &first) };
+    let odd = ClaimRequest { fingerprint: Some([1; 32]), ..other(&world, &first) };
     assert_eq!(told(&world.claim(&odd).await), (LOCAL, "mismatch"));
     world.clock.advance(first.terms.lease);
     assert_eq!(told(&world.claim(&other(&world, &first)).await), (LOCAL, "granted"), "the lease has ended");
@@ -38,11 +39,11 @@ async fn racing_attempts_get_one_grant_however_the_store_fails() {
     for way in [Way::Gone, Way::ReplyLost] {
         let world = Arc::new(World::new().await);
         world.line.set(way);
-        let first = ask(&world, ClaimOnOutage::Local);
+        let first = request(&world, ClaimOnOutage::Local);
         let racers: Vec<_> = (0..50)
             .map(|_| {
-                let (world, ask) = (world.clone(), other(&world, &first));
-                tokio::spawn(async move { told(&world.claim(&ask).await) })
+                let (world, request) = (world.clone(), other(&world, &first));
+                tokio::spawn(async move { told(&world.claim(&request).await) })
             })
             .collect();
         let mut granted = 0;
@@ -58,10 +59,10 @@ async fn racing_attempts_get_one_grant_however_the_store_fails() {
 async fn nobody_decides_while_a_claim_is_on_its_way() {
     let world = Arc::new(World::new().await);
     world.line.set(Way::Slow);
-    let first = ask(&world, ClaimOnOutage::Local);
-    let claiming = |ask: Claim| {
+    let first = request(&world, ClaimOnOutage::Local);
+    let claiming = |request: ClaimRequest| {
         let world = world.clone();
-        tokio::spawn(async move { told(&world.claim(&ask).await) })
+        tokio::spawn(async move { told(&world.claim(&request).await) })
     };
     let on_its_way = claiming(first.clone());
     while world.line.calls.load(std::sync::atomic::Ordering::SeqCst) == 0 {
@@ -78,16 +79,16 @@ async fn nobody_decides_while_a_claim_is_on_its_way() {
 #[tokio::test]
 async fn what_the_store_granted_and_recorded_before_is_known() {
     let world = World::new().await;
-    let [held, done, freed] = [(); 3].map(|()| ask(&world, ClaimOnOutage::Local));
-    for ask in [&held, &done, &freed] {
-        assert_eq!(told(&world.claim(ask).await), (None, "granted"));
+    let [held, done, freed] = [(); 3].map(|()| request(&world, ClaimOnOutage::Local));
+    for request in [&held, &done, &freed] {
+        assert_eq!(told(&world.claim(request).await), (None, "granted"));
     }
     world.settle(&report(&done, success("7"), CLOSED)).await;
     world.settle(&report(&freed, Outcome::Failure, CLOSED)).await;
     world.line.set(Way::Gone);
     assert_eq!(told(&world.claim(&other(&world, &held)).await), (LOCAL, "duplicate"));
     match world.claim(&other(&world, &done)).await.split() {
-        (Claimed::Duplicate(found), LOCAL) => {
+        (ClaimResponse::Duplicate(found), LOCAL) => {
             assert_eq!((found.record.state, found.record.result.as_deref()), (State::Succeeded, Some("7")));
         }
         other => panic!("{other:?}"),
@@ -102,17 +103,17 @@ async fn what_the_store_granted_and_recorded_before_is_known() {
 #[tokio::test]
 async fn a_lease_that_was_renewed_through_this_process_is_known() {
     let world = World::new().await;
-    world.claim(&ask(&world, ClaimOnOutage::Local)).await;
-    let theirs = ask(&world, ClaimOnOutage::Local);
+    world.claim(&request(&world, ClaimOnOutage::Local)).await;
+    let theirs = request(&world, ClaimOnOutage::Local);
     world.store.claim(&theirs).await.unwrap();
     world.clock.advance(theirs.terms.lease / 2);
     let renewed = world.gateway.renew(&renewal(&theirs)).await.unwrap();
-    assert_eq!(renewed, Renewed::Renewed { left: theirs.terms.lease });
+    assert_eq!(renewed, RenewalResponse::Renewed { left: theirs.terms.lease });
     world.line.set(Way::Gone);
     world.clock.advance(theirs.terms.lease * 3 / 4);
-    let odd = Claim { fingerprint: Some([1; 32]), ..other(&world, &theirs) };
-    for ask in [other(&world, &theirs), odd] {
-        assert_eq!(told(&world.claim(&ask).await), (LOCAL, "duplicate"));
+    let odd = ClaimRequest { fingerprint: Some([1; 32]), ..other(&world, &theirs) };
+    for request in [other(&world, &theirs), odd] {
+        assert_eq!(told(&world.claim(&request).await), (LOCAL, "duplicate"));
     }
     assert_eq!(told(&world.claim(&theirs).await), (LOCAL, "granted"), "its own");
     world.clock.advance(theirs.terms.lease / 4);
@@ -123,15 +124,15 @@ async fn a_lease_that_was_renewed_through_this_process_is_known() {
 #[tokio::test]
 async fn a_success_of_what_was_only_renewed_here_is_kept_as_long_as_its_operation_says() {
     let world = World::new().await;
-    world.claim(&ask(&world, ClaimOnOutage::Local)).await;
-    let theirs = ask(&world, ClaimOnOutage::Local);
+    world.claim(&request(&world, ClaimOnOutage::Local)).await;
+    let theirs = request(&world, ClaimOnOutage::Local);
     let retention = Duration::from_mins(1);
     let terms = Terms { retention: Retention::For(retention), ..theirs.terms };
-    let theirs = Claim { terms, ..theirs };
+    let theirs = ClaimRequest { terms, ..theirs };
     world.store.claim(&theirs).await.unwrap();
     world.gateway.renew(&renewal(&theirs)).await.unwrap();
     world.line.set(Way::Gone);
-    assert_eq!(world.settle(&report(&theirs, success("7"), OutcomeOnOutage::Spool)).await, Settled::Spooled);
+    assert_eq!(world.settle(&report(&theirs, success("7"), OutcomeOnOutage::Spool)).await, OutcomeResponse::Spooled);
     world.clock.advance(retention.checked_sub(Duration::from_millis(1)).unwrap());
     assert_eq!(told(&world.claim(&other(&world, &theirs)).await), (LOCAL, "duplicate"));
     world.clock.advance(Duration::from_millis(1));
@@ -142,20 +143,20 @@ async fn a_success_of_what_was_only_renewed_here_is_kept_as_long_as_its_operatio
 async fn outcomes_go_to_the_local_record_and_both_reach_the_store_as_one() {
     let world = World::new().await;
     world.line.set(Way::Gone);
-    let asks: Vec<_> = (0..4).map(|_| ask(&world, ClaimOnOutage::Local)).collect();
-    for ask in &asks {
-        world.claim(ask).await;
+    let requests: Vec<_> = (0..4).map(|_| request(&world, ClaimOnOutage::Local)).collect();
+    for request in &requests {
+        world.claim(request).await;
     }
-    let [done, failed, unknown, held] = &asks[..] else { panic!() };
-    let state = |settled: Settled| match settled.split() {
-        (Settled::Done { state, late: Some(false), .. }, LOCAL) => state,
+    let [done, failed, unknown, held] = &requests[..] else { panic!() };
+    let state = |settled: OutcomeResponse| match settled.split() {
+        (OutcomeResponse::Done { state, late: Some(false), .. }, LOCAL) => state,
         other => panic!("{other:?}"),
     };
     assert_eq!(state(world.settle(&report(done, success("7"), CLOSED)).await), Some(State::Succeeded));
     assert_eq!(state(world.settle(&report(failed, Outcome::Failure, CLOSED)).await), None);
     assert_eq!(state(world.settle(&report(unknown, Outcome::Unknown, CLOSED)).await), Some(State::Unknown));
     let refused = world.settle(&report(done, Outcome::Failure, CLOSED)).await.split();
-    assert_eq!(refused, (Settled::AlreadySucceeded, LOCAL));
+    assert_eq!(refused, (OutcomeResponse::AlreadySucceeded, LOCAL));
     assert_eq!(told(&world.claim(&other(&world, done)).await), (LOCAL, "duplicate"));
     // Over a restart of the gateway, after their leases, and a store that loses a reply on the way.
     world.clock.advance(Duration::from_secs(10));
@@ -176,7 +177,7 @@ async fn outcomes_go_to_the_local_record_and_both_reach_the_store_as_one() {
     // From now on the store decides.
     assert_eq!(told(&world.claim(&other(&world, done)).await), (None, "duplicate"));
     let settled = world.settle(&report(held, success("8"), CLOSED)).await;
-    assert!(matches!(settled, Settled::Done { late: Some(false), .. }), "{settled:?}");
+    assert!(matches!(settled, OutcomeResponse::Done { late: Some(false), .. }), "{settled:?}");
     assert!(world.overlaps().is_empty());
 }
 
@@ -184,7 +185,7 @@ async fn outcomes_go_to_the_local_record_and_both_reach_the_store_as_one() {
 #[tokio::test]
 async fn an_outcome_of_what_the_store_granted_is_not_judged_by_what_was_granted_here() {
     let world = World::new().await;
-    let theirs = ask(&world, ClaimOnOutage::Local);
+    let theirs = request(&world, ClaimOnOutage::Local);
     assert_eq!(told(&world.store.claim(&theirs).await.unwrap()), (None, "granted"), "through another gateway");
     world.clock.advance(Duration::from_millis(1));
     world.line.set(Way::Gone);
@@ -192,14 +193,14 @@ async fn an_outcome_of_what_the_store_granted_is_not_judged_by_what_was_granted_
     assert_eq!(told(&world.claim(&ours).await), (LOCAL, "granted"));
     assert!(world.gateway.settle(&report(&theirs, success("theirs"), CLOSED)).await.is_err());
     let spooled = report(&theirs, success("theirs"), OutcomeOnOutage::Spool);
-    assert_eq!(world.settle(&spooled).await, Settled::Spooled);
+    assert_eq!(world.settle(&spooled).await, OutcomeResponse::Spooled);
     let world = world.restarted().await;
     let renewed = world.gateway.renew(&renewal(&ours)).await.unwrap().split();
-    assert_eq!(renewed, (Renewed::Renewed { left: ours.terms.lease }, LOCAL), "it holds the claim here");
+    assert_eq!(renewed, (RenewalResponse::Renewed { left: ours.terms.lease }, LOCAL), "it holds the claim here");
     // It ends without a word, and the other one has succeeded.
     world.clock.advance(ours.terms.lease);
     match world.claim(&other(&world, &ours)).await.split() {
-        (Claimed::Duplicate(found), LOCAL) => {
+        (ClaimResponse::Duplicate(found), LOCAL) => {
             assert_eq!((found.record.state, found.record.result.as_deref()), (State::Succeeded, Some("theirs")));
         }
         other => panic!("{other:?}"),
@@ -213,12 +214,12 @@ async fn an_outcome_of_what_the_store_granted_is_not_judged_by_what_was_granted_
 async fn a_grant_and_its_renewals_survive_a_restart() {
     let world = World::new().await;
     world.line.set(Way::Gone);
-    let first = ask(&world, ClaimOnOutage::Local);
+    let first = request(&world, ClaimOnOutage::Local);
     world.claim(&first).await;
     let lease = first.terms.lease;
     world.clock.advance(lease / 2);
     let renewed = world.gateway.renew(&renewal(&first)).await.unwrap();
-    assert_eq!(renewed.split(), (Renewed::Renewed { left: lease }, LOCAL));
+    assert_eq!(renewed.split(), (RenewalResponse::Renewed { left: lease }, LOCAL));
     let stranger = world.gateway.renew(&renewal(&other(&world, &first))).await;
     assert!(stranger.is_err(), "nothing is known of it");
     let world = world.restarted().await;
@@ -232,7 +233,7 @@ async fn a_grant_and_its_renewals_survive_a_restart() {
 async fn what_was_granted_here_is_known_when_the_store_goes_again() {
     let world = World::new().await;
     world.line.set(Way::Gone);
-    let first = ask(&world, ClaimOnOutage::Local);
+    let first = request(&world, ClaimOnOutage::Local);
     world.claim(&first).await;
     let world = world.restarted().await;
     world.back().await;
@@ -244,7 +245,7 @@ async fn what_was_granted_here_is_known_when_the_store_goes_again() {
 async fn a_stepped_wall_clock_makes_no_lease_longer_over_a_restart() {
     let world = World::new().await;
     world.line.set(Way::Gone);
-    let first = ask(&world, ClaimOnOutage::Local);
+    let first = request(&world, ClaimOnOutage::Local);
     world.claim(&first).await;
     world.clock.step_wall(crate::domain::clock::Timestamp::from_micros(1_600_000_000_000_000));
     let world = world.restarted().await;
@@ -257,12 +258,12 @@ async fn a_stepped_wall_clock_makes_no_lease_longer_over_a_restart() {
 async fn a_double_grant_is_reported_and_the_later_outcome_changes_nothing() {
     let world = World::new().await;
     world.line.set(Way::Gone);
-    let [alive, done, failed] = [(); 3].map(|()| ask(&world, ClaimOnOutage::Local));
+    let [alive, done, failed] = [(); 3].map(|()| request(&world, ClaimOnOutage::Local));
     let mut theirs = Vec::new();
-    for ask in [&alive, &done, &failed] {
-        world.claim(ask).await;
+    for request in [&alive, &done, &failed] {
+        world.claim(request).await;
         world.clock.advance(Duration::from_millis(1));
-        let their = other(&world, ask);
+        let their = other(&world, request);
         assert_eq!(told(&world.store.claim(&their).await.unwrap()), (None, "granted"), "another gateway");
         theirs.push(their);
     }
@@ -290,9 +291,9 @@ async fn a_double_grant_is_reported_and_the_later_outcome_changes_nothing() {
 async fn a_grant_that_ended_with_no_outcome_is_held_against_what_stands() {
     let world = World::new().await;
     world.line.set(Way::Gone);
-    let [beside, after, free] = [(); 3].map(|()| ask(&world, ClaimOnOutage::Local));
-    for ask in [&beside, &after, &free] {
-        world.claim(ask).await;
+    let [beside, after, free] = [(); 3].map(|()| request(&world, ClaimOnOutage::Local));
+    for request in [&beside, &after, &free] {
+        world.claim(request).await;
     }
     world.clock.advance(Duration::from_secs(1));
     let their = other(&world, &beside);
@@ -311,7 +312,7 @@ async fn a_grant_that_ended_with_no_outcome_is_held_against_what_stands() {
 async fn an_ended_grant_that_nobody_may_guess_about_turns_unknown_in_the_store() {
     let world = World::new().await;
     world.line.set(Way::Gone);
-    let mut first = ask(&world, ClaimOnOutage::Local);
+    let mut first = request(&world, ClaimOnOutage::Local);
     first.terms.on_lease_end = LeaseEnd::Unknown;
     world.claim(&first).await;
     world.clock.advance(first.terms.lease);
@@ -325,11 +326,12 @@ async fn an_ended_grant_that_nobody_may_guess_about_turns_unknown_in_the_store()
 async fn the_same_try_at_another_gateway_is_no_overlap() {
     let world = World::new().await;
     world.line.set(Way::Gone);
-    let first = ask(&world, ClaimOnOutage::Local);
+    let first = request(&world, ClaimOnOutage::Local);
     world.claim(&first).await;
     let nonce = first.attempt.nonce().clone();
     world.clock.advance(Duration::from_millis(5));
-    let elsewhere = Claim { attempt: crate::domain::attempt::Attempt::new(world.clock.wall(), nonce), ..first.clone() };
+    let elsewhere =
+        ClaimRequest { attempt: crate::domain::attempt::Attempt::new(world.clock.wall(), nonce), ..first.clone() };
     world.store.claim(&elsewhere).await.unwrap();
     world.settle(&report(&first, success("7"), CLOSED)).await;
     world.back().await;
@@ -343,9 +345,9 @@ async fn a_full_journal_fails_closed() {
     world.line.set(Way::Gone);
     let mut granted = Vec::new();
     let refused = loop {
-        let ask = ask(&world, ClaimOnOutage::Local);
-        match world.gateway.claim(&ask).await {
-            Ok(_) => granted.push(ask),
+        let request = request(&world, ClaimOnOutage::Local);
+        match world.gateway.claim(&request).await {
+            Ok(_) => granted.push(request),
             Err(failure) => break failure,
         }
     };
@@ -356,7 +358,7 @@ async fn a_full_journal_fails_closed() {
     assert!(world.gateway.settle(&report(&granted[0], success("1"), CLOSED)).await.is_err());
     world.back().await;
     world.line.set(Way::Gone);
-    assert_eq!(told(&world.claim(&ask(&world, ClaimOnOutage::Local)).await), (LOCAL, "granted"));
+    assert_eq!(told(&world.claim(&request(&world, ClaimOnOutage::Local)).await), (LOCAL, "granted"));
 }
 
 /// The store certainly did nothing; what the disk did nobody knows until the next run reads it, and goes by it.
@@ -366,11 +368,11 @@ async fn what_may_be_on_the_disk_is_not_told_as_refused() {
     let world = World::new().await.started_on(&disk).await;
     world.line.set(Way::Gone);
     disk.turn(Trouble::NoSync);
-    let first = ask(&world, ClaimOnOutage::Local);
+    let first = request(&world, ClaimOnOutage::Local);
     let failure = world.gateway.claim(&first).await.unwrap_err();
     assert!(matches!(failure, EngineError::Indeterminate(_)), "{failure}");
     disk.turn(Trouble::None);
-    let failure = world.gateway.claim(&ask(&world, ClaimOnOutage::Local)).await.unwrap_err();
+    let failure = world.gateway.claim(&request(&world, ClaimOnOutage::Local)).await.unwrap_err();
     assert!(matches!(failure, EngineError::Determinate(_)), "nothing more is written: {failure}");
     disk.crash(|loose| loose);
     let world = world.started_on(&disk).await;

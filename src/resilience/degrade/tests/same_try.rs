@@ -13,8 +13,8 @@ const SPOOLED: OutcomeOnOutage = OutcomeOnOutage::Spool;
 struct Repeated {
     one: World,
     two: World,
-    first: Claim,
-    second: Claim,
+    first: ClaimRequest,
+    second: ClaimRequest,
 }
 
 impl Repeated {
@@ -23,7 +23,7 @@ impl Repeated {
         let two = World::over(one.clock.clone(), one.store.clone(), ROOMY).await;
         one.line.set(Way::Gone);
         two.line.set(Way::Gone);
-        let first = ask(&one, on_outage);
+        let first = request(&one, on_outage);
         one.clock.advance(Duration::from_millis(20));
         let second = repeat(&one, &first);
         one.claim(&first).await;
@@ -43,8 +43,8 @@ impl Repeated {
 }
 
 /// The same claim call, sent again now.
-fn repeat(world: &World, first: &Claim) -> Claim {
-    Claim { attempt: Attempt::new(world.clock.wall(), first.attempt.nonce().clone()), ..first.clone() }
+fn repeat(world: &World, first: &ClaimRequest) -> ClaimRequest {
+    ClaimRequest { attempt: Attempt::new(world.clock.wall(), first.attempt.nonce().clone()), ..first.clone() }
 }
 
 fn state_after(outcome: &Outcome) -> Option<State> {
@@ -69,7 +69,7 @@ async fn either_attempt_settles_the_try_at_any_gateway_once_the_store_is_back() 
                 let gateway = if at_one { &world.one } else { &world.two };
                 let claim = if by_first { &world.first } else { &world.second };
                 let settled = gateway.settle(&report(claim, outcome.clone(), CLOSED)).await;
-                assert!(matches!(settled, Settled::Done { late: Some(false), .. }), "{settled:?}");
+                assert!(matches!(settled, OutcomeResponse::Done { late: Some(false), .. }), "{settled:?}");
                 assert_eq!(world.state().await, state_after(&outcome));
             }
         }
@@ -86,7 +86,10 @@ async fn either_attempt_settles_the_try_at_any_gateway_while_the_store_is_out() 
                     let gateway = if at_one { &world.one } else { &world.two };
                     let claim = if by_first { &world.first } else { &world.second };
                     let settled = gateway.settle(&report(claim, outcome.clone(), SPOOLED)).await.split();
-                    assert!(settled.1.is_some() && !matches!(settled.0, Settled::Superseded { .. }), "{settled:?}");
+                    assert!(
+                        settled.1.is_some() && !matches!(settled.0, OutcomeResponse::Superseded { .. }),
+                        "{settled:?}"
+                    );
                     if one_is_back_first {
                         world.one.back().await;
                     }
@@ -109,7 +112,7 @@ async fn a_success_is_recorded_although_its_attempt_is_not_known_to_the_store_ye
     let world = Repeated::new(ClaimOnOutage::FailOpen).await;
     world.one.back().await;
     let settled = world.one.settle(&report(&world.second, success("2"), CLOSED)).await;
-    assert!(matches!(settled, Settled::Done { state: Some(State::Succeeded), .. }), "{settled:?}");
+    assert!(matches!(settled, OutcomeResponse::Done { state: Some(State::Succeeded), .. }), "{settled:?}");
     world.two.back().await;
     assert_eq!(world.state().await, Some(State::Succeeded));
 }
@@ -118,7 +121,7 @@ async fn a_success_is_recorded_although_its_attempt_is_not_known_to_the_store_ye
 #[tokio::test]
 async fn a_try_that_the_store_granted_too_is_settled_by_the_attempt_of_a_policy() {
     let world = World::new().await;
-    let first = ask(&world, ClaimOnOutage::FailOpen);
+    let first = request(&world, ClaimOnOutage::FailOpen);
     world.store.claim(&first).await.unwrap();
     world.clock.advance(Duration::from_millis(20));
     world.line.set(Way::Gone);
@@ -133,14 +136,14 @@ async fn a_try_that_the_store_granted_too_is_settled_by_the_attempt_of_a_policy(
 async fn either_attempt_renews_the_lease() {
     for on_outage in [ClaimOnOutage::Local, ClaimOnOutage::FailOpen] {
         let world = Repeated::new(on_outage).await;
-        let longer = |claim: &Claim| Renew { lease: Some(claim.terms.lease * 2), ..renewal(claim) };
+        let longer = |claim: &ClaimRequest| RenewalRequest { lease: Some(claim.terms.lease * 2), ..renewal(claim) };
         let renewed = world.one.gateway.renew(&longer(&world.second)).await.unwrap().split().0;
-        assert_eq!(renewed, Renewed::Renewed { left: world.first.terms.lease * 2 });
+        assert_eq!(renewed, RenewalResponse::Renewed { left: world.first.terms.lease * 2 });
         world.back().await;
         assert_eq!(world.one.held(&world.first).await.unwrap().left, Some(world.first.terms.lease * 2));
         world.one.clock.advance(world.first.terms.lease);
         let renewed = world.two.gateway.renew(&longer(&world.second)).await;
-        assert_eq!(renewed, Ok(Renewed::Renewed { left: world.first.terms.lease * 2 }));
+        assert_eq!(renewed, Ok(RenewalResponse::Renewed { left: world.first.terms.lease * 2 }));
     }
 }
 
@@ -148,17 +151,17 @@ async fn either_attempt_renews_the_lease() {
 #[tokio::test]
 async fn a_nonce_alone_settles_nothing() {
     let world = World::new().await;
-    let first = ask(&world, ClaimOnOutage::FailClosed);
+    let first = request(&world, ClaimOnOutage::FailClosed);
     world.claim(&first).await;
     world.clock.advance(first.terms.lease);
     let second = repeat(&world, &first);
     assert_eq!(told(&world.claim(&second).await), (None, "granted"));
     for outcome in outcomes() {
         let settled = world.settle(&report(&first, outcome, CLOSED)).await;
-        assert!(matches!(settled, Settled::Superseded { .. }), "{settled:?}");
+        assert!(matches!(settled, OutcomeResponse::Superseded { .. }), "{settled:?}");
     }
     let renewed = world.gateway.renew(&renewal(&first)).await.unwrap();
-    assert!(matches!(renewed, Renewed::Superseded { .. }), "{renewed:?}");
+    assert!(matches!(renewed, RenewalResponse::Superseded { .. }), "{renewed:?}");
     assert_eq!(world.held(&first).await.unwrap().record.attempt, second.attempt);
 }
 
@@ -168,6 +171,6 @@ async fn another_try_is_superseded_as_ever() {
     world.back().await;
     for outcome in outcomes() {
         let settled = world.one.settle(&report(&other(&world.one, &world.first), outcome, CLOSED)).await;
-        assert!(matches!(settled, Settled::Superseded { state: State::InProgress, .. }), "{settled:?}");
+        assert!(matches!(settled, OutcomeResponse::Superseded { state: State::InProgress, .. }), "{settled:?}");
     }
 }

@@ -10,10 +10,10 @@ use crate::domain::record::State;
 const SPOOLED: OutcomeOnOutage = OutcomeOnOutage::Spool;
 
 /// A claim that the store granted, before it went.
-async fn granted(world: &World) -> Claim {
-    let ask = ask(world, ClaimOnOutage::FailClosed);
-    assert_eq!(told(&world.claim(&ask).await), (None, "granted"));
-    ask
+async fn granted(world: &World) -> ClaimRequest {
+    let request = request(world, ClaimOnOutage::FailClosed);
+    assert_eq!(told(&world.claim(&request).await), (None, "granted"));
+    request
 }
 
 #[tokio::test]
@@ -21,7 +21,7 @@ async fn without_a_policy_all_is_refused_and_nothing_is_written() {
     let world = World::new().await;
     let held = granted(&world).await;
     world.line.set(Way::Gone);
-    let refused = world.gateway.claim(&ask(&world, ClaimOnOutage::FailClosed)).await.unwrap_err();
+    let refused = world.gateway.claim(&request(&world, ClaimOnOutage::FailClosed)).await.unwrap_err();
     assert_eq!(refused, EngineError::unavailable("the line is cut"), "as the store's line said it");
     assert!(world.gateway.settle(&report(&held, success("1"), OutcomeOnOutage::FailClosed)).await.is_err());
     assert!(world.gateway.renew(&renewal(&held)).await.is_err());
@@ -34,14 +34,14 @@ async fn a_store_that_says_it_is_full_has_answered_and_no_policy_speaks_against_
     let held = granted(&world).await;
     world.line.set(Way::Full);
     for policy in [ClaimOnOutage::Local, ClaimOnOutage::FailOpen] {
-        let refused = world.gateway.claim(&ask(&world, policy)).await.unwrap_err();
+        let refused = world.gateway.claim(&request(&world, policy)).await.unwrap_err();
         assert!(!is_silence(&refused), "{policy:?}: {refused}");
     }
     assert!(world.gateway.settle(&report(&held, success("1"), SPOOLED)).await.is_err());
     assert!(!world.keeper.is_there());
     // Nor where something waits on the key, and the store finds no room for it.
     world.line.set(Way::Gone);
-    let waiting = ask(&world, ClaimOnOutage::FailOpen);
+    let waiting = request(&world, ClaimOnOutage::FailOpen);
     world.claim(&waiting).await;
     world.line.set(Way::Full);
     world.clock.advance(waiting.terms.lease);
@@ -51,20 +51,20 @@ async fn a_store_that_says_it_is_full_has_answered_and_no_policy_speaks_against_
 #[tokio::test]
 async fn a_spooled_success_is_never_granted_again_by_this_gateway() {
     let world = World::new().await;
-    let mut held = ask(&world, ClaimOnOutage::FailClosed);
+    let mut held = request(&world, ClaimOnOutage::FailClosed);
     held.terms.lease = Duration::from_secs(1);
     world.claim(&held).await;
     world.line.set(Way::Gone);
-    assert_eq!(world.settle(&report(&held, success("7"), SPOOLED)).await, Settled::Spooled);
-    assert_eq!(world.settle(&report(&held, success("8"), SPOOLED)).await, Settled::Spooled, "repeated");
+    assert_eq!(world.settle(&report(&held, success("7"), SPOOLED)).await, OutcomeResponse::Spooled);
+    assert_eq!(world.settle(&report(&held, success("8"), SPOOLED)).await, OutcomeResponse::Spooled, "repeated");
     assert_eq!(world.keeper.waiting(), 1);
     let refused = world.settle(&report(&held, Outcome::Failure, SPOOLED)).await.split();
-    assert_eq!(refused, (Settled::AlreadySucceeded, SPOOL));
+    assert_eq!(refused, (OutcomeResponse::AlreadySucceeded, SPOOL));
     world.clock.advance(Duration::from_secs(2));
     for policy in [ClaimOnOutage::FailClosed, ClaimOnOutage::Local, ClaimOnOutage::FailOpen] {
-        let again = Claim { on_outage: policy, ..other(&world, &held) };
+        let again = ClaimRequest { on_outage: policy, ..other(&world, &held) };
         match world.claim(&again).await.split() {
-            (Claimed::Duplicate(found), Some(_)) => {
+            (ClaimResponse::Duplicate(found), Some(_)) => {
                 assert_eq!((found.record.state, found.record.result.as_deref()), (State::Succeeded, Some("7")));
             }
             other => panic!("{policy:?}: {other:?}"),
@@ -84,13 +84,16 @@ async fn outcomes_of_a_key_are_delivered_in_order_and_before_later_calls() {
     let world = World::new().await;
     let held = granted(&world).await;
     world.line.set(Way::Gone);
-    assert_eq!(world.settle(&report(&held, Outcome::Unknown, SPOOLED)).await, Settled::Spooled);
+    assert_eq!(world.settle(&report(&held, Outcome::Unknown, SPOOLED)).await, OutcomeResponse::Spooled);
     assert_eq!(told(&world.claim(&other(&world, &held)).await), (SPOOL, "duplicate"), "nobody knows");
-    assert_eq!(world.settle(&report(&held, success("7"), SPOOLED)).await, Settled::Spooled);
+    assert_eq!(world.settle(&report(&held, success("7"), SPOOLED)).await, OutcomeResponse::Spooled);
     let world = world.restarted().await;
     world.line.set(Way::Whole);
     let settled = world.settle(&report(&held, success("8"), SPOOLED)).await;
-    assert!(matches!(settled, Settled::Done { state: Some(State::Succeeded), late: Some(false), .. }), "{settled:?}");
+    assert!(
+        matches!(settled, OutcomeResponse::Done { state: Some(State::Succeeded), late: Some(false), .. }),
+        "{settled:?}"
+    );
     assert_eq!(world.held(&held).await.unwrap().record.result.as_deref(), Some("7"), "the first one stays");
     assert_eq!(world.keeper.waiting(), 0);
 }
@@ -107,7 +110,7 @@ async fn an_outcome_that_the_store_may_have_taken_is_not_told_as_refused() {
     assert!(futures_util::poll!(&mut on_its_way).is_pending());
     world.line.set(Way::Gone);
     let stranger = report(&other(&world, &held), Outcome::Unknown, SPOOLED);
-    assert_eq!(world.settle(&stranger).await, Settled::Spooled);
+    assert_eq!(world.settle(&stranger).await, OutcomeResponse::Spooled);
     world.line.go_on.notify_one();
     let failure = on_its_way.await.unwrap_err();
     assert_eq!(world.held(&held).await, None, "it was taken");
@@ -115,11 +118,11 @@ async fn an_outcome_that_the_store_may_have_taken_is_not_told_as_refused() {
 }
 
 /// A grant of the store, which is out now, and something else on its key that waits for it.
-async fn granted_before_another_spooled(world: &World) -> Claim {
+async fn granted_before_another_spooled(world: &World) -> ClaimRequest {
     let held = granted(world).await;
     world.line.set(Way::Gone);
     let stranger = report(&other(world, &held), Outcome::Failure, SPOOLED);
-    assert_eq!(world.settle(&stranger).await, Settled::Spooled);
+    assert_eq!(world.settle(&stranger).await, OutcomeResponse::Spooled);
     held
 }
 
@@ -140,7 +143,7 @@ async fn a_failure_whose_turn_comes_after_its_caller_was_answered_is_left_to_the
     world.line.set(Way::Whole);
     drop(turn);
     let first = first.await;
-    assert_eq!(next.await, Ok(Settled::Done { state: None, left: None, late: Some(false) }), "it was in time");
+    assert_eq!(next.await, Ok(OutcomeResponse::Done { state: None, left: None, late: Some(false) }), "it was in time");
     assert!(matches!(first, Err(EngineError::Determinate(_))), "nothing was done: {first:?}");
 }
 
@@ -158,7 +161,10 @@ async fn a_success_whose_turn_comes_after_its_caller_was_answered_is_recorded() 
     world.line.set(Way::Whole);
     drop(turn);
     let settled = first.await.unwrap();
-    assert!(matches!(settled, Settled::Done { state: Some(State::Succeeded), late: Some(false), .. }), "{settled:?}");
+    assert!(
+        matches!(settled, OutcomeResponse::Done { state: Some(State::Succeeded), late: Some(false), .. }),
+        "{settled:?}"
+    );
 }
 
 #[tokio::test]
@@ -166,7 +172,7 @@ async fn a_failure_frees_the_key_when_the_store_is_back() {
     let world = World::new().await;
     let held = granted(&world).await;
     world.line.set(Way::Gone);
-    assert_eq!(world.settle(&report(&held, Outcome::Failure, SPOOLED)).await, Settled::Spooled);
+    assert_eq!(world.settle(&report(&held, Outcome::Failure, SPOOLED)).await, OutcomeResponse::Spooled);
     assert!(world.gateway.claim(&other(&world, &held)).await.is_err(), "the store has to say so");
     world.line.set(Way::Whole);
     assert_eq!(told(&world.claim(&other(&world, &held)).await), (None, "granted"));
@@ -197,11 +203,11 @@ async fn a_lookup_and_an_operator_see_what_was_spooled_before() {
     let held = granted(&world).await;
     world.line.set(Way::Gone);
     world.settle(&report(&held, success("7"), SPOOLED)).await;
-    let release = Release { key: held.key.clone(), attempt: held.attempt.clone() };
+    let release = ReleaseRequest { key: held.key.clone(), attempt: held.attempt.clone() };
     assert!(world.gateway.release(&release).await.is_err() && world.gateway.read(&held.key).await.is_err());
     world.line.set(Way::Whole);
     assert_eq!(world.gateway.read(&held.key).await.unwrap().unwrap().record.state, State::Succeeded);
-    assert_eq!(world.gateway.release(&release).await, Ok(Released::Done));
+    assert_eq!(world.gateway.release(&release).await, Ok(ReleaseResponse::Done));
 }
 
 #[tokio::test]
@@ -228,10 +234,10 @@ async fn many_at_once_each_have_their_policy() {
     let reports =
         [report(&held[0], success("1"), SPOOLED), report(&held[1], success("2"), OutcomeOnOutage::FailClosed)];
     let answers = join_all(reports.iter().map(|report| world.gateway.settle(report))).await;
-    assert_eq!(answers[0], Ok(Settled::Spooled));
+    assert_eq!(answers[0], Ok(OutcomeResponse::Spooled));
     assert!(answers[1].is_err());
-    let asks = [ask(&world, ClaimOnOutage::Local), ask(&world, ClaimOnOutage::FailClosed)];
-    let answers = join_all(asks.iter().map(|ask| world.gateway.claim(ask))).await;
+    let requests = [request(&world, ClaimOnOutage::Local), request(&world, ClaimOnOutage::FailClosed)];
+    let answers = join_all(requests.iter().map(|request| world.gateway.claim(request))).await;
     assert_eq!(told(answers[0].as_ref().unwrap()), (LOCAL, "granted"));
     assert!(answers[1].is_err());
 }
@@ -242,8 +248,8 @@ async fn a_caller_that_gives_up_leaves_nothing_half() {
     let world = World::new().await;
     world.line.set(Way::Gone);
     for _ in 0..50 {
-        let ask = ask(&world, ClaimOnOutage::Local);
-        drop(timeout(Duration::from_micros(200), world.gateway.claim(&ask)).await);
+        let request = request(&world, ClaimOnOutage::Local);
+        drop(timeout(Duration::from_micros(200), world.gateway.claim(&request)).await);
     }
     for _ in 0..500 {
         if world.gateway.0.tasks.len() == 1 {

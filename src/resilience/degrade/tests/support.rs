@@ -85,23 +85,23 @@ impl Line {
 
 #[async_trait]
 impl Engine for Line {
-    async fn claim(&self, ask: &Claim) -> Result<Claimed, EngineError> {
-        self.go(self.store.claim(ask)).await
+    async fn claim(&self, request: &ClaimRequest) -> Result<ClaimResponse, EngineError> {
+        self.go(self.store.claim(request)).await
     }
-    async fn settle(&self, ask: &Settle) -> Result<Settled, EngineError> {
-        self.go(self.store.settle(ask)).await
+    async fn settle(&self, request: &OutcomeRequest) -> Result<OutcomeResponse, EngineError> {
+        self.go(self.store.settle(request)).await
     }
-    async fn renew(&self, ask: &Renew) -> Result<Renewed, EngineError> {
-        self.go(self.store.renew(ask)).await
+    async fn renew(&self, request: &RenewalRequest) -> Result<RenewalResponse, EngineError> {
+        self.go(self.store.renew(request)).await
     }
-    async fn read(&self, key: &Key) -> Result<Option<Held>, EngineError> {
+    async fn read(&self, key: &Key) -> Result<Option<LiveClaim>, EngineError> {
         self.go(self.store.read(key)).await
     }
-    async fn release(&self, ask: &Release) -> Result<Released, EngineError> {
-        self.go(self.store.release(ask)).await
+    async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseResponse, EngineError> {
+        self.go(self.store.release(request)).await
     }
-    async fn list(&self, ask: &List) -> Result<Vec<Listed>, EngineError> {
-        self.go(self.store.list(ask)).await
+    async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
+        self.go(self.store.list(request)).await
     }
     async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
         self.go(self.store.note(name)).await
@@ -178,12 +178,12 @@ impl World {
         assert!(!self.gateway.0.book.has_waiting());
     }
 
-    pub(super) async fn claim(&self, ask: &Claim) -> Claimed {
-        self.gateway.claim(ask).await.unwrap()
+    pub(super) async fn claim(&self, request: &ClaimRequest) -> ClaimResponse {
+        self.gateway.claim(request).await.unwrap()
     }
 
-    pub(super) async fn settle(&self, ask: &Settle) -> Settled {
-        self.gateway.settle(ask).await.unwrap()
+    pub(super) async fn settle(&self, request: &OutcomeRequest) -> OutcomeResponse {
+        self.gateway.settle(request).await.unwrap()
     }
 
     pub(super) fn overlaps(&self) -> Vec<Overlap> {
@@ -196,8 +196,8 @@ impl World {
     }
 
     /// What the store holds of a claim.
-    pub(super) async fn held(&self, ask: &Claim) -> Option<Held> {
-        self.store.read(&ask.key).await.unwrap()
+    pub(super) async fn held(&self, request: &ClaimRequest) -> Option<LiveClaim> {
+        self.store.read(&request.key).await.unwrap()
     }
 }
 
@@ -216,8 +216,8 @@ async fn start(
 }
 
 /// A fresh claim with this policy, issued now by the world's clock.
-pub(super) fn ask(world: &World, on_outage: ClaimOnOutage) -> Claim {
-    Claim { on_outage, attempt: attempt(world), ..fresh_claim() }
+pub(super) fn request(world: &World, on_outage: ClaimOnOutage) -> ClaimRequest {
+    ClaimRequest { on_outage, attempt: attempt(world), ..fresh_claim() }
 }
 
 /// An attempt issued now by the world's clock.
@@ -227,37 +227,43 @@ pub(super) fn attempt(world: &World) -> crate::domain::attempt::Attempt {
 }
 
 /// The same operation, tried by somebody else, now.
-pub(super) fn other(world: &World, ask: &Claim) -> Claim {
-    Claim { attempt: attempt(world), ..ask.clone() }
+pub(super) fn other(world: &World, request: &ClaimRequest) -> ClaimRequest {
+    ClaimRequest { attempt: attempt(world), ..request.clone() }
 }
 
-pub(super) fn report(ask: &Claim, outcome: Outcome, on_outage: OutcomeOnOutage) -> Settle {
-    let late = LateTerms { operation: Some(ask.operation.clone()), contents: Contents::Unverified, terms: ask.terms };
-    let (key, attempt) = (ask.key.clone(), ask.attempt.clone());
-    Settle { key, attempt, outcome, late: Some(late), deadline: ask.deadline, on_outage }
+pub(super) fn report(request: &ClaimRequest, outcome: Outcome, on_outage: OutcomeOnOutage) -> OutcomeRequest {
+    let late =
+        LateTerms { operation: Some(request.operation.clone()), contents: Contents::Unverified, terms: request.terms };
+    let (key, attempt) = (request.key.clone(), request.attempt.clone());
+    OutcomeRequest { key, attempt, outcome, late: Some(late), deadline: request.deadline, on_outage }
 }
 
 pub(super) fn success(result: &str) -> Outcome {
     Outcome::Success { result: Some(result.into()), retention: None }
 }
 
-pub(super) fn renewal(ask: &Claim) -> Renew {
-    Renew { key: ask.key.clone(), attempt: ask.attempt.clone(), lease: None, deadline: ask.deadline }
+pub(super) fn renewal(request: &ClaimRequest) -> RenewalRequest {
+    RenewalRequest {
+        key: request.key.clone(),
+        attempt: request.attempt.clone(),
+        lease: None,
+        deadline: request.deadline,
+    }
 }
 
 /// The policy of an answer, and a word for it.
 #[track_caller]
-pub(super) fn told(answer: &Claimed) -> (Option<Degraded>, &'static str) {
+pub(super) fn told(answer: &ClaimResponse) -> (Option<Degraded>, &'static str) {
     let (answer, by) = answer.clone().split();
     let word = match answer {
-        Claimed::Granted(grant) if grant.repeated => "repeated",
-        Claimed::Granted(grant) => {
+        ClaimResponse::Granted(grant) if grant.repeated => "repeated",
+        ClaimResponse::Granted(grant) => {
             assert!(by.is_none() || grant.fence.is_none(), "nobody can promise a fence alone");
             "granted"
         }
-        Claimed::Duplicate(_) => "duplicate",
-        Claimed::Mismatch(_) => "mismatch",
-        Claimed::Degraded(..) => panic!("taken apart"),
+        ClaimResponse::Duplicate(_) => "duplicate",
+        ClaimResponse::Mismatch(_) => "mismatch",
+        ClaimResponse::Degraded(..) => panic!("taken apart"),
     };
     (by, word)
 }

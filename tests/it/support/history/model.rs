@@ -5,9 +5,12 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use oncegate::domain::attempt::{Attempt, Nonce};
-use oncegate::domain::claim::{self, Claim, Claimed, Effect, LateTerms, Outcome, Renew, Renewed, Settle, Settled};
+use oncegate::domain::claim::{
+    self, ClaimRequest, ClaimResponse, Effect, LateTerms, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest,
+    RenewalResponse,
+};
 use oncegate::domain::clock::Timestamp;
-use oncegate::domain::record::{Contents, Held, Record};
+use oncegate::domain::record::{Contents, LiveClaim, Record};
 use oncegate::domain::terms::OutcomeOnOutage;
 use oncegate::engine::conformance::fresh_claim;
 
@@ -29,17 +32,17 @@ pub(crate) struct Deed {
 }
 
 enum Ask {
-    Claim(Box<Claim>),
-    Settle(Box<Settle>),
-    Renew(Renew),
+    Claim(Box<ClaimRequest>),
+    Settle(Box<OutcomeRequest>),
+    Renew(RenewalRequest),
 }
 
 /// What the model would answer.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Word {
-    Claimed(Box<Claimed>),
-    Settled(Settled),
-    Renewed(Renewed),
+    Claimed(Box<ClaimResponse>),
+    Settled(OutcomeResponse),
+    Renewed(RenewalResponse),
 }
 
 /// One way in which things may have gone for a key, up to some instant.
@@ -77,7 +80,7 @@ impl Deed {
     /// Nothing for what certainly did not happen. `place` tells events of a history apart.
     ///
     /// A try that a policy granted may have two attempts: the store settles and renews it by either.
-    pub(crate) fn of(event: &Event, place: usize, template: &Claim, by_policy: &[Nonce]) -> Option<Self> {
+    pub(crate) fn of(event: &Event, place: usize, template: &ClaimRequest, by_policy: &[Nonce]) -> Option<Self> {
         let (told, degraded) = match &event.reply {
             Reply::Told(answer) => (Some(answer), None),
             Reply::Degraded(_, answer) => (None, Some(answer)),
@@ -91,7 +94,7 @@ impl Deed {
                     Some(Answer::Granted { attempt, repeated: false, .. }) => attempt.clone(),
                     _ => Attempt::new(nameless, nonce.clone()),
                 };
-                let claim = Claim { attempt, terms: *terms, take_over: *take_over, ..template.clone() };
+                let claim = ClaimRequest { attempt, terms: *terms, take_over: *take_over, ..template.clone() };
                 Ask::Claim(Box::new(claim))
             }
             Call::Settle { attempt, outcome, terms } => {
@@ -111,14 +114,14 @@ impl Deed {
 }
 
 /// The claim that all others are made from: they differ in attempt and terms only.
-pub(crate) fn template() -> &'static Claim {
-    static TEMPLATE: LazyLock<Claim> = LazyLock::new(fresh_claim);
+pub(crate) fn template() -> &'static ClaimRequest {
+    static TEMPLATE: LazyLock<ClaimRequest> = LazyLock::new(fresh_claim);
     &TEMPLATE
 }
 
 /// A POST of a claim.
-pub(crate) fn settle(claim: &Claim, attempt: &Attempt, outcome: &Outcome, late: LateTerms) -> Settle {
-    Settle {
+pub(crate) fn settle(claim: &ClaimRequest, attempt: &Attempt, outcome: &Outcome, late: LateTerms) -> OutcomeRequest {
+    OutcomeRequest {
         key: claim.key.clone(),
         attempt: attempt.clone(),
         outcome: outcome.clone(),
@@ -129,8 +132,8 @@ pub(crate) fn settle(claim: &Claim, attempt: &Attempt, outcome: &Outcome, late: 
 }
 
 /// A renewal of a claim.
-pub(crate) fn renew(claim: &Claim, attempt: &Attempt, lease: Duration) -> Renew {
-    Renew { key: claim.key.clone(), attempt: attempt.clone(), lease: Some(lease), deadline: claim.deadline }
+pub(crate) fn renew(claim: &ClaimRequest, attempt: &Attempt, lease: Duration) -> RenewalRequest {
+    RenewalRequest { key: claim.key.clone(), attempt: attempt.clone(), lease: Some(lease), deadline: claim.deadline }
 }
 
 impl Course {
@@ -213,7 +216,7 @@ impl Course {
 impl Standing {
     /// What is left when its time is over.
     fn after_its_end(self) -> Option<Self> {
-        let Held { record, fence, .. } = Held::judge(self.record, Some(Duration::ZERO), self.fence)?;
+        let LiveClaim { record, fence, .. } = LiveClaim::judge(self.record, Some(Duration::ZERO), self.fence)?;
         Some(Self { record, fence, ends: None })
     }
 
@@ -228,12 +231,12 @@ impl Standing {
         }
         match (word, told) {
             (Word::Claimed(claimed), Answer::Granted { attempt, repeated: true, .. })
-                if matches!(**claimed, Claimed::Granted(_)) && attempt.nonce() == self.record.attempt.nonce() =>
+                if matches!(**claimed, ClaimResponse::Granted(_)) && attempt.nonce() == self.record.attempt.nonce() =>
             {
                 self.record.attempt = attempt.clone();
             }
             (Word::Claimed(claimed), Answer::Duplicate { timestamp, .. })
-                if matches!(**claimed, Claimed::Duplicate(_)) =>
+                if matches!(**claimed, ClaimResponse::Duplicate(_)) =>
             {
                 let timestamp = Timestamp::from_micros(*timestamp);
                 self.record.attempt = Attempt::new(timestamp, self.record.attempt.nonce().clone());
@@ -247,8 +250,11 @@ impl Standing {
 fn answer(standing: Option<&Standing>, deed: &Deed) -> (Effect, Word) {
     // Whether it has ended was decided before; how much is left only has to be something, so that a renewal extends.
     let left = |standing: &Standing| standing.ends.map(|_| Duration::from_nanos(1));
-    let held =
-        standing.map(|standing| Held { record: standing.record.clone(), left: left(standing), fence: standing.fence });
+    let held = standing.map(|standing| LiveClaim {
+        record: standing.record.clone(),
+        left: left(standing),
+        fence: standing.fence,
+    });
     // A gateway that told its caller something of its own learns later by which name the store knows that try: what was
     // granted to the same nonce at another gateway is the same try.
     let own = |attempt: &Attempt| {
@@ -262,12 +268,12 @@ fn answer(standing: Option<&Standing>, deed: &Deed) -> (Effect, Word) {
             (effect, Word::Claimed(Box::new(word)))
         }
         Ask::Settle(ask) => {
-            let ask = Settle { attempt: own(&ask.attempt), ..Settle::clone(ask) };
+            let ask = OutcomeRequest { attempt: own(&ask.attempt), ..OutcomeRequest::clone(ask) };
             let (effect, word) = claim::settle(held.as_ref(), &ask);
             (effect, Word::Settled(word))
         }
         Ask::Renew(ask) => {
-            let ask = Renew { attempt: own(&ask.attempt), ..ask.clone() };
+            let ask = RenewalRequest { attempt: own(&ask.attempt), ..ask.clone() };
             let (effect, word) = claim::renew(held.as_ref(), &ask);
             (effect, Word::Renewed(word))
         }
@@ -308,34 +314,35 @@ fn put(
 fn says(word: &Word, told: &Answer, deed: &Deed) -> bool {
     match (word, told) {
         (Word::Claimed(claimed), Answer::Granted { attempt, repeated, taken_over, lease, .. }) => {
-            let (Ask::Claim(ask), Claimed::Granted(grant)) = (&deed.ask, &**claimed) else { return false };
+            let (Ask::Claim(ask), ClaimResponse::Granted(grant)) = (&deed.ask, &**claimed) else { return false };
             let whole = *repeated || *lease <= ask.terms.lease;
             whole && grant.attempt == *attempt && grant.repeated == *repeated && grant.taken_over == *taken_over
         }
         (Word::Claimed(claimed), Answer::Duplicate { timestamp, state, result }) => {
-            let Claimed::Duplicate(held) = &**claimed else { return false };
+            let ClaimResponse::Duplicate(held) = &**claimed else { return false };
             let own = held.record.attempt.timestamp().as_micros();
             own == *timestamp && held.record.state == *state && held.record.result == *result
         }
         // A failure whose first try's reply was lost: whoever stands now, the caller's claim is gone.
         (Word::Settled(settled), Answer::Done { state: None, late: None }) => {
             let Ask::Settle(ask) = &deed.ask else { return false };
-            let gone = matches!(settled, Settled::Done { state: None, .. } | Settled::Superseded { .. });
+            let gone =
+                matches!(settled, OutcomeResponse::Done { state: None, .. } | OutcomeResponse::Superseded { .. });
             ask.outcome == Outcome::Failure && gone
         }
-        (Word::Settled(Settled::Done { state: own, late: own_late, .. }), Answer::Done { state, late }) => {
+        (Word::Settled(OutcomeResponse::Done { state: own, late: own_late, .. }), Answer::Done { state, late }) => {
             own == state && own_late == late
         }
         (
-            Word::Settled(Settled::Superseded { state: own, .. })
-            | Word::Renewed(Renewed::Superseded { state: own, .. }),
+            Word::Settled(OutcomeResponse::Superseded { state: own, .. })
+            | Word::Renewed(RenewalResponse::Superseded { state: own, .. }),
             Answer::Superseded { state },
         ) => own == state,
-        (Word::Renewed(Renewed::Renewed { .. }), Answer::Renewed { .. })
-        | (Word::Renewed(Renewed::LeaseLost), Answer::LeaseLost)
-        | (Word::Settled(Settled::Expired), Answer::Expired)
+        (Word::Renewed(RenewalResponse::Renewed { .. }), Answer::Renewed { .. })
+        | (Word::Renewed(RenewalResponse::LeaseLost), Answer::LeaseLost)
+        | (Word::Settled(OutcomeResponse::Expired), Answer::Expired)
         | (
-            Word::Settled(Settled::AlreadySucceeded) | Word::Renewed(Renewed::AlreadySucceeded),
+            Word::Settled(OutcomeResponse::AlreadySucceeded) | Word::Renewed(RenewalResponse::AlreadySucceeded),
             Answer::AlreadySucceeded,
         ) => true,
         _ => false,

@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use oncegate::domain::attempt::{Attempt, Entropy, Issuer};
-use oncegate::domain::claim::{self, Claim, Claimed, Effect, LateTerms, Outcome, Renewed, Settled};
+use oncegate::domain::claim::{
+    self, ClaimRequest, ClaimResponse, Effect, LateTerms, Outcome, OutcomeResponse, RenewalResponse,
+};
 use oncegate::domain::clock::{Clock, Timestamp};
-use oncegate::domain::record::{Contents, Held, Record, State};
+use oncegate::domain::record::{Contents, LiveClaim, Record, State};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use tokio::time::sleep;
@@ -131,12 +133,12 @@ impl Planted {
     }
 
     /// What stands now.
-    fn look(&self, key: &str) -> Option<(Held, Slot)> {
+    fn look(&self, key: &str) -> Option<(LiveClaim, Slot)> {
         let slot = self.slots.lock().expect("no panic").1.get(key)?.clone();
         let left = slot.ends.map(|ends| ends.saturating_sub(self.clock.monotonic()));
         let left =
             if self.bug == Bug::LeaseNeverEnds { left.map(|left| left.max(Duration::from_secs(1))) } else { left };
-        Some((Held::judge(slot.record.clone(), left, Some(slot.fence))?, slot))
+        Some((LiveClaim::judge(slot.record.clone(), left, Some(slot.fence))?, slot))
     }
 
     fn draw_fence(&self) -> u64 {
@@ -192,7 +194,7 @@ impl Planted {
         let fence = if self.bug == Bug::FenceDrawnEarly { early } else { self.draw_fence() };
         match call {
             Call::Claim { terms, take_over, .. } => {
-                let ask = Claim {
+                let ask = ClaimRequest {
                     attempt: attempt.clone(),
                     terms: *terms,
                     take_over: *take_over,
@@ -209,7 +211,7 @@ impl Planted {
                 let is_failure = *outcome == Outcome::Failure;
                 match self.bug {
                     Bug::DeleteWithoutCompare if is_failure => effect = Effect::Delete,
-                    Bug::FailureUndoesSuccess if is_failure && settled == Settled::AlreadySucceeded => {
+                    Bug::FailureUndoesSuccess if is_failure && settled == OutcomeResponse::AlreadySucceeded => {
                         effect = Effect::Delete;
                     }
                     Bug::LateOutcomeDropped if held.is_none() => effect = Effect::Keep,
@@ -221,7 +223,7 @@ impl Planted {
             Call::Renew { attempt, lease } => {
                 let ask = model::renew(model::template(), attempt, *lease);
                 let (mut effect, renewed) = claim::renew(held.as_ref(), &ask);
-                if self.bug == Bug::LateRenewalShortens && matches!(renewed, Renewed::Renewed { .. }) {
+                if self.bug == Bug::LateRenewalShortens && matches!(renewed, RenewalResponse::Renewed { .. }) {
                     effect = Effect::Extend(*lease);
                 }
                 self.change(key, effect, fence);
@@ -230,14 +232,14 @@ impl Planted {
         }
     }
 
-    fn claimed(&self, ask: &Claim, claimed: Claimed) -> Answer {
+    fn claimed(&self, ask: &ClaimRequest, claimed: ClaimResponse) -> Answer {
         match claimed {
-            Claimed::Granted(grant) if grant.repeated && self.bug == Bug::NonceIgnored => Answer::Duplicate {
+            ClaimResponse::Granted(grant) if grant.repeated && self.bug == Bug::NonceIgnored => Answer::Duplicate {
                 timestamp: grant.attempt.timestamp().as_micros(),
                 state: State::InProgress,
                 result: None,
             },
-            Claimed::Granted(grant) => {
+            ClaimResponse::Granted(grant) => {
                 let left = if self.bug == Bug::LeaseToldTooLong { None } else { grant.lease_left };
                 Answer::Granted {
                     attempt: grant.attempt,
@@ -247,7 +249,7 @@ impl Planted {
                     lease: left.unwrap_or(ask.terms.lease),
                 }
             }
-            Claimed::Duplicate(Held { record, .. }) => Answer::Duplicate {
+            ClaimResponse::Duplicate(LiveClaim { record, .. }) => Answer::Duplicate {
                 timestamp: record.attempt.timestamp().as_micros(),
                 state: record.state,
                 result: record.result,
@@ -318,22 +320,22 @@ impl Planted {
     }
 }
 
-fn settled_as(settled: Settled) -> Answer {
+fn settled_as(settled: OutcomeResponse) -> Answer {
     match settled {
-        Settled::Done { state, late, .. } => Answer::Done { state, late },
-        Settled::AlreadySucceeded => Answer::AlreadySucceeded,
-        Settled::Superseded { state, .. } => Answer::Superseded { state },
-        Settled::Expired => Answer::Expired,
+        OutcomeResponse::Done { state, late, .. } => Answer::Done { state, late },
+        OutcomeResponse::AlreadySucceeded => Answer::AlreadySucceeded,
+        OutcomeResponse::Superseded { state, .. } => Answer::Superseded { state },
+        OutcomeResponse::Expired => Answer::Expired,
         other => panic!("not a store's answer: {other:?}"),
     }
 }
 
-fn renewed_as(renewed: &Renewed) -> Answer {
+fn renewed_as(renewed: &RenewalResponse) -> Answer {
     match renewed {
-        Renewed::Renewed { left } => Answer::Renewed { lease: *left },
-        Renewed::LeaseLost => Answer::LeaseLost,
-        Renewed::AlreadySucceeded => Answer::AlreadySucceeded,
-        Renewed::Superseded { state, .. } => Answer::Superseded { state: *state },
-        Renewed::Degraded(..) => panic!("not a store's answer"),
+        RenewalResponse::Renewed { left } => Answer::Renewed { lease: *left },
+        RenewalResponse::LeaseLost => Answer::LeaseLost,
+        RenewalResponse::AlreadySucceeded => Answer::AlreadySucceeded,
+        RenewalResponse::Superseded { state, .. } => Answer::Superseded { state: *state },
+        RenewalResponse::Degraded(..) => panic!("not a store's answer"),
     }
 }
