@@ -3,6 +3,7 @@
 //! The modules from the ground up; none imports one above its own. Start with `ARCHITECTURE.md`.
 
 pub mod admin;
+pub mod api;
 pub mod cli;
 pub mod config;
 pub mod crash;
@@ -12,8 +13,9 @@ pub mod domain;
 pub mod engine;
 pub mod folder;
 pub mod gateway;
-pub mod http;
 pub mod resilience;
 pub mod server;
 pub mod telemetry;
 pub mod tenants;
+pub mod transport;
+pub mod web;

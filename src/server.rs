@@ -34,13 +34,13 @@ use self::watch::Watch;
 use crate::admin::audit::Audit;
 use crate::admin::auth::Tokens;
 use crate::admin::health::{Lifecycle, Stage};
-use crate::admin::{self, Admin};
+use crate::admin::{Admin, AdminService};
+use crate::api::places::Places;
+use crate::api::{Api, Front};
 use crate::config::{Config, Fingerprint, Problems};
 use crate::domain::attempt::{Entropy, Issuer, SystemEntropy};
 use crate::domain::clock::{Clock, SystemClock};
 use crate::gateway::Gateway;
-use crate::http::places::Places;
-use crate::http::{Api, Front, listener};
 use crate::resilience::degrade::Keeper;
 use crate::telemetry::Telemetry;
 use crate::telemetry::metrics::log::LogMetrics;
@@ -49,6 +49,8 @@ use crate::telemetry::metrics::traces::TraceMetrics;
 use crate::telemetry::metrics::{HttpMetrics, Metrics};
 use crate::telemetry::traces::Traces;
 use crate::tenants::auth_throttle::AuthThrottle;
+use crate::transport::listener;
+use crate::web;
 
 /// Interval of the engines' health checks, which keep `engine_up` current without traffic.
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
@@ -163,7 +165,7 @@ impl Server {
         let (api_address, admin_address) = (api.local_addr()?, admin.local_addr()?);
         let open = registry.is_open();
         let api_connections = TaskTracker::new();
-        let admin_router = admin::router(Arc::new(Admin {
+        let admin_service = AdminService::new(Arc::new(Admin {
             gateway: gateway.clone(),
             registry: registry.clone(),
             metrics: metrics.clone(),
@@ -193,10 +195,11 @@ impl Server {
             traces: traces.clone(),
         }));
         traces.start();
-        let (limits, tls, stop) = (config.limits.clone(), certificates.admin(), stop_admin.clone());
+        let limits = web::listener_limits(&config.limits);
+        let (tls, stop) = (certificates.admin(), stop_admin.clone());
         let (main_runtime, untracked) = (vec![Handle::current()], TaskTracker::new());
-        tokio::spawn(listener::accept(admin, tls, admin_router, limits, main_runtime, stop, untracked));
-        let (limits, tls, stop) = (config.limits.clone(), certificates.api(), stop_api.clone());
+        tokio::spawn(listener::accept(admin, tls, admin_service, limits.clone(), main_runtime, stop, untracked));
+        let (tls, stop) = (certificates.api(), stop_api.clone());
         let (all_cores, connections) = (cores.handles().to_vec(), api_connections.clone());
         tokio::spawn(listener::accept(api, tls, front, limits, all_cores, stop, connections));
         tokio::spawn(run_maintenance(

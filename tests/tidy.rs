@@ -16,9 +16,8 @@ use source::Source;
 /// that path and what is below it, `"engine::*Options"` only names of the module that end so.
 ///
 /// `config` aggregates the option structs that stand beside what they configure, and so sees those of every floor, but
-/// nothing else of them. A handler translates failures of the store, and so sees the errors, but never an engine.
-/// `admin` answers in the same form as `http`, and so sees how that reads and writes JSON, contents, records and problems,
-/// but no operation.
+/// nothing else of them. `web`, what `api` and `admin` share, translates failures of the store, and so sees the errors, but
+/// never an engine.
 const FLOORS: &[(&str, &[&str])] = &[
     ("domain", &[]),
     ("telemetry", &[]),
@@ -37,17 +36,15 @@ const FLOORS: &[(&str, &[&str])] = &[
             "engine::*Options",
             "resilience::*Options",
             "gateway::*Options",
-            "http::*Options",
-            "http::*Limits",
-            "admin::*Options",
+            "transport::*Options",
             "telemetry::*Options",
         ],
     ),
     ("resilience", &["domain", "engine", "folder", "telemetry", "crash"]),
     ("gateway", &["domain", "engine", "tenants", "telemetry", "crash"]),
-    ("http", &["domain", "engine::error", "engine::*Error", "engine::*eterminate", "tenants", "gateway", "telemetry"]),
+    ("transport", &["domain::clock", "telemetry"]),
     (
-        "admin",
+        "web",
         &[
             "domain",
             "engine::error",
@@ -55,22 +52,28 @@ const FLOORS: &[(&str, &[&str])] = &[
             "engine::*eterminate",
             "tenants",
             "gateway",
-            "http::answer",
-            "http::auth_throttle",
-            "http::body",
-            "http::choice",
-            "http::claim::check_retention",
-            "http::claim::required_contents",
-            "http::edge",
-            "http::head",
-            "http::json",
-            "http::problem",
+            "transport",
             "telemetry",
         ],
     ),
+    ("api", &["domain", "tenants", "gateway", "transport", "web", "telemetry"]),
+    ("admin", &["domain", "tenants", "gateway", "transport", "web", "telemetry"]),
     (
         "server",
-        &["domain", "engine", "folder", "tenants", "config", "resilience", "gateway", "http", "admin", "telemetry"],
+        &[
+            "domain",
+            "engine",
+            "folder",
+            "tenants",
+            "config",
+            "resilience",
+            "gateway",
+            "transport",
+            "web",
+            "api",
+            "admin",
+            "telemetry",
+        ],
     ),
     (
         "cli",
@@ -83,7 +86,9 @@ const FLOORS: &[(&str, &[&str])] = &[
             "config",
             "resilience",
             "gateway",
-            "http",
+            "transport",
+            "web",
+            "api",
             "admin",
             "server",
             "telemetry",
@@ -98,7 +103,7 @@ const FLOORS: &[(&str, &[&str])] = &[
 const ENGINES: &[&str] = &["memory", "disk", "redis", "postgres"];
 
 /// Floors that take whatever engine they are handed, and never name one.
-const ENGINE_BLIND: &[&str] = &["resilience", "gateway", "http", "admin"];
+const ENGINE_BLIND: &[&str] = &["resilience", "gateway", "transport", "web", "api", "admin"];
 
 /// What the domain never names, since it is pure: by the first word of a path, or by two words in a row.
 const NOT_IN_DOMAIN: &[&str] = &[
@@ -122,8 +127,16 @@ const HOMES: &[(&str, &[&str], &str)] = &[
     ("process::exit", &["src/main.rs"], "return an error: `main` turns it into an exit code"),
     ("SystemTime", &["src/domain/clock.rs"], "take a `Clock`"),
     ("Instant::now", &["src/domain/clock.rs"], "take a `Clock`; to wait, use `tokio::time::sleep` or `timeout`"),
-    ("StatusCode", &["src/http", "src/admin"], "return a value or an error, and let `http` choose the status"),
-    ("axum::", &["src/http", "src/admin", "src/server"], "keep HTTP in `http` and `admin`"),
+    (
+        "StatusCode",
+        &["src/transport", "src/web", "src/api", "src/admin"],
+        "return a value or an error, and let `web` choose the status",
+    ),
+    (
+        "axum::",
+        &["src/transport", "src/web", "src/api", "src/admin", "src/server"],
+        "keep HTTP in `transport`, `web`, `api` and `admin`",
+    ),
     ("sqlx::", &["src/engine/postgres", "src/tenants", "src/database"], "keep SQL beside the table it speaks to"),
     ("counter!", &["src/telemetry"], "take a handle from `telemetry`: the names stand in one table"),
     ("gauge!", &["src/telemetry"], "take a handle from `telemetry`: the names stand in one table"),

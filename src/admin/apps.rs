@@ -17,11 +17,11 @@ use super::auth::Operator;
 use crate::domain::clock::Timestamp;
 use crate::domain::name::Name;
 use crate::domain::tenant::AppKey;
-use crate::http::body::JsonBytes;
-use crate::http::choice;
-use crate::http::json;
-use crate::http::problem::{Code, Problem};
 use crate::tenants::stored::{CatalogError, ListedApp, RevokeScope};
+use crate::web::body::JsonBytes;
+use crate::web::choice;
+use crate::web::problem::{Code, Problem};
+use crate::web::response::json;
 
 #[derive(Serialize)]
 struct AppsBody {

@@ -20,8 +20,8 @@ use crate::domain::attempt::{AttemptHash, Entropy};
 use crate::domain::clock::{Clock, Timestamp};
 use crate::domain::global_id::GlobalId;
 use crate::domain::tenant::{AppKey, Operation};
-use crate::http::json;
-use crate::http::problem::{Code, Problem};
+use crate::web::problem::{Code, Problem};
+use crate::web::response::json;
 
 /// How many characters a reason may have.
 const REASON_CHARS_MAX: usize = 500;

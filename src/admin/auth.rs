@@ -8,10 +8,10 @@ use axum::http::header;
 use axum::http::request::Parts;
 
 use super::Admin;
-use crate::http::edge::RequestId;
-use crate::http::problem::{Code, Problem};
 use crate::tenants::bearer;
 use crate::tenants::secret::SecretDigest;
+use crate::web::problem::{Code, Problem};
+use crate::web::request_id::RequestId;
 
 /// Whoever asks for a change, or to be shown something: proven by a token.
 #[derive(Clone, Debug)]

@@ -13,9 +13,9 @@ use super::audit::{Change, Reason};
 use super::auth::Operator;
 use crate::domain::name::Name;
 use crate::gateway::chains::{COUNTED_MAX, ChainStatus, NoSwitch, NotSwitched, ShownChain, Standing};
-use crate::http::body::JsonBytes;
-use crate::http::json;
-use crate::http::problem::{Code, Problem};
+use crate::web::body::JsonBytes;
+use crate::web::problem::{Code, Problem};
+use crate::web::response::json;
 
 #[derive(Serialize)]
 struct ChainsBody {

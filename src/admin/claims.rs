@@ -19,12 +19,12 @@ use crate::domain::tenant::{AppKey, Operation};
 use crate::domain::terms::{Retention, Span};
 use crate::gateway::operator::{Filter, NoList};
 use crate::gateway::{Gateway, Inspected};
-use crate::http::answer::{self, RecordBody};
-use crate::http::body::{self, JsonBytes};
-use crate::http::claim::required_contents;
-use crate::http::json;
-use crate::http::problem::{Code, Problem};
 use crate::tenants::App;
+use crate::web::body::{self, JsonBytes};
+use crate::web::fields::required_contents;
+use crate::web::problem::{Code, Problem};
+use crate::web::record::RecordBody;
+use crate::web::response::json;
 
 /// Claims on a page if the request does not say how many, and the most that it may say.
 const PAGE: usize = 50;
@@ -148,7 +148,7 @@ pub(super) async fn show(
         app: &target.app.key,
         chain: &target.app.chain,
         engine: admin.gateway.engine_name(&target.app),
-        record: answer::record(found),
+        record: RecordBody::from(found),
         lease: Span(terms.lease),
         unknown_retention: terms.unknown_retention,
     }))
@@ -186,7 +186,7 @@ pub(super) async fn list(
         app: &app.key,
         engine: admin.gateway.engine_name(&app),
         next: found.last().map(|last| last.global_id).filter(|_| more),
-        claims: found.into_iter().map(answer::record).collect(),
+        claims: found.into_iter().map(RecordBody::from).collect(),
     }))
 }
 

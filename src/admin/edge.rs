@@ -11,12 +11,13 @@ use tokio::sync::Semaphore;
 
 use crate::domain::attempt::Entropy;
 use crate::domain::limits::Limits;
-use crate::http::auth_throttle::throttled;
-use crate::http::edge::{RequestId, contain, finish};
-use crate::http::head;
-use crate::http::problem::{Code, Problem};
 use crate::telemetry::metrics::tenants::AuthenticationMetrics;
 use crate::tenants::auth_throttle::AuthThrottle;
+use crate::web::auth_throttle::throttled;
+use crate::web::head;
+use crate::web::problem::{Code, Problem};
+use crate::web::request_id::RequestId;
+use crate::web::response::{contain, finish};
 
 /// Limit of concurrent requests to the admin API: a few people and their scripts.
 const IN_FLIGHT_MAX: usize = 16;

@@ -10,7 +10,7 @@ use super::Admin;
 use super::auth::Operator;
 use crate::domain::spool::Spooled;
 use crate::gateway::operator::EngineStatus;
-use crate::http::json;
+use crate::web::response::json;
 
 #[derive(Serialize)]
 struct EnginesBody {

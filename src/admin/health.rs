@@ -12,8 +12,8 @@ use serde::Serialize;
 use super::Admin;
 use crate::domain::spool::Spooled;
 use crate::gateway::EngineHealth;
-use crate::http::json;
-use crate::http::problem::{Code, Members, Problem};
+use crate::web::problem::{Code, Members, Problem};
+use crate::web::response::json;
 
 /// Where the process is in its life.
 pub struct Lifecycle(AtomicU8);

@@ -15,8 +15,8 @@ use crate::domain::global_id::GlobalId;
 use crate::domain::overlap::{Contender, Overlap};
 use crate::domain::record::State as ClaimState;
 use crate::domain::tenant::{AppKey, Operation};
-use crate::http::json;
-use crate::http::problem::Problem;
+use crate::web::problem::Problem;
+use crate::web::response::json;
 
 /// Overlaps on a page if the request does not say how many, and the most that it may say.
 const PAGE: usize = 50;

@@ -1,6 +1,6 @@
 //! The query of a request to the admin API: every key once, none that is not known, and an error that names the key.
 
-use crate::http::problem::Problem;
+use crate::web::problem::Problem;
 
 /// What is left of a query.
 pub(super) struct Query(Vec<(String, String)>);

@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::path::KeyPath;
 use crate::domain::terms::Span;
-use crate::http::tls::TlsOptions;
+use crate::transport::tls::TlsOptions;
 
 /// Table `[server]`.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]

@@ -13,11 +13,11 @@ use toml::{Table, Value};
 
 use super::*;
 use crate::domain::terms::{LeaseEnd, Mode, Retention};
-use crate::http::tls::TlsOptions;
 use crate::telemetry::logging::LogFormat;
 use crate::tenants::quota::Quota;
 use crate::tenants::quota::options::QuotaOptions;
 use crate::tenants::secret::SecretDigest;
+use crate::transport::tls::TlsOptions;
 
 const DEFAULTS: &str = include_str!("../../oncegate.default.toml");
 const PAGE: &str = include_str!("../../docs/reference/configuration.md");

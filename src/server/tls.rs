@@ -11,8 +11,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::ServerOptions;
 use crate::domain::clock::{Clock, Timestamp};
-use crate::http::tls::{Identity, InvalidTls, Tls, TlsOptions};
 use crate::telemetry::metrics::tls::TlsMetrics;
+use crate::transport::tls::{Identity, InvalidTls, Tls, TlsOptions};
 
 /// Interval between two checks of the files. Contents are compared, so that it does not matter how a file is replaced:
 /// in index, by renaming, or behind a symbolic link, as in Kubernetes.

@@ -30,7 +30,7 @@ fn passes(rule: Rule, path: &str, text: &str) {
 fn an_import_of_a_higher_floor_is_caught() {
     caught(rules::floors, "src/domain/claim.rs", "\nuse crate::engine::Engine;", 2);
     caught(rules::floors, "src/engine/memory.rs", "fn f(g: &crate::gateway::Gateway) {}", 1);
-    caught(rules::floors, "src/gateway.rs", "use crate::{\n    domain::claim::Claim,\n    http::{router},\n};", 3);
+    caught(rules::floors, "src/gateway.rs", "use crate::{\n    domain::claim::Claim,\n    api::{router},\n};", 3);
     caught(rules::floors, "src/tenants/file.rs", "use super::super::config::Config;", 1);
     caught(rules::floors, "src/telemetry/mod.rs", "use crate::domain::clock::Clock;", 1);
     caught(rules::floors, "src/main.rs", "fn main() { oncegate::server::run() }", 1);
@@ -48,17 +48,19 @@ fn config_sees_options_and_handlers_see_errors_but_no_more() {
         "use crate::resilience::breaker::BreakerOptions;\nuse crate::engine::url;",
     );
     caught(rules::floors, "src/config/mod.rs", "use crate::resilience::breaker::{Breaker, BreakerOptions};", 1);
-    passes(rules::floors, "src/http/problem.rs", "use crate::engine::{Determinate, EngineError, Indeterminate};");
-    caught(rules::floors, "src/http/claim.rs", "use crate::engine::{Engine, EngineError};", 1);
-    passes(rules::floors, "src/admin/health.rs", "use crate::http::problem::Problem;");
-    caught(rules::floors, "src/admin/health.rs", "use crate::http::claim::handler;", 1);
+    passes(rules::floors, "src/web/problem.rs", "use crate::engine::{Determinate, EngineError, Indeterminate};");
+    caught(rules::floors, "src/web/problem.rs", "use crate::engine::{Engine, EngineError};", 1);
+    caught(rules::floors, "src/transport/listener.rs", "use crate::tenants::App;", 1);
+    caught(rules::floors, "src/transport/listener.rs", "use crate::domain::claim::Claim;", 1);
+    passes(rules::floors, "src/admin/health.rs", "use crate::web::problem::Problem;");
+    caught(rules::floors, "src/admin/health.rs", "use crate::api::claim::claim;", 1);
 }
 
 #[test]
 fn tests_comments_and_strings_are_no_imports() {
     let text = r##"
 //! As `crate::gateway` does.
-/* crate::http /* crate::admin */ crate::cli */
+/* crate::api /* crate::admin */ crate::cli */
 const A: &str = "crate::server \" crate::server";
 const B: &str = r#"crate::server " crate::server"#;
 const C: (char, char, &'static str) = ('"', '\'', "crate::server");
@@ -108,7 +110,7 @@ fn a_wrapper_that_names_an_engine_is_caught() {
 #[test]
 fn a_name_away_from_home_is_caught() {
     for (path, text) in [
-        ("src/http/mod.rs", "fn f() { std::env::var(\"HOME\"); }"),
+        ("src/api/mod.rs", "fn f() { std::env::var(\"HOME\"); }"),
         ("src/server.rs", "use std::{env, io};"),
         ("src/cli/mod.rs", "fn f() { std::process::exit(1) }"),
         ("src/cli/mod.rs", "use std::process::{self, exit};"),
@@ -117,8 +119,8 @@ fn a_name_away_from_home_is_caught() {
         ("src/resilience/retry.rs", "fn f() { tokio::time::Instant::now(); }"),
         ("src/gateway.rs", "use hyper::StatusCode;"),
         ("src/gateway.rs", "use axum::Json;"),
-        ("src/http/claim.rs", "use sqlx::PgPool;"),
-        ("src/http/claim.rs", "fn f() { metrics::counter!(\"a\"); }"),
+        ("src/api/claim.rs", "use sqlx::PgPool;"),
+        ("src/api/claim.rs", "fn f() { metrics::counter!(\"a\"); }"),
     ] {
         caught(rules::homes, path, text, 1);
     }
@@ -127,7 +129,7 @@ fn a_name_away_from_home_is_caught() {
         ("src/cli.rs", "use std::env;"),
         ("src/main.rs", "fn main() { std::process::exit(1) }"),
         ("src/domain/clock.rs", "fn f() { std::time::SystemTime::now(); std::time::Instant::now(); }"),
-        ("src/http/problem.rs", "use axum::http::StatusCode;"),
+        ("src/web/problem.rs", "use axum::http::StatusCode;"),
         ("src/engine/postgres/mod.rs", "use sqlx::PgPool;"),
         ("src/telemetry/names.rs", "fn f() { metrics::counter!(\"a\"); }"),
         ("src/engine/memory.rs", "fn f(i: std::time::Instant) { tokio::time::timeout(D, g()); my_counter!(); }"),

@@ -11,7 +11,7 @@ use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 
-use crate::http::problem::{Code, Problem};
+use crate::web::problem::{Code, Problem};
 
 const FILE_NAME: &str = "audit.jsonl";
 

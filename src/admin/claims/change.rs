@@ -20,11 +20,11 @@ use crate::domain::tenant::{AppKey, Operation};
 use crate::domain::terms::Retention;
 use crate::gateway::Inspected;
 use crate::gateway::operator::Changed;
-use crate::http::body::{self, JsonBytes};
-use crate::http::choice::OutcomeName;
-use crate::http::claim::check_retention;
-use crate::http::json;
-use crate::http::problem::{Code, Members, Problem};
+use crate::web::body::{self, JsonBytes};
+use crate::web::choice::OutcomeName;
+use crate::web::fields::check_retention;
+use crate::web::problem::{Code, Members, Problem};
+use crate::web::response::json;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

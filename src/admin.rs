@@ -1,0 +1,170 @@
+//! The admin listener, on a router of its own: metrics and health for everybody who reaches it, and the admin API for
+//! operators with a token.
+
+pub mod apps;
+pub mod audit;
+pub mod auth;
+mod chains;
+mod claims;
+mod edge;
+mod engines;
+pub mod health;
+mod overlaps;
+mod query;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{FromRequest, Request, State};
+use axum::http::{HeaderValue, header};
+use axum::middleware::from_fn_with_state;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use tower::Service;
+
+use self::audit::Audit;
+use self::auth::Tokens;
+use self::edge::Edge;
+use self::health::Lifecycle;
+use crate::domain::attempt::Entropy;
+use crate::domain::clock::Clock;
+use crate::domain::limits::Limits;
+use crate::domain::overlap::Overlaps;
+use crate::domain::spool::Spool;
+use crate::gateway::Gateway;
+use crate::telemetry::metrics::Metrics;
+use crate::telemetry::metrics::tenants::AuthenticationMetrics;
+use crate::tenants::Registry;
+use crate::tenants::auth_throttle::AuthThrottle;
+use crate::tenants::stored::Catalog;
+use crate::transport::{HttpService, Incoming, Rejection};
+use crate::web;
+use crate::web::body::JsonBytes;
+use crate::web::problem::{Code, Problem};
+
+/// What the admin handlers work with.
+pub struct Admin {
+    /// Asked how its engines are, and what operators want of it.
+    pub gateway: Arc<Gateway>,
+    /// The apps that there are.
+    pub registry: Arc<Registry>,
+    /// What has been measured.
+    pub metrics: Arc<Metrics>,
+    /// Whether the gateway is starting, ready or draining.
+    pub lifecycle: Arc<Lifecycle>,
+    /// Names requests.
+    pub entropy: Arc<dyn Entropy>,
+    /// Measures how often tokens are wrong.
+    pub clock: Arc<dyn Clock>,
+    /// Whether the listener is for this machine alone.
+    pub loopback_only: bool,
+    /// The bounds of requests.
+    pub limits: Limits,
+    /// Who may use the admin API.
+    pub tokens: Arc<Tokens>,
+    /// What can be done to apps.
+    pub apps: Arc<dyn Catalog>,
+    /// What came to light when stores were back.
+    pub overlaps: Arc<dyn Overlaps>,
+    /// What waits for stores that were out.
+    pub spool: Arc<dyn Spool>,
+    /// Carries changes out and writes them down.
+    pub audit: Arc<Audit>,
+}
+
+/// The admin listener's service.
+#[derive(Clone)]
+pub struct AdminService {
+    router: Router,
+    limits: Arc<Limits>,
+}
+
+impl AdminService {
+    /// Returns the service with all admin routes.
+    pub fn new(admin: Arc<Admin>) -> Self {
+        Self { limits: Arc::new(admin.limits.clone()), router: router(admin) }
+    }
+}
+
+impl HttpService for AdminService {
+    type Connection = ();
+
+    async fn call(&self, request: Request<Incoming>, _connection: &Arc<()>) -> Response {
+        let Ok(response) = self.router.clone().call(request.map(Body::new)).await;
+        response
+    }
+
+    fn reject(&self, rejection: Rejection) -> Response {
+        web::rejection::response(rejection, &self.limits)
+    }
+}
+
+/// The admin routes.
+fn router(admin: Arc<Admin>) -> Router {
+    let edge = Arc::new(Edge {
+        entropy: admin.entropy.clone(),
+        limits: admin.limits.clone(),
+        loopback_only: admin.loopback_only,
+        throttle: AuthThrottle::new(admin.clock.clone(), "calls of the admin API without a valid token"),
+        metrics: AuthenticationMetrics::new(),
+    });
+    let api = Router::new()
+        .route("/admin/v1/apps", get(apps::list).post(apps::create))
+        .route("/admin/v1/apps/{app}", get(apps::show))
+        .route("/admin/v1/apps/{app}/rotate", post(apps::rotate))
+        .route("/admin/v1/apps/{app}/revoke", post(apps::revoke))
+        .route("/admin/v1/apps/{app}/disable", post(apps::disable))
+        .route("/admin/v1/apps/{app}/enable", post(apps::enable))
+        .route("/admin/v1/engines", get(engines::engines))
+        .route("/admin/v1/chains", get(chains::list))
+        .route("/admin/v1/chains/{name}/switch", post(chains::switch))
+        .route("/admin/v1/claims", get(claims::list))
+        .route("/admin/v1/claims/show", post(claims::show))
+        .route("/admin/v1/claims/release", post(claims::change::release))
+        .route("/admin/v1/claims/settle", post(claims::change::settle))
+        .route("/admin/v1/overlaps", get(overlaps::list))
+        .route("/admin/v1/audit", get(audit::audit))
+        .layer(from_fn_with_state(edge::permits(), edge::bounded));
+    Router::new()
+        .route("/metrics", get(metrics))
+        .route("/livez", get(health::livez))
+        .route("/readyz", get(health::readyz))
+        .route("/openapi.yaml", get(document))
+        .merge(api)
+        .fallback(nothing_here)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(from_fn_with_state(edge, edge::around))
+        .with_state(admin)
+}
+
+async fn metrics(State(admin): State<Arc<Admin>>) -> Response {
+    let content_type = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    ([(header::CONTENT_TYPE, content_type)], admin.metrics.render()).into_response()
+}
+
+/// `GET /openapi.yaml`: what this listener serves. Public, so it needs no token.
+async fn document() -> Response {
+    let content_type = HeaderValue::from_static("application/yaml");
+    ([(header::CONTENT_TYPE, content_type)], include_str!("../openapi-admin.yaml")).into_response()
+}
+
+async fn nothing_here() -> Problem {
+    Problem::new(
+        Code::NotFound,
+        "There is nothing at this path; GET /openapi.yaml for the paths of the admin listener.",
+    )
+}
+
+async fn wrong_method() -> Problem {
+    Problem::new(Code::MethodNotAllowed, "This path does not take this method; the header Allow says which it takes.")
+}
+
+impl FromRequest<Arc<Admin>> for JsonBytes {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, admin: &Arc<Admin>) -> Result<Self, Problem> {
+        let (parts, body) = request.into_parts();
+        Self::receive(&parts.headers, body, &admin.limits).await
+    }
+}

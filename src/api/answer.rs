@@ -1,0 +1,215 @@
+//! The bodies of answers, as `openapi.yaml` describes them, made from what the gateway says.
+
+mod granted;
+
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use serde::Serialize;
+
+pub use self::granted::GrantedBody;
+use crate::domain::claim::{Mismatch, OutcomeResponse, RenewalResponse};
+use crate::domain::clock::Timestamp;
+use crate::domain::degraded::Degraded;
+use crate::domain::global_id::GlobalId;
+use crate::domain::record::{Contents, State};
+use crate::gateway::claim::ClaimAnswer;
+use crate::gateway::outcome::Reported;
+use crate::gateway::{Inspected, RenewalAnswer};
+use crate::web::problem::{Code, DuplicateMembers, Members, Problem};
+use crate::web::record::raw;
+
+/// How long to wait before asking again for an operation that is in progress: most end long before their lease.
+const POLL: Duration = Duration::from_secs(1);
+
+/// Where an outcome stands that is to be delivered.
+const SPOOLED: &str = "spooled";
+
+/// The body of a success, by which its head is written too.
+pub trait Success: Serialize {
+    /// Its status.
+    fn status(&self) -> StatusCode;
+
+    /// The policy that answers in place of the store.
+    fn degraded(&self) -> Option<Degraded>;
+
+    /// Adds its JSON text.
+    ///
+    /// # Errors
+    /// It has none.
+    fn write(&self, text: &mut Vec<u8>) -> serde_json::Result<()> {
+        serde_json::to_writer(text, self)
+    }
+}
+
+/// 200 to a POST.
+#[derive(Debug, Serialize)]
+pub struct OutcomeBody {
+    global_id: GlobalId,
+    state: &'static str,
+    expires_at: Option<Timestamp>,
+    late: Option<bool>,
+    degraded: Option<Degraded>,
+}
+
+/// 200 to a renewal.
+#[derive(Debug, Serialize)]
+pub struct RenewalBody {
+    global_id: GlobalId,
+    lease_ms: u64,
+    lease_expires_at: Option<Timestamp>,
+    degraded: Option<Degraded>,
+}
+
+impl Success for OutcomeBody {
+    fn status(&self) -> StatusCode {
+        if self.state == SPOOLED { StatusCode::ACCEPTED } else { StatusCode::OK }
+    }
+
+    fn degraded(&self) -> Option<Degraded> {
+        self.degraded
+    }
+}
+
+impl Success for RenewalBody {
+    fn status(&self) -> StatusCode {
+        StatusCode::OK
+    }
+
+    fn degraded(&self) -> Option<Degraded> {
+        self.degraded
+    }
+}
+
+/// The answer to a PRE.
+///
+/// # Errors
+/// The problem, if it was not granted.
+pub fn granted(answer: ClaimAnswer) -> Result<GrantedBody, Problem> {
+    match answer {
+        ClaimAnswer::Granted(granted) => Ok(GrantedBody::from(granted)),
+        ClaimAnswer::Duplicate(found) => Err(duplicate(found)),
+        ClaimAnswer::Mismatch(mismatch, degraded) => Err(Problem { degraded, ..mismatched(mismatch) }),
+    }
+}
+
+fn mismatched(mismatch: Mismatch) -> Problem {
+    match mismatch {
+        Mismatch::Contents => Problem::new(
+            Code::ContentsMismatch,
+            "A claim with this global ID but other contents stands; nothing was changed. Never retry this: look at how \
+             the contents are made.",
+        ),
+        Mismatch::Fingerprint => Problem::new(
+            Code::FingerprintMismatch,
+            "The same operation was claimed with another fingerprint; nothing was changed. Two different requests use \
+             the same contents, or one was altered on the way.",
+        ),
+    }
+}
+
+fn duplicate(found: Inspected) -> Problem {
+    let Inspected { global_id, held, expires_at, degraded, result_omitted } = found;
+    let record = held.record;
+    let detail = match record.state {
+        State::InProgress => {
+            "Another attempt is doing this operation. Wait for its outcome: ask again after Retry-After, or answer that it \
+             is being done."
+        }
+        State::Succeeded => "This operation has been done. Do not do it again; `result` is what was reported with it.",
+        State::Unknown => {
+            "Nobody knows whether this operation was done. Look its effect up, then claim it with take_over: true."
+        }
+    };
+    let wait = held.left.unwrap_or(POLL).min(POLL);
+    let retry_after = (record.state == State::InProgress).then_some(wait);
+    let members = DuplicateMembers {
+        global_id,
+        state: record.state,
+        timestamp: record.attempt.timestamp().as_micros(),
+        attempt_hash: record.attempt.hash(),
+        claimed_at: record.attempt.timestamp(),
+        expires_at,
+        result: record.result.and_then(raw),
+        result_omitted: result_omitted.then_some(true),
+        contents_verified: (record.contents == Contents::Unverified).then_some(false),
+    };
+    let members = Members::Duplicate(Box::new(members));
+    Problem { retry_after, members, degraded, ..Problem::new(Code::Duplicate, detail) }
+}
+
+/// The answer to a POST.
+///
+/// # Errors
+/// The problem, if the outcome was not taken.
+pub fn reported(answer: &Reported) -> Result<OutcomeBody, Problem> {
+    let (global_id, settled, expires_at, degraded) = match *answer {
+        Reported::Settled { global_id, ref settled, expires_at, degraded } => {
+            (global_id, settled, expires_at, degraded)
+        }
+        Reported::Observed { global_id } => {
+            let late = None;
+            return Ok(OutcomeBody { global_id, state: "observed", expires_at: None, late, degraded: None });
+        }
+    };
+    let problem = match settled {
+        OutcomeResponse::Spooled | OutcomeResponse::Degraded(..) => {
+            return Ok(OutcomeBody { global_id, state: SPOOLED, expires_at: None, late: None, degraded });
+        }
+        OutcomeResponse::Done { state, late, .. } => {
+            let state = match state {
+                None => "released",
+                Some(State::Succeeded) => "succeeded",
+                Some(State::Unknown | State::InProgress) => "unknown",
+            };
+            return Ok(OutcomeBody { global_id, state, expires_at, late: *late, degraded });
+        }
+        OutcomeResponse::AlreadySucceeded => already_succeeded(),
+        OutcomeResponse::Superseded { state, left } => superseded(*state, *left),
+        OutcomeResponse::Expired => Problem::new(
+            Code::Expired,
+            "No claim stands, and this attempt is older than what its outcome would be kept for; nothing was recorded.",
+        ),
+    };
+    Err(Problem { degraded, ..problem })
+}
+
+fn already_succeeded() -> Problem {
+    Problem::new(
+        Code::AlreadySucceeded,
+        "This attempt has reported success before, which is never undone; nothing was changed.",
+    )
+}
+
+fn superseded(state: State, left: Option<Duration>) -> Problem {
+    let detail = "Another attempt's claim stands and was not touched: this attempt's lease had ended, or it was taken over. \
+                  If this attempt has done its operation, it may have been done twice.";
+    let retry_after = (state == State::InProgress).then_some(left.unwrap_or(POLL).min(POLL));
+    Problem { retry_after, members: Members::Superseded { state }, ..Problem::new(Code::Superseded, detail) }
+}
+
+/// The answer to a renewal.
+///
+/// # Errors
+/// The problem, if nothing was renewed.
+pub fn renewed(answer: &RenewalAnswer) -> Result<RenewalBody, Problem> {
+    let degraded = answer.degraded;
+    let problem = match &answer.renewed {
+        RenewalResponse::Renewed { left } => {
+            return Ok(RenewalBody {
+                global_id: answer.global_id,
+                lease_ms: u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
+                lease_expires_at: answer.expires_at,
+                degraded,
+            });
+        }
+        RenewalResponse::LeaseLost | RenewalResponse::Degraded(..) => Problem::new(
+            Code::LeaseLost,
+            "This attempt holds no claim any more. Stop the operation if you can; if its effect may have happened, report \
+             `success` or `unknown`.",
+        ),
+        RenewalResponse::AlreadySucceeded => already_succeeded(),
+        RenewalResponse::Superseded { state, left } => superseded(*state, *left),
+    };
+    Err(Problem { degraded, ..problem })
+}

@@ -1,0 +1,94 @@
+//! `POST /v1/claims`: asking before an operation.
+
+use axum::extract::Request;
+use axum::http::{HeaderMap, header};
+use axum::response::Response;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::answer;
+use super::extract::Visit;
+use super::{Api, success};
+use crate::domain::attempt::Nonce;
+use crate::domain::canonical::canonicalize_any;
+use crate::domain::limits::Limits;
+use crate::domain::tenant::Operation;
+use crate::domain::terms::{Retention, Span};
+use crate::gateway::claim::ClaimCall;
+use crate::web::body::{self, JsonBytes, RequestBody};
+use crate::web::fields::{self, check_operation, check_retention, required_contents};
+use crate::web::problem::Problem;
+
+/// The header that may carry the nonce instead of the body.
+pub(super) const NONCE_HEADER: &str = "oncegate-attempt-nonce";
+
+/// The body of a PRE.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClaimBody<'a> {
+    #[serde(borrow, default, deserialize_with = "body::present")]
+    contents: Option<&'a RawValue>,
+    operation: Option<Operation>,
+    #[serde(borrow)]
+    fingerprint: Option<&'a RawValue>,
+    attempt_nonce: Option<String>,
+    lease: Option<Span>,
+    retention: Option<Retention>,
+    take_over: Option<bool>,
+}
+
+/// Handles the call.
+pub async fn claim(api: &Api, visit: &Visit, request: Request<impl RequestBody>) -> Result<Response, Problem> {
+    let (parts, body) = request.into_parts();
+    let app = visit.enter(api, &parts.headers)?;
+    let body = JsonBytes::of_visit(visit, &parts.headers, body, api).await?;
+    let mut body: ClaimBody<'_> = body.parse()?;
+    body.merge_nonce(&parts.headers)?;
+    let request = body.into_request(&api.limits)?;
+    let granted = answer::granted(api.gateway.claim(app, request).await?)?;
+    let mut response = success(&granted);
+    response.headers_mut().insert(header::LOCATION, granted.location());
+    Ok(response)
+}
+
+impl ClaimBody<'_> {
+    /// Takes the nonce of the header; headers and body must not contradict each other.
+    fn merge_nonce(&mut self, headers: &HeaderMap) -> Result<(), Problem> {
+        let mut sent = headers.get_all(NONCE_HEADER).iter();
+        let Some(header) = sent.next() else { return Ok(()) };
+        if sent.any(|other| other != header) {
+            return Err(Problem::invalid(
+                "The header Oncegate-Attempt-Nonce is there twice and differs; send it once.",
+            ));
+        }
+        let header = header.to_str().unwrap_or_default().to_owned();
+        if self.attempt_nonce.as_ref().is_some_and(|body| *body != header) {
+            return Err(Problem::invalid(
+                "The header Oncegate-Attempt-Nonce and the field `attempt_nonce` differ; send one of them.",
+            ));
+        }
+        self.attempt_nonce = Some(header);
+        Ok(())
+    }
+
+    /// The request in the gateway's terms, within all bounds.
+    pub fn into_request(self, limits: &Limits) -> Result<ClaimCall, Problem> {
+        let nonce = self.attempt_nonce.map(|nonce| nonce.parse::<Nonce>()).transpose();
+        let fingerprint = self
+            .fingerprint
+            .map(|raw| fields::bounded(canonicalize_any(raw.get().as_bytes(), "fingerprint"), "`fingerprint`", limits));
+        if let Some(lease) = self.lease {
+            limits.check_lease(lease.0).map_err(|wrong| Problem::invalid(format!("`lease`: {wrong}.")))?;
+        }
+        check_retention(self.retention, limits)?;
+        Ok(ClaimCall {
+            operation: check_operation(self.operation)?.unwrap_or_default(),
+            contents: required_contents(self.contents, limits)?,
+            fingerprint: fingerprint.transpose()?,
+            nonce: nonce.map_err(|wrong| Problem::invalid(format!("`attempt_nonce`: {wrong}.")))?,
+            lease: self.lease.map(|lease| lease.0),
+            retention: self.retention,
+            take_over: self.take_over.unwrap_or(false),
+        })
+    }
+}

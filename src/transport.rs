@@ -1,0 +1,17 @@
+//! From bytes to requests and back: listeners, TLS, connection timeouts, bounds on unread responses, and the HTTP fast path.
+//! Knows nothing of claims, apps or engines: a [`HttpService`] answers.
+
+mod connection;
+mod fast_path;
+pub mod incoming;
+mod library;
+mod limits;
+pub mod listener;
+mod service;
+mod socket;
+pub mod tls;
+mod unread;
+
+pub use self::incoming::Incoming;
+pub use self::limits::Limits;
+pub use self::service::{ConnectionState, HttpService, Rejection};

@@ -1,0 +1,196 @@
+//! Serves one connection: the TLS handshake, then requests on the fast path or by the HTTP library, then its end.
+
+use std::io;
+use std::sync::Arc;
+use std::task::Poll;
+
+use axum::body::Body;
+use axum::http::{HeaderValue, Method, Request, StatusCode, header};
+use axum::response::Response;
+use http_body_util::BodyExt as _;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::fast_path::{self, Ended};
+use super::incoming::Incoming;
+use super::library::{self, LibrarySocket};
+use super::limits::Limits;
+use super::service::{HttpService, Rejection};
+use super::socket::{LINGER, Progress, TimedSocket, Timeouts};
+use super::tls::{Handshake, Tls};
+use super::unread::UnreadResponses;
+
+/// What all connections of a listener have in common.
+pub(super) struct ConnectionServer<Service> {
+    tls: Option<Arc<Tls>>,
+    http: http1::Builder,
+    service: Service,
+    timeouts: Timeouts,
+    unread: Arc<UnreadResponses>,
+    limits: Limits,
+    stop: CancellationToken,
+}
+
+impl<Service: HttpService> ConnectionServer<Service> {
+    pub(super) fn new(tls: Option<Arc<Tls>>, service: Service, limits: Limits, stop: CancellationToken) -> Self {
+        let timeouts = Timeouts::of(&limits);
+        let unread = Arc::new(UnreadResponses::new(limits.unread_bytes));
+        Self { tls, http: library::protocol(&limits), service, timeouts, unread, limits, stop }
+    }
+
+    pub(super) fn is_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// Waits until the listener stops.
+    pub(super) async fn stopped(&self) {
+        self.stop.cancelled().await;
+    }
+
+    /// Serves a connection to its end.
+    pub(super) async fn serve(&self, stream: TcpStream) {
+        // Responses are small, and clients wait for them: a delay would gain nothing.
+        let _ = stream.set_nodelay(true);
+        let Some(tls) = &self.tls else { return self.serve_http(stream).await };
+        let handshake = tokio::select! {
+            handshake = tls.handshake(stream, self.timeouts.head) => handshake,
+            // A client in its handshake has sent no request.
+            () = self.stop.cancelled() => return,
+        };
+        match handshake {
+            Some(Handshake::Tls(stream)) => self.serve_http(stream).await,
+            Some(Handshake::PlainHttp(stream)) => self.reject(stream, Rejection::TlsRequired).await,
+            None => {}
+        }
+    }
+
+    /// Responds to a connection over the limit, and closes it.
+    pub(super) async fn reject_over_limit(&self, stream: TcpStream) {
+        self.reject(stream, Rejection::TooManyConnections).await;
+    }
+
+    async fn reject(&self, mut stream: TcpStream, rejection: Rejection) {
+        let response = self.service.reject(rejection);
+        let write = async {
+            let text = fast_path::last_response(response).await.map_err(io::Error::other)?;
+            stream.write_all(&text).await?;
+            stream.shutdown().await?;
+            let mut ignored = [0; 1024];
+            while stream.read(&mut ignored).await? > 0 {}
+            Ok::<_, io::Error>(())
+        };
+        // The client may have gone; that concerns nobody else.
+        let _ = timeout(LINGER, write).await;
+    }
+
+    /// Answers requests until either side ends the connection.
+    async fn serve_http(&self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+        let (progress, state) = (Arc::new(Progress::default()), Arc::new(Service::Connection::default()));
+        let mut socket = TimedSocket::new(stream, progress.clone(), self.timeouts, self.unread.clone(), state.clone());
+        let call = |request| self.call(request, &state, &progress);
+        let ended = match fast_path::serve(&mut socket, self.limits.head_bytes, &self.stop, &call).await {
+            Ok(Ended::Closed) => Ok(()),
+            Ok(Ended::Unsupported(read)) => {
+                socket.push_back(read.freeze());
+                self.serve_by_library(socket, &progress, call).await
+            }
+            Err(failure) => Err(failure),
+        };
+        if let Err(failure) = ended {
+            // A client that went away or was too slow is no news for operators.
+            tracing::debug!(error = %failure, "A connection ended early");
+        }
+    }
+
+    /// Does the same with the HTTP library, which supports all of HTTP/1.
+    async fn serve_by_library<Responding: Future<Output = Response>>(
+        &self,
+        socket: TimedSocket<impl AsyncRead + AsyncWrite + Unpin + Send + 'static>,
+        progress: &Arc<Progress>,
+        call: impl Fn(Request<Incoming>) -> Responding,
+    ) -> io::Result<()> {
+        let service = service_fn(|request: Request<hyper::body::Incoming>| {
+            let (may_have_body, progress) = (request.method() != Method::HEAD, progress.clone());
+            let response = call(Incoming::streamed(request));
+            async move {
+                progress.all_written().await;
+                announced(response.await, may_have_body, progress).await
+            }
+        });
+        let mut connection = self.http.serve_connection(TokioIo::new(LibrarySocket::new(socket)), service);
+        let ended = tokio::select! {
+            biased;
+            ended = &mut connection => ended,
+            () = stopped(&self.stop) => {
+                std::pin::Pin::new(&mut connection).graceful_shutdown();
+                (&mut connection).await
+            }
+        };
+        let Err(failure) = ended else { return Ok(()) };
+        if let Some(mut socket) = connection.into_parts().io.into_inner().rejected() {
+            socket.progress().linger();
+            let response = self.service.reject(library::rejection(&failure));
+            socket.write_all(&fast_path::last_response(response).await.map_err(io::Error::other)?).await?;
+            socket.flush().await?;
+            socket.shutdown().await?;
+        }
+        Err(io::Error::other(failure))
+    }
+
+    /// Answers one request. Afterwards nothing of it is left on the connection, or the response closes the connection.
+    fn call(
+        &self,
+        request: Request<Incoming>,
+        state: &Arc<Service::Connection>,
+        progress: &Progress,
+    ) -> impl Future<Output = Response> {
+        progress.begin();
+        let rest = request.body().rest();
+        async move {
+            let mut response = self.service.call(request, state).await;
+            if let Some(rest) = rest
+                && !rest.skip(&self.limits).await
+            {
+                response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
+            progress.answer();
+            response
+        }
+    }
+}
+
+/// Announces the length of the body to the socket, and whether the connection lingers after it.
+async fn announced(response: Response, may_have_body: bool, progress: Arc<Progress>) -> Result<Response, axum::Error> {
+    let (head, body) = response.into_parts();
+    // It is in memory already, in one piece.
+    let body = body.collect().await?.to_bytes();
+    let has_body = may_have_body && ![StatusCode::NO_CONTENT, StatusCode::NOT_MODIFIED].contains(&head.status);
+    progress.announce(if has_body { body.len() as u64 } else { 0 });
+    if head.headers.get(header::CONNECTION).is_some_and(|value| value == "close") {
+        progress.linger();
+    }
+    Ok(Response::from_parts(head, Body::from(body)))
+}
+
+/// Resolves when a listener stops. The token wakes the task by itself, so later polls of the connection's task do not
+/// register again.
+pub(super) async fn stopped(stop: &CancellationToken) {
+    let mut cancelled = std::pin::pin!(stop.cancelled());
+    let mut is_registered = false;
+    std::future::poll_fn(|context| {
+        if is_registered && !stop.is_cancelled() {
+            return Poll::Pending;
+        }
+        is_registered = true;
+        cancelled.as_mut().poll(context)
+    })
+    .await;
+}
+
+#[cfg(test)]
+mod tests;

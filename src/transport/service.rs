@@ -1,0 +1,51 @@
+//! What a listener needs of the program above it: a response to every request, and to what it rejects before it is one.
+
+use std::sync::Arc;
+
+use axum::http::Request;
+use axum::response::Response;
+
+use super::incoming::Incoming;
+
+/// The program behind a listener.
+pub trait HttpService: Clone + Send + Sync + 'static {
+    /// What the service remembers of a connection from request to request.
+    type Connection: ConnectionState + Default + 'static;
+
+    /// Returns the response to a request.
+    fn call(
+        &self,
+        request: Request<Incoming>,
+        connection: &Arc<Self::Connection>,
+    ) -> impl Future<Output = Response> + Send;
+
+    /// Returns the response to a client that gets no further. Its connection is closed afterwards.
+    fn reject(&self, rejection: Rejection) -> Response;
+}
+
+/// What a service remembers of a connection.
+pub trait ConnectionState: Send + Sync {
+    /// Returns the account that the connection's unread responses are charged to; `None` is an account too.
+    fn account(&self) -> Option<Arc<str>>;
+}
+
+impl ConnectionState for () {
+    fn account(&self) -> Option<Arc<str>> {
+        None
+    }
+}
+
+/// Reason for which a listener rejects a connection or a message by itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rejection {
+    /// All connection permits are taken.
+    TooManyConnections,
+    /// The client sent HTTP without TLS to a port that requires TLS.
+    TlsRequired,
+    /// The head has too many fields or bytes.
+    HeadTooLarge,
+    /// The head has a transfer coding that does not end in `chunked`.
+    UnknownTransferCoding,
+    /// The head is not HTTP/1.1.
+    MalformedHead,
+}

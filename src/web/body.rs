@@ -1,0 +1,179 @@
+//! Reading a request's body: its media type, its size, its time, its JSON; each with an answer that says what to do.
+
+use std::fmt::Display;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+
+use axum::BoxError;
+use axum::body::HttpBody;
+use axum::http::{HeaderMap, header};
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
+use serde::de::{Deserialize, Deserializer, IgnoredAny};
+use serde_json::value::RawValue;
+
+use super::explain::explain;
+use super::problem::{Code, Problem};
+use crate::domain::limits::Limits;
+
+/// How deep a result may be nested: what common JSON readers take without asking.
+const RESULT_DEPTH_MAX: usize = 128;
+
+/// The bytes of a body that is said to be JSON, all of it, in time.
+pub struct JsonBytes(Bytes);
+
+impl JsonBytes {
+    /// Reads a body, within these bounds.
+    ///
+    /// # Errors
+    /// That it is not said to be JSON, is too long, or does not come in time.
+    pub async fn receive(headers: &HeaderMap, body: impl RequestBody, limits: &Limits) -> Result<Self, Problem> {
+        let media_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
+        let essence = media_type.split(';').next().unwrap_or_default().trim();
+        if !essence.eq_ignore_ascii_case("application/json") {
+            let detail = "Send the header `Content-Type: application/json` and JSON in UTF-8.";
+            return Err(Problem::new(Code::UnsupportedMediaType, detail));
+        }
+        let mut read = pin!(read(body, limits.body_bytes));
+        // A body that is there already, as most are, needs no timer.
+        if let Poll::Ready(read) = poll_fn(|cx| Poll::Ready(read.as_mut().poll(cx))).await {
+            return read;
+        }
+        tokio::time::timeout(limits.body_read_timeout.0, read).await.unwrap_or_else(|_| {
+            let within = limits.body_read_timeout;
+            Err(Problem::invalid(format!("The body did not arrive within {within}; send it in one go.")))
+        })
+    }
+}
+
+/// A request's body as it comes in.
+pub trait RequestBody: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + Unpin {}
+
+impl<Any: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + Unpin> RequestBody for Any {}
+
+async fn read(mut body: impl RequestBody, bytes_max: usize) -> Result<JsonBytes, Problem> {
+    // What says that it is too long is not waited for.
+    if body.size_hint().lower() > bytes_max as u64 {
+        return Err(too_large("The body", bytes_max));
+    }
+    // Nearly every body comes in one piece, and is not copied then.
+    let mut first = Bytes::new();
+    let mut all = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| Problem::invalid("The body broke off; send as many bytes as the head says."))?;
+        // Trailers are left aside.
+        let Ok(piece) = frame.into_data() else { continue };
+        if first.len() + all.len() + piece.len() > bytes_max {
+            return Err(too_large("The body", bytes_max));
+        }
+        if first.is_empty() && all.is_empty() {
+            first = piece;
+        } else {
+            all.extend_from_slice(&std::mem::take(&mut first));
+            all.extend_from_slice(&piece);
+        }
+        if body.is_end_stream() {
+            break;
+        }
+    }
+    Ok(JsonBytes(if all.is_empty() { first } else { all.freeze() }))
+}
+
+/// Something is larger than its bound.
+pub fn too_large(what: &str, bytes_max: usize) -> Problem {
+    let detail =
+        format!("{what} may be {bytes_max} bytes long at most; send a digest or a reference of what is longer.");
+    Problem::new(Code::BodyTooLarge, detail)
+}
+
+impl JsonBytes {
+    /// The body as this type.
+    ///
+    /// # Errors
+    /// That it is not JSON, or which field is wrong and how it should be.
+    pub fn parse<'a, T: Deserialize<'a>>(&'a self) -> Result<T, Problem> {
+        let malformed =
+            |why: &dyn Display| Problem::new(Code::MalformedJson, format!("The body is not JSON in UTF-8: {why}."));
+        // As text it is looked through once, not string by string.
+        let text = str::from_utf8(&self.0).map_err(|error| malformed(&error))?;
+        object(text).map_err(|problem| match serde_json::from_str::<IgnoredAny>(text) {
+            Ok(_) => problem,
+            Err(failure) => malformed(&failure),
+        })
+    }
+}
+
+/// The JSON object in a text as this type.
+///
+/// # Errors
+/// Which field is wrong and how it should be. Whether the text is JSON at all is for the caller to find out.
+pub fn object<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Problem> {
+    // Serde would also take an array of the fields' values.
+    if !text.trim_ascii_start().starts_with('{') {
+        return Err(Problem::invalid("Send a JSON object, such as {\"contents\": {\"order_id\": \"A-1001\"}}."));
+    }
+    serde_json::from_str(text).map_err(|_| {
+        // Reads again to learn which field it was; only what is wrong pays for that.
+        let mut json = serde_json::Deserializer::from_str(text);
+        let explained = serde_path_to_error::deserialize::<_, T>(&mut json).err().map(|failure| {
+            let is_field = failure.path().iter().next().is_some();
+            let path = if is_field { failure.path().to_string() } else { String::new() };
+            explain(&path, &failure.inner().to_string())
+        });
+        Problem::invalid(explained.unwrap_or_default())
+    })
+}
+
+/// For fields where `null` is a value: present or absent, whatever the value.
+pub fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
+    <&RawValue>::deserialize(deserializer).map(Some)
+}
+
+/// The JSON text of a result, within its bounds.
+///
+/// # Errors
+/// Which bound it exceeds.
+pub fn result(raw: &RawValue, bytes_max: usize) -> Result<Box<str>, Problem> {
+    let text = raw.get();
+    if text.len() > bytes_max {
+        return Err(too_large("`result`", bytes_max));
+    }
+    if depth(text) > RESULT_DEPTH_MAX {
+        return Err(Problem::invalid(format!(
+            "`result` is nested deeper than {RESULT_DEPTH_MAX}; flatten it or send it as a string."
+        )));
+    }
+    Ok(text.into())
+}
+
+/// How deep valid JSON text is nested.
+fn depth(json: &str) -> usize {
+    let (mut depth, mut deepest, mut in_string, mut escaped) = (0_usize, 0, false, false);
+    for byte in json.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = true,
+            b'"' => in_string = !in_string,
+            b'[' | b'{' if !in_string => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b']' | b'}' if !in_string => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn depth_counts_what_is_open_and_not_what_is_quoted() {
+        for (json, expected) in [("1", 0), ("[]", 1), (r#"{"a":[{"b":"[[[\"{{"}]}"#, 3), (r#"["\\",["]"]]"#, 2)] {
+            assert_eq!(depth(json), expected, "{json}");
+        }
+    }
+}

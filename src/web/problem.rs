@@ -1,0 +1,353 @@
+//! Problems (RFC 9457): the table of codes, and how one is written. Every 4xx and 5xx answer is one.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use crate::domain::attempt::AttemptHash;
+use crate::domain::clock::Timestamp;
+use crate::domain::degraded::Degraded;
+use crate::domain::global_id::GlobalId;
+use crate::domain::record::State;
+use crate::domain::spool::Spooled;
+use crate::engine::Determinate;
+use crate::gateway::{EngineHealth, Failure};
+use crate::tenants::AuthError;
+use crate::tenants::quota::QuotaName;
+
+/// One row of the table: the code, its status, and its title.
+macro_rules! codes {
+    ($($(#[$doc:meta])* $code:ident = $name:literal, $status:ident, $title:literal;)*) => {
+        /// What went wrong, in a word that is stable.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub enum Code { $($(#[$doc])* $code,)* }
+
+        impl Code {
+            /// The code as it is written.
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$code => $name,)* }
+            }
+
+            /// The status that goes with it.
+            pub fn status(self) -> StatusCode {
+                match self { $(Self::$code => StatusCode::$status,)* }
+            }
+
+            /// What it means, in a few words.
+            pub fn title(self) -> &'static str {
+                match self { $(Self::$code => $title,)* }
+            }
+        }
+    };
+}
+
+codes! {
+    /// The body is not JSON.
+    MalformedJson = "malformed_json", BAD_REQUEST, "Malformed JSON";
+    /// A field is missing, unknown, or has a wrong value.
+    InvalidRequest = "invalid_request", BAD_REQUEST, "Invalid request";
+    /// No valid credential.
+    Unauthenticated = "unauthenticated", UNAUTHORIZED, "Unauthenticated";
+    /// The app is switched off.
+    AppDisabled = "app_disabled", FORBIDDEN, "App disabled";
+    /// No token is configured for the admin API.
+    AdminDisabled = "admin_disabled", FORBIDDEN, "Admin API disabled";
+    /// Nothing stands there.
+    NotFound = "not_found", NOT_FOUND, "Not found";
+    /// The path knows other methods.
+    MethodNotAllowed = "method_not_allowed", METHOD_NOT_ALLOWED, "Method not allowed";
+    /// Somebody is doing it, has done it, or nobody knows.
+    Duplicate = "duplicate", CONFLICT, "Duplicate";
+    /// Another attempt's claim stands.
+    Superseded = "superseded", CONFLICT, "Superseded";
+    /// A success stands, and is never undone.
+    AlreadySucceeded = "already_succeeded", CONFLICT, "Already succeeded";
+    /// The attempt holds no claim.
+    LeaseLost = "lease_lost", CONFLICT, "Lease lost";
+    /// There is an app of this name.
+    AppExists = "app_exists", CONFLICT, "App exists";
+    /// The apps are changed in the configuration, not here.
+    AppsInConfiguration = "apps_in_configuration", CONFLICT, "Apps in configuration";
+    /// A switch loses what was done, and nobody has said that it may.
+    LossNotAccepted = "loss_not_accepted", CONFLICT, "Loss not accepted";
+    /// The engine is in use already.
+    AlreadyActive = "already_active", CONFLICT, "Already active";
+    /// Somebody else is switching the chain.
+    SwitchUnderWay = "switch_under_way", CONFLICT, "Switch under way";
+    /// Too old to be recorded.
+    Expired = "expired", CONFLICT, "Expired";
+    /// The body, the contents or the result is too large.
+    BodyTooLarge = "body_too_large", PAYLOAD_TOO_LARGE, "Body too large";
+    /// The body is not said to be JSON.
+    UnsupportedMediaType = "unsupported_media_type", UNSUPPORTED_MEDIA_TYPE, "Unsupported media type";
+    /// The same ID with other contents.
+    ContentsMismatch = "contents_mismatch", UNPROCESSABLE_ENTITY, "Contents mismatch";
+    /// The same operation with another fingerprint.
+    FingerprintMismatch = "fingerprint_mismatch", UNPROCESSABLE_ENTITY, "Fingerprint mismatch";
+    /// The contents or the fingerprint have no canonical form.
+    ContentsNotCanonical = "contents_not_canonical", UNPROCESSABLE_ENTITY, "Contents not canonical";
+    /// The contents hold no value, so they would be the same for every operation.
+    ContentsEmpty = "contents_empty", UNPROCESSABLE_ENTITY, "Contents empty";
+    /// The app has used up its quota.
+    QuotaExceeded = "quota_exceeded", TOO_MANY_REQUESTS, "Quota exceeded";
+    /// The store is out; nothing happened.
+    StoreUnavailable = "store_unavailable", SERVICE_UNAVAILABLE, "Store unavailable";
+    /// The store has no room; nothing happened.
+    StoreFull = "store_full", SERVICE_UNAVAILABLE, "Store full";
+    /// The store must not be used as it is; nothing happened.
+    StoreIncompatible = "store_incompatible", SERVICE_UNAVAILABLE, "Store incompatible";
+    /// The store may have taken the call.
+    OutcomeUnknown = "outcome_unknown", SERVICE_UNAVAILABLE, "Outcome unknown";
+    /// The gateway has too much to do.
+    Overloaded = "overloaded", SERVICE_UNAVAILABLE, "Overloaded";
+    /// The gateway is stopping or starting.
+    Draining = "draining", SERVICE_UNAVAILABLE, "Draining";
+    /// The audit trail cannot be written or read; nothing happened.
+    AuditUnavailable = "audit_unavailable", SERVICE_UNAVAILABLE, "Audit trail unavailable";
+    /// The engine cannot do it.
+    NotSupported = "not_supported", NOT_IMPLEMENTED, "Not supported";
+    /// A fault of the gateway's.
+    Internal = "internal", INTERNAL_SERVER_ERROR, "Internal error";
+}
+
+/// A problem, before it is told which request it answers.
+#[derive(Clone, Debug)]
+pub struct Problem {
+    /// What went wrong.
+    pub code: Code,
+    /// What to do about it.
+    pub detail: Cow<'static, str>,
+    /// When trying again can help.
+    pub retry_after: Option<Duration>,
+    /// Members of this problem's own.
+    pub members: Members,
+    /// The policy that answers in place of the store.
+    pub degraded: Option<Degraded>,
+}
+
+/// What some problems say beside the common members.
+#[derive(Clone, Default, Serialize)]
+#[serde(untagged)]
+pub enum Members {
+    /// Nothing.
+    #[default]
+    None,
+    /// What stands in the way.
+    Duplicate(Box<DuplicateMembers>),
+    /// Where the claim that stands is.
+    Superseded {
+        /// Its state.
+        state: State,
+    },
+    /// Which quota is used up.
+    QuotaExceeded {
+        /// As it is configured.
+        quota: QuotaName,
+    },
+    /// Why the gateway is not ready, and how its engines are.
+    NotReady {
+        /// Instead of the title of the code.
+        #[serde(skip)]
+        title: &'static str,
+        /// By name.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        engines: Option<BTreeMap<String, EngineHealth>>,
+        /// What waits for their stores.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        spool: Option<Box<Spooled>>,
+    },
+    /// What to repeat the PRE with.
+    OutcomeUnknown {
+        /// The nonce of the lost attempt.
+        attempt_nonce: String,
+    },
+}
+
+/// What a duplicate is told of the claim that stands.
+#[derive(Clone, Serialize)]
+pub struct DuplicateMembers {
+    /// Its global ID.
+    pub global_id: GlobalId,
+    /// Its state.
+    pub state: State,
+    /// The timestamp of its attempt.
+    pub timestamp: u64,
+    /// The hash of its attempt.
+    pub attempt_hash: AttemptHash,
+    /// When it was claimed.
+    pub claimed_at: Timestamp,
+    /// When it ends.
+    pub expires_at: Option<Timestamp>,
+    /// What was reported with its success.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub result: Option<Box<RawValue>>,
+    /// Whether its result was left out to bound the response to a batch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub result_omitted: Option<bool>,
+    /// `false` if its contents could not be compared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub contents_verified: Option<bool>,
+}
+
+impl fmt::Debug for Members {
+    /// Only which they are: results and nonces are their callers' own.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "None",
+            Self::Duplicate(_) => "Duplicate(…)",
+            Self::Superseded { .. } => "Superseded(…)",
+            Self::QuotaExceeded { .. } => "QuotaExceeded(…)",
+            Self::NotReady { .. } => "NotReady(…)",
+            Self::OutcomeUnknown { .. } => "OutcomeUnknown(…)",
+        })
+    }
+}
+
+impl Problem {
+    /// A problem of this code.
+    pub fn new(code: Code, detail: impl Into<Cow<'static, str>>) -> Self {
+        Self { code, detail: detail.into(), retry_after: None, members: Members::None, degraded: None }
+    }
+
+    /// The same, with when trying again can help.
+    #[must_use]
+    pub fn retry_after(self, wait: Duration) -> Self {
+        Self { retry_after: Some(wait), ..self }
+    }
+
+    /// A field that is missing, unknown or wrong.
+    pub fn invalid(detail: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(Code::InvalidRequest, detail)
+    }
+
+    /// What is wrong, in a few words.
+    fn title(&self) -> &'static str {
+        if let Members::NotReady { title, .. } = &self.members { title } else { self.code.title() }
+    }
+
+    /// The document, for the request of this ID.
+    pub fn document<'a>(&'a self, request_id: &'a str) -> Document<'a> {
+        Document {
+            r#type: format!("urn:oncegate:problem:{}", self.code.name()),
+            title: self.title(),
+            status: self.code.status().as_u16(),
+            detail: &self.detail,
+            code: self.code.name(),
+            request_id,
+            retry_after_ms: self.retry_after.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).max(1)),
+            members: &self.members,
+            degraded: self.degraded,
+        }
+    }
+}
+
+/// A problem as it is written.
+#[derive(Debug, Serialize)]
+pub struct Document<'a> {
+    r#type: String,
+    title: &'static str,
+    status: u16,
+    detail: &'a str,
+    code: &'static str,
+    request_id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_ms: Option<u64>,
+    #[serde(flatten)]
+    members: &'a Members,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    degraded: Option<Degraded>,
+}
+
+impl IntoResponse for Problem {
+    /// Only the status and the problem itself: the edge writes the document, since it knows the request's ID.
+    fn into_response(self) -> Response {
+        let mut response = self.code.status().into_response();
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+impl From<AuthError> for Problem {
+    fn from(refused: AuthError) -> Self {
+        let code = match refused {
+            AuthError::Unauthenticated => Code::Unauthenticated,
+            AuthError::Disabled => Code::AppDisabled,
+            AuthError::Loading => {
+                return Self::new(Code::Draining, refused.to_string()).retry_after(Duration::from_secs(1));
+            }
+        };
+        Self::new(code, refused.to_string())
+    }
+}
+
+impl From<Failure> for Problem {
+    fn from(failure: Failure) -> Self {
+        const SOON: Duration = Duration::from_secs(1);
+        match &failure {
+            Failure::NonceInContents | Failure::NonceReserved => Self::invalid(format!("attempt_nonce: {failure}")),
+            Failure::RetentionTooLong(_) => Self::invalid(format!("`retention`: {failure}; ask for that or less.")),
+            Failure::QuotaExceeded(exceeded) => {
+                let advice = match exceeded.quota {
+                    QuotaName::RequestsPerSecond => "send fewer in a second",
+                    QuotaName::ClaimBytesPerSecond => "send fewer or smaller contents and results",
+                    QuotaName::RequestsInFlight => "send fewer at once",
+                };
+                let detail = format!(
+                    "{}; nothing was done. Send the same request again after Retry-After, {advice}, or ask the operators \
+                     for more.",
+                    sentence(&failure.to_string())
+                );
+                let members = Members::QuotaExceeded { quota: exceeded.quota };
+                Self { members, ..Self::new(Code::QuotaExceeded, detail) }.retry_after(exceeded.wait)
+            }
+            Failure::NotItsContents => Self::new(Code::ContentsMismatch, failure.to_string()),
+            Failure::Store(certain) => {
+                let (code, advice) = match certain {
+                    Determinate::Unavailable(_) => {
+                        (Code::StoreUnavailable, "Nothing was changed; try again after Retry-After.")
+                    }
+                    Determinate::Paused(_) => (
+                        Code::StoreUnavailable,
+                        "Nothing was changed; outcomes are still taken. Try again after Retry-After.",
+                    ),
+                    Determinate::Full(_) => (
+                        Code::StoreFull,
+                        "Nothing was changed; outcomes are still taken. The operators of the gateway must make room.",
+                    ),
+                    Determinate::Incompatible(_) => (
+                        Code::StoreIncompatible,
+                        "Nothing was changed. The operators of the gateway must see to the store.",
+                    ),
+                };
+                Self::new(code, format!("{}. {advice}", sentence(&failure.to_string()))).retry_after(SOON)
+            }
+            Failure::OutcomeUnknown(nonce) => {
+                let members = match nonce {
+                    Some(nonce) => Members::OutcomeUnknown { attempt_nonce: nonce.as_str().to_owned() },
+                    None => Members::None,
+                };
+                let detail = match nonce {
+                    Some(_) => {
+                        "The store may have taken the claim. Send the same request again with this attempt_nonce, to any \
+                         gateway: if it was taken, you get the same attempt and what is left of its lease."
+                    }
+                    None => "The store may have taken the call. Send the same request again; it has the effect of one.",
+                };
+                let wait = Duration::from_millis(100);
+                Self { members, ..Self::new(Code::OutcomeUnknown, detail) }.retry_after(wait)
+            }
+        }
+    }
+}
+
+/// A message as a sentence begins.
+fn sentence(message: &str) -> String {
+    let mut letters = message.chars();
+    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+}

@@ -1,0 +1,73 @@
+//! The JSON form of a claim's record, as lookups and operators are shown it.
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use crate::domain::attempt::AttemptHash;
+use crate::domain::clock::Timestamp;
+use crate::domain::global_id::GlobalId;
+use crate::domain::hex;
+use crate::domain::record::{Contents, State};
+use crate::domain::terms::{LeaseEnd, Retention};
+use crate::gateway::Inspected;
+
+/// 200 to a lookup.
+#[derive(Debug, Serialize)]
+pub struct RecordBody {
+    global_id: GlobalId,
+    operation: Option<String>,
+    state: State,
+    timestamp: u64,
+    attempt_hash: AttemptHash,
+    claimed_at: Timestamp,
+    expires_at: Option<Timestamp>,
+    fence: Option<u64>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    late: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    contents: Option<Box<RawValue>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    contents_sha256: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    contents_bytes: Option<u64>,
+    has_fingerprint: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<Box<RawValue>>,
+    retention: Retention,
+    on_lease_end: LeaseEnd,
+}
+
+impl From<Inspected> for RecordBody {
+    fn from(found: Inspected) -> Self {
+        let Inspected { global_id, held, expires_at, degraded: _, result_omitted: _ } = found;
+        let record = held.record;
+        let (contents, contents_sha256, contents_bytes) = match &record.contents {
+            Contents::Canonical(contents) => (raw(contents.as_str().into()), None, None),
+            Contents::Digest(digest, bytes) => (None, Some(hex::encode(digest)), Some(*bytes)),
+            Contents::Unverified => (None, None, None),
+        };
+        Self {
+            global_id,
+            operation: record.operation.as_ref().map(ToString::to_string),
+            state: record.state,
+            timestamp: record.attempt.timestamp().as_micros(),
+            attempt_hash: record.attempt.hash(),
+            claimed_at: record.attempt.timestamp(),
+            expires_at,
+            fence: held.fence,
+            late: record.late,
+            contents,
+            contents_sha256,
+            contents_bytes,
+            has_fingerprint: record.fingerprint.is_some(),
+            result: record.result.and_then(raw),
+            retention: record.terms.retention,
+            on_lease_end: record.terms.on_lease_end,
+        }
+    }
+}
+
+/// JSON text to be written as it is. It was checked when it came in; what a store gives back garbled is left out.
+pub fn raw(text: Box<str>) -> Option<Box<RawValue>> {
+    RawValue::from_string(text.into()).ok()
+}

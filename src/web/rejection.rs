@@ -1,0 +1,34 @@
+//! Responses to clients that a listener rejects by itself, before there is a request that a service could answer.
+
+use std::time::Duration;
+
+use axum::response::{IntoResponse as _, Response};
+
+use super::head;
+use super::problem::{Code, Problem};
+use super::request_id::RequestId;
+use super::response::finish;
+use crate::domain::attempt::SystemEntropy;
+use crate::domain::limits::Limits;
+use crate::transport::Rejection;
+
+/// Returns the response to a rejected client.
+pub fn response(rejection: Rejection, limits: &Limits) -> Response {
+    finish(problem(rejection, limits).into_response(), &RequestId::random(&SystemEntropy))
+}
+
+fn problem(rejection: Rejection, limits: &Limits) -> Problem {
+    match rejection {
+        Rejection::TooManyConnections => {
+            let detail =
+                "The gateway has as many connections as it may have; reuse yours, and try again after Retry-After.";
+            Problem::new(Code::Overloaded, detail).retry_after(Duration::from_secs(1))
+        }
+        Rejection::TlsRequired => Problem::invalid("This port speaks HTTPS only. Use https:// instead of http://."),
+        Rejection::HeadTooLarge => head::too_large(limits),
+        Rejection::UnknownTransferCoding => head::unknown_transfer_coding(),
+        Rejection::MalformedHead => Problem::invalid(
+            "The request line or a header field could not be read as HTTP/1.1. Send a request as RFC 9112 has it.",
+        ),
+    }
+}

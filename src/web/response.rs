@@ -1,0 +1,86 @@
+//! Responses: JSON bodies, and what every response passes through last: a contained panic, its request's ID, the document
+//! of a problem.
+
+use std::panic::AssertUnwindSafe;
+
+use axum::body::Body;
+use axum::http::{HeaderName, HeaderValue, header};
+use axum::response::{IntoResponse as _, Response};
+use futures_util::FutureExt;
+use serde::Serialize;
+
+use super::problem::{Code, Problem};
+use super::request_id::{REQUEST_ID, RequestId};
+
+/// The header that names the outage policy that answered in place of the store.
+pub const DEGRADED: HeaderName = HeaderName::from_static("oncegate-degraded");
+
+/// Returns a JSON response.
+pub fn json<T: Serialize>(body: &T) -> Response {
+    written(|text| serde_json::to_writer(text, body))
+}
+
+/// Returns the JSON response that `write` writes.
+pub fn written(write: impl FnOnce(&mut Vec<u8>) -> serde_json::Result<()>) -> Response {
+    // Most responses fit.
+    let mut text = Vec::with_capacity(512);
+    if write(&mut text).is_err() {
+        return Problem::new(Code::Internal, "The answer could not be written; report the request_id.").into_response();
+    }
+    let mut response = Response::new(Body::from(text));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// Turns a panic into the answer of the request that it happened in.
+pub async fn contain(answer: impl Future<Output = Response>) -> Response {
+    AssertUnwindSafe(answer).catch_unwind().await.unwrap_or_else(|_| {
+        // The panic hook has logged what happened, and where.
+        let detail = "The gateway met a fault of its own; what the request asked for may or may not have happened. Send it \
+                      again, and report the request_id.";
+        Problem::new(Code::Internal, detail).into_response()
+    })
+}
+
+/// Names the answer after its request, and writes the document of a problem.
+pub fn finish(mut response: Response, request_id: &RequestId) -> Response {
+    if let Some(problem) = response.extensions_mut().remove::<Problem>() {
+        write(&mut response, &problem, request_id);
+    }
+    response.headers_mut().insert(REQUEST_ID, request_id.0.clone());
+    response
+}
+
+fn write(response: &mut Response, problem: &Problem, request_id: &RequestId) {
+    let document = problem.document(request_id.as_str());
+    *response.body_mut() = serde_json::to_vec(&document).map_or_else(|_| Body::empty(), Body::from);
+    let headers = response.headers_mut();
+    // The router has told the length of the body that this one takes the place of.
+    headers.remove(header::CONTENT_LENGTH);
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+    if let Some(wait) = problem.retry_after {
+        // Whole seconds, rounded up, so that nobody comes too early.
+        let seconds = u64::try_from(wait.as_millis().div_ceil(1000)).unwrap_or(u64::MAX).max(1);
+        headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    if let Some(degraded) = problem.degraded {
+        headers.insert(DEGRADED, HeaderValue::from_static(degraded.name()));
+    }
+    if problem.code == Code::Unauthenticated {
+        headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_is_an_answer() {
+        let answer = contain(async { panic!("planted") }).await;
+        let answer = finish(answer, &RequestId(HeaderValue::from_static("r-1")));
+        assert_eq!(answer.status(), 500);
+        assert_eq!(answer.headers()[header::CONTENT_TYPE], "application/problem+json");
+        assert_eq!(answer.headers()[REQUEST_ID], "r-1");
+    }
+}
