@@ -9,14 +9,16 @@ ENV CARGO_TERM_COLOR=never
 # The dependencies first, around empty sources: this layer is built again only when a manifest or the lock changes.
 COPY Cargo.toml Cargo.lock ./
 COPY load/Cargo.toml load/
-RUN mkdir -p src load/src \
+COPY crates/core/Cargo.toml crates/core/
+COPY crates/telemetry/Cargo.toml crates/telemetry/
+RUN mkdir -p src load/src crates/core/src crates/telemetry/src \
     && echo 'fn main() {}' | tee src/main.rs load/src/main.rs >/dev/null \
-    && touch src/lib.rs \
+    && touch src/lib.rs crates/core/src/lib.rs crates/telemetry/src/lib.rs \
     && cargo build --profile dist --locked --package oncegate --bin oncegate
 
 # Then the gateway. Cargo goes by modification times, and the copied files may be older than the empty ones were.
 COPY . .
-RUN touch src/main.rs src/lib.rs \
+RUN touch src/main.rs src/lib.rs crates/*/src/lib.rs \
     && cargo build --profile dist --locked --package oncegate --bin oncegate \
     && install -m 0755 target/dist/oncegate /usr/local/bin/oncegate
 

@@ -42,7 +42,8 @@ test-deploy: test-deps ## check deploy/ and the workflows, with kustomize and th
 # Our own code as in a release, on what the tests have compiled already: a release of everything takes minutes, to learn
 # the same. The features are the tests' too, or it would all be compiled once more; and incremental builds count otherwise.
 INSTRUCTIONS := CARGO_INCREMENTAL=0 $(CARGO) bench --quiet --workspace --bench instructions $(LOCKED) --profile dev \
-	$(addprefix --config profile.dev.package.oncegate.,opt-level=3 debug=false debug-assertions=false overflow-checks=false)
+	$(foreach package,oncegate $(addprefix oncegate-,$(notdir $(wildcard crates/*))),$(addprefix \
+	--config profile.dev.package.$(package).,opt-level=3 debug=false debug-assertions=false overflow-checks=false))
 
 bench: test-deps ## count the instructions of a call's pieces, and fail where they take a tenth more than is recorded
 	@$(INSTRUCTIONS)

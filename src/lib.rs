@@ -9,13 +9,14 @@ pub mod config;
 pub mod crash;
 #[cfg(feature = "postgres")]
 pub mod database;
-pub mod domain;
 pub mod engine;
 pub mod folder;
 pub mod gateway;
 pub mod resilience;
 pub mod server;
-pub mod telemetry;
 pub mod tenants;
 pub mod transport;
 pub mod web;
+
+pub use oncegate_core as domain;
+pub use oncegate_telemetry as telemetry;

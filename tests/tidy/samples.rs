@@ -28,11 +28,11 @@ fn passes(rule: Rule, path: &str, text: &str) {
 
 #[test]
 fn an_import_of_a_higher_floor_is_caught() {
-    caught(rules::floors, "src/domain/claim.rs", "\nuse crate::engine::Engine;", 2);
+    caught(rules::floors, "src/crash.rs", "\nuse crate::engine::Engine;", 2);
     caught(rules::floors, "src/engine/memory.rs", "fn f(g: &crate::gateway::Gateway) {}", 1);
     caught(rules::floors, "src/gateway.rs", "use crate::{\n    domain::claim::Claim,\n    api::{router},\n};", 3);
     caught(rules::floors, "src/tenants/file.rs", "use super::super::config::Config;", 1);
-    caught(rules::floors, "src/telemetry/mod.rs", "use crate::domain::clock::Clock;", 1);
+    caught(rules::floors, "src/folder.rs", "use crate::domain::clock::Clock;", 1);
     caught(rules::floors, "src/main.rs", "fn main() { oncegate::server::run() }", 1);
     caught(rules::floors, "src/sidedoor.rs", "", 1);
     passes(rules::floors, "src/gateway.rs", "use crate::{domain::claim::Claim, engine::Engine, telemetry};");
@@ -82,10 +82,14 @@ mod tests {
 
 #[test]
 fn an_impure_domain_is_caught() {
-    caught(rules::domain, "src/domain/claim.rs", "use tokio::time::sleep;", 1);
-    caught(rules::domain, "src/domain/claim.rs", "fn f() { redis::cmd(\"GET\"); }", 1);
-    caught(rules::domain, "src/domain/claim.rs", "use std::{fmt, fs};", 1);
-    passes(rules::domain, "src/domain/claim.rs", "use std::fmt;\nstruct A { metrics: u8 }\nuse super::metrics::B;");
+    caught(rules::domain, "crates/core/src/claim.rs", "use tokio::time::sleep;", 1);
+    caught(rules::domain, "crates/core/src/claim.rs", "fn f() { redis::cmd(\"GET\"); }", 1);
+    caught(rules::domain, "crates/core/src/claim.rs", "use std::{fmt, fs};", 1);
+    passes(
+        rules::domain,
+        "crates/core/src/claim.rs",
+        "use std::fmt;\nstruct A { metrics: u8 }\nuse super::metrics::B;",
+    );
     passes(rules::domain, "src/engine/redis/mod.rs", "use tokio::time::sleep;");
 }
 
@@ -128,12 +132,12 @@ fn a_name_away_from_home_is_caught() {
         ("src/config/mod.rs", "use std::env;"),
         ("src/cli.rs", "use std::env;"),
         ("src/main.rs", "fn main() { std::process::exit(1) }"),
-        ("src/domain/clock.rs", "fn f() { std::time::SystemTime::now(); std::time::Instant::now(); }"),
+        ("crates/core/src/clock.rs", "fn f() { std::time::SystemTime::now(); std::time::Instant::now(); }"),
         ("src/web/problem.rs", "use axum::http::StatusCode;"),
         ("src/engine/postgres/mod.rs", "use sqlx::PgPool;"),
-        ("src/telemetry/names.rs", "fn f() { metrics::counter!(\"a\"); }"),
+        ("crates/telemetry/src/names.rs", "fn f() { metrics::counter!(\"a\"); }"),
         ("src/engine/memory.rs", "fn f(i: std::time::Instant) { tokio::time::timeout(D, g()); my_counter!(); }"),
-        ("src/domain/record.rs", "const V: &str = env!(\"CARGO_PKG_VERSION\");"),
+        ("crates/core/src/record.rs", "const V: &str = env!(\"CARGO_PKG_VERSION\");"),
         ("load/src/main.rs", "use std::env;"),
     ] {
         passes(rules::homes, path, text);

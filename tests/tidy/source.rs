@@ -44,14 +44,20 @@ impl Source {
         self.path.rsplit_once('/').map_or("", |(folder, _)| folder)
     }
 
-    /// Whether this is Rust of the gateway itself.
+    /// Returns true for Rust of the gateway itself: the program and its crates.
     pub(crate) fn is_gateway(&self) -> bool {
-        self.path.starts_with("src/") && has_ending(&self.path, "rs")
+        (self.is_program() || self.path.starts_with("crates/")) && has_ending(&self.path, "rs")
     }
 
-    /// The module that the file is: `src/engine/redis/mod.rs` is `engine::redis`. Empty for `lib.rs`.
+    /// Returns true for files of the program, the package at the root.
+    pub(crate) fn is_program(&self) -> bool {
+        self.path.starts_with("src/")
+    }
+
+    /// The module of the program that the file is: `src/engine/redis/mod.rs` is `engine::redis`. Empty for `lib.rs` and in crates.
     pub(crate) fn module(&self) -> Vec<&str> {
-        let path = self.path.trim_start_matches("src/").trim_end_matches(".rs").trim_end_matches("/mod");
+        let Some(path) = self.path.strip_prefix("src/") else { return Vec::new() };
+        let path = path.trim_end_matches(".rs").trim_end_matches("/mod");
         if path == "lib" { Vec::new() } else { path.split('/').collect() }
     }
 

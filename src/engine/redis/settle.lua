@@ -1,4 +1,4 @@
--- POST: the table of outcomes for the claim KEYS[1]. `settle` in src/domain/claim.rs is its reference.
+-- POST: the table of outcomes for the claim KEYS[1]. `settle` in crates/core/src/claim.rs is its reference.
 --
 -- ARGV: the attempt; the outcome (`s`, `f` or `u`); the result as the value is to end (a newline and its text, or
 -- nothing); the retention that overrides the claim's, or nothing; the whole value to record if no claim stands, or

@@ -16,7 +16,7 @@ use tracing::level_filters::LevelFilter;
 use tracing_subscriber::{Layer, Registry};
 
 /// Target of all spans.
-pub(crate) const TARGET: &str = "oncegate::traces";
+pub const TARGET: &str = "oncegate::traces";
 
 /// Layer that exports spans.
 pub type TraceLayer = Box<dyn Layer<Registry> + Send + Sync>;
@@ -217,29 +217,35 @@ impl Traces {
 
 /// Reports whether the current request is traced.
 #[inline]
-pub(crate) fn is_traced() -> bool {
+pub fn is_traced() -> bool {
     LevelFilter::current() >= LevelFilter::DEBUG && !Span::current().is_none()
 }
 
 /// Creates a child of the current span; none if the request is not traced.
+#[macro_export]
 macro_rules! child {
     ($name:literal, $($fields:tt)*) => {
-        if $crate::telemetry::traces::is_traced() {
-            tracing::debug_span!(target: $crate::telemetry::traces::TARGET, $name, $($fields)*)
+        if $crate::traces::is_traced() {
+            $crate::tracing::debug_span!(target: $crate::traces::TARGET, $name, $($fields)*)
         } else {
-            tracing::Span::none()
+            $crate::tracing::Span::none()
         }
     };
 }
-pub(crate) use child;
+pub use crate::child;
 
 /// Awaits a future within a span. Without a span the future is not moved.
+#[macro_export]
 macro_rules! in_span {
     ($span:expr, $future:expr) => {
-        if $span.is_none() { $future.await } else { tracing::Instrument::instrument($future, $span.clone()).await }
+        if $span.is_none() {
+            $future.await
+        } else {
+            $crate::tracing::Instrument::instrument($future, $span.clone()).await
+        }
     };
 }
-pub(crate) use in_span;
+pub use crate::in_span;
 
 #[cfg(test)]
 mod tests {

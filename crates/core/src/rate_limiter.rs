@@ -89,7 +89,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::domain::clock::{Clock, ManualClock, Timestamp};
+    use crate::clock::{Clock, ManualClock, Timestamp};
 
     fn rate(units: u32) -> NonZeroU32 {
         NonZeroU32::new(units).unwrap()

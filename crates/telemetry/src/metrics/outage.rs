@@ -9,7 +9,7 @@ use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, gauge};
 use super::{
     DEGRADED_ANSWERS, JOURNAL_ERRORS, OVERLAPS, SPOOL_BYTES, SPOOL_ENTRIES, SPOOL_OLDEST, SUSPECTED_DOUBLE_EXECUTIONS,
 };
-use crate::telemetry::metrics::labels;
+use crate::metrics::labels;
 
 labels! {
     /// Policy that gave an answer.

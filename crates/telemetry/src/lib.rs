@@ -4,6 +4,9 @@ pub mod logging;
 pub mod metrics;
 pub mod traces;
 
+#[doc(hidden)]
+pub use tracing;
+
 use self::logging::Log;
 use self::traces::Traces;
 

@@ -20,7 +20,7 @@ pub struct Canonical(Arc<str>);
 
 impl Canonical {
     /// Text that was canonicalised when it was stored. Not checked again.
-    pub(crate) fn trusted(text: &str) -> Self {
+    pub fn trusted(text: &str) -> Self {
         Self(text.into())
     }
 

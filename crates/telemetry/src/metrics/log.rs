@@ -2,7 +2,7 @@
 
 use metrics::{Counter, counter, describe_counter};
 
-use crate::telemetry::logging::Dropped;
+use crate::logging::Dropped;
 
 const LOG_LINES_DROPPED: &str = "oncegate_log_lines_dropped_total";
 

@@ -2,7 +2,7 @@
 
 use metrics::{Counter, counter, describe_counter};
 
-use crate::telemetry::traces::SpanCounts;
+use crate::traces::SpanCounts;
 
 const SPANS_EXPORTED: &str = "oncegate_trace_spans_exported_total";
 const SPANS_DROPPED: &str = "oncegate_trace_spans_dropped_total";

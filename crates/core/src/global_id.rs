@@ -87,10 +87,10 @@ mod tests {
     use super::super::record::{Contents, Key, LiveClaim};
     use super::super::terms::{LeaseEnd, Retention, Terms};
     use super::*;
-    use crate::domain::canonical::{NotCanonical, canonicalize};
+    use crate::canonical::{NotCanonical, canonicalize};
 
     /// What every client library must pass as well.
-    const VECTORS: &str = include_str!("../../tests/vectors/global_id.json");
+    const VECTORS: &str = include_str!("../../../tests/vectors/global_id.json");
 
     #[derive(Deserialize)]
     struct Vectors {
@@ -197,7 +197,7 @@ mod tests {
                 },
                 take_over: true,
                 deadline: hour,
-                on_outage: crate::domain::terms::ClaimOnOutage::FailClosed,
+                on_outage: crate::terms::ClaimOnOutage::FailClosed,
             });
             let held = LiveClaim { record: requests[0].record(), left: Some(hour), fence: None };
             let (effect, answer) = claim(Some(&held), &requests[1], None);
