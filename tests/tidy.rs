@@ -216,6 +216,16 @@ fn the_site_has_every_page() {
 }
 
 #[test]
+fn the_page_of_metrics_is_complete() {
+    hold("the page of metrics is complete", pages::metrics);
+}
+
+#[test]
+fn explained_log_messages_exist() {
+    hold("explained log messages exist", pages::messages);
+}
+
+#[test]
 fn nothing_names_a_place_of_work() {
     hold("nothing names a place of work", rules::places);
 }

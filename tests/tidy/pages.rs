@@ -1,8 +1,13 @@
-//! The rules of the pages: links lead to files and headings, and the site has every page.
+//! The rules of the pages: links lead to files and headings, the site has every page, and what the reference lists is what
+//! the code has.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::source::{Source, has_ending};
+
+/// The pages that list every metric, and the log messages that need an action.
+const METRICS: &str = "docs/reference/metrics.md";
+const LOGS: &str = "docs/reference/logs.md";
 
 /// The table of contents of the site.
 const SUMMARY: &str = "docs/SUMMARY.md";
@@ -47,6 +52,51 @@ pub(crate) fn summary(sources: &[Source]) -> Vec<String> {
         }
     }
     found
+}
+
+/// The page of metrics lists those that the code has, and no others.
+pub(crate) fn metrics(sources: &[Source]) -> Vec<String> {
+    let names = |text: &str, quote: char| -> BTreeSet<String> {
+        let quoted = text.split(quote).filter(|word| word.starts_with("oncegate_") && word.bytes().all(is_name));
+        quoted.map(str::to_owned).collect()
+    };
+    let code = |source: &&Source| source.path.contains("telemetry") && has_ending(&source.path, "rs");
+    let present: BTreeSet<_> = sources.iter().filter(code).flat_map(|source| names(&source.text, '"')).collect();
+    let Some(page) = sources.iter().find(|source| source.path == METRICS) else { return Vec::new() };
+    let rows = page.text.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
+    let listed: BTreeSet<_> = rows.flat_map(|cell| names(cell, '`')).collect();
+    let missing = present.difference(&listed).map(|name| format!("{METRICS}:1: `{name}` is not listed; add its row"));
+    let gone = listed.difference(&present).map(|name| format!("{METRICS}:1: `{name}` is listed, and does not exist"));
+    missing.chain(gone).collect()
+}
+
+fn is_name(byte: u8) -> bool {
+    byte.is_ascii_lowercase() || byte == b'_'
+}
+
+/// The log messages that the page explains are those of the code. `…` stands for what varies.
+pub(crate) fn messages(sources: &[Source]) -> Vec<String> {
+    let Some(page) = sources.iter().find(|source| source.path == LOGS) else { return Vec::new() };
+    let code: String = sources.iter().filter(|source| source.path.contains("src/")).map(unbroken).collect();
+    let table = page.text.lines().enumerate().skip_while(|(_, line)| !line.starts_with("| Message "));
+    let mut found = Vec::new();
+    for (index, row) in table.skip(2).take_while(|(_, line)| line.starts_with("| ")) {
+        let cell = row.split(" | ").next().unwrap_or_default().trim_start_matches("| ");
+        for part in cell.split(" / ").flat_map(|message| message.split('…')).map(str::trim) {
+            if !code.contains(part) {
+                let place = format!("{LOGS}:{}", index + 1);
+                found.push(format!("{place}: no log message has `{part}`; write it as the code does"));
+            }
+        }
+    }
+    found
+}
+
+/// The text of a source with its broken string literals joined.
+fn unbroken(source: &Source) -> String {
+    let mut lines = source.text.split("\\\n");
+    let first = lines.next().unwrap_or_default().to_owned();
+    lines.fold(first, |text, line| text + line.trim_start())
 }
 
 fn pages(sources: &[Source]) -> impl Iterator<Item = &Source> {

@@ -229,6 +229,29 @@ fn a_page_that_the_site_lacks_is_caught() {
 }
 
 #[test]
+fn a_metric_that_the_page_lacks_or_invents_is_caught() {
+    let code = Source::new("src/telemetry/metrics.rs", "const UP: &str = \"oncegate_up\";\n");
+    let page = |text: &str| Source::new("docs/reference/metrics.md", text);
+    assert!(pages::metrics(&[code, page("| `oncegate_up` | | 1 |")]).is_empty());
+    let code = Source::new("src/telemetry/metrics.rs", "const UP: &str = \"oncegate_up\";\n");
+    assert_eq!(pages::metrics(&[code, page("| `oncegate_down` | | 1 |")]).len(), 2);
+}
+
+#[test]
+fn a_log_message_that_does_not_exist_is_caught() {
+    let found = |text: &str| {
+        let code = Source::new("src/engine/disk.rs", "error!(\"the disk \\\n    engine stops: {why}\")");
+        let page = Source::new(
+            "docs/reference/logs.md",
+            &format!("| Message | Do |\n| --- | --- |\n| {text} | Repair it |\n"),
+        );
+        pages::messages(&[code, page]).len()
+    };
+    assert_eq!(found("the disk engine stops: …"), 0);
+    assert_eq!(found("the disk engine stops / it has stopped"), 1);
+}
+
+#[test]
 fn a_place_of_work_is_caught() {
     let folder = ["/wo", "rk/"].concat();
     let host = ["crates", ".io"].concat();
