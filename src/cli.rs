@@ -12,6 +12,7 @@ mod engine;
 mod failure;
 mod generate;
 mod health;
+mod http_client;
 mod id;
 #[cfg(feature = "postgres")]
 mod migrate;

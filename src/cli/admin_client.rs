@@ -1,5 +1,4 @@
-//! Client of a gateway's admin API: URL and token, one request and its response, problem documents as errors, and the
-//! HTTP connection below.
+//! Client of a gateway's admin API: URL and token, requests, and problem documents as errors.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -8,27 +7,21 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow, bail};
 use bytes::Bytes;
 use clap::Args;
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::client::conn::http1;
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
-use hyper::{Method, Request, Uri};
-use hyper_util::rt::TokioIo;
+use http_body_util::Full;
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE};
+use hyper::{Method, Request};
 use serde::Deserialize;
 use serde_json::Value;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 
-use super::failure::{Cause, usage};
-use super::output::escaped;
+use super::failure::Cause;
+use super::http_client::{self, Response};
+use super::output::{Out, OutputArgs, escaped};
 use super::tls::TlsArgs;
 use super::{Settings, variable};
 use crate::config::TOKEN_VARIABLE;
 
 /// Longer than a gateway waits for its store and its disk.
 const TIMEOUT: Duration = Duration::from_secs(30);
-
-/// An answer may be this long: a page of the longest records.
-const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// API terms in the details of problems, and what the command line calls them.
 const TERMS: [(&str, &str); 14] = [
@@ -51,9 +44,7 @@ const TERMS: [(&str, &str); 14] = [
 const NOT_A_TOKEN: &str = "The gateway does not know this token. Use one of [admin.tokens] of its configuration, in \
                            ONCEGATE_ADMIN_TOKEN or in the file of --token-file.";
 
-const URL_EXAMPLE: &str = "a URL is written as http://127.0.0.1:9464 or https://gateway.example:9464";
-
-/// The gateway to ask, and the operator who asks.
+/// Arguments that name the gateway and the operator's token.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Gateway")]
 pub(super) struct AdminArgs {
@@ -69,14 +60,23 @@ pub(super) struct AdminArgs {
     tls: TlsArgs,
 }
 
-/// A gateway's admin API, as one operator.
+/// Arguments of a command that prints an answer of the admin API.
+#[derive(Args, Clone, Debug)]
+pub(super) struct QueryArgs {
+    #[command(flatten)]
+    pub(super) output: OutputArgs,
+    #[command(flatten)]
+    pub(super) admin: AdminArgs,
+}
+
+/// Client of a gateway's admin API, with one operator's token.
 pub(super) struct AdminClient {
     url: String,
     tls: TlsArgs,
     token: String,
 }
 
-/// A problem document that the gateway answered with.
+/// Problem document of a gateway.
 #[derive(Debug, Deserialize, thiserror::Error)]
 #[error("{} ({}, request {})", in_cli_terms(detail), escaped(code), escaped(request_id))]
 pub(super) struct Refusal {
@@ -84,6 +84,29 @@ pub(super) struct Refusal {
     code: String,
     detail: String,
     request_id: String,
+}
+
+impl QueryArgs {
+    /// Sends a GET request and prints the answer: as JSON, or with `human` as text.
+    pub(super) fn show<O: Out>(
+        self,
+        path: &str,
+        out: &mut O,
+        human: impl FnOnce(&Value, &mut O) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        self.output.print(&AdminClient::new(self.admin)?.get(path)?, out, human)
+    }
+
+    /// Sends a POST request and prints the answer: as JSON, or with `human` as text.
+    pub(super) fn post<O: Out>(
+        self,
+        path: &str,
+        body: &Value,
+        out: &mut O,
+        human: impl FnOnce(&Value, &mut O) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        self.output.print(&AdminClient::new(self.admin)?.post(path, body)?, out, human)
+    }
 }
 
 impl AdminArgs {
@@ -146,25 +169,25 @@ impl AdminClient {
             }
             None => String::new(),
         };
-        let answer = self.ask(request.body(Full::new(body.into()))?)?;
-        if answer.is_success() {
-            return serde_json::from_slice(&answer.body).map_err(|_| self.not_an_admin_listener());
+        let response = self.send(request.body(Full::new(body.into()))?)?;
+        if response.is_success {
+            return serde_json::from_slice(&response.body).map_err(|_| self.not_an_admin_listener());
         }
-        let Ok(refusal) = serde_json::from_slice::<Refusal>(&answer.body) else {
+        let Ok(refusal) = serde_json::from_slice::<Refusal>(&response.body) else {
             return Err(self.not_an_admin_listener());
         };
         // Any listener answers 404 to an unknown path. Only from an admin listener does it mean that the record does
         // not exist.
-        if refusal.status == 404 && !self.ask(Request::get("/livez").body("".into())?)?.is_success() {
+        if refusal.status == 404 && !self.send(Request::get("/livez").body("".into())?)?.is_success {
             return Err(self.not_an_admin_listener());
         }
         Err(refusal.into())
     }
 
-    fn ask(&self, request: Request<Full<Bytes>>) -> anyhow::Result<Answer> {
+    fn send(&self, request: Request<Full<Bytes>>) -> anyhow::Result<Response> {
         let unreachable =
             || format!("cannot reach a gateway at {} (does it run, and is this its `server.admin_listen`?)", self.url);
-        ask(&self.url, &self.tls, request, TIMEOUT).with_context(unreachable)
+        http_client::send(&self.url, &self.tls, request, TIMEOUT).with_context(unreachable)
     }
 
     fn not_an_admin_listener(&self) -> anyhow::Error {
@@ -210,67 +233,6 @@ fn token_variable() -> anyhow::Result<String> {
         )
     };
     variable(TOKEN_VARIABLE).filter(|token| !token.is_empty()).with_context(missing)
-}
-
-/// A response.
-pub(super) struct Answer {
-    /// The status code and its reason phrase.
-    pub(super) status: String,
-    is_success: bool,
-    body: Bytes,
-}
-
-impl Answer {
-    /// Reports whether the status is one of success.
-    pub(super) fn is_success(&self) -> bool {
-        self.is_success
-    }
-}
-
-/// Sends one request to the listener of a URL and waits for the whole response.
-pub(super) fn ask(
-    url: &str,
-    tls: &TlsArgs,
-    request: Request<Full<Bytes>>,
-    timeout: Duration,
-) -> anyhow::Result<Answer> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let asked = async { tokio::time::timeout(timeout, exchange(url, tls, request)).await };
-    match runtime.context("cannot start the runtime")?.block_on(asked) {
-        Ok(answer) => answer,
-        Err(_) => bail!("no answer within {} s", timeout.as_secs()),
-    }
-}
-
-async fn exchange(url: &str, tls: &TlsArgs, mut request: Request<Full<Bytes>>) -> anyhow::Result<Answer> {
-    let wrong_url = || usage(format!("`{}` is not a URL of a gateway: {URL_EXAMPLE}", escaped(url)));
-    let parsed: Uri = url.parse().map_err(|_| wrong_url())?;
-    let port = match parsed.scheme_str() {
-        Some("http") => 80,
-        Some("https") => 443,
-        _ => return Err(wrong_url()),
-    };
-    let authority = parsed.authority().ok_or_else(wrong_url)?;
-    request.headers_mut().insert(HOST, authority.as_str().try_into()?);
-    // The brackets of an IPv6 address belong to the URL, not to the address.
-    let host = authority.host().trim_matches(['[', ']']);
-    let stream = TcpStream::connect((host, authority.port_u16().unwrap_or(port))).await?;
-    match port {
-        443 => converse(tls.connect(host, stream).await?, request).await,
-        _ => converse(stream, request).await,
-    }
-}
-
-async fn converse(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    request: Request<Full<Bytes>>,
-) -> anyhow::Result<Answer> {
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    // The connection only moves while it is polled; it ends with the runtime.
-    drop(tokio::spawn(connection));
-    let (head, body) = sender.send_request(request).await?.into_parts();
-    let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await.map_err(|error| anyhow::anyhow!(error))?;
-    Ok(Answer { status: head.status.to_string(), is_success: head.status.is_success(), body: body.to_bytes() })
 }
 
 #[cfg(test)]

@@ -8,10 +8,10 @@ use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::admin_client::{AdminArgs, AdminClient};
+use super::admin_client::{AdminArgs, AdminClient, QueryArgs};
 use super::claim::json_of;
 use super::failure::usage;
-use super::output::{Out, OutputArgs, cell};
+use super::output::{Out, cell};
 use crate::domain::attempt::Entropy;
 use crate::domain::tenant::AppKey;
 
@@ -48,18 +48,14 @@ enum Action {
     /// List the apps
     List {
         #[command(flatten)]
-        output: OutputArgs,
-        #[command(flatten)]
-        admin: AdminArgs,
+        query: QueryArgs,
     },
     /// Show an app, with the ID and last use of each of its secrets
     Show {
         /// Key of the app
         name: AppKey,
         #[command(flatten)]
-        output: OutputArgs,
-        #[command(flatten)]
-        admin: AdminArgs,
+        query: QueryArgs,
     },
     /// Add a secret to an app, and print it once; its newest other secret stays valid
     Rotate {
@@ -123,21 +119,15 @@ pub(super) fn run(args: AppArgs, entropy: &dyn Entropy, out: &mut impl Out) -> a
             }
             print_secret(&gateway.client.post("/admin/v1/apps", &body)?, out)
         }
-        Action::List { output, admin } => {
-            let apps = if uses_gateway(&admin)? {
-                AdminClient::new(admin)?.get("/admin/v1/apps")?
-            } else {
-                file::list(&admin.settings().load()?)
-            };
-            output.print(&apps, out, show::list)
+        Action::List { query } if uses_gateway(&query.admin)? => query.show("/admin/v1/apps", out, show::list),
+        Action::List { query: QueryArgs { output, admin } } => {
+            output.print(&file::list(&admin.settings().load()?), out, show::list)
         }
-        Action::Show { name, output, admin } => {
-            let app = if uses_gateway(&admin)? {
-                AdminClient::new(admin)?.get(&format!("/admin/v1/apps/{name}"))?
-            } else {
-                file::show(&admin.settings().load()?, &name)?
-            };
-            output.print(&app, out, show::record)
+        Action::Show { name, query } if uses_gateway(&query.admin)? => {
+            query.show(&format!("/admin/v1/apps/{name}"), out, show::record)
+        }
+        Action::Show { name, query: QueryArgs { output, admin } } => {
+            output.print(&file::show(&admin.settings().load()?, &name)?, out, show::record)
         }
         Action::Rotate { name, revoke_all, change } => {
             let Some(gateway) = change.gateway()? else {

@@ -2,8 +2,8 @@
 
 use clap::Args;
 
-use super::admin_client::{AdminArgs, AdminClient};
-use super::output::{self, Column, Out, OutputArgs, cell, rows};
+use super::admin_client::QueryArgs;
+use super::output::{self, Column, Out, cell, rows};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -21,9 +21,7 @@ pub(super) struct AuditArgs {
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=200))]
     limit: u32,
     #[command(flatten)]
-    output: OutputArgs,
-    #[command(flatten)]
-    admin: AdminArgs,
+    query: QueryArgs,
 }
 
 const COLUMNS: &[Column] = &[
@@ -39,9 +37,8 @@ const COLUMNS: &[Column] = &[
 ];
 
 pub(super) fn run(args: AuditArgs, out: &mut impl Out) -> anyhow::Result<()> {
-    let AuditArgs { limit, output, admin } = args;
-    let answer = AdminClient::new(admin)?.get(&format!("/admin/v1/audit?limit={limit}"))?;
-    output.print(&answer, out, |answer, out| match rows(answer, "entries") {
+    let AuditArgs { limit, query } = args;
+    query.show(&format!("/admin/v1/audit?limit={limit}"), out, |answer, out| match rows(answer, "entries") {
         [] => Ok(writeln!(out, "There are no changes in the audit trail of this gateway.")?),
         entries => output::table(entries, COLUMNS, out),
     })

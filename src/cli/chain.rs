@@ -5,9 +5,9 @@ use std::str::FromStr;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::admin_client::{AdminArgs, AdminClient};
+use super::admin_client::{AdminClient, QueryArgs};
 use super::failure::state;
-use super::output::{self, Column, Out, OutputArgs, cell, rows};
+use super::output::{self, Column, Out, cell, rows};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -29,18 +29,14 @@ enum Action {
     /// List the chains with their engines
     List {
         #[command(flatten)]
-        output: OutputArgs,
-        #[command(flatten)]
-        admin: AdminArgs,
+        query: QueryArgs,
     },
     /// Show a chain
     Show {
         /// Name of the chain, such as default
         chain: Name,
         #[command(flatten)]
-        output: OutputArgs,
-        #[command(flatten)]
-        admin: AdminArgs,
+        query: QueryArgs,
     },
     /// Make another engine of a chain the active one, at every gateway
     ///
@@ -59,9 +55,7 @@ enum Action {
         #[arg(long)]
         reason: String,
         #[command(flatten)]
-        output: OutputArgs,
-        #[command(flatten)]
-        admin: AdminArgs,
+        query: QueryArgs,
     },
 }
 
@@ -92,23 +86,21 @@ const COLUMNS: &[Column] = &[
 
 pub(super) fn run(args: ChainArgs, out: &mut impl Out) -> anyhow::Result<()> {
     match args.action {
-        Action::List { output, admin } => {
-            let answer = AdminClient::new(admin)?.get("/admin/v1/chains")?;
-            output.print(&answer, out, |answer, out| output::table(rows(answer, "chains"), COLUMNS, out))
+        Action::List { query } => {
+            query.show("/admin/v1/chains", out, |answer, out| output::table(rows(answer, "chains"), COLUMNS, out))
         }
-        Action::Show { chain, output, admin } => {
-            let answer = AdminClient::new(admin)?.get("/admin/v1/chains")?;
+        Action::Show { chain, query } => {
+            let answer = AdminClient::new(query.admin)?.get("/admin/v1/chains")?;
             let chains = rows(&answer, "chains");
             let Some(found) = chains.iter().find(|known| known["name"] == chain.0.as_str()) else {
                 let known: Vec<_> = chains.iter().map(|chain| cell(&chain["name"])).collect();
                 return Err(state(format!("there is no chain `{}`. The gateway has: {}", chain.0, known.join(", "))));
             };
-            output.print(found, out, show)
+            query.output.print(found, out, show)
         }
-        Action::Switch { chain, engine, accept_loss, reason, output, admin } => {
+        Action::Switch { chain, engine, accept_loss, reason, query } => {
             let body = json!({ "to": engine.0, "accept_loss": accept_loss, "reason": reason });
-            let answer = AdminClient::new(admin)?.post(&format!("/admin/v1/chains/{}/switch", chain.0), &body)?;
-            output.print(&answer, out, |answer, out| {
+            query.post(&format!("/admin/v1/chains/{}/switch", chain.0), &body, out, |answer, out| {
                 let [chain, from, active, epoch] = ["chain", "from", "active", "epoch"].map(|name| cell(&answer[name]));
                 writeln!(out, "Chain `{chain}` was switched from {from} to {active} (epoch {epoch}).")?;
                 Ok(writeln!(out, "Operations that were done on {from} are not known on {active}.")?)

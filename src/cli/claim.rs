@@ -9,10 +9,10 @@ use anyhow::Context as _;
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Map, Value};
 
-use super::admin_client::{AdminArgs, AdminClient};
+use super::admin_client::{AdminClient, QueryArgs};
 use super::failure::usage;
 use super::id::{CONTENTS_HELP, read_contents};
-use super::output::{Out, OutputArgs};
+use super::output::Out;
 use super::progress::Progress;
 use crate::domain::global_id::GlobalId;
 use crate::domain::tenant::{AppKey, Operation};
@@ -46,7 +46,7 @@ enum Action {
         #[command(flatten)]
         claim: ClaimName,
         #[command(flatten)]
-        common: Common,
+        query: QueryArgs,
     },
     /// End a claim, so that its operation can be run again
     ///
@@ -60,7 +60,7 @@ enum Action {
         #[arg(long)]
         even_succeeded: bool,
         #[command(flatten)]
-        common: Common,
+        query: QueryArgs,
     },
     /// Report the outcome of an operation in place of its holder
     ///
@@ -81,7 +81,7 @@ enum Action {
         #[arg(long, value_name = "DURATION")]
         retention: Option<Retention>,
         #[command(flatten)]
-        common: Common,
+        query: QueryArgs,
     },
     /// List the claims of an app, in the order of their global IDs
     List {
@@ -101,7 +101,7 @@ enum Action {
         #[arg(long)]
         internal: bool,
         #[command(flatten)]
-        common: Common,
+        query: QueryArgs,
     },
 }
 
@@ -132,14 +132,6 @@ struct Change {
     attempt_hash: Option<String>,
 }
 
-#[derive(Args, Debug)]
-struct Common {
-    #[command(flatten)]
-    output: OutputArgs,
-    #[command(flatten)]
-    admin: AdminArgs,
-}
-
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
 enum Outcome {
     /// The operation has completed, and must not run again
@@ -160,18 +152,17 @@ enum State {
 
 pub(super) fn run(args: ClaimArgs, input: &mut impl Read, out: &mut impl Out) -> anyhow::Result<()> {
     match args.action {
-        Action::Show { claim, common } => {
-            let answer = common.post("show", claim.body(input)?)?;
-            common.output.print(&answer, out, show::record)
+        Action::Show { claim, query } => {
+            let body = claim.body(input)?;
+            query.post("/admin/v1/claims/show", &body.into(), out, show::record)
         }
-        Action::Release { claim, change, even_succeeded, common } => {
+        Action::Release { claim, change, even_succeeded, query } => {
             let mut body = claim.body(input)?;
             change.fill(&mut body);
             body.insert("even_succeeded".into(), even_succeeded.into());
-            let answer = common.post("release", body)?;
-            common.output.print(&answer, out, show::changed)
+            query.post("/admin/v1/claims/release", &body.into(), out, show::changed)
         }
-        Action::Settle { claim, change, outcome, result, retention, common } => {
+        Action::Settle { claim, change, outcome, result, retention, query } => {
             if outcome != Outcome::Success && (result.is_some() || retention.is_some()) {
                 return Err(usage(
                     "--result and --retention need --outcome success: nothing else is kept. Leave them out",
@@ -186,16 +177,15 @@ pub(super) fn run(args: ClaimArgs, input: &mut impl Read, out: &mut impl Out) ->
             if let Some(retention) = retention {
                 body.insert("retention".into(), retention.to_string().into());
             }
-            let answer = common.post("settle", body)?;
-            common.output.print(&answer, out, show::changed)
+            query.post("/admin/v1/claims/settle", &body.into(), out, show::changed)
         }
-        Action::List { app, state, after, limit, internal, common } => {
+        Action::List { app, state, after, limit, internal, query } => {
             let state = state.map(|state| format!("&state={}", word(&state))).unwrap_or_default();
             let internal = if internal { "&internal=true" } else { "" };
-            let client = AdminClient::new(common.admin)?;
+            let client = AdminClient::new(query.admin)?;
             let filter = format!("app={app}{state}{internal}");
             let page = list(&client, &filter, after.map(|after| after.to_string()), limit as usize)?;
-            common.output.print(&page, out, show::list)
+            query.output.print(&page, out, show::list)
         }
     }
 }
@@ -259,11 +249,5 @@ impl Change {
         if let Some(hash) = &self.attempt_hash {
             body.insert("attempt_hash".into(), hash.as_str().into());
         }
-    }
-}
-
-impl Common {
-    fn post(&self, action: &str, body: Map<String, Value>) -> anyhow::Result<Value> {
-        AdminClient::new(self.admin.clone())?.post(&format!("/admin/v1/claims/{action}"), &body.into())
     }
 }

@@ -3,8 +3,8 @@
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
-use super::admin_client::{AdminArgs, AdminClient};
-use super::output::{self, Column, Out, OutputArgs, cell, rows};
+use super::admin_client::QueryArgs;
+use super::output::{self, Column, Out, cell, rows};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -24,9 +24,7 @@ enum Action {
     /// List the engines with their health, chains and capabilities
     List {
         #[command(flatten)]
-        output: OutputArgs,
-        #[command(flatten)]
-        admin: AdminArgs,
+        query: QueryArgs,
     },
 }
 
@@ -42,9 +40,8 @@ const COLUMNS: &[Column] = &[
 ];
 
 pub(super) fn run(args: EngineArgs, out: &mut impl Out) -> anyhow::Result<()> {
-    let Action::List { output, admin } = args.action;
-    let answer = AdminClient::new(admin)?.get("/admin/v1/engines")?;
-    output.print(&answer, out, |answer, out| {
+    let Action::List { query } = args.action;
+    query.show("/admin/v1/engines", out, |answer, out| {
         output::table(rows(answer, "engines"), COLUMNS, out)?;
         let [entries, bytes, bytes_max] = ["entries", "bytes", "bytes_max"].map(|name| cell(&answer["spool"][name]));
         Ok(writeln!(out, "\nSpool: {entries} entries, {bytes} of {bytes_max} bytes.")?)

@@ -9,7 +9,7 @@ use clap::Args;
 use hyper::Request;
 
 use super::tls::TlsArgs;
-use super::{Settings, admin_client};
+use super::{Settings, admin_client, http_client};
 
 /// Longer than a working gateway takes, and shorter than the three seconds that the image gives its health check.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -44,10 +44,10 @@ pub(super) fn run(args: HealthArgs, out: &mut impl Write) -> anyhow::Result<()> 
         (admin_client::url_of(settings)?, args.tls.unverified())
     };
     let not_ready = || format!("the gateway at {url} is not ready");
-    let answer = admin_client::ask(&url, &tls, Request::get("/readyz").body("".into())?, TIMEOUT);
-    let answer = answer.with_context(not_ready)?;
-    if !answer.is_success() {
-        bail!("{}: it answered {}", not_ready(), answer.status);
+    let response = http_client::send(&url, &tls, Request::get("/readyz").body("".into())?, TIMEOUT);
+    let response = response.with_context(not_ready)?;
+    if !response.is_success {
+        bail!("{}: it answered {}", not_ready(), response.status);
     }
     writeln!(out, "ready")?;
     Ok(())

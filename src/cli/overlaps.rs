@@ -3,8 +3,8 @@
 use clap::Args;
 use serde_json::Value;
 
-use super::admin_client::{AdminArgs, AdminClient};
-use super::output::{self, Column, Out, OutputArgs, cell, rows};
+use super::admin_client::QueryArgs;
+use super::output::{self, Column, Out, cell, rows};
 use crate::domain::tenant::AppKey;
 
 const EXAMPLES: &str = "\
@@ -29,9 +29,7 @@ pub(super) struct OverlapsArgs {
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
     limit: u32,
     #[command(flatten)]
-    output: OutputArgs,
-    #[command(flatten)]
-    admin: AdminArgs,
+    query: QueryArgs,
 }
 
 /// The columns of an overlap, here and after a delivery of the spool.
@@ -48,11 +46,10 @@ pub(super) const COLUMNS: &[Column] = &[
 ];
 
 pub(super) fn run(args: OverlapsArgs, out: &mut impl Out) -> anyhow::Result<()> {
-    let OverlapsArgs { app, after, limit, output, admin } = args;
+    let OverlapsArgs { app, after, limit, query } = args;
     let app = app.map(|app| format!("&app={app}")).unwrap_or_default();
     let after = after.map(|after| format!("&after={after}")).unwrap_or_default();
-    let answer = AdminClient::new(admin)?.get(&format!("/admin/v1/overlaps?limit={limit}{app}{after}"))?;
-    output.print(&answer, out, |answer, out| {
+    query.show(&format!("/admin/v1/overlaps?limit={limit}{app}{after}"), out, |answer, out| {
         let overlaps = rows(answer, "overlaps");
         if overlaps.is_empty() {
             return Ok(writeln!(out, "There are no overlaps.")?);
