@@ -37,7 +37,7 @@ async fn wrong_requests_are_told_what_to_do() {
             "/v1/claims",
             "{\"contents\":1,\"operaton\":\"a\"}",
             (400, "invalid_request"),
-            "`operaton`: no such field; did you mean `operation`? Known keys: contents, operation,",
+            "`operaton`: no such field; did you mean `operation`? There are: contents, operation,",
         ),
         ("/v1/claims", "[1,\"a\",null,null,null,null,null]", (400, "invalid_request"), "JSON object"),
         (

@@ -83,7 +83,7 @@ async fn a_drain_is_not_for_ever() {
     let _in_flight = half_a_claim(&gateway).await;
     gateway.signal("INT");
     assert!(answered_within(SOON, gateway.ended()).await.success());
-    assert!(gateway.log().contains("not answered in time"), "{}", gateway.log());
+    assert!(gateway.log().contains("Drain timeout"), "{}", gateway.log());
 }
 
 #[tokio::test]

@@ -149,7 +149,7 @@ async fn log_of_a_deployment(engine: String) -> String {
     gateway.signal("TERM");
     assert!(gateway.ended().await.success());
     let log = gateway.log();
-    let (_, end) = log.split_once("\"draining\"").unwrap();
+    let (_, end) = log.split_once("\"Draining\"").unwrap();
     assert!(!end.contains("\"WARN\"") && !end.contains("\"ERROR\""), "{log}");
     log
 }

@@ -163,7 +163,7 @@ async fn a_collector_that_is_away_is_logged_once() {
             .await;
         last = Page::get(&admin).await.sum(DROPPED, &[("reason", "failed")]);
     }
-    gateway.logged("the collector does not take them", 1).await;
+    gateway.logged("the collector does not accept them", 1).await;
 }
 
 #[tokio::test]
