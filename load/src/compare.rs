@@ -194,7 +194,7 @@ impl Row {
         let mut name = contender.to_string();
         // Writing to a String cannot fail.
         if scenario != usual.scenario {
-            name.push_str(", 100 a call");
+            name.push_str(", 100 per call");
         }
         if connections != usual.connections {
             let _ = write!(name, ", {connections} connections");
@@ -258,7 +258,7 @@ impl fmt::Display for Compared {
         }
         for row in self.rows.iter().chain(&self.latencies).filter(|row| row.disturbed > 0) {
             let (name, rounds) = (row.name(self), row.disturbed);
-            writeln!(f, "\nDISTURBED in {rounds} rounds, so that its rate means little: {name}.")?;
+            writeln!(f, "\nDISTURBED in {rounds} round(s), so that the rate means little: {name}.")?;
         }
         for line in &self.skipped {
             writeln!(f, "\nLEFT OUT {line}")?;

@@ -88,7 +88,7 @@ pub(crate) fn all(bench: &Bench, loads: Loads, footprints: &[Footprint]) -> Vec<
         at_least("claims/s on Redis, to nginx with Lua", over(peak(Redis), peak(Nginx)), 1.55),
         at_most("gateway CPU per claim on Redis, to the no-op handler's", over(cpu(Redis), cpu(Noop)), 1.35),
         at_most("gateway CPU per claim on Redis, to webdis'", over(cpu(Redis), cpu(Webdis)), 0.80),
-        at_least("claims/s on Redis, 100 a call, to redis-benchmark -P 16", over(batched, peak(PipelinedSets)), 0.6),
+        at_least("claims/s on Redis, 100 per call, to redis-benchmark -P 16", over(batched, peak(PipelinedSets)), 0.6),
         at_least("durable claims/s on disk, to memory, 256 connections", over(many(Disk), many(Memory)), 0.6),
         at_least("durable claims/s on PostgreSQL, to pgbench", over(peak(Postgres), peak(Pgbench)), 1.6),
         at_most(
