@@ -22,11 +22,11 @@ fn operators() -> String {
 }
 
 /// A gateway on this engine that has operators.
-fn operated(engine: &str) -> Setup {
+pub(crate) fn operated(engine: &str) -> Setup {
     Setup::on(engine).config(&operators())
 }
 
 /// The operator alice.
-fn alice(gateway: &Gateway) -> Client {
+pub(crate) fn alice(gateway: &Gateway) -> Client {
     gateway.admin_client().with_credential(TOKEN)
 }

@@ -46,7 +46,7 @@ async fn durable_redis() -> Option<RedisServer> {
 }
 
 /// A gateway with an app for each policy.
-fn setup(engine: impl Into<String>) -> Setup {
+pub(crate) fn setup(engine: impl Into<String>) -> Setup {
     Setup::on(engine).config(&config())
 }
 
@@ -62,7 +62,7 @@ async fn delivered(gateway: &Gateway) {
 }
 
 /// Waits until the gateway finds its store out.
-async fn out(gateway: &Gateway) {
+pub(crate) async fn out(gateway: &Gateway) {
     let client = caller::caller(gateway, "closed");
     until("the store is missed", PATIENCE, async || {
         client.claim(crate::support::fresh::contents()).await.code() == (503, "store_unavailable")
@@ -79,7 +79,7 @@ async fn back(gateway: &Gateway) {
 
 /// The policy that an answer names, in its body and in its head alike.
 #[track_caller]
-fn policy(answer: &Answer) -> Option<&str> {
+pub(crate) fn policy(answer: &Answer) -> Option<&str> {
     let body = answer.body["degraded"].as_str();
     let head = answer.headers.get("oncegate-degraded").map(|value| value.to_str().unwrap());
     assert_eq!(body, head, "{}", answer.text);

@@ -32,6 +32,8 @@ mod dashboard;
 mod degraded;
 mod deploy;
 mod documents;
+#[cfg(target_os = "linux")]
+mod durability;
 mod edge;
 #[cfg(feature = "postgres")]
 mod engine_postgres;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::client::Client;
+use super::strace;
 use super::wait::until;
 
 /// How long a line of the log may take to be written.
@@ -23,6 +24,7 @@ pub(crate) struct Setup {
     config: String,
     environment: Vec<(String, String)>,
     data_dir: Option<PathBuf>,
+    trace: Option<PathBuf>,
     is_log_read: bool,
 }
 
@@ -40,7 +42,8 @@ impl Setup {
     /// A gateway on this engine, with the defaults for everything else.
     pub(crate) fn on(engine: impl Into<String>) -> Self {
         let (engine, listen) = (engine.into(), "127.0.0.1:0".into());
-        Self { engine, listen, config: String::new(), environment: Vec::new(), data_dir: None, is_log_read: true }
+        let (config, environment) = (String::new(), Vec::new());
+        Self { engine, listen, config, environment, data_dir: None, trace: None, is_log_read: true }
     }
 
     /// On the engines that its configuration names.
@@ -83,6 +86,12 @@ impl Setup {
         self
     }
 
+    /// With its system calls traced into this file; see `strace`.
+    pub(crate) fn traced(mut self, file: &Path) -> Self {
+        self.trace = Some(file.to_owned());
+        self
+    }
+
     /// With a log that nobody reads once the gateway is in service, though its pipe stays open.
     pub(crate) fn log_unread(mut self) -> Self {
         self.is_log_read = false;
@@ -99,7 +108,11 @@ impl Setup {
         let folder = tempfile::tempdir().expect("a folder");
         let config = folder.path().join("oncegate.toml");
         std::fs::write(&config, &self.config).expect("the configuration is written");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
+        let program = env!("CARGO_BIN_EXE_oncegate");
+        let mut command = match &self.trace {
+            Some(file) => strace::command(file, program),
+            None => Command::new(program),
+        };
         command.args(["serve", "--listen", &self.listen, "--admin-listen", "127.0.0.1:0"]);
         if !self.engine.is_empty() {
             command.args(["--engine", &self.engine]);

@@ -2,11 +2,16 @@
 
 use std::process::{Command, Stdio};
 
-/// Says loudly that a test is skipped; on CI it fails instead, since a skipped test there would be a hole nobody sees.
+/// Skips a test that needs a program.
+pub(crate) fn skip(program: &str) {
+    skip_because(&format!("{program} is not installed; run scripts/install-test-deps"));
+}
+
+/// Says loudly that a test is skipped. On CI it fails instead, since a skipped test there would be a hole nobody sees.
 #[expect(clippy::print_stderr, reason = "a skipped test is to be seen")]
-pub(crate) fn skip(what: &str) {
-    assert!(!is_ci(), "{what} is not installed: run scripts/install-test-deps");
-    eprintln!("SKIPPED: {what} is not installed; run scripts/install-test-deps");
+pub(crate) fn skip_because(why: &str) {
+    assert!(!is_ci(), "{why}");
+    eprintln!("SKIPPED: {why}");
 }
 
 /// A command of this program, or `None` if it is not installed: the test is to be skipped then. The shell looks for it, since

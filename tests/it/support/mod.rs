@@ -24,6 +24,7 @@ pub(crate) mod prometheus;
 #[cfg(feature = "redis")]
 pub(crate) mod redis_server;
 pub(crate) mod say;
+pub(crate) mod strace;
 #[cfg(any(feature = "postgres", feature = "redis"))]
 pub(crate) mod table;
 pub(crate) mod tcp_proxy;

@@ -1,0 +1,94 @@
+//! System calls of a gateway, as strace records them: in their order over all threads, with the file or socket of each.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use super::missing;
+
+/// The calls that are recorded: what arrives, what is written and sent, and what makes it durable.
+const CALLS: &str = "trace=read,readv,recvfrom,recvmsg,write,writev,pwrite64,sendto,sendmsg,fsync,fdatasync";
+
+/// Returns whether programs can be traced here. If not, says loudly that the test is skipped.
+pub(crate) fn is_available() -> bool {
+    if missing::tool("strace").is_none() {
+        return false;
+    }
+    let traced = Command::new("strace").args(["-qq", "-o", "/dev/null", "true"]).stderr(Stdio::null()).status();
+    let permitted = traced.is_ok_and(|status| status.success());
+    if !permitted {
+        missing::skip_because("ptrace is not permitted");
+    }
+    permitted
+}
+
+/// A command that runs a program with its calls recorded in a file. The process is the program's own: the tracer runs beside
+/// it, and ends with it.
+pub(super) fn command(file: &Path, program: &str) -> Command {
+    let mut command = Command::new("strace");
+    command.args(["-D", "-f", "-qq", "-yy", "-s", "64", "-e", CALLS, "-e", "signal=none", "-o"]);
+    command.arg(file).arg(program);
+    command
+}
+
+/// A call that succeeded.
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    pub(crate) kind: Kind,
+    /// The path of a file, or the two ends of a connection.
+    pub(crate) target: String,
+    /// The beginning of what was read or written.
+    pub(crate) text: String,
+    /// Its place in the record when it began, and when it had ended.
+    pub(crate) begun: usize,
+    pub(crate) ended: usize,
+}
+
+/// What a call does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    Read,
+    Write,
+    Sync,
+}
+
+/// Reads a record. The calls are in the order in which they began.
+pub(crate) fn calls(file: &Path) -> Vec<Call> {
+    let record = std::fs::read_to_string(file).expect("the record is there");
+    let mut begun: Vec<(&str, usize, String)> = Vec::new();
+    let mut calls = Vec::new();
+    for (place, line) in record.lines().enumerate() {
+        let Some((thread, line)) = line.split_once(' ') else { continue };
+        let line = line.trim_start();
+        if let Some(first) = line.strip_suffix(" <unfinished ...>") {
+            begun.push((thread, place, first.to_owned()));
+        } else if let Some((_, rest)) = line.strip_prefix("<... ").and_then(|line| line.split_once(" resumed>")) {
+            let of_thread = begun.iter().position(|(other, ..)| *other == thread).expect("a call that has begun");
+            let (_, since, first) = begun.swap_remove(of_thread);
+            calls.extend(call(&(first + rest), since, place));
+        } else {
+            calls.extend(call(line, place, place));
+        }
+    }
+    calls.sort_by_key(|call| call.begun);
+    calls
+}
+
+/// Reads `write(9</var/claims>, "…"..., 512) = 512`. Nothing if the call failed, or is of no known kind.
+fn call(line: &str, begun: usize, ended: usize) -> Option<Call> {
+    let (name, arguments) = line.split_once('(')?;
+    let kind = match name {
+        "read" | "readv" | "recvfrom" | "recvmsg" => Kind::Read,
+        "write" | "writev" | "pwrite64" | "sendto" | "sendmsg" => Kind::Write,
+        "fsync" | "fdatasync" => Kind::Sync,
+        _ => return None,
+    };
+    let (arguments, result) = arguments.rsplit_once(" = ")?;
+    let arguments = arguments.trim_end().strip_suffix(')')?;
+    if result.starts_with('-') {
+        return None;
+    }
+    let (_, target) = arguments.split_once('<')?;
+    let (target, rest) = target.split_once(">, ").or_else(|| target.strip_suffix('>').map(|target| (target, "")))?;
+    let text = rest.split_once('"').map_or("", |(_, text)| text);
+    Some(Call { kind, target: target.to_owned(), text: text.to_owned(), begun, ended })
+}
