@@ -352,6 +352,24 @@ mod tests {
     }
 
     #[test]
+    fn a_disabled_app_is_refused_on_every_request_of_a_connection() {
+        let cached = CachedCredential::default();
+        let enabled = || app("shop", &[OLD]);
+        let disabled = || App { disabled: true, ..app("shop", &[OLD]) };
+        let registry = Registry::of([disabled()]);
+        let authenticate =
+            || registry.authenticate(Some(format!("Bearer shop.{OLD}").as_bytes()), &cached, NOON).map(drop);
+        for (app, expected) in
+            [(disabled(), Err(AuthError::Disabled)), (enabled(), Ok(())), (disabled(), Err(AuthError::Disabled))]
+        {
+            registry.replace([app]);
+            for _ in 0..3 {
+                assert_eq!(authenticate(), expected);
+            }
+        }
+    }
+
+    #[test]
     fn a_use_with_a_cached_credential_is_recorded() {
         let registry = Registry::of([app("shop", &[OLD])]);
         let (cached, later) = (CachedCredential::default(), NOON.plus(Duration::from_hours(1)));

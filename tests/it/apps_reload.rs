@@ -9,7 +9,10 @@ use std::time::Duration;
 use oncegate::domain::hex;
 use serde_json::json;
 use sha2::{Digest, Sha256};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
 
+use crate::edge;
 use crate::support::client::Client;
 use crate::support::exposition::Page;
 use crate::support::fresh;
@@ -75,6 +78,30 @@ async fn a_change_of_the_file_takes_effect_by_itself() {
     answers(&old, 401).await;
     answers(&new, 200).await;
     assert_eq!(bank.claim(json!(1)).await.code(), (403, "app_disabled"));
+}
+
+/// Later requests of a connection are not hashed again, so the connection itself must notice the change.
+#[tokio::test]
+async fn a_disabled_app_is_refused_on_a_connection_that_is_open() {
+    let gateway = Setup::on_memory().config(&app("shop", &[OLD], "")).start().await;
+    let mut connection = TcpStream::connect(gateway.api()).await.unwrap();
+    let head = format!("POST /v1/global-ids HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer shop.{OLD}\r\n");
+    let request = head + "content-type: application/json\r\ncontent-length: 14\r\n\r\n{\"contents\":1}";
+    let mut status = async || {
+        connection.write_all(request.as_bytes()).await.unwrap();
+        edge::answer(&mut connection).await.0.split(' ').nth(1).unwrap().to_owned()
+    };
+    for _ in 0..2 {
+        assert_eq!(status().await, "200");
+    }
+    replace(&gateway.config_file(), &app("shop", &[OLD], "disabled = true"));
+    answers(&client(&gateway, "shop", OLD), 403).await;
+    for _ in 0..3 {
+        assert_eq!(status().await, "403");
+    }
+    replace(&gateway.config_file(), &app("shop", &[OLD], ""));
+    answers(&client(&gateway, "shop", OLD), 200).await;
+    assert_eq!(status().await, "200");
 }
 
 /// A secret that stands in a file of its own changes with that file.

@@ -455,7 +455,7 @@ async fn raw(gateway: &Gateway, bytes: &[u8]) -> (String, Vec<u8>) {
 }
 
 /// The head and body of the next answer.
-async fn answer(stream: &mut TcpStream) -> (String, Vec<u8>) {
+pub(crate) async fn answer(stream: &mut TcpStream) -> (String, Vec<u8>) {
     let mut answer = Vec::new();
     let mut buffer = [0; 4096];
     loop {

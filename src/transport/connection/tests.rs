@@ -1,6 +1,7 @@
 //! Compares the fast path with the library: a client must not see which of them answered.
 
 mod attacks;
+mod timeouts;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
