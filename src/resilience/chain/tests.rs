@@ -192,6 +192,17 @@ impl Gateway {
         self.chain.claim(request).await
     }
 
+    /// The answers to claims of one batch, in their order.
+    async fn claim_each(&self, requests: &[ClaimRequest]) -> Vec<Result<ClaimResponse, EngineError>> {
+        let answers = Mutex::new(Vec::new());
+        let tell = |place, answer| answers.lock().unwrap().push((place, answer));
+        self.chain.claim_each(&requests.iter().collect::<Vec<_>>(), &tell).await;
+        let mut answers: Vec<(usize, _)> = answers.into_inner().unwrap();
+        answers.sort_by_key(|(place, _)| *place);
+        assert!(answers.iter().map(|(place, _)| *place).eq(0..requests.len()), "each is answered once");
+        answers.into_iter().map(|(_, answer)| answer).collect()
+    }
+
     async fn granted(&self) -> ClaimRequest {
         let request = fresh_claim();
         assert!(matches!(self.claim(&request).await, Ok(ClaimResponse::Granted(_))));
@@ -412,6 +423,9 @@ async fn a_gateway_that_has_not_looked_for_long_grants_nothing() {
     here.chain.switch("b").await.unwrap();
     let refused = there.claim(&fresh_claim()).await;
     assert!(matches!(refused, Err(EngineError::Determinate(Determinate::Unavailable(_)))), "{refused:?}");
+    for refused in there.claim_each(&[fresh_claim(), fresh_claim()]).await {
+        assert!(matches!(refused, Err(EngineError::Determinate(Determinate::Unavailable(_)))), "{refused:?}");
+    }
     let refused = there.chain.settle(&settle(&fresh_claim())).await;
     assert!(matches!(refused, Err(EngineError::Determinate(Determinate::Unavailable(_)))), "{refused:?}");
 }
@@ -601,6 +615,63 @@ async fn a_chain_that_holds_grants_nothing_until_the_longest_lease_is_over() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_chain_that_holds_does_so_for_the_longest_renewal() {
+    let stores = Stores::new(&["a"]);
+    stores.have_their_data().await;
+    let gateway = stores.gateway_with(OnDataLoss::Hold, |_| {});
+    let request = gateway.granted().await;
+    let (minute, hour) = (Duration::from_mins(1), Duration::from_hours(1));
+    let renewal = RenewalRequest { key: request.key, attempt: request.attempt, lease: Some(hour), deadline: minute };
+    gateway.chain.renew(&renewal).await.unwrap();
+    gateway.ways[0].losses.store(1, Ordering::SeqCst);
+    assert_eq!(gateway.chain.status().held_for, Some(hour));
+    sleep(minute * 59).await;
+    assert!(is_paused(&gateway.claim(&fresh_claim()).await));
+    sleep(minute).await;
+    gateway.granted().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_chain_that_holds_does_so_for_the_longest_lease_of_a_batch() {
+    let stores = Stores::new(&["a"]);
+    stores.have_their_data().await;
+    let gateway = stores.gateway_with(OnDataLoss::Hold, |_| {});
+    let (minute, hour) = (Duration::from_mins(1), Duration::from_hours(1));
+    let requests = [minute, hour, minute].map(|lease| {
+        let mut request = fresh_claim();
+        request.terms.lease = lease;
+        request
+    });
+    assert!(gateway.claim_each(&requests).await.iter().all(Result::is_ok));
+    gateway.ways[0].losses.store(1, Ordering::SeqCst);
+    assert_eq!(gateway.chain.status().held_for, Some(hour));
+}
+
+/// In a batch as alone.
+#[tokio::test(start_paused = true)]
+async fn no_grant_of_a_batch_is_told_that_comes_back_after_a_switch_or_a_loss() {
+    let stores = Stores::new(&["a", "b"]);
+    let (here, there) = (stores.gateway(), stores.gateway());
+    there.granted().await;
+    there.ways[0].set(LATE);
+    let requests = [fresh_claim(), fresh_claim()];
+    let (late, switched) = tokio::join!(there.claim_each(&requests), here.chain.switch("b"));
+    switched.unwrap();
+    assert!(late.iter().all(|answer| matches!(answer, Err(EngineError::Indeterminate(_)))), "{late:?}");
+
+    let stores = Stores::new(&["a"]);
+    stores.have_their_data().await;
+    let gateway = stores.gateway_with(OnDataLoss::Hold, |_| {});
+    gateway.ways[0].set(LATE);
+    let lose = async {
+        sleep(Duration::from_secs(1)).await;
+        gateway.ways[0].losses.store(1, Ordering::SeqCst);
+    };
+    let (late, ()) = tokio::join!(gateway.claim_each(&requests), lose);
+    assert!(late.iter().all(|answer| matches!(answer, Err(EngineError::Indeterminate(_)))), "{late:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_the_store_knows_stops_its_duplicates_while_the_chain_grants_nothing() {
     let stores = Stores::new(&["a"]);
     stores.have_their_data().await;
@@ -611,11 +682,7 @@ async fn what_the_store_knows_stops_its_duplicates_while_the_chain_grants_nothin
     let again = |request: &ClaimRequest| ClaimRequest { attempt: fresh_claim().attempt, ..request.clone() };
     let other = ClaimRequest { fingerprint: Some([7; 32]), ..again(&done) };
     let requests = [again(&running), again(&done), other, fresh_claim(), running.clone()];
-    let told = Mutex::new(Vec::new());
-    gateway.chain.claim_each(&requests.each_ref(), &|place, answer| told.lock().unwrap().push((place, answer))).await;
-    let mut told = told.into_inner().unwrap();
-    told.sort_by_key(|(place, _)| *place);
-    for (place, in_batch) in told {
+    for (place, in_batch) in gateway.claim_each(&requests).await.into_iter().enumerate() {
         let alone = gateway.claim(&requests[place]).await;
         for answer in [in_batch, alone] {
             let is_known = match place {

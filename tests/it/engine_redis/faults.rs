@@ -3,14 +3,17 @@
 
 use std::time::Duration;
 
+use oncegate::domain::claim::Outcome;
+use oncegate::domain::operator::ReleaseRequest;
+use oncegate::domain::record::State;
 use oncegate::engine::conformance::fresh_claim;
 use oncegate::engine::redis::{Options, Redis};
 use oncegate::engine::{Determinate, Engine, EngineError};
 use tokio::time::timeout;
 
 use super::{
-    RedisServer, again, back_within_a_second, behind_proxy, granted, is_duplicate, is_uncertain, open, options, settle,
-    soon, success, unavailable,
+    RedisServer, again, back_within_a_second, behind_proxy, granted, is_duplicate, is_uncertain, open, options, renew,
+    settle, soon, success, unavailable,
 };
 use crate::support::tcp_proxy::{Mode, TcpProxy};
 
@@ -119,6 +122,35 @@ async fn a_network_that_refuses_drops_or_swallows_everything_heals() {
     }
     proxy.set(Mode::Delay(Duration::from_millis(50)));
     assert!(is_duplicate(&redis, &again(&ask)).await, "slow is not broken");
+}
+
+/// Each kind of call that changes something: without its reply nobody knows whether it did.
+#[tokio::test]
+async fn a_change_whose_reply_is_lost_is_uncertain() {
+    let Some(server) = RedisServer::start().await else { return };
+    let (proxy, redis) = behind_proxy(&server).await;
+    for outcome in [success("1"), Outcome::Failure, Outcome::Unknown] {
+        let ask = fresh_claim();
+        granted(&redis, &ask).await;
+        proxy.lose_next_reply();
+        let told = redis.settle(&settle(&ask, outcome.clone())).await;
+        assert!(is_uncertain(&told), "{outcome:?}: {told:?}");
+        soon("it serves again", async || redis.probe().await.is_ok()).await;
+        let state = redis.read(&ask.key).await.unwrap().map(|held| held.record.state);
+        assert_ne!(state, Some(State::InProgress), "it did happen");
+    }
+    let ask = fresh_claim();
+    granted(&redis, &ask).await;
+    proxy.lose_next_reply();
+    assert!(is_uncertain(&redis.renew(&renew(&ask, None)).await));
+    soon("it serves again", async || redis.probe().await.is_ok()).await;
+    proxy.lose_next_reply();
+    let release = ReleaseRequest { key: ask.key.clone(), attempt: ask.attempt.clone() };
+    assert!(is_uncertain(&redis.release(&release).await));
+    soon("it serves again", async || redis.probe().await.is_ok()).await;
+    assert_eq!(redis.read(&ask.key).await, Ok(None), "it did happen");
+    proxy.lose_next_reply();
+    unavailable(redis.read(&ask.key).await);
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! The Redis engine on real servers: the contract that all engines keep, what a server may be told while it runs, and
 //! all that can go wrong between the two.
 
+mod batches;
 mod conformance;
 mod damaged;
 mod faults;

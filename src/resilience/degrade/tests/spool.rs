@@ -242,6 +242,38 @@ async fn many_at_once_each_have_their_policy() {
     assert!(answers[1].is_err());
 }
 
+/// Items with a policy and items without one take different ways, and each answer stands at its own place.
+#[tokio::test]
+async fn each_item_of_a_batch_is_answered_by_its_own_policy() {
+    let world = World::new().await;
+    let held = granted(&world).await;
+    world.line.set(Way::Gone);
+    assert_eq!(world.settle(&report(&held, success("1"), SPOOLED)).await, OutcomeResponse::Spooled);
+    let requests = [
+        other(&world, &held),
+        request(&world, ClaimOnOutage::FailClosed),
+        request(&world, ClaimOnOutage::Local),
+        request(&world, ClaimOnOutage::FailClosed),
+        request(&world, ClaimOnOutage::FailOpen),
+    ];
+    let batch = async || {
+        let answers = std::sync::Mutex::new(Vec::new());
+        let tell = |place, answer| answers.lock().unwrap().push((place, answer));
+        world.gateway.claim_each(&requests.each_ref(), &tell).await;
+        let mut answers: Vec<(usize, Result<ClaimResponse, EngineError>)> = answers.into_inner().unwrap();
+        answers.sort_by_key(|(place, _)| *place);
+        assert!(answers.iter().map(|(place, _)| *place).eq(0..requests.len()));
+        answers.into_iter().map(|(_, answer)| answer.ok().map(|answer| told(&answer))).collect::<Vec<_>>()
+    };
+    let of_policies = [Some((SPOOL, "duplicate")), None, Some((LOCAL, "granted")), None, Some((FAIL_OPEN, "granted"))];
+    assert_eq!(batch().await, of_policies);
+    // With the store back, what waits is delivered before anybody else is granted the same.
+    world.line.set(Way::Whole);
+    let of_the_store = ["duplicate", "granted", "granted", "granted", "granted"].map(|word| Some((None, word)));
+    assert_eq!(batch().await, of_the_store);
+    assert_eq!(world.held(&held).await.unwrap().record.state, State::Succeeded);
+}
+
 /// A caller that hangs up changes nothing: what is on the disk is in the local record too.
 #[tokio::test]
 async fn a_caller_that_gives_up_leaves_nothing_half() {
