@@ -5,6 +5,8 @@ use std::io::{self, Write};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use futures_util::future::join;
+
 use super::log::Log;
 use super::open::{Ground, on_a_thread, read, start};
 use super::*;
@@ -326,6 +328,39 @@ async fn after_a_failed_sync_nothing_is_taken_any_more() {
     disk.0.sync_fails.store(false, Ordering::SeqCst);
     assert!(matches!(journal.keep(&entry(&fresh_claim())).await, Err(Refused::Broken(_))));
     assert_eq!(journal.waiting(), Waiting::default());
+}
+
+/// What was delivered need not be synced; what is answered must be, also where both are written at once.
+#[tokio::test]
+async fn an_answer_waits_for_the_sync_also_where_its_write_begins_with_a_delivery() {
+    for delivery_first in [true, false] {
+        let disk = Disk::default();
+        *disk.0.bytes.lock().unwrap() = frame::HEADER.to_vec();
+        let ground =
+            Ground { bytes: frame::HEADER.len() as u64, live: BTreeMap::new(), accounts: Accounts::default(), next: 1 };
+        let (journal, writing) = start(disk.clone(), ground, ROOMY);
+        let first = entry(&fresh_claim());
+        let second = entry(&fresh_claim());
+        let calls = async {
+            let kept = async {
+                journal.keep(&first).await.unwrap();
+                disk.0.syncs.load(Ordering::SeqCst)
+            };
+            let delivered = async { journal.delivered(vec![7], Vec::new(), Vec::new()).await.unwrap() };
+            let syncs = if delivery_first { join(delivered, kept).await.1 } else { join(kept, delivered).await.0 };
+            assert_eq!(syncs, 1, "answered before it was on the disk");
+            // The same for two entries: one sync is enough.
+            let (kept, also) = join(journal.keep(&first), journal.keep(&second)).await;
+            assert!(kept.is_ok() && also.is_ok());
+            assert_eq!(disk.0.syncs.load(Ordering::SeqCst), 2);
+        };
+        // All calls are queued before the writer runs.
+        tokio::select! {
+            biased;
+            () = calls => {}
+            () = writing => panic!("it ends when it is told to"),
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

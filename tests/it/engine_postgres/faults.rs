@@ -71,6 +71,65 @@ async fn a_reply_that_is_lost_is_uncertain_and_the_same_attempt_recognises_itsel
     unavailable(engine.read(&ask.key).await);
 }
 
+/// It is gone, or it is not: nobody who asks for the key again may be told that it certainly still stands.
+#[tokio::test]
+async fn a_failure_report_whose_reply_is_lost_is_uncertain() {
+    let Some(server) = PostgresServer::start().await else { return };
+    let (proxy, engine) = behind_proxy(&server).await;
+    let ask = fresh_claim();
+    granted(&engine, &ask).await;
+    proxy.lose_next_reply();
+    let told = engine.settle(&settle(&ask, Outcome::Failure)).await;
+    assert!(is_uncertain(&told), "{told:?}");
+    soon("it serves again", async || engine.probe().await.is_ok()).await;
+    assert_eq!(engine.read(&ask.key).await, Ok(None), "it did happen");
+
+    // The same where nothing stood, and the success is recorded late.
+    let late = fresh_claim();
+    proxy.lose_reply_after(1);
+    let told = engine.settle(&settle(&late, success("1"))).await;
+    assert!(is_uncertain(&told), "{told:?}");
+    soon("it serves again", async || engine.probe().await.is_ok()).await;
+    assert_eq!(engine.read(&late.key).await.unwrap().unwrap().record.state, State::Succeeded, "it did happen");
+}
+
+/// A claim that waited for a row has a fence above that of the one who had the row meanwhile, and released it.
+#[tokio::test]
+async fn a_fence_is_above_those_drawn_while_its_claim_waited_for_the_row() {
+    let Some(server) = PostgresServer::start().await else { return };
+    let engine = Arc::new(open(&server.url()));
+    let mut session = PostgresServer::connect(&server.url()).await.unwrap();
+    for first_ends in ["state = 'r', value = ''", "expires_at = clock_timestamp() - interval '1 second'"] {
+        let ask = fresh_claim();
+        granted(&*engine, &ask).await;
+        let row = row(&ask);
+        let (table, condition) = row.split_once(" WHERE ").unwrap();
+        let update = async |session: &mut sqlx::PgConnection, set: &str| {
+            let sql = format!("UPDATE {table} SET {set} WHERE {condition}");
+            session.execute(sqlx::raw_sql(sqlx::AssertSqlSafe(sql))).await.unwrap();
+        };
+        update(&mut session, first_ends).await;
+        session.execute("BEGIN").await.unwrap();
+        update(&mut session, "fence = fence").await;
+        let waiting = {
+            let (engine, ask) = (engine.clone(), again(&ask));
+            tokio::spawn(async move { granted(&*engine, &ask).await.fence.unwrap() })
+        };
+        soon("the claim waits for the row", async || {
+            server.ask("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'").await == "1"
+        })
+        .await;
+        // As the other one's claim and its release would leave it.
+        let theirs: u64 = server.ask("SELECT nextval('oncegate_fence')").await.parse().unwrap();
+        update(&mut session, &format!("fence = {theirs}")).await;
+        session.execute("COMMIT").await.unwrap();
+        let fence = waiting.await.unwrap();
+        assert!(fence > theirs, "{fence} after {theirs} was drawn");
+        let held = server.ask(&format!("SELECT fence FROM {row}")).await;
+        assert_eq!(held, fence.to_string());
+    }
+}
+
 /// What is looked at first and changed by a second statement is uncertain if the reply to that one is lost.
 #[tokio::test]
 async fn a_change_whose_reply_is_lost_is_uncertain() {

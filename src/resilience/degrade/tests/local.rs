@@ -2,7 +2,8 @@
 
 use super::super::*;
 use super::support::*;
-use crate::domain::claim::Outcome;
+use crate::domain::canonical::canonicalize;
+use crate::domain::claim::{Grant, Outcome};
 use crate::domain::record::{Contents, State};
 use crate::domain::terms::{LeaseEnd, Retention, Terms};
 use crate::resilience::journal::memory::{Disk, Flaw, Trouble};
@@ -358,6 +359,51 @@ async fn a_full_journal_fails_closed() {
     assert!(world.gateway.settle(&report(&granted[0], success("1"), CLOSED)).await.is_err());
     world.back().await;
     world.line.set(Way::Gone);
+    assert_eq!(told(&world.claim(&request(&world, ClaimOnOutage::Local)).await), (LOCAL, "granted"));
+}
+
+/// A claim in progress that was forgotten may be on any key of its app.
+#[tokio::test]
+async fn an_app_of_which_a_claim_in_progress_was_forgotten_is_granted_nothing_locally() {
+    let world = World::new().await;
+    let contents = canonicalize(format!("\"{}\"", "x".repeat(100_000)).as_bytes()).unwrap();
+    // More than the local record has room for.
+    for _ in 0..800 {
+        let request = ClaimRequest {
+            contents: contents.clone(),
+            contents_stored_bytes: 1 << 20,
+            ..request(&world, ClaimOnOutage::Local)
+        };
+        let grant = Grant {
+            attempt: request.attempt.clone(),
+            fence: None,
+            repeated: false,
+            taken_over: false,
+            lease_left: None,
+        };
+        world.gateway.0.book.learn_claim(&request, &ClaimResponse::Granted(grant), world.clock.monotonic());
+    }
+    world.line.set(Way::Gone);
+    let local = request(&world, ClaimOnOutage::Local);
+    let is_refused = |answer: &Result<ClaimResponse, EngineError>| {
+        let failure = answer.as_ref().unwrap_err();
+        is_silence(failure) && failure.to_string().contains("more is in progress than this gateway can remember")
+    };
+    assert!(is_refused(&world.gateway.claim(&local).await));
+    let mut of_another = request(&world, ClaimOnOutage::Local);
+    of_another.key.app = "other".parse().unwrap();
+    let open = request(&world, ClaimOnOutage::FailOpen);
+    let answers = std::sync::Mutex::new(Vec::new());
+    let tell = |place, answer| answers.lock().unwrap().push((place, answer));
+    world.gateway.claim_each(&[&local, &of_another, &open], &tell).await;
+    let mut answers = answers.into_inner().unwrap();
+    answers.sort_by_key(|(place, _)| *place);
+    assert!(is_refused(&answers[0].1));
+    assert_eq!(told(answers[1].1.as_ref().unwrap()), (LOCAL, "granted"), "each app has a record of its own");
+    assert_eq!(told(answers[2].1.as_ref().unwrap()), (FAIL_OPEN, "granted"));
+    assert_eq!(world.keeper.waiting(), 2);
+    // Once the lease of what was forgotten has ended, there is nothing to be blind to.
+    world.clock.advance(local.terms.lease);
     assert_eq!(told(&world.claim(&request(&world, ClaimOnOutage::Local)).await), (LOCAL, "granted"));
 }
 
