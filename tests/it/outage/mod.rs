@@ -108,8 +108,10 @@ struct Seen {
     noop_p99: Duration,
     noop_p99_later: Duration,
     noop_p99_after: Duration,
-    /// From when the store was back to the first new grant by it, and to the last call that it did not answer.
-    back: (Duration, Duration),
+    /// From when the store was back to the first new grant by it, if there was one.
+    first_grant: Option<Duration>,
+    /// From when the store was back to the last call that it did not answer.
+    last_loss: Duration,
 }
 
 /// Lets callers work while the store goes away and comes back.
@@ -153,7 +155,7 @@ async fn watch_all<S: Store>(store: &mut S, fault: S::Fault, gateways: &[&Gatewa
     let first = events.iter().filter(is_grant).map(|event| event.answered).filter(|at| *at > mended).min();
     let is_lost = |event: &&Event| matches!(event.reply, Reply::Unknown | Reply::Refused | Reply::Degraded(..));
     let last = events.iter().filter(is_lost).map(|event| event.answered).max();
-    let back = (since(first).unwrap_or(Duration::MAX), since(last).unwrap_or_default());
+    let (first_grant, last_loss) = (since(first), since(last).unwrap_or_default());
     let noop = noop.stopped().await;
     Seen {
         took: took(struck),
@@ -162,7 +164,8 @@ async fn watch_all<S: Store>(store: &mut S, fault: S::Fault, gateways: &[&Gatewa
         noop_p99: noop.p99(struck..mending),
         noop_p99_later: noop.p99(struck + OPENED..mending),
         noop_p99_after: noop.p99(mending..Duration::MAX),
-        back,
+        first_grant,
+        last_loss,
     }
 }
 
@@ -193,10 +196,12 @@ impl Seen {
         let limit = OPEN + self.noop_p99.max(self.noop_p99_later) * 4;
         let p99 = percentile(&self.took_later, 99);
         assert!(!opens || p99 <= limit, "{fault:?}: p99 is {p99:?} with the breaker open; {limit:?} is allowed");
-        let (first, last) = self.back;
         let limit = BACK + self.noop_p99_after * STEPS;
-        assert!(first <= limit, "{fault:?}: the first grant came after {first:?}");
-        assert!(last <= limit + waits, "{fault:?}: calls were still lost after {last:?}");
+        let first =
+            self.first_grant.unwrap_or_else(|| panic!("{fault:?}: nothing was granted once the store was back"));
+        assert!(first <= limit, "{fault:?}: the first grant came after {first:?}; {limit:?} is allowed");
+        let last = self.last_loss;
+        assert!(last <= limit + waits, "{fault:?}: calls were still lost after {last:?}; {limit:?} is allowed");
     }
 
     /// What was granted twice.
@@ -212,11 +217,12 @@ impl fmt::Display for Seen {
         let count = |matches: fn(&Reply) -> bool| keys.values().flatten().filter(|event| matches(&event.reply)).count();
         let told = count(|reply| matches!(reply, Reply::Told(_)));
         let degraded = count(|reply| matches!(reply, Reply::Degraded(..)));
+        let first = self.first_grant.map_or_else(|| "never".to_owned(), |first| format!("{first:?}"));
         let (refused, unknown) = (count(|reply| *reply == Reply::Refused), count(|reply| *reply == Reply::Unknown));
         write!(
             f,
             "{} keys, {events} calls: {told} told, {degraded} degraded, {refused} refused, {unknown} unknown; away: {} \
-             answers, p50 {:?}, p99 {:?}, later p50 {:?}, p99 {:?}, beside {:?}; back: first {:?}, last loss {:?}",
+             answers, p50 {:?}, p99 {:?}, later p50 {:?}, p99 {:?}, beside {:?}; back: first grant {first}, last loss {:?}",
             keys.len(),
             self.took.len(),
             percentile(&self.took, 50),
@@ -224,8 +230,7 @@ impl fmt::Display for Seen {
             percentile(&self.took_later, 50),
             percentile(&self.took_later, 99),
             self.noop_p99,
-            self.back.0,
-            self.back.1,
+            self.last_loss,
         )
     }
 }
