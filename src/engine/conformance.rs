@@ -11,7 +11,7 @@ use futures_util::future::{BoxFuture, join_all};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use super::note::{NOTE_BYTES_MAX, Note};
+use super::metadata::{METADATA_BYTES_MAX, Metadata};
 use super::{Engine, EngineError};
 use crate::domain::attempt::{Attempt, Issuer, Nonce, SystemEntropy};
 use crate::domain::canonical::Canonical;
@@ -110,13 +110,13 @@ fn long_terms() -> Terms {
 
 impl Subject {
     /// What each claim of a batch is told.
-    async fn claim_each(&self, requests: Vec<ClaimRequest>) -> Vec<(ClaimRequest, ClaimResponse)> {
+    async fn claim_batch(&self, requests: Vec<ClaimRequest>) -> Vec<(ClaimRequest, ClaimResponse)> {
         let told: Vec<_> = requests.iter().map(|_| Mutex::new(None)).collect();
         let tell = |place: usize, answer| {
             let before = told[place].lock().expect("no panic").replace(answer);
             assert!(before.is_none(), "{place} is told twice: {before:?}");
         };
-        self.engine.claim_each(&requests.iter().collect::<Vec<_>>(), &tell).await;
+        self.engine.claim_batch(&requests.iter().collect::<Vec<_>>(), &tell).await;
         let told = told.into_iter().map(|told| told.into_inner().expect("no panic"));
         let told = told.map(|told| told.expect("each is told").expect("the engine answers"));
         requests.into_iter().zip(told).collect()
@@ -231,8 +231,8 @@ fn fresh_note_name() -> String {
     format!("test.{}", attempt().timestamp().as_micros())
 }
 
-fn note(text: &str) -> Note {
-    Note::new(text).expect("a short text")
+fn note(text: &str) -> Metadata {
+    Metadata::new(text).expect("a short text")
 }
 
 fn issuer() -> &'static Issuer {
@@ -865,7 +865,7 @@ pub async fn claims_of_a_batch_are_each_told_once(on: &Subject) {
         on.granted(request).await;
     }
     let [first, second] =
-        join_all([first, second].map(|requests| on.claim_each(requests))).await.try_into().expect("two");
+        join_all([first, second].map(|requests| on.claim_batch(requests))).await.try_into().expect("two");
     let mut granted = 0;
     for (one, other) in first.iter().zip(second.iter().rev()) {
         assert_eq!(one.0.key, other.0.key);
@@ -880,7 +880,7 @@ pub async fn claims_of_a_batch_are_each_told_once(on: &Subject) {
         }
     }
     assert_eq!(granted, 300, "each key is granted once");
-    on.claim_each(Vec::new()).await;
+    on.claim_batch(Vec::new()).await;
 }
 
 /// An operator's release, of a claim in each state that there is.
@@ -1068,11 +1068,11 @@ fn list_of(app_name: &str, after: Option<GlobalId>, limit: usize) -> ListRequest
 pub async fn a_note_is_put_only_where_what_is_expected_stands(on: &Subject) {
     let (name, other_name) = (fresh_note_name(), fresh_note_name());
     let engine = &on.engine;
-    let stands = async || engine.note(&name).await.expect("the engine answers");
-    let swap = async |expected: Option<&Note>, new: &Note| -> Result<bool, EngineError> {
-        engine.swap_note(&name, expected, new).await
+    let stands = async || engine.get_metadata(&name).await.expect("the engine answers");
+    let swap = async |expected: Option<&Metadata>, new: &Metadata| -> Result<bool, EngineError> {
+        engine.compare_and_set_metadata(&name, expected, new).await
     };
-    let (first, second) = (note("{\"n\": 1}"), note(&"ü".repeat(NOTE_BYTES_MAX / 2)));
+    let (first, second) = (note("{\"n\": 1}"), note(&"ü".repeat(METADATA_BYTES_MAX / 2)));
     assert_eq!(stands().await, None);
     assert_eq!(swap(Some(&first), &second).await, Ok(false), "nothing stands there");
     assert_eq!(stands().await, None);
@@ -1085,7 +1085,7 @@ pub async fn a_note_is_put_only_where_what_is_expected_stands(on: &Subject) {
     assert_eq!(swap(Some(&first), &second).await, Ok(true), "a repeat finds it put");
     assert_eq!(swap(Some(&first), &first).await, Ok(false));
     assert_eq!(stands().await.as_ref(), Some(&second));
-    assert_eq!(engine.note(&other_name).await, Ok(None), "another name is another note");
+    assert_eq!(engine.get_metadata(&other_name).await, Ok(None), "another name is another note");
     (on.pass)(on.tick).await;
     assert_eq!(swap(Some(&second), &note("")).await, Ok(true));
     assert_eq!(stands().await, Some(note("")));
@@ -1101,7 +1101,7 @@ pub async fn of_many_racing_swaps_of_a_note_exactly_one_is_put(on: &Subject) {
                 let (engine, name, expected) = (on.engine.clone(), name.clone(), stands.clone());
                 let new = note(&format!("{round}-{racer}"));
                 tokio::spawn(async move {
-                    let put = engine.swap_note(&name, expected.as_ref(), &new).await;
+                    let put = engine.compare_and_set_metadata(&name, expected.as_ref(), &new).await;
                     (put.expect("the engine answers"), new)
                 })
             })
@@ -1109,7 +1109,7 @@ pub async fn of_many_racing_swaps_of_a_note_exactly_one_is_put(on: &Subject) {
         let raced = join_all(racers).await.into_iter().map(|racer| racer.expect("no panic"));
         let winners: Vec<_> = raced.filter(|(put, _)| *put).map(|(_, new)| new).collect();
         assert_eq!(winners.len(), 1, "exactly one of 50 is put");
-        stands = on.engine.note(&name).await.expect("the engine answers");
+        stands = on.engine.get_metadata(&name).await.expect("the engine answers");
         assert_eq!(stands.as_ref(), winners.first());
     }
 }

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use super::{Capabilities, Engine, EngineError, Note};
+use super::{Capabilities, Engine, EngineError, Metadata};
 use crate::domain::claim::{
     ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
@@ -93,12 +93,17 @@ impl Engine for Faulty {
         self.call(self.inner.list(request)).await
     }
 
-    async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
-        self.call(self.inner.note(name)).await
+    async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
+        self.call(self.inner.get_metadata(name)).await
     }
 
-    async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError> {
-        self.call(self.inner.swap_note(name, expected, new)).await
+    async fn compare_and_set_metadata(
+        &self,
+        name: &str,
+        expected: Option<&Metadata>,
+        new: &Metadata,
+    ) -> Result<bool, EngineError> {
+        self.call(self.inner.compare_and_set_metadata(name, expected, new)).await
     }
 
     async fn probe(&self) -> Result<(), EngineError> {

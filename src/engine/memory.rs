@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use async_trait::async_trait;
 use hashbrown::{DefaultHashBuilder, HashMap};
 
-use super::{Capabilities, Determinate, Engine, EngineError, Note, value};
+use super::{Capabilities, Determinate, Engine, EngineError, Metadata, value};
 use crate::domain::claim::{
     self, ClaimRequest, ClaimResponse, Effect, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
@@ -44,7 +44,7 @@ pub struct Memory {
     shards: Box<[Mutex<Shard>]>,
     bytes: AtomicI64,
     bytes_max: i64,
-    notes: Mutex<HashMap<String, Note>>,
+    notes: Mutex<HashMap<String, Metadata>>,
 }
 
 /// An app's number in this process: keys stay small, and no app's claims can be taken for another's.
@@ -220,11 +220,16 @@ impl Engine for Memory {
         Ok(found.into_iter().map(listed).collect())
     }
 
-    async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
+    async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
         Ok(self.notes.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned())
     }
 
-    async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError> {
+    async fn compare_and_set_metadata(
+        &self,
+        name: &str,
+        expected: Option<&Metadata>,
+        new: &Metadata,
+    ) -> Result<bool, EngineError> {
         let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
         let stands = notes.get(name);
         if stands == Some(new) {

@@ -12,7 +12,7 @@ pub mod error;
 #[cfg(any(test, feature = "test-util"))]
 pub mod faulty;
 pub mod memory;
-pub mod note;
+pub mod metadata;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(feature = "redis")]
@@ -30,7 +30,7 @@ use tokio::runtime::Handle;
 
 use self::breaker::Standing;
 pub use self::error::{Determinate, EngineError, Indeterminate};
-pub use self::note::Note;
+pub use self::metadata::Metadata;
 use crate::domain::claim::{
     ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
@@ -79,7 +79,7 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Claims many keys, no two of them the same. Each is a claim by itself, and `tell` hears of it, by its place, as soon as it
     /// is known: none waits for another's answer. What has not been told when this is dropped may still happen.
-    async fn claim_each(&self, requests: &[&ClaimRequest], tell: Tell<'_>) {
+    async fn claim_batch(&self, requests: &[&ClaimRequest], tell: ClaimSink<'_>) {
         let asked = requests.iter().copied().enumerate();
         join_all(asked.map(|(place, request)| async move { tell(place, self.claim(request).await) })).await;
     }
@@ -101,14 +101,20 @@ pub trait Engine: Send + Sync + 'static {
     /// nothing is left to list. Other calls go on meanwhile.
     async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError>;
 
-    /// The note of this name, if there is one. Names are the gateways' own: up to 200 letters, digits, `.`, `_` and `-`.
-    async fn note(&self, name: &str) -> Result<Option<Note>, EngineError>;
+    /// Returns the metadata stored under this name, if any. Names belong to the gateways: up to 200 letters, digits, `.`,
+    /// `_` and `-`.
+    async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError>;
 
-    /// Puts a note where `expected` stands (nothing: no note), atomically; false if another one stands there, which is then
-    /// left. A note that is there already counts as put, so that a call whose answer was lost can be repeated: who must
-    /// know that it was his makes it unlike any other. As durable as a claim, never ended by time, and taken also while
-    /// there is no room for new claims.
-    async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError>;
+    /// Stores `new` if `expected` is stored now (`None`: nothing), atomically. Returns false, and changes nothing, if
+    /// another value is stored. A `new` that is stored already counts as stored, so that a call whose answer was lost can
+    /// be repeated; a caller that must know that the value is its own makes it unique. As durable as a claim, never
+    /// expired, and accepted also while the store has no room for new claims.
+    async fn compare_and_set_metadata(
+        &self,
+        name: &str,
+        expected: Option<&Metadata>,
+        new: &Metadata,
+    ) -> Result<bool, EngineError>;
 
     /// Whether the store would answer now. Changes nothing.
     async fn probe(&self) -> Result<(), EngineError>;
@@ -130,8 +136,8 @@ pub trait Engine: Send + Sync + 'static {
     async fn close(&self) {}
 }
 
-/// Who hears what became of the claims of a batch, each by its place in it.
-pub type Tell<'a> = &'a (dyn Fn(usize, Result<ClaimResponse, EngineError>) + Sync);
+/// Receives the answers to the claims of a batch: the position in the batch, and the answer.
+pub type ClaimSink<'a> = &'a (dyn Fn(usize, Result<ClaimResponse, EngineError>) + Sync);
 
 /// What an engine can promise; the table is in `docs/engines/README.md`.
 #[expect(clippy::struct_excessive_bools, reason = "a table of independent yes and no")]

@@ -111,7 +111,7 @@ impl<Came: Fn() -> Duration> Claims<'_, Came> {
         };
         // It goes on as long as an item hangs, which may have been late for long.
         let is_full = pin!(is_full.notified());
-        let mut all = select(self.engine.claim_each(&requests, &tell), is_full);
+        let mut all = select(self.engine.claim_batch(&requests, &tell), is_full);
         for end in soonest_first(requests.iter().map(|request| request.deadline)) {
             if timeout(end.saturating_sub((self.came)()), &mut all).await.is_ok() {
                 break;
@@ -304,7 +304,7 @@ mod tests {
     use crate::domain::terms::OutcomeOnOutage;
     use crate::engine::conformance::fresh_claim;
     use crate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
-    use crate::engine::{Capabilities, Note};
+    use crate::engine::{Capabilities, Metadata};
     use crate::gateway::loads::Loads;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -409,11 +409,16 @@ mod tests {
             unimplemented!()
         }
 
-        async fn note(&self, _: &str) -> Result<Option<Note>, EngineError> {
+        async fn get_metadata(&self, _: &str) -> Result<Option<Metadata>, EngineError> {
             unimplemented!()
         }
 
-        async fn swap_note(&self, _: &str, _: Option<&Note>, _: &Note) -> Result<bool, EngineError> {
+        async fn compare_and_set_metadata(
+            &self,
+            _: &str,
+            _: Option<&Metadata>,
+            _: &Metadata,
+        ) -> Result<bool, EngineError> {
             unimplemented!()
         }
 

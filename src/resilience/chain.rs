@@ -26,7 +26,7 @@ use crate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseR
 use crate::domain::record::{Key, LiveClaim};
 use crate::domain::terms::OnDataLoss;
 use crate::engine::chain::{Chain as SwitchedChain, ChainStatus, NotSwitched, Phase, Switched};
-use crate::engine::{Capabilities, Determinate, Engine, EngineError, Note, Tell};
+use crate::engine::{Capabilities, ClaimSink, Determinate, Engine, EngineError, Metadata};
 
 /// What a chain is made of.
 pub struct Setup {
@@ -170,12 +170,12 @@ impl Engine for Chain {
         self.told(&begun, answer)
     }
 
-    async fn claim_each(&self, requests: &[&ClaimRequest], tell: Tell<'_>) {
+    async fn claim_batch(&self, requests: &[&ClaimRequest], tell: ClaimSink<'_>) {
         let longest = requests.iter().map(|request| request.terms.lease).max().unwrap_or_default();
         let asked = async {
             let begun = self.claiming().await?;
             self.core.hold.saw_lease(longest);
-            self.engine(&begun)?.claim_each(requests, &|place, answer| tell(place, self.told(&begun, answer))).await;
+            self.engine(&begun)?.claim_batch(requests, &|place, answer| tell(place, self.told(&begun, answer))).await;
             Ok::<_, EngineError>(())
         };
         if let Err(failure) = asked.await {
@@ -216,14 +216,19 @@ impl Engine for Chain {
         self.engine(&state)?.list(request).await
     }
 
-    async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
+    async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
         let state = self.core.turn().await?;
-        self.engine(&state)?.note(name).await
+        self.engine(&state)?.get_metadata(name).await
     }
 
-    async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError> {
+    async fn compare_and_set_metadata(
+        &self,
+        name: &str,
+        expected: Option<&Metadata>,
+        new: &Metadata,
+    ) -> Result<bool, EngineError> {
         let begun = self.core.turn().await?;
-        let answer = self.engine(&begun)?.swap_note(name, expected, new).await;
+        let answer = self.engine(&begun)?.compare_and_set_metadata(name, expected, new).await;
         self.changed(&begun, answer).await
     }
 

@@ -14,7 +14,7 @@ use oncegate::domain::degraded::Degraded;
 use oncegate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
 use oncegate::domain::record::{Key, LiveClaim, State};
 use oncegate::domain::terms::{OutcomeOnOutage, Retention, Terms};
-use oncegate::engine::{Capabilities, Determinate, Engine, EngineError, Note};
+use oncegate::engine::{Capabilities, Determinate, Engine, EngineError, Metadata};
 use oncegate::resilience::chain::Times;
 use oncegate::resilience::journal::memory::Flaw;
 
@@ -270,12 +270,17 @@ impl Engine for BuggyStore {
         self.inner.list(request).await
     }
 
-    async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
-        self.inner.note(name).await
+    async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
+        self.inner.get_metadata(name).await
     }
 
-    async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError> {
-        self.inner.swap_note(name, expected, new).await
+    async fn compare_and_set_metadata(
+        &self,
+        name: &str,
+        expected: Option<&Metadata>,
+        new: &Metadata,
+    ) -> Result<bool, EngineError> {
+        self.inner.compare_and_set_metadata(name, expected, new).await
     }
 
     async fn probe(&self) -> Result<(), EngineError> {
@@ -295,7 +300,7 @@ struct BuggyGateway {
     /// What [`Bug::DuplicateFromMemory`] remembers.
     duplicate: Mutex<Option<(Key, LiveClaim)>>,
     /// What [`Bug::SwitchNotSeen`] has seen at first.
-    notes: OnceLock<Option<Note>>,
+    notes: OnceLock<Option<Metadata>>,
 }
 
 impl BuggyGateway {
@@ -429,17 +434,22 @@ impl Engine for BuggyGateway {
         self.inner.list(request).await
     }
 
-    async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
-        let note = self.inner.note(name).await?;
+    async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
+        let note = self.inner.get_metadata(name).await?;
         match self.bug {
             Bug::SwitchNotSeen => Ok(self.notes.get_or_init(|| note).clone()),
-            Bug::HoldForgotten => Ok(note.or(Note::new("kept").ok())),
+            Bug::HoldForgotten => Ok(note.or(Metadata::new("kept").ok())),
             _ => Ok(note),
         }
     }
 
-    async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError> {
-        self.inner.swap_note(name, expected, new).await
+    async fn compare_and_set_metadata(
+        &self,
+        name: &str,
+        expected: Option<&Metadata>,
+        new: &Metadata,
+    ) -> Result<bool, EngineError> {
+        self.inner.compare_and_set_metadata(name, expected, new).await
     }
 
     async fn probe(&self) -> Result<(), EngineError> {

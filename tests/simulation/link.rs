@@ -10,7 +10,7 @@ use oncegate::domain::claim::{
 };
 use oncegate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
 use oncegate::domain::record::{Key, LiveClaim};
-use oncegate::engine::{Capabilities, Engine, EngineError, Note};
+use oncegate::engine::{Capabilities, Engine, EngineError, Metadata};
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
@@ -251,17 +251,22 @@ impl Engine for Link {
         Err(EngineError::unavailable("no caller of a world lists"))
     }
 
-    async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
+    async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
         let look = self.world.look(self.gateway, self.store.number);
-        let found = self.alive(self.there_and_back(|| self.store.note(name))).await;
+        let found = self.alive(self.there_and_back(|| self.store.get_metadata(name))).await;
         if found.is_ok() {
             look.succeeds();
         }
         found
     }
 
-    async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError> {
-        self.alive(self.there_and_back(|| self.store.swap_note(name, expected, new))).await
+    async fn compare_and_set_metadata(
+        &self,
+        name: &str,
+        expected: Option<&Metadata>,
+        new: &Metadata,
+    ) -> Result<bool, EngineError> {
+        self.alive(self.there_and_back(|| self.store.compare_and_set_metadata(name, expected, new))).await
     }
 
     async fn probe(&self) -> Result<(), EngineError> {

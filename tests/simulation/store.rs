@@ -13,7 +13,7 @@ use oncegate::domain::record::Key;
 use oncegate::domain::tenant::Operation;
 use oncegate::domain::terms::{ClaimOnOutage, LeaseEnd, OutcomeOnOutage, Retention, Terms};
 use oncegate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
-use oncegate::engine::{Determinate, Engine, EngineError, Note};
+use oncegate::engine::{Determinate, Engine, EngineError, Metadata};
 use tokio::sync::{Notify, oneshot};
 
 use crate::bugs::Bug;
@@ -217,15 +217,20 @@ impl Store {
     }
 
     /// What a note says.
-    pub(crate) async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
+    pub(crate) async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
         self.ping().await?;
-        self.engine().note(name).await
+        self.engine().get_metadata(name).await
     }
 
     /// A note is put, if the expected one stands.
-    pub(crate) async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError> {
+    pub(crate) async fn compare_and_set_metadata(
+        &self,
+        name: &str,
+        expected: Option<&Metadata>,
+        new: &Metadata,
+    ) -> Result<bool, EngineError> {
         self.ping().await?;
-        let put = self.engine().swap_note(name, expected, new).await?;
+        let put = self.engine().compare_and_set_metadata(name, expected, new).await?;
         if put {
             self.world.agreed(self.number, new);
         }

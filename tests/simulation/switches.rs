@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use oncegate::engine::Note;
+use oncegate::engine::Metadata;
 
 use crate::reference::{Broken, hold};
 use crate::stack::{ENGINES, LEASE_MAX};
@@ -53,7 +53,7 @@ impl World {
     }
 
     /// A store was told a note.
-    pub(crate) fn agreed(&self, store: u16, note: &Note) {
+    pub(crate) fn agreed(&self, store: u16, note: &Metadata) {
         let Ok(agreed) = serde_json::from_str::<serde_json::Value>(note.as_str()) else { return };
         let Some(epoch) = agreed["epoch"].as_u64() else { return };
         let is_open = agreed["phase"] == "open" && agreed["active"] == ENGINES[usize::from(store)];

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::domain::claim::{ClaimResponse, Grant, OutcomeResponse, RenewalResponse};
 use crate::domain::operator::{ListedClaim, ReleaseResponse};
 use crate::domain::record::LiveClaim;
-use crate::engine::Note;
+use crate::engine::Metadata;
 
 /// An answer that tells what is left of something: while the fsync took its time, so much less.
 pub(super) trait Aging {
@@ -24,7 +24,7 @@ impl Aging for bool {
     }
 }
 
-impl Aging for Option<Note> {
+impl Aging for Option<Metadata> {
     fn aged(self, _: Duration) -> Self {
         self
     }

@@ -7,7 +7,7 @@ use super::store::{self, Change, Marks, Row, Store};
 use crate::domain::claim::Effect;
 use crate::domain::clock::Timestamp;
 use crate::domain::record::{Key, LiveClaim, State};
-use crate::engine::{EngineError, Note};
+use crate::engine::{EngineError, Metadata};
 
 /// Fences are JSON integers, and beyond this not every double is one.
 const FENCE_END: u64 = 1 << 53;
@@ -18,7 +18,7 @@ pub(super) struct Batch<'a> {
     slots: HashMap<Vec<u8>, Slot>,
     orphans: Vec<fjall::Slice>,
     /// Notes that the batch has put, by name.
-    notes: HashMap<String, Note>,
+    notes: HashMap<String, Metadata>,
     marks: Marks,
     changed: bool,
 }
@@ -36,7 +36,7 @@ pub(super) struct Outcome {
     /// Entries among the ends that belong to no claim.
     pub(super) orphans: Vec<fjall::Slice>,
     /// Notes that it has put, by name.
-    pub(super) notes: HashMap<String, Note>,
+    pub(super) notes: HashMap<String, Metadata>,
     /// The marks after it.
     pub(super) marks: Marks,
     /// Whether there is anything to write.
@@ -86,22 +86,22 @@ impl<'a> Batch<'a> {
     }
 
     /// The note of this name.
-    pub(super) fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
+    pub(super) fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
         match self.notes.get(name) {
             Some(note) => Ok(Some(note.clone())),
-            None => self.store.note(name),
+            None => self.store.get_metadata(name),
         }
     }
 
     /// Puts a note where `expected` stands; tells whether it stands now.
-    pub(super) fn swap_note(
+    pub(super) fn compare_and_set_metadata(
         &mut self,
         name: &str,
-        expected: Option<&Note>,
-        new: Note,
+        expected: Option<&Metadata>,
+        new: Metadata,
         now: Timestamp,
     ) -> Result<bool, EngineError> {
-        let stands = self.note(name)?;
+        let stands = self.get_metadata(name)?;
         if stands.as_ref() == Some(&new) {
             return Ok(true);
         }

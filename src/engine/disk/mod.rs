@@ -26,7 +26,7 @@ use self::folder::Folder;
 pub use self::folder::OpenError;
 use self::store::{Fsync, Persist, Store};
 use self::writer::{Ask, Job, Reply, Stopped, Writer};
-use super::{Capabilities, Engine, EngineError, Note};
+use super::{Capabilities, Engine, EngineError, Metadata};
 use crate::domain::claim::{
     ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
@@ -185,11 +185,16 @@ impl Engine for Disk {
         Ok(listed)
     }
 
-    async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
-        self.call(|reply| Ask::Note(name.to_owned(), reply)).await
+    async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
+        self.call(|reply| Ask::Metadata(name.to_owned(), reply)).await
     }
 
-    async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError> {
+    async fn compare_and_set_metadata(
+        &self,
+        name: &str,
+        expected: Option<&Metadata>,
+        new: &Metadata,
+    ) -> Result<bool, EngineError> {
         self.call(|reply| Ask::SwapNote(name.to_owned(), expected.cloned(), new.clone(), reply)).await
     }
 

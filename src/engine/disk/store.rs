@@ -16,7 +16,7 @@ use crate::domain::clock::Timestamp;
 use crate::domain::global_id::GlobalId;
 use crate::domain::record::{Key, LiveClaim, Record};
 use crate::domain::tenant::AppKey;
-use crate::engine::{EngineError, Note, value};
+use crate::engine::{EngineError, Metadata, value};
 
 /// Below every app key, which begins with a letter or a digit.
 const MARKS_KEY: &[u8] = b"\0marks";
@@ -135,11 +135,11 @@ impl Store {
     }
 
     /// The note of this name. One that cannot be read is an error, never absent.
-    pub(super) fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
+    pub(super) fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
         let Some(bytes) = self.claims.get(note_key(name)).map_err(|error| unreadable(&error))? else {
             return Ok(None);
         };
-        let note = std::str::from_utf8(&bytes).ok().and_then(|text| Note::new(text).ok());
+        let note = std::str::from_utf8(&bytes).ok().and_then(|text| Metadata::new(text).ok());
         note.map(Some).ok_or_else(|| EngineError::incompatible("a note cannot be read by this release"))
     }
 
@@ -179,7 +179,7 @@ impl Store {
     pub(super) fn commit<'a>(
         &mut self,
         changes: impl Iterator<Item = Change<'a>>,
-        notes: &HashMap<String, Note>,
+        notes: &HashMap<String, Metadata>,
         orphans: &[fjall::Slice],
         marks: Marks,
     ) -> fjall::Result<()> {

@@ -20,7 +20,7 @@ use crate::domain::clock::{SteadyClock, Timestamp};
 use crate::domain::global_id::GlobalId;
 use crate::domain::operator::{self, ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
 use crate::domain::record::{Key, LiveClaim};
-use crate::engine::{EngineError, Note};
+use crate::engine::{EngineError, Metadata};
 
 /// How many ended claims one batch takes away at most: few enough that the calls in it do not notice.
 const SWEPT_PER_BATCH: usize = 256;
@@ -50,9 +50,9 @@ pub(super) enum Ask {
     Read(Key, Reply<Option<LiveClaim>>),
     Release(ReleaseRequest, Reply<ReleaseResponse>),
     List(ListRequest, Reply<Page>),
-    Note(String, Reply<Option<Note>>),
+    Metadata(String, Reply<Option<Metadata>>),
     /// The name, what is expected, and the new one.
-    SwapNote(String, Option<Note>, Note, Reply<bool>),
+    SwapNote(String, Option<Metadata>, Metadata, Reply<bool>),
     Probe(Reply<()>),
     /// Answer what has queued up, and let go of the store.
     Close(Reply<()>),
@@ -172,9 +172,9 @@ impl Writer {
                 }
                 // What the same batch has changed is not in it yet, nor has its caller been told so.
                 Ask::List(ask, reply) => later(now, list(&self.store, &ask, now), reply, place),
-                Ask::Note(name, reply) => later(now, batch.note(&name), reply, place),
+                Ask::Metadata(name, reply) => later(now, batch.get_metadata(&name), reply, place),
                 Ask::SwapNote(name, expected, new, reply) => {
-                    later(now, batch.swap_note(&name, expected.as_ref(), new, now), reply, place)
+                    later(now, batch.compare_and_set_metadata(&name, expected.as_ref(), new, now), reply, place)
                 }
                 Ask::Probe(reply) => later(now, Ok(()), reply, place),
                 Ask::Close(reply) => {
@@ -291,7 +291,7 @@ impl Drop for Job {
             Some(Ask::Read(_, reply)) => refuse(reply, &self.stopped),
             Some(Ask::Release(_, reply)) => refuse(reply, &self.stopped),
             Some(Ask::List(_, reply)) => refuse(reply, &self.stopped),
-            Some(Ask::Note(_, reply)) => refuse(reply, &self.stopped),
+            Some(Ask::Metadata(_, reply)) => refuse(reply, &self.stopped),
             Some(Ask::SwapNote(.., reply)) => refuse(reply, &self.stopped),
             Some(Ask::Probe(reply) | Ask::Close(reply)) => refuse(reply, &self.stopped),
         }

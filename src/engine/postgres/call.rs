@@ -14,7 +14,7 @@ use crate::domain::claim::{
 };
 use crate::domain::operator::{self, ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
 use crate::domain::record::{Key, LiveClaim, Record, State};
-use crate::engine::{EngineError, Note, value};
+use crate::engine::{EngineError, Metadata, value};
 
 /// What is asked of one key.
 pub(super) enum Ask {
@@ -55,9 +55,9 @@ pub(super) enum Job {
     Call(Box<Call>),
     Probe(Reply<()>),
     List(ListRequest, Reply<Vec<ListedClaim>>),
-    Note(String, Reply<Option<Note>>),
+    Metadata(String, Reply<Option<Metadata>>),
     /// The name, what is expected, and the new one.
-    SwapNote(String, Option<Note>, Note, Reply<bool>),
+    SwapNote(String, Option<Metadata>, Metadata, Reply<bool>),
 }
 
 /// What stands under a key, as it was found.

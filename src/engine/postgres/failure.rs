@@ -21,7 +21,7 @@ pub(super) enum Remedy {
     /// Some item may be to blame: each by itself.
     OneByOne,
     /// Tell its calls.
-    Tell,
+    Answer,
     /// Tell its calls, and replace the connection.
     Reconnect,
 }
@@ -51,7 +51,7 @@ impl From<&sqlx::Error> for Failure {
             // What the session was connected to has changed: another server is primary, the schema or our rights are gone,
             // or the statements that we prepared.
             ("25006" | "42501" | "42P01" | "42703" | "42883" | "0A000" | "26000" | "42P05", _) => Remedy::Reconnect,
-            _ => Remedy::Tell,
+            _ => Remedy::Answer,
         };
         let told = match (code.as_str(), remedy) {
             ("53100", _) => Determinate::Full("the PostgreSQL server's disk is full".into()),

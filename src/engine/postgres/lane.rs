@@ -22,7 +22,7 @@ use super::session::{self, Shared};
 use super::work::{self, Done, Link};
 use crate::domain::attempt::{Entropy, SystemEntropy};
 use crate::domain::operator::{ListRequest, ListedClaim};
-use crate::engine::{Determinate, EngineError, Note};
+use crate::engine::{Determinate, EngineError, Metadata};
 
 /// Calls that may wait in a lane; further callers wait for room.
 const QUEUE: usize = 1024;
@@ -69,11 +69,16 @@ impl Lane {
         self.job(|reply| Job::List(ask, reply)).await
     }
 
-    pub(super) async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
-        self.job(|reply| Job::Note(name.to_owned(), reply)).await
+    pub(super) async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
+        self.job(|reply| Job::Metadata(name.to_owned(), reply)).await
     }
 
-    pub(super) async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError> {
+    pub(super) async fn compare_and_set_metadata(
+        &self,
+        name: &str,
+        expected: Option<&Metadata>,
+        new: &Metadata,
+    ) -> Result<bool, EngineError> {
         self.job(|reply| Job::SwapNote(name.to_owned(), expected.cloned(), new.clone(), reply)).await
     }
 
@@ -240,12 +245,12 @@ impl Driver {
                 let answer = session::list(&mut link, &ask).await.map_err(|error| reading(Failure::from(&error).told));
                 told(link, answer, reply)
             }),
-            Job::Note(name, reply) => Box::pin(async move {
+            Job::Metadata(name, reply) => Box::pin(async move {
                 let answer = session::note(&mut link, name).await.map_err(|error| reading(Failure::from(&error).told));
                 told(link, answer.and_then(|note| note), reply)
             }),
             Job::SwapNote(name, expected, new, reply) => Box::pin(async move {
-                let swapped = session::swap_note(&mut link, name, expected, &new).await;
+                let swapped = session::compare_and_set_metadata(&mut link, name, expected, &new).await;
                 told(link, swapped.map_err(|error| Failure::from(&error).told), reply)
             }),
         };
@@ -302,7 +307,7 @@ fn refuse(job: Job, why: &Determinate) {
         Job::Call(call) => call.tell(Err(why)),
         Job::Probe(reply) => drop(reply.send(Err(why))),
         Job::List(_, reply) => drop(reply.send(Err(why))),
-        Job::Note(_, reply) => drop(reply.send(Err(why))),
+        Job::Metadata(_, reply) => drop(reply.send(Err(why))),
         Job::SwapNote(.., reply) => drop(reply.send(Err(why))),
     }
 }

@@ -31,7 +31,7 @@ pub use self::options::Options;
 use self::routes::Routes;
 use self::session::Shared;
 use self::status::Status;
-use super::{Capabilities, Engine, EngineError, Note, runtimes};
+use super::{Capabilities, Engine, EngineError, Metadata, runtimes};
 use crate::database::{Address, InvalidUrl};
 use crate::domain::claim::{
     ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
@@ -145,12 +145,17 @@ impl Engine for Postgres {
         self.last_lane()?.list(ask.clone()).await
     }
 
-    async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
-        self.last_lane()?.note(name).await
+    async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
+        self.last_lane()?.get_metadata(name).await
     }
 
-    async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError> {
-        self.last_lane()?.swap_note(name, expected, new).await
+    async fn compare_and_set_metadata(
+        &self,
+        name: &str,
+        expected: Option<&Metadata>,
+        new: &Metadata,
+    ) -> Result<bool, EngineError> {
+        self.last_lane()?.compare_and_set_metadata(name, expected, new).await
     }
 
     fn capabilities(&self) -> Capabilities {

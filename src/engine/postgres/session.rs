@@ -11,7 +11,7 @@ use super::status::Status;
 use super::work::Link;
 use crate::database::{Address, Refused, connect, schema};
 use crate::domain::operator::{ListRequest, ListedClaim};
-use crate::engine::{Determinate, EngineError, Note};
+use crate::engine::{Determinate, EngineError, Metadata};
 
 /// The migration that brought all that this engine uses.
 const NEEDED: i64 = 1;
@@ -89,17 +89,22 @@ pub(super) async fn list(link: &mut Link, ask: &ListRequest) -> Result<Vec<Liste
 }
 
 /// The note of this name. One that cannot be read says so.
-pub(super) async fn note(link: &mut Link, name: String) -> sqlx::Result<Result<Option<Note>, EngineError>> {
+pub(super) async fn note(link: &mut Link, name: String) -> sqlx::Result<Result<Option<Metadata>, EngineError>> {
     let rows = link.run(query("SELECT value FROM oncegate_notes WHERE name = $1").bind(name)).await?;
     let Some(row) = rows.first() else { return Ok(Ok(None)) };
-    let note = String::from_utf8(row.try_get(0)?).ok().and_then(|text| Note::new(text).ok());
+    let note = String::from_utf8(row.try_get(0)?).ok().and_then(|text| Metadata::new(text).ok());
     let unreadable = || EngineError::incompatible("a note cannot be read by this release");
     Ok(note.map(Some).ok_or_else(unreadable))
 }
 
 /// Compare-and-set of a note.
-pub(super) async fn swap_note(link: &mut Link, name: String, expected: Option<Note>, new: &Note) -> sqlx::Result<bool> {
-    let bytes = |note: &Note| note.as_str().as_bytes().to_vec();
+pub(super) async fn compare_and_set_metadata(
+    link: &mut Link,
+    name: String,
+    expected: Option<Metadata>,
+    new: &Metadata,
+) -> sqlx::Result<bool> {
+    let bytes = |note: &Metadata| note.as_str().as_bytes().to_vec();
     let swap = query(include_str!("swap_note.sql"));
     let rows = link.run(swap.bind(name).bind(expected.as_ref().map(bytes)).bind(bytes(new))).await?;
     rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)

@@ -72,8 +72,8 @@ pub(super) async fn answer(link: &mut Link, calls: Vec<Call>) -> Done {
                     call.tell(Err(EngineError::unavailable("the connection to the PostgreSQL server was lost")));
                 }
             }
-            Some(Remedy::Again | Remedy::Tell) | None if rest.is_empty() => {}
-            Some(Remedy::Again | Remedy::Tell) | None => groups.push_back(rest),
+            Some(Remedy::Again | Remedy::Answer) | None if rest.is_empty() => {}
+            Some(Remedy::Again | Remedy::Answer) | None => groups.push_back(rest),
         }
     }
     done

@@ -30,7 +30,7 @@ pub use self::options::{InvalidUrl, Options};
 use self::reply::{GRACE, Snapshot, checked, unexpected};
 use self::script::{SCRIPTS, Script};
 use self::status::Status;
-use super::{Capabilities, Determinate, Engine, EngineError, Note, Tell, millis, runtimes, value};
+use super::{Capabilities, ClaimSink, Determinate, Engine, EngineError, Metadata, millis, runtimes, value};
 use crate::domain::claim::{
     self, ClaimRequest, ClaimResponse, Effect, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest,
     RenewalResponse,
@@ -206,7 +206,7 @@ impl Redis {
     }
 
     /// Claims that go over the same lane, in one call.
-    async fn claim_over(&self, lane: &Lane, asks: &[&ClaimRequest], places: &[usize], tell: Tell<'_>) {
+    async fn claim_over(&self, lane: &Lane, asks: &[&ClaimRequest], places: &[usize], tell: ClaimSink<'_>) {
         let written: Vec<_> = places.iter().map(|place| (*place, asks[*place], to_write(asks[*place]))).collect();
         let commands = written.iter().map(|(_, ask, (record, px))| self.set(ask, record, *px)).collect();
         let replies = match lane.call_all(commands, true).await {
@@ -290,7 +290,7 @@ impl Engine for Redis {
     }
 
     /// What goes over one lane goes out together, as far as a batch of the lane may be long.
-    async fn claim_each(&self, asks: &[&ClaimRequest], tell: Tell<'_>) {
+    async fn claim_batch(&self, asks: &[&ClaimRequest], tell: ClaimSink<'_>) {
         let mut of_lanes = vec![Vec::new(); self.lanes.len()];
         for (place, ask) in asks.iter().enumerate() {
             of_lanes[self.lane_number(&ask.key)].push(place);
@@ -337,17 +337,23 @@ impl Engine for Redis {
         Err(EngineError::unavailable("the Redis engine cannot list claims"))
     }
 
-    async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
+    async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
         let (lane, key) = self.note_place(name)?;
         let mut get = redis::cmd("GET");
         get.arg(key);
         reply::note(lane.call(get, false).await.map_err(reading)?)
     }
 
-    async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError> {
+    async fn compare_and_set_metadata(
+        &self,
+        name: &str,
+        expected: Option<&Metadata>,
+        new: &Metadata,
+    ) -> Result<bool, EngineError> {
         let (lane, key) = self.note_place(name)?;
-        let arguments: Vec<_> = [Some(new), expected].into_iter().flatten().map(Note::as_str).collect();
-        let reply = Self::run_on(lane, &SCRIPTS.swap_note, &key, &arguments, false).await.map_err(writing)?;
+        let arguments: Vec<_> = [Some(new), expected].into_iter().flatten().map(Metadata::as_str).collect();
+        let reply =
+            Self::run_on(lane, &SCRIPTS.compare_and_set_metadata, &key, &arguments, false).await.map_err(writing)?;
         match checked(reply)? {
             Value::Int(put @ (0 | 1)) => Ok(put == 1),
             _ => Err(unexpected()),

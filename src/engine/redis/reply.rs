@@ -8,7 +8,7 @@ use redis::{ServerError, Value};
 use crate::domain::claim::{OutcomeResponse, RenewalResponse};
 use crate::domain::operator::ReleaseResponse;
 use crate::domain::record::{LiveClaim, Record, State};
-use crate::engine::{Determinate, EngineError, Note, value};
+use crate::engine::{Determinate, EngineError, Metadata, value};
 
 /// What a claim in progress is given on top of its lease, so that it outlives it, where the lease's end means
 /// `unknown`. The scripts hold the same number.
@@ -86,11 +86,11 @@ pub(super) fn released(reply: Value) -> Result<ReleaseResponse, EngineError> {
 }
 
 /// Reads the reply of a GET of a note.
-pub(super) fn note(reply: Value) -> Result<Option<Note>, EngineError> {
+pub(super) fn note(reply: Value) -> Result<Option<Metadata>, EngineError> {
     match checked(reply)? {
         Value::Nil => Ok(None),
         Value::BulkString(bytes) => {
-            let note = String::from_utf8(bytes).ok().and_then(|text| Note::new(text).ok());
+            let note = String::from_utf8(bytes).ok().and_then(|text| Metadata::new(text).ok());
             note.map(Some).ok_or_else(|| EngineError::incompatible("a note cannot be read by this release"))
         }
         _ => Err(EngineError::unavailable("the Redis server's reply does not fit what it was asked")),

@@ -53,13 +53,13 @@ pub(super) struct Scripts {
     /// Release by an operator.
     pub(super) release: Script,
     /// Compare-and-set of a note.
-    pub(super) swap_note: Script,
+    pub(super) compare_and_set_metadata: Script,
 }
 
 impl Scripts {
     /// Each of them.
     pub(super) fn all(&self) -> [&Script; 6] {
-        [&self.read, &self.settle, &self.renew, &self.take_over, &self.release, &self.swap_note]
+        [&self.read, &self.settle, &self.renew, &self.take_over, &self.release, &self.compare_and_set_metadata]
     }
 }
 
@@ -70,7 +70,7 @@ pub(super) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts {
     renew: Script::new(concat!(include_str!("held.lua"), include_str!("renew.lua"))),
     take_over: Script::new(concat!(include_str!("held.lua"), include_str!("take_over.lua"))),
     release: Script::new(concat!(include_str!("held.lua"), include_str!("release.lua"))),
-    swap_note: Script::new(include_str!("swap_note.lua")),
+    compare_and_set_metadata: Script::new(include_str!("swap_note.lua")),
 });
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::engine::chain::Phase;
-use crate::engine::{EngineError, Note};
+use crate::engine::{EngineError, Metadata};
 
 /// The form of the note. Raised only when an older release could not read what a newer one writes.
 const FORMAT: u32 = 1;
@@ -62,13 +62,13 @@ impl Agreed {
     }
 
     /// As a note.
-    pub(super) fn note(&self) -> Result<Note, EngineError> {
+    pub(super) fn note(&self) -> Result<Metadata, EngineError> {
         let text = serde_json::to_string(self).map_err(|error| EngineError::incompatible(error.to_string()))?;
-        Note::new(text).map_err(|error| EngineError::incompatible(error.to_string()))
+        Metadata::new(text).map_err(|error| EngineError::incompatible(error.to_string()))
     }
 
     /// Reads a note. One that cannot be read is neither absent nor to be overwritten.
-    pub(super) fn read(note: &Note) -> Result<Self, EngineError> {
+    pub(super) fn read(note: &Metadata) -> Result<Self, EngineError> {
         serde_json::from_str(note.as_str())
             .ok()
             .filter(|agreed: &Self| agreed.format == FORMAT)
@@ -87,7 +87,7 @@ mod tests {
         assert_eq!((closing.serving(), closing.opened().serving()), ("a", "b"));
         let newer = closing.note().unwrap().as_str().replace("\"format\":1", "\"format\":2");
         for unreadable in ["", "{}", &newer] {
-            assert!(Agreed::read(&Note::new(unreadable).unwrap()).is_err(), "{unreadable}");
+            assert!(Agreed::read(&Metadata::new(unreadable).unwrap()).is_err(), "{unreadable}");
         }
     }
 

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::agreed::Agreed;
 use super::core::{Core, State};
 use crate::engine::chain::Phase;
-use crate::engine::{Determinate, EngineError, Note};
+use crate::engine::{Determinate, EngineError, Metadata};
 
 /// How long one call about a note may take. Two of them, and a look is over before what it found has aged: that an engine
 /// is slow which nobody uses holds nobody up.
@@ -66,20 +66,25 @@ impl Core {
         self.look(at).await.map_err(in_doubt)
     }
 
-    pub(super) async fn note_at(&self, at: usize) -> Result<Option<Note>, EngineError> {
+    pub(super) async fn note_at(&self, at: usize) -> Result<Option<Metadata>, EngineError> {
         let late = |_| Err(EngineError::unavailable("it does not answer in time"));
-        timeout(PATIENCE, self.members[at].engine.note(&self.note_name)).await.unwrap_or_else(late)
+        timeout(PATIENCE, self.members[at].engine.get_metadata(&self.note_name)).await.unwrap_or_else(late)
     }
 
-    pub(super) async fn swap_at(&self, at: usize, expected: Option<&Note>, new: &Agreed) -> Result<bool, EngineError> {
+    pub(super) async fn swap_at(
+        &self,
+        at: usize,
+        expected: Option<&Metadata>,
+        new: &Agreed,
+    ) -> Result<bool, EngineError> {
         let late = |_| Err(EngineError::indeterminate("it does not answer in time"));
         let new = new.note()?;
-        let swap = self.members[at].engine.swap_note(&self.note_name, expected, &new);
+        let swap = self.members[at].engine.compare_and_set_metadata(&self.note_name, expected, &new);
         timeout(PATIENCE, swap).await.unwrap_or_else(late)
     }
 
     /// Brings an engine up to what is known here, and opens what nobody has opened.
-    async fn carry(&self, at: usize, note: Option<&Note>, found: Option<&Agreed>) {
+    async fn carry(&self, at: usize, note: Option<&Metadata>, found: Option<&Agreed>) {
         let state = self.state();
         let known = &state.agreed;
         let is_behind = found.map_or(known.epoch > 0, |found| found.rank() < known.rank());

@@ -12,7 +12,7 @@ use super::core::{Core, Member, State};
 use super::follow::PATIENCE;
 use crate::domain::clock::micros;
 use crate::domain::terms::OnDataLoss;
-use crate::engine::{Engine, EngineError, Note};
+use crate::engine::{Engine, EngineError, Metadata};
 
 /// What the note says. Another text is a later release's, and is left alone.
 const KEPT: &str = "kept";
@@ -121,7 +121,7 @@ impl Core {
 
     async fn says_kept(&self, member: &Member) -> Result<bool, EngineError> {
         let late = |_| Err(EngineError::unavailable("it does not answer in time"));
-        let note = timeout(PATIENCE, member.engine.note(&self.hold.note_name)).await.unwrap_or_else(late)?;
+        let note = timeout(PATIENCE, member.engine.get_metadata(&self.hold.note_name)).await.unwrap_or_else(late)?;
         Ok(note.is_some_and(|note| note.as_str() == KEPT))
     }
 
@@ -131,8 +131,8 @@ impl Core {
             return Ok(());
         }
         let late = |_| Err(EngineError::indeterminate("it does not answer in time"));
-        let kept = Note::new(KEPT).map_err(|error| EngineError::incompatible(error.to_string()))?;
-        let put = timeout(PATIENCE, member.engine.swap_note(&self.hold.note_name, None, &kept)).await;
+        let kept = Metadata::new(KEPT).map_err(|error| EngineError::incompatible(error.to_string()))?;
+        let put = timeout(PATIENCE, member.engine.compare_and_set_metadata(&self.hold.note_name, None, &kept)).await;
         if put.unwrap_or_else(late)? {
             return Ok(());
         }

@@ -96,17 +96,22 @@ impl Engine for Way {
         self.call(self.store.list(request)).await
     }
     // Notes are answered at once also where claims are late: the two go over different connections.
-    async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
+    async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
         if self.is.load(Ordering::SeqCst) == LATE {
-            return self.store.note(name).await;
+            return self.store.get_metadata(name).await;
         }
-        self.call(self.store.note(name)).await
+        self.call(self.store.get_metadata(name)).await
     }
-    async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError> {
+    async fn compare_and_set_metadata(
+        &self,
+        name: &str,
+        expected: Option<&Metadata>,
+        new: &Metadata,
+    ) -> Result<bool, EngineError> {
         if self.is.load(Ordering::SeqCst) == LATE {
-            return self.store.swap_note(name, expected, new).await;
+            return self.store.compare_and_set_metadata(name, expected, new).await;
         }
-        self.call(self.store.swap_note(name, expected, new)).await
+        self.call(self.store.compare_and_set_metadata(name, expected, new)).await
     }
     async fn probe(&self) -> Result<(), EngineError> {
         self.call(self.store.probe()).await
@@ -182,7 +187,7 @@ impl Stores {
     }
 
     async fn epoch_at(&self, store: usize) -> u64 {
-        let note = self.stores[store].1.note("chain.main").await.unwrap();
+        let note = self.stores[store].1.get_metadata("chain.main").await.unwrap();
         note.map_or(0, |note| agreed::Agreed::read(&note).unwrap().epoch)
     }
 }
@@ -226,7 +231,7 @@ impl Gateway {
 }
 
 async fn has_its_data(store: &dyn Engine) {
-    assert_eq!(store.swap_note("kept.main", None, &Note::new("kept").unwrap()).await, Ok(true));
+    assert_eq!(store.compare_and_set_metadata("kept.main", None, &Metadata::new("kept").unwrap()).await, Ok(true));
 }
 
 fn settle(request: &ClaimRequest) -> OutcomeRequest {
@@ -579,13 +584,16 @@ async fn an_engine_that_this_gateway_does_not_have_is_not_made_up_for() {
 async fn a_note_that_cannot_be_read_is_left_alone_and_grants_nothing() {
     let stores = Stores::new(&["a", "b"]);
     for (_, store) in &stores.stores {
-        assert_eq!(store.swap_note("chain.main", None, &Note::new("from a later release").unwrap()).await, Ok(true));
+        assert_eq!(
+            store.compare_and_set_metadata("chain.main", None, &Metadata::new("from a later release").unwrap()).await,
+            Ok(true)
+        );
     }
     let gateway = stores.gateway();
     let refused = gateway.claim(&fresh_claim()).await.unwrap_err();
     assert!(refused.to_string().contains("cannot be read by this release"), "{refused}");
     assert!(gateway.chain.switch("b").await.is_err());
-    let note = stores.stores[1].1.note("chain.main").await.unwrap().unwrap();
+    let note = stores.stores[1].1.get_metadata("chain.main").await.unwrap().unwrap();
     assert_eq!(note.as_str(), "from a later release");
 }
 

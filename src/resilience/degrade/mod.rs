@@ -37,7 +37,7 @@ use crate::domain::clock::Clock;
 use crate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
 use crate::domain::record::{Key, LiveClaim};
 use crate::domain::terms::{ClaimOnOutage, OutcomeOnOutage};
-use crate::engine::{Capabilities, Engine, EngineError, Note, Tell};
+use crate::engine::{Capabilities, ClaimSink, Engine, EngineError, Metadata};
 
 /// The entries that wait on a key, oldest first.
 type Queue = [(Seq, Arc<Entry>)];
@@ -144,13 +144,13 @@ impl Core {
         Box::pin(self.claim_with_policy(request)).await
     }
 
-    async fn claim_each(self: &Arc<Self>, requests: &[&ClaimRequest], tell: Tell<'_>) {
+    async fn claim_batch(self: &Arc<Self>, requests: &[&ClaimRequest], tell: ClaimSink<'_>) {
         let (plain, others): (Vec<_>, Vec<_>) = (0..requests.len()).partition(|place| self.is_plain(requests[*place]));
         let of_others =
             others.into_iter().map(async |place| tell(place, self.claim_with_policy(requests[place]).await));
         let requests: Vec<_> = plain.iter().map(|place| requests[*place]).collect();
         let tell_plain = |number: usize, answer| tell(plain[number], answer);
-        join(self.engine.claim_each(&requests, &tell_plain), join_all(of_others)).await;
+        join(self.engine.claim_batch(&requests, &tell_plain), join_all(of_others)).await;
     }
 
     async fn claim_with_policy(self: &Arc<Self>, request: &ClaimRequest) -> Result<ClaimResponse, EngineError> {
@@ -327,8 +327,8 @@ impl Engine for Degrading {
         self.0.claim(request).await
     }
 
-    async fn claim_each(&self, requests: &[&ClaimRequest], tell: Tell<'_>) {
-        self.0.claim_each(requests, tell).await;
+    async fn claim_batch(&self, requests: &[&ClaimRequest], tell: ClaimSink<'_>) {
+        self.0.claim_batch(requests, tell).await;
     }
 
     async fn settle(&self, request: &OutcomeRequest) -> Result<OutcomeResponse, EngineError> {
@@ -354,12 +354,17 @@ impl Engine for Degrading {
         self.0.engine.list(request).await
     }
 
-    async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
-        self.0.engine.note(name).await
+    async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
+        self.0.engine.get_metadata(name).await
     }
 
-    async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError> {
-        self.0.engine.swap_note(name, expected, new).await
+    async fn compare_and_set_metadata(
+        &self,
+        name: &str,
+        expected: Option<&Metadata>,
+        new: &Metadata,
+    ) -> Result<bool, EngineError> {
+        self.0.engine.compare_and_set_metadata(name, expected, new).await
     }
 
     async fn probe(&self) -> Result<(), EngineError> {

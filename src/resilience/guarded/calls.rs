@@ -13,7 +13,7 @@ use crate::domain::claim::{
 use crate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
 use crate::domain::record::{Key, LiveClaim};
 use crate::engine::breaker::Standing;
-use crate::engine::{Capabilities, Engine, EngineError, Note, Tell};
+use crate::engine::{Capabilities, ClaimSink, Engine, EngineError, Metadata};
 use crate::telemetry::metrics::EngineCall;
 use crate::telemetry::traces;
 
@@ -41,7 +41,7 @@ impl Engine for Guarded {
         self.0.request(EngineCall::Claim, request.deadline, || engine.claim(request), |answer| answer, is_granted).await
     }
 
-    async fn claim_each(&self, requests: &[&ClaimRequest], tell: Tell<'_>) {
+    async fn claim_batch(&self, requests: &[&ClaimRequest], tell: ClaimSink<'_>) {
         let span = traces::child!(
             "store",
             otel.kind = "client",
@@ -49,7 +49,7 @@ impl Engine for Guarded {
             oncegate.call = EngineCall::Claim.label(),
             oncegate.items = requests.len(),
         );
-        traces::in_span!(span, self.0.claim_each(requests, tell));
+        traces::in_span!(span, self.0.claim_batch(requests, tell));
     }
 
     async fn settle(&self, request: &OutcomeRequest) -> Result<OutcomeResponse, EngineError> {
@@ -84,12 +84,17 @@ impl Engine for Guarded {
         answer
     }
 
-    async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
-        self.0.noted(self.0.engine.note(name)).await
+    async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
+        self.0.noted(self.0.engine.get_metadata(name)).await
     }
 
-    async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError> {
-        let swap = || self.0.engine.swap_note(name, expected, new);
+    async fn compare_and_set_metadata(
+        &self,
+        name: &str,
+        expected: Option<&Metadata>,
+        new: &Metadata,
+    ) -> Result<bool, EngineError> {
+        let swap = || self.0.engine.compare_and_set_metadata(name, expected, new);
         let resolved = async {
             match swap().await {
                 Err(EngineError::Indeterminate(first)) => match swap().await {

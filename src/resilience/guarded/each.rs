@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use super::calls::is_granted;
 use super::{Guard, Task, Times};
 use crate::domain::claim::{ClaimRequest, ClaimResponse};
-use crate::engine::{EngineError, Tell};
+use crate::engine::{ClaimSink, EngineError};
 use crate::resilience::breaker::Pass;
 use crate::telemetry::metrics::EngineCall;
 
@@ -32,7 +32,7 @@ enum First<'a> {
 impl Guard {
     /// Every claim that the breaker lets through is tried once with all others. What has failed by then, or is late, goes
     /// on by itself.
-    pub(super) async fn claim_each(self: &Arc<Self>, requests: &[&ClaimRequest], tell: Tell<'_>) {
+    pub(super) async fn claim_batch(self: &Arc<Self>, requests: &[&ClaimRequest], tell: ClaimSink<'_>) {
         let begun = self.clock.monotonic();
         let task =
             |request: &ClaimRequest| Task { call: EngineCall::Claim, times: Times::new(begun, request.deadline) };
@@ -63,7 +63,7 @@ impl Guard {
             First::Late(waits) => drop(waits.send(answer)),
             First::Failed(_) | First::Over => {}
         };
-        let mut first = pin!(self.engine.claim_each(tried, &heard));
+        let mut first = pin!(self.engine.claim_batch(tried, &heard));
         let soon = tried.iter().map(|request| task(request).times.soon).min().unwrap_or_default();
         let is_over = timeout(soon, &mut first).await.is_ok();
 

@@ -20,7 +20,7 @@ use crate::domain::terms::OutcomeOnOutage;
 use crate::engine::conformance::{Subject, fresh_claim};
 use crate::engine::faulty::Faulty;
 use crate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
-use crate::engine::{Capabilities, Determinate, Note};
+use crate::engine::{Capabilities, Determinate, Metadata};
 
 const DEADLINE: Duration = Duration::from_secs(1);
 const MS: Duration = Duration::from_millis(1);
@@ -266,14 +266,19 @@ impl Engine for Store {
         self.inner.list(request).await
     }
 
-    async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
+    async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
         self.serve().await?;
-        self.inner.note(name).await
+        self.inner.get_metadata(name).await
     }
 
-    async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError> {
+    async fn compare_and_set_metadata(
+        &self,
+        name: &str,
+        expected: Option<&Metadata>,
+        new: &Metadata,
+    ) -> Result<bool, EngineError> {
         self.serve().await?;
-        self.inner.swap_note(name, expected, new).await
+        self.inner.compare_and_set_metadata(name, expected, new).await
     }
 
     async fn probe(&self) -> Result<(), EngineError> {
@@ -297,10 +302,10 @@ async fn a_put_whose_reply_was_lost_is_never_told_wrong() {
     for seed in 0..300 {
         let (_clock, memory) = memory();
         let engine = guarded(Arc::new(Faulty::new(memory.clone(), seed, 0.5)));
-        let (old, new) = (Note::new("old").unwrap(), Note::new("new").unwrap());
-        memory.swap_note("n", None, &old).await.unwrap();
-        let told = engine.swap_note("n", Some(&old), &new).await;
-        let stands = memory.note("n").await.unwrap();
+        let (old, new) = (Metadata::new("old").unwrap(), Metadata::new("new").unwrap());
+        memory.compare_and_set_metadata("n", None, &old).await.unwrap();
+        let told = engine.compare_and_set_metadata("n", Some(&old), &new).await;
+        let stands = memory.get_metadata("n").await.unwrap();
         match told {
             Ok(true) => {
                 assert_eq!(stands, Some(new), "seed {seed}");
@@ -593,7 +598,7 @@ async fn all_who_come_together_after_a_quiet_time_are_served() {
         store.is_well();
         sleep(Duration::from_secs(1)).await;
         let requests: Vec<_> = (0..64).map(|_| request()).collect();
-        let told = claim_each(&engine, &requests).await;
+        let told = claim_batch(&engine, &requests).await;
         assert!(told.iter().all(|(answer, _)| answer.is_ok()), "{told:?}");
     }
 }
@@ -690,7 +695,7 @@ async fn many_calls_that_meet_an_outage_are_each_answered_within_the_deadline() 
 }
 
 /// What each claim of a batch was told, and after how long.
-async fn claim_each(
+async fn claim_batch(
     engine: &Guarded,
     requests: &[ClaimRequest],
 ) -> Vec<(Result<ClaimResponse, EngineError>, Duration)> {
@@ -699,7 +704,7 @@ async fn claim_each(
         let before = told.lock().unwrap()[place].replace((answer, clock.monotonic()));
         assert!(before.is_none(), "{place} is told twice: {before:?}");
     };
-    engine.claim_each(&requests.iter().collect::<Vec<_>>(), &tell).await;
+    engine.claim_batch(&requests.iter().collect::<Vec<_>>(), &tell).await;
     told.into_inner().unwrap().into_iter().map(Option::unwrap).collect()
 }
 
@@ -710,7 +715,7 @@ async fn a_batch_that_meets_an_outage_is_answered_within_the_deadlines_of_its_it
     let engine = guarded(store.clone());
     let mut requests: Vec<_> = (0..500).map(|_| request()).collect();
     requests.push(ClaimRequest { deadline: 50 * MS, ..request() });
-    for ((answer, took), request) in claim_each(&engine, &requests).await.iter().zip(&requests) {
+    for ((answer, took), request) in claim_batch(&engine, &requests).await.iter().zip(&requests) {
         assert!(matches!(answer, Err(EngineError::Indeterminate(_))), "{answer:?}");
         assert!(*took <= request.deadline * 9 / 10 + MS, "{took:?} of {:?}", request.deadline);
     }
@@ -724,7 +729,7 @@ async fn an_item_that_hangs_is_late_by_itself_and_the_others_are_told_at_once() 
     let engine = guarded(store.clone());
     let requests: Vec<_> = (0..100).map(|_| request()).collect();
     *store.hangs.lock().unwrap() = Some(requests[7].key.clone());
-    for (place, (answer, took)) in claim_each(&engine, &requests).await.into_iter().enumerate() {
+    for (place, (answer, took)) in claim_batch(&engine, &requests).await.into_iter().enumerate() {
         if place == 7 {
             assert!(matches!(answer, Err(EngineError::Indeterminate(_))), "{answer:?}");
             assert!(took > DEADLINE / 2 && took <= DEADLINE * 9 / 10 + MS, "{took:?}");
@@ -756,7 +761,7 @@ async fn items_of_a_batch_are_repeated_with_their_attempts_as_far_as_the_budget_
             sleep(MS / 2).await;
             store.is_well();
         };
-        let (told, ()) = tokio::join!(claim_each(&engine, &requests), heal);
+        let (told, ()) = tokio::join!(claim_batch(&engine, &requests), heal);
         for ((answer, took), request) in told.into_iter().zip(&requests) {
             assert!(matches!(answer, Ok(ClaimResponse::Granted(grant)) if grant.attempt == request.attempt));
             assert!(took <= most, "{took:?}");
@@ -772,7 +777,7 @@ async fn every_item_of_a_batch_counts_for_the_breaker() {
     store.is_out();
     let engine = guarded(store.clone());
     let requests: Vec<_> = (0..30).map(|_| request()).collect();
-    claim_each(&engine, &requests).await;
+    claim_batch(&engine, &requests).await;
     assert!(is_open(&engine));
     store.is_well();
     // Half open once a probe was answered: one call is tried, and the others are refused at once.
@@ -780,7 +785,7 @@ async fn every_item_of_a_batch_counts_for_the_breaker() {
     // Then it lets more and more of them through.
     for let_through in [1, 2, 4, 8_u32] {
         let (before, requests) = (store.asked(), [(); 30].map(|()| request()));
-        let told = claim_each(&engine, &requests).await;
+        let told = claim_batch(&engine, &requests).await;
         for (place, ((answer, _), request)) in told.into_iter().zip(&requests).enumerate() {
             match answer {
                 Ok(ClaimResponse::Granted(grant)) => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use oncegate::database::{Address, connect};
-use oncegate::engine::{Engine as _, Note};
+use oncegate::engine::{Engine as _, Metadata};
 use serde_json::json;
 
 use super::{open, soon};
@@ -69,9 +69,9 @@ async fn a_gateway_works_with_the_documented_rights() {
     let granted = gateway.client().claim(json!("after the loss")).await.expect(201);
     assert!(granted.body["fence"].as_u64() > Some(1_000_000_000_000_000), "lifted: {}", granted.text);
     let engine = open(&url);
-    let (old, new) = (Note::new("one").unwrap(), Note::new("two").unwrap());
-    assert!(engine.swap_note("a-test", None, &old).await.unwrap());
-    assert!(engine.swap_note("a-test", Some(&old), &new).await.unwrap());
+    let (old, new) = (Metadata::new("one").unwrap(), Metadata::new("two").unwrap());
+    assert!(engine.compare_and_set_metadata("a-test", None, &old).await.unwrap());
+    assert!(engine.compare_and_set_metadata("a-test", Some(&old), &new).await.unwrap());
 }
 
 #[tokio::test]

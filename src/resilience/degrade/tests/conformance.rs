@@ -30,11 +30,16 @@ impl Engine for Lenient {
     async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
         self.0.list(request).await
     }
-    async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
-        self.0.note(name).await
+    async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
+        self.0.get_metadata(name).await
     }
-    async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError> {
-        self.0.swap_note(name, expected, new).await
+    async fn compare_and_set_metadata(
+        &self,
+        name: &str,
+        expected: Option<&Metadata>,
+        new: &Metadata,
+    ) -> Result<bool, EngineError> {
+        self.0.compare_and_set_metadata(name, expected, new).await
     }
     async fn probe(&self) -> Result<(), EngineError> {
         self.0.probe().await
@@ -75,11 +80,16 @@ impl Engine for DeafFor {
     async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
         self.0.list(request).await
     }
-    async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
-        self.0.note(name).await
+    async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
+        self.0.get_metadata(name).await
     }
-    async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError> {
-        self.0.swap_note(name, expected, new).await
+    async fn compare_and_set_metadata(
+        &self,
+        name: &str,
+        expected: Option<&Metadata>,
+        new: &Metadata,
+    ) -> Result<bool, EngineError> {
+        self.0.compare_and_set_metadata(name, expected, new).await
     }
     async fn probe(&self) -> Result<(), EngineError> {
         self.0.probe().await

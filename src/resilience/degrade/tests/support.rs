@@ -103,11 +103,16 @@ impl Engine for Line {
     async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
         self.go(self.store.list(request)).await
     }
-    async fn note(&self, name: &str) -> Result<Option<Note>, EngineError> {
-        self.go(self.store.note(name)).await
+    async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
+        self.go(self.store.get_metadata(name)).await
     }
-    async fn swap_note(&self, name: &str, expected: Option<&Note>, new: &Note) -> Result<bool, EngineError> {
-        self.go(self.store.swap_note(name, expected, new)).await
+    async fn compare_and_set_metadata(
+        &self,
+        name: &str,
+        expected: Option<&Metadata>,
+        new: &Metadata,
+    ) -> Result<bool, EngineError> {
+        self.go(self.store.compare_and_set_metadata(name, expected, new)).await
     }
     async fn probe(&self) -> Result<(), EngineError> {
         self.go(self.store.probe()).await
