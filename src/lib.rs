@@ -9,6 +9,7 @@ pub mod config;
 pub mod crash;
 #[cfg(feature = "postgres")]
 pub mod database;
+pub mod driver;
 pub mod engine;
 pub mod folder;
 pub mod gateway;

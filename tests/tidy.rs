@@ -25,7 +25,8 @@ const FLOORS: &[(&str, &[&str])] = &[
     ("crash", &[]),
     ("folder", &[]),
     ("database", &["domain"]),
-    ("engine", &["domain", "database", "folder"]),
+    ("driver", &["domain", "engine::error", "engine::*Error", "engine::*eterminate"]),
+    ("engine", &["domain", "driver", "database", "folder"]),
     ("tenants", &["domain", "database"]),
     (
         "config",

@@ -50,6 +50,16 @@ impl EngineError {
         Determinate::Incompatible(why.into()).into()
     }
 
+    /// Returns the failure as it is for a call that changes nothing: there an uncertain outcome only means that the store
+    /// is unavailable.
+    #[must_use]
+    pub fn of_read(self) -> Self {
+        match self {
+            Self::Indeterminate(why) => Self::unavailable(why.to_string()),
+            certain @ Self::Determinate(_) => certain,
+        }
+    }
+
     /// The engine has been asked, and has ended without an answer.
     pub fn unsaid() -> Self {
         Self::indeterminate("the engine did not say")

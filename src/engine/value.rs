@@ -89,7 +89,7 @@ pub fn encode(record: &Record) -> String {
     text
 }
 
-/// Reads a record. What is readable is decided word by word exactly as in the scripts of the Redis engine (`held.lua`), which
+/// Reads a record. What is readable is decided word by word exactly as in the scripts of the Redis engine (`live_claim.lua`), which
 /// change values without asking this function: a change to one is a change to both.
 ///
 /// # Errors

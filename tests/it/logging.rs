@@ -128,7 +128,7 @@ fn debug_lines(gateway: &Gateway) -> usize {
 async fn a_deployment_on_redis_warns_of_nothing() {
     let Some(server) = RedisServer::start().await else { return };
     let log = log_of_a_deployment(server.url()).await;
-    assert!(log.contains("connected to the store"), "{log}");
+    assert!(log.contains("Connected to the store"), "{log}");
 }
 
 #[cfg(feature = "postgres")]
@@ -137,7 +137,7 @@ async fn a_deployment_on_postgres_warns_of_nothing_and_repeats_no_notices() {
     let Some(server) = PostgresServer::start().await else { return };
     for _ in 0..2 {
         let log = log_of_a_deployment(server.url()).await;
-        assert!(log.contains("connected to the store") && !log.contains("already exists"), "{log}");
+        assert!(log.contains("Connected to the store") && !log.contains("already exists"), "{log}");
     }
 }
 

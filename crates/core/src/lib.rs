@@ -1,6 +1,7 @@
 //! The rules of the gateway, as plain values and functions: no clock reads, no I/O, no runtime.
 
 pub mod attempt;
+pub mod backoff;
 pub mod canonical;
 pub mod claim;
 pub mod clock;

@@ -188,7 +188,7 @@ impl Driver {
                     () = closing.cancelled() => continue,
                     job = self.jobs.recv() => job,
                     // Nobody waits for this answer. That there is one, in time, is all that matters.
-                    () = sleep(self.shared.options.beat_every) => Some(Job::Probe(oneshot::channel().0)),
+                    () = sleep(self.shared.options.heartbeat_interval) => Some(Job::Probe(oneshot::channel().0)),
                 };
                 let Some(job) = job else { return "the engine is gone".into() };
                 match self.take(link, job).await {

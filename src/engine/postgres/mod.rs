@@ -71,7 +71,7 @@ impl Postgres {
     /// Outside a tokio runtime: the connections live in tasks of their own.
     pub fn open(url: &str, options: Options) -> Result<Self, InvalidUrl> {
         let address = Address::parse(url)?;
-        let status = Status::new(address.name(), options.on_data_lost.clone());
+        let status = Status::new(address.name(), options.on_data_loss.clone());
         let connections = address.connections;
         let cores = runtimes(&options.cores).take(connections);
         let shared = Arc::new(Shared { address, options, status });

@@ -9,7 +9,7 @@ use crate::engine::Determinate;
 /// The server, as its connections have found it.
 pub(super) struct Status {
     servers: String,
-    on_data_lost: Option<Arc<dyn Fn() + Send + Sync>>,
+    on_data_loss: Option<Arc<dyn Fn() + Send + Sync>>,
     durable: AtomicBool,
     data_lost: AtomicU64,
     told: Mutex<Told>,
@@ -24,10 +24,10 @@ struct Told {
 }
 
 impl Status {
-    pub(super) fn new(servers: String, on_data_lost: Option<Arc<dyn Fn() + Send + Sync>>) -> Self {
+    pub(super) fn new(servers: String, on_data_loss: Option<Arc<dyn Fn() + Send + Sync>>) -> Self {
         Self {
             servers,
-            on_data_lost,
+            on_data_loss,
             durable: AtomicBool::new(false),
             data_lost: AtomicU64::new(0),
             told: Mutex::default(),
@@ -88,7 +88,7 @@ impl Status {
             postgres.servers = servers,
             "the store has lost its data: what was done before can be claimed again"
         );
-        if let Some(hook) = &self.on_data_lost {
+        if let Some(hook) = &self.on_data_loss {
             hook();
         }
     }

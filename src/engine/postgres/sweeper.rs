@@ -35,7 +35,7 @@ pub(super) async fn run(shared: Arc<Shared>, closing: CancellationToken) {
 
 async fn rest(shared: &Shared, failures: u32) {
     if failures > 0 {
-        sleep(shared.options.sweep_every + pause(failures)).await;
+        sleep(shared.options.sweep_interval + pause(failures)).await;
     }
 }
 
@@ -55,7 +55,7 @@ async fn sweep(shared: &Shared, closing: &CancellationToken, mut link: Link) {
             }
             Err(_elapsed) => return,
         };
-        let wait = if rows < STEP { jittered(shared.options.sweep_every) } else { BREATH };
+        let wait = if rows < STEP { jittered(shared.options.sweep_interval) } else { BREATH };
         closing.run_until_cancelled(sleep(wait)).await;
     }
 }

@@ -1,5 +1,5 @@
-//! The files that a `rediss://` URL names: whom to trust, and what to show. Read for each connection, so that renewed
-//! certificates are taken up when a connection is made anew.
+//! The certificate and key files that a `rediss://` URL names. Read for each connection, so that a new connection uses
+//! renewed certificates.
 
 use std::path::PathBuf;
 
@@ -7,9 +7,9 @@ use redis::{ClientTlsConfig, TlsCertificates};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-use super::options::InvalidUrl;
+use super::url::InvalidUrl;
 
-/// Where they are. None at all: the system's authorities are trusted, and nothing is shown.
+/// Paths of the files. Without any, the system's authorities are trusted, and no client certificate is sent.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Certificates {
     pub(super) ca: Option<PathBuf>,
@@ -18,12 +18,12 @@ pub(super) struct Certificates {
 }
 
 impl Certificates {
-    /// Whether any is named.
+    /// Returns whether the URL names any.
     pub(super) fn are_named(&self) -> bool {
         *self != Self::default()
     }
 
-    /// Whether what is named goes together.
+    /// Checks that the files that are named go together.
     pub(super) fn check(&self, tls: bool) -> Result<(), InvalidUrl> {
         if self.are_named() && !tls {
             return Err(InvalidUrl::new("ca, client_certificate and client_key are for rediss://, which is TLS"));
@@ -34,7 +34,7 @@ impl Certificates {
         Ok(())
     }
 
-    /// What they hold. Blocks.
+    /// Reads the files. Blocks.
     pub(super) fn read(&self) -> Result<TlsCertificates, InvalidUrl> {
         let client_tls = match (&self.client_certificate, &self.client_key) {
             (Some(certificate), Some(key)) => Some(ClientTlsConfig {
@@ -48,7 +48,7 @@ impl Certificates {
     }
 }
 
-/// What a file holds, if that is what it should. An error tells of the file, not of what it holds.
+/// Reads a file and checks its contents. An error repeats none of them.
 fn read(key: &str, path: &PathBuf, is_good: impl Fn(&[u8]) -> bool) -> Result<Vec<u8>, InvalidUrl> {
     let shown = path.display();
     let pem =

@@ -1,96 +1,82 @@
-//! Whether the server is fit to keep claims: its version, whether it evicts, whether it still has its data. Asked at
-//! each connect and again while running, since an operator may change all of it at any time.
+//! The health check of a server: its version, whether it evicts keys, whether it still has its data. Made at each connect
+//! and again at intervals, since an operator may change all of it at any time.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
 use redis::{Cmd, Value};
 
-use super::options::{Address, Options};
+use super::keys::Keys;
 use super::reply::checked;
+use super::url::Url;
 use crate::domain::attempt::{Entropy, SystemEntropy};
+use crate::driver::Server;
 use crate::engine::Determinate;
 
-/// The oldest major version with `SET … NX GET` and script flags. Valkey tells a `redis_version` of 7 as well.
+/// The oldest major version with `SET … NX GET` and script flags. Valkey reports a `redis_version` of 7 as well.
 const VERSION_MIN: u32 = 7;
 
-/// What is known of the server's fitness, shared by all connections.
+/// Whether a server may keep claims, as its connections have found it.
 pub(super) struct Health {
-    server: String,
+    server: Arc<Server>,
     allow_eviction: bool,
     marker_key: String,
-    on_data_lost: Option<Arc<dyn Fn() + Send + Sync>>,
     /// Why claims are refused.
     evicts: ArcSwapOption<String>,
-    durable: AtomicBool,
-    /// What the marker held when it was last seen.
-    marker: Mutex<Option<Vec<u8>>>,
-    data_lost: AtomicU64,
 }
 
 impl Health {
-    pub(super) fn new(address: &Address, options: &Options) -> Self {
-        Self {
-            server: address.to_string(),
-            allow_eviction: address.allow_eviction,
-            marker_key: format!("{}og:marker", address.prefix),
-            on_data_lost: options.on_data_lost.clone(),
-            evicts: ArcSwapOption::empty(),
-            durable: AtomicBool::new(false),
-            marker: Mutex::new(None),
-            data_lost: AtomicU64::new(0),
-        }
+    pub(super) fn new(url: &Url, server: Arc<Server>) -> Self {
+        let marker_key = Keys::new(url.prefix.clone()).marker();
+        Self { server, allow_eviction: url.allow_eviction, marker_key, evicts: ArcSwapOption::empty() }
     }
 
-    /// What to ask the server. INFO by sections, since older servers know only one at a time, and are to be told so.
-    pub(super) fn questions(&self) -> Vec<Cmd> {
-        let mut questions = vec![
+    /// Returns the commands of a health check. INFO by sections: older servers accept one at a time, and their version must
+    /// be read to be refused.
+    pub(super) fn commands(&self) -> Vec<Cmd> {
+        let mut commands = vec![
             with("INFO", &["server"]),
             with("INFO", &["memory"]),
             with("INFO", &["persistence"]),
             with("CONFIG", &["GET", "appendfsync"]),
         ];
-        questions.extend(self.marker_questions());
-        questions
+        commands.extend(self.marker_commands());
+        commands
     }
 
-    /// What to ask the server more often: whether it still has its data.
-    pub(super) fn marker_questions(&self) -> [Cmd; 2] {
-        // A fresh mark each time: the one that is found tells whether this is the store that was there before.
+    /// Returns the commands that check whether the server still has its data.
+    pub(super) fn marker_commands(&self) -> [Cmd; 2] {
+        // A new value each time, stored only where there is none: the value that is found identifies the store.
         let mark = format!("{:016x}", SystemEntropy.bits());
         [with("SET", &[&self.marker_key, &mark, "NX"]), with("GET", &[&self.marker_key])]
     }
 
-    /// Judges the answers. An error means that the server is not to be used at all for now.
-    pub(super) fn judge(&self, answers: Vec<Value>) -> Result<(), Determinate> {
-        let Ok([server, memory, persistence, appendfsync, set_marker, marker]) = <[Value; 6]>::try_from(answers) else {
+    /// Judges the replies to a health check. An error means that the server must not be used at all now.
+    pub(super) fn judge(&self, replies: Vec<Value>) -> Result<(), Determinate> {
+        let Ok([server, memory, persistence, appendfsync, set_marker, marker]) = <[Value; 6]>::try_from(replies) else {
             return Err(unfit());
         };
         let (server, memory) = (text(checked(server)?), text(checked(memory)?));
         check_version(&server)?;
-        // A managed server may forbid CONFIG; then nothing is promised.
+        // A managed server may forbid CONFIG; then durability is not promised.
         let (persistence, appendfsync) = (text(persistence), words(appendfsync));
         let always = field(&persistence, "aof_enabled") == Some("1") && appendfsync.iter().any(|word| word == "always");
-        self.durable.store(always, Ordering::Relaxed);
+        self.server.set_durable(always);
         self.judge_eviction(&memory);
         self.judge_marker(vec![set_marker, marker])
     }
 
-    /// Judges whether the server still has its data. An error means that it is not to be used at all for now.
-    pub(super) fn judge_marker(&self, answers: Vec<Value>) -> Result<(), Determinate> {
-        let Ok([set_marker, marker]) = <[Value; 2]>::try_from(answers) else { return Err(unfit()) };
-        // Being full is no reason not to be used. Any other refusal of a write is.
+    /// Judges the replies to [`Self::marker_commands`]. An error means that the server must not be used at all now.
+    pub(super) fn judge_marker(&self, replies: Vec<Value>) -> Result<(), Determinate> {
+        let Ok([set_marker, marker]) = <[Value; 2]>::try_from(replies) else { return Err(unfit()) };
+        // A full server may still be used. A server that refuses writes for another reason may not.
         if !matches!(&set_marker, Value::ServerError(error) if error.code() == "OOM") {
             checked(set_marker)?;
         }
-        let marker = match checked(marker)? {
-            Value::BulkString(marker) => Some(marker),
-            _ => None,
-        };
-        if self.replace_marker(marker) {
-            self.tell_data_lost();
+        match checked(marker)? {
+            Value::BulkString(marker) => self.server.set_marker(Some(&marker)),
+            _ => self.server.set_marker(None),
         }
         Ok(())
     }
@@ -98,58 +84,25 @@ impl Health {
     fn judge_eviction(&self, memory: &str) {
         let why = if self.allow_eviction { None } else { eviction(memory) };
         let was_refused = self.evicts.swap(why.clone().map(Into::into)).is_some();
+        let server = self.server.address();
         match (was_refused, why) {
-            (false, Some(why)) => tracing::error!(redis.server = self.server, "claims are refused: {why}"),
+            (false, Some(why)) => tracing::error!(server, "Claims are refused: {why}"),
             (true, None) => {
-                tracing::info!(redis.server = self.server, "claims are taken again: the store does not evict");
+                tracing::info!(server, "Claims are accepted again: the store does not evict keys");
             }
             (true, Some(_)) | (false, None) => {}
         }
     }
 
-    /// Remembers the marker; tells whether it is another one than last time, or gone.
-    fn replace_marker(&self, marker: Option<Vec<u8>>) -> bool {
-        let mut known = self.marker.lock().unwrap_or_else(PoisonError::into_inner);
-        let lost = known.is_some() && *known != marker;
-        *known = marker;
-        lost
-    }
-
-    fn tell_data_lost(&self) {
-        self.data_lost.fetch_add(1, Ordering::Relaxed);
-        let server = &self.server;
-        tracing::error!(
-            redis.server = server,
-            "the store has lost its data: what was done before can be claimed again"
-        );
-        if let Some(hook) = &self.on_data_lost {
-            hook();
-        }
-    }
-
-    /// Why no claim may be made now, if so.
+    /// Returns why claims are refused now, if they are.
     pub(super) fn refusal_of_claims(&self) -> Option<Determinate> {
         self.evicts.load().as_ref().map(|why| Determinate::Incompatible(why.to_string()))
-    }
-
-    /// Whether the server fsyncs before it answers.
-    pub(super) fn durable(&self) -> bool {
-        self.durable.load(Ordering::Relaxed)
-    }
-
-    /// How often the store came back without its data.
-    pub(super) fn data_lost(&self) -> u64 {
-        self.data_lost.load(Ordering::Relaxed)
     }
 }
 
 impl fmt::Debug for Health {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Health")
-            .field("evicts", &self.evicts.load())
-            .field("durable", &self.durable())
-            .field("data_lost", &self.data_lost())
-            .finish_non_exhaustive()
+        f.debug_struct("Health").field("evicts", &self.evicts.load()).finish_non_exhaustive()
     }
 }
 
@@ -160,7 +113,7 @@ fn with(name: &str, arguments: &[&str]) -> Cmd {
 }
 
 fn unfit() -> Determinate {
-    Determinate::Unavailable("the Redis server does not answer what it was asked".into())
+    Determinate::Unavailable("the Redis server sent unexpected replies to a health check".into())
 }
 
 fn check_version(server: &str) -> Result<(), Determinate> {
@@ -174,7 +127,7 @@ fn check_version(server: &str) -> Result<(), Determinate> {
     )))
 }
 
-/// Why a server must be taken to evict claims, by its `INFO memory`.
+/// Returns why a server may evict claims, by its `INFO memory`.
 fn eviction(memory: &str) -> Option<String> {
     let policy = field(memory, "maxmemory_policy").unwrap_or("unknown");
     if policy == "noeviction" || field(memory, "maxmemory") == Some("0") {
@@ -182,7 +135,7 @@ fn eviction(memory: &str) -> Option<String> {
     }
     Some(format!(
         "the Redis server has a maxmemory and the policy `{policy}`: it may evict claims, and an evicted claim is a double \
-         execution. Say `CONFIG SET maxmemory-policy noeviction`, or put ?allow_eviction=true into the engine's URL"
+         execution. Run `CONFIG SET maxmemory-policy noeviction`, or put ?allow_eviction=true into the engine's URL"
     ))
 }
 
@@ -219,7 +172,9 @@ mod tests {
     }
 
     fn health(url: &str) -> Health {
-        Health::new(&Address::parse(url).unwrap(), &Options::default())
+        let url = Url::parse(url).unwrap();
+        let server = Server::new("redis", url.to_string(), None);
+        Health::new(&url, Arc::new(server))
     }
 
     const FIT: &str = "maxmemory:0\r\nmaxmemory_policy:allkeys-lru\r\n";
@@ -253,7 +208,7 @@ mod tests {
         let health = health("redis://h");
         for (marker, lost) in [("a", 0), ("a", 0), ("b", 1), ("b", 1), ("a", 2)] {
             health.judge(answers("7.0.0", FIT, bulk(marker), marker)).unwrap();
-            assert_eq!(health.data_lost(), lost);
+            assert_eq!(health.server.data_losses(), lost);
         }
     }
 

@@ -1,5 +1,5 @@
-//! What replies of the server mean: errors sorted by what the caller may do next, values read as answers.
-//! Nothing of a reply is trusted to be what was expected, and no text that could hold a key gets into a message.
+//! Replies of the server, read as answers; its errors, sorted by what the caller may do next. No reply is assumed to have the
+//! expected form, and no text that could hold a key gets into a message.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use crate::domain::operator::ReleaseResponse;
 use crate::domain::record::{LiveClaim, Record, State};
 use crate::engine::{Determinate, EngineError, Metadata, value};
 
-/// What a claim in progress is given on top of its lease, so that it outlives it, where the lease's end means
-/// `unknown`. The scripts hold the same number.
+/// Added to the lease of a claim that turns `unknown` at its end, so that it is still stored then. The scripts hold the same
+/// number.
 pub(super) const GRACE: Duration = Duration::from_hours(24 * 365 * 100 + 24 * 25);
 
-/// What the store holds under a key, as of one instant.
+/// The value stored under a key, as of one instant.
 pub(super) struct Snapshot {
-    /// The value, byte by byte.
+    /// The value itself.
     pub(super) value: Vec<u8>,
-    /// What it says, and whether its time has ended.
+    /// The claim that it stands for at that instant.
     pub(super) held: LiveClaim,
 }
 
@@ -35,12 +35,12 @@ pub(super) fn snapshot(reply: Value) -> Result<Option<Snapshot>, EngineError> {
     Ok(LiveClaim::judge(record, left, None).map(|held| Snapshot { value: value.clone(), held }))
 }
 
-/// What is left of a record, by the server's count: negative if nothing ends it.
+/// Returns the remaining time of a record, by the server's count: negative if nothing ends it.
 fn left_of(record: &Record, left_ms: i64) -> Option<Duration> {
     if !record.outlives_lease() || left_ms < 0 {
         return left(left_ms);
     }
-    // Ended once less than the grace is left: the server, too, lets a key live through its last millisecond.
+    // It has ended once less than the grace is left: the server, too, keeps a key through its last millisecond.
     let grace_ms = i64::try_from(GRACE.as_millis()).unwrap_or(i64::MAX);
     if left_ms < grace_ms { Some(Duration::ZERO) } else { left(left_ms - grace_ms) }
 }
@@ -53,11 +53,11 @@ fn left(left_ms: i64) -> Option<Duration> {
 
 /// Reads the reply of the settle script.
 pub(super) fn settled(reply: Value) -> Result<OutcomeResponse, EngineError> {
-    let verdict = Verdict::read(reply)?;
-    match &*verdict.name {
-        "done" => Ok(OutcomeResponse::Done { state: verdict.state, left: verdict.left, late: Some(verdict.late) }),
+    let result = ScriptResult::read(reply)?;
+    match &*result.name {
+        "done" => Ok(OutcomeResponse::Done { state: result.state, left: result.left, late: Some(result.late) }),
         "succeeded" => Ok(OutcomeResponse::AlreadySucceeded),
-        "superseded" => verdict.superseded(|state, left| OutcomeResponse::Superseded { state, left }),
+        "superseded" => result.superseded(|state, left| OutcomeResponse::Superseded { state, left }),
         "expired" => Ok(OutcomeResponse::Expired),
         _ => Err(unexpected()),
     }
@@ -65,19 +65,19 @@ pub(super) fn settled(reply: Value) -> Result<OutcomeResponse, EngineError> {
 
 /// Reads the reply of the renewal script.
 pub(super) fn renewed(reply: Value) -> Result<RenewalResponse, EngineError> {
-    let verdict = Verdict::read(reply)?;
-    match &*verdict.name {
-        "renewed" => Ok(RenewalResponse::Renewed { left: verdict.left.ok_or_else(unexpected)? }),
+    let result = ScriptResult::read(reply)?;
+    match &*result.name {
+        "renewed" => Ok(RenewalResponse::Renewed { left: result.left.ok_or_else(unexpected)? }),
         "lost" => Ok(RenewalResponse::LeaseLost),
         "succeeded" => Ok(RenewalResponse::AlreadySucceeded),
-        "superseded" => verdict.superseded(|state, left| RenewalResponse::Superseded { state, left }),
+        "superseded" => result.superseded(|state, left| RenewalResponse::Superseded { state, left }),
         _ => Err(unexpected()),
     }
 }
 
 /// Reads the reply of the release script.
 pub(super) fn released(reply: Value) -> Result<ReleaseResponse, EngineError> {
-    match &*Verdict::read(reply)?.name {
+    match &*ScriptResult::read(reply)?.name {
         "released" => Ok(ReleaseResponse::Done),
         "absent" => Ok(ReleaseResponse::Absent),
         "superseded" => Ok(ReleaseResponse::Superseded),
@@ -85,34 +85,34 @@ pub(super) fn released(reply: Value) -> Result<ReleaseResponse, EngineError> {
     }
 }
 
-/// Reads the reply of a GET of a note.
-pub(super) fn note(reply: Value) -> Result<Option<Metadata>, EngineError> {
+/// Reads the reply to a GET of a metadata value.
+pub(super) fn metadata(reply: Value) -> Result<Option<Metadata>, EngineError> {
     match checked(reply)? {
         Value::Nil => Ok(None),
         Value::BulkString(bytes) => {
-            let note = String::from_utf8(bytes).ok().and_then(|text| Metadata::new(text).ok());
-            note.map(Some).ok_or_else(|| EngineError::incompatible("a note cannot be read by this release"))
+            let value = String::from_utf8(bytes).ok().and_then(|text| Metadata::new(text).ok());
+            value.map(Some).ok_or_else(|| EngineError::incompatible("a metadata value cannot be read by this release"))
         }
-        _ => Err(EngineError::unavailable("the Redis server's reply does not fit what it was asked")),
+        _ => Err(unexpected()),
     }
 }
 
-/// What a script decided: its verdict and, where they mean something, state, time left and lateness.
-struct Verdict {
+/// The result of a script: its name and, where they have a meaning, state, remaining time and lateness.
+struct ScriptResult {
     name: String,
     state: Option<State>,
     left: Option<Duration>,
     late: bool,
 }
 
-impl Verdict {
+impl ScriptResult {
     fn read(reply: Value) -> Result<Self, EngineError> {
         let Value::Array(items) = checked(reply)? else { return Err(unexpected()) };
-        let text = |place: usize| match items.get(place) {
+        let text = |index: usize| match items.get(index) {
             Some(Value::BulkString(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
             _ => String::new(),
         };
-        let number = |place: usize| match items.get(place) {
+        let number = |index: usize| match items.get(index) {
             Some(Value::Int(number)) => *number,
             _ => -1,
         };
@@ -128,7 +128,7 @@ impl Verdict {
     }
 }
 
-/// The reply, if it is none of an error.
+/// Returns the reply unless it is an error.
 pub(super) fn checked(reply: Value) -> Result<Value, Determinate> {
     match reply {
         Value::ServerError(error) => Err(refusal(&error)),
@@ -136,14 +136,16 @@ pub(super) fn checked(reply: Value) -> Result<Value, Determinate> {
     }
 }
 
-/// What it means that a command was refused. The server refuses before it changes anything, and our scripts write last.
+/// Returns what an error reply means. The server refuses a command before it changes anything, and our scripts write last.
 pub(super) fn refusal(error: &ServerError) -> Determinate {
     let code = error.code();
     let why = match code {
         "OOM" => return Determinate::Full("the Redis server is at its maxmemory".into()),
-        "WRONGTYPE" => return Determinate::Incompatible("a key of ours holds something that is not a record".into()),
+        "WRONGTYPE" => {
+            return Determinate::Incompatible("a key of the engine holds a value that is not a record".into());
+        }
         "MOVED" | "ASK" | "CROSSSLOT" | "TRYAGAIN" => {
-            let why = "the Redis server is part of a cluster, which is not supported: name a server that is not";
+            let why = "the Redis server is part of a cluster, which is not supported yet; name a single server";
             return Determinate::Incompatible(why.into());
         }
         "LOADING" => "it is still loading its data",
@@ -152,26 +154,26 @@ pub(super) fn refusal(error: &ServerError) -> Determinate {
         "CLUSTERDOWN" => "its cluster is down",
         "NOREPLICAS" => "it has fewer replicas than its min-replicas-to-write",
         "MISCONF" => "it takes no writes because it cannot save them; see its log",
-        "BUSY" => "it is busy with somebody's script",
-        "NOAUTH" => "it asks for a password; put it into the engine's URL",
+        "BUSY" => "it is busy with a script",
+        "NOAUTH" => "it requires a password; put it into the engine's URL",
         "WRONGPASS" => "it does not accept the user and password of the engine's URL",
-        "NOPERM" => "its ACL does not let our user do what is needed; see docs/engines/redis.md",
-        _ => return Determinate::Unavailable(format!("the Redis server answered {}", plain(error))),
+        "NOPERM" => "its ACL does not allow our user what is needed; see docs/engines/redis.md",
+        _ => return Determinate::Unavailable(format!("the Redis server answered {}", message(error))),
     };
     Determinate::Unavailable(format!("{code}: the Redis server refuses: {why}"))
 }
 
-/// An error in the server's own words, up to where it would repeat what it was sent.
-fn plain(error: &ServerError) -> String {
+/// Returns an error in the server's words, up to where it would repeat what it was sent.
+fn message(error: &ServerError) -> String {
     let details = error.details().unwrap_or_default();
     let details = details.split(['\'', '"', '`', '{']).next().unwrap_or_default();
     let details: String = details.chars().filter(|char| !char.is_control()).take(120).collect();
     format!("{}: {}", error.code(), details.trim_end())
 }
 
-/// A reply that no server gives to what was asked. It is not known what happened.
+/// Returns the error for a reply of a form that no server sends: the outcome is uncertain.
 pub(super) fn unexpected() -> EngineError {
-    EngineError::indeterminate("the Redis server's reply does not fit what it was asked")
+    EngineError::indeterminate("the Redis server sent a reply of an unexpected form")
 }
 
 #[cfg(test)]
@@ -199,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_is_not_repeated() {
+    fn errors_do_not_repeat_what_was_sent() {
         let refused = refusal(&error("ERR unknown command 'SET', with args beginning with: 'og:{secret}'"));
         assert_eq!(refused, Determinate::Unavailable("the Redis server answered ERR: unknown command".into()));
     }
@@ -212,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_that_do_not_fit_are_uncertain() {
+    fn replies_of_an_unexpected_form_are_uncertain() {
         for reply in [Value::Okay, Value::Int(1), Value::Array(vec![]), Value::Array(vec![Value::Nil, Value::Nil])] {
             assert!(matches!(snapshot(reply.clone()), Err(EngineError::Indeterminate(_))), "{reply:?}");
             assert!(matches!(settled(reply.clone()), Err(EngineError::Indeterminate(_))), "{reply:?}");

@@ -1,10 +1,10 @@
-//! The Lua scripts, and how they are called: by digest, and with their whole text where the server has forgotten them.
+//! The Lua scripts. They are called by digest, and by their text where the server does not have them any more.
 
 use std::sync::LazyLock;
 
 use redis::Cmd;
 
-/// A script, and the digest that the server knows it by once it has seen it.
+/// A script and its digest.
 pub(super) struct Script {
     text: &'static str,
     digest: String,
@@ -20,12 +20,12 @@ impl Script {
         invocation("EVALSHA", &self.digest, key, arguments)
     }
 
-    /// Runs the script by its text, which also makes the server know it again.
-    pub(super) fn teach(&self, key: &str, arguments: &[&str]) -> Cmd {
+    /// Runs the script by its text, which also loads it.
+    pub(super) fn load_and_call(&self, key: &str, arguments: &[&str]) -> Cmd {
         invocation("EVAL", self.text, key, arguments)
     }
 
-    /// Makes the server know the script.
+    /// Loads the script.
     pub(super) fn load(&self) -> Cmd {
         let mut command = redis::cmd("SCRIPT");
         command.arg("LOAD").arg(self.text);
@@ -33,7 +33,7 @@ impl Script {
     }
 }
 
-/// Names the key: a server that keeps only some keys, or lets a user touch only some, must be able to tell.
+/// Passes the key as such: a cluster routes by it, and an ACL is applied to it.
 fn invocation(command: &str, script: &str, key: &str, arguments: &[&str]) -> Cmd {
     let mut command = redis::cmd(command);
     command.arg(script).arg(1).arg(key).arg(arguments);
@@ -42,22 +42,22 @@ fn invocation(command: &str, script: &str, key: &str, arguments: &[&str]) -> Cmd
 
 /// All scripts of this engine.
 pub(super) struct Scripts {
-    /// Reads a claim and what is left of it.
+    /// Reads a claim and its remaining time.
     pub(super) read: Script,
-    /// The outcome call.
+    /// Settles an outcome.
     pub(super) settle: Script,
-    /// Renewal.
+    /// Renews a lease.
     pub(super) renew: Script,
-    /// Take-over of an `unknown` claim.
+    /// Takes over an `unknown` claim.
     pub(super) take_over: Script,
-    /// Release by an operator.
+    /// Releases a claim.
     pub(super) release: Script,
-    /// Compare-and-set of a note.
+    /// Compares and sets a metadata value.
     pub(super) compare_and_set_metadata: Script,
 }
 
 impl Scripts {
-    /// Each of them.
+    /// Returns all scripts.
     pub(super) fn all(&self) -> [&Script; 6] {
         [&self.read, &self.settle, &self.renew, &self.take_over, &self.release, &self.compare_and_set_metadata]
     }
@@ -66,11 +66,11 @@ impl Scripts {
 /// The scripts, digested once.
 pub(super) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts {
     read: Script::new(include_str!("read.lua")),
-    settle: Script::new(concat!(include_str!("held.lua"), include_str!("settle.lua"))),
-    renew: Script::new(concat!(include_str!("held.lua"), include_str!("renew.lua"))),
-    take_over: Script::new(concat!(include_str!("held.lua"), include_str!("take_over.lua"))),
-    release: Script::new(concat!(include_str!("held.lua"), include_str!("release.lua"))),
-    compare_and_set_metadata: Script::new(include_str!("swap_note.lua")),
+    settle: Script::new(concat!(include_str!("live_claim.lua"), include_str!("settle.lua"))),
+    renew: Script::new(concat!(include_str!("live_claim.lua"), include_str!("renew.lua"))),
+    take_over: Script::new(concat!(include_str!("live_claim.lua"), include_str!("take_over.lua"))),
+    release: Script::new(concat!(include_str!("live_claim.lua"), include_str!("release.lua"))),
+    compare_and_set_metadata: Script::new(include_str!("compare_and_set_metadata.lua")),
 });
 
 #[cfg(test)]

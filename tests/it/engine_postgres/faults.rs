@@ -29,8 +29,8 @@ async fn behind_proxy(server: &PostgresServer) -> (TcpProxy, Postgres) {
     let impatient = Options {
         connect_timeout: Duration::from_millis(800),
         response_timeout: Duration::from_millis(400),
-        sweep_every: Duration::from_hours(1),
-        beat_every: Duration::from_hours(1),
+        sweep_interval: Duration::from_hours(1),
+        heartbeat_interval: Duration::from_hours(1),
         ..options()
     };
     let engine = Postgres::open(&url, impatient).unwrap();
@@ -388,7 +388,7 @@ async fn a_database_that_comes_back_empty_is_noticed_and_fences_go_on_rising() {
     let hook = Arc::new(move || {
         counted.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
     });
-    let engine = Postgres::open(&server.url(), Options { on_data_lost: Some(hook), ..options() }).unwrap();
+    let engine = Postgres::open(&server.url(), Options { on_data_loss: Some(hook), ..options() }).unwrap();
     let ask = fresh_claim();
     let fence = granted(&engine, &ask).await.fence.unwrap();
     assert!(fence < 1 << 53);

@@ -25,7 +25,7 @@ fn options() -> Options {
     Options {
         connect_timeout: Duration::from_secs(10),
         response_timeout: Duration::from_secs(10),
-        sweep_every: Duration::from_millis(50),
+        sweep_interval: Duration::from_millis(50),
         ..Options::default()
     }
 }

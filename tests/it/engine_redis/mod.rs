@@ -24,7 +24,7 @@ use crate::support::tcp_proxy::TcpProxy;
 
 /// Options whose times suit a test's patience.
 fn options() -> Options {
-    Options { health_every: Duration::from_millis(50), ..Options::default() }
+    Options { health_check_interval: Duration::from_millis(50), ..Options::default() }
 }
 
 fn open(url: &str) -> Redis {

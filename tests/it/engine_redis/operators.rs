@@ -198,7 +198,7 @@ async fn a_flushed_server_is_noticed() {
             told.fetch_add(1, Ordering::SeqCst);
         })
     };
-    let redis = Redis::open(&server.url(), Options { on_data_lost: Some(hook), ..options() }).unwrap();
+    let redis = Redis::open(&server.url(), Options { on_data_loss: Some(hook), ..options() }).unwrap();
     granted(&redis, &fresh_claim()).await;
     assert_eq!(redis.data_lost(), 0);
     server.ask::<String>("FLUSHALL");

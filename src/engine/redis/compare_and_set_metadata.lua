@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Puts a note of the gateways' own under KEYS[1] if what stands there is what was expected, or the note itself already.
 --
--- allow-oom: what gateways agree by is small, and most needed while the server is in trouble. No `no-writes`: see held.lua.
+-- allow-oom: what gateways agree by is small, and most needed while the server is in trouble. No `no-writes`: see live_claim.lua.
 --
 -- ARGV: the new note; the expected one, left out if none is.
 -- Answers: 1 if it stands now, else 0.

@@ -1,0 +1,81 @@
+//! The traits that an engine implements for its protocol.
+
+use futures_util::future::BoxFuture;
+
+use super::{Queue, Server};
+use crate::engine::Determinate;
+
+/// A queued call.
+pub trait Call: Send + 'static {
+    /// Answers that the call was not sent.
+    fn refuse(self, why: &Determinate);
+}
+
+/// Opens connections for one worker.
+pub trait Connector: Send + Sync + 'static {
+    /// The connections.
+    type Connection: Connection;
+
+    /// Returns the server that the connections lead to. The worker reports to it when they are opened and lost.
+    fn server(&self) -> &Server;
+
+    /// Opens a connection and checks that the server is fit to be used. Bounded in time by the implementation.
+    ///
+    /// # Errors
+    /// Why there is no connection. Queued calls are refused for the same reason.
+    fn connect(&self) -> impl Future<Output = Result<Self::Connection, Determinate>> + Send;
+}
+
+/// An open connection. It is owned by one worker, and dropped as soon as it has failed once: then nothing is known about
+/// which reply belongs to which call.
+pub trait Connection: Send + 'static {
+    /// What callers queue.
+    type Call: Call;
+    /// What an exchange returns to the connection.
+    type Done: Send + 'static;
+
+    /// How many exchanges may be under way at once.
+    const EXCHANGES_MAX: usize;
+
+    /// Takes from the queue the calls that go out together, and sends them. Nothing, if no call is left to send. Exchanges
+    /// are polled in the order in which they were returned, and must not send anything before.
+    fn send(&mut self, queue: &mut Queue<Self::Call>) -> Option<Exchange<Self::Done>>;
+
+    /// Sends a command that shows that the connection works and whether the server still has its data.
+    fn heartbeat(&mut self) -> Exchange<Self::Done>;
+
+    /// Checks again what [`Connector::connect`] has checked.
+    fn check(&mut self) -> Exchange<Self::Done> {
+        self.heartbeat()
+    }
+
+    /// Learns from a finished exchange, before the next one is sent. `queue` holds calls that waited meanwhile.
+    fn finish(&mut self, done: Self::Done, queue: &mut Queue<Self::Call>) -> Fitness;
+}
+
+/// Commands that were sent together, up to their replies. It answers its calls itself; a call that is dropped without an
+/// answer has an uncertain outcome.
+pub type Exchange<Done> = BoxFuture<'static, Result<Done, Lost>>;
+
+/// Whether a connection may be used again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fitness {
+    /// It may.
+    Good,
+    /// It may not: it is replaced once the exchanges under way have finished.
+    Retire(&'static str),
+}
+
+/// Why a connection was lost.
+pub struct Lost {
+    /// The reason.
+    pub why: String,
+    /// No new connection is opened before this has finished; calls are refused until then.
+    pub reconnect_after: Option<BoxFuture<'static, ()>>,
+}
+
+impl From<String> for Lost {
+    fn from(why: String) -> Self {
+        Self { why, reconnect_after: None }
+    }
+}

@@ -1,0 +1,80 @@
+//! The calls of one worker that have not been sent.
+
+use std::collections::VecDeque;
+
+use tokio::sync::mpsc;
+
+use super::Call;
+use crate::engine::Determinate;
+
+/// Calls that may wait; further callers wait for room.
+pub(super) const CALLS_MAX: usize = 1024;
+
+/// Calls that have not been sent, oldest first. They stay when a connection is lost, for the next one.
+pub struct Queue<C> {
+    /// Taken out of the channel, and older than all that is in it.
+    waiting: VecDeque<C>,
+    incoming: mpsc::Receiver<C>,
+}
+
+impl<C: Call> Queue<C> {
+    pub(super) fn new(incoming: mpsc::Receiver<C>) -> Self {
+        Self { waiting: VecDeque::new(), incoming }
+    }
+
+    /// Takes the oldest call.
+    pub fn pop(&mut self) -> Option<C> {
+        self.waiting.pop_front().or_else(|| self.incoming.try_recv().ok())
+    }
+
+    /// Returns how many calls wait.
+    pub fn len(&self) -> usize {
+        self.waiting.len() + self.incoming.len()
+    }
+
+    /// Returns whether no call waits.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the calls that have come up to now, to choose from.
+    pub fn arrived(&mut self) -> &mut VecDeque<C> {
+        while self.waiting.len() < CALLS_MAX {
+            let Ok(call) = self.incoming.try_recv() else { break };
+            self.waiting.push_back(call);
+        }
+        &mut self.waiting
+    }
+
+    /// Returns the calls that had come when [`Queue::arrived`] was last called, and were not taken.
+    pub fn left(&mut self) -> &mut VecDeque<C> {
+        &mut self.waiting
+    }
+
+    /// Waits for a call; false if no caller is left.
+    pub(super) async fn has_call(&mut self) -> bool {
+        if self.waiting.is_empty() {
+            let Some(call) = self.incoming.recv().await else { return false };
+            self.waiting.push_back(call);
+        }
+        true
+    }
+
+    /// Waits for calls and refuses them, for as long as there are callers.
+    pub(super) async fn refuse_all(&mut self, why: &Determinate) {
+        self.refuse_waiting(why);
+        while let Some(call) = self.incoming.recv().await {
+            call.refuse(why);
+        }
+    }
+
+    /// Refuses the calls that wait.
+    pub(super) fn refuse_waiting(&mut self, why: &Determinate) {
+        self.waiting.drain(..).for_each(|call| call.refuse(why));
+    }
+
+    /// Takes no more calls.
+    pub(super) fn close(&mut self) {
+        self.incoming.close();
+    }
+}

@@ -1,0 +1,34 @@
+//! The way back from a worker to a caller.
+
+use tokio::sync::oneshot;
+
+use crate::engine::{Determinate, EngineError};
+
+/// Sends the answer of one call to its caller. Dropped without an answer, it makes the outcome of the call uncertain.
+#[derive(Debug)]
+pub struct Reply<Answer>(oneshot::Sender<Result<Answer, EngineError>>);
+
+/// The caller's end of a [`Reply`].
+pub(super) type Pending<Answer> = oneshot::Receiver<Result<Answer, EngineError>>;
+
+impl<Answer> Reply<Answer> {
+    pub(super) fn new() -> (Self, Pending<Answer>) {
+        let (sender, pending) = oneshot::channel();
+        (Self(sender), pending)
+    }
+
+    /// Sends the answer. A caller that has gone is ignored.
+    pub fn send(self, answer: Result<Answer, EngineError>) {
+        let _ = self.0.send(answer);
+    }
+
+    /// Answers that the call was not sent.
+    pub fn refuse(self, why: &Determinate) {
+        self.send(Err(why.clone().into()));
+    }
+
+    /// Returns whether the caller has gone.
+    pub fn is_abandoned(&self) -> bool {
+        self.0.is_closed()
+    }
+}

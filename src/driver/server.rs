@@ -1,0 +1,146 @@
+//! What is known about a server, shared by all connections to it: whether it is reachable (logged once, however many
+//! connections notice), whether it still has its data, and whether its answers are durable.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::engine::Determinate;
+
+/// Called when a server came back without its data.
+pub type OnDataLoss = Arc<dyn Fn() + Send + Sync>;
+
+/// A server, or several of which one is in use.
+pub struct Server {
+    engine: &'static str,
+    address: String,
+    on_data_loss: Option<OnDataLoss>,
+    durable: AtomicBool,
+    data_losses: AtomicU64,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Default)]
+struct Seen {
+    connections: usize,
+    /// Why there is no connection, as it was last logged.
+    refusal: Option<String>,
+    /// The marker, when it was last read.
+    marker: Option<Vec<u8>>,
+}
+
+impl Server {
+    /// Creates the record of a server that was not reached yet. The address is for messages: it must hold no password.
+    pub fn new(engine: &'static str, address: String, on_data_loss: Option<OnDataLoss>) -> Self {
+        Self {
+            engine,
+            address,
+            on_data_loss,
+            durable: AtomicBool::new(false),
+            data_losses: AtomicU64::new(0),
+            seen: Mutex::default(),
+        }
+    }
+
+    /// Returns its address, for messages.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Records a marker that was read from the server; `None`: the server has none. The marker is written once, into an
+    /// empty server, so another one than before, or none, means that the data is gone.
+    pub fn set_marker(&self, marker: Option<&[u8]>) {
+        let mut seen = self.seen();
+        let lost = seen.marker.is_some() && seen.marker.as_deref() != marker;
+        if seen.marker.as_deref() != marker {
+            seen.marker = marker.map(<[u8]>::to_vec);
+        }
+        drop(seen);
+        if !lost {
+            return;
+        }
+        self.data_losses.fetch_add(1, Ordering::Relaxed);
+        let (engine, server) = (self.engine, &self.address);
+        tracing::error!(
+            engine,
+            server,
+            "The store has lost its data: claims that were granted before can be granted again"
+        );
+        if let Some(hook) = &self.on_data_loss {
+            hook();
+        }
+    }
+
+    /// Returns how often the server came back without its data.
+    pub fn data_losses(&self) -> u64 {
+        self.data_losses.load(Ordering::Relaxed)
+    }
+
+    /// Records whether the server makes its answers durable, as far as it says so.
+    pub fn set_durable(&self, durable: bool) {
+        self.durable.store(durable, Ordering::Relaxed);
+    }
+
+    /// Returns whether the server makes its answers durable, as far as it says so.
+    pub fn is_durable(&self) -> bool {
+        self.durable.load(Ordering::Relaxed)
+    }
+
+    /// Records a new connection.
+    pub(super) fn connected(&self) {
+        let mut seen = self.seen();
+        seen.connections += 1;
+        if seen.connections == 1 {
+            seen.refusal = None;
+            tracing::info!(engine = self.engine, server = self.address, "Connected to the store");
+        }
+    }
+
+    /// Records that a connection was lost.
+    pub(super) fn lost(&self, reason: &str) {
+        let mut seen = self.seen();
+        seen.connections = seen.connections.saturating_sub(1);
+        let (engine, server) = (self.engine, &self.address);
+        if seen.connections == 0 {
+            tracing::warn!(engine, server, reason, "Lost the connection to the store; reconnecting");
+        } else {
+            tracing::debug!(engine, server, reason, "Replacing a connection to the store");
+        }
+    }
+
+    /// Records that a connection was closed on purpose.
+    pub(super) fn closed(&self) {
+        let mut seen = self.seen();
+        seen.connections = seen.connections.saturating_sub(1);
+        tracing::debug!(engine = self.engine, server = self.address, "Closed a connection to the store");
+    }
+
+    /// Records that a connection could not be opened.
+    pub(super) fn refused(&self, why: &Determinate) {
+        let mut seen = self.seen();
+        let reason = why.to_string();
+        if seen.connections == 0 && seen.refusal.as_ref() != Some(&reason) {
+            tracing::warn!(
+                engine = self.engine,
+                server = self.address,
+                reason,
+                "No connection to the store; trying again"
+            );
+            seen.refusal = Some(reason);
+        }
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server")
+            .field("address", &self.address)
+            .field("durable", &self.is_durable())
+            .field("data_losses", &self.data_losses())
+            .finish_non_exhaustive()
+    }
+}

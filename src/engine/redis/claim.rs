@@ -1,0 +1,159 @@
+//! Claims: one `SET … NX GET PX` where nothing is stored under the key; else what is stored decides, and a script takes
+//! over. Each step finds its server anew.
+
+use futures_util::future::join_all;
+use redis::{Cmd, Value};
+
+use super::Redis;
+use super::connection::Purpose;
+use super::keys::KeyName;
+use super::reply::{self, GRACE, Snapshot, checked, unexpected};
+use super::script::SCRIPTS;
+use super::topology::Route;
+use crate::domain::claim::{self, ClaimRequest, ClaimResponse, Effect};
+use crate::engine::{ClaimSink, Determinate, EngineError, millis, value};
+
+/// How often a claim is tried again because the claim in its way was gone or had changed when it was looked at.
+const ROUNDS: usize = 3;
+
+/// A claim, prepared for the store.
+struct Prepared<'a> {
+    /// Position in its batch.
+    position: usize,
+    request: &'a ClaimRequest,
+    key: KeyName,
+    /// The value that a grant stores.
+    value: String,
+    /// How long it is kept.
+    px: u64,
+}
+
+/// What a `SET … NX GET` did.
+enum SetOutcome {
+    Granted,
+    /// Another value is stored: by an earlier try of this attempt, or by another one.
+    Found {
+        own: bool,
+    },
+    /// At its maxmemory, the server refuses the command even where it would only read.
+    Full(Determinate),
+}
+
+impl Redis {
+    pub(super) async fn claim_one(&self, request: &ClaimRequest) -> Result<ClaimResponse, EngineError> {
+        let prepared = self.prepare(0, request);
+        match self.set(&prepared).await? {
+            SetOutcome::Granted => Ok(claim::granted(request, None, false)),
+            // Boxed: every claim would take memory for this.
+            found => Box::pin(self.claim_found(&prepared, found)).await,
+        }
+    }
+
+    /// Claims that go over one connection go out together.
+    pub(super) async fn claim_many(&self, requests: &[&ClaimRequest], sink: ClaimSink<'_>) {
+        let prepared = requests.iter().enumerate().map(|(position, request)| self.prepare(position, request)).collect();
+        let groups = self.topology.split(prepared, |claim: &Prepared<'_>| &claim.key);
+        join_all(groups.into_iter().map(|(route, group)| self.claim_group(route, group, sink))).await;
+    }
+
+    async fn claim_group(&self, route: Route<'_>, group: Vec<Prepared<'_>>, sink: ClaimSink<'_>) {
+        let commands = group.iter().map(Prepared::command).collect();
+        let replies = match route.send(commands, Purpose::Claim).await {
+            Ok(replies) => replies,
+            Err(failure) => return group.iter().for_each(|claim| sink(claim.position, Err(failure.clone()))),
+        };
+        let mut found = Vec::new();
+        for (claim, reply) in group.iter().zip(replies) {
+            match SetOutcome::read(claim.request, reply) {
+                Ok(SetOutcome::Granted) => sink(claim.position, Ok(claim::granted(claim.request, None, false))),
+                Ok(outcome) => found.push(async { sink(claim.position, self.claim_found(claim, outcome).await) }),
+                Err(failure) => sink(claim.position, Err(failure)),
+            }
+        }
+        join_all(found).await;
+    }
+
+    /// Continues a claim whose key was found taken: reads what is stored, and takes it over or tries again where that is
+    /// allowed.
+    async fn claim_found(&self, claim: &Prepared<'_>, outcome: SetOutcome) -> Result<ClaimResponse, EngineError> {
+        let mut outcome = outcome;
+        for round in 1..=ROUNDS {
+            let found = self.snapshot(&claim.key).await.map_err(|error| match (&outcome, error) {
+                // This attempt holds the claim since an earlier try: that must not be reported as not having happened.
+                (SetOutcome::Found { own: true }, EngineError::Determinate(Determinate::Unavailable(why))) => {
+                    EngineError::indeterminate(why)
+                }
+                (_, error) => error,
+            })?;
+            match (found, outcome) {
+                (Some(Snapshot { value: judged, held }), _) => {
+                    let (effect, answer) = claim::claim(Some(&held), claim.request, None);
+                    if !matches!(effect, Effect::Put(..)) {
+                        return Ok(answer);
+                    }
+                    // A script takes text, and a value that was read as a record is text.
+                    let arguments = [&*String::from_utf8_lossy(&judged), &claim.value, &claim.px.to_string()];
+                    let taken = self.run(&SCRIPTS.take_over, &claim.key, &arguments, Purpose::Claim).await?;
+                    if checked(taken)? == Value::Int(1) {
+                        return Ok(answer);
+                    }
+                }
+                (None, SetOutcome::Full(why)) => return Err(why.into()),
+                // It ended between the two commands.
+                (None, SetOutcome::Granted | SetOutcome::Found { .. }) => {}
+            }
+            if round == ROUNDS {
+                break;
+            }
+            outcome = self.set(claim).await?;
+            if matches!(outcome, SetOutcome::Granted) {
+                return Ok(claim::granted(claim.request, None, false));
+            }
+        }
+        Err(EngineError::unavailable("the claim changed hands each time it was looked at; try again"))
+    }
+
+    async fn set(&self, claim: &Prepared<'_>) -> Result<SetOutcome, EngineError> {
+        SetOutcome::read(claim.request, self.topology.send(&claim.key, claim.command(), Purpose::Claim).await?)
+    }
+
+    /// Reads what is stored under a key, as of one instant.
+    pub(super) async fn snapshot(&self, key: &KeyName) -> Result<Option<Snapshot>, EngineError> {
+        let reply = self.run(&SCRIPTS.read, key, &[], Purpose::Other).await;
+        reply.and_then(reply::snapshot).map_err(EngineError::of_read)
+    }
+
+    fn prepare<'a>(&self, position: usize, request: &'a ClaimRequest) -> Prepared<'a> {
+        let record = request.record();
+        // A claim that turns `unknown` must still be stored when its lease has ended.
+        let grace = if record.outlives_lease() { millis(GRACE) } else { 0 };
+        let px = millis(request.terms.lease).saturating_add(grace);
+        Prepared { position, request, key: self.keys.claim(&request.key), value: value::encode(&record), px }
+    }
+}
+
+impl Prepared<'_> {
+    fn command(&self) -> Cmd {
+        // The words and numbers around key and value are shorter than this.
+        let mut set = Cmd::with_capacity(7, self.key.text.len() + self.value.len() + 64);
+        set.arg("SET").arg(&self.key.text).arg(&self.value).arg("NX").arg("GET").arg("PX").arg(self.px);
+        set
+    }
+}
+
+impl SetOutcome {
+    fn read(request: &ClaimRequest, reply: Value) -> Result<Self, EngineError> {
+        match checked(reply) {
+            Ok(Value::Nil) => Ok(Self::Granted),
+            Ok(Value::BulkString(found)) => Ok(Self::Found { own: begins_with(&found, &request.attempt.to_string()) }),
+            Ok(_) => Err(unexpected()),
+            Err(full @ Determinate::Full(_)) => Ok(Self::Full(full)),
+            Err(why) => Err(why.into()),
+        }
+    }
+}
+
+/// A value begins with its attempt, so that the holder of a claim is known without reading the rest.
+fn begins_with(value: &[u8], attempt: &str) -> bool {
+    value.strip_prefix(attempt.as_bytes()).is_some_and(|rest| rest.first() == Some(&b' '))
+}

@@ -1,0 +1,89 @@
+//! A server that takes writes: its connections, and what is known of it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use futures_util::future::try_join_all;
+use redis::{Cmd, Value};
+use tokio::runtime::Id;
+
+use super::connection::{Call, Connector, Purpose};
+use super::health::Health;
+use super::keys::Spread;
+use super::options::Options;
+use super::reply::checked;
+use super::url::{CONNECTIONS, Url};
+use crate::driver::{Intervals, Pool, Server, Worker};
+use crate::engine::EngineError;
+
+/// A server and the connections to it.
+pub(super) struct Primary {
+    server: Arc<Server>,
+    health: Arc<Health>,
+    connections: Pool<Call>,
+}
+
+impl Primary {
+    /// Starts connecting.
+    pub(super) fn open(url: Url, options: Options) -> Self {
+        let server = Arc::new(Server::new("redis", url.to_string(), options.on_data_loss));
+        let health = Arc::new(Health::new(&url, server.clone()));
+        let size = url.connections.unwrap_or(options.cores.len().clamp(*CONNECTIONS.start(), *CONNECTIONS.end()));
+        let intervals = Intervals { heartbeat: options.heartbeat_interval, check: Some(options.health_check_interval) };
+        let timeouts = (options.connect_timeout, options.response_timeout);
+        let url = Arc::new(url);
+        let connector = |_| Connector::new(url.clone(), timeouts, health.clone(), server.clone());
+        let connections = Pool::start(size, &options.cores, intervals, connector);
+        Self { server, health, connections }
+    }
+
+    /// Returns which worker sends the commands of a key: one on the caller's own core, which is woken without waking a
+    /// thread. Where the core has several workers or none, the key decides.
+    pub(super) fn worker_for(&self, spread: Spread, core: Id) -> usize {
+        let workers = self.connections.workers();
+        let Spread::Hash(hash) = spread else { return 0 };
+        let hash = usize::from(hash);
+        let own = || (0..workers.len()).filter(|number| workers[*number].core() == core);
+        let count = own().count();
+        let chosen = if count == 0 { None } else { own().nth(hash % count) };
+        chosen.unwrap_or(hash % workers.len())
+    }
+
+    /// Sends commands together over the connection of a worker, and returns a reply to each.
+    pub(super) async fn send(
+        &self,
+        worker: usize,
+        commands: Vec<Cmd>,
+        purpose: Purpose,
+    ) -> Result<Vec<Value>, EngineError> {
+        self.connections.workers()[worker].call(|reply| Call { commands, purpose, reply }).await
+    }
+
+    /// Checks that every connection answers, and that the server may keep claims.
+    pub(super) async fn probe(&self) -> Result<(), EngineError> {
+        let ping = |worker| async move {
+            let commands = vec![redis::cmd("PING")];
+            let call = |reply| Call { commands, purpose: Purpose::Other, reply };
+            let replies = Worker::call(worker, call).await.map_err(EngineError::of_read)?;
+            replies.into_iter().try_for_each(|reply| checked(reply).map(drop)).map_err(EngineError::from)
+        };
+        try_join_all(self.connections.workers().iter().map(ping)).await?;
+        self.health.refusal_of_claims().map_or(Ok(()), |why| Err(why.into()))
+    }
+
+    /// Returns what is known of the server.
+    pub(super) fn server(&self) -> &Server {
+        &self.server
+    }
+
+    /// Closes the connections.
+    pub(super) async fn close(&self) {
+        self.connections.close().await;
+    }
+}
+
+impl fmt::Debug for Primary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Primary").field("server", &self.server).field("health", &self.health).finish_non_exhaustive()
+    }
+}
