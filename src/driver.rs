@@ -1,6 +1,6 @@
 //! Parts that every engine of a networked store needs: connection workers with queues, reconnecting with backoff, and what
 //! is known of a server. An engine on top of them writes its commands and how replies are read; see
-//! `docs/adr/0041-driver-and-schemes.md`. This module names no engine.
+//! `docs/adr/0042-driver-and-schemes.md`. This module names no engine.
 
 mod connection;
 mod pool;

@@ -25,8 +25,6 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use serde::Serialize;
-#[cfg(any(feature = "postgres", feature = "redis"))]
-use tokio::runtime::Handle;
 
 use self::breaker::Standing;
 pub use self::error::{Determinate, EngineError, Indeterminate};
@@ -153,13 +151,6 @@ pub struct Capabilities {
     pub forever: bool,
     /// Whether [`Engine::list`] answers.
     pub lists: bool,
-}
-
-/// The runtimes that an engine's connections live on, in turn: these, or the current one where there are none.
-#[cfg(any(feature = "postgres", feature = "redis"))]
-fn runtimes(cores: &[Handle]) -> impl Iterator<Item = Handle> + use<> {
-    let cores = if cores.is_empty() { vec![Handle::current()] } else { cores.to_vec() };
-    cores.into_iter().cycle()
 }
 
 /// A lease in whole milliseconds, at least one: the grain of time that all stores share.

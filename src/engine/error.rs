@@ -54,9 +54,14 @@ impl EngineError {
     /// is unavailable.
     #[must_use]
     pub fn of_read(self) -> Self {
+        self.without_effect().into()
+    }
+
+    /// Returns the failure of a call that changes nothing: it is always certain.
+    pub fn without_effect(self) -> Determinate {
         match self {
-            Self::Indeterminate(why) => Self::unavailable(why.to_string()),
-            certain @ Self::Determinate(_) => certain,
+            Self::Determinate(why) => why,
+            Self::Indeterminate(why) => Determinate::Unavailable(why.to_string()),
         }
     }
 

@@ -1,280 +1,281 @@
-//! A call in a lane's queue: what is asked, what the first statement needs to know of it, and what is to be done and told
-//! once it is known what stands.
+//! Calls as a connection works on them. A call is generic over its request and seen through a trait object, so that each
+//! answer has the type of its request, all the way.
 
 use std::time::Duration;
 
-use tokio::sync::oneshot;
+use futures_util::future::BoxFuture;
 
 use super::routes::Place;
-use super::row::{Change, Question, letter, micros};
-use crate::domain::attempt::Attempt;
-use crate::domain::claim::{
-    self, ClaimRequest, ClaimResponse, Effect, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest,
-    RenewalResponse,
-};
-use crate::domain::operator::{self, ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
-use crate::domain::record::{Key, LiveClaim, Record, State};
-use crate::engine::{EngineError, Metadata, value};
+use super::row::{Change, FirstStep, Found};
+use super::session::Session;
+use crate::domain::claim::Effect;
+use crate::domain::record::{Key, LiveClaim};
+use crate::driver::{self, Reply};
+use crate::engine::{Determinate, EngineError};
 
-/// What is asked of one key.
-pub(super) enum Ask {
-    Claim(Box<ClaimRequest>),
-    Settle(Box<OutcomeRequest>),
-    Renew(RenewalRequest),
-    Read(Key),
-    Release(ReleaseRequest),
+/// A call in the queue of a connection.
+pub(super) enum Call {
+    /// On one key: shares its statements with calls on other keys.
+    Keyed(Box<dyn KeyedCall>),
+    /// A statement of its own.
+    Single(Box<dyn SingleCall>),
 }
 
-/// The answer to an [`Ask`], of the same kind.
-#[derive(Debug)]
-pub(super) enum Told {
-    Claimed(ClaimResponse),
-    Settled(OutcomeResponse),
-    Renewed(RenewalResponse),
-    Read(Option<LiveClaim>),
-    Released(ReleaseResponse),
+impl driver::Call for Call {
+    fn refuse(self, why: &Determinate) {
+        match self {
+            Self::Keyed(call) => call.fail(why.clone().into()),
+            Self::Single(call) => call.refuse(why),
+        }
+    }
 }
 
-/// Where an answer goes. Its caller may have gone away.
-pub(super) type Reply<Answer> = oneshot::Sender<Result<Answer, EngineError>>;
+/// A request on one key.
+pub(super) trait Request: Send + 'static {
+    /// The answer to it.
+    type Answer: Send + 'static;
 
-/// An ask, and who waits for its answer.
-pub(super) struct Call {
-    pub(super) ask: Ask,
-    reply: Reply<Told>,
-    /// Given back when it has been answered or given up: calls on its key come here until then.
+    /// Whether it may be answered by what a call before it on the same key has found. Not for requests that must not overtake
+    /// another request of their caller.
+    const SHARES_FINDINGS: bool = false;
+
+    fn key(&self) -> &Key;
+
+    /// Returns about how many bytes it adds to a statement, beyond its key.
+    fn bytes(&self) -> usize {
+        0
+    }
+
+    /// Returns what the first statement does for it.
+    fn first_step(&self) -> FirstStep {
+        FirstStep::read(self.key())
+    }
+
+    /// Returns whether its first step may change something.
+    fn may_write(&self) -> bool {
+        false
+    }
+
+    /// Returns the answer where the first step has written all there is to write; `None` if it never writes.
+    fn written(&self, _: Written) -> Option<Self::Answer> {
+        None
+    }
+
+    /// Applies the table of transitions to the claim that was found.
+    fn transition(&self, found: Option<&LiveClaim>) -> (Effect, Self::Answer);
+
+    /// Prepares for another first step, because this effect could not be applied.
+    fn begin_again(&mut self, _: Effect) {}
+
+    /// Completes the answer of a transition with the fence of the row.
+    fn with_fence(answer: Self::Answer, _: u64) -> Self::Answer {
+        answer
+    }
+}
+
+/// What the first statement has written for a key.
+#[derive(Clone, Copy)]
+pub(super) struct Written {
+    pub(super) fence: u64,
+    /// The retention of a success; `None`: for ever.
+    pub(super) retention: Option<Duration>,
+}
+
+/// A call on one key, whatever its request.
+pub(super) trait KeyedCall: Send {
+    fn key(&self) -> &Key;
+
+    /// Returns whether its caller has gone.
+    fn is_abandoned(&self) -> bool;
+
+    /// Returns about how many bytes it adds to a statement.
+    fn bytes(&self) -> usize;
+
+    /// Returns what the first statement does for it.
+    fn first_step(&self) -> FirstStep;
+
+    /// Returns whether its first step may change something.
+    fn may_write(&self) -> bool;
+
+    /// Answers it: the first statement has written all there is to write.
+    fn written(self: Box<Self>, written: Written);
+
+    /// Decides it by what was found.
+    fn decide(self: Box<Self>, found: Option<&Found>) -> Decision;
+
+    /// Answers it by what another call has found, if nothing has to be written for it; gives it back otherwise.
+    fn answer_by(self: Box<Self>, found: &LiveClaim) -> Option<Box<dyn KeyedCall>>;
+
+    /// Counts one more round; returns how many there were.
+    fn count_round(&mut self) -> usize;
+
+    fn fail(self: Box<Self>, why: EngineError);
+}
+
+/// How a call continues, now that it is known what is stored.
+pub(super) enum Decision {
+    /// It is answered.
+    Answered,
+    /// This change is to be made.
+    Change(Box<Change>, Box<dyn DecidedCall>),
+    /// It begins again.
+    Again(Box<dyn KeyedCall>),
+}
+
+/// A call whose answer depends on a change.
+pub(super) trait DecidedCall: Send {
+    fn key(&self) -> &Key;
+
+    /// Answers it: the change was made, and the row has this fence.
+    fn confirm(self: Box<Self>, fence: u64);
+
+    /// Returns the call: the change was not made.
+    fn revert(self: Box<Self>) -> Box<dyn KeyedCall>;
+}
+
+/// A request, and the way back to its caller.
+pub(super) struct Pending<R: Request> {
+    request: R,
+    reply: Reply<R::Answer>,
+    /// Given back when the call is answered or dropped: until then, other calls on its key come to the same connection.
     _place: Place,
-    /// Nothing stood there for an outcome to settle: what is to be recorded instead.
-    late: Option<Record>,
-    /// How often it was begun anew, because what it was judged by had changed.
-    pub(super) rounds: usize,
+    rounds: usize,
 }
 
-/// Something else that a lane's connection can do.
-pub(super) enum Job {
-    Call(Box<Call>),
-    Probe(Reply<()>),
-    List(ListRequest, Reply<Vec<ListedClaim>>),
-    Metadata(String, Reply<Option<Metadata>>),
-    /// The name, what is expected, and the new one.
-    SwapNote(String, Option<Metadata>, Metadata, Reply<bool>),
+impl<R: Request> Pending<R> {
+    pub(super) fn new(request: R, reply: Reply<R::Answer>, place: Place) -> Self {
+        Self { request, reply, _place: place, rounds: 0 }
+    }
 }
 
-/// What stands under a key, as it was found.
-pub(super) struct Found {
-    pub(super) held: LiveClaim,
-    /// By what it is recognised when it is to be changed.
-    pub(super) was: super::row::Was,
-}
-
-/// What becomes of a call, now that it is known what stands.
-pub(super) enum Verdict {
-    /// This answer.
-    Tell(Told),
-    /// This answer, if the change can be made.
-    Change(Box<Change>, Told),
-    /// It is to be begun anew.
-    Again,
-}
-
-/// How long a released record is kept.
-const TOMBSTONE: Duration = Duration::from_mins(1);
-
-impl Call {
-    pub(super) fn new(ask: Ask, reply: Reply<Told>, place: Place) -> Self {
-        Self { ask, reply, _place: place, late: None, rounds: 0 }
+impl<R: Request> KeyedCall for Pending<R> {
+    fn key(&self) -> &Key {
+        self.request.key()
     }
 
-    pub(super) fn key(&self) -> &Key {
-        match &self.ask {
-            Ask::Claim(ask) => &ask.key,
-            Ask::Settle(ask) => &ask.key,
-            Ask::Renew(ask) => &ask.key,
-            Ask::Read(key) => key,
-            Ask::Release(ask) => &ask.key,
-        }
+    fn is_abandoned(&self) -> bool {
+        self.reply.is_abandoned()
     }
 
-    /// Whether nobody waits for it any more.
-    pub(super) fn is_abandoned(&self) -> bool {
-        self.reply.is_closed()
+    fn bytes(&self) -> usize {
+        256 + self.request.bytes()
     }
 
-    /// About how many bytes it brings into a statement.
-    pub(super) fn bytes(&self) -> usize {
-        let own = match &self.ask {
-            Ask::Claim(ask) => ask.contents.as_str().len().min(ask.contents_stored_bytes),
-            Ask::Settle(ask) => match &ask.outcome {
-                Outcome::Success { result: Some(result), .. } => result.len(),
-                _ => 0,
-            },
-            _ => 0,
-        };
-        own + 256
+    fn first_step(&self) -> FirstStep {
+        self.request.first_step()
     }
 
-    pub(super) fn tell(self, answer: Result<Told, EngineError>) {
-        // An error means that the caller has gone.
-        let _ = self.reply.send(answer);
+    fn may_write(&self) -> bool {
+        self.request.may_write()
     }
 
-    /// What the first statement is to do for it.
-    pub(super) fn question(&self) -> Question {
-        let read = || Question::read(self.key());
-        if let Some(late) = &self.late {
-            let lasts = late.settled_retention().duration();
-            return Question::put(self.key(), late, lasts, lasts.map(|lasts| lasts + TOMBSTONE));
-        }
-        match &self.ask {
-            Ask::Claim(ask) => {
-                let record = ask.record();
-                Question::put(&ask.key, &record, Some(ask.terms.lease), Some(sweep_after(&record)))
-            }
-            Ask::Settle(ask) => match &ask.outcome {
-                Outcome::Success { result, retention } => {
-                    Question::success(&ask.key, &ask.attempt, result.as_deref(), *retention)
-                }
-                Outcome::Failure => Question::failure(&ask.key, &ask.attempt),
-                Outcome::Unknown => read(),
-            },
-            Ask::Renew(_) | Ask::Read(_) | Ask::Release(_) => read(),
-        }
+    fn written(self: Box<Self>, written: Written) {
+        let unexpected = || EngineError::indeterminate("the PostgreSQL server wrote a row for a call that only reads");
+        self.reply.send(self.request.written(written).ok_or_else(unexpected));
     }
 
-    /// Whether the first statement may change something for it.
-    pub(super) fn writes(&self) -> bool {
-        self.late.is_some()
-            || match &self.ask {
-                Ask::Claim(_) => true,
-                Ask::Settle(ask) => ask.outcome != Outcome::Unknown,
-                Ask::Renew(_) | Ask::Read(_) | Ask::Release(_) => false,
-            }
-    }
-
-    /// The answer, where the first statement has done all there is to do. `retention` is what a success got.
-    pub(super) fn done(&self, fence: u64, retention: Option<Duration>) -> Told {
-        match (&self.ask, &self.late) {
-            (Ask::Claim(ask), _) => Told::Claimed(claim::granted(ask, Some(fence), false)),
-            (Ask::Settle(ask), Some(_)) => Told::Settled(claim::settle(None, ask).1),
-            (Ask::Settle(ask), None) if ask.outcome == Outcome::Failure => {
-                Told::Settled(OutcomeResponse::Done { state: None, left: None, late: Some(false) })
-            }
-            // What is in progress was not recorded late.
-            (Ask::Settle(_), None) => Told::Settled(OutcomeResponse::Done {
-                state: Some(State::Succeeded),
-                left: retention,
-                late: Some(false),
-            }),
-            // These change nothing in the first statement.
-            (Ask::Renew(_) | Ask::Read(_) | Ask::Release(_), _) => Told::Read(None),
-        }
-    }
-
-    /// What is to become of it, by what stands.
-    pub(super) fn judge(&mut self, found: Option<&Found>) -> Verdict {
-        let (effect, told) = transition(&self.ask, found.map(|found| &found.held));
-        self.late = None;
+    fn decide(mut self: Box<Self>, found: Option<&Found>) -> Decision {
+        let (effect, answer) = self.request.transition(found.map(|found| &found.held));
         match (effect, found) {
-            (Effect::Keep, _) => Verdict::Tell(told),
-            (effect, Some(found)) => Verdict::Change(Box::new(change(&effect, found)), told),
-            // Nothing stands: it can be put there by the next first statement, if that still finds nothing.
-            (Effect::Put(record, _), None) if matches!(self.ask, Ask::Settle(_)) => {
-                self.late = Some(record);
-                Verdict::Again
+            (Effect::Keep, _) => {
+                self.reply.send(Ok(answer));
+                Decision::Answered
             }
-            (_, None) => Verdict::Again,
-        }
-    }
-}
-
-/// The table's word on what is asked.
-fn transition(ask: &Ask, held: Option<&LiveClaim>) -> (Effect, Told) {
-    match ask {
-        Ask::Claim(ask) => {
-            let (effect, told) = claim::claim(held, ask, None);
-            (effect, Told::Claimed(told))
-        }
-        Ask::Settle(ask) => {
-            let (effect, told) = claim::settle(held, ask);
-            (effect, Told::Settled(told))
-        }
-        Ask::Renew(ask) => {
-            let (effect, told) = claim::renew(held, ask);
-            (effect, Told::Renewed(told))
-        }
-        Ask::Read(_) => (Effect::Keep, Told::Read(held.cloned())),
-        Ask::Release(ask) => {
-            let (effect, told) = operator::release(held, ask);
-            (effect, Told::Released(told))
-        }
-    }
-}
-
-/// An effect on a record that stands, as the second statement takes it.
-fn change(effect: &Effect, found: &Found) -> Change {
-    let was = found.was.clone();
-    match effect {
-        Effect::Put(record, lasts) => {
-            let fresh = record.state == State::InProgress;
-            Change {
-                was,
-                state: letter(record),
-                fresh,
-                value: Some(value::encode(record).into_bytes()),
-                lasts_us: lasts.map(micros),
-                retention_us: record.terms.retention.duration().map(micros),
-                sweep_us: fresh.then(|| micros(sweep_after(record))),
+            (effect, Some(found)) => {
+                Decision::Change(Box::new(Change::of(&effect, found)), Box::new(Decided { call: self, answer }))
+            }
+            // What was found has ended: the next first step finds nothing in its way.
+            (effect, None) => {
+                self.request.begin_again(effect);
+                Decision::Again(self)
             }
         }
-        Effect::Extend(lasts) => Change {
-            state: was.state,
-            was,
-            fresh: false,
-            value: None,
-            lasts_us: Some(micros(*lasts)),
-            retention_us: None,
-            sweep_us: None,
-        },
-        Effect::Delete | Effect::Keep => Change {
-            was,
-            state: super::row::RELEASED,
-            fresh: false,
-            value: Some(Vec::new()),
-            lasts_us: Some(0),
-            retention_us: None,
-            sweep_us: Some(micros(TOMBSTONE)),
-        },
     }
-}
 
-/// When to look whether a claim's row can go: when a success reported at the last moment has ended, and then a minute. One
-/// that would last for ever is looked at once its lease is over, and then not again if it did.
-fn sweep_after(record: &Record) -> Duration {
-    let kept = record.terms.retention.duration().unwrap_or_default();
-    record.terms.lease.saturating_add(kept).saturating_add(TOMBSTONE)
-}
-
-impl Told {
-    /// The answer with the fence that a new attempt has got.
-    pub(super) fn with_fence(mut self, fence: u64) -> Self {
-        if let Self::Claimed(ClaimResponse::Granted(grant)) = &mut self {
-            grant.fence = Some(fence);
+    fn answer_by(self: Box<Self>, found: &LiveClaim) -> Option<Box<dyn KeyedCall>> {
+        if !R::SHARES_FINDINGS {
+            return Some(self);
         }
-        self
+        match self.request.transition(Some(found)) {
+            (Effect::Keep, answer) => {
+                self.reply.send(Ok(answer));
+                None
+            }
+            _ => Some(self),
+        }
+    }
+
+    fn count_round(&mut self) -> usize {
+        self.rounds += 1;
+        self.rounds
+    }
+
+    fn fail(self: Box<Self>, why: EngineError) {
+        self.reply.send(Err(why));
     }
 }
 
-/// A claim that another call has just found standing also answers those that waited behind that call, if it changes nothing
-/// for them.
-pub(super) fn shared_answer(waiting: &Call, found: &LiveClaim) -> Option<Told> {
-    let Ask::Claim(ask) = &waiting.ask else { return None };
-    match claim::claim(Some(found), ask, None) {
-        (Effect::Keep, told) => Some(Told::Claimed(told)),
-        _ => None,
+struct Decided<R: Request> {
+    call: Box<Pending<R>>,
+    answer: R::Answer,
+}
+
+impl<R: Request> DecidedCall for Decided<R> {
+    fn key(&self) -> &Key {
+        self.call.key()
+    }
+
+    fn confirm(self: Box<Self>, fence: u64) {
+        self.call.reply.send(Ok(R::with_fence(self.answer, fence)));
+    }
+
+    fn revert(mut self: Box<Self>) -> Box<dyn KeyedCall> {
+        self.call.request.begin_again(Effect::Keep);
+        self.call
     }
 }
 
-/// How a settled or claimed value begins: the attempt, and the layout's version.
-pub(super) fn head(attempt: &Attempt) -> Vec<u8> {
-    format!("{attempt} 1").into_bytes()
+/// A request that is a statement of its own.
+pub(super) trait Statement: Send + 'static {
+    /// The answer to it.
+    type Answer: Send + 'static;
+
+    /// Whether the connection is still good after the server has refused the statement as incompatible: a table of a later
+    /// schema may be missing, for example.
+    const SURVIVES_REFUSAL: bool = true;
+
+    fn run(self, session: &mut Session) -> impl Future<Output = Result<Self::Answer, EngineError>> + Send;
+}
+
+/// A call with a statement of its own, whatever its request.
+pub(super) trait SingleCall: Send {
+    /// Runs and answers it. An error says why the connection must not be used again.
+    fn run(self: Box<Self>, session: &mut Session) -> BoxFuture<'_, Result<(), String>>;
+
+    fn refuse(self: Box<Self>, why: &Determinate);
+}
+
+/// A statement, and the way back to its caller.
+pub(super) struct Single<S: Statement> {
+    pub(super) statement: S,
+    pub(super) reply: Reply<S::Answer>,
+}
+
+impl<S: Statement> SingleCall for Single<S> {
+    fn run(self: Box<Self>, session: &mut Session) -> BoxFuture<'_, Result<(), String>> {
+        Box::pin(async move {
+            let answer = self.statement.run(session).await;
+            let fitness = match &answer {
+                Ok(_) => Ok(()),
+                Err(EngineError::Determinate(Determinate::Incompatible(_))) if S::SURVIVES_REFUSAL => Ok(()),
+                Err(failure) => Err(failure.to_string()),
+            };
+            self.reply.send(answer);
+            fitness
+        })
+    }
+
+    fn refuse(self: Box<Self>, why: &Determinate) {
+        self.reply.refuse(why);
+    }
 }

@@ -1,27 +1,27 @@
-//! What a PostgreSQL engine is told beyond its URL.
+//! Options that have no place in a URL.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-/// How a PostgreSQL engine goes about its connections.
+use crate::driver::OnDataLoss;
+
+/// Timeouts and intervals of a PostgreSQL engine.
 #[derive(Clone)]
 pub struct Options {
-    /// How long each step of connecting may take.
+    /// Limit of each step of connecting.
     pub connect_timeout: Duration,
-    /// How long a statement may take; then it is left to itself, and another connection is made.
+    /// Limit of a statement. After it the statement is left running, and another connection is opened.
     pub response_timeout: Duration,
-    /// How often claims that have ended are looked for.
+    /// Interval of sweeps, which delete claims that have ended.
     pub sweep_interval: Duration,
-    /// How often a connection that nobody uses is made to answer, so that one that broke or went silent is replaced before
-    /// somebody needs it.
+    /// Interval of heartbeats, which find broken connections before a call needs them, and notice a loss of data.
     pub heartbeat_interval: Duration,
-    /// The runtimes that connections live on, in turn; without any, the one in which the engine is opened.
+    /// The runtimes that connections live on, in turn; if empty, the one in which the engine is opened.
     pub cores: Vec<Handle>,
-    /// Called when the store came back without its data.
-    pub on_data_loss: Option<Arc<dyn Fn() + Send + Sync>>,
+    /// Called when the server came back without its data.
+    pub on_data_loss: Option<OnDataLoss>,
 }
 
 impl Default for Options {

@@ -1,4 +1,4 @@
-//! Between records and rows: what the statements are given, as one array a column, and what is read from their rows.
+//! Records as rows: the arguments of the statements, one array per column, and what their rows mean.
 
 use std::time::Duration;
 
@@ -7,27 +7,31 @@ use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 use sqlx::{Postgres, query};
 
-use super::call::{Found, head};
 use crate::domain::attempt::Attempt;
+use crate::domain::claim::Effect;
 use crate::domain::global_id::GlobalId;
+use crate::domain::operator::ListedClaim;
 use crate::domain::record::{Key, LiveClaim, Record, State};
 use crate::domain::tenant::AppKey;
 use crate::domain::terms::Retention;
 use crate::engine::{EngineError, millis, value};
 
-/// The state of a row that stands for nothing.
-pub(super) const RELEASED: i8 = ascii(b'r');
+/// How long the row of a released claim is kept.
+pub(super) const TOMBSTONE: Duration = Duration::from_mins(1);
 
-const LOOK: &str = include_str!("look.sql");
-const CHANGE: &str = include_str!("change.sql");
+/// The state of a row that stands for no claim.
+const RELEASED: i8 = ascii(b'r');
+
+const FIRST: &str = include_str!("first.sql");
+const SECOND: &str = include_str!("second.sql");
 
 /// `"char"` is one signed byte to the client library.
 const fn ascii(letter: u8) -> i8 {
     letter.cast_signed()
 }
 
-/// What the first statement does for one key; the columns are those of `look.sql`.
-pub(super) struct Question {
+/// What the first statement does for one key; the columns are those of `first.sql`.
+pub(super) struct FirstStep {
     app: String,
     global_id: Vec<u8>,
     kind: i8,
@@ -40,7 +44,8 @@ pub(super) struct Question {
     tail: Vec<u8>,
 }
 
-impl Question {
+impl FirstStep {
+    /// Only reads.
     pub(super) fn read(key: &Key) -> Self {
         Self {
             app: key.app.to_string(),
@@ -56,7 +61,7 @@ impl Question {
         }
     }
 
-    /// A record where none stands.
+    /// Stores a record where none is stored.
     pub(super) fn put(key: &Key, record: &Record, lasts: Option<Duration>, sweep_after: Option<Duration>) -> Self {
         Self {
             kind: ascii(b'p'),
@@ -69,6 +74,7 @@ impl Question {
         }
     }
 
+    /// Settles a success.
     pub(super) fn success(key: &Key, attempt: &Attempt, result: Option<&str>, retention: Option<Retention>) -> Self {
         Self {
             kind: ascii(b's'),
@@ -80,68 +86,126 @@ impl Question {
         }
     }
 
+    /// Settles a failure.
     pub(super) fn failure(key: &Key, attempt: &Attempt) -> Self {
         Self { kind: ascii(b'f'), head: head(attempt), ..Self::read(key) }
     }
 }
 
-/// By what a row is recognised that was judged.
+/// A claim that was found, and the row that it was read from.
+pub(super) struct Found {
+    pub(super) held: LiveClaim,
+    row: RowVersion,
+}
+
+/// Identifies a version of a row, so that it is changed only if it is still the one that was read.
 #[derive(Clone)]
-pub(super) struct Was {
+struct RowVersion {
     app: String,
     global_id: Vec<u8>,
     fence: i64,
-    pub(super) state: i8,
-    /// Its end as the server writes it: exact, and only to be sent back.
+    state: i8,
+    /// The end as the server writes it: exact, and only to be sent back.
     ends: Option<String>,
     over: bool,
 }
 
-/// What the second statement makes of a row; the columns are those of `change.sql`.
+/// How the second statement changes a row; the columns are those of `second.sql`.
 pub(super) struct Change {
-    pub(super) was: Was,
-    pub(super) state: i8,
-    pub(super) fresh: bool,
-    /// Nothing: the value stays.
-    pub(super) value: Option<Vec<u8>>,
-    /// Nothing: for ever.
-    pub(super) lasts_us: Option<i64>,
-    pub(super) retention_us: Option<i64>,
-    /// Nothing: when to sweep stays.
-    pub(super) sweep_us: Option<i64>,
+    row: RowVersion,
+    state: i8,
+    fresh: bool,
+    /// `None`: the value stays.
+    value: Option<Vec<u8>>,
+    /// `None`: for ever.
+    lasts_us: Option<i64>,
+    retention_us: Option<i64>,
+    /// `None`: the time to sweep stays.
+    sweep_us: Option<i64>,
+}
+
+impl Change {
+    /// Returns the change that applies an effect to a claim that was found.
+    pub(super) fn of(effect: &Effect, found: &Found) -> Self {
+        let row = found.row.clone();
+        match effect {
+            Effect::Put(record, lasts) => {
+                let fresh = record.state == State::InProgress;
+                Self {
+                    row,
+                    state: letter(record),
+                    fresh,
+                    value: Some(value::encode(record).into_bytes()),
+                    lasts_us: lasts.map(micros),
+                    retention_us: record.terms.retention.duration().map(micros),
+                    sweep_us: fresh.then(|| micros(sweep_after(record))),
+                }
+            }
+            Effect::Extend(lasts) => Self {
+                state: row.state,
+                row,
+                fresh: false,
+                value: None,
+                lasts_us: Some(micros(*lasts)),
+                retention_us: None,
+                sweep_us: None,
+            },
+            Effect::Delete | Effect::Keep => Self {
+                row,
+                state: RELEASED,
+                fresh: false,
+                value: Some(Vec::new()),
+                lasts_us: Some(0),
+                retention_us: None,
+                sweep_us: Some(micros(TOMBSTONE)),
+            },
+        }
+    }
+}
+
+/// Returns when to check whether a claim's row can be deleted: when a success reported at the last moment has ended, and
+/// then a minute. One that would last for ever is checked once its lease is over, and then not again if it does.
+pub(super) fn sweep_after(record: &Record) -> Duration {
+    let kept = record.terms.retention.duration().unwrap_or_default();
+    record.terms.lease.saturating_add(kept).saturating_add(TOMBSTONE)
+}
+
+/// Returns how a stored value begins: with the attempt and the version of the layout.
+fn head(attempt: &Attempt) -> Vec<u8> {
+    format!("{attempt} 1").into_bytes()
 }
 
 /// Collects one column of all rows.
 macro_rules! column {
     ($rows:expr, $($field:tt).+) => {
-        $rows.iter().map(|row| row.$($field).+.clone()).collect::<Vec<_>>()
+        $rows.iter().map(|item| item.$($field).+.clone()).collect::<Vec<_>>()
     };
 }
 
-/// The first statement, for these questions.
-pub(super) fn look(asked: &[Question]) -> Query<'static, Postgres, PgArguments> {
-    query(LOOK)
-        .bind(column!(asked, app))
-        .bind(column!(asked, global_id))
-        .bind(column!(asked, kind))
-        .bind(column!(asked, state))
-        .bind(column!(asked, lasts_us))
-        .bind(column!(asked, retention_us))
-        .bind(column!(asked, sweep_us))
-        .bind(column!(asked, head))
-        .bind(column!(asked, value))
-        .bind(column!(asked, tail))
+/// Returns the first statement.
+pub(super) fn first(steps: &[FirstStep]) -> Query<'static, Postgres, PgArguments> {
+    query(FIRST)
+        .bind(column!(steps, app))
+        .bind(column!(steps, global_id))
+        .bind(column!(steps, kind))
+        .bind(column!(steps, state))
+        .bind(column!(steps, lasts_us))
+        .bind(column!(steps, retention_us))
+        .bind(column!(steps, sweep_us))
+        .bind(column!(steps, head))
+        .bind(column!(steps, value))
+        .bind(column!(steps, tail))
 }
 
-/// The second statement, for these changes.
-pub(super) fn change(changes: &[&Change]) -> Query<'static, Postgres, PgArguments> {
-    query(CHANGE)
-        .bind(column!(changes, was.app))
-        .bind(column!(changes, was.global_id))
-        .bind(column!(changes, was.fence))
-        .bind(column!(changes, was.state))
-        .bind(column!(changes, was.ends))
-        .bind(column!(changes, was.over))
+/// Returns the second statement.
+pub(super) fn second(changes: &[&Change]) -> Query<'static, Postgres, PgArguments> {
+    query(SECOND)
+        .bind(column!(changes, row.app))
+        .bind(column!(changes, row.global_id))
+        .bind(column!(changes, row.fence))
+        .bind(column!(changes, row.state))
+        .bind(column!(changes, row.ends))
+        .bind(column!(changes, row.over))
         .bind(column!(changes, state))
         .bind(column!(changes, fresh))
         .bind(column!(changes, value))
@@ -150,38 +214,45 @@ pub(super) fn change(changes: &[&Change]) -> Query<'static, Postgres, PgArgument
         .bind(column!(changes, sweep_us))
 }
 
-/// What a row of the first statement tells of its key.
-pub(super) enum Line {
-    /// The statement has done all there is to do. The fence, and what a success got as its retention.
+/// What a row of the first statement means for its key.
+pub(super) enum KeyResult {
+    /// The statement has written all there is to write. The fence, and the retention of a success.
     Written(u64, Option<Duration>),
-    /// It was to be settled, if nobody was faster.
+    /// The statement was about to settle it, unless another one was faster.
     Taken,
-    /// This stands; nothing, if its time ended while it was looked at.
-    Held(Option<Box<Found>>),
-    /// This stands, and cannot be read.
+    /// This claim was found; `None`, if it ended while it was read.
+    Found(Option<Box<Found>>),
+    /// A claim was found that cannot be read.
     Unreadable(EngineError),
 }
 
 /// Reads a row of the first statement.
-pub(super) fn line(row: &PgRow) -> Result<(Key, Line), sqlx::Error> {
+pub(super) fn result(row: &PgRow) -> sqlx::Result<(Key, KeyResult)> {
     let key = key(row, 1)?;
     let what: i8 = row.try_get(0)?;
-    let line = match what.cast_unsigned() {
-        b'w' => Line::Written(fence(row, 3)?, row.try_get::<Option<i64>, _>(5)?.map(duration)),
-        b't' => Line::Taken,
+    let result = match what.cast_unsigned() {
+        b'w' => KeyResult::Written(fence(row, 3)?, row.try_get::<Option<i64>, _>(5)?.map(duration)),
+        b't' => KeyResult::Taken,
         _ => match found(row, &key)? {
-            Ok(found) => Line::Held(found.map(Box::new)),
-            Err(unreadable) => Line::Unreadable(unreadable),
+            Ok(found) => KeyResult::Found(found.map(Box::new)),
+            Err(unreadable) => KeyResult::Unreadable(unreadable),
         },
     };
-    Ok((key, line))
+    Ok((key, result))
 }
 
-/// Reads what stands, from a row of the form that `look.sql` and `list.sql` share.
-pub(super) fn found(row: &PgRow, key: &Key) -> Result<Result<Option<Found>, EngineError>, sqlx::Error> {
+/// Reads a row of `list.sql`; `None` if it cannot be read by this release, or has just ended.
+pub(super) fn listed(row: &PgRow) -> sqlx::Result<Option<ListedClaim>> {
+    let key = key(row, 1)?;
+    let found = found(row, &key)?.ok().flatten();
+    Ok(found.map(|found| ListedClaim { global_id: key.global_id, held: found.held }))
+}
+
+/// Reads a claim, from a row of the form that `first.sql` and `list.sql` share.
+fn found(row: &PgRow, key: &Key) -> sqlx::Result<Result<Option<Found>, EngineError>> {
     let left = row.try_get::<Option<i64>, _>(5)?.map(duration);
     let fence = fence(row, 3)?;
-    let was = Was {
+    let version = RowVersion {
         app: key.app.to_string(),
         global_id: key.global_id.as_bytes().to_vec(),
         fence: row.try_get(3)?,
@@ -193,25 +264,25 @@ pub(super) fn found(row: &PgRow, key: &Key) -> Result<Result<Option<Found>, Engi
         Ok(record) => record,
         Err(unreadable) => return Ok(Err(unreadable.into())),
     };
-    Ok(Ok(LiveClaim::judge(record, left, Some(fence)).map(|held| Found { held, was })))
+    Ok(Ok(LiveClaim::judge(record, left, Some(fence)).map(|held| Found { held, row: version })))
 }
 
-/// Reads the app and the global ID, the first of which stands there.
-pub(super) fn key(row: &PgRow, at: usize) -> Result<Key, sqlx::Error> {
+/// Reads a key: the app is in this column, the global ID in the next.
+pub(super) fn key(row: &PgRow, at: usize) -> sqlx::Result<Key> {
     let unreadable = |what: &str| sqlx::Error::Decode(format!("a key with an unreadable {what}").into());
     let app: AppKey = row.try_get::<&str, _>(at)?.parse().map_err(|_| unreadable("app"))?;
     let bytes: [u8; 16] = row.try_get::<&[u8], _>(at + 1)?.try_into().map_err(|_| unreadable("global ID"))?;
     Ok(Key { app, global_id: GlobalId::from_bytes(bytes) })
 }
 
-/// Reads a fence; the table holds none that is negative.
-pub(super) fn fence(row: &PgRow, at: usize) -> Result<u64, sqlx::Error> {
+/// Reads a fence. The table holds no negative ones.
+pub(super) fn fence(row: &PgRow, at: usize) -> sqlx::Result<u64> {
     Ok(row.try_get::<i64, _>(at)?.unsigned_abs())
 }
 
-/// The letter of a record's state in the table. One that outlives its lease has a letter of its own, so that the server can
-/// tell what the end of its time means.
-pub(super) fn letter(record: &Record) -> i8 {
+/// Returns the letter of a record's state in the table. A claim that outlives its lease has a letter of its own, so that the
+/// server knows what the end of its lease means.
+fn letter(record: &Record) -> i8 {
     ascii(match record.state {
         State::InProgress if record.outlives_lease() => b'q',
         State::InProgress => b'p',
@@ -220,8 +291,8 @@ pub(super) fn letter(record: &Record) -> i8 {
     })
 }
 
-/// The letter by which `list.sql` is asked for a state.
-pub(super) fn asked_letter(state: Option<State>) -> i8 {
+/// Returns the letter by which `list.sql` selects a state.
+pub(super) fn listed_letter(state: Option<State>) -> i8 {
     ascii(match state {
         None => b'a',
         Some(State::InProgress) => b'p',
@@ -230,12 +301,12 @@ pub(super) fn asked_letter(state: Option<State>) -> i8 {
     })
 }
 
-/// A duration in whole milliseconds, as all stores keep them, told in the server's microseconds.
-pub(super) fn micros(duration: Duration) -> i64 {
+/// Returns a duration in microseconds, rounded to the milliseconds that all stores use.
+fn micros(duration: Duration) -> i64 {
     i64::try_from(millis(duration).saturating_mul(1000)).unwrap_or(i64::MAX)
 }
 
-/// What the server leaves of a time: nothing once it is over.
+/// Reads a remaining time: zero once it is over.
 fn duration(micros: i64) -> Duration {
     Duration::from_micros(u64::try_from(micros).unwrap_or(0))
 }

@@ -1,31 +1,30 @@
-//! A lane's connection: how it is opened, and what is asked of it besides calls: whether the server is still fit, and lists.
+//! A session with the server: how it is opened and checked, and how statements are run in it.
 
-use std::time::Duration;
+use std::sync::Arc;
 
-use sqlx::{Executor as _, Row as _, query};
+use sqlx::postgres::{PgArguments, PgConnection, PgRow};
+use sqlx::query::Query;
+use sqlx::{Connection as _, Executor as _, Postgres, Row as _, query};
 
-use super::failure::{Failure, determinate, reading};
+use super::failure::{Failure, determinate};
 use super::options::Options;
-use super::row;
-use super::status::Status;
-use super::work::Link;
-use crate::database::{Address, Refused, connect, schema};
-use crate::domain::operator::{ListRequest, ListedClaim};
-use crate::engine::{Determinate, EngineError, Metadata};
+use crate::database::{Address, connect, schema};
+use crate::driver::Server;
+use crate::engine::Determinate;
 
 /// The migration that brought all that this engine uses.
 const NEEDED: i64 = 1;
 
-/// What all connections of an engine have in common.
-pub(super) struct Shared {
+/// What all sessions of an engine have in common.
+pub(super) struct Store {
     pub(super) address: Address,
     pub(super) options: Options,
-    pub(super) status: Status,
+    pub(super) server: Arc<Server>,
 }
 
-/// Lifts the fences to the time in microseconds, if they lie more than an hour behind: they then go on rising over a back-up
-/// that was restored. Nobody lifts at the same time, since the lower of two would come last; and an hour is more than what
-/// is granted while this runs.
+/// Lifts the fences to the time in microseconds, if they lie more than an hour behind: so they go on rising after a backup
+/// was restored. One session lifts at a time, since the lower of two values would be set last; and an hour is more than the
+/// fences that are drawn while this runs.
 const LIFT_FENCES: &str = "BEGIN; \
     SELECT pg_advisory_xact_lock(1869505383, 1); \
     SELECT setval('oncegate_fence', now.us) \
@@ -36,88 +35,57 @@ const LIFT_FENCES: &str = "BEGIN; \
 const FITNESS: &str = "SELECT current_setting('fsync') = 'on' AND current_setting('full_page_writes') = 'on', marker::text, \
                        oldest_build FROM oncegate_schema";
 
-/// Connects to the primary, and makes sure that all is there.
-pub(super) async fn open(shared: &Shared) -> Result<Link, Determinate> {
-    let limit = shared.options.connect_timeout;
-    let (connection, schema) = connect(&shared.address, NEEDED, limit).await.map_err(determinate)?;
-    let mut link = Link { connection, pooled: shared.address.is_pooled() };
-    let preparing = async {
-        link.connection.execute(sqlx::raw_sql(LIFT_FENCES)).await?;
-        check(&mut link, shared).await
-    };
-    match tokio::time::timeout(limit, preparing).await {
-        Err(_elapsed) => return Err(silent(limit)),
-        Ok(Err(error)) => return Err(certain(&error)),
-        Ok(Ok(fits)) => fits.map_err(determinate)?,
+/// A connection to the primary that has passed the health check.
+pub(super) struct Session {
+    connection: PgConnection,
+    /// A pooler gives each transaction another server connection, so nothing may stay in the session.
+    pooled: bool,
+}
+
+impl Session {
+    /// Connects to the primary, and checks that all is there.
+    pub(super) async fn open(store: &Store) -> Result<Self, Determinate> {
+        let limit = store.options.connect_timeout;
+        let (connection, schema) = connect(&store.address, NEEDED, limit).await.map_err(determinate)?;
+        let mut session = Self { connection, pooled: store.address.is_pooled() };
+        let preparing = async {
+            session.connection.execute(sqlx::raw_sql(LIFT_FENCES)).await.map_err(|error| unchanged(&error))?;
+            session.check(store).await
+        };
+        let late =
+            |_| Err(Determinate::Unavailable(format!("no connection to the PostgreSQL server within {limit:?}")));
+        tokio::time::timeout(limit, preparing).await.unwrap_or_else(late)?;
+        store.server.set_marker(Some(schema.marker.as_bytes()));
+        Ok(session)
     }
-    shared.status.seen(&schema.marker);
-    Ok(link)
-}
 
-/// Asks the server whether it is still fit, whether it still has its data, and whether gateways of this build may use it.
-async fn check(link: &mut Link, shared: &Shared) -> sqlx::Result<Result<(), Refused>> {
-    let rows = link.run(query(FITNESS)).await?;
-    let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
-    shared.status.set_durable(row.try_get(0)?);
-    shared.status.seen(row.try_get(1)?);
-    Ok(schema::allows(row.try_get(2)?))
-}
+    /// Checks that the server is fit, and whether it still has its data. After an error the session must not be used again.
+    pub(super) async fn check(&mut self, store: &Store) -> Result<(), Determinate> {
+        let rows = self.run(query(FITNESS)).await;
+        let oldest_build = rows.and_then(|rows| {
+            let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
+            store.server.set_durable(row.try_get(0)?);
+            store.server.set_marker(Some(row.try_get::<&str, _>(1)?.as_bytes()));
+            row.try_get(2)
+        });
+        schema::allows(oldest_build.map_err(|error| unchanged(&error))?).map_err(determinate)
+    }
 
-/// Whether the store would answer now. The connection is not to be used again if it would not.
-pub(super) async fn probe(link: &mut Link, shared: &Shared) -> Result<(), EngineError> {
-    let fits = check(link, shared).await.map_err(|error| certain(&error))?;
-    fits.map_err(|refused| determinate(refused).into())
-}
-
-/// A page of the claims that stand. One that cannot be read is left out; asked for by itself it says so.
-pub(super) async fn list(link: &mut Link, ask: &ListRequest) -> Result<Vec<ListedClaim>, sqlx::Error> {
-    let after = ask.after.map(|id| id.as_bytes().to_vec()).unwrap_or_default();
-    let limit = i64::try_from(ask.limit).unwrap_or(i64::MAX);
-    let page = query(include_str!("list.sql"))
-        .bind(ask.app.to_string())
-        .bind(after)
-        .bind(row::asked_letter(ask.state))
-        .bind(limit);
-    let mut listed = Vec::new();
-    for row in &link.run(page).await? {
-        let key = row::key(row, 1)?;
-        if let Ok(Some(found)) = row::found(row, &key)? {
-            listed.push(ListedClaim { global_id: key.global_id, held: found.held });
+    /// Runs one statement to its end, its commit included.
+    pub(super) async fn run(&mut self, query: Query<'static, Postgres, PgArguments>) -> sqlx::Result<Vec<PgRow>> {
+        if !self.pooled {
+            // The answer is complete only when the server is ready for the next statement: then it has committed.
+            return query.fetch_all(&mut self.connection).await;
         }
-    }
-    Ok(listed)
-}
-
-/// The note of this name. One that cannot be read says so.
-pub(super) async fn note(link: &mut Link, name: String) -> sqlx::Result<Result<Option<Metadata>, EngineError>> {
-    let rows = link.run(query("SELECT value FROM oncegate_notes WHERE name = $1").bind(name)).await?;
-    let Some(row) = rows.first() else { return Ok(Ok(None)) };
-    let note = String::from_utf8(row.try_get(0)?).ok().and_then(|text| Metadata::new(text).ok());
-    let unreadable = || EngineError::incompatible("a note cannot be read by this release");
-    Ok(note.map(Some).ok_or_else(unreadable))
-}
-
-/// Compare-and-set of a note.
-pub(super) async fn compare_and_set_metadata(
-    link: &mut Link,
-    name: String,
-    expected: Option<Metadata>,
-    new: &Metadata,
-) -> sqlx::Result<bool> {
-    let bytes = |note: &Metadata| note.as_str().as_bytes().to_vec();
-    let swap = query(include_str!("swap_note.sql"));
-    let rows = link.run(swap.bind(name).bind(expected.as_ref().map(bytes)).bind(bytes(new))).await?;
-    rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)
-}
-
-/// A failure of what changes nothing.
-fn certain(error: &sqlx::Error) -> Determinate {
-    match reading(Failure::from(error).told) {
-        EngineError::Determinate(why) => why,
-        EngineError::Indeterminate(why) => Determinate::Unavailable(why.to_string()),
+        let begin = "BEGIN; SET LOCAL synchronous_commit = on; SET LOCAL enable_seqscan = off";
+        let mut transaction = self.connection.begin_with(begin).await?;
+        let rows = query.persistent(false).fetch_all(&mut *transaction).await?;
+        transaction.commit().await?;
+        Ok(rows)
     }
 }
 
-fn silent(limit: Duration) -> Determinate {
-    Determinate::Unavailable(format!("the PostgreSQL server did not let us in within {limit:?}"))
+/// Returns the failure of a statement that changes nothing.
+fn unchanged(error: &sqlx::Error) -> Determinate {
+    Failure::from(error).answer.without_effect()
 }

@@ -1,13 +1,13 @@
--- Takes away what has ended, a few rows at a time; tells how many were looked at.
+-- Deletes claims that have ended, a few rows at a time; returns how many were looked at.
 --
--- One gateway at a time: the others find the lock taken, and nothing due. It lasts for this statement only, so no gateway
--- can die with it, and no session has to be kept.
+-- One gateway at a time: the others find the lock taken, and no rows due. The lock lasts for this statement only, so it needs no
+-- session, and is not left behind by a gateway that crashes.
 WITH turn AS MATERIALIZED (
     SELECT pg_try_advisory_xact_lock(1869505383, 2) AS ours
 ),
 
--- What ended before this may go. A minute is kept, and as long as some statement of ours has been running: it may have drawn
--- its fence before the claim that stood here did, and find the key free only now.
+-- Rows that ended before this time may be deleted. They are kept for a minute, and for as long as a statement of ours has been
+-- running: it may have drawn its fence before the claim in the row did, and find the key free only now.
 horizon AS MATERIALIZED (
     SELECT least(clock_timestamp(), (
                SELECT min(xact_start) FROM pg_stat_activity
@@ -15,7 +15,7 @@ horizon AS MATERIALIZED (
                  AND pid <> pg_backend_pid())) - interval '1 minute' AS before
 ),
 
--- Rows that somebody works on are left for another time. Locked here, they stay as they are found.
+-- Rows that are locked are left for another time. The others are locked here, so they stay as they are found.
 due AS MATERIALIZED (
     SELECT held.app, held.global_id
     FROM turn, oncegate_claims AS held
@@ -37,7 +37,7 @@ gone AS (
 kept AS (
     UPDATE oncegate_claims AS held
     SET sweep_at = CASE
-        -- Only somebody's deed ends it.
+        -- It does not end by itself any more.
         WHEN held.state = 'q' AND held.expires_at <= clock_timestamp() THEN NULL
         WHEN held.expires_at <= clock_timestamp() THEN clock_timestamp() + interval '1 minute'
         ELSE held.expires_at + interval '1 minute' END

@@ -1,4 +1,4 @@
-//! Takes away claims that have ended, in small steps over a connection of its own, so that no call ever waits for it.
+//! Deletes claims that have ended, in small steps over a session of its own, so that no call waits for it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,67 +7,63 @@ use sqlx::{Row as _, query};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::lane::pause;
-use super::session::{self, Shared};
-use super::work::Link;
+use super::session::{Session, Store};
 use crate::domain::attempt::{Entropy, SystemEntropy};
+use crate::domain::backoff::jittered;
 
-/// Rows that one step looks at. A step holds their locks for about as many tens of microseconds.
+/// Rows in one step. It holds their locks for about as many tens of microseconds.
 const STEP: i64 = 500;
-/// Between two steps while there is more to do.
-const BREATH: Duration = Duration::from_millis(10);
-/// How long a step may take before its connection is given up.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Time between two steps while there is more to do.
+const BREAK: Duration = Duration::from_millis(10);
+/// How long a step may take before its session is closed.
+const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Sweeps until `closing` is cancelled.
-pub(super) async fn run(shared: Arc<Shared>, closing: CancellationToken) {
-    let mut failures = 0;
-    while closing.run_until_cancelled(rest(&shared, failures)).await.is_some() {
-        let link = closing.run_until_cancelled(session::open(&shared)).await;
-        // That there is no connection is told by the lanes.
-        if let Some(Ok(link)) = link {
-            sweep(&shared, &closing, link).await;
-            failures = 0;
+pub(super) async fn run(store: Arc<Store>, closing: CancellationToken) {
+    let mut is_first = true;
+    while is_first || closing.run_until_cancelled(pause(&store)).await.is_some() {
+        is_first = false;
+        match closing.run_until_cancelled(Session::open(&store)).await {
+            Some(Ok(session)) => sweep(&store, &closing, session).await,
+            // The connection workers log it.
+            Some(Err(_)) => {}
+            None => return,
         }
-        failures = 5.min(failures + 1);
     }
 }
 
-async fn rest(shared: &Shared, failures: u32) {
-    if failures > 0 {
-        sleep(shared.options.sweep_interval + pause(failures)).await;
-    }
-}
-
-/// Sweeps for as long as the connection is good. A step that was begun is waited for.
-async fn sweep(shared: &Shared, closing: &CancellationToken, mut link: Link) {
+/// Sweeps for as long as the session is good. A step that was begun is waited for.
+async fn sweep(store: &Store, closing: &CancellationToken, mut session: Session) {
     while !closing.is_cancelled() {
         let checked = async {
-            // A gateway that is too old by now must not touch rows that it may not understand.
-            session::probe(&mut link, shared).await.map_err(|refused| refused.to_string())?;
-            step(&mut link).await.map_err(|error| error.to_string())
+            // A gateway that is too old by now must not delete rows that it may not understand.
+            session.check(store).await.map_err(|refused| refused.to_string())?;
+            step(&mut session).await.map_err(|error| error.to_string())
         };
-        let rows = match timeout(PATIENCE, checked).await {
+        let rows = match timeout(STEP_TIMEOUT, checked).await {
             Ok(Ok(rows)) => rows,
-            Ok(Err(error)) => {
-                tracing::debug!(postgres.servers = shared.address.name(), %error, "a sweep failed; trying on");
+            Ok(Err(reason)) => {
+                tracing::debug!(server = store.address.name(), reason, "A sweep failed; trying again");
                 return;
             }
             Err(_elapsed) => return,
         };
-        let wait = if rows < STEP { jittered(shared.options.sweep_interval) } else { BREATH };
-        closing.run_until_cancelled(sleep(wait)).await;
+        if rows < STEP {
+            closing.run_until_cancelled(pause(store)).await;
+        } else {
+            closing.run_until_cancelled(sleep(BREAK)).await;
+        }
     }
 }
 
-async fn step(link: &mut Link) -> sqlx::Result<i64> {
-    let rows = link.run(query(include_str!("sweep.sql")).bind(STEP)).await?;
+async fn step(session: &mut Session) -> sqlx::Result<i64> {
+    let rows = session.run(query(include_str!("sweep.sql")).bind(STEP)).await?;
     let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
     Ok(row.try_get::<i64, _>(0)? + row.try_get::<i64, _>(1)?)
 }
 
-/// Up to a half more, so that gateways do not all look at once.
-fn jittered(span: Duration) -> Duration {
-    let half = u64::try_from(span.as_millis() / 2).unwrap_or(0);
-    span + Duration::from_millis(SystemEntropy.bits() % (half + 1))
+/// Waits for up to a half longer than the interval, so that gateways do not all sweep at the same time.
+async fn pause(store: &Store) {
+    let interval = store.options.sweep_interval;
+    sleep(jittered(interval, interval / 2, SystemEntropy.bits())).await;
 }

@@ -198,10 +198,10 @@ impl Gateway {
     }
 
     /// The answers to claims of one batch, in their order.
-    async fn claim_each(&self, requests: &[ClaimRequest]) -> Vec<Result<ClaimResponse, EngineError>> {
+    async fn claim_batch(&self, requests: &[ClaimRequest]) -> Vec<Result<ClaimResponse, EngineError>> {
         let answers = Mutex::new(Vec::new());
         let tell = |place, answer| answers.lock().unwrap().push((place, answer));
-        self.chain.claim_each(&requests.iter().collect::<Vec<_>>(), &tell).await;
+        self.chain.claim_batch(&requests.iter().collect::<Vec<_>>(), &tell).await;
         let mut answers: Vec<(usize, _)> = answers.into_inner().unwrap();
         answers.sort_by_key(|(place, _)| *place);
         assert!(answers.iter().map(|(place, _)| *place).eq(0..requests.len()), "each is answered once");
@@ -428,7 +428,7 @@ async fn a_gateway_that_has_not_looked_for_long_grants_nothing() {
     here.chain.switch("b").await.unwrap();
     let refused = there.claim(&fresh_claim()).await;
     assert!(matches!(refused, Err(EngineError::Determinate(Determinate::Unavailable(_)))), "{refused:?}");
-    for refused in there.claim_each(&[fresh_claim(), fresh_claim()]).await {
+    for refused in there.claim_batch(&[fresh_claim(), fresh_claim()]).await {
         assert!(matches!(refused, Err(EngineError::Determinate(Determinate::Unavailable(_)))), "{refused:?}");
     }
     let refused = there.chain.settle(&settle(&fresh_claim())).await;
@@ -650,7 +650,7 @@ async fn a_chain_that_holds_does_so_for_the_longest_lease_of_a_batch() {
         request.terms.lease = lease;
         request
     });
-    assert!(gateway.claim_each(&requests).await.iter().all(Result::is_ok));
+    assert!(gateway.claim_batch(&requests).await.iter().all(Result::is_ok));
     gateway.ways[0].losses.store(1, Ordering::SeqCst);
     assert_eq!(gateway.chain.status().held_for, Some(hour));
 }
@@ -663,7 +663,7 @@ async fn no_grant_of_a_batch_is_told_that_comes_back_after_a_switch_or_a_loss() 
     there.granted().await;
     there.ways[0].set(LATE);
     let requests = [fresh_claim(), fresh_claim()];
-    let (late, switched) = tokio::join!(there.claim_each(&requests), here.chain.switch("b"));
+    let (late, switched) = tokio::join!(there.claim_batch(&requests), here.chain.switch("b"));
     switched.unwrap();
     assert!(late.iter().all(|answer| matches!(answer, Err(EngineError::Indeterminate(_)))), "{late:?}");
 
@@ -675,7 +675,7 @@ async fn no_grant_of_a_batch_is_told_that_comes_back_after_a_switch_or_a_loss() 
         sleep(Duration::from_secs(1)).await;
         gateway.ways[0].losses.store(1, Ordering::SeqCst);
     };
-    let (late, ()) = tokio::join!(gateway.claim_each(&requests), lose);
+    let (late, ()) = tokio::join!(gateway.claim_batch(&requests), lose);
     assert!(late.iter().all(|answer| matches!(answer, Err(EngineError::Indeterminate(_)))), "{late:?}");
 }
 
@@ -690,7 +690,7 @@ async fn what_the_store_knows_stops_its_duplicates_while_the_chain_grants_nothin
     let again = |request: &ClaimRequest| ClaimRequest { attempt: fresh_claim().attempt, ..request.clone() };
     let other = ClaimRequest { fingerprint: Some([7; 32]), ..again(&done) };
     let requests = [again(&running), again(&done), other, fresh_claim(), running.clone()];
-    for (place, in_batch) in gateway.claim_each(&requests).await.into_iter().enumerate() {
+    for (place, in_batch) in gateway.claim_batch(&requests).await.into_iter().enumerate() {
         let alone = gateway.claim(&requests[place]).await;
         for answer in [in_batch, alone] {
             let is_known = match place {

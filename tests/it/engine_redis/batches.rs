@@ -15,10 +15,10 @@ use crate::support::tcp_proxy::Mode;
 type Answer = Result<ClaimResponse, EngineError>;
 
 /// The answers to claims of one batch, in their order.
-async fn claim_each(redis: &Redis, asks: &[ClaimRequest]) -> Vec<Answer> {
+async fn claim_batch(redis: &Redis, asks: &[ClaimRequest]) -> Vec<Answer> {
     let answers = Mutex::new(Vec::new());
     let tell = |place, answer| answers.lock().unwrap().push((place, answer));
-    redis.claim_each(&asks.iter().collect::<Vec<_>>(), &tell).await;
+    redis.claim_batch(&asks.iter().collect::<Vec<_>>(), &tell).await;
     let mut answers: Vec<(usize, Answer)> = answers.into_inner().unwrap();
     answers.sort_by_key(|(place, _)| *place);
     assert!(answers.iter().map(|(place, _)| *place).eq(0..asks.len()), "each is answered once");
@@ -41,17 +41,17 @@ async fn a_batch_is_not_granted_on_a_server_that_may_evict() {
     server.ask::<String>("CONFIG SET maxmemory 1gb");
     server.ask::<String>("CONFIG SET maxmemory-policy allkeys-lru");
     let is_refused = |why: &Determinate| matches!(why, Determinate::Incompatible(why) if why.contains("noeviction"));
-    soon("batches are refused", async || are_all(&claim_each(&redis, &fresh_claims()).await, is_refused)).await;
+    soon("batches are refused", async || are_all(&claim_batch(&redis, &fresh_claims()).await, is_refused)).await;
     let newcomer = open(&server.url());
     let asks = fresh_claims();
-    assert!(are_all(&claim_each(&newcomer, &asks).await, is_refused), "from its first call on");
+    assert!(are_all(&claim_batch(&newcomer, &asks).await, is_refused), "from its first call on");
     for ask in &asks {
         assert_eq!(newcomer.read(&ask.key).await, Ok(None));
     }
     let allowing = open(&format!("{}?allow_eviction=true", server.url()));
-    assert!(claim_each(&allowing, &asks).await.iter().all(Result::is_ok));
+    assert!(claim_batch(&allowing, &asks).await.iter().all(Result::is_ok));
     server.ask::<String>("CONFIG SET maxmemory-policy noeviction");
-    soon("batches are granted", async || claim_each(&redis, &fresh_claims()).await.iter().all(Result::is_ok)).await;
+    soon("batches are granted", async || claim_batch(&redis, &fresh_claims()).await.iter().all(Result::is_ok)).await;
 }
 
 #[tokio::test]
@@ -64,7 +64,7 @@ async fn a_batch_on_a_full_server_is_granted_nothing_new_and_finds_what_is_there
     redis.settle(&settle(&unknown, Outcome::Unknown)).await.unwrap();
     server.ask::<String>("CONFIG SET maxmemory 1");
     let take_over = ClaimRequest { take_over: true, ..again(&unknown) };
-    let answers = claim_each(&redis, &[fresh_claim(), again(&held), held.clone(), take_over, fresh_claim()]).await;
+    let answers = claim_batch(&redis, &[fresh_claim(), again(&held), held.clone(), take_over, fresh_claim()]).await;
     let [new, other, same, taken, also_new] = &answers[..] else { panic!("{answers:?}") };
     for new in [new, also_new] {
         assert!(matches!(new, Err(EngineError::Determinate(Determinate::Full(_)))), "{new:?}");
@@ -81,7 +81,7 @@ async fn a_batch_on_a_demoted_server_certainly_did_nothing() {
     let redis = Redis::open(&server.url(), Options::default()).unwrap();
     granted(&redis, &fresh_claim()).await;
     server.ask::<String>("REPLICAOF 127.0.0.1 1");
-    let answers = claim_each(&redis, &fresh_claims()).await;
+    let answers = claim_batch(&redis, &fresh_claims()).await;
     let is_read_only = |why: &Determinate| matches!(why, Determinate::Unavailable(why) if why.contains("READONLY"));
     assert!(are_all(&answers, is_read_only), "{answers:?}");
 }
@@ -93,14 +93,14 @@ async fn a_batch_that_is_not_answered_is_uncertain_and_its_attempts_recognise_th
     let asks = fresh_claims();
     proxy.set(Mode::HalfOpen);
     let patience = options().response_timeout * 4;
-    let answers = timeout(patience, claim_each(&redis, &asks)).await.expect("within the response timeout");
+    let answers = timeout(patience, claim_batch(&redis, &asks)).await.expect("within the response timeout");
     assert!(answers.iter().all(is_uncertain), "{answers:?}");
     proxy.heal().await;
-    soon("all are found", async || claim_each(&redis, &asks).await.iter().all(Result::is_ok)).await;
-    for answer in claim_each(&redis, &asks).await {
+    soon("all are found", async || claim_batch(&redis, &asks).await.iter().all(Result::is_ok)).await;
+    for answer in claim_batch(&redis, &asks).await {
         assert!(matches!(&answer, Ok(ClaimResponse::Granted(grant)) if grant.lease_left.is_some()), "{answer:?}");
     }
-    let others = claim_each(&redis, &asks.each_ref().map(again)).await;
+    let others = claim_batch(&redis, &asks.each_ref().map(again)).await;
     assert!(others.iter().all(|answer| matches!(answer, Ok(ClaimResponse::Duplicate(_)))), "{others:?}");
 }
 
@@ -110,7 +110,7 @@ async fn a_batch_on_a_closed_engine_certainly_did_nothing() {
     let redis = open(&server.url());
     granted(&redis, &fresh_claim()).await;
     timeout(Duration::from_secs(5), redis.close()).await.expect("it closes");
-    let answers = claim_each(&redis, &fresh_claims()).await;
+    let answers = claim_batch(&redis, &fresh_claims()).await;
     let is_closed = |why: &Determinate| matches!(why, Determinate::Unavailable(why) if why.contains("closed"));
     assert!(are_all(&answers, is_closed), "{answers:?}");
 }
@@ -123,7 +123,7 @@ async fn an_item_of_a_batch_that_cannot_be_read_is_refused_by_itself() {
     let asks = fresh_claims();
     let name = super::name(&asks[2]);
     server.ask_words::<String>(&["SET", &name, "hello"]);
-    for (place, answer) in claim_each(&redis, &asks).await.into_iter().enumerate() {
+    for (place, answer) in claim_batch(&redis, &asks).await.into_iter().enumerate() {
         let is_damaged = matches!(answer, Err(EngineError::Determinate(Determinate::Incompatible(_))));
         assert_eq!((answer.is_ok(), is_damaged), (place != 2, place == 2), "{place}: {answer:?}");
     }

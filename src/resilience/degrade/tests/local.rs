@@ -395,7 +395,7 @@ async fn an_app_of_which_a_claim_in_progress_was_forgotten_is_granted_nothing_lo
     let open = request(&world, ClaimOnOutage::FailOpen);
     let answers = std::sync::Mutex::new(Vec::new());
     let tell = |place, answer| answers.lock().unwrap().push((place, answer));
-    world.gateway.claim_each(&[&local, &of_another, &open], &tell).await;
+    world.gateway.claim_batch(&[&local, &of_another, &open], &tell).await;
     let mut answers = answers.into_inner().unwrap();
     answers.sort_by_key(|(place, _)| *place);
     assert!(is_refused(&answers[0].1));

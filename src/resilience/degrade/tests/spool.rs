@@ -259,7 +259,7 @@ async fn each_item_of_a_batch_is_answered_by_its_own_policy() {
     let batch = async || {
         let answers = std::sync::Mutex::new(Vec::new());
         let tell = |place, answer| answers.lock().unwrap().push((place, answer));
-        world.gateway.claim_each(&requests.each_ref(), &tell).await;
+        world.gateway.claim_batch(&requests.each_ref(), &tell).await;
         let mut answers: Vec<(usize, Result<ClaimResponse, EngineError>)> = answers.into_inner().unwrap();
         answers.sort_by_key(|(place, _)| *place);
         assert!(answers.iter().map(|(place, _)| *place).eq(0..requests.len()));

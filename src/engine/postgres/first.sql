@@ -1,23 +1,23 @@
--- One gathering: everything that can be decided in one step is, and of the rest it is told what stands. One statement, so one
--- commit, and none at all if nothing was written. Keys are distinct, and come sorted, so that two gatherings that wait for
--- each other's rows do so in one order.
+-- One batch: what can be decided in one step is written; for the rest, what is stored is returned. One statement, so one commit,
+-- and none at all if nothing was written. Keys are distinct and sorted, so that two batches lock the same rows in the same
+-- order.
 --
--- Time is read where it is used, not once at the start: a statement may wait for another's row, and the claim that it then
--- finds is to be judged by the time that it is then.
+-- The clock is read where time is used, not once at the start: a statement may wait for a row, and the claim that it then finds
+-- must be judged by the time of that moment.
 WITH asked AS MATERIALIZED (
     SELECT *
     FROM unnest($1::text[], $2::bytea[], $3::"char"[], $4::"char"[], $5::bigint[], $6::bigint[], $7::bigint[],
                 $8::bytea[], $9::bytea[], $10::bytea[])
-        -- kind: p puts a record where none stands, s reports a success, f a failure, r only reads.
+        -- kind: p puts a record where none is stored, s reports a success, f a failure, r only reads.
         AS asked (app, global_id, kind, state, lasts_us, retention_us, sweep_us, head, value, tail)
 ),
 
--- Puts a record where none stands. What stands is filtered out first, by a look that writes nothing: ON CONFLICT alone would
--- lock the row of every duplicate, which is a write and a commit. It then decides what this look could not see: a claim that
--- was made meanwhile is waited for and left alone, what has ended is replaced.
+-- Puts a record where none is stored. Live claims are filtered out first, by a lookup that writes nothing: ON CONFLICT alone
+-- would lock the row of every duplicate, which is a write and a commit. It decides what this lookup could not see: a claim that
+-- was granted meanwhile is waited for and left alone, one that has ended is replaced.
 --
--- The fence is drawn under the row's lock where there is a row. Where there is none the sweeper has seen to it that what
--- was there is long over; see docs/adr/0010-postgres-batches-and-fences.md.
+-- The fence is drawn under the row's lock where there is a row. Where there is none, the sweeper deletes rows only long after
+-- their claims have ended; see docs/adr/0010-postgres-batches-and-fences.md.
 put AS (
     INSERT INTO oncegate_claims AS held
         (fence, retention_us, expires_at, sweep_at, state, app, global_id, value)
@@ -40,8 +40,8 @@ put AS (
     RETURNING held.app, held.global_id, held.fence
 ),
 
--- Settles what is in progress and held by the attempt that asks: the value begins with it (head: the attempt, a blank and the
--- layout's version). All else of POST's table is left to the code that knows it.
+-- Settles a claim in progress that the reporting attempt holds: the value begins with it (head: the attempt, a blank and the
+-- layout's version). All other transitions of outcomes are decided by `domain::claim`.
 settled AS (
     UPDATE oncegate_claims AS held
     SET state = CASE asked.kind WHEN 's' THEN 's' ELSE 'r' END::"char",
@@ -50,13 +50,13 @@ settled AS (
             WHEN 's' THEN asked.head || 's'::bytea || asked.value
                 || substring(held.value FROM octet_length(asked.head) + 2) || asked.tail
             ELSE ''::bytea END,
-        -- lasts_us: nothing for the claim's own retention, -1 for ever; so here and below.
+        -- lasts_us: NULL for the claim's own retention, -1 for ever; also below.
         retention_us = nullif(coalesce(asked.lasts_us, held.retention_us, -1), -1),
         expires_at = CASE asked.kind
             WHEN 's' THEN clock_timestamp()
                 + nullif(coalesce(asked.lasts_us, held.retention_us, -1), -1) * interval '1 microsecond'
             ELSE clock_timestamp() END,
-        -- A success leaves it alone, so that no index changes. The row of a failure may go soon.
+        -- A success leaves it unchanged, so that no index changes. The row of a failure may be deleted soon.
         sweep_at = CASE asked.kind
             WHEN 's' THEN coalesce(held.sweep_at, clock_timestamp()
                 + nullif(coalesce(asked.lasts_us, held.retention_us, -1), -1) * interval '1 microsecond')
@@ -81,7 +81,7 @@ SELECT CASE WHEN taken THEN 't' ELSE 'h' END::"char", app, global_id, fence, sta
 FROM (
     SELECT held.app, held.global_id, held.fence, held.state, held.value, held.expires_at::text AS ends,
            (extract(epoch FROM held.expires_at - clock_timestamp()) * 1000000)::bigint AS left_us,
-           -- What `settled` is to take: told apart from a key that holds nothing, in case another was faster.
+           -- `settled` is about to take it: distinguished from a key without a claim, in case another one is faster.
            asked.kind IN ('s', 'f') AND held.state IN ('p', 'q')
                AND substring(held.value FROM 1 FOR octet_length(asked.head)) = asked.head AS taken
     FROM asked

@@ -1,10 +1,10 @@
--- Changes records that were judged by the code that knows the table: each if it is still the very one that was judged, and
--- its time has not ended meanwhile (or had ended already). Another attempt has another fence; the same attempt's record that
--- was settled or renewed has another state or end.
+-- Applies transitions that `domain::claim` has decided: each only if the row is still the version that was read, and its time
+-- has not ended meanwhile (or had ended already). Another attempt has another fence; the same attempt's record, once settled or
+-- renewed, has another state or end.
 UPDATE oncegate_claims AS held
 SET fence = CASE WHEN asked.fresh THEN greatest(held.fence + 1, nextval('oncegate_fence')) ELSE held.fence END,
     state = asked.state,
-    -- No value: it stays, and only lasts longer.
+    -- NULL: the value stays, and only lasts longer.
     value = coalesce(asked.value, held.value),
     retention_us = CASE WHEN asked.value IS NULL THEN held.retention_us ELSE asked.retention_us END,
     expires_at = clock_timestamp() + asked.lasts_us * interval '1 microsecond',

@@ -1,0 +1,216 @@
+//! A batch of calls on distinct keys. One statement does what can be done at once and reads the rest; what the rest needs to
+//! have changed goes into a second one. What others changed between the two begins again.
+
+use std::collections::VecDeque;
+
+use hashbrown::{HashMap, HashSet};
+use sqlx::postgres::PgRow;
+
+use super::call::{Call, DecidedCall, Decision, KeyedCall, SingleCall, Written};
+use super::failure::{Failure, Remedy};
+use super::row::{self, Change, KeyResult};
+use super::session::Session;
+use crate::domain::record::{Key, LiveClaim};
+use crate::engine::EngineError;
+
+/// Most calls in a batch.
+const CALLS_MAX: usize = 256;
+/// Most bytes in a batch, by a rough count.
+const BYTES_MAX: usize = 2 << 20;
+/// How often a call begins again before it fails.
+const ROUNDS_MAX: usize = 10;
+
+type Calls = Vec<Box<dyn KeyedCall>>;
+
+/// Claims that were found, by key, for calls that wait behind those that were answered.
+pub(super) type Found = HashMap<Key, LiveClaim>;
+
+/// What a connection does next.
+pub(super) enum Work {
+    Batch(Calls),
+    Single(Box<dyn SingleCall>),
+}
+
+/// Takes from the queue what is to be sent now; `None` if it is empty. A second call on a key waits for the next batch, and no
+/// call overtakes another on its key. Calls whose callers have gone are dropped.
+pub(super) fn next_work(queue: &mut VecDeque<Call>) -> Option<Work> {
+    let mut keys = HashSet::new();
+    let (mut batch, mut left) = (Calls::new(), VecDeque::new());
+    let mut bytes = 0;
+    let mut single = None;
+    while let Some(call) = queue.pop_front() {
+        match call {
+            Call::Single(call) if batch.is_empty() && left.is_empty() => {
+                single = Some(call);
+                break;
+            }
+            Call::Single(_) => {
+                left.push_back(call);
+                break;
+            }
+            Call::Keyed(call) if call.is_abandoned() => {}
+            Call::Keyed(call) => {
+                let fits = batch.is_empty() || bytes + call.bytes() <= BYTES_MAX;
+                if !fits || batch.len() == CALLS_MAX {
+                    left.push_back(Call::Keyed(call));
+                    break;
+                }
+                if keys.insert(call.key().clone()) {
+                    bytes += call.bytes();
+                    batch.push(call);
+                } else {
+                    left.push_back(Call::Keyed(call));
+                }
+            }
+        }
+    }
+    left.append(queue);
+    *queue = left;
+    match single {
+        Some(call) => Some(Work::Single(call)),
+        None if batch.is_empty() => None,
+        None => Some(Work::Batch(batch)),
+    }
+}
+
+/// Answers calls that have waited since before a batch was sent by what it has found: they need no statement.
+pub(super) fn answer_waiting(queue: &mut VecDeque<Call>, found: &Found) {
+    if found.is_empty() || queue.is_empty() {
+        return;
+    }
+    let answer = |call| match call {
+        Call::Keyed(call) => match found.get(call.key()) {
+            Some(claim) => call.answer_by(claim).map(Call::Keyed),
+            None => Some(Call::Keyed(call)),
+        },
+        single @ Call::Single(_) => Some(single),
+    };
+    *queue = queue.drain(..).filter_map(answer).collect();
+}
+
+/// Answers all calls of a batch; returns what was found for others. An error says why the connection must not be used again.
+pub(super) async fn answer(session: &mut Session, calls: Calls) -> Result<Found, String> {
+    let mut found = Found::new();
+    let mut groups = VecDeque::from([calls]);
+    while let Some(mut group) = groups.pop_front() {
+        // Always in the same order, so that two statements that lock the same rows do so one after the other.
+        group.sort_unstable_by(|a, b| a.key().cmp(b.key()));
+        let (again, remedy) = step(session, group, &mut found).await;
+        let mut rest = Calls::with_capacity(again.len());
+        for mut call in again {
+            if call.count_round() <= ROUNDS_MAX {
+                rest.push(call);
+            } else {
+                call.fail(EngineError::unavailable("the claim changed hands each time it was looked at; try again"));
+            }
+        }
+        match remedy {
+            Some(Remedy::OneByOne) => groups.extend(rest.into_iter().map(|call| vec![call])),
+            Some(Remedy::Reconnect) => {
+                for call in rest.into_iter().chain(groups.drain(..).flatten()) {
+                    call.fail(EngineError::unavailable("the connection to the PostgreSQL server was lost"));
+                }
+                return Err("the PostgreSQL server refused a statement".into());
+            }
+            Some(Remedy::Again | Remedy::Answer) | None if rest.is_empty() => {}
+            Some(Remedy::Again | Remedy::Answer) | None => groups.push_back(rest),
+        }
+    }
+    Ok(found)
+}
+
+/// Runs both statements once. Returns the calls that begin again, and the remedy for a failure.
+async fn step(session: &mut Session, group: Calls, found: &mut Found) -> (Calls, Option<Remedy>) {
+    let first_steps: Vec<_> = group.iter().map(|call| call.first_step()).collect();
+    let results = match session.run(row::first(&first_steps)).await {
+        Ok(rows) => results(&group, &rows),
+        Err(error) => Err(error),
+    };
+    let results = match results {
+        Ok(results) => results,
+        // Where its rows could not be read, the statement was executed nevertheless.
+        Err(error) => return failed(&error, group, |call| call.may_write()),
+    };
+    let (mut again, mut changes) = (Calls::new(), Vec::new());
+    for (call, result) in group.into_iter().zip(results) {
+        let claim = match result {
+            Some(KeyResult::Written(fence, retention)) => {
+                call.written(Written { fence, retention });
+                continue;
+            }
+            Some(KeyResult::Unreadable(why)) => {
+                call.fail(why);
+                continue;
+            }
+            Some(KeyResult::Taken) => {
+                again.push(call);
+                continue;
+            }
+            Some(KeyResult::Found(claim)) => claim,
+            None => None,
+        };
+        let key = claim.is_some().then(|| call.key().clone());
+        match call.decide(claim.as_deref()) {
+            Decision::Answered => found.extend(key.zip(claim.map(|claim| claim.held))),
+            Decision::Change(change, call) => changes.push((change, call)),
+            Decision::Again(call) => again.push(call),
+        }
+    }
+    if changes.is_empty() {
+        return (again, None);
+    }
+    let (mut more, remedy) = apply(session, changes).await;
+    again.append(&mut more);
+    (again, remedy)
+}
+
+/// Runs the second statement. Returns the calls whose record others changed in between.
+async fn apply(session: &mut Session, changes: Vec<(Box<Change>, Box<dyn DecidedCall>)>) -> (Calls, Option<Remedy>) {
+    let asked: Vec<&Change> = changes.iter().map(|(change, _)| &**change).collect();
+    let fences: sqlx::Result<HashMap<Key, u64>> = match session.run(row::second(&asked)).await {
+        Ok(rows) => rows.iter().map(|row| Ok((row::key(row, 0)?, row::fence(row, 2)?))).collect(),
+        Err(error) => Err(error),
+    };
+    let fences = match fences {
+        Ok(fences) => fences,
+        Err(error) => return failed(&error, changes.into_iter().map(|(_, call)| call.revert()).collect(), |_| true),
+    };
+    let mut again = Calls::new();
+    for (_, call) in changes {
+        match fences.get(call.key()) {
+            Some(fence) => call.confirm(*fence),
+            None => again.push(call.revert()),
+        }
+    }
+    (again, None)
+}
+
+/// Returns the result for each call's key; `None` if nothing is stored there.
+fn results(group: &[Box<dyn KeyedCall>], rows: &[PgRow]) -> sqlx::Result<Vec<Option<KeyResult>>> {
+    let mut results: Vec<Option<KeyResult>> = group.iter().map(|_| None).collect();
+    for row in rows {
+        let (key, result) = row::result(row)?;
+        // Sorted, and each once.
+        let index = group.binary_search_by(|call| call.key().cmp(&key));
+        let index = index.map_err(|_| sqlx::Error::Decode("a key that no call has".into()))?;
+        // What was written prevails over what was read just before.
+        if !matches!(results[index], Some(KeyResult::Written(..))) {
+            results[index] = Some(result);
+        }
+    }
+    Ok(results)
+}
+
+/// Answers the calls of a failed statement, or returns them to begin again. `may_write` returns for which of them it may have
+/// changed something.
+fn failed(error: &sqlx::Error, calls: Calls, may_write: fn(&dyn KeyedCall) -> bool) -> (Calls, Option<Remedy>) {
+    let Failure { answer, remedy } = Failure::from(error);
+    if remedy == Remedy::Again || remedy == Remedy::OneByOne && calls.len() > 1 {
+        return (calls, Some(remedy));
+    }
+    for call in calls {
+        let answer = if may_write(&*call) { answer.clone() } else { answer.clone().of_read() };
+        call.fail(answer);
+    }
+    (Calls::new(), Some(remedy))
+}

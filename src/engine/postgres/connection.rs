@@ -1,0 +1,143 @@
+//! A connection as the driver uses it: one batch or statement at a time. One that takes too long is left running.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use tokio::sync::{Mutex, Semaphore};
+use tokio::time::timeout;
+
+use super::batch::{self, Found, Work};
+use super::call::Call;
+use super::session::{Session, Store};
+use crate::driver::{self, Exchange, Fitness, Lost, Queue, Readiness, Server};
+use crate::engine::Determinate;
+
+/// How long a statement may take before calls on other keys take another connection.
+const SLOW: Duration = Duration::from_millis(25);
+/// How long a statement that is left running may take before its connection is closed.
+const LEFT_RUNNING: Duration = Duration::from_mins(1);
+/// Most statements of an engine that are left running, each with its connection. A server that answers no one, because it
+/// waits for its own standby, would otherwise be filled with connections that wait.
+const LEFT_RUNNING_MAX: usize = 6;
+
+/// Opens the connections of one worker.
+pub(super) struct Connector {
+    store: Arc<Store>,
+    readiness: Arc<Readiness>,
+    left_running: LeftRunning,
+}
+
+/// Permits for statements that are left running, shared by all workers of an engine.
+#[derive(Clone)]
+pub(super) struct LeftRunning(Arc<Semaphore>);
+
+impl Default for LeftRunning {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(LEFT_RUNNING_MAX)))
+    }
+}
+
+impl Connector {
+    pub(super) fn new(store: Arc<Store>, readiness: Arc<Readiness>, left_running: LeftRunning) -> Self {
+        Self { store, readiness, left_running }
+    }
+}
+
+impl driver::Connector for Connector {
+    type Connection = Connection;
+
+    fn server(&self) -> &Server {
+        &self.store.server
+    }
+
+    async fn connect(&self) -> Result<Connection, Determinate> {
+        let session = Session::open(&self.store).await?;
+        Ok(Connection {
+            session: Arc::new(Mutex::new(session)),
+            store: self.store.clone(),
+            readiness: self.readiness.clone(),
+            left_running: self.left_running.clone(),
+        })
+    }
+}
+
+/// An open connection.
+pub(super) struct Connection {
+    /// Locked by the one exchange under way.
+    session: Arc<Mutex<Session>>,
+    store: Arc<Store>,
+    readiness: Arc<Readiness>,
+    left_running: LeftRunning,
+}
+
+impl driver::Connection for Connection {
+    type Call = Call;
+    type Done = Found;
+
+    const EXCHANGES_MAX: usize = 1;
+
+    fn send(&mut self, queue: &mut Queue<Call>) -> Option<Exchange<Found>> {
+        Some(match batch::next_work(queue.arrived())? {
+            Work::Batch(calls) => self.exchange(move |session| Box::pin(batch::answer(session, calls))),
+            Work::Single(call) => {
+                self.exchange(move |session| Box::pin(async move { call.run(session).await.map(|()| Found::new()) }))
+            }
+        })
+    }
+
+    fn heartbeat(&mut self) -> Exchange<Found> {
+        let store = self.store.clone();
+        self.exchange(move |session| {
+            Box::pin(async move { session.check(&store).await.map(|()| Found::new()).map_err(|why| why.to_string()) })
+        })
+    }
+
+    fn finish(&mut self, found: Found, queue: &mut Queue<Call>) -> Fitness {
+        batch::answer_waiting(queue.left(), &found);
+        Fitness::Good
+    }
+}
+
+impl Connection {
+    fn exchange<Work>(&self, work: Work) -> Exchange<Found>
+    where
+        Work: for<'a> FnOnce(&'a mut Session) -> BoxFuture<'a, Result<Found, String>> + Send + 'static,
+    {
+        let session = self.session.clone();
+        let work = Box::pin(async move { work(&mut *session.lock().await).await });
+        Box::pin(watch(work, self.readiness.clone(), self.left_running.clone(), self.store.options.response_timeout))
+    }
+}
+
+/// Waits for an exchange. One that takes too long is not cancelled, since the server goes on with it in any case: it is left
+/// running with its connection, and the worker opens another one.
+async fn watch(
+    mut exchange: BoxFuture<'static, Result<Found, String>>,
+    readiness: Arc<Readiness>,
+    left_running: LeftRunning,
+    limit: Duration,
+) -> Result<Found, Lost> {
+    let slow = SLOW.min(limit);
+    if let Ok(done) = timeout(slow, &mut exchange).await {
+        return done.map_err(Lost::from);
+    }
+    readiness.set(false);
+    if let Ok(done) = timeout(limit.saturating_sub(slow), &mut exchange).await {
+        readiness.set(true);
+        return done.map_err(Lost::from);
+    }
+    let why = format!("the PostgreSQL server did not answer within {limit:?}");
+    let rest = async { drop(timeout(LEFT_RUNNING, exchange).await) };
+    match left_running.0.try_acquire_owned() {
+        Ok(permit) => {
+            tokio::spawn(async {
+                rest.await;
+                drop(permit);
+            });
+            Err(why.into())
+        }
+        // Too many are left running: no other connection is opened before this one has answered.
+        Err(_) => Err(Lost { why, reconnect_after: Some(Box::pin(rest)) }),
+    }
+}

@@ -1,0 +1,157 @@
+//! The requests on one key: what the first statement does for each, and what it answers.
+
+use super::call::{Request, Written};
+use super::row::{FirstStep, TOMBSTONE, sweep_after};
+use crate::domain::claim::{
+    self, ClaimRequest, ClaimResponse, Effect, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest,
+    RenewalResponse,
+};
+use crate::domain::operator::{self, ReleaseRequest, ReleaseResponse};
+use crate::domain::record::{Key, LiveClaim, Record, State};
+
+impl Request for ClaimRequest {
+    type Answer = ClaimResponse;
+
+    const SHARES_FINDINGS: bool = true;
+
+    fn key(&self) -> &Key {
+        &self.key
+    }
+
+    fn bytes(&self) -> usize {
+        self.contents.as_str().len().min(self.contents_stored_bytes)
+    }
+
+    fn first_step(&self) -> FirstStep {
+        let record = self.record();
+        FirstStep::put(&self.key, &record, Some(self.terms.lease), Some(sweep_after(&record)))
+    }
+
+    fn may_write(&self) -> bool {
+        true
+    }
+
+    fn written(&self, written: Written) -> Option<ClaimResponse> {
+        Some(claim::granted(self, Some(written.fence), false))
+    }
+
+    fn transition(&self, found: Option<&LiveClaim>) -> (Effect, ClaimResponse) {
+        claim::claim(found, self, None)
+    }
+
+    fn with_fence(mut answer: ClaimResponse, fence: u64) -> ClaimResponse {
+        if let ClaimResponse::Granted(grant) = &mut answer {
+            grant.fence = Some(fence);
+        }
+        answer
+    }
+}
+
+/// An outcome.
+pub(super) struct Outcomes {
+    request: OutcomeRequest,
+    /// The record to put, since no claim was found that the outcome could settle.
+    late: Option<Record>,
+}
+
+impl From<OutcomeRequest> for Outcomes {
+    fn from(request: OutcomeRequest) -> Self {
+        Self { request, late: None }
+    }
+}
+
+impl Request for Outcomes {
+    type Answer = OutcomeResponse;
+
+    fn key(&self) -> &Key {
+        &self.request.key
+    }
+
+    fn bytes(&self) -> usize {
+        match &self.request.outcome {
+            Outcome::Success { result: Some(result), .. } => result.len(),
+            _ => 0,
+        }
+    }
+
+    fn first_step(&self) -> FirstStep {
+        let OutcomeRequest { key, attempt, outcome, .. } = &self.request;
+        match (&self.late, outcome) {
+            (Some(late), _) => {
+                let lasts = late.settled_retention().duration();
+                FirstStep::put(key, late, lasts, lasts.map(|lasts| lasts + TOMBSTONE))
+            }
+            (None, Outcome::Success { result, retention }) => {
+                FirstStep::success(key, attempt, result.as_deref(), *retention)
+            }
+            (None, Outcome::Failure) => FirstStep::failure(key, attempt),
+            (None, Outcome::Unknown) => FirstStep::read(key),
+        }
+    }
+
+    fn may_write(&self) -> bool {
+        self.late.is_some() || self.request.outcome != Outcome::Unknown
+    }
+
+    fn written(&self, written: Written) -> Option<OutcomeResponse> {
+        match (&self.late, &self.request.outcome) {
+            (Some(_), _) => Some(claim::settle(None, &self.request).1),
+            // What is in progress was not recorded late.
+            (None, Outcome::Success { .. }) => Some(OutcomeResponse::Done {
+                state: Some(State::Succeeded),
+                left: written.retention,
+                late: Some(false),
+            }),
+            (None, Outcome::Failure) => Some(OutcomeResponse::Done { state: None, left: None, late: Some(false) }),
+            (None, Outcome::Unknown) => None,
+        }
+    }
+
+    fn transition(&self, found: Option<&LiveClaim>) -> (Effect, OutcomeResponse) {
+        claim::settle(found, &self.request)
+    }
+
+    fn begin_again(&mut self, effect: Effect) {
+        self.late = match effect {
+            Effect::Put(record, _) => Some(record),
+            _ => None,
+        };
+    }
+}
+
+impl Request for RenewalRequest {
+    type Answer = RenewalResponse;
+
+    fn key(&self) -> &Key {
+        &self.key
+    }
+
+    fn transition(&self, found: Option<&LiveClaim>) -> (Effect, RenewalResponse) {
+        claim::renew(found, self)
+    }
+}
+
+impl Request for ReleaseRequest {
+    type Answer = ReleaseResponse;
+
+    fn key(&self) -> &Key {
+        &self.key
+    }
+
+    fn transition(&self, found: Option<&LiveClaim>) -> (Effect, ReleaseResponse) {
+        operator::release(found, self)
+    }
+}
+
+/// A lookup: its request is the key.
+impl Request for Key {
+    type Answer = Option<LiveClaim>;
+
+    fn key(&self) -> &Key {
+        self
+    }
+
+    fn transition(&self, found: Option<&LiveClaim>) -> (Effect, Option<LiveClaim>) {
+        (Effect::Keep, found.cloned())
+    }
+}
