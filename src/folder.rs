@@ -1,33 +1,32 @@
-//! Folders that one process holds at a time: their creation, their lock, and how their names are made durable. What is kept in
-//! them is not decided here.
+//! Folders that one process may use at a time: creation, lock, and durable names. The content is up to the callers.
 
 use std::fmt;
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io::{self, ErrorKind, Write as _};
 use std::path::Path;
 
-/// The name of the lock file in a folder. It holds the number of the process that has the lock.
+/// Name of the lock file in a folder. It contains the ID of the process that has the lock.
 pub const LOCK_FILE: &str = "LOCK";
 
-/// A folder that this process holds, until this is dropped or the process ends, however it ends.
+/// Lock of a folder, until this is dropped or the process ends.
 #[derive(Debug)]
 pub struct FolderLock(File);
 
-/// Why a folder is not locked.
+/// Reason why a folder is not locked.
 #[derive(Debug)]
 pub enum LockError {
-    /// Another process holds it, or this one in another place.
+    /// Another process has the lock, or this process has it already.
     Held(Holder),
     /// The operating system refused.
     Io(io::Error),
 }
 
-/// The process that holds a folder, as far as its lock file says.
+/// Process that has the lock, as its lock file says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Holder(Option<u32>);
 
 impl Holder {
-    /// A process whose number is not known.
+    /// A process of unknown ID.
     pub const UNKNOWN: Self = Self(None);
 }
 
@@ -41,10 +40,10 @@ impl fmt::Display for Holder {
 }
 
 impl FolderLock {
-    /// Locks a folder that is there.
+    /// Locks an existing folder.
     ///
     /// # Errors
-    /// Another process holds it, or the operating system refused.
+    /// Another process has the lock, or the operating system refused.
     pub fn take(folder: &Path) -> Result<Self, LockError> {
         let path = folder.join(LOCK_FILE);
         let mut file =
@@ -57,23 +56,24 @@ impl FolderLock {
             }
             Err(TryLockError::Error(error)) => return Err(LockError::Io(error)),
         }
-        // For people alone, so a full disk is no reason not to go on.
+        // For people only, so a full disk is no reason to fail.
         drop(file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id())));
         Ok(Self(file))
     }
 }
 
 impl Drop for FolderLock {
-    /// Closing alone would not do: a child that is being started shares the open file for a moment, and its lock.
+    /// Closing the file is not enough: a child that is being started shares the open file, and so the lock, for a
+    /// moment.
     fn drop(&mut self) {
         drop(self.0.unlock());
     }
 }
 
-/// Creates a folder that only the gateway's own user may look into, with those above it. Nothing if it is there.
+/// Creates a folder that only the gateway's user may enter, and the folders above it. Does nothing if it exists.
 ///
 /// # Errors
-/// What the operating system said: `NotADirectory` if something else is in its place.
+/// The operating system's error; `NotADirectory` if the path is something else.
 pub fn create(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
@@ -92,7 +92,7 @@ pub fn create(path: &Path) -> io::Result<()> {
 /// Makes the names in a folder durable.
 ///
 /// # Errors
-/// What the operating system said.
+/// The operating system's error.
 pub fn sync(path: &Path) -> io::Result<()> {
     if cfg!(unix) { File::open(path)?.sync_all() } else { Ok(()) }
 }
@@ -100,9 +100,9 @@ pub fn sync(path: &Path) -> io::Result<()> {
 /// Makes the name of a folder durable.
 ///
 /// # Errors
-/// What the operating system said.
+/// The operating system's error.
 pub fn sync_parent(path: &Path) -> io::Result<()> {
-    // A relative path of one part lies in the current directory, which is nobody's news.
+    // A relative path of one part is in the current directory, which is not ours to sync.
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).map_or(Ok(()), sync)
 }
 
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_holds_a_folder_and_others_hear_who() {
+    fn a_second_lock_names_the_process_that_has_the_first() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("a/b");
         create(&folder).unwrap();
