@@ -107,7 +107,7 @@ fn router(admin: Arc<Admin>) -> Router {
         limits: admin.limits.clone(),
         loopback_only: admin.loopback_only,
         throttle: AuthThrottle::new(admin.clock.clone(), "calls of the admin API without a valid token"),
-        metrics: AuthenticationMetrics::new(),
+        metrics: AuthenticationMetrics::default(),
     });
     let api = Router::new()
         .route("/admin/v1/apps", get(apps::list).post(apps::create))

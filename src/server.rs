@@ -7,6 +7,7 @@ mod cores;
 mod data_dir;
 mod engines;
 mod live;
+mod maintenance;
 mod operators;
 #[cfg(feature = "postgres")]
 mod registry;
@@ -41,22 +42,13 @@ use crate::config::{Config, Fingerprint, Problems};
 use crate::domain::attempt::{Entropy, Issuer, SystemEntropy};
 use crate::domain::clock::{Clock, SystemClock};
 use crate::gateway::Gateway;
-use crate::resilience::degrade::Keeper;
 use crate::telemetry::Telemetry;
-use crate::telemetry::metrics::log::LogMetrics;
 use crate::telemetry::metrics::tenants::AuthenticationMetrics;
-use crate::telemetry::metrics::traces::TraceMetrics;
 use crate::telemetry::metrics::{HttpMetrics, Metrics};
 use crate::telemetry::traces::Traces;
 use crate::tenants::auth_throttle::AuthThrottle;
 use crate::transport::listener;
 use crate::web;
-
-/// Interval of the engines' health checks, which keep `engine_up` current without traffic.
-const PROBE_INTERVAL: Duration = Duration::from_secs(5);
-
-/// Period of the limits on log lines.
-const LOG_SUMMARY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Source of the configuration, for reloads.
 pub struct Source {
@@ -189,8 +181,8 @@ impl Server {
             places: Places::new(config.limits.requests_in_flight),
             clock,
             entropy,
-            metrics: HttpMetrics::new(),
-            authentication: AuthenticationMetrics::new(),
+            metrics: HttpMetrics::default(),
+            authentication: AuthenticationMetrics::default(),
             access: log.access(),
             traces: traces.clone(),
         }));
@@ -202,7 +194,7 @@ impl Server {
         let (tls, stop) = (certificates.api(), stop_api.clone());
         let (all_cores, connections) = (cores.handles().to_vec(), api_connections.clone());
         tokio::spawn(listener::accept(api, tls, front, limits, all_cores, stop, connections));
-        tokio::spawn(run_maintenance(
+        tokio::spawn(maintenance::run(
             gateway.clone(),
             keeper.clone(),
             metrics,
@@ -271,35 +263,4 @@ fn log_start(state: &str, config: &Config, api: SocketAddr, admin: SocketAddr, o
         data_dir = %folder.display(),
         "{state}"
     );
-}
-
-/// Runs periodic work.
-async fn run_maintenance(
-    gateway: Arc<Gateway>,
-    keeper: Arc<Keeper>,
-    metrics: Arc<Metrics>,
-    telemetry: Telemetry,
-    stop: CancellationToken,
-) {
-    let mut upkeep = tokio::time::interval(Duration::from_secs(1));
-    let mut summary = tokio::time::interval(LOG_SUMMARY_INTERVAL);
-    let mut probe = tokio::time::interval(PROBE_INTERVAL);
-    let Telemetry { log, traces } = telemetry;
-    let log_metrics = LogMetrics::new();
-    let trace_metrics = traces.counts().map(|_| TraceMetrics::new());
-    loop {
-        tokio::select! {
-            _ = upkeep.tick() => {
-                keeper.measure();
-                log_metrics.set_dropped(log.dropped());
-                if let (Some(metrics), Some(counts)) = (&trace_metrics, traces.counts()) {
-                    metrics.set(counts);
-                }
-                metrics.run_upkeep();
-            }
-            _ = summary.tick() => log.summarize(),
-            _ = probe.tick() => drop(gateway.engines_health().await),
-            () = stop.cancelled() => return,
-        }
-    }
 }

@@ -282,8 +282,8 @@ fn request_claim(times: usize) {
         loopback_only: false,
         clock,
         entropy: Arc::new(Counting::default()),
-        metrics: HttpMetrics::new(),
-        authentication: AuthenticationMetrics::new(),
+        metrics: HttpMetrics::default(),
+        authentication: AuthenticationMetrics::default(),
         access: None,
         traces: Traces::off(),
     }));

@@ -38,7 +38,15 @@ impl Live {
         log: Log,
     ) -> Self {
         let config = Arc::new(ArcSwap::from_pointee(config.clone()));
-        Self { config, registry, gateway, tokens, log, metrics: ReloadMetrics::new(), config_changed: Arc::default() }
+        Self {
+            config,
+            registry,
+            gateway,
+            tokens,
+            log,
+            metrics: ReloadMetrics::default(),
+            config_changed: Arc::default(),
+        }
     }
 
     /// Returns the notification that the registry must be read again.

@@ -36,7 +36,7 @@ pub(super) fn follow(dependencies: Dependencies) -> anyhow::Result<DatabaseCatal
         registry: registry.clone(),
         gateway,
         lifecycle,
-        metrics: RegistryMetrics::new(),
+        metrics: RegistryMetrics::default(),
         problems: problems.clone(),
     };
     let follower = Arc::new(Follower::new(database, registry.clone(), clock, Box::new(loader), config_changed));

@@ -230,6 +230,15 @@ pub struct HttpMetrics {
     durations: Vec<[OnceLock<Histogram>; Self::STATUSES.len() + 1]>,
 }
 
+impl Default for HttpMetrics {
+    /// Returns the metrics of all endpoints.
+    fn default() -> Self {
+        let none = || std::array::from_fn(|_| OnceLock::new());
+        let durations = Endpoint::LABELS.iter().map(|_| none()).collect();
+        Self { durations }
+    }
+}
+
 impl HttpMetrics {
     /// Statuses that this gateway sends; any other is counted as `other`.
     const STATUSES: [(u16, &str); 16] = [
@@ -251,13 +260,6 @@ impl HttpMetrics {
         (503, "503"),
     ];
 
-    /// Returns the metrics of all endpoints.
-    pub fn new() -> Self {
-        let none = || std::array::from_fn(|_| OnceLock::new());
-        let durations = Endpoint::LABELS.iter().map(|_| none()).collect();
-        Self { durations }
-    }
-
     /// Records a response.
     pub fn answered(&self, endpoint: Endpoint, status: u16, took: Duration) {
         let index = Self::STATUSES.iter().position(|(known, _)| *known == status).unwrap_or(Self::STATUSES.len());
@@ -266,12 +268,6 @@ impl HttpMetrics {
             histogram!(HTTP_REQUEST_DURATION, "endpoint" => Endpoint::LABELS[endpoint as usize], "status" => status)
         });
         handle.record(took.as_secs_f64());
-    }
-}
-
-impl Default for HttpMetrics {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

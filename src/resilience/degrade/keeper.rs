@@ -42,7 +42,7 @@ impl Keeper {
             journal: OnceCell::new(),
             found: Mutex::default(),
             noticed: Noticed::default(),
-            metrics: OutageMetrics::new(),
+            metrics: OutageMetrics::default(),
             told: AtomicBool::new(false),
         }
     }

@@ -73,25 +73,37 @@ impl QuotaOptions {
 
 const NONE: &str = "none";
 
+/// Parses a whole number from 1, or a text.
+struct NumberOrText<T> {
+    expected: &'static str,
+    number: fn(NonZeroU32) -> T,
+    text: fn(&str) -> Option<T>,
+}
+
+impl<T> Visitor<'_> for NumberOrText<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.expected)
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<T, E> {
+        let count = u32::try_from(number).ok().and_then(NonZeroU32::new);
+        count.map(self.number).ok_or_else(|| E::invalid_value(de::Unexpected::Signed(number), &self))
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
+        (self.text)(text).ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self))
+    }
+}
+
 impl<'de> Deserialize<'de> for PerSecond {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Written;
-        impl Visitor<'_> for Written {
-            type Value = PerSecond;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a whole number from 1 to 4294967295, or \"none\"")
-            }
-
-            fn visit_i64<E: de::Error>(self, number: i64) -> Result<PerSecond, E> {
-                count(number, &self).map(|rate| PerSecond(Some(rate)))
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<PerSecond, E> {
-                if text == NONE { Ok(PerSecond(None)) } else { Err(wrong_text(text, &self)) }
-            }
-        }
-        deserializer.deserialize_any(Written)
+        deserializer.deserialize_any(NumberOrText {
+            expected: "a whole number from 1 to 4294967295, or \"none\"",
+            number: |rate| Self(Some(rate)),
+            text: |text| (text == NONE).then_some(Self(None)),
+        })
     }
 }
 
@@ -106,28 +118,17 @@ impl Serialize for PerSecond {
 
 impl<'de> Deserialize<'de> for ConcurrencyLimit {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Written;
-        impl Visitor<'_> for Written {
-            type Value = ConcurrencyLimit;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a whole number from 1, a part of limits.requests_in_flight such as \"50%\", or \"none\"")
-            }
-
-            fn visit_i64<E: de::Error>(self, number: i64) -> Result<ConcurrencyLimit, E> {
-                count(number, &self).map(ConcurrencyLimit::Count)
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<ConcurrencyLimit, E> {
+        deserializer.deserialize_any(NumberOrText {
+            expected: "a whole number from 1, a part of limits.requests_in_flight such as \"50%\", or \"none\"",
+            number: Self::Count,
+            text: |text| {
                 let digits = text.strip_suffix('%').filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
                 match digits.and_then(|digits| digits.parse().ok()) {
-                    Some(percent @ 1..=100) => Ok(ConcurrencyLimit::Percent(percent)),
-                    _ if text == NONE => Ok(ConcurrencyLimit::All),
-                    _ => Err(wrong_text(text, &self)),
+                    Some(percent @ 1..=100) => Some(Self::Percent(percent)),
+                    _ => (text == NONE).then_some(Self::All),
                 }
-            }
-        }
-        deserializer.deserialize_any(Written)
+            },
+        })
     }
 }
 
@@ -139,15 +140,6 @@ impl Serialize for ConcurrencyLimit {
             Self::Percent(percent) => serializer.collect_str(&format_args!("{percent}%")),
         }
     }
-}
-
-fn count<E: de::Error>(number: i64, expected: &dyn de::Expected) -> Result<NonZeroU32, E> {
-    let count = u32::try_from(number).ok().and_then(NonZeroU32::new);
-    count.ok_or_else(|| E::invalid_value(de::Unexpected::Signed(number), expected))
-}
-
-fn wrong_text<E: de::Error>(text: &str, expected: &dyn de::Expected) -> E {
-    E::invalid_value(de::Unexpected::Str(text), expected)
 }
 
 impl QuotaOptions {

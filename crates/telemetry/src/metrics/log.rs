@@ -16,22 +16,17 @@ pub struct LogMetrics {
     suppressed: Counter,
 }
 
-impl LogMetrics {
-    /// Returns the metrics.
-    pub fn new() -> Self {
+impl Default for LogMetrics {
+    fn default() -> Self {
         let dropped = |reason: &'static str| counter!(LOG_LINES_DROPPED, "reason" => reason);
         Self { full: dropped("full"), suppressed: dropped("suppressed") }
     }
+}
 
+impl LogMetrics {
     /// Sets the number of lines that were not written since the start of the process.
     pub fn set_dropped(&self, dropped: Dropped) {
         self.full.absolute(dropped.full);
         self.suppressed.absolute(dropped.suppressed);
-    }
-}
-
-impl Default for LogMetrics {
-    fn default() -> Self {
-        Self::new()
     }
 }

@@ -36,9 +36,9 @@ struct ByPolicy {
     suspected: Counter,
 }
 
-impl OutageMetrics {
+impl Default for OutageMetrics {
     /// Returns the metrics, with an empty journal.
-    pub fn new() -> Self {
+    fn default() -> Self {
         let metrics = Self {
             entries: gauge!(SPOOL_ENTRIES),
             bytes: gauge!(SPOOL_BYTES),
@@ -50,7 +50,9 @@ impl OutageMetrics {
         metrics.errors.absolute(0);
         metrics
     }
+}
 
+impl OutageMetrics {
     /// Counts an answer by a policy.
     pub fn answered(&self, app: &str, policy: Policy) {
         self.of(app, |by| by.answers[policy as usize].increment(1));
@@ -83,12 +85,6 @@ impl OutageMetrics {
     fn of(&self, app: &str, count: impl FnOnce(&ByPolicy)) {
         let mut apps = self.apps.lock().unwrap_or_else(PoisonError::into_inner);
         count(apps.entry_ref(app).or_insert_with(|| ByPolicy::new(app)));
-    }
-}
-
-impl Default for OutageMetrics {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

@@ -29,22 +29,17 @@ pub struct AuthenticationMetrics {
     throttled: Counter,
 }
 
-impl AuthenticationMetrics {
-    /// Returns the metrics.
-    pub fn new() -> Self {
+impl Default for AuthenticationMetrics {
+    fn default() -> Self {
         let failures = |throttled: &'static str| counter!(AUTHENTICATION_FAILURES, "throttled" => throttled);
         Self { answered: failures("false"), throttled: failures("true") }
     }
+}
 
+impl AuthenticationMetrics {
     /// Counts a request without a valid credential.
     pub fn failed(&self, throttled: bool) {
         if throttled { &self.throttled } else { &self.answered }.increment(1);
-    }
-}
-
-impl Default for AuthenticationMetrics {
-    fn default() -> Self {
-        Self::new()
     }
 }
 
@@ -55,9 +50,9 @@ pub struct ReloadMetrics {
     last_success: Gauge,
 }
 
-impl ReloadMetrics {
+impl Default for ReloadMetrics {
     /// Returns the metrics. The configuration of the start counts as in force.
-    pub fn new() -> Self {
+    fn default() -> Self {
         let reloads = |result: &'static str| counter!(CONFIG_RELOADS, "result" => result);
         let metrics = Self {
             applied: reloads("applied"),
@@ -67,17 +62,13 @@ impl ReloadMetrics {
         metrics.last_success.set(1.0);
         metrics
     }
+}
 
+impl ReloadMetrics {
     /// Counts a reload.
     pub fn reloaded(&self, applied: bool) {
         if applied { &self.applied } else { &self.refused }.increment(1);
         self.last_success.set(if applied { 1.0 } else { 0.0 });
-    }
-}
-
-impl Default for ReloadMetrics {
-    fn default() -> Self {
-        Self::new()
     }
 }
 
@@ -88,9 +79,9 @@ pub struct RegistryMetrics {
     apps_refused: Gauge,
 }
 
-impl RegistryMetrics {
+impl Default for RegistryMetrics {
     /// Returns the metrics. The registry counts as unavailable until it has answered.
-    pub fn new() -> Self {
+    fn default() -> Self {
         let metrics = Self {
             up: gauge!(REGISTRY_UP),
             copy_age: gauge!(REGISTRY_COPY_AGE),
@@ -99,7 +90,9 @@ impl RegistryMetrics {
         metrics.up.set(0.0);
         metrics
     }
+}
 
+impl RegistryMetrics {
     /// Sets whether the registry answers, and the age of the copy in use.
     pub fn checked(&self, up: bool, copy_age: Duration) {
         self.up.set(if up { 1.0 } else { 0.0 });
@@ -109,11 +102,5 @@ impl RegistryMetrics {
     /// Sets how many apps of the registry cannot be used.
     pub fn set_apps_refused(&self, apps: u32) {
         self.apps_refused.set(f64::from(apps));
-    }
-}
-
-impl Default for RegistryMetrics {
-    fn default() -> Self {
-        Self::new()
     }
 }

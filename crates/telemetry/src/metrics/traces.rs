@@ -19,23 +19,18 @@ pub struct TraceMetrics {
     failed: Counter,
 }
 
-impl TraceMetrics {
-    /// Returns the metrics.
-    pub fn new() -> Self {
+impl Default for TraceMetrics {
+    fn default() -> Self {
         let dropped = |reason: &'static str| counter!(SPANS_DROPPED, "reason" => reason);
         Self { exported: counter!(SPANS_EXPORTED), full: dropped("full"), failed: dropped("failed") }
     }
+}
 
+impl TraceMetrics {
     /// Sets the counts since the process started.
     pub fn set(&self, counts: SpanCounts) {
         self.exported.absolute(counts.exported);
         self.full.absolute(counts.full);
         self.failed.absolute(counts.failed);
-    }
-}
-
-impl Default for TraceMetrics {
-    fn default() -> Self {
-        Self::new()
     }
 }

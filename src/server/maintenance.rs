@@ -1,0 +1,50 @@
+//! Periodic work of a running gateway: metrics, summaries of the log, health checks of the engines.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::gateway::Gateway;
+use crate::resilience::degrade::Keeper;
+use crate::telemetry::Telemetry;
+use crate::telemetry::metrics::Metrics;
+use crate::telemetry::metrics::log::LogMetrics;
+use crate::telemetry::metrics::traces::TraceMetrics;
+
+/// Interval of the engines' health checks, which keep `engine_up` current without traffic.
+const PROBE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Period of the limits on log lines.
+const LOG_SUMMARY_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Runs the periodic work until `stop`.
+pub(super) async fn run(
+    gateway: Arc<Gateway>,
+    keeper: Arc<Keeper>,
+    metrics: Arc<Metrics>,
+    telemetry: Telemetry,
+    stop: CancellationToken,
+) {
+    let mut upkeep = tokio::time::interval(Duration::from_secs(1));
+    let mut summary = tokio::time::interval(LOG_SUMMARY_INTERVAL);
+    let mut probe = tokio::time::interval(PROBE_INTERVAL);
+    let Telemetry { log, traces } = telemetry;
+    let log_metrics = LogMetrics::default();
+    let trace_metrics = traces.counts().map(|_| TraceMetrics::default());
+    loop {
+        tokio::select! {
+            _ = upkeep.tick() => {
+                keeper.measure();
+                log_metrics.set_dropped(log.dropped());
+                if let (Some(metrics), Some(counts)) = (&trace_metrics, traces.counts()) {
+                    metrics.set(counts);
+                }
+                metrics.run_upkeep();
+            }
+            _ = summary.tick() => log.summarize(),
+            _ = probe.tick() => drop(gateway.engines_health().await),
+            () = stop.cancelled() => return,
+        }
+    }
+}
