@@ -1,5 +1,5 @@
-//! The [`Engine`] contract: what every store that keeps claims must do. Its documentation is the specification; the
-//! conformance suite holds every engine, and every wrapper around one, to it.
+//! The [`Engine`] trait: the contract of every store of claims. Its documentation is the specification; the conformance suite
+//! checks every engine, and every wrapper around one, against it.
 
 pub mod breaker;
 pub mod capability;
@@ -17,6 +17,7 @@ pub mod metadata;
 pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod redis;
+pub mod scheme;
 pub mod url;
 pub mod value;
 
@@ -35,78 +36,80 @@ use crate::domain::claim::{
 use crate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
 use crate::domain::record::{Key, LiveClaim};
 
-/// A store that keeps claims.
+/// A store of claims.
 ///
-/// # Answers and failures
+/// # Contract
 ///
-/// What the business may meet is a value: a duplicate, a mismatch and a superseded outcome are all `Ok`. An `Err` means
-/// that the question was not answered, and says whether the call may have happened ([`Indeterminate`]) or certainly
-/// did not ([`Determinate`]). An engine in doubt says `Indeterminate`.
+/// ## Answers and failures
 ///
-/// # Atomicity
+/// Business outcomes are values: a duplicate, a mismatch and a superseded outcome are `Ok`. An `Err` means that the call has no
+/// answer. It is [`Determinate`] if the call certainly changed nothing, and [`Indeterminate`] if it may have. When in doubt, an
+/// engine returns `Indeterminate`.
 ///
-/// Each call applies one transition of [`crate::domain::claim`] to one key, atomically: of any number of concurrent
-/// claims of one key, at most one is granted while that claim lasts. Calls on different keys are independent. A call
+/// ## Atomicity
+///
+/// Each call applies one transition of [`crate::domain::claim`] to one key, atomically: of any number of concurrent claims of
+/// one key, at most one is granted for as long as that claim lasts. Calls on different keys are independent. A call that is
 /// repeated with the same arguments has the effect of one.
 ///
-/// # Time
+/// ## Time
 ///
-/// Whether a record has ended is judged by the store's clock and no other, in the same atomic step as the transition.
-/// A record that has ended is absent everywhere, reads included, whether or not it has been swept. Answers hold
-/// durations from the instant the store gave them, never instants of somebody's clock. What is left is never told as
-/// more than it is; a claim lasts for at least its lease after the store took it.
+/// The store's clock, and no other, decides whether a record has ended, in the same atomic step as the transition. A record that
+/// has ended is absent everywhere, also from reads, even if it has not been deleted. Answers contain durations that begin when
+/// the store gave the answer, never instants of a clock. A remaining time is never reported as longer than it is. A claim lasts
+/// for at least its lease after the store has accepted it.
 ///
-/// # Durability
+/// ## Durability
 ///
-/// An answer is given only after what it depends on is as durable as the engine ever makes it; answers that changed
-/// nothing depend on what they read.
+/// An answer is given only after the data that it depends on is as durable as the engine makes data. An answer that changed
+/// nothing depends on what it has read.
 ///
-/// # Cancellation
+/// ## Cancellation
 ///
-/// A caller may drop any call's future at any time. The call may then still happen, and must not disturb another's:
-/// a reply belongs to its request, also on a shared connection.
+/// A caller may drop the future of a call at any time. The call may still happen then, and must not disturb other calls: a reply
+/// belongs to its request, also on a shared connection.
 ///
 /// # Wrappers
 ///
-/// A wrapper is an engine. It passes on what it does not change, keeps the distinction between certain and uncertain
-/// failures, and repeats an uncertain call with the same attempt only.
+/// A wrapper is an engine around another one. It passes on what it does not change, keeps the distinction between certain and
+/// uncertain failures, and repeats a call with an uncertain outcome only with the same attempt.
 #[async_trait]
 pub trait Engine: Send + Sync + 'static {
     /// Claims a key for an attempt.
     async fn claim(&self, request: &ClaimRequest) -> Result<ClaimResponse, EngineError>;
 
-    /// Claims many keys, no two of them the same. Each is a claim by itself, and `tell` hears of it, by its place, as soon as it
-    /// is known: none waits for another's answer. What has not been told when this is dropped may still happen.
-    async fn claim_batch(&self, requests: &[&ClaimRequest], tell: ClaimSink<'_>) {
-        let asked = requests.iter().copied().enumerate();
-        join_all(asked.map(|(place, request)| async move { tell(place, self.claim(request).await) })).await;
+    /// Claims several different keys. Each is a claim by itself: `sink` receives its position and its answer as soon as the
+    /// answer is known, and no answer waits for another. If this is dropped, claims without an answer may still happen.
+    async fn claim_batch(&self, requests: &[&ClaimRequest], sink: ClaimSink<'_>) {
+        let requests = requests.iter().copied().enumerate();
+        join_all(requests.map(|(position, request)| async move { sink(position, self.claim(request).await) })).await;
     }
 
-    /// Settles a claim, by its attempt. Works also while the store has no room for new claims.
+    /// Settles a claim by its attempt. Accepted also while the store has no room for new claims.
     async fn settle(&self, request: &OutcomeRequest) -> Result<OutcomeResponse, EngineError>;
 
-    /// Extends a lease, by its attempt; never shortens one.
+    /// Extends a lease by its attempt. Never shortens it.
     async fn renew(&self, request: &RenewalRequest) -> Result<RenewalResponse, EngineError>;
 
-    /// The record that stands, if any.
+    /// Returns the live claim of a key, if there is one.
     async fn read(&self, key: &Key) -> Result<Option<LiveClaim>, EngineError>;
 
-    /// Ends a claim on an operator's word, whatever its state, by the attempt that holds it. Fences go on rising over it.
+    /// Ends a claim for an operator, in any state, if the given attempt holds it. Later fences of the key are still higher.
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseResponse, EngineError>;
 
-    /// Lists claims that stand, where [`Capabilities::lists`] says so; elsewhere it fails as unavailable, and says why.
-    /// Each is judged by itself: what changes while a list is read may or may not be in it. Ends before `limit` only where
-    /// nothing is left to list. Other calls go on meanwhile.
+    /// Lists live claims if [`Capabilities::lists`] is set; otherwise fails as unavailable, with the reason. Each claim is judged
+    /// by itself: one that changes meanwhile may or may not be in the list. The list is shorter than `limit` only if there are no
+    /// more claims. Does not hold up other calls.
     async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError>;
 
-    /// Returns the metadata stored under this name, if any. Names belong to the gateways: up to 200 letters, digits, `.`,
-    /// `_` and `-`.
+    /// Returns the metadata stored under this name, if any. Names belong to the gateways: up to 200 letters, digits, `.`, `_`
+    /// and `-`.
     async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError>;
 
-    /// Stores `new` if `expected` is stored now (`None`: nothing), atomically. Returns false, and changes nothing, if
-    /// another value is stored. A `new` that is stored already counts as stored, so that a call whose answer was lost can
-    /// be repeated; a caller that must know that the value is its own makes it unique. As durable as a claim, never
-    /// expired, and accepted also while the store has no room for new claims.
+    /// Stores `new` if `expected` is stored now (`None`: nothing), atomically. Returns false, and changes nothing, if another
+    /// value is stored. A `new` that is stored already counts as stored, so that a call whose answer was lost can be repeated; a
+    /// caller that must know that the value is its own makes it unique. As durable as a claim, never expired, and accepted also
+    /// while the store has no room for new claims.
     async fn compare_and_set_metadata(
         &self,
         name: &str,
@@ -114,46 +117,46 @@ pub trait Engine: Send + Sync + 'static {
         new: &Metadata,
     ) -> Result<bool, EngineError>;
 
-    /// Whether the store would answer now. Changes nothing.
+    /// Checks that the store would answer now. Changes nothing.
     async fn probe(&self) -> Result<(), EngineError>;
 
-    /// What the engine can promise.
+    /// Returns what the engine promises now.
     fn capabilities(&self) -> Capabilities;
 
-    /// How the breaker before it stands, where there is one.
+    /// Returns the state of the breaker in front of the engine, if there is one.
     fn breaker(&self) -> Option<Standing> {
         None
     }
 
-    /// How often, since this engine was opened, its store came back without its data.
+    /// Returns how often the store came back without its data since this engine was opened.
     fn data_lost(&self) -> u64 {
         0
     }
 
-    /// Makes durable what is not yet, and lets go of the store. Calls after it fail as unavailable.
+    /// Makes durable what is not yet durable, and releases the store. Later calls fail as unavailable.
     async fn close(&self) {}
 }
 
 /// Receives the answers to the claims of a batch: the position in the batch, and the answer.
 pub type ClaimSink<'a> = &'a (dyn Fn(usize, Result<ClaimResponse, EngineError>) + Sync);
 
-/// What an engine can promise; the table is in `docs/engines/README.md`.
+/// Promises of an engine; the table is in `docs/engines/README.md`.
 #[expect(clippy::struct_excessive_bools, reason = "a table of independent yes and no")]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Capabilities {
-    /// Whether fences rise strictly per key.
+    /// Fences of a key rise strictly.
     pub strict_fence: bool,
-    /// Whether acknowledged answers survive a crash of what keeps them, as far as this process can tell.
+    /// Acknowledged answers survive a crash of the store, as far as this process can tell.
     pub durable: bool,
-    /// Whether several gateways can share the store.
+    /// Several gateways can share the store.
     pub shared: bool,
-    /// Whether a retention for ever outlives the process.
+    /// A retention for ever outlives the process.
     pub forever: bool,
-    /// Whether [`Engine::list`] answers.
+    /// [`Engine::list`] is supported.
     pub lists: bool,
 }
 
-/// A lease in whole milliseconds, at least one: the grain of time that all stores share.
+/// Returns a duration in whole milliseconds, at least one: the resolution that all stores share.
 pub fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).max(1)
 }

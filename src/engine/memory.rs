@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use async_trait::async_trait;
 use hashbrown::{DefaultHashBuilder, HashMap};
 
+use super::scheme::{OpenError, Scheme, no_files};
 use super::{Capabilities, Determinate, Engine, EngineError, Metadata, value};
 use crate::domain::claim::{
     self, ClaimRequest, ClaimResponse, Effect, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
@@ -33,6 +34,29 @@ const CLAIM_OVERHEAD_BYTES: i64 = 190;
 
 /// How many ended claims a call takes away on the way, at most. More than one, so that sweeping keeps up with claiming.
 const SWEPT_PER_CALL: usize = 4;
+
+/// The scheme of the memory engine.
+pub static SCHEME: Scheme = Scheme {
+    names: &["memory"],
+    forms: &["memory:"],
+    parse: |url| bytes_max(url).map(drop),
+    check_files: no_files,
+    capabilities: CAPABILITIES,
+    open: |url, host| Ok(Arc::new(Memory::new(host.clock, bytes_max(url)?))),
+};
+
+const CAPABILITIES: Capabilities =
+    Capabilities { strict_fence: true, durable: false, shared: false, forever: false, lists: true };
+
+/// Returns the bound of a URL: `memory:`, or `memory:?max_bytes=N`.
+fn bytes_max(url: &str) -> Result<u64, OpenError> {
+    let query = url.split_once(':').map_or("", |(_, query)| query);
+    if query.is_empty() {
+        return Ok(BYTES_MAX_DEFAULT);
+    }
+    let bytes = query.strip_prefix("?max_bytes=").and_then(|bytes| bytes.parse().ok()).filter(|bytes| *bytes > 0);
+    bytes.ok_or_else(|| OpenError::new("a memory engine is written as memory: or memory:?max_bytes=1073741824"))
+}
 
 /// Claims in memory.
 pub struct Memory {
@@ -247,7 +271,7 @@ impl Engine for Memory {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { strict_fence: true, durable: false, shared: false, forever: false, lists: true }
+        CAPABILITIES
     }
 }
 

@@ -28,6 +28,7 @@ use self::requests::Outcomes;
 use self::routes::Routes;
 use self::session::Store;
 use self::statements::{CompareAndSetMetadata, GetMetadata, Probe};
+use super::scheme::{OpenError, Scheme, no_files};
 use super::{Capabilities, Engine, EngineError, Metadata};
 use crate::database::{Address, InvalidUrl};
 use crate::domain::claim::{
@@ -36,6 +37,19 @@ use crate::domain::claim::{
 use crate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
 use crate::domain::record::{Key, LiveClaim};
 use crate::driver::{Intervals, Pool, Server, Worker};
+
+/// The scheme of the PostgreSQL engine.
+pub static SCHEME: Scheme = Scheme {
+    names: &["postgres", "postgresql"],
+    forms: &["postgres://USER:PASSWORD@HOST:PORT/DATABASE"],
+    parse: |url| Postgres::check(url).map_err(OpenError::new),
+    check_files: no_files,
+    capabilities: Capabilities { strict_fence: true, durable: true, shared: true, forever: true, lists: true },
+    open: |url, host| {
+        let options = Options { cores: host.cores, ..Options::default() };
+        Ok(Arc::new(Postgres::open(url, options).map_err(OpenError::new)?))
+    },
+};
 
 /// Claims stored in a PostgreSQL database.
 pub struct Postgres {
@@ -142,13 +156,7 @@ impl Engine for Postgres {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            strict_fence: true,
-            durable: self.store.server.is_durable(),
-            shared: true,
-            forever: true,
-            lists: true,
-        }
+        Capabilities { durable: self.store.server.is_durable(), ..SCHEME.capabilities }
     }
 
     fn data_lost(&self) -> u64 {

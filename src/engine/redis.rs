@@ -17,6 +17,7 @@ mod topology;
 mod url;
 
 use std::fmt;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures_util::future::{join_all, try_join_all};
@@ -31,6 +32,7 @@ use self::script::{SCRIPTS, Script};
 use self::topology::Topology;
 pub use self::url::InvalidUrl;
 use self::url::Url;
+use super::scheme::{OpenError, Scheme};
 use super::{Capabilities, ClaimSink, Engine, EngineError, Metadata, millis, value};
 use crate::domain::claim::{
     ClaimRequest, ClaimResponse, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
@@ -38,6 +40,20 @@ use crate::domain::claim::{
 use crate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
 use crate::domain::record::{Key, LiveClaim};
 use crate::domain::terms::Retention;
+
+/// The scheme of the Redis engine.
+pub static SCHEME: Scheme = Scheme {
+    names: &["redis", "rediss"],
+    forms: &["redis://HOST:PORT/DB", "rediss://HOST:PORT/DB"],
+    parse: |url| Redis::check(url).map_err(OpenError::new),
+    check_files: |url| Redis::check_files(url).map_err(OpenError::new),
+    // Durable if the server is configured so.
+    capabilities: Capabilities { strict_fence: false, durable: true, shared: true, forever: true, lists: false },
+    open: |url, host| {
+        let options = Options { cores: host.cores, ..Options::default() };
+        Ok(Arc::new(Redis::open(url, options).map_err(OpenError::new)?))
+    },
+};
 
 /// Claims stored in Redis.
 pub struct Redis {
@@ -171,13 +187,8 @@ impl Engine for Redis {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            strict_fence: false,
-            durable: self.topology.primaries().all(|primary| primary.server().is_durable()),
-            shared: true,
-            forever: true,
-            lists: false,
-        }
+        let durable = self.topology.primaries().all(|primary| primary.server().is_durable());
+        Capabilities { durable, ..SCHEME.capabilities }
     }
 
     fn data_lost(&self) -> u64 {

@@ -26,6 +26,7 @@ use self::folder::Folder;
 pub use self::folder::OpenError;
 use self::store::{Fsync, Persist, Store};
 use self::writer::{Ask, Job, Reply, Stopped, Writer};
+use super::scheme::{self, Scheme};
 use super::{Capabilities, Engine, EngineError, Metadata};
 use crate::domain::claim::{
     ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
@@ -64,6 +65,26 @@ impl Default for Options {
             sweep_every: Duration::from_millis(500),
         }
     }
+}
+
+/// The scheme of the disk engine.
+pub static SCHEME: Scheme = Scheme {
+    names: &["disk"],
+    forms: &["disk:PATH"],
+    parse: |url| path(url).map(drop),
+    check_files: scheme::no_files,
+    capabilities: Capabilities { strict_fence: true, durable: true, shared: false, forever: true, lists: true },
+    open: |url, host| {
+        let disk = Disk::open(path(url)?, host.clock, Options::default());
+        Ok(Arc::new(disk.map_err(scheme::OpenError::new)?))
+    },
+};
+
+/// Returns the folder of a URL.
+fn path(url: &str) -> Result<&Path, scheme::OpenError> {
+    let path = url.strip_prefix("disk:").filter(|path| !path.is_empty());
+    path.map(Path::new)
+        .ok_or_else(|| scheme::OpenError::new("a disk engine is written as disk:PATH, such as disk:./claims"))
 }
 
 /// Claims in a directory.
@@ -203,7 +224,7 @@ impl Engine for Disk {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { strict_fence: true, durable: true, shared: false, forever: true, lists: true }
+        SCHEME.capabilities
     }
 
     async fn close(&self) {
