@@ -1,26 +1,26 @@
-//! How the breaker before an engine stands, as operators are shown it. What opens and closes one is in `resilience`.
+//! The state of the breaker in front of an engine, as it is shown to operators. Breakers themselves are in `resilience`.
 
 use std::time::Duration;
 
 use serde::Serialize;
 
-/// How a breaker stands.
+/// State of a breaker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// All calls are let through.
+    /// All calls pass.
     Closed,
-    /// One call is let through, or more and more at once.
+    /// One call passes, or a growing number at once.
     HalfOpen,
-    /// No call is let through.
+    /// No call passes.
     Open,
 }
 
-/// A breaker's state, and for how long it has been that.
+/// The state of a breaker, and its duration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Standing {
-    /// The state.
+    /// State.
     pub state: State,
-    /// Since it came to it, or since the engine was opened.
+    /// Time since the state began, or since the engine was opened.
     pub lasted: Duration,
 }

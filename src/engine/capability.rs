@@ -1,10 +1,10 @@
-//! What a chain may require of its engines.
+//! Capabilities that a chain may require of its engines.
 
 use serde::{Deserialize, Serialize};
 
 use super::Capabilities;
 
-/// A promise of an engine that a chain may require.
+/// A capability of an engine.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Capability {
@@ -19,7 +19,7 @@ pub enum Capability {
 }
 
 impl Capability {
-    /// As it is configured.
+    /// Returns its name in the configuration.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Durable => "durable",
@@ -29,7 +29,7 @@ impl Capability {
         }
     }
 
-    /// Whether it is among these.
+    /// Returns whether these include it.
     pub fn is_in(self, capabilities: Capabilities) -> bool {
         match self {
             Self::Durable => capabilities.durable,

@@ -1,51 +1,51 @@
-//! Failures of engines, told apart by what the caller may do next: certain ones and uncertain ones.
+//! Failures of engines: certain ones and uncertain ones, which differ in what the caller may do next.
 
-/// A call that an engine could not answer.
+/// A call without an answer.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum EngineError {
-    /// It certainly did not happen.
+    /// It certainly changed nothing.
     #[error(transparent)]
     Determinate(#[from] Determinate),
-    /// It may have happened.
+    /// It may have changed something.
     #[error(transparent)]
     Indeterminate(#[from] Indeterminate),
 }
 
-/// The call certainly changed nothing. It may be repeated with any attempt. Each carries what an operator should know.
+/// The call certainly changed nothing, so it may be repeated with any attempt. Each variant holds the reason, for operators.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Determinate {
-    /// The store cannot be reached or does not serve now: down, loading, read-only.
+    /// The store cannot be reached, or does not serve now: it is down, loading or read-only.
     #[error("the store is not available: {0}")]
     Unavailable(String),
     /// The store has no room for a new claim.
     #[error("the store is full: {0}")]
     Full(String),
-    /// The gateway grants nothing for now, whatever the store would say; no outage, so no policy for outages applies.
+    /// The gateway grants nothing for now, whatever the store would answer. This is not an outage, so no outage policy applies.
     #[error("no claims are granted for now: {0}")]
     Paused(String),
-    /// The store must not be used as it is: it evicts, it is too old, or a record in it cannot be read.
+    /// The store must not be used in its present state: it evicts, it is too old, or a record in it cannot be read.
     #[error("the store cannot be used: {0}")]
     Incompatible(String),
 }
 
-/// The call may have happened: it timed out, or its reply was lost. It may be repeated with the same attempt only, so
-/// that it recognises itself.
+/// The call may have changed something: it timed out, or its reply was lost. It may be repeated only with the same attempt, so
+/// that it finds its own effect.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the store's answer is not known: {0}")]
 pub struct Indeterminate(pub String);
 
 impl EngineError {
-    /// The store is not available.
+    /// Returns [`Determinate::Unavailable`].
     pub fn unavailable(why: impl Into<String>) -> Self {
         Determinate::Unavailable(why.into()).into()
     }
 
-    /// The gateway grants nothing for now.
+    /// Returns [`Determinate::Paused`].
     pub fn paused(why: impl Into<String>) -> Self {
         Determinate::Paused(why.into()).into()
     }
 
-    /// The store must not be used as it is.
+    /// Returns [`Determinate::Incompatible`].
     pub fn incompatible(why: impl Into<String>) -> Self {
         Determinate::Incompatible(why.into()).into()
     }
@@ -70,7 +70,7 @@ impl EngineError {
         Self::indeterminate("the engine did not say")
     }
 
-    /// The call may have happened.
+    /// Returns [`Indeterminate`].
     pub fn indeterminate(why: impl Into<String>) -> Self {
         Indeterminate(why.into()).into()
     }

@@ -1,5 +1,5 @@
-//! A wrapper that makes any engine fail in the ways a network does, from a seed: calls that never arrive, and calls
-//! that happen but whose reply is lost. For tests.
+//! A wrapper that makes an engine fail as a network does, from a seed: requests that do not arrive, and replies that are lost.
+//! For tests.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,31 +14,31 @@ use crate::domain::claim::{
 use crate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
 use crate::domain::record::{Key, LiveClaim};
 
-/// An engine with two dice: did the call happen, and was its reply lost.
+/// An engine whose requests and replies are lost at random.
 pub struct Faulty {
     inner: Arc<dyn Engine>,
     random: Mutex<SmallRng>,
     fault_probability: f64,
 }
 
-/// What the dice say of one call.
+/// Fault of one call.
 enum Fault {
     None,
-    /// It does not happen, and the caller is told so.
+    /// It does not happen, and the caller knows.
     Refused,
-    /// It does not happen, and the caller cannot tell.
+    /// It does not happen, and the caller does not know.
     RequestLost,
-    /// It happens, and the caller cannot tell.
+    /// It happens, and the caller does not know.
     ReplyLost,
 }
 
 impl Faulty {
-    /// Wraps an engine; each call meets a fault with this probability. The same seed rolls the same faults.
+    /// Wraps an engine; each call fails with this probability. The same seed gives the same faults.
     pub fn new(inner: Arc<dyn Engine>, seed: u64, fault_probability: f64) -> Self {
         Self { inner, random: Mutex::new(SmallRng::seed_from_u64(seed)), fault_probability }
     }
 
-    fn roll(&self) -> Fault {
+    fn draw(&self) -> Fault {
         let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
         if !random.random_bool(self.fault_probability) {
             return Fault::None;
@@ -54,7 +54,7 @@ impl Faulty {
         &self,
         call: impl Future<Output = Result<Answer, EngineError>> + Send,
     ) -> Result<Answer, EngineError> {
-        match self.roll() {
+        match self.draw() {
             Fault::None => call.await,
             Fault::Refused => Err(EngineError::unavailable("refused by the fault wrapper")),
             Fault::RequestLost => Err(EngineError::indeterminate("request lost by the fault wrapper")),
