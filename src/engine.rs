@@ -3,7 +3,6 @@
 
 pub mod breaker;
 pub mod capability;
-pub mod chain;
 #[cfg(any(test, feature = "test-util"))]
 pub mod conformance;
 #[cfg(feature = "disk")]
@@ -59,6 +58,11 @@ use crate::domain::record::{Key, LiveClaim};
 /// the store gave the answer, never instants of a clock. A remaining time is never reported as longer than it is. A claim lasts
 /// for at least its lease after the store has accepted it.
 ///
+/// ## Deadlines
+///
+/// A `deadline` is how long the caller waits, from the start of the call. It is a hint to the store: callers stop waiting
+/// by themselves, and a call whose deadline has passed may still happen.
+///
 /// ## Durability
 ///
 /// An answer is given only after the data that it depends on is as durable as the engine makes data. An answer that changed
@@ -76,20 +80,23 @@ use crate::domain::record::{Key, LiveClaim};
 #[async_trait]
 pub trait Engine: Send + Sync + 'static {
     /// Claims a key for an attempt.
-    async fn claim(&self, request: &ClaimRequest) -> Result<ClaimResponse, EngineError>;
+    async fn claim(&self, request: &ClaimRequest, deadline: Duration) -> Result<ClaimResponse, EngineError>;
 
     /// Claims several different keys. Each is a claim by itself: `sink` receives its position and its answer as soon as the
     /// answer is known, and no answer waits for another. If this is dropped, claims without an answer may still happen.
-    async fn claim_batch(&self, requests: &[&ClaimRequest], sink: ClaimSink<'_>) {
-        let requests = requests.iter().copied().enumerate();
-        join_all(requests.map(|(position, request)| async move { sink(position, self.claim(request).await) })).await;
+    async fn claim_batch(&self, claims: &[BatchClaim<'_>], sink: ClaimSink<'_>) {
+        let claims = claims.iter().enumerate();
+        join_all(claims.map(|(position, claim)| async move {
+            sink(position, self.claim(claim.request, claim.deadline).await);
+        }))
+        .await;
     }
 
     /// Settles a claim by its attempt. Accepted also while the store has no room for new claims.
-    async fn settle(&self, request: &OutcomeRequest) -> Result<OutcomeResponse, EngineError>;
+    async fn settle(&self, request: &OutcomeRequest, deadline: Duration) -> Result<OutcomeResponse, EngineError>;
 
     /// Extends a lease by its attempt. Never shortens it.
-    async fn renew(&self, request: &RenewalRequest) -> Result<RenewalResponse, EngineError>;
+    async fn renew(&self, request: &RenewalRequest, deadline: Duration) -> Result<RenewalResponse, EngineError>;
 
     /// Returns the live claim of a key, if there is one.
     async fn read(&self, key: &Key) -> Result<Option<LiveClaim>, EngineError>;
@@ -135,6 +142,15 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Makes durable what is not yet durable, and releases the store. Later calls fail as unavailable.
     async fn close(&self) {}
+}
+
+/// One claim of a batch.
+#[derive(Clone, Copy, Debug)]
+pub struct BatchClaim<'a> {
+    /// The claim.
+    pub request: &'a ClaimRequest,
+    /// The deadline of its call.
+    pub deadline: Duration,
 }
 
 /// Receives the answers to the claims of a batch: the position in the batch, and the answer.

@@ -25,19 +25,25 @@ use self::granted::GrantedOperations;
 use self::loads::Loads;
 use self::outcome::Suspects;
 use self::requirement::Requirement;
+#[cfg(any(test, feature = "test-util"))]
+use crate::domain::attempt::Entropy;
 use crate::domain::attempt::{Attempt, Issuer, Nonce};
+use crate::domain::call::Answered;
 use crate::domain::canonical::Canonical;
 use crate::domain::claim::{RenewalRequest, RenewalResponse};
 use crate::domain::clock::{Clock, Timestamp};
-use crate::domain::degraded::Degraded;
 use crate::domain::global_id::GlobalId;
 use crate::domain::limits::Limits;
+use crate::domain::outage_policy::OutagePolicy;
 use crate::domain::record::{Key, LiveClaim};
 use crate::domain::tenant::{AppKey, Operation};
 use crate::domain::terms::Retention;
 use crate::engine::breaker::State;
-use crate::engine::chain::Chain;
 use crate::engine::{Determinate, Engine, EngineError};
+use crate::resilience::chain::Chain;
+#[cfg(any(test, feature = "test-util"))]
+use crate::resilience::chain::Setup;
+use crate::resilience::degrade::OutagePolicies;
 use crate::telemetry::metrics::app::AppMetrics;
 use crate::telemetry::traces;
 use crate::tenants::App;
@@ -46,19 +52,43 @@ use crate::tenants::quota::Exceeded;
 /// How long an engine may take to say how it is.
 const PROBE_PATIENCE: Duration = Duration::from_secs(1);
 
-/// The engines of a gateway.
+/// The engines and chains of a gateway, by their names in the configuration.
 #[derive(Default)]
 pub struct Engines {
-    /// Every configured engine.
-    pub by_name: BTreeMap<String, Arc<dyn Engine>>,
-    /// What the calls of each chain's apps go to: the chain, and what stands around it.
-    pub calls: HashMap<String, Arc<dyn Engine>>,
-    /// Every chain, to be looked at and switched.
-    pub chains: BTreeMap<String, Arc<dyn Chain>>,
-    /// The URL of every engine, as it may be shown.
-    pub urls: BTreeMap<String, String>,
-    /// What chains require of their engines; a chain that is not here requires nothing.
-    pub requirements: HashMap<String, Requirement>,
+    /// Every engine.
+    pub by_name: BTreeMap<String, NamedEngine>,
+    /// Every chain.
+    pub chains: BTreeMap<String, NamedChain>,
+}
+
+/// An engine of the configuration.
+pub struct NamedEngine {
+    /// The engine, behind its call guard.
+    pub engine: Arc<dyn Engine>,
+    /// Its URL without secrets.
+    pub url: String,
+}
+
+/// A chain of the configuration.
+pub struct NamedChain {
+    /// The chain, for its status and to switch it.
+    pub chain: Arc<Chain>,
+    /// The outage policies above it. Calls go through these.
+    pub policies: OutagePolicies,
+    /// The capabilities that it requires of its engine, if any.
+    pub requirement: Option<Requirement>,
+}
+
+impl Engines {
+    /// One chain over one engine, without a call guard and without a journal.
+    #[cfg(any(test, feature = "test-util"))]
+    pub fn of_one(chain: &str, engine: Arc<dyn Engine>, clock: &Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Self {
+        let policies = OutagePolicies::without_journal(engine.clone(), clock);
+        let setup = Setup::of_one(chain, engine, clock.clone(), entropy);
+        let chains =
+            [(chain.to_owned(), NamedChain { chain: Arc::new(Chain::start(setup)), policies, requirement: None })];
+        Self { by_name: BTreeMap::new(), chains: chains.into() }
+    }
 }
 
 /// How an engine is.
@@ -104,7 +134,7 @@ pub struct Inspected {
     /// When it ends by itself.
     pub expires_at: Option<Timestamp>,
     /// The policy that tells of it in place of the store.
-    pub degraded: Option<Degraded>,
+    pub degraded: Option<OutagePolicy>,
     /// Its result was left out, because its batch has no room for it.
     pub result_omitted: bool,
 }
@@ -119,7 +149,7 @@ pub struct RenewalAnswer {
     /// When what is left ends, by this gateway's clock; for display.
     pub expires_at: Option<Timestamp>,
     /// The policy that renewed it in place of the store.
-    pub degraded: Option<Degraded>,
+    pub degraded: Option<OutagePolicy>,
 }
 
 /// Why a call has no answer.
@@ -202,11 +232,11 @@ impl Gateway {
         }
         let begun = self.clock.monotonic();
         let deadline = app.terms.deadline;
-        let request = RenewalRequest { key: Key { app: app.key.clone(), global_id }, attempt, lease, deadline };
-        let call = async { self.engine(app)?.renew(&request).await };
+        let request = RenewalRequest { key: Key { app: app.key.clone(), global_id }, attempt, lease };
+        let call = async { self.policies(app)?.renew(&request, deadline).await };
         let span = traces::child!("renewal", oncegate.app = %app.key, oncegate.global_id = %global_id);
         let renewed = traces::in_span!(span, within(deadline, call)).map_err(|failure| failed(failure, None))?;
-        let (mut renewed, degraded) = renewed.split();
+        let Answered { answer: mut renewed, policy: degraded } = renewed;
         let mut expires_at = None;
         if let RenewalResponse::Renewed { left } = &mut renewed {
             *left = left.saturating_sub(self.since(begun));
@@ -224,7 +254,7 @@ impl Gateway {
     /// Why there is no answer; that nothing stands is an answer.
     pub async fn inspect(&self, app: &App, global_id: GlobalId) -> Result<Option<Inspected>, Failure> {
         let key = Key { app: app.key.clone(), global_id };
-        let call = async { self.engine(app)?.read(&key).await };
+        let call = async { self.policies(app)?.read(&key).await };
         let span = traces::child!("lookup", oncegate.app = %app.key, oncegate.global_id = %global_id);
         let held = traces::in_span!(span, within(app.terms.deadline, call)).map_err(looked_up)?;
         Ok(held.map(|held| self.inspected(global_id, held)))
@@ -237,7 +267,7 @@ impl Gateway {
 
     /// Asks every engine how it is, and whether it promises what chains require of it.
     pub async fn engines_health(&self) -> BTreeMap<String, EngineHealth> {
-        let probe = async |(name, engine): (&String, &Arc<dyn Engine>)| {
+        let probe = async |(name, NamedEngine { engine, .. }): (&String, &NamedEngine)| {
             let answer = within(PROBE_PATIENCE, engine.probe()).await;
             let up = answer.is_ok();
             let detail = answer.map_or_else(|failure| failure.to_string(), |()| "answers".into());
@@ -246,14 +276,12 @@ impl Gateway {
             (name.clone(), EngineHealth { up, detail, breaker })
         };
         let health = futures_util::future::join_all(self.engines.by_name.iter().map(probe)).await.into_iter().collect();
-        for chain in self.engines.chains.values() {
-            // What happened to its store is noticed, though nobody claims.
+        for NamedChain { chain, policies, requirement } in self.engines.chains.values() {
+            // Notices a loss of data even if nobody claims.
             drop(chain.status());
-        }
-        for (chain, requirement) in &self.engines.requirements {
-            if let Some(engine) = self.active(chain) {
-                // What is missing is noted; a store that is out has been told above.
-                let _noted = within(PROBE_PATIENCE, requirement.hold(engine)).await;
+            if let Some(requirement) = requirement {
+                // Updates the metric. A store that is unavailable was reported above.
+                let _noted = within(PROBE_PATIENCE, requirement.hold(policies.engine())).await;
             }
         }
         health
@@ -261,27 +289,31 @@ impl Gateway {
 
     /// Lets go of every engine, each after making durable what is not yet.
     pub async fn close(&self) {
-        // What stands above them first.
-        futures_util::future::join_all(self.engines.calls.values().map(|chain| chain.close())).await;
-        futures_util::future::join_all(self.engines.chains.values().map(|chain| chain.close())).await;
-        futures_util::future::join_all(self.engines.by_name.values().map(|engine| engine.close())).await;
+        // Chains before the engines that they use.
+        let chain = async |chain: &NamedChain| {
+            chain.policies.close().await;
+            chain.chain.close().await;
+        };
+        futures_util::future::join_all(self.engines.chains.values().map(chain)).await;
+        futures_util::future::join_all(self.engines.by_name.values().map(|named| named.engine.close())).await;
     }
 
-    fn engine(&self, app: &App) -> Result<&Arc<dyn Engine>, EngineError> {
-        self.active(&app.chain).ok_or_else(|| EngineError::unavailable(format!("there is no chain `{}`", app.chain)))
+    fn named_chain(&self, app: &App) -> Result<&NamedChain, EngineError> {
+        let absent = || EngineError::unavailable(format!("there is no chain `{}`", app.chain));
+        self.engines.chains.get(&app.chain).ok_or_else(absent)
     }
 
-    /// The engine that takes an app's claims, if it may take any now.
-    async fn engine_for_claims(&self, app: &App) -> Result<&Arc<dyn Engine>, EngineError> {
-        let engine = self.engine(app)?;
-        if let Some(requirement) = self.engines.requirements.get(&app.chain) {
-            requirement.hold(engine).await?;
+    fn policies(&self, app: &App) -> Result<&OutagePolicies, EngineError> {
+        Ok(&self.named_chain(app)?.policies)
+    }
+
+    /// Returns where an app's claims go, if the engine in use meets the chain's requirement.
+    async fn policies_for_claims(&self, app: &App) -> Result<&OutagePolicies, EngineError> {
+        let NamedChain { policies, requirement, .. } = self.named_chain(app)?;
+        if let Some(requirement) = requirement {
+            requirement.hold(policies.engine()).await?;
         }
-        Ok(engine)
-    }
-
-    fn active(&self, chain: &str) -> Option<&Arc<dyn Engine>> {
-        self.engines.calls.get(chain)
+        Ok(policies)
     }
 
     fn inspected(&self, global_id: GlobalId, held: LiveClaim) -> Inspected {
@@ -308,10 +340,7 @@ fn late<Answer>() -> Result<Answer, EngineError> {
 
 /// A lookup changes nothing, so it does not matter whether it happened.
 fn looked_up(failure: EngineError) -> Failure {
-    match failure {
-        EngineError::Determinate(certain) => Failure::Store(certain),
-        EngineError::Indeterminate(uncertain) => Failure::Store(Determinate::Unavailable(uncertain.to_string())),
-    }
+    Failure::Store(failure.without_effect())
 }
 
 fn failed(failure: EngineError, nonce: Option<Nonce>) -> Failure {

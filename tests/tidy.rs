@@ -43,7 +43,7 @@ const FLOORS: &[(&str, &[&str])] = &[
         ],
     ),
     ("resilience", &["domain", "engine", "folder", "telemetry", "crash"]),
-    ("gateway", &["domain", "engine", "tenants", "telemetry", "crash"]),
+    ("gateway", &["domain", "engine", "resilience", "tenants", "telemetry", "crash"]),
     ("transport", &["domain::clock", "telemetry"]),
     (
         "web",

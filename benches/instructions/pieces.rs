@@ -16,11 +16,12 @@ use oncegate::api::{Api, Front, answer, success};
 use oncegate::domain::attempt::{Attempt, Entropy, Issuer};
 use oncegate::domain::canonical::{Canonical, canonicalize};
 use oncegate::domain::claim::{ClaimRequest, ClaimResponse, Outcome, OutcomeRequest, OutcomeResponse};
-use oncegate::domain::clock::{ManualClock, SystemClock, Timestamp};
+use oncegate::domain::clock::{Clock, ManualClock, SystemClock, Timestamp};
 use oncegate::domain::global_id::GlobalId;
 use oncegate::domain::limits::Limits;
 use oncegate::domain::record::{Key, LiveClaim, Record};
 use oncegate::domain::terms::{ClaimOnOutage, LeaseEnd, Mode, OutcomeOnOutage, Retention, Terms};
+use oncegate::engine::conformance::DEADLINE;
 use oncegate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
 use oncegate::engine::{Engine, value};
 use oncegate::gateway::claim::{ClaimAnswer, ClaimCall, Granted};
@@ -215,7 +216,7 @@ fn answer_duplicate(times: usize) {
 fn memory_claim(times: usize) {
     let (engine, requests) = (memory(), requests());
     for request in &requests[..times] {
-        let claimed = black_box(&engine).claim(request).now_or_never().expect("nothing is waited for");
+        let claimed = black_box(&engine).claim(request, DEADLINE).now_or_never().expect("nothing is waited for");
         assert!(matches!(black_box(claimed), Ok(ClaimResponse::Granted(_))));
     }
 }
@@ -223,13 +224,13 @@ fn memory_claim(times: usize) {
 fn memory_duplicate(times: usize) {
     let (engine, requests) = (memory(), requests());
     for request in &requests {
-        black_box(engine.claim(request).now_or_never());
+        black_box(engine.claim(request, DEADLINE).now_or_never());
     }
     let other: Attempt = "1700000000000001-0c7f1d2e3b4a9a53".parse().expect("it is an attempt");
     let again: Vec<_> =
         requests.iter().map(|request| ClaimRequest { attempt: other.clone(), ..request.clone() }).collect();
     for request in &again[..times] {
-        let claimed = black_box(&engine).claim(request).now_or_never().expect("nothing is waited for");
+        let claimed = black_box(&engine).claim(request, DEADLINE).now_or_never().expect("nothing is waited for");
         assert!(matches!(black_box(claimed), Ok(ClaimResponse::Duplicate(_))));
     }
 }
@@ -237,19 +238,17 @@ fn memory_duplicate(times: usize) {
 fn memory_settle(times: usize) {
     let (engine, requests) = (memory(), requests());
     for request in &requests {
-        black_box(engine.claim(request).now_or_never());
+        black_box(engine.claim(request, DEADLINE).now_or_never());
     }
     let settle = |request: &ClaimRequest| OutcomeRequest {
         key: request.key.clone(),
         attempt: request.attempt.clone(),
         outcome: Outcome::Success { result: Some(r#"{"receipt":"R-1"}"#.into()), retention: None },
         late: None,
-        deadline: Duration::from_secs(1),
-        on_outage: OutcomeOnOutage::FailClosed,
     };
     let settles: Vec<_> = requests.iter().map(settle).collect();
     for settle in &settles[..times] {
-        let settled = black_box(&engine).settle(settle).now_or_never().expect("nothing is waited for");
+        let settled = black_box(&engine).settle(settle, DEADLINE).now_or_never().expect("nothing is waited for");
         assert!(matches!(black_box(settled), Ok(OutcomeResponse::Done { .. })));
     }
 }
@@ -340,8 +339,6 @@ fn request(number: usize) -> ClaimRequest {
         fingerprint: None,
         terms: app.terms.terms,
         take_over: false,
-        deadline: app.terms.deadline,
-        on_outage: app.terms.claim_on_outage,
     }
 }
 
@@ -402,10 +399,10 @@ fn memory() -> Memory {
 }
 
 fn gateway() -> Gateway {
-    let clock = Arc::new(SystemClock::new());
-    let mut engines = Engines::default();
-    engines.calls.insert("default".into(), Arc::new(memory()));
-    Gateway::new(engines, Issuer::new(clock.clone(), Arc::new(Counting::default())), clock, &Limits::default())
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let entropy = Arc::new(Counting::default());
+    let engines = Engines::of_one("default", Arc::new(memory()), &clock, entropy.clone());
+    Gateway::new(engines, Issuer::new(clock.clone(), entropy), clock, &Limits::default())
 }
 
 fn http_request(number: usize) -> Vec<u8> {

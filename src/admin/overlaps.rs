@@ -10,8 +10,8 @@ use super::Admin;
 use super::auth::Operator;
 use super::query::Query;
 use crate::domain::clock::Timestamp;
-use crate::domain::degraded::Degraded;
 use crate::domain::global_id::GlobalId;
+use crate::domain::outage_policy::OutagePolicy;
 use crate::domain::overlap::{Contender, Overlap};
 use crate::domain::record::State as ClaimState;
 use crate::domain::tenant::{AppKey, Operation};
@@ -38,7 +38,7 @@ struct OverlapBody {
     app: AppKey,
     operation: Option<Operation>,
     global_id: GlobalId,
-    policy: Degraded,
+    policy: OutagePolicy,
     ours: ContenderBody,
     theirs: ContenderBody,
     state: ClaimState,

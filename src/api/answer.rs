@@ -10,8 +10,8 @@ use serde::Serialize;
 pub use self::granted::GrantedBody;
 use crate::domain::claim::{Mismatch, OutcomeResponse, RenewalResponse};
 use crate::domain::clock::Timestamp;
-use crate::domain::degraded::Degraded;
 use crate::domain::global_id::GlobalId;
+use crate::domain::outage_policy::OutagePolicy;
 use crate::domain::record::{Contents, State};
 use crate::gateway::claim::ClaimAnswer;
 use crate::gateway::outcome::Reported;
@@ -31,7 +31,7 @@ pub trait Success: Serialize {
     fn status(&self) -> StatusCode;
 
     /// The policy that answers in place of the store.
-    fn degraded(&self) -> Option<Degraded>;
+    fn degraded(&self) -> Option<OutagePolicy>;
 
     /// Adds its JSON text.
     ///
@@ -49,7 +49,7 @@ pub struct OutcomeBody {
     state: &'static str,
     expires_at: Option<Timestamp>,
     late: Option<bool>,
-    degraded: Option<Degraded>,
+    degraded: Option<OutagePolicy>,
 }
 
 /// 200 to a renewal.
@@ -58,7 +58,7 @@ pub struct RenewalBody {
     global_id: GlobalId,
     lease_ms: u64,
     lease_expires_at: Option<Timestamp>,
-    degraded: Option<Degraded>,
+    degraded: Option<OutagePolicy>,
 }
 
 impl Success for OutcomeBody {
@@ -66,7 +66,7 @@ impl Success for OutcomeBody {
         if self.state == SPOOLED { StatusCode::ACCEPTED } else { StatusCode::OK }
     }
 
-    fn degraded(&self) -> Option<Degraded> {
+    fn degraded(&self) -> Option<OutagePolicy> {
         self.degraded
     }
 }
@@ -76,7 +76,7 @@ impl Success for RenewalBody {
         StatusCode::OK
     }
 
-    fn degraded(&self) -> Option<Degraded> {
+    fn degraded(&self) -> Option<OutagePolicy> {
         self.degraded
     }
 }
@@ -147,15 +147,16 @@ pub fn reported(answer: &Reported) -> Result<OutcomeBody, Problem> {
         Reported::Settled { global_id, ref settled, expires_at, degraded } => {
             (global_id, settled, expires_at, degraded)
         }
+        Reported::Spooled { global_id } => {
+            let degraded = Some(OutagePolicy::Spool);
+            return Ok(OutcomeBody { global_id, state: SPOOLED, expires_at: None, late: None, degraded });
+        }
         Reported::Observed { global_id } => {
             let late = None;
             return Ok(OutcomeBody { global_id, state: "observed", expires_at: None, late, degraded: None });
         }
     };
     let problem = match settled {
-        OutcomeResponse::Spooled | OutcomeResponse::Degraded(..) => {
-            return Ok(OutcomeBody { global_id, state: SPOOLED, expires_at: None, late: None, degraded });
-        }
         OutcomeResponse::Done { state, late, .. } => {
             let state = match state {
                 None => "released",
@@ -203,7 +204,7 @@ pub fn renewed(answer: &RenewalAnswer) -> Result<RenewalBody, Problem> {
                 degraded,
             });
         }
-        RenewalResponse::LeaseLost | RenewalResponse::Degraded(..) => Problem::new(
+        RenewalResponse::LeaseLost => Problem::new(
             Code::LeaseLost,
             "This attempt holds no claim any more. Stop the operation if you can; if its effect may have happened, report \
              `success` or `unknown`.",

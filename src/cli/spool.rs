@@ -22,10 +22,11 @@ use crate::domain::terms::{OnDataLoss, Span};
 use crate::engine::{Engine, url};
 use crate::folder::{FolderLock, LockError};
 use crate::resilience::chain::{Chain, Setup, Times};
-use crate::resilience::degrade::{Degrading, Keeper};
+use crate::resilience::deadline_budget::DELIVERY_DEADLINE;
+use crate::resilience::degrade::{Keeper, OutagePolicies};
 use crate::resilience::guarded::Guarded;
+use crate::resilience::journal::Bounds;
 use crate::resilience::journal::entry::{Deed, Entry};
-use crate::resilience::journal::{Bounds, DELIVERY_DEADLINE};
 
 /// Nothing is added to the journal here, so it needs no bound.
 const UNBOUNDED: Bounds = Bounds { bytes: u64::MAX, app_bytes: u64::MAX };
@@ -195,15 +196,15 @@ async fn deliver(folder: &Folder, engine: Option<String>, patience: Duration) ->
     for (chain, urls) in urls {
         let engines = open(&chain, urls, &clock).await?;
         let store = Arc::new(open_chain(&chain, engines.clone(), &clock));
-        let degrading = Degrading::start(&chain, store, keeper.clone(), clock.clone(), Arc::new(SystemEntropy));
+        let policies = OutagePolicies::start(&chain, store, keeper.clone(), clock.clone(), Arc::new(SystemEntropy));
         let delivered = tokio::select! {
-            delivered = degrading.deliver_all(patience) => delivered,
+            delivered = policies.deliver_all(patience) => delivered,
             () = show(&progress, &keeper, before) => Ok(()),
         };
         if let Err(error) = delivered {
             failure = Some(anyhow::Error::new(error).context(format!("the store of chain `{}`", escaped(&chain))));
         }
-        degrading.close().await;
+        policies.close().await;
         for (_, engine) in engines {
             engine.close().await;
         }

@@ -12,7 +12,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 use super::metadata::{METADATA_BYTES_MAX, Metadata};
-use super::{Engine, EngineError};
+use super::{BatchClaim, Engine, EngineError};
 use crate::domain::attempt::{Attempt, Issuer, Nonce, SystemEntropy};
 use crate::domain::canonical::Canonical;
 use crate::domain::claim::{
@@ -24,7 +24,7 @@ use crate::domain::global_id::GlobalId;
 use crate::domain::operator::{self, ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
 use crate::domain::record::{Contents, Key, LiveClaim, Record, State};
 use crate::domain::tenant::{AppKey, Operation};
-use crate::domain::terms::{ClaimOnOutage, LeaseEnd, OutcomeOnOutage, Retention, Terms};
+use crate::domain::terms::{LeaseEnd, Retention, Terms};
 
 /// An engine to hold to the contract, and how its time passes.
 pub struct Subject {
@@ -116,7 +116,8 @@ impl Subject {
             let before = told[place].lock().expect("no panic").replace(answer);
             assert!(before.is_none(), "{place} is told twice: {before:?}");
         };
-        self.engine.claim_batch(&requests.iter().collect::<Vec<_>>(), &tell).await;
+        let claims: Vec<_> = requests.iter().map(|request| BatchClaim { request, deadline: DEADLINE }).collect();
+        self.engine.claim_batch(&claims, &tell).await;
         let told = told.into_iter().map(|told| told.into_inner().expect("no panic"));
         let told = told.map(|told| told.expect("each is told").expect("the engine answers"));
         requests.into_iter().zip(told).collect()
@@ -139,7 +140,7 @@ impl Subject {
     }
 
     async fn claim(&self, request: &ClaimRequest) -> ClaimResponse {
-        self.engine.claim(request).await.expect("the engine answers")
+        self.engine.claim(request, DEADLINE).await.expect("the engine answers")
     }
 
     async fn granted(&self, request: &ClaimRequest) -> claim::Grant {
@@ -166,11 +167,11 @@ impl Subject {
     }
 
     async fn settle(&self, request: &OutcomeRequest) -> OutcomeResponse {
-        self.engine.settle(request).await.expect("the engine answers")
+        self.engine.settle(request, DEADLINE).await.expect("the engine answers")
     }
 
     async fn renew(&self, request: &RenewalRequest) -> RenewalResponse {
-        self.engine.renew(request).await.expect("the engine answers")
+        self.engine.renew(request, DEADLINE).await.expect("the engine answers")
     }
 
     async fn read(&self, key: &Key) -> Option<LiveClaim> {
@@ -244,8 +245,8 @@ fn attempt() -> Attempt {
     issuer().issue(None)
 }
 
-/// Nothing of the suite is to fail for being slow.
-const DEADLINE: Duration = Duration::from_secs(30);
+/// Deadline of calls in tests: none is to fail for being slow.
+pub const DEADLINE: Duration = Duration::from_secs(30);
 
 fn app(name: &str) -> AppKey {
     name.parse().expect("an app key")
@@ -269,8 +270,6 @@ fn claim_of(app_name: &str, contents: &str) -> ClaimRequest {
         fingerprint: None,
         terms: long_terms(),
         take_over: false,
-        deadline: DEADLINE,
-        on_outage: ClaimOnOutage::FailClosed,
     }
 }
 
@@ -285,14 +284,7 @@ fn settle_of(request: &ClaimRequest, outcome: Outcome) -> OutcomeRequest {
 
 fn settle_by(request: &ClaimRequest, attempt: &Attempt, outcome: Outcome) -> OutcomeRequest {
     let late = LateTerms { operation: None, contents: Contents::Unverified, terms: request.terms };
-    OutcomeRequest {
-        key: request.key.clone(),
-        attempt: attempt.clone(),
-        outcome,
-        late: Some(late),
-        deadline: DEADLINE,
-        on_outage: OutcomeOnOutage::FailClosed,
-    }
+    OutcomeRequest { key: request.key.clone(), attempt: attempt.clone(), outcome, late: Some(late) }
 }
 
 fn success(result: Option<&str>) -> Outcome {
@@ -304,7 +296,7 @@ fn done(state: Option<State>, left: Option<Duration>, late: bool) -> OutcomeResp
 }
 
 fn renew_of(request: &ClaimRequest, lease: Option<Duration>) -> RenewalRequest {
-    RenewalRequest { key: request.key.clone(), attempt: request.attempt.clone(), lease, deadline: DEADLINE }
+    RenewalRequest { key: request.key.clone(), attempt: request.attempt.clone(), lease }
 }
 
 /// S1.
@@ -335,7 +327,7 @@ pub async fn of_many_racing_claims_exactly_one_is_granted(on: &Subject) {
         let racers: Vec<_> = (0..200)
             .map(|_| {
                 let (engine, request) = (on.engine.clone(), again(&request));
-                tokio::spawn(async move { engine.claim(&request).await.map(|answer| (request, answer)) })
+                tokio::spawn(async move { engine.claim(&request, DEADLINE).await.map(|answer| (request, answer)) })
             })
             .collect();
         let mut winners = Vec::new();
@@ -841,7 +833,7 @@ pub async fn many_at_once_each_have_their_answer(on: &Subject) {
     requests.push(again(&first[0]));
     requests.push(ClaimRequest { attempt: issuer().issue(Some(first[1].attempt.nonce().clone())), ..first[1].clone() });
     requests.push(ClaimRequest { contents: Canonical::trusted("1"), ..again(&first[2]) });
-    let answers = join_all(requests.iter().map(|request| on.engine.claim(request))).await;
+    let answers = join_all(requests.iter().map(|request| on.engine.claim(request, DEADLINE))).await;
     for (place, answer) in answers.iter().enumerate() {
         match (place, answer.as_ref().expect("the engine answers")) {
             (0..50, ClaimResponse::Granted(grant)) => assert_eq!(grant.attempt, requests[place].attempt),
@@ -852,7 +844,7 @@ pub async fn many_at_once_each_have_their_answer(on: &Subject) {
         }
     }
     let settles: Vec<_> = first.iter().map(|request| settle_of(request, success(None))).collect();
-    for answer in join_all(settles.iter().map(|settle| on.engine.settle(settle))).await {
+    for answer in join_all(settles.iter().map(|settle| on.engine.settle(settle, DEADLINE))).await {
         assert!(matches!(answer, Ok(OutcomeResponse::Done { state: Some(State::Succeeded), .. })), "{answer:?}");
     }
 }
@@ -872,7 +864,7 @@ pub async fn claims_of_a_batch_are_each_told_once(on: &Subject) {
         let grants = [one, other].into_iter().filter_map(|(request, answer)| match answer {
             ClaimResponse::Granted(grant) => Some((request, grant)),
             ClaimResponse::Duplicate(_) => None,
-            answer => panic!("unexpected {answer:?}"),
+            answer @ ClaimResponse::Mismatch(_) => panic!("unexpected {answer:?}"),
         });
         for (request, grant) in grants {
             assert_eq!(grant.attempt, request.attempt, "each is told its own");
@@ -1162,7 +1154,7 @@ impl History {
             }
             8 => {
                 let attempt = self.some_attempt(&request.key);
-                let request = RenewalRequest { key: request.key, attempt, lease: None, deadline: DEADLINE };
+                let request = RenewalRequest { key: request.key, attempt, lease: None };
                 let (effect, expected) = claim::renew(held.as_ref(), &request);
                 compare("renew", &on.renew(&request).await.shape(), &expected.shape())?;
                 self.apply(request.key, effect);
@@ -1244,7 +1236,6 @@ impl Shape for ClaimResponse {
             Self::Granted(grant) => (Some((grant.attempt.clone(), grant.repeated, grant.taken_over)), None, None),
             Self::Duplicate(held) => (None, Some(held.record.clone()), None),
             Self::Mismatch(mismatch) => (None, None, Some(*mismatch)),
-            Self::Degraded(_, answer) => answer.shape(),
         }
     }
 }
@@ -1258,8 +1249,6 @@ impl Shape for OutcomeResponse {
             Self::AlreadySucceeded => ("already succeeded", None, None, false),
             Self::Superseded { state, .. } => ("superseded", Some(*state), None, false),
             Self::Expired => ("expired", None, None, false),
-            Self::Spooled => ("spooled", None, None, false),
-            Self::Degraded(_, answer) => answer.shape(),
         }
     }
 }
@@ -1273,7 +1262,6 @@ impl Shape for RenewalResponse {
             Self::LeaseLost => ("lease lost", None),
             Self::AlreadySucceeded => ("already succeeded", None),
             Self::Superseded { state, .. } => ("superseded", Some(*state)),
-            Self::Degraded(_, answer) => answer.shape(),
         }
     }
 }

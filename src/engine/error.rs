@@ -70,6 +70,16 @@ impl EngineError {
         Self::indeterminate("the engine did not say")
     }
 
+    /// Returns whether the store did not answer. A store that is full, or cannot read a record, has answered.
+    pub fn is_unavailable(&self) -> bool {
+        matches!(self, Self::Indeterminate(_) | Self::Determinate(Determinate::Unavailable(_)))
+    }
+
+    /// Returns whether the call may have happened.
+    pub fn is_uncertain(&self) -> bool {
+        matches!(self, Self::Indeterminate(_))
+    }
+
     /// Returns [`Indeterminate`].
     pub fn indeterminate(why: impl Into<String>) -> Self {
         Indeterminate(why.into()).into()

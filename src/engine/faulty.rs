@@ -2,6 +2,7 @@
 //! For tests.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use rand::rngs::SmallRng;
@@ -69,16 +70,16 @@ impl Faulty {
 
 #[async_trait]
 impl Engine for Faulty {
-    async fn claim(&self, request: &ClaimRequest) -> Result<ClaimResponse, EngineError> {
-        self.call(self.inner.claim(request)).await
+    async fn claim(&self, request: &ClaimRequest, deadline: Duration) -> Result<ClaimResponse, EngineError> {
+        self.call(self.inner.claim(request, deadline)).await
     }
 
-    async fn settle(&self, request: &OutcomeRequest) -> Result<OutcomeResponse, EngineError> {
-        self.call(self.inner.settle(request)).await
+    async fn settle(&self, request: &OutcomeRequest, deadline: Duration) -> Result<OutcomeResponse, EngineError> {
+        self.call(self.inner.settle(request, deadline)).await
     }
 
-    async fn renew(&self, request: &RenewalRequest) -> Result<RenewalResponse, EngineError> {
-        self.call(self.inner.renew(request)).await
+    async fn renew(&self, request: &RenewalRequest, deadline: Duration) -> Result<RenewalResponse, EngineError> {
+        self.call(self.inner.renew(request, deadline)).await
     }
 
     async fn read(&self, key: &Key) -> Result<Option<LiveClaim>, EngineError> {

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use hashbrown::{DefaultHashBuilder, HashMap};
@@ -193,7 +194,7 @@ impl Memory {
 
 #[async_trait]
 impl Engine for Memory {
-    async fn claim(&self, request: &ClaimRequest) -> Result<ClaimResponse, EngineError> {
+    async fn claim(&self, request: &ClaimRequest, _: Duration) -> Result<ClaimResponse, EngineError> {
         self.sweep_when_full();
         self.apply(
             &request.key,
@@ -202,7 +203,7 @@ impl Engine for Memory {
         )
     }
 
-    async fn settle(&self, request: &OutcomeRequest) -> Result<OutcomeResponse, EngineError> {
+    async fn settle(&self, request: &OutcomeRequest, _: Duration) -> Result<OutcomeResponse, EngineError> {
         // Outcomes have a quarter more room than claims, so that a full engine can still be told what became of them.
         self.apply(
             &request.key,
@@ -214,7 +215,7 @@ impl Engine for Memory {
         )
     }
 
-    async fn renew(&self, request: &RenewalRequest) -> Result<RenewalResponse, EngineError> {
+    async fn renew(&self, request: &RenewalRequest, _: Duration) -> Result<RenewalResponse, EngineError> {
         self.apply(&request.key, |held, _| claim::renew(held, request), |_| Ok(()))
     }
 
@@ -379,11 +380,10 @@ mod tests {
     use std::process::Command;
     use std::time::Duration;
 
-    use super::super::conformance::{Subject, fresh_claim};
+    use super::super::conformance::{DEADLINE, Subject, fresh_claim};
     use super::*;
     use crate::domain::claim::{Outcome, OutcomeResponse};
     use crate::domain::clock::ManualClock;
-    use crate::domain::terms::OutcomeOnOutage;
 
     fn noon() -> Arc<ManualClock> {
         Arc::new(ManualClock::at(Timestamp::from_micros(1_700_000_000_000_000)))
@@ -392,21 +392,14 @@ mod tests {
     crate::conformance!(async { Some(Subject::by_hand(|clock| Arc::new(Memory::new(clock, BYTES_MAX_DEFAULT)))) });
 
     fn settle(request: &ClaimRequest, outcome: Outcome) -> OutcomeRequest {
-        OutcomeRequest {
-            key: request.key.clone(),
-            attempt: request.attempt.clone(),
-            outcome,
-            late: None,
-            deadline: Duration::from_secs(30),
-            on_outage: OutcomeOnOutage::FailClosed,
-        }
+        OutcomeRequest { key: request.key.clone(), attempt: request.attempt.clone(), outcome, late: None }
     }
 
     async fn fill(memory: &Memory) -> Vec<ClaimRequest> {
         let mut held = Vec::new();
         loop {
             let request = fresh_claim();
-            match memory.claim(&request).await {
+            match memory.claim(&request, DEADLINE).await {
                 Ok(ClaimResponse::Granted(_)) => held.push(request),
                 Err(EngineError::Determinate(Determinate::Full(_))) => return held,
                 other => panic!("unexpected {other:?}"),
@@ -420,17 +413,17 @@ mod tests {
         let memory = Memory::new(clock.clone(), 100_000);
         let held = fill(&memory).await;
         assert!((300..600).contains(&held.len()), "{} claims in 100 kB", held.len());
-        let repeat = memory.claim(&held[0]).await;
+        let repeat = memory.claim(&held[0], DEADLINE).await;
         assert!(matches!(repeat, Ok(ClaimResponse::Granted(grant)) if grant.attempt == held[0].attempt));
         let success = Outcome::Success { result: Some("1".into()), retention: None };
-        assert!(matches!(memory.settle(&settle(&held[0], success)).await, Ok(OutcomeResponse::Done { .. })));
+        assert!(matches!(memory.settle(&settle(&held[0], success), DEADLINE).await, Ok(OutcomeResponse::Done { .. })));
         for request in &held[1..] {
             assert!(matches!(
-                memory.settle(&settle(request, Outcome::Failure)).await,
+                memory.settle(&settle(request, Outcome::Failure), DEADLINE).await,
                 Ok(OutcomeResponse::Done { .. })
             ));
         }
-        memory.claim(&fresh_claim()).await.unwrap();
+        memory.claim(&fresh_claim(), DEADLINE).await.unwrap();
     }
 
     #[tokio::test]
@@ -459,13 +452,13 @@ mod tests {
     async fn what_a_claim_costs() {
         const CLAIMS: usize = SHARDS * 3_700;
         let memory = Memory::new(noon(), BYTES_MAX_DEFAULT);
-        memory.claim(&fresh_claim()).await.unwrap();
+        memory.claim(&fresh_claim(), DEADLINE).await.unwrap();
         let before = resident_bytes();
         let mut contents = 0;
         for _ in 0..CLAIMS {
             let request = fresh_claim();
             contents += request.contents.as_str().len();
-            memory.claim(&request).await.unwrap();
+            memory.claim(&request, DEADLINE).await.unwrap();
         }
         let cost = (resident_bytes() - before - contents) / CLAIMS;
         println!("{cost} bytes a claim");
@@ -486,7 +479,7 @@ mod tests {
         let mut kept = Vec::new();
         for number in 0..1000 {
             let request = fresh_claim();
-            memory.claim(&request).await.unwrap();
+            memory.claim(&request, DEADLINE).await.unwrap();
             if number % 10 == 0 {
                 kept.push(request);
             }
@@ -494,12 +487,10 @@ mod tests {
         clock.advance(Duration::from_mins(59));
         for request in &kept {
             memory
-                .renew(&RenewalRequest {
-                    key: request.key.clone(),
-                    attempt: request.attempt.clone(),
-                    lease: None,
-                    deadline: Duration::from_secs(30),
-                })
+                .renew(
+                    &RenewalRequest { key: request.key.clone(), attempt: request.attempt.clone(), lease: None },
+                    DEADLINE,
+                )
                 .await
                 .unwrap();
         }
@@ -511,7 +502,7 @@ mod tests {
         let slots: usize = memory.shards.iter().map(|shard| shard.lock().unwrap().slots.len()).sum();
         assert_eq!(slots, kept.len());
         for request in &kept {
-            memory.settle(&settle(request, Outcome::Failure)).await.unwrap();
+            memory.settle(&settle(request, Outcome::Failure), DEADLINE).await.unwrap();
         }
         assert_eq!(memory.bytes.load(Ordering::Relaxed), 0);
         assert!(memory.shards.iter().all(|shard| shard.lock().unwrap().ends.is_empty()));

@@ -17,6 +17,7 @@ mod sweeper;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
@@ -113,15 +114,15 @@ async fn run_on<S: Statement>(worker: &Worker<Call>, statement: S) -> Result<S::
 
 #[async_trait]
 impl Engine for Postgres {
-    async fn claim(&self, request: &ClaimRequest) -> Result<ClaimResponse, EngineError> {
+    async fn claim(&self, request: &ClaimRequest, _: Duration) -> Result<ClaimResponse, EngineError> {
         self.call(request.clone()).await
     }
 
-    async fn settle(&self, request: &OutcomeRequest) -> Result<OutcomeResponse, EngineError> {
+    async fn settle(&self, request: &OutcomeRequest, _: Duration) -> Result<OutcomeResponse, EngineError> {
         self.call(Outcomes::from(request.clone())).await
     }
 
-    async fn renew(&self, request: &RenewalRequest) -> Result<RenewalResponse, EngineError> {
+    async fn renew(&self, request: &RenewalRequest, _: Duration) -> Result<RenewalResponse, EngineError> {
         self.call(request.clone()).await
     }
 

@@ -18,6 +18,7 @@ mod url;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::{join_all, try_join_all};
@@ -33,7 +34,7 @@ use self::topology::Topology;
 pub use self::url::InvalidUrl;
 use self::url::Url;
 use super::scheme::{OpenError, Scheme};
-use super::{Capabilities, ClaimSink, Engine, EngineError, Metadata, millis, value};
+use super::{BatchClaim, Capabilities, ClaimSink, Engine, EngineError, Metadata, millis, value};
 use crate::domain::claim::{
     ClaimRequest, ClaimResponse, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
@@ -116,15 +117,15 @@ impl Redis {
 
 #[async_trait]
 impl Engine for Redis {
-    async fn claim(&self, request: &ClaimRequest) -> Result<ClaimResponse, EngineError> {
+    async fn claim(&self, request: &ClaimRequest, _: Duration) -> Result<ClaimResponse, EngineError> {
         self.claim_one(request).await
     }
 
-    async fn claim_batch(&self, requests: &[&ClaimRequest], sink: ClaimSink<'_>) {
-        self.claim_many(requests, sink).await;
+    async fn claim_batch(&self, claims: &[BatchClaim<'_>], sink: ClaimSink<'_>) {
+        self.claim_many(claims, sink).await;
     }
 
-    async fn settle(&self, request: &OutcomeRequest) -> Result<OutcomeResponse, EngineError> {
+    async fn settle(&self, request: &OutcomeRequest, _: Duration) -> Result<OutcomeResponse, EngineError> {
         let (outcome, result, retention) = match &request.outcome {
             Outcome::Success { result, retention } => {
                 let result = result.as_ref().map(|result| format!("\n{result}"));
@@ -140,7 +141,7 @@ impl Engine for Redis {
         reply::settled(self.run(&SCRIPTS.settle, &self.keys.claim(&request.key), &arguments, Purpose::Other).await?)
     }
 
-    async fn renew(&self, request: &RenewalRequest) -> Result<RenewalResponse, EngineError> {
+    async fn renew(&self, request: &RenewalRequest, _: Duration) -> Result<RenewalResponse, EngineError> {
         let lease = request.lease.map(|lease| millis(lease).to_string()).unwrap_or_default();
         let arguments = [&*request.attempt.to_string(), &lease];
         reply::renewed(self.run(&SCRIPTS.renew, &self.keys.claim(&request.key), &arguments, Purpose::Other).await?)

@@ -14,9 +14,11 @@ use tokio::time::timeout;
 
 use super::loads::{Kept, Share};
 use super::{late, within};
-use crate::domain::claim::{ClaimRequest, ClaimResponse};
+use crate::domain::call::Answered;
+use crate::domain::claim::ClaimResponse;
 use crate::domain::record::Key;
-use crate::engine::{Engine, EngineError};
+use crate::engine::EngineError;
+use crate::resilience::degrade::{OutagePolicies, PolicyClaim};
 
 /// Makes the calls of a batch: those on the same key one after the other, in their order, all others at
 /// once. Answers are in the order of the items.
@@ -47,7 +49,7 @@ where
 /// A claim of a batch as it was answered, with its result if there was room for it.
 #[derive(Debug)]
 pub(super) struct Fitted {
-    pub(super) claimed: ClaimResponse,
+    pub(super) claimed: Answered<ClaimResponse>,
     /// A duplicate has a result, which was left out.
     pub(super) result_omitted: bool,
 }
@@ -56,14 +58,14 @@ pub(super) struct Fitted {
 /// they may load. A result stays in memory while all that stay fit into `results_max` and into the share; another one is
 /// dropped as soon as it is there. The room of those that stay is given back with [`Kept`].
 pub(super) async fn claims(
-    engine: &dyn Engine,
-    requests: &[&ClaimRequest],
+    policies: &OutagePolicies,
+    requests: &[PolicyClaim<'_>],
     share: &Share<'_>,
     results_max: usize,
     came: impl Fn() -> Duration,
 ) -> (Vec<Result<Fitted, EngineError>>, Kept) {
-    let Turns { first, mut later } = Turns::of(requests.iter().map(|request| &request.key));
-    let batch = Claims { engine, requests, share, sheet: Sheet::new(requests.len(), results_max, share), came };
+    let Turns { first, mut later } = Turns::of(requests.iter().map(|claim| &claim.request.key));
+    let batch = Claims { policies, requests, share, sheet: Sheet::new(requests.len(), results_max, share), came };
     let mut rest = Vec::new();
     for place in &first {
         if let Some(places) = later.remove(place) {
@@ -71,7 +73,7 @@ pub(super) async fn claims(
             rest.push(async move {
                 // Its answer is put down in any case.
                 let silent = is_silent.await.unwrap_or(true);
-                in_turn(requests, places, silent, |request| request.deadline, &batch.came, |request| batch.one(request))
+                in_turn(requests, places, silent, |claim| claim.context.deadline, &batch.came, |claim| batch.one(claim))
                     .await
             });
         }
@@ -83,8 +85,8 @@ pub(super) async fn claims(
 
 /// The claims of a batch on their way.
 struct Claims<'a, Came> {
-    engine: &'a dyn Engine,
-    requests: &'a [&'a ClaimRequest],
+    policies: &'a OutagePolicies,
+    requests: &'a [PolicyClaim<'a>],
     share: &'a Share<'a>,
     sheet: Sheet<'a>,
     came: Came,
@@ -94,15 +96,15 @@ impl<Came: Fn() -> Duration> Claims<'_, Came> {
     /// Asks for the claims at these places in one go, and puts down each answer as it is known. They have one timer as long as
     /// their deadlines are the same.
     async fn chunk(&self, places: &[usize]) {
-        let longest = places.iter().map(|place| self.requests[*place].deadline).max().unwrap_or_default();
+        let longest = places.iter().map(|place| self.requests[*place].context.deadline).max().unwrap_or_default();
         let room = timeout(longest.saturating_sub((self.came)()), self.share.load(places.len())).await;
         let begun = (self.came)();
-        let in_time = |place: &usize| room.is_ok() && self.requests[*place].deadline > begun;
+        let in_time = |place: &usize| room.is_ok() && self.requests[*place].context.deadline > begun;
         let (tried, over): (Vec<_>, Vec<_>) = places.iter().copied().partition(in_time);
         for place in over {
             self.sheet.put(place, Err(too_late()));
         }
-        let requests: Vec<&ClaimRequest> = tried.iter().map(|place| self.requests[*place]).collect();
+        let requests: Vec<_> = tried.iter().map(|place| self.requests[*place]).collect();
         let (sheet, missing, is_full) = (&self.sheet, AtomicUsize::new(tried.len()), Notify::new());
         let tell = |number: usize, answer| {
             if sheet.put(tried[number], answer) && missing.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -111,12 +113,13 @@ impl<Came: Fn() -> Duration> Claims<'_, Came> {
         };
         // It goes on as long as an item hangs, which may have been late for long.
         let is_full = pin!(is_full.notified());
-        let mut all = select(self.engine.claim_batch(&requests, &tell), is_full);
-        for end in soonest_first(requests.iter().map(|request| request.deadline)) {
+        let all = pin!(self.policies.claim_batch(&requests, &tell));
+        let mut all = select(all, is_full);
+        for end in soonest_first(requests.iter().map(|claim| claim.context.deadline)) {
             if timeout(end.saturating_sub((self.came)()), &mut all).await.is_ok() {
                 break;
             }
-            let late_ones = requests.iter().enumerate().filter(|(_, request)| request.deadline <= end);
+            let late_ones = requests.iter().enumerate().filter(|(_, claim)| claim.context.deadline <= end);
             late_ones.for_each(|(number, _)| tell(number, late()));
         }
         // Nobody waits for what will never be told.
@@ -124,10 +127,10 @@ impl<Came: Fn() -> Duration> Claims<'_, Came> {
     }
 
     /// Asks for one claim.
-    async fn one(&self, request: &ClaimRequest) -> Result<Fitted, EngineError> {
-        let left = request.deadline.saturating_sub((self.came)());
+    async fn one(&self, claim: &PolicyClaim<'_>) -> Result<Fitted, EngineError> {
+        let left = claim.context.deadline.saturating_sub((self.came)());
         let _room = timeout(left, self.share.load(1)).await.map_err(|_| too_late())?;
-        let claimed = self.engine.claim(request).await?;
+        let claimed = self.policies.claim(claim.request, claim.context).await?;
         Ok(self.sheet.fit(claimed))
     }
 }
@@ -231,7 +234,7 @@ impl<'a> Sheet<'a> {
     }
 
     /// Puts an answer down; false if there is one.
-    fn put(&self, place: usize, answer: Result<ClaimResponse, EngineError>) -> bool {
+    fn put(&self, place: usize, answer: Result<Answered<ClaimResponse>, EngineError>) -> bool {
         let lines = &mut *self.lines();
         if lines.answers[place].is_some() {
             return false;
@@ -245,7 +248,7 @@ impl<'a> Sheet<'a> {
     }
 
     /// Leaves the result of a duplicate out if there is no room for it.
-    fn fit(&self, claimed: ClaimResponse) -> Fitted {
+    fn fit(&self, claimed: Answered<ClaimResponse>) -> Fitted {
         self.lines().fit(claimed, self.share)
     }
 
@@ -261,8 +264,8 @@ impl<'a> Sheet<'a> {
 }
 
 impl Lines {
-    fn fit(&mut self, mut claimed: ClaimResponse, share: &Share<'_>) -> Fitted {
-        let Some(result) = stored_result(&mut claimed) else { return Fitted { claimed, result_omitted: false } };
+    fn fit(&mut self, mut claimed: Answered<ClaimResponse>, share: &Share<'_>) -> Fitted {
+        let Some(result) = stored_result(&mut claimed.answer) else { return Fitted { claimed, result_omitted: false } };
         let bytes = result.as_ref().map_or(0, |result| result.len());
         let fits = bytes <= self.results_left && share.keep(bytes, &mut self.kept);
         if fits {
@@ -278,7 +281,6 @@ impl Lines {
 fn stored_result(claimed: &mut ClaimResponse) -> Option<&mut Option<Box<str>>> {
     match claimed {
         ClaimResponse::Duplicate(held) => Some(&mut held.record.result).filter(|result| result.is_some()),
-        ClaimResponse::Degraded(_, answer) => stored_result(answer),
         ClaimResponse::Granted(_) | ClaimResponse::Mismatch(_) => None,
     }
 }
@@ -296,15 +298,18 @@ mod tests {
     use tokio::time::{Instant, sleep};
 
     use super::*;
-    use crate::domain::claim::{Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse};
-    use crate::domain::clock::{ManualClock, Timestamp};
+    use crate::domain::call::CallContext;
+    use crate::domain::claim::{
+        ClaimRequest, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
+    };
+    use crate::domain::clock::{Clock, ManualClock, Timestamp};
     use crate::domain::limits::Limits;
     use crate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
     use crate::domain::record::LiveClaim;
-    use crate::domain::terms::OutcomeOnOutage;
+    use crate::domain::terms::ClaimOnOutage;
     use crate::engine::conformance::fresh_claim;
     use crate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
-    use crate::engine::{Capabilities, Metadata};
+    use crate::engine::{Capabilities, Engine, Metadata};
     use crate::gateway::loads::Loads;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -381,19 +386,19 @@ mod tests {
 
     #[async_trait]
     impl Engine for Slow {
-        async fn claim(&self, request: &ClaimRequest) -> Result<ClaimResponse, EngineError> {
+        async fn claim(&self, request: &ClaimRequest, deadline: Duration) -> Result<ClaimResponse, EngineError> {
             self.most.seen.fetch_max(self.most.now.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
             sleep(self.takes.get(&request.key).copied().unwrap_or_default()).await;
-            let answer = self.inner.claim(request).await;
+            let answer = self.inner.claim(request, deadline).await;
             self.most.now.fetch_sub(1, Ordering::Relaxed);
             answer
         }
 
-        async fn settle(&self, _: &OutcomeRequest) -> Result<OutcomeResponse, EngineError> {
+        async fn settle(&self, _: &OutcomeRequest, _: Duration) -> Result<OutcomeResponse, EngineError> {
             unimplemented!()
         }
 
-        async fn renew(&self, _: &RenewalRequest) -> Result<RenewalResponse, EngineError> {
+        async fn renew(&self, _: &RenewalRequest, _: Duration) -> Result<RenewalResponse, EngineError> {
             unimplemented!()
         }
 
@@ -431,22 +436,38 @@ mod tests {
         }
     }
 
-    fn claim(deadline: Duration) -> ClaimRequest {
-        ClaimRequest { deadline, ..fresh_claim() }
+    /// A claim, and the deadline of its call.
+    type Timed = (ClaimRequest, Duration);
+
+    fn claim(deadline: Duration) -> Timed {
+        (fresh_claim(), deadline)
+    }
+
+    fn again((request, deadline): &Timed) -> Timed {
+        (ClaimRequest { attempt: fresh_claim().attempt, ..request.clone() }, *deadline)
+    }
+
+    fn of_policy((request, deadline): &Timed) -> PolicyClaim<'_> {
+        PolicyClaim { request, context: CallContext { deadline: *deadline, on_outage: ClaimOnOutage::FailClosed } }
+    }
+
+    fn policies(engine: &Arc<Slow>) -> OutagePolicies {
+        let clock: Arc<dyn Clock> = Arc::new(ManualClock::at(Timestamp::from_micros(1_700_000_000_000_000)));
+        OutagePolicies::without_journal(engine.clone(), &clock)
     }
 
     /// What each claim was answered, by how long its key takes, and how long the whole did.
     #[expect(clippy::disallowed_methods, reason = "it is the test's own clock")]
-    async fn claimed(requests: &[(ClaimRequest, Duration)]) -> (Vec<Result<ClaimResponse, EngineError>>, Duration) {
+    async fn claimed(requests: &[(Timed, Duration)]) -> (Vec<Result<ClaimResponse, EngineError>>, Duration) {
         let loads = Loads::new(&Limits::default());
         let clock = Arc::new(ManualClock::at(Timestamp::from_micros(1_700_000_000_000_000)));
-        let takes = requests.iter().map(|(request, takes)| (request.key.clone(), *takes)).collect();
-        let engine = Slow { inner: Memory::new(clock, BYTES_MAX_DEFAULT), takes, most: Most::default() };
+        let takes = requests.iter().map(|((request, _), takes)| (request.key.clone(), *takes)).collect();
+        let engine = Arc::new(Slow { inner: Memory::new(clock, BYTES_MAX_DEFAULT), takes, most: Most::default() });
         let begun = Instant::now();
-        let requests: Vec<_> = requests.iter().map(|(request, _)| request).collect();
+        let requests: Vec<_> = requests.iter().map(|(timed, _)| of_policy(timed)).collect();
         let share = loads.of(&"shop".parse().unwrap());
-        let (answers, _kept) = claims(&engine, &requests, &share, 0, || begun.elapsed()).await;
-        (answers.into_iter().map(|answer| answer.map(|fitted| fitted.claimed)).collect(), begun.elapsed())
+        let (answers, _kept) = claims(&policies(&engine), &requests, &share, 0, || begun.elapsed()).await;
+        (answers.into_iter().map(|answer| answer.map(|fitted| fitted.claimed.answer)).collect(), begun.elapsed())
     }
 
     #[tokio::test(start_paused = true)]
@@ -454,7 +475,7 @@ mod tests {
         let requests =
             [Duration::ZERO, SECOND, Duration::ZERO, SECOND].map(|deadline| (claim(deadline), Duration::ZERO));
         let (answers, _) = claimed(&requests).await;
-        for (place, (request, _)) in requests.iter().enumerate() {
+        for (place, ((request, _), _)) in requests.iter().enumerate() {
             match &answers[place] {
                 Ok(ClaimResponse::Granted(grant)) => {
                     assert_eq!((grant.attempt == request.attempt, place % 2), (true, 1));
@@ -494,30 +515,29 @@ mod tests {
         let engine =
             Slow { inner: Memory::new(clock, BYTES_MAX_DEFAULT), takes: HashMap::new(), most: Most::default() };
         let mut requests: Vec<_> = (0..200).map(|_| claim(SECOND * 60)).collect();
-        for request in &requests {
-            engine.inner.claim(request).await.unwrap();
+        for (request, deadline) in &requests {
+            engine.inner.claim(request, *deadline).await.unwrap();
             let outcome = Outcome::Success { result: Some("x".repeat(RESULT).into()), retention: None };
             let (key, attempt) = (request.key.clone(), request.attempt.clone());
-            let on_outage = OutcomeOnOutage::FailClosed;
-            let settle = OutcomeRequest { key, attempt, outcome, late: None, deadline: SECOND, on_outage };
-            engine.inner.settle(&settle).await.unwrap();
+            let settle = OutcomeRequest { key, attempt, outcome, late: None };
+            engine.inner.settle(&settle, SECOND).await.unwrap();
         }
         // The same key many times over in one batch, too.
         requests.extend(vec![requests[0].clone(); 50]);
-        let engine =
-            Slow { takes: requests.iter().map(|request| (request.key.clone(), SECOND / 100)).collect(), ..engine };
-        let again: Vec<_> =
-            requests.iter().map(|request| ClaimRequest { attempt: fresh_claim().attempt, ..request.clone() }).collect();
-        let again: Vec<_> = again.iter().collect();
+        let takes = requests.iter().map(|(request, _)| (request.key.clone(), SECOND / 100)).collect();
+        let engine = Arc::new(Slow { takes, ..engine });
+        let policies = policies(&engine);
+        let again: Vec<_> = requests.iter().map(again).collect();
+        let again: Vec<_> = again.iter().map(of_policy).collect();
         let share = loads.of(&"shop".parse().unwrap());
-        let batches = (0..10).map(|_| claims(&engine, &again, &share, 10 * RESULT, || Duration::ZERO));
+        let batches = (0..10).map(|_| claims(&policies, &again, &share, 10 * RESULT, || Duration::ZERO));
         let batches = join_all(batches).await;
         // Three quarters of the bound are for loading, and half of that for an app.
         assert_eq!(engine.most.seen.load(Ordering::Relaxed), 24);
         let mut kept = 0;
         for (answers, _kept) in &batches {
             let fitted: Vec<_> = answers.iter().map(|answer| answer.as_ref().unwrap()).collect();
-            let has_result = |fitted: &&&Fitted| match &fitted.claimed {
+            let has_result = |fitted: &&&Fitted| match &fitted.claimed.answer {
                 ClaimResponse::Duplicate(held) => held.record.result.is_some(),
                 other => panic!("{other:?}"),
             };
@@ -532,9 +552,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn claims_of_one_key_wait_for_each_other_and_for_nobody_else() {
         let (hangs, quick) = (claim(SECOND), claim(SECOND));
-        let again = |request: &ClaimRequest| ClaimRequest { attempt: fresh_claim().attempt, ..request.clone() };
         let (requests, took) = ([&hangs, &quick, &quick, &quick, &hangs], SECOND * 2);
-        let takes = |request: &ClaimRequest| if request.key == hangs.key { took } else { SECOND / 10 };
+        let takes = |claim: &Timed| if claim.0.key == hangs.0.key { took } else { SECOND / 10 };
         let (answers, took) = claimed(&requests.map(|request| (again(request), takes(request)))).await;
         assert!(matches!(answers[1], Ok(ClaimResponse::Granted(_))), "{answers:?}");
         for later in &answers[2..4] {

@@ -1,15 +1,12 @@
 //! Chains for operators: how each stands, and switching one to another of its engines, which reaches every gateway.
 
-use std::sync::Arc;
-
 use serde::Serialize;
 
 use super::operator::{Filter, filtered};
-use super::{EngineHealth, Gateway, within};
+use super::{EngineHealth, Gateway, NamedChain, NamedEngine, within};
 use crate::domain::tenant::AppKey;
 use crate::engine::EngineError;
-use crate::engine::chain::Chain;
-pub use crate::engine::chain::{ChainStatus, NotSwitched, Switched};
+pub use crate::resilience::chain::{ChainStatus, NotSwitched, Switched};
 
 /// How long the engine to be left may take to list what stands on it.
 const COUNT_PATIENCE: std::time::Duration = std::time::Duration::from_secs(3);
@@ -59,8 +56,8 @@ impl Gateway {
     /// Every chain, after asking its engines how they are.
     pub async fn chains(&self) -> Vec<ShownChain> {
         let health = self.engines_health().await;
-        let shown = |(name, chain): (&String, &Arc<dyn Chain>)| {
-            let status = chain.status();
+        let shown = |(name, named): (&String, &NamedChain)| {
+            let status = named.chain.status();
             let of = |engine: &String| {
                 let health = health.get(engine)?.clone();
                 Some(ShownEngine { engine: engine.clone(), health })
@@ -80,7 +77,7 @@ impl Gateway {
     /// # Errors
     /// That there is none.
     pub fn chain_status(&self, chain: &str) -> Result<ChainStatus, NoSwitch> {
-        Ok(self.chain(chain)?.status())
+        Ok(self.chain(chain)?.chain.status())
     }
 
     /// Makes another engine of a chain the active one, at every gateway that reaches the stores.
@@ -88,25 +85,24 @@ impl Gateway {
     /// # Errors
     /// Why it was not done.
     pub async fn switch(&self, chain: &str, to: &str) -> Result<Switched, NoSwitch> {
-        let switched = self.chain(chain)?;
-        if let (Some(requirement), Some(engine)) = (self.engines.requirements.get(chain), self.engines.by_name.get(to))
-            && switched.status().engines.iter().any(|name| name == to)
+        let NamedChain { chain, requirement, .. } = self.chain(chain)?;
+        if let (Some(requirement), Some(NamedEngine { engine, .. })) = (requirement, self.engines.by_name.get(to))
+            && chain.status().engines.iter().any(|name| name == to)
         {
-            requirement.check(engine).await.map_err(NoSwitch::Unfit)?;
+            requirement.check(&**engine).await.map_err(NoSwitch::Unfit)?;
         }
-        switched.switch(to).await.map_err(NoSwitch::Refused)
+        chain.switch(to).await.map_err(NoSwitch::Refused)
     }
 
     /// How many claims of these apps stand on the engine in use, as far as it can tell.
     pub async fn standing(&self, chain: &str, apps: Vec<AppKey>) -> Standing {
-        let Some(engine) = self.active(chain).filter(|engine| engine.capabilities().lists) else {
-            return Standing::NotKnown;
-        };
+        let engine = self.engines.chains.get(chain).map(|named| named.policies.engine());
+        let Some(engine) = engine.filter(|engine| engine.capabilities().lists) else { return Standing::NotKnown };
         let count = async {
             let mut counted = 0;
             for app in apps {
                 let limit = COUNTED_MAX - counted;
-                counted += filtered(engine.as_ref(), &app, Filter::default(), limit).await?.len();
+                counted += filtered(engine, &app, Filter::default(), limit).await?.len();
                 if counted >= COUNTED_MAX {
                     break;
                 }
@@ -116,7 +112,7 @@ impl Gateway {
         within(COUNT_PATIENCE, count).await.map_or(Standing::NotKnown, Standing::Counted)
     }
 
-    fn chain(&self, name: &str) -> Result<&Arc<dyn Chain>, NoSwitch> {
+    fn chain(&self, name: &str) -> Result<&NamedChain, NoSwitch> {
         let known = || NoSwitch::NoChain(self.engines.chains.keys().cloned().collect());
         self.engines.chains.get(name).ok_or_else(known)
     }

@@ -8,16 +8,19 @@ use super::loads::Kept;
 use super::{Failure, Gateway, Inspected, batch, failed, within};
 use crate::crash::{self, Point};
 use crate::domain::attempt::{Attempt, Nonce};
+use crate::domain::call::{Answered, CallContext};
 use crate::domain::canonical::Canonical;
 use crate::domain::claim::{ClaimRequest, ClaimResponse, Grant, Mismatch};
 use crate::domain::clock::Timestamp;
-use crate::domain::degraded::Degraded;
 use crate::domain::global_id::GlobalId;
 use crate::domain::observed::WouldBe;
+use crate::domain::outage_policy::OutagePolicy;
 use crate::domain::record::{Key, State, fingerprint_digest};
 use crate::domain::tenant::Operation;
-use crate::domain::terms::{Mode, Retention, Terms};
+use crate::domain::terms::{ClaimOnOutage, Mode, Retention, Terms};
 use crate::engine::{Determinate, EngineError};
+use crate::resilience::deadline_budget;
+use crate::resilience::degrade::PolicyClaim;
 use crate::telemetry::metrics::{ClaimResult, observed};
 use crate::telemetry::traces;
 use crate::tenants::App;
@@ -49,7 +52,7 @@ pub enum ClaimAnswer {
     /// Somebody is doing it, has done it, or nobody knows.
     Duplicate(Inspected),
     /// The same ID with something else in it, and the policy that says so if the store did not.
-    Mismatch(Mismatch, Option<Degraded>),
+    Mismatch(Mismatch, Option<OutagePolicy>),
 }
 
 /// A granted claim, as its holder is told.
@@ -72,8 +75,11 @@ pub struct Granted {
     /// In observe mode: what enforcing would have answered. The attempt holds nothing.
     pub would_be: Option<WouldBe>,
     /// The policy that granted it in place of the store.
-    pub degraded: Option<Degraded>,
+    pub degraded: Option<OutagePolicy>,
 }
+
+/// A claim as it goes to the store, and the parameters of its call.
+type Prepared = (ClaimRequest, CallContext<ClaimOnOutage>);
 
 impl Gateway {
     /// Claims an operation.
@@ -82,7 +88,7 @@ impl Gateway {
     /// Why there is no answer; a duplicate is an answer.
     pub async fn claim(&self, app: &App, call: ClaimCall) -> Result<ClaimAnswer, Failure> {
         let begun = self.clock.monotonic();
-        let request = self.prepare(app, call)?;
+        let (request, context) = self.prepare(app, call)?;
         let span = traces::child!(
             "claim",
             oncegate.app = %app.key,
@@ -90,8 +96,8 @@ impl Gateway {
             oncegate.global_id = %request.key.global_id,
             oncegate.result = Empty,
         );
-        let call = async { self.engine_for_claims(app).await?.claim(&request).await };
-        let answer = traces::in_span!(span, within(request.deadline, call));
+        let call = async { self.policies_for_claims(app).await?.claim(&request, context).await };
+        let answer = traces::in_span!(span, within(context.deadline, call));
         let answer = self.answer_claim(app, &request, answer, begun);
         if !span.is_none() {
             span.record("oncegate.result", claim_result(&answer).label());
@@ -109,20 +115,21 @@ impl Gateway {
     ) -> (Vec<Result<ClaimAnswer, Refusal>>, Kept) {
         let begun = self.clock.monotonic();
         let prepare = |call: Result<_, _>| call.and_then(|call| self.prepare(app, call).map_err(Refusal::from));
-        let prepared: Vec<Result<ClaimRequest, Refusal>> = calls.into_iter().map(prepare).collect();
-        let requests: Vec<&ClaimRequest> = prepared.iter().flatten().collect();
-        let longest = requests.iter().map(|request| request.deadline).max().unwrap_or_default();
-        let span = traces::child!("claims", oncegate.app = %app.key, oncegate.items = requests.len());
-        let (answers, kept) = match within(longest, self.engine_for_claims(app)).await {
-            Ok(engine) => {
+        let prepared: Vec<Result<Prepared, Refusal>> = calls.into_iter().map(prepare).collect();
+        let claims: Vec<_> =
+            prepared.iter().flatten().map(|(request, context)| PolicyClaim { request, context: *context }).collect();
+        let longest = claims.iter().map(|claim| claim.context.deadline).max().unwrap_or_default();
+        let span = traces::child!("claims", oncegate.app = %app.key, oncegate.items = claims.len());
+        let (answers, kept) = match within(longest, self.policies_for_claims(app)).await {
+            Ok(policies) => {
                 let share = self.loads.of(&app.key);
-                traces::in_span!(span, batch::claims(&**engine, &requests, &share, results_max, || self.since(begun)))
+                traces::in_span!(span, batch::claims(policies, &claims, &share, results_max, || self.since(begun)))
             }
-            Err(failure) => (batch::fail(requests.len(), &failure), Kept::default()),
+            Err(failure) => (batch::fail(claims.len(), &failure), Kept::default()),
         };
         let mut answers = answers.into_iter();
-        let answer = |request: Result<ClaimRequest, Refusal>| {
-            let request = request?;
+        let answer = |prepared: Result<Prepared, Refusal>| {
+            let (request, _) = prepared?;
             let answer = answers.next().unwrap_or_else(|| Err(EngineError::unsaid()));
             let omitted = answer.as_ref().is_ok_and(|fitted| fitted.result_omitted);
             let answer = self.answer_claim(app, &request, answer.map(|fitted| fitted.claimed), begun)?;
@@ -134,7 +141,7 @@ impl Gateway {
         (prepared.into_iter().map(answer).collect(), kept)
     }
 
-    fn prepare(&self, app: &App, call: ClaimCall) -> Result<ClaimRequest, Failure> {
+    fn prepare(&self, app: &App, call: ClaimCall) -> Result<Prepared, Failure> {
         let ClaimCall { operation, contents, fingerprint, nonce, lease, retention, take_over } = call;
         if nonce.as_ref().is_some_and(Nonce::is_observed) {
             return Err(Failure::NonceReserved);
@@ -162,30 +169,30 @@ impl Gateway {
             fingerprint: fingerprint.as_ref().map(fingerprint_digest),
             terms,
             take_over,
-            // To be answered while at least half of the lease is left.
-            deadline: own.deadline.min(terms.lease / 2),
-            on_outage: own.claim_on_outage,
         };
         self.draw_claim(app, &request)?;
-        Ok(request)
+        let deadline = deadline_budget::of_claim(own.deadline, terms.lease);
+        Ok((request, CallContext { deadline, on_outage: own.claim_on_outage }))
     }
 
     fn answer_claim(
         &self,
         app: &App,
         request: &ClaimRequest,
-        answer: Result<ClaimResponse, EngineError>,
+        answer: Result<Answered<ClaimResponse>, EngineError>,
         begun: Duration,
     ) -> Result<ClaimAnswer, Failure> {
-        if let Ok(ClaimResponse::Granted(_) | ClaimResponse::Degraded(..)) = &answer {
+        if answer.as_ref().is_ok_and(|answered| is_granted(answered) || answered.policy.is_some()) {
             crash::here(Point::Claimed);
         }
         let took = self.since(begun);
         let observing = app.terms_of(&request.operation).mode == Mode::Observe;
-        let would_be = answer.as_ref().ok().and_then(WouldBe::of).filter(|_| observing);
-        let answer = match answer.map(ClaimResponse::split) {
-            Ok((_, degraded)) if let Some(would_be) = would_be => Ok(self.let_through(request, would_be, degraded)),
-            Ok((answer, degraded)) => self.told(request, answer, degraded, took),
+        let would_be = answer.as_ref().ok().and_then(|answered| WouldBe::of(&answered.answer)).filter(|_| observing);
+        let answer = match answer {
+            Ok(Answered { policy, .. }) if let Some(would_be) = would_be => {
+                Ok(self.let_through(request, would_be, policy))
+            }
+            Ok(answered) => self.told(request, answered, took),
             Err(failure) => Err(failed(failure, Some(request.attempt.nonce().clone()))),
         };
         if let Ok(ClaimAnswer::Granted(_)) = &answer {
@@ -203,11 +210,11 @@ impl Gateway {
     fn told(
         &self,
         request: &ClaimRequest,
-        answer: ClaimResponse,
-        degraded: Option<Degraded>,
+        answered: Answered<ClaimResponse>,
         took: Duration,
     ) -> Result<ClaimAnswer, Failure> {
-        Ok(match answer {
+        let degraded = answered.policy;
+        Ok(match answered.answer {
             ClaimResponse::Granted(grant) => {
                 ClaimAnswer::Granted(Granted { degraded, ..self.granted(request, grant, took)? })
             }
@@ -215,7 +222,6 @@ impl Gateway {
                 ClaimAnswer::Duplicate(Inspected { degraded, ..self.inspected(request.key.global_id, held) })
             }
             ClaimResponse::Mismatch(mismatch) => ClaimAnswer::Mismatch(mismatch, degraded),
-            ClaimResponse::Degraded(by, answer) => return self.told(request, *answer, Some(by), took),
         })
     }
 
@@ -241,7 +247,7 @@ impl Gateway {
     }
 
     /// Observe mode: what enforcing would stop goes ahead, with an attempt that holds nothing.
-    fn let_through(&self, request: &ClaimRequest, would_be: WouldBe, degraded: Option<Degraded>) -> ClaimAnswer {
+    fn let_through(&self, request: &ClaimRequest, would_be: WouldBe, degraded: Option<OutagePolicy>) -> ClaimAnswer {
         ClaimAnswer::Granted(Granted {
             global_id: request.key.global_id,
             attempt: self.issuer.issue_observed(would_be),
@@ -254,6 +260,10 @@ impl Gateway {
             degraded,
         })
     }
+}
+
+fn is_granted(answered: &Answered<ClaimResponse>) -> bool {
+    matches!(answered.answer, ClaimResponse::Granted(_))
 }
 
 /// Whether the nonce stands as a whole string in canonical JSON. A nonce needs no escapes, so its text is searched for

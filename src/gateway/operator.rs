@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::{EngineHealth, Failure, Gateway, Inspected, failed, looked_up, within};
+use super::{EngineHealth, Failure, Gateway, Inspected, NamedEngine, failed, looked_up, within};
 use crate::domain::attempt::Attempt;
+use crate::domain::call::CallContext;
 use crate::domain::claim::{Outcome, OutcomeRequest, OutcomeResponse};
 use crate::domain::clock::Timestamp;
 use crate::domain::global_id::GlobalId;
@@ -15,6 +16,7 @@ use crate::domain::record::{Key, State};
 use crate::domain::tenant::{AppKey, Operation};
 use crate::domain::terms::OutcomeOnOutage;
 use crate::engine::{Capabilities, Engine, EngineError};
+use crate::resilience::degrade::OutcomeAnswer;
 use crate::tenants::App;
 
 /// How long a list may take: it looks at many claims.
@@ -96,7 +98,7 @@ impl Gateway {
             return self.settle_for(app, global_id, attempt, Outcome::Failure).await;
         }
         let request = ReleaseRequest { key: Key { app: app.key.clone(), global_id }, attempt };
-        let call = async { self.engine(app)?.release(&request).await };
+        let call = async { self.policies(app)?.release(&request).await };
         let released = within(app.terms.deadline, call).await.map_err(|failure| failed(failure, None))?;
         Ok(match released {
             ReleaseResponse::Done => Changed::Released,
@@ -116,18 +118,13 @@ impl Gateway {
         attempt: Attempt,
         outcome: Outcome,
     ) -> Result<Changed, Failure> {
-        let request = OutcomeRequest {
-            key: Key { app: app.key.clone(), global_id },
-            attempt,
-            outcome,
-            late: None,
-            deadline: app.terms.deadline,
-            // An operator is told what is, and can try again.
-            on_outage: OutcomeOnOutage::FailClosed,
-        };
-        let call = async { self.engine(app)?.settle(&request).await };
+        let request = OutcomeRequest { key: Key { app: app.key.clone(), global_id }, attempt, outcome, late: None };
+        // An operator needs to know what is, and can try again.
+        let context = CallContext { deadline: app.terms.deadline, on_outage: OutcomeOnOutage::FailClosed };
+        let call = async { self.policies(app)?.settle(&request, context).await };
         let settled = within(app.terms.deadline, call).await.map_err(|failure| failed(failure, None))?;
-        Ok(match settled.split().0 {
+        let OutcomeAnswer::Response(settled) = settled.answer else { return Err(Failure::OutcomeUnknown(None)) };
+        Ok(match settled {
             OutcomeResponse::Done { state: Some(state), left, .. } => {
                 Changed::Settled { state, expires_at: left.map(|left| self.clock.wall().plus(left)) }
             }
@@ -135,8 +132,6 @@ impl Gateway {
             OutcomeResponse::Done { state: None, .. } => Changed::Released,
             OutcomeResponse::AlreadySucceeded => Changed::AlreadySucceeded,
             OutcomeResponse::Superseded { state, .. } => Changed::Superseded { state: Some(state) },
-            // No policy but the safe one was asked for.
-            OutcomeResponse::Spooled | OutcomeResponse::Degraded(..) => return Err(Failure::OutcomeUnknown(None)),
         })
     }
 
@@ -145,13 +140,14 @@ impl Gateway {
     /// # Errors
     /// Why there is no list.
     pub async fn list(&self, app: &App, filter: Filter, limit: usize) -> Result<Vec<Inspected>, NoList> {
-        let engine = self.engine(app).map_err(|failure| NoList::Failed(looked_up(failure)))?;
+        let policies = self.policies(app).map_err(|failure| NoList::Failed(looked_up(failure)))?;
+        let engine = policies.engine();
         if !engine.capabilities().lists {
-            let able = self.engines.by_name.iter().filter(|(_, engine)| engine.capabilities().lists);
+            let able = self.engines.by_name.iter().filter(|(_, named)| named.engine.capabilities().lists);
             let able = able.map(|(name, _)| name.clone()).collect();
             return Err(NoList::NotSupported { engine: self.engine_name(app), able });
         }
-        let listed = within(LIST_DEADLINE, filtered(engine.as_ref(), &app.key, filter, limit)).await;
+        let listed = within(LIST_DEADLINE, filtered(engine, &app.key, filter, limit)).await;
         let listed = listed.map_err(|failure| NoList::Failed(looked_up(failure)))?;
         let inspected = |mut listed: ListedClaim| {
             listed.held.record.result = None;
@@ -162,17 +158,17 @@ impl Gateway {
 
     /// The name of the engine that keeps an app's claims.
     pub fn engine_name(&self, app: &App) -> String {
-        self.engines.chains.get(&app.chain).map(|chain| chain.status().active).unwrap_or_default()
+        self.engines.chains.get(&app.chain).map(|named| named.chain.status().active).unwrap_or_default()
     }
 
     /// Every engine, after asking it how it is.
     pub async fn engines(&self) -> Vec<EngineStatus> {
         let health = self.engines_health().await;
         let status = |(name, health): (String, EngineHealth)| {
-            let chains = self.engines.chains.iter().filter(|(_, chain)| chain.status().engines.contains(&name));
-            let engine = self.engines.by_name.get(&name)?;
+            let chains = self.engines.chains.iter().filter(|(_, named)| named.chain.status().engines.contains(&name));
+            let NamedEngine { engine, url } = self.engines.by_name.get(&name)?;
             Some(EngineStatus {
-                url: self.engines.urls.get(&name).cloned().unwrap_or_default(),
+                url: url.clone(),
                 health,
                 chains: chains.map(|(chain, _)| chain.clone()).collect(),
                 capabilities: engine.capabilities(),

@@ -11,15 +11,18 @@ use super::quota::give_back_contents;
 use super::{Failure, Gateway, batch, failed, within};
 use crate::crash::{self, Point};
 use crate::domain::attempt::Attempt;
+use crate::domain::call::{Answered, CallContext};
 use crate::domain::canonical::Canonical;
 use crate::domain::claim::{LateTerms, Outcome, OutcomeRequest, OutcomeResponse};
 use crate::domain::clock::Timestamp;
-use crate::domain::degraded::Degraded;
 use crate::domain::global_id::GlobalId;
+use crate::domain::outage_policy::OutagePolicy;
 use crate::domain::record::{Contents, Key};
 use crate::domain::share::Newest;
 use crate::domain::tenant::{AppKey, Operation};
+use crate::domain::terms::OutcomeOnOutage;
 use crate::engine::{Determinate, EngineError};
+use crate::resilience::degrade::OutcomeAnswer;
 use crate::telemetry::metrics::{OutcomeResult, ReportedOutcome};
 use crate::telemetry::traces;
 use crate::tenants::App;
@@ -72,7 +75,7 @@ pub struct OutcomeCall {
 /// The answer to an outcome call.
 #[derive(Debug)]
 pub enum Reported {
-    /// The store has been told.
+    /// The store has answered, or a policy in its place.
     Settled {
         /// The claim.
         global_id: GlobalId,
@@ -81,9 +84,14 @@ pub enum Reported {
         /// When the claim that stands ends by itself.
         expires_at: Option<Timestamp>,
         /// The policy that took the report in place of the store.
-        degraded: Option<Degraded>,
+        degraded: Option<OutagePolicy>,
     },
-    /// The attempt held nothing, so there is nothing to tell; no error in observe mode.
+    /// The outcome is in the journal, since the store is unavailable, and will be delivered.
+    Spooled {
+        /// The claim.
+        global_id: GlobalId,
+    },
+    /// The attempt held nothing, so there is nothing to report; no error in observe mode.
     Observed {
         /// The claim.
         global_id: GlobalId,
@@ -92,7 +100,7 @@ pub enum Reported {
 
 /// An item of a batch, on its way to the store or past it.
 enum Prepared {
-    Ask(Box<OutcomeRequest>, Option<Operation>),
+    Request(Box<OutcomeRequest>, CallContext<OutcomeOnOutage>, Option<Operation>),
     Observed(Reported),
 }
 
@@ -105,7 +113,7 @@ impl Gateway {
         if report.attempt.nonce().is_observed() {
             return Ok(self.observed(app, &report));
         }
-        let request = self.prepare_settle(app, &report)?;
+        let (request, context) = self.prepare_settle(app, &report)?;
         let span = traces::child!(
             "outcome",
             oncegate.app = %app.key,
@@ -113,8 +121,8 @@ impl Gateway {
             oncegate.outcome = reported_outcome(&request.outcome).label(),
             oncegate.result = Empty,
         );
-        let call = async { self.engine(app)?.settle(&request).await };
-        let answer = traces::in_span!(span, within(request.deadline, call));
+        let call = async { self.policies(app)?.settle(&request, context).await };
+        let answer = traces::in_span!(span, within(context.deadline, call));
         let answer = self.answer_settle(app, &request, report.operation.as_ref(), answer);
         if !span.is_none() {
             span.record("oncegate.result", outcome_result(&answer).label());
@@ -134,33 +142,37 @@ impl Gateway {
             if report.attempt.nonce().is_observed() {
                 return Ok(Prepared::Observed(self.observed(app, &report)));
             }
-            let request = self.prepare_settle(app, &report)?;
-            Ok(Prepared::Ask(Box::new(request), report.operation))
+            let (request, context) = self.prepare_settle(app, &report)?;
+            Ok(Prepared::Request(Box::new(request), context, report.operation))
         };
         let prepared: Vec<Result<Prepared, Refusal>> = reports.into_iter().map(prepare).collect();
-        let requests: Vec<OutcomeRequest> = prepared
+        let requests: Vec<_> = prepared
             .iter()
-            .filter_map(|item| {
-                if let Ok(Prepared::Ask(request, _)) = item { Some(OutcomeRequest::clone(request)) } else { None }
+            .filter_map(|item| match item {
+                Ok(Prepared::Request(request, context, _)) => Some((&**request, *context)),
+                Ok(Prepared::Observed(_)) | Err(_) => None,
             })
             .collect();
-        let answers = match self.engine(app) {
-            Ok(engine) => {
+        let answers = match self.policies(app) {
+            Ok(policies) => {
                 let (came, permits) = (|| self.since(begun), self.batch_permits.of(&app.key));
                 let permits = &permits;
-                let settle = |request| async move {
+                let settle = async |(request, context): &(&OutcomeRequest, CallContext<OutcomeOnOutage>)| {
                     let _permit = permits.acquire().await;
-                    engine.settle(request).await
+                    policies.settle(request, *context).await
                 };
                 let span = traces::child!("outcomes", oncegate.app = %app.key, oncegate.items = requests.len());
-                traces::in_span!(span, batch::each(&requests, |request| (&request.key, request.deadline), came, settle))
+                traces::in_span!(
+                    span,
+                    batch::each(&requests, |(request, context)| (&request.key, context.deadline), came, settle)
+                )
             }
             Err(failure) => batch::fail(requests.len(), &failure),
         };
         let mut answers = answers.into_iter();
         let answer = |item: Result<Prepared, Refusal>| match item? {
             Prepared::Observed(reported) => Ok(reported),
-            Prepared::Ask(request, operation) => {
+            Prepared::Request(request, _, operation) => {
                 let answer = answers.next().unwrap_or_else(|| Err(EngineError::unsaid()));
                 self.answer_settle(app, &request, operation.as_ref(), answer).map_err(Refusal::from)
             }
@@ -179,7 +191,11 @@ impl Gateway {
         Reported::Observed { global_id: report.global_id }
     }
 
-    fn prepare_settle(&self, app: &App, report: &OutcomeCall) -> Result<OutcomeRequest, Failure> {
+    fn prepare_settle(
+        &self,
+        app: &App,
+        report: &OutcomeCall,
+    ) -> Result<(OutcomeRequest, CallContext<OutcomeOnOutage>), Failure> {
         if let Outcome::Success { retention: Some(retention), .. } = report.outcome {
             check_retention(app, retention)?;
         }
@@ -198,11 +214,9 @@ impl Gateway {
             attempt: report.attempt.clone(),
             outcome: report.outcome.clone(),
             late: self.late_terms(app, report),
-            deadline: terms.deadline,
-            on_outage: terms.outcome_on_outage,
         };
         self.draw_outcome(app, &request)?;
-        Ok(request)
+        Ok((request, CallContext { deadline: terms.deadline, on_outage: terms.outcome_on_outage }))
     }
 
     /// What a late outcome is recorded as; nothing if its attempt is older than what it would be kept for.
@@ -233,23 +247,21 @@ impl Gateway {
         app: &App,
         request: &OutcomeRequest,
         operation: Option<&Operation>,
-        answer: Result<OutcomeResponse, EngineError>,
+        answer: Result<Answered<OutcomeAnswer>, EngineError>,
     ) -> Result<Reported, Failure> {
         if answer.is_ok() {
             crash::here(Point::Settled);
         }
-        let answer = answer.map(OutcomeResponse::split);
-        give_back_contents(app, request, answer.as_ref().map(|(settled, _)| settled));
-        let answer = answer.map_err(|failure| failed(failure, None)).map(|(settled, degraded)| {
+        give_back_contents(app, request, answer.as_ref().map(|answered| &answered.answer));
+        let global_id = request.key.global_id;
+        let answer = answer.map_err(|failure| failed(failure, None)).map(|Answered { answer, policy }| {
+            let OutcomeAnswer::Response(settled) = answer else { return Reported::Spooled { global_id } };
             let left = match &settled {
                 OutcomeResponse::Done { left, .. } | OutcomeResponse::Superseded { left, .. } => *left,
-                OutcomeResponse::AlreadySucceeded
-                | OutcomeResponse::Expired
-                | OutcomeResponse::Spooled
-                | OutcomeResponse::Degraded(..) => None,
+                OutcomeResponse::AlreadySucceeded | OutcomeResponse::Expired => None,
             };
             let expires_at = left.map(|left| self.clock.wall().plus(left));
-            Reported::Settled { global_id: request.key.global_id, settled, expires_at, degraded }
+            Reported::Settled { global_id, settled, expires_at, degraded: policy }
         });
         if let Some(metrics) = self.metrics.load().get(&app.key) {
             let (outcome, result) = (reported_outcome(&request.outcome), outcome_result(&answer));
@@ -289,13 +301,13 @@ fn reported_outcome(outcome: &Outcome) -> ReportedOutcome {
 fn outcome_result(answer: &Result<Reported, Failure>) -> OutcomeResult {
     match answer {
         Ok(Reported::Observed { .. }) => OutcomeResult::Observed,
+        Ok(Reported::Spooled { .. }) => OutcomeResult::Spooled,
         Ok(Reported::Settled { settled, .. }) => match settled {
             OutcomeResponse::Done { late: Some(true), .. } => OutcomeResult::Late,
             OutcomeResponse::Done { .. } => OutcomeResult::Recorded,
             OutcomeResponse::AlreadySucceeded => OutcomeResult::AlreadySucceeded,
             OutcomeResponse::Superseded { .. } => OutcomeResult::Superseded,
             OutcomeResponse::Expired => OutcomeResult::Expired,
-            OutcomeResponse::Spooled | OutcomeResponse::Degraded(..) => OutcomeResult::Spooled,
         },
         Err(Failure::Store(Determinate::Full(_))) => OutcomeResult::StoreFull,
         Err(Failure::Store(Determinate::Incompatible(_))) => OutcomeResult::StoreIncompatible,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::{Failure, Gateway};
 use crate::domain::claim::{ClaimRequest, Outcome, OutcomeRequest, OutcomeResponse};
 use crate::engine::EngineError;
+use crate::resilience::degrade::OutcomeAnswer;
 use crate::telemetry::metrics::quota::Quota;
 use crate::tenants::App;
 use crate::tenants::quota::{Exceeded, Permit, Purpose, QuotaName};
@@ -54,11 +55,15 @@ impl Gateway {
 }
 
 /// Gives back what was drawn for the contents of an outcome that was not late, so that they are not counted twice.
-pub(super) fn give_back_contents(app: &App, request: &OutcomeRequest, settled: Result<&OutcomeResponse, &EngineError>) {
+pub(super) fn give_back_contents(app: &App, request: &OutcomeRequest, settled: Result<&OutcomeAnswer, &EngineError>) {
     let may_be_stored = match settled {
-        Ok(OutcomeResponse::Done { state, late, .. }) => state.is_some() && *late != Some(false),
-        Ok(OutcomeResponse::Spooled | OutcomeResponse::Degraded(..)) | Err(EngineError::Indeterminate(_)) => true,
-        Ok(OutcomeResponse::AlreadySucceeded | OutcomeResponse::Superseded { .. } | OutcomeResponse::Expired)
+        Ok(OutcomeAnswer::Response(OutcomeResponse::Done { state, late, .. })) => {
+            state.is_some() && *late != Some(false)
+        }
+        Ok(OutcomeAnswer::Spooled) | Err(EngineError::Indeterminate(_)) => true,
+        Ok(OutcomeAnswer::Response(
+            OutcomeResponse::AlreadySucceeded | OutcomeResponse::Superseded { .. } | OutcomeResponse::Expired,
+        ))
         | Err(EngineError::Determinate(_)) => false,
     };
     if !may_be_stored {

@@ -1,7 +1,6 @@
 //! What a chain requires of its engine while it runs. An engine that cannot promise it now gets no new claims; what was
 //! granted is still settled, renewed and looked up.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::engine::capability::Capability;
@@ -27,7 +26,7 @@ impl Requirement {
     ///
     /// # Errors
     /// What it does not promise, or why it cannot be asked.
-    pub(super) async fn hold(&self, engine: &Arc<dyn Engine>) -> Result<(), EngineError> {
+    pub(super) async fn hold(&self, engine: &dyn Engine) -> Result<(), EngineError> {
         if self.missing(engine).is_none() {
             self.note(None);
             return Ok(());
@@ -43,7 +42,7 @@ impl Requirement {
     ///
     /// # Errors
     /// What it does not promise, or why it cannot be asked.
-    pub(super) async fn check(&self, engine: &Arc<dyn Engine>) -> Result<(), EngineError> {
+    pub(super) async fn check(&self, engine: &dyn Engine) -> Result<(), EngineError> {
         if self.missing(engine).is_none() {
             return Ok(());
         }
@@ -51,7 +50,7 @@ impl Requirement {
         self.missing(engine).map_or(Ok(()), |missing| Err(EngineError::incompatible(self.why(missing))))
     }
 
-    fn missing(&self, engine: &Arc<dyn Engine>) -> Option<Capability> {
+    fn missing(&self, engine: &dyn Engine) -> Option<Capability> {
         let capabilities = engine.capabilities();
         self.required.iter().copied().find(|required| !required.is_in(capabilities))
     }
@@ -80,6 +79,7 @@ impl Requirement {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::time::Duration;
 
     use super::*;
@@ -88,7 +88,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_engine_takes_claims_only_where_it_promises_what_is_required() {
-        let memory: Arc<dyn Engine> = Arc::new(Memory::new(Arc::new(SystemClock::new()), BYTES_MAX_DEFAULT));
+        let memory = Memory::new(Arc::new(SystemClock::new()), BYTES_MAX_DEFAULT);
         for (required, met) in [
             (vec![], true),
             (vec![Capability::StrictFence], true),

@@ -5,6 +5,7 @@ mod agreed;
 mod core;
 mod follow;
 mod hold;
+mod status;
 mod switch;
 #[cfg(test)]
 mod tests;
@@ -17,6 +18,7 @@ use futures_util::future::join_all;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::core::{Core, State};
+pub use self::status::{ChainStatus, NotSwitched, Phase, Switched};
 use crate::domain::attempt::Entropy;
 use crate::domain::claim::{
     self, ClaimRequest, ClaimResponse, Effect, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
@@ -25,8 +27,7 @@ use crate::domain::clock::Clock;
 use crate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
 use crate::domain::record::{Key, LiveClaim};
 use crate::domain::terms::OnDataLoss;
-use crate::engine::chain::{Chain as SwitchedChain, ChainStatus, NotSwitched, Phase, Switched};
-use crate::engine::{Capabilities, ClaimSink, Determinate, Engine, EngineError, Metadata};
+use crate::engine::{BatchClaim, Capabilities, ClaimSink, Determinate, Engine, EngineError, Metadata};
 
 /// What a chain is made of.
 pub struct Setup {
@@ -44,6 +45,23 @@ pub struct Setup {
     pub entropy: Arc<dyn Entropy>,
     /// How long things take.
     pub times: Times,
+}
+
+impl Setup {
+    /// A chain of one engine, for tests.
+    #[cfg(any(test, feature = "test-util"))]
+    pub fn of_one(name: &str, engine: Arc<dyn Engine>, clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Self {
+        let (engines, on_data_loss) = (vec![("only".into(), engine)], OnDataLoss::Resume);
+        Self {
+            name: name.into(),
+            engines,
+            on_data_loss,
+            lease_max: Duration::ZERO,
+            clock,
+            entropy,
+            times: Times::default(),
+        }
+    }
 }
 
 /// How long things take in a chain of several engines. `fresh` has to be longer than a look now and then takes, and shorter
@@ -96,6 +114,21 @@ impl Chain {
             tokio::spawn(hold::watch(core.clone(), stop.clone()));
         }
         Self { core, _guard: stop.clone().drop_guard(), stop }
+    }
+
+    /// Returns the state of the chain, as far as this gateway knows. Also notices a loss of data, so it has to be called now
+    /// and then.
+    pub fn status(&self) -> ChainStatus {
+        self.core.status()
+    }
+
+    /// Makes another engine the active one, at every gateway that reaches the stores. Returns once it is in use. What was
+    /// done on the engine before is not known on the new one.
+    ///
+    /// # Errors
+    /// Why it was not done, and whether it may still happen.
+    pub async fn switch(&self, to: &str) -> Result<Switched, NotSwitched> {
+        self.core.switch(to).await
     }
 
     fn engine(&self, state: &State) -> Result<&dyn Engine, EngineError> {
@@ -159,44 +192,43 @@ fn switched() -> EngineError {
 
 #[async_trait]
 impl Engine for Chain {
-    async fn claim(&self, request: &ClaimRequest) -> Result<ClaimResponse, EngineError> {
+    async fn claim(&self, request: &ClaimRequest, deadline: Duration) -> Result<ClaimResponse, EngineError> {
         let begun = match self.claiming().await {
             Ok(begun) => begun,
             // Kept out of what every claim takes memory for.
             Err(failure) => return Box::pin(self.claim_while_held(request, failure)).await,
         };
         self.core.hold.saw_lease(request.terms.lease);
-        let answer = self.engine(&begun)?.claim(request).await;
+        let answer = self.engine(&begun)?.claim(request, deadline).await;
         self.told(&begun, answer)
     }
 
-    async fn claim_batch(&self, requests: &[&ClaimRequest], tell: ClaimSink<'_>) {
-        let longest = requests.iter().map(|request| request.terms.lease).max().unwrap_or_default();
+    async fn claim_batch(&self, claims: &[BatchClaim<'_>], tell: ClaimSink<'_>) {
+        let longest = claims.iter().map(|claim| claim.request.terms.lease).max().unwrap_or_default();
         let asked = async {
             let begun = self.claiming().await?;
             self.core.hold.saw_lease(longest);
-            self.engine(&begun)?.claim_batch(requests, &|place, answer| tell(place, self.told(&begun, answer))).await;
+            self.engine(&begun)?.claim_batch(claims, &|place, answer| tell(place, self.told(&begun, answer))).await;
             Ok::<_, EngineError>(())
         };
         if let Err(failure) = asked.await {
-            let told = |(place, request): (usize, _)| {
-                let failure = failure.clone();
-                async move { tell(place, self.claim_while_held(request, failure).await) }
+            let told = async |(place, claim): (usize, &BatchClaim<'_>)| {
+                tell(place, self.claim_while_held(claim.request, failure.clone()).await);
             };
-            join_all(requests.iter().copied().enumerate().map(told)).await;
+            join_all(claims.iter().enumerate().map(told)).await;
         }
     }
 
-    async fn settle(&self, request: &OutcomeRequest) -> Result<OutcomeResponse, EngineError> {
+    async fn settle(&self, request: &OutcomeRequest, deadline: Duration) -> Result<OutcomeResponse, EngineError> {
         let begun = self.core.turn().await?;
-        let answer = self.engine(&begun)?.settle(request).await;
+        let answer = self.engine(&begun)?.settle(request, deadline).await;
         self.changed(&begun, answer).await
     }
 
-    async fn renew(&self, request: &RenewalRequest) -> Result<RenewalResponse, EngineError> {
+    async fn renew(&self, request: &RenewalRequest, deadline: Duration) -> Result<RenewalResponse, EngineError> {
         self.core.hold.saw_lease(request.lease.unwrap_or_default());
         let begun = self.core.turn().await?;
-        let answer = self.engine(&begun)?.renew(request).await;
+        let answer = self.engine(&begun)?.renew(request, deadline).await;
         self.changed(&begun, answer).await
     }
 
@@ -247,16 +279,5 @@ impl Engine for Chain {
 
     async fn close(&self) {
         self.stop.cancel();
-    }
-}
-
-#[async_trait]
-impl SwitchedChain for Chain {
-    fn status(&self) -> ChainStatus {
-        self.core.status()
-    }
-
-    async fn switch(&self, to: &str) -> Result<Switched, NotSwitched> {
-        self.core.switch(to).await
     }
 }

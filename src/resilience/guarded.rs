@@ -19,7 +19,8 @@ use tokio::time::{Timeout, timeout};
 
 use super::breaker::{Breaker, Entry, Pass, Verdict};
 use super::budget::Budget;
-use super::meter::{Meter, is_silence};
+use super::deadline_budget::{GuardBudget, LATE_MIN};
+use super::meter::Meter;
 use crate::domain::attempt::Entropy;
 use crate::domain::clock::{Clock, micros};
 use crate::engine::breaker::State;
@@ -33,10 +34,6 @@ const FOR_LISTS: Duration = Duration::from_secs(5);
 const FOR_NOTES: Duration = Duration::from_millis(600);
 /// For a probe: what takes longer does not answer.
 const FOR_PROBES: Duration = Duration::from_millis(500);
-/// How long a call lasts at least before its being late is held against the store: a caller may ask for the impossible.
-const LATE_MIN: Duration = Duration::from_millis(100);
-/// The longest wait before a repeat.
-const WAIT_MAX: Duration = Duration::from_millis(50);
 
 /// An engine that is not waited for beyond the deadline, not asked while it does not answer, and not asked in vain if a
 /// second try may help.
@@ -86,41 +83,19 @@ impl Guarded {
     }
 }
 
-/// How the time of a call is divided, counted from its begin.
-#[derive(Clone, Copy)]
-struct Times {
-    begun: Duration,
-    /// How long the first try has before it ends with the breaker's opening.
-    soon: Duration,
-    /// How long the first try has before a second one is begun: more than an engine waits for its own connection, so that
-    /// the second one does not go down the same drain.
-    first: Duration,
-    /// How long it is waited for beyond that.
-    rest: Duration,
-    /// How long all is waited for: something is left to answer with.
-    all: Duration,
-    /// How long an answer may take before it counts as slow.
-    slow: Duration,
-}
-
-impl Times {
-    fn new(begun: Duration, deadline: Duration) -> Self {
-        Self {
-            begun,
-            soon: LATE_MIN.min(deadline * 11 / 20),
-            first: deadline * 11 / 20,
-            rest: deadline * 7 / 20,
-            all: deadline * 9 / 10,
-            slow: (deadline * 3 / 4).max(LATE_MIN),
-        }
-    }
-}
-
-/// A call under way: what kind it is, and how its time is divided.
+/// A call under way.
 #[derive(Clone, Copy)]
 struct Task {
     call: EngineCall,
-    times: Times,
+    /// Start of the call, by the monotonic clock.
+    begun: Duration,
+    budget: GuardBudget,
+}
+
+impl Task {
+    fn new(call: EngineCall, begun: Duration, deadline: Duration) -> Self {
+        Self { call, begun, budget: GuardBudget::of(deadline) }
+    }
 }
 
 impl Guard {
@@ -183,8 +158,8 @@ impl Guard {
         let took = now.saturating_sub(begun);
         self.meter.called(task.call, answer, took);
         let verdict = match answer {
-            Err(failure) if is_silence(failure) => Verdict::Failed,
-            _ if took > task.times.slow => Verdict::Slow,
+            Err(failure) if failure.is_unavailable() => Verdict::Failed,
+            _ if took > task.budget.slow => Verdict::Slow,
             _ => Verdict::Answered,
         };
         self.changed(pass.end(verdict, now));
@@ -241,7 +216,7 @@ impl Guard {
         let now = self.clock.monotonic();
         self.meter.called(EngineCall::Probe, &answer, now.saturating_sub(begun));
         self.meter.lost_data(self.engine.data_lost());
-        if !answer.as_ref().is_err_and(is_silence) {
+        if !answer.as_ref().is_err_and(EngineError::is_unavailable) {
             self.changed(self.breaker.probed(now));
         }
         self.changed(self.breaker.settle(now));
@@ -257,8 +232,4 @@ impl Guard {
 /// What took too long may still happen: its answer is not known.
 fn late<Answer>(waited: Duration) -> Result<Answer, EngineError> {
     Err(EngineError::indeterminate(format!("no answer within {} ms", waited.as_millis())))
-}
-
-fn is_uncertain(failure: &EngineError) -> bool {
-    matches!(failure, EngineError::Indeterminate(_))
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::engine::{Determinate, EngineError};
+use crate::engine::EngineError;
 use crate::telemetry::metrics::{EngineCall, EngineMetrics, EngineResult};
 
 /// What is measured of one engine.
@@ -29,7 +29,7 @@ impl Meter {
     /// A call ended like this after this long.
     pub fn called<Answer>(&self, call: EngineCall, answer: &Result<Answer, EngineError>, took: Duration) {
         self.metrics.called(call, engine_result(answer), took);
-        self.note(answer.as_ref().err().filter(|failure| is_silence(failure)));
+        self.note(answer.as_ref().err().filter(|failure| failure.is_unavailable()));
     }
 
     /// The store has come back without its data this often, all told.
@@ -72,10 +72,4 @@ pub fn engine_result<Answer>(answer: &Result<Answer, EngineError>) -> EngineResu
         Err(EngineError::Determinate(_)) => EngineResult::Determinate,
         Err(EngineError::Indeterminate(_)) => EngineResult::Indeterminate,
     }
-}
-
-/// Whether a failure means that the store does not serve. One that says that it is full, or that a record cannot be
-/// read, answers.
-pub fn is_silence(failure: &EngineError) -> bool {
-    matches!(failure, EngineError::Indeterminate(_) | EngineError::Determinate(Determinate::Unavailable(_)))
 }

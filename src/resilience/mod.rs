@@ -4,6 +4,7 @@
 pub mod breaker;
 pub mod budget;
 pub mod chain;
+pub mod deadline_budget;
 pub mod degrade;
 pub mod guarded;
 pub mod journal;

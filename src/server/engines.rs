@@ -9,11 +9,11 @@ use crate::config::Config;
 use crate::domain::attempt::Entropy;
 use crate::domain::clock::Clock;
 use crate::domain::terms::OnDataLoss;
-use crate::engine::url;
-use crate::gateway::Engines;
+use crate::engine::{Engine, url};
 use crate::gateway::requirement::Requirement;
+use crate::gateway::{Engines, NamedChain, NamedEngine};
 use crate::resilience::chain::{Chain, Setup, Times};
-use crate::resilience::degrade::{Degrading, Keeper};
+use crate::resilience::degrade::{Keeper, OutagePolicies};
 use crate::resilience::guarded::Guarded;
 
 /// Opens every engine with its guard, and creates every chain with its outage policies.
@@ -26,19 +26,19 @@ pub(super) async fn open(
 ) -> anyhow::Result<Engines> {
     // Deadline of lookups and of operators' calls; claims and outcomes have their own.
     let deadline = config.terms_of(None, None).deadline;
-    let mut engines = Engines { urls: config.redacted_engines(), ..Engines::default() };
+    let (mut engines, mut urls) = (Engines::default(), config.redacted_engines());
     for (name, address) in &config.engines {
         let (address, clock_of_engine, cores) = (address.clone(), clock.clone(), cores.to_vec());
         let opened = tokio::task::spawn_blocking(move || url::open(&address, clock_of_engine, cores)).await?;
         let engine = opened.with_context(|| format!("engine `{name}` cannot be opened"))?;
         let guarded = Guarded::new(engine, name, deadline, clock.clone(), entropy.clone());
-        engines.by_name.insert(name.clone(), Arc::new(guarded));
+        let url = urls.remove(name).unwrap_or_default();
+        engines.by_name.insert(name.clone(), NamedEngine { engine: Arc::new(guarded), url });
     }
     for (chain, options) in &config.chains {
         let opened = |name: &String| {
-            let engine =
-                engines.by_name.get(name).with_context(|| format!("chain `{chain}` has no engine `{name}`"))?;
-            anyhow::Ok((name.clone(), engine.clone()))
+            let named = engines.by_name.get(name).with_context(|| format!("chain `{chain}` has no engine `{name}`"))?;
+            anyhow::Ok((name.clone(), named.engine.clone()))
         };
         let switched = Arc::new(Chain::start(Setup {
             name: chain.clone(),
@@ -52,14 +52,11 @@ pub(super) async fn open(
         // A chain of a single engine without a grant freeze adds nothing.
         let is_plain = options.engines.len() == 1 && options.on_data_loss == OnDataLoss::Resume;
         let only = options.engines.first().and_then(|name| engines.by_name.get(name)).filter(|_| is_plain);
-        let below = only.cloned().unwrap_or(switched.clone());
-        let degrading = Degrading::start(chain, below, keeper.clone(), clock.clone(), entropy.clone());
-        engines.calls.insert(chain.clone(), Arc::new(degrading));
-        engines.chains.insert(chain.clone(), switched);
-        if !options.requires.is_empty() {
-            let requirement = Requirement::new(chain, options.requires.iter().copied());
-            engines.requirements.insert(chain.clone(), requirement);
-        }
+        let below = only.map_or(switched.clone() as Arc<dyn Engine>, |named| named.engine.clone());
+        let policies = OutagePolicies::start(chain, below, keeper.clone(), clock.clone(), entropy.clone());
+        let requires = options.requires.iter().copied();
+        let requirement = (!options.requires.is_empty()).then(|| Requirement::new(chain, requires));
+        engines.chains.insert(chain.clone(), NamedChain { chain: switched, policies, requirement });
     }
     Ok(engines)
 }

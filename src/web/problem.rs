@@ -12,8 +12,8 @@ use serde_json::value::RawValue;
 
 use crate::domain::attempt::AttemptHash;
 use crate::domain::clock::Timestamp;
-use crate::domain::degraded::Degraded;
 use crate::domain::global_id::GlobalId;
+use crate::domain::outage_policy::OutagePolicy;
 use crate::domain::record::State;
 use crate::domain::spool::Spooled;
 use crate::engine::Determinate;
@@ -128,7 +128,7 @@ pub struct Problem {
     /// Members of this problem's own.
     pub members: Members,
     /// The policy that answers in place of the store.
-    pub degraded: Option<Degraded>,
+    pub degraded: Option<OutagePolicy>,
 }
 
 /// What some problems say beside the common members.
@@ -261,7 +261,7 @@ pub struct Document<'a> {
     #[serde(flatten)]
     members: &'a Members,
     #[serde(skip_serializing_if = "Option::is_none")]
-    degraded: Option<Degraded>,
+    degraded: Option<OutagePolicy>,
 }
 
 impl IntoResponse for Problem {

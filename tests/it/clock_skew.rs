@@ -99,8 +99,8 @@ impl Stage {
         let hour = i64::try_from(HOUR.as_micros()).unwrap();
         let skewed = |off_by: i64| Arc::new(Skewed { clock: clock.clone(), off_by: off_by.into() });
         let gateway = |clock: Arc<Skewed>| {
-            let mut engines = Engines::default();
-            engines.calls.insert("default".into(), engine.clone());
+            let clock: Arc<dyn Clock> = clock;
+            let engines = Engines::of_one("default", engine.clone(), &clock, Arc::new(SystemEntropy));
             Gateway::new(engines, Issuer::new(clock.clone(), Arc::new(SystemEntropy)), clock, &Limits::default())
         };
         let ahead_clock = skewed(hour);
@@ -146,7 +146,7 @@ impl Stage {
         let report = OutcomeCall { global_id, attempt, outcome, operation: None, contents: None };
         match gateway.settle(&self.app, report).await.unwrap() {
             Reported::Settled { settled, .. } => settled,
-            observed @ Reported::Observed { .. } => panic!("{observed:?}"),
+            other => panic!("{other:?}"),
         }
     }
 

@@ -10,16 +10,18 @@ use oncegate::domain::attempt::{Attempt, Nonce};
 use oncegate::domain::claim::{
     ClaimRequest, ClaimResponse, Grant, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
-use oncegate::domain::degraded::Degraded;
 use oncegate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+use oncegate::domain::outage_policy::OutagePolicy;
 use oncegate::domain::record::{Key, LiveClaim, State};
-use oncegate::domain::terms::{OutcomeOnOutage, Retention, Terms};
+use oncegate::domain::terms::{Retention, Terms};
 use oncegate::engine::{Capabilities, Determinate, Engine, EngineError, Metadata};
+use oncegate::gateway::claim::{ClaimAnswer, Granted};
+use oncegate::gateway::{Failure, Inspected};
 use oncegate::resilience::chain::Times;
+use oncegate::resilience::deadline_budget::DELIVERY_DEADLINE;
 use oncegate::resilience::journal::memory::Flaw;
 
 use crate::clock::{StoreClock, micros};
-use crate::question::Question as _;
 use crate::world::World;
 
 /// A bug.
@@ -94,8 +96,6 @@ pub(crate) enum Layer {
     Engine,
     /// Between the chain and the policies.
     Chain,
-    /// Above the policies.
-    Policies,
 }
 
 /// The operation of marks.
@@ -139,7 +139,6 @@ impl Bug {
             | Self::RenewalNotDelivered
             | Self::SameTryNotSeen
             | Self::MarkTooLong => Some(Layer::Chain),
-            Self::LocalForgets | Self::PolicyUnsaid | Self::PolicyUnasked => Some(Layer::Policies),
             _ => None,
         }
     }
@@ -156,6 +155,26 @@ impl Bug {
     /// How long things take in a chain with the bug.
     pub(crate) fn of_times(self, times: Times) -> Times {
         if self == Self::SwitchedAtOnce { Times { closing: Duration::ZERO, ..times } } else { times }
+    }
+
+    /// The answer to a claim call, with the bug if it is one of the policies. `granted` is what a grant would be.
+    pub(crate) fn in_answer(
+        self,
+        answer: Result<ClaimAnswer, Failure>,
+        granted: impl FnOnce(OutagePolicy) -> Granted,
+    ) -> Result<ClaimAnswer, Failure> {
+        match (self, answer) {
+            (Self::LocalForgets, Ok(ClaimAnswer::Duplicate(found))) if found.degraded == Some(OutagePolicy::Local) => {
+                Ok(ClaimAnswer::Granted(granted(OutagePolicy::Local)))
+            }
+            (Self::PolicyUnsaid, Ok(answer)) => Ok(match answer {
+                ClaimAnswer::Granted(own) => ClaimAnswer::Granted(Granted { degraded: None, ..own }),
+                ClaimAnswer::Duplicate(found) => ClaimAnswer::Duplicate(Inspected { degraded: None, ..found }),
+                ClaimAnswer::Mismatch(mismatch, _) => ClaimAnswer::Mismatch(mismatch, None),
+            }),
+            (Self::PolicyUnasked, Err(_)) => Ok(ClaimAnswer::Granted(granted(OutagePolicy::FailOpen))),
+            (_, answer) => answer,
+        }
     }
 
     /// What stands in a gateway, with the bug if it is one of those.
@@ -205,9 +224,9 @@ impl BuggyStore {
 
 #[async_trait]
 impl Engine for BuggyStore {
-    async fn claim(&self, request: &ClaimRequest) -> Result<ClaimResponse, EngineError> {
+    async fn claim(&self, request: &ClaimRequest, deadline: Duration) -> Result<ClaimResponse, EngineError> {
         self.sweep().await?;
-        let answer = self.inner.claim(request).await?;
+        let answer = self.inner.claim(request, deadline).await?;
         match (self.bug, answer) {
             (Bug::NonceIgnored, ClaimResponse::Duplicate(held)) if held.record.state == State::InProgress => {
                 let LiveClaim { record, left, fence } = held;
@@ -228,7 +247,7 @@ impl Engine for BuggyStore {
         }
     }
 
-    async fn settle(&self, request: &OutcomeRequest) -> Result<OutcomeResponse, EngineError> {
+    async fn settle(&self, request: &OutcomeRequest, deadline: Duration) -> Result<OutcomeResponse, EngineError> {
         let held = self.inner.read(&request.key).await?;
         match (self.bug, held, &request.outcome) {
             (Bug::DeleteWithoutCompare, Some(held), Outcome::Failure) if held.record.state == State::InProgress => {
@@ -244,12 +263,12 @@ impl Engine for BuggyStore {
                 let left = retention.or(usual).and_then(Retention::duration);
                 Ok(OutcomeResponse::Done { state: Some(State::Succeeded), left, late: Some(true) })
             }
-            _ => self.inner.settle(request).await,
+            _ => self.inner.settle(request, deadline).await,
         }
     }
 
-    async fn renew(&self, request: &RenewalRequest) -> Result<RenewalResponse, EngineError> {
-        let answer = self.inner.renew(request).await?;
+    async fn renew(&self, request: &RenewalRequest, deadline: Duration) -> Result<RenewalResponse, EngineError> {
+        let answer = self.inner.renew(request, deadline).await?;
         match (self.bug, answer, request.lease) {
             (Bug::RenewalShortens, RenewalResponse::Renewed { left }, Some(lease)) if lease < left => {
                 Ok(RenewalResponse::Renewed { left: lease })
@@ -324,7 +343,7 @@ impl BuggyGateway {
 
 #[async_trait]
 impl Engine for BuggyGateway {
-    async fn claim(&self, request: &ClaimRequest) -> Result<ClaimResponse, EngineError> {
+    async fn claim(&self, request: &ClaimRequest, deadline: Duration) -> Result<ClaimResponse, EngineError> {
         if let Some((key, held)) = &*self.duplicate.lock().unwrap_or_else(PoisonError::into_inner)
             && *key == request.key
         {
@@ -336,10 +355,8 @@ impl Engine for BuggyGateway {
                 .retention
                 .duration()
                 .map_or(request.terms.retention, |kept| Retention::For(kept + Duration::from_secs(1)));
-            return self
-                .inner
-                .claim(&ClaimRequest { terms: Terms { retention, ..request.terms }, ..request.clone() })
-                .await;
+            let request = ClaimRequest { terms: Terms { retention, ..request.terms }, ..request.clone() };
+            return self.inner.claim(&request, deadline).await;
         }
         let whole = Grant {
             attempt: request.attempt.clone(),
@@ -348,35 +365,25 @@ impl Engine for BuggyGateway {
             taken_over: false,
             lease_left: None,
         };
-        match (self.bug, self.call(|| self.inner.claim(request)).await) {
+        match (self.bug, self.call(|| self.inner.claim(request, deadline)).await) {
             (Bug::TimeoutTakenAsClaimed, Err(EngineError::Indeterminate(_))) => Ok(ClaimResponse::Granted(whole)),
             (Bug::TimeoutTakenAsRefused, Err(EngineError::Indeterminate(why))) => {
                 Err(Determinate::Unavailable(why.0).into())
             }
             (Bug::RetryByAnotherAttempt, Err(EngineError::Indeterminate(_))) => {
                 let attempt = Attempt::new(request.attempt.timestamp(), Nonce::from_bits(self.world.dice.roll()));
-                self.inner.claim(&ClaimRequest { attempt, ..request.clone() }).await
+                self.inner.claim(&ClaimRequest { attempt, ..request.clone() }, deadline).await
             }
             (Bug::UnknownClaimUndone, Err(EngineError::Indeterminate(why))) => {
                 let (key, attempt) = (request.key.clone(), request.attempt.clone());
-                let (outcome, on_outage) = (Outcome::Failure, OutcomeOnOutage::FailClosed);
-                let undo = OutcomeRequest { key, attempt, outcome, late: None, deadline: request.deadline, on_outage };
-                let _undone = self.inner.settle(&undo).await;
+                let undo = OutcomeRequest { key, attempt, outcome: Outcome::Failure, late: None };
+                let _undone = self.inner.settle(&undo, deadline).await;
                 Err(why.into())
             }
             (Bug::LeaseToldTooLong, Ok(ClaimResponse::Granted(grant))) => {
                 Ok(ClaimResponse::Granted(Grant { lease_left: None, ..grant }))
             }
-            (Bug::LocalForgets, Ok(ClaimResponse::Degraded(Degraded::Local, answer)))
-                if matches!(*answer, ClaimResponse::Duplicate(_)) =>
-            {
-                Ok(ClaimResponse::Degraded(Degraded::Local, Box::new(ClaimResponse::Granted(whole))))
-            }
-            (Bug::PolicyUnsaid, Ok(answer)) => Ok(answer.split().0),
-            (Bug::PolicyUnasked, Err(_)) => {
-                Ok(ClaimResponse::Degraded(Degraded::FailOpen, Box::new(ClaimResponse::Granted(whole))))
-            }
-            (Bug::OverlapNotNoticed, Ok(ClaimResponse::Duplicate(_))) if request.is_delivery() => {
+            (Bug::OverlapNotNoticed, Ok(ClaimResponse::Duplicate(_))) if deadline == DELIVERY_DEADLINE => {
                 Ok(ClaimResponse::Granted(whole))
             }
             (Bug::DuplicateFromMemory, Ok(ClaimResponse::Duplicate(held))) => {
@@ -388,21 +395,21 @@ impl Engine for BuggyGateway {
         }
     }
 
-    async fn settle(&self, request: &OutcomeRequest) -> Result<OutcomeResponse, EngineError> {
+    async fn settle(&self, request: &OutcomeRequest, deadline: Duration) -> Result<OutcomeResponse, EngineError> {
         let delivered = OutcomeResponse::Done { state: None, left: None, late: None };
         match self.bug {
-            Bug::DeliveryDropped if request.is_delivery() => return Ok(delivered),
-            Bug::DeliveryTooLate if request.is_delivery() => {
+            Bug::DeliveryDropped if deadline == DELIVERY_DEADLINE => return Ok(delivered),
+            Bug::DeliveryTooLate if deadline == DELIVERY_DEADLINE => {
                 let (inner, request) = (self.inner.clone(), request.clone());
                 tokio::spawn(async move {
                     tokio::time::sleep(Duration::from_millis(500)).await;
-                    inner.settle(&request).await
+                    inner.settle(&request, deadline).await
                 });
                 return Ok(delivered);
             }
             _ => {}
         }
-        match (self.bug, self.call(|| self.inner.settle(request)).await) {
+        match (self.bug, self.call(|| self.inner.settle(request, deadline)).await) {
             (Bug::TimeoutTakenAsSettled, Err(EngineError::Indeterminate(_))) => {
                 Ok(OutcomeResponse::Done { state: Some(State::Succeeded), left: None, late: Some(false) })
             }
@@ -410,12 +417,12 @@ impl Engine for BuggyGateway {
         }
     }
 
-    async fn renew(&self, request: &RenewalRequest) -> Result<RenewalResponse, EngineError> {
+    async fn renew(&self, request: &RenewalRequest, deadline: Duration) -> Result<RenewalResponse, EngineError> {
         match request.lease {
-            Some(left) if self.bug == Bug::RenewalNotDelivered && request.is_delivery() => {
+            Some(left) if self.bug == Bug::RenewalNotDelivered && deadline == DELIVERY_DEADLINE => {
                 Ok(RenewalResponse::Renewed { left })
             }
-            _ => self.call(|| self.inner.renew(request)).await,
+            _ => self.call(|| self.inner.renew(request, deadline)).await,
         }
     }
 

@@ -17,12 +17,12 @@ use oncegate::domain::terms::Retention;
 use oncegate::gateway::claim::{ClaimAnswer, ClaimCall, Granted};
 use oncegate::gateway::outcome::{OutcomeCall, Reported};
 use oncegate::gateway::{Failure, RenewalAnswer};
-use oncegate::resilience::journal::DELIVERY_DEADLINE;
+use oncegate::resilience::deadline_budget::DELIVERY_DEADLINE;
 use tokio::time::sleep;
 
 use crate::business::{Business, Target};
 use crate::judge::Call;
-use crate::question::{Question, outcome_name};
+use crate::question::{Question, Timed, outcome_name};
 use crate::reference::hold;
 use crate::stack::Host;
 use crate::trace::Name;
@@ -98,7 +98,12 @@ impl Caller {
             // It has forgotten that it was answered.
             let _same = self.report_until_answered(&target, &granted.attempt, &outcome).await;
         }
-        if let (Some(OutcomeResponse::Done { state: Some(State::Succeeded), .. }), true) = (settled, dice.percent(6)) {
+        let succeeded = Some(State::Succeeded);
+        let is_succeeded =
+            |settled: &OutcomeResponse| matches!(settled, OutcomeResponse::Done { state, .. } if *state == succeeded);
+        if let (Some(Reported::Settled { settled, .. }), true) = (settled, dice.percent(6))
+            && is_succeeded(&settled)
+        {
             let _refused = self.report_until_answered(&target, &granted.attempt, &Outcome::Failure).await;
         }
     }
@@ -230,16 +235,11 @@ impl Caller {
     }
 
     /// Outcome call until there is an answer.
-    async fn report_until_answered(
-        &self,
-        target: &Target,
-        attempt: &Attempt,
-        outcome: &Outcome,
-    ) -> Option<OutcomeResponse> {
+    async fn report_until_answered(&self, target: &Target, attempt: &Attempt, outcome: &Outcome) -> Option<Reported> {
         let dice = &self.world.dice;
         for _ in 0..TRIES_MAX {
-            if let Some(Ok(Reported::Settled { settled, .. })) = self.report(target, attempt, outcome).await {
-                return Some(settled);
+            if let Some(Ok(reported)) = self.report(target, attempt, outcome).await {
+                return Some(reported);
             }
             if self.world.is_done() || dice.percent(10) {
                 return None;
@@ -253,9 +253,9 @@ impl Caller {
         let (lease, deadline) = asked.lease_and_deadline(target);
         let name = asked.name();
         let (call, running) =
-            self.begin(gateway, <ClaimRequest as Question>::NAME, asked.what(), name, target, deadline)?;
+            self.begin(gateway, <Timed<ClaimRequest> as Question>::NAME, asked.what(), name, target, deadline)?;
         let claim = running.gateway.claim(&target.app, asked.request(target));
-        let answer = running.answer(claim).await;
+        let answer = running.answer(claim).await.map(|answer| running.plant(answer, target, asked, lease));
         match &answer {
             Some(answer) => self.world.claimed(&call, lease, answer),
             None => self.world.abort(&call),
@@ -270,7 +270,7 @@ impl Caller {
         let begin = |(target, asked): &(Target, Asked)| {
             let name = asked.name();
             let (mut call, _) =
-                self.begin(gateway, <ClaimRequest as Question>::NAME, asked.what(), name, target, deadline)?;
+                self.begin(gateway, <Timed<ClaimRequest> as Question>::NAME, asked.what(), name, target, deadline)?;
             call.in_batch = true;
             Some(call)
         };
@@ -285,7 +285,9 @@ impl Caller {
         };
         let mut granted = Vec::new();
         for ((call, answer), (target, asked)) in calls.iter().zip(answers).zip(items) {
-            self.world.claimed(call, asked.lease_and_deadline(target).0, &answer);
+            let lease = asked.lease_and_deadline(target).0;
+            let answer = running.plant(answer, target, asked, lease);
+            self.world.claimed(call, lease, &answer);
             if let Ok(ClaimAnswer::Granted(own)) = answer {
                 granted.push((target.clone(), own));
             }
@@ -300,7 +302,8 @@ impl Caller {
         let deadline = operation.as_ref().map_or(&target.app.terms, |own| target.app.terms_of(own)).deadline;
         let gateway = self.gateway();
         let (what, name) = (outcome_name(outcome), Name::of(attempt));
-        let (call, running) = self.begin(gateway, <OutcomeRequest as Question>::NAME, what, name, target, deadline)?;
+        let (call, running) =
+            self.begin(gateway, <Timed<OutcomeRequest> as Question>::NAME, what, name, target, deadline)?;
         let report = OutcomeCall {
             global_id: target.global_id,
             attempt: attempt.clone(),
@@ -325,7 +328,7 @@ impl Caller {
         let gateway = self.gateway();
         let deadline = target.app.terms.deadline;
         let name = Name::of(attempt);
-        let call = self.begin(gateway, <RenewalRequest as Question>::NAME, "renewal", name, target, deadline);
+        let call = self.begin(gateway, <Timed<RenewalRequest> as Question>::NAME, "renewal", name, target, deadline);
         let (call, running) = call?;
         let renewal = running.gateway.renew(&target.app, target.global_id, attempt.clone(), lease);
         let answer = running.answer(renewal).await;
@@ -401,8 +404,8 @@ impl Caller {
 }
 
 /// What a claim call asks for.
-struct Asked {
-    nonce: Nonce,
+pub(crate) struct Asked {
+    pub(crate) nonce: Nonce,
     lease: Option<Duration>,
     retention: Option<Retention>,
     /// Whether it brings a fingerprint: those that do are the same, and differ from those that do not.

@@ -3,8 +3,10 @@
 
 use std::time::Duration;
 
-use oncegate::domain::claim::{ClaimRequest, ClaimResponse, Grant, Outcome, OutcomeResponse, RenewalResponse};
-use oncegate::domain::degraded::Degraded;
+use oncegate::domain::claim::{
+    ClaimRequest, ClaimResponse, Grant, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
+};
+use oncegate::domain::outage_policy::OutagePolicy;
 use oncegate::domain::record::State;
 use oncegate::domain::terms::ClaimOnOutage;
 use oncegate::engine::EngineError;
@@ -14,7 +16,7 @@ use oncegate::gateway::{Failure, RenewalAnswer};
 
 use crate::clock::micros;
 use crate::ledger::{Asked, Choice, Given, Instants, Process};
-use crate::question::{Met, Question, Taken, Told, outcome_name};
+use crate::question::{Met, Question, Taken, Timed, Told, outcome_name};
 use crate::reference::{Broken, hold};
 use crate::trace::{Event, Name, Place};
 use crate::world::{Kind, Known, World};
@@ -285,7 +287,8 @@ impl World {
         if let (Kind::Holding, Some(held)) = (self.kind, Q::found(&taken.answer)) {
             let known = &mut *self.known();
             let number = known.number(request.key());
-            let is_claim = |(to, kind, _): &(u16, &str, Name)| *to == trial.call.0 && *kind == ClaimRequest::NAME;
+            let is_claim =
+                |(to, kind, _): &(u16, &str, Name)| *to == trial.call.0 && *kind == Timed::<ClaimRequest>::NAME;
             for open in known.open.iter_mut().filter(|(call, open)| is_claim(call) && open.key == number) {
                 let told = Box::new(Told::Found(held.clone()));
                 open.1.tries.push(Try::Answered { told, store_now, at, store, met });
@@ -414,9 +417,8 @@ impl World {
     /// What an outcome call was answered.
     pub(crate) fn settled(&self, call: &Call, outcome: &Outcome, answer: &Result<Reported, Failure>) {
         let said = match answer {
-            Ok(Reported::Settled { settled, .. }) => {
-                <oncegate::domain::claim::OutcomeRequest as Question>::brief(settled).0
-            }
+            Ok(Reported::Settled { settled, .. }) => <Timed<OutcomeRequest> as Question>::brief(settled).0,
+            Ok(Reported::Spooled { .. }) => "spooled",
             Ok(Reported::Observed { .. }) => "observed",
             Err(failure) => failure_name(failure),
         };
@@ -439,7 +441,6 @@ impl World {
                 let Some(policy) = degraded else { return Ok(()) };
                 hold(allows(of_key.ledger.choice, *policy), "S12", || format!("nobody has chosen {policy:?}"))?;
                 let is_taken = match settled {
-                    OutcomeResponse::Spooled => true,
                     // An unknown may be what the lease's end has made of it already.
                     OutcomeResponse::Done { late, state, .. }
                         if *late == Some(false) || *state == Some(State::Succeeded) =>
@@ -453,6 +454,13 @@ impl World {
                 }
                 Ok(())
             }
+            Ok(Reported::Spooled { .. }) => {
+                let of_key = known.of(call.key);
+                let policy = OutagePolicy::Spool;
+                hold(allows(of_key.ledger.choice, policy), "S12", || format!("nobody has chosen {policy:?}"))?;
+                of_key.ledger.accept(call.gateway, call.name, outcome_name(outcome), call.begun, now);
+                Ok(())
+            }
             Ok(Reported::Observed { .. }) => hold(false, "S6", || "nobody observes".to_owned()),
             Err(failure) => self.judge_failure(known, call, &open, failure, now),
         });
@@ -461,7 +469,7 @@ impl World {
     /// What a renewal was answered.
     pub(crate) fn renewed(&self, call: &Call, answer: &Result<RenewalAnswer, Failure>) {
         let said = match answer {
-            Ok(answer) => <oncegate::domain::claim::RenewalRequest as Question>::brief(&answer.renewed).0,
+            Ok(answer) => <Timed<RenewalRequest> as Question>::brief(&answer.renewed).0,
             Err(failure) => failure_name(failure),
         };
         self.finish(call, (said, Name::default(), 0), answer.as_ref().err(), |now, known, open| match answer {
@@ -706,7 +714,7 @@ fn asked((gateway, nonce): (u16, u64), kind: &str, what: &'static str) -> Option
 fn judge_answer_of_policy(
     known: &mut Known,
     call: &Call,
-    policy: Degraded,
+    policy: OutagePolicy,
     answer: &ClaimAnswer,
 ) -> Result<(), Broken> {
     let choice = known.of(call.key).ledger.choice;
@@ -727,16 +735,16 @@ fn judge_answer_of_policy(
 }
 
 /// Whether an app has chosen that this policy answers. Outcomes of what `local` has granted go the same way.
-fn allows(choice: Option<Choice>, policy: Degraded) -> bool {
+fn allows(choice: Option<Choice>, policy: OutagePolicy) -> bool {
     let Some(choice) = choice else { return false };
     match policy {
-        Degraded::Local => choice.claims == ClaimOnOutage::Local,
-        Degraded::FailOpen => choice.claims == ClaimOnOutage::FailOpen,
-        Degraded::Spool => choice.spools,
+        OutagePolicy::Local => choice.claims == ClaimOnOutage::Local,
+        OutagePolicy::FailOpen => choice.claims == ClaimOnOutage::FailOpen,
+        OutagePolicy::Spool => choice.spools,
     }
 }
 
-fn policy_of(answer: &ClaimAnswer) -> Option<Degraded> {
+fn policy_of(answer: &ClaimAnswer) -> Option<OutagePolicy> {
     match answer {
         ClaimAnswer::Granted(granted) => granted.degraded,
         ClaimAnswer::Duplicate(found) => found.degraded,

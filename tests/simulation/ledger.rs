@@ -6,7 +6,7 @@ use std::time::Duration;
 use hashbrown::HashSet;
 use oncegate::domain::attempt::{Attempt, AttemptHash};
 use oncegate::domain::claim::ClaimResponse;
-use oncegate::domain::degraded::Degraded;
+use oncegate::domain::outage_policy::OutagePolicy;
 use oncegate::domain::overlap::Overlap;
 use oncegate::domain::record::State;
 use oncegate::domain::terms::ClaimOnOutage;
@@ -82,7 +82,7 @@ pub(crate) struct Given {
     pub(crate) by: Process,
     pub(crate) name: Name,
     /// Nothing if the store granted it.
-    pub(crate) policy: Option<Degraded>,
+    pub(crate) policy: Option<OutagePolicy>,
     pub(crate) at: Duration,
     /// Until when its holder may think that it has it.
     pub(crate) until: Instants,
@@ -117,7 +117,7 @@ impl Given {
     pub(crate) fn new(
         by: Process,
         name: Name,
-        policy: Option<Degraded>,
+        policy: Option<OutagePolicy>,
         at: Duration,
         (lease, until): (Duration, Instants),
     ) -> Self {
@@ -167,7 +167,7 @@ impl Ledger {
         let forgotten = self.given.iter().find(is_forgotten).filter(|_| given.policy.is_none());
         hold(forgotten.is_none(), "S1", || format!("the store grants {given:?} beside {forgotten:?}"))?;
         let alone = |other: &&Given| match given.policy {
-            Some(Degraded::Local) => other.stands(process, now),
+            Some(OutagePolicy::Local) => other.stands(process, now),
             // It knows what its own journal says, and asks nothing else.
             Some(_) => other.policy.is_some() && !other.pushed && other.stands(process, now),
             None => false,
@@ -197,7 +197,7 @@ impl Ledger {
 
     /// Whether a gateway that decides alone has told of a grant because it has heard of it from the store.
     pub(crate) fn is_the_stores(&self, given: &Given) -> bool {
-        given.policy == Some(Degraded::Local) && self.heard.contains(&(given.by.gateway, given.name))
+        given.policy == Some(OutagePolicy::Local) && self.heard.contains(&(given.by.gateway, given.name))
     }
 
     /// The store's answer to a claim has come to a gateway, which has not asked for itself.

@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use crate::question::Question;
+use crate::question::{Question, Timed};
 use crate::store::Store;
 use crate::world::World;
 
@@ -227,16 +227,16 @@ fn reset<Answer>() -> Result<Answer, EngineError> {
 
 #[async_trait]
 impl Engine for Link {
-    async fn claim(&self, request: &ClaimRequest) -> Result<ClaimResponse, EngineError> {
-        self.call(request).await
+    async fn claim(&self, request: &ClaimRequest, deadline: Duration) -> Result<ClaimResponse, EngineError> {
+        self.call(&Timed { request: request.clone(), deadline }).await
     }
 
-    async fn settle(&self, request: &OutcomeRequest) -> Result<OutcomeResponse, EngineError> {
-        self.call(request).await
+    async fn settle(&self, request: &OutcomeRequest, deadline: Duration) -> Result<OutcomeResponse, EngineError> {
+        self.call(&Timed { request: request.clone(), deadline }).await
     }
 
-    async fn renew(&self, request: &RenewalRequest) -> Result<RenewalResponse, EngineError> {
-        self.call(request).await
+    async fn renew(&self, request: &RenewalRequest, deadline: Duration) -> Result<RenewalResponse, EngineError> {
+        self.call(&Timed { request: request.clone(), deadline }).await
     }
 
     async fn read(&self, key: &Key) -> Result<Option<LiveClaim>, EngineError> {

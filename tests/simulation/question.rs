@@ -1,5 +1,6 @@
 //! The calls of an engine as values, so that the network and the store treat them alike.
 
+use std::ops::Deref;
 use std::time::Duration;
 
 use oncegate::domain::attempt::Attempt;
@@ -9,11 +10,26 @@ use oncegate::domain::claim::{
 use oncegate::domain::operator::{ReleaseRequest, ReleaseResponse};
 use oncegate::domain::record::{Key, LiveClaim, State};
 use oncegate::engine::{Engine, EngineError};
-use oncegate::resilience::journal::DELIVERY_DEADLINE;
+use oncegate::resilience::deadline_budget::DELIVERY_DEADLINE;
 
 use crate::bugs::MARKS;
 use crate::reference::{Broken, Reference};
 use crate::trace::Name;
+
+/// A request, and the deadline of its call.
+#[derive(Clone)]
+pub(crate) struct Timed<Request> {
+    pub(crate) request: Request,
+    pub(crate) deadline: Duration,
+}
+
+impl<Request> Deref for Timed<Request> {
+    type Target = Request;
+
+    fn deref(&self) -> &Request {
+        &self.request
+    }
+}
 
 /// A call of an engine.
 pub(crate) trait Question: Clone + Send + Sync + 'static {
@@ -113,7 +129,7 @@ pub(crate) enum Told {
     Released(ReleaseResponse),
 }
 
-impl Question for ClaimRequest {
+impl Question for Timed<ClaimRequest> {
     const NAME: &'static str = "claim";
     const CLAIMS: bool = true;
     type Answer = ClaimResponse;
@@ -140,7 +156,7 @@ impl Question for ClaimRequest {
     }
 
     async fn put(&self, engine: &dyn Engine) -> Result<ClaimResponse, EngineError> {
-        engine.claim(self).await
+        engine.claim(self, self.deadline).await
     }
 
     fn compare(&self, reference: &mut Reference, now: u64, answer: &ClaimResponse) -> Result<(), Broken> {
@@ -176,12 +192,11 @@ impl Question for ClaimRequest {
                 (what, Name::of(&held.record.attempt), millis(held.left))
             }
             ClaimResponse::Mismatch(_) => ("mismatch", Name::default(), 0),
-            ClaimResponse::Degraded(_, answer) => Self::brief(answer),
         }
     }
 }
 
-impl Question for OutcomeRequest {
+impl Question for Timed<OutcomeRequest> {
     const NAME: &'static str = "settle";
     const ENDS: bool = true;
     type Answer = OutcomeResponse;
@@ -207,7 +222,7 @@ impl Question for OutcomeRequest {
     }
 
     async fn put(&self, engine: &dyn Engine) -> Result<OutcomeResponse, EngineError> {
-        engine.settle(self).await
+        engine.settle(self, self.deadline).await
     }
 
     fn compare(&self, reference: &mut Reference, now: u64, answer: &OutcomeResponse) -> Result<(), Broken> {
@@ -229,14 +244,12 @@ impl Question for OutcomeRequest {
             OutcomeResponse::AlreadySucceeded => ("already succeeded", None),
             OutcomeResponse::Superseded { left, .. } => ("superseded", *left),
             OutcomeResponse::Expired => ("expired", None),
-            OutcomeResponse::Spooled => ("spooled", None),
-            OutcomeResponse::Degraded(_, answer) => return Self::brief(answer),
         };
         (what, Name::default(), millis(left))
     }
 }
 
-impl Question for RenewalRequest {
+impl Question for Timed<RenewalRequest> {
     const NAME: &'static str = "renew";
     type Answer = RenewalResponse;
 
@@ -257,7 +270,7 @@ impl Question for RenewalRequest {
     }
 
     async fn put(&self, engine: &dyn Engine) -> Result<RenewalResponse, EngineError> {
-        engine.renew(self).await
+        engine.renew(self, self.deadline).await
     }
 
     fn compare(&self, reference: &mut Reference, now: u64, answer: &RenewalResponse) -> Result<(), Broken> {
@@ -274,7 +287,6 @@ impl Question for RenewalRequest {
             RenewalResponse::LeaseLost => ("lease lost", None),
             RenewalResponse::AlreadySucceeded => ("already succeeded", None),
             RenewalResponse::Superseded { left, .. } => ("superseded", *left),
-            RenewalResponse::Degraded(_, answer) => return Self::brief(answer),
         };
         (what, Name::default(), millis(left))
     }

@@ -5,21 +5,23 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use oncegate::domain::attempt::{Entropy, Issuer};
+use oncegate::domain::attempt::{Attempt, Entropy, Issuer};
 use oncegate::domain::clock::Clock;
 use oncegate::domain::limits::Limits;
 use oncegate::domain::terms::OnDataLoss;
 use oncegate::engine::Engine;
-use oncegate::engine::chain::Chain as _;
-use oncegate::gateway::{Engines, Gateway};
+use oncegate::gateway::claim::{ClaimAnswer, Granted};
+use oncegate::gateway::{Engines, Failure, Gateway, NamedChain, NamedEngine};
 use oncegate::resilience::chain::{Chain, Setup, Times};
-use oncegate::resilience::degrade::{Degrading, Keeper};
+use oncegate::resilience::degrade::{Keeper, OutagePolicies};
 use oncegate::resilience::guarded::Guarded;
 use oncegate::resilience::journal::memory::{Disk, Flaw};
 use oncegate::resilience::journal::{Bounds, Journal, Recovered};
 use tokio_util::sync::CancellationToken;
 
 use crate::bugs::{Bug, Layer};
+use crate::business::Target;
+use crate::caller::Asked;
 use crate::clock::MachineClock;
 use crate::dice::Dice;
 use crate::link::Link;
@@ -67,9 +69,36 @@ pub(crate) struct Running {
     pub(crate) died: CancellationToken,
     /// Which process of its machine it is.
     pub(crate) run: u32,
+    clock: Arc<dyn Clock>,
+    bug: Option<Bug>,
 }
 
 impl Running {
+    /// The answer to a claim call, with this gateway's bug if it is one of the policies.
+    pub(crate) fn plant(
+        &self,
+        answer: Result<ClaimAnswer, Failure>,
+        target: &Target,
+        asked: &Asked,
+        lease: Duration,
+    ) -> Result<ClaimAnswer, Failure> {
+        let granted = |policy| Granted {
+            global_id: target.global_id,
+            attempt: Attempt::new(self.clock.wall(), asked.nonce.clone()),
+            fence: None,
+            repeated: false,
+            taken_over: false,
+            lease_ms: u64::try_from(lease.as_millis()).unwrap_or(u64::MAX),
+            lease_expires_at: self.clock.wall().plus(lease),
+            would_be: None,
+            degraded: Some(policy),
+        };
+        match self.bug {
+            Some(bug) => bug.in_answer(answer, granted),
+            None => answer,
+        }
+    }
+
     /// The answer of a call, unless the process dies first: then nobody hears what it says.
     pub(crate) async fn answer<Answer>(&self, call: impl Future<Output = Answer>) -> Option<Answer> {
         self.died.run_until_cancelled(call).await.filter(|_| !self.died.is_cancelled())
@@ -101,13 +130,13 @@ impl Host {
         let died = CancellationToken::new();
         let (chain, engines, keeper) = self.engines(&clock, &entropy, &died);
         let issuer = Issuer::new(clock.clone(), entropy);
-        let gateway = Arc::new(Gateway::new(engines, issuer, clock, &Limits::default()));
+        let gateway = Arc::new(Gateway::new(engines, issuer, clock.clone(), &Limits::default()));
         let run = {
             let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
             *runs += 1;
             *runs
         };
-        *self.running() = Some(Running { gateway, chain, keeper, died, run });
+        *self.running() = Some(Running { gateway, chain, keeper, died, run, clock, bug: self.bug });
     }
 
     /// What stands between a gateway and its stores. The same as `server::engines` puts there; when that changes, this does.
@@ -128,7 +157,7 @@ impl Host {
             let link: Arc<dyn Engine> = Arc::new(link.of_process(died.clone()));
             let guarded = Guarded::new(link, name, DEADLINE, clock.clone(), entropy.clone());
             let guarded: Arc<dyn Engine> = Arc::new(guarded);
-            engines.by_name.insert((*name).into(), guarded.clone());
+            engines.by_name.insert((*name).into(), NamedEngine { engine: guarded.clone(), url: String::new() });
             members.push(((*name).into(), plant(Layer::Engine, guarded)));
         }
         let times = Times::default();
@@ -153,9 +182,8 @@ impl Host {
             Keeper::new(Path::new("no-such-folder"), Bounds { bytes: 0, app_bytes: 0 }, clock.clone())
         });
         let told = plant(Layer::Chain, only.unwrap_or(chain.clone()));
-        let calls = Degrading::start(CHAIN, told, keeper.clone(), clock.clone(), entropy.clone());
-        engines.calls.insert(CHAIN.into(), plant(Layer::Policies, Arc::new(calls)));
-        engines.chains.insert(CHAIN.into(), chain.clone());
+        let policies = OutagePolicies::start(CHAIN, told, keeper.clone(), clock.clone(), entropy.clone());
+        engines.chains.insert(CHAIN.into(), NamedChain { chain: chain.clone(), policies, requirement: None });
         (chain, engines, keeper)
     }
 

@@ -11,14 +11,14 @@ use oncegate::domain::claim::{ClaimRequest, Outcome, OutcomeRequest};
 use oncegate::domain::clock::Timestamp;
 use oncegate::domain::record::Key;
 use oncegate::domain::tenant::Operation;
-use oncegate::domain::terms::{ClaimOnOutage, LeaseEnd, OutcomeOnOutage, Retention, Terms};
+use oncegate::domain::terms::{LeaseEnd, Retention, Terms};
 use oncegate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
 use oncegate::engine::{Determinate, Engine, EngineError, Metadata};
 use tokio::sync::{Notify, oneshot};
 
 use crate::bugs::Bug;
 use crate::clock::micros;
-use crate::question::{Met, Question, Taken};
+use crate::question::{Met, Question, Taken, Timed};
 use crate::reference::hold;
 use crate::trace::{Event, Name, Place};
 use crate::world::{Known, World};
@@ -162,12 +162,10 @@ impl Store {
             fingerprint: None,
             terms,
             take_over: false,
-            deadline: lease,
-            on_outage: ClaimOnOutage::FailClosed,
         };
-        let _swept = self.apply(&request).await;
-        let (outcome, on_outage) = (Outcome::Failure, OutcomeOnOutage::FailClosed);
-        let _gone = self.apply(&OutcomeRequest { key, attempt, outcome, late: None, deadline: lease, on_outage }).await;
+        let _swept = self.apply(&Timed { request, deadline: lease }).await;
+        let request = OutcomeRequest { key, attempt, outcome: Outcome::Failure, late: None };
+        let _gone = self.apply(&Timed { request, deadline: lease }).await;
     }
 
     /// A call arrives. A server that is stopped finds it in its socket when it goes on, and executes it then, whether or not

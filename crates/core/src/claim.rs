@@ -7,10 +7,9 @@ use std::time::Duration;
 
 use super::attempt::Attempt;
 use super::canonical::Canonical;
-use super::degraded::Degraded;
 use super::record::{Contents, DIGEST_BYTES, Key, LiveClaim, Record, Sha256Digest, State};
 use super::tenant::Operation;
-use super::terms::{ClaimOnOutage, LeaseEnd, OutcomeOnOutage, Retention, Terms};
+use super::terms::{LeaseEnd, Retention, Terms};
 
 /// A claim call: "may I do this?"
 #[derive(Clone, Debug)]
@@ -31,10 +30,6 @@ pub struct ClaimRequest {
     pub terms: Terms,
     /// Claim even though the claim that stands is `unknown`.
     pub take_over: bool,
-    /// How long its caller waits for an answer, from when it is asked.
-    pub deadline: Duration,
-    /// What becomes of it while the store does not answer.
-    pub on_outage: ClaimOnOutage,
 }
 
 impl ClaimRequest {
@@ -71,10 +66,6 @@ pub struct OutcomeRequest {
     pub outcome: Outcome,
     /// What to record if no claim stands; nothing if the attempt is too old to be recorded.
     pub late: Option<LateTerms>,
-    /// How long its caller waits for an answer, from when it is asked.
-    pub deadline: Duration,
-    /// What becomes of it while the store does not answer.
-    pub on_outage: OutcomeOnOutage,
 }
 
 /// What became of an operation.
@@ -128,8 +119,6 @@ pub struct RenewalRequest {
     pub attempt: Attempt,
     /// From now on for this long; the lease of the claim's terms if left out.
     pub lease: Option<Duration>,
-    /// How long its caller waits for an answer, from when it is asked.
-    pub deadline: Duration,
 }
 
 /// What is to change in the store.
@@ -154,8 +143,6 @@ pub enum ClaimResponse {
     Duplicate(LiveClaim),
     /// The same ID with something else in it.
     Mismatch(Mismatch),
-    /// Any of the others, given by a policy because the store did not answer. No engine answers this.
-    Degraded(Degraded, Box<ClaimResponse>),
 }
 
 /// A granted claim.
@@ -205,10 +192,6 @@ pub enum OutcomeResponse {
     },
     /// No claim stands, and the attempt is too old for its outcome to be recorded.
     Expired,
-    /// Kept on this gateway's disk because the store did not answer, to be delivered. No engine answers this.
-    Spooled,
-    /// Any of the others, given by a policy because the store did not answer. No engine answers this.
-    Degraded(Degraded, Box<OutcomeResponse>),
 }
 
 /// The answer to a renewal.
@@ -230,8 +213,6 @@ pub enum RenewalResponse {
         /// How long it stays so.
         left: Option<Duration>,
     },
-    /// Any of the others, given by a policy because the store did not answer. No engine answers this.
-    Degraded(Degraded, Box<RenewalResponse>),
 }
 
 /// Claim call: what the store holds, the request, and the fence that a new attempt would get.
@@ -407,8 +388,6 @@ mod tests {
             fingerprint: None,
             terms: terms(),
             take_over: false,
-            deadline: HOUR,
-            on_outage: ClaimOnOutage::FailClosed,
         }
     }
 
@@ -419,14 +398,7 @@ mod tests {
 
     fn report(name: char, outcome: Outcome) -> OutcomeRequest {
         let late = LateTerms { operation: None, contents: Contents::Unverified, terms: terms() };
-        OutcomeRequest {
-            key: request('A').key,
-            attempt: attempt(name),
-            outcome,
-            late: Some(late),
-            deadline: Duration::from_secs(30),
-            on_outage: OutcomeOnOutage::FailClosed,
-        }
+        OutcomeRequest { key: request('A').key, attempt: attempt(name), outcome, late: Some(late) }
     }
 
     fn success() -> Outcome {
@@ -507,7 +479,7 @@ mod tests {
         ];
         for (state, name, expected) in rows {
             let held = state.map(held);
-            let renewal = RenewalRequest { key: request('A').key, attempt: attempt(name), lease: None, deadline: HOUR };
+            let renewal = RenewalRequest { key: request('A').key, attempt: attempt(name), lease: None };
             let (effect, renewed) = renew(held.as_ref(), &renewal);
             let mut found: Vec<_> = [success(), Outcome::Failure, Outcome::Unknown]
                 .map(|outcome| settle(held.as_ref(), &report(name, outcome)))
@@ -522,7 +494,7 @@ mod tests {
     #[test]
     fn a_lease_is_extended_only_forwards() {
         let short = LiveClaim { left: Some(Duration::from_secs(1)), ..held(State::InProgress) };
-        let renewal = |lease| RenewalRequest { key: request('A').key, attempt: attempt('A'), lease, deadline: HOUR };
+        let renewal = |lease| RenewalRequest { key: request('A').key, attempt: attempt('A'), lease };
         assert_eq!(renew(Some(&short), &renewal(None)).0, Effect::Extend(Duration::from_secs(30)));
         assert_eq!(renew(Some(&short), &renewal(Some(HOUR))).0, Effect::Extend(HOUR));
         assert_eq!(renew(Some(&held(State::InProgress)), &renewal(None)).0, Effect::Keep);
@@ -594,7 +566,7 @@ mod tests {
                         (*name, settle(held.as_ref(), &report(*name, outcome)).0, false)
                     }
                     Call::Renew { name } => {
-                        let renewal = RenewalRequest { key: request('A').key, attempt: attempt(*name), lease: None, deadline: HOUR };
+                        let renewal = RenewalRequest { key: request('A').key, attempt: attempt(*name), lease: None };
                         (*name, renew(held.as_ref(), &renewal).0, false)
                     }
                     Call::TimePasses => ('-', Effect::Keep, false),

@@ -196,8 +196,6 @@ mod tests {
                     on_lease_end: LeaseEnd::Release,
                 },
                 take_over: true,
-                deadline: hour,
-                on_outage: crate::terms::ClaimOnOutage::FailClosed,
             });
             let held = LiveClaim { record: requests[0].record(), left: Some(hour), fence: None };
             let (effect, answer) = claim(Some(&held), &requests[1], None);

@@ -2,10 +2,10 @@
 
 pub mod attempt;
 pub mod backoff;
+pub mod call;
 pub mod canonical;
 pub mod claim;
 pub mod clock;
-pub mod degraded;
 pub mod global_id;
 pub mod hex;
 pub mod limits;
@@ -13,6 +13,7 @@ pub mod name;
 pub mod nearest;
 pub mod observed;
 pub mod operator;
+pub mod outage_policy;
 pub mod overlap;
 pub mod rate_limiter;
 pub mod record;

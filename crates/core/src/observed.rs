@@ -32,7 +32,6 @@ impl WouldBe {
             ClaimResponse::Granted(_) => None,
             ClaimResponse::Duplicate(held) => Some(Self::Duplicate(held.record.state)),
             ClaimResponse::Mismatch(mismatch) => Some(Self::Mismatch(*mismatch)),
-            ClaimResponse::Degraded(_, answer) => Self::of(answer),
         }
     }
 }

@@ -3,8 +3,8 @@
 
 use super::attempt::{Attempt, AttemptHash};
 use super::clock::Timestamp;
-use super::degraded::Degraded;
 use super::global_id::GlobalId;
+use super::outage_policy::OutagePolicy;
 use super::record::State;
 use super::tenant::{AppKey, Operation};
 
@@ -20,7 +20,7 @@ pub struct Overlap {
     /// The claim.
     pub global_id: GlobalId,
     /// The policy that answered for the store.
-    pub policy: Degraded,
+    pub policy: OutagePolicy,
     /// The attempt that the policy let pass, or whose outcome it took.
     pub ours: Contender,
     /// The attempt that the store holds.

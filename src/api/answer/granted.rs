@@ -7,10 +7,10 @@ use serde::Serialize;
 use super::Success;
 use crate::domain::claim::Mismatch;
 use crate::domain::clock::Timestamp;
-use crate::domain::degraded::Degraded;
 use crate::domain::global_id::GlobalId;
 use crate::domain::hex;
 use crate::domain::observed::WouldBe;
+use crate::domain::outage_policy::OutagePolicy;
 use crate::domain::record::State;
 use crate::gateway::claim::Granted;
 use crate::web::problem::Code;
@@ -31,7 +31,7 @@ pub struct GrantedBody {
     claimed_at: Timestamp,
     lease_ms: u64,
     lease_expires_at: Timestamp,
-    degraded: Option<Degraded>,
+    degraded: Option<OutagePolicy>,
 }
 
 impl GrantedBody {
@@ -51,7 +51,7 @@ impl Success for GrantedBody {
         StatusCode::CREATED
     }
 
-    fn degraded(&self) -> Option<Degraded> {
+    fn degraded(&self) -> Option<OutagePolicy> {
         self.degraded
     }
 
@@ -61,7 +61,7 @@ impl Success for GrantedBody {
         let (mut timestamp, mut lease_ms, mut fence) = (Buffer::new(), Buffer::new(), Buffer::new());
         let (mut global_id, mut claimed_at, mut lease_expires_at) = ([0; 32], [0; _], [0; _]);
         let (quoted_would_be, would_be) = self.would_be.map_or(("", ""), |code| (",\"would_be\":\"", code));
-        let degraded = self.degraded.map(Degraded::name);
+        let degraded = self.degraded.map(OutagePolicy::name);
         let parts = [
             "{\"global_id\":\"",
             hex::write(self.global_id.as_bytes(), &mut global_id),
@@ -153,7 +153,7 @@ mod tests {
             repeated: true,
             taken_over: Some(true),
             would_be: Some("duplicate"),
-            degraded: Some(Degraded::FailOpen),
+            degraded: Some(OutagePolicy::FailOpen),
             ..plain
         };
         for body in [plain, full] {

@@ -71,7 +71,7 @@ impl Aging for ClaimResponse {
         match self {
             Self::Granted(grant) => Self::Granted(Grant { lease_left: grant.lease_left.aged(by), ..grant }),
             Self::Duplicate(held) => Self::Duplicate(held.aged(by)),
-            Self::Mismatch(_) | Self::Degraded(..) => self,
+            Self::Mismatch(_) => self,
         }
     }
 }
@@ -81,7 +81,7 @@ impl Aging for OutcomeResponse {
         match self {
             Self::Done { state, left, late } => Self::Done { state, left: left.aged(by), late },
             Self::Superseded { state, left } => Self::Superseded { state, left: left.aged(by) },
-            Self::AlreadySucceeded | Self::Expired | Self::Spooled | Self::Degraded(..) => self,
+            Self::AlreadySucceeded | Self::Expired => self,
         }
     }
 }
@@ -91,7 +91,7 @@ impl Aging for RenewalResponse {
         match self {
             Self::Renewed { left } => Self::Renewed { left: left.saturating_sub(by) },
             Self::Superseded { state, left } => Self::Superseded { state, left: left.aged(by) },
-            Self::LeaseLost | Self::AlreadySucceeded | Self::Degraded(..) => self,
+            Self::LeaseLost | Self::AlreadySucceeded => self,
         }
     }
 }

@@ -168,15 +168,15 @@ impl Drop for WriterEnd {
 
 #[async_trait]
 impl Engine for Disk {
-    async fn claim(&self, ask: &ClaimRequest) -> Result<ClaimResponse, EngineError> {
+    async fn claim(&self, ask: &ClaimRequest, _: Duration) -> Result<ClaimResponse, EngineError> {
         self.call(|reply| Ask::Claim(Box::new(ask.clone()), reply)).await
     }
 
-    async fn settle(&self, ask: &OutcomeRequest) -> Result<OutcomeResponse, EngineError> {
+    async fn settle(&self, ask: &OutcomeRequest, _: Duration) -> Result<OutcomeResponse, EngineError> {
         self.call(|reply| Ask::Settle(Box::new(ask.clone()), reply)).await
     }
 
-    async fn renew(&self, ask: &RenewalRequest) -> Result<RenewalResponse, EngineError> {
+    async fn renew(&self, ask: &RenewalRequest, _: Duration) -> Result<RenewalResponse, EngineError> {
         self.call(|reply| Ask::Renew(ask.clone(), reply)).await
     }
 

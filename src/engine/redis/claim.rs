@@ -11,7 +11,7 @@ use super::reply::{self, GRACE, Snapshot, checked, unexpected};
 use super::script::SCRIPTS;
 use super::topology::Route;
 use crate::domain::claim::{self, ClaimRequest, ClaimResponse, Effect};
-use crate::engine::{ClaimSink, Determinate, EngineError, millis, value};
+use crate::engine::{BatchClaim, ClaimSink, Determinate, EngineError, millis, value};
 
 /// How often a claim is tried again because the claim in its way was gone or had changed when it was looked at.
 const ROUNDS: usize = 3;
@@ -50,8 +50,9 @@ impl Redis {
     }
 
     /// Claims that go over one connection go out together.
-    pub(super) async fn claim_many(&self, requests: &[&ClaimRequest], sink: ClaimSink<'_>) {
-        let prepared = requests.iter().enumerate().map(|(position, request)| self.prepare(position, request)).collect();
+    pub(super) async fn claim_many(&self, claims: &[BatchClaim<'_>], sink: ClaimSink<'_>) {
+        let prepared =
+            claims.iter().enumerate().map(|(position, claim)| self.prepare(position, claim.request)).collect();
         let groups = self.topology.split(prepared, |claim: &Prepared<'_>| &claim.key);
         join_all(groups.into_iter().map(|(route, group)| self.claim_group(route, group, sink))).await;
     }

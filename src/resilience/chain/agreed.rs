@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::engine::chain::Phase;
 use crate::engine::{EngineError, Metadata};
+use crate::resilience::chain::Phase;
 
 /// The form of the note. Raised only when an older release could not read what a newer one writes.
 const FORMAT: u32 = 1;

@@ -13,8 +13,8 @@ use super::hold::{Hold, Losses};
 use super::{Setup, Times};
 use crate::domain::attempt::Entropy;
 use crate::domain::clock::{Clock, micros};
-use crate::engine::chain::{ChainStatus, Phase};
 use crate::engine::{Engine, EngineError};
+use crate::resilience::chain::{ChainStatus, Phase};
 use crate::telemetry::metrics::chain::ActiveMetrics;
 
 /// How long a call waits for the first look at the stores, or for the next one after this process stood still: a little longer

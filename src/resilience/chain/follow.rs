@@ -9,8 +9,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::agreed::Agreed;
 use super::core::{Core, State};
-use crate::engine::chain::Phase;
 use crate::engine::{Determinate, EngineError, Metadata};
+use crate::resilience::chain::Phase;
 
 /// How long one call about a note may take. Two of them, and a look is over before what it found has aged: that an engine
 /// is slow which nobody uses holds nobody up.

@@ -7,7 +7,7 @@ use tokio::time::sleep;
 use super::agreed::Agreed;
 use super::core::Core;
 use crate::engine::EngineError;
-use crate::engine::chain::{NotSwitched, Phase, Switched};
+use crate::resilience::chain::{NotSwitched, Phase, Switched};
 
 /// How long the new engine may be silent before somebody is told so who waits.
 const OPENING: std::time::Duration = std::time::Duration::from_secs(5);

@@ -10,11 +10,10 @@ use super::*;
 use crate::domain::attempt::SystemEntropy;
 use crate::domain::claim::Outcome;
 use crate::domain::clock::{SystemClock, Timestamp};
-use crate::domain::terms::OutcomeOnOutage;
 use crate::engine::Indeterminate;
-use crate::engine::chain::Phase;
-use crate::engine::conformance::{Subject, fresh_claim};
+use crate::engine::conformance::{DEADLINE, Subject, fresh_claim};
 use crate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
+use crate::resilience::chain::Phase;
 
 /// The time of the runtime, which goes on by itself while all tasks wait.
 struct Paused(tokio::time::Instant);
@@ -77,14 +76,14 @@ impl Way {
 
 #[async_trait]
 impl Engine for Way {
-    async fn claim(&self, request: &ClaimRequest) -> Result<ClaimResponse, EngineError> {
-        self.call(self.store.claim(request)).await
+    async fn claim(&self, request: &ClaimRequest, deadline: Duration) -> Result<ClaimResponse, EngineError> {
+        self.call(self.store.claim(request, deadline)).await
     }
-    async fn settle(&self, request: &OutcomeRequest) -> Result<OutcomeResponse, EngineError> {
-        self.call(self.store.settle(request)).await
+    async fn settle(&self, request: &OutcomeRequest, deadline: Duration) -> Result<OutcomeResponse, EngineError> {
+        self.call(self.store.settle(request, deadline)).await
     }
-    async fn renew(&self, request: &RenewalRequest) -> Result<RenewalResponse, EngineError> {
-        self.call(self.store.renew(request)).await
+    async fn renew(&self, request: &RenewalRequest, deadline: Duration) -> Result<RenewalResponse, EngineError> {
+        self.call(self.store.renew(request, deadline)).await
     }
     async fn read(&self, key: &Key) -> Result<Option<LiveClaim>, EngineError> {
         self.call(self.store.read(key)).await
@@ -194,14 +193,15 @@ impl Stores {
 
 impl Gateway {
     async fn claim(&self, request: &ClaimRequest) -> Result<ClaimResponse, EngineError> {
-        self.chain.claim(request).await
+        self.chain.claim(request, DEADLINE).await
     }
 
     /// The answers to claims of one batch, in their order.
     async fn claim_batch(&self, requests: &[ClaimRequest]) -> Vec<Result<ClaimResponse, EngineError>> {
         let answers = Mutex::new(Vec::new());
         let tell = |place, answer| answers.lock().unwrap().push((place, answer));
-        self.chain.claim_batch(&requests.iter().collect::<Vec<_>>(), &tell).await;
+        let claims: Vec<_> = requests.iter().map(|request| BatchClaim { request, deadline: DEADLINE }).collect();
+        self.chain.claim_batch(&claims, &tell).await;
         let mut answers: Vec<(usize, _)> = answers.into_inner().unwrap();
         answers.sort_by_key(|(place, _)| *place);
         assert!(answers.iter().map(|(place, _)| *place).eq(0..requests.len()), "each is answered once");
@@ -240,8 +240,6 @@ fn settle(request: &ClaimRequest) -> OutcomeRequest {
         attempt: request.attempt.clone(),
         outcome: Outcome::Success { result: None, retention: None },
         late: None,
-        deadline: Duration::from_secs(30),
-        on_outage: OutcomeOnOutage::FailClosed,
     }
 }
 
@@ -326,14 +324,12 @@ async fn while_a_chain_is_switched_nobody_grants_and_outcomes_go_where_the_claim
         let refused = gateway.claim(&fresh_claim()).await;
         assert!(is_paused(&refused), "{refused:?}");
     }
-    let renewal = RenewalRequest {
-        key: held.key.clone(),
-        attempt: held.attempt.clone(),
-        lease: None,
-        deadline: Duration::from_secs(30),
-    };
-    assert!(matches!(there.chain.renew(&renewal).await, Ok(RenewalResponse::Renewed { .. })));
-    assert!(matches!(there.chain.settle(&settle(&held)).await, Ok(OutcomeResponse::Done { late: Some(false), .. })));
+    let renewal = RenewalRequest { key: held.key.clone(), attempt: held.attempt.clone(), lease: None };
+    assert!(matches!(there.chain.renew(&renewal, DEADLINE).await, Ok(RenewalResponse::Renewed { .. })));
+    assert!(matches!(
+        there.chain.settle(&settle(&held), DEADLINE).await,
+        Ok(OutcomeResponse::Done { late: Some(false), .. })
+    ));
     switching.await.unwrap().unwrap();
     assert!(stores.clock.monotonic().saturating_sub(begun) >= Duration::from_secs(2), "all have had time to see it");
 }
@@ -352,11 +348,11 @@ async fn what_the_new_engine_has_granted_is_not_settled_on_the_old_one() {
         here.comes_to("b").await;
         let held = here.granted().await;
         late += u32::from(there.chain.status().phase == Phase::Closing);
-        match there.chain.settle(&settle(&held)).await {
+        match there.chain.settle(&settle(&held), DEADLINE).await {
             Ok(OutcomeResponse::Done { late: Some(false), .. }) | Err(EngineError::Indeterminate(_)) => {}
             other => panic!("told as taken: {other:?}"),
         }
-        assert!(there.chain.settle(&settle(&held)).await.is_ok(), "repeated, it goes where the claim is");
+        assert!(there.chain.settle(&settle(&held), DEADLINE).await.is_ok(), "repeated, it goes where the claim is");
         switching.await.unwrap().unwrap();
     }
     assert!(late > 0, "it had seen it each time");
@@ -407,7 +403,7 @@ async fn a_grant_that_comes_back_after_the_switch_is_not_told() {
     there.ways[0].set(LATE);
     let request = fresh_claim();
     let report = settle(&request);
-    let (late, outcome) = (there.claim(&request), there.chain.settle(&report));
+    let (late, outcome) = (there.claim(&request), there.chain.settle(&report, DEADLINE));
     let (late, outcome, switched) = tokio::join!(late, outcome, here.chain.switch("b"));
     switched.unwrap();
     assert!(matches!(late, Err(EngineError::Indeterminate(_))), "{late:?}");
@@ -431,7 +427,7 @@ async fn a_gateway_that_has_not_looked_for_long_grants_nothing() {
     for refused in there.claim_batch(&[fresh_claim(), fresh_claim()]).await {
         assert!(matches!(refused, Err(EngineError::Determinate(Determinate::Unavailable(_)))), "{refused:?}");
     }
-    let refused = there.chain.settle(&settle(&fresh_claim())).await;
+    let refused = there.chain.settle(&settle(&fresh_claim()), DEADLINE).await;
     assert!(matches!(refused, Err(EngineError::Determinate(Determinate::Unavailable(_)))), "{refused:?}");
 }
 
@@ -612,7 +608,7 @@ async fn a_chain_that_holds_grants_nothing_until_the_longest_lease_is_over() {
     let refused = gateway.claim(&fresh_claim()).await;
     assert!(is_paused(&refused), "{refused:?}");
     // What was granted is settled, and recorded though the store no longer knows of it.
-    assert!(gateway.chain.settle(&settle(&long)).await.is_ok());
+    assert!(gateway.chain.settle(&settle(&long), DEADLINE).await.is_ok());
     sleep(Duration::from_secs(1)).await;
     gateway.granted().await;
     assert_eq!(gateway.chain.status().held_for, None);
@@ -629,8 +625,8 @@ async fn a_chain_that_holds_does_so_for_the_longest_renewal() {
     let gateway = stores.gateway_with(OnDataLoss::Hold, |_| {});
     let request = gateway.granted().await;
     let (minute, hour) = (Duration::from_mins(1), Duration::from_hours(1));
-    let renewal = RenewalRequest { key: request.key, attempt: request.attempt, lease: Some(hour), deadline: minute };
-    gateway.chain.renew(&renewal).await.unwrap();
+    let renewal = RenewalRequest { key: request.key, attempt: request.attempt, lease: Some(hour) };
+    gateway.chain.renew(&renewal, DEADLINE).await.unwrap();
     gateway.ways[0].losses.store(1, Ordering::SeqCst);
     assert_eq!(gateway.chain.status().held_for, Some(hour));
     sleep(minute * 59).await;
@@ -685,7 +681,7 @@ async fn what_the_store_knows_stops_its_duplicates_while_the_chain_grants_nothin
     stores.have_their_data().await;
     let gateway = stores.gateway_with(OnDataLoss::Hold, |_| {});
     let (running, done) = (gateway.granted().await, gateway.granted().await);
-    gateway.chain.settle(&settle(&done)).await.unwrap();
+    gateway.chain.settle(&settle(&done), DEADLINE).await.unwrap();
     gateway.ways[0].losses.store(1, Ordering::SeqCst);
     let again = |request: &ClaimRequest| ClaimRequest { attempt: fresh_claim().attempt, ..request.clone() };
     let other = ClaimRequest { fingerprint: Some([7; 32]), ..again(&done) };
@@ -713,7 +709,7 @@ async fn a_chain_that_holds_does_so_for_a_store_that_does_not_know_it_until_some
     assert_eq!(first.chain.status().held_for, Some(Duration::from_secs(29)), "without a claim, too");
     let second = stores.gateway_with(OnDataLoss::Hold, |_| {});
     assert!(is_paused(&second.claim(&fresh_claim()).await), "started later, and as careful");
-    assert!(second.chain.settle(&settle(&fresh_claim())).await.is_ok());
+    assert!(second.chain.settle(&settle(&fresh_claim()), DEADLINE).await.is_ok());
     sleep(Duration::from_secs(29)).await;
     first.granted().await;
     stores.gateway_with(OnDataLoss::Hold, |_| {}).granted().await;

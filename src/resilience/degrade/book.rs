@@ -19,7 +19,7 @@ use crate::domain::attempt::Attempt;
 use crate::domain::claim::{
     self, ClaimRequest, ClaimResponse, Effect, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
-use crate::domain::degraded::Degraded;
+use crate::domain::outage_policy::OutagePolicy;
 use crate::domain::record::{Contents, Key, LiveClaim, Record, State};
 use crate::domain::share::heaviest;
 use crate::domain::tenant::AppKey;
@@ -51,12 +51,12 @@ pub(super) struct Standing {
     record: Record,
     ends_at: Option<Duration>,
     /// The policy that granted it, until the store has been told.
-    pub(super) granted_by: Option<Degraded>,
+    pub(super) granted_by: Option<OutagePolicy>,
 }
 
 impl Standing {
     /// A claim that ends at this instant, or never by itself.
-    pub(super) fn new(record: Record, ends_at: Option<Duration>, granted_by: Option<Degraded>) -> Self {
+    pub(super) fn new(record: Record, ends_at: Option<Duration>, granted_by: Option<OutagePolicy>) -> Self {
         Self { record, ends_at, granted_by }
     }
 
@@ -133,7 +133,7 @@ impl Book {
     }
 
     /// The policy that granted the claim that stands, if the store does not know of it.
-    pub(super) fn granted_by(&self, key: &Key) -> Option<Degraded> {
+    pub(super) fn granted_by(&self, key: &Key) -> Option<OutagePolicy> {
         self.pages().standing(key)?.granted_by
     }
 
@@ -146,12 +146,12 @@ impl Book {
     pub(super) fn add(&self, seq: Seq, entry: Arc<Entry>, effect: Written, now: Duration) {
         let mut pages = self.pages();
         let key = entry.key().clone();
-        if entry.policy == Degraded::Local {
+        if entry.policy == OutagePolicy::Local {
             // What was granted here has to be remembered after the store was told of it, as it may go again.
             self.has_local.store(true, Ordering::Release);
         }
         pages.change(&key.app, now, |app| {
-            app.decides_locally |= entry.policy == Degraded::Local;
+            app.decides_locally |= entry.policy == OutagePolicy::Local;
             app.add(seq, entry, effect);
         });
         pages.waiting.insert(seq, key);
@@ -182,7 +182,7 @@ impl Book {
                 ClaimResponse::Duplicate(held) => {
                     app.remember(request.key.global_id, held.record.clone(), held.left, now);
                 }
-                ClaimResponse::Mismatch(_) | ClaimResponse::Degraded(..) => {}
+                ClaimResponse::Mismatch(_) => {}
             }
         });
     }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::journal::DELIVERY_DEADLINE;
+use super::super::deadline_budget::DELIVERY_DEADLINE;
 use super::super::journal::entry::{Deed, Entry, Seq};
 use super::marks::{Hold, is_of_marks};
 use super::same_try::{Granted, granted_attempt};
@@ -124,11 +124,10 @@ impl Core {
         at: Timestamp,
     ) -> Result<Option<LiveClaim>, EngineError> {
         let mut report = report.clone();
-        report.deadline = DELIVERY_DEADLINE;
         // Nothing happened, so there is nothing to claim, and only to release what the store may have granted after all. But
         // a take-over ended an unknown outcome, which the store still holds.
         if report.outcome == Outcome::Failure && !request.take_over {
-            let settled = self.settle_in_store(&report, Granted::Here).await?;
+            let settled = self.settle_in_store(&report, DELIVERY_DEADLINE, Granted::Here).await?;
             return if is_superseded(&settled) { self.stood_beside(&request.key, at).await } else { Ok(None) };
         }
         let (holder, theirs) = self.push(request, request.terms.lease.max(PUSHED_LEASE_MIN)).await?;
@@ -140,7 +139,7 @@ impl Core {
             contents: Contents::keep(&request.contents, request.contents_stored_bytes),
             terms: report.late.map_or(request.terms, |late| late.terms),
         });
-        let settled = self.settle_in_store(&report, Granted::Here).await?;
+        let settled = self.settle_in_store(&report, DELIVERY_DEADLINE, Granted::Here).await?;
         if report.outcome == Outcome::Failure {
             return if is_superseded(&settled) { self.stood_beside(&request.key, at).await } else { Ok(None) };
         }
@@ -160,16 +159,15 @@ impl Core {
         lease: Duration,
     ) -> Result<(Option<Attempt>, Option<LiveClaim>), EngineError> {
         let lease = lease.max(Duration::from_millis(1));
-        let pushed =
-            ClaimRequest { terms: Terms { lease, ..request.terms }, deadline: DELIVERY_DEADLINE, ..request.clone() };
+        let pushed = ClaimRequest { terms: Terms { lease, ..request.terms }, ..request.clone() };
         for _ in 0..PUSHES_MAX {
-            let grant = match self.engine.claim(&pushed).await?.split().0 {
+            let grant = match self.engine.claim(&pushed, DELIVERY_DEADLINE).await? {
                 ClaimResponse::Granted(grant) => grant,
                 ClaimResponse::Duplicate(held) if held.record.attempt.nonce() == request.attempt.nonce() => {
                     return Ok((Some(held.record.attempt), None));
                 }
                 ClaimResponse::Duplicate(held) => return Ok((None, Some(held))),
-                ClaimResponse::Mismatch(_) | ClaimResponse::Degraded(..) => {
+                ClaimResponse::Mismatch(_) => {
                     return Ok((None, self.engine.read(&request.key).await?));
                 }
             };
@@ -177,14 +175,14 @@ impl Core {
                 return Ok((Some(grant.attempt), None));
             }
             let (key, attempt) = (request.key.clone(), grant.attempt);
-            let renewal = RenewalRequest { key, attempt, lease: Some(lease), deadline: DELIVERY_DEADLINE };
-            match self.engine.renew(&renewal).await?.split().0 {
+            let renewal = RenewalRequest { key, attempt, lease: Some(lease) };
+            match self.engine.renew(&renewal, DELIVERY_DEADLINE).await? {
                 RenewalResponse::Renewed { .. } | RenewalResponse::AlreadySucceeded => {
                     return Ok((Some(renewal.attempt), None));
                 }
                 // Its lease has ended just now, or its holder reported it: the next claim call tells.
                 RenewalResponse::LeaseLost => {}
-                RenewalResponse::Superseded { .. } | RenewalResponse::Degraded(..) => {
+                RenewalResponse::Superseded { .. } => {
                     return Ok((None, self.engine.read(&request.key).await?));
                 }
             }
@@ -202,8 +200,8 @@ impl Core {
     async fn tell_outcome(&self, request: &OutcomeRequest, at: Timestamp, seq: Seq) -> Result<Told, EngineError> {
         // An entry of an earlier release may say that it is too old to be recorded; but it was accepted.
         let late = request.late.clone().or_else(|| Some(LateTerms::for_a_day()));
-        let report = OutcomeRequest { deadline: DELIVERY_DEADLINE, late, ..request.clone() };
-        let settled = self.settle_in_store(&report, Granted::Elsewhere).await?;
+        let report = OutcomeRequest { late, ..request.clone() };
+        let settled = self.settle_in_store(&report, DELIVERY_DEADLINE, Granted::Elsewhere).await?;
         // A failure that comes late hurts nobody: nothing had happened.
         let hurts = is_superseded(&settled) && request.outcome != Outcome::Failure;
         let theirs = if hurts { self.engine.read(&request.key).await? } else { None };
@@ -224,8 +222,8 @@ impl Core {
     async fn tell_renewal(&self, request: &RenewalRequest, seq: Seq) -> Result<Told, EngineError> {
         let held = self.book.held(&request.key, self.clock.monotonic());
         if let Some(left) = held.filter(|held| held.record.attempt == request.attempt).and_then(|held| held.left) {
-            let renewal = RenewalRequest { lease: Some(left), deadline: DELIVERY_DEADLINE, ..request.clone() };
-            self.renew_in_store(&renewal, Granted::Here).await?;
+            let renewal = RenewalRequest { lease: Some(left), ..request.clone() };
+            self.renew_in_store(&renewal, DELIVERY_DEADLINE, Granted::Here).await?;
         }
         Ok(Told { seqs: vec![seq], ..Told::default() })
     }

@@ -11,7 +11,7 @@ use super::super::journal::{self, Bounds, Journal, OpenError, Recovered, Refused
 use super::overlaps::Noticed;
 use crate::domain::attempt::Attempt;
 use crate::domain::clock::Clock;
-use crate::domain::degraded::Degraded;
+use crate::domain::outage_policy::OutagePolicy;
 use crate::domain::overlap::{Overlap, Overlaps};
 use crate::domain::record::Key;
 use crate::domain::spool::{Spool, Spooled};
@@ -194,7 +194,7 @@ impl Keeper {
     }
 
     /// Counts an answer given in a store's place.
-    pub(super) fn answered(&self, app: &AppKey, policy: Degraded) {
+    pub(super) fn answered(&self, app: &AppKey, policy: OutagePolicy) {
         self.metrics.answered(app.as_ref(), label(policy));
     }
 
@@ -236,11 +236,11 @@ impl Keeper {
 }
 
 /// The policy as it is counted.
-fn label(policy: Degraded) -> Policy {
+fn label(policy: OutagePolicy) -> Policy {
     match policy {
-        Degraded::Local => Policy::Local,
-        Degraded::FailOpen => Policy::FailOpen,
-        Degraded::Spool => Policy::Spool,
+        OutagePolicy::Local => Policy::Local,
+        OutagePolicy::FailOpen => Policy::FailOpen,
+        OutagePolicy::Spool => Policy::Spool,
     }
 }
 

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use super::super::journal::DELIVERY_DEADLINE;
+use super::super::deadline_budget::DELIVERY_DEADLINE;
 use super::Core;
 use crate::domain::attempt::{Attempt, Nonce};
 use crate::domain::canonical::Canonical;
@@ -13,7 +13,7 @@ use crate::domain::clock::Timestamp;
 use crate::domain::global_id::GlobalId;
 use crate::domain::record::{Key, LiveClaim};
 use crate::domain::tenant::Operation;
-use crate::domain::terms::{ClaimOnOutage, LeaseEnd, Retention, Terms};
+use crate::domain::terms::{LeaseEnd, Retention, Terms};
 use crate::engine::EngineError;
 
 /// The operation that marks are claims of. Every degraded grant of an operation is one of its contents.
@@ -124,7 +124,7 @@ impl Core {
         let Some(terms) = hold.terms(attempt.timestamp()) else { return self.marks_beside(key, attempt, hold).await };
         let mut beside = Vec::new();
         for place in 0..MARKS_MAX {
-            match self.engine.claim(&mark(key, attempt, place, terms)).await?.split().0 {
+            match self.engine.claim(&mark(key, attempt, place, terms), DELIVERY_DEADLINE).await? {
                 ClaimResponse::Duplicate(other) => {
                     if hold.overlaps(&Hold::of_mark(&other)) {
                         beside.push(other);
@@ -220,7 +220,5 @@ fn mark(of: &Key, attempt: &Attempt, place: u32, terms: Terms) -> ClaimRequest {
         fingerprint: None,
         terms,
         take_over: false,
-        deadline: DELIVERY_DEADLINE,
-        on_outage: ClaimOnOutage::FailClosed,
     }
 }

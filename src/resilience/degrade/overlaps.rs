@@ -63,7 +63,7 @@ fn name(overlap: &Overlap) -> (AppKey, GlobalId, AttemptHash, AttemptHash) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::degraded::Degraded;
+    use crate::domain::outage_policy::OutagePolicy;
     use crate::domain::overlap::Contender;
     use crate::domain::record::State;
     use crate::engine::conformance::fresh_claim;
@@ -75,7 +75,7 @@ mod tests {
             app: app.parse().unwrap(),
             operation: None,
             global_id: request.key.global_id,
-            policy: Degraded::Spool,
+            policy: OutagePolicy::Spool,
             ours: Contender::from(&request.attempt),
             theirs: Contender::from(&fresh_claim().attempt),
             state: State::InProgress,

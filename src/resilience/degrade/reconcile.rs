@@ -11,7 +11,6 @@ use hashbrown::HashMap;
 use super::super::journal::entry::{Deed, Entry};
 use super::Core;
 use super::book::{Standing, Written};
-use super::outage::is_silence;
 use crate::domain::claim::{self, Effect};
 use crate::domain::clock::Timestamp;
 use crate::domain::record::{Key, LiveClaim};
@@ -123,7 +122,7 @@ impl Core {
                     failures.remove(&key);
                 }
                 Err(failure) => {
-                    if is_silence(&failure) {
+                    if failure.is_unavailable() {
                         silences += 1;
                     } else {
                         tracing::debug!(claim.global_id = %key.global_id, error = %failure, "an entry of the journal waits on");

@@ -2,6 +2,8 @@
 //! out each of them may grant it under an attempt of its own. The store holds one of these attempts, and only that one
 //! settles or renews the claim there (S2). A call under another one is sent again under the attempt that the store holds.
 
+use std::time::Duration;
+
 use super::deliver::is_superseded;
 use super::{Core, Queue};
 use crate::domain::attempt::Attempt;
@@ -24,20 +26,22 @@ impl Core {
     pub(super) async fn settle_in_store(
         &self,
         request: &OutcomeRequest,
+        deadline: Duration,
         granted: Granted,
     ) -> Result<OutcomeResponse, EngineError> {
-        let response = self.engine.settle(request).await?;
+        let response = self.engine.settle(request, deadline).await?;
         if !is_superseded(&response) && !is_unsure(&response) {
             self.learn_settle(request, &response);
             return Ok(response);
         }
         // Few calls come this far: kept out of the memory that every call takes.
-        Box::pin(self.settle_same_try(request, granted, response)).await
+        Box::pin(self.settle_same_try(request, deadline, granted, response)).await
     }
 
     async fn settle_same_try(
         &self,
         request: &OutcomeRequest,
+        deadline: Duration,
         granted: Granted,
         response: OutcomeResponse,
     ) -> Result<OutcomeResponse, EngineError> {
@@ -51,7 +55,7 @@ impl Core {
             return Ok(response);
         };
         let request = OutcomeRequest { attempt, ..request.clone() };
-        let response = self.engine.settle(&request).await?;
+        let response = self.engine.settle(&request, deadline).await?;
         self.learn_settle(&request, &response);
         Ok(response)
     }
@@ -60,19 +64,21 @@ impl Core {
     pub(super) async fn renew_in_store(
         &self,
         request: &RenewalRequest,
+        deadline: Duration,
         granted: Granted,
     ) -> Result<RenewalResponse, EngineError> {
-        let response = self.engine.renew(request).await?;
+        let response = self.engine.renew(request, deadline).await?;
         if !matches!(response, RenewalResponse::Superseded { .. }) {
             self.learn_renew(request, &response);
             return Ok(response);
         }
-        Box::pin(self.renew_same_try(request, granted, response)).await
+        Box::pin(self.renew_same_try(request, deadline, granted, response)).await
     }
 
     async fn renew_same_try(
         &self,
         request: &RenewalRequest,
+        deadline: Duration,
         granted: Granted,
         superseded: RenewalResponse,
     ) -> Result<RenewalResponse, EngineError> {
@@ -80,7 +86,7 @@ impl Core {
             return Ok(superseded);
         };
         let request = RenewalRequest { attempt, ..request.clone() };
-        let response = self.engine.renew(&request).await?;
+        let response = self.engine.renew(&request, deadline).await?;
         self.learn_renew(&request, &response);
         Ok(response)
     }

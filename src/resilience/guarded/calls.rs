@@ -13,7 +13,7 @@ use crate::domain::claim::{
 use crate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
 use crate::domain::record::{Key, LiveClaim};
 use crate::engine::breaker::Standing;
-use crate::engine::{Capabilities, ClaimSink, Engine, EngineError, Metadata};
+use crate::engine::{BatchClaim, Capabilities, ClaimSink, Engine, EngineError, Metadata};
 use crate::telemetry::metrics::EngineCall;
 use crate::telemetry::traces;
 
@@ -36,31 +36,33 @@ fn after_lost_reply(request: &OutcomeRequest, answer: OutcomeResponse) -> Outcom
 
 #[async_trait]
 impl Engine for Guarded {
-    async fn claim(&self, request: &ClaimRequest) -> Result<ClaimResponse, EngineError> {
+    async fn claim(&self, request: &ClaimRequest, deadline: Duration) -> Result<ClaimResponse, EngineError> {
         let engine = &self.0.engine;
-        self.0.request(EngineCall::Claim, request.deadline, || engine.claim(request), |answer| answer, is_granted).await
+        self.0
+            .request(EngineCall::Claim, deadline, || engine.claim(request, deadline), |answer| answer, is_granted)
+            .await
     }
 
-    async fn claim_batch(&self, requests: &[&ClaimRequest], tell: ClaimSink<'_>) {
+    async fn claim_batch(&self, claims: &[BatchClaim<'_>], tell: ClaimSink<'_>) {
         let span = traces::child!(
             "store",
             otel.kind = "client",
             oncegate.engine = self.0.name,
             oncegate.call = EngineCall::Claim.label(),
-            oncegate.items = requests.len(),
+            oncegate.items = claims.len(),
         );
-        traces::in_span!(span, self.0.claim_batch(requests, tell));
+        traces::in_span!(span, self.0.claim_batch(claims, tell));
     }
 
-    async fn settle(&self, request: &OutcomeRequest) -> Result<OutcomeResponse, EngineError> {
+    async fn settle(&self, request: &OutcomeRequest, deadline: Duration) -> Result<OutcomeResponse, EngineError> {
         let engine = &self.0.engine;
         let second = |answer| after_lost_reply(request, answer);
-        self.0.request(EngineCall::Settle, request.deadline, || engine.settle(request), second, |_| true).await
+        self.0.request(EngineCall::Settle, deadline, || engine.settle(request, deadline), second, |_| true).await
     }
 
-    async fn renew(&self, request: &RenewalRequest) -> Result<RenewalResponse, EngineError> {
+    async fn renew(&self, request: &RenewalRequest, deadline: Duration) -> Result<RenewalResponse, EngineError> {
         let engine = &self.0.engine;
-        self.0.request(EngineCall::Renew, request.deadline, || engine.renew(request), |answer| answer, |_| true).await
+        self.0.request(EngineCall::Renew, deadline, || engine.renew(request, deadline), |answer| answer, |_| true).await
     }
 
     async fn read(&self, key: &Key) -> Result<Option<LiveClaim>, EngineError> {

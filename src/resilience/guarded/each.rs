@@ -11,9 +11,9 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::calls::is_granted;
-use super::{Guard, Task, Times};
-use crate::domain::claim::{ClaimRequest, ClaimResponse};
-use crate::engine::{ClaimSink, EngineError};
+use super::{Guard, Task};
+use crate::domain::claim::ClaimResponse;
+use crate::engine::{BatchClaim, ClaimSink, EngineError};
 use crate::resilience::breaker::Pass;
 use crate::telemetry::metrics::EngineCall;
 
@@ -32,12 +32,11 @@ enum First<'a> {
 impl Guard {
     /// Every claim that the breaker lets through is tried once with all others. What has failed by then, or is late, goes
     /// on by itself.
-    pub(super) async fn claim_batch(self: &Arc<Self>, requests: &[&ClaimRequest], tell: ClaimSink<'_>) {
+    pub(super) async fn claim_batch(self: &Arc<Self>, claims: &[BatchClaim<'_>], tell: ClaimSink<'_>) {
         let begun = self.clock.monotonic();
-        let task =
-            |request: &ClaimRequest| Task { call: EngineCall::Claim, times: Times::new(begun, request.deadline) };
-        let mut firsts = Vec::with_capacity(requests.len());
-        for place in 0..requests.len() {
+        let task = |claim: &BatchClaim<'_>| Task::new(EngineCall::Claim, begun, claim.deadline);
+        let mut firsts = Vec::with_capacity(claims.len());
+        for place in 0..claims.len() {
             match self.enter(begun) {
                 Ok(pass) => {
                     self.budget.deposit();
@@ -45,17 +44,17 @@ impl Guard {
                 }
                 // What stands behind it would be refused as well.
                 Err(failure) => {
-                    (place..requests.len()).for_each(|place| tell(place, Err(failure.clone())));
+                    (place..claims.len()).for_each(|place| tell(place, Err(failure.clone())));
                     break;
                 }
             }
         }
-        let tried = &requests[..firsts.len()];
+        let tried = &claims[..firsts.len()];
         let firsts = Mutex::new(firsts);
         let step =
             |place: usize, next| replace(&mut firsts.lock().unwrap_or_else(PoisonError::into_inner)[place], next);
         let heard = |place: usize, answer| match step(place, First::Over) {
-            First::Asked(pass) => match self.judged(task(tried[place]), pass, answer) {
+            First::Asked(pass) => match self.judged(task(&tried[place]), pass, answer) {
                 ControlFlow::Break(answer) => tell(place, answer),
                 ControlFlow::Continue(failure) => drop(step(place, First::Failed(failure))),
             },
@@ -64,12 +63,12 @@ impl Guard {
             First::Failed(_) | First::Over => {}
         };
         let mut first = pin!(self.engine.claim_batch(tried, &heard));
-        let soon = tried.iter().map(|request| task(request).times.soon).min().unwrap_or_default();
+        let soon = tried.iter().map(|claim| task(claim).budget.undisturbed).min().unwrap_or_default();
         let is_over = timeout(soon, &mut first).await.is_ok();
 
         let mut rest = Vec::new();
-        for (place, request) in tried.iter().copied().enumerate() {
-            let (task, again) = (task(request), || self.engine.claim(request));
+        for (place, claim) in tried.iter().enumerate() {
+            let (task, again) = (task(claim), || self.engine.claim(claim.request, claim.deadline));
             let answer = match step(place, First::Over) {
                 First::Asked(pass) => {
                     let (waits, answer) = oneshot::channel();

@@ -16,11 +16,10 @@ use crate::domain::claim::{
 use crate::domain::clock::{ManualClock, Timestamp};
 use crate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
 use crate::domain::record::{Key, LiveClaim};
-use crate::domain::terms::OutcomeOnOutage;
 use crate::engine::conformance::{Subject, fresh_claim};
 use crate::engine::faulty::Faulty;
 use crate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
-use crate::engine::{Capabilities, Determinate, Metadata};
+use crate::engine::{BatchClaim, Capabilities, Determinate, Metadata};
 
 const DEADLINE: Duration = Duration::from_secs(1);
 const MS: Duration = Duration::from_millis(1);
@@ -79,7 +78,7 @@ async fn lost_requests_and_replies_never_lie() {
                 first.clone()
             };
             let held_before = memory.read(&first.key).await.unwrap();
-            match engine.claim(&request).await {
+            match engine.claim(&request, DEADLINE).await {
                 Ok(ClaimResponse::Granted(grant)) => {
                     granted += 1;
                     assert_eq!(grant.attempt, request.attempt, "seed {seed}");
@@ -107,17 +106,15 @@ async fn a_failure_whose_reply_was_lost_is_released_and_not_called_late() {
     for seed in 0..200 {
         let (_clock, memory) = memory();
         let request = fresh_claim();
-        memory.claim(&request).await.unwrap();
+        memory.claim(&request, DEADLINE).await.unwrap();
         let engine = guarded(Arc::new(Faulty::new(memory.clone(), seed, 0.5)));
         let failure = OutcomeRequest {
             key: request.key.clone(),
             attempt: request.attempt.clone(),
             outcome: Outcome::Failure,
             late: None,
-            deadline: Duration::from_secs(30),
-            on_outage: OutcomeOnOutage::FailClosed,
         };
-        match engine.settle(&failure).await {
+        match engine.settle(&failure, DEADLINE).await {
             Ok(OutcomeResponse::Done { state: None, late, .. }) => {
                 assert_eq!(memory.read(&request.key).await.unwrap(), None);
                 assert_ne!(late, Some(true), "seed {seed}: it was not late");
@@ -137,7 +134,7 @@ async fn a_release_whose_reply_was_lost_is_done() {
     for seed in 0..200 {
         let (_clock, memory) = memory();
         let request = fresh_claim();
-        memory.claim(&request).await.unwrap();
+        memory.claim(&request, DEADLINE).await.unwrap();
         let engine = guarded(Arc::new(Faulty::new(memory.clone(), seed, 0.5)));
         let release = ReleaseRequest { key: request.key.clone(), attempt: request.attempt.clone() };
         match engine.release(&release).await {
@@ -229,7 +226,7 @@ impl Drop for UnderWay<'_> {
 
 #[async_trait]
 impl Engine for Store {
-    async fn claim(&self, request: &ClaimRequest) -> Result<ClaimResponse, EngineError> {
+    async fn claim(&self, request: &ClaimRequest, deadline: Duration) -> Result<ClaimResponse, EngineError> {
         self.asked.fetch_add(1, Ordering::SeqCst);
         let most = self.under_way.fetch_add(1, Ordering::SeqCst) + 1;
         self.under_way_most.fetch_max(most, Ordering::SeqCst);
@@ -238,17 +235,17 @@ impl Engine for Store {
             sleep(FOREVER).await;
         }
         self.serve().await?;
-        self.inner.claim(request).await
+        self.inner.claim(request, deadline).await
     }
 
-    async fn settle(&self, request: &OutcomeRequest) -> Result<OutcomeResponse, EngineError> {
+    async fn settle(&self, request: &OutcomeRequest, deadline: Duration) -> Result<OutcomeResponse, EngineError> {
         self.serve().await?;
-        self.inner.settle(request).await
+        self.inner.settle(request, deadline).await
     }
 
-    async fn renew(&self, request: &RenewalRequest) -> Result<RenewalResponse, EngineError> {
+    async fn renew(&self, request: &RenewalRequest, deadline: Duration) -> Result<RenewalResponse, EngineError> {
         self.serve().await?;
-        self.inner.renew(request).await
+        self.inner.renew(request, deadline).await
     }
 
     async fn read(&self, key: &Key) -> Result<Option<LiveClaim>, EngineError> {
@@ -292,7 +289,7 @@ impl Engine for Store {
 }
 
 fn request() -> ClaimRequest {
-    ClaimRequest { deadline: DEADLINE, ..fresh_claim() }
+    fresh_claim()
 }
 
 /// That a note was not put is said only of one that does not stand, and that it was only of one that did.
@@ -329,7 +326,7 @@ async fn load(
     let caller = async || {
         let mut told = Vec::new();
         for _ in 0..calls {
-            told.push(engine.claim(&request()).await);
+            told.push(engine.claim(&request(), DEADLINE).await);
             sleep(pause).await;
         }
         told
@@ -372,12 +369,11 @@ async fn a_store_that_does_not_answer_is_not_waited_for_beyond_the_deadline() {
     let store = Store::new();
     store.is_silent();
     let engine = guarded(store.clone());
-    let (answer, took) = timed(engine.claim(&request())).await;
+    let (answer, took) = timed(engine.claim(&request(), DEADLINE)).await;
     assert!(matches!(answer, Err(EngineError::Indeterminate(_))));
     assert!(took <= DEADLINE * 9 / 10, "{took:?}");
     assert_eq!(store.asked(), 2);
-    let short = ClaimRequest { deadline: 50 * MS, ..request() };
-    let (answer, took) = timed(engine.claim(&short)).await;
+    let (answer, took) = timed(engine.claim(&request(), 50 * MS)).await;
     assert!(matches!(answer, Err(EngineError::Indeterminate(_))));
     assert!(took <= 46 * MS, "{took:?}");
 }
@@ -388,7 +384,7 @@ async fn a_late_answer_is_waited_for_where_there_is_no_second_try() {
     store.takes(850 * MS);
     let engine = guarded(store.clone());
     while engine.0.budget.withdraw(engine.0.clock.monotonic()) {}
-    assert!(engine.claim(&request()).await.is_ok());
+    assert!(engine.claim(&request(), DEADLINE).await.is_ok());
     assert_eq!(store.asked(), 1);
 }
 
@@ -405,7 +401,7 @@ async fn nothing_is_certain_while_a_second_try_is_out() {
         store.fails(None);
         store.takes(200 * MS);
     };
-    let (answer, ()) = tokio::join!(engine.claim(&request), make_room);
+    let (answer, ()) = tokio::join!(engine.claim(&request, DEADLINE), make_room);
     assert_eq!(store.asked(), 2);
     assert!(matches!(answer, Ok(ClaimResponse::Granted(_))), "{answer:?}");
 }
@@ -418,7 +414,7 @@ async fn a_duplicate_is_not_the_last_word_while_a_second_try_is_out() {
         let store = Store::new();
         let engine = guarded(store.clone());
         let held = request();
-        engine.claim(&held).await.unwrap();
+        engine.claim(&held, DEADLINE).await.unwrap();
         let request = ClaimRequest { attempt: request().attempt, ..held.clone() };
         store.takes(first * MS);
         let ends = async {
@@ -431,7 +427,7 @@ async fn a_duplicate_is_not_the_last_word_while_a_second_try_is_out() {
             let (key, attempt) = (held.key.clone(), held.attempt.clone());
             store.inner.release(&ReleaseRequest { key, attempt }).await.unwrap();
         };
-        let (answer, (), ()) = tokio::join!(engine.claim(&request), ends, released);
+        let (answer, (), ()) = tokio::join!(engine.claim(&request, DEADLINE), ends, released);
         assert_eq!(store.asked(), 3);
         assert!(matches!(answer, Ok(ClaimResponse::Granted(_))), "{answer:?}");
     }
@@ -448,7 +444,7 @@ async fn a_lost_try_is_repeated_with_the_same_attempt_and_resolved() {
             sleep(MS / 2).await;
             store.fails(None);
         };
-        let (answer, ()) = tokio::join!(engine.claim(&request), heal);
+        let (answer, ()) = tokio::join!(engine.claim(&request, DEADLINE), heal);
         assert!(matches!(answer, Ok(ClaimResponse::Granted(grant)) if grant.attempt == request.attempt));
         assert_eq!(store.asked(), 2);
     }
@@ -460,14 +456,13 @@ async fn nobody_waits_on_for_a_store_whose_breaker_has_opened() {
     let store = Store::new();
     store.is_silent();
     let engine = guarded(store.clone());
-    let patient = || ClaimRequest { deadline: DEADLINE * 30, ..request() };
-    let (old, young) = (patient(), patient());
+    let (old, young, patient) = (request(), request(), DEADLINE * 30);
     let begun_just_before = async {
         sleep(850 * MS).await;
-        timed(engine.claim(&young)).await
+        timed(engine.claim(&young, patient)).await
     };
     let crowd = load(&engine, 30, 1, MS);
-    let (old, young, _crowd) = tokio::join!(timed(engine.claim(&old)), begun_just_before, crowd);
+    let (old, young, _crowd) = tokio::join!(timed(engine.claim(&old, patient)), begun_just_before, crowd);
     assert!(is_open(&engine));
     for (answer, took, most) in [(old.0, old.1, 910 * MS), (young.0, young.1, 101 * MS)] {
         assert!(matches!(answer, Err(EngineError::Indeterminate(_))), "it may have happened: {answer:?}");
@@ -518,7 +513,7 @@ async fn an_open_breaker_answers_at_once_and_leaves_the_store_alone() {
     opened(&engine, &store).await;
     let before = store.asked();
     for _ in 0..1000 {
-        let (answer, took) = timed(engine.claim(&request())).await;
+        let (answer, took) = timed(engine.claim(&request(), DEADLINE)).await;
         let Err(EngineError::Determinate(Determinate::Unavailable(why))) = answer else { panic!("{answer:?}") };
         assert!(why.contains("has not been answering"), "{why}");
         assert_eq!(took, Duration::ZERO);
@@ -557,7 +552,7 @@ async fn service_is_back_within_a_second_of_the_store_also_when_nobody_calls() {
         if callers > 0 {
             assert_eq!(engine.0.breaker.state(), State::Closed);
         }
-        assert!(engine.claim(&request()).await.is_ok(), "{callers} callers");
+        assert!(engine.claim(&request(), DEADLINE).await.is_ok(), "{callers} callers");
     }
 }
 
@@ -570,9 +565,8 @@ async fn a_call_that_was_sent_into_the_void_keeps_nobody_away_a_second_after_the
     store.is_well();
     half_open(&engine).await;
     store.is_silent();
-    let patient = ClaimRequest { deadline: Duration::from_mins(1), ..fresh_claim() };
     let in_vain = async {
-        let (answer, took) = timed(engine.claim(&patient)).await;
+        let (answer, took) = timed(engine.claim(&request(), Duration::from_mins(1))).await;
         assert!(matches!(answer, Err(EngineError::Indeterminate(_))), "{answer:?}");
         assert!(took < Duration::from_secs(1), "{took:?}");
     };
@@ -580,7 +574,7 @@ async fn a_call_that_was_sent_into_the_void_keeps_nobody_away_a_second_after_the
         sleep(MS).await;
         store.is_well();
         sleep(Duration::from_secs(1)).await;
-        assert!(engine.claim(&request()).await.is_ok());
+        assert!(engine.claim(&request(), DEADLINE).await.is_ok());
     };
     tokio::join!(in_vain, others);
 }
@@ -597,8 +591,8 @@ async fn all_who_come_together_after_a_quiet_time_are_served() {
         sleep(Duration::from_mins(1)).await;
         store.is_well();
         sleep(Duration::from_secs(1)).await;
-        let requests: Vec<_> = (0..64).map(|_| request()).collect();
-        let told = claim_batch(&engine, &requests).await;
+        let claims: Vec<_> = (0..64).map(|_| (request(), DEADLINE)).collect();
+        let told = claim_batch(&engine, &claims).await;
         assert!(told.iter().all(|(answer, _)| answer.is_ok()), "{told:?}");
     }
 }
@@ -628,10 +622,10 @@ async fn a_caller_who_goes_does_not_keep_the_place_of_the_one_call_that_is_tried
     store.fails(None);
     store.is_silent();
     half_open(&engine).await;
-    let gone = timeout(10 * MS, engine.claim(&request())).await;
+    let gone = timeout(10 * MS, engine.claim(&request(), DEADLINE)).await;
     assert!(gone.is_err(), "it was let through, and is not waited for");
     store.is_well();
-    assert!(engine.claim(&request()).await.is_ok());
+    assert!(engine.claim(&request(), DEADLINE).await.is_ok());
 }
 
 #[tokio::test(start_paused = true)]
@@ -639,23 +633,23 @@ async fn what_the_business_meets_and_what_is_no_outage_opens_nothing() {
     let store = Store::new();
     let engine = guarded(store.clone());
     let held = request();
-    engine.claim(&held).await.unwrap();
+    engine.claim(&held, DEADLINE).await.unwrap();
     for _ in 0..100 {
         let again = ClaimRequest { attempt: request().attempt, ..held.clone() };
-        assert!(matches!(engine.claim(&again).await, Ok(ClaimResponse::Duplicate(_))));
+        assert!(matches!(engine.claim(&again, DEADLINE).await, Ok(ClaimResponse::Duplicate(_))));
     }
     for failure in [Determinate::Full("full".into()), Determinate::Incompatible("a record".into())] {
         store.fails(EngineError::from(failure.clone()));
         let asked = store.asked();
         for _ in 0..100 {
-            assert_eq!(engine.claim(&request()).await.unwrap_err(), failure.clone().into());
+            assert_eq!(engine.claim(&request(), DEADLINE).await.unwrap_err(), failure.clone().into());
         }
         assert_eq!(store.asked() - asked, 100, "there is no point in asking again");
     }
     // Callers who go, each after a while.
     store.is_silent();
     for _ in 0..100 {
-        assert!(timeout(300 * MS, engine.claim(&request())).await.is_err());
+        assert!(timeout(300 * MS, engine.claim(&request(), DEADLINE)).await.is_err());
     }
     assert_eq!(engine.0.breaker.state(), State::Closed);
 }
@@ -665,11 +659,11 @@ async fn an_app_that_asks_for_the_impossible_does_not_shut_out_the_others() {
     let store = Store::new();
     store.takes(90 * MS);
     let engine = guarded(store.clone());
-    let hasty = ClaimRequest { deadline: 50 * MS, ..request() };
+    let hasty = request();
     for _ in 0..200 {
-        assert!(engine.claim(&hasty).await.is_err());
+        assert!(engine.claim(&hasty, 50 * MS).await.is_err());
     }
-    assert!(engine.claim(&request()).await.is_ok());
+    assert!(engine.claim(&request(), DEADLINE).await.is_ok());
 }
 
 #[tokio::test(start_paused = true)]
@@ -688,7 +682,7 @@ async fn many_calls_that_meet_an_outage_are_each_answered_within_the_deadline() 
     store.is_silent();
     let engine = guarded(store.clone());
     let requests: Vec<_> = (0..500).map(|_| request()).collect();
-    let (answers, took) = timed(join_all(requests.iter().map(|request| engine.claim(request)))).await;
+    let (answers, took) = timed(join_all(requests.iter().map(|request| engine.claim(request, DEADLINE)))).await;
     assert!(answers.iter().all(|answer| matches!(answer, Err(EngineError::Indeterminate(_)))));
     assert!(took <= DEADLINE * 9 / 10, "{took:?}");
     assert!(store.asked() <= 500 + 50 + FLOOR);
@@ -697,14 +691,15 @@ async fn many_calls_that_meet_an_outage_are_each_answered_within_the_deadline() 
 /// What each claim of a batch was told, and after how long.
 async fn claim_batch(
     engine: &Guarded,
-    requests: &[ClaimRequest],
+    claims: &[(ClaimRequest, Duration)],
 ) -> Vec<(Result<ClaimResponse, EngineError>, Duration)> {
-    let (clock, told) = (PausedClock::start(), Mutex::new(vec![None; requests.len()]));
+    let (clock, told) = (PausedClock::start(), Mutex::new(vec![None; claims.len()]));
     let tell = |place: usize, answer| {
         let before = told.lock().unwrap()[place].replace((answer, clock.monotonic()));
         assert!(before.is_none(), "{place} is told twice: {before:?}");
     };
-    engine.claim_batch(&requests.iter().collect::<Vec<_>>(), &tell).await;
+    let claims: Vec<_> = claims.iter().map(|(request, deadline)| BatchClaim { request, deadline: *deadline }).collect();
+    engine.claim_batch(&claims, &tell).await;
     told.into_inner().unwrap().into_iter().map(Option::unwrap).collect()
 }
 
@@ -713,11 +708,11 @@ async fn a_batch_that_meets_an_outage_is_answered_within_the_deadlines_of_its_it
     let store = Store::new();
     store.is_silent();
     let engine = guarded(store.clone());
-    let mut requests: Vec<_> = (0..500).map(|_| request()).collect();
-    requests.push(ClaimRequest { deadline: 50 * MS, ..request() });
-    for ((answer, took), request) in claim_batch(&engine, &requests).await.iter().zip(&requests) {
+    let mut claims: Vec<_> = (0..500).map(|_| (request(), DEADLINE)).collect();
+    claims.push((request(), 50 * MS));
+    for ((answer, took), (_, deadline)) in claim_batch(&engine, &claims).await.iter().zip(&claims) {
         assert!(matches!(answer, Err(EngineError::Indeterminate(_))), "{answer:?}");
-        assert!(*took <= request.deadline * 9 / 10 + MS, "{took:?} of {:?}", request.deadline);
+        assert!(*took <= *deadline * 9 / 10 + MS, "{took:?} of {deadline:?}");
     }
     assert!(store.asked() <= 501 + 50 + FLOOR);
     assert!(is_open(&engine));
@@ -727,9 +722,9 @@ async fn a_batch_that_meets_an_outage_is_answered_within_the_deadlines_of_its_it
 async fn an_item_that_hangs_is_late_by_itself_and_the_others_are_told_at_once() {
     let store = Store::new();
     let engine = guarded(store.clone());
-    let requests: Vec<_> = (0..100).map(|_| request()).collect();
-    *store.hangs.lock().unwrap() = Some(requests[7].key.clone());
-    for (place, (answer, took)) in claim_batch(&engine, &requests).await.into_iter().enumerate() {
+    let claims: Vec<_> = (0..100).map(|_| (request(), DEADLINE)).collect();
+    *store.hangs.lock().unwrap() = Some(claims[7].0.key.clone());
+    for (place, (answer, took)) in claim_batch(&engine, &claims).await.into_iter().enumerate() {
         if place == 7 {
             assert!(matches!(answer, Err(EngineError::Indeterminate(_))), "{answer:?}");
             assert!(took > DEADLINE / 2 && took <= DEADLINE * 9 / 10 + MS, "{took:?}");
@@ -756,13 +751,13 @@ async fn items_of_a_batch_are_repeated_with_their_attempts_as_far_as_the_budget_
         let before = store.asked();
         store.fails(failure.clone());
         store.takes(takes);
-        let requests: Vec<_> = (0..20).map(|_| request()).collect();
+        let claims: Vec<_> = (0..20).map(|_| (request(), DEADLINE)).collect();
         let heal = async {
             sleep(MS / 2).await;
             store.is_well();
         };
-        let (told, ()) = tokio::join!(claim_batch(&engine, &requests), heal);
-        for ((answer, took), request) in told.into_iter().zip(&requests) {
+        let (told, ()) = tokio::join!(claim_batch(&engine, &claims), heal);
+        for ((answer, took), (request, _)) in told.into_iter().zip(&claims) {
             assert!(matches!(answer, Ok(ClaimResponse::Granted(grant)) if grant.attempt == request.attempt));
             assert!(took <= most, "{took:?}");
         }
@@ -776,17 +771,17 @@ async fn every_item_of_a_batch_counts_for_the_breaker() {
     let store = Store::new();
     store.is_out();
     let engine = guarded(store.clone());
-    let requests: Vec<_> = (0..30).map(|_| request()).collect();
-    claim_batch(&engine, &requests).await;
+    let claims: Vec<_> = (0..30).map(|_| (request(), DEADLINE)).collect();
+    claim_batch(&engine, &claims).await;
     assert!(is_open(&engine));
     store.is_well();
     // Half open once a probe was answered: one call is tried, and the others are refused at once.
     half_open(&engine).await;
     // Then it lets more and more of them through.
     for let_through in [1, 2, 4, 8_u32] {
-        let (before, requests) = (store.asked(), [(); 30].map(|()| request()));
-        let told = claim_batch(&engine, &requests).await;
-        for (place, ((answer, _), request)) in told.into_iter().zip(&requests).enumerate() {
+        let (before, claims) = (store.asked(), [(); 30].map(|()| (request(), DEADLINE)));
+        let told = claim_batch(&engine, &claims).await;
+        for (place, ((answer, _), (request, _))) in told.into_iter().zip(&claims).enumerate() {
             match answer {
                 Ok(ClaimResponse::Granted(grant)) => {
                     assert_eq!((grant.attempt == request.attempt, place < let_through as usize), (true, true));
@@ -813,20 +808,13 @@ async fn a_full_store_is_no_answer_while_the_second_try_may_still_be_taken() {
         sleep(500 * MS).await;
         store.is_silent();
     };
-    let (answer, ()) = tokio::join!(engine.claim(&request), second_is_lost);
+    let (answer, ()) = tokio::join!(engine.claim(&request, DEADLINE), second_is_lost);
     assert_eq!(store.asked(), 2);
     assert!(matches!(answer, Err(EngineError::Indeterminate(_))), "{answer:?}");
 }
 
 fn failure_of(request: &ClaimRequest) -> OutcomeRequest {
-    OutcomeRequest {
-        key: request.key.clone(),
-        attempt: request.attempt.clone(),
-        outcome: Outcome::Failure,
-        late: None,
-        deadline: DEADLINE,
-        on_outage: OutcomeOnOutage::FailClosed,
-    }
+    OutcomeRequest { key: request.key.clone(), attempt: request.attempt.clone(), outcome: Outcome::Failure, late: None }
 }
 
 #[tokio::test(start_paused = true)]
@@ -834,16 +822,16 @@ async fn a_failure_that_the_second_try_has_released_is_not_called_late_by_the_fi
     let store = Store::new();
     let engine = guarded(store.clone());
     let request = request();
-    engine.claim(&request).await.unwrap();
+    engine.claim(&request, DEADLINE).await.unwrap();
     let failure = failure_of(&request);
     store.takes(700 * MS);
     let second_overtakes = async {
         sleep(500 * MS).await;
         store.is_silent();
         sleep(150 * MS).await;
-        store.inner.settle(&failure).await.unwrap();
+        store.inner.settle(&failure, DEADLINE).await.unwrap();
     };
-    let (answer, ()) = tokio::join!(engine.settle(&failure), second_overtakes);
+    let (answer, ()) = tokio::join!(engine.settle(&failure, DEADLINE), second_overtakes);
     assert_eq!(answer, Ok(OutcomeResponse::Done { state: None, left: None, late: None }));
 }
 
@@ -853,7 +841,7 @@ async fn a_failure_that_the_first_try_has_released_is_told_so_if_the_second_was_
     let store = Store::new();
     let engine = guarded(store.clone());
     let request = request();
-    engine.claim(&request).await.unwrap();
+    engine.claim(&request, DEADLINE).await.unwrap();
     store.takes(700 * MS);
     let second_is_refused = async {
         sleep(500 * MS).await;
@@ -861,7 +849,7 @@ async fn a_failure_that_the_first_try_has_released_is_told_so_if_the_second_was_
         store.is_out();
     };
     let failure = failure_of(&request);
-    let (answer, ()) = tokio::join!(engine.settle(&failure), second_is_refused);
+    let (answer, ()) = tokio::join!(engine.settle(&failure, DEADLINE), second_is_refused);
     assert_eq!(answer, Ok(OutcomeResponse::Done { state: None, left: None, late: Some(false) }));
 }
 
@@ -873,20 +861,19 @@ async fn a_ramp_ends_in_its_time_although_all_its_calls_wait() {
     opened(&engine, &store).await;
     store.is_well();
     half_open(&engine).await;
-    engine.claim(&request()).await.unwrap();
+    engine.claim(&request(), DEADLINE).await.unwrap();
     // The ramp has begun. Calls into the void take all its places.
     store.is_silent();
-    let patient = || ClaimRequest { deadline: Duration::from_mins(1), ..fresh_claim() };
     let in_vain = async {
-        let (one, other) = (patient(), patient());
-        tokio::join!(engine.claim(&one), engine.claim(&other))
+        let (one, other, patient) = (request(), request(), Duration::from_mins(1));
+        tokio::join!(engine.claim(&one, patient), engine.claim(&other, patient))
     };
     let others = async {
         sleep(500 * MS).await;
         store.is_well();
-        assert!(engine.claim(&request()).await.is_err(), "no place is left");
+        assert!(engine.claim(&request(), DEADLINE).await.is_err(), "no place is left");
         sleep(500 * MS).await;
-        assert!(engine.claim(&request()).await.is_ok());
+        assert!(engine.claim(&request(), DEADLINE).await.is_ok());
     };
     tokio::select! {
         _ = in_vain => panic!("they wait for a minute"),
@@ -904,13 +891,13 @@ async fn what_the_guard_costs() {
     let entropy = Arc::new(SystemEntropy);
     let guarded: Arc<dyn Engine> = Arc::new(Guarded::new(bare.clone(), "primary", DEADLINE, clock.clone(), entropy));
     let held = request();
-    bare.claim(&held).await.unwrap();
+    bare.claim(&held, DEADLINE).await.unwrap();
     let again = ClaimRequest { attempt: request().attempt, ..held };
     for round in 0..3 {
         for (name, engine) in [("bare", &bare), ("guarded", &guarded)] {
             let begun = clock.monotonic();
             for _ in 0..CALLS {
-                assert!(matches!(engine.claim(&again).await, Ok(ClaimResponse::Duplicate(_))));
+                assert!(matches!(engine.claim(&again, DEADLINE).await, Ok(ClaimResponse::Duplicate(_))));
             }
             let each = clock.monotonic().saturating_sub(begun) / CALLS;
             println!("round {round}: {name}: {each:?} a call");

@@ -11,11 +11,12 @@ use futures_util::FutureExt as _;
 use tokio::time::{sleep, timeout};
 use tracing::field::Empty;
 
-use super::{Guard, Task, Times, WAIT_MAX, is_uncertain};
+use super::{Guard, Task};
 use crate::engine::EngineError;
 use crate::engine::breaker::State;
 use crate::resilience::breaker::Pass;
-use crate::resilience::meter::{engine_result, is_silence};
+use crate::resilience::deadline_budget::GuardBudget;
+use crate::resilience::meter::engine_result;
 use crate::telemetry::metrics::EngineCall;
 use crate::telemetry::metrics::breaker::RetryResult;
 use crate::telemetry::traces;
@@ -36,7 +37,7 @@ impl Guard {
         Call: Future<Output = Result<Answer, EngineError>>,
     {
         let begun = self.clock.monotonic();
-        let task = Task { call, times: Times::new(begun, deadline) };
+        let task = Task::new(call, begun, deadline);
         let pass = self.enter(begun)?;
         self.budget.deposit();
         let first = pin!(request());
@@ -69,7 +70,7 @@ impl Guard {
     where
         Call: Future<Output = Result<Answer, EngineError>>,
     {
-        match timeout(task.times.soon.saturating_sub(waited), first.as_mut()).await {
+        match timeout(task.budget.undisturbed.saturating_sub(waited), first.as_mut()).await {
             Ok(answer) => self.answered_first(task, pass, answer, request, second).await,
             // Kept out of what every call takes memory for.
             Err(_not_soon) => Box::pin(self.not_soon(task, pass, first, request, second, is_last)).await,
@@ -101,9 +102,9 @@ impl Guard {
         pass: Pass<'_>,
         answer: Result<Answer, EngineError>,
     ) -> ControlFlow<Result<Answer, EngineError>, EngineError> {
-        self.answered(task, pass, task.times.begun, &answer);
+        self.answered(task, pass, task.begun, &answer);
         match answer {
-            Err(failure) if is_silence(&failure) && self.may_repeat(task) => ControlFlow::Continue(failure),
+            Err(failure) if failure.is_unavailable() && self.may_repeat(task) => ControlFlow::Continue(failure),
             answer => ControlFlow::Break(answer),
         }
     }
@@ -136,8 +137,11 @@ impl Guard {
     where
         Call: Future<Output = Result<Answer, EngineError>>,
     {
-        let Times { begun, soon, first: early, rest, .. } = task.times;
-        let (failure, again) = match timeout(early.saturating_sub(soon), self.unless_opened(first.as_mut())).await {
+        let begun = task.begun;
+        let GuardBudget { undisturbed, first_try, overtime, .. } = task.budget;
+        let (failure, again) = match timeout(first_try.saturating_sub(undisturbed), self.unless_opened(first.as_mut()))
+            .await
+        {
             Ok(answer) => return self.answered_first(task, pass, answer, request, second).await,
             // Late. The second try goes out beside the first one, whose answer is as good if it comes.
             Err(_late) if pass.is_plain() && self.budget.withdraw(self.clock.monotonic()) => {
@@ -147,7 +151,7 @@ impl Guard {
                     is_sent.store(true, Ordering::Relaxed);
                     request()
                 };
-                let first = async { self.timed(task, None, begun, timeout(rest, self.unless_opened(first))).await };
+                let first = async { self.timed(task, None, begun, timeout(overtime, self.unless_opened(first))).await };
                 let (mut first, mut again) = (pin!(first), pin!(self.second(task, request)));
                 tokio::select! {
                     // In an order of its own it could not be replayed from a seed.
@@ -155,7 +159,7 @@ impl Guard {
                     // The second try is on its way, and may be what happened: one failure is not the whole answer, and what
                     // the first one found may be the second one's doing.
                     answer = &mut first => match answer {
-                        Err(failure) if is_silence(&failure) || is_sent.load(Ordering::Relaxed) => (failure, again.await),
+                        Err(failure) if failure.is_unavailable() || is_sent.load(Ordering::Relaxed) => (failure, again.await),
                         Ok(answer) if !is_sent.load(Ordering::Relaxed) => return Ok(answer),
                         Ok(answer) if is_last(&answer) => return Ok(second(answer)),
                         Ok(answer) => return Ok(second(again.await.and_then(Result::ok).unwrap_or(answer))),
@@ -167,7 +171,7 @@ impl Guard {
                         answer => match first.await {
                             Err(failure) => (failure, answer),
                             // What the first one found may be the doing of a second one of which nothing is known.
-                            Ok(found) if matches!(&answer, Some(Err(failure)) if is_uncertain(failure)) => {
+                            Ok(found) if matches!(&answer, Some(Err(failure)) if failure.is_uncertain()) => {
                                 return Ok(second(found));
                             }
                             found => return found,
@@ -176,7 +180,9 @@ impl Guard {
                 }
             }
             // There is no second one, so the first one may take all the time.
-            Err(_late) => return self.timed(task, Some(pass), begun, timeout(rest, self.unless_opened(first))).await,
+            Err(_late) => {
+                return self.timed(task, Some(pass), begun, timeout(overtime, self.unless_opened(first))).await;
+            }
         };
         resolved(failure, again, second)
     }
@@ -184,7 +190,7 @@ impl Guard {
     /// Whether a call that failed is to be repeated; takes that out of the budget.
     fn may_repeat(&self, task: Task) -> bool {
         let now = self.clock.monotonic();
-        if self.breaker.state() != State::Closed || now.saturating_sub(task.times.begun) > task.times.all * 2 / 3 {
+        if self.breaker.state() != State::Closed || now.saturating_sub(task.begun) > task.budget.retry_until() {
             return false;
         }
         let may = self.budget.withdraw(now);
@@ -203,13 +209,13 @@ impl Guard {
     where
         Call: Future<Output = Result<Answer, EngineError>>,
     {
-        let pause = sleep(self.random(WAIT_MAX.min(task.times.all / 10)));
+        let pause = sleep(self.random(task.budget.retry_pause()));
         self.unless_opened(pause.map(Ok)).await.ok()?;
         let begun = self.clock.monotonic();
         let pass = self.enter(begun).ok()?;
-        let left = task.times.all.saturating_sub(begun.saturating_sub(task.times.begun));
+        let left = task.budget.all_tries.saturating_sub(begun.saturating_sub(task.begun));
         let answer = self.timed(task, Some(pass), begun, timeout(left, self.unless_opened(request()))).await;
-        let failed = answer.as_ref().is_err_and(is_silence);
+        let failed = answer.as_ref().is_err_and(EngineError::is_unavailable);
         self.metrics.retried(if failed { RetryResult::Failed } else { RetryResult::Answered });
         Some(answer)
     }
@@ -222,10 +228,10 @@ fn resolved<Answer>(
     second: impl FnOnce(Answer) -> Answer,
 ) -> Result<Answer, EngineError> {
     match again {
-        Some(Ok(answer)) if is_uncertain(&failure) => Ok(second(answer)),
+        Some(Ok(answer)) if failure.is_uncertain() => Ok(second(answer)),
         // That the second try did not happen says nothing of the first.
         None => Err(failure),
-        Some(Err(EngineError::Determinate(_))) if is_uncertain(&failure) => Err(failure),
+        Some(Err(EngineError::Determinate(_))) if failure.is_uncertain() => Err(failure),
         Some(answer) => answer,
     }
 }

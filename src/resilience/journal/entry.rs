@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::domain::attempt::Attempt;
 use crate::domain::claim::{ClaimRequest, OutcomeRequest, RenewalRequest};
 use crate::domain::clock::Timestamp;
-use crate::domain::degraded::Degraded;
+use crate::domain::outage_policy::OutagePolicy;
 use crate::domain::record::Key;
 use crate::domain::tenant::{AppKey, Operation};
 
@@ -19,7 +19,7 @@ pub struct Entry {
     /// The chain whose store is to be told.
     pub chain: Arc<str>,
     /// The policy that gave the answer.
-    pub policy: Degraded,
+    pub policy: OutagePolicy,
     /// When, by this gateway's wall clock: not later than what the caller counts from.
     pub at: Timestamp,
     /// What was answered for.

@@ -10,15 +10,12 @@ use crate::domain::attempt::Attempt;
 use crate::domain::canonical::Canonical;
 use crate::domain::claim::{ClaimRequest, LateTerms, Outcome, OutcomeRequest, RenewalRequest};
 use crate::domain::clock::Timestamp;
-use crate::domain::degraded::Degraded;
 use crate::domain::hex;
+use crate::domain::outage_policy::OutagePolicy;
 use crate::domain::overlap::{Contender, Overlap};
 use crate::domain::record::{Contents, Key, State};
 use crate::domain::tenant::{AppKey, Operation};
-use crate::domain::terms::{ClaimOnOutage, LeaseEnd, OutcomeOnOutage, Retention, Terms};
-
-/// By when the store must have answered for an entry that is delivered; its own caller was answered long ago.
-pub const DELIVERY_DEADLINE: Duration = Duration::from_secs(1);
+use crate::domain::terms::{LeaseEnd, Retention, Terms};
 
 /// What a frame holds.
 #[derive(Clone, Debug)]
@@ -53,12 +50,9 @@ impl Line {
                 let attempt = attempt.parse().ok()?;
                 let deed = match deed {
                     DeedForm::Granted(form) => Deed::Granted(form.read(key, attempt)?),
-                    DeedForm::Renewed { lease_ms } => Deed::Renewed(RenewalRequest {
-                        key,
-                        attempt,
-                        lease: lease_ms.map(Duration::from_millis),
-                        deadline: DELIVERY_DEADLINE,
-                    }),
+                    DeedForm::Renewed { lease_ms } => {
+                        Deed::Renewed(RenewalRequest { key, attempt, lease: lease_ms.map(Duration::from_millis) })
+                    }
                     DeedForm::Reported(form) => Deed::Reported(form.read(key, attempt)?),
                 };
                 let at = Timestamp::from_micros(at);
@@ -133,17 +127,17 @@ enum PolicyForm {
     Spool,
 }
 
-impl From<Degraded> for PolicyForm {
-    fn from(policy: Degraded) -> Self {
+impl From<OutagePolicy> for PolicyForm {
+    fn from(policy: OutagePolicy) -> Self {
         match policy {
-            Degraded::Local => Self::Local,
-            Degraded::FailOpen => Self::FailOpen,
-            Degraded::Spool => Self::Spool,
+            OutagePolicy::Local => Self::Local,
+            OutagePolicy::FailOpen => Self::FailOpen,
+            OutagePolicy::Spool => Self::Spool,
         }
     }
 }
 
-impl From<PolicyForm> for Degraded {
+impl From<PolicyForm> for OutagePolicy {
     fn from(form: PolicyForm) -> Self {
         match form {
             PolicyForm::Local => Self::Local,
@@ -197,8 +191,6 @@ impl GrantedForm {
             fingerprint,
             terms: self.terms.read(),
             take_over: self.take_over,
-            deadline: DELIVERY_DEADLINE,
-            on_outage: ClaimOnOutage::FailClosed,
         })
     }
 }
@@ -293,8 +285,7 @@ impl ReportedForm {
             }),
             None => None,
         };
-        let (deadline, on_outage) = (DELIVERY_DEADLINE, OutcomeOnOutage::FailClosed);
-        Some(OutcomeRequest { key, attempt, outcome, late, deadline, on_outage })
+        Some(OutcomeRequest { key, attempt, outcome, late })
     }
 }
 
@@ -382,7 +373,7 @@ mod tests {
     use super::*;
     use crate::engine::conformance::fresh_claim;
 
-    fn entry(policy: Degraded, deed: Deed) -> Entry {
+    fn entry(policy: OutagePolicy, deed: Deed) -> Entry {
         Entry { chain: "default".into(), policy, at: Timestamp::from_micros(1_700_000_000_000_001), deed }
     }
 
@@ -393,13 +384,7 @@ mod tests {
     #[test]
     fn entries_read_back_as_written() {
         let request = fresh_claim();
-        let granted = ClaimRequest {
-            fingerprint: Some([7; 32]),
-            take_over: true,
-            deadline: DELIVERY_DEADLINE,
-            on_outage: ClaimOnOutage::FailClosed,
-            ..request.clone()
-        };
+        let granted = ClaimRequest { fingerprint: Some([7; 32]), take_over: true, ..request.clone() };
         let success = Outcome::Success { result: Some("{\"a\":[1,null]}".into()), retention: Some(Retention::Forever) };
         let contents =
             [Contents::keep(&request.contents, 1024), Contents::keep(&request.contents, 0), Contents::Unverified];
@@ -409,22 +394,14 @@ mod tests {
             terms: request.terms,
         });
         let settle = |outcome, late| {
-            let (deadline, on_outage) = (DELIVERY_DEADLINE, OutcomeOnOutage::FailClosed);
-            Deed::Reported(OutcomeRequest {
-                key: request.key.clone(),
-                attempt: request.attempt.clone(),
-                outcome,
-                late,
-                deadline,
-                on_outage,
-            })
+            let (key, attempt) = (request.key.clone(), request.attempt.clone());
+            Deed::Reported(OutcomeRequest { key, attempt, outcome, late })
         };
         let [whole, digest, unverified] = late.map(Some);
         let renewed = RenewalRequest {
             key: request.key.clone(),
             attempt: request.attempt.clone(),
             lease: Some(Duration::from_secs(3)),
-            deadline: DELIVERY_DEADLINE,
         };
         for deed in [
             Deed::Granted(granted),
@@ -434,7 +411,7 @@ mod tests {
             settle(Outcome::Unknown, unverified),
             settle(Outcome::Failure, None),
         ] {
-            let entry = entry(Degraded::FailOpen, deed);
+            let entry = entry(OutagePolicy::FailOpen, deed);
             let Line::Entry(7, read) = read_back(&Line::Entry(7, Box::new(entry.clone()))) else { panic!("an entry") };
             assert_eq!(format!("{read:?}"), format!("{entry:?}"));
             let attempt = |entry: &Entry| match &entry.deed {

@@ -24,7 +24,6 @@ use tokio::sync::{mpsc, oneshot};
 
 use self::entry::{Entry, Seq};
 pub use self::folder::OpenError;
-pub use self::form::DELIVERY_DEADLINE;
 use self::form::Line;
 use self::writer::{Ask, Job};
 use crate::domain::clock::Timestamp;

@@ -11,7 +11,7 @@ use super::log::Log;
 use super::open::{Ground, on_a_thread, read, start};
 use super::*;
 use crate::domain::claim::ClaimRequest;
-use crate::domain::degraded::Degraded;
+use crate::domain::outage_policy::OutagePolicy;
 use crate::domain::overlap::Contender;
 use crate::domain::record::State;
 use crate::engine::conformance::fresh_claim;
@@ -21,7 +21,7 @@ const ROOMY: Bounds = Bounds { bytes: 1 << 30, app_bytes: 1 << 30 };
 
 fn entry(request: &ClaimRequest) -> Entry {
     let deed = Deed::Granted(request.clone());
-    Entry { chain: "default".into(), policy: Degraded::Local, at: request.attempt.timestamp(), deed }
+    Entry { chain: "default".into(), policy: OutagePolicy::Local, at: request.attempt.timestamp(), deed }
 }
 
 fn keys(recovered: &Recovered) -> Vec<String> {
@@ -209,7 +209,7 @@ fn overlap(id: u64, request: &ClaimRequest) -> Overlap {
         app: request.key.app.clone(),
         operation: Some(request.operation.clone()),
         global_id: request.key.global_id,
-        policy: Degraded::Local,
+        policy: OutagePolicy::Local,
         ours: Contender::from(&request.attempt),
         theirs: Contender::from(&fresh_claim().attempt),
         state: State::Succeeded,

@@ -6,8 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-#[cfg(feature = "disk")]
 use oncegate::domain::clock::SystemClock;
+#[cfg(feature = "disk")]
+use oncegate::engine::conformance::DEADLINE;
 #[cfg(feature = "disk")]
 use oncegate::engine::conformance::fresh_claim;
 use serde_json::{Value, json};
@@ -195,7 +196,7 @@ async fn internal_records_are_in_no_list() {
     let mut mark = fresh_claim();
     mark.operation = "oncegate:degraded-grant".parse().unwrap();
     mark.key.app = "default".parse().unwrap();
-    engine.claim(&mark).await.unwrap();
+    engine.claim(&mark, DEADLINE).await.unwrap();
     engine.close().await;
     drop(engine);
     let gateway = operated(&url).start().await;

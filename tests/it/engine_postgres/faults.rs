@@ -6,7 +6,7 @@ use std::time::Duration;
 use oncegate::domain::claim::{ClaimResponse, Outcome, OutcomeResponse, RenewalRequest};
 use oncegate::domain::operator::{ReleaseRequest, ReleaseResponse};
 use oncegate::domain::record::State;
-use oncegate::engine::conformance::fresh_claim;
+use oncegate::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate::engine::postgres::{Options, Postgres};
 use oncegate::engine::{Determinate, Engine, EngineError};
 use sqlx::Executor as _;
@@ -51,7 +51,7 @@ async fn a_reply_that_is_lost_is_uncertain_and_the_same_attempt_recognises_itsel
     let (proxy, engine) = behind_proxy(&server).await;
     let ask = fresh_claim();
     proxy.lose_next_reply();
-    assert!(is_uncertain(&engine.claim(&ask).await), "it may have happened");
+    assert!(is_uncertain(&engine.claim(&ask, DEADLINE).await), "it may have happened");
     soon("it serves again", async || engine.probe().await.is_ok()).await;
     // It did happen.
     let grant = granted(&engine, &ask).await;
@@ -59,9 +59,9 @@ async fn a_reply_that_is_lost_is_uncertain_and_the_same_attempt_recognises_itsel
     assert!(is_duplicate(&engine, &again(&ask)).await);
 
     proxy.lose_next_reply();
-    assert!(is_uncertain(&engine.settle(&settle(&ask, success("1"))).await));
+    assert!(is_uncertain(&engine.settle(&settle(&ask, success("1")), DEADLINE).await));
     soon("it serves again", async || engine.probe().await.is_ok()).await;
-    let settled = engine.settle(&settle(&ask, success("2"))).await.unwrap();
+    let settled = engine.settle(&settle(&ask, success("2")), DEADLINE).await.unwrap();
     assert!(matches!(settled, OutcomeResponse::Done { late: Some(false), .. }), "{settled:?}");
     let held = engine.read(&ask.key).await.unwrap().expect("it stands");
     assert_eq!(held.record.result.as_deref(), Some("1"));
@@ -79,7 +79,7 @@ async fn a_failure_report_whose_reply_is_lost_is_uncertain() {
     let ask = fresh_claim();
     granted(&engine, &ask).await;
     proxy.lose_next_reply();
-    let told = engine.settle(&settle(&ask, Outcome::Failure)).await;
+    let told = engine.settle(&settle(&ask, Outcome::Failure), DEADLINE).await;
     assert!(is_uncertain(&told), "{told:?}");
     soon("it serves again", async || engine.probe().await.is_ok()).await;
     assert_eq!(engine.read(&ask.key).await, Ok(None), "it did happen");
@@ -87,7 +87,7 @@ async fn a_failure_report_whose_reply_is_lost_is_uncertain() {
     // The same where nothing stood, and the success is recorded late.
     let late = fresh_claim();
     proxy.lose_reply_after(1);
-    let told = engine.settle(&settle(&late, success("1"))).await;
+    let told = engine.settle(&settle(&late, success("1")), DEADLINE).await;
     assert!(is_uncertain(&told), "{told:?}");
     soon("it serves again", async || engine.probe().await.is_ok()).await;
     assert_eq!(engine.read(&late.key).await.unwrap().unwrap().record.state, State::Succeeded, "it did happen");
@@ -137,26 +137,21 @@ async fn a_change_whose_reply_is_lost_is_uncertain() {
     let (proxy, engine) = behind_proxy(&server).await;
     let serves_again = async || soon("it serves again", async || engine.probe().await.is_ok()).await;
     let ask = fresh_claim();
-    let renewal = RenewalRequest {
-        key: ask.key.clone(),
-        attempt: ask.attempt.clone(),
-        lease: Some(HOUR * 5),
-        deadline: ask.deadline,
-    };
+    let renewal = RenewalRequest { key: ask.key.clone(), attempt: ask.attempt.clone(), lease: Some(HOUR * 5) };
     let held = async || engine.read(&ask.key).await.unwrap();
     granted(&engine, &ask).await;
     // Prepared once, a statement is one round trip, and the second one brings the second reply.
-    engine.renew(&RenewalRequest { lease: Some(HOUR * 2), ..renewal.clone() }).await.unwrap();
+    engine.renew(&RenewalRequest { lease: Some(HOUR * 2), ..renewal.clone() }, DEADLINE).await.unwrap();
     proxy.lose_reply_after(1);
-    let told = engine.renew(&renewal).await;
+    let told = engine.renew(&renewal, DEADLINE).await;
     assert!(is_uncertain(&told), "{told:?}");
     serves_again().await;
     assert!(held().await.unwrap().left.unwrap() > HOUR * 4, "it did happen");
 
     // The new connection has its statements to prepare as well.
-    engine.renew(&RenewalRequest { lease: Some(HOUR * 6), ..renewal.clone() }).await.unwrap();
+    engine.renew(&RenewalRequest { lease: Some(HOUR * 6), ..renewal.clone() }, DEADLINE).await.unwrap();
     proxy.lose_reply_after(1);
-    let told = engine.settle(&settle(&ask, Outcome::Unknown)).await;
+    let told = engine.settle(&settle(&ask, Outcome::Unknown), DEADLINE).await;
     assert!(is_uncertain(&told), "{told:?}");
     serves_again().await;
     assert_eq!(held().await.unwrap().record.state, State::Unknown, "it did happen");
@@ -168,7 +163,7 @@ async fn a_request_cut_in_the_middle_did_not_happen_and_is_uncertain() {
     let (proxy, engine) = behind_proxy(&server).await;
     let ask = fresh_claim();
     proxy.cut_after(100);
-    assert!(is_uncertain(&engine.claim(&ask).await));
+    assert!(is_uncertain(&engine.claim(&ask, DEADLINE).await));
     soon("it serves again", async || engine.probe().await.is_ok()).await;
     assert_eq!(engine.read(&ask.key).await, Ok(None));
 }
@@ -181,7 +176,7 @@ async fn a_network_that_refuses_or_swallows_everything_heals() {
     granted(&engine, &ask).await;
     proxy.refuse().await;
     soon("it is certain", async || {
-        engine.claim(&fresh_claim()).await.is_err_and(|why| why.to_string().contains("refuses connections"))
+        engine.claim(&fresh_claim(), DEADLINE).await.is_err_and(|why| why.to_string().contains("refuses connections"))
     })
     .await;
     proxy.heal().await;
@@ -190,7 +185,7 @@ async fn a_network_that_refuses_or_swallows_everything_heals() {
     for mode in [Mode::Blackhole, Mode::HalfOpen] {
         proxy.set(mode);
         let held_back = fresh_claim();
-        let answer = tokio::time::timeout(Duration::from_secs(2), engine.claim(&held_back)).await;
+        let answer = tokio::time::timeout(Duration::from_secs(2), engine.claim(&held_back, DEADLINE)).await;
         assert!(answer.as_ref().is_err() || is_uncertain(answer.as_ref().unwrap()), "{mode:?}: {answer:?}");
         proxy.heal().await;
         back_within_a_second(&engine).await;
@@ -214,7 +209,7 @@ async fn a_killed_server_loses_nothing_and_is_back_within_a_second() {
                     // Whose call waits until the server is back meets no failure.
                     while !stop.is_cancelled() {
                         let ask = fresh_claim();
-                        match engine.claim(&ask).await {
+                        match engine.claim(&ask, DEADLINE).await {
                             Ok(ClaimResponse::Granted(_)) => held.push(ask),
                             Ok(other) => panic!("{other:?}"),
                             Err(_) => break,
@@ -250,7 +245,7 @@ async fn a_server_in_good_order_down_is_told_and_back_within_a_second() {
     granted(&engine, &ask).await;
     server.shut_down();
     soon("it is told", async || {
-        let answer = engine.claim(&fresh_claim()).await;
+        let answer = engine.claim(&fresh_claim(), DEADLINE).await;
         assert!(answer.is_err());
         !is_uncertain(&answer)
     })
@@ -272,7 +267,7 @@ async fn a_frozen_server_holds_up_nobody_for_ever_and_a_call_that_was_sent_still
     granted(&*engine, &ask).await;
     server.freeze();
     let given_up = fresh_claim();
-    let gone = tokio::time::timeout(Duration::from_millis(100), engine.claim(&given_up)).await;
+    let gone = tokio::time::timeout(Duration::from_millis(100), engine.claim(&given_up, DEADLINE)).await;
     assert!(gone.is_err(), "nobody answers");
     server.thaw();
     back_within_a_second(&*engine).await;
@@ -297,7 +292,7 @@ async fn a_server_that_waits_for_its_standby_is_not_filled_with_connections() {
     server.execute("SELECT pg_reload_conf()").await;
     // It is told by a signal, and commits wait from when its checkpointer has heard of it.
     let is_held_up =
-        async || tokio::time::timeout(Duration::from_millis(30), engine.claim(&fresh_claim())).await.is_err();
+        async || tokio::time::timeout(Duration::from_millis(30), engine.claim(&fresh_claim(), DEADLINE)).await.is_err();
     soon("commits wait for the standby", is_held_up).await;
     let ours = async || -> usize {
         let count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'oncegate'";
@@ -306,7 +301,7 @@ async fn a_server_that_waits_for_its_standby_is_not_filled_with_connections() {
     let mut most = 0;
     for _ in 0..100 {
         let calls = (0..10).map(|_| async {
-            let answer = tokio::time::timeout(Duration::from_millis(30), engine.claim(&fresh_claim())).await;
+            let answer = tokio::time::timeout(Duration::from_millis(30), engine.claim(&fresh_claim(), DEADLINE)).await;
             assert!(!matches!(answer, Ok(Ok(_))), "nothing is granted that is not durable");
         });
         futures_util::future::join_all(calls).await;
@@ -317,7 +312,7 @@ async fn a_server_that_waits_for_its_standby_is_not_filled_with_connections() {
     // A pool of its own does not help the sessions that wait already; a reload wakes them.
     server.execute("ALTER SYSTEM RESET synchronous_standby_names").await;
     server.execute("SELECT pg_reload_conf()").await;
-    soon("it serves again", async || engine.claim(&fresh_claim()).await.is_ok()).await;
+    soon("it serves again", async || engine.claim(&fresh_claim(), DEADLINE).await.is_ok()).await;
 }
 
 #[tokio::test]
@@ -332,8 +327,8 @@ async fn a_row_that_somebody_locks_holds_up_its_own_key_only() {
     let lock = format!("BEGIN; SELECT 1 FROM {} FOR UPDATE", row(&locked));
     session.execute(sqlx::raw_sql(sqlx::AssertSqlSafe(lock))).await.unwrap();
     let stuck = settle(&locked, success("1"));
-    assert!(tokio::time::timeout(Duration::from_millis(100), engine.settle(&stuck)).await.is_err());
-    soon("another key is served", async || engine.settle(&settle(&free, success("1"))).await.is_ok()).await;
+    assert!(tokio::time::timeout(Duration::from_millis(100), engine.settle(&stuck, DEADLINE)).await.is_err());
+    soon("another key is served", async || engine.settle(&settle(&free, success("1")), DEADLINE).await.is_ok()).await;
     // The statement that nobody waits for goes on once it can.
     session.execute(sqlx::raw_sql("ROLLBACK")).await.unwrap();
     soon("it happened", async || {
@@ -362,13 +357,16 @@ async fn a_promoted_standby_is_found_with_all_that_was_acknowledged() {
         held.push((ask, fence));
     }
     primary.kill();
-    unavailable_or_uncertain(engine.claim(&fresh_claim()).await);
+    unavailable_or_uncertain(engine.claim(&fresh_claim(), DEADLINE).await);
     standby.promote().await;
     back_within_a_second(&engine).await;
     assert_eq!(engine.data_lost(), 0, "a promoted standby has the data");
     for (ask, fence) in held {
         assert!(is_duplicate(&engine, &again(&ask)).await, "what was granted stands");
-        assert!(matches!(engine.settle(&settle(&ask, Outcome::Failure)).await, Ok(OutcomeResponse::Done { .. })));
+        assert!(matches!(
+            engine.settle(&settle(&ask, Outcome::Failure), DEADLINE).await,
+            Ok(OutcomeResponse::Done { .. })
+        ));
         let next = granted(&engine, &again(&ask)).await.fence.unwrap();
         assert!(next > fence, "{next} does not rise above {fence}");
     }
@@ -424,7 +422,7 @@ async fn a_bad_item_does_not_fail_its_neighbours() {
     let mut asks: Vec<_> = (0..40).map(|_| fresh_claim()).collect();
     asks[7].operation = "hemlock".parse().unwrap();
     // While the row of the first is waited for, the others gather.
-    let calls = asks.iter().map(|ask| engine.claim(ask));
+    let calls = asks.iter().map(|ask| engine.claim(ask, DEADLINE));
     let answers = futures_util::future::join_all(calls).await;
     for (place, answer) in answers.iter().enumerate() {
         match place {
@@ -451,7 +449,7 @@ async fn a_server_with_no_connection_left_is_told_and_waited_for() {
         taken.push(connection);
     }
     let engine = open(&format!("{}&connections=1", server.url()));
-    let why = unavailable(engine.claim(&fresh_claim()).await);
+    let why = unavailable(engine.claim(&fresh_claim(), DEADLINE).await);
     assert!(why.contains("53300") && why.contains("max_connections"), "{why}");
     drop(taken);
     soon("it serves", async || engine.probe().await.is_ok()).await;
@@ -462,7 +460,7 @@ async fn a_server_with_no_connection_left_is_told_and_waited_for() {
 async fn a_schema_that_is_taken_away_or_made_for_newer_gateways_is_incompatible() {
     let Some(server) = PostgresServer::start().await else { return };
     let engine = open(&format!("{}&migrate=false&connections=1", server.url()));
-    let why = engine.claim(&fresh_claim()).await.unwrap_err();
+    let why = engine.claim(&fresh_claim(), DEADLINE).await.unwrap_err();
     assert!(
         matches!(&why, EngineError::Determinate(Determinate::Incompatible(why)) if why.contains("oncegate migrate"))
     );
@@ -473,7 +471,7 @@ async fn a_schema_that_is_taken_away_or_made_for_newer_gateways_is_incompatible(
     server.execute("UPDATE oncegate_schema SET oldest_build = 1000").await;
     server.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'oncegate'").await;
     soon("it keeps off", async || {
-        let answer = engine.claim(&fresh_claim()).await;
+        let answer = engine.claim(&fresh_claim(), DEADLINE).await;
         matches!(answer, Err(EngineError::Determinate(Determinate::Incompatible(why))) if why.contains("build 1000"))
     })
     .await;
@@ -494,7 +492,7 @@ async fn an_expanding_migration_under_load_disturbs_nobody() {
                 let ask = fresh_claim();
                 granted(&*engine, &ask).await;
                 assert!(is_duplicate(&*engine, &again(&ask)).await);
-                let settled = engine.settle(&settle(&ask, success("1"))).await.unwrap();
+                let settled = engine.settle(&settle(&ask, success("1")), DEADLINE).await.unwrap();
                 assert!(matches!(settled, OutcomeResponse::Done { late: Some(false), .. }));
                 count += 1;
             }
@@ -527,7 +525,7 @@ async fn an_operator_releases_the_attempt_that_was_shown_and_no_other() {
     let release = |attempt| ReleaseRequest { key: ask.key.clone(), attempt };
     assert_eq!(engine.release(&release(ask.attempt.clone())).await, Ok(ReleaseResponse::Absent));
     let fence = granted(&engine, &ask).await.fence;
-    engine.settle(&settle(&ask, success("1"))).await.unwrap();
+    engine.settle(&settle(&ask, success("1")), DEADLINE).await.unwrap();
     assert_eq!(engine.release(&release(again(&ask).attempt)).await, Ok(ReleaseResponse::Superseded));
     assert_eq!(engine.release(&release(ask.attempt.clone())).await, Ok(ReleaseResponse::Done));
     assert_eq!(engine.read(&ask.key).await, Ok(None));
@@ -541,7 +539,7 @@ async fn a_closed_engine_refuses_and_lets_go_of_the_server() {
     let engine = open(&server.url());
     granted(&engine, &fresh_claim()).await;
     engine.close().await;
-    assert!(unavailable(engine.claim(&fresh_claim()).await).contains("closed"));
+    assert!(unavailable(engine.claim(&fresh_claim(), DEADLINE).await).contains("closed"));
     unavailable(engine.probe().await);
     let ours = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'oncegate'";
     soon("it lets go of the server", async || server.ask(ours).await == "0").await;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::{join, join_all};
 use oncegate::domain::claim::{ClaimResponse, OutcomeResponse};
 use oncegate::engine::Engine;
-use oncegate::engine::conformance::fresh_claim;
+use oncegate::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate::engine::postgres::{Options, Postgres};
 use sqlx::Executor as _;
 use tokio::task::JoinSet;
@@ -25,14 +25,14 @@ async fn an_outcome_never_overtakes_its_claim_however_busy_the_lanes_are() {
     let mut callers = JoinSet::new();
     for _ in 0..300 {
         let engine = engine.clone();
-        callers.spawn(async move { while engine.claim(&fresh_claim()).await.is_ok() {} });
+        callers.spawn(async move { while engine.claim(&fresh_claim(), DEADLINE).await.is_ok() {} });
     }
     for _ in 0..20 {
         // Asked in this order, and neither waits for the other's answer.
         join_all((0..10).map(|_| async {
             let ask = fresh_claim();
             let success = settle(&ask, success("1"));
-            let (claimed, settled) = join(engine.claim(&ask), engine.settle(&success)).await;
+            let (claimed, settled) = join(engine.claim(&ask, DEADLINE), engine.settle(&success, DEADLINE)).await;
             assert!(matches!(claimed, Ok(ClaimResponse::Granted(_))), "{claimed:?}");
             assert!(matches!(settled, Ok(OutcomeResponse::Done { late: Some(false), .. })), "{settled:?}");
         }))
@@ -54,13 +54,13 @@ async fn a_statement_that_waits_holds_up_nobody_who_comes_later() {
     session.execute(sqlx::raw_sql(sqlx::AssertSqlSafe(lock))).await.unwrap();
     let success = settle(&locked, success("1"));
     let asked = engine.clone();
-    let stuck = tokio::spawn(async move { asked.settle(&success).await });
-    let answered = async || timeout(Duration::from_millis(100), engine.claim(&fresh_claim())).await.is_ok();
+    let stuck = tokio::spawn(async move { asked.settle(&success, DEADLINE).await });
+    let answered = async || timeout(Duration::from_millis(100), engine.claim(&fresh_claim(), DEADLINE)).await.is_ok();
     // Some may come before it is known to be slow.
     soon("the other lane is taken", async || answered().await && answered().await).await;
     let mut late = 0;
     for _ in 0..50 {
-        late += i32::from(timeout(Duration::from_millis(500), engine.claim(&fresh_claim())).await.is_err());
+        late += i32::from(timeout(Duration::from_millis(500), engine.claim(&fresh_claim(), DEADLINE)).await.is_err());
     }
     // A key may happen to go the way of the locked one.
     assert!(late <= 3, "{late} of 50 were held up");

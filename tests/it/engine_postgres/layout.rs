@@ -8,7 +8,7 @@ use oncegate::domain::claim::{ClaimRequest, Outcome};
 use oncegate::domain::operator::ListRequest;
 use oncegate::domain::record::State;
 use oncegate::domain::terms::{LeaseEnd, Retention, Terms};
-use oncegate::engine::conformance::fresh_claim;
+use oncegate::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate::engine::{Determinate, Engine, EngineError, value};
 
 use super::{again, granted, is_duplicate, open, row, settle, success};
@@ -25,7 +25,7 @@ async fn a_value_is_the_line_that_all_byte_stores_share() {
         granted(&engine, &ask).await;
         assert_eq!(stored(&ask).await, value::encode(&ask.record()));
         let outcome = Outcome::Success { result: Some("{\"a\":\"b\\nc\"}".into()), retention };
-        engine.settle(&settle(&ask, outcome)).await.unwrap();
+        engine.settle(&settle(&ask, outcome), DEADLINE).await.unwrap();
         let held = engine.read(&ask.key).await.unwrap().expect("it stands");
         assert_eq!(held.record.terms.retention, retention.unwrap_or(ask.terms.retention));
         assert_eq!(value::decode(stored(&ask).await.as_bytes()).unwrap(), held.record);
@@ -47,7 +47,7 @@ async fn a_duplicate_writes_nothing() {
     let transactions = server.ask(next_transaction).await;
     for _ in 0..10 {
         assert!(is_duplicate(&*engine, &again(&ask)).await);
-        engine.settle(&settle(&again(&ask), success("1"))).await.unwrap();
+        engine.settle(&settle(&again(&ask), success("1")), DEADLINE).await.unwrap();
         engine.read(&ask.key).await.unwrap();
     }
     assert_eq!(server.ask(&physical).await, before);
@@ -59,12 +59,12 @@ async fn a_success_changes_no_index() {
     let Some(server) = PostgresServer::start().await else { return };
     let engine = Arc::new(open(&server.url()));
     let asks: Vec<_> = (0..200).map(|_| fresh_claim()).collect();
-    for answer in join_all(asks.iter().map(|ask| engine.claim(ask))).await {
+    for answer in join_all(asks.iter().map(|ask| engine.claim(ask, DEADLINE))).await {
         answer.unwrap();
     }
     // One after the other, as outcomes come: what an update leaves behind makes room for the next.
     for ask in &asks {
-        engine.settle(&settle(ask, success("1"))).await.unwrap();
+        engine.settle(&settle(ask, success("1")), DEADLINE).await.unwrap();
     }
     engine.close().await;
     let counted = "SELECT n_tup_upd || ' ' || n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'oncegate_claims'";
@@ -89,13 +89,13 @@ async fn a_value_that_cannot_be_read_is_neither_absent_nor_overwritten() {
     let incompatible = |error: EngineError| {
         assert!(matches!(error, EngineError::Determinate(Determinate::Incompatible(_))), "{error:?}");
     };
-    incompatible(engine.claim(&again(&ask)).await.map(drop).unwrap_err());
-    incompatible(engine.settle(&settle(&ask, success("1"))).await.map(drop).unwrap_err());
+    incompatible(engine.claim(&again(&ask), DEADLINE).await.map(drop).unwrap_err());
+    incompatible(engine.settle(&settle(&ask, success("1")), DEADLINE).await.map(drop).unwrap_err());
     incompatible(engine.read(&ask.key).await.map(drop).unwrap_err());
     assert_eq!(server.ask(&format!("SELECT convert_from(value, 'UTF8') FROM {}", row(&ask))).await, "garbage");
     // And harms nobody else.
     let (asks, bad) = ([fresh_claim(), again(&ask), fresh_claim()], 1);
-    for (place, answer) in join_all(asks.iter().map(|ask| engine.claim(ask))).await.into_iter().enumerate() {
+    for (place, answer) in join_all(asks.iter().map(|ask| engine.claim(ask, DEADLINE))).await.into_iter().enumerate() {
         assert_eq!(answer.is_err(), place == bad);
     }
 }
@@ -114,7 +114,7 @@ async fn commits_are_synchronous_whatever_the_database_is_set_to() {
         let engine = open(&format!("{}{keys}", server.url()));
         let ask = fresh_claim();
         granted(&engine, &ask).await;
-        engine.settle(&settle(&ask, Outcome::Unknown)).await.unwrap();
+        engine.settle(&settle(&ask, Outcome::Unknown), DEADLINE).await.unwrap();
         assert!(engine.capabilities().durable);
     }
 }
@@ -138,7 +138,7 @@ async fn behind_a_pooler_nothing_is_left_in_a_session() {
     let ask = fresh_claim();
     granted(&engine, &ask).await;
     assert!(is_duplicate(&engine, &again(&ask)).await);
-    engine.settle(&settle(&ask, Outcome::Unknown)).await.unwrap();
+    engine.settle(&settle(&ask, Outcome::Unknown), DEADLINE).await.unwrap();
     engine.close().await;
     let log = server.log();
     let (_, ours) = log.split_once("BEGIN; SET LOCAL").expect("its first transaction");
@@ -167,13 +167,13 @@ async fn a_list_shows_what_stands_page_by_page() {
         granted(&*engine, ask).await;
     }
     for ask in &asks[..5] {
-        engine.settle(&settle(ask, success("1"))).await.unwrap();
+        engine.settle(&settle(ask, success("1")), DEADLINE).await.unwrap();
     }
     for ask in &asks[5..10] {
-        engine.settle(&settle(ask, Outcome::Failure)).await.unwrap();
+        engine.settle(&settle(ask, Outcome::Failure), DEADLINE).await.unwrap();
     }
     for ask in &asks[10..15] {
-        engine.settle(&settle(ask, Outcome::Unknown)).await.unwrap();
+        engine.settle(&settle(ask, Outcome::Unknown), DEADLINE).await.unwrap();
     }
     tokio::time::sleep(Duration::from_millis(150)).await;
     let app = asks[0].key.app.clone();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use oncegate::domain::claim::Outcome;
 use oncegate::domain::clock::{Clock, SystemClock};
 use oncegate::engine::Engine;
-use oncegate::engine::conformance::fresh_claim;
+use oncegate::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate::engine::postgres::Postgres;
 use tokio::task::JoinSet;
 
@@ -62,12 +62,12 @@ async fn run(engine: &Arc<Postgres>, settled: bool) -> (f64, Duration) {
             while clock.monotonic().saturating_sub(begun) < SPAN {
                 let ask = fresh_claim();
                 let asked = clock.monotonic();
-                engine.claim(&ask).await.unwrap();
+                engine.claim(&ask, DEADLINE).await.unwrap();
                 worst = worst.max(clock.monotonic().saturating_sub(asked));
                 calls.fetch_add(1, Ordering::Relaxed);
                 if settled {
                     let outcome: Outcome = success("{\"order\":\"done\"}");
-                    engine.settle(&settle(&ask, outcome)).await.unwrap();
+                    engine.settle(&settle(&ask, outcome), DEADLINE).await.unwrap();
                     calls.fetch_add(1, Ordering::Relaxed);
                 }
             }

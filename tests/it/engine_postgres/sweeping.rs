@@ -6,7 +6,7 @@ use oncegate::domain::claim::{ClaimRequest, Outcome, RenewalRequest, RenewalResp
 use oncegate::domain::clock::{Clock, SystemClock};
 use oncegate::domain::terms::{LeaseEnd, Retention, Terms};
 use oncegate::engine::Engine;
-use oncegate::engine::conformance::fresh_claim;
+use oncegate::engine::conformance::{DEADLINE, fresh_claim};
 use sqlx::Executor as _;
 
 use super::{again, granted, open, row, settle, soon, success};
@@ -38,7 +38,7 @@ async fn what_has_ended_goes_after_a_minute_and_not_before() {
         let ask = fresh_claim();
         granted(&engine, &ask).await;
         if let Some(outcome) = outcome.clone() {
-            engine.settle(&settle(&ask, outcome)).await.unwrap();
+            engine.settle(&settle(&ask, outcome), DEADLINE).await.unwrap();
         }
         shift(&server, &ask, -50).await;
         assert!(is_left(&server, &ask).await, "{outcome:?}: a fence may still be on its way");
@@ -57,13 +57,8 @@ async fn a_claim_that_was_renewed_or_outlives_its_lease_is_left() {
     // Looked at early, as if it had been renewed since its end was guessed.
     shift(&server, &ask, 100).await;
     assert!(is_left(&server, &ask).await);
-    let renewal = RenewalRequest {
-        key: ask.key.clone(),
-        attempt: ask.attempt.clone(),
-        lease: None,
-        deadline: Duration::from_secs(30),
-    };
-    assert!(matches!(engine.renew(&renewal).await, Ok(RenewalResponse::Renewed { .. })));
+    let renewal = RenewalRequest { key: ask.key.clone(), attempt: ask.attempt.clone(), lease: None };
+    assert!(matches!(engine.renew(&renewal, DEADLINE).await, Ok(RenewalResponse::Renewed { .. })));
 
     let terms = Terms { on_lease_end: LeaseEnd::Unknown, ..ask.terms };
     let unknown = ClaimRequest { terms, ..fresh_claim() };
@@ -72,7 +67,7 @@ async fn a_claim_that_was_renewed_or_outlives_its_lease_is_left() {
     assert!(is_left(&server, &unknown).await);
     assert_eq!(server.ask(&format!("SELECT sweep_at FROM {}", row(&unknown))).await, "", "it is not looked at again");
     // Until somebody settles it.
-    engine.settle(&settle(&unknown, success("1"))).await.unwrap();
+    engine.settle(&settle(&unknown, success("1")), DEADLINE).await.unwrap();
     assert_ne!(server.ask(&format!("SELECT sweep_at FROM {}", row(&unknown))).await, "");
 }
 
@@ -84,7 +79,7 @@ async fn a_success_for_ever_is_left_for_ever_and_its_failed_tries_are_not() {
         |ask: ClaimRequest| ClaimRequest { terms: Terms { retention: Retention::Forever, ..ask.terms }, ..ask };
     let done = forever(fresh_claim());
     granted(&engine, &done).await;
-    engine.settle(&settle(&done, success("1"))).await.unwrap();
+    engine.settle(&settle(&done, success("1")), DEADLINE).await.unwrap();
     server.execute("UPDATE oncegate_claims SET sweep_at = clock_timestamp()").await;
     assert!(is_left(&server, &done).await);
     assert_eq!(server.ask(&format!("SELECT sweep_at FROM {}", row(&done))).await, "");
@@ -176,12 +171,12 @@ async fn soak(span: Duration, keys: usize) {
                 for (base, failed) in [(&hot, true), (&cold[place], false)] {
                     let ask = again(base);
                     let asked = clock.monotonic();
-                    let granted = engine.claim(&ask).await.unwrap();
+                    let granted = engine.claim(&ask, DEADLINE).await.unwrap();
                     let answered = clock.monotonic();
                     took.push((answered.saturating_sub(begun), answered.saturating_sub(asked)));
                     if matches!(granted, oncegate::domain::claim::ClaimResponse::Granted(_)) {
                         let outcome = if failed { Outcome::Failure } else { success("1") };
-                        engine.settle(&settle(&ask, outcome)).await.unwrap();
+                        engine.settle(&settle(&ask, outcome), DEADLINE).await.unwrap();
                     }
                 }
             }

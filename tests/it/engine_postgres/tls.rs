@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use oncegate::domain::claim::ClaimResponse;
-use oncegate::engine::conformance::fresh_claim;
+use oncegate::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate::engine::{Determinate, Engine, EngineError};
 
 use super::*;
@@ -33,7 +33,7 @@ fn url(server: &PostgresServer, keys: &str) -> String {
 
 /// Why the engine of this URL cannot reach its server.
 async fn refusal(url: &str) -> String {
-    match open(url).claim(&fresh_claim()).await {
+    match open(url).claim(&fresh_claim(), DEADLINE).await {
         Err(EngineError::Determinate(Determinate::Unavailable(why))) => {
             assert!(!why.contains("hunter2"), "{why}");
             why
@@ -50,8 +50,8 @@ async fn a_server_of_a_trusted_authority_is_talked_to_over_tls() {
     let Some(server) = server(folder.path(), &authority.issue()).await else { return };
     let engine = open(&url(&server, &format!("sslmode=verify-full&sslrootcert={}", root.display())));
     let ask = fresh_claim();
-    assert!(matches!(engine.claim(&ask).await, Ok(ClaimResponse::Granted(_))));
-    assert!(matches!(engine.claim(&again(&ask)).await, Ok(ClaimResponse::Duplicate(_))));
+    assert!(matches!(engine.claim(&ask, DEADLINE).await, Ok(ClaimResponse::Granted(_))));
+    assert!(matches!(engine.claim(&again(&ask), DEADLINE).await, Ok(ClaimResponse::Duplicate(_))));
     let plain = "SELECT count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE application_name = 'oncegate' \
                  AND NOT ssl";
     assert_eq!(server.ask(plain).await, "0", "every connection is encrypted");

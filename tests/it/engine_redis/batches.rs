@@ -4,9 +4,9 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use oncegate::domain::claim::{ClaimRequest, ClaimResponse, Outcome};
-use oncegate::engine::conformance::fresh_claim;
+use oncegate::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate::engine::redis::{Options, Redis};
-use oncegate::engine::{Determinate, Engine, EngineError};
+use oncegate::engine::{BatchClaim, Determinate, Engine, EngineError};
 use tokio::time::timeout;
 
 use super::{RedisServer, again, behind_proxy, granted, is_uncertain, open, options, settle, soon, success};
@@ -18,7 +18,8 @@ type Answer = Result<ClaimResponse, EngineError>;
 async fn claim_batch(redis: &Redis, asks: &[ClaimRequest]) -> Vec<Answer> {
     let answers = Mutex::new(Vec::new());
     let tell = |place, answer| answers.lock().unwrap().push((place, answer));
-    redis.claim_batch(&asks.iter().collect::<Vec<_>>(), &tell).await;
+    let claims: Vec<_> = asks.iter().map(|request| BatchClaim { request, deadline: DEADLINE }).collect();
+    redis.claim_batch(&claims, &tell).await;
     let mut answers: Vec<(usize, Answer)> = answers.into_inner().unwrap();
     answers.sort_by_key(|(place, _)| *place);
     assert!(answers.iter().map(|(place, _)| *place).eq(0..asks.len()), "each is answered once");
@@ -61,7 +62,7 @@ async fn a_batch_on_a_full_server_is_granted_nothing_new_and_finds_what_is_there
     let (held, unknown) = (fresh_claim(), fresh_claim());
     granted(&redis, &held).await;
     granted(&redis, &unknown).await;
-    redis.settle(&settle(&unknown, Outcome::Unknown)).await.unwrap();
+    redis.settle(&settle(&unknown, Outcome::Unknown), DEADLINE).await.unwrap();
     server.ask::<String>("CONFIG SET maxmemory 1");
     let take_over = ClaimRequest { take_over: true, ..again(&unknown) };
     let answers = claim_batch(&redis, &[fresh_claim(), again(&held), held.clone(), take_over, fresh_claim()]).await;
@@ -128,5 +129,5 @@ async fn an_item_of_a_batch_that_cannot_be_read_is_refused_by_itself() {
         assert_eq!((answer.is_ok(), is_damaged), (place != 2, place == 2), "{place}: {answer:?}");
     }
     assert_eq!(server.ask::<String>(&format!("GET {name}")), "hello");
-    redis.settle(&settle(&asks[1], success("1"))).await.unwrap();
+    redis.settle(&settle(&asks[1], success("1")), DEADLINE).await.unwrap();
 }

@@ -3,7 +3,7 @@
 
 use oncegate::domain::claim::{ClaimRequest, Outcome, OutcomeRequest};
 use oncegate::domain::operator::ReleaseRequest;
-use oncegate::engine::conformance::fresh_claim;
+use oncegate::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate::engine::{Determinate, Engine, EngineError};
 
 use super::{Redis, RedisServer, again, name, open, renew, settle, success};
@@ -21,15 +21,15 @@ async fn is_refused_by_all(redis: &Redis, ask: &ClaimRequest, value: &str) {
     let release = ReleaseRequest { key: ask.key.clone(), attempt: ask.attempt.clone() };
     let mut answers = Vec::new();
     for claim in [ask, &stranger, &take_over] {
-        answers.push(("claim", is_unreadable(&redis.claim(claim).await)));
+        answers.push(("claim", is_unreadable(&redis.claim(claim, DEADLINE).await)));
     }
     for caller in [ask, &stranger] {
         for outcome in [success("1"), Outcome::Unknown, Outcome::Failure] {
-            answers.push(("outcome", is_unreadable(&redis.settle(&settle(caller, outcome.clone())).await)));
+            answers.push(("outcome", is_unreadable(&redis.settle(&settle(caller, outcome.clone()), DEADLINE).await)));
             let too_old = OutcomeRequest { late: None, ..settle(caller, outcome) };
-            answers.push(("old outcome", is_unreadable(&redis.settle(&too_old).await)));
+            answers.push(("old outcome", is_unreadable(&redis.settle(&too_old, DEADLINE).await)));
         }
-        answers.push(("renewal", is_unreadable(&redis.renew(&renew(caller, None)).await)));
+        answers.push(("renewal", is_unreadable(&redis.renew(&renew(caller, None), DEADLINE).await)));
     }
     answers.push(("lookup", is_unreadable(&redis.read(&ask.key).await)));
     answers.push(("release", is_unreadable(&redis.release(&release).await)));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use oncegate::domain::claim::Outcome;
 use oncegate::domain::operator::ReleaseRequest;
 use oncegate::domain::record::State;
-use oncegate::engine::conformance::fresh_claim;
+use oncegate::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate::engine::redis::{Options, Redis};
 use oncegate::engine::{Determinate, Engine, EngineError};
 use tokio::time::timeout;
@@ -22,7 +22,7 @@ async fn an_engine_opens_before_its_server_is_up() {
     let Some(mut server) = RedisServer::start().await else { return };
     server.kill();
     let redis = open(&server.url());
-    let why = unavailable(redis.claim(&fresh_claim()).await);
+    let why = unavailable(redis.claim(&fresh_claim(), DEADLINE).await);
     assert!(why.contains("refuses connections"), "{why}");
     server.restart().await;
     back_within_a_second(&redis).await;
@@ -35,16 +35,19 @@ async fn a_killed_server_that_kept_its_data_takes_up_where_it_was() {
     let (held, done) = (fresh_claim(), fresh_claim());
     granted(&redis, &held).await;
     granted(&redis, &done).await;
-    redis.settle(&settle(&done, success("1"))).await.unwrap();
+    redis.settle(&settle(&done, success("1")), DEADLINE).await.unwrap();
     server.kill();
     soon("it is certain that nothing happens", async || {
-        matches!(redis.claim(&fresh_claim()).await, Err(EngineError::Determinate(Determinate::Unavailable(_))))
+        matches!(
+            redis.claim(&fresh_claim(), DEADLINE).await,
+            Err(EngineError::Determinate(Determinate::Unavailable(_)))
+        )
     })
     .await;
     // A connection that nobody used notices at the next look at the server. From then on calls are told at once.
     tokio::time::sleep(Duration::from_millis(150)).await;
     for _ in 0..20 {
-        let told = timeout(Duration::from_millis(100), redis.claim(&fresh_claim())).await;
+        let told = timeout(Duration::from_millis(100), redis.claim(&fresh_claim(), DEADLINE)).await;
         unavailable(told.expect("at once"));
     }
     server.restart().await;
@@ -60,13 +63,16 @@ async fn a_frozen_server_makes_calls_uncertain_and_then_certain() {
     granted(&redis, &fresh_claim()).await;
     server.freeze();
     let ask = fresh_claim();
-    let answer = timeout(Duration::from_millis(700), redis.claim(&ask)).await.expect("within the response timeout");
+    let answer =
+        timeout(Duration::from_millis(700), redis.claim(&ask, DEADLINE)).await.expect("within the response timeout");
     assert!(is_uncertain(&answer), "{answer:?}");
     // The next ones wait for one try at a new connection, and the ones after that for nothing.
     unavailable(
-        timeout(Duration::from_millis(1300), redis.claim(&fresh_claim())).await.expect("within the connect timeout"),
+        timeout(Duration::from_millis(1300), redis.claim(&fresh_claim(), DEADLINE))
+            .await
+            .expect("within the connect timeout"),
     );
-    unavailable(timeout(Duration::from_millis(100), redis.claim(&fresh_claim())).await.expect("at once"));
+    unavailable(timeout(Duration::from_millis(100), redis.claim(&fresh_claim(), DEADLINE)).await.expect("at once"));
     server.thaw();
     back_within_a_second(&redis).await;
     // The claim sent into the frozen server was taken after all.
@@ -85,7 +91,7 @@ async fn a_loading_server_is_unavailable_until_it_has_loaded() {
     // Slow enough to be seen, 2000 keys at half a millisecond each.
     server.restart_with(&["key-load-delay 500", "loading-process-events-interval-bytes 1024"]);
     soon("it is told to be loading", async || {
-        redis.claim(&again(&ask)).await.is_err_and(|why| why.to_string().contains("LOADING"))
+        redis.claim(&again(&ask), DEADLINE).await.is_err_and(|why| why.to_string().contains("LOADING"))
     })
     .await;
     soon("the claim is found again", async || is_duplicate(&redis, &again(&ask)).await).await;
@@ -101,7 +107,7 @@ async fn a_network_that_refuses_drops_or_swallows_everything_heals() {
 
     proxy.refuse().await;
     soon("it is certain", async || {
-        redis.claim(&fresh_claim()).await.is_err_and(|why| why.to_string().contains("refuses"))
+        redis.claim(&fresh_claim(), DEADLINE).await.is_err_and(|why| why.to_string().contains("refuses"))
     })
     .await;
     proxy.heal().await;
@@ -109,16 +115,16 @@ async fn a_network_that_refuses_drops_or_swallows_everything_heals() {
 
     for mode in [Mode::Blackhole, Mode::HalfOpen] {
         proxy.set(mode);
-        let answer = redis.claim(&fresh_claim()).await;
+        let answer = redis.claim(&fresh_claim(), DEADLINE).await;
         assert!(is_uncertain(&answer), "{mode:?}: {answer:?}");
-        unavailable(redis.claim(&fresh_claim()).await);
+        unavailable(redis.claim(&fresh_claim(), DEADLINE).await);
         proxy.heal().await;
         back_within_a_second(&redis).await;
     }
 
     for _ in 0..5 {
         proxy.drop_connections();
-        soon("it serves again", async || redis.claim(&fresh_claim()).await.is_ok()).await;
+        soon("it serves again", async || redis.claim(&fresh_claim(), DEADLINE).await.is_ok()).await;
     }
     proxy.set(Mode::Delay(Duration::from_millis(50)));
     assert!(is_duplicate(&redis, &again(&ask)).await, "slow is not broken");
@@ -133,7 +139,7 @@ async fn a_change_whose_reply_is_lost_is_uncertain() {
         let ask = fresh_claim();
         granted(&redis, &ask).await;
         proxy.lose_next_reply();
-        let told = redis.settle(&settle(&ask, outcome.clone())).await;
+        let told = redis.settle(&settle(&ask, outcome.clone()), DEADLINE).await;
         assert!(is_uncertain(&told), "{outcome:?}: {told:?}");
         soon("it serves again", async || redis.probe().await.is_ok()).await;
         let state = redis.read(&ask.key).await.unwrap().map(|held| held.record.state);
@@ -142,7 +148,7 @@ async fn a_change_whose_reply_is_lost_is_uncertain() {
     let ask = fresh_claim();
     granted(&redis, &ask).await;
     proxy.lose_next_reply();
-    assert!(is_uncertain(&redis.renew(&renew(&ask, None)).await));
+    assert!(is_uncertain(&redis.renew(&renew(&ask, None), DEADLINE).await));
     soon("it serves again", async || redis.probe().await.is_ok()).await;
     proxy.lose_next_reply();
     let release = ReleaseRequest { key: ask.key.clone(), attempt: ask.attempt.clone() };
@@ -156,12 +162,12 @@ async fn a_change_whose_reply_is_lost_is_uncertain() {
 #[tokio::test]
 async fn a_name_that_leads_nowhere_and_a_server_that_is_none_are_told() {
     let redis = open("redis://nowhere.invalid");
-    unavailable(timeout(Duration::from_secs(5), redis.claim(&fresh_claim())).await.expect("bounded"));
+    unavailable(timeout(Duration::from_secs(5), redis.claim(&fresh_claim(), DEADLINE)).await.expect("bounded"));
     // Something that takes connections and says nothing.
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("redis://me:hunter2@{}", silent.local_addr().unwrap());
     let redis = Redis::open(&url, Options { connect_timeout: Duration::from_millis(100), ..options() }).unwrap();
-    let why = unavailable(redis.claim(&fresh_claim()).await);
+    let why = unavailable(redis.claim(&fresh_claim(), DEADLINE).await);
     assert!(why.contains("100ms") && !why.contains("hunter2"), "{why}");
 }
 
@@ -174,12 +180,12 @@ async fn a_closed_engine_answers_what_is_under_way_and_refuses_the_rest() {
     proxy.set(Mode::Delay(Duration::from_millis(50)));
     let under_way = {
         let redis = redis.clone();
-        tokio::spawn(async move { redis.claim(&fresh_claim()).await })
+        tokio::spawn(async move { redis.claim(&fresh_claim(), DEADLINE).await })
     };
     tokio::time::sleep(Duration::from_millis(20)).await;
     timeout(Duration::from_secs(1), redis.close()).await.expect("it closes");
     assert!(under_way.await.unwrap().is_ok());
-    assert!(unavailable(redis.claim(&fresh_claim()).await).contains("closed"));
+    assert!(unavailable(redis.claim(&fresh_claim(), DEADLINE).await).contains("closed"));
     unavailable(redis.probe().await.map(drop));
     let ours = || server.ask::<String>("CLIENT LIST TYPE normal").matches("name=oncegate").count();
     soon("it lets go of the server", async || ours() == 0).await;

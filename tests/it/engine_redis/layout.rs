@@ -6,7 +6,7 @@ use oncegate::domain::claim::{ClaimRequest, ClaimResponse, Outcome, OutcomeRespo
 use oncegate::domain::record::State;
 use oncegate::domain::terms::{LeaseEnd, Retention, Terms};
 use oncegate::engine::Engine;
-use oncegate::engine::conformance::fresh_claim;
+use oncegate::engine::conformance::{DEADLINE, fresh_claim};
 
 use super::{RedisServer, again, granted, is_duplicate, name, open, renew, settle, success};
 
@@ -26,7 +26,7 @@ async fn a_claim_can_be_read_with_get_and_begins_with_its_attempt() {
     granted(&redis, &ask).await;
     let value: String = server.ask(&format!("GET {}", name(&ask)));
     assert_eq!(value, format!("{} 1p l=1h c={}", ask.attempt, ask.contents.as_str()));
-    redis.settle(&settle(&ask, success("{\"a\":\n1}"))).await.unwrap();
+    redis.settle(&settle(&ask, success("{\"a\":\n1}")), DEADLINE).await.unwrap();
     let value: String = server.ask(&format!("GET {}", name(&ask)));
     assert_eq!(value, format!("{} 1s l=1h c={}\n{{\"a\":\n1}}", ask.attempt, ask.contents.as_str()));
 }
@@ -53,12 +53,12 @@ async fn records_live_as_long_as_was_promised() {
     let ask = fresh_claim();
     granted(&redis, &ask).await;
     assert_left(&server, &name(&ask), hour);
-    let renewed = redis.renew(&renew(&ask, Some(Duration::from_hours(2)))).await;
+    let renewed = redis.renew(&renew(&ask, Some(Duration::from_hours(2))), DEADLINE).await;
     assert_eq!(renewed, Ok(RenewalResponse::Renewed { left: Duration::from_hours(2) }));
     assert_left(&server, &name(&ask), 2 * hour);
-    redis.settle(&settle(&ask, Outcome::Unknown)).await.unwrap();
+    redis.settle(&settle(&ask, Outcome::Unknown), DEADLINE).await.unwrap();
     assert_left(&server, &name(&ask), 7 * 24 * hour);
-    redis.settle(&settle(&ask, success("1"))).await.unwrap();
+    redis.settle(&settle(&ask, success("1")), DEADLINE).await.unwrap();
     assert_left(&server, &name(&ask), 24 * hour);
 
     for (retention, left) in [(Retention::Forever, -1), (Retention::For(Duration::from_hours(30 * 24)), 30 * 24 * hour)]
@@ -66,13 +66,13 @@ async fn records_live_as_long_as_was_promised() {
         // As a term of the claim, as the outcome's own, and on a late record.
         let of_the_claim = ClaimRequest { terms: Terms { retention, ..ask.terms }, ..fresh_claim() };
         granted(&redis, &of_the_claim).await;
-        redis.settle(&settle(&of_the_claim, success("1"))).await.unwrap();
+        redis.settle(&settle(&of_the_claim, success("1")), DEADLINE).await.unwrap();
         let of_the_outcome = fresh_claim();
         let outcome = Outcome::Success { result: None, retention: Some(retention) };
         granted(&redis, &of_the_outcome).await;
-        redis.settle(&settle(&of_the_outcome, outcome.clone())).await.unwrap();
+        redis.settle(&settle(&of_the_outcome, outcome.clone()), DEADLINE).await.unwrap();
         let late = fresh_claim();
-        let settled = redis.settle(&settle(&late, outcome)).await;
+        let settled = redis.settle(&settle(&late, outcome), DEADLINE).await;
         assert!(matches!(settled, Ok(OutcomeResponse::Done { late: Some(true), .. })));
         for ask in [of_the_claim, of_the_outcome, late] {
             match left {
@@ -96,14 +96,14 @@ async fn a_claim_whose_lease_end_means_unknown_outlives_its_lease() {
     assert_eq!(held.record.state, State::InProgress);
     assert!(held.left.unwrap() <= Duration::from_millis(200));
     let renewal = renew(&ask, Some(Duration::from_millis(300)));
-    redis.renew(&renewal).await.unwrap();
+    redis.renew(&renewal, DEADLINE).await.unwrap();
     assert_left(&server, &name(&ask), GRACE_MS + 300);
     tokio::time::sleep(Duration::from_millis(320)).await;
     let held = redis.read(&ask.key).await.unwrap().unwrap();
     assert_eq!((held.record.state, held.left), (State::Unknown, None));
-    assert_eq!(redis.renew(&renewal).await, Ok(RenewalResponse::LeaseLost));
+    assert_eq!(redis.renew(&renewal, DEADLINE).await, Ok(RenewalResponse::LeaseLost));
     // The holder's word ends it, and from then on its time is its own.
-    redis.settle(&settle(&ask, success("1"))).await.unwrap();
+    redis.settle(&settle(&ask, success("1")), DEADLINE).await.unwrap();
     assert_left(&server, &name(&ask), 24 * 3_600_000);
 }
 
@@ -113,10 +113,10 @@ async fn many_who_would_take_over_at_once_leave_one_holder() {
     let redis = std::sync::Arc::new(open(&server.url()));
     let ask = fresh_claim();
     granted(&*redis, &ask).await;
-    redis.settle(&settle(&ask, Outcome::Unknown)).await.unwrap();
+    redis.settle(&settle(&ask, Outcome::Unknown), DEADLINE).await.unwrap();
     let racers = (0..50).map(|_| {
         let (redis, ask) = (redis.clone(), ClaimRequest { take_over: true, ..again(&ask) });
-        tokio::spawn(async move { redis.claim(&ask).await })
+        tokio::spawn(async move { redis.claim(&ask, DEADLINE).await })
     });
     let mut grants = 0;
     for racer in racers.collect::<Vec<_>>() {
@@ -138,7 +138,7 @@ async fn only_words_before_the_contents_count() {
     let contents = r#"{"a":"x c=1 r=1s e=u late"}"#;
     let value = format!("{} 1p new x=9 c={contents}", ask.attempt);
     server.ask_words::<String>(&["SET", &name(&ask), &value, "PX", "60000"]);
-    redis.settle(&settle(&ask, success("\n 1s r=1s\n"))).await.unwrap();
+    redis.settle(&settle(&ask, success("\n 1s r=1s\n")), DEADLINE).await.unwrap();
     let held = redis.read(&ask.key).await.unwrap().unwrap();
     assert!(!held.record.late);
     assert_eq!(held.record.result.as_deref(), Some("\n 1s r=1s\n"));
@@ -153,9 +153,9 @@ async fn a_late_record_stays_late_when_it_is_settled() {
     let Some(server) = RedisServer::start().await else { return };
     let redis = open(&server.url());
     let ask = fresh_claim();
-    redis.settle(&settle(&ask, Outcome::Unknown)).await.unwrap();
+    redis.settle(&settle(&ask, Outcome::Unknown), DEADLINE).await.unwrap();
     let outcome = Outcome::Success { result: None, retention: Some(Retention::Forever) };
-    let settled = redis.settle(&settle(&ask, outcome)).await;
+    let settled = redis.settle(&settle(&ask, outcome), DEADLINE).await;
     assert_eq!(settled, Ok(OutcomeResponse::Done { state: Some(State::Succeeded), left: None, late: Some(true) }));
     assert!(is_duplicate(&redis, &again(&ask)).await);
     let value: String = server.ask(&format!("GET {}", name(&ask)));

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use oncegate::domain::claim::{ClaimRequest, ClaimResponse, Outcome, OutcomeResponse, RenewalResponse};
 use oncegate::domain::record::State;
-use oncegate::engine::conformance::fresh_claim;
+use oncegate::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate::engine::redis::{Options, Redis};
 use oncegate::engine::{Determinate, Engine, EngineError};
 
@@ -23,19 +23,19 @@ async fn a_full_server_grants_nothing_new_and_does_all_the_rest() {
     for ask in [&held, &unknown, &done] {
         granted(&redis, ask).await;
     }
-    redis.settle(&settle(&unknown, Outcome::Unknown)).await.unwrap();
+    redis.settle(&settle(&unknown, Outcome::Unknown), DEADLINE).await.unwrap();
     server.ask::<String>("CONFIG SET maxmemory 1");
 
-    let refused = redis.claim(&fresh_claim()).await;
+    let refused = redis.claim(&fresh_claim(), DEADLINE).await;
     assert!(matches!(refused, Err(EngineError::Determinate(Determinate::Full(_)))), "{refused:?}");
     assert!(is_duplicate(&redis, &again(&held)).await, "what is there is found");
     assert!(granted(&redis, &held).await.lease_left.is_some(), "its holder recognises itself");
     assert!(granted(&redis, &ClaimRequest { take_over: true, ..again(&unknown) }).await.taken_over);
     let renewal = renew(&held, None);
-    assert!(matches!(redis.renew(&renewal).await, Ok(RenewalResponse::Renewed { .. })));
-    let settled = redis.settle(&settle(&done, success(&format!("\"{}\"", "x".repeat(10_000))))).await;
+    assert!(matches!(redis.renew(&renewal, DEADLINE).await, Ok(RenewalResponse::Renewed { .. })));
+    let settled = redis.settle(&settle(&done, success(&format!("\"{}\"", "x".repeat(10_000)))), DEADLINE).await;
     assert!(matches!(settled, Ok(OutcomeResponse::Done { state: Some(State::Succeeded), .. })), "{settled:?}");
-    let late = redis.settle(&settle(&fresh_claim(), success("1"))).await;
+    let late = redis.settle(&settle(&fresh_claim(), success("1")), DEADLINE).await;
     assert!(matches!(late, Ok(OutcomeResponse::Done { late: Some(true), .. })), "{late:?}");
     assert!(redis.read(&held.key).await.unwrap().is_some());
     redis.probe().await.unwrap();
@@ -56,10 +56,10 @@ async fn a_server_that_may_evict_gets_no_claims_until_it_is_put_right() {
     granted(&redis, &ask).await;
     server.ask::<String>("CONFIG SET maxmemory 1gb");
     server.ask::<String>("CONFIG SET maxmemory-policy allkeys-lru");
-    soon("claims are refused", async || redis.claim(&fresh_claim()).await.is_err()).await;
+    soon("claims are refused", async || redis.claim(&fresh_claim(), DEADLINE).await.is_err()).await;
     // One that starts now refuses from its first call on.
     for redis in [&redis, &open(&server.url())] {
-        for refused in [redis.claim(&fresh_claim()).await.map(drop), redis.probe().await] {
+        for refused in [redis.claim(&fresh_claim(), DEADLINE).await.map(drop), redis.probe().await] {
             match refused {
                 Err(EngineError::Determinate(Determinate::Incompatible(why))) => {
                     assert!(
@@ -71,9 +71,9 @@ async fn a_server_that_may_evict_gets_no_claims_until_it_is_put_right() {
         }
         assert!(redis.read(&ask.key).await.unwrap().is_some());
         let renewal = renew(&ask, None);
-        assert!(matches!(redis.renew(&renewal).await, Ok(RenewalResponse::Renewed { .. })));
+        assert!(matches!(redis.renew(&renewal, DEADLINE).await, Ok(RenewalResponse::Renewed { .. })));
     }
-    redis.settle(&settle(&ask, success("1"))).await.unwrap();
+    redis.settle(&settle(&ask, success("1")), DEADLINE).await.unwrap();
     granted(&open(&format!("{}?allow_eviction=true", server.url())), &fresh_claim()).await;
 
     server.ask::<String>("CONFIG SET maxmemory-policy noeviction");
@@ -92,8 +92,8 @@ async fn a_demoted_server_is_left_and_found_again() {
     for why in [
         // First of all: a replica's word is not the store's.
         unavailable(redis.read(&ask.key).await),
-        unavailable(redis.claim(&fresh_claim()).await),
-        unavailable(redis.settle(&settle(&ask, success("1"))).await),
+        unavailable(redis.claim(&fresh_claim(), DEADLINE).await),
+        unavailable(redis.settle(&settle(&ask, success("1")), DEADLINE).await),
     ] {
         assert!(why.contains("READONLY"), "{why}");
     }
@@ -124,7 +124,7 @@ async fn a_revoked_password_is_told_and_never_shown() {
     server.ask::<String>("ACL SETUSER gateway resetpass >changed");
     server.ask::<i64>("CLIENT KILL USER gateway");
     let mut why = String::new();
-    soon("it is refused", async || match redis.claim(&fresh_claim()).await {
+    soon("it is refused", async || match redis.claim(&fresh_claim(), DEADLINE).await {
         Err(EngineError::Determinate(Determinate::Unavailable(told))) => {
             why = told;
             true
@@ -145,7 +145,7 @@ async fn a_revoked_password_is_told_and_never_shown() {
     let with_password = format!("redis://:hunter3@{}", server.address());
     RedisServer::try_ask::<i64>(&with_password, &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).unwrap();
     soon("it is refused", async || {
-        matches!(bare.claim(&fresh_claim()).await, Err(EngineError::Determinate(Determinate::Unavailable(why))) if why.contains("NOAUTH"))
+        matches!(bare.claim(&fresh_claim(), DEADLINE).await, Err(EngineError::Determinate(Determinate::Unavailable(why))) if why.contains("NOAUTH"))
     })
     .await;
     granted(&open(&with_password), &fresh_claim()).await;
@@ -164,8 +164,8 @@ async fn a_user_with_the_least_rights_can_do_everything() {
     let ask = fresh_claim();
     granted(&redis, &ask).await;
     assert!(is_duplicate(&redis, &again(&ask)).await);
-    redis.renew(&renew(&ask, None)).await.unwrap();
-    redis.settle(&settle(&ask, Outcome::Failure)).await.unwrap();
+    redis.renew(&renew(&ask, None), DEADLINE).await.unwrap();
+    redis.settle(&settle(&ask, Outcome::Failure), DEADLINE).await.unwrap();
     redis.probe().await.unwrap();
     assert!(!redis.capabilities().durable, "CONFIG is forbidden, so nothing is promised");
 }
@@ -180,10 +180,10 @@ async fn scripts_that_were_flushed_are_taught_again() {
         server.ask::<String>("SCRIPT FLUSH");
         assert!(is_duplicate(&redis, &again(&ask)).await);
         server.ask::<String>("SCRIPT FLUSH");
-        redis.renew(&renew(&ask, None)).await.unwrap();
+        redis.renew(&renew(&ask, None), DEADLINE).await.unwrap();
     }
     server.ask::<String>("SCRIPT FLUSH");
-    redis.settle(&settle(&ask, Outcome::Unknown)).await.unwrap();
+    redis.settle(&settle(&ask, Outcome::Unknown), DEADLINE).await.unwrap();
     server.ask::<String>("SCRIPT FLUSH");
     assert!(granted(&redis, &ClaimRequest { take_over: true, ..again(&ask) }).await.taken_over);
 }
@@ -220,7 +220,7 @@ async fn a_server_that_cannot_save_is_unavailable() {
     server.break_saving();
     let _ = RedisServer::try_ask::<String>(&server.url(), &["BGSAVE"]);
     soon("it refuses writes", async || {
-        matches!(redis.claim(&fresh_claim()).await, Err(EngineError::Determinate(Determinate::Unavailable(why))) if why.contains("MISCONF"))
+        matches!(redis.claim(&fresh_claim(), DEADLINE).await, Err(EngineError::Determinate(Determinate::Unavailable(why))) if why.contains("MISCONF"))
     })
     .await;
     server.ask::<String>("CONFIG SET stop-writes-on-bgsave-error no");
@@ -238,7 +238,7 @@ async fn a_busy_server_is_not_waited_for() {
         let _: redis::RedisResult<()> = redis::cmd("EVAL").arg("while true do end").arg(0).query(&mut connection);
     });
     soon("it is told", async || {
-        let answer = redis.claim(&fresh_claim()).await;
+        let answer = redis.claim(&fresh_claim(), DEADLINE).await;
         assert!(answer.is_err() || matches!(answer, Ok(ClaimResponse::Granted(_))));
         !is_uncertain(&answer) && answer.is_err_and(|why| why.to_string().contains("BUSY"))
     })

@@ -10,7 +10,7 @@ use oncegate::domain::attempt::Attempt;
 use oncegate::domain::claim::{ClaimRequest, ClaimResponse, Outcome, OutcomeResponse};
 use oncegate::domain::record::State;
 use oncegate::engine::Engine;
-use oncegate::engine::conformance::fresh_claim;
+use oncegate::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate::engine::redis::{Options, Redis};
 
 use super::{
@@ -25,7 +25,7 @@ async fn a_claim_whose_reply_was_lost_recognises_itself() {
     let (proxy, redis) = behind_proxy(&server).await;
     let ask = fresh_claim();
     proxy.lose_next_reply();
-    let lost = redis.claim(&ask).await;
+    let lost = redis.claim(&ask, DEADLINE).await;
     assert!(is_uncertain(&lost), "{lost:?}");
 
     let own = granted(&redis, &ask).await;
@@ -46,8 +46,8 @@ async fn an_outcome_whose_reply_was_lost_can_be_repeated() {
     let ask = fresh_claim();
     granted(&redis, &ask).await;
     proxy.lose_next_reply();
-    assert!(is_uncertain(&redis.settle(&settle(&ask, success("1"))).await));
-    let repeated = redis.settle(&settle(&ask, success("2"))).await;
+    assert!(is_uncertain(&redis.settle(&settle(&ask, success("1")), DEADLINE).await));
+    let repeated = redis.settle(&settle(&ask, success("2")), DEADLINE).await;
     assert!(
         matches!(repeated, Ok(OutcomeResponse::Done { state: Some(State::Succeeded), late: Some(false), .. })),
         "{repeated:?}"
@@ -64,11 +64,11 @@ async fn a_claim_that_lost_its_second_reply_is_uncertain_to_its_holder_alone() {
     granted(&redis, &ask).await;
     // Of the SET and its ECHO the replies pass.
     proxy.swallow_reply_after(2);
-    let own = redis.claim(&ask).await;
+    let own = redis.claim(&ask, DEADLINE).await;
     assert!(is_uncertain(&own), "it holds the claim, and must not be told that nothing has happened: {own:?}");
     assert_eq!(granted(&redis, &ask).await.attempt, ask.attempt);
     proxy.swallow_reply_after(2);
-    unavailable(redis.claim(&again(&ask)).await);
+    unavailable(redis.claim(&again(&ask), DEADLINE).await);
     assert!(is_duplicate(&redis, &again(&ask)).await);
 }
 
@@ -89,7 +89,7 @@ async fn a_request_cut_off_anywhere_is_never_answered_wrongly() {
     for bytes in [0, 1, 20, 60, 120, 150, 180, 200, 220, 260, 300] {
         let ask = fresh_claim();
         proxy.cut_after(bytes);
-        let first = redis.claim(&ask).await;
+        let first = redis.claim(&ask, DEADLINE).await;
         assert!(is_uncertain(&first) || matches!(first, Ok(ClaimResponse::Granted(_))), "{bytes}: {first:?}");
         proxy.heal().await;
         assert_eq!(granted(&redis, &ask).await.attempt, ask.attempt);
@@ -104,7 +104,7 @@ async fn live(redis: Arc<Redis>, stop: Arc<AtomicBool>) -> (usize, usize) {
     while !stop.load(Ordering::Relaxed) {
         tries += 1;
         let ask = fresh_claim();
-        match redis.claim(&ask).await {
+        match redis.claim(&ask, DEADLINE).await {
             Ok(ClaimResponse::Granted(grant)) => assert_eq!(grant.attempt, ask.attempt),
             Ok(other) => panic!("nobody else knows this operation: {other:?}"),
             Err(_) => {
@@ -121,7 +121,7 @@ async fn live(redis: Arc<Redis>, stop: Arc<AtomicBool>) -> (usize, usize) {
             Err(_) => continue,
         }
         let outcome = if answered % 2 == 0 { success("1") } else { Outcome::Failure };
-        match redis.settle(&settle(&ask, outcome.clone())).await {
+        match redis.settle(&settle(&ask, outcome.clone()), DEADLINE).await {
             Ok(OutcomeResponse::Done { state: Some(State::Succeeded), late: Some(false), .. }) => {
                 assert_ne!(outcome, Outcome::Failure);
             }
@@ -172,7 +172,7 @@ async fn callers_who_leave_disturb_nobody() {
             tokio::spawn(async move {
                 for round in 0..100 {
                     let patience = Duration::from_micros((place * 37 + round * 101) % 1500);
-                    let _ = tokio::time::timeout(patience, redis.claim(&fresh_claim())).await;
+                    let _ = tokio::time::timeout(patience, redis.claim(&fresh_claim(), DEADLINE)).await;
                 }
             })
         })
@@ -196,7 +196,7 @@ async fn of_two_gateways_racing_one_is_granted() {
         let ask = fresh_claim();
         let racers = (0..64).map(|place| {
             let (redis, ask) = (gateways[place % 2].clone(), again(&ask));
-            tokio::spawn(async move { redis.claim(&ask).await })
+            tokio::spawn(async move { redis.claim(&ask, DEADLINE).await })
         });
         let answers = join_all(racers.collect::<Vec<_>>()).await;
         let grants = answers.iter().filter(|answer| matches!(answer, Ok(Ok(ClaimResponse::Granted(_))))).count();
@@ -218,7 +218,7 @@ async fn requests_do_not_wait_for_the_replies_before_them() {
         let redis = &redis;
         async move {
             tokio::time::sleep(Duration::from_millis(20 * place as u64)).await;
-            redis.claim(ask).await
+            redis.claim(ask, DEADLINE).await
         }
     });
     let arrived = soon("all three are at the server while no reply has come back", async || {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use oncegate::engine::conformance::fresh_claim;
+use oncegate::engine::conformance::{DEADLINE, fresh_claim};
 
 use super::*;
 use crate::support::certificates::{Authority, Pair};
@@ -32,7 +32,7 @@ fn url(server: &RedisServer, keys: &str) -> String {
 
 /// Why the engine of this URL cannot reach its server.
 async fn refusal(url: &str) -> String {
-    let why = unavailable(open(url).claim(&fresh_claim()).await);
+    let why = unavailable(open(url).claim(&fresh_claim(), DEADLINE).await);
     assert!(!why.contains(PASSWORD), "{why}");
     why
 }
@@ -46,7 +46,7 @@ async fn a_server_of_a_trusted_authority_is_talked_to() {
     let ask = fresh_claim();
     granted(&redis, &ask).await;
     assert!(is_duplicate(&redis, &again(&ask)).await);
-    redis.settle(&settle(&ask, success("1"))).await.unwrap();
+    redis.settle(&settle(&ask, success("1")), DEADLINE).await.unwrap();
 }
 
 #[tokio::test]

@@ -7,8 +7,7 @@ use oncegate::domain::attempt::{Attempt, Issuer, SystemEntropy};
 use oncegate::domain::claim::{ClaimRequest, ClaimResponse, Grant, LateTerms, Outcome, OutcomeRequest, RenewalRequest};
 use oncegate::domain::clock::SystemClock;
 use oncegate::domain::record::Contents;
-use oncegate::domain::terms::OutcomeOnOutage;
-use oncegate::engine::conformance::fresh_claim;
+use oncegate::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate::engine::{Determinate, Engine, EngineError};
 
 pub(crate) fn attempt() -> Attempt {
@@ -24,18 +23,11 @@ pub(crate) fn again(ask: &ClaimRequest) -> ClaimRequest {
 
 pub(crate) fn settle(ask: &ClaimRequest, outcome: Outcome) -> OutcomeRequest {
     let late = LateTerms { operation: None, contents: Contents::Unverified, terms: ask.terms };
-    OutcomeRequest {
-        key: ask.key.clone(),
-        attempt: ask.attempt.clone(),
-        outcome,
-        late: Some(late),
-        deadline: Duration::from_secs(30),
-        on_outage: OutcomeOnOutage::FailClosed,
-    }
+    OutcomeRequest { key: ask.key.clone(), attempt: ask.attempt.clone(), outcome, late: Some(late) }
 }
 
 pub(crate) fn renew(ask: &ClaimRequest, lease: Option<Duration>) -> RenewalRequest {
-    RenewalRequest { key: ask.key.clone(), attempt: ask.attempt.clone(), lease, deadline: Duration::from_secs(30) }
+    RenewalRequest { key: ask.key.clone(), attempt: ask.attempt.clone(), lease }
 }
 
 pub(crate) fn success(result: &str) -> Outcome {
@@ -43,14 +35,14 @@ pub(crate) fn success(result: &str) -> Outcome {
 }
 
 pub(crate) async fn granted(engine: &impl Engine, ask: &ClaimRequest) -> Grant {
-    match engine.claim(ask).await {
+    match engine.claim(ask, DEADLINE).await {
         Ok(ClaimResponse::Granted(grant)) => grant,
         other => panic!("expected a grant, got {other:?}"),
     }
 }
 
 pub(crate) async fn is_duplicate(engine: &impl Engine, ask: &ClaimRequest) -> bool {
-    matches!(engine.claim(ask).await, Ok(ClaimResponse::Duplicate(_)))
+    matches!(engine.claim(ask, DEADLINE).await, Ok(ClaimResponse::Duplicate(_)))
 }
 
 /// Why a call certainly did not happen.
@@ -69,7 +61,7 @@ pub(crate) fn is_uncertain<T>(answer: &Result<T, EngineError>) -> bool {
 pub(crate) async fn back_within_a_second(engine: &impl Engine) {
     let served = async {
         // The probe asks over every connection.
-        while engine.probe().await.is_err() || engine.claim(&fresh_claim()).await.is_err() {
+        while engine.probe().await.is_err() || engine.claim(&fresh_claim(), DEADLINE).await.is_err() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };

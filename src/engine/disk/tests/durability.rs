@@ -7,6 +7,7 @@ use fjall::Database;
 
 use super::*;
 use crate::domain::attempt::Attempt;
+use crate::engine::conformance::DEADLINE;
 
 /// Copies the directory each time an fsync returns, then lets the engine go on: the disk as a power loss would leave it.
 struct Snapshots {
@@ -97,8 +98,8 @@ async fn call_for_a_while(disk: Arc<Disk>, world: Arc<Mutex<World>>) {
         grant(&disk, &ask).await;
         acknowledge(&ask.attempt, &ask, State::InProgress);
         let other = again(&ask);
-        let (duplicate, settled) = (disk.claim(&other), settle(&ask, success()));
-        let (duplicate, settled) = tokio::join!(duplicate, disk.settle(&settled));
+        let (duplicate, settled) = (disk.claim(&other, DEADLINE), settle(&ask, success()));
+        let (duplicate, settled) = tokio::join!(duplicate, disk.settle(&settled, DEADLINE));
         settled.unwrap();
         acknowledge(&ask.attempt, &ask, State::Succeeded);
         let Ok(ClaimResponse::Duplicate(held)) = duplicate else { panic!("{duplicate:?}") };
@@ -117,12 +118,12 @@ async fn a_duplicate_waits_for_the_fsync_of_what_it_has_read() {
     let ask = fresh_claim();
     let claimed = tokio::spawn({
         let (disk, ask) = (disk.clone(), ask.clone());
-        async move { disk.claim(&ask).await }
+        async move { disk.claim(&ask, DEADLINE).await }
     });
     gate.wait_for_arrivals(1).await;
     let others = [again(&ask), again(&ask)].map(|ask| {
         let disk = disk.clone();
-        tokio::spawn(async move { disk.claim(&ask).await })
+        tokio::spawn(async move { disk.claim(&ask, DEADLINE).await })
     });
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert!(!claimed.is_finished() && others.iter().all(|other| !other.is_finished()));
@@ -246,7 +247,7 @@ async fn journal_with_long_values(folder: &Path, clock: &Arc<ManualClock>) -> [C
     for ask in &asks {
         grant(&disk, ask).await;
         let result = Some(format!("\"{}\"", "long".repeat(5000)).into());
-        disk.settle(&settle(ask, Outcome::Success { result, retention: None })).await.unwrap();
+        disk.settle(&settle(ask, Outcome::Success { result, retention: None }), DEADLINE).await.unwrap();
     }
     asks
 }
@@ -273,7 +274,7 @@ async fn a_write_that_a_power_loss_tore_is_taken_off() {
     for (ask, state) in asks.iter().zip([State::Succeeded, State::InProgress]) {
         assert_eq!(disk.read(&ask.key).await.unwrap().unwrap().record.state, state);
     }
-    disk.settle(&settle(&asks[1], success())).await.unwrap();
+    disk.settle(&settle(&asks[1], success()), DEADLINE).await.unwrap();
     drop(disk);
     let held = open(folder.path(), &clock).read(&asks[1].key).await.unwrap().unwrap();
     assert_eq!(held.record.state, State::Succeeded);

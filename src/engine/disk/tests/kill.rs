@@ -1,6 +1,7 @@
 //! `kill -9`, again and again, at random moments of a busy engine in a process of its own: what it acknowledged is
 //! there, and nothing of what is there is torn.
 
+use crate::engine::conformance::DEADLINE;
 use std::io::{BufRead, BufReader, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -92,7 +93,7 @@ async fn child_claims() {
                 let ask = fresh_claim();
                 grant(&disk, &ask).await;
                 acknowledge(&ask, "claimed");
-                disk.settle(&settle(&ask, success())).await.unwrap();
+                disk.settle(&settle(&ask, success()), DEADLINE).await.unwrap();
                 acknowledge(&ask, "succeeded");
             }
         })

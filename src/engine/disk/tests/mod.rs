@@ -16,9 +16,8 @@ use crate::domain::attempt::{Issuer, SystemEntropy};
 use crate::domain::claim::Outcome;
 use crate::domain::clock::{ManualClock, SystemClock, Timestamp};
 use crate::domain::record::State;
-use crate::domain::terms::OutcomeOnOutage;
 use crate::engine::Determinate;
-use crate::engine::conformance::{Subject, fresh_claim};
+use crate::engine::conformance::{DEADLINE, Subject, fresh_claim};
 
 const NOON: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
 
@@ -43,14 +42,7 @@ fn again(ask: &ClaimRequest) -> ClaimRequest {
 }
 
 fn settle(ask: &ClaimRequest, outcome: Outcome) -> OutcomeRequest {
-    OutcomeRequest {
-        key: ask.key.clone(),
-        attempt: ask.attempt.clone(),
-        outcome,
-        late: None,
-        deadline: Duration::from_secs(30),
-        on_outage: OutcomeOnOutage::FailClosed,
-    }
+    OutcomeRequest { key: ask.key.clone(), attempt: ask.attempt.clone(), outcome, late: None }
 }
 
 fn success() -> Outcome {
@@ -58,21 +50,16 @@ fn success() -> Outcome {
 }
 
 fn renew(ask: &ClaimRequest) -> RenewalRequest {
-    RenewalRequest {
-        key: ask.key.clone(),
-        attempt: ask.attempt.clone(),
-        lease: None,
-        deadline: Duration::from_secs(30),
-    }
+    RenewalRequest { key: ask.key.clone(), attempt: ask.attempt.clone(), lease: None }
 }
 
 /// All are in the queue before the first is answered, in their order.
 async fn claim_all(disk: &Disk, asks: &[ClaimRequest]) -> Vec<Result<ClaimResponse, EngineError>> {
-    join_all(asks.iter().map(|ask| disk.claim(ask))).await
+    join_all(asks.iter().map(|ask| disk.claim(ask, DEADLINE))).await
 }
 
 async fn grant(disk: &Disk, ask: &ClaimRequest) -> u64 {
-    match disk.claim(ask).await {
+    match disk.claim(ask, DEADLINE).await {
         Ok(ClaimResponse::Granted(grant)) => grant.fence.expect("a fence is promised"),
         other => panic!("expected a grant, got {other:?}"),
     }
@@ -105,7 +92,7 @@ async fn a_list_finds_the_one_claim_among_many() {
     assert!(claim_all(&disk, &asks).await.iter().all(Result::is_ok));
     asks.sort_by_key(|ask| ask.key.global_id);
     let last = &asks[999];
-    disk.settle(&settle(last, Outcome::Unknown)).await.unwrap();
+    disk.settle(&settle(last, Outcome::Unknown), DEADLINE).await.unwrap();
     let app = last.key.app.clone();
     let unknown = ListRequest { app: app.clone(), state: Some(State::Unknown), after: None, limit: 10 };
     let found: Vec<_> = disk.list(&unknown).await.unwrap().into_iter().map(|listed| listed.global_id).collect();
@@ -123,11 +110,11 @@ async fn a_restart_keeps_claims_and_what_is_left_of_them() {
     for ask in &asks {
         grant(&disk, ask).await;
     }
-    disk.settle(&settle(&asks[1], success())).await.unwrap();
-    disk.settle(&settle(&asks[2], Outcome::Unknown)).await.unwrap();
-    disk.settle(&settle(&asks[3], Outcome::Failure)).await.unwrap();
+    disk.settle(&settle(&asks[1], success()), DEADLINE).await.unwrap();
+    disk.settle(&settle(&asks[2], Outcome::Unknown), DEADLINE).await.unwrap();
+    disk.settle(&settle(&asks[3], Outcome::Failure), DEADLINE).await.unwrap();
     clock.advance(Duration::from_mins(20));
-    disk.renew(&renew(&asks[4])).await.unwrap();
+    disk.renew(&renew(&asks[4]), DEADLINE).await.unwrap();
     let mut before = Vec::new();
     for ask in &asks {
         before.push(disk.read(&ask.key).await.unwrap());
@@ -176,7 +163,7 @@ async fn a_fence_is_never_given_twice_even_if_its_claim_left_no_trace() {
     // Claim and failure may fall into one batch, which then changes no claim at all.
     let ask = fresh_claim();
     let (settled, failed) = (ask.clone(), settle(&ask, Outcome::Failure));
-    let (claimed, failed) = tokio::join!(disk.claim(&settled), disk.settle(&failed));
+    let (claimed, failed) = tokio::join!(disk.claim(&settled, DEADLINE), disk.settle(&failed, DEADLINE));
     let Ok(ClaimResponse::Granted(granted)) = claimed else { panic!("{claimed:?}") };
     failed.unwrap();
     drop(disk);
@@ -192,9 +179,9 @@ async fn a_closed_engine_answers_nothing_and_lets_go() {
     let ask = fresh_claim();
     grant(&disk, &ask).await;
     let again = again(&ask);
-    let (queued, ()) = tokio::join!(disk.claim(&again), disk.close());
+    let (queued, ()) = tokio::join!(disk.claim(&again, DEADLINE), disk.close());
     assert!(matches!(queued, Ok(ClaimResponse::Duplicate(_))), "what was queued is answered: {queued:?}");
-    let refused = disk.claim(&ask).await.unwrap_err();
+    let refused = disk.claim(&ask, DEADLINE).await.unwrap_err();
     assert_eq!(refused.to_string(), "the store is not available: it has been closed");
     disk.close().await;
     assert!(open(folder.path(), &clock).read(&ask.key).await.unwrap().is_some());
@@ -239,10 +226,10 @@ async fn an_unreadable_record_is_neither_absent_nor_overwritten() {
     let disk =
         Disk::open(folder.path(), clock.clone(), Options { sweep_every: Duration::from_millis(1), ..quiet() }).unwrap();
     for _ in 0..2 {
-        let refused = disk.claim(&again(&ask)).await.unwrap_err();
+        let refused = disk.claim(&again(&ask), DEADLINE).await.unwrap_err();
         assert!(matches!(refused, EngineError::Determinate(Determinate::Incompatible(_))), "{refused:?}");
         assert!(disk.read(&ask.key).await.is_err());
-        assert!(disk.settle(&settle(&ask, success())).await.is_err());
+        assert!(disk.settle(&settle(&ask, success()), DEADLINE).await.is_err());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     // Its neighbours are none the worse.
@@ -258,7 +245,7 @@ async fn of_two_hundred_racing_claims_one_is_granted() {
     let ask = fresh_claim();
     let racers = (0..200).map(|_| {
         let (disk, ask) = (disk.clone(), again(&ask));
-        tokio::spawn(async move { disk.claim(&ask).await.unwrap() })
+        tokio::spawn(async move { disk.claim(&ask, DEADLINE).await.unwrap() })
     });
     let answers = join_all(racers).await;
     let granted = answers.iter().filter(|answer| matches!(answer, Ok(ClaimResponse::Granted(_)))).count();
@@ -273,10 +260,10 @@ async fn a_dropped_call_disturbs_no_other() {
     for _ in 0..50 {
         let ask = fresh_claim();
         // Polled once: the call is in the queue, its answer has nowhere to go; unless the writer was faster than that.
-        dropped += usize::from(disk.claim(&ask).now_or_never().is_none());
+        dropped += usize::from(disk.claim(&ask, DEADLINE).now_or_never().is_none());
         let other = again(&ask);
         assert!(
-            matches!(disk.claim(&other).await, Ok(ClaimResponse::Duplicate(held)) if held.record.attempt == ask.attempt)
+            matches!(disk.claim(&other, DEADLINE).await, Ok(ClaimResponse::Duplicate(held)) if held.record.attempt == ask.attempt)
         );
     }
     assert!(dropped > 0);
@@ -339,7 +326,7 @@ async fn a_folder_that_was_made_with_other_options_is_read_and_written_on() {
     }
     let disk = open(old.path(), &clock);
     for ask in &asks {
-        assert!(matches!(disk.claim(&again(ask)).await, Ok(ClaimResponse::Duplicate(_))));
+        assert!(matches!(disk.claim(&again(ask), DEADLINE).await, Ok(ClaimResponse::Duplicate(_))));
     }
     drop(disk);
     let (claims, ends) = inspect(old.path(), |store| (store.claims.len().unwrap(), store.ends.len().unwrap()));
@@ -354,10 +341,10 @@ async fn ended_claims_are_swept_and_no_others() {
     let unknown = ClaimRequest { terms: outliving(&asks[0]), ..fresh_claim() };
     claim_all(&disk, &asks).await;
     grant(&disk, &unknown).await;
-    disk.settle(&settle(&asks[1], success())).await.unwrap();
-    disk.settle(&settle(&asks[2], Outcome::Failure)).await.unwrap();
+    disk.settle(&settle(&asks[1], success()), DEADLINE).await.unwrap();
+    disk.settle(&settle(&asks[2], Outcome::Failure), DEADLINE).await.unwrap();
     clock.advance(Duration::from_mins(59));
-    disk.renew(&renew(&asks[3])).await.unwrap();
+    disk.renew(&renew(&asks[3]), DEADLINE).await.unwrap();
     drop(disk);
     assert_eq!(counts(folder.path()), (700, 699));
     clock.advance(Duration::from_mins(2));
@@ -368,7 +355,7 @@ async fn ended_claims_are_swept_and_no_others() {
     assert_eq!(disk.read(&asks[1].key).await.unwrap().unwrap().record.state, State::Succeeded);
     assert_eq!(disk.read(&asks[3].key).await.unwrap().unwrap().left, Some(Duration::from_mins(58)));
     assert_eq!(disk.read(&unknown.key).await.unwrap().unwrap().record.state, State::Unknown);
-    disk.settle(&settle(&unknown, success())).await.unwrap();
+    disk.settle(&settle(&unknown, success()), DEADLINE).await.unwrap();
     drop(disk);
     clock.advance(Duration::from_hours(48));
     assert_eq!(swept(folder.path(), &clock).await, (0, 0));

@@ -17,8 +17,6 @@ fn success(request: &ClaimRequest) -> OutcomeRequest {
         attempt: request.attempt.clone(),
         outcome: Outcome::Success { result: Some("1".into()), retention: None },
         late: None,
-        deadline: LATER,
-        on_outage: crate::domain::terms::OutcomeOnOutage::FailClosed,
     }
 }
 
@@ -32,8 +30,7 @@ fn what_passed_through_is_known_until_it_ends() {
         (State::InProgress, request.terms.lease.checked_sub(LATER), None)
     );
     let renewed = RenewalResponse::Renewed { left: request.terms.lease * 2 };
-    let renewal =
-        RenewalRequest { key: request.key.clone(), attempt: request.attempt.clone(), lease: None, deadline: LATER };
+    let renewal = RenewalRequest { key: request.key.clone(), attempt: request.attempt.clone(), lease: None };
     book.learn_renew(&renewal, &renewed, LATER);
     assert_eq!(book.held(&request.key, LATER).unwrap().left, Some(request.terms.lease * 2));
     let done = OutcomeResponse::Done { state: Some(State::Succeeded), left: Some(LATER), late: Some(false) };
@@ -50,7 +47,7 @@ fn what_waits_stands_whatever_the_store_holds_instead_of_what_was_told_before_it
     let (book, first) = (Book::default(), fresh_claim());
     let second = ClaimRequest { attempt: fresh_claim().attempt, ..first.clone() };
     for (seq, request) in [(1, &first), (2, &second)] {
-        let (policy, at) = (Degraded::FailOpen, request.attempt.timestamp());
+        let (policy, at) = (OutagePolicy::FailOpen, request.attempt.timestamp());
         let deed = super::super::super::journal::entry::Deed::Granted(request.clone());
         let standing = Standing::new(request.record(), Some(LATER), Some(policy));
         let entry = Entry { chain: "default".into(), policy, at, deed };
@@ -193,7 +190,8 @@ fn apps_are_delivered_in_turn() {
     let requests: Vec<_> = ["shop", "shop", "shop", "bank"].map(|app| claim_of(app, 1)).into();
     for (seq, request) in (1..).zip(&requests) {
         let deed = super::super::super::journal::entry::Deed::Granted(request.clone());
-        let entry = Entry { chain: "default".into(), policy: Degraded::Spool, at: request.attempt.timestamp(), deed };
+        let entry =
+            Entry { chain: "default".into(), policy: OutagePolicy::Spool, at: request.attempt.timestamp(), deed };
         book.add(seq, Arc::new(entry), Written::AsBefore, Duration::ZERO);
     }
     let keys: Vec<_> = [0, 3, 1, 2].map(|place: usize| requests[place].key.clone()).into();

@@ -4,15 +4,15 @@
 use super::super::*;
 use super::support::*;
 use crate::domain::claim::{LateTerms, Outcome};
-use crate::domain::degraded::Degraded;
+use crate::domain::outage_policy::OutagePolicy;
 use crate::domain::record::State;
 use crate::resilience::journal::entry::{Deed, Entry};
 
 const SPOOLED: OutcomeOnOutage = OutcomeOnOutage::Spool;
 
 /// An outcome whose attempt is too old to be recorded if its claim is gone.
-fn too_old(request: &ClaimRequest, outcome: Outcome) -> OutcomeRequest {
-    OutcomeRequest { late: None, ..report(request, outcome, SPOOLED) }
+fn too_old(request: &ClaimRequest, outcome: Outcome) -> Report {
+    report(request, outcome, SPOOLED).with(|report| report.late = None)
 }
 
 #[tokio::test]
@@ -27,7 +27,7 @@ async fn an_outcome_too_old_to_be_recorded_is_not_accepted() {
         assert_eq!(world.settle(&too_old(&request, success("7"))).await.split(), (OutcomeResponse::Expired, SPOOL));
     }
     let nothing_to_lose = too_old(&request(&world, ClaimOnOutage::FailClosed), Outcome::Failure);
-    assert_eq!(world.settle(&nothing_to_lose).await, OutcomeResponse::Spooled);
+    assert_eq!(world.settle(&nothing_to_lose).await, SPOOLED_ANSWER);
     world.back().await;
 }
 
@@ -37,7 +37,7 @@ async fn an_old_outcome_of_a_claim_that_stands_here_is_recorded_also_after_its_l
     let request = request(&world, ClaimOnOutage::Local);
     assert_eq!(told(&world.claim(&request).await), (None, "granted"));
     world.line.set(Way::Gone);
-    assert_eq!(world.settle(&too_old(&request, success("7"))).await, OutcomeResponse::Spooled);
+    assert_eq!(world.settle(&too_old(&request, success("7"))).await, SPOOLED_ANSWER);
     world.clock.advance(request.terms.lease * 2);
     let world = world.restarted().await;
     world.back().await;
@@ -52,8 +52,8 @@ async fn what_an_earlier_release_has_accepted_is_recorded() {
     let world = World::new().await;
     world.line.set(Way::Gone);
     let request = request(&world, ClaimOnOutage::FailClosed);
-    let deed = Deed::Reported(too_old(&request, success("7")));
-    let entry = Entry { chain: "default".into(), policy: Degraded::Spool, at: world.clock.wall(), deed };
+    let deed = Deed::Reported(too_old(&request, success("7")).request);
+    let entry = Entry { chain: "default".into(), policy: OutagePolicy::Spool, at: world.clock.wall(), deed };
     world.keeper.keep(&entry).await.unwrap();
     let world = world.restarted().await;
     world.back().await;
@@ -64,10 +64,7 @@ async fn what_an_earlier_release_has_accepted_is_recorded() {
 #[tokio::test]
 async fn an_app_that_fills_the_local_record_makes_no_other_app_forget() {
     let world = World::new().await;
-    let of = |app: &str| {
-        let request = request(&world, ClaimOnOutage::Local);
-        ClaimRequest { key: Key { app: app.parse().unwrap(), ..request.key.clone() }, ..request }
-    };
+    let of = |app: &str| request(&world, ClaimOnOutage::Local).with(|request| request.key.app = app.parse().unwrap());
     let [done, held] = [of("bank"), of("bank")];
     for request in [&done, &held] {
         assert_eq!(told(&world.claim(request).await), (None, "granted"));
@@ -81,7 +78,7 @@ async fn an_app_that_fills_the_local_record_makes_no_other_app_forget() {
         let late =
             LateTerms { operation: None, contents: crate::domain::record::Contents::Unverified, terms: request.terms };
         let report = report(&request, success(&large), OutcomeOnOutage::FailClosed);
-        world.settle(&OutcomeRequest { late: Some(late), ..report }).await;
+        world.settle(&report.with(|report| report.late = Some(late))).await;
     }
     world.line.set(Way::Gone);
     for request in [&done, &held] {

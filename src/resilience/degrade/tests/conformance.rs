@@ -1,25 +1,43 @@
 //! While the store answers, the wrapper is an engine like any other: with each policy, and while something waits on other keys.
 
+use async_trait::async_trait;
+
 use super::super::*;
 use super::support::*;
 use crate::domain::attempt::SystemEntropy;
 use crate::domain::clock::ManualClock;
-use crate::engine::conformance::Subject;
+use crate::domain::operator::{ListRequest, ListedClaim};
+use crate::engine::conformance::{DEADLINE, Subject};
 use crate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
+use crate::engine::{Capabilities, ClaimSink, Metadata};
 
-/// Gives every call the policies `local` and `spool`.
-struct Lenient(Degrading);
+/// The policies as an engine: each call has these two.
+struct WithPolicies(Arc<OutagePolicies>, ClaimOnOutage, OutcomeOnOutage);
+
+impl WithPolicies {
+    fn claim_context(&self, deadline: Duration) -> CallContext<ClaimOnOutage> {
+        CallContext { deadline, on_outage: self.1 }
+    }
+}
 
 #[async_trait]
-impl Engine for Lenient {
-    async fn claim(&self, request: &ClaimRequest) -> Result<ClaimResponse, EngineError> {
-        self.0.claim(&ClaimRequest { on_outage: ClaimOnOutage::Local, ..request.clone() }).await
+impl Engine for WithPolicies {
+    async fn claim(&self, request: &ClaimRequest, deadline: Duration) -> Result<ClaimResponse, EngineError> {
+        self.0.claim(request, self.claim_context(deadline)).await.map(|answered| answered.answer)
     }
-    async fn settle(&self, request: &OutcomeRequest) -> Result<OutcomeResponse, EngineError> {
-        self.0.settle(&OutcomeRequest { on_outage: OutcomeOnOutage::Spool, ..request.clone() }).await
+    async fn claim_batch(&self, claims: &[BatchClaim<'_>], tell: ClaimSink<'_>) {
+        let claim = |claim: &BatchClaim<'_>| self.claim_context(claim.deadline);
+        let claims: Vec<_> =
+            claims.iter().map(|own| PolicyClaim { request: own.request, context: claim(own) }).collect();
+        let sink = |at: usize, answer: Result<Answered<_>, _>| tell(at, answer.map(|answered| answered.answer));
+        self.0.claim_batch(&claims, &sink).await;
     }
-    async fn renew(&self, request: &RenewalRequest) -> Result<RenewalResponse, EngineError> {
-        self.0.renew(request).await
+    async fn settle(&self, request: &OutcomeRequest, deadline: Duration) -> Result<OutcomeResponse, EngineError> {
+        let context = CallContext { deadline, on_outage: self.2 };
+        self.0.settle(request, context).await.map(|answered| answered.split().0)
+    }
+    async fn renew(&self, request: &RenewalRequest, deadline: Duration) -> Result<RenewalResponse, EngineError> {
+        self.0.renew(request, deadline).await.map(|answered| answered.answer)
     }
     async fn read(&self, key: &Key) -> Result<Option<LiveClaim>, EngineError> {
         self.0.read(key).await
@@ -28,10 +46,10 @@ impl Engine for Lenient {
         self.0.release(request).await
     }
     async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
-        self.0.list(request).await
+        self.0.engine().list(request).await
     }
     async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
-        self.0.get_metadata(name).await
+        self.0.engine().get_metadata(name).await
     }
     async fn compare_and_set_metadata(
         &self,
@@ -39,13 +57,13 @@ impl Engine for Lenient {
         expected: Option<&Metadata>,
         new: &Metadata,
     ) -> Result<bool, EngineError> {
-        self.0.compare_and_set_metadata(name, expected, new).await
+        self.0.engine().compare_and_set_metadata(name, expected, new).await
     }
     async fn probe(&self) -> Result<(), EngineError> {
-        self.0.probe().await
+        self.0.engine().probe().await
     }
     fn capabilities(&self) -> Capabilities {
-        self.0.capabilities()
+        self.0.engine().capabilities()
     }
 }
 
@@ -60,16 +78,16 @@ impl DeafFor {
 
 #[async_trait]
 impl Engine for DeafFor {
-    async fn claim(&self, request: &ClaimRequest) -> Result<ClaimResponse, EngineError> {
+    async fn claim(&self, request: &ClaimRequest, deadline: Duration) -> Result<ClaimResponse, EngineError> {
         self.hears(&request.key)?;
-        self.0.claim(request).await
+        self.0.claim(request, deadline).await
     }
-    async fn settle(&self, request: &OutcomeRequest) -> Result<OutcomeResponse, EngineError> {
+    async fn settle(&self, request: &OutcomeRequest, deadline: Duration) -> Result<OutcomeResponse, EngineError> {
         self.hears(&request.key)?;
-        self.0.settle(request).await
+        self.0.settle(request, deadline).await
     }
-    async fn renew(&self, request: &RenewalRequest) -> Result<RenewalResponse, EngineError> {
-        self.0.renew(request).await
+    async fn renew(&self, request: &RenewalRequest, deadline: Duration) -> Result<RenewalResponse, EngineError> {
+        self.0.renew(request, deadline).await
     }
     async fn read(&self, key: &Key) -> Result<Option<LiveClaim>, EngineError> {
         self.0.read(key).await
@@ -99,11 +117,15 @@ impl Engine for DeafFor {
     }
 }
 
-fn over(clock: &Arc<ManualClock>, folder: &tempfile::TempDir) -> Degrading {
+fn over(clock: &Arc<ManualClock>, folder: &tempfile::TempDir) -> Arc<OutagePolicies> {
     let memory = Arc::new(Memory::new(clock.clone(), BYTES_MAX_DEFAULT));
     let keeper = Arc::new(Keeper::new(folder.path(), ROOMY, clock.clone()));
     let engine = Arc::new(DeafFor(memory, "deaf"));
-    Degrading::start("default", engine, keeper, clock.clone(), Arc::new(SystemEntropy))
+    Arc::new(OutagePolicies::start("default", engine, keeper, clock.clone(), Arc::new(SystemEntropy)))
+}
+
+fn without(policies: Arc<OutagePolicies>) -> WithPolicies {
+    WithPolicies(policies, ClaimOnOutage::FailClosed, OutcomeOnOutage::FailClosed)
 }
 
 fn subject(open: impl FnOnce(&Arc<ManualClock>, &tempfile::TempDir) -> Arc<dyn Engine>) -> Subject {
@@ -114,12 +136,16 @@ fn subject(open: impl FnOnce(&Arc<ManualClock>, &tempfile::TempDir) -> Arc<dyn E
 
 mod with_no_policy {
     use super::*;
-    crate::conformance!(async { Some(subject(|clock, folder| Arc::new(over(clock, folder)))) });
+    crate::conformance!(async { Some(subject(|clock, folder| Arc::new(without(over(clock, folder))))) });
 }
 
 mod with_local_and_spool {
     use super::*;
-    crate::conformance!(async { Some(subject(|clock, folder| Arc::new(Lenient(over(clock, folder))))) });
+    crate::conformance!(async {
+        Some(subject(|clock, folder| {
+            Arc::new(WithPolicies(over(clock, folder), ClaimOnOutage::Local, OutcomeOnOutage::Spool))
+        }))
+    });
 }
 
 mod while_something_waits {
@@ -127,14 +153,14 @@ mod while_something_waits {
     crate::conformance!(async {
         let mut stuck = crate::engine::conformance::fresh_claim();
         stuck.key.app = "deaf".parse().unwrap();
-        let mut degrading = None;
+        let mut policies = None;
         let subject = subject(|clock, folder| {
-            let opened = Arc::new(over(clock, folder));
-            degrading = Some(opened.clone());
-            opened
+            let opened = over(clock, folder);
+            policies = Some(opened.clone());
+            Arc::new(without(opened))
         });
-        let stuck = ClaimRequest { on_outage: ClaimOnOutage::FailOpen, ..stuck };
-        assert_eq!(told(&degrading.unwrap().claim(&stuck).await.unwrap()), (FAIL_OPEN, "granted"));
+        let context = CallContext { deadline: DEADLINE, on_outage: ClaimOnOutage::FailOpen };
+        assert_eq!(told(&policies.unwrap().claim(&stuck, context).await.unwrap()), (FAIL_OPEN, "granted"));
         Some(subject)
     });
 }

@@ -3,6 +3,7 @@
 use super::super::marks::Hold;
 use super::super::*;
 use super::support::*;
+use crate::domain::claim::Outcome;
 use crate::domain::record::State;
 
 const CLOSED: OutcomeOnOutage = OutcomeOnOutage::FailClosed;
@@ -30,9 +31,9 @@ async fn a_claim_is_granted_and_the_same_nonce_gets_the_same_grant_also_after_a_
     let world = world.restarted().await;
     let nonce = first.attempt.nonce().clone();
     let again = crate::domain::attempt::Attempt::new(world.clock.wall().plus(Duration::from_micros(9)), nonce);
-    match world.claim(&ClaimRequest { attempt: again, ..first.clone() }).await.split() {
+    match world.claim(&first.with(|request| request.attempt = again)).await.split() {
         (ClaimResponse::Granted(grant), FAIL_OPEN) => {
-            assert_eq!((grant.attempt, grant.repeated), (first.attempt, true));
+            assert_eq!((grant.attempt, grant.repeated), (first.attempt.clone(), true));
         }
         other => panic!("{other:?}"),
     }
@@ -49,7 +50,7 @@ async fn a_claim_that_the_store_took_after_all_is_recognised() {
     assert!(world.overlaps().is_empty());
     let settled = world.settle(&report(&first, success("1"), CLOSED)).await;
     assert!(
-        matches!(settled, OutcomeResponse::Done { state: Some(State::Succeeded), late: Some(false), .. }),
+        matches!(response(&settled), OutcomeResponse::Done { state: Some(State::Succeeded), late: Some(false), .. }),
         "{settled:?}"
     );
 }
@@ -71,9 +72,9 @@ async fn an_outcome_waits_for_the_store_unless_it_may_be_spooled_and_a_renewal_i
     world.line.set(Way::Gone);
     let first = request(&world, ClaimOnOutage::FailOpen);
     world.claim(&first).await;
-    assert!(world.gateway.settle(&report(&first, success("1"), CLOSED)).await.is_err());
-    assert_eq!(world.gateway.renew(&renewal(&first)).await.unwrap().split().1, FAIL_OPEN);
-    assert_eq!(world.settle(&report(&first, success("1"), OutcomeOnOutage::Spool)).await, OutcomeResponse::Spooled);
+    assert!(world.try_settle(&report(&first, success("1"), CLOSED)).await.is_err());
+    assert_eq!(world.try_renew(&renewal(&first)).await.unwrap().split().1, FAIL_OPEN);
+    assert_eq!(world.settle(&report(&first, success("1"), OutcomeOnOutage::Spool)).await, SPOOLED_ANSWER);
     world.clock.advance(first.terms.lease);
     assert_eq!(told(&world.claim(&other(&world, &first)).await), (FAIL_OPEN, "duplicate"), "it has succeeded");
     world.back().await;
@@ -87,9 +88,9 @@ async fn a_renewal_counts_although_another_has_reported_before_it() {
     let first = request(&one, ClaimOnOutage::FailOpen);
     assert_eq!(told(&one.claim(&first).await), (FAIL_OPEN, "granted"));
     let stranger = report(&other(&one, &first), Outcome::Failure, OutcomeOnOutage::Spool);
-    assert_eq!(one.settle(&stranger).await, OutcomeResponse::Spooled);
+    assert_eq!(one.settle(&stranger).await, SPOOLED_ANSWER);
     one.clock.advance(first.terms.lease * 3 / 4);
-    assert_eq!(one.gateway.renew(&renewal(&first)).await.unwrap().split().1, FAIL_OPEN);
+    assert_eq!(one.try_renew(&renewal(&first)).await.unwrap().split().1, FAIL_OPEN);
     one.clock.advance(first.terms.lease / 2);
     let second = other(&one, &first);
     assert_eq!(told(&two.claim(&second).await), (FAIL_OPEN, "granted"));
@@ -112,12 +113,12 @@ async fn what_has_come_behind_a_mark_is_compared_with_what_became_of_its_grant()
     assert!(one.gateway.0.leave_mark(&first.key, &first.attempt, &hold).await.unwrap().is_empty());
     one.line.set(Way::Gone);
     one.clock.advance(first.terms.lease * 2);
-    assert_eq!(one.settle(&report(&first, success("late"), OutcomeOnOutage::Spool)).await, OutcomeResponse::Spooled);
+    assert_eq!(one.settle(&report(&first, success("late"), OutcomeOnOutage::Spool)).await, SPOOLED_ANSWER);
     let second = other(&two, &first);
     assert_eq!(told(&two.claim(&second).await), (FAIL_OPEN, "granted"));
     two.clock.advance(second.terms.lease / 2);
     let failure = report(&second, Outcome::Failure, OutcomeOnOutage::Spool);
-    assert_eq!(two.settle(&failure).await, OutcomeResponse::Spooled);
+    assert_eq!(two.settle(&failure).await, SPOOLED_ANSWER);
     two.back().await;
     assert!(two.overlaps().is_empty(), "the first one had ended, as far as its mark says");
     one.back().await;
@@ -133,12 +134,12 @@ async fn what_came_of_a_grant_after_its_mark_was_left_is_compared_with_what_come
     assert_eq!(told(&one.claim(&first).await), (FAIL_OPEN, "granted"));
     one.clock.advance(first.terms.lease * 2);
     let theirs = other(&one, &first);
-    one.store.claim(&theirs).await.unwrap();
+    one.claim_elsewhere(&theirs).await;
     let second = other(&one, &first);
     assert_eq!(told(&one.claim(&second).await), (FAIL_OPEN, "granted"));
-    assert_eq!(one.settle(&report(&first, success("late"), OutcomeOnOutage::Spool)).await, OutcomeResponse::Spooled);
+    assert_eq!(one.settle(&report(&first, success("late"), OutcomeOnOutage::Spool)).await, SPOOLED_ANSWER);
     one.back().await;
-    one.store.settle(&report(&theirs, Outcome::Failure, CLOSED)).await.unwrap();
+    one.settle_elsewhere(&report(&theirs, Outcome::Failure, CLOSED)).await;
     one.clock.advance(first.terms.lease * 2);
     let third = other(&two, &first);
     assert_eq!(told(&two.claim(&third).await), (FAIL_OPEN, "granted"));
@@ -152,10 +153,10 @@ async fn what_came_of_a_grant_after_its_mark_was_left_is_compared_with_what_come
 async fn an_outcome_that_reached_the_store_before_its_grant_is_not_undone() {
     let world = World::new().await;
     world.line.set(Way::Gone);
-    let taker = ClaimRequest { take_over: true, ..request(&world, ClaimOnOutage::FailOpen) };
+    let taker = request(&world, ClaimOnOutage::FailOpen).with(|request| request.take_over = true);
     assert_eq!(told(&world.claim(&taker).await), (FAIL_OPEN, "granted"));
     let unknown = report(&taker, Outcome::Unknown, CLOSED);
-    world.store.settle(&unknown).await.expect("through another gateway");
+    world.settle_elsewhere(&unknown).await;
     world.back().await;
     world.clock.advance(taker.terms.lease);
     assert_eq!(world.held(&taker).await.unwrap().record.state, State::Unknown);
@@ -211,7 +212,7 @@ async fn a_journal_that_cannot_be_opened_fails_closed() {
     let world = World::new().await;
     std::fs::write(world.folder.path().join("journal"), "in the way").unwrap();
     world.line.set(Way::Gone);
-    let refused = world.gateway.claim(&request(&world, ClaimOnOutage::FailOpen)).await.unwrap_err();
+    let refused = world.try_claim(&request(&world, ClaimOnOutage::FailOpen)).await.unwrap_err();
     assert!(refused.to_string().contains("journal"), "{refused}");
     std::fs::remove_file(world.folder.path().join("journal")).unwrap();
     assert_eq!(told(&world.claim(&request(&world, ClaimOnOutage::FailOpen)).await), (FAIL_OPEN, "granted"));
@@ -239,7 +240,7 @@ async fn grants_that_leave_nothing_behind_are_compared_all_the_same() {
     one.clock.advance(Duration::from_millis(1));
     for (world, request) in worlds.iter().zip(&requests).take(2) {
         let failed = report(request, Outcome::Failure, OutcomeOnOutage::Spool);
-        assert_eq!(world.settle(&failed).await, OutcomeResponse::Spooled);
+        assert_eq!(world.settle(&failed).await, SPOOLED_ANSWER);
     }
     one.clock.advance(first.terms.lease);
     for (world, request) in worlds.iter().zip(&requests) {
@@ -268,7 +269,7 @@ async fn what_is_done_for_ever_is_compared_too() {
     two.claim(&second).await;
     let retention = Some(crate::domain::terms::Retention::Forever);
     let done = Outcome::Success { result: None, retention };
-    assert_eq!(one.settle(&report(&first, done, OutcomeOnOutage::Spool)).await, OutcomeResponse::Spooled);
+    assert_eq!(one.settle(&report(&first, done, OutcomeOnOutage::Spool)).await, SPOOLED_ANSWER);
     one.back().await;
     two.back().await;
     assert_eq!(two.overlaps().len(), 1);

@@ -43,7 +43,8 @@ async fn no_accepted_outcome_is_lost_and_none_is_delivered_twice() {
                 break;
             }
             assert!(round < 99, "seed {seed}: {} left", keeper.waiting());
-            let gateway = Degrading::start("default", faulty, keeper.clone(), clock.clone(), Arc::new(SystemEntropy));
+            let gateway =
+                OutagePolicies::start("default", faulty, keeper.clone(), clock.clone(), Arc::new(SystemEntropy));
             drop(gateway.deliver_all(Duration::ZERO).await);
             gateway.close().await;
             keeper.close().await;

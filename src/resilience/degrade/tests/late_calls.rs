@@ -9,17 +9,14 @@ const CLOSED: OutcomeOnOutage = OutcomeOnOutage::FailClosed;
 const MINUTE: Duration = Duration::from_mins(1);
 
 /// A claim with a short lease, which a policy grants while the store stands still and then executes the first call late.
-async fn granted_and_renewed(on_outage: ClaimOnOutage) -> (World, ClaimRequest) {
+async fn granted_and_renewed(on_outage: ClaimOnOutage) -> (World, Claim) {
     let world = World::new().await;
     world.line.set(Way::Gone);
     let mut first = request(&world, on_outage);
     first.terms.lease = Duration::from_secs(6);
     let policy = told(&world.claim(&first).await).0;
     let longer = RenewalRequest { lease: Some(MINUTE), ..renewal(&first) };
-    assert_eq!(
-        world.gateway.renew(&longer).await.unwrap().split(),
-        (RenewalResponse::Renewed { left: MINUTE }, policy)
-    );
+    assert_eq!(world.try_renew(&longer).await.unwrap().split(), (RenewalResponse::Renewed { left: MINUTE }, policy));
     (world, first)
 }
 
@@ -31,13 +28,13 @@ async fn a_renewal_by_a_policy_holds_although_the_store_took_the_claim_for_its_f
             if restarts {
                 world = world.restarted().await;
             }
-            assert_eq!(told(&world.store.claim(&first).await.unwrap()), (None, "granted"), "executed late");
+            assert_eq!(told(&world.claim_elsewhere(&first).await), (None, "granted"), "executed late");
             world.back().await;
             assert_eq!(world.held(&first).await.unwrap().left, Some(MINUTE));
             world.clock.advance(Duration::from_secs(7));
             assert_eq!(told(&world.claim(&other(&world, &first)).await), (None, "duplicate"));
             let settled = world.settle(&report(&first, success("1"), CLOSED)).await;
-            assert!(matches!(settled, OutcomeResponse::Done { late: Some(false), .. }), "{settled:?}");
+            assert!(matches!(response(&settled), OutcomeResponse::Done { late: Some(false), .. }), "{settled:?}");
         }
     }
 }
@@ -46,7 +43,7 @@ async fn a_renewal_by_a_policy_holds_although_the_store_took_the_claim_for_its_f
 #[tokio::test]
 async fn a_claim_whose_first_lease_ends_before_its_renewal_is_claimed_again() {
     let (world, first) = granted_and_renewed(ClaimOnOutage::FailOpen).await;
-    world.store.claim(&first).await.unwrap();
+    world.claim_elsewhere(&first).await;
     world.clock.advance(first.terms.lease.checked_sub(Duration::from_millis(1)).unwrap());
     world.line.set(Way::EachTakesAMillisecond);
     world.gateway.deliver_all(Duration::from_secs(5)).await.unwrap();
@@ -59,10 +56,10 @@ async fn a_claim_whose_first_lease_ends_before_its_renewal_is_claimed_again() {
 #[tokio::test]
 async fn a_claim_that_another_gateway_got_after_its_first_lease_is_reported() {
     let (world, first) = granted_and_renewed(ClaimOnOutage::FailOpen).await;
-    world.store.claim(&first).await.unwrap();
+    world.claim_elsewhere(&first).await;
     world.clock.advance(first.terms.lease);
     let theirs = other(&world, &first);
-    assert_eq!(told(&world.store.claim(&theirs).await.unwrap()), (None, "granted"));
+    assert_eq!(told(&world.claim_elsewhere(&theirs).await), (None, "granted"));
     world.back().await;
     assert_eq!(world.overlapping(), [(first.attempt.hash(), theirs.attempt.hash())]);
 }
@@ -73,12 +70,12 @@ async fn a_grant_after_a_failed_one_is_no_overlap_although_the_store_has_it_alre
     let world = World::new().await;
     world.line.set(Way::Gone);
     let [first, waits] = [request(&world, ClaimOnOutage::Local), request(&world, ClaimOnOutage::Local)];
-    let waits = ClaimRequest { attempt: waits.attempt, ..first.clone() };
+    let waits = first.with(|request| request.attempt = waits.attempt.clone());
     world.claim(&first).await;
     world.clock.advance(Duration::from_millis(3));
     world.settle(&report(&first, Outcome::Failure, CLOSED)).await;
     assert_eq!(told(&world.claim(&waits).await), (LOCAL, "granted"));
-    world.store.claim(&waits).await.unwrap();
+    world.claim_elsewhere(&waits).await;
     world.back().await;
     assert_eq!(world.overlapping(), []);
     assert_eq!(world.held(&first).await.unwrap().record.attempt, waits.attempt);
@@ -114,7 +111,7 @@ async fn a_take_over_of_an_unknown_outcome_is_no_overlap() {
         world.clock.advance(Duration::from_millis(5));
         world.settle(&report(&first, Outcome::Unknown, CLOSED)).await;
         world.clock.advance(Duration::from_millis(5));
-        let taker = ClaimRequest { take_over: true, ..other(&world, &first) };
+        let taker = other(&world, &first).with(|request| request.take_over = true);
         assert_eq!(told(&world.claim(&taker).await), (LOCAL, "granted"));
         world.clock.advance(Duration::from_millis(5));
         world.settle(&report(&taker, outcome.clone(), CLOSED)).await;

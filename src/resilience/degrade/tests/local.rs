@@ -1,11 +1,14 @@
 //! `local`: this process decides alone, from what it has granted and seen.
 
+use tokio::time::timeout;
+
 use super::super::*;
 use super::support::*;
 use crate::domain::canonical::canonicalize;
 use crate::domain::claim::{Grant, Outcome};
 use crate::domain::record::{Contents, State};
 use crate::domain::terms::{LeaseEnd, Retention, Terms};
+use crate::engine::conformance::DEADLINE;
 use crate::resilience::journal::memory::{Disk, Flaw, Trouble};
 
 const CLOSED: OutcomeOnOutage = OutcomeOnOutage::FailClosed;
@@ -19,8 +22,8 @@ async fn of_all_attempts_one_is_granted_and_the_others_are_duplicates() {
     assert_eq!(told(&world.claim(&other(&world, &first)).await), (LOCAL, "duplicate"));
     let nonce = first.attempt.nonce().clone();
     world.clock.advance(Duration::from_secs(1));
-    let again =
-        ClaimRequest { attempt: crate::domain::attempt::Attempt::new(world.clock.wall(), nonce), ..first.clone() };
+    let again = crate::domain::attempt::Attempt::new(world.clock.wall(), nonce);
+    let again = first.with(|request| request.attempt = again);
     match world.claim(&again).await.split() {
         (ClaimResponse::Granted(grant), LOCAL) => {
             assert_eq!((grant.attempt, grant.repeated), (first.attempt.clone(), true));
@@ -28,7 +31,7 @@ async fn of_all_attempts_one_is_granted_and_the_others_are_duplicates() {
         }
         other => panic!("{other:?}"),
     }
-    let odd = ClaimRequest { fingerprint: Some([1; 32]), ..other(&world, &first) };
+    let odd = other(&world, &first).with(|request| request.fingerprint = Some([1; 32]));
     assert_eq!(told(&world.claim(&odd).await), (LOCAL, "mismatch"));
     world.clock.advance(first.terms.lease);
     assert_eq!(told(&world.claim(&other(&world, &first)).await), (LOCAL, "granted"), "the lease has ended");
@@ -61,7 +64,7 @@ async fn nobody_decides_while_a_claim_is_on_its_way() {
     let world = Arc::new(World::new().await);
     world.line.set(Way::Slow);
     let first = request(&world, ClaimOnOutage::Local);
-    let claiming = |request: ClaimRequest| {
+    let claiming = |request: Claim| {
         let world = world.clone();
         tokio::spawn(async move { told(&world.claim(&request).await) })
     };
@@ -106,13 +109,13 @@ async fn a_lease_that_was_renewed_through_this_process_is_known() {
     let world = World::new().await;
     world.claim(&request(&world, ClaimOnOutage::Local)).await;
     let theirs = request(&world, ClaimOnOutage::Local);
-    world.store.claim(&theirs).await.unwrap();
+    world.claim_elsewhere(&theirs).await;
     world.clock.advance(theirs.terms.lease / 2);
-    let renewed = world.gateway.renew(&renewal(&theirs)).await.unwrap();
-    assert_eq!(renewed, RenewalResponse::Renewed { left: theirs.terms.lease });
+    let renewed = world.try_renew(&renewal(&theirs)).await.unwrap();
+    assert_eq!(renewed.split(), (RenewalResponse::Renewed { left: theirs.terms.lease }, None));
     world.line.set(Way::Gone);
     world.clock.advance(theirs.terms.lease * 3 / 4);
-    let odd = ClaimRequest { fingerprint: Some([1; 32]), ..other(&world, &theirs) };
+    let odd = other(&world, &theirs).with(|request| request.fingerprint = Some([1; 32]));
     for request in [other(&world, &theirs), odd] {
         assert_eq!(told(&world.claim(&request).await), (LOCAL, "duplicate"));
     }
@@ -129,11 +132,11 @@ async fn a_success_of_what_was_only_renewed_here_is_kept_as_long_as_its_operatio
     let theirs = request(&world, ClaimOnOutage::Local);
     let retention = Duration::from_mins(1);
     let terms = Terms { retention: Retention::For(retention), ..theirs.terms };
-    let theirs = ClaimRequest { terms, ..theirs };
-    world.store.claim(&theirs).await.unwrap();
-    world.gateway.renew(&renewal(&theirs)).await.unwrap();
+    let theirs = theirs.with(|request| request.terms = terms);
+    world.claim_elsewhere(&theirs).await;
+    world.try_renew(&renewal(&theirs)).await.unwrap();
     world.line.set(Way::Gone);
-    assert_eq!(world.settle(&report(&theirs, success("7"), OutcomeOnOutage::Spool)).await, OutcomeResponse::Spooled);
+    assert_eq!(world.settle(&report(&theirs, success("7"), OutcomeOnOutage::Spool)).await, SPOOLED_ANSWER);
     world.clock.advance(retention.checked_sub(Duration::from_millis(1)).unwrap());
     assert_eq!(told(&world.claim(&other(&world, &theirs)).await), (LOCAL, "duplicate"));
     world.clock.advance(Duration::from_millis(1));
@@ -149,7 +152,7 @@ async fn outcomes_go_to_the_local_record_and_both_reach_the_store_as_one() {
         world.claim(request).await;
     }
     let [done, failed, unknown, held] = &requests[..] else { panic!() };
-    let state = |settled: OutcomeResponse| match settled.split() {
+    let state = |settled: Answered<OutcomeAnswer>| match settled.split() {
         (OutcomeResponse::Done { state, late: Some(false), .. }, LOCAL) => state,
         other => panic!("{other:?}"),
     };
@@ -178,7 +181,7 @@ async fn outcomes_go_to_the_local_record_and_both_reach_the_store_as_one() {
     // From now on the store decides.
     assert_eq!(told(&world.claim(&other(&world, done)).await), (None, "duplicate"));
     let settled = world.settle(&report(held, success("8"), CLOSED)).await;
-    assert!(matches!(settled, OutcomeResponse::Done { late: Some(false), .. }), "{settled:?}");
+    assert!(matches!(response(&settled), OutcomeResponse::Done { late: Some(false), .. }), "{settled:?}");
     assert!(world.overlaps().is_empty());
 }
 
@@ -187,16 +190,16 @@ async fn outcomes_go_to_the_local_record_and_both_reach_the_store_as_one() {
 async fn an_outcome_of_what_the_store_granted_is_not_judged_by_what_was_granted_here() {
     let world = World::new().await;
     let theirs = request(&world, ClaimOnOutage::Local);
-    assert_eq!(told(&world.store.claim(&theirs).await.unwrap()), (None, "granted"), "through another gateway");
+    assert_eq!(told(&world.claim_elsewhere(&theirs).await), (None, "granted"), "through another gateway");
     world.clock.advance(Duration::from_millis(1));
     world.line.set(Way::Gone);
     let ours = other(&world, &theirs);
     assert_eq!(told(&world.claim(&ours).await), (LOCAL, "granted"));
-    assert!(world.gateway.settle(&report(&theirs, success("theirs"), CLOSED)).await.is_err());
+    assert!(world.try_settle(&report(&theirs, success("theirs"), CLOSED)).await.is_err());
     let spooled = report(&theirs, success("theirs"), OutcomeOnOutage::Spool);
-    assert_eq!(world.settle(&spooled).await, OutcomeResponse::Spooled);
+    assert_eq!(world.settle(&spooled).await, SPOOLED_ANSWER);
     let world = world.restarted().await;
-    let renewed = world.gateway.renew(&renewal(&ours)).await.unwrap().split();
+    let renewed = world.try_renew(&renewal(&ours)).await.unwrap().split();
     assert_eq!(renewed, (RenewalResponse::Renewed { left: ours.terms.lease }, LOCAL), "it holds the claim here");
     // It ends without a word, and the other one has succeeded.
     world.clock.advance(ours.terms.lease);
@@ -219,9 +222,9 @@ async fn a_grant_and_its_renewals_survive_a_restart() {
     world.claim(&first).await;
     let lease = first.terms.lease;
     world.clock.advance(lease / 2);
-    let renewed = world.gateway.renew(&renewal(&first)).await.unwrap();
+    let renewed = world.try_renew(&renewal(&first)).await.unwrap();
     assert_eq!(renewed.split(), (RenewalResponse::Renewed { left: lease }, LOCAL));
-    let stranger = world.gateway.renew(&renewal(&other(&world, &first))).await;
+    let stranger = world.try_renew(&renewal(&other(&world, &first))).await;
     assert!(stranger.is_err(), "nothing is known of it");
     let world = world.restarted().await;
     world.clock.advance(lease * 3 / 4);
@@ -265,7 +268,7 @@ async fn a_double_grant_is_reported_and_the_later_outcome_changes_nothing() {
         world.claim(request).await;
         world.clock.advance(Duration::from_millis(1));
         let their = other(&world, request);
-        assert_eq!(told(&world.store.claim(&their).await.unwrap()), (None, "granted"), "another gateway");
+        assert_eq!(told(&world.claim_elsewhere(&their).await), (None, "granted"), "another gateway");
         theirs.push(their);
     }
     world.clock.advance(Duration::from_millis(1));
@@ -298,10 +301,10 @@ async fn a_grant_that_ended_with_no_outcome_is_held_against_what_stands() {
     }
     world.clock.advance(Duration::from_secs(1));
     let their = other(&world, &beside);
-    world.store.claim(&their).await.unwrap();
-    world.store.settle(&report(&their, success("theirs"), CLOSED)).await.unwrap();
+    world.claim_elsewhere(&their).await;
+    world.store.settle(&report(&their, success("theirs"), CLOSED), DEADLINE).await.unwrap();
     world.clock.advance(beside.terms.lease);
-    world.store.claim(&other(&world, &after)).await.unwrap();
+    world.claim_elsewhere(&other(&world, &after)).await;
     world.back().await;
     let overlaps = world.overlaps();
     assert_eq!(overlaps.len(), 1, "the other one was claimed when the lease had ended");
@@ -331,9 +334,9 @@ async fn the_same_try_at_another_gateway_is_no_overlap() {
     world.claim(&first).await;
     let nonce = first.attempt.nonce().clone();
     world.clock.advance(Duration::from_millis(5));
-    let elsewhere =
-        ClaimRequest { attempt: crate::domain::attempt::Attempt::new(world.clock.wall(), nonce), ..first.clone() };
-    world.store.claim(&elsewhere).await.unwrap();
+    let elsewhere = crate::domain::attempt::Attempt::new(world.clock.wall(), nonce);
+    let elsewhere = first.with(|request| request.attempt = elsewhere);
+    world.claim_elsewhere(&elsewhere).await;
     world.settle(&report(&first, success("7"), CLOSED)).await;
     world.back().await;
     assert!(world.overlaps().is_empty());
@@ -347,16 +350,16 @@ async fn a_full_journal_fails_closed() {
     let mut granted = Vec::new();
     let refused = loop {
         let request = request(&world, ClaimOnOutage::Local);
-        match world.gateway.claim(&request).await {
+        match world.try_claim(&request).await {
             Ok(_) => granted.push(request),
             Err(failure) => break failure,
         }
     };
     assert!((1..10).contains(&granted.len()));
     assert!(refused.to_string().contains("limits.journal"), "{refused}");
-    assert!(is_silence(&refused));
+    assert!(refused.is_unavailable());
     assert_eq!(told(&world.claim(&other(&world, &granted[0])).await), (LOCAL, "duplicate"), "no room is needed");
-    assert!(world.gateway.settle(&report(&granted[0], success("1"), CLOSED)).await.is_err());
+    assert!(world.try_settle(&report(&granted[0], success("1"), CLOSED)).await.is_err());
     world.back().await;
     world.line.set(Way::Gone);
     assert_eq!(told(&world.claim(&request(&world, ClaimOnOutage::Local)).await), (LOCAL, "granted"));
@@ -369,11 +372,10 @@ async fn an_app_of_which_a_claim_in_progress_was_forgotten_is_granted_nothing_lo
     let contents = canonicalize(format!("\"{}\"", "x".repeat(100_000)).as_bytes()).unwrap();
     // More than the local record has room for.
     for _ in 0..800 {
-        let request = ClaimRequest {
-            contents: contents.clone(),
-            contents_stored_bytes: 1 << 20,
-            ..request(&world, ClaimOnOutage::Local)
-        };
+        let request = request(&world, ClaimOnOutage::Local).with(|request| {
+            request.contents = contents.clone();
+            request.contents_stored_bytes = 1 << 20;
+        });
         let grant = Grant {
             attempt: request.attempt.clone(),
             fence: None,
@@ -385,22 +387,18 @@ async fn an_app_of_which_a_claim_in_progress_was_forgotten_is_granted_nothing_lo
     }
     world.line.set(Way::Gone);
     let local = request(&world, ClaimOnOutage::Local);
-    let is_refused = |answer: &Result<ClaimResponse, EngineError>| {
+    let is_refused = |answer: &Result<Answered<ClaimResponse>, EngineError>| {
         let failure = answer.as_ref().unwrap_err();
-        is_silence(failure) && failure.to_string().contains("more is in progress than this gateway can remember")
+        failure.is_unavailable() && failure.to_string().contains("more is in progress than this gateway can remember")
     };
-    assert!(is_refused(&world.gateway.claim(&local).await));
+    assert!(is_refused(&world.try_claim(&local).await));
     let mut of_another = request(&world, ClaimOnOutage::Local);
     of_another.key.app = "other".parse().unwrap();
     let open = request(&world, ClaimOnOutage::FailOpen);
-    let answers = std::sync::Mutex::new(Vec::new());
-    let tell = |place, answer| answers.lock().unwrap().push((place, answer));
-    world.gateway.claim_batch(&[&local, &of_another, &open], &tell).await;
-    let mut answers = answers.into_inner().unwrap();
-    answers.sort_by_key(|(place, _)| *place);
-    assert!(is_refused(&answers[0].1));
-    assert_eq!(told(answers[1].1.as_ref().unwrap()), (LOCAL, "granted"), "each app has a record of its own");
-    assert_eq!(told(answers[2].1.as_ref().unwrap()), (FAIL_OPEN, "granted"));
+    let answers = world.claim_batch(&[local.clone(), of_another, open]).await;
+    assert!(is_refused(&answers[0]));
+    assert_eq!(told(answers[1].as_ref().unwrap()), (LOCAL, "granted"), "each app has a record of its own");
+    assert_eq!(told(answers[2].as_ref().unwrap()), (FAIL_OPEN, "granted"));
     assert_eq!(world.keeper.waiting(), 2);
     // Once the lease of what was forgotten has ended, there is nothing to be blind to.
     world.clock.advance(local.terms.lease);
@@ -415,10 +413,10 @@ async fn what_may_be_on_the_disk_is_not_told_as_refused() {
     world.line.set(Way::Gone);
     disk.turn(Trouble::NoSync);
     let first = request(&world, ClaimOnOutage::Local);
-    let failure = world.gateway.claim(&first).await.unwrap_err();
+    let failure = world.try_claim(&first).await.unwrap_err();
     assert!(matches!(failure, EngineError::Indeterminate(_)), "{failure}");
     disk.turn(Trouble::None);
-    let failure = world.gateway.claim(&request(&world, ClaimOnOutage::Local)).await.unwrap_err();
+    let failure = world.try_claim(&request(&world, ClaimOnOutage::Local)).await.unwrap_err();
     assert!(matches!(failure, EngineError::Determinate(_)), "nothing more is written: {failure}");
     disk.crash(|loose| loose);
     let world = world.started_on(&disk).await;

@@ -13,8 +13,8 @@ const SPOOLED: OutcomeOnOutage = OutcomeOnOutage::Spool;
 struct Repeated {
     one: World,
     two: World,
-    first: ClaimRequest,
-    second: ClaimRequest,
+    first: Claim,
+    second: Claim,
 }
 
 impl Repeated {
@@ -43,8 +43,8 @@ impl Repeated {
 }
 
 /// The same claim call, sent again now.
-fn repeat(world: &World, first: &ClaimRequest) -> ClaimRequest {
-    ClaimRequest { attempt: Attempt::new(world.clock.wall(), first.attempt.nonce().clone()), ..first.clone() }
+fn repeat(world: &World, first: &Claim) -> Claim {
+    first.with(|request| request.attempt = Attempt::new(world.clock.wall(), first.attempt.nonce().clone()))
 }
 
 fn state_after(outcome: &Outcome) -> Option<State> {
@@ -69,7 +69,7 @@ async fn either_attempt_settles_the_try_at_any_gateway_once_the_store_is_back() 
                 let gateway = if at_one { &world.one } else { &world.two };
                 let claim = if by_first { &world.first } else { &world.second };
                 let settled = gateway.settle(&report(claim, outcome.clone(), CLOSED)).await;
-                assert!(matches!(settled, OutcomeResponse::Done { late: Some(false), .. }), "{settled:?}");
+                assert!(matches!(response(&settled), OutcomeResponse::Done { late: Some(false), .. }), "{settled:?}");
                 assert_eq!(world.state().await, state_after(&outcome));
             }
         }
@@ -85,11 +85,10 @@ async fn either_attempt_settles_the_try_at_any_gateway_while_the_store_is_out() 
                     let world = Repeated::new(on_outage).await;
                     let gateway = if at_one { &world.one } else { &world.two };
                     let claim = if by_first { &world.first } else { &world.second };
-                    let settled = gateway.settle(&report(claim, outcome.clone(), SPOOLED)).await.split();
-                    assert!(
-                        settled.1.is_some() && !matches!(settled.0, OutcomeResponse::Superseded { .. }),
-                        "{settled:?}"
-                    );
+                    let settled = gateway.settle(&report(claim, outcome.clone(), SPOOLED)).await;
+                    let is_superseded =
+                        matches!(settled.answer, OutcomeAnswer::Response(OutcomeResponse::Superseded { .. }));
+                    assert!(settled.policy.is_some() && !is_superseded, "{settled:?}");
                     if one_is_back_first {
                         world.one.back().await;
                     }
@@ -112,7 +111,7 @@ async fn a_success_is_recorded_although_its_attempt_is_not_known_to_the_store_ye
     let world = Repeated::new(ClaimOnOutage::FailOpen).await;
     world.one.back().await;
     let settled = world.one.settle(&report(&world.second, success("2"), CLOSED)).await;
-    assert!(matches!(settled, OutcomeResponse::Done { state: Some(State::Succeeded), .. }), "{settled:?}");
+    assert!(matches!(response(&settled), OutcomeResponse::Done { state: Some(State::Succeeded), .. }), "{settled:?}");
     world.two.back().await;
     assert_eq!(world.state().await, Some(State::Succeeded));
 }
@@ -122,7 +121,7 @@ async fn a_success_is_recorded_although_its_attempt_is_not_known_to_the_store_ye
 async fn a_try_that_the_store_granted_too_is_settled_by_the_attempt_of_a_policy() {
     let world = World::new().await;
     let first = request(&world, ClaimOnOutage::FailOpen);
-    world.store.claim(&first).await.unwrap();
+    world.claim_elsewhere(&first).await;
     world.clock.advance(Duration::from_millis(20));
     world.line.set(Way::Gone);
     let second = repeat(&world, &first);
@@ -137,13 +136,13 @@ async fn either_attempt_renews_the_lease() {
     for on_outage in [ClaimOnOutage::Local, ClaimOnOutage::FailOpen] {
         let world = Repeated::new(on_outage).await;
         let longer = |claim: &ClaimRequest| RenewalRequest { lease: Some(claim.terms.lease * 2), ..renewal(claim) };
-        let renewed = world.one.gateway.renew(&longer(&world.second)).await.unwrap().split().0;
+        let renewed = world.one.try_renew(&longer(&world.second)).await.unwrap().split().0;
         assert_eq!(renewed, RenewalResponse::Renewed { left: world.first.terms.lease * 2 });
         world.back().await;
         assert_eq!(world.one.held(&world.first).await.unwrap().left, Some(world.first.terms.lease * 2));
         world.one.clock.advance(world.first.terms.lease);
-        let renewed = world.two.gateway.renew(&longer(&world.second)).await;
-        assert_eq!(renewed, Ok(RenewalResponse::Renewed { left: world.first.terms.lease * 2 }));
+        let renewed = world.two.try_renew(&longer(&world.second)).await;
+        assert_eq!(renewed.unwrap().answer, RenewalResponse::Renewed { left: world.first.terms.lease * 2 });
     }
 }
 
@@ -158,10 +157,10 @@ async fn a_nonce_alone_settles_nothing() {
     assert_eq!(told(&world.claim(&second).await), (None, "granted"));
     for outcome in outcomes() {
         let settled = world.settle(&report(&first, outcome, CLOSED)).await;
-        assert!(matches!(settled, OutcomeResponse::Superseded { .. }), "{settled:?}");
+        assert!(matches!(response(&settled), OutcomeResponse::Superseded { .. }), "{settled:?}");
     }
-    let renewed = world.gateway.renew(&renewal(&first)).await.unwrap();
-    assert!(matches!(renewed, RenewalResponse::Superseded { .. }), "{renewed:?}");
+    let renewed = world.try_renew(&renewal(&first)).await.unwrap();
+    assert!(matches!(renewed.answer, RenewalResponse::Superseded { .. }), "{renewed:?}");
     assert_eq!(world.held(&first).await.unwrap().record.attempt, second.attempt);
 }
 
@@ -171,6 +170,9 @@ async fn another_try_is_superseded_as_ever() {
     world.back().await;
     for outcome in outcomes() {
         let settled = world.one.settle(&report(&other(&world.one, &world.first), outcome, CLOSED)).await;
-        assert!(matches!(settled, OutcomeResponse::Superseded { state: State::InProgress, .. }), "{settled:?}");
+        assert!(
+            matches!(response(&settled), OutcomeResponse::Superseded { state: State::InProgress, .. }),
+            "{settled:?}"
+        );
     }
 }

@@ -2,6 +2,8 @@
 
 use futures_util::future::join_all;
 
+use tokio::time::timeout;
+
 use super::super::*;
 use super::support::*;
 use crate::domain::claim::Outcome;
@@ -10,7 +12,7 @@ use crate::domain::record::State;
 const SPOOLED: OutcomeOnOutage = OutcomeOnOutage::Spool;
 
 /// A claim that the store granted, before it went.
-async fn granted(world: &World) -> ClaimRequest {
+async fn granted(world: &World) -> Claim {
     let request = request(world, ClaimOnOutage::FailClosed);
     assert_eq!(told(&world.claim(&request).await), (None, "granted"));
     request
@@ -21,10 +23,10 @@ async fn without_a_policy_all_is_refused_and_nothing_is_written() {
     let world = World::new().await;
     let held = granted(&world).await;
     world.line.set(Way::Gone);
-    let refused = world.gateway.claim(&request(&world, ClaimOnOutage::FailClosed)).await.unwrap_err();
+    let refused = world.try_claim(&request(&world, ClaimOnOutage::FailClosed)).await.unwrap_err();
     assert_eq!(refused, EngineError::unavailable("the line is cut"), "as the store's line said it");
-    assert!(world.gateway.settle(&report(&held, success("1"), OutcomeOnOutage::FailClosed)).await.is_err());
-    assert!(world.gateway.renew(&renewal(&held)).await.is_err());
+    assert!(world.try_settle(&report(&held, success("1"), OutcomeOnOutage::FailClosed)).await.is_err());
+    assert!(world.try_renew(&renewal(&held)).await.is_err());
     assert!(!world.keeper.is_there());
 }
 
@@ -34,10 +36,10 @@ async fn a_store_that_says_it_is_full_has_answered_and_no_policy_speaks_against_
     let held = granted(&world).await;
     world.line.set(Way::Full);
     for policy in [ClaimOnOutage::Local, ClaimOnOutage::FailOpen] {
-        let refused = world.gateway.claim(&request(&world, policy)).await.unwrap_err();
-        assert!(!is_silence(&refused), "{policy:?}: {refused}");
+        let refused = world.try_claim(&request(&world, policy)).await.unwrap_err();
+        assert!(!refused.is_unavailable(), "{policy:?}: {refused}");
     }
-    assert!(world.gateway.settle(&report(&held, success("1"), SPOOLED)).await.is_err());
+    assert!(world.try_settle(&report(&held, success("1"), SPOOLED)).await.is_err());
     assert!(!world.keeper.is_there());
     // Nor where something waits on the key, and the store finds no room for it.
     world.line.set(Way::Gone);
@@ -45,7 +47,7 @@ async fn a_store_that_says_it_is_full_has_answered_and_no_policy_speaks_against_
     world.claim(&waiting).await;
     world.line.set(Way::Full);
     world.clock.advance(waiting.terms.lease);
-    assert!(world.gateway.claim(&other(&world, &waiting)).await.is_err());
+    assert!(world.try_claim(&other(&world, &waiting)).await.is_err());
 }
 
 #[tokio::test]
@@ -55,14 +57,14 @@ async fn a_spooled_success_is_never_granted_again_by_this_gateway() {
     held.terms.lease = Duration::from_secs(1);
     world.claim(&held).await;
     world.line.set(Way::Gone);
-    assert_eq!(world.settle(&report(&held, success("7"), SPOOLED)).await, OutcomeResponse::Spooled);
-    assert_eq!(world.settle(&report(&held, success("8"), SPOOLED)).await, OutcomeResponse::Spooled, "repeated");
+    assert_eq!(world.settle(&report(&held, success("7"), SPOOLED)).await, SPOOLED_ANSWER);
+    assert_eq!(world.settle(&report(&held, success("8"), SPOOLED)).await, SPOOLED_ANSWER, "repeated");
     assert_eq!(world.keeper.waiting(), 1);
     let refused = world.settle(&report(&held, Outcome::Failure, SPOOLED)).await.split();
     assert_eq!(refused, (OutcomeResponse::AlreadySucceeded, SPOOL));
     world.clock.advance(Duration::from_secs(2));
     for policy in [ClaimOnOutage::FailClosed, ClaimOnOutage::Local, ClaimOnOutage::FailOpen] {
-        let again = ClaimRequest { on_outage: policy, ..other(&world, &held) };
+        let again = Call { on_outage: policy, ..other(&world, &held) };
         match world.claim(&again).await.split() {
             (ClaimResponse::Duplicate(found), Some(_)) => {
                 assert_eq!((found.record.state, found.record.result.as_deref()), (State::Succeeded, Some("7")));
@@ -84,14 +86,14 @@ async fn outcomes_of_a_key_are_delivered_in_order_and_before_later_calls() {
     let world = World::new().await;
     let held = granted(&world).await;
     world.line.set(Way::Gone);
-    assert_eq!(world.settle(&report(&held, Outcome::Unknown, SPOOLED)).await, OutcomeResponse::Spooled);
+    assert_eq!(world.settle(&report(&held, Outcome::Unknown, SPOOLED)).await, SPOOLED_ANSWER);
     assert_eq!(told(&world.claim(&other(&world, &held)).await), (SPOOL, "duplicate"), "nobody knows");
-    assert_eq!(world.settle(&report(&held, success("7"), SPOOLED)).await, OutcomeResponse::Spooled);
+    assert_eq!(world.settle(&report(&held, success("7"), SPOOLED)).await, SPOOLED_ANSWER);
     let world = world.restarted().await;
     world.line.set(Way::Whole);
     let settled = world.settle(&report(&held, success("8"), SPOOLED)).await;
     assert!(
-        matches!(settled, OutcomeResponse::Done { state: Some(State::Succeeded), late: Some(false), .. }),
+        matches!(response(&settled), OutcomeResponse::Done { state: Some(State::Succeeded), late: Some(false), .. }),
         "{settled:?}"
     );
     assert_eq!(world.held(&held).await.unwrap().record.result.as_deref(), Some("7"), "the first one stays");
@@ -105,12 +107,12 @@ async fn an_outcome_that_the_store_may_have_taken_is_not_told_as_refused() {
     let held = granted(&world).await;
     world.line.set(Way::SlowReplyLost);
     let failed = report(&held, Outcome::Failure, OutcomeOnOutage::FailClosed);
-    let on_its_way = world.gateway.settle(&failed);
+    let on_its_way = world.try_settle(&failed);
     tokio::pin!(on_its_way);
     assert!(futures_util::poll!(&mut on_its_way).is_pending());
     world.line.set(Way::Gone);
     let stranger = report(&other(&world, &held), Outcome::Unknown, SPOOLED);
-    assert_eq!(world.settle(&stranger).await, OutcomeResponse::Spooled);
+    assert_eq!(world.settle(&stranger).await, SPOOLED_ANSWER);
     world.line.go_on.notify_one();
     let failure = on_its_way.await.unwrap_err();
     assert_eq!(world.held(&held).await, None, "it was taken");
@@ -118,11 +120,11 @@ async fn an_outcome_that_the_store_may_have_taken_is_not_told_as_refused() {
 }
 
 /// A grant of the store, which is out now, and something else on its key that waits for it.
-async fn granted_before_another_spooled(world: &World) -> ClaimRequest {
+async fn granted_before_another_spooled(world: &World) -> Claim {
     let held = granted(world).await;
     world.line.set(Way::Gone);
     let stranger = report(&other(world, &held), Outcome::Failure, SPOOLED);
-    assert_eq!(world.settle(&stranger).await, OutcomeResponse::Spooled);
+    assert_eq!(world.settle(&stranger).await, SPOOLED_ANSWER);
     held
 }
 
@@ -133,17 +135,18 @@ async fn a_failure_whose_turn_comes_after_its_caller_was_answered_is_left_to_the
     let held = granted_before_another_spooled(&world).await;
     let failed = report(&held, Outcome::Failure, SPOOLED);
     let turn = world.gateway.0.locks.alone(&held.key).await;
-    let first = world.gateway.settle(&failed);
+    let first = world.try_settle(&failed);
     tokio::pin!(first);
     assert!(futures_util::poll!(&mut first).is_pending());
-    world.clock.advance(failed.deadline);
-    let next = world.gateway.settle(&failed);
+    world.clock.advance(failed.context().deadline);
+    let next = world.try_settle(&failed);
     tokio::pin!(next);
     assert!(futures_util::poll!(&mut next).is_pending());
     world.line.set(Way::Whole);
     drop(turn);
     let first = first.await;
-    assert_eq!(next.await, Ok(OutcomeResponse::Done { state: None, left: None, late: Some(false) }), "it was in time");
+    let next = next.await.unwrap().split();
+    assert_eq!(next, (OutcomeResponse::Done { state: None, left: None, late: Some(false) }, None), "it was in time");
     assert!(matches!(first, Err(EngineError::Determinate(_))), "nothing was done: {first:?}");
 }
 
@@ -154,15 +157,15 @@ async fn a_success_whose_turn_comes_after_its_caller_was_answered_is_recorded() 
     let held = granted_before_another_spooled(&world).await;
     let done = report(&held, success("7"), SPOOLED);
     let turn = world.gateway.0.locks.alone(&held.key).await;
-    let first = world.gateway.settle(&done);
+    let first = world.try_settle(&done);
     tokio::pin!(first);
     assert!(futures_util::poll!(&mut first).is_pending());
-    world.clock.advance(done.deadline);
+    world.clock.advance(done.context().deadline);
     world.line.set(Way::Whole);
     drop(turn);
     let settled = first.await.unwrap();
     assert!(
-        matches!(settled, OutcomeResponse::Done { state: Some(State::Succeeded), late: Some(false), .. }),
+        matches!(response(&settled), OutcomeResponse::Done { state: Some(State::Succeeded), late: Some(false), .. }),
         "{settled:?}"
     );
 }
@@ -172,8 +175,8 @@ async fn a_failure_frees_the_key_when_the_store_is_back() {
     let world = World::new().await;
     let held = granted(&world).await;
     world.line.set(Way::Gone);
-    assert_eq!(world.settle(&report(&held, Outcome::Failure, SPOOLED)).await, OutcomeResponse::Spooled);
-    assert!(world.gateway.claim(&other(&world, &held)).await.is_err(), "the store has to say so");
+    assert_eq!(world.settle(&report(&held, Outcome::Failure, SPOOLED)).await, SPOOLED_ANSWER);
+    assert!(world.try_claim(&other(&world, &held)).await.is_err(), "the store has to say so");
     world.line.set(Way::Whole);
     assert_eq!(told(&world.claim(&other(&world, &held)).await), (None, "granted"));
 }
@@ -187,8 +190,8 @@ async fn what_another_gateway_granted_meanwhile_is_reported() {
     world.settle(&report(&failed, Outcome::Failure, SPOOLED)).await;
     world.clock.advance(done.terms.lease);
     let theirs = other(&world, &done);
-    world.store.claim(&theirs).await.unwrap();
-    world.store.claim(&other(&world, &failed)).await.unwrap();
+    world.claim_elsewhere(&theirs).await;
+    world.claim_elsewhere(&other(&world, &failed)).await;
     world.back().await;
     let overlaps = world.overlaps();
     assert_eq!(overlaps.len(), 1, "nothing had happened in the other");
@@ -233,11 +236,11 @@ async fn many_at_once_each_have_their_policy() {
     world.line.set(Way::Gone);
     let reports =
         [report(&held[0], success("1"), SPOOLED), report(&held[1], success("2"), OutcomeOnOutage::FailClosed)];
-    let answers = join_all(reports.iter().map(|report| world.gateway.settle(report))).await;
-    assert_eq!(answers[0], Ok(OutcomeResponse::Spooled));
+    let answers = join_all(reports.iter().map(|report| world.try_settle(report))).await;
+    assert_eq!(answers[0], Ok(SPOOLED_ANSWER));
     assert!(answers[1].is_err());
     let requests = [request(&world, ClaimOnOutage::Local), request(&world, ClaimOnOutage::FailClosed)];
-    let answers = join_all(requests.iter().map(|request| world.gateway.claim(request))).await;
+    let answers = join_all(requests.iter().map(|request| world.try_claim(request))).await;
     assert_eq!(told(answers[0].as_ref().unwrap()), (LOCAL, "granted"));
     assert!(answers[1].is_err());
 }
@@ -248,7 +251,7 @@ async fn each_item_of_a_batch_is_answered_by_its_own_policy() {
     let world = World::new().await;
     let held = granted(&world).await;
     world.line.set(Way::Gone);
-    assert_eq!(world.settle(&report(&held, success("1"), SPOOLED)).await, OutcomeResponse::Spooled);
+    assert_eq!(world.settle(&report(&held, success("1"), SPOOLED)).await, SPOOLED_ANSWER);
     let requests = [
         other(&world, &held),
         request(&world, ClaimOnOutage::FailClosed),
@@ -257,13 +260,8 @@ async fn each_item_of_a_batch_is_answered_by_its_own_policy() {
         request(&world, ClaimOnOutage::FailOpen),
     ];
     let batch = async || {
-        let answers = std::sync::Mutex::new(Vec::new());
-        let tell = |place, answer| answers.lock().unwrap().push((place, answer));
-        world.gateway.claim_batch(&requests.each_ref(), &tell).await;
-        let mut answers: Vec<(usize, Result<ClaimResponse, EngineError>)> = answers.into_inner().unwrap();
-        answers.sort_by_key(|(place, _)| *place);
-        assert!(answers.iter().map(|(place, _)| *place).eq(0..requests.len()));
-        answers.into_iter().map(|(_, answer)| answer.ok().map(|answer| told(&answer))).collect::<Vec<_>>()
+        let answers = world.claim_batch(&requests).await;
+        answers.into_iter().map(|answer| answer.ok().map(|answer| told(&answer))).collect::<Vec<_>>()
     };
     let of_policies = [Some((SPOOL, "duplicate")), None, Some((LOCAL, "granted")), None, Some((FAIL_OPEN, "granted"))];
     assert_eq!(batch().await, of_policies);
@@ -281,7 +279,7 @@ async fn a_caller_that_gives_up_leaves_nothing_half() {
     world.line.set(Way::Gone);
     for _ in 0..50 {
         let request = request(&world, ClaimOnOutage::Local);
-        drop(timeout(Duration::from_micros(200), world.gateway.claim(&request)).await);
+        drop(timeout(Duration::from_micros(200), world.try_claim(&request)).await);
     }
     for _ in 0..500 {
         if world.gateway.0.tasks.len() == 1 {

@@ -1,19 +1,22 @@
 //! A store that goes and comes back, and gateways before it.
 
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
+use async_trait::async_trait;
 use tempfile::TempDir;
 
 use super::super::*;
 use crate::domain::attempt::{AttemptHash, SystemEntropy};
 use crate::domain::claim::{LateTerms, Outcome};
 use crate::domain::clock::{ManualClock, Timestamp};
-use crate::domain::degraded::Degraded;
+use crate::domain::operator::{ListRequest, ListedClaim};
+use crate::domain::outage_policy::OutagePolicy;
 use crate::domain::overlap::{Overlap, Overlaps};
 use crate::domain::record::Contents;
-use crate::engine::Determinate;
-use crate::engine::conformance::fresh_claim;
+use crate::engine::conformance::{DEADLINE, fresh_claim};
 use crate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
+use crate::engine::{Capabilities, Determinate, Metadata};
 use crate::resilience::journal::memory::Disk;
 use crate::resilience::journal::{Bounds, Journal};
 
@@ -85,14 +88,14 @@ impl Line {
 
 #[async_trait]
 impl Engine for Line {
-    async fn claim(&self, request: &ClaimRequest) -> Result<ClaimResponse, EngineError> {
-        self.go(self.store.claim(request)).await
+    async fn claim(&self, request: &ClaimRequest, deadline: Duration) -> Result<ClaimResponse, EngineError> {
+        self.go(self.store.claim(request, deadline)).await
     }
-    async fn settle(&self, request: &OutcomeRequest) -> Result<OutcomeResponse, EngineError> {
-        self.go(self.store.settle(request)).await
+    async fn settle(&self, request: &OutcomeRequest, deadline: Duration) -> Result<OutcomeResponse, EngineError> {
+        self.go(self.store.settle(request, deadline)).await
     }
-    async fn renew(&self, request: &RenewalRequest) -> Result<RenewalResponse, EngineError> {
-        self.go(self.store.renew(request)).await
+    async fn renew(&self, request: &RenewalRequest, deadline: Duration) -> Result<RenewalResponse, EngineError> {
+        self.go(self.store.renew(request, deadline)).await
     }
     async fn read(&self, key: &Key) -> Result<Option<LiveClaim>, EngineError> {
         self.go(self.store.read(key)).await
@@ -128,7 +131,7 @@ pub(super) struct World {
     /// Reached directly: as another gateway sees it.
     pub(super) store: Arc<dyn Engine>,
     pub(super) line: Arc<Line>,
-    pub(super) gateway: Degrading,
+    pub(super) gateway: OutagePolicies,
     pub(super) keeper: Arc<Keeper>,
     pub(super) folder: TempDir,
 }
@@ -171,7 +174,7 @@ impl World {
         let (journal, recovered) = Journal::open_in_memory(disk, ROOMY).unwrap();
         self.keeper = Arc::new(Keeper::over(journal, recovered, self.clock.clone()));
         let (line, keeper) = (self.line.clone(), self.keeper.clone());
-        self.gateway = Degrading::start("default", line, keeper, self.clock.clone(), Arc::new(SystemEntropy));
+        self.gateway = OutagePolicies::start("default", line, keeper, self.clock.clone(), Arc::new(SystemEntropy));
         self
     }
 
@@ -183,12 +186,46 @@ impl World {
         assert!(!self.gateway.0.book.has_waiting());
     }
 
-    pub(super) async fn claim(&self, request: &ClaimRequest) -> ClaimResponse {
-        self.gateway.claim(request).await.unwrap()
+    pub(super) async fn claim(&self, claim: &Claim) -> Answered<ClaimResponse> {
+        self.try_claim(claim).await.unwrap()
     }
 
-    pub(super) async fn settle(&self, request: &OutcomeRequest) -> OutcomeResponse {
-        self.gateway.settle(request).await.unwrap()
+    pub(super) async fn try_claim(&self, claim: &Claim) -> Result<Answered<ClaimResponse>, EngineError> {
+        self.gateway.claim(claim, claim.context()).await
+    }
+
+    /// The answers to claims of one batch, in their order.
+    pub(super) async fn claim_batch(&self, claims: &[Claim]) -> Vec<Result<Answered<ClaimResponse>, EngineError>> {
+        let batch: Vec<_> =
+            claims.iter().map(|claim| PolicyClaim { request: claim, context: claim.context() }).collect();
+        let answers = std::sync::Mutex::new(Vec::new());
+        self.gateway.claim_batch(&batch, &|at, answer| answers.lock().unwrap().push((at, answer))).await;
+        let mut answers: Vec<(usize, _)> = answers.into_inner().unwrap();
+        answers.sort_by_key(|(at, _)| *at);
+        assert!(answers.iter().map(|(at, _)| *at).eq(0..claims.len()), "each is answered once");
+        answers.into_iter().map(|(_, answer)| answer).collect()
+    }
+
+    pub(super) async fn settle(&self, report: &Report) -> Answered<OutcomeAnswer> {
+        self.try_settle(report).await.unwrap()
+    }
+
+    pub(super) async fn try_settle(&self, report: &Report) -> Result<Answered<OutcomeAnswer>, EngineError> {
+        self.gateway.settle(report, report.context()).await
+    }
+
+    pub(super) async fn try_renew(&self, request: &RenewalRequest) -> Result<Answered<RenewalResponse>, EngineError> {
+        self.gateway.renew(request, DEADLINE).await
+    }
+
+    /// Claims through another gateway.
+    pub(super) async fn claim_elsewhere(&self, request: &ClaimRequest) -> Answered<ClaimResponse> {
+        Answered::by_store(self.store.claim(request, DEADLINE).await.unwrap())
+    }
+
+    /// Reports an outcome through another gateway.
+    pub(super) async fn settle_elsewhere(&self, request: &OutcomeRequest) -> OutcomeResponse {
+        self.store.settle(request, DEADLINE).await.unwrap()
     }
 
     pub(super) fn overlaps(&self) -> Vec<Overlap> {
@@ -211,18 +248,95 @@ async fn start(
     line: &Arc<Line>,
     clock: &Arc<ManualClock>,
     bounds: Bounds,
-) -> (Degrading, Arc<Keeper>) {
+) -> (OutagePolicies, Arc<Keeper>) {
     let keeper = Arc::new(Keeper::new(folder.path(), bounds, clock.clone()));
     if keeper.is_there() {
         keeper.open().await.unwrap();
     }
     let entropy = Arc::new(SystemEntropy);
-    (Degrading::start("default", line.clone(), keeper.clone(), clock.clone(), entropy), keeper)
+    (OutagePolicies::start("default", line.clone(), keeper.clone(), clock.clone(), entropy), keeper)
 }
 
+/// A request, and the outage policy of its call.
+#[derive(Clone)]
+pub(super) struct Call<Request, OnOutage> {
+    pub(super) request: Request,
+    pub(super) on_outage: OnOutage,
+}
+
+pub(super) type Claim = Call<ClaimRequest, ClaimOnOutage>;
+pub(super) type Report = Call<OutcomeRequest, OutcomeOnOutage>;
+
+impl<Request: Clone, OnOutage: Copy> Call<Request, OnOutage> {
+    pub(super) fn with(&self, change: impl FnOnce(&mut Request)) -> Self {
+        let mut request = self.request.clone();
+        change(&mut request);
+        Self { request, on_outage: self.on_outage }
+    }
+
+    pub(super) fn context(&self) -> CallContext<OnOutage> {
+        CallContext { deadline: DEADLINE, on_outage: self.on_outage }
+    }
+}
+
+impl<Request, OnOutage> Deref for Call<Request, OnOutage> {
+    type Target = Request;
+
+    fn deref(&self) -> &Request {
+        &self.request
+    }
+}
+
+impl<Request, OnOutage> DerefMut for Call<Request, OnOutage> {
+    fn deref_mut(&mut self) -> &mut Request {
+        &mut self.request
+    }
+}
+
+/// Takes an answer and its policy apart.
+pub(super) trait Split {
+    type Response;
+    fn split(self) -> (Self::Response, Option<OutagePolicy>);
+}
+
+impl Split for Answered<ClaimResponse> {
+    type Response = ClaimResponse;
+    fn split(self) -> (ClaimResponse, Option<OutagePolicy>) {
+        (self.answer, self.policy)
+    }
+}
+
+impl Split for Answered<RenewalResponse> {
+    type Response = RenewalResponse;
+    fn split(self) -> (RenewalResponse, Option<OutagePolicy>) {
+        (self.answer, self.policy)
+    }
+}
+
+impl Split for Answered<OutcomeAnswer> {
+    type Response = OutcomeResponse;
+    #[track_caller]
+    fn split(self) -> (OutcomeResponse, Option<OutagePolicy>) {
+        match self.answer {
+            OutcomeAnswer::Response(response) => (response, self.policy),
+            OutcomeAnswer::Spooled => panic!("a response was expected, the outcome is spooled"),
+        }
+    }
+}
+
+/// The response in an answer to an outcome call.
+#[track_caller]
+pub(super) fn response(answered: &Answered<OutcomeAnswer>) -> OutcomeResponse {
+    answered.clone().split().0
+}
+
+/// The answer to an outcome that was spooled.
+pub(super) const SPOOLED_ANSWER: Answered<OutcomeAnswer> =
+    Answered { answer: OutcomeAnswer::Spooled, policy: Some(OutagePolicy::Spool) };
+
 /// A fresh claim with this policy, issued now by the world's clock.
-pub(super) fn request(world: &World, on_outage: ClaimOnOutage) -> ClaimRequest {
-    ClaimRequest { on_outage, attempt: attempt(world), ..fresh_claim() }
+pub(super) fn request(world: &World, on_outage: ClaimOnOutage) -> Claim {
+    Call { request: ClaimRequest { attempt: attempt(world), ..fresh_claim() }, on_outage }
 }
 
 /// An attempt issued now by the world's clock.
@@ -232,15 +346,15 @@ pub(super) fn attempt(world: &World) -> crate::domain::attempt::Attempt {
 }
 
 /// The same operation, tried by somebody else, now.
-pub(super) fn other(world: &World, request: &ClaimRequest) -> ClaimRequest {
-    ClaimRequest { attempt: attempt(world), ..request.clone() }
+pub(super) fn other(world: &World, claim: &Claim) -> Claim {
+    claim.with(|request| request.attempt = attempt(world))
 }
 
-pub(super) fn report(request: &ClaimRequest, outcome: Outcome, on_outage: OutcomeOnOutage) -> OutcomeRequest {
+pub(super) fn report(request: &ClaimRequest, outcome: Outcome, on_outage: OutcomeOnOutage) -> Report {
     let late =
         LateTerms { operation: Some(request.operation.clone()), contents: Contents::Unverified, terms: request.terms };
     let (key, attempt) = (request.key.clone(), request.attempt.clone());
-    OutcomeRequest { key, attempt, outcome, late: Some(late), deadline: request.deadline, on_outage }
+    Call { request: OutcomeRequest { key, attempt, outcome, late: Some(late) }, on_outage }
 }
 
 pub(super) fn success(result: &str) -> Outcome {
@@ -248,18 +362,13 @@ pub(super) fn success(result: &str) -> Outcome {
 }
 
 pub(super) fn renewal(request: &ClaimRequest) -> RenewalRequest {
-    RenewalRequest {
-        key: request.key.clone(),
-        attempt: request.attempt.clone(),
-        lease: None,
-        deadline: request.deadline,
-    }
+    RenewalRequest { key: request.key.clone(), attempt: request.attempt.clone(), lease: None }
 }
 
 /// The policy of an answer, and a word for it.
 #[track_caller]
-pub(super) fn told(answer: &ClaimResponse) -> (Option<Degraded>, &'static str) {
-    let (answer, by) = answer.clone().split();
+pub(super) fn told(answered: &Answered<ClaimResponse>) -> (Option<OutagePolicy>, &'static str) {
+    let (answer, by) = answered.clone().split();
     let word = match answer {
         ClaimResponse::Granted(grant) if grant.repeated => "repeated",
         ClaimResponse::Granted(grant) => {
@@ -268,11 +377,10 @@ pub(super) fn told(answer: &ClaimResponse) -> (Option<Degraded>, &'static str) {
         }
         ClaimResponse::Duplicate(_) => "duplicate",
         ClaimResponse::Mismatch(_) => "mismatch",
-        ClaimResponse::Degraded(..) => panic!("taken apart"),
     };
     (by, word)
 }
 
-pub(super) const LOCAL: Option<Degraded> = Some(Degraded::Local);
-pub(super) const FAIL_OPEN: Option<Degraded> = Some(Degraded::FailOpen);
-pub(super) const SPOOL: Option<Degraded> = Some(Degraded::Spool);
+pub(super) const LOCAL: Option<OutagePolicy> = Some(OutagePolicy::Local);
+pub(super) const FAIL_OPEN: Option<OutagePolicy> = Some(OutagePolicy::FailOpen);
+pub(super) const SPOOL: Option<OutagePolicy> = Some(OutagePolicy::Spool);

@@ -11,7 +11,6 @@ use oncegate::domain::claim::{
 };
 use oncegate::domain::clock::Timestamp;
 use oncegate::domain::record::{Contents, LiveClaim, Record};
-use oncegate::domain::terms::OutcomeOnOutage;
 use oncegate::engine::conformance::fresh_claim;
 
 use super::record::{Answer, Call, Event, Reply};
@@ -121,19 +120,12 @@ pub(crate) fn template() -> &'static ClaimRequest {
 
 /// A POST of a claim.
 pub(crate) fn settle(claim: &ClaimRequest, attempt: &Attempt, outcome: &Outcome, late: LateTerms) -> OutcomeRequest {
-    OutcomeRequest {
-        key: claim.key.clone(),
-        attempt: attempt.clone(),
-        outcome: outcome.clone(),
-        late: Some(late),
-        deadline: claim.deadline,
-        on_outage: OutcomeOnOutage::default(),
-    }
+    OutcomeRequest { key: claim.key.clone(), attempt: attempt.clone(), outcome: outcome.clone(), late: Some(late) }
 }
 
 /// A renewal of a claim.
 pub(crate) fn renew(claim: &ClaimRequest, attempt: &Attempt, lease: Duration) -> RenewalRequest {
-    RenewalRequest { key: claim.key.clone(), attempt: attempt.clone(), lease: Some(lease), deadline: claim.deadline }
+    RenewalRequest { key: claim.key.clone(), attempt: attempt.clone(), lease: Some(lease) }
 }
 
 impl Course {

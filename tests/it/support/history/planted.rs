@@ -218,7 +218,7 @@ impl Planted {
                     _ => {}
                 }
                 self.change(key, effect, fence);
-                settled_as(settled)
+                settled_as(&settled)
             }
             Call::Renew { attempt, lease } => {
                 let ask = model::renew(model::template(), attempt, *lease);
@@ -254,7 +254,7 @@ impl Planted {
                 state: record.state,
                 result: record.result,
             },
-            other => panic!("all contents are the same: {other:?}"),
+            other @ ClaimResponse::Mismatch(_) => panic!("all contents are the same: {other:?}"),
         }
     }
 
@@ -320,13 +320,12 @@ impl Planted {
     }
 }
 
-fn settled_as(settled: OutcomeResponse) -> Answer {
+fn settled_as(settled: &OutcomeResponse) -> Answer {
     match settled {
-        OutcomeResponse::Done { state, late, .. } => Answer::Done { state, late },
+        OutcomeResponse::Done { state, late, .. } => Answer::Done { state: *state, late: *late },
         OutcomeResponse::AlreadySucceeded => Answer::AlreadySucceeded,
-        OutcomeResponse::Superseded { state, .. } => Answer::Superseded { state },
+        OutcomeResponse::Superseded { state, .. } => Answer::Superseded { state: *state },
         OutcomeResponse::Expired => Answer::Expired,
-        other => panic!("not a store's answer: {other:?}"),
     }
 }
 
@@ -336,6 +335,5 @@ fn renewed_as(renewed: &RenewalResponse) -> Answer {
         RenewalResponse::LeaseLost => Answer::LeaseLost,
         RenewalResponse::AlreadySucceeded => Answer::AlreadySucceeded,
         RenewalResponse::Superseded { state, .. } => Answer::Superseded { state: *state },
-        RenewalResponse::Degraded(..) => panic!("not a store's answer"),
     }
 }

@@ -1,27 +1,10 @@
-//! Chains: several engines, of which one is in use, and how they are switched by hand. What holds for all gateways together
-//! is in `docs/adr/0020-switching-a-chain.md`.
+//! The state of a chain as operators see it, and the results of a switch.
 
 use std::time::Duration;
 
-use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use super::{Engine, EngineError};
-
-/// An engine over several others, of which it uses one at a time; all gateways of a chain the same one.
-#[async_trait]
-pub trait Chain: Engine {
-    /// How the chain stands, as far as this gateway knows. Also notices what happened to its store meanwhile, so it is to be
-    /// asked now and then.
-    fn status(&self) -> ChainStatus;
-
-    /// Makes another engine the active one, at every gateway that reaches the stores. Returns once it is in use. What was
-    /// done on the engine before is not known on the new one.
-    ///
-    /// # Errors
-    /// Why it was not done, and whether it may come about yet.
-    async fn switch(&self, to: &str) -> Result<Switched, NotSwitched>;
-}
+use crate::engine::EngineError;
 
 /// How a chain stands.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]

@@ -5,24 +5,19 @@ use std::sync::Arc;
 
 use super::super::journal::Refused;
 use super::super::journal::entry::{Deed, Entry, Seq};
-use super::Core;
 use super::book::{Standing, Written};
 use super::same_try::granted_attempt;
+use super::{Core, OutcomeAnswer};
+use crate::domain::call::Answered;
 use crate::domain::claim::{
     self, ClaimRequest, ClaimResponse, Effect, Grant, LateTerms, Outcome, OutcomeRequest, OutcomeResponse,
     RenewalRequest, RenewalResponse,
 };
 use crate::domain::clock::Timestamp;
-use crate::domain::degraded::Degraded;
-use crate::domain::record::LiveClaim;
+use crate::domain::outage_policy::OutagePolicy;
+use crate::domain::record::{Key, LiveClaim};
 use crate::domain::terms::{ClaimOnOutage, OutcomeOnOutage};
 use crate::engine::{Determinate, EngineError};
-
-/// Whether a failure means that the store did not answer. One that says that it is full, or that a record cannot be read,
-/// has answered.
-pub(super) fn is_silence(failure: &EngineError) -> bool {
-    matches!(failure, EngineError::Indeterminate(_) | EngineError::Determinate(Determinate::Unavailable(_)))
-}
 
 /// The failure that the store met, and why no policy answers instead.
 fn neither(failure: EngineError, why: &str) -> EngineError {
@@ -49,13 +44,14 @@ impl Core {
     pub(super) async fn claim_by_policy(
         &self,
         request: &ClaimRequest,
+        on_outage: ClaimOnOutage,
         failure: EngineError,
-    ) -> Result<ClaimResponse, EngineError> {
+    ) -> Result<Answered<ClaimResponse>, EngineError> {
         let now = self.clock.monotonic();
-        let policy = match request.on_outage {
+        let policy = match on_outage {
             ClaimOnOutage::FailClosed => None,
-            ClaimOnOutage::Local => Some(Degraded::Local),
-            ClaimOnOutage::FailOpen => Some(Degraded::FailOpen),
+            ClaimOnOutage::Local => Some(OutagePolicy::Local),
+            ClaimOnOutage::FailOpen => Some(OutagePolicy::FailOpen),
         };
         let queue = self.book.queue(&request.key);
         let held = self.book.held(&request.key, now).or_else(|| reported_beside(&queue, self.clock.wall()));
@@ -63,17 +59,17 @@ impl Core {
         let teller = policy.or_else(|| queue.last().map(|(_, entry)| entry.policy));
         match claim::claim(held.as_ref(), request, None) {
             (Effect::Put(..), ClaimResponse::Granted(grant)) => match policy {
-                Some(policy) if is_silence(&failure) => self.grant(request, grant, policy, failure).await,
+                Some(policy) if failure.is_unavailable() => self.grant(request, grant, policy, failure).await,
                 _ => Err(failure),
             },
             (_, ClaimResponse::Granted(grant)) => match self.book.granted_by(&request.key).or(policy) {
                 Some(policy) => {
-                    Ok(self.degraded_claim(request, policy, ClaimResponse::Granted(Grant { fence: None, ..grant })))
+                    Ok(self.answer(&request.key, policy, ClaimResponse::Granted(Grant { fence: None, ..grant })))
                 }
                 None => Err(failure),
             },
             (_, answer) => match teller {
-                Some(policy) => Ok(self.degraded_claim(request, policy, answer)),
+                Some(policy) => Ok(self.answer(&request.key, policy, answer)),
                 None => Err(failure),
             },
         }
@@ -84,10 +80,10 @@ impl Core {
         &self,
         request: &ClaimRequest,
         grant: Grant,
-        policy: Degraded,
+        policy: OutagePolicy,
         failure: EngineError,
-    ) -> Result<ClaimResponse, EngineError> {
-        if policy == Degraded::Local && self.book.is_blind(&request.key.app, self.clock.monotonic()) {
+    ) -> Result<Answered<ClaimResponse>, EngineError> {
+        if policy == OutagePolicy::Local && self.book.is_blind(&request.key.app, self.clock.monotonic()) {
             return Err(neither(failure, "and more is in progress than this gateway can remember"));
         }
         self.keep(Deed::Granted(request.clone()), policy, |now| {
@@ -95,30 +91,32 @@ impl Core {
         })
         .await
         .map_err(|refused| not_kept(failure, &refused))?;
-        Ok(self.degraded_claim(request, policy, ClaimResponse::Granted(grant)))
+        Ok(self.answer(&request.key, policy, ClaimResponse::Granted(grant)))
     }
 
-    fn degraded_claim(&self, request: &ClaimRequest, policy: Degraded, answer: ClaimResponse) -> ClaimResponse {
-        self.keeper.answered(&request.key.app, policy);
-        ClaimResponse::Degraded(policy, Box::new(answer))
+    /// Counts and wraps an answer of a policy.
+    fn answer<Answer>(&self, key: &Key, policy: OutagePolicy, answer: Answer) -> Answered<Answer> {
+        self.keeper.answered(&key.app, policy);
+        Answered::by_policy(policy, answer)
     }
 
     /// Answers an outcome call that the store did not answer.
     pub(super) async fn settle_by_policy(
         &self,
         request: &OutcomeRequest,
+        on_outage: OutcomeOnOutage,
         failure: EngineError,
-    ) -> Result<OutcomeResponse, EngineError> {
+    ) -> Result<Answered<OutcomeAnswer>, EngineError> {
         let queue = self.book.queue(&request.key);
         let attempt = granted_attempt(&queue, &request.attempt).unwrap_or_else(|| request.attempt.clone());
         let request = &OutcomeRequest { attempt, ..request.clone() };
         let grants =
             |entry: &Entry| matches!(&entry.deed, Deed::Granted(granted) if granted.attempt == request.attempt);
-        if queue.iter().any(|(_, entry)| entry.policy == Degraded::Local && grants(entry)) {
+        if queue.iter().any(|(_, entry)| entry.policy == OutagePolicy::Local && grants(entry)) {
             return self.settle_locally(request, failure).await;
         }
         // With an outcome that waits the store is out for this key, whatever it says now: order is kept.
-        if request.on_outage != OutcomeOnOutage::Spool || (queue.is_empty() && !is_silence(&failure)) {
+        if on_outage != OutcomeOnOutage::Spool || (queue.is_empty() && !failure.is_unavailable()) {
             return Err(failure);
         }
         let reports = queue.iter().rev().filter_map(|(_, entry)| match &entry.deed {
@@ -127,12 +125,11 @@ impl Core {
         });
         match reports.into_iter().find(|report| report.attempt == request.attempt).map(|report| &report.outcome) {
             Some(Outcome::Success { .. }) if !matches!(request.outcome, Outcome::Success { .. }) => {
-                self.keeper.answered(&request.key.app, Degraded::Spool);
-                return Ok(OutcomeResponse::Degraded(Degraded::Spool, Box::new(OutcomeResponse::AlreadySucceeded)));
+                let answer = OutcomeAnswer::Response(OutcomeResponse::AlreadySucceeded);
+                return Ok(self.answer(&request.key, OutagePolicy::Spool, answer));
             }
             Some(kept) if std::mem::discriminant(kept) == std::mem::discriminant(&request.outcome) => {
-                self.keeper.answered(&request.key.app, Degraded::Spool);
-                return Ok(OutcomeResponse::Spooled);
+                return Ok(self.answer(&request.key, OutagePolicy::Spool, OutcomeAnswer::Spooled));
             }
             _ => {}
         }
@@ -141,16 +138,14 @@ impl Core {
         let (effect, answer) = claim::settle(held.as_ref(), request);
         if answer == OutcomeResponse::Expired {
             // The store would not record it either, unless the claim stands there: it must not be taken and dropped later.
-            self.keeper.answered(&request.key.app, Degraded::Spool);
-            return Ok(OutcomeResponse::Degraded(Degraded::Spool, Box::new(answer)));
+            return Ok(self.answer(&request.key, OutagePolicy::Spool, OutcomeAnswer::Response(answer)));
         }
         // What is accepted can be recorded whenever it is delivered, also where its claim has ended by then.
         let late = request.late.clone().or_else(|| held.map(|held| LateTerms::of(held.record)));
         let request = &OutcomeRequest { late, ..request.clone() };
-        let kept = self.keep(Deed::Reported(request.clone()), Degraded::Spool, |now| written(effect, now)).await;
+        let kept = self.keep(Deed::Reported(request.clone()), OutagePolicy::Spool, |now| written(effect, now)).await;
         kept.map_err(|refused| not_kept(failure, &refused))?;
-        self.keeper.answered(&request.key.app, Degraded::Spool);
-        Ok(OutcomeResponse::Spooled)
+        Ok(self.answer(&request.key, OutagePolicy::Spool, OutcomeAnswer::Spooled))
     }
 
     /// An outcome of what was granted here: the local record decides.
@@ -158,15 +153,15 @@ impl Core {
         &self,
         request: &OutcomeRequest,
         failure: EngineError,
-    ) -> Result<OutcomeResponse, EngineError> {
+    ) -> Result<Answered<OutcomeAnswer>, EngineError> {
         let held = self.book.held(&request.key, self.clock.monotonic());
         let (effect, answer) = claim::settle(held.as_ref(), request);
         if effect != Effect::Keep {
-            let kept = self.keep(Deed::Reported(request.clone()), Degraded::Local, |now| written(effect, now)).await;
+            let kept =
+                self.keep(Deed::Reported(request.clone()), OutagePolicy::Local, |now| written(effect, now)).await;
             kept.map_err(|refused| not_kept(failure, &refused))?;
         }
-        self.keeper.answered(&request.key.app, Degraded::Local);
-        Ok(OutcomeResponse::Degraded(Degraded::Local, Box::new(answer)))
+        Ok(self.answer(&request.key, OutagePolicy::Local, OutcomeAnswer::Response(answer)))
     }
 
     /// Answers a renewal that the store did not answer: only of what a policy has granted.
@@ -174,7 +169,7 @@ impl Core {
         &self,
         request: &RenewalRequest,
         failure: EngineError,
-    ) -> Result<RenewalResponse, EngineError> {
+    ) -> Result<Answered<RenewalResponse>, EngineError> {
         let queue = self.book.queue(&request.key);
         let attempt = granted_attempt(&queue, &request.attempt).unwrap_or_else(|| request.attempt.clone());
         let request = &RenewalRequest { attempt, ..request.clone() };
@@ -189,8 +184,7 @@ impl Core {
             let kept = self.keep(Deed::Renewed(renewal), policy, |now| Written::EndsAt(now + lease)).await;
             kept.map_err(|refused| not_kept(failure, &refused))?;
         }
-        self.keeper.answered(&request.key.app, policy);
-        Ok(RenewalResponse::Degraded(policy, Box::new(answer)))
+        Ok(self.answer(&request.key, policy, answer))
     }
 
     /// Puts a deed into the journal, and then into the local record. A lease counts from when the disk has it: longer than
@@ -198,7 +192,7 @@ impl Core {
     async fn keep(
         &self,
         deed: Deed,
-        policy: Degraded,
+        policy: OutagePolicy,
         effect: impl FnOnce(std::time::Duration) -> Written,
     ) -> Result<(), Refused> {
         let entry = Arc::new(Entry { chain: self.chain.clone(), policy, at: self.clock.wall(), deed });

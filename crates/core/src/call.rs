@@ -1,0 +1,35 @@
+//! What goes with a call beside its request, and with an answer beside its contents.
+
+use std::time::Duration;
+
+use super::outage_policy::OutagePolicy;
+
+/// Parameters of a call: when it must be answered, and what happens while the store is unavailable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CallContext<OnOutage> {
+    /// Time that the caller waits for the answer, from the start of the call.
+    pub deadline: Duration,
+    /// Choice of outage policy.
+    pub on_outage: OnOutage,
+}
+
+/// An answer, and the outage policy that gave it if the store did not.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Answered<Answer> {
+    /// The answer.
+    pub answer: Answer,
+    /// The policy; nothing for the store's own answer.
+    pub policy: Option<OutagePolicy>,
+}
+
+impl<Answer> Answered<Answer> {
+    /// Wraps an answer of the store.
+    pub fn by_store(answer: Answer) -> Self {
+        Self { answer, policy: None }
+    }
+
+    /// Wraps an answer of a policy.
+    pub fn by_policy(policy: OutagePolicy, answer: Answer) -> Self {
+        Self { answer, policy: Some(policy) }
+    }
+}

@@ -1,0 +1,97 @@
+//! The deadline of a call, divided among the layers that wait for one another.
+//!
+//! All shares are of the deadline that a layer is given, and each layer answers before the one above stops waiting: the
+//! journal's disk, a retry and the way back need time, too. The page is `docs/adr/0044-one-deadline-budget.md`.
+
+use std::time::Duration;
+
+/// Calls that take less are never held against the store: a caller may ask for the impossible.
+pub const LATE_MIN: Duration = Duration::from_millis(100);
+
+/// Deadline of a call that delivers an entry of the journal: its own caller was answered long ago.
+pub const DELIVERY_DEADLINE: Duration = Duration::from_secs(1);
+
+/// Longest pause before a retry.
+const RETRY_PAUSE_MAX: Duration = Duration::from_millis(50);
+
+/// Returns the deadline of a claim call: at least half of the lease is left when it is answered.
+pub fn of_claim(deadline: Duration, lease: Duration) -> Duration {
+    deadline.min(lease / 2)
+}
+
+/// The shares of a deadline at the outage policies.
+#[derive(Clone, Copy, Debug)]
+pub struct PolicyBudget {
+    /// Deadline that the store is given. The rest is for the policy and its journal.
+    pub store: Duration,
+    /// Time that the policies wait for the store: a little longer, since the store's own failure says more.
+    pub wait: Duration,
+}
+
+impl PolicyBudget {
+    /// Divides the deadline of a call.
+    pub fn of(deadline: Duration) -> Self {
+        Self { store: deadline * 4 / 5, wait: deadline * 17 / 20 }
+    }
+}
+
+/// The shares of a deadline at the call guard of an engine.
+#[derive(Clone, Copy, Debug)]
+pub struct GuardBudget {
+    /// Time of the first try before the breaker's opening can end it.
+    pub undisturbed: Duration,
+    /// Time of the first try before a hedged request: longer than an engine waits for its own connection, so that both tries
+    /// do not fail for the same reason.
+    pub first_try: Duration,
+    /// Time of the first try beyond that, beside the hedged request.
+    pub overtime: Duration,
+    /// Time of all tries together.
+    pub all_tries: Duration,
+    /// Time after which an answer counts as slow.
+    pub slow: Duration,
+}
+
+impl GuardBudget {
+    /// Divides the deadline of a call.
+    pub fn of(deadline: Duration) -> Self {
+        let (first_try, all_tries) = (deadline * 11 / 20, deadline * 9 / 10);
+        Self {
+            undisturbed: LATE_MIN.min(first_try),
+            first_try,
+            overtime: deadline * 7 / 20,
+            all_tries,
+            slow: (deadline * 3 / 4).max(LATE_MIN),
+        }
+    }
+
+    /// Time after which no retry begins.
+    pub fn retry_until(&self) -> Duration {
+        self.all_tries * 2 / 3
+    }
+
+    /// Longest pause before a retry.
+    pub fn retry_pause(&self) -> Duration {
+        RETRY_PAUSE_MAX.min(self.all_tries / 10)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_layer_answers_before_the_one_above_stops_waiting() {
+        for ms in [10, 100, 1000, 30_000] {
+            let deadline = Duration::from_millis(ms);
+            let policy = PolicyBudget::of(deadline);
+            assert!(policy.store < policy.wait && policy.wait < deadline, "{policy:?}");
+            let guard = GuardBudget::of(deadline);
+            assert!(guard.undisturbed <= guard.first_try, "{guard:?}");
+            assert_eq!(guard.first_try + guard.overtime, guard.all_tries);
+            assert!(
+                guard.retry_until() + guard.retry_pause() < guard.all_tries && guard.all_tries < deadline,
+                "{guard:?}"
+            );
+        }
+    }
+}
