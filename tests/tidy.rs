@@ -1,6 +1,8 @@
 //! Holds the rules of the house over the whole tree: who may import whom, which file may read a clock, how files open,
 //! how long they get, and that every link of a page leads somewhere. What the rules allow is data, here at the top.
 
+#[path = "tidy/diagram.rs"]
+mod diagram;
 #[path = "tidy/pages.rs"]
 mod pages;
 #[path = "tidy/rules.rs"]
@@ -224,6 +226,21 @@ fn the_page_of_metrics_is_complete() {
 #[test]
 fn explained_log_messages_exist() {
     hold("explained log messages exist", pages::messages);
+}
+
+/// With `UPDATE=1` it writes the diagram.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "a test has no configuration that could pass the variable on")]
+fn the_diagram_of_layers_is_current() {
+    let path = source::root().join("ARCHITECTURE.md");
+    let page = std::fs::read_to_string(&path).expect("the page can be read");
+    let layers = diagram::layers(FLOORS, &source::tree());
+    let Some(corrected) = diagram::corrected(&page, &layers) else { return };
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&path, corrected).expect("the page can be written");
+    } else {
+        panic!("the diagram in ARCHITECTURE.md is not that of FLOORS; write it with `UPDATE=1 cargo test --test tidy`");
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! A rule that cannot fail holds nothing: each is given a small sample that breaks it, and one beside it that does not.
 
+use crate::diagram;
 use crate::pages;
 use crate::rules;
 use crate::source::Source;
@@ -249,6 +250,37 @@ fn a_log_message_that_does_not_exist_is_caught() {
     };
     assert_eq!(found("the disk engine stops: …"), 0);
     assert_eq!(found("the disk engine stops / it has stopped"), 1);
+}
+
+#[test]
+fn the_diagram_draws_what_may_be_imported() {
+    let sources = [
+        Source::new("src/lib.rs", "pub use oncegate_core as domain;\n"),
+        Source::new("crates/core/Cargo.toml", "[package]\n\n[dependencies]\nserde = \"1\"\n"),
+        Source::new(
+            "crates/disk/Cargo.toml",
+            "\n[dependencies]\noncegate-core.workspace = true\n\n[dev-dependencies]\noncegate-x = \"1\"\n",
+        ),
+    ];
+    let floors: &[(&str, &[&str])] = &[
+        ("domain", &[]),
+        ("engine", &["domain"]),
+        ("config", &["domain", "engine::*Options"]),
+        ("server", &["domain", "engine", "config"]),
+    ];
+    let wanted = [
+        "server --> config",
+        "server --> engine",
+        "config --> domain",
+        "config -.-> engine",
+        "engine --> domain",
+        "domain[\"domain: crates/core\"]",
+        "disk[\"disk: crates/disk\"]",
+        "disk --> domain",
+    ];
+    let drawn = diagram::diagram(&diagram::layers(floors, &sources));
+    let lines: Vec<_> = drawn.lines().filter(|line| line.starts_with("    ")).map(str::trim).collect();
+    assert_eq!(lines, wanted);
 }
 
 #[test]
