@@ -179,6 +179,8 @@ impl Book {
                     let left = grant.lease_left.unwrap_or(request.terms.lease);
                     app.remember(request.key.global_id, record, Some(left), now);
                 }
+                // Responses may arrive out of order: one from before a grant or a renewal must not hide it.
+                ClaimResponse::Duplicate(held) if is_outlasted(held, app.standing(&request.key.global_id), now) => {}
                 ClaimResponse::Duplicate(held) => {
                     app.remember(request.key.global_id, held.record.clone(), held.left, now);
                 }
@@ -299,6 +301,13 @@ fn only_renewed(request: &RenewalRequest, left: Duration) -> Record {
         result: None,
         late: true,
     }
+}
+
+/// Whether a claim in progress is known that lasts longer than this one.
+fn is_outlasted(held: &LiveClaim, standing: Option<&Standing>, now: Duration) -> bool {
+    let is_in_progress = |claim: &LiveClaim| claim.record.state == State::InProgress;
+    let known = standing.and_then(|standing| standing.held(now)).filter(is_in_progress);
+    is_in_progress(held) && known.is_some_and(|known| known.left > held.left)
 }
 
 /// What an entry does to the claim that stands.

@@ -59,6 +59,26 @@ fn what_waits_stands_whatever_the_store_holds_instead_of_what_was_told_before_it
 }
 
 #[test]
+fn a_response_that_arrives_late_hides_no_claim_that_lasts_longer() {
+    let request = fresh_claim();
+    let lease = request.terms.lease;
+    for theirs in [fresh_claim(), request.clone()] {
+        let book = Book::default();
+        book.learn_claim(&request, &granted(&request), Duration::ZERO);
+        let duplicate = |left| {
+            let held = LiveClaim { record: theirs.record(), left: Some(left), fence: None };
+            ClaimResponse::Duplicate(held)
+        };
+        book.learn_claim(&request, &duplicate(lease / 2), LATER);
+        let held = book.held(&request.key, LATER).unwrap();
+        assert_eq!((held.record.attempt, held.left), (request.attempt.clone(), lease.checked_sub(LATER)));
+        book.learn_claim(&request, &duplicate(lease), LATER);
+        let held = book.held(&request.key, LATER).unwrap();
+        assert_eq!((held.record.attempt, held.left), (theirs.attempt.clone(), Some(lease)));
+    }
+}
+
+#[test]
 fn a_released_claim_is_forgotten_and_anothers_is_not() {
     let (book, request) = (Book::default(), fresh_claim());
     book.learn_claim(&request, &granted(&request), Duration::ZERO);
