@@ -371,7 +371,7 @@ impl Engine for BuggyGateway {
                 Err(Determinate::Unavailable(why.0).into())
             }
             (Bug::RetryByAnotherAttempt, Err(EngineError::Indeterminate(_))) => {
-                let attempt = Attempt::new(request.attempt.timestamp(), Nonce::from_bits(self.world.dice.roll()));
+                let attempt = Attempt::new(request.attempt.timestamp(), Nonce::from_bits(self.world.rng.next_u64()));
                 self.inner.claim(&ClaimRequest { attempt, ..request.clone() }, deadline).await
             }
             (Bug::UnknownClaimUndone, Err(EngineError::Indeterminate(why))) => {

@@ -15,13 +15,17 @@ use oncegate::tenants::quota::Quota;
 use oncegate::tenants::{App, OperationTerms};
 
 use crate::ledger::Choice;
-use crate::world::World;
+use crate::world::{Habits, World};
 
 /// What everybody wants, at any time.
 const HOT: u64 = 9;
 
 /// How long the same is wanted by everybody, in seconds: what has succeeded for ever is not wanted for ever.
 const HOT_FOR_SECS: u64 = 20;
+
+/// The same where callers crowd.
+const CROWDED: u64 = 6;
+const CROWDED_FOR_SECS: u64 = 5;
 
 /// The apps, and what they claim.
 pub(crate) struct Business {
@@ -77,13 +81,20 @@ impl Business {
 
     /// Something to do: often what others want too.
     pub(crate) fn choose(&self) -> Target {
-        let dice = &self.world.dice;
-        let wanted = if dice.percent(50) {
+        let rng = &self.world.rng;
+        let wanted = if self.world.habits == Habits::Crowding && rng.percent(80) {
+            // The first two operations of the first app. Policies grant both, and a lease that ends ends them for good: a
+            // lease that turned unknown can be taken over, also while another gateway still renews the same try.
+            let now = self.world.time.now().as_secs() / CROWDED_FOR_SECS;
+            let number = now * CROWDED + rng.between(0, CROWDED - 1);
+            let operations = self.apps[0].1.len() as u64;
+            (number / 2 * operations + number % 2) * self.apps.len() as u64
+        } else if rng.percent(50) {
             let now = self.world.time.now().as_secs() / HOT_FOR_SECS;
-            now * HOT + dice.between(0, HOT - 1)
-        } else if dice.percent(30) {
+            now * HOT + rng.between(0, HOT - 1)
+        } else if rng.percent(30) {
             // What somebody had before.
-            (1 << 32) + self.own.load(Ordering::Relaxed).saturating_sub(dice.between(0, 50))
+            (1 << 32) + self.own.load(Ordering::Relaxed).saturating_sub(rng.between(0, 50))
         } else {
             (1 << 32) + self.own.fetch_add(1, Ordering::Relaxed)
         };

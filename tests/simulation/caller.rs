@@ -21,12 +21,12 @@ use oncegate::resilience::deadline_budget::DELIVERY_DEADLINE;
 use tokio::time::sleep;
 
 use crate::business::{Business, Target};
-use crate::judge::Call;
+use crate::oracle::Call;
 use crate::question::{Question, Timed, outcome_name};
 use crate::reference::hold;
 use crate::stack::Host;
 use crate::trace::Name;
-use crate::world::World;
+use crate::world::{Habits, World};
 
 /// How many attempts of all callers are remembered, for those who meddle.
 const REMEMBERED: usize = 200;
@@ -49,10 +49,10 @@ pub(crate) struct Caller {
 impl Caller {
     /// Goes about its business until the world is done.
     pub(crate) async fn live(self) {
-        let dice = &self.world.dice;
+        let rng = &self.world.rng;
         while !self.world.is_done() {
-            sleep(if dice.percent(60) { dice.millis(0, 50) } else { dice.millis(50, 4_000) }).await;
-            match dice.between(0, 99) {
+            sleep(if rng.percent(60) { rng.millis(0, 50) } else { rng.millis(50, 4_000) }).await;
+            match rng.between(0, 99) {
                 0..=80 => self.episode().await,
                 81..=88 => self.batch().await,
                 89..=92 => self.meddle().await,
@@ -72,36 +72,37 @@ impl Caller {
                 Some(Ok(ClaimAnswer::Duplicate(found))) => found.held.record.state == State::InProgress,
                 _ => false,
             };
-            self.world.judge(target.number, hold(!of_the_dead, "L1", || format!("{answer:?}, and nobody is left")));
+            self.world.check(target.number, hold(!of_the_dead, "L1", || format!("{answer:?}, and nobody is left")));
         }
     }
 
     /// Claim call, work, outcome call.
     async fn episode(&self) {
-        let dice = &self.world.dice;
+        let rng = &self.world.rng;
         let target = self.business.choose();
         let asked = self.asked();
         let Some(granted) = self.claim_until_answered(&target, asked).await else { return };
         self.remember(&target, &granted.attempt);
         let lease = Duration::from_millis(granted.lease_ms);
-        match dice.between(0, 99) {
+        match rng.between(0, 99) {
             // It dies. Somebody else may find its attempt.
             0..=11 => return,
             // It takes longer than it asked for.
-            12..=24 => sleep(lease + dice.millis(0, 4_000)).await,
+            12..=24 => sleep(lease + rng.millis(0, 4_000)).await,
+            _ if self.world.habits == Habits::Crowding => self.work_long(&target, &granted.attempt, lease).await,
             25..=44 => self.work_long(&target, &granted.attempt, lease).await,
-            _ => sleep(lease.mul_f64(f64::from(u32::try_from(dice.between(0, 90)).expect("small")) / 100.0)).await,
+            _ => sleep(lease.mul_f64(f64::from(u32::try_from(rng.between(0, 90)).expect("small")) / 100.0)).await,
         }
         let outcome = self.outcome();
         let settled = self.report_until_answered(&target, &granted.attempt, &outcome).await;
-        if settled.is_some() && dice.percent(6) {
+        if settled.is_some() && rng.percent(6) {
             // It has forgotten that it was answered.
             let _same = self.report_until_answered(&target, &granted.attempt, &outcome).await;
         }
         let succeeded = Some(State::Succeeded);
         let is_succeeded =
             |settled: &OutcomeResponse| matches!(settled, OutcomeResponse::Done { state, .. } if *state == succeeded);
-        if let (Some(Reported::Settled { settled, .. }), true) = (settled, dice.percent(6))
+        if let (Some(Reported::Settled { settled, .. }), true) = (settled, rng.percent(6))
             && is_succeeded(&settled)
         {
             let _refused = self.report_until_answered(&target, &granted.attempt, &Outcome::Failure).await;
@@ -110,10 +111,10 @@ impl Caller {
 
     /// Works for a few leases, and renews now and then.
     async fn work_long(&self, target: &Target, attempt: &Attempt, mut lease: Duration) {
-        let dice = &self.world.dice;
-        for _ in 0..dice.between(1, 4) {
-            sleep(lease / 2 + dice.millis(0, 100)).await;
-            let longer = dice.percent(50).then(|| dice.millis(200, 9_000));
+        let rng = &self.world.rng;
+        for _ in 0..rng.between(1, 4) {
+            sleep(lease / 2 + rng.millis(0, 100)).await;
+            let longer = rng.percent(50).then(|| rng.millis(200, 9_000));
             match self.renew(target, attempt, longer).await {
                 // It goes by what it was told last.
                 Some(Ok(RenewalAnswer { renewed: RenewalResponse::Renewed { left }, .. })) => lease = left,
@@ -125,21 +126,21 @@ impl Caller {
 
     /// Many claim calls at once, some of them of the same; and many outcome calls.
     async fn batch(&self) {
-        let dice = &self.world.dice;
+        let rng = &self.world.rng;
         let first = self.business.choose();
         let mut items = vec![(first.clone(), self.asked())];
-        for _ in 0..dice.between(1, 6) {
-            let target = if dice.percent(20) { first.clone() } else { self.business.choose() };
+        for _ in 0..rng.between(1, 6) {
+            let target = if rng.percent(20) { first.clone() } else { self.business.choose() };
             // A batch is of one app.
             if target.app.key == first.app.key {
                 items.push((target, self.asked()));
             }
         }
         let granted = self.claim_many(&items).await;
-        sleep(dice.millis(0, 600)).await;
+        sleep(rng.millis(0, 600)).await;
         for (target, granted) in granted {
             self.remember(&target, &granted.attempt);
-            if dice.percent(80) {
+            if rng.percent(80) {
                 let _answered = self.report_until_answered(&target, &granted.attempt, &self.outcome()).await;
             }
         }
@@ -147,10 +148,10 @@ impl Caller {
 
     /// Reports or renews for somebody who does not exist.
     async fn meddle(&self) {
-        let dice = &self.world.dice;
+        let rng = &self.world.rng;
         let Some((target, of_holder)) = self.recall() else { return };
         let attempt = Attempt::new(of_holder.timestamp(), self.nonce());
-        if dice.percent(30) {
+        if rng.percent(30) {
             let _refused = self.renew(&target, &attempt, None).await;
         } else {
             // Not a success, which would be recorded where nothing stands.
@@ -169,7 +170,7 @@ impl Caller {
         let target = self.business.choose();
         let deadline = target.app.terms.deadline;
         let gateway = self.gateway();
-        let name = Name::nonce(self.world.dice.roll());
+        let name = Name::nonce(self.world.rng.next_u64());
         let call = self.begin(gateway, <Key as Question>::NAME, "GET", name, &target, deadline);
         let Some((call, running)) = call else { return };
         let answer = running.answer(running.gateway.inspect(&target.app, target.global_id)).await;
@@ -196,10 +197,11 @@ impl Caller {
 
     /// Claim call with one nonce until there is an answer, at any gateway, and sometimes at two at once.
     async fn claim_until_answered(&self, target: &Target, mut asked: Asked) -> Option<Granted> {
-        let dice = &self.world.dice;
+        let rng = &self.world.rng;
         for _ in 0..TRIES_MAX {
             let first = self.gateway();
-            let answer = if dice.percent(6) && self.hosts.len() > 1 {
+            let twice = if self.world.habits == Habits::Crowding { 50 } else { 6 };
+            let answer = if rng.percent(twice) && self.hosts.len() > 1 {
                 let second = (first + 1) % self.hosts.len();
                 let (one, other) = join(self.claim(target, &asked, first), self.claim(target, &asked, second)).await;
                 if matches!(one, Some(Ok(_))) { one } else { other }
@@ -211,40 +213,40 @@ impl Caller {
             }
             match answer {
                 Some(Ok(ClaimAnswer::Granted(granted))) => {
-                    if dice.percent(5) {
+                    if rng.percent(5) {
                         let _repeated = self.claim(target, &asked, self.gateway()).await;
                     }
                     return Some(granted);
                 }
                 Some(Ok(ClaimAnswer::Duplicate(found))) => match found.held.record.state {
                     // It asks again, as somebody else.
-                    State::InProgress if dice.percent(30) => asked = self.asked(),
-                    State::Unknown if dice.percent(50) => asked = Asked { take_over: true, ..self.asked() },
+                    State::InProgress if rng.percent(30) => asked = self.asked(),
+                    State::Unknown if rng.percent(50) => asked = Asked { take_over: true, ..self.asked() },
                     _ => return None,
                 },
                 Some(Ok(ClaimAnswer::Mismatch(..))) => return None,
                 // No answer, or one that says that there is none: the same again.
                 Some(Err(_)) | None => {}
             }
-            if dice.percent(10) {
+            if rng.percent(10) {
                 return None;
             }
-            sleep(dice.millis(10, 800)).await;
+            sleep(rng.millis(10, 800)).await;
         }
         None
     }
 
     /// Outcome call until there is an answer.
     async fn report_until_answered(&self, target: &Target, attempt: &Attempt, outcome: &Outcome) -> Option<Reported> {
-        let dice = &self.world.dice;
+        let rng = &self.world.rng;
         for _ in 0..TRIES_MAX {
             if let Some(Ok(reported)) = self.report(target, attempt, outcome).await {
                 return Some(reported);
             }
-            if self.world.is_done() || dice.percent(10) {
+            if self.world.is_done() || rng.percent(10) {
                 return None;
             }
-            sleep(dice.millis(10, 800)).await;
+            sleep(rng.millis(10, 800)).await;
         }
         None
     }
@@ -296,9 +298,9 @@ impl Caller {
     }
 
     async fn report(&self, target: &Target, attempt: &Attempt, outcome: &Outcome) -> Option<Result<Reported, Failure>> {
-        let dice = &self.world.dice;
-        let operation = dice.percent(70).then(|| target.operation.clone());
-        let contents = operation.as_ref().and_then(|_| dice.percent(30).then(|| target.contents.clone()));
+        let rng = &self.world.rng;
+        let operation = rng.percent(70).then(|| target.operation.clone());
+        let contents = operation.as_ref().and_then(|_| rng.percent(30).then(|| target.contents.clone()));
         let deadline = operation.as_ref().map_or(&target.app.terms, |own| target.app.terms_of(own)).deadline;
         let gateway = self.gateway();
         let (what, name) = (outcome_name(outcome), Name::of(attempt));
@@ -356,33 +358,40 @@ impl Caller {
         Some((call, running))
     }
 
-    /// Any gateway.
+    /// Any gateway, or mostly the same.
     fn gateway(&self) -> usize {
-        self.world.dice.index(self.hosts.len())
+        let rng = &self.world.rng;
+        if self.world.habits == Habits::Crowding && rng.percent(90) {
+            return usize::from(self.number) % self.hosts.len();
+        }
+        rng.index(self.hosts.len())
     }
 
     fn nonce(&self) -> Nonce {
         // Zero marks the sweeper's own.
-        Nonce::from_bits(self.world.dice.roll() | 1)
+        Nonce::from_bits(self.world.rng.next_u64() | 1)
     }
 
     fn asked(&self) -> Asked {
-        let dice = &self.world.dice;
+        let rng = &self.world.rng;
         Asked {
             nonce: self.nonce(),
-            lease: dice.percent(20).then(|| unlike_a_gateways_own(dice.millis(500, 8_000))),
-            retention: dice.percent(10).then(|| Retention::For(dice.millis(1_000, 20_000))),
-            fingerprint: dice.percent(4),
-            take_over: dice.percent(2),
+            lease: rng.percent(20).then(|| unlike_a_gateways_own(rng.millis(500, 8_000))),
+            retention: rng.percent(10).then(|| Retention::For(rng.millis(1_000, 20_000))),
+            fingerprint: rng.percent(4),
+            take_over: rng.percent(2),
         }
     }
 
     fn outcome(&self) -> Outcome {
-        let dice = &self.world.dice;
-        match dice.between(0, 99) {
+        let rng = &self.world.rng;
+        if self.world.habits == Habits::Crowding && rng.percent(80) {
+            return Outcome::Failure;
+        }
+        match rng.between(0, 99) {
             0..=49 => Outcome::Success {
-                result: dice.percent(50).then(|| format!("{}", dice.between(1, 1_000_000)).into()),
-                retention: dice.percent(20).then(|| Retention::For(dice.millis(1_000, 20_000))),
+                result: rng.percent(50).then(|| format!("{}", rng.between(1, 1_000_000)).into()),
+                retention: rng.percent(20).then(|| Retention::For(rng.millis(1_000, 20_000))),
             },
             50..=84 => Outcome::Failure,
             _ => Outcome::Unknown,
@@ -399,7 +408,7 @@ impl Caller {
 
     fn recall(&self) -> Option<(Target, Attempt)> {
         let memories = self.memories.lock().unwrap_or_else(PoisonError::into_inner);
-        if memories.is_empty() { None } else { Some(memories[self.world.dice.index(memories.len())].clone()) }
+        if memories.is_empty() { None } else { Some(memories[self.world.rng.index(memories.len())].clone()) }
     }
 }
 

@@ -1,5 +1,5 @@
-//! What goes wrong in a world, when, and for how long: all from its dice. Each kind of fault comes and goes by itself, so
-//! that they meet one another.
+//! Faults of a world: which, when, and for how long, all from its random numbers. Each kind comes and goes by itself, so that
+//! they overlap.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,7 +46,7 @@ impl Chaos {
     /// Lets a kind of fault come and go until the world is done.
     pub(crate) async fn reign(&self, fault: Fault) {
         while !self.world.is_done() {
-            sleep(self.world.dice.millis(200, 12_000)).await;
+            sleep(self.world.rng.millis(200, 12_000)).await;
             if self.world.is_done() {
                 return;
             }
@@ -75,12 +75,12 @@ impl Chaos {
 
     /// Short ones that callers hardly feel, and long ones.
     fn duration(&self) -> Duration {
-        let dice = &self.world.dice;
-        if dice.percent(50) { dice.millis(5, 600) } else { dice.millis(600, 6_000) }
+        let rng = &self.world.rng;
+        if rng.percent(50) { rng.millis(5, 600) } else { rng.millis(600, 6_000) }
     }
 
     async fn network(&self) {
-        let dice = &self.world.dice;
+        let rng = &self.world.rng;
         let links = [
             Weather::Slow,
             Weather::Lossy(5),
@@ -90,7 +90,7 @@ impl Chaos {
             Weather::Mute,
             Weather::Refused,
         ];
-        let (place, weather, duration) = (dice.index(self.hosts.len()), *dice.pick(&links), self.duration());
+        let (place, weather, duration) = (rng.index(self.hosts.len()), *rng.pick(&links), self.duration());
         let link = Place::Link(u16::try_from(place).expect("few gateways"));
         let what = match weather {
             Weather::Fair => "fair",
@@ -106,7 +106,7 @@ impl Chaos {
         // Where there are several, one of them or all.
         let links = match links.len() {
             1 => &links[..],
-            several => match dice.index(several + 1) {
+            several => match rng.index(several + 1) {
                 one if one < several => &links[one..=one],
                 _ => &links[..],
             },
@@ -126,16 +126,16 @@ impl Chaos {
     fn store(&self) -> &Store {
         match &self.stores[..] {
             [only] => only,
-            several => &several[self.world.dice.index(several.len())],
+            several => &several[self.world.rng.index(several.len())],
         }
     }
 
     async fn server(&self) {
-        let dice = &self.world.dice;
+        let rng = &self.world.rng;
         let duration = self.duration();
         let store = self.store();
         self.world.trouble_begins();
-        match dice.between(0, 2) {
+        match rng.between(0, 2) {
             0 => {
                 self.world.announce(Place::Store(store.number), "crash", millis(duration));
                 store.crash();
@@ -156,20 +156,20 @@ impl Chaos {
     }
 
     async fn clock(&self) {
-        let dice = &self.world.dice;
+        let rng = &self.world.rng;
         let store = self.store();
-        if dice.percent(70) {
-            let by = dice.millis(1, FORWARD_MAX_MS);
+        if rng.percent(70) {
+            let by = rng.millis(1, FORWARD_MAX_MS);
             self.world.announce(Place::Store(store.number), "clock forward", millis(by));
             store.step_forward(by);
         } else {
-            let by = dice.millis(1, if dice.percent(80) { 500 } else { 20_000 });
+            let by = rng.millis(1, if rng.percent(80) { 500 } else { 20_000 });
             self.world.announce(Place::Store(store.number), "clock back", millis(by));
             store.step_back(by).await;
         }
-        if dice.percent(50) {
-            let place = dice.index(self.hosts.len());
-            self.hosts[place].step_wall(dice.millis(0, 600_000));
+        if rng.percent(50) {
+            let place = rng.index(self.hosts.len());
+            self.hosts[place].step_wall(rng.millis(0, 600_000));
         }
     }
 
@@ -187,8 +187,8 @@ impl Chaos {
     }
 
     async fn switches(&self) {
-        let dice = &self.world.dice;
-        let (place, to) = (dice.index(self.hosts.len()), dice.index(self.stores.len()));
+        let rng = &self.world.rng;
+        let (place, to) = (rng.index(self.hosts.len()), rng.index(self.stores.len()));
         let gateway = Place::Link(u16::try_from(place).expect("few gateways"));
         self.world.announce(gateway, "switch", to as u64);
         let switched = self.hosts[place].switch(ENGINES[to]).await;
@@ -197,11 +197,11 @@ impl Chaos {
 
     /// A disk is full, which is over when it has room; or it fails, and then somebody reads the log and starts the gateway anew.
     async fn disk(&self) {
-        let dice = &self.world.dice;
-        let (place, duration) = (dice.index(self.hosts.len()), self.duration());
+        let rng = &self.world.rng;
+        let (place, duration) = (rng.index(self.hosts.len()), self.duration());
         let number = u16::try_from(place).expect("few gateways");
         let gateway = Place::Link(number);
-        let (trouble, what) = match dice.between(0, 3) {
+        let (trouble, what) = match rng.between(0, 3) {
             0 => (Trouble::NoSync, "disk fails to sync"),
             1 => (Trouble::Stuck, "disk fails"),
             _ => (Trouble::NoRoom, "disk full"),
@@ -218,7 +218,7 @@ impl Chaos {
         if is_unsure {
             let now = self.world.time.now();
             self.world.known().disks_unsure_until.insert(number, now);
-            sleep(dice.millis(0, 5_000)).await;
+            sleep(rng.millis(0, 5_000)).await;
             self.world.announce(gateway, "gateway restarted", 0);
             self.hosts[place].kill();
             self.hosts[place].start();
@@ -226,13 +226,13 @@ impl Chaos {
     }
 
     async fn gateways(&self) {
-        let dice = &self.world.dice;
-        let (place, duration) = (dice.index(self.hosts.len()), self.duration());
+        let rng = &self.world.rng;
+        let (place, duration) = (rng.index(self.hosts.len()), self.duration());
         let gateway = Place::Link(u16::try_from(place).expect("few gateways"));
         self.world.announce(gateway, "gateway killed", millis(duration));
         self.hosts[place].kill();
-        if dice.percent(30) {
-            self.hosts[place].step_wall(dice.millis(0, 600_000));
+        if rng.percent(30) {
+            self.hosts[place].step_wall(rng.millis(0, 600_000));
         }
         sleep(duration).await;
         self.hosts[place].start();

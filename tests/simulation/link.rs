@@ -1,5 +1,5 @@
 //! The network between one gateway and the store: calls and replies take time, are lost, come after their caller has
-//! given up, or find nobody. All of it from the world's dice.
+//! given up, or find nobody. All of it from the world's random numbers.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -97,7 +97,7 @@ impl Link {
 
     async fn send<Q: Question>(&self, request: &Q) -> Result<Q::Answer, EngineError> {
         let trial = self.world.trial(self.gateway, request);
-        let dice = &self.world.dice;
+        let rng = &self.world.rng;
         let weather = self.weather();
         let crashes = self.store.crashes();
         let mut flight = Flight { link: self, request, landed: false };
@@ -109,9 +109,9 @@ impl Link {
                 return Err(refused);
             }
             Weather::Cut => std::future::pending().await,
-            Weather::Lossy(percent) if dice.percent(percent) => {
+            Weather::Lossy(percent) if rng.percent(percent) => {
                 flight.landed = true;
-                return silence(dice.percent(50), "the call was lost").await;
+                return silence(rng.percent(50), "the call was lost").await;
             }
             _ => pause(latency(&self.world, weather)).await,
         }
@@ -137,13 +137,13 @@ impl Link {
     where
         Call: Future<Output = Result<Answer, EngineError>>,
     {
-        let (dice, weather) = (&self.world.dice, self.weather());
+        let (rng, weather) = (&self.world.rng, self.weather());
         let crashes = self.store.crashes();
         match weather {
             Weather::Refused => return Err(EngineError::unavailable("the connection was refused")),
             Weather::Cut => std::future::pending().await,
-            Weather::Lossy(percent) if dice.percent(percent) => {
-                return silence(dice.percent(50), "the call was lost").await;
+            Weather::Lossy(percent) if rng.percent(percent) => {
+                return silence(rng.percent(50), "the call was lost").await;
             }
             _ => pause(latency(&self.world, weather)).await,
         }
@@ -154,11 +154,11 @@ impl Link {
 
     /// A reply on its way, from a store that had crashed so often when it was asked.
     async fn way_back(&self, weather: Weather, crashes: u64) -> Result<(), EngineError> {
-        let dice = &self.world.dice;
+        let rng = &self.world.rng;
         match weather {
             Weather::Mute => std::future::pending().await,
-            Weather::Lossy(percent) if dice.percent(percent) => {
-                return silence(dice.percent(50), "the reply was lost").await;
+            Weather::Lossy(percent) if rng.percent(percent) => {
+                return silence(rng.percent(50), "the reply was lost").await;
             }
             _ => pause(latency(&self.world, weather)).await,
         }
@@ -181,13 +181,13 @@ impl<Q: Question> Drop for Flight<'_, Q> {
     fn drop(&mut self) {
         let Self { link, request, landed } = self;
         let world = link.world.clone();
-        if *landed || world.is_over() || !world.dice.percent(70) {
+        if *landed || world.is_over() || !world.rng.percent(70) {
             return;
         }
         // While the runtime itself is dropped there is none.
         if let Ok(runtime) = Handle::try_current() {
             let (store, request) = (link.store.clone(), (*request).clone());
-            let delay = world.dice.millis(1, if world.dice.percent(80) { 200 } else { 8_000 });
+            let delay = world.rng.millis(1, if world.rng.percent(80) { 200 } else { 8_000 });
             runtime.spawn(async move {
                 sleep(delay).await;
                 if !world.is_over() {
@@ -199,11 +199,11 @@ impl<Q: Question> Drop for Flight<'_, Q> {
 }
 
 fn latency(world: &World, weather: Weather) -> Duration {
-    let dice = &world.dice;
+    let rng = &world.rng;
     match weather {
-        Weather::Slow => dice.millis(10, 400),
-        _ if dice.percent(30) => Duration::ZERO,
-        _ => dice.millis(1, 4),
+        Weather::Slow => rng.millis(10, 400),
+        _ if rng.percent(30) => Duration::ZERO,
+        _ => rng.millis(1, 4),
     }
 }
 

@@ -15,7 +15,7 @@ use crate::chaos::{Chaos, Fault};
 use crate::link::Link;
 use crate::stack::{Host, ROOMY, TIGHT};
 use crate::store::Store;
-use crate::world::{Kind, Outcome, World};
+use crate::world::{Habits, Kind, Outcome, World};
 
 /// How a world is laid out.
 #[derive(Clone, Copy)]
@@ -26,6 +26,7 @@ pub(crate) struct Scenario {
     pub(crate) faults: &'static [Fault],
     pub(crate) bug: Option<Bug>,
     pub(crate) kind: Kind,
+    pub(crate) habits: Habits,
     pub(crate) journal_bounds: Bounds,
 }
 
@@ -37,12 +38,18 @@ const AUDITED: usize = 200;
 
 impl Scenario {
     pub(crate) const fn of(name: &'static str, faults: &'static [Fault]) -> Self {
-        Self { name, gateways: 3, callers: 48, faults, bug: None, kind: Kind::Plain, journal_bounds: ROOMY }
+        let (kind, habits) = (Kind::Plain, Habits::Usual);
+        Self { name, gateways: 3, callers: 48, faults, bug: None, kind, habits, journal_bounds: ROOMY }
     }
 
     /// The same in a world of another kind.
     pub(crate) const fn in_a(self, kind: Kind) -> Self {
         Self { kind, ..self }
+    }
+
+    /// The same with callers who want the same few things at few gateways.
+    pub(crate) const fn crowded(self) -> Self {
+        Self { gateways: 2, habits: Habits::Crowding, ..self }
     }
 
     /// The same with journals that are soon full.
@@ -54,7 +61,7 @@ impl Scenario {
     pub(crate) fn run(self, seed: u64, operations: u64) -> Outcome {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         runtime.block_on(async {
-            let world = World::new(self.kind, self.journal_bounds, seed, operations);
+            let world = World::new(self.kind, self.habits, self.journal_bounds, seed, operations);
             self.live(&world).await;
             world.outcome()
         })

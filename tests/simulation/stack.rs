@@ -23,9 +23,9 @@ use crate::bugs::{Bug, Layer};
 use crate::business::Target;
 use crate::caller::Asked;
 use crate::clock::MachineClock;
-use crate::dice::Dice;
 use crate::link::Link;
 use crate::reference::hold;
+use crate::rng::Rng;
 use crate::trace::NO_KEY;
 use crate::world::{Kind, World};
 
@@ -109,11 +109,11 @@ impl Host {
     pub(crate) fn new(world: Arc<World>, number: u16, links: Vec<Link>, bug: Option<Bug>) -> Self {
         // Grants that overlap are found by the wall clocks of gateways, which are alike where that is asked for. Never to the
         // microsecond: a try that two of them grant at once would be one attempt, with one mark for both.
-        let wall_ahead = world.dice.millis(0, if world.kind.has_policies() { 5 } else { 600_000 });
+        let wall_ahead = world.rng.millis(0, if world.kind.has_policies() { 5 } else { 600_000 });
         let wall_ahead = wall_ahead + Duration::from_micros(number.into());
         let clock = Arc::new(MachineClock::new(world.time, wall_ahead));
         let of_disk = world.clone();
-        let pace = move || if of_disk.dice.percent(60) { of_disk.dice.millis(0, 1) } else { of_disk.dice.millis(1, 5) };
+        let pace = move || if of_disk.rng.percent(60) { of_disk.rng.millis(0, 1) } else { of_disk.rng.millis(1, 5) };
         let disk = Disk::new(pace, bug.map_or(Flaw::None, Bug::of_disk));
         let host = Self { world, bug, links, clock, disk, running: Mutex::default(), runs: Mutex::default() };
         host.start();
@@ -126,7 +126,7 @@ impl Host {
             return;
         }
         let clock: Arc<dyn Clock> = self.clock.clone();
-        let entropy: Arc<dyn Entropy> = Arc::new(Dice::new(self.world.dice.roll()));
+        let entropy: Arc<dyn Entropy> = Arc::new(Rng::new(self.world.rng.next_u64()));
         let died = CancellationToken::new();
         let (chain, engines, keeper) = self.engines(&clock, &entropy, &died);
         let issuer = Issuer::new(clock.clone(), entropy);
@@ -191,7 +191,7 @@ impl Host {
     fn journal(&self) -> (Journal, Recovered) {
         let bounds = self.world.journal_bounds;
         Journal::open_in_memory(&self.disk, bounds).unwrap_or_else(|why| {
-            self.world.judge(NO_KEY, hold(false, "spool", || format!("the journal cannot be read: {why}")));
+            self.world.check(NO_KEY, hold(false, "spool", || format!("the journal cannot be read: {why}")));
             let empty = Disk::new(|| Duration::ZERO, Flaw::None);
             Journal::open_in_memory(&empty, bounds).expect("nothing is in it")
         })
@@ -201,10 +201,10 @@ impl Host {
     pub(crate) fn kill(&self) {
         if let Some(running) = self.running().take() {
             running.died.cancel();
-            let dice = &self.world.dice;
+            let rng = &self.world.rng;
             if self.world.kind.has_policies() {
-                let power_fails = dice.percent(50);
-                self.disk.crash(|loose| if power_fails { dice.index(loose + 1) } else { loose });
+                let power_fails = rng.percent(50);
+                self.disk.crash(|loose| if power_fails { rng.index(loose + 1) } else { loose });
             }
             // A dead process does nothing more; what this one has begun has to be told so.
             tokio::spawn(async move { running.gateway.close().await });

@@ -294,7 +294,7 @@ impl Store {
             }
             (number, meant.and(compared), met)
         };
-        self.world.judge(number, held);
+        self.world.check(number, held);
         Ok(Taken { answer, store_now, at, store: self.number, met })
     }
 

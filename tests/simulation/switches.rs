@@ -71,7 +71,7 @@ impl World {
     }
 
     /// That a grant may be told which a store gave then.
-    pub(crate) fn judge_store(
+    pub(crate) fn check_store(
         &self,
         switches: &mut Switches,
         gateway: u16,
@@ -82,13 +82,13 @@ impl World {
             Kind::Holding => hold(switches.lost_at.is_none_or(|lost_at| at >= lost_at + LEASE_MAX), "hold", || {
                 format!("granted at {at:?}, and data was lost at {:?}", switches.lost_at)
             }),
-            Kind::Switched | Kind::PoliciesAndSwitches => switches.judge_grant(gateway, store, at),
+            Kind::Switched | Kind::PoliciesAndSwitches => switches.check_grant(gateway, store, at),
         }
     }
 }
 
 impl Switches {
-    fn judge_grant(&mut self, gateway: u16, store: u16, at: Duration) -> Result<(), Broken> {
+    fn check_grant(&mut self, gateway: u16, store: u16, at: Duration) -> Result<(), Broken> {
         let own = self.opened.iter().filter(|(_, to, opened_at)| *to == store && *opened_at <= at);
         let own = own.map(|(epoch, ..)| *epoch).max().or((store == 0).then_some(0));
         let Some(own) = own else {

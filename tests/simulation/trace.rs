@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use oncegate::domain::attempt::Attempt;
 
-use crate::dice::scramble;
+use crate::rng::scramble;
 
 /// How many events are kept for a report. Those of one key are among them for a while.
 const KEPT: usize = 100_000;

@@ -1,5 +1,5 @@
-//! A simulated world: what all in it share. Its time, its dice, its trace, what must hold of every key, and the first
-//! promise that was broken.
+//! A simulated world: its time, its random numbers, its trace, what must hold of every key, and the first promise that
+//! was broken.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,10 +13,10 @@ use oncegate::resilience::degrade::Keeper;
 use oncegate::resilience::journal::Bounds;
 
 use crate::clock::{StoreClock, Time};
-use crate::dice::Dice;
-use crate::judge::{Beliefs, Open};
 use crate::ledger::Ledger;
+use crate::oracle::{Beliefs, Open};
 use crate::reference::{Broken, Reference, hold};
+use crate::rng::Rng;
 use crate::stack::Host;
 use crate::switches::Switches;
 use crate::trace::{Event, NO_KEY, Name, Place, Trace};
@@ -48,14 +48,24 @@ impl Kind {
     }
 }
 
+/// What callers do more often than they usually would.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Habits {
+    /// Nothing.
+    Usual,
+    /// They crowd around few keys, make a claim at two gateways at once, renew it for long, and fail.
+    Crowding,
+}
+
 /// How many stores a world has at most.
 pub(crate) const STORES_MAX: usize = 2;
 
 /// What all in a world share.
 pub(crate) struct World {
     pub(crate) kind: Kind,
+    pub(crate) habits: Habits,
     pub(crate) time: Time,
-    pub(crate) dice: Dice,
+    pub(crate) rng: Rng,
     pub(crate) store_clock: Arc<StoreClock>,
     /// How much the journal of each gateway takes.
     pub(crate) journal_bounds: Bounds,
@@ -123,7 +133,7 @@ pub(crate) struct Outcome {
 }
 
 impl World {
-    pub(crate) fn new(kind: Kind, journal_bounds: Bounds, seed: u64, operations_max: u64) -> Arc<Self> {
+    pub(crate) fn new(kind: Kind, habits: Habits, journal_bounds: Bounds, seed: u64, operations_max: u64) -> Arc<Self> {
         let time = Time::begin();
         let known = Known {
             trace: Trace::new(seed),
@@ -142,8 +152,9 @@ impl World {
         };
         Arc::new(Self {
             kind,
+            habits,
             time,
-            dice: Dice::new(seed),
+            rng: Rng::new(seed),
             store_clock: Arc::new(StoreClock::new(time)),
             journal_bounds,
             operations: AtomicU64::new(0),
@@ -167,7 +178,7 @@ impl World {
     pub(crate) fn audit(&self, hosts: &[Host]) {
         let keepers: Vec<_> = hosts.iter().filter_map(Host::gateway).map(|running| running.keeper).collect();
         let waiting: usize = keepers.iter().map(|keeper| keeper.waiting()).sum();
-        self.judge(NO_KEY, hold(waiting == 0, "spool", || format!("{waiting} entries wait and wait")));
+        self.check(NO_KEY, hold(waiting == 0, "spool", || format!("{waiting} entries wait and wait")));
         let mut overlaps: HashMap<Key, Vec<(u16, Overlap)>> = HashMap::new();
         for (gateway, host) in (0..).zip(hosts) {
             let keeper = host.gateway().map(|running| running.keeper);
@@ -182,14 +193,14 @@ impl World {
         let mut audited = known.keys.iter().zip(0..).map(|(of_key, number)| (number, audit(of_key)));
         let broken = audited.find(|(_, audited)| audited.is_err());
         if let Some((number, broken)) = broken {
-            self.judge_known(known, number, broken);
+            self.check_known(known, number, broken);
         }
     }
 
     /// That what waits in a gateway has not outgrown its journal.
     pub(crate) fn measure(&self, keeper: &Keeper) {
         let (bytes, bounds) = (keeper.spooled().bytes, self.journal_bounds);
-        self.judge(NO_KEY, hold(bytes <= bounds.bytes, "L4", || format!("{bytes} bytes wait, of {bounds:?}")));
+        self.check(NO_KEY, hold(bytes <= bounds.bytes, "L4", || format!("{bytes} bytes wait, of {bounds:?}")));
     }
 
     /// Counts an operation; false once there have been enough.
@@ -257,11 +268,11 @@ impl World {
     }
 
     /// Ends the world if a rule is broken.
-    pub(crate) fn judge(&self, key: u32, holds: Result<(), Broken>) {
-        self.judge_known(&mut self.known(), key, holds);
+    pub(crate) fn check(&self, key: u32, holds: Result<(), Broken>) {
+        self.check_known(&mut self.known(), key, holds);
     }
 
-    pub(crate) fn judge_known(&self, known: &mut Known, key: u32, holds: Result<(), Broken>) {
+    pub(crate) fn check_known(&self, known: &mut Known, key: u32, holds: Result<(), Broken>) {
         if let Err(broken) = holds {
             self.end();
             known.broken.get_or_insert((broken, key));

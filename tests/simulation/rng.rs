@@ -1,33 +1,33 @@
-//! The one source of chance in a simulated world: numbers from a seed, the same on every machine and for ever.
+//! Random numbers of a simulated world, from a seed: the same on every machine and in every release.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use oncegate::domain::attempt::Entropy;
 
-/// A stream of numbers from a seed (`SplitMix64`). Written out here because a seed in an old report has to go on meaning
-/// the same run, whatever a library changes.
-pub(crate) struct Dice(AtomicU64);
+/// A stream of numbers from a seed (`SplitMix64`). Written out here so that a seed of an old report still replays the same
+/// run, whatever a library changes.
+pub(crate) struct Rng(AtomicU64);
 
-impl Dice {
+impl Rng {
     pub(crate) fn new(seed: u64) -> Self {
         Self(AtomicU64::new(seed))
     }
 
     /// 64 bits.
-    pub(crate) fn roll(&self) -> u64 {
+    pub(crate) fn next_u64(&self) -> u64 {
         let state = self.0.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed).wrapping_add(0x9E37_79B9_7F4A_7C15);
         scramble(state)
     }
 
     /// A number from `low` to `high`, both included.
     pub(crate) fn between(&self, low: u64, high: u64) -> u64 {
-        low + self.roll() % (high - low + 1)
+        low + self.next_u64() % (high - low + 1)
     }
 
-    /// Whether something happens that happens so many times in a hundred.
+    /// Returns true with this chance, in percent.
     pub(crate) fn percent(&self, chance: u64) -> bool {
-        self.roll() % 100 < chance
+        self.next_u64() % 100 < chance
     }
 
     /// One of these.
@@ -37,7 +37,7 @@ impl Dice {
 
     /// A place among so many.
     pub(crate) fn index(&self, count: usize) -> usize {
-        usize::try_from(self.roll() % count as u64).expect("less than a usize")
+        usize::try_from(self.next_u64() % count as u64).expect("less than a usize")
     }
 
     /// Whole milliseconds from `low` to `high`, both included.
@@ -46,9 +46,9 @@ impl Dice {
     }
 }
 
-impl Entropy for Dice {
+impl Entropy for Rng {
     fn bits(&self) -> u64 {
-        self.roll()
+        self.next_u64()
     }
 }
 

@@ -1,5 +1,5 @@
-//! Judges what callers are told: every answer against what the store said to the tries of that very call, against what
-//! other callers of the key have been told, and against the clock.
+//! The oracle: checks every response that a caller gets against what the store said to the tries of that very call, against
+//! the responses to other callers of the key, and against the clock.
 
 use std::time::Duration;
 
@@ -97,11 +97,11 @@ impl Open {
         allows: impl FnMut((&Told, u64, Duration)) -> Result<(), Broken>,
     ) -> Result<(), Broken> {
         let mut allowed = hold(false, "S9", || format!("the store has not answered, and the caller is told {told:?}"));
-        for judged in self.answers().map(allows) {
-            if judged.is_ok() {
+        for checked in self.answers().map(allows) {
+            if checked.is_ok() {
                 return Ok(());
             }
-            allowed = judged;
+            allowed = checked;
         }
         allowed
     }
@@ -263,7 +263,7 @@ impl World {
             let may = ledger.may_send(gateway, request, begun);
             let may =
                 may.and_then(|()| if request.is_delivery() { ledger.may_deliver(gateway, request) } else { Ok(()) });
-            self.judge_known(known, number, may);
+            self.check_known(known, number, may);
         }
         Trial { call, place }
     }
@@ -388,13 +388,13 @@ impl World {
             Ok(answer) => {
                 let policy = policy_of(answer);
                 match policy {
-                    Some(policy) => judge_answer_of_policy(known, call, policy, answer)?,
-                    None => judge_claim((self.store_clock.now(), now), known, call, &open, lease, answer)?,
+                    Some(policy) => check_answer_of_policy(known, call, policy, answer)?,
+                    None => check_claim((self.store_clock.now(), now), known, call, &open, lease, answer)?,
                 }
                 if let (ClaimAnswer::Granted(granted), None) = (answer, policy)
                     && let Some(granted_by) = open.granted_by(Name::of(&granted.attempt))
                 {
-                    self.judge_store(&mut known.switches, call.gateway, granted_by)?;
+                    self.check_store(&mut known.switches, call.gateway, granted_by)?;
                 }
                 if let (ClaimAnswer::Granted(granted), true) = (answer, self.kind.has_policies()) {
                     let now = self.instants(now);
@@ -410,7 +410,7 @@ impl World {
                 }
                 Ok(())
             }
-            Err(failure) => self.judge_failure(known, call, &open, failure, now),
+            Err(failure) => self.check_failure(known, call, &open, failure, now),
         });
     }
 
@@ -425,7 +425,7 @@ impl World {
         self.finish(call, (said, Name::default(), 0), answer.as_ref().err(), |now, known, open| match answer {
             Ok(Reported::Settled { settled, degraded, .. }) => {
                 if degraded.is_none() {
-                    judge_settled(known, call, &open, outcome, settled)?;
+                    check_settled(known, call, &open, outcome, settled)?;
                     let is_refused = matches!(settled, OutcomeResponse::Superseded { .. });
                     hold(!is_refused || open.met() != Some(Met::ItsMarkedTry), "nonce", || {
                         format!("{:?} meets its own try, and is told {settled:?}", call.name)
@@ -462,7 +462,7 @@ impl World {
                 Ok(())
             }
             Ok(Reported::Observed { .. }) => hold(false, "S6", || "nobody observes".to_owned()),
-            Err(failure) => self.judge_failure(known, call, &open, failure, now),
+            Err(failure) => self.check_failure(known, call, &open, failure, now),
         });
     }
 
@@ -480,7 +480,7 @@ impl World {
                         let choice = known.of(call.key).ledger.choice;
                         hold(allows(choice, policy), "S12", || format!("nobody has chosen {policy:?}"))?;
                     }
-                    None => judge_renewed((instants.store, now), known, call, &open, &answer.renewed)?,
+                    None => check_renewed((instants.store, now), known, call, &open, &answer.renewed)?,
                 }
                 if let RenewalResponse::Renewed { left } = answer.renewed {
                     known.of(call.key).ledger.extend(
@@ -492,7 +492,7 @@ impl World {
                 }
                 Ok(())
             }
-            Err(failure) => self.judge_failure(known, call, &open, failure, now),
+            Err(failure) => self.check_failure(known, call, &open, failure, now),
         });
     }
 
@@ -502,7 +502,7 @@ impl World {
         self.finish(call, (said, Name::default(), 0), answer.as_ref().err(), |_, _, _| Ok(()));
     }
 
-    fn judge_failure(
+    fn check_failure(
         &self,
         known: &mut Known,
         call: &Call,
@@ -528,7 +528,7 @@ impl World {
             // What was done on a store that was left, or that lost its data, is not told.
             Kind::Switched | Kind::PoliciesAndSwitches | Kind::Holding => true,
         };
-        judge_failure(call, open, failure, now, may_be_unknown)
+        check_failure(call, open, failure, now, may_be_unknown)
     }
 
     /// Counts why a journal has not taken something.
@@ -554,10 +554,10 @@ impl World {
         call: &Call,
         (answer, other, number): (&'static str, Name, u64),
         failure: Option<&Failure>,
-        judge: impl FnOnce(Duration, &mut Known, Open) -> Result<(), Broken>,
+        check: impl FnOnce(Duration, &mut Known, Open) -> Result<(), Broken>,
     ) {
         let now = self.time.now();
-        let judged = {
+        let checked = {
             let known = &mut *self.known();
             let open = known.open.remove(&(call.gateway, call.kind, call.name)).unwrap_or_default();
             let place = Place::Caller(call.caller);
@@ -574,13 +574,13 @@ impl World {
                 .and_then(|()| {
                     hold(unserved.is_none(), "L3", || format!("nothing is wrong, and the answer is {unserved:?}"))
                 })
-                .and_then(|()| judge(now, known, open))
+                .and_then(|()| check(now, known, open))
         };
-        self.judge(call.key, judged);
+        self.check(call.key, checked);
     }
 }
 
-fn judge_claim(
+fn check_claim(
     now: (u64, Duration),
     known: &mut Known,
     call: &Call,
@@ -599,7 +599,7 @@ fn judge_claim(
         match (answer, told) {
             (ClaimAnswer::Granted(granted), ClaimResponse::Granted(grant)) => {
                 let left = grant.lease_left.unwrap_or(lease);
-                judge_granted(now, known, call, granted, grant, (left, taken_at, at))
+                check_granted(now, known, call, granted, grant, (left, taken_at, at))
             }
             (ClaimAnswer::Duplicate(found), ClaimResponse::Duplicate(held)) => {
                 let record = &found.held.record;
@@ -616,7 +616,7 @@ fn judge_claim(
 }
 
 /// A grant as it is told, and the store's: what was left of the lease, at an instant of the store's and the world's.
-fn judge_granted(
+fn check_granted(
     (store_now, now): (u64, Duration),
     known: &mut Known,
     call: &Call,
@@ -641,7 +641,7 @@ fn judge_granted(
     Ok(())
 }
 
-fn judge_settled(
+fn check_settled(
     known: &mut Known,
     call: &Call,
     open: &Open,
@@ -677,7 +677,7 @@ fn judge_settled(
     })
 }
 
-fn judge_renewed(
+fn check_renewed(
     (store_now, now): (u64, Duration),
     known: &mut Known,
     call: &Call,
@@ -711,7 +711,7 @@ fn asked((gateway, nonce): (u16, u64), kind: &str, what: &'static str) -> Option
 }
 
 /// A claim that a policy has answered: it says so, and is one that the app has chosen.
-fn judge_answer_of_policy(
+fn check_answer_of_policy(
     known: &mut Known,
     call: &Call,
     policy: OutagePolicy,
@@ -753,7 +753,7 @@ fn policy_of(answer: &ClaimAnswer) -> Option<OutagePolicy> {
 }
 
 /// That a failure says no more than is so.
-fn judge_failure(
+fn check_failure(
     call: &Call,
     open: &Open,
     failure: &Failure,
