@@ -15,7 +15,7 @@ TESTS_AT_ONCE = $$((2 * $$(getconf _NPROCESSORS_ONLN)))
 ALONE := isolation:: outage::
 PLAIN_TESTS = $(CARGO) test --workspace --all-features $(LOCKED) $(if $(CI),--no-fail-fast) --
 
-.PHONY: help test test-generated test-deps test-deploy bench bench-record demo fmt lint docs
+.PHONY: help test test-generated test-deps test-deploy mutants bench bench-record demo fmt lint docs
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,12 @@ test-deps: ## install the servers and tools the tests start
 
 test-deploy: test-deps ## check deploy/ and the workflows, with kustomize and the Debian package
 	@scripts/test-deploy --full
+
+# A mutant is one change of the code that some test should notice. All of them take a day; MUTANTS="--file src/domain/share.rs"
+# takes those of a file, and MUTANTS="--in-diff changes.patch" those of a change.
+mutants: ## change the code one place at a time, and list the changes that no unit test notices
+	@$(CARGO) mutants --version >/dev/null 2>&1 || { echo "make mutants needs cargo-mutants: cargo install cargo-mutants --locked" >&2; exit 1; }
+	@$(CARGO) mutants --output target $(MUTANTS)
 
 # Our own code as in a release, on what the tests have compiled already: a release of everything takes minutes, to learn
 # the same. The features are the tests' too, or it would all be compiled once more; and incremental builds count otherwise.

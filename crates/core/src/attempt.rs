@@ -284,6 +284,7 @@ mod tests {
             "9007199254740992",
             "9999999999999999",
             "17000000000000000",
+            "01700000000000000",
             "99999999999999999999",
         ];
         for timestamp in timestamps {
@@ -302,6 +303,12 @@ mod tests {
             let attempt = issuer.issue(None);
             assert_eq!(attempt.text().parse(), Ok(attempt));
         }
+    }
+
+    #[test]
+    fn the_systems_bits_differ_from_one_call_to_the_next() {
+        let bits: HashSet<_> = (0..100).map(|_| SystemEntropy.bits()).collect();
+        assert_eq!(bits.len(), 100);
     }
 
     #[test]

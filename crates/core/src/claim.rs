@@ -492,12 +492,82 @@ mod tests {
     }
 
     #[test]
+    fn a_repeat_gets_the_attempt_the_fence_and_what_is_left_of_the_holder() {
+        let held = held(State::InProgress);
+        let later: Attempt = "1700000000000001-AAAAAAAAAAAAAAAA".parse().unwrap();
+        for (attempt, repeated) in [(attempt('A'), false), (later, true)] {
+            let request = ClaimRequest { attempt, ..request('A') };
+            let grant = Grant {
+                attempt: held.record.attempt.clone(),
+                fence: Some(7),
+                repeated,
+                taken_over: false,
+                lease_left: Some(HOUR),
+            };
+            assert_eq!(claim(Some(&held), &request, Some(8)), (Effect::Keep, ClaimResponse::Granted(grant)));
+        }
+    }
+
+    #[test]
+    fn a_success_keeps_the_claim_and_brings_its_result_and_its_retention() {
+        let own = Retention::For(HOUR);
+        for (retention, expected) in [(None, terms().retention), (Some(own), own)] {
+            let success = Outcome::Success { result: Some("2".into()), retention };
+            for state in [State::InProgress, State::Unknown] {
+                let held = held(state);
+                let (effect, _) = settle(Some(&held), &report('A', success.clone()));
+                let settled = Record {
+                    state: State::Succeeded,
+                    result: Some("2".into()),
+                    terms: Terms { retention: expected, ..terms() },
+                    ..held.record
+                };
+                assert_eq!(effect, Effect::Put(settled, expected.duration()));
+            }
+            let late = report('B', success).late_record().unwrap();
+            assert_eq!((late.terms.retention, late.result.as_deref()), (expected, Some("2")));
+            assert_eq!((late.attempt, late.state, late.late), (attempt('B'), State::Succeeded, true));
+        }
+    }
+
+    #[test]
+    fn a_late_outcome_that_is_too_old_is_refused_unless_it_is_a_failure() {
+        let too_old = |outcome| settle(None, &OutcomeRequest { late: None, ..report('A', outcome) });
+        for outcome in [success(), Outcome::Unknown] {
+            assert_eq!(too_old(outcome), (Effect::Keep, OutcomeResponse::Expired));
+        }
+        let done = OutcomeResponse::Done { state: None, left: None, late: Some(true) };
+        assert_eq!(too_old(Outcome::Failure), (Effect::Keep, done));
+    }
+
+    /// What the quotas of an app count.
+    #[test]
+    fn a_request_brings_the_bytes_that_it_puts_into_the_store() {
+        let plain = request('A');
+        let bytes = plain.contents.as_str().len();
+        assert_eq!(plain.stored_bytes(), bytes as u64);
+        let exact = ClaimRequest { contents_stored_bytes: bytes, ..plain.clone() };
+        assert_eq!(exact.stored_bytes(), bytes as u64);
+        let digest = ClaimRequest { contents_stored_bytes: bytes - 1, ..plain.clone() };
+        assert_eq!(digest.stored_bytes(), DIGEST_BYTES);
+        let fingerprint = Some(fingerprint_digest(&Canonical::trusted("1")));
+        assert_eq!(ClaimRequest { fingerprint, ..plain }.stored_bytes(), bytes as u64 + DIGEST_BYTES);
+        let result = |result: Option<&str>| Outcome::Success { result: result.map(Into::into), retention: None };
+        for (outcome, bytes) in [(result(Some("[1,2]")), 5), (result(None), 0), (Outcome::Failure, 0)] {
+            assert_eq!(report('A', outcome).result_bytes(), bytes);
+        }
+    }
+
+    #[test]
     fn a_lease_is_extended_only_forwards() {
         let short = LiveClaim { left: Some(Duration::from_secs(1)), ..held(State::InProgress) };
         let renewal = |lease| RenewalRequest { key: request('A').key, attempt: attempt('A'), lease };
         assert_eq!(renew(Some(&short), &renewal(None)).0, Effect::Extend(Duration::from_secs(30)));
         assert_eq!(renew(Some(&short), &renewal(Some(HOUR))).0, Effect::Extend(HOUR));
-        assert_eq!(renew(Some(&held(State::InProgress)), &renewal(None)).0, Effect::Keep);
+        for as_long_or_less in [None, Some(HOUR)] {
+            let (effect, renewed) = renew(Some(&held(State::InProgress)), &renewal(as_long_or_less));
+            assert_eq!((effect, renewed), (Effect::Keep, RenewalResponse::Renewed { left: HOUR }));
+        }
     }
 
     #[test]

@@ -57,7 +57,9 @@ mod tests {
     #[test]
     fn a_name_is_short_and_plain() {
         for good in ["primary", "a", "Redis-1.eu_west", &"x".repeat(64)] {
-            assert_eq!(good.parse::<Name>().map(String::from).as_deref(), Ok(good));
+            let name: Name = good.parse().unwrap();
+            assert_eq!((name.as_ref(), name.to_string()), (good, good.to_owned()));
+            assert_eq!(String::from(name), good);
         }
         for bad in ["", "two words", "ü", "a/b", "a\n", &"x".repeat(65)] {
             assert_eq!(bad.parse::<Name>(), Err(NotAName), "{bad:?}");
