@@ -14,7 +14,6 @@ use sha2::{Digest, Sha256};
 
 use super::clock::{Clock, Timestamp};
 use super::hex;
-use super::observed::WouldBe;
 
 /// Digits of a timestamp: microseconds since the epoch, from the year 2001 on.
 const TIMESTAMP_DIGITS: usize = 16;
@@ -204,9 +203,9 @@ impl Issuer {
         Self { clock, entropy, last: AtomicU64::new(0) }
     }
 
-    /// A new attempt that holds nothing.
-    pub fn issue_observed(&self, would_be: WouldBe) -> Attempt {
-        self.issue(Some(Nonce::observed(would_be, self.entropy.bits())))
+    /// Returns 64 fresh random bits.
+    pub(super) fn bits(&self) -> u64 {
+        self.entropy.bits()
     }
 
     /// A new attempt with the caller's nonce, or with a random one.

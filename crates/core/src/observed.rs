@@ -1,6 +1,6 @@
 //! What observe mode lets through: what enforcing would have answered instead of a grant, and the nonces that tell it.
 
-use super::attempt::Nonce;
+use super::attempt::{Attempt, Issuer, Nonce};
 use super::claim::{ClaimResponse, Mismatch};
 use super::record::State;
 
@@ -33,6 +33,13 @@ impl WouldBe {
             ClaimResponse::Duplicate(held) => Some(Self::Duplicate(held.record.state)),
             ClaimResponse::Mismatch(mismatch) => Some(Self::Mismatch(*mismatch)),
         }
+    }
+}
+
+impl Issuer {
+    /// Issues an attempt that holds nothing, because its claim was let through in observe mode.
+    pub fn issue_observed(&self, would_be: WouldBe) -> Attempt {
+        self.issue(Some(Nonce::observed(would_be, self.bits())))
     }
 }
 
