@@ -36,15 +36,15 @@ use crate::admin::audit::Audit;
 use crate::admin::auth::Tokens;
 use crate::admin::health::{Lifecycle, Stage};
 use crate::admin::{Admin, AdminService};
-use crate::api::places::Places;
-use crate::api::{Api, Front};
+use crate::api::concurrency::ConcurrencyLimit;
+use crate::api::{Api, ApiService};
 use crate::config::{Config, Fingerprint, Problems};
 use crate::domain::attempt::{Entropy, Issuer, SystemEntropy};
 use crate::domain::clock::{Clock, SystemClock};
 use crate::gateway::Gateway;
 use crate::telemetry::Telemetry;
+use crate::telemetry::metrics::Metrics;
 use crate::telemetry::metrics::tenants::AuthenticationMetrics;
-use crate::telemetry::metrics::{HttpMetrics, Metrics};
 use crate::telemetry::traces::Traces;
 use crate::tenants::auth_throttle::AuthThrottle;
 use crate::transport::listener;
@@ -172,20 +172,19 @@ impl Server {
             spool: keeper.clone(),
             audit: Arc::new(Audit::new(&config.server.data_dir, clock.clone(), entropy.clone())),
         }));
-        let front = Front::new(Arc::new(Api {
+        let api_service = ApiService::new(Api {
             gateway: gateway.clone(),
             registry: registry.clone(),
             throttle: AuthThrottle::new(clock.clone(), "Requests without a valid credential"),
             limits: config.limits.clone(),
             loopback_only: open && !config.server.allow_open,
-            places: Places::new(config.limits.requests_in_flight),
+            concurrency: ConcurrencyLimit::new(config.limits.requests_in_flight),
             clock,
             entropy,
-            metrics: HttpMetrics::default(),
             authentication: AuthenticationMetrics::default(),
             access: log.access(),
             traces: traces.clone(),
-        }));
+        });
         traces.start();
         let limits = web::listener_limits(&config.limits);
         let (tls, stop) = (certificates.admin(), stop_admin.clone());
@@ -193,7 +192,7 @@ impl Server {
         tokio::spawn(listener::accept(admin, tls, admin_service, limits.clone(), main_runtime, stop, untracked));
         let (tls, stop) = (certificates.api(), stop_api.clone());
         let (all_cores, connections) = (cores.handles().to_vec(), api_connections.clone());
-        tokio::spawn(listener::accept(api, tls, front, limits, all_cores, stop, connections));
+        tokio::spawn(listener::accept(api, tls, api_service, limits, all_cores, stop, connections));
         tokio::spawn(maintenance::run(
             gateway.clone(),
             keeper.clone(),

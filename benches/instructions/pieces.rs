@@ -11,8 +11,8 @@ use axum::http::{HeaderMap, HeaderValue, header};
 use futures_util::FutureExt as _;
 use hashbrown::HashMap;
 use oncegate::api::claim::ClaimBody;
-use oncegate::api::places::Places;
-use oncegate::api::{Api, Front, answer, success};
+use oncegate::api::concurrency::ConcurrencyLimit;
+use oncegate::api::{Api, ApiService, answer, success};
 use oncegate::domain::attempt::{Attempt, Entropy, Issuer};
 use oncegate::domain::canonical::{Canonical, canonicalize};
 use oncegate::domain::claim::{ClaimRequest, ClaimResponse, Outcome, OutcomeRequest, OutcomeResponse};
@@ -26,8 +26,8 @@ use oncegate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
 use oncegate::engine::{Engine, value};
 use oncegate::gateway::claim::{ClaimAnswer, ClaimCall, Granted};
 use oncegate::gateway::{Engines, Gateway, Inspected};
+use oncegate::telemetry::metrics::Metrics;
 use oncegate::telemetry::metrics::tenants::AuthenticationMetrics;
-use oncegate::telemetry::metrics::{HttpMetrics, Metrics};
 use oncegate::telemetry::traces::Traces;
 use oncegate::tenants::auth_throttle::AuthThrottle;
 use oncegate::tenants::quota::Quota;
@@ -272,27 +272,26 @@ fn request_claim(times: usize) {
     let (gateway, registry) = (Arc::new(gateway()), Arc::new(registry()));
     gateway.know(&registry.apps(), Limits::default().metric_operations);
     let limits = Limits::default();
-    let front = Front::new(Arc::new(Api {
+    let service = ApiService::new(Api {
         gateway,
         registry,
         throttle: AuthThrottle::new(clock.clone(), "failures"),
-        places: Places::new(limits.requests_in_flight),
+        concurrency: ConcurrencyLimit::new(limits.requests_in_flight),
         limits: limits.clone(),
         loopback_only: false,
         clock,
         entropy: Arc::new(Counting::default()),
-        metrics: HttpMetrics::default(),
         authentication: AuthenticationMetrics::default(),
         access: None,
         traces: Traces::off(),
-    }));
+    });
     let requests: Vec<_> = (0..TIMES_MAX).map(http_request).collect();
     within_runtime(async {
         let socket = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = socket.local_addr().expect("its address");
         let (stop, connections) = (CancellationToken::new(), TaskTracker::new());
         let limits = web::listener_limits(&limits);
-        tokio::spawn(listener::accept(socket, None, front, limits, vec![Handle::current()], stop, connections));
+        tokio::spawn(listener::accept(socket, None, service, limits, vec![Handle::current()], stop, connections));
         let mut caller = TcpStream::connect(address).await.expect("the server listens");
         let mut answer = Vec::with_capacity(4096);
         for request in &requests[..times] {

@@ -1,6 +1,4 @@
-//! What the two batch calls share: reading items one by one, and writing answers in order within one bound.
-
-use std::sync::Arc;
+//! What the batch calls share: items that are charged one by one, and a response with the results in order.
 
 use axum::response::Response;
 use serde::Deserialize;
@@ -8,10 +6,11 @@ use serde_json::value::RawValue;
 
 use super::Api;
 use super::answer::Success;
+use super::pipeline::Call;
 use crate::domain::limits::Limits;
 use crate::tenants::App;
 use crate::tenants::quota::Purpose;
-use crate::web::body::{self, JsonBytes};
+use crate::web::body;
 use crate::web::problem::Problem;
 use crate::web::request_id::RequestId;
 use crate::web::response::written;
@@ -23,59 +22,60 @@ struct BatchBody<'a> {
     items: Vec<&'a RawValue>,
 }
 
-/// The items of a batch, each still as its own JSON text.
-///
-/// # Errors
-/// What is wrong with the batch as a whole. What is wrong with an item is that item's answer.
-pub fn items<'a>(body: &'a JsonBytes, api: &Arc<Api>) -> Result<Vec<&'a RawValue>, Problem> {
-    let items = body.parse::<BatchBody<'a>>()?.items;
-    let most = api.limits.batch_items;
-    if (1..=most).contains(&items.len()) {
-        Ok(items)
-    } else {
-        Err(Problem::invalid(format!("`items`: send 1 to {most} of them; this batch has {}.", items.len())))
+/// The items of a batch. The first one was charged with its request; reading them charges the others.
+pub(super) struct Items<'a> {
+    texts: Vec<&'a RawValue>,
+    api: &'a Api,
+    app: &'a App,
+    purpose: Purpose,
+}
+
+impl<'a> Items<'a> {
+    /// Reads the body of a batch. The items are not read yet: an error in one of them concerns no other.
+    ///
+    /// # Errors
+    /// The body is not a batch, or has no item or too many.
+    pub(super) fn of(call: &Call<'a>) -> Result<Self, Problem> {
+        let Call { api, app, purpose, .. } = *call;
+        let items = call.parse::<BatchBody<'a>>()?.items;
+        let most = api.limits.batch_items;
+        if (1..=most).contains(&items.len()) {
+            Ok(Self { texts: items, api, app, purpose })
+        } else {
+            Err(Problem::invalid(format!("`items`: send 1 to {most} of them; this batch has {}.", items.len())))
+        }
+    }
+
+    /// Charges each item to the app, and reads it with `convert`. The result has the items in order, each with its own error.
+    pub(super) fn read<T: Deserialize<'a>, Item>(
+        self,
+        convert: impl Fn(T) -> Result<Item, Problem>,
+    ) -> Vec<Result<Item, Problem>> {
+        let charge = |index| if index == 0 { Ok(()) } else { self.api.gateway.charge_request(self.app, self.purpose) };
+        let read = |(index, item): (usize, &'a RawValue)| {
+            charge(index)?;
+            convert(body::object(item.get())?)
+        };
+        self.texts.iter().copied().enumerate().map(read).collect()
     }
 }
 
-/// The items that the app's quota has room for, made by `make`; the others are answered with what stands in their way. The
-/// first was drawn with the request.
-pub fn admitted<'a, Item>(
-    items: Vec<&'a RawValue>,
-    api: &Api,
-    app: &App,
-    purpose: Purpose,
-    make: impl Fn(&'a RawValue) -> Result<Item, Problem>,
-) -> Vec<Result<Item, Problem>> {
-    let admit = |place| if place == 0 { Ok(()) } else { api.gateway.charge_request(app, purpose) };
-    let admitted = |(place, raw)| {
-        admit(place)?;
-        make(raw)
-    };
-    items.into_iter().enumerate().map(admitted).collect()
-}
-
-/// One item as this type.
-pub fn item<'a, T: Deserialize<'a>>(raw: &'a RawValue) -> Result<T, Problem> {
-    body::object(raw.get())
-}
-
-/// Bytes that the results of duplicates may have, for the whole answer to be no longer than a body.
-pub fn results_max(items: usize, limits: &Limits) -> usize {
+/// Returns how many bytes the results of duplicates may have, so that the response is no longer than a body may be.
+pub(super) fn results_max(items: usize, limits: &Limits) -> usize {
     limits.body_bytes.saturating_sub(items.saturating_mul(ITEM_BYTES))
 }
 
-/// Writes the answers in order.
-pub fn answer<Body: Success>(answers: &[Result<Body, Problem>], request_id: &RequestId) -> Response {
+/// Returns the response with the results in order.
+pub(super) fn response<Body: Success>(results: &[Result<Body, Problem>], request_id: &RequestId) -> Response {
     written(|text| {
-        // About what a grant takes.
-        text.reserve(answers.len() * GRANT_BYTES);
+        text.reserve(results.len() * GRANT_BYTES);
         let mut separator = "{\"items\":[";
-        for answer in answers {
+        for result in results {
             text.extend_from_slice(separator.as_bytes());
             separator = ",";
-            match answer {
-                Ok(body) => item_answer(body, text)?,
-                // A problem holds its status already.
+            match result {
+                Ok(body) => item_result(body, text)?,
+                // A problem document has the status already.
                 Err(problem) => serde_json::to_writer(&mut *text, &problem.document(request_id.as_str()))?,
             }
         }
@@ -84,8 +84,8 @@ pub fn answer<Body: Success>(answers: &[Result<Body, Problem>], request_id: &Req
     })
 }
 
-/// The body of the single call, with its status before its own fields.
-fn item_answer<Body: Success>(body: &Body, text: &mut Vec<u8>) -> serde_json::Result<()> {
+/// Writes the body of the single call, with its status before its own fields.
+fn item_result<Body: Success>(body: &Body, text: &mut Vec<u8>) -> serde_json::Result<()> {
     text.extend_from_slice(b"{\"status\":");
     text.extend_from_slice(body.status().as_str().as_bytes());
     let brace = text.len();
@@ -94,8 +94,8 @@ fn item_answer<Body: Success>(body: &Body, text: &mut Vec<u8>) -> serde_json::Re
     Ok(())
 }
 
-/// What a granted item takes, about.
+/// Typical size of a granted item.
 const GRANT_BYTES: usize = 384;
 
-/// What an item takes without its result, generously.
+/// Generous size of an item without its result.
 const ITEM_BYTES: usize = 768;

@@ -1,28 +1,27 @@
-//! `POST /v1/claims`: asking before an operation.
+//! `POST /v1/claims`: the claim call, before an operation.
 
-use axum::extract::Request;
 use axum::http::{HeaderMap, header};
 use axum::response::Response;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::answer;
-use super::extract::Visit;
-use super::{Api, success};
+use super::pipeline::Call;
+use super::success;
 use crate::domain::attempt::Nonce;
 use crate::domain::canonical::canonicalize_any;
 use crate::domain::limits::Limits;
 use crate::domain::tenant::Operation;
 use crate::domain::terms::{Retention, Span};
 use crate::gateway::claim::ClaimCall;
-use crate::web::body::{self, JsonBytes, RequestBody};
+use crate::web::body;
 use crate::web::fields::{self, check_operation, check_retention, required_contents};
 use crate::web::problem::Problem;
 
 /// The header that may carry the nonce instead of the body.
 pub(super) const NONCE_HEADER: &str = "oncegate-attempt-nonce";
 
-/// The body of a PRE.
+/// The body of a claim call.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClaimBody<'a> {
@@ -37,29 +36,24 @@ pub struct ClaimBody<'a> {
     take_over: Option<bool>,
 }
 
-/// Handles the call.
-pub async fn claim(api: &Api, visit: &Visit, request: Request<impl RequestBody>) -> Result<Response, Problem> {
-    let (parts, body) = request.into_parts();
-    let app = visit.enter(api, &parts.headers)?;
-    let body = JsonBytes::of_visit(visit, &parts.headers, body, api).await?;
-    let mut body: ClaimBody<'_> = body.parse()?;
-    body.merge_nonce(&parts.headers)?;
-    let request = body.into_request(&api.limits)?;
-    let granted = answer::granted(api.gateway.claim(app, request).await?)?;
+/// Handles a claim call.
+pub(super) async fn claim(call: Call<'_>) -> Result<Response, Problem> {
+    let mut body: ClaimBody<'_> = call.parse()?;
+    body.merge_nonce(call.headers)?;
+    let request = body.into_request(&call.api.limits)?;
+    let granted = answer::granted(call.api.gateway.claim(call.app, request).await?)?;
     let mut response = success(&granted);
     response.headers_mut().insert(header::LOCATION, granted.location());
     Ok(response)
 }
 
 impl ClaimBody<'_> {
-    /// Takes the nonce of the header; headers and body must not contradict each other.
+    /// Takes the nonce of the header. Headers and body must not contradict each other.
     fn merge_nonce(&mut self, headers: &HeaderMap) -> Result<(), Problem> {
         let mut sent = headers.get_all(NONCE_HEADER).iter();
         let Some(header) = sent.next() else { return Ok(()) };
         if sent.any(|other| other != header) {
-            return Err(Problem::invalid(
-                "The header Oncegate-Attempt-Nonce is there twice and differs; send it once.",
-            ));
+            return Err(Problem::invalid("The request has two different Oncegate-Attempt-Nonce headers; send one."));
         }
         let header = header.to_str().unwrap_or_default().to_owned();
         if self.attempt_nonce.as_ref().is_some_and(|body| *body != header) {
@@ -71,7 +65,10 @@ impl ClaimBody<'_> {
         Ok(())
     }
 
-    /// The request in the gateway's terms, within all bounds.
+    /// Converts it, and checks all bounds.
+    ///
+    /// # Errors
+    /// The field that is wrong.
     pub fn into_request(self, limits: &Limits) -> Result<ClaimCall, Problem> {
         let nonce = self.attempt_nonce.map(|nonce| nonce.parse::<Nonce>()).transpose();
         let fingerprint = self

@@ -1,17 +1,12 @@
-//! `POST /v1/global-ids`: what a claim of these contents would be named. Asks no store.
+//! `POST /v1/global-ids`: the global ID that a claim of these contents would have. Needs no store.
 
-use std::sync::Arc;
-
-use axum::extract::State;
 use axum::response::Response;
 use serde::Serialize;
 
-use super::Api;
 use super::claim::ClaimBody;
-use super::extract::Caller;
+use super::pipeline::Call;
 use crate::domain::global_id::GlobalId;
 use crate::gateway::Gateway;
-use crate::web::body::JsonBytes;
 use crate::web::problem::Problem;
 use crate::web::response::json;
 
@@ -22,8 +17,9 @@ struct GlobalIdBody<'a> {
 }
 
 /// Handles the call.
-pub async fn global_id(State(api): State<Arc<Api>>, Caller(app): Caller, body: JsonBytes) -> Result<Response, Problem> {
-    let request = body.parse::<ClaimBody<'_>>()?.into_request(&api.limits)?;
-    let global_id = Gateway::global_id(&app, &request.operation, &request.contents);
+#[expect(clippy::unused_async, reason = "the route table holds asynchronous operations")]
+pub(super) async fn global_id(call: Call<'_>) -> Result<Response, Problem> {
+    let request = call.parse::<ClaimBody<'_>>()?.into_request(&call.api.limits)?;
+    let global_id = Gateway::global_id(call.app, &request.operation, &request.contents);
     Ok(json(&GlobalIdBody { global_id, canonical: request.contents.as_str() }))
 }

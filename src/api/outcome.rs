@@ -1,27 +1,26 @@
-//! `POST /v1/claims/{global_id}/outcome`: reporting after an operation.
+//! `POST /v1/claims/{global_id}/outcome`: the outcome call, after an operation.
 
-use axum::extract::Request;
 use axum::response::Response;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::extract::{ClaimId, Visit};
-use super::{Api, answer, success};
+use super::pipeline::Call;
+use super::{answer, success};
 use crate::domain::attempt::Attempt;
 use crate::domain::global_id::GlobalId;
 use crate::domain::limits::Limits;
 use crate::domain::tenant::Operation;
 use crate::domain::terms::Retention;
 use crate::gateway::outcome::OutcomeCall;
-use crate::web::body::{self, JsonBytes, RequestBody};
+use crate::web::body;
 use crate::web::choice::OutcomeName;
 use crate::web::fields::{check_operation, check_retention, required_contents};
 use crate::web::problem::Problem;
 
-/// The body of a POST.
+/// The body of an outcome call.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct OutcomeBody<'a> {
+pub(super) struct OutcomeBody<'a> {
     attempt: String,
     outcome: OutcomeName,
     #[serde(borrow, default, deserialize_with = "body::present")]
@@ -32,26 +31,17 @@ pub struct OutcomeBody<'a> {
     contents: Option<&'a RawValue>,
 }
 
-/// Handles the call.
-pub async fn outcome(
-    api: &Api,
-    visit: &Visit,
-    claim: Result<ClaimId, Problem>,
-    request: Request<impl RequestBody>,
-) -> Result<Response, Problem> {
-    let (parts, body) = request.into_parts();
-    let app = visit.enter(api, &parts.headers)?;
-    let ClaimId(global_id) = claim?;
-    let body = JsonBytes::of_visit(visit, &parts.headers, body, api).await?;
-    let body: OutcomeBody<'_> = body.parse()?;
-    let report = body.into_report(global_id, &api.limits)?;
-    let body = answer::reported(&api.gateway.settle(app, report).await?)?;
+/// Handles an outcome call.
+pub(super) async fn outcome(call: Call<'_>, global_id: GlobalId) -> Result<Response, Problem> {
+    let body: OutcomeBody<'_> = call.parse()?;
+    let report = body.into_report(global_id, &call.api.limits)?;
+    let body = answer::reported(&call.api.gateway.settle(call.app, report).await?)?;
     Ok(success(&body))
 }
 
 impl<'a> OutcomeBody<'a> {
-    /// A body of these parts, for reports that come in a batch.
-    pub fn new(
+    /// Returns a body with these fields, for items of a batch.
+    pub(super) fn new(
         attempt: String,
         outcome: OutcomeName,
         result: Option<&'a RawValue>,
@@ -62,8 +52,11 @@ impl<'a> OutcomeBody<'a> {
         Self { attempt, outcome, result, retention, operation, contents }
     }
 
-    /// The report in the gateway's terms, within all bounds. `result` and `retention` go with `success` only.
-    pub fn into_report(self, global_id: GlobalId, limits: &Limits) -> Result<OutcomeCall, Problem> {
+    /// Converts it, and checks all bounds. `result` and `retention` go with `success` only.
+    ///
+    /// # Errors
+    /// The field that is wrong.
+    pub(super) fn into_report(self, global_id: GlobalId, limits: &Limits) -> Result<OutcomeCall, Problem> {
         let attempt =
             self.attempt.parse::<Attempt>().map_err(|wrong| Problem::invalid(format!("`attempt`: {wrong}.")))?;
         check_retention(self.retention, limits)?;

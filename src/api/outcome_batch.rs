@@ -1,29 +1,24 @@
-//! `POST /v1/outcomes/batch`: many POSTs at once, each answered by itself.
+//! `POST /v1/outcomes/batch`: many outcome calls in one, each with its own response.
 
-use std::sync::Arc;
-
-use axum::Extension;
-use axum::extract::State;
 use axum::response::Response;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::extract::Caller;
+use super::answer;
+use super::batch::{self, Items};
 use super::outcome::OutcomeBody;
-use super::{Api, answer, batch};
+use super::pipeline::Call;
 use crate::domain::global_id::GlobalId;
 use crate::domain::limits::Limits;
 use crate::domain::tenant::Operation;
 use crate::domain::terms::Retention;
 use crate::gateway::outcome::OutcomeCall;
-use crate::tenants::quota::Purpose;
-use crate::web::body::{self, JsonBytes};
+use crate::web::body;
 use crate::web::choice::OutcomeName;
 use crate::web::problem::Problem;
-use crate::web::request_id::RequestId;
 
-/// A POST with the claim it is about. The fields of [`OutcomeBody`], written out because serde cannot both flatten a
-/// struct and refuse unknown fields.
+/// An outcome call with its claim. Repeats the fields of [`OutcomeBody`], because serde cannot both flatten a struct and
+/// reject unknown fields.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct OutcomeItem<'a> {
@@ -38,18 +33,12 @@ struct OutcomeItem<'a> {
     contents: Option<&'a RawValue>,
 }
 
-/// Handles the call.
-pub async fn outcome_batch(
-    State(api): State<Arc<Api>>,
-    Caller(app): Caller,
-    Extension(request_id): Extension<RequestId>,
-    body: JsonBytes,
-) -> Result<Response, Problem> {
-    let report = |raw| batch::item::<OutcomeItem<'_>>(raw)?.into_report(&api.limits);
-    let reports = batch::admitted(batch::items(&body, &api)?, &api, &app, Purpose::Settle, report);
-    let answers = api.gateway.settle_many(&app, reports).await;
+/// Handles a batch of outcome calls.
+pub(super) async fn outcome_batch(call: Call<'_>, items: Items<'_>) -> Result<Response, Problem> {
+    let reports = items.read(|item: OutcomeItem<'_>| item.into_report(&call.api.limits));
+    let answers = call.api.gateway.settle_many(call.app, reports).await;
     let answers = answers.into_iter().map(|answer: Result<_, Problem>| answer::reported(&answer?)).collect::<Vec<_>>();
-    Ok(batch::answer(&answers, &request_id))
+    Ok(batch::response(&answers, call.request_id))
 }
 
 impl OutcomeItem<'_> {

@@ -1,59 +1,195 @@
-//! What every request meets before and after its handler: a place among those in flight, an ID, bounds on its head, a
-//! contained panic, the problem document, a metric.
+//! The pipeline of every request: permit and head, route, authentication, permit of the app, charge, body, handler. The way
+//! back: rate limits, auth throttle, problem document, metrics, trace, access log.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::Request;
-use axum::http::Method;
-use axum::response::Response;
+use axum::http::{HeaderMap, HeaderValue, Method, header};
+use axum::response::{IntoResponse as _, Response};
+use serde::Deserialize;
+use tracing::Span;
 
-use super::extract::Visit;
-use super::places::Place;
-use super::{Api, Connection, Front, rate_limit};
+use super::batch::Items;
+use super::concurrency::Permit;
+use super::routes::{Handler, OTHER, Operation, ROUTES, Route, Routing};
+use super::{Api, ApiService, Connection, rate_limit};
 use crate::telemetry::logging::access::AccessLine;
-use crate::telemetry::metrics::Endpoint;
 use crate::telemetry::traces::{self, TracedRequest};
+use crate::tenants::App;
 use crate::tenants::quota::Purpose;
 use crate::transport::Incoming;
 use crate::web::auth_throttle::throttled;
+use crate::web::body::JsonBytes;
 use crate::web::head;
 use crate::web::problem::{Code, Members, Problem};
 use crate::web::request_id::RequestId;
 use crate::web::response::{contain, finish};
 
-/// Stands around the whole API.
-pub(super) async fn edge(front: &Front, request: Request<Incoming>, connection: &Arc<Connection>) -> Response {
-    let api = &*front.api;
-    let begun = api.clock.monotonic();
-    let request_id = RequestId::of(request.headers(), &*api.entropy);
-    let endpoint = endpoint(request.uri().path());
-    let method = request.method().clone();
-    let visit = Visit::at(endpoint, connection.clone());
+/// A call of an operation: authenticated, admitted and charged. Only the pipeline creates one.
+pub(super) struct Call<'a> {
+    pub(super) api: &'a Api,
+    /// The app whose credential the request has.
+    pub(super) app: &'a Arc<App>,
+    pub(super) request_id: &'a RequestId,
+    pub(super) headers: &'a HeaderMap,
+    pub(super) purpose: Purpose,
+    body: &'a JsonBytes,
+}
+
+impl<'a> Call<'a> {
+    /// Reads the body as this type.
+    ///
+    /// # Errors
+    /// The body is not JSON, or a field is wrong.
+    pub(super) fn parse<T: Deserialize<'a>>(&self) -> Result<T, Problem> {
+        self.body.parse()
+    }
+}
+
+/// What is known of a request while it is served.
+struct RequestContext {
+    id: RequestId,
+    method: Method,
+    routing: Routing,
+    /// Set once the request is authenticated.
+    app: Option<Arc<App>>,
+}
+
+impl RequestContext {
+    fn purpose(&self) -> Purpose {
+        self.routing.route().map_or(Purpose::New, |route| route.purpose)
+    }
+
+    /// Returns the route for traces and the access log.
+    fn route(&self) -> &'static str {
+        self.routing.route().map_or(OTHER, |route| route.path)
+    }
+
+    /// Returns the method for operators. Callers may invent methods of any length.
+    fn method(&self) -> &str {
+        const KNOWN: [Method; 7] =
+            [Method::GET, Method::POST, Method::PUT, Method::DELETE, Method::PATCH, Method::HEAD, Method::OPTIONS];
+        if KNOWN.contains(&self.method) { self.method.as_str() } else { "_OTHER" }
+    }
+}
+
+/// Serves a request.
+pub(super) async fn serve(service: &ApiService, request: Request<Incoming>, connection: &Connection) -> Response {
+    let api = &*service.api;
+    let started_at = api.clock.monotonic();
+    let mut context = RequestContext {
+        id: RequestId::of(request.headers(), &*api.entropy),
+        method: request.method().clone(),
+        routing: Routing::of(request.method(), request.uri().path()),
+        app: None,
+    };
     let traced = || TracedRequest {
         headers: request.headers(),
-        method: known(&method),
-        route: route(endpoint),
-        id: request_id.as_str(),
+        method: context.method(),
+        route: context.route(),
+        id: context.id.as_str(),
     };
     let span = api.traces.request(traced, || api.entropy.bits());
-    let response = match admit(api, visit.purpose(), &request) {
-        // The place is kept until the answer's head is known; its body is in memory by then.
-        Ok(_place) => traces::in_span!(span, contain(front.route(endpoint, request, &request_id, &visit))),
-        Err(problem) => axum::response::IntoResponse::into_response(problem),
+    let response = match admit(api, context.purpose(), &request) {
+        // The permit is held until the head of the response is known. Its body is in memory by then.
+        Ok(_permit) => traces::in_span!(span, contain(respond(api, request, connection, &mut context))),
+        Err(problem) => problem.into_response(),
     };
-    let response = with_quotas(response, &visit, api);
-    let response = finish(throttled(&api.throttle, &api.authentication, response).await, &request_id);
-    let status = response.status().as_u16();
-    let took = api.clock.monotonic().saturating_sub(begun);
-    let is_shown = !span.is_none() || api.access.is_some();
-    let app = visit.app().filter(|_| is_shown).cloned();
-    // The answer is known: the app's place is free.
-    drop(visit);
-    api.metrics.answered(endpoint, status, took);
+    let response = with_rate_limits(response, &context, api);
+    let response = finish(throttled(&api.throttle, &api.authentication, response).await, &context.id);
+    let took = api.clock.monotonic().saturating_sub(started_at);
+    service.metrics[context.routing.index()].answered(response.status().as_u16(), took);
+    record(api, &context, &span, response.status().as_u16(), took);
+    response
+}
+
+/// Takes a permit for a request, and checks its head.
+fn admit<'a>(api: &'a Api, purpose: Purpose, request: &Request<Incoming>) -> Result<Permit<'a>, Problem> {
+    let Some(permit) = api.concurrency.acquire(purpose) else {
+        let detail = "The gateway has as many requests in flight as it may have; try again after Retry-After.";
+        return Err(Problem::new(Code::Overloaded, detail).retry_after(Duration::from_secs(1)));
+    };
+    head::check(request, &api.limits, api.loopback_only && api.registry.is_open())?;
+    Ok(permit)
+}
+
+/// Returns the response of the operation, or the problem that prevents it.
+async fn respond(
+    api: &Api,
+    request: Request<Incoming>,
+    connection: &Connection,
+    context: &mut RequestContext,
+) -> Response {
+    let Routing::Found(index) = context.routing else { return context.routing.rejection() };
+    let route = &ROUTES[index];
+    let handled = match &route.handler {
+        Handler::Public(handler) => return handler(),
+        Handler::Authenticated(operation) => operate(api, route, operation, request, connection, context).await,
+    };
+    handled.unwrap_or_else(Problem::into_response)
+}
+
+/// Authenticates a request, takes one of the app's permits, charges the app, reads the body, and calls the operation.
+async fn operate(
+    api: &Api,
+    route: &'static Route,
+    operation: &Operation,
+    request: Request<Incoming>,
+    connection: &Connection,
+    context: &mut RequestContext,
+) -> Result<Response, Problem> {
+    let (parts, body) = request.into_parts();
+    let authorization = parts.headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+    let app = api.registry.authenticate(authorization, &connection.credential, api.clock.wall())?;
+    let app = &*context.app.insert(app);
+    let _permit = api.gateway.acquire_permit(app, route.purpose)?;
+    let charge_and_read = async {
+        api.gateway.charge_request(app, route.purpose)?;
+        if route.method == Method::POST {
+            JsonBytes::receive(&parts.headers, body, &api.limits).await
+        } else {
+            Ok(JsonBytes::default())
+        }
+    };
+    let (request_id, headers, purpose) = (&context.id, &parts.headers, route.purpose);
+    match operation {
+        Operation::App(handler) => {
+            let body = &charge_and_read.await?;
+            handler(Call { api, app, request_id, headers, purpose, body }).await
+        }
+        Operation::Claim(handler) => {
+            let claim = route.claim(parts.uri.path())?;
+            let body = &charge_and_read.await?;
+            handler(Call { api, app, request_id, headers, purpose, body }, claim).await
+        }
+        Operation::Batch(handler) => {
+            let body = &charge_and_read.await?;
+            let call = Call { api, app, request_id, headers, purpose, body };
+            let items = Items::of(&call)?;
+            handler(call, items).await
+        }
+    }
+}
+
+/// Adds the rate limits of the app and what is left of them.
+fn with_rate_limits(mut response: Response, context: &RequestContext, api: &Api) -> Response {
+    if let Some(app) = &context.app {
+        let exceeded = match response.extensions().get() {
+            Some(Problem { members: Members::QuotaExceeded { quota }, .. }) => Some(*quota),
+            _ => None,
+        };
+        rate_limit::write(response.headers_mut(), app, exceeded, || api.clock.monotonic());
+    }
+    response
+}
+
+/// Records the response in its trace and in the logs.
+fn record(api: &Api, context: &RequestContext, span: &Span, status: u16, took: Duration) {
+    let app = context.app.as_ref().map(|app| app.key.as_ref());
     if !span.is_none() {
         span.record("http.response.status_code", status);
-        app.as_ref().map(|app| span.record("oncegate.app", app.key.as_ref()));
+        app.map(|app| span.record("oncegate.app", app));
         if status >= 500 {
             span.record("otel.status_code", "ERROR");
         }
@@ -61,107 +197,16 @@ pub(super) async fn edge(front: &Front, request: Request<Incoming>, connection: 
     if let Some(access) = &api.access {
         access.write(&AccessLine {
             timestamp: api.clock.wall().to_string(),
-            method: known(&method),
-            route: route(endpoint),
+            method: context.method(),
+            route: context.route(),
             status,
-            app: app.as_ref().map(|app| app.key.as_ref()),
+            app,
             duration_us: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
-            request_id: request_id.as_str(),
+            request_id: context.id.as_str(),
         });
     }
     tracing::debug!(
-        http.method = %method, http.status = status, request.id = request_id.as_str(), took_us = took.as_micros(), "answered"
+        http.method = %context.method, http.status = status, request.id = context.id.as_str(), took_us = took.as_micros(),
+        "Answered a request"
     );
-    response
-}
-
-/// Lets a request in, if there is room and its head keeps the rules.
-fn admit<'a>(api: &'a Api, purpose: Purpose, request: &Request<Incoming>) -> Result<Place<'a>, Problem> {
-    let Some(place) = api.places.take(purpose) else {
-        let detail = "The gateway has as many requests in flight as it may have; try again after Retry-After.";
-        return Err(Problem::new(Code::Overloaded, detail).retry_after(Duration::from_secs(1)));
-    };
-    head::check(request, &api.limits, api.loopback_only && api.registry.is_open())?;
-    Ok(place)
-}
-
-/// Tells an app on its answers what it has left.
-fn with_quotas(mut response: Response, visit: &Visit, api: &Api) -> Response {
-    if let Some(app) = visit.app() {
-        let exceeded = match response.extensions().get() {
-            Some(Problem { members: Members::QuotaExceeded { quota }, .. }) => Some(*quota),
-            _ => None,
-        };
-        rate_limit::tell(response.headers_mut(), app, exceeded, || api.clock.monotonic());
-    }
-    response
-}
-
-/// A method as it is shown to operators: callers may invent others, of any length.
-fn known(method: &Method) -> &str {
-    const KNOWN: [Method; 7] =
-        [Method::GET, Method::POST, Method::PUT, Method::DELETE, Method::PATCH, Method::HEAD, Method::OPTIONS];
-    if KNOWN.contains(method) { method.as_str() } else { "_OTHER" }
-}
-
-/// The route of an endpoint, for traces and the access log.
-const fn route(endpoint: Endpoint) -> &'static str {
-    match endpoint {
-        Endpoint::Claim => "/v1/claims",
-        Endpoint::ClaimBatch => "/v1/claims/batch",
-        Endpoint::Inspect => "/v1/claims/{global_id}",
-        Endpoint::Outcome => "/v1/claims/{global_id}/outcome",
-        Endpoint::Renewal => "/v1/claims/{global_id}/renewal",
-        Endpoint::OutcomeBatch => "/v1/outcomes/batch",
-        Endpoint::GlobalId => "/v1/global-ids",
-        Endpoint::Other => "other",
-    }
-}
-
-/// What a path is called in metrics: as the router would match it.
-fn endpoint(path: &str) -> Endpoint {
-    let Some(rest) = path.strip_prefix("/v1/claims") else {
-        return match path {
-            "/v1/outcomes/batch" => Endpoint::OutcomeBatch,
-            "/v1/global-ids" => Endpoint::GlobalId,
-            _ => Endpoint::Other,
-        };
-    };
-    let mut segments = rest.split('/');
-    match (segments.next(), segments.next(), segments.next(), segments.next()) {
-        (Some(""), None, None, None) => Endpoint::Claim,
-        (Some(""), Some("batch"), None, None) => Endpoint::ClaimBatch,
-        (Some(""), Some(id), None, None) if !id.is_empty() => Endpoint::Inspect,
-        (Some(""), Some(id), Some("outcome"), None) if !id.is_empty() => Endpoint::Outcome,
-        (Some(""), Some(id), Some("renewal"), None) if !id.is_empty() => Endpoint::Renewal,
-        _ => Endpoint::Other,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn paths_are_called_what_the_router_matches() {
-        let of_paths = [
-            ("/v1/claims", Endpoint::Claim),
-            ("/v1/claims/batch", Endpoint::ClaimBatch),
-            ("/v1/claims/x", Endpoint::Inspect),
-            ("/v1/claims/x/outcome", Endpoint::Outcome),
-            ("/v1/claims/x/renewal", Endpoint::Renewal),
-            ("/v1/outcomes/batch", Endpoint::OutcomeBatch),
-            ("/v1/global-ids", Endpoint::GlobalId),
-        ];
-        for (path, named) in of_paths {
-            assert_eq!(endpoint(path) as usize, named as usize, "{path}");
-            for other in [format!("{path}/"), format!("{path}x/y"), format!("/{path}")] {
-                assert_eq!(endpoint(&other) as usize, Endpoint::Other as usize, "{other}");
-            }
-        }
-        for other in ["", "/", "/v1/claims//outcome", "/v1/claimsx", "/v1/claims/x/outcomes", "/v1/claims/x/outcome/y"]
-        {
-            assert_eq!(endpoint(other) as usize, Endpoint::Other as usize, "{other}");
-        }
-    }
 }

@@ -1,5 +1,5 @@
-//! The fields `RateLimit-Policy` and `RateLimit` (draft-ietf-httpapi-ratelimit-headers): what an app may take, and what is
-//! left of it, on its own answers.
+//! The headers `RateLimit-Policy` and `RateLimit` (draft-ietf-httpapi-ratelimit-headers): the quotas of an app and what is
+//! left of them, on the responses to its requests.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use crate::tenants::quota::QuotaName;
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const LEFT: HeaderName = HeaderName::from_static("ratelimit");
 
-/// Tells the rates of an app, where it has any, and the quota that it has just used up.
-pub(super) fn tell(headers: &mut HeaderMap, app: &App, exceeded: Option<QuotaName>, now: impl Fn() -> Duration) {
+/// Writes the rates of an app, if it has any, and the quota that it has just exceeded.
+pub(super) fn write(headers: &mut HeaderMap, app: &App, exceeded: Option<QuotaName>, now: impl Fn() -> Duration) {
     let (mut policy, mut left) = (String::new(), String::new());
     let quota = &app.quota;
     let window = seconds(quota.burst).max(1);
@@ -27,7 +27,7 @@ pub(super) fn tell(headers: &mut HeaderMap, app: &App, exceeded: Option<QuotaNam
         item(&mut policy, name, format_args!("q={most};w={window}{unit}"));
         item(&mut left, name, format_args!("r={units};t={}", seconds(until)));
     }
-    // Places say nothing of what comes next, so they are told only where they are why.
+    // Permits say nothing about the next request, so they are shown only if they are the reason for the refusal.
     if let (Some(QuotaName::RequestsInFlight), Some(most)) = (exceeded, quota.requests_in_flight) {
         item(&mut policy, QuotaName::RequestsInFlight, format_args!("q={most};qu=\"concurrent-requests\""));
         item(&mut left, QuotaName::RequestsInFlight, format_args!("r=0"));
@@ -39,14 +39,14 @@ pub(super) fn tell(headers: &mut HeaderMap, app: &App, exceeded: Option<QuotaNam
     }
 }
 
-/// One more item of a structured list.
+/// Appends an item to a structured list.
 fn item(list: &mut String, name: QuotaName, parameters: std::fmt::Arguments<'_>) {
     let comma = if list.is_empty() { "" } else { ", " };
-    // Writing to a text cannot fail.
+    // Writing to a string cannot fail.
     let _ = write!(list, "{comma}\"{}\";{parameters}", name.as_str());
 }
 
-/// Whole seconds, rounded up.
+/// Returns whole seconds, rounded up.
 fn seconds(duration: Duration) -> u64 {
     duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
 }

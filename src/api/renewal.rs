@@ -1,16 +1,13 @@
-//! `POST /v1/claims/{global_id}/renewal`: more time for an operation that takes longer.
+//! `POST /v1/claims/{global_id}/renewal`: a longer lease for an operation that takes longer.
 
-use std::sync::Arc;
-
-use axum::extract::State;
 use axum::response::Response;
 use serde::Deserialize;
 
-use super::extract::{Caller, ClaimId};
-use super::{Api, answer, success};
+use super::pipeline::Call;
+use super::{answer, success};
 use crate::domain::attempt::Attempt;
+use crate::domain::global_id::GlobalId;
 use crate::domain::terms::Span;
-use crate::web::body::JsonBytes;
 use crate::web::problem::Problem;
 
 #[derive(Deserialize)]
@@ -20,18 +17,13 @@ struct RenewalBody {
     lease: Option<Span>,
 }
 
-/// Handles the call.
-pub async fn renewal(
-    State(api): State<Arc<Api>>,
-    Caller(app): Caller,
-    ClaimId(global_id): ClaimId,
-    body: JsonBytes,
-) -> Result<Response, Problem> {
-    let body: RenewalBody = body.parse()?;
+/// Handles a renewal.
+pub(super) async fn renewal(call: Call<'_>, global_id: GlobalId) -> Result<Response, Problem> {
+    let body: RenewalBody = call.parse()?;
     let attempt = body.attempt.parse::<Attempt>().map_err(|wrong| Problem::invalid(format!("`attempt`: {wrong}.")))?;
     let lease = body.lease.map(|lease| lease.0);
-    let checked = lease.map_or(Ok(()), |lease| api.limits.check_lease(lease));
+    let checked = lease.map_or(Ok(()), |lease| call.api.limits.check_lease(lease));
     checked.map_err(|wrong| Problem::invalid(format!("`lease`: {wrong}.")))?;
-    let body = answer::renewed(&api.gateway.renew(&app, global_id, attempt, lease).await?)?;
+    let body = answer::renewed(&call.api.gateway.renew(call.app, global_id, attempt, lease).await?)?;
     Ok(success(&body))
 }

@@ -21,6 +21,7 @@ use crate::domain::limits::Limits;
 const RESULT_DEPTH_MAX: usize = 128;
 
 /// The bytes of a body that is said to be JSON, all of it, in time.
+#[derive(Default)]
 pub struct JsonBytes(Bytes);
 
 impl JsonBytes {

@@ -188,20 +188,6 @@ labels! {
 }
 
 labels! {
-    /// Kind of an HTTP request.
-    Endpoint {
-        Claim = "claim",
-        Outcome = "outcome",
-        Renewal = "renewal",
-        Inspect = "inspect",
-        ClaimBatch = "claim_batch",
-        OutcomeBatch = "outcome_batch",
-        GlobalId = "global_id",
-        Other = "other",
-    }
-}
-
-labels! {
     /// Kind of an engine call.
     EngineCall {
         Claim = "claim",
@@ -224,22 +210,14 @@ labels! {
     }
 }
 
-/// Metrics of the HTTP API.
-pub struct HttpMetrics {
-    /// By endpoint and index in [`HttpMetrics::STATUSES`]; created when first used.
-    durations: Vec<[OnceLock<Histogram>; Self::STATUSES.len() + 1]>,
+/// Metrics of one endpoint of the HTTP API.
+pub struct EndpointMetrics {
+    endpoint: &'static str,
+    /// By index in [`EndpointMetrics::STATUSES`]; created when first used.
+    durations: [OnceLock<Histogram>; Self::STATUSES.len() + 1],
 }
 
-impl Default for HttpMetrics {
-    /// Returns the metrics of all endpoints.
-    fn default() -> Self {
-        let none = || std::array::from_fn(|_| OnceLock::new());
-        let durations = Endpoint::LABELS.iter().map(|_| none()).collect();
-        Self { durations }
-    }
-}
-
-impl HttpMetrics {
+impl EndpointMetrics {
     /// Statuses that this gateway sends; any other is counted as `other`.
     const STATUSES: [(u16, &str); 16] = [
         (200, "200"),
@@ -260,12 +238,17 @@ impl HttpMetrics {
         (503, "503"),
     ];
 
+    /// Returns the metrics of the endpoint with this label.
+    pub fn new(endpoint: &'static str) -> Self {
+        Self { endpoint, durations: [const { OnceLock::new() }; Self::STATUSES.len() + 1] }
+    }
+
     /// Records a response.
-    pub fn answered(&self, endpoint: Endpoint, status: u16, took: Duration) {
+    pub fn answered(&self, status: u16, took: Duration) {
         let index = Self::STATUSES.iter().position(|(known, _)| *known == status).unwrap_or(Self::STATUSES.len());
-        let handle = self.durations[endpoint as usize][index].get_or_init(|| {
+        let handle = self.durations[index].get_or_init(|| {
             let status = Self::STATUSES.get(index).map_or("other", |(_, label)| *label);
-            histogram!(HTTP_REQUEST_DURATION, "endpoint" => Endpoint::LABELS[endpoint as usize], "status" => status)
+            histogram!(HTTP_REQUEST_DURATION, "endpoint" => self.endpoint, "status" => status)
         });
         handle.record(took.as_secs_f64());
     }

@@ -1,0 +1,267 @@
+//! The route table: one row for each operation. Routing, the labels in metrics, the routes in traces and in the access log,
+//! 404 and 405 derive from it.
+
+use std::pin::Pin;
+
+use axum::http::{HeaderValue, Method, header};
+use axum::response::{IntoResponse as _, Response};
+
+use super::batch::Items;
+use super::pipeline::Call;
+use super::{claim, claim_batch, document, global_id, inspect, outcome, outcome_batch, renewal};
+use crate::domain::global_id::GlobalId;
+use crate::tenants::quota::Purpose;
+use crate::web::problem::{Code, Problem};
+
+/// The operations. A path without a parameter takes precedence over one with a parameter.
+pub(super) static ROUTES: [Route; 8] = [
+    app(Method::POST, "/v1/claims", "claim", Purpose::New, |call| Box::pin(claim::claim(call))),
+    on_claim(Method::POST, "/v1/claims/{global_id}/outcome", "outcome", Purpose::Settle, |call, claim| {
+        Box::pin(outcome::outcome(call, claim))
+    }),
+    on_claim(Method::POST, "/v1/claims/{global_id}/renewal", "renewal", Purpose::Settle, |call, claim| {
+        Box::pin(renewal::renewal(call, claim))
+    }),
+    on_claim(Method::GET, "/v1/claims/{global_id}", "inspect", Purpose::New, |call, claim| {
+        Box::pin(inspect::inspect(call, claim))
+    }),
+    batch(Method::POST, "/v1/claims/batch", "claim_batch", Purpose::New, |call, items| {
+        Box::pin(claim_batch::claim_batch(call, items))
+    }),
+    batch(Method::POST, "/v1/outcomes/batch", "outcome_batch", Purpose::Settle, |call, items| {
+        Box::pin(outcome_batch::outcome_batch(call, items))
+    }),
+    app(Method::POST, "/v1/global-ids", "global_id", Purpose::New, |call| Box::pin(global_id::global_id(call))),
+    public(Method::GET, "/openapi.yaml", document),
+];
+
+/// Label and route of requests that are for no operation.
+pub(super) const OTHER: &str = "other";
+
+/// The response of an operation, boxed so that the table can hold every operation.
+type Handling<'a> = Pin<Box<dyn Future<Output = Result<Response, Problem>> + Send + 'a>>;
+
+/// One operation.
+pub(super) struct Route {
+    pub(super) method: Method,
+    /// Its path as in `openapi.yaml`.
+    pub(super) path: &'static str,
+    /// Its label in metrics.
+    pub(super) label: &'static str,
+    /// Selects the permits and quotas that its requests use.
+    pub(super) purpose: Purpose,
+    pub(super) handler: Handler,
+}
+
+/// The code of an operation.
+pub(super) enum Handler {
+    /// Answers every caller, without a credential.
+    Public(fn() -> Response),
+    /// Gets only calls that are authenticated and charged.
+    Authenticated(Operation),
+}
+
+/// The code of an operation for authenticated callers, by its input beside the call.
+pub(super) enum Operation {
+    /// No further input.
+    App(for<'a> fn(Call<'a>) -> Handling<'a>),
+    /// The claim that the path names.
+    Claim(for<'a> fn(Call<'a>, GlobalId) -> Handling<'a>),
+    /// The items of a batch, each of which is charged.
+    Batch(for<'a> fn(Call<'a>, Items<'a>) -> Handling<'a>),
+}
+
+/// The result of routing: indexes of [`ROUTES`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Routing {
+    Found(usize),
+    /// The path has other methods. Holds the first of its routes.
+    WrongMethod(usize),
+    NotFound,
+}
+
+impl Routing {
+    /// Finds the route of a request.
+    pub(super) fn of(method: &Method, path: &str) -> Self {
+        let exact = ROUTES.iter().position(|route| route.path == path);
+        let first = exact.or_else(|| ROUTES.iter().position(|route| route.parameter(path).is_some()));
+        let Some(first) = first else { return Self::NotFound };
+        let same_path = |route: &Route| route.path == ROUTES[first].path;
+        let found = ROUTES.iter().skip(first).position(|route| route.takes(method) && same_path(route));
+        found.map_or(Self::WrongMethod(first), |offset| Self::Found(first + offset))
+    }
+
+    /// Returns the index of the route in metrics. Requests without a route have the one after the last.
+    pub(super) fn index(self) -> usize {
+        match self {
+            Self::Found(index) | Self::WrongMethod(index) => index,
+            Self::NotFound => ROUTES.len(),
+        }
+    }
+
+    /// Returns the route that names the request, if one does.
+    pub(super) fn route(self) -> Option<&'static Route> {
+        ROUTES.get(self.index())
+    }
+
+    /// Returns the response to a request that no route handles: 404 or 405.
+    pub(super) fn rejection(self) -> Response {
+        if let Some(route) = self.route() {
+            return wrong_method(route.path);
+        }
+        let detail = "There is nothing at this path; GET /openapi.yaml for the paths of the API.";
+        Problem::new(Code::NotFound, detail).into_response()
+    }
+}
+
+impl Route {
+    fn takes(&self, method: &Method) -> bool {
+        self.method == *method || self.method == Method::GET && *method == Method::HEAD
+    }
+
+    /// Returns the segment of a path at the place of the parameter, if the path has this form.
+    fn parameter<'p>(&self, path: &'p str) -> Option<&'p str> {
+        let (before, rest) = self.path.split_once('{')?;
+        let (_name, after) = rest.split_once('}')?;
+        let segment = path.strip_prefix(before)?.strip_suffix(after)?;
+        (!segment.is_empty() && !segment.contains('/')).then_some(segment)
+    }
+
+    /// Returns the claim that a path names.
+    ///
+    /// # Errors
+    /// The segment is not a global ID.
+    pub(super) fn claim(&self, path: &str) -> Result<GlobalId, Problem> {
+        let claim = |text: &str| text.parse().ok().or_else(|| percent_decoded(text)?.parse().ok());
+        self.parameter(path).and_then(claim).ok_or_else(|| {
+            Problem::invalid(
+                "The path must name a claim by its global ID: the 32 lowercase hex digits of the 201 answer.",
+            )
+        })
+    }
+}
+
+/// Returns the text of a percent-encoded segment (RFC 3986, 2.1).
+fn percent_decoded(segment: &str) -> Option<String> {
+    let mut pieces = segment.split('%');
+    let mut bytes = pieces.next()?.as_bytes().to_vec();
+    for piece in pieces {
+        let (code, rest) = piece.split_at_checked(2)?;
+        bytes.extend(crate::domain::hex::decode::<1>(code)?);
+        bytes.extend(rest.as_bytes());
+    }
+    String::from_utf8(bytes).ok()
+}
+
+fn wrong_method(path: &str) -> Response {
+    let detail = "This path does not take this method; the header Allow says which it takes.";
+    let mut response = Problem::new(Code::MethodNotAllowed, detail).into_response();
+    let methods = ROUTES.iter().filter(|route| route.path == path).map(|route| &route.method);
+    let allowed = methods.map(|method| if method == Method::GET { "GET,HEAD" } else { method.as_str() });
+    let allowed = allowed.collect::<Vec<_>>().join(",");
+    response.headers_mut().extend(HeaderValue::try_from(allowed).ok().map(|allowed| (header::ALLOW, allowed)));
+    response
+}
+
+/// Returns the row of an operation without further input.
+const fn app(
+    method: Method,
+    path: &'static str,
+    label: &'static str,
+    purpose: Purpose,
+    handler: for<'a> fn(Call<'a>) -> Handling<'a>,
+) -> Route {
+    Route { method, path, label, purpose, handler: Handler::Authenticated(Operation::App(handler)) }
+}
+
+/// Returns the row of an operation on the claim `{global_id}` of its path.
+const fn on_claim(
+    method: Method,
+    path: &'static str,
+    label: &'static str,
+    purpose: Purpose,
+    handler: for<'a> fn(Call<'a>, GlobalId) -> Handling<'a>,
+) -> Route {
+    Route { method, path, label, purpose, handler: Handler::Authenticated(Operation::Claim(handler)) }
+}
+
+/// Returns the row of a batch operation.
+const fn batch(
+    method: Method,
+    path: &'static str,
+    label: &'static str,
+    purpose: Purpose,
+    handler: for<'a> fn(Call<'a>, Items<'a>) -> Handling<'a>,
+) -> Route {
+    Route { method, path, label, purpose, handler: Handler::Authenticated(Operation::Batch(handler)) }
+}
+
+/// Returns the row of an operation that needs no credential.
+const fn public(method: Method, path: &'static str, handler: fn() -> Response) -> Route {
+    Route { method, path, label: OTHER, purpose: Purpose::New, handler: Handler::Public(handler) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path_of(method: &Method, path: &str) -> Result<&'static str, Option<&'static str>> {
+        match Routing::of(method, path) {
+            Routing::Found(index) => Ok(ROUTES[index].path),
+            other => Err(other.route().map(|route| route.path)),
+        }
+    }
+
+    #[test]
+    fn every_route_is_found_by_its_path_and_method_and_by_no_other() {
+        for route in &ROUTES {
+            let path = route.path.replace("{global_id}", "x");
+            assert_eq!(path_of(&route.method, &path), Ok(route.path));
+            assert_eq!(path_of(&Method::DELETE, &path), Err(Some(route.path)));
+            for other in [format!("{path}/"), format!("{path}x/y"), format!("/{path}"), format!("{path}/outcome/y")] {
+                assert_eq!(path_of(&route.method, &other), Err(None), "{other}");
+            }
+        }
+        for other in ["", "/", "*", "/v1/claims//outcome", "/v1/claimsx", "/v1/claims/x/outcomes", "/v1/claims/"] {
+            assert_eq!(path_of(&Method::POST, other), Err(None), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_path_without_a_parameter_takes_precedence() {
+        assert_eq!(path_of(&Method::POST, "/v1/claims/batch"), Ok("/v1/claims/batch"));
+        assert_eq!(path_of(&Method::GET, "/v1/claims/batch"), Err(Some("/v1/claims/batch")));
+        assert_eq!(path_of(&Method::POST, "/v1/claims/batch/outcome"), Ok("/v1/claims/{global_id}/outcome"));
+    }
+
+    #[test]
+    fn head_is_handled_like_get_and_405_lists_both() {
+        assert_eq!(path_of(&Method::HEAD, "/v1/claims/x"), Ok("/v1/claims/{global_id}"));
+        assert_eq!(path_of(&Method::HEAD, "/v1/claims"), Err(Some("/v1/claims")));
+        for (path, allowed) in [("/v1/claims/x", "GET,HEAD"), ("/v1/claims", "POST")] {
+            let response = Routing::of(&Method::PUT, path).rejection();
+            assert_eq!(response.headers()[header::ALLOW], allowed);
+        }
+    }
+
+    #[test]
+    fn operations_on_a_claim_have_its_global_id_in_their_path_and_others_have_no_parameter() {
+        for Route { path, handler, .. } in &ROUTES {
+            let is_on_claim = matches!(handler, Handler::Authenticated(Operation::Claim(_)));
+            assert_eq!(path.contains("/{global_id}"), is_on_claim, "{path}");
+            assert_eq!(path.contains('{'), is_on_claim, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_global_id_may_be_percent_encoded() {
+        let Routing::Found(inspect) = Routing::of(&Method::GET, "/v1/claims/x") else { panic!("it has a route") };
+        let id = "0123456789abcdef0123456789abcdef";
+        let claim = |segment: &str| ROUTES[inspect].claim(&format!("/v1/claims/{segment}")).ok();
+        assert_eq!(claim(id), Some(id.parse().unwrap()));
+        assert_eq!(claim(&id.replace('a', "%61")), Some(id.parse().unwrap()));
+        for wrong in ["x", "%", "%6", "%6x", "%ff", &id[1..], &id.replace('a', "%2561")] {
+            assert_eq!(claim(wrong), None, "{wrong}");
+        }
+    }
+}
