@@ -170,7 +170,7 @@ async fn nonces_of_headers_are_never_chosen_between() {
     let (one, other) = ("nonce-0123456789-one", "nonce-0123456789-two");
     let refused = claim("/v1/claims", &[one, other]).await;
     assert_eq!(refused.code(), (400, "invalid_request"));
-    assert!(refused.body["detail"].as_str().unwrap().contains("differs"), "{}", refused.text);
+    assert!(refused.body["detail"].as_str().unwrap().contains("two different"), "{}", refused.text);
     claim("/v1/claims", &[one, one]).await.expect(201);
     for nonce in [one, "no nonce"] {
         let refused = claim("/v1/claims/batch", &[nonce]).await;

@@ -69,7 +69,7 @@ async fn clients_that_never_read_give_their_connections_back() {
     never_read(async || Ok(narrow(gateway.admin()).await), "GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n", 50)
         .await;
     gateway.admin_client().get("/livez").await.expect(200);
-    let is_logged = async || gateway.log().contains("the client did not read its answer in time");
+    let is_logged = async || gateway.log().contains("the client did not read its response in time");
     until("it is logged", SOON, is_logged).await;
 }
 
