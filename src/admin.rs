@@ -1,14 +1,13 @@
-//! The admin listener, on a router of its own: metrics and health for everybody who reaches it, and the admin API for
-//! operators with a token.
+//! The admin listener: metrics and health for every client that reaches it, and the admin API for operators with a token.
 
 pub mod apps;
 pub mod audit;
 pub mod auth;
 mod chains;
 mod claims;
-mod edge;
 mod engines;
 pub mod health;
+mod middleware;
 mod overlaps;
 mod query;
 
@@ -25,8 +24,8 @@ use tower::Service;
 
 use self::audit::Audit;
 use self::auth::Tokens;
-use self::edge::Edge;
 use self::health::Lifecycle;
+use self::middleware::Outer;
 use crate::domain::attempt::Entropy;
 use crate::domain::clock::Clock;
 use crate::domain::limits::Limits;
@@ -43,33 +42,33 @@ use crate::web;
 use crate::web::body::JsonBytes;
 use crate::web::problem::{Code, Problem};
 
-/// What the admin handlers work with.
+/// Dependencies and settings of the admin listener.
 pub struct Admin {
-    /// Asked how its engines are, and what operators want of it.
+    /// The use cases.
     pub gateway: Arc<Gateway>,
-    /// The apps that there are.
+    /// The apps.
     pub registry: Arc<Registry>,
-    /// What has been measured.
+    /// The metrics of this process.
     pub metrics: Arc<Metrics>,
-    /// Whether the gateway is starting, ready or draining.
+    /// The stage of the process: starting, ready or draining.
     pub lifecycle: Arc<Lifecycle>,
-    /// Names requests.
+    /// Source of request IDs.
     pub entropy: Arc<dyn Entropy>,
-    /// Measures how often tokens are wrong.
+    /// Clock of the auth throttle.
     pub clock: Arc<dyn Clock>,
-    /// Whether the listener is for this machine alone.
+    /// Rejects hosts that are not loopback.
     pub loopback_only: bool,
-    /// The bounds of requests.
+    /// Limits of requests.
     pub limits: Limits,
-    /// Who may use the admin API.
+    /// Tokens of the admin API.
     pub tokens: Arc<Tokens>,
-    /// What can be done to apps.
+    /// Changes apps.
     pub apps: Arc<dyn Catalog>,
-    /// What came to light when stores were back.
+    /// Overlaps that were found when stores were available again.
     pub overlaps: Arc<dyn Overlaps>,
-    /// What waits for stores that were out.
+    /// Entries that wait for unavailable stores.
     pub spool: Arc<dyn Spool>,
-    /// Carries changes out and writes them down.
+    /// Executes changes and records them.
     pub audit: Arc<Audit>,
 }
 
@@ -100,13 +99,13 @@ impl HttpService for AdminService {
     }
 }
 
-/// The admin routes.
+/// Returns the admin routes.
 fn router(admin: Arc<Admin>) -> Router {
-    let edge = Arc::new(Edge {
+    let outer = Arc::new(Outer {
         entropy: admin.entropy.clone(),
         limits: admin.limits.clone(),
         loopback_only: admin.loopback_only,
-        throttle: AuthThrottle::new(admin.clock.clone(), "calls of the admin API without a valid token"),
+        throttle: AuthThrottle::new(admin.clock.clone(), "Admin API calls without a valid token"),
         metrics: AuthenticationMetrics::default(),
     });
     let api = Router::new()
@@ -125,7 +124,8 @@ fn router(admin: Arc<Admin>) -> Router {
         .route("/admin/v1/claims/settle", post(claims::change::settle))
         .route("/admin/v1/overlaps", get(overlaps::list))
         .route("/admin/v1/audit", get(audit::audit))
-        .layer(from_fn_with_state(edge::permits(), edge::bounded));
+        .route_layer(from_fn_with_state(admin.tokens.clone(), auth::authenticate))
+        .layer(from_fn_with_state(middleware::permits(), middleware::limited));
     Router::new()
         .route("/metrics", get(metrics))
         .route("/livez", get(health::livez))
@@ -134,7 +134,7 @@ fn router(admin: Arc<Admin>) -> Router {
         .merge(api)
         .fallback(nothing_here)
         .method_not_allowed_fallback(wrong_method)
-        .layer(from_fn_with_state(edge, edge::around))
+        .layer(from_fn_with_state(outer, middleware::outer))
         .with_state(admin)
 }
 
@@ -143,7 +143,7 @@ async fn metrics(State(admin): State<Arc<Admin>>) -> Response {
     ([(header::CONTENT_TYPE, content_type)], admin.metrics.render()).into_response()
 }
 
-/// `GET /openapi.yaml`: what this listener serves. Public, so it needs no token.
+/// `GET /openapi.yaml`: the contract of this listener. Public.
 async fn document() -> Response {
     let content_type = HeaderValue::from_static("application/yaml");
     ([(header::CONTENT_TYPE, content_type)], include_str!("../openapi-admin.yaml")).into_response()

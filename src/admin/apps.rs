@@ -1,9 +1,9 @@
-//! Apps for operators: who may call, and with which secrets. A secret is told once, in the answer to whoever made it, and
-//! never again by anything.
+//! Apps for operators: apps and their secrets. Only the response to its creation shows a secret.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Extension;
 use axum::extract::{FromRequestParts, Path, State};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
@@ -57,7 +57,7 @@ impl From<ListedApp> for AppBody {
     }
 }
 
-/// A secret, told for the only time.
+/// A new secret. No other response contains it.
 #[derive(Serialize)]
 struct NewSecretBody {
     app: AppKey,
@@ -80,17 +80,13 @@ impl FromRequestParts<Arc<Admin>> for Named {
 }
 
 /// `GET /admin/v1/apps`: every app, by name.
-pub(super) async fn list(State(admin): State<Arc<Admin>>, _operator: Operator) -> Result<Response, Problem> {
+pub(super) async fn list(State(admin): State<Arc<Admin>>) -> Result<Response, Problem> {
     let apps = admin.apps.list().await?;
     Ok(json(&AppsBody { apps: apps.into_iter().map(AppBody::from).collect() }))
 }
 
 /// `GET /admin/v1/apps/{app}`: one app.
-pub(super) async fn show(
-    State(admin): State<Arc<Admin>>,
-    _operator: Operator,
-    Named(key): Named,
-) -> Result<Response, Problem> {
+pub(super) async fn show(State(admin): State<Arc<Admin>>, Named(key): Named) -> Result<Response, Problem> {
     let apps = admin.apps.list().await?;
     let unknown = || {
         let detail = format!("There is no app `{key}`. GET /admin/v1/apps lists them.");
@@ -113,7 +109,7 @@ struct CreateBody<'a> {
 /// `POST /admin/v1/apps`: a new app, and its first secret.
 pub(super) async fn create(
     State(admin): State<Arc<Admin>>,
-    operator: Operator,
+    Extension(operator): Extension<Operator>,
     body: JsonBytes,
 ) -> Result<Response, Problem> {
     let CreateBody { app, settings, chain, reason } = body.parse()?;
@@ -127,16 +123,16 @@ pub(super) async fn create(
         ..Change::default()
     };
     let apps = admin.apps.clone();
-    let deed = async move {
+    let action = async move {
         let secret = apps.create(&app, settings, chain).await?;
         Ok(((app, secret), "created"))
     };
-    let (app, secret) = admin.audit.carry_out(&operator, change, deed).await?;
+    let (app, secret) = admin.audit.execute(&operator, change, action).await?;
     let body = NewSecretBody { app, secret: secret.reveal().to_owned(), secret_id: secret.digest().id() };
     Ok((StatusCode::CREATED, json(&body)).into_response())
 }
 
-/// Which secrets go when a new one comes.
+/// The secrets that a rotation revokes.
 #[derive(Clone, Copy, Default)]
 enum RevokeBody {
     #[default]
@@ -158,10 +154,10 @@ struct RotateBody {
     reason: Reason,
 }
 
-/// `POST /admin/v1/apps/{app}/rotate`: a new secret; of the others all go but the newest, or all.
+/// `POST /admin/v1/apps/{app}/rotate`: a new secret. Revokes all older ones but the newest, or all.
 pub(super) async fn rotate(
     State(admin): State<Arc<Admin>>,
-    operator: Operator,
+    Extension(operator): Extension<Operator>,
     Named(app): Named,
     body: JsonBytes,
 ) -> Result<Response, Problem> {
@@ -172,11 +168,11 @@ pub(super) async fn rotate(
     };
     let change = about(&app, "app.rotate", Some(detail.to_owned()), reason);
     let apps = admin.apps.clone();
-    let deed = async move {
+    let action = async move {
         let secret = apps.rotate(&app, revoked).await?;
         Ok(((app, secret), "rotated"))
     };
-    let (app, secret) = admin.audit.carry_out(&operator, change, deed).await?;
+    let (app, secret) = admin.audit.execute(&operator, change, action).await?;
     Ok(json(&NewSecretBody { app, secret: secret.reveal().to_owned(), secret_id: secret.digest().id() }))
 }
 
@@ -187,10 +183,10 @@ struct RevokeOneBody {
     reason: Reason,
 }
 
-/// `POST /admin/v1/apps/{app}/revoke`: one secret is no longer good.
+/// `POST /admin/v1/apps/{app}/revoke`: revokes one secret.
 pub(super) async fn revoke(
     State(admin): State<Arc<Admin>>,
-    operator: Operator,
+    Extension(operator): Extension<Operator>,
     Named(app): Named,
     body: JsonBytes,
 ) -> Result<Response, Problem> {
@@ -202,8 +198,8 @@ pub(super) async fn revoke(
     }
     let change = about(&app, "app.revoke", Some(format!("secret_id: {secret_id}")), reason);
     let apps = admin.apps.clone();
-    let deed = async move { Ok((apps.revoke(&app, &secret_id).await?, "revoked")) };
-    Ok(json(&AppBody::from(admin.audit.carry_out(&operator, change, deed).await?)))
+    let action = async move { Ok((apps.revoke(&app, &secret_id).await?, "revoked")) };
+    Ok(json(&AppBody::from(admin.audit.execute(&operator, change, action).await?)))
 }
 
 #[derive(Deserialize)]
@@ -212,20 +208,20 @@ struct ReasonBody {
     reason: Reason,
 }
 
-/// `POST /admin/v1/apps/{app}/disable`: its callers are turned away.
+/// `POST /admin/v1/apps/{app}/disable`: refuses its callers.
 pub(super) async fn disable(
     state: State<Arc<Admin>>,
-    operator: Operator,
+    operator: Extension<Operator>,
     named: Named,
     body: JsonBytes,
 ) -> Result<Response, Problem> {
     set_disabled(state, operator, named, body, true).await
 }
 
-/// `POST /admin/v1/apps/{app}/enable`: its callers are let in again.
+/// `POST /admin/v1/apps/{app}/enable`: accepts its callers again.
 pub(super) async fn enable(
     state: State<Arc<Admin>>,
-    operator: Operator,
+    operator: Extension<Operator>,
     named: Named,
     body: JsonBytes,
 ) -> Result<Response, Problem> {
@@ -234,22 +230,22 @@ pub(super) async fn enable(
 
 async fn set_disabled(
     State(admin): State<Arc<Admin>>,
-    operator: Operator,
+    Extension(operator): Extension<Operator>,
     Named(app): Named,
     body: JsonBytes,
     disabled: bool,
 ) -> Result<Response, Problem> {
     let ReasonBody { reason } = body.parse()?;
-    let (action, word) = if disabled { ("app.disable", "disabled") } else { ("app.enable", "enabled") };
-    let change = about(&app, action, None, reason);
+    let (name, word) = if disabled { ("app.disable", "disabled") } else { ("app.enable", "enabled") };
+    let change = about(&app, name, None, reason);
     let apps = admin.apps.clone();
-    let deed = async move { Ok((apps.set_disabled(&app, disabled).await?, word)) };
-    Ok(json(&AppBody::from(admin.audit.carry_out(&operator, change, deed).await?)))
+    let action = async move { Ok((apps.set_disabled(&app, disabled).await?, word)) };
+    Ok(json(&AppBody::from(admin.audit.execute(&operator, change, action).await?)))
 }
 
-fn about(app: &AppKey, action: &'static str, detail: Option<String>, reason: Reason) -> Change {
+fn about(app: &AppKey, name: &'static str, detail: Option<String>, reason: Reason) -> Change {
     Change {
-        action: action.into(),
+        action: name.into(),
         app: Some(app.clone()),
         detail: detail.map(Into::into),
         reason: Some(reason),

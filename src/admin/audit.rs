@@ -1,5 +1,5 @@
-//! The audit trail: who changed what, when, why, and what came of it. A change is written down, with fsync, before it is
-//! begun; where that cannot be done, it is not begun. Never holds contents, attempts or secrets.
+//! The audit trail: operator, change, time, reason and result. A change is recorded, with fsync, before it begins; if that
+//! fails, it does not begin. Never contains contents, attempts or secrets.
 
 mod trail;
 
@@ -23,14 +23,14 @@ use crate::domain::tenant::{AppKey, Operation};
 use crate::web::problem::{Code, Problem};
 use crate::web::response::json;
 
-/// How many characters a reason may have.
+/// Longest reason, in characters.
 const REASON_CHARS_MAX: usize = 500;
 
-/// Entries shown if the request does not say how many, and the most that it may say.
+/// Default and largest number of entries in a response.
 const SHOWN: usize = 50;
 const SHOWN_MAX: usize = 200;
 
-/// Why somebody makes a change: one line of 1 to 500 characters.
+/// The reason for a change: one line of 1 to 500 characters.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]
 #[serde(try_from = "String")]
 pub struct Reason(String);
@@ -39,26 +39,26 @@ impl TryFrom<String> for Reason {
     type Error = InvalidReason;
 
     fn try_from(text: String) -> Result<Self, InvalidReason> {
-        // Beside the controls of both sets, what some readers take for the end of a line.
+        // Control characters, and what some readers take for the end of a line.
         let is_wrong = |char: char| char.is_control() || matches!(char, '\u{2028}' | '\u{2029}');
         let good = !text.trim().is_empty() && text.chars().count() <= REASON_CHARS_MAX && !text.contains(is_wrong);
         if good { Ok(Self(text)) } else { Err(InvalidReason) }
     }
 }
 
-/// Text that gives no reason, or too much of one.
+/// A text that is no reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "a reason is one line of 1 to 500 characters, for whoever reads the audit trail, such as \"INC-42: paid by hand\""
+    "a reason is one line of 1 to 500 characters, for readers of the audit trail, such as \"INC-42: paid by hand\""
 )]
 pub struct InvalidReason;
 
-/// A change as the trail tells of it. What has no meaning for it is left out.
+/// A change as the audit trail records it. Members that do not apply are left out.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Change {
-    /// What is done, in a word that is stable: `claim.release`.
+    /// Stable name of the action, such as `claim.release`.
     pub action: Cow<'static, str>,
-    /// The app that it is done to.
+    /// The app.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub app: Option<AppKey>,
     /// The operation.
@@ -67,21 +67,21 @@ pub struct Change {
     /// The claim.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub global_id: Option<GlobalId>,
-    /// The attempt that was found to hold the claim.
+    /// The hash of the attempt that held the claim.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attempt_hash: Option<AttemptHash>,
-    /// What else tells this change from others of its kind: `outcome: success`. No secrets.
+    /// Further details, such as `outcome: success`. No secrets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<Cow<'static, str>>,
-    /// Why.
+    /// The reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<Reason>,
 }
 
-/// What came of a change: the answer, and the word that the trail keeps of it: `released`.
+/// The result of a change: the response, and the word for the audit trail, such as `released`.
 pub type Done<Answer> = (Answer, &'static str);
 
-/// Carries changes out, and keeps the trail of them.
+/// Executes changes and records them.
 pub struct Audit {
     trail: Arc<Trail>,
     clock: Arc<dyn Clock>,
@@ -89,61 +89,61 @@ pub struct Audit {
 }
 
 impl Audit {
-    /// The trail in the file `audit.jsonl` of this folder. Both are made when there is something to write.
+    /// Returns the audit trail in the file `audit.jsonl` of this folder. The first change creates both.
     pub fn new(folder: &Path, clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Self {
         Self { trail: Arc::new(Trail::new(folder)), clock, entropy }
     }
 
-    /// Writes a change down, does the deed, and writes down what came of it. The deed is done to its end even if whoever
-    /// asked for it goes away.
+    /// Records a change, executes its action, and records the result. The action runs to its end even if the client
+    /// disconnects.
     ///
     /// # Errors
-    /// The deed's own, or that the change could not be written down; then nothing was done.
-    pub async fn carry_out<Answer: Send + 'static>(
+    /// The error of the action, or the change could not be recorded. Then nothing was changed.
+    pub async fn execute<Answer: Send + 'static>(
         &self,
         operator: &Operator,
         change: Change,
-        deed: impl Future<Output = Result<Done<Answer>, Problem>> + Send + 'static,
+        action: impl Future<Output = Result<Done<Answer>, Problem>> + Send + 'static,
     ) -> Result<Answer, Problem> {
         let id = format!("{:016x}", self.entropy.bits());
-        let asked = Asked {
+        let begun = Begun {
             id: &id,
             at: self.clock.wall(),
             who: &operator.name,
             request_id: &operator.request_id,
             change: &change,
         };
-        let asked = trail::line(&asked)?;
+        let begun = trail::line(&begun)?;
         let (trail, clock, who) = (self.trail.clone(), self.clock.clone(), operator.name.clone());
-        let carried = tokio::spawn(async move {
-            trail.append(asked).await?;
-            tell(&id, &who, &change, "begun");
-            let answer = deed.await;
+        let executed = tokio::spawn(async move {
+            trail.append(begun).await?;
+            log(&id, &who, &change, "begun");
+            let answer = action.await;
             let result = answer.as_ref().map_or_else(|problem| problem.code.name(), |(_, word)| word);
-            tell(&id, &who, &change, result);
+            log(&id, &who, &change, result);
             let ended = trail::line(&Ended { id: &id, at: clock.wall(), result })?;
             if let Err(failure) = trail.append(ended).await {
-                // It is done and cannot be taken back; the trail still says that it was begun.
-                tracing::error!(audit.id = id, error = %failure, "what came of a change is missing in the audit trail");
+                // The change is done and cannot be undone. The audit trail still says that it was begun.
+                tracing::error!(audit.id = id, error = %failure, "Result of a change missing in the audit trail");
             }
             answer.map(|(answer, _)| answer)
         });
-        carried.await.unwrap_or_else(|_panicked| {
+        executed.await.unwrap_or_else(|_panicked| {
             let detail =
                 "The gateway met a fault of its own; the change may or may not have been made. See what stands now.";
             Err(Problem::new(Code::Internal, detail))
         })
     }
 
-    /// The newest entries, newest first.
+    /// Returns the newest entries, newest first.
     async fn newest(&self, count: usize) -> Result<Vec<Entry>, Problem> {
         Ok(self.trail.newest(count).await?)
     }
 }
 
-/// The line of a change that is about to be begun.
+/// The line of a change that begins.
 #[derive(Serialize)]
-struct Asked<'a> {
+struct Begun<'a> {
     id: &'a str,
     at: Timestamp,
     who: &'a str,
@@ -152,7 +152,7 @@ struct Asked<'a> {
     change: &'a Change,
 }
 
-/// The line of what came of it.
+/// The line of its result.
 #[derive(Serialize)]
 struct Ended<'a> {
     id: &'a str,
@@ -160,8 +160,8 @@ struct Ended<'a> {
     result: &'a str,
 }
 
-/// The same in the log, for whoever gathers the logs of many gateways.
-fn tell(id: &str, who: &str, change: &Change, result: &str) {
+/// Logs the change, for a central log of many gateways.
+fn log(id: &str, who: &str, change: &Change, result: &str) {
     let shown = |part: Option<String>| part.unwrap_or_default();
     tracing::info!(
         target: "audit",
@@ -176,13 +176,13 @@ fn tell(id: &str, who: &str, change: &Change, result: &str) {
             audit.detail = change.detail.as_deref().unwrap_or_default(),
             audit.reason = change.reason.as_ref().map_or("", |reason| &reason.0),
         },
-        "an operator's change"
+        "Change by an operator"
     );
 }
 
 impl From<Unwritten> for Problem {
     fn from(unwritten: Unwritten) -> Self {
-        tracing::error!(error = %unwritten, "the audit trail cannot be used");
+        tracing::error!(error = %unwritten, "Audit trail not available");
         Self::new(
             Code::AuditUnavailable,
             format!("Nothing was changed: {unwritten}. See to the folder `server.data_dir`, then send it again."),
@@ -196,11 +196,7 @@ struct EntriesBody {
 }
 
 /// `GET /admin/v1/audit`: the newest entries of this gateway's trail.
-pub(super) async fn audit(
-    State(admin): State<Arc<Admin>>,
-    _operator: Operator,
-    RawQuery(query): RawQuery,
-) -> Result<Response, Problem> {
+pub(super) async fn audit(State(admin): State<Arc<Admin>>, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     let mut query = Query::parse(query)?;
     let count = query.count("limit", SHOWN, SHOWN_MAX)?;
     query.end()?;
@@ -216,7 +212,7 @@ mod tests {
     use crate::domain::clock::ManualClock;
 
     #[test]
-    fn a_reason_is_one_line_that_says_something() {
+    fn a_reason_is_one_line_with_text() {
         for good in ["INC-42", "zu Recht bezahlt, siehe Beleg", &"ü".repeat(500)] {
             assert!(Reason::try_from(good.to_owned()).is_ok(), "{good}");
         }
@@ -241,25 +237,25 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_change_is_carried_to_its_end_though_nobody_waits_for_it() {
+    async fn a_change_runs_to_its_end_if_its_client_disconnects() {
         let folder = tempfile::tempdir().unwrap();
         let audit = audit(folder.path());
         let (begun, begins) = oneshot::channel();
         let (go_on, goes_on) = oneshot::channel::<()>();
-        let deed = async move {
+        let action = async move {
             let _ = begun.send(());
             let _ = goes_on.await;
             Ok(((), "done"))
         };
-        let asked = {
+        let execution = {
             let audit = audit.clone();
-            tokio::spawn(async move { audit.carry_out(&alice(), change(), deed).await })
+            tokio::spawn(async move { audit.execute(&alice(), change(), action).await })
         };
         begins.await.unwrap();
         let entries = audit.newest(5).await.unwrap();
-        assert_eq!((entries.len(), &entries[0].result), (1, &None), "it is written down before it is begun");
-        asked.abort();
-        assert!(asked.await.unwrap_err().is_cancelled());
+        assert_eq!((entries.len(), &entries[0].result), (1, &None), "it is recorded before it begins");
+        execution.abort();
+        assert!(execution.await.unwrap_err().is_cancelled());
         go_on.send(()).unwrap();
         while audit.newest(5).await.unwrap()[0].result.is_none() {
             tokio::task::yield_now().await;
@@ -267,15 +263,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_deed_that_fails_or_panics_is_told() {
+    async fn a_failed_or_panicked_action_is_recorded() {
         let folder = tempfile::tempdir().unwrap();
         let audit = audit(folder.path());
         let refused = async { Err::<Done<()>, _>(Problem::new(Code::Superseded, "no")) };
-        assert_eq!(audit.carry_out(&alice(), change(), refused).await.unwrap_err().code, Code::Superseded);
+        assert_eq!(audit.execute(&alice(), change(), refused).await.unwrap_err().code, Code::Superseded);
         assert_eq!(audit.newest(1).await.unwrap()[0].result.as_deref(), Some("superseded"));
         let panics = async { panic!("planted") };
-        let told = audit.carry_out::<()>(&alice(), change(), panics).await.unwrap_err();
-        assert_eq!(told.code, Code::Internal);
-        assert_eq!(audit.newest(1).await.unwrap()[0].result, None, "nobody knows what came of it");
+        let problem = audit.execute::<()>(&alice(), change(), panics).await.unwrap_err();
+        assert_eq!(problem.code, Code::Internal);
+        assert_eq!(audit.newest(1).await.unwrap()[0].result, None, "the result is unknown");
     }
 }

@@ -1,9 +1,10 @@
-//! `GET /admin/v1/chains` and `POST /admin/v1/chains/{name}/switch`: which engine each chain uses, and another one from now
-//! on, at every gateway.
+//! `GET /admin/v1/chains` and `POST /admin/v1/chains/{name}/switch`: the active engine of each chain, and its replacement at
+//! every gateway.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Extension;
 use axum::extract::{Path, State};
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
@@ -41,14 +42,14 @@ struct SwitchedBody {
 }
 
 /// `GET /admin/v1/chains`: every chain.
-pub(super) async fn list(State(admin): State<Arc<Admin>>, _operator: Operator) -> Response {
+pub(super) async fn list(State(admin): State<Arc<Admin>>) -> Response {
     json(&ChainsBody { chains: admin.gateway.chains().await })
 }
 
 /// `POST /admin/v1/chains/{name}/switch`: another engine becomes the active one. Answers once it is in use.
 pub(super) async fn switch(
     State(admin): State<Arc<Admin>>,
-    operator: Operator,
+    Extension(operator): Extension<Operator>,
     chain: Result<Path<String>, axum::extract::rejection::PathRejection>,
     body: JsonBytes,
 ) -> Result<Response, Problem> {
@@ -72,15 +73,15 @@ pub(super) async fn switch(
         ..Change::default()
     };
     let gateway = admin.gateway.clone();
-    let deed = async move {
+    let action = async move {
         let switched = gateway.switch(&chain, &to).await?;
         let body = SwitchedBody { chain, from: switched.from, active: switched.to, epoch: switched.epoch };
         Ok((body, "switched"))
     };
-    Ok(json(&admin.audit.carry_out(&operator, change, deed).await?))
+    Ok(json(&admin.audit.execute(&operator, change, action).await?))
 }
 
-/// Says what would be lost, so that whoever accepts it knows.
+/// Returns the problem that says what a switch would lose.
 async fn loss_not_accepted(admin: &Admin, chain: &str, status: &ChainStatus, to: &str) -> Problem {
     let apps = admin.registry.apps().into_iter().filter(|app| app.chain == chain).map(|app| app.key.clone());
     let from = &status.active;

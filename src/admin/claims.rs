@@ -1,4 +1,4 @@
-//! Claims in the hands of operators: which one is meant, looking at it, and lists. How they are changed is in `change`.
+//! Claims for operators: naming one, showing it, and lists. `change` changes them.
 
 pub(super) mod change;
 
@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::Admin;
-use super::auth::Operator;
 use super::query::Query;
 use crate::domain::canonical::Canonical;
 use crate::domain::global_id::GlobalId;
@@ -26,11 +25,11 @@ use crate::web::problem::{Code, Problem};
 use crate::web::record::RecordBody;
 use crate::web::response::json;
 
-/// Claims on a page if the request does not say how many, and the most that it may say.
+/// Default and largest number of claims on a page.
 const PAGE: usize = 50;
 const PAGE_MAX: usize = 100;
 
-/// How many apps are named to somebody who named none of them.
+/// Apps that an error about an unknown app lists.
 const APPS_NAMED_MAX: usize = 20;
 
 /// The claim that a request is about.
@@ -41,7 +40,7 @@ struct Target {
     global_id: GlobalId,
 }
 
-/// How a request names a claim: by what it is of, or by its ID.
+/// The claim as a request names it: by operation and contents, or by global ID.
 struct Named<'a> {
     app: AppKey,
     operation: Option<Operation>,
@@ -50,7 +49,10 @@ struct Named<'a> {
 }
 
 impl Named<'_> {
-    /// The claim that is meant.
+    /// Finds the claim.
+    ///
+    /// # Errors
+    /// The app is unknown, or the name is incomplete or ambiguous.
     fn find(self, admin: &Admin) -> Result<Target, Problem> {
         let app = app(admin, &self.app)?;
         let (operation, contents, global_id) = match (self.contents, self.global_id) {
@@ -75,7 +77,7 @@ impl Named<'_> {
 }
 
 impl Target {
-    /// What stands.
+    /// Returns the live claim.
     async fn inspect(&self, admin: &Admin) -> Result<Inspected, Problem> {
         let found = admin.gateway.inspect(&self.app, self.global_id).await?.ok_or_else(|| self.nothing())?;
         match &self.contents {
@@ -98,7 +100,7 @@ impl Target {
     }
 }
 
-/// The app of this key, disabled or not.
+/// Returns the app of this key, disabled or not.
 fn app(admin: &Admin, key: &AppKey) -> Result<Arc<App>, Problem> {
     let apps = admin.registry.apps();
     if let Some(app) = apps.iter().find(|app| app.key == *key) {
@@ -122,7 +124,7 @@ struct ShowBody<'a> {
     global_id: Option<String>,
 }
 
-/// A claim, whose it is and where it lies.
+/// A claim with its app, chain and engine.
 #[derive(Serialize)]
 struct ShownBody<'a> {
     app: &'a AppKey,
@@ -134,12 +136,8 @@ struct ShownBody<'a> {
     unknown_retention: Retention,
 }
 
-/// `POST /admin/v1/claims/show`: the record that stands, without the attempt.
-pub(super) async fn show(
-    State(admin): State<Arc<Admin>>,
-    _operator: Operator,
-    body: JsonBytes,
-) -> Result<Response, Problem> {
+/// `POST /admin/v1/claims/show`: the record of a live claim, without the attempt.
+pub(super) async fn show(State(admin): State<Arc<Admin>>, body: JsonBytes) -> Result<Response, Problem> {
     let ShowBody { app, operation, contents, global_id } = body.parse()?;
     let target = Named { app, operation, contents, global_id }.find(&admin)?;
     let found = target.inspect(&admin).await?;
@@ -164,11 +162,7 @@ struct ListBody<'a> {
 }
 
 /// `GET /admin/v1/claims`: the claims of an app, by global ID, in pages.
-pub(super) async fn list(
-    State(admin): State<Arc<Admin>>,
-    _operator: Operator,
-    RawQuery(query): RawQuery,
-) -> Result<Response, Problem> {
+pub(super) async fn list(State(admin): State<Arc<Admin>>, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     let mut query = Query::parse(query)?;
     let key = query.take_as::<AppKey>("app")?;
     let state = query.take("state").map(|state| read_state(&state)).transpose()?;
@@ -176,9 +170,9 @@ pub(super) async fn list(
     let limit = query.count("limit", PAGE, PAGE_MAX)?;
     let internal = query.take_as::<bool>("internal")?.unwrap_or(false);
     query.end()?;
-    let key = key.ok_or_else(|| Problem::invalid("`app` is missing: say whose claims, such as ?app=shop."))?;
+    let key = key.ok_or_else(|| Problem::invalid("`app` is missing: name the app, such as ?app=shop."))?;
     let app = app(&admin, &key)?;
-    // One more than asked for tells whether there is more.
+    // One more than requested shows whether there is a next page.
     let mut found = admin.gateway.list(&app, Filter { state, after, internal }, limit + 1).await?;
     let more = found.len() > limit;
     found.truncate(limit);

@@ -1,4 +1,4 @@
-//! `GET /admin/v1/engines`: where claims are kept, and how that is.
+//! `GET /admin/v1/engines`: the engines and their health.
 
 use std::sync::Arc;
 
@@ -7,7 +7,6 @@ use axum::response::Response;
 use serde::Serialize;
 
 use super::Admin;
-use super::auth::Operator;
 use crate::domain::spool::Spooled;
 use crate::gateway::operator::EngineStatus;
 use crate::web::response::json;
@@ -18,7 +17,7 @@ struct EnginesBody {
     spool: Spooled,
 }
 
-/// Every engine, and what waits for their stores.
-pub(super) async fn engines(State(admin): State<Arc<Admin>>, _operator: Operator) -> Response {
+/// Returns every engine, and the entries that wait for their stores.
+pub(super) async fn engines(State(admin): State<Arc<Admin>>) -> Response {
     json(&EnginesBody { engines: admin.gateway.engines().await, spool: admin.spool.spooled() })
 }

@@ -1,5 +1,5 @@
-//! `/livez` and `/readyz`. Neither depends on a store: a gateway whose store is out must stay in service, to answer by
-//! its policies and to be there when the store is back.
+//! `/livez` and `/readyz`. Neither depends on a store: a gateway must stay in service while its store is unavailable, to
+//! answer by the outage policies.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use crate::gateway::EngineHealth;
 use crate::web::problem::{Code, Members, Problem};
 use crate::web::response::json;
 
-/// Where the process is in its life.
+/// The stage of the process. It never goes back.
 pub struct Lifecycle(AtomicU8);
 
-/// The stages of a process's life.
+/// A stage of the process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Stage {
@@ -26,22 +26,22 @@ pub enum Stage {
     Starting = 0,
     /// In service.
     Ready = 1,
-    /// Told to stop.
+    /// Stopping.
     Draining = 2,
 }
 
 impl Lifecycle {
-    /// The life of a process that has just begun.
+    /// Returns the lifecycle of a process that starts.
     pub fn starting() -> Self {
         Self(AtomicU8::new(Stage::Starting as u8))
     }
 
-    /// Goes on to a stage; never back to an earlier one.
+    /// Enters a stage, unless the process is past it.
     pub fn enter(&self, stage: Stage) {
         self.0.fetch_max(stage as u8, Ordering::SeqCst);
     }
 
-    /// The stage the process is in.
+    /// Returns the current stage.
     pub fn stage(&self) -> Stage {
         match self.0.load(Ordering::SeqCst) {
             0 => Stage::Starting,
@@ -65,12 +65,12 @@ struct Ready {
     spool: Option<Spooled>,
 }
 
-/// Answers as long as the process can answer anything.
+/// Answers 200 as long as the process can answer.
 pub async fn livez() -> Response {
     json(&Alive { status: "alive" })
 }
 
-/// 200 while the gateway wants requests.
+/// Answers 200 while the gateway wants requests.
 pub async fn readyz(State(admin): State<Arc<Admin>>, RawQuery(query): RawQuery) -> Response {
     let verbose =
         query.is_some_and(|query| query.split('&').any(|key| key == "verbose" || key.starts_with("verbose=")));

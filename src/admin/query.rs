@@ -1,32 +1,32 @@
-//! The query of a request to the admin API: every key once, none that is not known, and an error that names the key.
+//! The query of a request to the admin API. Each key may be present once, unknown keys are errors, and errors name the key.
 
 use crate::web::problem::Problem;
 
-/// What is left of a query.
+/// The keys of a query that were not read yet.
 pub(super) struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// The pairs of a query such as `app=shop&limit=10`. Values hold nothing here that would have to be escaped.
+    /// Parses a query such as `app=shop&limit=10`. No value of the admin API needs escapes.
     pub(super) fn parse(query: Option<String>) -> Result<Self, Problem> {
         let query = query.unwrap_or_default();
         let mut pairs: Vec<(String, String)> = Vec::new();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
             if pairs.iter().any(|(known, _)| known == key) {
-                return Err(Problem::invalid(format!("`{}` stands in the query twice; send it once.", plain(key))));
+                return Err(Problem::invalid(format!("The query has `{}` twice; send it once.", printable(key))));
             }
             pairs.push((key.to_owned(), value.to_owned()));
         }
         Ok(Self(pairs))
     }
 
-    /// Takes out the value of a key.
+    /// Removes a key and returns its value.
     pub(super) fn take(&mut self, key: &str) -> Option<String> {
-        let place = self.0.iter().position(|(known, _)| known == key)?;
-        Some(self.0.swap_remove(place).1)
+        let index = self.0.iter().position(|(known, _)| known == key)?;
+        Some(self.0.swap_remove(index).1)
     }
 
-    /// Takes out the value of a key, in its own form.
+    /// Removes a key and returns its parsed value.
     pub(super) fn take_as<T: std::str::FromStr<Err: std::fmt::Display>>(
         &mut self,
         key: &str,
@@ -35,12 +35,12 @@ impl Query {
         self.take(key).map(read).transpose()
     }
 
-    /// Takes out a number from 1 to `most`.
+    /// Removes a key and returns its number from 1 to `most`.
     pub(super) fn number(&mut self, key: &str, most: u64, example: u64) -> Result<Option<u64>, Problem> {
         let read = |text: String| {
-            // A sign or a leading zero would be a second way to write it.
-            let is_plain = !text.starts_with(['+', '0']);
-            let number = text.parse().ok().filter(|number| is_plain && (1..=most).contains(number));
+            // A sign or a leading zero would be a second form of the same number.
+            let is_canonical = !text.starts_with(['+', '0']);
+            let number = text.parse().ok().filter(|number| is_canonical && (1..=most).contains(number));
             number.ok_or_else(|| {
                 Problem::invalid(format!("`{key}` is a whole number from 1 to {most}, such as {key}={example}."))
             })
@@ -48,23 +48,25 @@ impl Query {
         self.take(key).map(read).transpose()
     }
 
-    /// Takes out a count from 1 to `most`.
+    /// Removes a key and returns its count from 1 to `most`.
     pub(super) fn count(&mut self, key: &str, usual: usize, most: usize) -> Result<usize, Problem> {
         let count = self.number(key, most as u64, usual as u64)?;
         Ok(count.map_or(usual, |count| usize::try_from(count).unwrap_or(most)))
     }
 
-    /// Refuses what was not taken out.
+    /// Returns an error if a key is left.
     pub(super) fn end(self) -> Result<(), Problem> {
         match self.0.first() {
             None => Ok(()),
-            Some((key, _)) => Err(Problem::invalid(format!("The query has no `{}` here; leave it out.", plain(key)))),
+            Some((key, _)) => {
+                Err(Problem::invalid(format!("The query has no `{}` here; leave it out.", printable(key))))
+            }
         }
     }
 }
 
-/// A key as it can be repeated to whoever sent it.
-fn plain(key: &str) -> String {
+/// Returns the part of a key that an error may repeat.
+fn printable(key: &str) -> String {
     key.chars().filter(|char| !char.is_control()).take(40).collect()
 }
 
@@ -73,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_key_is_known_and_stands_there_once() {
+    fn unknown_and_repeated_keys_are_errors() {
         let parse = |text: &str| Query::parse(Some(text.to_owned()));
         let mut query = parse("limit=7&app=shop").unwrap();
         assert_eq!((query.count("limit", 5, 10).unwrap(), query.take("app").as_deref()), (7, Some("shop")));

@@ -1,4 +1,4 @@
-//! The bodies of answers, as `openapi.yaml` describes them, made from what the gateway says.
+//! The bodies of responses, as in `openapi.yaml`, made from the answers of the gateway.
 
 mod granted;
 
@@ -19,30 +19,30 @@ use crate::gateway::{Inspected, RenewalAnswer};
 use crate::web::problem::{Code, DuplicateMembers, Members, Problem};
 use crate::web::record::raw;
 
-/// How long to wait before asking again for an operation that is in progress: most end long before their lease.
+/// Longest Retry-After for an operation in progress. Most operations end long before their lease.
 const POLL: Duration = Duration::from_secs(1);
 
-/// Where an outcome stands that is to be delivered.
+/// State of an outcome that is still to be delivered.
 const SPOOLED: &str = "spooled";
 
-/// The body of a success, by which its head is written too.
+/// The body of a success, with what its head needs.
 pub trait Success: Serialize {
-    /// Its status.
+    /// Returns its status.
     fn status(&self) -> StatusCode;
 
-    /// The policy that answers in place of the store.
+    /// Returns the outage policy that answered in place of the store.
     fn degraded(&self) -> Option<OutagePolicy>;
 
-    /// Adds its JSON text.
+    /// Appends its JSON text.
     ///
     /// # Errors
-    /// It has none.
+    /// It has no JSON text.
     fn write(&self, text: &mut Vec<u8>) -> serde_json::Result<()> {
         serde_json::to_writer(text, self)
     }
 }
 
-/// 200 to a POST.
+/// Body of the 200 or 202 response to an outcome call.
 #[derive(Debug, Serialize)]
 pub struct OutcomeBody {
     global_id: GlobalId,
@@ -52,7 +52,7 @@ pub struct OutcomeBody {
     degraded: Option<OutagePolicy>,
 }
 
-/// 200 to a renewal.
+/// Body of the 200 response to a renewal.
 #[derive(Debug, Serialize)]
 pub struct RenewalBody {
     global_id: GlobalId,
@@ -81,7 +81,7 @@ impl Success for RenewalBody {
     }
 }
 
-/// The answer to a PRE.
+/// Returns the body of a grant.
 ///
 /// # Errors
 /// The problem, if it was not granted.
@@ -138,10 +138,10 @@ fn duplicate(found: Inspected) -> Problem {
     Problem { retry_after, members, degraded, ..Problem::new(Code::Duplicate, detail) }
 }
 
-/// The answer to a POST.
+/// Returns the body of a recorded outcome.
 ///
 /// # Errors
-/// The problem, if the outcome was not taken.
+/// The problem, if the outcome was not recorded.
 pub fn reported(answer: &Reported) -> Result<OutcomeBody, Problem> {
     let (global_id, settled, expires_at, degraded) = match *answer {
         Reported::Settled { global_id, ref settled, expires_at, degraded } => {
@@ -189,7 +189,7 @@ fn superseded(state: State, left: Option<Duration>) -> Problem {
     Problem { retry_after, members: Members::Superseded { state }, ..Problem::new(Code::Superseded, detail) }
 }
 
-/// The answer to a renewal.
+/// Returns the body of a renewal.
 ///
 /// # Errors
 /// The problem, if nothing was renewed.

@@ -18,7 +18,7 @@ use crate::web::body;
 use crate::web::fields::{self, check_operation, check_retention, required_contents};
 use crate::web::problem::Problem;
 
-/// The header that may carry the nonce instead of the body.
+/// The header for the nonce, instead of the field of the body.
 pub(super) const NONCE_HEADER: &str = "oncegate-attempt-nonce";
 
 /// The body of a claim call.

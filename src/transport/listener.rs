@@ -65,7 +65,7 @@ pub async fn accept(
             Ok((stream, _peer)) => stream,
             Err(failure) => {
                 // Most likely the process has no file descriptor left until another connection ends.
-                tracing::warn!(error = %failure, "A connection could not be accepted; the listener tries again");
+                tracing::warn!(error = %failure, "Connection not accepted; the listener tries again");
                 tokio::time::sleep(ACCEPT_RETRY_PAUSE).await;
                 continue;
             }

@@ -1,5 +1,5 @@
-//! Slows down guesses, on both listeners: beyond a rate, the answer to a caller without a valid credential is delayed, and its
-//! connection closed. It takes part in no concurrency limit meanwhile, so it delays nobody else.
+//! Applies the auth throttle, on both listeners: above a rate, a response to a request without a valid credential is delayed
+//! and its connection closed. The request holds no permit meanwhile, so it delays no other.
 
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
@@ -8,7 +8,7 @@ use super::problem::{Code, Problem};
 use crate::telemetry::metrics::tenants::AuthenticationMetrics;
 use crate::tenants::auth_throttle::{AuthThrottle, Penalty};
 
-/// Passes an answer on; late, if it is one failure of too many.
+/// Passes a response on. Delays it if it is one authentication failure of too many.
 pub async fn throttled(throttle: &AuthThrottle, metrics: &AuthenticationMetrics, mut response: Response) -> Response {
     let failed = response.extensions().get::<Problem>().is_some_and(|problem| problem.code == Code::Unauthenticated);
     if !failed {

@@ -1,4 +1,4 @@
-//! Reading a request's body: its media type, its size, its time, its JSON; each with an answer that says what to do.
+//! Reads the body of a request: media type, size, timeout, JSON. Each error says what to do.
 
 use std::fmt::Display;
 use std::future::poll_fn;
@@ -17,18 +17,18 @@ use super::explain::explain;
 use super::problem::{Code, Problem};
 use crate::domain::limits::Limits;
 
-/// How deep a result may be nested: what common JSON readers take without asking.
+/// Deepest nesting of a result. Common JSON readers accept it by default.
 const RESULT_DEPTH_MAX: usize = 128;
 
-/// The bytes of a body that is said to be JSON, all of it, in time.
+/// The bytes of a complete body with the media type of JSON. May be something else than JSON.
 #[derive(Default)]
 pub struct JsonBytes(Bytes);
 
 impl JsonBytes {
-    /// Reads a body, within these bounds.
+    /// Reads a body within these limits.
     ///
     /// # Errors
-    /// That it is not said to be JSON, is too long, or does not come in time.
+    /// Its media type is not JSON, or it is too long, or it does not arrive in time.
     pub async fn receive(headers: &HeaderMap, body: impl RequestBody, limits: &Limits) -> Result<Self, Problem> {
         let media_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
         let essence = media_type.split(';').next().unwrap_or_default().trim();
@@ -37,7 +37,7 @@ impl JsonBytes {
             return Err(Problem::new(Code::UnsupportedMediaType, detail));
         }
         let mut read = pin!(read(body, limits.body_bytes));
-        // A body that is there already, as most are, needs no timer.
+        // Most bodies are complete already, and need no timer.
         if let Poll::Ready(read) = poll_fn(|cx| Poll::Ready(read.as_mut().poll(cx))).await {
             return read;
         }
@@ -48,22 +48,22 @@ impl JsonBytes {
     }
 }
 
-/// A request's body as it comes in.
+/// The body of a request before it is read.
 pub trait RequestBody: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + Unpin {}
 
 impl<Any: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + Unpin> RequestBody for Any {}
 
 async fn read(mut body: impl RequestBody, bytes_max: usize) -> Result<JsonBytes, Problem> {
-    // What says that it is too long is not waited for.
+    // A body that announces too many bytes is not read.
     if body.size_hint().lower() > bytes_max as u64 {
         return Err(too_large("The body", bytes_max));
     }
-    // Nearly every body comes in one piece, and is not copied then.
+    // Nearly every body is one piece, which is not copied.
     let mut first = Bytes::new();
     let mut all = BytesMut::new();
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| Problem::invalid("The body broke off; send as many bytes as the head says."))?;
-        // Trailers are left aside.
+        // Trailers are ignored.
         let Ok(piece) = frame.into_data() else { continue };
         if first.len() + all.len() + piece.len() > bytes_max {
             return Err(too_large("The body", bytes_max));
@@ -81,7 +81,7 @@ async fn read(mut body: impl RequestBody, bytes_max: usize) -> Result<JsonBytes,
     Ok(JsonBytes(if all.is_empty() { first } else { all.freeze() }))
 }
 
-/// Something is larger than its bound.
+/// Returns the problem of a value that is larger than its limit.
 pub fn too_large(what: &str, bytes_max: usize) -> Problem {
     let detail =
         format!("{what} may be {bytes_max} bytes long at most; send a digest or a reference of what is longer.");
@@ -89,14 +89,14 @@ pub fn too_large(what: &str, bytes_max: usize) -> Problem {
 }
 
 impl JsonBytes {
-    /// The body as this type.
+    /// Parses the body as this type.
     ///
     /// # Errors
-    /// That it is not JSON, or which field is wrong and how it should be.
+    /// The body is not JSON, or a field is wrong. The problem names the field and what it should be.
     pub fn parse<'a, T: Deserialize<'a>>(&'a self) -> Result<T, Problem> {
         let malformed =
             |why: &dyn Display| Problem::new(Code::MalformedJson, format!("The body is not JSON in UTF-8: {why}."));
-        // As text it is looked through once, not string by string.
+        // Checks UTF-8 once, not string by string.
         let text = str::from_utf8(&self.0).map_err(|error| malformed(&error))?;
         object(text).map_err(|problem| match serde_json::from_str::<IgnoredAny>(text) {
             Ok(_) => problem,
@@ -105,17 +105,17 @@ impl JsonBytes {
     }
 }
 
-/// The JSON object in a text as this type.
+/// Parses the JSON object in a text as this type.
 ///
 /// # Errors
-/// Which field is wrong and how it should be. Whether the text is JSON at all is for the caller to find out.
+/// The field that is wrong and what it should be. Does not say whether the text is JSON at all.
 pub fn object<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Problem> {
     // Serde would also take an array of the fields' values.
     if !text.trim_ascii_start().starts_with('{') {
         return Err(Problem::invalid("Send a JSON object, such as {\"contents\": {\"order_id\": \"A-1001\"}}."));
     }
     serde_json::from_str(text).map_err(|_| {
-        // Reads again to learn which field it was; only what is wrong pays for that.
+        // Parses again to find the field. Only wrong bodies pay for that.
         let mut json = serde_json::Deserializer::from_str(text);
         let explained = serde_path_to_error::deserialize::<_, T>(&mut json).err().map(|failure| {
             let is_field = failure.path().iter().next().is_some();
@@ -126,15 +126,15 @@ pub fn object<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Problem> {
     })
 }
 
-/// For fields where `null` is a value: present or absent, whatever the value.
+/// Deserializes fields where `null` is a value: `None` only if the field is absent.
 pub fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
     <&RawValue>::deserialize(deserializer).map(Some)
 }
 
-/// The JSON text of a result, within its bounds.
+/// Returns the JSON text of a result.
 ///
 /// # Errors
-/// Which bound it exceeds.
+/// The limit that it exceeds.
 pub fn result(raw: &RawValue, bytes_max: usize) -> Result<Box<str>, Problem> {
     let text = raw.get();
     if text.len() > bytes_max {
@@ -148,7 +148,7 @@ pub fn result(raw: &RawValue, bytes_max: usize) -> Result<Box<str>, Problem> {
     Ok(text.into())
 }
 
-/// How deep valid JSON text is nested.
+/// Returns the depth of nesting of valid JSON text.
 fn depth(json: &str) -> usize {
     let (mut depth, mut deepest, mut in_string, mut escaped) = (0_usize, 0, false, false);
     for byte in json.bytes() {
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn depth_counts_what_is_open_and_not_what_is_quoted() {
+    fn depth_ignores_brackets_in_strings() {
         for (json, expected) in [("1", 0), ("[]", 1), (r#"{"a":[{"b":"[[[\"{{"}]}"#, 3), (r#"["\\",["]"]]"#, 2)] {
             assert_eq!(depth(json), expected, "{json}");
         }

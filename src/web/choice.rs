@@ -1,4 +1,4 @@
-//! Fields that hold one of a few words, with an error that lists them.
+//! Fields with one of a few words, and an error that lists them.
 
 use std::fmt;
 
@@ -9,10 +9,10 @@ use crate::domain::claim::Outcome;
 use crate::domain::nearest::nearest;
 use crate::domain::terms::Retention;
 
-/// Reads one of a few words.
+/// Deserializes one of a few words.
 ///
 /// # Errors
-/// Another word, with those that there are, or no string at all.
+/// The value is another word or no string. The error lists the words.
 pub fn one_of<'de, D: Deserializer<'de>, T: Copy>(deserializer: D, words: &[(&str, T)]) -> Result<T, D::Error> {
     deserializer.deserialize_str(OneOf(words))
 }
@@ -44,15 +44,15 @@ pub enum OutcomeName {
     Success,
     /// Certainly not done.
     Failure,
-    /// Perhaps done.
+    /// Possibly done.
     Unknown,
 }
 
 impl OutcomeName {
-    /// The outcome with what goes with it.
+    /// Returns the outcome with its result and retention.
     ///
     /// # Errors
-    /// A result or a retention that is not of a success.
+    /// A result or a retention without success.
     pub fn with(self, result: Option<Box<str>>, retention: Option<Retention>) -> Result<Outcome, Problem> {
         match self {
             Self::Success => Ok(Outcome::Success { result, retention }),
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_word_is_told_the_right_ones_and_another_type_is_no_syntax_error() {
+    fn an_error_about_another_word_lists_the_right_ones_and_another_type_is_no_syntax_error() {
         let read = |json: &str| serde_json::from_str::<OutcomeName>(json).err().map(|error| error.to_string());
         assert_eq!(read("\"success\""), None);
         let wrong = read("\"succes\"").unwrap();

@@ -1,11 +1,11 @@
-//! Turns what serde says about a field into what its sender should do, in the words of JSON: nothing twice, no Rust types,
-//! the nearest known field. Values are not repeated: one may be a secret in the wrong place.
+//! Turns serde's messages about a field into advice for its sender, in terms of JSON: no repetition, no Rust types, the nearest
+//! known field. Values are not repeated, because one may be a misplaced secret.
 
 use crate::domain::nearest::nearest;
 
-/// Says what is wrong with the field at `path` (empty: the object itself), from serde's message.
+/// Explains serde's message about the field at `path`. An empty path is the object itself.
 pub(super) fn explain(path: &str, message: &str) -> String {
-    // serde_json adds where it was; the path says that better.
+    // serde_json adds a position, but the path is more useful.
     let message = message.rsplit_once(" at line ").map_or(message, |(message, _)| message);
     if let Some((found, known)) =
         message.strip_prefix("unknown field `").and_then(|rest| rest.rsplit_once("`, expected "))
@@ -33,17 +33,17 @@ fn unknown_field(found: &str, known: &[&str]) -> String {
     }
 }
 
-/// The names in a list such as "expected one of `a`, `b`".
+/// Returns the names in a list such as "expected one of `a`, `b`".
 fn names(list: &str) -> Vec<&str> {
     list.split('`').skip(1).step_by(2).collect()
 }
 
-/// The name between the backquotes that end the message.
+/// Returns the name between the backquotes at the end of the message.
 fn quoted<'a>(message: &'a str, start: &str) -> Option<&'a str> {
     message.strip_prefix(start)?.strip_suffix('`')
 }
 
-/// One type found, another one expected.
+/// Explains a value of the wrong type.
 fn mismatched(found: &str, expected: &str) -> String {
     let found = match found.split([' ', ',']).next().unwrap_or(found) {
         "string" => "a string",
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unknown_field_comes_once_and_with_the_nearest_known_one() {
+    fn an_unknown_field_is_named_once_with_the_nearest_known_one() {
         let message = "unknown field `operaton`, expected one of `contents`, `operation` at line 1 column 12";
         let expected = "`operaton`: no such field; did you mean `operation`? There are: contents, operation.";
         assert_eq!(explain("operaton", message), expected);
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_type_is_told_in_the_words_of_json_and_without_the_value() {
+    fn a_wrong_type_is_named_in_terms_of_json_and_without_the_value() {
         for (message, expected) in [
             ("invalid type: integer `30`, expected a string at line 1 column 9", "expected a string, found a number"),
             ("invalid type: floating point `1.5`, expected a boolean", "expected true or false, found a number"),

@@ -1,4 +1,4 @@
-//! Fields of requests that the public API and the admin API have in common, read within their bounds.
+//! Fields that requests of the public API and of the admin API have in common, with their limits.
 
 use serde_json::value::RawValue;
 
@@ -9,7 +9,10 @@ use crate::domain::limits::Limits;
 use crate::domain::tenant::Operation;
 use crate::domain::terms::Retention;
 
-/// The canonical form of contents that must be there.
+/// Returns the canonical form of required contents.
+///
+/// # Errors
+/// They are missing, too long or not canonical.
 pub fn required_contents(contents: Option<&RawValue>, limits: &Limits) -> Result<Canonical, Problem> {
     let contents = contents.ok_or_else(|| {
         Problem::invalid(
@@ -22,7 +25,7 @@ pub fn required_contents(contents: Option<&RawValue>, limits: &Limits) -> Result
 /// Returns an operation that callers may use.
 ///
 /// # Errors
-/// That its prefix is reserved.
+/// Its prefix is reserved.
 pub fn check_operation(operation: Option<Operation>) -> Result<Option<Operation>, Problem> {
     match operation {
         Some(operation) if operation.is_internal() => Err(Problem::invalid(format!(
@@ -33,13 +36,19 @@ pub fn check_operation(operation: Option<Operation>) -> Result<Option<Operation>
     }
 }
 
-/// A retention within its bounds.
+/// Checks the bounds of a retention.
+///
+/// # Errors
+/// The bound that it exceeds.
 pub fn check_retention(retention: Option<Retention>, limits: &Limits) -> Result<(), Problem> {
     let checked = retention.map_or(Ok(()), |retention| limits.check_retention(retention));
     checked.map_err(|wrong| Problem::invalid(format!("`retention`: {wrong}.")))
 }
 
-/// A canonical form, if there is one and it is no longer than contents may be.
+/// Returns a canonical form within the limit of contents.
+///
+/// # Errors
+/// There is no canonical form, or it is too long.
 pub fn bounded(json: Result<Canonical, NotCanonical>, what: &str, limits: &Limits) -> Result<Canonical, Problem> {
     match json {
         Ok(json) if json.as_str().len() > limits.contents_bytes => Err(body::too_large(what, limits.contents_bytes)),

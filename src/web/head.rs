@@ -1,5 +1,5 @@
-//! The rules that the head of every request keeps, on both listeners: a bounded number of fields, one valid `Host`, and no
-//! coding of the body but `chunked`.
+//! The rules for the head of every request, on both listeners: a bounded number of fields, one valid `Host`, and no coding of
+//! the body except `chunked`.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -8,7 +8,7 @@ use axum::http::{HeaderValue, Request, Version, header};
 use super::problem::{Code, Problem};
 use crate::domain::limits::Limits;
 
-/// Checks a head. With `loopback_only`, the host that it names must be this machine.
+/// Checks a head. With `loopback_only`, its host must be this machine.
 ///
 /// # Errors
 /// The rule that it breaks.
@@ -84,18 +84,18 @@ fn host_name(text: &str) -> Option<&str> {
     port.bytes().all(|byte| byte.is_ascii_digit()).then_some(name)
 }
 
-/// Returns whether a host is this machine. A web page that had its own name rebound to 127.0.0.1 still sends its name.
+/// Reports whether a host is this machine. A web page whose name was rebound to 127.0.0.1 still sends its name.
 fn is_loopback(name: &str) -> bool {
     name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
-/// The answer to a head that is longer than it may be.
+/// Returns the problem of a head that exceeds its limits.
 pub fn too_large(limits: &Limits) -> Problem {
     let (fields, bytes) = (limits.headers, limits.header_bytes);
     Problem::invalid(format!("The head of a request may have {fields} header fields, and {bytes} bytes in all."))
 }
 
-/// The answer to a transfer coding that the gateway does not decode.
+/// Returns the problem of a transfer coding that the gateway does not decode.
 pub fn unknown_transfer_coding() -> Problem {
     Problem::new(
         Code::NotSupported,
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_names_one_host() {
+    fn a_request_needs_one_valid_host() {
         for good in
             ["shop.example", "shop.example:", "SHOP:80", "10.0.0.1:8080", "[::2]", "[2001:db8::1]:443", "a_b", "%41"]
         {
@@ -152,7 +152,7 @@ mod tests {
         {
             assert_eq!(with_host(other, true), 400, "{other}");
         }
-        // Nor is a request let in that names none.
+        // A request without a host is rejected too.
         assert_eq!(checked(Version::HTTP_10, "/", &[], true), 400);
         let own = [("host", "localhost")];
         assert_eq!(checked(Version::HTTP_11, "http://127.0.0.1:1/", &own, true), 200);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_have_no_coding_but_chunked() {
+    fn bodies_have_no_coding_except_chunked() {
         let with = |fields: &[(&'static str, &'static str)]| {
             checked(Version::HTTP_11, "/", &[&[("host", "a")], fields].concat(), false)
         };

@@ -1,4 +1,4 @@
-//! Problems (RFC 9457): the table of codes, and how one is written. Every 4xx and 5xx answer is one.
+//! Problems (RFC 9457): the table of codes and the document. Every 4xx and 5xx response is one.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -24,22 +24,22 @@ use crate::tenants::quota::QuotaName;
 /// One row of the table: the code, its status, and its title.
 macro_rules! codes {
     ($($(#[$doc:meta])* $code:ident = $name:literal, $status:ident, $title:literal;)*) => {
-        /// What went wrong, in a word that is stable.
+        /// The stable code of an error.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         pub enum Code { $($(#[$doc])* $code,)* }
 
         impl Code {
-            /// The code as it is written.
+            /// Returns the code as it is written.
             pub fn name(self) -> &'static str {
                 match self { $(Self::$code => $name,)* }
             }
 
-            /// The status that goes with it.
+            /// Returns its status.
             pub fn status(self) -> StatusCode {
                 match self { $(Self::$code => StatusCode::$status,)* }
             }
 
-            /// What it means, in a few words.
+            /// Returns its title.
             pub fn title(self) -> &'static str {
                 match self { $(Self::$code => $title,)* }
             }
@@ -54,37 +54,37 @@ codes! {
     InvalidRequest = "invalid_request", BAD_REQUEST, "Invalid request";
     /// No valid credential.
     Unauthenticated = "unauthenticated", UNAUTHORIZED, "Unauthenticated";
-    /// The app is switched off.
+    /// The app is disabled.
     AppDisabled = "app_disabled", FORBIDDEN, "App disabled";
     /// No token is configured for the admin API.
     AdminDisabled = "admin_disabled", FORBIDDEN, "Admin API disabled";
-    /// Nothing stands there.
+    /// There is no such path or resource.
     NotFound = "not_found", NOT_FOUND, "Not found";
-    /// The path knows other methods.
+    /// The path has other methods.
     MethodNotAllowed = "method_not_allowed", METHOD_NOT_ALLOWED, "Method not allowed";
-    /// Somebody is doing it, has done it, or nobody knows.
+    /// Another attempt holds the operation or has done it, or its outcome is unknown.
     Duplicate = "duplicate", CONFLICT, "Duplicate";
-    /// Another attempt's claim stands.
+    /// Another attempt holds the claim.
     Superseded = "superseded", CONFLICT, "Superseded";
-    /// A success stands, and is never undone.
+    /// The operation has succeeded, which is never undone.
     AlreadySucceeded = "already_succeeded", CONFLICT, "Already succeeded";
     /// The attempt holds no claim.
     LeaseLost = "lease_lost", CONFLICT, "Lease lost";
     /// There is an app of this name.
     AppExists = "app_exists", CONFLICT, "App exists";
-    /// The apps are changed in the configuration, not here.
+    /// Apps can be changed only in the configuration.
     AppsInConfiguration = "apps_in_configuration", CONFLICT, "Apps in configuration";
-    /// A switch loses what was done, and nobody has said that it may.
+    /// A switch loses claims, and the request does not accept that.
     LossNotAccepted = "loss_not_accepted", CONFLICT, "Loss not accepted";
     /// The engine is in use already.
     AlreadyActive = "already_active", CONFLICT, "Already active";
-    /// Somebody else is switching the chain.
+    /// Another switch of the chain is under way.
     SwitchUnderWay = "switch_under_way", CONFLICT, "Switch under way";
     /// Too old to be recorded.
     Expired = "expired", CONFLICT, "Expired";
     /// The body, the contents or the result is too large.
     BodyTooLarge = "body_too_large", PAYLOAD_TOO_LARGE, "Body too large";
-    /// The body is not said to be JSON.
+    /// The media type of the body is not JSON.
     UnsupportedMediaType = "unsupported_media_type", UNSUPPORTED_MEDIA_TYPE, "Unsupported media type";
     /// The same ID with other contents.
     ContentsMismatch = "contents_mismatch", UNPROCESSABLE_ENTITY, "Contents mismatch";
@@ -92,19 +92,19 @@ codes! {
     FingerprintMismatch = "fingerprint_mismatch", UNPROCESSABLE_ENTITY, "Fingerprint mismatch";
     /// The contents or the fingerprint have no canonical form.
     ContentsNotCanonical = "contents_not_canonical", UNPROCESSABLE_ENTITY, "Contents not canonical";
-    /// The contents hold no value, so they would be the same for every operation.
+    /// The contents have no value, so they would be the same for every operation.
     ContentsEmpty = "contents_empty", UNPROCESSABLE_ENTITY, "Contents empty";
     /// The app has used up its quota.
     QuotaExceeded = "quota_exceeded", TOO_MANY_REQUESTS, "Quota exceeded";
-    /// The store is out; nothing happened.
+    /// The store is unavailable; nothing happened.
     StoreUnavailable = "store_unavailable", SERVICE_UNAVAILABLE, "Store unavailable";
     /// The store has no room; nothing happened.
     StoreFull = "store_full", SERVICE_UNAVAILABLE, "Store full";
-    /// The store must not be used as it is; nothing happened.
+    /// The store must not be used in its state; nothing happened.
     StoreIncompatible = "store_incompatible", SERVICE_UNAVAILABLE, "Store incompatible";
-    /// The store may have taken the call.
+    /// The call may have taken effect in the store.
     OutcomeUnknown = "outcome_unknown", SERVICE_UNAVAILABLE, "Outcome unknown";
-    /// The gateway has too much to do.
+    /// A concurrency limit of the gateway is reached.
     Overloaded = "overloaded", SERVICE_UNAVAILABLE, "Overloaded";
     /// The gateway is stopping or starting.
     Draining = "draining", SERVICE_UNAVAILABLE, "Draining";
@@ -112,64 +112,64 @@ codes! {
     AuditUnavailable = "audit_unavailable", SERVICE_UNAVAILABLE, "Audit trail unavailable";
     /// The engine cannot do it.
     NotSupported = "not_supported", NOT_IMPLEMENTED, "Not supported";
-    /// A fault of the gateway's.
+    /// An error of the gateway.
     Internal = "internal", INTERNAL_SERVER_ERROR, "Internal error";
 }
 
-/// A problem, before it is told which request it answers.
+/// A problem, without the ID of its request.
 #[derive(Clone, Debug)]
 pub struct Problem {
     /// What went wrong.
     pub code: Code,
     /// What to do about it.
     pub detail: Cow<'static, str>,
-    /// When trying again can help.
+    /// Time after which a retry can succeed.
     pub retry_after: Option<Duration>,
-    /// Members of this problem's own.
+    /// Members beside the common ones.
     pub members: Members,
-    /// The policy that answers in place of the store.
+    /// The outage policy that answered in place of the store.
     pub degraded: Option<OutagePolicy>,
 }
 
-/// What some problems say beside the common members.
+/// Members of some problems, beside the common ones.
 #[derive(Clone, Default, Serialize)]
 #[serde(untagged)]
 pub enum Members {
     /// Nothing.
     #[default]
     None,
-    /// What stands in the way.
+    /// The live claim.
     Duplicate(Box<DuplicateMembers>),
-    /// Where the claim that stands is.
+    /// The state of the live claim.
     Superseded {
         /// Its state.
         state: State,
     },
-    /// Which quota is used up.
+    /// The exceeded quota.
     QuotaExceeded {
-        /// As it is configured.
+        /// Its name in the configuration.
         quota: QuotaName,
     },
-    /// Why the gateway is not ready, and how its engines are.
+    /// The reason for which the gateway is not ready, and the health of its engines.
     NotReady {
-        /// Instead of the title of the code.
+        /// Replaces the title of the code.
         #[serde(skip)]
         title: &'static str,
         /// By name.
         #[serde(skip_serializing_if = "Option::is_none")]
         engines: Option<BTreeMap<String, EngineHealth>>,
-        /// What waits for their stores.
+        /// Entries that wait for their stores.
         #[serde(skip_serializing_if = "Option::is_none")]
         spool: Option<Box<Spooled>>,
     },
-    /// What to repeat the PRE with.
+    /// What to repeat the claim call with.
     OutcomeUnknown {
         /// The nonce of the lost attempt.
         attempt_nonce: String,
     },
 }
 
-/// What a duplicate is told of the claim that stands.
+/// The live claim, as the response to a duplicate shows it.
 #[derive(Clone, Serialize)]
 pub struct DuplicateMembers {
     /// Its global ID.
@@ -196,7 +196,7 @@ pub struct DuplicateMembers {
 }
 
 impl fmt::Debug for Members {
-    /// Only which they are: results and nonces are their callers' own.
+    /// Shows only the kind: results and nonces belong to their callers.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::None => "None",
@@ -210,28 +210,28 @@ impl fmt::Debug for Members {
 }
 
 impl Problem {
-    /// A problem of this code.
+    /// Returns a problem with this code.
     pub fn new(code: Code, detail: impl Into<Cow<'static, str>>) -> Self {
         Self { code, detail: detail.into(), retry_after: None, members: Members::None, degraded: None }
     }
 
-    /// The same, with when trying again can help.
+    /// Adds the time after which a retry can succeed.
     #[must_use]
     pub fn retry_after(self, wait: Duration) -> Self {
         Self { retry_after: Some(wait), ..self }
     }
 
-    /// A field that is missing, unknown or wrong.
+    /// Returns the problem of a field that is missing, unknown or wrong.
     pub fn invalid(detail: impl Into<Cow<'static, str>>) -> Self {
         Self::new(Code::InvalidRequest, detail)
     }
 
-    /// What is wrong, in a few words.
+    /// Returns the title.
     fn title(&self) -> &'static str {
         if let Members::NotReady { title, .. } = &self.members { title } else { self.code.title() }
     }
 
-    /// The document, for the request of this ID.
+    /// Returns the document for the request with this ID.
     pub fn document<'a>(&'a self, request_id: &'a str) -> Document<'a> {
         Document {
             r#type: format!("urn:oncegate:problem:{}", self.code.name()),
@@ -247,7 +247,7 @@ impl Problem {
     }
 }
 
-/// A problem as it is written.
+/// The document of a problem.
 #[derive(Debug, Serialize)]
 pub struct Document<'a> {
     r#type: String,
@@ -265,7 +265,7 @@ pub struct Document<'a> {
 }
 
 impl IntoResponse for Problem {
-    /// Only the status and the problem itself: the edge writes the document, since it knows the request's ID.
+    /// Returns the status and the problem itself. The last step of the pipeline writes the document, with the request's ID.
     fn into_response(self) -> Response {
         let mut response = self.code.status().into_response();
         response.extensions_mut().insert(self);
@@ -346,7 +346,7 @@ impl From<Failure> for Problem {
     }
 }
 
-/// A message as a sentence begins.
+/// Returns a message with an upper-case first letter.
 fn sentence(message: &str) -> String {
     let mut letters = message.chars();
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())

@@ -1,4 +1,4 @@
-//! The JSON form of a claim's record, as lookups and operators are shown it.
+//! The JSON form of a claim's record, for lookups and for operators.
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -11,7 +11,7 @@ use crate::domain::record::{Contents, State};
 use crate::domain::terms::{LeaseEnd, Retention};
 use crate::gateway::Inspected;
 
-/// 200 to a lookup.
+/// Body of the 200 response to a lookup.
 #[derive(Debug, Serialize)]
 pub struct RecordBody {
     global_id: GlobalId,
@@ -67,7 +67,7 @@ impl From<Inspected> for RecordBody {
     }
 }
 
-/// JSON text to be written as it is. It was checked when it came in; what a store gives back garbled is left out.
+/// Returns JSON text to write unchanged. It was checked when it was received; text that a store has damaged is left out.
 pub fn raw(text: Box<str>) -> Option<Box<RawValue>> {
     RawValue::from_string(text.into()).ok()
 }

@@ -1,5 +1,4 @@
-//! Responses: JSON bodies, and what every response passes through last: a contained panic, its request's ID, the document
-//! of a problem.
+//! Responses: JSON bodies, and the last steps of every response: contained panics, the request's ID, the document of a problem.
 
 use std::panic::AssertUnwindSafe;
 
@@ -32,17 +31,17 @@ pub fn written(write: impl FnOnce(&mut Vec<u8>) -> serde_json::Result<()>) -> Re
     response
 }
 
-/// Turns a panic into the answer of the request that it happened in.
+/// Turns a panic into the response of its request.
 pub async fn contain(answer: impl Future<Output = Response>) -> Response {
     AssertUnwindSafe(answer).catch_unwind().await.unwrap_or_else(|_| {
-        // The panic hook has logged what happened, and where.
+        // The panic hook has logged it.
         let detail = "The gateway met a fault of its own; what the request asked for may or may not have happened. Send it \
                       again, and report the request_id.";
         Problem::new(Code::Internal, detail).into_response()
     })
 }
 
-/// Names the answer after its request, and writes the document of a problem.
+/// Adds the ID of the request, and writes the document of a problem.
 pub fn finish(mut response: Response, request_id: &RequestId) -> Response {
     if let Some(problem) = response.extensions_mut().remove::<Problem>() {
         write(&mut response, &problem, request_id);
@@ -55,11 +54,11 @@ fn write(response: &mut Response, problem: &Problem, request_id: &RequestId) {
     let document = problem.document(request_id.as_str());
     *response.body_mut() = serde_json::to_vec(&document).map_or_else(|_| Body::empty(), Body::from);
     let headers = response.headers_mut();
-    // The router has told the length of the body that this one takes the place of.
+    // The router has set the length of the body that this one replaces.
     headers.remove(header::CONTENT_LENGTH);
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
     if let Some(wait) = problem.retry_after {
-        // Whole seconds, rounded up, so that nobody comes too early.
+        // Whole seconds, rounded up, so that no client retries too early.
         let seconds = u64::try_from(wait.as_millis().div_ceil(1000)).unwrap_or(u64::MAX).max(1);
         headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     }
@@ -76,7 +75,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_panic_is_an_answer() {
+    async fn a_panic_becomes_a_500() {
         let answer = contain(async { panic!("planted") }).await;
         let answer = finish(answer, &RequestId(HeaderValue::from_static("r-1")));
         assert_eq!(answer.status(), 500);

@@ -1,5 +1,5 @@
-//! The file of the audit trail: one JSON object a line, each durable before it counts. Opened anew for every line, so that
-//! it can be moved away at any time; lines that a crash has cut short are passed over.
+//! The file of the audit trail: one JSON object per line, each synced before its change begins. Opened for each line, so that
+//! it can be moved away at any time. Lines that a crash has truncated are skipped.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -15,20 +15,20 @@ use crate::web::problem::{Code, Problem};
 
 const FILE_NAME: &str = "audit.jsonl";
 
-/// How long a disk may take for a line. What takes longer may still be written, as a change that was never begun.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Time for the disk to write a line. A line that takes longer may still be written, for a change that never began.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How far back the newest entries are looked for.
+/// Bytes at the end of the file in which the newest entries are searched.
 const TAIL_BYTES_MAX: u64 = 4 << 20;
 
-/// The file, and whose turn it is.
+/// The file and its lock.
 pub(super) struct Trail {
     path: PathBuf,
-    /// One at a time: lines do not mix, and a disk that hangs holds one thread up, not many.
-    turn: Arc<Semaphore>,
+    /// One access at a time: lines do not mix, and a disk that hangs blocks only one thread.
+    lock: Arc<Semaphore>,
 }
 
-/// The trail could not be written or read.
+/// The audit trail could not be written or read.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the audit trail {path} {why}")]
 pub struct Unwritten {
@@ -36,18 +36,18 @@ pub struct Unwritten {
     why: String,
 }
 
-/// A change as the trail shows it.
+/// An entry of the audit trail.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]
 pub struct Entry {
-    /// Names the change in trail and log.
+    /// ID of the change in the audit trail and in the log.
     pub id: String,
-    /// When it was asked for.
+    /// Time of the request.
     pub at: String,
-    /// The name of the token of whoever asked.
+    /// Name of the operator's token.
     pub who: String,
-    /// The request.
+    /// ID of the request.
     pub request_id: String,
-    /// What was to be done.
+    /// Name of the action.
     pub action: String,
     /// The app.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -58,18 +58,18 @@ pub struct Entry {
     /// The claim.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub global_id: Option<String>,
-    /// The attempt that was found to hold it.
+    /// Hash of the attempt that held it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attempt_hash: Option<String>,
-    /// What else there is to it.
+    /// Further details.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
-    /// Why.
+    /// The reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// What came of it: a word, or the code of the problem. Nothing while it is not known.
+    /// The result: a word, or the code of the problem. `None` while it is unknown.
     pub result: Option<String>,
-    /// When that was known.
+    /// Time of the result.
     pub ended_at: Option<String>,
 }
 
@@ -78,10 +78,10 @@ pub struct Entry {
 #[serde(untagged)]
 enum Line {
     Ended { id: String, at: String, result: String },
-    Asked(Box<Entry>),
+    Begun(Box<Entry>),
 }
 
-/// A line of the trail, with its end.
+/// Returns a line of the trail, with its newline.
 pub(super) fn line<T: Serialize>(entry: &T) -> Result<String, Problem> {
     let fault =
         |_| Problem::new(Code::Internal, "The entry of the audit trail could not be written; nothing was changed.");
@@ -90,39 +90,39 @@ pub(super) fn line<T: Serialize>(entry: &T) -> Result<String, Problem> {
 
 impl Trail {
     pub(super) fn new(folder: &Path) -> Self {
-        Self { path: folder.join(FILE_NAME), turn: Arc::new(Semaphore::new(1)) }
+        Self { path: folder.join(FILE_NAME), lock: Arc::new(Semaphore::new(1)) }
     }
 
-    /// Adds a line. Once this returns, it is on the disk.
+    /// Appends a line and syncs it.
     pub(super) async fn append(&self, line: String) -> Result<(), Unwritten> {
-        self.at_its_turn("cannot be written", move |path| append(path, &line)).await
+        self.exclusively("cannot be written", move |path| append(path, &line)).await
     }
 
-    /// The newest entries, newest first.
+    /// Returns the newest entries, newest first.
     pub(super) async fn newest(&self, count: usize) -> Result<Vec<Entry>, Unwritten> {
-        self.at_its_turn("cannot be read", move |path| newest(path, count)).await
+        self.exclusively("cannot be read", move |path| newest(path, count)).await
     }
 
-    async fn at_its_turn<Answer: Send + 'static>(
+    async fn exclusively<Answer: Send + 'static>(
         &self,
         what: &str,
         work: impl FnOnce(&Path) -> io::Result<Answer> + Send + 'static,
     ) -> Result<Answer, Unwritten> {
-        let (turn, path) = (self.turn.clone(), self.path.clone());
+        let (lock, path) = (self.lock.clone(), self.path.clone());
         let done = async move {
-            let turn = turn.acquire_owned().await.map_err(io::Error::other)?;
+            let permit = lock.acquire_owned().await.map_err(io::Error::other)?;
             let work = move || {
                 let done = work(&path);
-                drop(turn);
+                drop(permit);
                 done
             };
             tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
         };
-        let in_time = tokio::time::timeout(PATIENCE, done).await;
+        let in_time = tokio::time::timeout(TIMEOUT, done).await;
         let why = match in_time {
             Ok(Ok(answer)) => return Ok(answer),
             Ok(Err(failure)) => format!("{what}: {failure}"),
-            Err(_) => format!("{what}: the disk did not answer within {} s", PATIENCE.as_secs()),
+            Err(_) => format!("{what}: the disk did not answer within {} s", TIMEOUT.as_secs()),
         };
         Err(Unwritten { path: self.path.display().to_string(), why })
     }
@@ -133,7 +133,7 @@ fn append(path: &Path, line: &str) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     let is_new = !path.try_exists()?;
     let mut file = options().open(path)?;
-    // A crash may have cut the last line short: the new one must not go with it.
+    // A crash may have truncated the last line; the new one must not become part of it.
     let bytes = file.seek(SeekFrom::End(0))?;
     let mut last = [b'\n'];
     if bytes > 0 {
@@ -141,7 +141,7 @@ fn append(path: &Path, line: &str) -> io::Result<()> {
         file.read_exact(&mut last)?;
     }
     let start = if last == [b'\n'] { "" } else { "\n" };
-    // In one piece: another gateway may write to the same file.
+    // In one write: another gateway may write to the same file.
     file.write_all(format!("{start}{line}").as_bytes())?;
     file.sync_all()?;
     if is_new {
@@ -150,7 +150,7 @@ fn append(path: &Path, line: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Only for the gateway's own user: the trail names people, and what they were up to.
+/// Readable only for the gateway's user: the trail names people and their actions.
 fn options() -> OpenOptions {
     let mut options = File::options();
     options.read(true).append(true).create(true);
@@ -162,14 +162,14 @@ fn options() -> OpenOptions {
 fn newest(path: &Path, count: usize) -> io::Result<Vec<Entry>> {
     let mut file = match File::open(path) {
         Ok(file) => file,
-        // Nothing was ever changed.
+        // There was no change yet.
         Err(failure) if failure.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(failure) => return Err(failure),
     };
     let bytes = file.seek(SeekFrom::End(0))?;
     file.seek(SeekFrom::Start(bytes.saturating_sub(TAIL_BYTES_MAX)))?;
     let mut tail = Vec::new();
-    // Not beyond what was there: it may be written to meanwhile.
+    // Not more: another gateway may append meanwhile.
     file.take(TAIL_BYTES_MAX).read_to_end(&mut tail)?;
     let mut ended: HashMap<String, (String, String)> = HashMap::new();
     let mut entries = Vec::new();
@@ -181,13 +181,13 @@ fn newest(path: &Path, count: usize) -> io::Result<Vec<Entry>> {
             Ok(Line::Ended { id, at, result }) => {
                 ended.insert(id, (at, result));
             }
-            Ok(Line::Asked(mut entry)) => {
+            Ok(Line::Begun(mut entry)) => {
                 if let Some((at, result)) = ended.remove(&entry.id) {
                     (entry.ended_at, entry.result) = (Some(at), Some(result));
                 }
                 entries.push(*entry);
             }
-            // Cut short by a crash, or by where the tail begins; or the end of the file.
+            // Truncated by a crash or by the start of the tail, or the end of the file.
             Err(_) => {}
         }
     }
@@ -200,7 +200,7 @@ mod tests {
 
     use super::*;
 
-    fn asked(id: u32) -> String {
+    fn begun(id: u32) -> String {
         let entry = json!({ "id": id.to_string(), "at": "then", "who": "alice", "request_id": "r", "action": "test" });
         line(&entry).unwrap()
     }
@@ -214,11 +214,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_newest_come_first_each_with_what_came_of_it() {
+    async fn the_newest_entries_come_first_with_their_results() {
         let folder = tempfile::tempdir().unwrap();
         let trail = Trail::new(&folder.path().join("made"));
         assert_eq!(trail.newest(5).await, Ok(vec![]));
-        for text in [asked(1), asked(2), ended(1), asked(3)] {
+        for text in [begun(1), begun(2), ended(1), begun(3)] {
             trail.append(text).await.unwrap();
         }
         let entries = trail.newest(5).await.unwrap();
@@ -229,32 +229,32 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_line_cut_short_takes_no_other_with_it() {
+    async fn a_truncated_line_damages_no_other() {
         let folder = tempfile::tempdir().unwrap();
         let trail = Trail::new(folder.path());
-        trail.append(asked(1)).await.unwrap();
+        trail.append(begun(1)).await.unwrap();
         let mut file = options().open(folder.path().join(FILE_NAME)).unwrap();
         file.write_all(b"{\"id\":\"2\",\"at\":\"th").unwrap();
-        trail.append(asked(3)).await.unwrap();
+        trail.append(begun(3)).await.unwrap();
         assert_eq!(ids(&trail.newest(5).await.unwrap()), ["3", "1"]);
     }
 
     #[tokio::test]
-    async fn a_trail_that_was_moved_away_is_begun_anew() {
+    async fn a_trail_that_was_moved_away_starts_again() {
         let folder = tempfile::tempdir().unwrap();
         let trail = Trail::new(folder.path());
-        trail.append(asked(1)).await.unwrap();
+        trail.append(begun(1)).await.unwrap();
         fs::rename(folder.path().join(FILE_NAME), folder.path().join("old")).unwrap();
-        trail.append(asked(2)).await.unwrap();
+        trail.append(begun(2)).await.unwrap();
         assert_eq!(ids(&trail.newest(5).await.unwrap()), ["2"]);
     }
 
     #[tokio::test]
-    async fn where_nothing_can_be_written_that_is_said() {
+    async fn an_error_names_the_file_that_cannot_be_written() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("file"), "").unwrap();
         let trail = Trail::new(&folder.path().join("file"));
-        let why = trail.append(asked(1)).await.unwrap_err().to_string();
+        let why = trail.append(begun(1)).await.unwrap_err().to_string();
         assert!(why.contains("audit.jsonl cannot be written: "), "{why}");
     }
 }

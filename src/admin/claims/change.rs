@@ -1,8 +1,9 @@
-//! Releasing a claim, and settling it in its holder's place. The attempt that stands is read first, and only while it still
-//! stands is anything changed, so that whatever happens in between is not undone.
+//! Releases a claim, or settles it for its holder. Reads the attempt of the live claim first, and changes the claim only if
+//! that attempt still holds it, so that a change in between is not undone.
 
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::extract::State;
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
@@ -64,10 +65,10 @@ struct ChangedBody {
     expires_at: Option<Timestamp>,
 }
 
-/// `POST /admin/v1/claims/release`: ends a claim, so that it can be claimed again.
+/// `POST /admin/v1/claims/release`: ends a claim, so that its operation can be claimed again.
 pub(crate) async fn release(
     State(admin): State<Arc<Admin>>,
-    operator: Operator,
+    Extension(operator): Extension<Operator>,
     body: JsonBytes,
 ) -> Result<Response, Problem> {
     let ReleaseBody { app, operation, contents, global_id, attempt_hash, even_succeeded, reason } = body.parse()?;
@@ -82,17 +83,17 @@ pub(crate) async fn release(
     let change = Change { detail, ..change_of("claim.release", &target, &found, reason) };
     let attempt = found.held.record.attempt;
     let gateway = admin.gateway.clone();
-    let deed = async move {
+    let action = async move {
         let changed = gateway.release(&target.app, target.global_id, attempt, even_succeeded).await?;
-        told(&target, &changed)
+        result_of(&target, &changed)
     };
-    Ok(json(&admin.audit.carry_out(&operator, change, deed).await?))
+    Ok(json(&admin.audit.execute(&operator, change, action).await?))
 }
 
-/// `POST /admin/v1/claims/settle`: reports an outcome in the holder's place.
+/// `POST /admin/v1/claims/settle`: reports an outcome for the holder.
 pub(crate) async fn settle(
     State(admin): State<Arc<Admin>>,
-    operator: Operator,
+    Extension(operator): Extension<Operator>,
     body: JsonBytes,
 ) -> Result<Response, Problem> {
     let body: SettleBody<'_> = body.parse()?;
@@ -114,14 +115,14 @@ pub(crate) async fn settle(
     let change = Change { detail: Some(detail.into()), ..change_of("claim.settle", &target, &found, reason) };
     let attempt = found.held.record.attempt;
     let gateway = admin.gateway.clone();
-    let deed = async move {
+    let action = async move {
         let changed = gateway.settle_for(&target.app, target.global_id, attempt, outcome).await?;
-        told(&target, &changed)
+        result_of(&target, &changed)
     };
-    Ok(json(&admin.audit.carry_out(&operator, change, deed).await?))
+    Ok(json(&admin.audit.execute(&operator, change, action).await?))
 }
 
-/// Whether the claim is still held by the attempt that the operator was shown, where the request says which.
+/// Checks that the attempt that the operator was shown still holds the claim, if the request names it.
 fn check_attempt(found: &Inspected, shown: Option<&str>) -> Result<(), Problem> {
     let record = &found.held.record;
     match shown {
@@ -130,10 +131,10 @@ fn check_attempt(found: &Inspected, shown: Option<&str>) -> Result<(), Problem> 
     }
 }
 
-fn change_of(action: &'static str, target: &Target, found: &Inspected, reason: Reason) -> Change {
+fn change_of(name: &'static str, target: &Target, found: &Inspected, reason: Reason) -> Change {
     let record = &found.held.record;
     Change {
-        action: action.into(),
+        action: name.into(),
         app: Some(target.app.key.clone()),
         operation: record.operation.clone(),
         global_id: Some(target.global_id),
@@ -143,8 +144,8 @@ fn change_of(action: &'static str, target: &Target, found: &Inspected, reason: R
     }
 }
 
-/// What became of a change, for the operator and for the trail.
-fn told(target: &Target, changed: &Changed) -> Result<Done<ChangedBody>, Problem> {
+/// Returns the result of a change, for the operator and for the audit trail.
+fn result_of(target: &Target, changed: &Changed) -> Result<Done<ChangedBody>, Problem> {
     let body = |state, expires_at| {
         (ChangedBody { app: target.app.key.clone(), global_id: target.global_id, state, expires_at }, state)
     };

@@ -1,4 +1,4 @@
-//! The body of a grant: the answer that is given most.
+//! The body of a grant, the most frequent response.
 
 use axum::http::{HeaderValue, StatusCode};
 use itoa::Buffer;
@@ -15,7 +15,7 @@ use crate::domain::record::State;
 use crate::gateway::claim::Granted;
 use crate::web::problem::Code;
 
-/// 201 to a PRE.
+/// Body of the 201 response to a claim call.
 #[derive(Serialize)]
 pub struct GrantedBody {
     global_id: GlobalId,
@@ -35,7 +35,7 @@ pub struct GrantedBody {
 }
 
 impl GrantedBody {
-    /// Where the claim that was granted can be looked up.
+    /// Returns the path of the granted claim.
     pub fn location(&self) -> HeaderValue {
         const CLAIMS: &[u8] = b"/v1/claims/";
         let text = &mut [0; CLAIMS.len() + 32];
@@ -55,8 +55,8 @@ impl Success for GrantedBody {
         self.degraded
     }
 
-    /// The same text as by its `Serialize`, put together as it reads: it is the answer that is given most, and no field of it
-    /// needs an escape, which a serialiser would look for letter by letter.
+    /// Appends the same text as its `Serialize`, from parts. It is the most frequent response, and none of its fields needs an
+    /// escape, which a serializer would look for in each character.
     fn write(&self, text: &mut Vec<u8>) -> serde_json::Result<()> {
         let (mut timestamp, mut lease_ms, mut fence) = (Buffer::new(), Buffer::new(), Buffer::new());
         let (mut global_id, mut claimed_at, mut lease_expires_at) = ([0; 32], [0; _], [0; _]);
@@ -115,7 +115,7 @@ impl From<Granted> for GrantedBody {
     }
 }
 
-/// How a holder is told what enforcing would have answered: by its code.
+/// Returns the code that the mode `enforce` would have answered.
 fn would_be(would_be: WouldBe) -> &'static str {
     match would_be {
         WouldBe::Duplicate(_) => Code::Duplicate.name(),

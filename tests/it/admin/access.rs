@@ -28,7 +28,7 @@ async fn only_a_configured_token_is_let_in() {
     for open in ["/metrics", "/livez", "/readyz"] {
         anybody.get(open).await.expect(200);
     }
-    gateway.logged("calls of the admin API without a valid token", 1).await;
+    gateway.logged("Admin API calls without a valid token", 1).await;
     assert!(!gateway.log().contains(TOKEN) && !gateway.log().contains(TOKEN_OF_BOB));
 }
 

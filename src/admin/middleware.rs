@@ -1,5 +1,5 @@
-//! Middleware of the admin listener: the rules that the head of every request keeps, an ID, a contained panic, the problem
-//! document, the throttling of guesses; and for the admin API, a concurrency limit.
+//! Middleware of the admin listener. Around every route: rules of the head, request ID, contained panics, problem documents,
+//! auth throttle. Around the admin API: a concurrency limit.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,28 +23,28 @@ use crate::web::response::{contain, finish};
 const IN_FLIGHT_MAX: usize = 16;
 
 /// Parameters of the middleware around every route.
-pub(super) struct Edge {
+pub(super) struct Outer {
     pub(super) entropy: Arc<dyn Entropy>,
     pub(super) limits: Limits,
-    /// Whether requests must name this machine.
+    /// Rejects hosts that are not loopback.
     pub(super) loopback_only: bool,
     pub(super) throttle: AuthThrottle,
     pub(super) metrics: AuthenticationMetrics,
 }
 
-/// Passes a request on if its head keeps the rules, and finishes its answer.
-pub(super) async fn around(State(edge): State<Arc<Edge>>, mut request: Request, next: Next) -> Response {
-    let request_id = RequestId::of(request.headers(), &*edge.entropy);
+/// Passes a request on if its head is valid, and finishes its response.
+pub(super) async fn outer(State(outer): State<Arc<Outer>>, mut request: Request, next: Next) -> Response {
+    let request_id = RequestId::of(request.headers(), &*outer.entropy);
     request.extensions_mut().insert(request_id.clone());
-    let response = match head::check(&request, &edge.limits, edge.loopback_only) {
+    let response = match head::check(&request, &outer.limits, outer.loopback_only) {
         Ok(()) => contain(next.run(request)).await,
         Err(problem) => problem.into_response(),
     };
-    finish(throttled(&edge.throttle, &edge.metrics, response).await, &request_id)
+    finish(throttled(&outer.throttle, &outer.metrics, response).await, &request_id)
 }
 
-/// Limits the concurrent requests to the admin API. Metrics and health are answered whatever operators do.
-pub(super) async fn bounded(State(permits): State<Arc<Semaphore>>, request: Request, next: Next) -> Response {
+/// Limits the concurrent requests to the admin API. Metrics and health need no permit.
+pub(super) async fn limited(State(permits): State<Arc<Semaphore>>, request: Request, next: Next) -> Response {
     let Ok(_permit) = permits.try_acquire() else {
         let detail = format!("{IN_FLIGHT_MAX} requests to the admin API are in flight; try again after Retry-After.");
         return Problem::new(Code::Overloaded, detail).retry_after(Duration::from_secs(1)).into_response();
@@ -52,7 +52,7 @@ pub(super) async fn bounded(State(permits): State<Arc<Semaphore>>, request: Requ
     next.run(request).await
 }
 
-/// The permits for concurrent requests.
+/// Returns the permits for concurrent requests.
 pub(super) fn permits() -> Arc<Semaphore> {
     Arc::new(Semaphore::new(IN_FLIGHT_MAX))
 }
