@@ -6,11 +6,10 @@ use serde_json::value::RawValue;
 
 use super::Api;
 use super::answer::Success;
-use super::pipeline::Call;
 use crate::domain::limits::Limits;
 use crate::tenants::App;
 use crate::tenants::quota::Purpose;
-use crate::web::body;
+use crate::web::body::{self, JsonBytes};
 use crate::web::problem::Problem;
 use crate::web::request_id::RequestId;
 use crate::web::response::written;
@@ -22,41 +21,42 @@ struct BatchBody<'a> {
     items: Vec<&'a RawValue>,
 }
 
-/// The items of a batch. The first one was charged with its request; reading them charges the others.
+/// The items of a batch, not read yet. The first one was charged with its request; reading them charges the others.
 pub(super) struct Items<'a> {
-    texts: Vec<&'a RawValue>,
+    body: &'a JsonBytes,
     api: &'a Api,
     app: &'a App,
     purpose: Purpose,
 }
 
 impl<'a> Items<'a> {
-    /// Reads the body of a batch. The items are not read yet: an error in one of them concerns no other.
-    ///
-    /// # Errors
-    /// The body is not a batch, or has no item or too many.
-    pub(super) fn of(call: &Call<'a>) -> Result<Self, Problem> {
-        let Call { api, app, purpose, .. } = *call;
-        let items = call.parse::<BatchBody<'a>>()?.items;
-        let most = api.limits.batch_items;
-        if (1..=most).contains(&items.len()) {
-            Ok(Self { texts: items, api, app, purpose })
-        } else {
-            Err(Problem::invalid(format!("`items`: send 1 to {most} of them; this batch has {}.", items.len())))
-        }
+    /// Returns the items of a body. `purpose` is that of their request.
+    pub(super) fn new(body: &'a JsonBytes, api: &'a Api, app: &'a App, purpose: Purpose) -> Self {
+        Self { body, api, app, purpose }
     }
 
     /// Charges each item to the app, and reads it with `convert`. The result has the items in order, each with its own error.
+    ///
+    /// # Errors
+    /// The body is not a batch, or has no item or too many.
     pub(super) fn read<T: Deserialize<'a>, Item>(
         self,
         convert: impl Fn(T) -> Result<Item, Problem>,
-    ) -> Vec<Result<Item, Problem>> {
+    ) -> Result<Vec<Result<Item, Problem>>, Problem> {
+        let items = self.body.parse::<BatchBody<'a>>()?.items;
+        let most = self.api.limits.batch_items;
+        if !(1..=most).contains(&items.len()) {
+            return Err(Problem::invalid(format!(
+                "`items`: send 1 to {most} of them; this batch has {}.",
+                items.len()
+            )));
+        }
         let charge = |index| if index == 0 { Ok(()) } else { self.api.gateway.charge_request(self.app, self.purpose) };
         let read = |(index, item): (usize, &'a RawValue)| {
             charge(index)?;
             convert(body::object(item.get())?)
         };
-        self.texts.iter().copied().enumerate().map(read).collect()
+        Ok(items.into_iter().enumerate().map(read).collect())
     }
 }
 

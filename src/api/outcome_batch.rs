@@ -35,7 +35,7 @@ struct OutcomeItem<'a> {
 
 /// Handles a batch of outcome calls.
 pub(super) async fn outcome_batch(call: Call<'_>, items: Items<'_>) -> Result<Response, Problem> {
-    let reports = items.read(|item: OutcomeItem<'_>| item.into_report(&call.api.limits));
+    let reports = items.read(|item: OutcomeItem<'_>| item.into_report(&call.api.limits))?;
     let answers = call.api.gateway.settle_many(call.app, reports).await;
     let answers = answers.into_iter().map(|answer: Result<_, Problem>| answer::reported(&answer?)).collect::<Vec<_>>();
     Ok(batch::response(&answers, call.request_id))

@@ -33,7 +33,6 @@ pub(super) struct Call<'a> {
     pub(super) app: &'a Arc<App>,
     pub(super) request_id: &'a RequestId,
     pub(super) headers: &'a HeaderMap,
-    pub(super) purpose: Purpose,
     body: &'a JsonBytes,
 }
 
@@ -152,22 +151,21 @@ async fn operate(
             Ok(JsonBytes::default())
         }
     };
-    let (request_id, headers, purpose) = (&context.id, &parts.headers, route.purpose);
+    let (request_id, headers) = (&context.id, &parts.headers);
     match operation {
         Operation::App(handler) => {
             let body = &charge_and_read.await?;
-            handler(Call { api, app, request_id, headers, purpose, body }).await
+            handler(Call { api, app, request_id, headers, body }).await
         }
         Operation::Claim(handler) => {
             let claim = route.claim(parts.uri.path())?;
             let body = &charge_and_read.await?;
-            handler(Call { api, app, request_id, headers, purpose, body }, claim).await
+            handler(Call { api, app, request_id, headers, body }, claim).await
         }
         Operation::Batch(handler) => {
             let body = &charge_and_read.await?;
-            let call = Call { api, app, request_id, headers, purpose, body };
-            let items = Items::of(&call)?;
-            handler(call, items).await
+            let call = Call { api, app, request_id, headers, body };
+            handler(call, Items::new(body, api, app, route.purpose)).await
         }
     }
 }
