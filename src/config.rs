@@ -65,7 +65,7 @@ pub struct Config {
     pub traces: TracesOptions,
 }
 
-/// Chain of engines, of which one is active.
+/// Chain of engines. One of them is active.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChainOptions {

@@ -277,7 +277,7 @@ impl Gateway {
         };
         let health = futures_util::future::join_all(self.engines.by_name.iter().map(probe)).await.into_iter().collect();
         for NamedChain { chain, policies, requirement } in self.engines.chains.values() {
-            // Notices a loss of data even if nobody claims.
+            // Notices a loss of data even without claims.
             drop(chain.status());
             if let Some(requirement) = requirement {
                 // Updates the metric. A store that is unavailable was reported above.

@@ -17,7 +17,7 @@ const DEBIAN_FOLDER: &str = "/usr/lib/postgresql";
 /// Users to run the server as, since it refuses root; the first that exists.
 const UNPRIVILEGED: [&str; 2] = ["postgres", "nobody"];
 
-/// A claim as the engine writes it, by a statement of its own.
+/// A claim as the engine writes it, by a separate statement.
 const SCRIPT: &str = "\
 \\set order random(1, 9000000000000000000)
 INSERT INTO oncegate_claims (fence, retention_us, expires_at, sweep_at, state, app, global_id, value)

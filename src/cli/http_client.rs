@@ -1,4 +1,4 @@
-//! HTTP client of commands: one request over a connection of its own, with or without TLS.
+//! HTTP client of commands: one request over a new connection, with or without TLS.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! One runtime per core, each on a thread of its own. A client's connection stays on one of them, and its calls use the
+//! One runtime per core, each on its own thread. A client's connection stays on one of them, and its calls use the
 //! store connection of the same core: a claim is handled without waking another thread, which would take longer than
 //! everything else.
 

@@ -150,7 +150,7 @@ impl Catalog for DatabaseCatalog {
         self.follower.poll_now();
         match rotated {
             Ok(()) => Ok(secret),
-            // Otherwise the next rotation would keep a secret that nobody has, and revoke the one in use.
+            // Otherwise the next rotation would keep an unknown secret, and revoke the one in use.
             Err(CatalogError::Unavailable(why)) => Err(CatalogError::Unavailable(format!(
                 "{why}; if the app has the secret {} now, revoke that one before you rotate again",
                 secret.digest().id()

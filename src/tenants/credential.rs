@@ -22,7 +22,7 @@ const ABSENT: (&str, &str) = ("", "oncegate_nobody_has_this_secret_");
 /// Secrets of all apps.
 pub(super) struct Credentials {
     table: HashTable<Credential>,
-    /// Seeded at random, so that nobody learns the table's content from collisions.
+    /// Seeded at random, so that collisions do not reveal the table's content.
     hasher: DefaultHashBuilder,
 }
 

@@ -158,7 +158,7 @@ impl Database {
         bounded(setting).await?
     }
 
-    /// Reads everything over a connection of its own.
+    /// Reads everything over a new connection.
     ///
     /// # Errors
     /// The registry is unavailable or incompatible.

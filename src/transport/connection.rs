@@ -84,7 +84,7 @@ impl<Service: HttpService> ConnectionServer<Service> {
             while stream.read(&mut ignored).await? > 0 {}
             Ok::<_, io::Error>(())
         };
-        // The client may have gone; that concerns nobody else.
+        // The client may have gone; that affects no other.
         let _ = timeout(LINGER, write).await;
     }
 

@@ -1,5 +1,5 @@
 //! Applies the auth throttle, on both listeners: above a rate, a response to a request without a valid credential is delayed
-//! and its connection closed. The request holds no permit meanwhile, so it delays no other.
+//! and its connection closed. The request holds no permit while it waits, so it delays no other.
 
 use axum::http::{HeaderValue, header};
 use axum::response::Response;

@@ -99,7 +99,7 @@ pub enum LogError {
     Thread(#[from] io::Error),
 }
 
-/// Log of a process. A thread of its own writes the lines, so that a slow reader never blocks the gateway.
+/// Log of a process. A separate thread writes the lines, so that a slow reader never blocks the gateway.
 #[derive(Clone)]
 pub struct Log {
     writer: LineWriter,

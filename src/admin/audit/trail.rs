@@ -169,7 +169,7 @@ fn newest(path: &Path, count: usize) -> io::Result<Vec<Entry>> {
     let bytes = file.seek(SeekFrom::End(0))?;
     file.seek(SeekFrom::Start(bytes.saturating_sub(TAIL_BYTES_MAX)))?;
     let mut tail = Vec::new();
-    // Not more: another gateway may append meanwhile.
+    // Not more: another gateway may append at the same time.
     file.take(TAIL_BYTES_MAX).read_to_end(&mut tail)?;
     let mut ended: HashMap<String, (String, String)> = HashMap::new();
     let mut entries = Vec::new();

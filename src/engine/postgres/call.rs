@@ -17,7 +17,7 @@ use crate::engine::{Determinate, EngineError};
 pub(super) enum Call {
     /// On one key: shares its statements with calls on other keys.
     Keyed(Box<dyn KeyedCall>),
-    /// A statement of its own.
+    /// A separate statement.
     Single(Box<dyn SingleCall>),
 }
 
@@ -235,7 +235,7 @@ impl<R: Request> DecidedCall for Decided<R> {
     }
 }
 
-/// A request that is a statement of its own.
+/// A request that is a separate statement.
 pub(super) trait Statement: Send + 'static {
     /// The answer to it.
     type Answer: Send + 'static;
@@ -247,7 +247,7 @@ pub(super) trait Statement: Send + 'static {
     fn run(self, session: &mut Session) -> impl Future<Output = Result<Self::Answer, EngineError>> + Send;
 }
 
-/// A call with a statement of its own, whatever its request.
+/// A call with a separate statement, for any request.
 pub(super) trait SingleCall: Send {
     /// Runs and answers it. An error says why the connection must not be used again.
     fn run(self: Box<Self>, session: &mut Session) -> BoxFuture<'_, Result<(), String>>;

@@ -1,4 +1,4 @@
-//! Deletes claims that have ended, in small steps over a session of its own, so that no call waits for it.
+//! Deletes claims that have ended, in small steps over a separate session, so that no call waits for it.
 
 use std::sync::Arc;
 use std::time::Duration;

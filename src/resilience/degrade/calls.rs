@@ -133,7 +133,7 @@ impl Core {
             }
         }
         let (core, request) = (self.clone(), request.clone());
-        // In a box of its own, so that other outcomes do not need the memory.
+        // Boxed, so that other outcomes do not need the memory.
         let work = Box::pin(async move { core.settle_alone(&request, context, begun, failure).await });
         self.uncancelled(work).await
     }

@@ -130,7 +130,7 @@ impl OutagePolicies {
         if self.0.is_for_store_alone(request, context) {
             return self.0.engine.claim(request, context.deadline).await.map(Answered::by_store);
         }
-        // In a box of its own, so that other claims do not need the memory.
+        // Boxed, so that other claims do not need the memory.
         Box::pin(self.0.claim_with_policy(request, context)).await
     }
 

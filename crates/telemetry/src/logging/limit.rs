@@ -22,7 +22,7 @@ const KEYS_MAX: usize = 4096;
 /// Characters of a message that the summary repeats.
 const MESSAGE_MAX: usize = 120;
 
-/// Target of the audit trail, of which no line may be missing.
+/// Target of the audit trail, which must be complete.
 const AUDIT: &str = "audit";
 
 /// Line counts by message and app.

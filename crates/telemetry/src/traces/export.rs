@@ -1,5 +1,5 @@
 //! Export of spans to a collector. A bounded queue separates the requests from the task that sends spans: a collector
-//! that hangs or is unavailable costs spans, and delays nobody.
+//! that hangs or is unavailable costs spans, and delays no request.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
