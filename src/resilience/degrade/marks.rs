@@ -32,6 +32,8 @@ const COUNT_MAX: u128 = 999_999_999;
 /// The time in which an attempt kept others from being granted the same claim, by the wall clocks of gateways.
 #[derive(Clone, Copy)]
 pub(super) struct Hold {
+    /// The earliest instant at which it may have begun; before `from` if that was rounded.
+    from_at_least: Timestamp,
     from: Timestamp,
     until: Timestamp,
     /// Until when it kept out take-overs too: these need not wait for an unknown outcome to end.
@@ -43,13 +45,19 @@ pub(super) struct Hold {
 impl Hold {
     /// A claim that was granted at one instant, and has ended by the other.
     pub(super) fn of_claim(request: &ClaimRequest, granted_at: Timestamp, ended_at: Timestamp) -> Self {
-        Self { from: granted_at, until: ended_at, until_take_over: ended_at, takes_over: request.take_over }
+        Self {
+            from_at_least: granted_at,
+            from: granted_at,
+            until: ended_at,
+            until_take_over: ended_at,
+            takes_over: request.take_over,
+        }
     }
 
     /// A claim whose grant is not known here, and whose outcome was reported at this instant.
     pub(super) fn of_outcome(report: &OutcomeRequest, at: Timestamp) -> Self {
         let from = report.attempt.timestamp();
-        let mut hold = Self { from, until: at, until_take_over: at, takes_over: false };
+        let mut hold = Self { from_at_least: from, from, until: at, until_take_over: at, takes_over: false };
         hold.settle(report, at);
         hold
     }
@@ -73,10 +81,16 @@ impl Hold {
         let (issued_at, terms) = (mark.record.attempt.timestamp(), &mark.record.terms);
         let at = |kept: Retention| issued_at.plus(kept.duration().unwrap_or(Duration::MAX));
         let until = at(terms.retention);
+        // Records have no retention of zero: the shortest one is read as none, so that a mark covers less rather than more.
+        let is_shortest = terms.unknown_retention == Retention::For(UNITS[0]);
+        let until_take_over = if is_shortest { issued_at } else { at(terms.unknown_retention) };
+        let from = issued_at.plus(terms.lease.saturating_sub(KEPT));
         Self {
-            from: issued_at.plus(terms.lease.saturating_sub(KEPT)),
+            // The time before the grant was rounded up by less than a millisecond.
+            from_at_least: from.minus(UNITS[0]).max(issued_at),
+            from,
             until,
-            until_take_over: until.min(at(terms.unknown_retention)),
+            until_take_over: until.min(until_take_over),
             // A mark does not say. Of two grants the later one is told later, unless their gateways differ.
             takes_over: false,
         }
@@ -98,10 +112,17 @@ impl Hold {
         (retention > Retention::For(waited)).then_some(terms)
     }
 
-    /// Whether two attempts overlap: the one that began earlier should have kept the other one out.
+    /// Reports whether two attempts overlap: the one that began earlier should have kept the other one out. Where rounding
+    /// leaves open which one that is, they overlap if both orders say so.
     fn overlaps(&self, other: &Self) -> bool {
-        let (earlier, later) = if self.from <= other.from { (self, other) } else { (other, self) };
-        later.from < if later.takes_over { earlier.until_take_over } else { earlier.until }
+        let may_precede = |earlier: &Self, later: &Self| earlier.from_at_least <= later.from;
+        let keeps_out = |earlier: &Self, later: &Self| {
+            later.from < if later.takes_over { earlier.until_take_over } else { earlier.until }
+        };
+        [(self, other), (other, self)]
+            .into_iter()
+            .filter(|(earlier, later)| may_precede(earlier, later))
+            .all(|(earlier, later)| keeps_out(earlier, later))
     }
 }
 

@@ -101,30 +101,44 @@ async fn grants_of_one_gateway_are_no_overlap_however_soon_they_follow() {
     }
 }
 
+/// Marks count milliseconds, and an optimised gateway answers within fewer.
 #[tokio::test]
 async fn a_take_over_of_an_unknown_outcome_is_no_overlap() {
-    for outcome in [success("2"), Outcome::Failure, Outcome::Unknown] {
-        let world = World::new().await;
-        world.line.set(Way::Gone);
-        let first = request(&world, ClaimOnOutage::Local);
-        world.claim(&first).await;
-        world.clock.advance(Duration::from_millis(5));
-        world.settle(&report(&first, Outcome::Unknown, CLOSED)).await;
-        world.clock.advance(Duration::from_millis(5));
-        let taker = other(&world, &first).with(|request| request.take_over = true);
-        assert_eq!(told(&world.claim(&taker).await), (LOCAL, "granted"));
-        world.clock.advance(Duration::from_millis(5));
-        world.settle(&report(&taker, outcome.clone(), CLOSED)).await;
-        world.back().await;
-        assert_eq!(world.overlapping(), [], "{outcome:?}");
-        let state = world.held(&first).await.map(|held| held.record.state);
-        let expected = match outcome {
-            Outcome::Success { .. } => Some(State::Succeeded),
-            Outcome::Failure => None,
-            Outcome::Unknown => Some(State::Unknown),
-        };
-        assert_eq!(state, expected, "the store ends as the gateway did");
+    let steps = [20, 300, 700, 999, 5_000].map(Duration::from_micros);
+    for step in steps {
+        for outcome in [success("2"), Outcome::Failure, Outcome::Unknown] {
+            a_take_over_after(step, outcome).await;
+        }
     }
+}
+
+/// Lets a claim fail, another one end with an unknown outcome and a third one take that over: a step of the clock between all.
+async fn a_take_over_after(step: Duration, outcome: Outcome) {
+    let world = World::new().await;
+    world.line.set(Way::Gone);
+    let failed = request(&world, ClaimOnOutage::Local);
+    world.claim(&failed).await;
+    world.clock.advance(step);
+    world.settle(&report(&failed, Outcome::Failure, CLOSED)).await;
+    world.clock.advance(step);
+    let first = other(&world, &failed);
+    assert_eq!(told(&world.claim(&first).await), (LOCAL, "granted"));
+    world.clock.advance(step);
+    world.settle(&report(&first, Outcome::Unknown, CLOSED)).await;
+    world.clock.advance(step);
+    let taker = other(&world, &first).with(|request| request.take_over = true);
+    assert_eq!(told(&world.claim(&taker).await), (LOCAL, "granted"));
+    world.clock.advance(step);
+    world.settle(&report(&taker, outcome.clone(), CLOSED)).await;
+    world.back().await;
+    assert_eq!(world.overlapping(), [], "{outcome:?} after {step:?}");
+    let state = world.held(&first).await.map(|held| held.record.state);
+    let expected = match outcome {
+        Outcome::Success { .. } => Some(State::Succeeded),
+        Outcome::Failure => None,
+        Outcome::Unknown => Some(State::Unknown),
+    };
+    assert_eq!(state, expected, "the store ends as the gateway did");
 }
 
 /// An unknown outcome keeps out others than take-overs, wherever they ask.
