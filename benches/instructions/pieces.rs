@@ -358,7 +358,7 @@ fn asked(claim: ClaimRequest) -> ClaimCall {
 }
 
 fn succeeded() -> Record {
-    let state = oncegate::domain::record::State::Succeeded;
+    let state = oncegate::domain::record::ClaimState::Succeeded;
     Record { state, result: Some(r#"{"receipt":"R-1","total":"39.80"}"#.into()), ..request(0).record() }
 }
 

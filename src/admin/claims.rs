@@ -13,7 +13,7 @@ use super::Admin;
 use super::query::Query;
 use crate::domain::canonical::Canonical;
 use crate::domain::global_id::GlobalId;
-use crate::domain::record;
+use crate::domain::record::ClaimState;
 use crate::domain::tenant::{AppKey, Operation};
 use crate::domain::terms::{Retention, Span};
 use crate::gateway::operator::{Filter, NoList};
@@ -184,11 +184,11 @@ pub(super) async fn list(State(admin): State<Arc<Admin>>, RawQuery(query): RawQu
     }))
 }
 
-fn read_state(text: &str) -> Result<record::State, Problem> {
+fn read_state(text: &str) -> Result<ClaimState, Problem> {
     match text {
-        "in_progress" => Ok(record::State::InProgress),
-        "succeeded" => Ok(record::State::Succeeded),
-        "unknown" => Ok(record::State::Unknown),
+        "in_progress" => Ok(ClaimState::InProgress),
+        "succeeded" => Ok(ClaimState::Succeeded),
+        "unknown" => Ok(ClaimState::Unknown),
         _ => Err(Problem::invalid("`state` is in_progress, succeeded or unknown; leave it out for all.")),
     }
 }

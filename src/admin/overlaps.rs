@@ -12,7 +12,7 @@ use crate::domain::clock::Timestamp;
 use crate::domain::global_id::GlobalId;
 use crate::domain::outage_policy::OutagePolicy;
 use crate::domain::overlap::{Contender, Overlap};
-use crate::domain::record::State as ClaimState;
+use crate::domain::record::ClaimState;
 use crate::domain::tenant::{AppKey, Operation};
 use crate::web::problem::Problem;
 use crate::web::response::json;

@@ -12,7 +12,7 @@ use crate::domain::claim::{Mismatch, OutcomeResponse, RenewalResponse};
 use crate::domain::clock::Timestamp;
 use crate::domain::global_id::GlobalId;
 use crate::domain::outage_policy::OutagePolicy;
-use crate::domain::record::{Contents, State};
+use crate::domain::record::{ClaimState, Contents};
 use crate::gateway::claim::ClaimAnswer;
 use crate::gateway::outcome::Reported;
 use crate::gateway::{Inspected, RenewalAnswer};
@@ -112,17 +112,19 @@ fn duplicate(found: Inspected) -> Problem {
     let Inspected { global_id, held, expires_at, degraded, result_omitted } = found;
     let record = held.record;
     let detail = match record.state {
-        State::InProgress => {
+        ClaimState::InProgress => {
             "Another attempt is doing this operation. Wait for its outcome: ask again after Retry-After, or answer that it \
              is being done."
         }
-        State::Succeeded => "This operation has been done. Do not do it again; `result` is what was reported with it.",
-        State::Unknown => {
+        ClaimState::Succeeded => {
+            "This operation has been done. Do not do it again; `result` is what was reported with it."
+        }
+        ClaimState::Unknown => {
             "Nobody knows whether this operation was done. Look its effect up, then claim it with take_over: true."
         }
     };
     let wait = held.left.unwrap_or(POLL).min(POLL);
-    let retry_after = (record.state == State::InProgress).then_some(wait);
+    let retry_after = (record.state == ClaimState::InProgress).then_some(wait);
     let members = DuplicateMembers {
         global_id,
         state: record.state,
@@ -160,8 +162,8 @@ pub fn reported(answer: &Reported) -> Result<OutcomeBody, Problem> {
         OutcomeResponse::Done { state, late, .. } => {
             let state = match state {
                 None => "released",
-                Some(State::Succeeded) => "succeeded",
-                Some(State::Unknown | State::InProgress) => "unknown",
+                Some(ClaimState::Succeeded) => "succeeded",
+                Some(ClaimState::Unknown | ClaimState::InProgress) => "unknown",
             };
             return Ok(OutcomeBody { global_id, state, expires_at, late: *late, degraded });
         }
@@ -182,10 +184,10 @@ fn already_succeeded() -> Problem {
     )
 }
 
-fn superseded(state: State, left: Option<Duration>) -> Problem {
+fn superseded(state: ClaimState, left: Option<Duration>) -> Problem {
     let detail = "Another attempt's claim stands and was not touched: this attempt's lease had ended, or it was taken over. \
                   If this attempt has done its operation, it may have been done twice.";
-    let retry_after = (state == State::InProgress).then_some(left.unwrap_or(POLL).min(POLL));
+    let retry_after = (state == ClaimState::InProgress).then_some(left.unwrap_or(POLL).min(POLL));
     Problem { retry_after, members: Members::Superseded { state }, ..Problem::new(Code::Superseded, detail) }
 }
 

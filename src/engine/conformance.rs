@@ -22,7 +22,7 @@ use crate::domain::claim::{
 use crate::domain::clock::{Clock as _, ManualClock, SystemClock, Timestamp};
 use crate::domain::global_id::GlobalId;
 use crate::domain::operator::{self, ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
-use crate::domain::record::{Contents, Key, LiveClaim, Record, State};
+use crate::domain::record::{ClaimState, Contents, Key, LiveClaim, Record};
 use crate::domain::tenant::{AppKey, Operation};
 use crate::domain::terms::{LeaseEnd, Retention, Terms};
 
@@ -291,7 +291,7 @@ fn success(result: Option<&str>) -> Outcome {
     Outcome::Success { result: result.map(Into::into), retention: None }
 }
 
-fn done(state: Option<State>, left: Option<Duration>, late: bool) -> OutcomeResponse {
+fn done(state: Option<ClaimState>, left: Option<Duration>, late: bool) -> OutcomeResponse {
     OutcomeResponse::Done { state, left, late: Some(late) }
 }
 
@@ -314,7 +314,7 @@ pub async fn a_second_attempt_is_a_duplicate_and_changes_nothing(on: &Subject) {
     on.granted(&request).await;
     for _ in 0..3 {
         let held = on.duplicate(&again(&request)).await;
-        assert_eq!((held.record.state, &held.record.attempt), (State::InProgress, &request.attempt));
+        assert_eq!((held.record.state, &held.record.attempt), (ClaimState::InProgress, &request.attempt));
         on.assert_left(held.left, request.terms.lease);
     }
     assert_eq!(on.settle(&settle_of(&request, Outcome::Failure)).await, done(None, None, false));
@@ -334,7 +334,7 @@ pub async fn of_many_racing_claims_exactly_one_is_granted(on: &Subject) {
         for racer in join_all(racers).await {
             match racer.expect("no panic").expect("the engine answers") {
                 (request, ClaimResponse::Granted(grant)) => winners.push((request, grant)),
-                (_, ClaimResponse::Duplicate(held)) => assert_eq!(held.record.state, State::InProgress),
+                (_, ClaimResponse::Duplicate(held)) => assert_eq!(held.record.state, ClaimState::InProgress),
                 (_, other) => panic!("unexpected {other:?}"),
             }
         }
@@ -410,18 +410,18 @@ pub async fn a_success_is_sticky_and_replays_its_result(on: &Subject) {
     let result = "{\"order\": \"A-1\",\n \"total\": 12.50}";
     assert_eq!(
         on.settle(&settle_of(&request, success(Some(result)))).await,
-        done(Some(State::Succeeded), retention, false)
+        done(Some(ClaimState::Succeeded), retention, false)
     );
     let held = on.duplicate(&ClaimRequest { take_over: true, ..again(&request) }).await;
-    assert_eq!((held.record.state, held.record.result.as_deref()), (State::Succeeded, Some(result)));
+    assert_eq!((held.record.state, held.record.result.as_deref()), (ClaimState::Succeeded, Some(result)));
     on.assert_left(held.left, retention.expect("it ends"));
     // The holder's own nonce does not open a success again.
-    assert_eq!(on.duplicate(&request).await.record.state, State::Succeeded);
+    assert_eq!(on.duplicate(&request).await.record.state, ClaimState::Succeeded);
     for outcome in [Outcome::Failure, Outcome::Unknown] {
         assert_eq!(on.settle(&settle_of(&request, outcome)).await, OutcomeResponse::AlreadySucceeded);
     }
     assert_eq!(on.renew(&renew_of(&request, None)).await, RenewalResponse::AlreadySucceeded);
-    assert_eq!(on.duplicate(&again(&request)).await.record.state, State::Succeeded);
+    assert_eq!(on.duplicate(&again(&request)).await.record.state, ClaimState::Succeeded);
 }
 
 /// S5.
@@ -430,7 +430,10 @@ pub async fn the_first_result_stays(on: &Subject) {
     on.granted(&request).await;
     on.settle(&settle_of(&request, success(Some("1")))).await;
     let again_settled = on.settle(&settle_of(&request, success(Some("2")))).await;
-    assert!(matches!(again_settled, OutcomeResponse::Done { state: Some(State::Succeeded), late: Some(false), .. }));
+    assert!(matches!(
+        again_settled,
+        OutcomeResponse::Done { state: Some(ClaimState::Succeeded), late: Some(false), .. }
+    ));
     assert_eq!(on.read(&request.key).await.expect("kept").record.result.as_deref(), Some("1"));
 }
 
@@ -444,7 +447,7 @@ pub async fn a_failure_frees_the_key_at_once(on: &Subject) {
     on.granted(&next).await;
     // S2: the old attempt's repeated failure does not delete the newer claim.
     let superseded = on.settle(&settle_of(&request, Outcome::Failure)).await;
-    assert!(matches!(superseded, OutcomeResponse::Superseded { state: State::InProgress, .. }));
+    assert!(matches!(superseded, OutcomeResponse::Superseded { state: ClaimState::InProgress, .. }));
     assert_eq!(on.duplicate(&again(&request)).await.record.attempt, next.attempt);
 }
 
@@ -453,11 +456,11 @@ pub async fn an_unknown_claim_blocks_until_it_is_taken_over(on: &Subject) {
     let request = fresh_claim();
     on.granted(&request).await;
     let left = request.terms.unknown_retention.duration();
-    assert_eq!(on.settle(&settle_of(&request, Outcome::Unknown)).await, done(Some(State::Unknown), left, false));
+    assert_eq!(on.settle(&settle_of(&request, Outcome::Unknown)).await, done(Some(ClaimState::Unknown), left, false));
     // The holder's own nonce is a duplicate too, and takes nothing over.
     for repeat in [again(&request), request.clone(), ClaimRequest { take_over: true, ..request.clone() }] {
         let held = on.duplicate(&repeat).await;
-        assert_eq!(held.record.state, State::Unknown);
+        assert_eq!(held.record.state, ClaimState::Unknown);
         on.assert_left(held.left, left.expect("it ends"));
     }
     let taker = ClaimRequest { take_over: true, ..again(&request) };
@@ -481,7 +484,7 @@ pub async fn the_holder_settles_its_unknown_claim(on: &Subject) {
     let request = unknown().await;
     let repeated = on.settle(&settle_of(&request, Outcome::Unknown)).await;
     assert!(
-        matches!(repeated, OutcomeResponse::Done { state: Some(State::Unknown), late: Some(false), .. }),
+        matches!(repeated, OutcomeResponse::Done { state: Some(ClaimState::Unknown), late: Some(false), .. }),
         "{repeated:?}"
     );
     assert_eq!(on.renew(&renew_of(&request, None)).await, RenewalResponse::LeaseLost);
@@ -490,7 +493,7 @@ pub async fn the_holder_settles_its_unknown_claim(on: &Subject) {
     let retention = request.terms.retention.duration();
     assert_eq!(
         on.settle(&settle_of(&request, success(Some("1")))).await,
-        done(Some(State::Succeeded), retention, false)
+        done(Some(ClaimState::Succeeded), retention, false)
     );
 }
 
@@ -556,14 +559,14 @@ pub async fn a_lease_that_may_not_be_guessed_turns_unknown(on: &Subject) {
                 let found = on.claim(&again(&request)).await;
                 pace.within(begun, pace.ticks(2))?;
                 let held = duplicate(found);
-                assert_eq!(held.record.state, State::InProgress);
+                assert_eq!(held.record.state, ClaimState::InProgress);
                 assert!(held.left.expect("a lease ends") <= pace.ticks(2));
                 (on.pass)(pace.ticks(3)).await;
                 Ok(request)
             })
             .await;
         let held = on.duplicate(&request).await;
-        assert_eq!((held.record.state, held.left), (State::Unknown, None));
+        assert_eq!((held.record.state, held.left), (ClaimState::Unknown, None));
         assert_eq!(on.renew(&renew_of(&request, None)).await, RenewalResponse::LeaseLost);
         request
     };
@@ -572,14 +575,17 @@ pub async fn a_lease_that_may_not_be_guessed_turns_unknown(on: &Subject) {
     assert_eq!(on.settle(&settle_of(&request, Outcome::Failure)).await, done(None, None, false));
     let request = lapsed().await;
     let retention = terms.retention.duration();
-    assert_eq!(on.settle(&settle_of(&request, success(None))).await, done(Some(State::Succeeded), retention, false));
+    assert_eq!(
+        on.settle(&settle_of(&request, success(None))).await,
+        done(Some(ClaimState::Succeeded), retention, false)
+    );
     let request = lapsed().await;
-    assert_eq!(on.settle(&settle_of(&request, Outcome::Unknown)).await, done(Some(State::Unknown), None, false));
+    assert_eq!(on.settle(&settle_of(&request, Outcome::Unknown)).await, done(Some(ClaimState::Unknown), None, false));
     // A take-over gets a lease of its own.
     let taker = ClaimRequest { take_over: true, terms, ..again(&request) };
     assert!(on.granted(&taker).await.taken_over);
     let held = on.duplicate(&again(&request)).await;
-    assert_eq!((held.record.state, held.record.attempt), (State::InProgress, taker.attempt));
+    assert_eq!((held.record.state, held.record.attempt), (ClaimState::InProgress, taker.attempt));
     on.assert_left(held.left, terms.lease);
 }
 
@@ -614,7 +620,7 @@ pub async fn a_retention_may_last_for_ever(on: &Subject) {
             on.granted(&request).await;
             let settled = on.settle(&settle_of(&request, success(None))).await;
             pace.within(begun, pace.ticks(2))?;
-            assert_eq!(settled, done(Some(State::Succeeded), None, false));
+            assert_eq!(settled, done(Some(ClaimState::Succeeded), None, false));
             (on.pass)(pace.ticks(4)).await;
             Ok(request)
         })
@@ -629,7 +635,10 @@ pub async fn a_success_may_bring_its_own_retention(on: &Subject) {
         let request = ClaimRequest { terms, ..fresh_claim() };
         on.granted(&request).await;
         let outcome = Outcome::Success { result: Some("[1]".into()), retention: Some(own) };
-        assert_eq!(on.settle(&settle_of(&request, outcome)).await, done(Some(State::Succeeded), own.duration(), false));
+        assert_eq!(
+            on.settle(&settle_of(&request, outcome)).await,
+            done(Some(ClaimState::Succeeded), own.duration(), false)
+        );
         let held = on.read(&request.key).await.expect("kept");
         assert_eq!((held.record.terms.retention, held.record.result.as_deref()), (own, Some("[1]")));
         match own.duration() {
@@ -682,7 +691,7 @@ pub async fn a_renewal_extends_and_never_shortens(on: &Subject) {
                 let found = on.claim(&again(&request)).await;
                 let longer = on.renew(&renew_of(&request, Some(hour))).await;
                 pace.within(renewal, lease)?;
-                assert_eq!(duplicate(found).record.state, State::InProgress);
+                assert_eq!(duplicate(found).record.state, ClaimState::InProgress);
                 assert_eq!(longer, RenewalResponse::Renewed { left: hour });
                 Ok(request)
             })
@@ -692,7 +701,7 @@ pub async fn a_renewal_extends_and_never_shortens(on: &Subject) {
         };
         on.assert_left(Some(left), hour);
         (on.pass)(on.ticks(2)).await;
-        assert_eq!(on.duplicate(&again(&request)).await.record.state, State::InProgress);
+        assert_eq!(on.duplicate(&again(&request)).await.record.state, ClaimState::InProgress);
         assert_eq!(on.settle(&settle_of(&request, Outcome::Failure)).await, done(None, None, false));
     }
 }
@@ -703,7 +712,7 @@ pub async fn a_renewal_of_what_is_not_held_is_refused(on: &Subject) {
     assert_eq!(on.renew(&renew_of(&request, None)).await, RenewalResponse::LeaseLost);
     on.granted(&request).await;
     let stranger = RenewalRequest { attempt: attempt(), ..renew_of(&request, None) };
-    assert!(matches!(on.renew(&stranger).await, RenewalResponse::Superseded { state: State::InProgress, .. }));
+    assert!(matches!(on.renew(&stranger).await, RenewalResponse::Superseded { state: ClaimState::InProgress, .. }));
 }
 
 /// S6.
@@ -713,18 +722,18 @@ pub async fn late_outcomes_are_recorded(on: &Subject) {
     let late = settle_of(&request, success(Some("\"late\"")));
     for _ in 0..2 {
         let OutcomeResponse::Done { state, left, late } = on.settle(&late).await else { panic!("recorded") };
-        assert_eq!((state, late), (Some(State::Succeeded), Some(true)), "repeated or not, it was late");
+        assert_eq!((state, late), (Some(ClaimState::Succeeded), Some(true)), "repeated or not, it was late");
         on.assert_left(left, retention.expect("it ends"));
     }
     // Nothing is known of its contents, so nothing is compared: not the fingerprint either.
     let held = on.duplicate(&ClaimRequest { fingerprint: Some([3; 32]), ..again(&request) }).await;
-    assert_eq!((held.record.state, held.record.contents.clone()), (State::Succeeded, Contents::Unverified));
+    assert_eq!((held.record.state, held.record.contents.clone()), (ClaimState::Succeeded, Contents::Unverified));
     assert_eq!((held.record.result.as_deref(), held.record.operation), (Some("\"late\""), None));
 
     let request = fresh_claim();
     let unknown = on.settle(&settle_of(&request, Outcome::Unknown)).await;
-    assert_eq!(unknown, done(Some(State::Unknown), request.terms.unknown_retention.duration(), true));
-    assert_eq!(on.duplicate(&again(&request)).await.record.state, State::Unknown);
+    assert_eq!(unknown, done(Some(ClaimState::Unknown), request.terms.unknown_retention.duration(), true));
+    assert_eq!(on.duplicate(&again(&request)).await.record.state, ClaimState::Unknown);
     assert!(on.granted(&ClaimRequest { take_over: true, ..again(&request) }).await.taken_over);
 }
 
@@ -739,7 +748,7 @@ pub async fn a_late_outcome_that_is_too_old_is_refused(on: &Subject) {
     // Its age does not matter while the claim stands.
     on.granted(&request).await;
     let old_holder = OutcomeRequest { late: None, ..settle_of(&request, success(None)) };
-    assert!(matches!(on.settle(&old_holder).await, OutcomeResponse::Done { state: Some(State::Succeeded), .. }));
+    assert!(matches!(on.settle(&old_holder).await, OutcomeResponse::Done { state: Some(ClaimState::Succeeded), .. }));
 }
 
 /// Late records whose outcome carried the contents compare them like any other.
@@ -845,7 +854,7 @@ pub async fn many_at_once_each_have_their_answer(on: &Subject) {
     }
     let settles: Vec<_> = first.iter().map(|request| settle_of(request, success(None))).collect();
     for answer in join_all(settles.iter().map(|settle| on.engine.settle(settle, DEADLINE))).await {
-        assert!(matches!(answer, Ok(OutcomeResponse::Done { state: Some(State::Succeeded), .. })), "{answer:?}");
+        assert!(matches!(answer, Ok(OutcomeResponse::Done { state: Some(ClaimState::Succeeded), .. })), "{answer:?}");
     }
 }
 
@@ -945,7 +954,7 @@ pub async fn a_released_holder_holds_nothing(on: &Subject) {
     assert_eq!(on.settle(&settle_of(&request, Outcome::Failure)).await, done(None, None, true));
     let recorded = on.settle(&settle_of(&request, success(None))).await;
     assert!(
-        matches!(recorded, OutcomeResponse::Done { state: Some(State::Succeeded), late: Some(true), .. }),
+        matches!(recorded, OutcomeResponse::Done { state: Some(ClaimState::Succeeded), late: Some(true), .. }),
         "{recorded:?}"
     );
     let request = released().await;
@@ -1030,9 +1039,9 @@ pub async fn a_list_holds_what_stands(on: &Subject) {
     (on.pass)(on.ticks(3)).await;
     for (state, expected) in [
         (None, vec![&lapsed, &running, &succeeded, &unknown]),
-        (Some(State::InProgress), vec![&running]),
-        (Some(State::Succeeded), vec![&succeeded]),
-        (Some(State::Unknown), vec![&lapsed, &unknown]),
+        (Some(ClaimState::InProgress), vec![&running]),
+        (Some(ClaimState::Succeeded), vec![&succeeded]),
+        (Some(ClaimState::Unknown), vec![&lapsed, &unknown]),
     ] {
         let listed = on.list(&ListRequest { state, ..list_of(&app, None, 100) }).await;
         let mut expected: Vec<_> = expected.into_iter().map(|request| request.key.clone()).collect();
@@ -1241,7 +1250,7 @@ impl Shape for ClaimResponse {
 }
 
 impl Shape for OutcomeResponse {
-    type Shape = (&'static str, Option<State>, Option<bool>, bool);
+    type Shape = (&'static str, Option<ClaimState>, Option<bool>, bool);
 
     fn shape(&self) -> Self::Shape {
         match self {
@@ -1254,7 +1263,7 @@ impl Shape for OutcomeResponse {
 }
 
 impl Shape for RenewalResponse {
-    type Shape = (&'static str, Option<State>);
+    type Shape = (&'static str, Option<ClaimState>);
 
     fn shape(&self) -> Self::Shape {
         match self {

@@ -14,7 +14,7 @@ use self::json::may_be_json;
 use crate::domain::attempt::Attempt;
 use crate::domain::canonical::Canonical;
 use crate::domain::hex;
-use crate::domain::record::{Contents, Record, State};
+use crate::domain::record::{ClaimState, Contents, Record};
 use crate::domain::terms::{LeaseEnd, Retention, Span, Terms};
 
 /// The version this release writes. A reader ignores words it does not know, so a new word needs no new version.
@@ -163,20 +163,20 @@ impl From<Unreadable> for super::EngineError {
 }
 
 /// The letter a state is written as.
-pub const fn state_letter(state: State) -> char {
+pub const fn state_letter(state: ClaimState) -> char {
     match state {
-        State::InProgress => 'p',
-        State::Succeeded => 's',
-        State::Unknown => 'u',
+        ClaimState::InProgress => 'p',
+        ClaimState::Succeeded => 's',
+        ClaimState::Unknown => 'u',
     }
 }
 
 /// The state that a letter stands for.
-pub fn state_of(letter: &str) -> Option<State> {
+pub fn state_of(letter: &str) -> Option<ClaimState> {
     match letter {
-        "p" => Some(State::InProgress),
-        "s" => Some(State::Succeeded),
-        "u" => Some(State::Unknown),
+        "p" => Some(ClaimState::InProgress),
+        "s" => Some(ClaimState::Succeeded),
+        "u" => Some(ClaimState::Unknown),
         _ => None,
     }
 }
@@ -202,7 +202,7 @@ mod tests {
     fn record() -> Record {
         Record {
             attempt: "1700000000000000-0123456789abcdef".parse().unwrap(),
-            state: State::InProgress,
+            state: ClaimState::InProgress,
             operation: Some("order.submit".parse().unwrap()),
             contents: Contents::Canonical(Canonical::trusted(r#"{"order_id":"A 1 c=2"}"#)),
             fingerprint: None,
@@ -224,7 +224,7 @@ mod tests {
     fn records_read_back_as_written() {
         let plain = record();
         let full = Record {
-            state: State::Succeeded,
+            state: ClaimState::Succeeded,
             fingerprint: Some([0xa5; 32]),
             terms: Terms {
                 lease: Duration::from_millis(1500),
@@ -236,7 +236,7 @@ mod tests {
             ..record()
         };
         let late = Record { operation: None, contents: Contents::Unverified, late: true, ..record() };
-        let digest = Record { state: State::Unknown, contents: Contents::Digest([7; 32], 4096), ..record() };
+        let digest = Record { state: ClaimState::Unknown, contents: Contents::Digest([7; 32], 4096), ..record() };
         let implied = Record { operation: Some("default".parse().unwrap()), ..record() };
         for record in [plain, full, late, digest, implied] {
             assert_eq!(decode(encode(&record).as_bytes()), Ok(record));

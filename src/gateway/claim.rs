@@ -15,7 +15,7 @@ use crate::domain::clock::Timestamp;
 use crate::domain::global_id::GlobalId;
 use crate::domain::observed::WouldBe;
 use crate::domain::outage_policy::OutagePolicy;
-use crate::domain::record::{Key, State, fingerprint_digest};
+use crate::domain::record::{ClaimState, Key, fingerprint_digest};
 use crate::domain::tenant::Operation;
 use crate::domain::terms::{ClaimOnOutage, Mode, Retention, Terms};
 use crate::engine::{Determinate, EngineError};
@@ -283,9 +283,9 @@ fn claim_result(answer: &Result<ClaimAnswer, Failure>) -> ClaimResult {
         Ok(ClaimAnswer::Granted(granted)) if granted.repeated => ClaimResult::Repeated,
         Ok(ClaimAnswer::Granted(_)) => ClaimResult::Granted,
         Ok(ClaimAnswer::Duplicate(found)) => match found.held.record.state {
-            State::InProgress => ClaimResult::DuplicateInProgress,
-            State::Succeeded => ClaimResult::DuplicateSucceeded,
-            State::Unknown => ClaimResult::DuplicateUnknown,
+            ClaimState::InProgress => ClaimResult::DuplicateInProgress,
+            ClaimState::Succeeded => ClaimResult::DuplicateSucceeded,
+            ClaimState::Unknown => ClaimResult::DuplicateUnknown,
         },
         Ok(ClaimAnswer::Mismatch(Mismatch::Contents, _)) | Err(Failure::NotItsContents) => {
             ClaimResult::ContentsMismatch
@@ -308,9 +308,9 @@ fn claim_result(answer: &Result<ClaimAnswer, Failure>) -> ClaimResult {
 /// How what was let through is labelled; its attempt may come from a release that did not tell.
 pub(super) fn observed_label(would_be: Option<WouldBe>) -> observed::WouldBe {
     match would_be {
-        Some(WouldBe::Duplicate(State::InProgress)) => observed::WouldBe::DuplicateInProgress,
-        Some(WouldBe::Duplicate(State::Succeeded)) => observed::WouldBe::DuplicateSucceeded,
-        Some(WouldBe::Duplicate(State::Unknown)) => observed::WouldBe::DuplicateUnknown,
+        Some(WouldBe::Duplicate(ClaimState::InProgress)) => observed::WouldBe::DuplicateInProgress,
+        Some(WouldBe::Duplicate(ClaimState::Succeeded)) => observed::WouldBe::DuplicateSucceeded,
+        Some(WouldBe::Duplicate(ClaimState::Unknown)) => observed::WouldBe::DuplicateUnknown,
         Some(WouldBe::Mismatch(Mismatch::Contents)) => observed::WouldBe::ContentsMismatch,
         Some(WouldBe::Mismatch(Mismatch::Fingerprint)) => observed::WouldBe::FingerprintMismatch,
         None => observed::WouldBe::Other,

@@ -12,7 +12,7 @@ use crate::domain::claim::{Outcome, OutcomeRequest, OutcomeResponse};
 use crate::domain::clock::Timestamp;
 use crate::domain::global_id::GlobalId;
 use crate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
-use crate::domain::record::{Key, State};
+use crate::domain::record::{ClaimState, Key};
 use crate::domain::tenant::{AppKey, Operation};
 use crate::domain::terms::OutcomeOnOutage;
 use crate::engine::{Capabilities, Engine, EngineError};
@@ -30,7 +30,7 @@ pub enum Changed {
     /// The claim stands so now.
     Settled {
         /// Its state.
-        state: State,
+        state: ClaimState,
         /// When it ends by itself.
         expires_at: Option<Timestamp>,
     },
@@ -41,7 +41,7 @@ pub enum Changed {
     /// Another attempt's claim stands by now; it was not touched.
     Superseded {
         /// Its state, where it is known.
-        state: Option<State>,
+        state: Option<ClaimState>,
     },
 }
 
@@ -63,7 +63,7 @@ pub enum NoList {
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Filter {
     /// Only claims in this state.
-    pub state: Option<State>,
+    pub state: Option<ClaimState>,
     /// Only claims after this global ID.
     pub after: Option<GlobalId>,
     /// The records that gateways keep for themselves too.

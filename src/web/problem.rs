@@ -14,7 +14,7 @@ use crate::domain::attempt::AttemptHash;
 use crate::domain::clock::Timestamp;
 use crate::domain::global_id::GlobalId;
 use crate::domain::outage_policy::OutagePolicy;
-use crate::domain::record::State;
+use crate::domain::record::ClaimState;
 use crate::domain::spool::Spooled;
 use crate::engine::Determinate;
 use crate::gateway::{EngineHealth, Failure};
@@ -143,7 +143,7 @@ pub enum Members {
     /// The state of the live claim.
     Superseded {
         /// Its state.
-        state: State,
+        state: ClaimState,
     },
     /// The exceeded quota.
     QuotaExceeded {
@@ -175,7 +175,7 @@ pub struct DuplicateMembers {
     /// Its global ID.
     pub global_id: GlobalId,
     /// Its state.
-    pub state: State,
+    pub state: ClaimState,
     /// The timestamp of its attempt.
     pub timestamp: u64,
     /// The hash of its attempt.

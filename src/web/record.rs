@@ -7,7 +7,7 @@ use crate::domain::attempt::AttemptHash;
 use crate::domain::clock::Timestamp;
 use crate::domain::global_id::GlobalId;
 use crate::domain::hex;
-use crate::domain::record::{Contents, State};
+use crate::domain::record::{ClaimState, Contents};
 use crate::domain::terms::{LeaseEnd, Retention};
 use crate::gateway::Inspected;
 
@@ -16,7 +16,7 @@ use crate::gateway::Inspected;
 pub struct RecordBody {
     global_id: GlobalId,
     operation: Option<String>,
-    state: State,
+    state: ClaimState,
     timestamp: u64,
     attempt_hash: AttemptHash,
     claimed_at: Timestamp,

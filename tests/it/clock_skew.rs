@@ -11,7 +11,7 @@ use oncegate::domain::canonical::canonicalize;
 use oncegate::domain::claim::{Outcome, OutcomeResponse, RenewalResponse};
 use oncegate::domain::clock::{Clock, ManualClock, SystemClock, Timestamp};
 use oncegate::domain::limits::Limits;
-use oncegate::domain::record::State;
+use oncegate::domain::record::ClaimState;
 use oncegate::domain::terms::{ClaimOnOutage, LeaseEnd, Mode, OutcomeOnOutage, Retention, Terms};
 use oncegate::engine::Engine;
 use oncegate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
@@ -203,7 +203,7 @@ async fn an_old_attempt_never_touches_a_newer_claim_whatever_their_timestamps_sa
             for outcome in [Outcome::Failure, Outcome::Unknown, Outcome::Success { result: None, retention: None }] {
                 let told = stage.settle(gateway, &old, outcome.clone()).await;
                 assert!(
-                    matches!(told, OutcomeResponse::Superseded { state: State::InProgress, .. }),
+                    matches!(told, OutcomeResponse::Superseded { state: ClaimState::InProgress, .. }),
                     "{outcome:?}: {told:?}"
                 );
             }
@@ -213,11 +213,11 @@ async fn an_old_attempt_never_touches_a_newer_claim_whatever_their_timestamps_sa
         assert_eq!(stage.holder(older, contents).await, new.attempt);
         let done = stage.settle(older, &new, Outcome::Success { result: None, retention: None }).await;
         assert!(
-            matches!(done, OutcomeResponse::Done { state: Some(State::Succeeded), late: Some(false), .. }),
+            matches!(done, OutcomeResponse::Done { state: Some(ClaimState::Succeeded), late: Some(false), .. }),
             "{done:?}"
         );
         let told = stage.settle(newer, &old, Outcome::Failure).await;
-        assert!(matches!(told, OutcomeResponse::Superseded { state: State::Succeeded, .. }), "{told:?}");
+        assert!(matches!(told, OutcomeResponse::Superseded { state: ClaimState::Succeeded, .. }), "{told:?}");
     }
 }
 
@@ -277,7 +277,7 @@ async fn a_late_outcome_is_taken_from_a_gateway_that_lives_in_another_hour(stage
         stage.lease_ends(&granted).await;
         let told = stage.settle(other, &granted, Outcome::Success { result: None, retention: None }).await;
         assert!(
-            matches!(told, OutcomeResponse::Done { state: Some(State::Succeeded), late: Some(true), .. }),
+            matches!(told, OutcomeResponse::Done { state: Some(ClaimState::Succeeded), late: Some(true), .. }),
             "{told:?}"
         );
         match stage.claim(holder, contents).await {

@@ -12,7 +12,7 @@ use oncegate::domain::claim::{
 };
 use oncegate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
 use oncegate::domain::outage_policy::OutagePolicy;
-use oncegate::domain::record::{Key, LiveClaim, State};
+use oncegate::domain::record::{ClaimState, Key, LiveClaim};
 use oncegate::domain::terms::{Retention, Terms};
 use oncegate::engine::{Capabilities, Determinate, Engine, EngineError, Metadata};
 use oncegate::gateway::claim::{ClaimAnswer, Granted};
@@ -214,7 +214,7 @@ impl BuggyStore {
             ends.extract_if(.., |(end, _, _)| *end <= now).collect()
         };
         for (_, key, attempt) in due {
-            if self.inner.read(&key).await?.is_some_and(|held| held.record.state == State::InProgress) {
+            if self.inner.read(&key).await?.is_some_and(|held| held.record.state == ClaimState::InProgress) {
                 self.release(&key, &attempt).await?;
             }
         }
@@ -228,7 +228,7 @@ impl Engine for BuggyStore {
         self.sweep().await?;
         let answer = self.inner.claim(request, deadline).await?;
         match (self.bug, answer) {
-            (Bug::NonceIgnored, ClaimResponse::Duplicate(held)) if held.record.state == State::InProgress => {
+            (Bug::NonceIgnored, ClaimResponse::Duplicate(held)) if held.record.state == ClaimState::InProgress => {
                 let LiveClaim { record, left, fence } = held;
                 let (attempt, repeated) = (record.attempt, true);
                 Ok(ClaimResponse::Granted(Grant { attempt, fence, repeated, taken_over: false, lease_left: left }))
@@ -250,7 +250,9 @@ impl Engine for BuggyStore {
     async fn settle(&self, request: &OutcomeRequest, deadline: Duration) -> Result<OutcomeResponse, EngineError> {
         let held = self.inner.read(&request.key).await?;
         match (self.bug, held, &request.outcome) {
-            (Bug::DeleteWithoutCompare, Some(held), Outcome::Failure) if held.record.state == State::InProgress => {
+            (Bug::DeleteWithoutCompare, Some(held), Outcome::Failure)
+                if held.record.state == ClaimState::InProgress =>
+            {
                 self.release(&request.key, &held.record.attempt).await?;
                 Ok(OutcomeResponse::Done { state: None, left: None, late: Some(false) })
             }
@@ -261,7 +263,7 @@ impl Engine for BuggyStore {
             (Bug::LateOutcomeDropped, None, Outcome::Success { retention, .. }) if request.late.is_some() => {
                 let usual = request.late.as_ref().map(|late| late.terms.retention);
                 let left = retention.or(usual).and_then(Retention::duration);
-                Ok(OutcomeResponse::Done { state: Some(State::Succeeded), left, late: Some(true) })
+                Ok(OutcomeResponse::Done { state: Some(ClaimState::Succeeded), left, late: Some(true) })
             }
             _ => self.inner.settle(request, deadline).await,
         }
@@ -411,7 +413,7 @@ impl Engine for BuggyGateway {
         }
         match (self.bug, self.call(|| self.inner.settle(request, deadline)).await) {
             (Bug::TimeoutTakenAsSettled, Err(EngineError::Indeterminate(_))) => {
-                Ok(OutcomeResponse::Done { state: Some(State::Succeeded), left: None, late: Some(false) })
+                Ok(OutcomeResponse::Done { state: Some(ClaimState::Succeeded), left: None, late: Some(false) })
             }
             (_, answer) => answer,
         }

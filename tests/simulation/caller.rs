@@ -12,7 +12,7 @@ use oncegate::domain::claim::{
     ClaimRequest, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
 use oncegate::domain::operator::ReleaseRequest;
-use oncegate::domain::record::{Key, State};
+use oncegate::domain::record::{ClaimState, Key};
 use oncegate::domain::terms::Retention;
 use oncegate::gateway::claim::{ClaimAnswer, ClaimCall, Granted};
 use oncegate::gateway::outcome::{OutcomeCall, Reported};
@@ -69,7 +69,7 @@ impl Caller {
             let asked = Asked { nonce: self.nonce(), ..Asked::default() };
             let answer = self.claim(&target, &asked, self.gateway()).await;
             let of_the_dead = match &answer {
-                Some(Ok(ClaimAnswer::Duplicate(found))) => found.held.record.state == State::InProgress,
+                Some(Ok(ClaimAnswer::Duplicate(found))) => found.held.record.state == ClaimState::InProgress,
                 _ => false,
             };
             self.world.check(target.number, hold(!of_the_dead, "L1", || format!("{answer:?}, and nobody is left")));
@@ -99,7 +99,7 @@ impl Caller {
             // It has forgotten that it was answered.
             let _same = self.report_until_answered(&target, &granted.attempt, &outcome).await;
         }
-        let succeeded = Some(State::Succeeded);
+        let succeeded = Some(ClaimState::Succeeded);
         let is_succeeded =
             |settled: &OutcomeResponse| matches!(settled, OutcomeResponse::Done { state, .. } if *state == succeeded);
         if let (Some(Reported::Settled { settled, .. }), true) = (settled, rng.percent(6))
@@ -220,8 +220,8 @@ impl Caller {
                 }
                 Some(Ok(ClaimAnswer::Duplicate(found))) => match found.held.record.state {
                     // It asks again, as somebody else.
-                    State::InProgress if rng.percent(30) => asked = self.asked(),
-                    State::Unknown if rng.percent(50) => asked = Asked { take_over: true, ..self.asked() },
+                    ClaimState::InProgress if rng.percent(30) => asked = self.asked(),
+                    ClaimState::Unknown if rng.percent(50) => asked = Asked { take_over: true, ..self.asked() },
                     _ => return None,
                 },
                 Some(Ok(ClaimAnswer::Mismatch(..))) => return None,

@@ -8,7 +8,7 @@ use oncegate::domain::attempt::{Attempt, AttemptHash};
 use oncegate::domain::claim::ClaimResponse;
 use oncegate::domain::outage_policy::OutagePolicy;
 use oncegate::domain::overlap::Overlap;
-use oncegate::domain::record::State;
+use oncegate::domain::record::ClaimState;
 use oncegate::domain::terms::ClaimOnOutage;
 
 use crate::clock::micros;
@@ -204,7 +204,7 @@ impl Ledger {
     pub(crate) fn hear(&mut self, gateway: u16, told: &Told) {
         let holder = match told {
             Told::Claimed(ClaimResponse::Granted(grant)) => &grant.attempt,
-            Told::Claimed(ClaimResponse::Duplicate(held)) if held.record.state == State::InProgress => {
+            Told::Claimed(ClaimResponse::Duplicate(held)) if held.record.state == ClaimState::InProgress => {
                 &held.record.attempt
             }
             _ => return,

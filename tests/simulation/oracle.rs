@@ -7,7 +7,7 @@ use oncegate::domain::claim::{
     ClaimRequest, ClaimResponse, Grant, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
 use oncegate::domain::outage_policy::OutagePolicy;
-use oncegate::domain::record::State;
+use oncegate::domain::record::ClaimState;
 use oncegate::domain::terms::ClaimOnOutage;
 use oncegate::engine::EngineError;
 use oncegate::gateway::claim::{ClaimAnswer, Granted};
@@ -374,9 +374,9 @@ impl World {
             Ok(ClaimAnswer::Granted(granted)) => ("granted", Name::of(&granted.attempt)),
             Ok(ClaimAnswer::Duplicate(found)) => {
                 let said = match found.held.record.state {
-                    State::InProgress => "duplicate in progress",
-                    State::Succeeded => "duplicate succeeded",
-                    State::Unknown => "duplicate unknown",
+                    ClaimState::InProgress => "duplicate in progress",
+                    ClaimState::Succeeded => "duplicate succeeded",
+                    ClaimState::Unknown => "duplicate unknown",
                 };
                 (said, Name::of(&found.held.record.attempt))
             }
@@ -434,7 +434,7 @@ impl World {
                 let instants = self.instants(now);
                 let of_key = known.of(call.key);
                 let name = call.name;
-                if let OutcomeResponse::Done { state: Some(State::Succeeded), left, .. } = settled {
+                if let OutcomeResponse::Done { state: Some(ClaimState::Succeeded), left, .. } = settled {
                     let until = instants.plus(left.unwrap_or(FOR_EVER));
                     of_key.ledger.succeed(call.process(), name, until, (now, degraded.is_some()));
                 }
@@ -443,7 +443,7 @@ impl World {
                 let is_taken = match settled {
                     // An unknown may be what the lease's end has made of it already.
                     OutcomeResponse::Done { late, state, .. }
-                        if *late == Some(false) || *state == Some(State::Succeeded) =>
+                        if *late == Some(false) || *state == Some(ClaimState::Succeeded) =>
                     {
                         *outcome != Outcome::Unknown
                     }
@@ -607,7 +607,7 @@ fn check_claim(
                 hold(record == &held.record, "S4", || {
                     format!("{held:?} stands, and the caller is told of {record:?}")
                 })?;
-                hold(!own || record.state != State::InProgress, "S9", || "told to be its own duplicate".to_owned())
+                hold(!own || record.state != ClaimState::InProgress, "S9", || "told to be its own duplicate".to_owned())
             }
             (ClaimAnswer::Mismatch(..), ClaimResponse::Mismatch(_)) => Ok(()),
             _ => hold(false, "S9", || format!("the store answered {told:?}, and the caller is told {answer:?}")),
@@ -667,7 +667,7 @@ fn check_settled(
             settled == told
         };
         hold(allowed, "S6", || format!("of {told:?} the caller is told {settled:?}"))?;
-        if let OutcomeResponse::Done { state: Some(State::Succeeded), left, .. } = settled
+        if let OutcomeResponse::Done { state: Some(ClaimState::Succeeded), left, .. } = settled
             && known.losses == call.losses
         {
             let until = left.map_or(u64::MAX, |left| store_now + micros(left));
@@ -728,7 +728,7 @@ fn check_answer_of_policy(
         ClaimAnswer::Duplicate(found) => {
             let record = &found.held.record;
             let own = Name::of(&record.attempt).nonce == call.name.nonce;
-            hold(!own || record.state != State::InProgress, "S9", || "told to be its own duplicate".to_owned())
+            hold(!own || record.state != ClaimState::InProgress, "S9", || "told to be its own duplicate".to_owned())
         }
         ClaimAnswer::Mismatch(..) => Ok(()),
     }

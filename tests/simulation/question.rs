@@ -8,7 +8,7 @@ use oncegate::domain::claim::{
     ClaimRequest, ClaimResponse, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
 use oncegate::domain::operator::{ReleaseRequest, ReleaseResponse};
-use oncegate::domain::record::{Key, LiveClaim, State};
+use oncegate::domain::record::{ClaimState, Key, LiveClaim};
 use oncegate::engine::{Engine, EngineError};
 use oncegate::resilience::deadline_budget::DELIVERY_DEADLINE;
 
@@ -185,9 +185,9 @@ impl Question for Timed<ClaimRequest> {
             }
             ClaimResponse::Duplicate(held) => {
                 let what = match held.record.state {
-                    State::InProgress => "duplicate in progress",
-                    State::Succeeded => "duplicate succeeded",
-                    State::Unknown => "duplicate unknown",
+                    ClaimState::InProgress => "duplicate in progress",
+                    ClaimState::Succeeded => "duplicate succeeded",
+                    ClaimState::Unknown => "duplicate unknown",
                 };
                 (what, Name::of(&held.record.attempt), millis(held.left))
             }
@@ -239,7 +239,7 @@ impl Question for Timed<OutcomeRequest> {
                 (if *late == Some(true) { "absent" } else { "released" }, None)
             }
             OutcomeResponse::Done { late: Some(true), left, .. } => ("recorded late", *left),
-            OutcomeResponse::Done { state: Some(State::Succeeded), left, .. } => ("succeeded", *left),
+            OutcomeResponse::Done { state: Some(ClaimState::Succeeded), left, .. } => ("succeeded", *left),
             OutcomeResponse::Done { left, .. } => ("unknown", *left),
             OutcomeResponse::AlreadySucceeded => ("already succeeded", None),
             OutcomeResponse::Superseded { left, .. } => ("superseded", *left),

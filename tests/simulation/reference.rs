@@ -8,7 +8,7 @@ use oncegate::domain::claim::{
     ClaimRequest, ClaimResponse, Mismatch, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
 use oncegate::domain::operator::{ReleaseRequest, ReleaseResponse};
-use oncegate::domain::record::{LiveClaim, Sha256Digest, State};
+use oncegate::domain::record::{ClaimState, LiveClaim, Sha256Digest};
 use oncegate::domain::terms::{LeaseEnd, Retention, Terms};
 
 use crate::clock::micros;
@@ -35,7 +35,7 @@ pub(crate) struct Reference {
 
 struct Standing {
     attempt: Attempt,
-    state: State,
+    state: ClaimState,
     /// By the store's clock, in microseconds; nothing if it does not end by itself.
     ends: Option<u64>,
     fence: Option<u64>,
@@ -48,7 +48,7 @@ struct Standing {
 /// What stands at an instant.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Now {
-    pub(crate) state: State,
+    pub(crate) state: ClaimState,
     /// What is left; nothing if it does not end by itself.
     pub(crate) left: Option<Duration>,
 }
@@ -85,7 +85,7 @@ impl Reference {
                     format!("another fingerprint stands, and the store answered {answer:?}")
                 });
             }
-            Some((Now { state: State::InProgress, left }, standing))
+            Some((Now { state: ClaimState::InProgress, left }, standing))
                 if standing.attempt.nonce() == request.attempt.nonce() =>
             {
                 let ClaimResponse::Granted(grant) = answer else {
@@ -104,13 +104,13 @@ impl Reference {
                     format!("the fence {:?} became {:?}", standing.fence, grant.fence)
                 });
             }
-            Some((Now { state: State::Unknown, .. }, standing))
+            Some((Now { state: ClaimState::Unknown, .. }, standing))
                 if request.take_over && standing.attempt.nonce() != request.attempt.nonce() =>
             {
                 true
             }
             Some((at, standing)) => {
-                let rule = if at.state == State::Succeeded { "S3" } else { "S1" };
+                let rule = if at.state == ClaimState::Succeeded { "S3" } else { "S1" };
                 let ClaimResponse::Duplicate(held) = answer else {
                     let attempt = &standing.attempt;
                     return broken(rule, format!("{at:?} stands by {attempt:?}, and the store answered {answer:?}"));
@@ -133,7 +133,7 @@ impl Reference {
         self.fence = grant.fence.unwrap_or(fence_before);
         self.standing = Some(Standing {
             attempt: request.attempt.clone(),
-            state: State::InProgress,
+            state: ClaimState::InProgress,
             ends: Some(now + micros(request.terms.lease)),
             fence: grant.fence,
             fingerprint: request.fingerprint,
@@ -165,15 +165,15 @@ impl Reference {
         }
         let late = Some(standing.late);
         match (&request.outcome, at.state) {
-            (Outcome::Success { .. }, State::Succeeded) => {
-                answered(&OutcomeResponse::Done { state: Some(State::Succeeded), left: at.left, late }, "S5")
+            (Outcome::Success { .. }, ClaimState::Succeeded) => {
+                answered(&OutcomeResponse::Done { state: Some(ClaimState::Succeeded), left: at.left, late }, "S5")
             }
-            (_, State::Succeeded) => answered(&OutcomeResponse::AlreadySucceeded, "S3"),
+            (_, ClaimState::Succeeded) => answered(&OutcomeResponse::AlreadySucceeded, "S3"),
             (Outcome::Success { result, retention }, _) => {
                 let retention = retention.unwrap_or(standing.terms.retention);
-                standing.settle(now, State::Succeeded, retention, result.clone());
+                standing.settle(now, ClaimState::Succeeded, retention, result.clone());
                 answered(
-                    &OutcomeResponse::Done { state: Some(State::Succeeded), left: retention.duration(), late },
+                    &OutcomeResponse::Done { state: Some(ClaimState::Succeeded), left: retention.duration(), late },
                     "S6",
                 )
             }
@@ -181,13 +181,16 @@ impl Reference {
                 self.standing = None;
                 answered(&OutcomeResponse::Done { state: None, left: None, late: Some(false) }, "S6")
             }
-            (Outcome::Unknown, State::Unknown) => {
-                answered(&OutcomeResponse::Done { state: Some(State::Unknown), left: at.left, late }, "S5")
+            (Outcome::Unknown, ClaimState::Unknown) => {
+                answered(&OutcomeResponse::Done { state: Some(ClaimState::Unknown), left: at.left, late }, "S5")
             }
-            (Outcome::Unknown, State::InProgress) => {
+            (Outcome::Unknown, ClaimState::InProgress) => {
                 let retention = standing.terms.unknown_retention;
-                standing.settle(now, State::Unknown, retention, None);
-                answered(&OutcomeResponse::Done { state: Some(State::Unknown), left: retention.duration(), late }, "S6")
+                standing.settle(now, ClaimState::Unknown, retention, None);
+                answered(
+                    &OutcomeResponse::Done { state: Some(ClaimState::Unknown), left: retention.duration(), late },
+                    "S6",
+                )
             }
         }
     }
@@ -205,9 +208,9 @@ impl Reference {
                 });
             }
             (Outcome::Success { result, retention }, Some(late)) => {
-                (State::Succeeded, retention.unwrap_or(late.terms.retention), result.clone())
+                (ClaimState::Succeeded, retention.unwrap_or(late.terms.retention), result.clone())
             }
-            (Outcome::Unknown, Some(late)) => (State::Unknown, late.terms.unknown_retention, None),
+            (Outcome::Unknown, Some(late)) => (ClaimState::Unknown, late.terms.unknown_retention, None),
         };
         let expected = OutcomeResponse::Done { state: Some(state), left: retention.duration(), late: Some(true) };
         hold(*answer == expected, "S6", || format!("late: to be {expected:?}, and the store answered {answer:?}"))?;
@@ -233,8 +236,8 @@ impl Reference {
             Some((at, standing)) if standing.attempt != request.attempt => {
                 RenewalResponse::Superseded { state: at.state, left: at.left }
             }
-            None | Some((Now { state: State::Unknown, .. }, _)) => RenewalResponse::LeaseLost,
-            Some((Now { state: State::Succeeded, .. }, _)) => RenewalResponse::AlreadySucceeded,
+            None | Some((Now { state: ClaimState::Unknown, .. }, _)) => RenewalResponse::LeaseLost,
+            Some((Now { state: ClaimState::Succeeded, .. }, _)) => RenewalResponse::AlreadySucceeded,
             Some((at, standing)) => {
                 let left = at.left.unwrap_or_default().max(request.lease.unwrap_or(standing.terms.lease));
                 standing.ends = Some(now + micros(left));
@@ -282,14 +285,14 @@ impl Standing {
     fn at(&self, now: u64) -> Option<Now> {
         match self.ends {
             Some(ends) if ends <= now => {
-                let outlives = self.state == State::InProgress && self.terms.on_lease_end == LeaseEnd::Unknown;
-                outlives.then_some(Now { state: State::Unknown, left: None })
+                let outlives = self.state == ClaimState::InProgress && self.terms.on_lease_end == LeaseEnd::Unknown;
+                outlives.then_some(Now { state: ClaimState::Unknown, left: None })
             }
             ends => Some(Now { state: self.state, left: ends.map(|ends| Duration::from_micros(ends - now)) }),
         }
     }
 
-    fn settle(&mut self, now: u64, state: State, retention: Retention, result: Option<Box<str>>) {
+    fn settle(&mut self, now: u64, state: ClaimState, retention: Retention, result: Option<Box<str>>) {
         self.state = state;
         self.ends = retention.duration().map(|retention| now + micros(retention));
         self.result = result;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::attempt::Attempt;
 use super::canonical::Canonical;
-use super::record::{Contents, DIGEST_BYTES, Key, LiveClaim, Record, Sha256Digest, State};
+use super::record::{ClaimState, Contents, DIGEST_BYTES, Key, LiveClaim, Record, Sha256Digest};
 use super::tenant::Operation;
 use super::terms::{LeaseEnd, Retention, Terms};
 
@@ -44,7 +44,7 @@ impl ClaimRequest {
     pub fn record(&self) -> Record {
         Record {
             attempt: self.attempt.clone(),
-            state: State::InProgress,
+            state: ClaimState::InProgress,
             operation: Some(self.operation.clone()),
             contents: Contents::keep(&self.contents, self.contents_stored_bytes),
             fingerprint: self.fingerprint,
@@ -175,7 +175,7 @@ pub enum OutcomeResponse {
     /// Taken.
     Done {
         /// Where the claim stands now; nothing if it is gone.
-        state: Option<State>,
+        state: Option<ClaimState>,
         /// How long it stays so; nothing if gone or for ever.
         left: Option<Duration>,
         /// The outcome found no claim. Nothing if that cannot be told, because an earlier try's reply was lost.
@@ -186,7 +186,7 @@ pub enum OutcomeResponse {
     /// Another attempt's claim stands; it was not touched.
     Superseded {
         /// Where that claim stands.
-        state: State,
+        state: ClaimState,
         /// How long it stays so.
         left: Option<Duration>,
     },
@@ -209,7 +209,7 @@ pub enum RenewalResponse {
     /// Another attempt's claim stands.
     Superseded {
         /// Where that claim stands.
-        state: State,
+        state: ClaimState,
         /// How long it stays so.
         left: Option<Duration>,
     },
@@ -225,7 +225,7 @@ pub fn claim(held: Option<&LiveClaim>, request: &ClaimRequest, fence: Option<u64
     }
     let is_own = || held.record.attempt.nonce() == request.attempt.nonce();
     match held.record.state {
-        State::InProgress if is_own() => {
+        ClaimState::InProgress if is_own() => {
             let grant = Grant {
                 attempt: held.record.attempt.clone(),
                 fence: held.fence,
@@ -237,8 +237,10 @@ pub fn claim(held: Option<&LiveClaim>, request: &ClaimRequest, fence: Option<u64
             (Effect::Keep, ClaimResponse::Granted(grant))
         }
         // A repeat of the try that has come to this takes nothing over: it would undo its own report.
-        State::Unknown if request.take_over && !is_own() => grant(true),
-        State::InProgress | State::Succeeded | State::Unknown => (Effect::Keep, ClaimResponse::Duplicate(held.clone())),
+        ClaimState::Unknown if request.take_over && !is_own() => grant(true),
+        ClaimState::InProgress | ClaimState::Succeeded | ClaimState::Unknown => {
+            (Effect::Keep, ClaimResponse::Duplicate(held.clone()))
+        }
     }
 }
 
@@ -271,23 +273,25 @@ pub fn settle(held: Option<&LiveClaim>, request: &OutcomeRequest) -> (Effect, Ou
     let late = Some(record.late);
     let settled = |state, left| OutcomeResponse::Done { state: Some(state), left, late };
     match (&request.outcome, record.state) {
-        (Outcome::Success { .. }, State::Succeeded) => (Effect::Keep, settled(State::Succeeded, left)),
-        (Outcome::Failure | Outcome::Unknown, State::Succeeded) => (Effect::Keep, OutcomeResponse::AlreadySucceeded),
-        (Outcome::Success { result, retention }, State::InProgress | State::Unknown) => {
+        (Outcome::Success { .. }, ClaimState::Succeeded) => (Effect::Keep, settled(ClaimState::Succeeded, left)),
+        (Outcome::Failure | Outcome::Unknown, ClaimState::Succeeded) => {
+            (Effect::Keep, OutcomeResponse::AlreadySucceeded)
+        }
+        (Outcome::Success { result, retention }, ClaimState::InProgress | ClaimState::Unknown) => {
             let retention = retention.unwrap_or(record.terms.retention);
             let terms = Terms { retention, ..record.terms };
-            let record = Record { state: State::Succeeded, result: result.clone(), terms, ..record.clone() };
-            (Effect::Put(record, retention.duration()), settled(State::Succeeded, retention.duration()))
+            let record = Record { state: ClaimState::Succeeded, result: result.clone(), terms, ..record.clone() };
+            (Effect::Put(record, retention.duration()), settled(ClaimState::Succeeded, retention.duration()))
         }
-        (Outcome::Failure, State::InProgress | State::Unknown) => {
+        (Outcome::Failure, ClaimState::InProgress | ClaimState::Unknown) => {
             (Effect::Delete, OutcomeResponse::Done { state: None, left: None, late: Some(false) })
         }
-        (Outcome::Unknown, State::InProgress) => {
+        (Outcome::Unknown, ClaimState::InProgress) => {
             let left = record.terms.unknown_retention.duration();
-            let record = Record { state: State::Unknown, ..record.clone() };
-            (Effect::Put(record, left), settled(State::Unknown, left))
+            let record = Record { state: ClaimState::Unknown, ..record.clone() };
+            (Effect::Put(record, left), settled(ClaimState::Unknown, left))
         }
-        (Outcome::Unknown, State::Unknown) => (Effect::Keep, settled(State::Unknown, left)),
+        (Outcome::Unknown, ClaimState::Unknown) => (Effect::Keep, settled(ClaimState::Unknown, left)),
     }
 }
 
@@ -318,8 +322,8 @@ impl OutcomeRequest {
     pub fn late_record(&self) -> Option<Record> {
         let late = self.late.as_ref()?;
         let (state, result, retention) = match &self.outcome {
-            Outcome::Success { result, retention } => (State::Succeeded, result.clone(), *retention),
-            Outcome::Unknown => (State::Unknown, None, None),
+            Outcome::Success { result, retention } => (ClaimState::Succeeded, result.clone(), *retention),
+            Outcome::Unknown => (ClaimState::Unknown, None, None),
             Outcome::Failure => return None,
         };
         Some(Record {
@@ -342,15 +346,15 @@ pub fn renew(held: Option<&LiveClaim>, request: &RenewalRequest) -> (Effect, Ren
         return (Effect::Keep, RenewalResponse::Superseded { state: record.state, left: *left });
     }
     match record.state {
-        State::InProgress => {
+        ClaimState::InProgress => {
             let lease = request.lease.unwrap_or(record.terms.lease);
             match *left {
                 Some(left) if left < lease => (Effect::Extend(lease), RenewalResponse::Renewed { left: lease }),
                 left => (Effect::Keep, RenewalResponse::Renewed { left: left.unwrap_or(lease) }),
             }
         }
-        State::Unknown => (Effect::Keep, RenewalResponse::LeaseLost),
-        State::Succeeded => (Effect::Keep, RenewalResponse::AlreadySucceeded),
+        ClaimState::Unknown => (Effect::Keep, RenewalResponse::LeaseLost),
+        ClaimState::Succeeded => (Effect::Keep, RenewalResponse::AlreadySucceeded),
     }
 }
 
@@ -391,7 +395,7 @@ mod tests {
         }
     }
 
-    fn held(state: State) -> LiveClaim {
+    fn held(state: ClaimState) -> LiveClaim {
         let record = Record { state, result: Some("1".into()), ..request('A').record() };
         LiveClaim { record, left: Some(HOUR), fence: Some(7) }
     }
@@ -419,8 +423,8 @@ mod tests {
 
     #[test]
     fn the_table_of_pre() {
-        use State::{InProgress, Succeeded, Unknown};
-        let cell = |held: Option<State>, request: &ClaimRequest| {
+        use ClaimState::{InProgress, Succeeded, Unknown};
+        let cell = |held: Option<ClaimState>, request: &ClaimRequest| {
             let (effect, answer) = claim(held.map(self::held).as_ref(), request, Some(8));
             told(&effect, &answer)
         };
@@ -457,7 +461,7 @@ mod tests {
 
     #[test]
     fn the_table_of_post_and_renewal() {
-        use State::{InProgress, Succeeded, Unknown};
+        use ClaimState::{InProgress, Succeeded, Unknown};
         let day = "Succeeded for Some(86400s) late=false: Done";
         let week = "Unknown for Some(604800s) late=false: Done";
         let late_day = "Succeeded for Some(86400s) late=true: Done";
@@ -493,7 +497,7 @@ mod tests {
 
     #[test]
     fn a_repeat_gets_the_attempt_the_fence_and_what_is_left_of_the_holder() {
-        let held = held(State::InProgress);
+        let held = held(ClaimState::InProgress);
         let later: Attempt = "1700000000000001-AAAAAAAAAAAAAAAA".parse().unwrap();
         for (attempt, repeated) in [(attempt('A'), false), (later, true)] {
             let request = ClaimRequest { attempt, ..request('A') };
@@ -513,11 +517,11 @@ mod tests {
         let own = Retention::For(HOUR);
         for (retention, expected) in [(None, terms().retention), (Some(own), own)] {
             let success = Outcome::Success { result: Some("2".into()), retention };
-            for state in [State::InProgress, State::Unknown] {
+            for state in [ClaimState::InProgress, ClaimState::Unknown] {
                 let held = held(state);
                 let (effect, _) = settle(Some(&held), &report('A', success.clone()));
                 let settled = Record {
-                    state: State::Succeeded,
+                    state: ClaimState::Succeeded,
                     result: Some("2".into()),
                     terms: Terms { retention: expected, ..terms() },
                     ..held.record
@@ -526,7 +530,7 @@ mod tests {
             }
             let late = report('B', success).late_record().unwrap();
             assert_eq!((late.terms.retention, late.result.as_deref()), (expected, Some("2")));
-            assert_eq!((late.attempt, late.state, late.late), (attempt('B'), State::Succeeded, true));
+            assert_eq!((late.attempt, late.state, late.late), (attempt('B'), ClaimState::Succeeded, true));
         }
     }
 
@@ -560,12 +564,12 @@ mod tests {
 
     #[test]
     fn a_lease_is_extended_only_forwards() {
-        let short = LiveClaim { left: Some(Duration::from_secs(1)), ..held(State::InProgress) };
+        let short = LiveClaim { left: Some(Duration::from_secs(1)), ..held(ClaimState::InProgress) };
         let renewal = |lease| RenewalRequest { key: request('A').key, attempt: attempt('A'), lease };
         assert_eq!(renew(Some(&short), &renewal(None)).0, Effect::Extend(Duration::from_secs(30)));
         assert_eq!(renew(Some(&short), &renewal(Some(HOUR))).0, Effect::Extend(HOUR));
         for as_long_or_less in [None, Some(HOUR)] {
-            let (effect, renewed) = renew(Some(&held(State::InProgress)), &renewal(as_long_or_less));
+            let (effect, renewed) = renew(Some(&held(ClaimState::InProgress)), &renewal(as_long_or_less));
             assert_eq!((effect, renewed), (Effect::Keep, RenewalResponse::Renewed { left: HOUR }));
         }
     }
@@ -574,10 +578,10 @@ mod tests {
     fn an_ended_record_is_absent_unless_its_lease_may_not_be_guessed() {
         let unknown = Terms { on_lease_end: LeaseEnd::Unknown, ..terms() };
         for (state, terms, expected) in [
-            (State::InProgress, terms(), None),
-            (State::InProgress, unknown, Some(State::Unknown)),
-            (State::Succeeded, unknown, None),
-            (State::Unknown, unknown, None),
+            (ClaimState::InProgress, terms(), None),
+            (ClaimState::InProgress, unknown, Some(ClaimState::Unknown)),
+            (ClaimState::Succeeded, unknown, None),
+            (ClaimState::Unknown, unknown, None),
         ] {
             let record = Record { state, terms, ..request('A').record() };
             let judged = LiveClaim::judge(record, Some(Duration::ZERO), None);
@@ -650,9 +654,9 @@ mod tests {
                 held = apply(held, effect);
                 if let Some(before) = &before {
                     let others = before.record.attempt != attempt(name);
-                    let takes_over = granted && before.record.state == State::Unknown;
+                    let takes_over = granted && before.record.state == ClaimState::Unknown;
                     prop_assert!(!others || takes_over || held.as_ref() == Some(before), "S2: {call:?}");
-                    if before.record.state == State::Succeeded {
+                    if before.record.state == ClaimState::Succeeded {
                         prop_assert_eq!(held.as_ref(), Some(before), "S3: {:?}", call);
                     }
                 }

@@ -2,7 +2,7 @@
 
 use super::attempt::{Attempt, Issuer, Nonce};
 use super::claim::{ClaimResponse, Mismatch};
-use super::record::State;
+use super::record::ClaimState;
 
 /// How the nonces of attempts begin that hold nothing. No caller may send one, so any gateway can tell them by sight.
 const OBSERVED: &str = "observed-";
@@ -11,16 +11,16 @@ const OBSERVED: &str = "observed-";
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WouldBe {
     /// A duplicate of what is in this state.
-    Duplicate(State),
+    Duplicate(ClaimState),
     /// The same ID with something else in it.
     Mismatch(Mismatch),
 }
 
 /// Each with the letter that stands for it in a nonce.
 const LETTERS: [(WouldBe, char); 5] = [
-    (WouldBe::Duplicate(State::InProgress), 'p'),
-    (WouldBe::Duplicate(State::Succeeded), 's'),
-    (WouldBe::Duplicate(State::Unknown), 'u'),
+    (WouldBe::Duplicate(ClaimState::InProgress), 'p'),
+    (WouldBe::Duplicate(ClaimState::Succeeded), 's'),
+    (WouldBe::Duplicate(ClaimState::Unknown), 'u'),
     (WouldBe::Mismatch(Mismatch::Contents), 'c'),
     (WouldBe::Mismatch(Mismatch::Fingerprint), 'f'),
 ];

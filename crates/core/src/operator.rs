@@ -3,7 +3,7 @@
 use super::attempt::Attempt;
 use super::claim::Effect;
 use super::global_id::GlobalId;
-use super::record::{Key, LiveClaim, State};
+use super::record::{ClaimState, Key, LiveClaim};
 use super::tenant::AppKey;
 
 /// Ends a claim on an operator's word, whatever its state: also a success, which no failure report ever undoes.
@@ -41,7 +41,7 @@ pub struct ListRequest {
     /// Whose claims.
     pub app: AppKey,
     /// Only those in this state.
-    pub state: Option<State>,
+    pub state: Option<ClaimState>,
     /// Only those that come after this one: the last one of the page before.
     pub after: Option<GlobalId>,
     /// At most so many.

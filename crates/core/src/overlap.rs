@@ -5,7 +5,7 @@ use super::attempt::{Attempt, AttemptHash};
 use super::clock::Timestamp;
 use super::global_id::GlobalId;
 use super::outage_policy::OutagePolicy;
-use super::record::State;
+use super::record::ClaimState;
 use super::tenant::{AppKey, Operation};
 
 /// Two attempts at one operation, where one should have been stopped.
@@ -26,7 +26,7 @@ pub struct Overlap {
     /// The attempt that the store holds.
     pub theirs: Contender,
     /// Where the claim that the store holds stood when that was noticed.
-    pub state: State,
+    pub state: ClaimState,
     /// When, by this gateway's wall clock.
     pub noticed_at: Timestamp,
 }

@@ -23,7 +23,7 @@ pub struct Key {
 /// Where a claim stands. Absent is the fourth state: no record.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum State {
+pub enum ClaimState {
     /// Its holder is doing the operation; lasts for a lease.
     InProgress,
     /// The operation has been done and must never run again; lasts for a retention.
@@ -32,7 +32,7 @@ pub enum State {
     Unknown,
 }
 
-impl State {
+impl ClaimState {
     /// As answers name it.
     pub fn name(self) -> &'static str {
         match self {
@@ -100,7 +100,7 @@ pub struct Record {
     /// Who holds the claim, or settled it.
     pub attempt: Attempt,
     /// Where it stands.
-    pub state: State,
+    pub state: ClaimState,
     /// The operation; unknown only where a late outcome did not say.
     pub operation: Option<Operation>,
     /// The contents, or what is kept of them.
@@ -137,21 +137,21 @@ impl LiveClaim {
         if !record.outlives_lease() {
             return None;
         }
-        Some(Self { record: Record { state: State::Unknown, ..record }, left: None, fence })
+        Some(Self { record: Record { state: ClaimState::Unknown, ..record }, left: None, fence })
     }
 }
 
 impl Record {
     /// Whether the claim stays, as `unknown`, when the time it has now is over.
     pub fn outlives_lease(&self) -> bool {
-        self.state == State::InProgress && self.terms.on_lease_end == LeaseEnd::Unknown
+        self.state == ClaimState::InProgress && self.terms.on_lease_end == LeaseEnd::Unknown
     }
 
     /// How long a record that has just been settled is kept.
     pub fn settled_retention(&self) -> Retention {
         match self.state {
-            State::Unknown => self.terms.unknown_retention,
-            State::Succeeded | State::InProgress => self.terms.retention,
+            ClaimState::Unknown => self.terms.unknown_retention,
+            ClaimState::Succeeded | ClaimState::InProgress => self.terms.retention,
         }
     }
 }

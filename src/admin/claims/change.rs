@@ -16,7 +16,7 @@ use crate::admin::auth::Operator;
 use crate::domain::claim::Outcome;
 use crate::domain::clock::Timestamp;
 use crate::domain::global_id::GlobalId;
-use crate::domain::record::State as ClaimState;
+use crate::domain::record::ClaimState;
 use crate::domain::tenant::{AppKey, Operation};
 use crate::domain::terms::Retention;
 use crate::gateway::Inspected;

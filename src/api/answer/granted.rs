@@ -11,7 +11,7 @@ use crate::domain::global_id::GlobalId;
 use crate::domain::hex;
 use crate::domain::observed::WouldBe;
 use crate::domain::outage_policy::OutagePolicy;
-use crate::domain::record::State;
+use crate::domain::record::ClaimState;
 use crate::gateway::claim::Granted;
 use crate::web::problem::Code;
 
@@ -22,7 +22,7 @@ pub struct GrantedBody {
     attempt: String,
     timestamp: u64,
     fence: Option<u64>,
-    state: State,
+    state: ClaimState,
     repeated: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     taken_over: Option<bool>,
@@ -103,7 +103,7 @@ impl From<Granted> for GrantedBody {
             attempt: granted.attempt.text(),
             timestamp: timestamp.as_micros(),
             fence: granted.fence,
-            state: State::InProgress,
+            state: ClaimState::InProgress,
             repeated: granted.repeated,
             taken_over: granted.taken_over.then_some(true),
             would_be: granted.would_be.map(would_be),
@@ -138,7 +138,7 @@ mod tests {
             attempt: "1700000000000000-0123456789abcdef".into(),
             timestamp: now.as_micros(),
             fence: None,
-            state: State::InProgress,
+            state: ClaimState::InProgress,
             repeated: false,
             taken_over: None,
             would_be: None,

@@ -6,7 +6,7 @@ use hashbrown::HashMap;
 use super::store::{self, Change, Marks, Row, Store};
 use crate::domain::claim::Effect;
 use crate::domain::clock::Timestamp;
-use crate::domain::record::{Key, LiveClaim, State};
+use crate::domain::record::{ClaimState, Key, LiveClaim};
 use crate::engine::{EngineError, Metadata};
 
 /// Fences are JSON integers, and beyond this not every double is one.
@@ -65,7 +65,7 @@ impl<'a> Batch<'a> {
             Effect::Keep => return Ok(answer),
             Effect::Put(record, lasts) => {
                 // A grant gets the new fence, and so does what is recorded late; an outcome leaves the attempt its own.
-                let own = held.filter(|_| record.state != State::InProgress).and_then(|held| held.fence);
+                let own = held.filter(|_| record.state != ClaimState::InProgress).and_then(|held| held.fence);
                 let fence = own.unwrap_or(next_fence);
                 slot.put(Some(Row { expires_at: lasts.map(|lasts| now.plus(lasts)), fence, record }));
                 self.marks.fence = self.marks.fence.max(fence);

@@ -7,7 +7,7 @@ use crate::domain::claim::{
     RenewalResponse,
 };
 use crate::domain::operator::{self, ReleaseRequest, ReleaseResponse};
-use crate::domain::record::{Key, LiveClaim, Record, State};
+use crate::domain::record::{ClaimState, Key, LiveClaim, Record};
 
 impl Request for ClaimRequest {
     type Answer = ClaimResponse;
@@ -98,7 +98,7 @@ impl Request for Outcomes {
             (Some(_), _) => Some(claim::settle(None, &self.request).1),
             // What is in progress was not recorded late.
             (None, Outcome::Success { .. }) => Some(OutcomeResponse::Done {
-                state: Some(State::Succeeded),
+                state: Some(ClaimState::Succeeded),
                 left: written.retention,
                 late: Some(false),
             }),

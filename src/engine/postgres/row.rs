@@ -11,7 +11,7 @@ use crate::domain::attempt::Attempt;
 use crate::domain::claim::Effect;
 use crate::domain::global_id::GlobalId;
 use crate::domain::operator::ListedClaim;
-use crate::domain::record::{Key, LiveClaim, Record, State};
+use crate::domain::record::{ClaimState, Key, LiveClaim, Record};
 use crate::domain::tenant::AppKey;
 use crate::domain::terms::Retention;
 use crate::engine::{EngineError, millis, value};
@@ -130,7 +130,7 @@ impl Change {
         let row = found.row.clone();
         match effect {
             Effect::Put(record, lasts) => {
-                let fresh = record.state == State::InProgress;
+                let fresh = record.state == ClaimState::InProgress;
                 Self {
                     row,
                     state: letter(record),
@@ -284,20 +284,20 @@ pub(super) fn fence(row: &PgRow, at: usize) -> sqlx::Result<u64> {
 /// server knows what the end of its lease means.
 fn letter(record: &Record) -> i8 {
     ascii(match record.state {
-        State::InProgress if record.outlives_lease() => b'q',
-        State::InProgress => b'p',
-        State::Succeeded => b's',
-        State::Unknown => b'u',
+        ClaimState::InProgress if record.outlives_lease() => b'q',
+        ClaimState::InProgress => b'p',
+        ClaimState::Succeeded => b's',
+        ClaimState::Unknown => b'u',
     })
 }
 
 /// Returns the letter by which `list.sql` selects a state.
-pub(super) fn listed_letter(state: Option<State>) -> i8 {
+pub(super) fn listed_letter(state: Option<ClaimState>) -> i8 {
     ascii(match state {
         None => b'a',
-        Some(State::InProgress) => b'p',
-        Some(State::Succeeded) => b's',
-        Some(State::Unknown) => b'u',
+        Some(ClaimState::InProgress) => b'p',
+        Some(ClaimState::Succeeded) => b's',
+        Some(ClaimState::Unknown) => b'u',
     })
 }
 

@@ -7,7 +7,7 @@ use redis::{ServerError, Value};
 
 use crate::domain::claim::{OutcomeResponse, RenewalResponse};
 use crate::domain::operator::ReleaseResponse;
-use crate::domain::record::{LiveClaim, Record, State};
+use crate::domain::record::{ClaimState, LiveClaim, Record};
 use crate::engine::{Determinate, EngineError, Metadata, value};
 
 /// Added to the lease of a claim that turns `unknown` at its end, so that it is still stored then. The scripts hold the same
@@ -100,7 +100,7 @@ pub(super) fn metadata(reply: Value) -> Result<Option<Metadata>, EngineError> {
 /// The result of a script: its name and, where they have a meaning, state, remaining time and lateness.
 struct ScriptResult {
     name: String,
-    state: Option<State>,
+    state: Option<ClaimState>,
     left: Option<Duration>,
     late: bool,
 }
@@ -123,7 +123,7 @@ impl ScriptResult {
         Ok(Self { name, state: value::state_of(&text(1)), left: left(number(2)), late: number(3) == 1 })
     }
 
-    fn superseded<T>(&self, answer: impl FnOnce(State, Option<Duration>) -> T) -> Result<T, EngineError> {
+    fn superseded<T>(&self, answer: impl FnOnce(ClaimState, Option<Duration>) -> T) -> Result<T, EngineError> {
         self.state.map(|state| answer(state, self.left)).ok_or_else(unexpected)
     }
 }

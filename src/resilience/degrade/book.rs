@@ -20,7 +20,7 @@ use crate::domain::claim::{
     self, ClaimRequest, ClaimResponse, Effect, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
 use crate::domain::outage_policy::OutagePolicy;
-use crate::domain::record::{Contents, Key, LiveClaim, Record, State};
+use crate::domain::record::{ClaimState, Contents, Key, LiveClaim, Record};
 use crate::domain::share::heaviest;
 use crate::domain::tenant::AppKey;
 use crate::domain::terms::{LeaseEnd, Retention, Terms};
@@ -224,7 +224,7 @@ impl Book {
         let id = request.key.global_id;
         pages.change(&request.key.app, now, |app| {
             let record = match app.standing(&id) {
-                Some(own) if own.record.attempt == request.attempt && own.record.state == State::InProgress => {
+                Some(own) if own.record.attempt == request.attempt && own.record.state == ClaimState::InProgress => {
                     own.record.clone()
                 }
                 // Another has claimed since this answer was given, or the outcome has come.
@@ -293,7 +293,7 @@ fn only_renewed(request: &RenewalRequest, left: Duration) -> Record {
     let day = Retention::For(Duration::from_hours(24));
     Record {
         attempt: request.attempt.clone(),
-        state: State::InProgress,
+        state: ClaimState::InProgress,
         operation: None,
         contents: Contents::Unverified,
         fingerprint: None,
@@ -305,7 +305,7 @@ fn only_renewed(request: &RenewalRequest, left: Duration) -> Record {
 
 /// Whether a claim in progress is known that lasts longer than this one.
 fn is_outlasted(held: &LiveClaim, standing: Option<&Standing>, now: Duration) -> bool {
-    let is_in_progress = |claim: &LiveClaim| claim.record.state == State::InProgress;
+    let is_in_progress = |claim: &LiveClaim| claim.record.state == ClaimState::InProgress;
     let known = standing.and_then(|standing| standing.held(now)).filter(is_in_progress);
     is_in_progress(held) && known.is_some_and(|known| known.left > held.left)
 }

@@ -16,7 +16,7 @@ use crate::domain::claim::{
 };
 use crate::domain::clock::Timestamp;
 use crate::domain::overlap::{Contender, Overlap};
-use crate::domain::record::{Contents, Key, LiveClaim, Record, State};
+use crate::domain::record::{ClaimState, Contents, Key, LiveClaim, Record};
 use crate::domain::terms::{LeaseEnd, Terms};
 use crate::engine::EngineError;
 
@@ -102,7 +102,7 @@ impl Core {
                 hold.settle(report, at);
                 self.tell_both(request, report, at).await?
             }
-            (None, Some(LiveClaim { record: Record { state: State::InProgress, .. }, left, .. })) => {
+            (None, Some(LiveClaim { record: Record { state: ClaimState::InProgress, .. }, left, .. })) => {
                 self.push(request, left.unwrap_or(request.terms.lease)).await?.1
             }
             // Its lease has ended and nobody may guess what became of it: the store has to know that.
@@ -233,7 +233,7 @@ impl Core {
     async fn was_beside(&self, entry: &Entry, later: &Queue, theirs: &LiveClaim) -> Result<bool, EngineError> {
         let Deed::Granted(request) = &entry.deed else { return Ok(true) };
         // It was done, or may have been, whenever its lease ended: its mark may be older than that outcome.
-        if theirs.record.state != State::InProgress {
+        if theirs.record.state != ClaimState::InProgress {
             return Ok(true);
         }
         // What this gateway granted later it granted because this one had ended.

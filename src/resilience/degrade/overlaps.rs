@@ -65,7 +65,7 @@ mod tests {
     use super::*;
     use crate::domain::outage_policy::OutagePolicy;
     use crate::domain::overlap::Contender;
-    use crate::domain::record::State;
+    use crate::domain::record::ClaimState;
     use crate::engine::conformance::fresh_claim;
 
     fn overlap(id: u64, app: &str) -> Overlap {
@@ -78,7 +78,7 @@ mod tests {
             policy: OutagePolicy::Spool,
             ours: Contender::from(&request.attempt),
             theirs: Contender::from(&fresh_claim().attempt),
-            state: State::InProgress,
+            state: ClaimState::InProgress,
             noticed_at: request.attempt.timestamp(),
         }
     }

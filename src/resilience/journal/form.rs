@@ -13,7 +13,7 @@ use crate::domain::clock::Timestamp;
 use crate::domain::hex;
 use crate::domain::outage_policy::OutagePolicy;
 use crate::domain::overlap::{Contender, Overlap};
-use crate::domain::record::{Contents, Key, State};
+use crate::domain::record::{ClaimState, Contents, Key};
 use crate::domain::tenant::{AppKey, Operation};
 use crate::domain::terms::{LeaseEnd, Retention, Terms};
 
@@ -344,17 +344,17 @@ enum StateForm {
     Unknown,
 }
 
-impl From<State> for StateForm {
-    fn from(state: State) -> Self {
+impl From<ClaimState> for StateForm {
+    fn from(state: ClaimState) -> Self {
         match state {
-            State::InProgress => Self::InProgress,
-            State::Succeeded => Self::Succeeded,
-            State::Unknown => Self::Unknown,
+            ClaimState::InProgress => Self::InProgress,
+            ClaimState::Succeeded => Self::Succeeded,
+            ClaimState::Unknown => Self::Unknown,
         }
     }
 }
 
-impl From<StateForm> for State {
+impl From<StateForm> for ClaimState {
     fn from(form: StateForm) -> Self {
         match form {
             StateForm::InProgress => Self::InProgress,

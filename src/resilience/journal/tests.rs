@@ -13,7 +13,7 @@ use super::*;
 use crate::domain::claim::ClaimRequest;
 use crate::domain::outage_policy::OutagePolicy;
 use crate::domain::overlap::Contender;
-use crate::domain::record::State;
+use crate::domain::record::ClaimState;
 use crate::engine::conformance::fresh_claim;
 use crate::resilience::journal::entry::Deed;
 
@@ -212,7 +212,7 @@ fn overlap(id: u64, request: &ClaimRequest) -> Overlap {
         policy: OutagePolicy::Local,
         ours: Contender::from(&request.attempt),
         theirs: Contender::from(&fresh_claim().attempt),
-        state: State::Succeeded,
+        state: ClaimState::Succeeded,
         noticed_at: Timestamp::from_micros(7),
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use oncegate::domain::claim::{ClaimResponse, Outcome, OutcomeResponse, RenewalRequest};
 use oncegate::domain::operator::{ReleaseRequest, ReleaseResponse};
-use oncegate::domain::record::State;
+use oncegate::domain::record::ClaimState;
 use oncegate::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate::engine::postgres::{Options, Postgres};
 use oncegate::engine::{Determinate, Engine, EngineError};
@@ -90,7 +90,7 @@ async fn a_failure_report_whose_reply_is_lost_is_uncertain() {
     let told = engine.settle(&settle(&late, success("1")), DEADLINE).await;
     assert!(is_uncertain(&told), "{told:?}");
     soon("it serves again", async || engine.probe().await.is_ok()).await;
-    assert_eq!(engine.read(&late.key).await.unwrap().unwrap().record.state, State::Succeeded, "it did happen");
+    assert_eq!(engine.read(&late.key).await.unwrap().unwrap().record.state, ClaimState::Succeeded, "it did happen");
 }
 
 /// A claim that waited for a row has a fence above that of the one who had the row meanwhile, and released it.
@@ -154,7 +154,7 @@ async fn a_change_whose_reply_is_lost_is_uncertain() {
     let told = engine.settle(&settle(&ask, Outcome::Unknown), DEADLINE).await;
     assert!(is_uncertain(&told), "{told:?}");
     serves_again().await;
-    assert_eq!(held().await.unwrap().record.state, State::Unknown, "it did happen");
+    assert_eq!(held().await.unwrap().record.state, ClaimState::Unknown, "it did happen");
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use oncegate::domain::claim::{ClaimRequest, Outcome};
 use oncegate::domain::operator::ListRequest;
-use oncegate::domain::record::State;
+use oncegate::domain::record::ClaimState;
 use oncegate::domain::terms::{LeaseEnd, Retention, Terms};
 use oncegate::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate::engine::{Determinate, Engine, EngineError, value};
@@ -29,7 +29,7 @@ async fn a_value_is_the_line_that_all_byte_stores_share() {
         let held = engine.read(&ask.key).await.unwrap().expect("it stands");
         assert_eq!(held.record.terms.retention, retention.unwrap_or(ask.terms.retention));
         assert_eq!(value::decode(stored(&ask).await.as_bytes()).unwrap(), held.record);
-        assert_eq!(held.record.state, State::Succeeded);
+        assert_eq!(held.record.state, ClaimState::Succeeded);
         assert_eq!(held.left.is_none(), retention == Some(Retention::Forever));
     }
 }
@@ -177,9 +177,12 @@ async fn a_list_shows_what_stands_page_by_page() {
     }
     tokio::time::sleep(Duration::from_millis(150)).await;
     let app = asks[0].key.app.clone();
-    for (state, count) in
-        [(None, 20), (Some(State::InProgress), 5), (Some(State::Succeeded), 5), (Some(State::Unknown), 10)]
-    {
+    for (state, count) in [
+        (None, 20),
+        (Some(ClaimState::InProgress), 5),
+        (Some(ClaimState::Succeeded), 5),
+        (Some(ClaimState::Unknown), 10),
+    ] {
         let mut listed = Vec::new();
         let mut after = None;
         loop {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use oncegate::domain::claim::Outcome;
 use oncegate::domain::operator::ReleaseRequest;
-use oncegate::domain::record::State;
+use oncegate::domain::record::ClaimState;
 use oncegate::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate::engine::redis::{Options, Redis};
 use oncegate::engine::{Determinate, Engine, EngineError};
@@ -143,7 +143,7 @@ async fn a_change_whose_reply_is_lost_is_uncertain() {
         assert!(is_uncertain(&told), "{outcome:?}: {told:?}");
         soon("it serves again", async || redis.probe().await.is_ok()).await;
         let state = redis.read(&ask.key).await.unwrap().map(|held| held.record.state);
-        assert_ne!(state, Some(State::InProgress), "it did happen");
+        assert_ne!(state, Some(ClaimState::InProgress), "it did happen");
     }
     let ask = fresh_claim();
     granted(&redis, &ask).await;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use oncegate::domain::claim::{ClaimRequest, ClaimResponse, Outcome, OutcomeResponse, RenewalResponse};
-use oncegate::domain::record::State;
+use oncegate::domain::record::ClaimState;
 use oncegate::domain::terms::{LeaseEnd, Retention, Terms};
 use oncegate::engine::Engine;
 use oncegate::engine::conformance::{DEADLINE, fresh_claim};
@@ -93,14 +93,14 @@ async fn a_claim_whose_lease_end_means_unknown_outlives_its_lease() {
     granted(&redis, &ask).await;
     assert_left(&server, &name(&ask), GRACE_MS + 200);
     let held = redis.read(&ask.key).await.unwrap().unwrap();
-    assert_eq!(held.record.state, State::InProgress);
+    assert_eq!(held.record.state, ClaimState::InProgress);
     assert!(held.left.unwrap() <= Duration::from_millis(200));
     let renewal = renew(&ask, Some(Duration::from_millis(300)));
     redis.renew(&renewal, DEADLINE).await.unwrap();
     assert_left(&server, &name(&ask), GRACE_MS + 300);
     tokio::time::sleep(Duration::from_millis(320)).await;
     let held = redis.read(&ask.key).await.unwrap().unwrap();
-    assert_eq!((held.record.state, held.left), (State::Unknown, None));
+    assert_eq!((held.record.state, held.left), (ClaimState::Unknown, None));
     assert_eq!(redis.renew(&renewal, DEADLINE).await, Ok(RenewalResponse::LeaseLost));
     // The holder's word ends it, and from then on its time is its own.
     redis.settle(&settle(&ask, success("1")), DEADLINE).await.unwrap();
@@ -122,7 +122,7 @@ async fn many_who_would_take_over_at_once_leave_one_holder() {
     for racer in racers.collect::<Vec<_>>() {
         match racer.await.unwrap().unwrap() {
             ClaimResponse::Granted(grant) if grant.taken_over => grants += 1,
-            ClaimResponse::Duplicate(held) => assert_eq!(held.record.state, State::InProgress),
+            ClaimResponse::Duplicate(held) => assert_eq!(held.record.state, ClaimState::InProgress),
             other => panic!("unexpected {other:?}"),
         }
     }
@@ -156,7 +156,7 @@ async fn a_late_record_stays_late_when_it_is_settled() {
     redis.settle(&settle(&ask, Outcome::Unknown), DEADLINE).await.unwrap();
     let outcome = Outcome::Success { result: None, retention: Some(Retention::Forever) };
     let settled = redis.settle(&settle(&ask, outcome), DEADLINE).await;
-    assert_eq!(settled, Ok(OutcomeResponse::Done { state: Some(State::Succeeded), left: None, late: Some(true) }));
+    assert_eq!(settled, Ok(OutcomeResponse::Done { state: Some(ClaimState::Succeeded), left: None, late: Some(true) }));
     assert!(is_duplicate(&redis, &again(&ask)).await);
     let value: String = server.ask(&format!("GET {}", name(&ask)));
     assert_eq!(value, format!("{} 1s r=forever l=1h o= late", ask.attempt));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use oncegate::domain::claim::{ClaimRequest, ClaimResponse, Outcome, OutcomeResponse, RenewalResponse};
-use oncegate::domain::record::State;
+use oncegate::domain::record::ClaimState;
 use oncegate::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate::engine::redis::{Options, Redis};
 use oncegate::engine::{Determinate, Engine, EngineError};
@@ -34,7 +34,7 @@ async fn a_full_server_grants_nothing_new_and_does_all_the_rest() {
     let renewal = renew(&held, None);
     assert!(matches!(redis.renew(&renewal, DEADLINE).await, Ok(RenewalResponse::Renewed { .. })));
     let settled = redis.settle(&settle(&done, success(&format!("\"{}\"", "x".repeat(10_000)))), DEADLINE).await;
-    assert!(matches!(settled, Ok(OutcomeResponse::Done { state: Some(State::Succeeded), .. })), "{settled:?}");
+    assert!(matches!(settled, Ok(OutcomeResponse::Done { state: Some(ClaimState::Succeeded), .. })), "{settled:?}");
     let late = redis.settle(&settle(&fresh_claim(), success("1")), DEADLINE).await;
     assert!(matches!(late, Ok(OutcomeResponse::Done { late: Some(true), .. })), "{late:?}");
     assert!(redis.read(&held.key).await.unwrap().is_some());

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use oncegate::domain::attempt::Attempt;
 use oncegate::domain::claim::{ClaimRequest, ClaimResponse, Outcome, OutcomeResponse};
-use oncegate::domain::record::State;
+use oncegate::domain::record::ClaimState;
 use oncegate::engine::Engine;
 use oncegate::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate::engine::redis::{Options, Redis};
@@ -49,7 +49,7 @@ async fn an_outcome_whose_reply_was_lost_can_be_repeated() {
     assert!(is_uncertain(&redis.settle(&settle(&ask, success("1")), DEADLINE).await));
     let repeated = redis.settle(&settle(&ask, success("2")), DEADLINE).await;
     assert!(
-        matches!(repeated, Ok(OutcomeResponse::Done { state: Some(State::Succeeded), late: Some(false), .. })),
+        matches!(repeated, Ok(OutcomeResponse::Done { state: Some(ClaimState::Succeeded), late: Some(false), .. })),
         "{repeated:?}"
     );
     assert_eq!(redis.read(&ask.key).await.unwrap().unwrap().record.result.as_deref(), Some("1"));
@@ -115,14 +115,14 @@ async fn live(redis: Arc<Redis>, stop: Arc<AtomicBool>) -> (usize, usize) {
         }
         match redis.read(&ask.key).await {
             Ok(Some(held)) => {
-                assert_eq!((held.record.attempt, held.record.state), (ask.attempt.clone(), State::InProgress));
+                assert_eq!((held.record.attempt, held.record.state), (ask.attempt.clone(), ClaimState::InProgress));
             }
             Ok(None) => panic!("a granted claim is not there"),
             Err(_) => continue,
         }
         let outcome = if answered % 2 == 0 { success("1") } else { Outcome::Failure };
         match redis.settle(&settle(&ask, outcome.clone()), DEADLINE).await {
-            Ok(OutcomeResponse::Done { state: Some(State::Succeeded), late: Some(false), .. }) => {
+            Ok(OutcomeResponse::Done { state: Some(ClaimState::Succeeded), late: Some(false), .. }) => {
                 assert_ne!(outcome, Outcome::Failure);
             }
             Ok(OutcomeResponse::Done { state: None, late: Some(false), .. }) => assert_eq!(outcome, Outcome::Failure),

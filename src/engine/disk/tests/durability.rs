@@ -23,7 +23,7 @@ struct World {
 }
 
 /// What a caller was told stands: this attempt, in this state.
-type Acknowledged = (Key, Attempt, State);
+type Acknowledged = (Key, Attempt, ClaimState);
 
 /// The disk, and how much had been acknowledged, at one instant.
 type Crash = (Arc<TempDir>, usize);
@@ -78,7 +78,7 @@ async fn what_was_acknowledged_survives_a_power_loss_at_any_moment() {
             let held = disk.read(key).await.unwrap().unwrap_or_else(|| panic!("{attempt:?} {state:?} is lost"));
             assert_eq!(&held.record.attempt, attempt);
             // A later outcome may have reached the disk before its answer reached the caller.
-            assert!(held.record.state == *state || *state == State::InProgress);
+            assert!(held.record.state == *state || *state == ClaimState::InProgress);
         }
     }
 }
@@ -96,12 +96,12 @@ async fn call_for_a_while(disk: Arc<Disk>, world: Arc<Mutex<World>>) {
     for _ in 0..12 {
         let ask = fresh_claim();
         grant(&disk, &ask).await;
-        acknowledge(&ask.attempt, &ask, State::InProgress);
+        acknowledge(&ask.attempt, &ask, ClaimState::InProgress);
         let other = again(&ask);
         let (duplicate, settled) = (disk.claim(&other, DEADLINE), settle(&ask, success()));
         let (duplicate, settled) = tokio::join!(duplicate, disk.settle(&settled, DEADLINE));
         settled.unwrap();
-        acknowledge(&ask.attempt, &ask, State::Succeeded);
+        acknowledge(&ask.attempt, &ask, ClaimState::Succeeded);
         let Ok(ClaimResponse::Duplicate(held)) = duplicate else { panic!("{duplicate:?}") };
         acknowledge(&ask.attempt, &ask, held.record.state);
         let found = disk.read(&ask.key).await.unwrap().unwrap();
@@ -271,13 +271,13 @@ async fn a_write_that_a_power_loss_tore_is_taken_off() {
     let journal = torn::newest_journal(&folder.path().join("db")).unwrap().unwrap();
     tear(&journal, None);
     let disk = open(folder.path(), &clock);
-    for (ask, state) in asks.iter().zip([State::Succeeded, State::InProgress]) {
+    for (ask, state) in asks.iter().zip([ClaimState::Succeeded, ClaimState::InProgress]) {
         assert_eq!(disk.read(&ask.key).await.unwrap().unwrap().record.state, state);
     }
     disk.settle(&settle(&asks[1], success()), DEADLINE).await.unwrap();
     drop(disk);
     let held = open(folder.path(), &clock).read(&asks[1].key).await.unwrap().unwrap();
-    assert_eq!(held.record.state, State::Succeeded);
+    assert_eq!(held.record.state, ClaimState::Succeeded);
 }
 
 #[tokio::test]

@@ -25,7 +25,7 @@ async fn what_was_acknowledged_survives_a_kill_at_any_moment() {
             let key = Key { app: fresh_claim().key.app, global_id: global_id.parse().unwrap() };
             let held = disk.read(&key).await.unwrap().unwrap_or_else(|| panic!("round {round}: {line} is lost"));
             assert_eq!(held.record.attempt.to_string(), attempt, "round {round}");
-            assert!(state == "claimed" || held.record.state == State::Succeeded, "round {round}: {line}");
+            assert!(state == "claimed" || held.record.state == ClaimState::Succeeded, "round {round}: {line}");
         }
         drop(disk);
         inspect(folder.path(), |store| {

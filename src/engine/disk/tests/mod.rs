@@ -15,7 +15,7 @@ use super::*;
 use crate::domain::attempt::{Issuer, SystemEntropy};
 use crate::domain::claim::Outcome;
 use crate::domain::clock::{ManualClock, SystemClock, Timestamp};
-use crate::domain::record::State;
+use crate::domain::record::ClaimState;
 use crate::engine::Determinate;
 use crate::engine::conformance::{DEADLINE, Subject, fresh_claim};
 
@@ -94,7 +94,7 @@ async fn a_list_finds_the_one_claim_among_many() {
     let last = &asks[999];
     disk.settle(&settle(last, Outcome::Unknown), DEADLINE).await.unwrap();
     let app = last.key.app.clone();
-    let unknown = ListRequest { app: app.clone(), state: Some(State::Unknown), after: None, limit: 10 };
+    let unknown = ListRequest { app: app.clone(), state: Some(ClaimState::Unknown), after: None, limit: 10 };
     let found: Vec<_> = disk.list(&unknown).await.unwrap().into_iter().map(|listed| listed.global_id).collect();
     assert_eq!(found, [last.key.global_id]);
     let all = ListRequest { app, state: None, after: None, limit: 2000 };
@@ -352,9 +352,9 @@ async fn ended_claims_are_swept_and_no_others() {
     assert_eq!(swept(folder.path(), &clock).await, (3, 2));
     let disk = open(folder.path(), &clock);
     assert_eq!(disk.read(&asks[0].key).await.unwrap(), None);
-    assert_eq!(disk.read(&asks[1].key).await.unwrap().unwrap().record.state, State::Succeeded);
+    assert_eq!(disk.read(&asks[1].key).await.unwrap().unwrap().record.state, ClaimState::Succeeded);
     assert_eq!(disk.read(&asks[3].key).await.unwrap().unwrap().left, Some(Duration::from_mins(58)));
-    assert_eq!(disk.read(&unknown.key).await.unwrap().unwrap().record.state, State::Unknown);
+    assert_eq!(disk.read(&unknown.key).await.unwrap().unwrap().record.state, ClaimState::Unknown);
     disk.settle(&settle(&unknown, success()), DEADLINE).await.unwrap();
     drop(disk);
     clock.advance(Duration::from_hours(48));

@@ -10,7 +10,7 @@ use super::super::super::journal::entry::{Entry, Seq};
 use super::{Standing, Written};
 use crate::domain::attempt::Attempt;
 use crate::domain::global_id::GlobalId;
-use crate::domain::record::{LiveClaim, Record, State};
+use crate::domain::record::{ClaimState, LiveClaim, Record};
 
 /// Approximate size of a remembered claim without its contents and its result.
 pub(super) const CLAIM_BYTES: usize = 640;
@@ -180,6 +180,6 @@ impl LocalClaim {
     }
 
     fn is_settled(&self) -> bool {
-        self.standing.as_ref().is_some_and(|standing| standing.record.state != State::InProgress)
+        self.standing.as_ref().is_some_and(|standing| standing.record.state != ClaimState::InProgress)
     }
 }

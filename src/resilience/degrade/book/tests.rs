@@ -27,13 +27,13 @@ fn what_passed_through_is_known_until_it_ends() {
     let held = book.held(&request.key, LATER).unwrap();
     assert_eq!(
         (held.record.state, held.left, held.fence),
-        (State::InProgress, request.terms.lease.checked_sub(LATER), None)
+        (ClaimState::InProgress, request.terms.lease.checked_sub(LATER), None)
     );
     let renewed = RenewalResponse::Renewed { left: request.terms.lease * 2 };
     let renewal = RenewalRequest { key: request.key.clone(), attempt: request.attempt.clone(), lease: None };
     book.learn_renew(&renewal, &renewed, LATER);
     assert_eq!(book.held(&request.key, LATER).unwrap().left, Some(request.terms.lease * 2));
-    let done = OutcomeResponse::Done { state: Some(State::Succeeded), left: Some(LATER), late: Some(false) };
+    let done = OutcomeResponse::Done { state: Some(ClaimState::Succeeded), left: Some(LATER), late: Some(false) };
     book.learn_settle(&success(&request), &done, LATER);
     assert_eq!(book.held(&request.key, LATER).unwrap().record.result.as_deref(), Some("1"));
     assert!(book.held(&request.key, LATER * 2).is_none());
@@ -108,7 +108,7 @@ fn known(book: &Book, request: &ClaimRequest) -> bool {
 }
 
 fn done() -> OutcomeResponse {
-    OutcomeResponse::Done { state: Some(State::Succeeded), left: None, late: Some(false) }
+    OutcomeResponse::Done { state: Some(ClaimState::Succeeded), left: None, late: Some(false) }
 }
 
 /// A success that found no claim.
@@ -191,8 +191,11 @@ fn what_is_remembered_of_an_app_is_accounted_for_to_the_byte() {
         let now = Duration::from_mins(number);
         book.learn_claim(&request, &granted(&request), now);
         if number % 2 == 0 {
-            let done =
-                OutcomeResponse::Done { state: Some(State::Succeeded), left: Some(LATER * 600), late: Some(false) };
+            let done = OutcomeResponse::Done {
+                state: Some(ClaimState::Succeeded),
+                left: Some(LATER * 600),
+                late: Some(false),
+            };
             book.learn_settle(&success(&request), &done, now);
         }
         let pages = book.pages();

@@ -5,7 +5,7 @@ use super::super::*;
 use super::support::*;
 use crate::domain::claim::{LateTerms, Outcome};
 use crate::domain::outage_policy::OutagePolicy;
-use crate::domain::record::State;
+use crate::domain::record::ClaimState;
 use crate::resilience::journal::entry::{Deed, Entry};
 
 const SPOOLED: OutcomeOnOutage = OutcomeOnOutage::Spool;
@@ -42,7 +42,7 @@ async fn an_old_outcome_of_a_claim_that_stands_here_is_recorded_also_after_its_l
     let world = world.restarted().await;
     world.back().await;
     let found = world.held(&request).await.unwrap();
-    assert_eq!((found.record.state, found.record.result.as_deref()), (State::Succeeded, Some("7")));
+    assert_eq!((found.record.state, found.record.result.as_deref()), (ClaimState::Succeeded, Some("7")));
     assert_eq!(found.record.operation.as_ref(), Some(&request.operation));
 }
 

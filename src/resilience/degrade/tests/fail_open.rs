@@ -4,7 +4,7 @@ use super::super::marks::Hold;
 use super::super::*;
 use super::support::*;
 use crate::domain::claim::Outcome;
-use crate::domain::record::State;
+use crate::domain::record::ClaimState;
 
 const CLOSED: OutcomeOnOutage = OutcomeOnOutage::FailClosed;
 
@@ -50,7 +50,10 @@ async fn a_claim_that_the_store_took_after_all_is_recognised() {
     assert!(world.overlaps().is_empty());
     let settled = world.settle(&report(&first, success("1"), CLOSED)).await;
     assert!(
-        matches!(response(&settled), OutcomeResponse::Done { state: Some(State::Succeeded), late: Some(false), .. }),
+        matches!(
+            response(&settled),
+            OutcomeResponse::Done { state: Some(ClaimState::Succeeded), late: Some(false), .. }
+        ),
         "{settled:?}"
     );
 }
@@ -78,7 +81,7 @@ async fn an_outcome_waits_for_the_store_unless_it_may_be_spooled_and_a_renewal_i
     world.clock.advance(first.terms.lease);
     assert_eq!(told(&world.claim(&other(&world, &first)).await), (FAIL_OPEN, "duplicate"), "it has succeeded");
     world.back().await;
-    assert_eq!(world.held(&first).await.unwrap().record.state, State::Succeeded);
+    assert_eq!(world.held(&first).await.unwrap().record.state, ClaimState::Succeeded);
 }
 
 /// A grant lasted as long as its renewals say, also of those that were taken after somebody else's outcome.
@@ -159,7 +162,7 @@ async fn an_outcome_that_reached_the_store_before_its_grant_is_not_undone() {
     world.settle_elsewhere(&unknown).await;
     world.back().await;
     world.clock.advance(taker.terms.lease);
-    assert_eq!(world.held(&taker).await.unwrap().record.state, State::Unknown);
+    assert_eq!(world.held(&taker).await.unwrap().record.state, ClaimState::Unknown);
 }
 
 #[tokio::test]

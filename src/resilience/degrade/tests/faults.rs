@@ -4,7 +4,7 @@ use super::super::*;
 use super::support::*;
 use crate::domain::attempt::SystemEntropy;
 use crate::domain::claim::Outcome;
-use crate::domain::record::State;
+use crate::domain::record::ClaimState;
 use crate::engine::faulty::Faulty;
 
 /// Whatever is lost on the way and however often the gateway is started again: each accepted outcome is in the store, each
@@ -51,7 +51,7 @@ async fn no_accepted_outcome_is_lost_and_none_is_delivered_twice() {
         }
         for (number, request) in spooled.iter().chain(&local).enumerate() {
             let state = store.read(&request.key).await.unwrap().map(|held| held.record.state);
-            let expected = [Some(State::Succeeded), None, Some(State::Unknown)][number % 3];
+            let expected = [Some(ClaimState::Succeeded), None, Some(ClaimState::Unknown)][number % 3];
             assert_eq!(state, expected, "seed {seed}, outcome {number}");
         }
     }

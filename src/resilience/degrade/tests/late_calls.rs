@@ -3,7 +3,7 @@
 use super::super::*;
 use super::support::*;
 use crate::domain::claim::Outcome;
-use crate::domain::record::State;
+use crate::domain::record::ClaimState;
 
 const CLOSED: OutcomeOnOutage = OutcomeOnOutage::FailClosed;
 const MINUTE: Duration = Duration::from_mins(1);
@@ -134,9 +134,9 @@ async fn a_take_over_after(step: Duration, outcome: Outcome) {
     assert_eq!(world.overlapping(), [], "{outcome:?} after {step:?}");
     let state = world.held(&first).await.map(|held| held.record.state);
     let expected = match outcome {
-        Outcome::Success { .. } => Some(State::Succeeded),
+        Outcome::Success { .. } => Some(ClaimState::Succeeded),
         Outcome::Failure => None,
-        Outcome::Unknown => Some(State::Unknown),
+        Outcome::Unknown => Some(ClaimState::Unknown),
     };
     assert_eq!(state, expected, "the store ends as the gateway did");
 }

@@ -6,7 +6,7 @@ use super::super::*;
 use super::support::*;
 use crate::domain::canonical::canonicalize;
 use crate::domain::claim::{Grant, Outcome};
-use crate::domain::record::{Contents, State};
+use crate::domain::record::{ClaimState, Contents};
 use crate::domain::terms::{LeaseEnd, Retention, Terms};
 use crate::engine::conformance::DEADLINE;
 use crate::resilience::journal::memory::{Disk, Flaw, Trouble};
@@ -93,7 +93,7 @@ async fn what_the_store_granted_and_recorded_before_is_known() {
     assert_eq!(told(&world.claim(&other(&world, &held)).await), (LOCAL, "duplicate"));
     match world.claim(&other(&world, &done)).await.split() {
         (ClaimResponse::Duplicate(found), LOCAL) => {
-            assert_eq!((found.record.state, found.record.result.as_deref()), (State::Succeeded, Some("7")));
+            assert_eq!((found.record.state, found.record.result.as_deref()), (ClaimState::Succeeded, Some("7")));
         }
         other => panic!("{other:?}"),
     }
@@ -156,9 +156,9 @@ async fn outcomes_go_to_the_local_record_and_both_reach_the_store_as_one() {
         (OutcomeResponse::Done { state, late: Some(false), .. }, LOCAL) => state,
         other => panic!("{other:?}"),
     };
-    assert_eq!(state(world.settle(&report(done, success("7"), CLOSED)).await), Some(State::Succeeded));
+    assert_eq!(state(world.settle(&report(done, success("7"), CLOSED)).await), Some(ClaimState::Succeeded));
     assert_eq!(state(world.settle(&report(failed, Outcome::Failure, CLOSED)).await), None);
-    assert_eq!(state(world.settle(&report(unknown, Outcome::Unknown, CLOSED)).await), Some(State::Unknown));
+    assert_eq!(state(world.settle(&report(unknown, Outcome::Unknown, CLOSED)).await), Some(ClaimState::Unknown));
     let refused = world.settle(&report(done, Outcome::Failure, CLOSED)).await.split();
     assert_eq!(refused, (OutcomeResponse::AlreadySucceeded, LOCAL));
     assert_eq!(told(&world.claim(&other(&world, done)).await), (LOCAL, "duplicate"));
@@ -170,13 +170,13 @@ async fn outcomes_go_to_the_local_record_and_both_reach_the_store_as_one() {
     assert!(world.gateway.deliver_all(Duration::ZERO).await.is_err());
     world.back().await;
     let found = world.held(done).await.unwrap();
-    assert_eq!((found.record.state, found.record.result.as_deref()), (State::Succeeded, Some("7")));
+    assert_eq!((found.record.state, found.record.result.as_deref()), (ClaimState::Succeeded, Some("7")));
     assert_eq!(found.record.attempt, done.attempt);
     assert_eq!(found.record.contents, Contents::keep(&done.contents, 1024), "with what was claimed");
     assert_eq!(world.held(failed).await, None);
-    assert_eq!(world.held(unknown).await.unwrap().record.state, State::Unknown);
+    assert_eq!(world.held(unknown).await.unwrap().record.state, ClaimState::Unknown);
     let standing = world.held(held).await.unwrap();
-    assert_eq!((standing.record.state, &standing.record.attempt), (State::InProgress, &held.attempt));
+    assert_eq!((standing.record.state, &standing.record.attempt), (ClaimState::InProgress, &held.attempt));
     assert!(standing.left.unwrap() + Duration::from_secs(10) <= held.terms.lease, "what is left of its lease");
     // From now on the store decides.
     assert_eq!(told(&world.claim(&other(&world, done)).await), (None, "duplicate"));
@@ -205,7 +205,7 @@ async fn an_outcome_of_what_the_store_granted_is_not_judged_by_what_was_granted_
     world.clock.advance(ours.terms.lease);
     match world.claim(&other(&world, &ours)).await.split() {
         (ClaimResponse::Duplicate(found), LOCAL) => {
-            assert_eq!((found.record.state, found.record.result.as_deref()), (State::Succeeded, Some("theirs")));
+            assert_eq!((found.record.state, found.record.result.as_deref()), (ClaimState::Succeeded, Some("theirs")));
         }
         other => panic!("{other:?}"),
     }
@@ -282,7 +282,7 @@ async fn a_double_grant_is_reported_and_the_later_outcome_changes_nothing() {
         assert_eq!(overlap.theirs.hash, theirs.attempt.hash());
         assert_eq!(
             (overlap.global_id, Some(overlap.policy), overlap.state),
-            (ours.key.global_id, LOCAL, State::InProgress)
+            (ours.key.global_id, LOCAL, ClaimState::InProgress)
         );
         assert_eq!(world.held(ours).await.unwrap().record.attempt, theirs.attempt, "theirs stands untouched");
     }
@@ -308,7 +308,7 @@ async fn a_grant_that_ended_with_no_outcome_is_held_against_what_stands() {
     world.back().await;
     let overlaps = world.overlaps();
     assert_eq!(overlaps.len(), 1, "the other one was claimed when the lease had ended");
-    assert_eq!((overlaps[0].ours.hash, overlaps[0].state), (beside.attempt.hash(), State::Succeeded));
+    assert_eq!((overlaps[0].ours.hash, overlaps[0].state), (beside.attempt.hash(), ClaimState::Succeeded));
     assert_eq!(world.held(&free).await, None, "an ended claim is not brought to life");
 }
 
@@ -323,7 +323,7 @@ async fn an_ended_grant_that_nobody_may_guess_about_turns_unknown_in_the_store()
     assert_eq!(told(&world.claim(&other(&world, &first)).await), (LOCAL, "duplicate"));
     world.back().await;
     world.clock.advance(Duration::from_millis(1));
-    assert_eq!(world.held(&first).await.unwrap().record.state, State::Unknown);
+    assert_eq!(world.held(&first).await.unwrap().record.state, ClaimState::Unknown);
 }
 
 #[tokio::test]
@@ -340,7 +340,7 @@ async fn the_same_try_at_another_gateway_is_no_overlap() {
     world.settle(&report(&first, success("7"), CLOSED)).await;
     world.back().await;
     assert!(world.overlaps().is_empty());
-    assert_eq!(world.held(&first).await.unwrap().record.state, State::Succeeded);
+    assert_eq!(world.held(&first).await.unwrap().record.state, ClaimState::Succeeded);
 }
 
 #[tokio::test]

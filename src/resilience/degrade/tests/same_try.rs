@@ -4,7 +4,7 @@ use super::super::*;
 use super::support::*;
 use crate::domain::attempt::Attempt;
 use crate::domain::claim::Outcome;
-use crate::domain::record::State;
+use crate::domain::record::ClaimState;
 
 const CLOSED: OutcomeOnOutage = OutcomeOnOutage::FailClosed;
 const SPOOLED: OutcomeOnOutage = OutcomeOnOutage::Spool;
@@ -37,7 +37,7 @@ impl Repeated {
         assert!(self.one.overlaps().is_empty() && self.two.overlaps().is_empty(), "one try");
     }
 
-    async fn state(&self) -> Option<State> {
+    async fn state(&self) -> Option<ClaimState> {
         self.one.held(&self.first).await.map(|held| held.record.state)
     }
 }
@@ -47,11 +47,11 @@ fn repeat(world: &World, first: &Claim) -> Claim {
     first.with(|request| request.attempt = Attempt::new(world.clock.wall(), first.attempt.nonce().clone()))
 }
 
-fn state_after(outcome: &Outcome) -> Option<State> {
+fn state_after(outcome: &Outcome) -> Option<ClaimState> {
     match outcome {
-        Outcome::Success { .. } => Some(State::Succeeded),
+        Outcome::Success { .. } => Some(ClaimState::Succeeded),
         Outcome::Failure => None,
-        Outcome::Unknown => Some(State::Unknown),
+        Outcome::Unknown => Some(ClaimState::Unknown),
     }
 }
 
@@ -111,9 +111,12 @@ async fn a_success_is_recorded_although_its_attempt_is_not_known_to_the_store_ye
     let world = Repeated::new(ClaimOnOutage::FailOpen).await;
     world.one.back().await;
     let settled = world.one.settle(&report(&world.second, success("2"), CLOSED)).await;
-    assert!(matches!(response(&settled), OutcomeResponse::Done { state: Some(State::Succeeded), .. }), "{settled:?}");
+    assert!(
+        matches!(response(&settled), OutcomeResponse::Done { state: Some(ClaimState::Succeeded), .. }),
+        "{settled:?}"
+    );
     world.two.back().await;
-    assert_eq!(world.state().await, Some(State::Succeeded));
+    assert_eq!(world.state().await, Some(ClaimState::Succeeded));
 }
 
 /// The store granted the first attempt, and its answer was lost.
@@ -128,7 +131,7 @@ async fn a_try_that_the_store_granted_too_is_settled_by_the_attempt_of_a_policy(
     assert_eq!(told(&world.claim(&second).await), (FAIL_OPEN, "granted"));
     world.back().await;
     world.settle(&report(&second, success("2"), CLOSED)).await;
-    assert_eq!(world.held(&first).await.unwrap().record.state, State::Succeeded);
+    assert_eq!(world.held(&first).await.unwrap().record.state, ClaimState::Succeeded);
 }
 
 #[tokio::test]
@@ -171,7 +174,7 @@ async fn another_try_is_superseded_as_ever() {
     for outcome in outcomes() {
         let settled = world.one.settle(&report(&other(&world.one, &world.first), outcome, CLOSED)).await;
         assert!(
-            matches!(response(&settled), OutcomeResponse::Superseded { state: State::InProgress, .. }),
+            matches!(response(&settled), OutcomeResponse::Superseded { state: ClaimState::InProgress, .. }),
             "{settled:?}"
         );
     }

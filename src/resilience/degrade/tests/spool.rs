@@ -7,7 +7,7 @@ use tokio::time::timeout;
 use super::super::*;
 use super::support::*;
 use crate::domain::claim::Outcome;
-use crate::domain::record::State;
+use crate::domain::record::ClaimState;
 
 const SPOOLED: OutcomeOnOutage = OutcomeOnOutage::Spool;
 
@@ -67,7 +67,7 @@ async fn a_spooled_success_is_never_granted_again_by_this_gateway() {
         let again = Call { on_outage: policy, ..other(&world, &held) };
         match world.claim(&again).await.split() {
             (ClaimResponse::Duplicate(found), Some(_)) => {
-                assert_eq!((found.record.state, found.record.result.as_deref()), (State::Succeeded, Some("7")));
+                assert_eq!((found.record.state, found.record.result.as_deref()), (ClaimState::Succeeded, Some("7")));
             }
             other => panic!("{policy:?}: {other:?}"),
         }
@@ -93,7 +93,10 @@ async fn outcomes_of_a_key_are_delivered_in_order_and_before_later_calls() {
     world.line.set(Way::Whole);
     let settled = world.settle(&report(&held, success("8"), SPOOLED)).await;
     assert!(
-        matches!(response(&settled), OutcomeResponse::Done { state: Some(State::Succeeded), late: Some(false), .. }),
+        matches!(
+            response(&settled),
+            OutcomeResponse::Done { state: Some(ClaimState::Succeeded), late: Some(false), .. }
+        ),
         "{settled:?}"
     );
     assert_eq!(world.held(&held).await.unwrap().record.result.as_deref(), Some("7"), "the first one stays");
@@ -165,7 +168,10 @@ async fn a_success_whose_turn_comes_after_its_caller_was_answered_is_recorded() 
     drop(turn);
     let settled = first.await.unwrap();
     assert!(
-        matches!(response(&settled), OutcomeResponse::Done { state: Some(State::Succeeded), late: Some(false), .. }),
+        matches!(
+            response(&settled),
+            OutcomeResponse::Done { state: Some(ClaimState::Succeeded), late: Some(false), .. }
+        ),
         "{settled:?}"
     );
 }
@@ -196,7 +202,7 @@ async fn what_another_gateway_granted_meanwhile_is_reported() {
     let overlaps = world.overlaps();
     assert_eq!(overlaps.len(), 1, "nothing had happened in the other");
     assert_eq!((overlaps[0].ours.hash, overlaps[0].theirs.hash), (done.attempt.hash(), theirs.attempt.hash()));
-    assert_eq!((Some(overlaps[0].policy), overlaps[0].state), (SPOOL, State::InProgress));
+    assert_eq!((Some(overlaps[0].policy), overlaps[0].state), (SPOOL, ClaimState::InProgress));
     assert_eq!(world.held(&done).await.unwrap().record.attempt, theirs.attempt);
 }
 
@@ -209,7 +215,7 @@ async fn a_lookup_and_an_operator_see_what_was_spooled_before() {
     let release = ReleaseRequest { key: held.key.clone(), attempt: held.attempt.clone() };
     assert!(world.gateway.release(&release).await.is_err() && world.gateway.read(&held.key).await.is_err());
     world.line.set(Way::Whole);
-    assert_eq!(world.gateway.read(&held.key).await.unwrap().unwrap().record.state, State::Succeeded);
+    assert_eq!(world.gateway.read(&held.key).await.unwrap().unwrap().record.state, ClaimState::Succeeded);
     assert_eq!(world.gateway.release(&release).await, Ok(ReleaseResponse::Done));
 }
 
@@ -226,7 +232,7 @@ async fn the_work_behind_the_calls_delivers_by_itself() {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    assert_eq!(world.held(&held).await.unwrap().record.state, State::Succeeded);
+    assert_eq!(world.held(&held).await.unwrap().record.state, ClaimState::Succeeded);
 }
 
 #[tokio::test]
@@ -269,7 +275,7 @@ async fn each_item_of_a_batch_is_answered_by_its_own_policy() {
     world.line.set(Way::Whole);
     let of_the_store = ["duplicate", "granted", "granted", "granted", "granted"].map(|word| Some((None, word)));
     assert_eq!(batch().await, of_the_store);
-    assert_eq!(world.held(&held).await.unwrap().record.state, State::Succeeded);
+    assert_eq!(world.held(&held).await.unwrap().record.state, ClaimState::Succeeded);
 }
 
 /// A caller that hangs up changes nothing: what is on the disk is in the local record too.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use oncegate::domain::attempt::Attempt;
 use oncegate::domain::claim::Outcome;
-use oncegate::domain::record::State;
+use oncegate::domain::record::ClaimState;
 
 use super::record::{Answer, Call, Event, Reply};
 
@@ -101,7 +101,7 @@ fn holds(events: &[Event]) -> Vec<Hold> {
         for event in events.iter().filter(own) {
             let Call::Settle { outcome: Outcome::Success { retention, .. }, .. } = &event.call else { continue };
             let taken = match &event.reply {
-                Reply::Told(Answer::Done { state, .. }) => *state == Some(State::Succeeded),
+                Reply::Told(Answer::Done { state, .. }) => *state == Some(ClaimState::Succeeded),
                 Reply::Degraded(_, Answer::Done { .. }) => true,
                 _ => false,
             };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use oncegate::domain::claim::Outcome;
-use oncegate::domain::record::State;
+use oncegate::domain::record::ClaimState;
 use oncegate::domain::terms::Span;
 use serde_json::{Value, json};
 
@@ -105,11 +105,11 @@ fn lease(body: &Value) -> Duration {
     Duration::from_millis(body["lease_ms"].as_u64().expect("a lease"))
 }
 
-fn state(body: &Value) -> Option<State> {
+fn state(body: &Value) -> Option<ClaimState> {
     match body["state"].as_str() {
-        Some("in_progress") => Some(State::InProgress),
-        Some("succeeded") => Some(State::Succeeded),
-        Some("unknown") => Some(State::Unknown),
+        Some("in_progress") => Some(ClaimState::InProgress),
+        Some("succeeded") => Some(ClaimState::Succeeded),
+        Some("unknown") => Some(ClaimState::Unknown),
         _ => None,
     }
 }

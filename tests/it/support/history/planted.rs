@@ -11,7 +11,7 @@ use oncegate::domain::claim::{
     self, ClaimRequest, ClaimResponse, Effect, LateTerms, Outcome, OutcomeResponse, RenewalResponse,
 };
 use oncegate::domain::clock::{Clock, Timestamp};
-use oncegate::domain::record::{Contents, LiveClaim, Record, State};
+use oncegate::domain::record::{ClaimState, Contents, LiveClaim, Record};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use tokio::time::sleep;
@@ -162,7 +162,9 @@ impl Planted {
                 let ends = lasts.map(|lasts| now + lasts);
                 let fence =
                     slots.get(key).filter(|own| own.record.attempt == record.attempt).map_or(fence, |own| own.fence);
-                if let (Bug::SweeperDeletesRenewed, State::InProgress, Some(lasts)) = (self.bug, record.state, lasts) {
+                if let (Bug::SweeperDeletesRenewed, ClaimState::InProgress, Some(lasts)) =
+                    (self.bug, record.state, lasts)
+                {
                     tokio::spawn(self.clone().sweep(key.to_owned(), record.attempt.clone(), lasts));
                 }
                 slots.insert(key.to_owned(), Slot { record, fence, ends });
@@ -174,7 +176,7 @@ impl Planted {
     async fn sweep(self, key: String, attempt: Attempt, lease: Duration) {
         sleep(lease).await;
         let slots = &mut self.slots.lock().expect("no panic").1;
-        let stands = |slot: &Slot| slot.record.attempt == attempt && slot.record.state == State::InProgress;
+        let stands = |slot: &Slot| slot.record.attempt == attempt && slot.record.state == ClaimState::InProgress;
         if slots.get(&key).is_some_and(stands) {
             slots.remove(&key);
         }
@@ -236,7 +238,7 @@ impl Planted {
         match claimed {
             ClaimResponse::Granted(grant) if grant.repeated && self.bug == Bug::NonceIgnored => Answer::Duplicate {
                 timestamp: grant.attempt.timestamp().as_micros(),
-                state: State::InProgress,
+                state: ClaimState::InProgress,
                 result: None,
             },
             ClaimResponse::Granted(grant) => {
@@ -297,7 +299,7 @@ impl Service for Planted {
             }
             (None, Call::Claim { .. }) if self.bug == Bug::TimeoutTakenAsDuplicate => {
                 let timestamp = attempt.timestamp().as_micros();
-                Reply::Told(Answer::Duplicate { timestamp, state: State::InProgress, result: None })
+                Reply::Told(Answer::Duplicate { timestamp, state: ClaimState::InProgress, result: None })
             }
             (None, _) => {
                 sleep(DEADLINE.saturating_sub(took(begun))).await;

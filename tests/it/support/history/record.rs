@@ -9,7 +9,7 @@ use std::time::Duration;
 use oncegate::domain::attempt::{Attempt, Nonce};
 use oncegate::domain::claim::Outcome;
 use oncegate::domain::clock::Clock;
-use oncegate::domain::record::State;
+use oncegate::domain::record::ClaimState;
 use oncegate::domain::terms::Terms;
 
 /// What a caller asks of a key.
@@ -29,9 +29,9 @@ pub(crate) enum Answer {
     /// 201 to a PRE. `lease` is what is left of it, counted from when the caller asked.
     Granted { attempt: Attempt, fence: Option<u64>, repeated: bool, taken_over: bool, lease: Duration },
     /// 409 to a PRE, with the timestamp of the attempt that stands, in microseconds, and its result if it succeeded.
-    Duplicate { timestamp: u64, state: State, result: Option<Box<str>> },
+    Duplicate { timestamp: u64, state: ClaimState, result: Option<Box<str>> },
     /// 200 to a POST. No state if the claim is gone.
-    Done { state: Option<State>, late: Option<bool> },
+    Done { state: Option<ClaimState>, late: Option<bool> },
     /// 200 to a renewal. `lease` is what is left of it, counted from when the caller asked.
     Renewed { lease: Duration },
     /// 409 `lease_lost`.
@@ -39,7 +39,7 @@ pub(crate) enum Answer {
     /// 409 `already_succeeded`.
     AlreadySucceeded,
     /// 409 `superseded`.
-    Superseded { state: State },
+    Superseded { state: ClaimState },
     /// 409 `expired`.
     Expired,
 }

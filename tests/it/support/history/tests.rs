@@ -5,7 +5,7 @@ use std::time::Duration;
 use oncegate::domain::attempt::{Attempt, Nonce};
 use oncegate::domain::claim::Outcome;
 use oncegate::domain::clock::Timestamp;
-use oncegate::domain::record::State;
+use oncegate::domain::record::ClaimState;
 use oncegate::domain::terms::{LeaseEnd, Retention, Terms};
 
 use super::check::check;
@@ -59,11 +59,11 @@ fn granted_as(attempt: &Attempt, lease: u64, fence: Option<u64>, repeated: bool)
     Reply::Told(Answer::Granted { attempt: attempt.clone(), fence, repeated, taken_over: false, lease: ms(lease) })
 }
 
-fn duplicate(number: u64, state: State) -> Reply {
+fn duplicate(number: u64, state: ClaimState) -> Reply {
     Reply::Told(Answer::Duplicate { timestamp: timestamp(number), state, result: None })
 }
 
-fn done(state: Option<State>, late: Option<bool>) -> Reply {
+fn done(state: Option<ClaimState>, late: Option<bool>) -> Reply {
     Reply::Told(Answer::Done { state, late })
 }
 
@@ -80,9 +80,9 @@ fn a_plain_story_is_explained() {
     let a = attempt('a', 1);
     assert!(explained(&[
         pre(0, 5, 'a', granted(&a, 98)),
-        pre(6, 9, 'b', duplicate(1, State::InProgress)),
-        post(10, 12, &a, success(), done(Some(State::Succeeded), Some(false))),
-        pre(13, 15, 'c', duplicate(1, State::Succeeded)),
+        pre(6, 9, 'b', duplicate(1, ClaimState::InProgress)),
+        post(10, 12, &a, success(), done(Some(ClaimState::Succeeded), Some(false))),
+        pre(13, 15, 'c', duplicate(1, ClaimState::Succeeded)),
         post(16, 17, &a, Outcome::Failure, Reply::Told(Answer::AlreadySucceeded)),
     ]));
 }
@@ -102,7 +102,7 @@ fn the_order_of_concurrent_events_is_found() {
     // Told to be a duplicate of a claim that was released and granted again while it waited.
     let events = [
         pre(0, 20, 'a', granted(&a, 80)),
-        pre(0, 50, 'c', duplicate(2, State::InProgress)),
+        pre(0, 50, 'c', duplicate(2, ClaimState::InProgress)),
         post(21, 40, &a, Outcome::Failure, done(None, Some(false))),
         pre(21, 45, 'b', granted(&b, 80)),
     ];
@@ -118,7 +118,7 @@ fn an_unknown_call_happens_at_any_time_or_never() {
     let (a, b) = (attempt('a', 1), attempt('b', 2));
     let unknown = pre(0, 50, 'a', Reply::Unknown);
     assert!(explained(&[unknown.clone(), pre(60, 70, 'b', granted(&b, 98))]), "never");
-    assert!(explained(&[unknown.clone(), pre(60, 70, 'b', duplicate(1, State::InProgress))]), "at once");
+    assert!(explained(&[unknown.clone(), pre(60, 70, 'b', duplicate(1, ClaimState::InProgress))]), "at once");
     assert!(
         explained(&[
             unknown.clone(),
@@ -129,7 +129,11 @@ fn an_unknown_call_happens_at_any_time_or_never() {
         "long after"
     );
     assert!(
-        !explained(&[unknown, pre(60, 70, 'b', granted(&b, 98)), pre(80, 90, 'c', duplicate(1, State::InProgress)),]),
+        !explained(&[
+            unknown,
+            pre(60, 70, 'b', granted(&b, 98)),
+            pre(80, 90, 'c', duplicate(1, ClaimState::InProgress)),
+        ]),
         "not beside another"
     );
 }
@@ -137,7 +141,7 @@ fn an_unknown_call_happens_at_any_time_or_never() {
 #[test]
 fn a_nameless_claim_keeps_the_name_it_is_first_told_by() {
     let unknown = pre(0, 50, 'a', Reply::Unknown);
-    let told = pre(60, 65, 'b', duplicate(1, State::InProgress));
+    let told = pre(60, 65, 'b', duplicate(1, ClaimState::InProgress));
     let other = attempt('a', 2);
     assert!(!explained(&[unknown.clone(), told.clone(), pre(66, 70, 'a', granted_as(&other, 20, None, true))]));
     let same = attempt('a', 1);
@@ -146,17 +150,17 @@ fn a_nameless_claim_keeps_the_name_it_is_first_told_by() {
 
 #[test]
 fn what_was_refused_did_not_happen() {
-    assert!(!explained(&[pre(0, 5, 'a', Reply::Refused), pre(6, 9, 'b', duplicate(1, State::InProgress)),]));
+    assert!(!explained(&[pre(0, 5, 'a', Reply::Refused), pre(6, 9, 'b', duplicate(1, ClaimState::InProgress)),]));
 }
 
 #[test]
 fn a_duplicate_of_nothing_is_not_explained() {
-    assert!(!explained(&[pre(0, 5, 'a', duplicate(1, State::InProgress))]));
+    assert!(!explained(&[pre(0, 5, 'a', duplicate(1, ClaimState::InProgress))]));
     let a = attempt('a', 1);
     assert!(!explained(&[
         pre(0, 5, 'a', granted(&a, 98)),
         post(6, 8, &a, Outcome::Failure, done(None, Some(false))),
-        pre(9, 12, 'b', duplicate(1, State::InProgress)),
+        pre(9, 12, 'b', duplicate(1, ClaimState::InProgress)),
     ]));
 }
 
@@ -165,7 +169,7 @@ fn a_success_is_sticky_until_its_retention_ends() {
     let (a, b) = (attempt('a', 1), attempt('b', 2));
     let mut events = vec![
         pre(0, 5, 'a', granted(&a, 98)),
-        post(6, 8, &a, success(), done(Some(State::Succeeded), Some(false))),
+        post(6, 8, &a, success(), done(Some(ClaimState::Succeeded), Some(false))),
         pre(500, 505, 'b', granted(&b, 98)),
     ];
     assert!(!explained(&events));
@@ -220,7 +224,7 @@ fn a_lease_that_may_not_be_guessed_leaves_unknown() {
     let terms = Terms { on_lease_end: LeaseEnd::Unknown, ..terms() };
     let claim = |name, take_over| Call::Claim { nonce: nonce(name), terms, take_over };
     let first = event(0, 5, claim('a', false), granted(&a, 98));
-    assert!(explained(&[first.clone(), event(120, 125, claim('b', false), duplicate(1, State::Unknown))]));
+    assert!(explained(&[first.clone(), event(120, 125, claim('b', false), duplicate(1, ClaimState::Unknown))]));
     assert!(!explained(&[first.clone(), event(120, 125, claim('b', false), granted(&b, 98))]));
     let taken = Answer::Granted { attempt: b, fence: None, repeated: false, taken_over: true, lease: ms(98) };
     assert!(explained(&[first, event(120, 125, claim('b', true), Reply::Told(taken))]));
@@ -229,9 +233,9 @@ fn a_lease_that_may_not_be_guessed_leaves_unknown() {
 #[test]
 fn a_late_outcome_is_recorded() {
     let a = attempt('a', 1);
-    let late = post(200, 205, &a, success(), done(Some(State::Succeeded), Some(true)));
+    let late = post(200, 205, &a, success(), done(Some(ClaimState::Succeeded), Some(true)));
     let first = pre(0, 5, 'a', granted(&a, 98));
-    assert!(explained(&[first.clone(), late.clone(), pre(210, 215, 'b', duplicate(1, State::Succeeded))]));
+    assert!(explained(&[first.clone(), late.clone(), pre(210, 215, 'b', duplicate(1, ClaimState::Succeeded))]));
     let b = attempt('b', 2);
     assert!(!explained(&[first, late, pre(210, 215, 'b', granted(&b, 98))]), "not dropped");
 }
@@ -242,7 +246,7 @@ fn a_degraded_grant_may_reach_the_store_later() {
     let Reply::Told(answer) = granted(&a, 98) else { unreachable!() };
     let local = pre(0, 5, 'a', Reply::Degraded("local".into(), answer));
     assert!(explained(&[local.clone(), pre(10, 15, 'b', granted(&b, 98))]));
-    assert!(explained(&[local, pre(10, 15, 'b', duplicate(1, State::InProgress))]));
+    assert!(explained(&[local, pre(10, 15, 'b', duplicate(1, ClaimState::InProgress))]));
 }
 
 #[test]
@@ -262,8 +266,8 @@ fn the_explanation_ends_with_what_cannot_be() {
         &[
             pre(0, 5, 'a', granted(&a, 98)),
             pre(6, 9, 'b', granted(&b, 98)),
-            post(10, 12, &a, success(), done(Some(State::Succeeded), Some(false))),
-            pre(13, 15, 'c', duplicate(1, State::Succeeded)),
+            post(10, 12, &a, success(), done(Some(ClaimState::Succeeded), Some(false))),
+            pre(13, 15, 'c', duplicate(1, ClaimState::Succeeded)),
         ],
         ms(2),
     )
