@@ -26,7 +26,7 @@ use async_trait::async_trait;
 use futures_util::future::join_all;
 use serde::Serialize;
 
-use self::breaker::Standing;
+use self::breaker::BreakerStatus;
 pub use self::error::{Determinate, EngineError, Indeterminate};
 pub use self::metadata::Metadata;
 use crate::domain::claim::{
@@ -131,7 +131,7 @@ pub trait Engine: Send + Sync + 'static {
     fn capabilities(&self) -> Capabilities;
 
     /// Returns the state of the breaker in front of the engine, if there is one.
-    fn breaker(&self) -> Option<Standing> {
+    fn breaker(&self) -> Option<BreakerStatus> {
         None
     }
 

@@ -38,7 +38,7 @@ use crate::domain::outage_policy::OutagePolicy;
 use crate::domain::record::{Key, LiveClaim};
 use crate::domain::tenant::{AppKey, Operation};
 use crate::domain::terms::Retention;
-use crate::engine::breaker::State;
+use crate::engine::breaker::BreakerState;
 use crate::engine::{Determinate, Engine, EngineError};
 use crate::resilience::chain::Chain;
 #[cfg(any(test, feature = "test-util"))]
@@ -107,7 +107,7 @@ pub struct EngineHealth {
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct BreakerHealth {
     /// Whether calls are let through.
-    pub state: State,
+    pub state: BreakerState,
     /// Since when, by this gateway's clock.
     pub since: Timestamp,
 }

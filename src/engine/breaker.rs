@@ -7,7 +7,7 @@ use serde::Serialize;
 /// State of a breaker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum State {
+pub enum BreakerState {
     /// All calls pass.
     Closed,
     /// One call passes, or a growing number at once.
@@ -18,9 +18,9 @@ pub enum State {
 
 /// The state of a breaker, and its duration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Standing {
+pub struct BreakerStatus {
     /// State.
-    pub state: State,
+    pub state: BreakerState,
     /// Time since the state began, or since the engine was opened.
     pub lasted: Duration,
 }

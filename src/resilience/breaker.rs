@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use self::window::Window;
 use crate::domain::clock::micros;
-use crate::engine::breaker::State;
+use crate::engine::breaker::BreakerState;
 
 /// Calls in the window before rates mean anything.
 const VOLUME_MIN: u32 = 20;
@@ -110,11 +110,11 @@ impl Phase {
         }
     }
 
-    fn state(self) -> State {
+    fn state(self) -> BreakerState {
         match self {
-            Self::Closed => State::Closed,
-            Self::Open => State::Open,
-            Self::HalfOpen | Self::Trying | Self::Ramping => State::HalfOpen,
+            Self::Closed => BreakerState::Closed,
+            Self::Open => BreakerState::Open,
+            Self::HalfOpen | Self::Trying | Self::Ramping => BreakerState::HalfOpen,
         }
     }
 }
@@ -135,7 +135,7 @@ impl Breaker {
     }
 
     /// How it stands.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> BreakerState {
         Phase::of(self.phase.load(Ordering::Acquire)).state()
     }
 
@@ -161,7 +161,7 @@ impl Breaker {
     ///
     /// Those who come together after a quiet time are many more than one. They are not refused because nobody came before
     /// them; but what was counted stays, so that the first call that fails opens the breaker again.
-    pub fn probed(&self, now: Duration) -> Option<State> {
+    pub fn probed(&self, now: Duration) -> Option<BreakerState> {
         let word = self.phase.load(Ordering::Acquire);
         let to = match Phase::of(word) {
             Phase::Open => {
@@ -176,7 +176,7 @@ impl Breaker {
 
     /// Ends what has lasted too long, also when nobody calls: a ramp, or the wait for the one call of a half-open breaker. The
     /// state that it came to by that, if it did.
-    pub fn settle(&self, now: Duration) -> Option<State> {
+    pub fn settle(&self, now: Duration) -> Option<BreakerState> {
         let word = self.phase.load(Ordering::Acquire);
         let to = match Phase::of(word) {
             Phase::Ramping if self.age(now) >= RAMP => Phase::Closed,
@@ -267,7 +267,7 @@ impl Pass<'_> {
     }
 
     /// Tells what became of the call. The state that the breaker came to by that, if it did.
-    pub fn end(self, verdict: Verdict, now: Duration) -> Option<State> {
+    pub fn end(self, verdict: Verdict, now: Duration) -> Option<BreakerState> {
         let (breaker, word, begun) = (self.breaker, self.word, self.begun);
         if Phase::of(word) == Phase::Ramping {
             self.leave();
@@ -355,20 +355,20 @@ mod tests {
         fn opened() -> Self {
             let mut story = Self::begins();
             story.calls(20, Verdict::Failed, MS);
-            assert_eq!(story.breaker.state(), State::Open);
+            assert_eq!(story.breaker.state(), BreakerState::Open);
             story
         }
 
         /// A breaker that has just begun to close.
         fn ramping() -> Self {
             let story = Self::opened();
-            assert_eq!(story.breaker.probed(story.now), Some(State::HalfOpen));
+            assert_eq!(story.breaker.probed(story.now), Some(BreakerState::HalfOpen));
             assert_eq!(story.pass().unwrap().end(Verdict::Answered, story.now), None);
             story
         }
 
         #[track_caller]
-        fn stands(&self, state: State) {
+        fn stands(&self, state: BreakerState) {
             assert_eq!(self.breaker.state(), state);
         }
     }
@@ -376,7 +376,7 @@ mod tests {
     #[test]
     fn a_store_that_answers_is_always_asked() {
         let mut story = Story::begins();
-        story.calls(100_000, Verdict::Answered, MS).stands(State::Closed);
+        story.calls(100_000, Verdict::Answered, MS).stands(BreakerState::Closed);
         assert!(story.pass().unwrap().is_plain());
     }
 
@@ -386,27 +386,27 @@ mod tests {
         for _ in 0..100 {
             story.calls(1, Verdict::Answered, MS).calls(1, Verdict::Failed, MS);
         }
-        story.stands(State::Closed);
-        story.calls(2, Verdict::Failed, MS).stands(State::Open);
+        story.stands(BreakerState::Closed);
+        story.calls(2, Verdict::Failed, MS).stands(BreakerState::Open);
     }
 
     #[test]
     fn a_few_calls_say_nothing_unless_there_is_silence() {
         let mut story = Story::begins();
-        story.calls(19, Verdict::Failed, MS).stands(State::Closed);
+        story.calls(19, Verdict::Failed, MS).stands(BreakerState::Closed);
         // Not one was answered for half a second.
-        story.after(SILENCE).calls(1, Verdict::Failed, MS).stands(State::Open);
+        story.after(SILENCE).calls(1, Verdict::Failed, MS).stands(BreakerState::Open);
 
         let mut quiet = Story::begins();
         let (minute, late) = (Duration::from_mins(1), Duration::from_millis(900));
         for _ in 0..4 {
-            quiet.calls(1, Verdict::Failed, late).after(minute).stands(State::Closed);
+            quiet.calls(1, Verdict::Failed, late).after(minute).stands(BreakerState::Closed);
         }
         quiet.calls(1, Verdict::Answered, MS);
         for _ in 0..4 {
-            quiet.calls(1, Verdict::Failed, late).after(minute).stands(State::Closed);
+            quiet.calls(1, Verdict::Failed, late).after(minute).stands(BreakerState::Closed);
         }
-        quiet.calls(1, Verdict::Failed, late).stands(State::Open);
+        quiet.calls(1, Verdict::Failed, late).stands(BreakerState::Open);
     }
 
     #[test]
@@ -417,13 +417,16 @@ mod tests {
         let begun = story.now;
         let passes: Vec<_> = (0..5).map(|_| story.pass().unwrap()).collect();
         let states: Vec<_> = passes.into_iter().map(|pass| pass.end(Verdict::Failed, begun + SILENCE)).collect();
-        assert_eq!(states, [None, None, None, None, Some(State::Open)]);
+        assert_eq!(states, [None, None, None, None, Some(BreakerState::Open)]);
     }
 
     #[test]
     fn a_connection_that_breaks_under_load_fails_its_calls_and_opens_nothing() {
         let mut story = Story::begins();
-        story.calls(1000, Verdict::Answered, MS).calls(500, Verdict::Failed, Duration::ZERO).stands(State::Closed);
+        story
+            .calls(1000, Verdict::Answered, MS)
+            .calls(500, Verdict::Failed, Duration::ZERO)
+            .stands(BreakerState::Closed);
     }
 
     #[test]
@@ -431,16 +434,16 @@ mod tests {
         let mut story = Story::begins();
         let late = Duration::from_millis(10);
         for _ in 0..100 {
-            story.calls(1, Verdict::Answered, late).calls(3, Verdict::Slow, late).stands(State::Closed);
+            story.calls(1, Verdict::Answered, late).calls(3, Verdict::Slow, late).stands(BreakerState::Closed);
         }
-        story.calls(200, Verdict::Slow, late).stands(State::Open);
+        story.calls(200, Verdict::Slow, late).stands(BreakerState::Open);
     }
 
     #[test]
     fn what_was_long_ago_is_forgotten() {
         let mut story = Story::begins();
         story.calls(18, Verdict::Failed, MS).calls(1, Verdict::Answered, MS).after(Duration::from_secs(10));
-        story.calls(1, Verdict::Failed, MS).stands(State::Closed);
+        story.calls(1, Verdict::Failed, MS).stands(BreakerState::Closed);
     }
 
     #[test]
@@ -449,7 +452,7 @@ mod tests {
         for _ in 0..1000 {
             drop(story.pass().unwrap());
         }
-        story.stands(State::Closed);
+        story.stands(BreakerState::Closed);
         assert_eq!(story.breaker.window.sum(story.now), window::Counted::default());
     }
 
@@ -459,7 +462,7 @@ mod tests {
         for _ in 0..1000 {
             assert!(story.after(Duration::from_secs(1)).pass().is_none());
         }
-        assert_eq!(story.breaker.probed(story.now), Some(State::HalfOpen));
+        assert_eq!(story.breaker.probed(story.now), Some(BreakerState::HalfOpen));
         assert_eq!(story.breaker.probed(story.now), None, "once");
     }
 
@@ -486,7 +489,7 @@ mod tests {
         for verdict in [Verdict::Failed, Verdict::Slow] {
             let story = Story::opened();
             story.breaker.probed(story.now);
-            assert_eq!(story.pass().unwrap().end(verdict, story.now), Some(State::Open));
+            assert_eq!(story.pass().unwrap().end(verdict, story.now), Some(BreakerState::Open));
             assert!(story.pass().is_none());
         }
         let story = Story::opened();
@@ -495,7 +498,7 @@ mod tests {
         let late = story.now + TRIAL;
         assert_eq!(story.breaker.settle(late.checked_sub(MS).unwrap()), None);
         assert_eq!(story.breaker.trial_left(late.checked_sub(MS).unwrap()), Some(MS));
-        assert_eq!(story.breaker.settle(late), Some(State::Open));
+        assert_eq!(story.breaker.settle(late), Some(BreakerState::Open));
         assert_eq!(story.breaker.trial_left(late), None);
     }
 
@@ -505,10 +508,10 @@ mod tests {
         story.after(SILENCE);
         story.breaker.probed(story.now);
         assert_eq!(story.breaker.probed(story.now), None, "not at once");
-        assert_eq!(story.breaker.probed(story.now + UNTRIED), Some(State::Closed));
+        assert_eq!(story.breaker.probed(story.now + UNTRIED), Some(BreakerState::Closed));
         // All who come together are let through.
         let mut passes: Vec<_> = (0..64).map(|_| story.pass().unwrap()).collect();
-        assert_eq!(passes.pop().unwrap().end(Verdict::Failed, story.now + UNTRIED), Some(State::Open));
+        assert_eq!(passes.pop().unwrap().end(Verdict::Failed, story.now + UNTRIED), Some(BreakerState::Open));
         drop(passes);
         // If the store has answered, it is as good as any other.
         for _ in 0..2 {
@@ -516,7 +519,7 @@ mod tests {
             story.breaker.probed(story.now);
         }
         story.after(Duration::from_secs(10)).calls(1, Verdict::Answered, MS);
-        story.calls(1, Verdict::Failed, MS).stands(State::Closed);
+        story.calls(1, Verdict::Failed, MS).stands(BreakerState::Closed);
     }
 
     #[test]
@@ -527,9 +530,9 @@ mod tests {
         for _ in 0..20 {
             old.next().unwrap().end(Verdict::Failed, story.now);
         }
-        story.stands(State::Open);
+        story.stands(BreakerState::Open);
         assert_eq!(old.next().unwrap().end(Verdict::Answered, story.now), None);
-        story.stands(State::Open);
+        story.stands(BreakerState::Open);
         story.breaker.probed(story.now);
         story.pass().unwrap().end(Verdict::Answered, story.now);
         // They fail only now. The store is well.
@@ -537,7 +540,7 @@ mod tests {
             assert_eq!(pass.end(Verdict::Failed, story.now), None);
         }
         assert_eq!(story.pass().unwrap().end(Verdict::Failed, story.now), None);
-        story.stands(State::HalfOpen);
+        story.stands(BreakerState::HalfOpen);
     }
 
     #[test]
@@ -549,7 +552,7 @@ mod tests {
             assert!(passes.into_iter().all(|pass| pass.end(Verdict::Answered, story.now).is_none()));
         }
         let pass = story.pass().unwrap();
-        assert_eq!(pass.end(Verdict::Answered, story.now), Some(State::Closed), "that many are as good as all");
+        assert_eq!(pass.end(Verdict::Answered, story.now), Some(BreakerState::Closed), "that many are as good as all");
     }
 
     #[test]
@@ -559,7 +562,7 @@ mod tests {
             story.after(MS);
             story.pass().expect("it is let through").end(Verdict::Answered, story.now);
         }
-        story.stands(State::Closed);
+        story.stands(BreakerState::Closed);
     }
 
     #[test]
@@ -569,21 +572,21 @@ mod tests {
             let _both = (story.pass().unwrap(), story.pass().unwrap());
             assert!(story.pass().is_none());
         }
-        story.stands(State::HalfOpen);
+        story.stands(BreakerState::HalfOpen);
     }
 
     #[test]
     fn a_closing_breaker_opens_again_after_a_few_failures() {
         let mut story = Story::ramping();
-        story.calls(4, Verdict::Failed, MS).stands(State::HalfOpen);
-        story.calls(1, Verdict::Failed, MS).stands(State::Open);
+        story.calls(4, Verdict::Failed, MS).stands(BreakerState::HalfOpen);
+        story.calls(1, Verdict::Failed, MS).stands(BreakerState::Open);
     }
 
     #[test]
     fn a_closing_breaker_closes_also_when_nobody_calls() {
         let mut story = Story::ramping();
         story.after(RAMP);
-        assert_eq!(story.breaker.settle(story.now), Some(State::Closed));
+        assert_eq!(story.breaker.settle(story.now), Some(BreakerState::Closed));
         assert_eq!(story.breaker.settle(story.now), None);
     }
 }

@@ -23,7 +23,7 @@ use super::deadline_budget::{GuardBudget, LATE_MIN};
 use super::meter::Meter;
 use crate::domain::attempt::Entropy;
 use crate::domain::clock::{Clock, micros};
-use crate::engine::breaker::State;
+use crate::engine::breaker::BreakerState;
 use crate::engine::{Engine, EngineError};
 use crate::telemetry::metrics::EngineCall;
 use crate::telemetry::metrics::breaker::BreakerMetrics;
@@ -174,15 +174,15 @@ impl Guard {
     }
 
     /// Tells that the breaker has changed, and sees to it that an open one is probed.
-    fn changed(self: &Arc<Self>, state: Option<State>) {
+    fn changed(self: &Arc<Self>, state: Option<BreakerState>) {
         let Some(state) = state else { return };
         self.stands_since.store(micros(self.clock.monotonic()), Ordering::Relaxed);
         let name = &self.name;
         match state {
             _ if self.meter.is_closed() => {}
-            State::Closed => tracing::info!(engine.name = name, "the breaker closed: the engine is asked again"),
-            State::HalfOpen => tracing::debug!(engine.name = name, "the breaker is half open: a call is tried"),
-            State::Open => {
+            BreakerState::Closed => tracing::info!(engine.name = name, "the breaker closed: the engine is asked again"),
+            BreakerState::HalfOpen => tracing::debug!(engine.name = name, "the breaker is half open: a call is tried"),
+            BreakerState::Open => {
                 tracing::warn!(
                     engine.name = name,
                     "the breaker opened: the engine is not asked until it answers a probe"
@@ -190,11 +190,11 @@ impl Guard {
             }
         }
         self.metrics.set_state(match state {
-            State::Closed => 0,
-            State::HalfOpen => 1,
-            State::Open => 2,
+            BreakerState::Closed => 0,
+            BreakerState::HalfOpen => 1,
+            BreakerState::Open => 2,
         });
-        if state == State::Open {
+        if state == BreakerState::Open {
             self.has_opened();
         }
     }

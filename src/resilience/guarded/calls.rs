@@ -12,7 +12,7 @@ use crate::domain::claim::{
 };
 use crate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
 use crate::domain::record::{Key, LiveClaim};
-use crate::engine::breaker::Standing;
+use crate::engine::breaker::BreakerStatus;
 use crate::engine::{BatchClaim, Capabilities, ClaimSink, Engine, EngineError, Metadata};
 use crate::telemetry::metrics::EngineCall;
 use crate::telemetry::traces;
@@ -119,10 +119,10 @@ impl Engine for Guarded {
         self.0.engine.capabilities()
     }
 
-    fn breaker(&self) -> Option<Standing> {
+    fn breaker(&self) -> Option<BreakerStatus> {
         let since = Duration::from_micros(self.0.stands_since.load(Ordering::Relaxed));
         let lasted = self.0.clock.monotonic().saturating_sub(since);
-        Some(Standing { state: self.0.breaker.state(), lasted })
+        Some(BreakerStatus { state: self.0.breaker.state(), lasted })
     }
 
     fn data_lost(&self) -> u64 {

@@ -9,7 +9,7 @@ use tokio::time::sleep;
 
 use super::Guard;
 use crate::engine::EngineError;
-use crate::engine::breaker::State;
+use crate::engine::breaker::BreakerState;
 
 /// Between two probes of an engine whose breaker is open. Each lasts for a random time up to twice as long at most, so that
 /// gateways do not all come at once.
@@ -35,7 +35,7 @@ impl Guard {
         // Hears of all that happens from here on, so it has to stand before the look.
         let opened = self.opened.notified();
         let opened = async {
-            if self.breaker.state() != State::Open {
+            if self.breaker.state() != BreakerState::Open {
                 opened.await;
             }
         };

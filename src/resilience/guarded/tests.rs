@@ -339,7 +339,7 @@ fn answered(told: &[Result<ClaimResponse, EngineError>]) -> usize {
 }
 
 fn is_open(engine: &Guarded) -> bool {
-    engine.0.breaker.state() == State::Open
+    engine.0.breaker.state() == BreakerState::Open
 }
 
 /// Calls until the breaker opens.
@@ -355,7 +355,7 @@ async fn half_open(engine: &Guarded) {
     while is_open(engine) {
         sleep(MS).await;
     }
-    assert_eq!(engine.0.breaker.state(), State::HalfOpen);
+    assert_eq!(engine.0.breaker.state(), BreakerState::HalfOpen);
 }
 
 async fn timed<T>(call: impl Future<Output = T>) -> (T, Duration) {
@@ -480,7 +480,7 @@ async fn a_brown_out_stays_one() {
     store.takes(700 * MS);
     let told = load(&engine, 64, 20, MS).await;
     assert_eq!(answered(&told), told.len(), "all are answered");
-    assert_eq!(engine.0.breaker.state(), State::Closed);
+    assert_eq!(engine.0.breaker.state(), BreakerState::Closed);
     let (asked, offered) = (store.asked() - before, told.len());
     // What was saved up before it is little.
     assert!(asked as usize <= offered + offered / 10 + 55 + 10, "{asked} for {offered}");
@@ -499,7 +499,7 @@ async fn a_store_that_fails_now_and_then_is_asked_a_tenth_more_at_most() {
         }
         offered += u32::try_from(load(&engine, 4, 1, MS).await.len()).unwrap();
     }
-    assert_eq!(engine.0.breaker.state(), State::Closed);
+    assert_eq!(engine.0.breaker.state(), BreakerState::Closed);
     let seconds = u32::try_from(engine.0.clock.monotonic().as_secs()).unwrap() + 1;
     let asked = store.asked();
     assert!(asked <= offered + offered / 10 + FLOOR + seconds, "{asked} for {offered} in {seconds} s");
@@ -550,7 +550,7 @@ async fn service_is_back_within_a_second_of_the_store_also_when_nobody_calls() {
             sleep(9 * MS).await;
         }
         if callers > 0 {
-            assert_eq!(engine.0.breaker.state(), State::Closed);
+            assert_eq!(engine.0.breaker.state(), BreakerState::Closed);
         }
         assert!(engine.claim(&request(), DEADLINE).await.is_ok(), "{callers} callers");
     }
@@ -651,7 +651,7 @@ async fn what_the_business_meets_and_what_is_no_outage_opens_nothing() {
     for _ in 0..100 {
         assert!(timeout(300 * MS, engine.claim(&request(), DEADLINE)).await.is_err());
     }
-    assert_eq!(engine.0.breaker.state(), State::Closed);
+    assert_eq!(engine.0.breaker.state(), BreakerState::Closed);
 }
 
 #[tokio::test(start_paused = true)]

@@ -13,7 +13,7 @@ use tracing::field::Empty;
 
 use super::{Guard, Task};
 use crate::engine::EngineError;
-use crate::engine::breaker::State;
+use crate::engine::breaker::BreakerState;
 use crate::resilience::breaker::Pass;
 use crate::resilience::deadline_budget::GuardBudget;
 use crate::resilience::meter::engine_result;
@@ -190,7 +190,7 @@ impl Guard {
     /// Whether a call that failed is to be repeated; takes that out of the budget.
     fn may_repeat(&self, task: Task) -> bool {
         let now = self.clock.monotonic();
-        if self.breaker.state() != State::Closed || now.saturating_sub(task.begun) > task.budget.retry_until() {
+        if self.breaker.state() != BreakerState::Closed || now.saturating_sub(task.begun) > task.budget.retry_until() {
             return false;
         }
         let may = self.budget.withdraw(now);
