@@ -13,7 +13,7 @@ use super::Admin;
 use super::audit::{Change, Reason};
 use super::auth::Operator;
 use crate::domain::name::Name;
-use crate::gateway::chains::{COUNTED_MAX, ChainStatus, NoSwitch, NotSwitched, ShownChain, Standing};
+use crate::gateway::chains::{COUNTED_MAX, ChainStatus, ClaimCount, NotSwitched, ShownChain, SwitchError};
 use crate::web::body::JsonBytes;
 use crate::web::problem::{Code, Problem};
 use crate::web::response::json;
@@ -58,10 +58,10 @@ pub(super) async fn switch(
     let Ok(Path(chain)) = chain else { return Err(Problem::invalid("The path must name a chain.")) };
     let status = admin.gateway.chain_status(&chain)?;
     if !status.engines.contains(&to) {
-        return Err(NoSwitch::Refused(NotSwitched::Unknown { to, engines: status.engines }).into());
+        return Err(SwitchError::Rejected(NotSwitched::Unknown { to, engines: status.engines }).into());
     }
     if status.active == to && status.switching_to.is_none() {
-        return Err(NoSwitch::Refused(NotSwitched::AlreadyActive(to)).into());
+        return Err(SwitchError::Rejected(NotSwitched::AlreadyActive(to)).into());
     }
     if !accept_loss {
         return Err(loss_not_accepted(&admin, &chain, &status, &to).await);
@@ -85,11 +85,11 @@ pub(super) async fn switch(
 async fn loss_not_accepted(admin: &Admin, chain: &str, status: &ChainStatus, to: &str) -> Problem {
     let apps = admin.registry.apps().into_iter().filter(|app| app.chain == chain).map(|app| app.key.clone());
     let from = &status.active;
-    let standing = match admin.gateway.standing(chain, apps.collect()).await {
-        Standing::Counted(COUNTED_MAX) => format!("At least {COUNTED_MAX} claims stand on `{from}`"),
-        Standing::Counted(1) => format!("1 claim stands on `{from}`"),
-        Standing::Counted(count) => format!("{count} claims stand on `{from}`"),
-        Standing::NotKnown => format!("How many claims stand on `{from}` is not known"),
+    let standing = match admin.gateway.count_claims(chain, apps.collect()).await {
+        ClaimCount::Counted(COUNTED_MAX) => format!("At least {COUNTED_MAX} claims stand on `{from}`"),
+        ClaimCount::Counted(1) => format!("1 claim stands on `{from}`"),
+        ClaimCount::Counted(count) => format!("{count} claims stand on `{from}`"),
+        ClaimCount::Unknown => format!("How many claims stand on `{from}` is not known"),
     };
     let detail = format!(
         "Nothing was changed. {standing}; engine `{to}` knows none of them, so that whatever is in progress or was done can \
@@ -98,18 +98,18 @@ async fn loss_not_accepted(admin: &Admin, chain: &str, status: &ChainStatus, to:
     Problem::new(Code::LossNotAccepted, detail)
 }
 
-impl From<NoSwitch> for Problem {
-    fn from(not_done: NoSwitch) -> Self {
+impl From<SwitchError> for Problem {
+    fn from(not_done: SwitchError) -> Self {
         const SOON: Duration = Duration::from_secs(1);
         let refused = match not_done {
-            NoSwitch::NoChain(chains) => {
+            SwitchError::UnknownChain(chains) => {
                 let detail = format!("Nothing was changed: there is no such chain; there are: {}.", chains.join(", "));
                 return Self::new(Code::NotFound, detail);
             }
-            NoSwitch::Unfit(why) => {
+            SwitchError::Unfit(why) => {
                 return Self::new(Code::StoreIncompatible, format!("Nothing was changed: {why}.")).retry_after(SOON);
             }
-            NoSwitch::Refused(refused) => refused,
+            SwitchError::Rejected(refused) => refused,
         };
         let code = match refused {
             NotSwitched::Unknown { .. } => Code::InvalidRequest,

@@ -16,7 +16,7 @@ use crate::domain::global_id::GlobalId;
 use crate::domain::record::ClaimState;
 use crate::domain::tenant::{AppKey, Operation};
 use crate::domain::terms::{Retention, Span};
-use crate::gateway::operator::{Filter, NoList};
+use crate::gateway::operator::{Filter, ListError};
 use crate::gateway::{Gateway, Inspected};
 use crate::tenants::App;
 use crate::web::body::{self, JsonBytes};
@@ -193,11 +193,11 @@ fn read_state(text: &str) -> Result<ClaimState, Problem> {
     }
 }
 
-impl From<NoList> for Problem {
-    fn from(none: NoList) -> Self {
+impl From<ListError> for Problem {
+    fn from(none: ListError) -> Self {
         match none {
-            NoList::Failed(failure) => failure.into(),
-            NoList::NotSupported { engine, able } => {
+            ListError::Failed(failure) => failure.into(),
+            ListError::NotSupported { engine, able } => {
                 let able = if able.is_empty() { "none that is configured".to_owned() } else { able.join(", ") };
                 let detail = format!(
                     "Engine `{engine}`, which keeps the claims of this app, cannot list them; engines that can: {able}. Show \

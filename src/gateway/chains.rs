@@ -34,22 +34,22 @@ pub struct ShownEngine {
 
 /// Why a chain was not switched.
 #[derive(Debug)]
-pub enum NoSwitch {
+pub enum SwitchError {
     /// There is no such chain; there are these.
-    NoChain(Vec<String>),
+    UnknownChain(Vec<String>),
     /// The engine to switch to does not promise what the chain requires, or cannot say.
     Unfit(EngineError),
     /// Something of the chain itself.
-    Refused(NotSwitched),
+    Rejected(NotSwitched),
 }
 
 /// How many claims stand on the engine in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Standing {
+pub enum ClaimCount {
     /// So many; [`COUNTED_MAX`] means that many at least.
     Counted(usize),
     /// The engine does not answer, or cannot tell.
-    NotKnown,
+    Unknown,
 }
 
 impl Gateway {
@@ -76,7 +76,7 @@ impl Gateway {
     ///
     /// # Errors
     /// That there is none.
-    pub fn chain_status(&self, chain: &str) -> Result<ChainStatus, NoSwitch> {
+    pub fn chain_status(&self, chain: &str) -> Result<ChainStatus, SwitchError> {
         Ok(self.chain(chain)?.chain.status())
     }
 
@@ -84,20 +84,20 @@ impl Gateway {
     ///
     /// # Errors
     /// Why it was not done.
-    pub async fn switch(&self, chain: &str, to: &str) -> Result<Switched, NoSwitch> {
+    pub async fn switch(&self, chain: &str, to: &str) -> Result<Switched, SwitchError> {
         let NamedChain { chain, requirement, .. } = self.chain(chain)?;
         if let (Some(requirement), Some(NamedEngine { engine, .. })) = (requirement, self.engines.by_name.get(to))
             && chain.status().engines.iter().any(|name| name == to)
         {
-            requirement.check(&**engine).await.map_err(NoSwitch::Unfit)?;
+            requirement.check(&**engine).await.map_err(SwitchError::Unfit)?;
         }
-        chain.switch(to).await.map_err(NoSwitch::Refused)
+        chain.switch(to).await.map_err(SwitchError::Rejected)
     }
 
     /// How many claims of these apps stand on the engine in use, as far as it can tell.
-    pub async fn standing(&self, chain: &str, apps: Vec<AppKey>) -> Standing {
+    pub async fn count_claims(&self, chain: &str, apps: Vec<AppKey>) -> ClaimCount {
         let engine = self.engines.chains.get(chain).map(|named| named.policies.engine());
-        let Some(engine) = engine.filter(|engine| engine.capabilities().lists) else { return Standing::NotKnown };
+        let Some(engine) = engine.filter(|engine| engine.capabilities().lists) else { return ClaimCount::Unknown };
         let count = async {
             let mut counted = 0;
             for app in apps {
@@ -109,11 +109,11 @@ impl Gateway {
             }
             Ok(counted)
         };
-        within(COUNT_PATIENCE, count).await.map_or(Standing::NotKnown, Standing::Counted)
+        within(COUNT_PATIENCE, count).await.map_or(ClaimCount::Unknown, ClaimCount::Counted)
     }
 
-    fn chain(&self, name: &str) -> Result<&NamedChain, NoSwitch> {
-        let known = || NoSwitch::NoChain(self.engines.chains.keys().cloned().collect());
+    fn chain(&self, name: &str) -> Result<&NamedChain, SwitchError> {
+        let known = || SwitchError::UnknownChain(self.engines.chains.keys().cloned().collect());
         self.engines.chains.get(name).ok_or_else(known)
     }
 }

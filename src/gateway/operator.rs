@@ -47,7 +47,7 @@ pub enum Changed {
 
 /// Why there is no list.
 #[derive(Debug)]
-pub enum NoList {
+pub enum ListError {
     /// The engine of the app cannot list; these can.
     NotSupported {
         /// The name of the app's engine.
@@ -139,16 +139,16 @@ impl Gateway {
     ///
     /// # Errors
     /// Why there is no list.
-    pub async fn list(&self, app: &App, filter: Filter, limit: usize) -> Result<Vec<Inspected>, NoList> {
-        let policies = self.policies(app).map_err(|failure| NoList::Failed(looked_up(failure)))?;
+    pub async fn list(&self, app: &App, filter: Filter, limit: usize) -> Result<Vec<Inspected>, ListError> {
+        let policies = self.policies(app).map_err(|failure| ListError::Failed(looked_up(failure)))?;
         let engine = policies.engine();
         if !engine.capabilities().lists {
             let able = self.engines.by_name.iter().filter(|(_, named)| named.engine.capabilities().lists);
             let able = able.map(|(name, _)| name.clone()).collect();
-            return Err(NoList::NotSupported { engine: self.engine_name(app), able });
+            return Err(ListError::NotSupported { engine: self.engine_name(app), able });
         }
         let listed = within(LIST_DEADLINE, filtered(engine, &app.key, filter, limit)).await;
-        let listed = listed.map_err(|failure| NoList::Failed(looked_up(failure)))?;
+        let listed = listed.map_err(|failure| ListError::Failed(looked_up(failure)))?;
         let inspected = |mut listed: ListedClaim| {
             listed.held.record.result = None;
             self.inspected(listed.global_id, listed.held)
