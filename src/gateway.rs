@@ -126,11 +126,11 @@ pub struct Gateway {
 
 /// A record that stands, with the instants that its durations come to by this gateway's clock.
 #[derive(Debug)]
-pub struct Inspected {
+pub struct ClaimView {
     /// The claim.
     pub global_id: GlobalId,
     /// What the store holds.
-    pub held: LiveClaim,
+    pub claim: LiveClaim,
     /// When it ends by itself.
     pub expires_at: Option<Timestamp>,
     /// The policy that tells of it in place of the store.
@@ -252,12 +252,12 @@ impl Gateway {
     ///
     /// # Errors
     /// Why there is no answer; that nothing stands is an answer.
-    pub async fn inspect(&self, app: &App, global_id: GlobalId) -> Result<Option<Inspected>, Failure> {
+    pub async fn inspect(&self, app: &App, global_id: GlobalId) -> Result<Option<ClaimView>, Failure> {
         let key = Key { app: app.key.clone(), global_id };
         let call = async { self.policies(app)?.read(&key).await };
         let span = traces::child!("lookup", oncegate.app = %app.key, oncegate.global_id = %global_id);
         let held = traces::in_span!(span, within(app.terms.deadline, call)).map_err(looked_up)?;
-        Ok(held.map(|held| self.inspected(global_id, held)))
+        Ok(held.map(|held| self.view(global_id, held)))
     }
 
     /// What a claim of these contents would be named. Asks no store.
@@ -316,9 +316,9 @@ impl Gateway {
         Ok(policies)
     }
 
-    fn inspected(&self, global_id: GlobalId, held: LiveClaim) -> Inspected {
-        let expires_at = held.left.map(|left| self.clock.wall().plus(left));
-        Inspected { global_id, held, expires_at, degraded: None, result_omitted: false }
+    fn view(&self, global_id: GlobalId, claim: LiveClaim) -> ClaimView {
+        let expires_at = claim.left.map(|left| self.clock.wall().plus(left));
+        ClaimView { global_id, claim, expires_at, degraded: None, result_omitted: false }
     }
 
     fn since(&self, begun: Duration) -> Duration {

@@ -25,7 +25,7 @@ use oncegate::engine::conformance::DEADLINE;
 use oncegate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
 use oncegate::engine::{Engine, value};
 use oncegate::gateway::claim::{ClaimAnswer, ClaimCall, Granted};
-use oncegate::gateway::{Engines, Gateway, Inspected};
+use oncegate::gateway::{ClaimView, Engines, Gateway};
 use oncegate::telemetry::metrics::Metrics;
 use oncegate::telemetry::metrics::tenants::AuthenticationMetrics;
 use oncegate::telemetry::traces::Traces;
@@ -204,10 +204,10 @@ fn answer_granted(times: usize) {
 fn answer_duplicate(times: usize) {
     let request = request(0);
     for _ in 0..times {
-        let held = LiveClaim { record: succeeded(), left: Some(Duration::from_hours(1)), fence: Some(7) };
+        let claim = LiveClaim { record: succeeded(), left: Some(Duration::from_hours(1)), fence: Some(7) };
         let expires_at = Some(NOON.plus(Duration::from_hours(1)));
         let found =
-            Inspected { global_id: request.key.global_id, held, expires_at, degraded: None, result_omitted: false };
+            ClaimView { global_id: request.key.global_id, claim, expires_at, degraded: None, result_omitted: false };
         let problem = answer::granted(black_box(ClaimAnswer::Duplicate(found))).err().expect("it is a duplicate");
         black_box(serde_json::to_vec(&problem.document("0123456789abcdef"))).expect("it can be written");
     }

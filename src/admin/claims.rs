@@ -17,7 +17,7 @@ use crate::domain::record::ClaimState;
 use crate::domain::tenant::{AppKey, Operation};
 use crate::domain::terms::{Retention, Span};
 use crate::gateway::operator::{Filter, ListError};
-use crate::gateway::{Gateway, Inspected};
+use crate::gateway::{ClaimView, Gateway};
 use crate::tenants::App;
 use crate::web::body::{self, JsonBytes};
 use crate::web::fields::required_contents;
@@ -78,10 +78,10 @@ impl Named<'_> {
 
 impl Target {
     /// Returns the live claim.
-    async fn inspect(&self, admin: &Admin) -> Result<Inspected, Problem> {
+    async fn inspect(&self, admin: &Admin) -> Result<ClaimView, Problem> {
         let found = admin.gateway.inspect(&self.app, self.global_id).await?.ok_or_else(|| self.nothing())?;
         match &self.contents {
-            Some(contents) if !found.held.record.contents.matches(contents) => Err(Problem::new(
+            Some(contents) if !found.claim.record.contents.matches(contents) => Err(Problem::new(
                 Code::ContentsMismatch,
                 "A claim with this global ID but other contents stands; name it by `global_id` if that is what you mean.",
             )),
@@ -141,7 +141,7 @@ pub(super) async fn show(State(admin): State<Arc<Admin>>, body: JsonBytes) -> Re
     let ShowBody { app, operation, contents, global_id } = body.parse()?;
     let target = Named { app, operation, contents, global_id }.find(&admin)?;
     let found = target.inspect(&admin).await?;
-    let terms = found.held.record.terms;
+    let terms = found.claim.record.terms;
     Ok(json(&ShownBody {
         app: &target.app.key,
         chain: &target.app.chain,

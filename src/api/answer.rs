@@ -15,7 +15,7 @@ use crate::domain::outage_policy::OutagePolicy;
 use crate::domain::record::{ClaimState, Contents};
 use crate::gateway::claim::ClaimAnswer;
 use crate::gateway::outcome::Reported;
-use crate::gateway::{Inspected, RenewalAnswer};
+use crate::gateway::{ClaimView, RenewalAnswer};
 use crate::web::problem::{Code, DuplicateMembers, Members, Problem};
 use crate::web::record::raw;
 
@@ -108,9 +108,9 @@ fn mismatched(mismatch: Mismatch) -> Problem {
     }
 }
 
-fn duplicate(found: Inspected) -> Problem {
-    let Inspected { global_id, held, expires_at, degraded, result_omitted } = found;
-    let record = held.record;
+fn duplicate(found: ClaimView) -> Problem {
+    let ClaimView { global_id, claim, expires_at, degraded, result_omitted } = found;
+    let record = claim.record;
     let detail = match record.state {
         ClaimState::InProgress => {
             "Another attempt is doing this operation. Wait for its outcome: ask again after Retry-After, or answer that it \
@@ -123,7 +123,7 @@ fn duplicate(found: Inspected) -> Problem {
             "Nobody knows whether this operation was done. Look its effect up, then claim it with take_over: true."
         }
     };
-    let wait = held.left.unwrap_or(POLL).min(POLL);
+    let wait = claim.left.unwrap_or(POLL).min(POLL);
     let retry_after = (record.state == ClaimState::InProgress).then_some(wait);
     let members = DuplicateMembers {
         global_id,

@@ -1050,8 +1050,8 @@ pub async fn a_list_holds_what_stands(on: &Subject) {
         assert_eq!(found, expected.iter().map(|key| key.global_id).collect::<Vec<_>>(), "{state:?}");
         for (listed, key) in listed.iter().zip(&expected) {
             let held = on.read(key).await.expect("it stands");
-            assert_eq!((&listed.held.record, listed.held.fence), (&held.record, held.fence));
-            assert!(listed.held.left.is_some() == held.left.is_some() && listed.held.left >= held.left);
+            assert_eq!((&listed.claim.record, listed.claim.fence), (&held.record, held.fence));
+            assert!(listed.claim.left.is_some() == held.left.is_some() && listed.claim.left >= held.left);
         }
     }
 }

@@ -240,7 +240,7 @@ impl Engine for Memory {
         let now = self.clock.now();
         let listed = |(global_id, (judged_at, held)): (_, (Timestamp, LiveClaim))| {
             let left = held.left.map(|left| left.saturating_sub(now.since(judged_at)));
-            ListedClaim { global_id, held: LiveClaim { left, ..held } }
+            ListedClaim { global_id, claim: LiveClaim { left, ..held } }
         };
         Ok(found.into_iter().map(listed).collect())
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tracing::field::Empty;
 
 use super::loads::Kept;
-use super::{Failure, Gateway, Inspected, batch, failed, within};
+use super::{ClaimView, Failure, Gateway, batch, failed, within};
 use crate::crash::{self, Point};
 use crate::domain::attempt::{Attempt, Nonce};
 use crate::domain::call::{Answered, CallContext};
@@ -50,7 +50,7 @@ pub enum ClaimAnswer {
     /// Go ahead.
     Granted(Granted),
     /// Somebody is doing it, has done it, or nobody knows.
-    Duplicate(Inspected),
+    Duplicate(ClaimView),
     /// The same ID with something else in it, and the policy that says so if the store did not.
     Mismatch(Mismatch, Option<OutagePolicy>),
 }
@@ -134,7 +134,7 @@ impl Gateway {
             let omitted = answer.as_ref().is_ok_and(|fitted| fitted.result_omitted);
             let answer = self.answer_claim(app, &request, answer.map(|fitted| fitted.claimed), begun)?;
             Ok(match answer {
-                ClaimAnswer::Duplicate(found) => ClaimAnswer::Duplicate(Inspected { result_omitted: omitted, ..found }),
+                ClaimAnswer::Duplicate(found) => ClaimAnswer::Duplicate(ClaimView { result_omitted: omitted, ..found }),
                 other => other,
             })
         };
@@ -219,7 +219,7 @@ impl Gateway {
                 ClaimAnswer::Granted(Granted { degraded, ..self.granted(request, grant, took)? })
             }
             ClaimResponse::Duplicate(held) => {
-                ClaimAnswer::Duplicate(Inspected { degraded, ..self.inspected(request.key.global_id, held) })
+                ClaimAnswer::Duplicate(ClaimView { degraded, ..self.view(request.key.global_id, held) })
             }
             ClaimResponse::Mismatch(mismatch) => ClaimAnswer::Mismatch(mismatch, degraded),
         })
@@ -282,7 +282,7 @@ fn claim_result(answer: &Result<ClaimAnswer, Failure>) -> ClaimResult {
         Ok(ClaimAnswer::Granted(granted)) if granted.taken_over => ClaimResult::TakenOver,
         Ok(ClaimAnswer::Granted(granted)) if granted.repeated => ClaimResult::Repeated,
         Ok(ClaimAnswer::Granted(_)) => ClaimResult::Granted,
-        Ok(ClaimAnswer::Duplicate(found)) => match found.held.record.state {
+        Ok(ClaimAnswer::Duplicate(found)) => match found.claim.record.state {
             ClaimState::InProgress => ClaimResult::DuplicateInProgress,
             ClaimState::Succeeded => ClaimResult::DuplicateSucceeded,
             ClaimState::Unknown => ClaimResult::DuplicateUnknown,

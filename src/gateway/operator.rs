@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::{EngineHealth, Failure, Gateway, Inspected, NamedEngine, failed, looked_up, within};
+use super::{ClaimView, EngineHealth, Failure, Gateway, NamedEngine, failed, looked_up, within};
 use crate::domain::attempt::Attempt;
 use crate::domain::call::CallContext;
 use crate::domain::claim::{Outcome, OutcomeRequest, OutcomeResponse};
@@ -139,7 +139,7 @@ impl Gateway {
     ///
     /// # Errors
     /// Why there is no list.
-    pub async fn list(&self, app: &App, filter: Filter, limit: usize) -> Result<Vec<Inspected>, ListError> {
+    pub async fn list(&self, app: &App, filter: Filter, limit: usize) -> Result<Vec<ClaimView>, ListError> {
         let policies = self.policies(app).map_err(|failure| ListError::Failed(looked_up(failure)))?;
         let engine = policies.engine();
         if !engine.capabilities().lists {
@@ -150,8 +150,8 @@ impl Gateway {
         let listed = within(LIST_DEADLINE, filtered(engine, &app.key, filter, limit)).await;
         let listed = listed.map_err(|failure| ListError::Failed(looked_up(failure)))?;
         let inspected = |mut listed: ListedClaim| {
-            listed.held.record.result = None;
-            self.inspected(listed.global_id, listed.held)
+            listed.claim.record.result = None;
+            self.view(listed.global_id, listed.claim)
         };
         Ok(listed.into_iter().map(inspected).collect())
     }
@@ -193,7 +193,7 @@ pub(super) async fn filtered(
         let is_last = page.len() < request.limit;
         request.after = page.last().map(|last| last.global_id);
         let is_internal =
-            |listed: &ListedClaim| listed.held.record.operation.as_ref().is_some_and(Operation::is_internal);
+            |listed: &ListedClaim| listed.claim.record.operation.as_ref().is_some_and(Operation::is_internal);
         found.extend(page.into_iter().filter(|listed| filter.internal || !is_internal(listed)));
         if is_last || found.len() >= limit {
             found.truncate(limit);

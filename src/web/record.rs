@@ -9,7 +9,7 @@ use crate::domain::global_id::GlobalId;
 use crate::domain::hex;
 use crate::domain::record::{ClaimState, Contents};
 use crate::domain::terms::{LeaseEnd, Retention};
-use crate::gateway::Inspected;
+use crate::gateway::ClaimView;
 
 /// Body of the 200 response to a lookup.
 #[derive(Debug, Serialize)]
@@ -37,10 +37,10 @@ pub struct RecordBody {
     on_lease_end: LeaseEnd,
 }
 
-impl From<Inspected> for RecordBody {
-    fn from(found: Inspected) -> Self {
-        let Inspected { global_id, held, expires_at, degraded: _, result_omitted: _ } = found;
-        let record = held.record;
+impl From<ClaimView> for RecordBody {
+    fn from(found: ClaimView) -> Self {
+        let ClaimView { global_id, claim, expires_at, degraded: _, result_omitted: _ } = found;
+        let record = claim.record;
         let (contents, contents_sha256, contents_bytes) = match &record.contents {
             Contents::Canonical(contents) => (raw(contents.as_str().into()), None, None),
             Contents::Digest(digest, bytes) => (None, Some(hex::encode(digest)), Some(*bytes)),
@@ -54,7 +54,7 @@ impl From<Inspected> for RecordBody {
             attempt_hash: record.attempt.hash(),
             claimed_at: record.attempt.timestamp(),
             expires_at,
-            fence: held.fence,
+            fence: claim.fence,
             late: record.late,
             contents,
             contents_sha256,

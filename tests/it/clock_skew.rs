@@ -134,8 +134,8 @@ impl Stage {
     async fn holder(&self, gateway: &Gateway, contents: &str) -> Attempt {
         match self.claim(gateway, contents).await {
             ClaimAnswer::Duplicate(found) => {
-                assert!(found.held.left.unwrap() <= LEASE, "no longer than its lease");
-                found.held.record.attempt
+                assert!(found.claim.left.unwrap() <= LEASE, "no longer than its lease");
+                found.claim.record.attempt
             }
             other => panic!("no duplicate: {other:?}"),
         }
@@ -281,7 +281,7 @@ async fn a_late_outcome_is_taken_from_a_gateway_that_lives_in_another_hour(stage
             "{told:?}"
         );
         match stage.claim(holder, contents).await {
-            ClaimAnswer::Duplicate(found) => assert_eq!(found.held.record.attempt, granted.attempt),
+            ClaimAnswer::Duplicate(found) => assert_eq!(found.claim.record.attempt, granted.attempt),
             wrong => panic!("{wrong:?}"),
         }
     }

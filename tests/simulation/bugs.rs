@@ -16,7 +16,7 @@ use oncegate::domain::record::{ClaimState, Key, LiveClaim};
 use oncegate::domain::terms::{Retention, Terms};
 use oncegate::engine::{Capabilities, Determinate, Engine, EngineError, Metadata};
 use oncegate::gateway::claim::{ClaimAnswer, Granted};
-use oncegate::gateway::{Failure, Inspected};
+use oncegate::gateway::{ClaimView, Failure};
 use oncegate::resilience::chain::Times;
 use oncegate::resilience::deadline_budget::DELIVERY_DEADLINE;
 use oncegate::resilience::journal::memory::Flaw;
@@ -169,7 +169,7 @@ impl Bug {
             }
             (Self::PolicyUnsaid, Ok(answer)) => Ok(match answer {
                 ClaimAnswer::Granted(own) => ClaimAnswer::Granted(Granted { degraded: None, ..own }),
-                ClaimAnswer::Duplicate(found) => ClaimAnswer::Duplicate(Inspected { degraded: None, ..found }),
+                ClaimAnswer::Duplicate(found) => ClaimAnswer::Duplicate(ClaimView { degraded: None, ..found }),
                 ClaimAnswer::Mismatch(mismatch, _) => ClaimAnswer::Mismatch(mismatch, None),
             }),
             (Self::PolicyUnasked, Err(_)) => Ok(ClaimAnswer::Granted(granted(OutagePolicy::FailOpen))),

@@ -69,7 +69,7 @@ impl Caller {
             let asked = Asked { nonce: self.nonce(), ..Asked::default() };
             let answer = self.claim(&target, &asked, self.gateway()).await;
             let of_the_dead = match &answer {
-                Some(Ok(ClaimAnswer::Duplicate(found))) => found.held.record.state == ClaimState::InProgress,
+                Some(Ok(ClaimAnswer::Duplicate(found))) => found.claim.record.state == ClaimState::InProgress,
                 _ => false,
             };
             self.world.check(target.number, hold(!of_the_dead, "L1", || format!("{answer:?}, and nobody is left")));
@@ -218,7 +218,7 @@ impl Caller {
                     }
                     return Some(granted);
                 }
-                Some(Ok(ClaimAnswer::Duplicate(found))) => match found.held.record.state {
+                Some(Ok(ClaimAnswer::Duplicate(found))) => match found.claim.record.state {
                     // It asks again, as somebody else.
                     ClaimState::InProgress if rng.percent(30) => asked = self.asked(),
                     ClaimState::Unknown if rng.percent(50) => asked = Asked { take_over: true, ..self.asked() },

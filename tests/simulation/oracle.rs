@@ -373,12 +373,12 @@ impl World {
             Ok(ClaimAnswer::Granted(granted)) if granted.repeated => ("repeated", Name::of(&granted.attempt)),
             Ok(ClaimAnswer::Granted(granted)) => ("granted", Name::of(&granted.attempt)),
             Ok(ClaimAnswer::Duplicate(found)) => {
-                let said = match found.held.record.state {
+                let said = match found.claim.record.state {
                     ClaimState::InProgress => "duplicate in progress",
                     ClaimState::Succeeded => "duplicate succeeded",
                     ClaimState::Unknown => "duplicate unknown",
                 };
-                (said, Name::of(&found.held.record.attempt))
+                (said, Name::of(&found.claim.record.attempt))
             }
             Ok(ClaimAnswer::Mismatch(..)) => ("mismatch", Name::default()),
             Err(failure) => (failure_name(failure), Name::default()),
@@ -602,7 +602,7 @@ fn check_claim(
                 check_granted(now, known, call, granted, grant, (left, taken_at, at))
             }
             (ClaimAnswer::Duplicate(found), ClaimResponse::Duplicate(held)) => {
-                let record = &found.held.record;
+                let record = &found.claim.record;
                 let own = Name::of(&record.attempt).nonce == call.name.nonce;
                 hold(record == &held.record, "S4", || {
                     format!("{held:?} stands, and the caller is told of {record:?}")
@@ -726,7 +726,7 @@ fn check_answer_of_policy(
             hold(granted.fence.is_none(), "S11", || format!("a policy knows of no fence, and tells {granted:?}"))
         }
         ClaimAnswer::Duplicate(found) => {
-            let record = &found.held.record;
+            let record = &found.claim.record;
             let own = Name::of(&record.attempt).nonce == call.name.nonce;
             hold(!own || record.state != ClaimState::InProgress, "S9", || "told to be its own duplicate".to_owned())
         }

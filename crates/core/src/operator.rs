@@ -54,5 +54,5 @@ pub struct ListedClaim {
     /// Its ID.
     pub global_id: GlobalId,
     /// What the store holds.
-    pub held: LiveClaim,
+    pub claim: LiveClaim,
 }

@@ -19,7 +19,7 @@ use crate::domain::global_id::GlobalId;
 use crate::domain::record::ClaimState;
 use crate::domain::tenant::{AppKey, Operation};
 use crate::domain::terms::Retention;
-use crate::gateway::Inspected;
+use crate::gateway::ClaimView;
 use crate::gateway::operator::Changed;
 use crate::web::body::{self, JsonBytes};
 use crate::web::choice::OutcomeName;
@@ -76,12 +76,12 @@ pub(crate) async fn release(
     let even_succeeded = even_succeeded.unwrap_or(false);
     let found = target.inspect(&admin).await?;
     check_attempt(&found, attempt_hash.as_deref())?;
-    if found.held.record.state == ClaimState::Succeeded && !even_succeeded {
+    if found.claim.record.state == ClaimState::Succeeded && !even_succeeded {
         return Err(succeeded());
     }
     let detail = even_succeeded.then_some("even_succeeded".into());
     let change = Change { detail, ..change_of("claim.release", &target, &found, reason) };
-    let attempt = found.held.record.attempt;
+    let attempt = found.claim.record.attempt;
     let gateway = admin.gateway.clone();
     let action = async move {
         let changed = gateway.release(&target.app, target.global_id, attempt, even_succeeded).await?;
@@ -109,11 +109,11 @@ pub(crate) async fn settle(
     };
     let found = target.inspect(&admin).await?;
     check_attempt(&found, attempt_hash.as_deref())?;
-    if found.held.record.state == ClaimState::Succeeded {
+    if found.claim.record.state == ClaimState::Succeeded {
         return Err(succeeded());
     }
     let change = Change { detail: Some(detail.into()), ..change_of("claim.settle", &target, &found, reason) };
-    let attempt = found.held.record.attempt;
+    let attempt = found.claim.record.attempt;
     let gateway = admin.gateway.clone();
     let action = async move {
         let changed = gateway.settle_for(&target.app, target.global_id, attempt, outcome).await?;
@@ -123,16 +123,16 @@ pub(crate) async fn settle(
 }
 
 /// Checks that the attempt that the operator was shown still holds the claim, if the request names it.
-fn check_attempt(found: &Inspected, shown: Option<&str>) -> Result<(), Problem> {
-    let record = &found.held.record;
+fn check_attempt(found: &ClaimView, shown: Option<&str>) -> Result<(), Problem> {
+    let record = &found.claim.record;
     match shown {
         Some(shown) if shown != record.attempt.hash().to_string() => Err(superseded(Some(record.state))),
         _ => Ok(()),
     }
 }
 
-fn change_of(name: &'static str, target: &Target, found: &Inspected, reason: Reason) -> Change {
-    let record = &found.held.record;
+fn change_of(name: &'static str, target: &Target, found: &ClaimView, reason: Reason) -> Change {
+    let record = &found.claim.record;
     Change {
         action: name.into(),
         app: Some(target.app.key.clone()),

@@ -50,7 +50,7 @@ impl Aging for Option<LiveClaim> {
 
 impl Aging for ListedClaim {
     fn aged(self, by: Duration) -> Self {
-        Self { held: self.held.aged(by), ..self }
+        Self { claim: self.claim.aged(by), ..self }
     }
 }
 

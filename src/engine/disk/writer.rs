@@ -263,7 +263,7 @@ fn list(store: &Store, ask: &ListRequest, at: Timestamp) -> Result<Page, EngineE
             break;
         }
         let held = row.held(at).filter(|held| ask.state.is_none_or(|state| held.record.state == state));
-        listed.extend(held.map(|held| ListedClaim { global_id, held }));
+        listed.extend(held.map(|claim| ListedClaim { global_id, claim }));
     }
     Ok(Page { listed, at, next })
 }

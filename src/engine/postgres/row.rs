@@ -245,7 +245,7 @@ pub(super) fn result(row: &PgRow) -> sqlx::Result<(Key, KeyResult)> {
 pub(super) fn listed(row: &PgRow) -> sqlx::Result<Option<ListedClaim>> {
     let key = key(row, 1)?;
     let found = found(row, &key)?.ok().flatten();
-    Ok(found.map(|found| ListedClaim { global_id: key.global_id, held: found.held }))
+    Ok(found.map(|found| ListedClaim { global_id: key.global_id, claim: found.held }))
 }
 
 /// Reads a claim, from a row of the form that `first.sql` and `list.sql` share.

@@ -194,7 +194,7 @@ async fn a_list_shows_what_stands_page_by_page() {
         }
         assert_eq!(listed.len(), count, "{state:?}");
         assert!(listed.windows(2).all(|pair| pair[0].global_id.as_bytes() < pair[1].global_id.as_bytes()));
-        assert!(listed.iter().all(|listed| state.is_none_or(|state| listed.held.record.state == state)));
+        assert!(listed.iter().all(|listed| state.is_none_or(|state| listed.claim.record.state == state)));
     }
     let other = ListRequest { app: "another".parse().unwrap(), state: None, after: None, limit: 10 };
     assert_eq!(engine.list(&other).await.unwrap(), []);
