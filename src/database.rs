@@ -6,4 +6,4 @@ pub mod connect;
 pub mod schema;
 
 pub use self::address::{Address, InvalidUrl};
-pub use self::connect::{Refused, connect};
+pub use self::connect::{DatabaseError, connect};

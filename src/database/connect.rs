@@ -16,7 +16,7 @@ const VERSION_MIN: i32 = 14;
 
 /// Why there is no connection. Nothing was done.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Refused {
+pub enum DatabaseError {
     /// No server that takes writes can be reached now.
     #[error("{0}")]
     Unavailable(String),
@@ -30,7 +30,7 @@ pub enum Refused {
 ///
 /// # Errors
 /// Why the database is not to be used, for now or as it is.
-pub async fn connect(address: &Address, needed: i64, limit: Duration) -> Result<(PgConnection, Schema), Refused> {
+pub async fn connect(address: &Address, needed: i64, limit: Duration) -> Result<(PgConnection, Schema), DatabaseError> {
     let mut connection = open(address, limit).await?;
     let mut schema = asked(limit, schema::read(&mut connection)).await?;
     let outdated = match address.migrate {
@@ -45,7 +45,7 @@ pub async fn connect(address: &Address, needed: i64, limit: Duration) -> Result<
         }
         schema = asked(limit, schema::read(&mut connection)).await?;
     }
-    schema.fits(needed)?;
+    schema.check(needed)?;
     Ok((connection, schema))
 }
 
@@ -53,7 +53,7 @@ pub async fn connect(address: &Address, needed: i64, limit: Duration) -> Result<
 ///
 /// # Errors
 /// Why none of the servers is to be used.
-pub async fn open(address: &Address, limit: Duration) -> Result<PgConnection, Refused> {
+pub async fn open(address: &Address, limit: Duration) -> Result<PgConnection, DatabaseError> {
     let mut refusals = Vec::new();
     for node in &address.nodes {
         match asked(limit, open_node(node)).await {
@@ -62,18 +62,22 @@ pub async fn open(address: &Address, limit: Duration) -> Result<PgConnection, Re
         }
     }
     // Of a server that is no primary less is to be told than of one that should be and is not.
-    let all = |(node, why): &(&Node, Refused)| format!("{}: {why}", node.name);
+    let all = |(node, why): &(&Node, DatabaseError)| format!("{}: {why}", node.name);
     let told = refusals.iter().map(all).collect::<Vec<_>>().join("; ");
-    let is_incompatible = |(_, why): &(_, Refused)| matches!(why, Refused::Incompatible(_));
-    Err(if refusals.iter().all(is_incompatible) { Refused::Incompatible(told) } else { Refused::Unavailable(told) })
+    let is_incompatible = |(_, why): &(_, DatabaseError)| matches!(why, DatabaseError::Incompatible(_));
+    Err(if refusals.iter().all(is_incompatible) {
+        DatabaseError::Incompatible(told)
+    } else {
+        DatabaseError::Unavailable(told)
+    })
 }
 
-async fn asked<T>(limit: Duration, asked: impl Future<Output = Result<T, Refused>>) -> Result<T, Refused> {
-    let late = |_| Err(Refused::Unavailable(format!("the PostgreSQL server did not let us in within {limit:?}")));
+async fn asked<T>(limit: Duration, asked: impl Future<Output = Result<T, DatabaseError>>) -> Result<T, DatabaseError> {
+    let late = |_| Err(DatabaseError::Unavailable(format!("the PostgreSQL server did not let us in within {limit:?}")));
     timeout(limit, asked).await.unwrap_or_else(late)
 }
 
-async fn open_node(node: &Node) -> Result<PgConnection, Refused> {
+async fn open_node(node: &Node) -> Result<PgConnection, DatabaseError> {
     let failed = |error: sqlx::Error| failure(&error);
     let mut connection = node.options.connect().await.map_err(failed)?;
     let fit = "SELECT pg_is_in_recovery(), current_setting('transaction_read_only') = 'on', \
@@ -84,26 +88,26 @@ async fn open_node(node: &Node) -> Result<PgConnection, Refused> {
     let (standby, read_only): (bool, bool) = (row.try_get(0).map_err(failed)?, row.try_get(1).map_err(failed)?);
     let version: i32 = row.try_get(2).map_err(failed)?;
     if version / 10_000 < VERSION_MIN {
-        return Err(Refused::Incompatible(format!(
+        return Err(DatabaseError::Incompatible(format!(
             "the PostgreSQL server is of version {}; {VERSION_MIN} or later is needed",
             version / 10_000
         )));
     }
     if standby {
         // What it holds is behind the primary, so not even a lookup is safe there.
-        return Err(Refused::Unavailable("it is a standby and takes no writes".into()));
+        return Err(DatabaseError::Unavailable("it is a standby and takes no writes".into()));
     }
     if read_only {
         let why = "its sessions are read-only (default_transaction_read_only)";
-        return Err(Refused::Unavailable(why.into()));
+        return Err(DatabaseError::Unavailable(why.into()));
     }
     Ok(connection)
 }
 
 /// What it means that something failed that changes no claim: a connection, a lookup, a migration. Holds neither values
 /// nor passwords: of those the server's messages of these kinds tell nothing.
-pub fn failure(error: &sqlx::Error) -> Refused {
-    let unavailable = |why: String| Refused::Unavailable(why);
+pub fn failure(error: &sqlx::Error) -> DatabaseError {
+    let unavailable = |why: String| DatabaseError::Unavailable(why);
     match error {
         sqlx::Error::Database(error) => {
             let code = error.code().unwrap_or_default();
@@ -120,25 +124,25 @@ pub fn failure(error: &sqlx::Error) -> Refused {
     }
 }
 
-fn no_tls(error: impl fmt::Display) -> Refused {
-    Refused::Unavailable(format!(
+fn no_tls(error: impl fmt::Display) -> DatabaseError {
+    DatabaseError::Unavailable(format!(
         "no TLS with the PostgreSQL server ({error}); sslmode and sslrootcert in its URL say how much is asked of its \
          certificate"
     ))
 }
 
 /// What a refusal of the server means, by its SQLSTATE.
-pub fn refusal(code: &str, message: &str) -> Refused {
+pub fn refusal(code: &str, message: &str) -> DatabaseError {
     let why = match code {
         "28P01" | "28000" => "it does not accept the user and password of the URL",
         "3D000" => "it has no database of that name; create it, or name another one in the URL",
         "42501" => {
             let why = "our user may not do what is needed; see docs/engines/postgres.md";
-            return Refused::Incompatible(format!("{code}: the PostgreSQL server refuses: {why}"));
+            return DatabaseError::Incompatible(format!("{code}: the PostgreSQL server refuses: {why}"));
         }
         "42P01" | "42703" | "42883" | "3F000" => {
             let why = "the schema is not there; run `oncegate migrate`";
-            return Refused::Incompatible(format!("{code}: the PostgreSQL server refuses: {why}"));
+            return DatabaseError::Incompatible(format!("{code}: the PostgreSQL server refuses: {why}"));
         }
         "25006" => "it takes no writes",
         "53300" => "it has no connection left for us; raise max_connections, or lower `connections` in the URL",
@@ -149,11 +153,11 @@ pub fn refusal(code: &str, message: &str) -> Refused {
         }
         // The words of other errors may repeat what was sent, so only those of connecting and of the server are told.
         _ if matches!(code.get(..2), Some("08" | "53" | "55" | "57" | "58" | "XX" | "40")) => {
-            return Refused::Unavailable(format!("{code}: the PostgreSQL server refuses: {}", plain(message)));
+            return DatabaseError::Unavailable(format!("{code}: the PostgreSQL server refuses: {}", plain(message)));
         }
-        _ => return Refused::Unavailable(format!("the PostgreSQL server answered with the error {code}")),
+        _ => return DatabaseError::Unavailable(format!("the PostgreSQL server answered with the error {code}")),
     };
-    Refused::Unavailable(format!("{code}: the PostgreSQL server refuses: {why}"))
+    DatabaseError::Unavailable(format!("{code}: the PostgreSQL server refuses: {why}"))
 }
 
 /// An error in the server's own words, up to where it would repeat a name or a value.
@@ -184,7 +188,7 @@ mod tests {
             [("42P01", true), ("42501", true), ("57P03", false), ("25006", false), ("28P01", false), ("99999", false)]
         {
             let refused = refusal(code, "some words");
-            assert_eq!(matches!(refused, Refused::Incompatible(_)), incompatible, "{refused:?}");
+            assert_eq!(matches!(refused, DatabaseError::Incompatible(_)), incompatible, "{refused:?}");
             assert!(refused.to_string().contains(code));
         }
     }

@@ -9,7 +9,7 @@ use sqlx::{Connection as _, Executor as _, Row as _, SqlSafeStr as _};
 use tokio::time::timeout;
 
 use super::address::Address;
-use super::connect::{Refused, failure, open};
+use super::connect::{DatabaseError, failure, open};
 
 /// The number by which a database tells gateways apart; see `migrations/README.md`.
 pub const BUILD: i32 = 1;
@@ -69,15 +69,15 @@ pub struct Schema {
 ///
 /// # Errors
 /// Why it could not be done. What was applied before stays.
-pub async fn migrate(address: &Address, connect_timeout: Duration) -> Result<(i64, i64), Refused> {
+pub async fn migrate(address: &Address, connect_timeout: Duration) -> Result<(i64, i64), DatabaseError> {
     let mut connection = open(address, connect_timeout).await?;
     let migrated = timeout(PATIENCE, apply(&mut connection)).await;
     // Also lets go of the lock, if something failed while it was held.
     drop(connection.close().await);
-    migrated.unwrap_or_else(|_| Err(Refused::Unavailable("the migration took longer than ten minutes".into())))
+    migrated.unwrap_or_else(|_| Err(DatabaseError::Unavailable("the migration took longer than ten minutes".into())))
 }
 
-async fn apply(connection: &mut PgConnection) -> Result<(i64, i64), Refused> {
+async fn apply(connection: &mut PgConnection) -> Result<(i64, i64), DatabaseError> {
     connection.lock().await.map_err(not_migrated)?;
     // Asked while the lock is held, so that of two that run at once only one says what it did.
     let before = read(connection).await?.version;
@@ -91,14 +91,14 @@ async fn apply(connection: &mut PgConnection) -> Result<(i64, i64), Refused> {
 ///
 /// # Errors
 /// That it could not be read; not that there is no schema.
-pub async fn status(address: &Address, connect_timeout: Duration) -> Result<Status, Refused> {
+pub async fn status(address: &Address, connect_timeout: Duration) -> Result<Status, DatabaseError> {
     let mut connection = open(address, connect_timeout).await?;
     let status = timeout(STATUS_PATIENCE, inspect(&mut connection)).await;
     drop(connection.close().await);
-    status.unwrap_or_else(|_| Err(Refused::Unavailable("the database did not answer within ten seconds".into())))
+    status.unwrap_or_else(|_| Err(DatabaseError::Unavailable("the database did not answer within ten seconds".into())))
 }
 
-async fn inspect(connection: &mut PgConnection) -> Result<Status, Refused> {
+async fn inspect(connection: &mut PgConnection) -> Result<Status, DatabaseError> {
     let schema = read(connection).await?;
     let mut applied = Vec::new();
     if schema.version > 0 {
@@ -116,20 +116,20 @@ async fn inspect(connection: &mut PgConnection) -> Result<Status, Refused> {
     })
 }
 
-fn not_migrated(error: MigrateError) -> Refused {
+fn not_migrated(error: MigrateError) -> DatabaseError {
     match error {
         MigrateError::Execute(error) => failure(&error),
         MigrateError::ExecuteMigration(error, version) => match failure(&error) {
-            Refused::Unavailable(why) => Refused::Unavailable(format!("migration {version}: {why}")),
-            Refused::Incompatible(why) => Refused::Incompatible(format!("migration {version}: {why}")),
+            DatabaseError::Unavailable(why) => DatabaseError::Unavailable(format!("migration {version}: {why}")),
+            DatabaseError::Incompatible(why) => DatabaseError::Incompatible(format!("migration {version}: {why}")),
         },
-        MigrateError::VersionMismatch(version) => Refused::Incompatible(format!(
+        MigrateError::VersionMismatch(version) => DatabaseError::Incompatible(format!(
             "migration {version} was applied in another form than this gateway knows; it was left as it is"
         )),
-        MigrateError::Dirty(version) => Refused::Incompatible(format!(
+        MigrateError::Dirty(version) => DatabaseError::Incompatible(format!(
             "migration {version} was begun and not finished; put it right, and set its `success` in oncegate_migrations"
         )),
-        error => Refused::Incompatible(format!("the database cannot be migrated: {error}")),
+        error => DatabaseError::Incompatible(format!("the database cannot be migrated: {error}")),
     }
 }
 
@@ -137,7 +137,7 @@ fn not_migrated(error: MigrateError) -> Refused {
 ///
 /// # Errors
 /// That it could not be read; not that there is no schema.
-pub async fn read(connection: &mut PgConnection) -> Result<Schema, Refused> {
+pub async fn read(connection: &mut PgConnection) -> Result<Schema, DatabaseError> {
     let failed = |error: sqlx::Error| failure(&error);
     let exists = "SELECT to_regclass('oncegate_schema') IS NOT NULL AND to_regclass('oncegate_migrations') IS NOT NULL";
     let exists: bool = first(connection, exists).await?.ok_or_else(unreadable)?.try_get(0).map_err(failed)?;
@@ -156,13 +156,13 @@ pub async fn read(connection: &mut PgConnection) -> Result<Schema, Refused> {
 async fn first(
     connection: &mut PgConnection,
     question: &'static str,
-) -> Result<Option<sqlx::postgres::PgRow>, Refused> {
+) -> Result<Option<sqlx::postgres::PgRow>, DatabaseError> {
     // In one message, as in `connect`.
     connection.fetch_optional(sqlx::raw_sql(question)).await.map_err(|error| failure(&error))
 }
 
-fn unreadable() -> Refused {
-    Refused::Unavailable("the PostgreSQL server does not answer what it was asked".into())
+fn unreadable() -> DatabaseError {
+    DatabaseError::Unavailable("the PostgreSQL server does not answer what it was asked".into())
 }
 
 /// Checks that gateways of this build may use a database that asks for at least `oldest_build`. A gateway that runs asks
@@ -170,15 +170,15 @@ fn unreadable() -> Refused {
 ///
 /// # Errors
 /// This gateway is too old.
-pub fn allows(oldest_build: i32) -> Result<(), Refused> {
-    allows_build(oldest_build, BUILD)
+pub fn check_build(oldest_build: i32) -> Result<(), DatabaseError> {
+    check_build_of(oldest_build, BUILD)
 }
 
-fn allows_build(oldest_build: i32, build: i32) -> Result<(), Refused> {
+fn check_build_of(oldest_build: i32, build: i32) -> Result<(), DatabaseError> {
     if oldest_build <= build {
         return Ok(());
     }
-    Err(Refused::Incompatible(format!(
+    Err(DatabaseError::Incompatible(format!(
         "the database was migrated for gateways of build {oldest_build} or later, and this one is of build {build}: replace it \
          by a newer release"
     )))
@@ -189,14 +189,14 @@ impl Schema {
     ///
     /// # Errors
     /// Which of the two is too old, and what to do.
-    pub fn fits(&self, needed: i64) -> Result<(), Refused> {
-        self.fits_build(BUILD, needed)
+    pub fn check(&self, needed: i64) -> Result<(), DatabaseError> {
+        self.check_for(BUILD, needed)
     }
 
-    fn fits_build(&self, build: i32, needed: i64) -> Result<(), Refused> {
-        allows_build(self.oldest_build, build)?;
+    fn check_for(&self, build: i32, needed: i64) -> Result<(), DatabaseError> {
+        check_build_of(self.oldest_build, build)?;
         if self.version < needed {
-            return Err(Refused::Incompatible(format!(
+            return Err(DatabaseError::Incompatible(format!(
                 "the database has the schema of version {}, and this gateway needs version {needed}: run `oncegate migrate`",
                 self.version
             )));
@@ -221,9 +221,9 @@ mod tests {
             (schema(1, 1), 2, 2, false),
             (schema(0, 0), 1, 1, false),
         ] {
-            let found = database.fits_build(build, needed);
+            let found = database.check_for(build, needed);
             assert_eq!(found.is_ok(), fits, "{database:?}, build {build}: {found:?}");
-            assert!(found.err().is_none_or(|why| matches!(why, Refused::Incompatible(_))));
+            assert!(found.err().is_none_or(|why| matches!(why, DatabaseError::Incompatible(_))));
         }
     }
 

@@ -12,7 +12,7 @@ use super::Registry;
 use super::postgres::{Database, Session};
 use super::secret::SecretDigest;
 use super::stored::StoredApp;
-use crate::database::Refused;
+use crate::database::DatabaseError;
 use crate::domain::clock::{Clock, Timestamp};
 use crate::domain::tenant::AppKey;
 
@@ -100,7 +100,7 @@ impl Follower {
     }
 
     /// Follows over one connection until it fails.
-    async fn follow(&self, mut session: Session, progress: &mut Progress) -> Refused {
+    async fn follow(&self, mut session: Session, progress: &mut Progress) -> DatabaseError {
         loop {
             if let Err(refused) = self.poll(&mut session, progress).await {
                 return refused;
@@ -116,7 +116,7 @@ impl Follower {
         }
     }
 
-    async fn poll(&self, session: &mut Session, progress: &mut Progress) -> Result<(), Refused> {
+    async fn poll(&self, session: &mut Session, progress: &mut Progress) -> Result<(), DatabaseError> {
         let now = self.clock.monotonic();
         let version = session.version().await?;
         if progress.version != Some(version) || now.saturating_sub(progress.read_at) >= FULL_READ_INTERVAL {
@@ -132,7 +132,7 @@ impl Follower {
 
     /// Stores the last uses of secrets, so that an operator sees which ones are unused. They change once a minute at
     /// most.
-    async fn record_uses(&self, session: &mut Session, progress: &mut Progress) -> Result<(), Refused> {
+    async fn record_uses(&self, session: &mut Session, progress: &mut Progress) -> Result<(), DatabaseError> {
         let mut uses: Vec<(AppKey, SecretDigest, Timestamp)> = Vec::new();
         for app in self.registry.apps() {
             for secret in &app.secrets {

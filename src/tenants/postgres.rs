@@ -9,8 +9,8 @@ use tokio::time::timeout;
 
 use super::secret::SecretDigest;
 use super::stored::{CatalogError, RevokeScope, StoredApp, StoredSecret};
-use crate::database::schema::allows;
-use crate::database::{self, Address, Refused, connect::failure};
+use crate::database::schema::check_build;
+use crate::database::{self, Address, DatabaseError, connect::failure};
 use crate::domain::clock::Timestamp;
 use crate::domain::tenant::AppKey;
 
@@ -65,7 +65,7 @@ impl Database {
     ///
     /// # Errors
     /// The registry is unavailable or incompatible.
-    pub async fn open(&self) -> Result<Session, Refused> {
+    pub async fn open(&self) -> Result<Session, DatabaseError> {
         database::connect(&self.address, NEEDED, TIMEOUT).await.map(|(connection, _)| Session(connection))
     }
 
@@ -172,16 +172,16 @@ impl Session {
     ///
     /// # Errors
     /// The database does not answer, or was migrated for newer gateways.
-    pub async fn version(&mut self) -> Result<i64, Refused> {
+    pub async fn version(&mut self) -> Result<i64, DatabaseError> {
         let query = "SELECT version, oldest_build FROM oncegate_registry, oncegate_schema";
         let row = sqlx::raw_sql(query).fetch_one(&mut self.0);
         let read = |row: PgRow| Ok((row.try_get("version")?, row.try_get("oldest_build")?));
         let (version, oldest_build) = bounded(async { read(row.await?) }).await?;
-        allows(oldest_build).map(|()| version)
+        check_build(oldest_build).map(|()| version)
     }
 
     /// Reads all apps. A row that no gateway can have written is logged and left out.
-    pub async fn read(&mut self) -> Result<Snapshot, Refused> {
+    pub async fn read(&mut self) -> Result<Snapshot, DatabaseError> {
         let rows = bounded(sqlx::raw_sql(READ).fetch_all(&mut self.0)).await?;
         let mut snapshot = Snapshot { version: 0, apps: Vec::new() };
         for row in &rows {
@@ -191,7 +191,7 @@ impl Session {
     }
 
     /// Stores last uses that are later than the stored ones.
-    pub async fn record_uses(&mut self, uses: &[(AppKey, SecretDigest, Timestamp)]) -> Result<(), Refused> {
+    pub async fn record_uses(&mut self, uses: &[(AppKey, SecretDigest, Timestamp)]) -> Result<(), DatabaseError> {
         let keys: Vec<_> = uses.iter().map(|(key, ..)| key.as_ref()).collect();
         let digests: Vec<_> = uses.iter().map(|(_, digest, _)| digest.bytes().as_slice()).collect();
         let micros = |at: &Timestamp| i64::try_from(at.as_micros()).unwrap_or(i64::MAX);
@@ -251,13 +251,13 @@ async fn insert(change: &mut PgConnection, key: &AppKey, secret: &SecretDigest) 
 }
 
 /// Applies the timeout and converts the error.
-async fn bounded<T>(statement: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, Refused> {
-    let late = |_| Err(Refused::Unavailable(format!("no answer within {} s", TIMEOUT.as_secs())));
+async fn bounded<T>(statement: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, DatabaseError> {
+    let late = |_| Err(DatabaseError::Unavailable(format!("no answer within {} s", TIMEOUT.as_secs())));
     timeout(TIMEOUT, async { statement.await.map_err(|error| failure(&error)) }).await.unwrap_or_else(late)
 }
 
-impl From<Refused> for CatalogError {
-    fn from(refused: Refused) -> Self {
+impl From<DatabaseError> for CatalogError {
+    fn from(refused: DatabaseError) -> Self {
         Self::Unavailable(refused.to_string())
     }
 }

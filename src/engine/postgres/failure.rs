@@ -1,7 +1,7 @@
 //! Failures of statements: whether the statement certainly did nothing, whether its calls are to be tried one by one, and
 //! whether the connection is still good.
 
-use crate::database::Refused;
+use crate::database::DatabaseError;
 use crate::database::connect::{ends_connection, refusal};
 use crate::engine::{Determinate, EngineError};
 
@@ -68,9 +68,9 @@ fn code(refused: &dyn sqlx::error::DatabaseError) -> String {
 }
 
 /// Returns a refusal of the database as the failure of a call that was not sent.
-pub(super) fn determinate(refused: Refused) -> Determinate {
+pub(super) fn determinate(refused: DatabaseError) -> Determinate {
     match refused {
-        Refused::Unavailable(why) => Determinate::Unavailable(why),
-        Refused::Incompatible(why) => Determinate::Incompatible(why),
+        DatabaseError::Unavailable(why) => Determinate::Unavailable(why),
+        DatabaseError::Incompatible(why) => Determinate::Incompatible(why),
     }
 }

@@ -68,7 +68,7 @@ impl Session {
             store.server.set_marker(Some(row.try_get::<&str, _>(1)?.as_bytes()));
             row.try_get(2)
         });
-        schema::allows(oldest_build.map_err(|error| unchanged(&error))?).map_err(determinate)
+        schema::check_build(oldest_build.map_err(|error| unchanged(&error))?).map_err(determinate)
     }
 
     /// Runs one statement to its end, its commit included.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use oncegate::database::schema::{self, BUILD};
-use oncegate::database::{Address, Refused, connect};
+use oncegate::database::{Address, DatabaseError, connect};
 use serde_json::{Value, json};
 
 use crate::support::command::oncegate;
@@ -21,7 +21,7 @@ fn address(url: &str) -> Address {
     Address::parse(url).unwrap()
 }
 
-fn why(refused: Result<impl Sized, Refused>) -> String {
+fn why(refused: Result<impl Sized, DatabaseError>) -> String {
     refused.map(|_| ()).unwrap_err().to_string()
 }
 
@@ -73,7 +73,7 @@ async fn only_an_older_gateway_is_turned_away() {
 
     server.execute(&format!("UPDATE oncegate_schema SET oldest_build = {}", BUILD + 1)).await;
     let refused = connect(&address, 1, LIMIT).await.map(|_| ()).unwrap_err();
-    assert!(matches!(&refused, Refused::Incompatible(why) if why.contains("newer release")), "{refused:?}");
+    assert!(matches!(&refused, DatabaseError::Incompatible(why) if why.contains("newer release")), "{refused:?}");
 }
 
 #[tokio::test]
@@ -104,7 +104,10 @@ async fn what_takes_no_writes_or_does_not_know_us_is_told() {
     PostgresServer::execute_at(&template, "CREATE ROLE guest LOGIN").await;
     let guest = template.replace("postgres@", "guest@");
     let refused = connect(&address(&guest), 1, LIMIT).await.map(|_| ()).unwrap_err();
-    assert!(matches!(&refused, Refused::Incompatible(why) if why.contains("docs/engines/postgres.md")), "{refused:?}");
+    assert!(
+        matches!(&refused, DatabaseError::Incompatible(why) if why.contains("docs/engines/postgres.md")),
+        "{refused:?}"
+    );
     assert_eq!(PostgresServer::ask_at(&template, "SELECT to_regclass('oncegate_schema')").await, "");
 }
 
