@@ -10,10 +10,18 @@ ENV CARGO_TERM_COLOR=never
 COPY Cargo.toml Cargo.lock ./
 COPY load/Cargo.toml load/
 COPY crates/core/Cargo.toml crates/core/
+COPY crates/database/Cargo.toml crates/database/
+COPY crates/disk/Cargo.toml crates/disk/
+COPY crates/driver/Cargo.toml crates/driver/
+COPY crates/folder/Cargo.toml crates/folder/
+COPY crates/postgres/Cargo.toml crates/postgres/
+COPY crates/redis/Cargo.toml crates/redis/
 COPY crates/telemetry/Cargo.toml crates/telemetry/
-RUN mkdir -p src load/src crates/core/src crates/telemetry/src \
+COPY crates/transport/Cargo.toml crates/transport/
+RUN mkdir -p src load/src \
     && echo 'fn main() {}' | tee src/main.rs load/src/main.rs >/dev/null \
-    && touch src/lib.rs crates/core/src/lib.rs crates/telemetry/src/lib.rs \
+    && touch src/lib.rs \
+    && for crate in crates/*; do mkdir "$crate/src" && touch "$crate/src/lib.rs"; done \
     && cargo build --profile dist --locked --package oncegate --bin oncegate
 
 # Then the gateway. Cargo goes by modification times, and the copied files may be older than the empty ones were.

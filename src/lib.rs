@@ -7,17 +7,20 @@ pub mod api;
 pub mod cli;
 pub mod config;
 pub mod crash;
-#[cfg(feature = "postgres")]
-pub mod database;
-pub mod driver;
-pub mod engine;
-pub mod folder;
+pub mod engines;
 pub mod gateway;
 pub mod resilience;
 pub mod server;
 pub mod tenants;
-pub mod transport;
 pub mod web;
 
 pub use oncegate_core as domain;
+#[cfg(any(test, feature = "test-util"))]
+pub use oncegate_core::conformance;
+pub use oncegate_core::engine;
+#[cfg(feature = "postgres")]
+pub use oncegate_database as database;
+pub use oncegate_driver as driver;
+pub use oncegate_folder as folder;
 pub use oncegate_telemetry as telemetry;
+pub use oncegate_transport as transport;

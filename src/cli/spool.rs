@@ -19,7 +19,8 @@ use crate::domain::claim::Outcome;
 use crate::domain::clock::{Clock, SystemClock};
 use crate::domain::overlap::{Contender, Overlap, Overlaps};
 use crate::domain::terms::{OnDataLoss, Span};
-use crate::engine::{Engine, url};
+use crate::engine::Engine;
+use crate::engines;
 use crate::folder::{FolderLock, LockError};
 use crate::resilience::chain::{Chain, Setup, Times};
 use crate::resilience::deadline_budget::DELIVERY_DEADLINE;
@@ -185,7 +186,7 @@ struct Delivery {
 
 async fn deliver(folder: &Folder, engine: Option<String>, patience: Duration) -> anyhow::Result<Delivery> {
     if let Some(engine) = &engine {
-        url::check(engine).map_err(|error| usage(format!("--engine: {error}")))?;
+        engines::check(engine).map_err(|error| usage(format!("--engine: {error}")))?;
     }
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let (_lock, keeper) = folder.open(&clock).await?;
@@ -276,7 +277,7 @@ async fn open(chain: &str, urls: Urls, clock: &Arc<dyn Clock>) -> anyhow::Result
     let mut engines: Engines = Vec::new();
     for (name, url) in urls {
         let clock_of_engine = clock.clone();
-        let opened = tokio::task::spawn_blocking(move || url::open(&url, clock_of_engine, Vec::new())).await?;
+        let opened = tokio::task::spawn_blocking(move || engines::open(&url, clock_of_engine, Vec::new())).await?;
         let engine = opened.with_context(|| format!("a store of chain `{}` cannot be opened", escaped(chain)))?;
         let guarded = Guarded::new(engine, &name, DELIVERY_DEADLINE, clock.clone(), Arc::new(SystemEntropy));
         engines.push((name, Arc::new(guarded)));

@@ -9,7 +9,7 @@ use super::terms::OwnTerms;
 use super::{AppOptions, ChainOptions, Config};
 use crate::domain::terms::Retention;
 use crate::engine::capability::Capability;
-use crate::engine::url;
+use crate::engines;
 
 impl Config {
     /// Returns the missing capabilities. Invalid URLs are reported elsewhere.
@@ -77,7 +77,7 @@ impl Config {
     fn engine_without<'a>(&self, chain: &'a ChainOptions, required: Capability) -> Option<&'a str> {
         let lacks = |engine: &&String| {
             let url = self.engines.get(*engine);
-            url.and_then(|url| url::capabilities_of(url).ok()).is_some_and(|promised| !required.is_in(promised))
+            url.and_then(|url| engines::capabilities_of(url).ok()).is_some_and(|promised| !required.is_in(promised))
         };
         chain.engines.iter().find(lacks).map(String::as_str)
     }

@@ -14,7 +14,7 @@ use crate::domain::limits::Limits;
 use crate::domain::name::Name;
 use crate::domain::tenant::{AppKey, Operation};
 use crate::domain::terms::{Retention, Span};
-use crate::engine::url;
+use crate::engines;
 use crate::tenants::secret::SecretDigest;
 
 const DEADLINE_MIN: Duration = Duration::from_millis(1);
@@ -89,7 +89,7 @@ impl Config {
             }
         }
         for (name, address) in &self.engines {
-            if let Err(why) = url::check_files(address) {
+            if let Err(why) = engines::check_files(address) {
                 findings.add(KeyPath::of(["engines"]).child(name), why.to_string());
             }
         }
@@ -157,7 +157,7 @@ impl Config {
         for (name, address) in &self.engines {
             let path = KeyPath::of(["engines"]).child(name);
             findings.check_name(&path);
-            if let Err(why) = url::check(address) {
+            if let Err(why) = engines::check(address) {
                 findings.add(path, why.to_string());
             }
         }

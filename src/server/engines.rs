@@ -9,7 +9,8 @@ use crate::config::Config;
 use crate::domain::attempt::Entropy;
 use crate::domain::clock::Clock;
 use crate::domain::terms::OnDataLoss;
-use crate::engine::{Engine, url};
+use crate::engine::Engine;
+use crate::engines;
 use crate::gateway::requirement::Requirement;
 use crate::gateway::{Engines, NamedChain, NamedEngine};
 use crate::resilience::chain::{Chain, Setup, Times};
@@ -29,7 +30,7 @@ pub(super) async fn open(
     let (mut engines, mut urls) = (Engines::default(), config.redacted_engines());
     for (name, address) in &config.engines {
         let (address, clock_of_engine, cores) = (address.clone(), clock.clone(), cores.to_vec());
-        let opened = tokio::task::spawn_blocking(move || url::open(&address, clock_of_engine, cores)).await?;
+        let opened = tokio::task::spawn_blocking(move || engines::open(&address, clock_of_engine, cores)).await?;
         let engine = opened.with_context(|| format!("engine `{name}` cannot be opened"))?;
         let guarded = Guarded::new(engine, name, deadline, clock.clone(), entropy.clone());
         let url = urls.remove(name).unwrap_or_default();

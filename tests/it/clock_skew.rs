@@ -15,12 +15,12 @@ use oncegate::domain::record::ClaimState;
 use oncegate::domain::terms::{ClaimOnOutage, LeaseEnd, Mode, OutcomeOnOutage, Retention, Terms};
 use oncegate::engine::Engine;
 use oncegate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
-use oncegate::engine::redis::{Options, Redis};
 use oncegate::gateway::claim::{ClaimAnswer, ClaimCall, Granted};
 use oncegate::gateway::outcome::{OutcomeCall, Reported};
 use oncegate::gateway::{Engines, Gateway};
 use oncegate::tenants::quota::Quota;
 use oncegate::tenants::{App, OperationTerms};
+use oncegate_redis::{Options, Redis};
 
 use crate::support::redis_server::RedisServer;
 use crate::support::wait::until;

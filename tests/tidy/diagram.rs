@@ -20,40 +20,44 @@ pub(crate) struct Layer {
 
 /// The layers of the table, the lowest first, with what the manifests of those that are crates say.
 pub(crate) fn layers(floors: &[(&str, &[&str])], sources: &[Source]) -> Vec<Layer> {
-    let mut crates = crates(sources);
-    let mut layers: Vec<Layer> = floors
-        .iter()
-        .map(|(name, allowed)| {
-            let own = crates.iter().position(|layer| layer.name == *name).map(|at| crates.remove(at));
-            let (folder, below) = own.map_or((None, Vec::new()), |layer| (layer.folder, layer.imports));
-            let allowed = allowed.iter().map(|entry| (*entry).to_owned());
-            Layer { name: (*name).to_owned(), folder, imports: allowed.chain(below).collect() }
-        })
-        .collect();
+    let aliases = aliases(sources);
+    let name = |of: &str| (*aliases.get(of).unwrap_or(&of)).to_owned();
+    let mut crates = crates(sources, name);
+    let mut layers: Vec<Layer> = Vec::new();
+    for (floor, allowed) in floors.iter().filter(|(floor, _)| name(floor) == *floor) {
+        let imports = allowed.iter().map(|entry| match entry.split_once("::") {
+            Some((floor, part)) => format!("{}::{part}", name(floor)),
+            None => name(entry),
+        });
+        let imports: Vec<_> = imports.filter(|entry| entry != floor).collect();
+        match crates.iter().position(|layer| layer.name == *floor) {
+            Some(at) => layers.push(crates.remove(at)),
+            None => layers.push(Layer { name: (*floor).to_owned(), folder: None, imports }),
+        }
+    }
     crates.append(&mut layers);
     crates
 }
 
+/// The names that the program has for crates: `pub use oncegate_core as domain`. A module of a crate that it re-exports counts as
+/// the crate: `pub use oncegate_core::engine`.
+fn aliases(sources: &[Source]) -> BTreeMap<&str, &str> {
+    let lines = sources.iter().filter(|source| source.path == "src/lib.rs").flat_map(|source| source.text.lines());
+    let uses: Vec<_> = lines.filter_map(|line| line.strip_prefix("pub use oncegate_")?.strip_suffix(';')).collect();
+    let mut aliases: BTreeMap<_, _> = uses.iter().filter_map(|line| line.split_once(" as ")).collect();
+    for (of, module) in uses.iter().filter_map(|line| line.split_once("::")) {
+        aliases.insert(module, aliases.get(of).copied().unwrap_or(of));
+    }
+    aliases
+}
+
 /// The crates of the workspace, by the names that the program has for them.
-fn crates(sources: &[Source]) -> Vec<Layer> {
-    let aliases: BTreeMap<&str, &str> = sources
-        .iter()
-        .filter(|source| source.path == "src/lib.rs")
-        .flat_map(|source| source.text.lines())
-        .filter_map(|line| line.strip_prefix("pub use oncegate_")?.strip_suffix(';')?.split_once(" as "))
-        .collect();
-    let name = |of: &str| (*aliases.get(of).unwrap_or(&of)).to_owned();
+fn crates(sources: &[Source], name: impl Fn(&str) -> String) -> Vec<Layer> {
     let manifests = sources.iter().filter_map(|source| {
         let folder = source.path.strip_prefix("crates/")?.strip_suffix("/Cargo.toml")?;
-        let (_, dependencies) = source.text.split_once("\n[dependencies]\n").unwrap_or_default();
-        let dependencies = dependencies.split("\n[").next().unwrap_or_default();
-        let ours = dependencies.lines().filter_map(|line| line.strip_prefix("oncegate-"));
-        let ours = ours.filter_map(|line| line.split(['.', ' ']).next());
-        Some(Layer {
-            name: name(folder),
-            folder: Some(format!("crates/{folder}")),
-            imports: ours.map(|of| name(&of.replace('-', "_"))).collect(),
-        })
+        let ours = source.dependencies().into_iter().filter_map(|of| of.strip_prefix("oncegate-"));
+        let imports = ours.map(|of| name(&of.replace('-', "_"))).collect();
+        Some(Layer { name: name(folder), folder: Some(format!("crates/{folder}")), imports })
     });
     manifests.collect()
 }

@@ -1,9 +1,11 @@
 //! The rules. Each looks at all sources and answers with what to put right: one line each, `file:line: what, and what to
 //! do about it`. What is allowed stands in the tables of `tidy.rs`.
 
+use std::iter;
+
 use crate::source::{Named, Source};
 use crate::{
-    ENGINE_BLIND, ENGINES, FILE_LINES_MAX, FLOORS, HEAD_LINES_MAX, HOMES, LONG_FILES, MAIN_LINES_MAX, NOT_IN_DOMAIN,
+    ENGINES, ENGINES_TABLE, FILE_LINES_MAX, FLOORS, HEAD_LINES_MAX, HOMES, LONG_FILES, MAIN_LINES_MAX, NOT_IN_DOMAIN,
     TEST_SUPPORT,
 };
 
@@ -18,7 +20,7 @@ pub(crate) fn floors(sources: &[Source]) -> Vec<String> {
             continue;
         };
         for named in source.names() {
-            let Some(target) = source.resolve(&named.words) else { continue };
+            let Some(target) = of_crate(&named.words).or_else(|| source.resolve(&named.words)) else { continue };
             let known = target.first().is_some_and(|first| FLOORS.iter().any(|(floor, _)| floor == first));
             if known && target[0] != *own && !allowed.iter().any(|entry| permits(entry, &target)) {
                 let does = if allowed.is_empty() { "stands on nothing".to_owned() } else { allowed.join(", ") };
@@ -33,6 +35,17 @@ pub(crate) fn floors(sources: &[Source]) -> Vec<String> {
     found
 }
 
+/// The floor of a path that begins with the name of a crate, and what follows it.
+fn of_crate(words: &[String]) -> Option<Vec<&str>> {
+    let (first, rest) = words.split_first()?;
+    let rest = rest.iter().map(String::as_str);
+    match first.strip_prefix("oncegate_")? {
+        "core" if words.get(1).is_some_and(|word| word == "engine") => Some(rest.collect()),
+        "core" => Some(iter::once("domain").chain(rest).collect()),
+        name => Some(iter::once(name).chain(rest).collect()),
+    }
+}
+
 /// Whether an entry of the table of floors covers a path.
 fn permits(entry: &str, target: &[&str]) -> bool {
     if let Some((module, ending)) = entry.split_once("::*") {
@@ -45,7 +58,8 @@ fn permits(entry: &str, target: &[&str]) -> bool {
 /// The domain is pure: no clock, no runtime, no input or output.
 pub(crate) fn domain(sources: &[Source]) -> Vec<String> {
     let mut found = Vec::new();
-    for source in gateway(sources).filter(|source| source.path.starts_with("crates/core/src")) {
+    let production = |source: &&Source| !TEST_SUPPORT.iter().any(|home| lives_in(&source.path, home));
+    for source in gateway(sources).filter(|source| source.path.starts_with("crates/core/src")).filter(production) {
         for named in source.names() {
             if NOT_IN_DOMAIN.iter().any(|banned| leads_with(&named.words, banned)) {
                 found.push(finding(source, &named, "the domain is pure; move this up, or take the result as a value"));
@@ -61,44 +75,30 @@ fn leads_with(words: &[String], banned: &str) -> bool {
     words.len() >= banned.len().max(2) && words.iter().zip(&banned).all(|(word, banned)| word == banned)
 }
 
-/// No engine imports another.
+/// Only the table of engines names an engine, in code and in manifests. The program's manifest makes each an option.
 pub(crate) fn engines(sources: &[Source]) -> Vec<String> {
     let mut found = Vec::new();
     for source in gateway(sources) {
-        let module = source.module();
-        let ["engine", own, ..] = module[..] else { continue };
-        if !ENGINES.contains(&own) {
+        if source.path == ENGINES_TABLE || source.path.starts_with("crates/core/") {
             continue;
         }
-        for named in source.names() {
-            let Some(target) = source.resolve(&named.words) else { continue };
-            if let Some(other) = engine_named(&target).filter(|other| other != own) {
-                let what = format!("`{own}` may not import `{other}`; move what both need beside them, in `engine`");
-                found.push(finding(source, &named, &what));
-            }
-        }
+        let names = source.names();
+        let strays = names.iter().filter(|named| names_engine(&named.words));
+        found.extend(strays.map(|named| finding(source, named, "name no engine here; take an `Arc<dyn Engine>`")));
+    }
+    for source in sources.iter().filter(|source| source.path.starts_with("crates/")) {
+        let of_engine = |name: &str| ENGINES.iter().any(|engine| name.strip_prefix("oncegate-") == Some(*engine));
+        found.extend(source.dependencies().into_iter().filter(|name| of_engine(name)).map(|name| {
+            format!("{}:1: `{name}` is an engine; move what both need into a crate below them", source.path)
+        }));
     }
     found
 }
 
-/// Whoever is handed an engine does not name one.
-pub(crate) fn engine_blind(sources: &[Source]) -> Vec<String> {
-    let mut found = Vec::new();
-    for source in gateway(sources).filter(|source| source.module().first().is_some_and(|m| ENGINE_BLIND.contains(m))) {
-        for named in source.names() {
-            if source.resolve(&named.words).and_then(|target| engine_named(&target)).is_some() {
-                found.push(finding(source, &named, "name no engine here; take an `Arc<dyn Engine>`"));
-            }
-        }
-    }
-    found
-}
-
-/// The engine that a path leads to, by its module or by its type's name.
-fn engine_named(target: &[&str]) -> Option<String> {
-    let ["engine", next, ..] = target else { return None };
-    let next = next.to_lowercase();
-    ENGINES.contains(&next.as_str()).then_some(next)
+/// Whether a path leads into a crate of an engine, or to the memory engine.
+fn names_engine(words: &[String]) -> bool {
+    let of_crate = |name: &String| ENGINES.iter().any(|engine| name.strip_prefix("oncegate_") == Some(*engine));
+    words.first().is_some_and(of_crate) || mentions(words, "engine::memory")
 }
 
 /// Names with a home stand nowhere else.

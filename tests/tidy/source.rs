@@ -61,6 +61,16 @@ impl Source {
         if path == "lib" { Vec::new() } else { path.split('/').collect() }
     }
 
+    /// What a manifest names in `[dependencies]`; empty for other files.
+    pub(crate) fn dependencies(&self) -> Vec<&str> {
+        if !self.path.ends_with("Cargo.toml") {
+            return Vec::new();
+        }
+        let (_, after) = self.text.split_once("\n[dependencies]\n").unwrap_or_default();
+        let lines = after.split("\n[").next().unwrap_or_default().lines();
+        lines.filter_map(|line| line.split(['.', ' ']).next()).filter(|name| !name.is_empty()).collect()
+    }
+
     /// Every path in the production code.
     pub(crate) fn names(&self) -> Vec<Named> {
         names(&self.code)

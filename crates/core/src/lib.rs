@@ -6,6 +6,7 @@ pub mod call;
 pub mod canonical;
 pub mod claim;
 pub mod clock;
+pub mod engine;
 pub mod global_id;
 pub mod hex;
 pub mod limits;
@@ -22,3 +23,6 @@ pub mod spool;
 pub mod tenant;
 pub mod terms;
 mod text;
+
+// The name that the program has for this crate.
+use crate as domain;

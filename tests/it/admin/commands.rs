@@ -192,7 +192,7 @@ async fn the_audit_trail_is_a_table() {
 async fn internal_records_are_in_no_list() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("disk:{}", folder.path().join("claims").display());
-    let engine = oncegate::engine::url::open(&url, Arc::new(SystemClock::new()), Vec::new()).unwrap();
+    let engine = oncegate::engines::open(&url, Arc::new(SystemClock::new()), Vec::new()).unwrap();
     let mut mark = fresh_claim();
     mark.operation = "oncegate:degraded-grant".parse().unwrap();
     mark.key.app = "default".parse().unwrap();

@@ -28,7 +28,7 @@ const WRONG: &str = "0123456789abcdefABCDEF9876543210";
 /// A gateway with few connections, whose clients have little time to read.
 fn impatient() -> Setup {
     let setup = Setup::on_memory().env("ONCEGATE_LIMITS__CONNECTIONS", CONNECTIONS);
-    setup.env("ONCEGATE_LIMITS__WRITE_TIMEOUT", "300ms").env("ONCEGATE_LOG__LEVEL", "info,oncegate::transport=debug")
+    setup.env("ONCEGATE_LIMITS__WRITE_TIMEOUT", "300ms").env("ONCEGATE_LOG__LEVEL", "info,oncegate_transport=debug")
 }
 
 /// A connection whose client takes little at once.

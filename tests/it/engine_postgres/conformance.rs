@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use oncegate::database::{Address, schema};
 use oncegate::engine::conformance::Subject;
-use oncegate::engine::postgres::Postgres;
+use oncegate_postgres::Postgres;
 
 use super::options;
 use crate::support::postgres_server::PostgresServer;

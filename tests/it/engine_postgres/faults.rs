@@ -7,8 +7,8 @@ use oncegate::domain::claim::{ClaimResponse, Outcome, OutcomeResponse, RenewalRe
 use oncegate::domain::operator::{ReleaseRequest, ReleaseResponse};
 use oncegate::domain::record::ClaimState;
 use oncegate::engine::conformance::{DEADLINE, fresh_claim};
-use oncegate::engine::postgres::{Options, Postgres};
 use oncegate::engine::{Determinate, Engine, EngineError};
+use oncegate_postgres::{Options, Postgres};
 use sqlx::Executor as _;
 use tokio_util::sync::CancellationToken;
 

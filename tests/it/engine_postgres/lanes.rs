@@ -7,7 +7,7 @@ use futures_util::future::{join, join_all};
 use oncegate::domain::claim::{ClaimResponse, OutcomeResponse};
 use oncegate::engine::Engine;
 use oncegate::engine::conformance::{DEADLINE, fresh_claim};
-use oncegate::engine::postgres::{Options, Postgres};
+use oncegate_postgres::{Options, Postgres};
 use sqlx::Executor as _;
 use tokio::task::JoinSet;
 use tokio::time::timeout;

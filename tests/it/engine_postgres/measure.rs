@@ -10,7 +10,7 @@ use oncegate::domain::claim::Outcome;
 use oncegate::domain::clock::{Clock, SystemClock};
 use oncegate::engine::Engine;
 use oncegate::engine::conformance::{DEADLINE, fresh_claim};
-use oncegate::engine::postgres::Postgres;
+use oncegate_postgres::Postgres;
 use tokio::task::JoinSet;
 
 use super::{options, settle, success};

@@ -14,7 +14,7 @@ mod tls;
 use std::time::Duration;
 
 use oncegate::domain::claim::ClaimRequest;
-use oncegate::engine::postgres::{Options, Postgres};
+use oncegate_postgres::{Options, Postgres};
 
 use crate::support::calls::{
     again, back_within_a_second, granted, is_duplicate, is_uncertain, settle, success, unavailable,

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use oncegate::domain::claim::{ClaimRequest, ClaimResponse, Outcome};
 use oncegate::engine::conformance::{DEADLINE, fresh_claim};
-use oncegate::engine::redis::{Options, Redis};
 use oncegate::engine::{BatchClaim, Determinate, Engine, EngineError};
+use oncegate_redis::{Options, Redis};
 use tokio::time::timeout;
 
 use super::{RedisServer, again, behind_proxy, granted, is_uncertain, open, options, settle, soon, success};

@@ -7,8 +7,8 @@ use oncegate::domain::claim::Outcome;
 use oncegate::domain::operator::ReleaseRequest;
 use oncegate::domain::record::ClaimState;
 use oncegate::engine::conformance::{DEADLINE, fresh_claim};
-use oncegate::engine::redis::{Options, Redis};
 use oncegate::engine::{Determinate, Engine, EngineError};
+use oncegate_redis::{Options, Redis};
 use tokio::time::timeout;
 
 use super::{

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use oncegate::domain::claim::ClaimRequest;
 use oncegate::engine::Engine;
-use oncegate::engine::redis::{Options, Redis};
+use oncegate_redis::{Options, Redis};
 
 use crate::support::calls::{
     again, attempt, back_within_a_second, granted, is_duplicate, is_uncertain, renew, settle, success, unavailable,

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use oncegate::domain::claim::{ClaimRequest, ClaimResponse, Outcome, OutcomeResponse, RenewalResponse};
 use oncegate::domain::record::ClaimState;
 use oncegate::engine::conformance::{DEADLINE, fresh_claim};
-use oncegate::engine::redis::{Options, Redis};
 use oncegate::engine::{Determinate, Engine, EngineError};
+use oncegate_redis::{Options, Redis};
 
 use super::{
     RedisServer, again, back_within_a_second, granted, is_duplicate, is_uncertain, open, options, renew, settle, soon,

@@ -11,7 +11,7 @@ use oncegate::domain::claim::{ClaimRequest, ClaimResponse, Outcome, OutcomeRespo
 use oncegate::domain::record::ClaimState;
 use oncegate::engine::Engine;
 use oncegate::engine::conformance::{DEADLINE, fresh_claim};
-use oncegate::engine::redis::{Options, Redis};
+use oncegate_redis::{Options, Redis};
 
 use super::{
     RedisServer, again, attempt, behind_proxy, behind_proxy_with, granted, is_duplicate, is_uncertain, name, open,

@@ -1,0 +1,170 @@
+//! The [`Engine`] trait: the contract of every store of claims. Its documentation is the specification; the conformance suite
+//! checks every engine, and every wrapper around one, against it.
+
+pub mod breaker;
+pub mod capability;
+#[cfg(any(test, feature = "test-util"))]
+pub mod conformance;
+pub mod error;
+#[cfg(any(test, feature = "test-util"))]
+pub mod faulty;
+pub mod memory;
+pub mod metadata;
+pub mod value;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::join_all;
+use serde::Serialize;
+
+use self::breaker::BreakerStatus;
+pub use self::error::{Determinate, EngineError, Indeterminate};
+pub use self::metadata::Metadata;
+use crate::domain::claim::{
+    ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
+};
+use crate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+use crate::domain::record::{Key, LiveClaim};
+
+/// A store of claims.
+///
+/// # Contract
+///
+/// ## Answers and failures
+///
+/// Business outcomes are values: a duplicate, a mismatch and a superseded outcome are `Ok`. An `Err` means that the call has no
+/// answer. It is [`Determinate`] if the call certainly changed nothing, and [`Indeterminate`] if it may have. When in doubt, an
+/// engine returns `Indeterminate`.
+///
+/// ## Atomicity
+///
+/// Each call applies one transition of [`crate::domain::claim`] to one key, atomically: of any number of concurrent claims of
+/// one key, at most one is granted for as long as that claim lasts. Calls on different keys are independent. A call that is
+/// repeated with the same arguments has the effect of one.
+///
+/// ## Time
+///
+/// The store's clock, and no other, decides whether a record has ended, in the same atomic step as the transition. A record that
+/// has ended is absent everywhere, also from reads, even if it has not been deleted. Answers contain durations that begin when
+/// the store gave the answer, never instants of a clock. A remaining time is never reported as longer than it is. A claim lasts
+/// for at least its lease after the store has accepted it.
+///
+/// ## Deadlines
+///
+/// A `deadline` is how long the caller waits, from the start of the call. It is a hint to the store: callers stop waiting
+/// by themselves, and a call whose deadline has passed may still happen.
+///
+/// ## Durability
+///
+/// An answer is given only after the data that it depends on is as durable as the engine makes data. An answer that changed
+/// nothing depends on what it has read.
+///
+/// ## Cancellation
+///
+/// A caller may drop the future of a call at any time. The call may still happen then, and must not disturb other calls: a reply
+/// belongs to its request, also on a shared connection.
+///
+/// # Wrappers
+///
+/// A wrapper is an engine around another one. It passes on what it does not change, keeps the distinction between certain and
+/// uncertain failures, and repeats a call with an uncertain outcome only with the same attempt.
+#[async_trait]
+pub trait Engine: Send + Sync + 'static {
+    /// Claims a key for an attempt.
+    async fn claim(&self, request: &ClaimRequest, deadline: Duration) -> Result<ClaimResponse, EngineError>;
+
+    /// Claims several different keys. Each is a claim by itself: `sink` receives its position and its answer as soon as the
+    /// answer is known, and no answer waits for another. If this is dropped, claims without an answer may still happen.
+    async fn claim_batch(&self, claims: &[BatchClaim<'_>], sink: ClaimSink<'_>) {
+        let claims = claims.iter().enumerate();
+        join_all(claims.map(|(position, claim)| async move {
+            sink(position, self.claim(claim.request, claim.deadline).await);
+        }))
+        .await;
+    }
+
+    /// Settles a claim by its attempt. Accepted also while the store has no room for new claims.
+    async fn settle(&self, request: &OutcomeRequest, deadline: Duration) -> Result<OutcomeResponse, EngineError>;
+
+    /// Extends a lease by its attempt. Never shortens it.
+    async fn renew(&self, request: &RenewalRequest, deadline: Duration) -> Result<RenewalResponse, EngineError>;
+
+    /// Returns the live claim of a key, if there is one.
+    async fn read(&self, key: &Key) -> Result<Option<LiveClaim>, EngineError>;
+
+    /// Ends a claim for an operator, in any state, if the given attempt holds it. Later fences of the key are still higher.
+    async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseResponse, EngineError>;
+
+    /// Lists live claims if [`Capabilities::lists`] is set; otherwise fails as unavailable, with the reason. Each claim is judged
+    /// by itself: one that changes meanwhile may or may not be in the list. The list is shorter than `limit` only if there are no
+    /// more claims. Does not hold up other calls.
+    async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError>;
+
+    /// Returns the metadata stored under this name, if any. Names belong to the gateways: up to 200 letters, digits, `.`, `_`
+    /// and `-`.
+    async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError>;
+
+    /// Stores `new` if `expected` is stored now (`None`: nothing), atomically. Returns false, and changes nothing, if another
+    /// value is stored. A `new` that is stored already counts as stored, so that a call whose answer was lost can be repeated; a
+    /// caller that must know that the value is its own makes it unique. As durable as a claim, never expired, and accepted also
+    /// while the store has no room for new claims.
+    async fn compare_and_set_metadata(
+        &self,
+        name: &str,
+        expected: Option<&Metadata>,
+        new: &Metadata,
+    ) -> Result<bool, EngineError>;
+
+    /// Checks that the store would answer now. Changes nothing.
+    async fn probe(&self) -> Result<(), EngineError>;
+
+    /// Returns what the engine promises now.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Returns the state of the breaker in front of the engine, if there is one.
+    fn breaker(&self) -> Option<BreakerStatus> {
+        None
+    }
+
+    /// Returns how often the store came back without its data since this engine was opened.
+    fn data_lost(&self) -> u64 {
+        0
+    }
+
+    /// Makes durable what is not yet durable, and releases the store. Later calls fail as unavailable.
+    async fn close(&self) {}
+}
+
+/// One claim of a batch.
+#[derive(Clone, Copy, Debug)]
+pub struct BatchClaim<'a> {
+    /// The claim.
+    pub request: &'a ClaimRequest,
+    /// The deadline of its call.
+    pub deadline: Duration,
+}
+
+/// Receives the answers to the claims of a batch: the position in the batch, and the answer.
+pub type ClaimSink<'a> = &'a (dyn Fn(usize, Result<ClaimResponse, EngineError>) + Sync);
+
+/// Promises of an engine; the table is in `docs/engines/README.md`.
+#[expect(clippy::struct_excessive_bools, reason = "a table of independent yes and no")]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct Capabilities {
+    /// Fences of a key rise strictly.
+    pub strict_fence: bool,
+    /// Acknowledged answers survive a crash of the store, as far as this process can tell.
+    pub durable: bool,
+    /// Several gateways can share the store.
+    pub shared: bool,
+    /// A retention for ever outlives the process.
+    pub forever: bool,
+    /// [`Engine::list`] is supported.
+    pub lists: bool,
+}
+
+/// Returns a duration in whole milliseconds, at least one: the resolution that all stores share.
+pub fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).max(1)
+}

@@ -1,0 +1,25 @@
+//! Parts that every engine of a networked store needs: connection workers with queues, reconnecting with backoff, and what
+//! is known of a server. An engine on top of them writes its commands and how replies are read; see
+//! `docs/adr/0042-driver-and-schemes.md`. This crate names no engine.
+
+mod connection;
+mod pool;
+mod queue;
+mod readiness;
+mod reply;
+pub mod scheme;
+mod server;
+#[cfg(test)]
+mod tests;
+mod worker;
+
+use oncegate_core as domain;
+use oncegate_core::engine;
+
+pub use self::connection::{Call, Connection, Connector, Exchange, Fitness, Lost};
+pub use self::pool::Pool;
+pub use self::queue::Queue;
+pub use self::readiness::Readiness;
+pub use self::reply::Reply;
+pub use self::server::{OnDataLoss, Server};
+pub use self::worker::{Intervals, Worker};

@@ -1,0 +1,183 @@
+//! The PostgreSQL engine: claims in a table, shared by any number of gateways, as durable as the server makes its commits.
+//!
+//! Read on in `routes` (which connection a call takes), `connection`, `batch` (the statements that calls share), `call` and
+//! `requests` (what each call needs), `row` and the SQL beside it. Reasons: `docs/adr/0010-postgres-batches-and-fences.md`.
+
+mod batch;
+mod call;
+mod connection;
+mod failure;
+mod options;
+mod requests;
+mod routes;
+mod row;
+mod session;
+mod statements;
+mod sweeper;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::try_join_all;
+use oncegate_core as domain;
+use oncegate_core::engine;
+use oncegate_database as database;
+use oncegate_driver as driver;
+use oncegate_driver::scheme::{OpenError, Scheme, no_files};
+
+use self::call::{Call, Pending, Request, Single, Statement};
+use self::connection::{Connector, LeftRunning};
+pub use self::options::Options;
+use self::requests::Outcomes;
+use self::routes::Routes;
+use self::session::Store;
+use self::statements::{CompareAndSetMetadata, GetMetadata, Probe};
+use crate::database::{Address, InvalidUrl};
+use crate::domain::claim::{
+    ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
+};
+use crate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+use crate::domain::record::{Key, LiveClaim};
+use crate::driver::{Intervals, Pool, Server, Worker};
+use crate::engine::{Capabilities, Engine, EngineError, Metadata};
+
+/// The scheme of the PostgreSQL engine.
+pub static SCHEME: Scheme = Scheme {
+    names: &["postgres", "postgresql"],
+    forms: &["postgres://USER:PASSWORD@HOST:PORT/DATABASE"],
+    parse: |url| Postgres::check(url).map_err(OpenError::new),
+    check_files: no_files,
+    capabilities: Capabilities { strict_fence: true, durable: true, shared: true, forever: true, lists: true },
+    open: |url, host| {
+        let options = Options { cores: host.cores, ..Options::default() };
+        Ok(Arc::new(Postgres::open(url, options).map_err(OpenError::new)?))
+    },
+};
+
+/// Claims stored in a PostgreSQL database.
+pub struct Postgres {
+    store: Arc<Store>,
+    routes: Arc<Routes>,
+    connections: Pool<Call>,
+}
+
+impl Postgres {
+    /// Checks that [`Postgres::open`] would accept this URL. Connects to no server.
+    ///
+    /// # Errors
+    /// What is wrong with the URL, without repeating it.
+    pub fn check(url: &str) -> Result<(), InvalidUrl> {
+        Address::parse(url).map(drop)
+    }
+
+    /// Opens an engine on the database of this URL: `postgres://[user[:password]@]host[:port][,…]/database`, with
+    /// `?connections=`, `migrate=`, `pooler=` and the usual keys for TLS.
+    ///
+    /// The server need not be up: the engine goes on connecting, and calls fail as unavailable until it succeeds.
+    ///
+    /// # Errors
+    /// What is wrong with the URL, without repeating it.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime: the connections live in tasks of their own.
+    pub fn open(url: &str, options: Options) -> Result<Self, InvalidUrl> {
+        let address = Address::parse(url)?;
+        let server = Arc::new(Server::new("postgres", address.name(), options.on_data_loss.clone()));
+        let store = Arc::new(Store { address, options, server });
+        let left_running = LeftRunning::default();
+        let intervals = Intervals { heartbeat: store.options.heartbeat_interval, check: None };
+        let connector = |readiness| Connector::new(store.clone(), readiness, left_running.clone());
+        let connections = Pool::start(store.address.connections, &store.options.cores, intervals, connector);
+        let routes = Routes::new(connections.workers().iter().map(|worker| worker.readiness().clone()));
+        connections.spawn(|closing| sweeper::run(store.clone(), closing));
+        Ok(Self { store, routes, connections })
+    }
+
+    /// Sends a request on a key.
+    async fn call<R: Request>(&self, request: R) -> Result<R::Answer, EngineError> {
+        let place = self.routes.take(request.key());
+        let worker = &self.connections.workers()[place.worker];
+        worker.call(|reply| Call::Keyed(Box::new(Pending::new(request, reply, place)))).await
+    }
+
+    /// Sends a request that concerns no key.
+    async fn run<S: Statement>(&self, statement: S) -> Result<S::Answer, EngineError> {
+        // The last connection is the one that calls on keys use least.
+        match self.connections.workers().last() {
+            Some(worker) => run_on(worker, statement).await,
+            None => Err(EngineError::unavailable("the engine is closed")),
+        }
+    }
+}
+
+async fn run_on<S: Statement>(worker: &Worker<Call>, statement: S) -> Result<S::Answer, EngineError> {
+    worker.call(|reply| Call::Single(Box::new(Single { statement, reply }))).await
+}
+
+#[async_trait]
+impl Engine for Postgres {
+    async fn claim(&self, request: &ClaimRequest, _: Duration) -> Result<ClaimResponse, EngineError> {
+        self.call(request.clone()).await
+    }
+
+    async fn settle(&self, request: &OutcomeRequest, _: Duration) -> Result<OutcomeResponse, EngineError> {
+        self.call(Outcomes::from(request.clone())).await
+    }
+
+    async fn renew(&self, request: &RenewalRequest, _: Duration) -> Result<RenewalResponse, EngineError> {
+        self.call(request.clone()).await
+    }
+
+    async fn read(&self, key: &Key) -> Result<Option<LiveClaim>, EngineError> {
+        self.call(key.clone()).await.map_err(EngineError::of_read)
+    }
+
+    async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseResponse, EngineError> {
+        self.call(request.clone()).await
+    }
+
+    async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
+        self.run(request.clone()).await.map_err(EngineError::of_read)
+    }
+
+    async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
+        self.run(GetMetadata(name.to_owned())).await.map_err(EngineError::of_read)
+    }
+
+    async fn compare_and_set_metadata(
+        &self,
+        name: &str,
+        expected: Option<&Metadata>,
+        new: &Metadata,
+    ) -> Result<bool, EngineError> {
+        self.run(CompareAndSetMetadata { name: name.to_owned(), expected: expected.cloned(), new: new.clone() }).await
+    }
+
+    async fn probe(&self) -> Result<(), EngineError> {
+        let probes = self.connections.workers().iter().map(|worker| run_on(worker, Probe(self.store.clone())));
+        try_join_all(probes).await.map(drop).map_err(EngineError::of_read)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { durable: self.store.server.is_durable(), ..SCHEME.capabilities }
+    }
+
+    fn data_lost(&self) -> u64 {
+        self.store.server.data_losses()
+    }
+
+    async fn close(&self) {
+        self.connections.close().await;
+    }
+}
+
+impl fmt::Debug for Postgres {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Postgres")
+            .field("address", &self.store.address)
+            .field("options", &self.store.options)
+            .finish_non_exhaustive()
+    }
+}

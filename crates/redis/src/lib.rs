@@ -1,0 +1,216 @@
+//! The Redis engine: claims in servers of version 7.0 or later, shared by any number of gateways.
+//!
+//! Three parts that know little of each other: `keys` (names), `topology` and below it `primary` and `connection` (where a
+//! key's commands are sent, and how), and the claim protocol (`claim`, `script`, `reply` and the Lua files): every
+//! transition is one command or one script, so it is atomic, and every time is judged by the server's clock.
+
+mod certificates;
+mod claim;
+mod connection;
+mod health;
+mod keys;
+mod options;
+mod primary;
+mod reply;
+mod script;
+mod topology;
+mod url;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::{join_all, try_join_all};
+use oncegate_core as domain;
+use oncegate_core::engine;
+use oncegate_driver as driver;
+use oncegate_driver::scheme::{OpenError, Scheme};
+use redis::Value;
+
+use self::connection::Purpose;
+use self::keys::{KeyName, Keys};
+pub use self::options::Options;
+use self::primary::Primary;
+use self::reply::{checked, unexpected};
+use self::script::{SCRIPTS, Script};
+use self::topology::Topology;
+pub use self::url::InvalidUrl;
+use self::url::Url;
+use crate::domain::claim::{
+    ClaimRequest, ClaimResponse, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
+};
+use crate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+use crate::domain::record::{Key, LiveClaim};
+use crate::domain::terms::Retention;
+use crate::engine::{BatchClaim, Capabilities, ClaimSink, Engine, EngineError, Metadata, millis, value};
+
+/// The scheme of the Redis engine.
+pub static SCHEME: Scheme = Scheme {
+    names: &["redis", "rediss"],
+    forms: &["redis://HOST:PORT/DB", "rediss://HOST:PORT/DB"],
+    parse: |url| Redis::check(url).map_err(OpenError::new),
+    check_files: |url| Redis::check_files(url).map_err(OpenError::new),
+    // Durable if the server is configured so.
+    capabilities: Capabilities { strict_fence: false, durable: true, shared: true, forever: true, lists: false },
+    open: |url, host| {
+        let options = Options { cores: host.cores, ..Options::default() };
+        Ok(Arc::new(Redis::open(url, options).map_err(OpenError::new)?))
+    },
+};
+
+/// Claims stored in Redis.
+pub struct Redis {
+    keys: Keys,
+    topology: Topology,
+}
+
+impl Redis {
+    /// Checks that [`Redis::open`] would accept this URL. Connects to no server, and reads no file.
+    ///
+    /// # Errors
+    /// What is wrong with the URL, without repeating it.
+    pub fn check(url: &str) -> Result<(), InvalidUrl> {
+        Url::parse(url).map(drop)
+    }
+
+    /// Checks the certificate and key files that a URL names. Blocks.
+    ///
+    /// # Errors
+    /// What is wrong with the URL or a file, without repeating either.
+    pub fn check_files(url: &str) -> Result<(), InvalidUrl> {
+        Url::parse(url)?.client().map(drop)
+    }
+
+    /// Opens an engine on the server of this URL: `redis://[user[:password]@]host[:port][/db]`, or `rediss://` for TLS, with
+    /// `?prefix=`, `allow_eviction=true` and `connections=` (by default one for each core, from 2 to 8); for TLS also `ca=`,
+    /// and `client_certificate=` with `client_key=`, files in PEM. Reads these, so it may block for a while.
+    ///
+    /// The server need not be up: the engine goes on connecting, and calls fail as unavailable until it succeeds.
+    ///
+    /// # Errors
+    /// What is wrong with the URL or a file that it names, without repeating either.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime: the connections live in tasks of their own.
+    pub fn open(url: &str, options: Options) -> Result<Self, InvalidUrl> {
+        let url = Url::parse(url)?;
+        // Bad files are reported now; files that go bad later, when a connection is opened.
+        url.client()?;
+        Ok(Self { keys: Keys::new(url.prefix.clone()), topology: Topology::open(url, options) })
+    }
+
+    /// Runs a script on a key.
+    async fn run(
+        &self,
+        script: &Script,
+        key: &KeyName,
+        arguments: &[&str],
+        purpose: Purpose,
+    ) -> Result<Value, EngineError> {
+        match self.topology.send(key, script.call(&key.text, arguments), purpose).await? {
+            // The server was restarted or its scripts flushed. Nothing was executed.
+            Value::ServerError(error) if error.code() == "NOSCRIPT" => {
+                self.topology.send(key, script.load_and_call(&key.text, arguments), purpose).await
+            }
+            reply => Ok(reply),
+        }
+    }
+}
+
+#[async_trait]
+impl Engine for Redis {
+    async fn claim(&self, request: &ClaimRequest, _: Duration) -> Result<ClaimResponse, EngineError> {
+        self.claim_one(request).await
+    }
+
+    async fn claim_batch(&self, claims: &[BatchClaim<'_>], sink: ClaimSink<'_>) {
+        self.claim_many(claims, sink).await;
+    }
+
+    async fn settle(&self, request: &OutcomeRequest, _: Duration) -> Result<OutcomeResponse, EngineError> {
+        let (outcome, result, retention) = match &request.outcome {
+            Outcome::Success { result, retention } => {
+                let result = result.as_ref().map(|result| format!("\n{result}"));
+                ("s", result.unwrap_or_default(), retention.map(|retention| retention.to_string()).unwrap_or_default())
+            }
+            Outcome::Failure => ("f", String::new(), String::new()),
+            Outcome::Unknown => ("u", String::new(), String::new()),
+        };
+        let late = request.late_record();
+        let late_ms = late.as_ref().map(|record| milliseconds(record.settled_retention())).unwrap_or_default();
+        let late = late.as_ref().map(value::encode).unwrap_or_default();
+        let arguments = [&*request.attempt.to_string(), outcome, &result, &retention, &late, &late_ms];
+        reply::settled(self.run(&SCRIPTS.settle, &self.keys.claim(&request.key), &arguments, Purpose::Other).await?)
+    }
+
+    async fn renew(&self, request: &RenewalRequest, _: Duration) -> Result<RenewalResponse, EngineError> {
+        let lease = request.lease.map(|lease| millis(lease).to_string()).unwrap_or_default();
+        let arguments = [&*request.attempt.to_string(), &lease];
+        reply::renewed(self.run(&SCRIPTS.renew, &self.keys.claim(&request.key), &arguments, Purpose::Other).await?)
+    }
+
+    async fn read(&self, key: &Key) -> Result<Option<LiveClaim>, EngineError> {
+        Ok(self.snapshot(&self.keys.claim(key)).await?.map(|snapshot| snapshot.held))
+    }
+
+    async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseResponse, EngineError> {
+        let arguments = [&*request.attempt.to_string()];
+        reply::released(self.run(&SCRIPTS.release, &self.keys.claim(&request.key), &arguments, Purpose::Other).await?)
+    }
+
+    async fn list(&self, _: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
+        // SCAN goes through every key of the server, in no order, and may return one twice.
+        Err(EngineError::unavailable("the Redis engine cannot list claims"))
+    }
+
+    async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
+        let key = self.keys.metadata(name);
+        let mut get = redis::cmd("GET");
+        get.arg(&key.text);
+        let reply = self.topology.send(&key, get, Purpose::Other).await;
+        reply.and_then(reply::metadata).map_err(EngineError::of_read)
+    }
+
+    async fn compare_and_set_metadata(
+        &self,
+        name: &str,
+        expected: Option<&Metadata>,
+        new: &Metadata,
+    ) -> Result<bool, EngineError> {
+        let key = self.keys.metadata(name);
+        let arguments: Vec<_> = [Some(new), expected].into_iter().flatten().map(Metadata::as_str).collect();
+        match checked(self.run(&SCRIPTS.compare_and_set_metadata, &key, &arguments, Purpose::Other).await?)? {
+            Value::Int(stored @ (0 | 1)) => Ok(stored == 1),
+            _ => Err(unexpected()),
+        }
+    }
+
+    async fn probe(&self) -> Result<(), EngineError> {
+        try_join_all(self.topology.primaries().map(Primary::probe)).await.map(drop)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let durable = self.topology.primaries().all(|primary| primary.server().is_durable());
+        Capabilities { durable, ..SCHEME.capabilities }
+    }
+
+    fn data_lost(&self) -> u64 {
+        self.topology.primaries().map(|primary| primary.server().data_losses()).sum()
+    }
+
+    async fn close(&self) {
+        join_all(self.topology.primaries().map(Primary::close)).await;
+    }
+}
+
+/// Writes a retention as the settle script takes it: milliseconds, -1 for ever.
+fn milliseconds(retention: Retention) -> String {
+    retention.duration().map_or_else(|| "-1".into(), |duration| millis(duration).to_string())
+}
+
+impl fmt::Debug for Redis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.topology.primaries()).finish()
+    }
+}

@@ -1,0 +1,135 @@
+//! The table of engines, and how one is found by its URL: `memory:`, `disk:PATH`, `redis://…`, `rediss://…`, `postgres://…`.
+
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+
+use crate::domain::clock::Clock;
+pub use crate::driver::scheme::OpenError;
+use crate::driver::scheme::{Host, Opened, Scheme, no_files};
+use crate::engine::Capabilities;
+use crate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
+
+/// The engines of this build. A new engine is one more row.
+static SCHEMES: &[&Scheme] = &[
+    &MEMORY,
+    #[cfg(feature = "disk")]
+    &oncegate_disk::SCHEME,
+    #[cfg(feature = "redis")]
+    &oncegate_redis::SCHEME,
+    #[cfg(feature = "postgres")]
+    &oncegate_postgres::SCHEME,
+];
+
+/// The scheme of the memory engine, which is part of `core`.
+static MEMORY: Scheme = Scheme {
+    names: &["memory"],
+    forms: &["memory:"],
+    parse: |url| bytes_max(url).map(drop),
+    check_files: no_files,
+    capabilities: Memory::CAPABILITIES,
+    open: |url, host| Ok(Arc::new(Memory::new(host.clock, bytes_max(url)?))),
+};
+
+/// The names of the engines that a build may leave out.
+const OPTIONAL: &[&str] = &["disk", "redis", "rediss", "postgres", "postgresql"];
+
+/// Checks that [`open`] would accept a URL. Opens nothing, and connects to no server.
+///
+/// # Errors
+/// What is wrong with the URL, and what to write instead. Never repeats a password.
+pub fn check(url: &str) -> Result<(), OpenError> {
+    (scheme_of(url)?.parse)(url)
+}
+
+/// Checks the certificate and key files that a URL names. Blocks.
+///
+/// # Errors
+/// What is wrong with the URL or with which file. Never repeats a password, or what a file holds.
+pub fn check_files(url: &str) -> Result<(), OpenError> {
+    (scheme_of(url)?.check_files)(url)
+}
+
+/// Opens the engine of a URL; see [`Scheme::open`] and [`Host`].
+///
+/// # Errors
+/// What is wrong with the URL or the folder, and what to write instead. Never repeats a password.
+pub fn open(url: &str, clock: Arc<dyn Clock>, cores: Vec<Handle>) -> Opened {
+    (scheme_of(url)?.open)(url, Host { clock, cores })
+}
+
+/// Returns what the engine of a URL promises at best. Opens nothing.
+///
+/// # Errors
+/// No engine has such a URL.
+pub fn capabilities_of(url: &str) -> Result<Capabilities, OpenError> {
+    scheme_of(url).map(|scheme| scheme.capabilities)
+}
+
+/// Returns the bound of a URL: `memory:`, or `memory:?max_bytes=N`.
+fn bytes_max(url: &str) -> Result<u64, OpenError> {
+    let query = url.split_once(':').map_or("", |(_, query)| query);
+    if query.is_empty() {
+        return Ok(BYTES_MAX_DEFAULT);
+    }
+    let bytes = query.strip_prefix("?max_bytes=").and_then(|bytes| bytes.parse().ok()).filter(|bytes| *bytes > 0);
+    bytes.ok_or_else(|| OpenError::new("a memory engine is written as memory: or memory:?max_bytes=1073741824"))
+}
+
+fn scheme_of(url: &str) -> Result<&'static Scheme, OpenError> {
+    let name = url.split_once(':').map_or("", |(name, _)| name);
+    let scheme = SCHEMES.iter().copied().find(|scheme| scheme.names.contains(&name));
+    scheme.ok_or_else(|| {
+        if OPTIONAL.contains(&name) {
+            return OpenError::new("this build leaves out this engine; build with its feature, or use another engine");
+        }
+        let forms: Vec<_> = SCHEMES.iter().flat_map(|scheme| scheme.forms).copied().collect();
+        OpenError::new(format_args!("an engine is written as {}", forms.join(", ")))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::capability::Capability;
+
+    #[test]
+    fn what_a_url_promises_is_what_its_engine_promises() {
+        let clock = Arc::new(crate::domain::clock::SystemClock::new());
+        let folder = tempfile::tempdir().unwrap();
+        for url in ["memory:".to_owned(), format!("disk:{}", folder.path().join("claims").display())] {
+            let Ok(engine) = open(&url, clock.clone(), Vec::new()) else { continue };
+            let (promised, kept) = (capabilities_of(&url).unwrap(), engine.capabilities());
+            for capability in [Capability::Durable, Capability::StrictFence, Capability::Forever, Capability::Shared] {
+                assert_eq!(capability.is_in(promised), capability.is_in(kept), "{url}: {capability:?}");
+            }
+        }
+        assert!(capabilities_of("memry:").is_err());
+    }
+
+    #[test]
+    fn a_url_of_no_engine_is_refused_with_the_forms_of_all_engines() {
+        for good in ["memory:", "memory:?max_bytes=1000"] {
+            assert!(check(good).is_ok(), "{good}");
+        }
+        for wrong in ["", "memory", "memry:", "disk:", "memory:?max_bytes=0", "memory:?max=1", "http://x"] {
+            assert!(check(wrong).is_err(), "{wrong}");
+        }
+        let error = check("http://x").unwrap_err().to_string();
+        assert!(SCHEMES.iter().flat_map(|scheme| scheme.forms).all(|form| error.contains(form)), "{error}");
+    }
+
+    #[test]
+    fn every_optional_engine_is_a_row_or_left_out() {
+        for name in OPTIONAL {
+            let error = scheme_of(&format!("{name}:")).err();
+            assert!(error.is_none_or(|error| error.to_string().contains("leaves out")), "{name}");
+        }
+    }
+
+    #[test]
+    fn errors_do_not_repeat_a_password() {
+        let secret = "redis://user:hunter2@host?prefx=a";
+        assert!(!check(secret).unwrap_err().to_string().contains("hunter2"));
+    }
+}
