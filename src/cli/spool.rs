@@ -22,10 +22,10 @@ use crate::domain::terms::{OnDataLoss, Span};
 use crate::engine::Engine;
 use crate::engines;
 use crate::folder::{FolderLock, LockError};
+use crate::resilience::call_guard::CallGuard;
 use crate::resilience::chain::{Chain, Setup, Times};
 use crate::resilience::deadline_budget::DELIVERY_DEADLINE;
 use crate::resilience::degrade::{Keeper, OutagePolicies};
-use crate::resilience::guarded::Guarded;
 use crate::resilience::journal::Bounds;
 use crate::resilience::journal::entry::{Deed, Entry};
 
@@ -279,7 +279,7 @@ async fn open(chain: &str, urls: Urls, clock: &Arc<dyn Clock>) -> anyhow::Result
         let clock_of_engine = clock.clone();
         let opened = tokio::task::spawn_blocking(move || engines::open(&url, clock_of_engine, Vec::new())).await?;
         let engine = opened.with_context(|| format!("a store of chain `{}` cannot be opened", escaped(chain)))?;
-        let guarded = Guarded::new(engine, &name, DELIVERY_DEADLINE, clock.clone(), Arc::new(SystemEntropy));
+        let guarded = CallGuard::new(engine, &name, DELIVERY_DEADLINE, clock.clone(), Arc::new(SystemEntropy));
         engines.push((name, Arc::new(guarded)));
     }
     Ok(engines)

@@ -11,6 +11,25 @@ pub const LATE_MIN: Duration = Duration::from_millis(100);
 /// Deadline of a call that delivers an entry of the journal: its own caller was answered long ago.
 pub const DELIVERY_DEADLINE: Duration = Duration::from_secs(1);
 
+/// Timeout of a probe: a store that takes longer counts as silent.
+pub const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Timeout of a list, which reads many claims for operators.
+pub const LIST_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Timeout of a call for a metadata record, its retry included.
+pub const METADATA_TIMEOUT: Duration = Duration::from_millis(600);
+
+/// Timeout of a chain's call for a metadata record. A read of the chain state and a write together end before the state that was
+/// read is too old for a grant.
+pub const CHAIN_METADATA_TIMEOUT: Duration = Duration::from_millis(700);
+
+/// Time that a call waits for the chain state: right after the start, or after this process was suspended.
+pub const CHAIN_STATE_WAIT: Duration = Duration::from_millis(800);
+
+/// Time that a chain switch waits for the new engine to store that the chain is open.
+pub const CHAIN_OPEN_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// Longest pause before a retry.
 const RETRY_PAUSE_MAX: Duration = Duration::from_millis(50);
 
@@ -78,6 +97,13 @@ impl GuardBudget {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_chain_waits_longer_than_the_call_guard_for_metadata() {
+        assert!(PROBE_TIMEOUT < METADATA_TIMEOUT && METADATA_TIMEOUT < CHAIN_METADATA_TIMEOUT);
+        assert!(CHAIN_METADATA_TIMEOUT < CHAIN_STATE_WAIT && CHAIN_STATE_WAIT < Duration::from_secs(1));
+        assert!(2 * CHAIN_METADATA_TIMEOUT < crate::resilience::chain::Times::default().fresh);
+    }
 
     #[test]
     fn each_layer_answers_before_the_one_above_stops_waiting() {

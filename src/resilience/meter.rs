@@ -1,4 +1,4 @@
-//! Measures an engine's calls, says whether it is up, and logs when that changes.
+//! Metrics of an engine's calls, and whether it is up, logged when that changes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -6,17 +6,17 @@ use std::time::Duration;
 use crate::engine::EngineError;
 use crate::telemetry::metrics::{EngineCall, EngineMetrics, EngineResult};
 
-/// What is measured of one engine.
+/// The meter of one engine.
 pub struct Meter {
     name: String,
     metrics: EngineMetrics,
     up: AtomicBool,
-    /// The engine has been closed: that it does not answer is no news.
+    /// The engine was closed on purpose, so nothing about it is logged.
     closed: AtomicBool,
 }
 
 impl Meter {
-    /// The meter of the engine of this name.
+    /// Returns the meter of the engine of this name.
     pub fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -26,29 +26,29 @@ impl Meter {
         }
     }
 
-    /// A call ended like this after this long.
+    /// Records the answer of a call, and its time.
     pub fn called<Answer>(&self, call: EngineCall, answer: &Result<Answer, EngineError>, took: Duration) {
         self.metrics.called(call, engine_result(answer), took);
-        self.note(answer.as_ref().err().filter(|failure| failure.is_unavailable()));
+        self.set_up(answer.as_ref().err().filter(|failure| failure.is_unavailable()));
     }
 
-    /// The store has come back without its data this often, all told.
+    /// Records how often the store came back without its data.
     pub fn lost_data(&self, times: u64) {
         self.metrics.set_data_lost(times);
     }
 
-    /// The engine is about to be closed. From now on nothing about it is logged.
+    /// Stops logging: the engine is about to be closed.
     pub fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the engine is about to be closed.
+    /// Returns whether the engine is about to be closed.
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Relaxed)
     }
 
-    /// Keeps `engine_up` by whether the store was silent, and logs once when it changes.
-    fn note(&self, failure: Option<&EngineError>) {
+    /// Sets `engine_up`, and logs once when it changes.
+    fn set_up(&self, failure: Option<&EngineError>) {
         let up = failure.is_none();
         // The common case writes nothing that other threads read.
         if self.up.load(Ordering::Relaxed) == up || self.up.swap(up, Ordering::Relaxed) == up {
@@ -59,13 +59,13 @@ impl Meter {
             return;
         }
         match failure {
-            None => tracing::info!(engine.name = %self.name, "the engine answers again"),
-            Some(failure) => tracing::warn!(engine.name = %self.name, error = %failure, "the engine does not answer"),
+            None => tracing::info!(engine.name = %self.name, "The engine answers again"),
+            Some(failure) => tracing::warn!(engine.name = %self.name, error = %failure, "The engine does not answer"),
         }
     }
 }
 
-/// The kind of an engine's answer, as metrics and traces have it.
+/// Returns the kind of an answer, for metrics and traces.
 pub fn engine_result<Answer>(answer: &Result<Answer, EngineError>) -> EngineResult {
     match answer {
         Ok(_) => EngineResult::Ok,

@@ -13,9 +13,9 @@ use crate::engine::Engine;
 use crate::engines;
 use crate::gateway::requirement::Requirement;
 use crate::gateway::{Engines, NamedChain, NamedEngine};
+use crate::resilience::call_guard::CallGuard;
 use crate::resilience::chain::{Chain, Setup, Times};
 use crate::resilience::degrade::{Keeper, OutagePolicies};
-use crate::resilience::guarded::Guarded;
 
 /// Opens every engine with its guard, and creates every chain with its outage policies.
 pub(super) async fn open(
@@ -32,7 +32,7 @@ pub(super) async fn open(
         let (address, clock_of_engine, cores) = (address.clone(), clock.clone(), cores.to_vec());
         let opened = tokio::task::spawn_blocking(move || engines::open(&address, clock_of_engine, cores)).await?;
         let engine = opened.with_context(|| format!("engine `{name}` cannot be opened"))?;
-        let guarded = Guarded::new(engine, name, deadline, clock.clone(), entropy.clone());
+        let guarded = CallGuard::new(engine, name, deadline, clock.clone(), entropy.clone());
         let url = urls.remove(name).unwrap_or_default();
         engines.by_name.insert(name.clone(), NamedEngine { engine: Arc::new(guarded), url });
     }

@@ -12,9 +12,9 @@ use oncegate::domain::terms::OnDataLoss;
 use oncegate::engine::Engine;
 use oncegate::gateway::claim::{ClaimAnswer, Granted};
 use oncegate::gateway::{Engines, Failure, Gateway, NamedChain, NamedEngine};
+use oncegate::resilience::call_guard::CallGuard;
 use oncegate::resilience::chain::{Chain, Setup, Times};
 use oncegate::resilience::degrade::{Keeper, OutagePolicies};
-use oncegate::resilience::guarded::Guarded;
 use oncegate::resilience::journal::memory::{Disk, Flaw};
 use oncegate::resilience::journal::{Bounds, Journal, Recovered};
 use tokio_util::sync::CancellationToken;
@@ -155,7 +155,7 @@ impl Host {
         let mut members = Vec::new();
         for (name, link) in ENGINES.iter().zip(&self.links) {
             let link: Arc<dyn Engine> = Arc::new(link.of_process(died.clone()));
-            let guarded = Guarded::new(link, name, DEADLINE, clock.clone(), entropy.clone());
+            let guarded = CallGuard::new(link, name, DEADLINE, clock.clone(), entropy.clone());
             let guarded: Arc<dyn Engine> = Arc::new(guarded);
             engines.by_name.insert((*name).into(), NamedEngine { engine: guarded.clone(), url: String::new() });
             members.push(((*name).into(), plant(Layer::Engine, guarded)));

@@ -1,78 +1,59 @@
-//! What became of the calls of the last ten seconds, counted by the second. Approximate where two threads meet in a
-//! second's first call, and without a lock.
+//! Counts of the calls of the last ten seconds, by the second. Approximate where two threads meet in the first call of a
+//! second, and without a lock.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::Verdict;
+use super::CallResult;
 
-/// How many seconds are looked at.
 const SECONDS: usize = 10;
 
-/// Counts by the second, each second in the place of one that is too old.
+/// The last seconds. Each takes the place of one that is too old.
 #[derive(Debug, Default)]
 pub(super) struct Window([Second; SECONDS]);
 
 #[derive(Debug, Default)]
 struct Second {
-    /// Which second this is, plus one; 0 if none yet.
+    /// Number of the second, plus one; 0 if it counts nothing.
     number: AtomicU64,
-    all: AtomicU32,
-    slow: AtomicU32,
-    failed: AtomicU32,
+    /// Calls by [`CallResult`].
+    calls: [AtomicU32; 3],
 }
 
-/// Calls, and what became of them.
+/// Calls by result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Counted {
-    pub(super) all: u32,
-    pub(super) slow: u32,
-    pub(super) failed: u32,
+pub(super) struct Counts {
+    pub(super) all: u64,
+    pub(super) slow: u64,
+    pub(super) failed: u64,
 }
 
 impl Window {
     /// Counts a call.
-    pub(super) fn count(&self, verdict: Verdict, now: Duration) {
+    pub(super) fn count(&self, result: CallResult, now: Duration) {
         let number = now.as_secs() + 1;
         let second = &self.0[usize::try_from(number).unwrap_or(0) % SECONDS];
-        let known = second.number.load(Ordering::Relaxed);
-        if known != number
-            && second.number.compare_exchange(known, number, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-        {
-            second.clear();
+        let old = second.number.load(Ordering::Relaxed);
+        if old != number && second.number.compare_exchange(old, number, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            second.calls.iter().for_each(|calls| calls.store(0, Ordering::Relaxed));
         }
-        second.all.fetch_add(1, Ordering::Relaxed);
-        match verdict {
-            Verdict::Answered => {}
-            Verdict::Slow => drop(second.slow.fetch_add(1, Ordering::Relaxed)),
-            Verdict::Failed => drop(second.failed.fetch_add(1, Ordering::Relaxed)),
-        }
+        second.calls[result as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The calls of the last ten seconds.
-    pub(super) fn sum(&self, now: Duration) -> Counted {
+    /// Returns the counts of the last ten seconds.
+    pub(super) fn sum(&self, now: Duration) -> Counts {
         let oldest = (now.as_secs() + 2).saturating_sub(SECONDS as u64).max(1);
         let recent = self.0.iter().filter(|second| second.number.load(Ordering::Relaxed) >= oldest);
-        recent.fold(Counted::default(), |sum, second| Counted {
-            all: sum.all.saturating_add(second.all.load(Ordering::Relaxed)),
-            slow: sum.slow.saturating_add(second.slow.load(Ordering::Relaxed)),
-            failed: sum.failed.saturating_add(second.failed.load(Ordering::Relaxed)),
+        recent.fold(Counts::default(), |sum, second| {
+            let calls = second.calls.each_ref().map(|calls| u64::from(calls.load(Ordering::Relaxed)));
+            let [answered, slow, failed] = calls;
+            Counts { all: sum.all + answered + slow + failed, slow: sum.slow + slow, failed: sum.failed + failed }
         })
     }
 
-    /// Forgets all calls.
+    /// Discards all counts.
     pub(super) fn clear(&self) {
-        for second in &self.0 {
-            second.clear();
-        }
-    }
-}
-
-impl Second {
-    fn clear(&self) {
-        self.all.store(0, Ordering::Relaxed);
-        self.slow.store(0, Ordering::Relaxed);
-        self.failed.store(0, Ordering::Relaxed);
+        self.0.iter().for_each(|second| second.number.store(0, Ordering::Relaxed));
     }
 }
 
@@ -81,20 +62,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seconds_are_forgotten_one_by_one() {
+    fn seconds_are_discarded_one_by_one() {
         let window = Window::default();
         for second in 0..30 {
-            window.count(Verdict::Answered, Duration::from_secs(second));
-            window.count(Verdict::Slow, Duration::from_secs(second));
-            window.count(Verdict::Failed, Duration::from_secs(second));
-            let seconds = u32::try_from(second + 1).unwrap().min(10);
-            let counted = Counted { all: 3 * seconds, slow: seconds, failed: seconds };
-            assert_eq!(window.sum(Duration::from_secs(second)), counted, "{second}");
+            window.count(CallResult::Answered, Duration::from_secs(second));
+            window.count(CallResult::Slow, Duration::from_secs(second));
+            window.count(CallResult::Failed, Duration::from_secs(second));
+            let seconds = (second + 1).min(10);
+            let counts = Counts { all: 3 * seconds, slow: seconds, failed: seconds };
+            assert_eq!(window.sum(Duration::from_secs(second)), counts, "{second}");
         }
-        assert_eq!(window.sum(Duration::from_secs(38)), Counted { all: 3, slow: 1, failed: 1 });
-        assert_eq!(window.sum(Duration::from_secs(39)), Counted::default());
-        window.count(Verdict::Answered, Duration::from_secs(40));
+        assert_eq!(window.sum(Duration::from_secs(38)), Counts { all: 3, slow: 1, failed: 1 });
+        assert_eq!(window.sum(Duration::from_secs(39)), Counts::default());
+        window.count(CallResult::Answered, Duration::from_secs(40));
         window.clear();
-        assert_eq!(window.sum(Duration::from_secs(40)), Counted::default());
+        assert_eq!(window.sum(Duration::from_secs(40)), Counts::default());
     }
 }

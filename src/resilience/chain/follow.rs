@@ -1,117 +1,102 @@
-//! How a gateway gets to know of a switch, wherever it was made: it looks at the note of every engine of the chain, follows
-//! the one that goes before the others, carries it to the engines that lag behind, and finishes what was left half done.
+//! Learning of a switch, wherever it was made: a gateway reads the chain state of every engine, adopts the newest, copies it to
+//! engines that lag behind, and completes a switch that was abandoned.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::agreed::Agreed;
-use super::core::{Core, State};
+use super::core::{Core, View};
+use super::state::ChainState;
+use super::status::Phase;
+use crate::domain::backoff::jittered;
 use crate::engine::{Determinate, EngineError, Metadata};
-use crate::resilience::chain::Phase;
 
-/// How long one call about a note may take. Two of them, and a look is over before what it found has aged: that an engine
-/// is slow which nobody uses holds nobody up.
-pub(super) const PATIENCE: Duration = Duration::from_millis(700);
-
-/// Looks at one engine, again and again. Each has a task of its own, so that a silent one keeps nobody.
+/// Reads the chain state of one engine at intervals. Each engine has a task of its own, so that a silent one delays no other.
 pub(super) async fn follow(core: Arc<Core>, at: usize, stop: CancellationToken) {
     let forever = async {
         loop {
             let begun = core.clock.monotonic();
-            // What it cannot tell is kept with the engine, for whoever asks why.
-            let _ = core.look(at).await;
+            // A failure is recorded with the engine.
+            let _ = core.refresh(at).await;
             let took = core.clock.monotonic().saturating_sub(begun);
-            sleep(jittered(core.times.poll, core.entropy.bits()).saturating_sub(took)).await;
+            // A tenth more or less, so that gateways do not all read at the same time.
+            let poll = jittered(core.times.poll * 9 / 10, core.times.poll / 5, core.entropy.bits());
+            sleep(poll.saturating_sub(took)).await;
         }
     };
     stop.run_until_cancelled(forever).await;
 }
 
-/// A tenth less or more, so that gateways do not all look at once.
-fn jittered(span: Duration, bits: u64) -> Duration {
-    let fifth = u64::try_from(span.as_millis() / 5).unwrap_or(0);
-    span * 9 / 10 + Duration::from_millis(bits % (fifth + 1))
-}
-
 impl Core {
-    /// Looks at one engine, follows what it tells, and carries there what it does not know yet.
-    pub(super) async fn look(&self, at: usize) -> Result<(), EngineError> {
+    /// Reads the chain state of one engine, adopts it if it is newer, and updates the engine if it lags behind.
+    pub(super) async fn refresh(&self, at: usize) -> Result<(), EngineError> {
         let begun = self.clock.monotonic();
-        let found = self.note_at(at).await;
-        let agreed = match &found {
-            Ok(note) => note.as_ref().map(Agreed::read).transpose(),
+        let record = self.members[at].read(&self.record).await;
+        let found = match &record {
+            Ok(record) => record.as_ref().map(ChainState::read).transpose(),
             Err(why) => Err(why.clone()),
         };
-        if let Err(why) = &agreed {
-            self.note_failure(at, why);
+        if let Err(why) = &found {
+            self.report_failure(at, why);
         }
-        let agreed = agreed?;
-        if let Some(agreed) = &agreed {
-            self.adopt(agreed.clone());
+        let found = found?;
+        if let Some(found) = &found {
+            self.adopt(found.clone());
         }
-        // Only now: whoever sees that a look was made sees what it has found.
-        self.looked(at, begun);
-        self.carry(at, found?.as_ref(), agreed.as_ref()).await;
+        // After the state was adopted: a caller that sees the read sees its result.
+        self.read_succeeded(at, begun);
+        self.update(at, record?.as_ref(), found.as_ref()).await;
         Ok(())
     }
 
-    /// Looks at the engine that the chain is being switched to. A failure leaves in doubt what was done on the one before.
-    pub(super) async fn look_at_next(&self, state: &State) -> Result<(), EngineError> {
-        let Some(at) = self.members.iter().position(|member| member.name == state.agreed.active) else { return Ok(()) };
-        let in_doubt =
-            |why| EngineError::indeterminate(format!("the chain is being switched, and its new engine: {why}"));
-        self.look(at).await.map_err(in_doubt)
+    /// Refreshes the engine that the chain is being switched to. After a failure, what was done on the previous one is uncertain.
+    pub(super) async fn refresh_next(&self, view: &View) -> Result<(), EngineError> {
+        let Some(at) = self.members.iter().position(|member| member.name == view.state.active) else { return Ok(()) };
+        let uncertain =
+            |why| EngineError::indeterminate(format!("the chain is being switched, and its new engine failed: {why}"));
+        self.refresh(at).await.map_err(uncertain)
     }
 
-    pub(super) async fn note_at(&self, at: usize) -> Result<Option<Metadata>, EngineError> {
-        let late = |_| Err(EngineError::unavailable("it does not answer in time"));
-        timeout(PATIENCE, self.members[at].engine.get_metadata(&self.note_name)).await.unwrap_or_else(late)
-    }
-
-    pub(super) async fn swap_at(
+    /// Writes the chain state to an engine.
+    pub(super) async fn write_state(
         &self,
         at: usize,
         expected: Option<&Metadata>,
-        new: &Agreed,
+        new: &ChainState,
     ) -> Result<bool, EngineError> {
-        let late = |_| Err(EngineError::indeterminate("it does not answer in time"));
-        let new = new.note()?;
-        let swap = self.members[at].engine.compare_and_set_metadata(&self.note_name, expected, &new);
-        timeout(PATIENCE, swap).await.unwrap_or_else(late)
+        self.members[at].write(&self.record, expected, &new.to_metadata()?).await
     }
 
-    /// Brings an engine up to what is known here, and opens what nobody has opened.
-    async fn carry(&self, at: usize, note: Option<&Metadata>, found: Option<&Agreed>) {
-        let state = self.state();
-        let known = &state.agreed;
-        let is_behind = found.map_or(known.epoch > 0, |found| found.rank() < known.rank());
+    /// Copies the known state to an engine that lags behind, or completes an abandoned switch.
+    async fn update(&self, at: usize, record: Option<&Metadata>, found: Option<&ChainState>) {
+        let view = self.view();
+        let known = &view.state;
+        let is_behind = found.map_or(known.epoch > 0, |found| found.version() < known.version());
         if is_behind {
-            // What fails is done at the next look.
-            let _ = self.swap_at(at, note, known).await;
+            // After a failure, the next read tries again.
+            let _ = self.write_state(at, record, known).await;
             return;
         }
         let is_target = self.members[at].name == known.active;
-        let age = self.clock.monotonic().saturating_sub(state.since);
+        let age = self.clock.monotonic().saturating_sub(view.since);
         if known.phase == Phase::Closing && is_target && found == Some(known) && age >= self.times.abandoned {
             let opened = known.opened();
-            if self.say_kept(&self.members[at]).await.is_ok()
-                && let Ok(true) = self.swap_at(at, note, &opened).await
+            if self.mark_as_kept(&self.members[at]).await.is_ok()
+                && let Ok(true) = self.write_state(at, record, &opened).await
             {
-                tracing::warn!(chain.name = self.name, "a switch that was left half done is finished");
+                tracing::warn!(chain.name = self.name, "Completed a switch that another gateway had begun");
                 self.adopt(opened);
             }
         }
     }
 
-    fn note_failure(&self, at: usize, why: &EngineError) {
+    fn report_failure(&self, at: usize, why: &EngineError) {
         let (chain, engine) = (&self.name, &self.members[at].name);
-        let was_fine = self.failed(at, why);
-        // That an engine is silent is told by whoever measures it.
-        if was_fine && matches!(why, EngineError::Determinate(Determinate::Incompatible(_))) {
-            tracing::error!(chain.name = chain, engine.name = engine, reason = %why, "an engine cannot tell of its chain");
+        let is_first = self.read_failed(at, why);
+        // The call guard logs that an engine does not answer.
+        if is_first && matches!(why, EngineError::Determinate(Determinate::Incompatible(_))) {
+            tracing::error!(chain.name = chain, engine.name = engine, reason = %why, "Chain state not read");
         }
     }
 }

@@ -6,82 +6,82 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::EngineError;
 
-/// How a chain stands.
+/// State of a chain.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct ChainStatus {
-    /// The names of its engines, in order.
+    /// Names of its engines, in order.
     pub engines: Vec<String>,
-    /// The engine in use.
+    /// The active engine.
     pub active: String,
-    /// How often it was switched.
+    /// Number of switches so far.
     pub epoch: u64,
-    /// Whether it takes claims, or is being switched.
+    /// Whether the chain grants claims, or is being switched.
     pub phase: Phase,
-    /// The engine that it is being switched to.
+    /// The engine that the chain is being switched to.
     pub switching_to: Option<String>,
-    /// For how long it grants nothing yet because its store lost its data.
+    /// Time that is left of a grant freeze.
     #[serde(skip)]
-    pub held_for: Option<Duration>,
+    pub frozen_for: Option<Duration>,
 }
 
-/// Whether a chain takes claims.
+/// Phase of a chain.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// No claims, while every gateway gets to know of the switch.
+    /// No claims are granted while every gateway learns of the switch.
     Closing,
     /// Claims go to the active engine.
     Open,
 }
 
-/// A switch that was made.
+/// A completed switch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Switched {
-    /// The engine that was in use before.
+    /// The active engine before.
     pub from: String,
-    /// The engine in use now.
+    /// The active engine now.
     pub to: String,
-    /// How often the chain was switched, this time included.
+    /// Number of switches, this one included.
     pub epoch: u64,
 }
 
-/// Why a chain was not switched.
+/// Reason why a chain was not switched.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum NotSwitched {
+pub enum ChainSwitchError {
     /// The chain has no such engine.
     #[error("the chain has no engine `{to}`; it has: {}", engines.join(", "))]
-    Unknown {
-        /// What was asked for.
+    UnknownEngine {
+        /// The requested engine.
         to: String,
-        /// What there is.
+        /// The engines of the chain.
         engines: Vec<String>,
     },
-    /// It is in use already.
+    /// The engine is active already.
     #[error("`{0}` is the active engine already")]
     AlreadyActive(String),
-    /// Somebody else is switching the chain.
+    /// Another switch is in progress.
     #[error("the chain is being switched to `{0}`; wait until that is done")]
-    UnderWay(String),
+    InProgress(String),
     /// The engine to switch to does not answer; nothing was changed.
-    #[error("engine `{to}` does not answer, and has to ({why})")]
-    Silent {
+    #[error("engine `{to}` does not answer ({why}); a chain can be switched only to an engine that answers")]
+    Unavailable {
         /// The engine.
         to: String,
-        /// What is wrong with it.
+        /// Its failure.
         why: EngineError,
     },
-    /// Somebody else switched at the same time, and goes before.
-    #[error("somebody else switched the chain at the same time, to `{0}`")]
-    Overtaken(String),
-    /// It was begun, or may have been, and the engine to switch to stopped answering. Gateways that saw it grant nothing.
+    /// Another operator switched the chain at the same time, and won.
+    #[error("another operator switched the chain to `{0}` at the same time")]
+    Conflict(String),
+    /// The switch has begun, or may have, and the engine to switch to stopped answering. Gateways that know of it grant nothing.
     #[error(
-        "engine `{to}` stopped answering under way ({why}); the chain grants nothing until it answers again, and the switch \
-         is then finished by itself; or switch to another engine, in ten seconds at the earliest"
+        "engine `{to}` stopped answering during the switch ({why}); the chain grants nothing until it answers again, and the \
+         switch then completes by itself; or, after ten seconds, switch to another engine"
     )]
-    Unfinished {
+    Incomplete {
         /// The engine.
         to: String,
-        /// What is wrong with it.
+        /// Its failure.
         why: EngineError,
     },
 }

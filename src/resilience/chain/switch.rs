@@ -1,116 +1,112 @@
-//! Switching a chain, by one gateway for all. First every store is told that the chain is closing, and whoever sees it
-//! grants nothing; when all have had time to see it, the new engine is told that it is open, and only then is it used.
+//! Switching a chain, by one gateway for all: closing is written to every engine, and gateways that read it grant nothing. After
+//! the time in which all read it, open is written to the new engine, and only then it is used.
 
 use futures_util::future::join_all;
 use tokio::time::sleep;
 
-use super::agreed::Agreed;
 use super::core::Core;
+use super::state::ChainState;
+use super::status::{ChainSwitchError, Phase, Switched};
 use crate::engine::EngineError;
-use crate::resilience::chain::{NotSwitched, Phase, Switched};
-
-/// How long the new engine may be silent before somebody is told so who waits.
-const OPENING: std::time::Duration = std::time::Duration::from_secs(5);
-/// Between two tries to open.
-const AGAIN: std::time::Duration = std::time::Duration::from_millis(250);
+use crate::resilience::retry::RetryRule;
 
 impl Core {
     /// Switches the chain to the engine of this name.
-    pub(super) async fn switch(&self, to: &str) -> Result<Switched, NotSwitched> {
+    pub(super) async fn switch(&self, to: &str) -> Result<Switched, ChainSwitchError> {
         let Ok(_only) = self.switching.try_lock() else {
-            return Err(NotSwitched::UnderWay(self.state().agreed.active.clone()));
+            return Err(ChainSwitchError::InProgress(self.view().state.active.clone()));
         };
         let Some(target) = self.members.iter().position(|member| member.name == to) else {
             let engines = self.members.iter().map(|member| member.name.clone()).collect();
-            return Err(NotSwitched::Unknown { to: to.to_owned(), engines });
+            return Err(ChainSwitchError::UnknownEngine { to: to.to_owned(), engines });
         };
-        if !self.is_shared() {
-            return Err(NotSwitched::AlreadyActive(to.to_owned()));
+        if !self.is_switchable() {
+            return Err(ChainSwitchError::AlreadyActive(to.to_owned()));
         }
-        let (before, closing) = self.begin(target).await?;
-        // Time for all to see it, counted from when the new engine has told it; meanwhile the others are told as well.
-        tokio::join!(sleep(self.times.closing), self.look_at_all());
+        let closing = self.close(target).await?;
+        // The time begins once the new engine has stored the state; meanwhile it is copied to the others.
+        tokio::join!(sleep(self.times.closing), self.refresh_all());
         self.open(target, &closing).await?;
-        self.look_at_all().await;
-        Ok(Switched { from: before, to: to.to_owned(), epoch: closing.epoch })
+        self.refresh_all().await;
+        Ok(Switched { from: closing.previous, to: to.to_owned(), epoch: closing.epoch })
     }
 
-    /// Closes the chain, if nothing speaks against it. Returns what was in use, and what was agreed on.
-    async fn begin(&self, target: usize) -> Result<(String, Agreed), NotSwitched> {
+    /// Closes the chain, if it may be switched. Returns its state.
+    async fn close(&self, target: usize) -> Result<ChainState, ChainSwitchError> {
         let to = self.members[target].name.clone();
-        let silent = |why| NotSwitched::Silent { to: to.clone(), why };
-        let mut looks = self.look_at_all().await;
-        looks.swap_remove(target).map_err(silent)?;
-        let stands = self.note_at(target).await.map_err(silent)?;
-        let state = self.state();
-        let known = &state.agreed;
-        let age = self.clock.monotonic().saturating_sub(state.since);
+        let unavailable = |why| ChainSwitchError::Unavailable { to: to.clone(), why };
+        self.refresh_all().await.swap_remove(target).map_err(unavailable)?;
+        let stored = self.members[target].read(&self.record).await.map_err(unavailable)?;
+        let view = self.view();
+        let known = &view.state;
+        let age = self.clock.monotonic().saturating_sub(view.since);
         match known.phase {
-            Phase::Open if known.active == to => return Err(NotSwitched::AlreadyActive(to)),
-            // One that cannot be finished must not stand in the way for ever.
-            Phase::Closing if age < self.times.abandoned => return Err(NotSwitched::UnderWay(known.active.clone())),
+            Phase::Open if known.active == to => return Err(ChainSwitchError::AlreadyActive(to)),
+            // A switch that cannot be completed must not block others for ever.
+            Phase::Closing if age < self.times.abandoned => {
+                return Err(ChainSwitchError::InProgress(known.active.clone()));
+            }
             Phase::Open | Phase::Closing => {}
         }
-        if let Some(found) = stands.as_ref().map(Agreed::read).transpose().map_err(silent)?
-            && found.rank() > known.rank()
+        if let Some(found) = stored.as_ref().map(ChainState::read).transpose().map_err(unavailable)?
+            && found.version() > known.version()
         {
-            return Err(NotSwitched::Overtaken(found.active));
+            return Err(ChainSwitchError::Conflict(found.active));
         }
-        let closing = Agreed::closing(known, &to, self.entropy.bits());
-        match self.swap_at(target, stands.as_ref(), &closing).await {
+        let closing = ChainState::closing(known, &to, self.entropy.bits());
+        match self.write_state(target, stored.as_ref(), &closing).await {
             Ok(true) => {
                 self.adopt(closing.clone());
-                Ok((closing.was.clone(), closing))
+                Ok(closing)
             }
             Ok(false) => {
-                let _ = self.look(target).await;
-                Err(NotSwitched::Overtaken(self.state().agreed.active.clone()))
+                let _ = self.refresh(target).await;
+                Err(ChainSwitchError::Conflict(self.view().state.active.clone()))
             }
-            Err(why @ EngineError::Determinate(_)) => Err(silent(why)),
-            Err(why @ EngineError::Indeterminate(_)) => Err(NotSwitched::Unfinished { to, why }),
+            Err(why @ EngineError::Determinate(_)) => Err(unavailable(why)),
+            Err(why @ EngineError::Indeterminate(_)) => Err(ChainSwitchError::Incomplete { to, why }),
         }
     }
 
     /// Opens the chain on its new engine.
-    async fn open(&self, target: usize, closing: &Agreed) -> Result<(), NotSwitched> {
+    async fn open(&self, target: usize, closing: &ChainState) -> Result<(), ChainSwitchError> {
         let opened = closing.opened();
-        let give_up = self.clock.monotonic() + OPENING;
+        let incomplete = |why| ChainSwitchError::Incomplete { to: closing.active.clone(), why };
+        let stored = closing.to_metadata().map_err(incomplete)?;
+        let begun = self.clock.monotonic();
+        let mut retries = 0;
         loop {
-            let known = self.state();
-            if known.agreed.rank() > opened.rank() {
-                return Err(NotSwitched::Overtaken(known.agreed.active.clone()));
+            let view = self.view();
+            if view.state.version() > opened.version() {
+                return Err(ChainSwitchError::Conflict(view.state.active.clone()));
             }
-            let stands = closing.note().map_err(|why| self.unfinished(target, why))?;
-            // Nobody holds back for what is not known there: whoever has switched has accepted that.
-            let told = match self.say_kept(&self.members[target]).await {
-                Ok(()) => self.swap_at(target, Some(&stands), &opened).await,
+            // No freeze for claims that are unknown there: the operator has accepted their loss.
+            let is_stored = match self.mark_as_kept(&self.members[target]).await {
+                Ok(()) => self.write_state(target, Some(&stored), &opened).await,
                 Err(why) => Err(why),
             };
-            match told {
+            let why = match is_stored {
                 Ok(true) => {
                     self.adopt(opened);
                     return Ok(());
                 }
+                // Another state is stored there, or none, because the store lost its data: then this one is stored again.
                 Ok(false) => {
-                    // Somebody else's stands there, or nothing, because the store lost its data: then it is told anew.
-                    let _ = self.look(target).await;
+                    let _ = self.refresh(target).await;
+                    EngineError::unavailable("it does not keep the state of the chain")
                 }
-                Err(why) if self.clock.monotonic() >= give_up => return Err(self.unfinished(target, why)),
-                Err(_) => {}
+                Err(why) => why,
+            };
+            let elapsed = self.clock.monotonic().saturating_sub(begun);
+            if !RetryRule::CHAIN_OPEN.allows(&why, retries, elapsed) {
+                return Err(incomplete(why));
             }
-            if self.clock.monotonic() >= give_up {
-                let why = EngineError::unavailable("it does not keep what it is told");
-                return Err(self.unfinished(target, why));
-            }
-            sleep(AGAIN).await;
+            retries += 1;
+            sleep(RetryRule::CHAIN_OPEN.pause(self.entropy.bits())).await;
         }
     }
 
-    fn unfinished(&self, target: usize, why: EngineError) -> NotSwitched {
-        NotSwitched::Unfinished { to: self.members[target].name.clone(), why }
-    }
-
-    async fn look_at_all(&self) -> Vec<Result<(), EngineError>> {
-        join_all((0..self.members.len()).map(|at| self.look(at))).await
+    async fn refresh_all(&self) -> Vec<Result<(), EngineError>> {
+        join_all((0..self.members.len()).map(|at| self.refresh(at))).await
     }
 }

@@ -187,7 +187,7 @@ impl Stores {
 
     async fn epoch_at(&self, store: usize) -> u64 {
         let note = self.stores[store].1.get_metadata("chain.main").await.unwrap();
-        note.map_or(0, |note| agreed::Agreed::read(&note).unwrap().epoch)
+        note.map_or(0, |note| state::ChainState::read(&note).unwrap().epoch)
     }
 }
 
@@ -474,7 +474,7 @@ async fn a_chain_is_not_switched_to_what_does_not_answer() {
         let (here, there) = (stores.gateway(), stores.gateway());
         here.ways[1].set(is);
         let refused = here.chain.switch("b").await.unwrap_err();
-        assert!(matches!(&refused, NotSwitched::Silent { to, .. } if to == "b"), "{refused:?}");
+        assert!(matches!(&refused, ChainSwitchError::Unavailable { to, .. } if to == "b"), "{refused:?}");
         sleep(Duration::from_secs(15)).await;
         for gateway in [&here, &there] {
             assert_eq!(gateway.active(), "a");
@@ -488,11 +488,11 @@ async fn a_switch_that_makes_no_sense_is_refused() {
     let stores = Stores::new(&["a", "b"]);
     let gateway = stores.gateway();
     gateway.granted().await;
-    assert_eq!(gateway.chain.switch("a").await, Err(NotSwitched::AlreadyActive("a".into())));
+    assert_eq!(gateway.chain.switch("a").await, Err(ChainSwitchError::AlreadyActive("a".into())));
     let refused = gateway.chain.switch("c").await.unwrap_err().to_string();
     assert_eq!(refused, "the chain has no engine `c`; it has: a, b");
     let alone = Stores::new(&["a"]).gateway();
-    assert_eq!(alone.chain.switch("a").await, Err(NotSwitched::AlreadyActive("a".into())));
+    assert_eq!(alone.chain.switch("a").await, Err(ChainSwitchError::AlreadyActive("a".into())));
     gateway.granted().await;
 }
 
@@ -532,7 +532,7 @@ async fn a_switch_whose_gateway_died_is_finished_by_another() {
     }
     sleep(Duration::from_secs(1)).await;
     assert!(is_paused(&there.claim(&fresh_claim()).await));
-    assert_eq!(there.chain.switch("a").await, Err(NotSwitched::UnderWay("b".into())));
+    assert_eq!(there.chain.switch("a").await, Err(ChainSwitchError::InProgress("b".into())));
     let waited = there.comes_to("b").await;
     assert!(waited > Duration::from_secs(7) && waited < Duration::from_secs(10), "{waited:?}");
     assert_eq!(stores.holders(&there.granted().await.key).await, "b");
@@ -550,7 +550,7 @@ async fn a_switch_whose_new_engine_died_can_be_taken_back() {
         }
     };
     let (refused, ()) = tokio::join!(here.chain.switch("b"), die);
-    assert!(matches!(refused, Err(NotSwitched::Unfinished { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(ChainSwitchError::Incomplete { .. })), "{refused:?}");
     assert!(is_paused(&there.claim(&fresh_claim()).await));
     sleep(Duration::from_secs(10)).await;
     let back = there.chain.switch("a").await.unwrap();
@@ -601,9 +601,9 @@ async fn a_chain_that_holds_grants_nothing_until_the_longest_lease_is_over() {
     let mut long = fresh_claim();
     long.terms.lease = Duration::from_secs(45);
     gateway.claim(&long).await.unwrap();
-    assert_eq!(gateway.chain.status().held_for, None);
+    assert_eq!(gateway.chain.status().frozen_for, None);
     gateway.ways[0].losses.store(1, Ordering::SeqCst);
-    assert_eq!(gateway.chain.status().held_for, Some(Duration::from_secs(45)), "the longest that was asked for");
+    assert_eq!(gateway.chain.status().frozen_for, Some(Duration::from_secs(45)), "the longest that was asked for");
     sleep(Duration::from_secs(44)).await;
     let refused = gateway.claim(&fresh_claim()).await;
     assert!(is_paused(&refused), "{refused:?}");
@@ -611,7 +611,7 @@ async fn a_chain_that_holds_grants_nothing_until_the_longest_lease_is_over() {
     assert!(gateway.chain.settle(&settle(&long), DEADLINE).await.is_ok());
     sleep(Duration::from_secs(1)).await;
     gateway.granted().await;
-    assert_eq!(gateway.chain.status().held_for, None);
+    assert_eq!(gateway.chain.status().frozen_for, None);
     // Unless it is told to, a chain goes on.
     let resuming = stores.gateway();
     resuming.ways[0].losses.store(1, Ordering::SeqCst);
@@ -628,7 +628,7 @@ async fn a_chain_that_holds_does_so_for_the_longest_renewal() {
     let renewal = RenewalRequest { key: request.key, attempt: request.attempt, lease: Some(hour) };
     gateway.chain.renew(&renewal, DEADLINE).await.unwrap();
     gateway.ways[0].losses.store(1, Ordering::SeqCst);
-    assert_eq!(gateway.chain.status().held_for, Some(hour));
+    assert_eq!(gateway.chain.status().frozen_for, Some(hour));
     sleep(minute * 59).await;
     assert!(is_paused(&gateway.claim(&fresh_claim()).await));
     sleep(minute).await;
@@ -648,7 +648,7 @@ async fn a_chain_that_holds_does_so_for_the_longest_lease_of_a_batch() {
     });
     assert!(gateway.claim_batch(&requests).await.iter().all(Result::is_ok));
     gateway.ways[0].losses.store(1, Ordering::SeqCst);
-    assert_eq!(gateway.chain.status().held_for, Some(hour));
+    assert_eq!(gateway.chain.status().frozen_for, Some(hour));
 }
 
 /// In a batch as alone.
@@ -706,7 +706,7 @@ async fn a_chain_that_holds_does_so_for_a_store_that_does_not_know_it_until_some
     let stores = Stores::new(&["a"]);
     let first = stores.gateway_with(OnDataLoss::Hold, |_| {});
     sleep(Duration::from_secs(1)).await;
-    assert_eq!(first.chain.status().held_for, Some(Duration::from_secs(29)), "without a claim, too");
+    assert_eq!(first.chain.status().frozen_for, Some(Duration::from_secs(29)), "without a claim, too");
     let second = stores.gateway_with(OnDataLoss::Hold, |_| {});
     assert!(is_paused(&second.claim(&fresh_claim()).await), "started later, and as careful");
     assert!(second.chain.settle(&settle(&fresh_claim()), DEADLINE).await.is_ok());

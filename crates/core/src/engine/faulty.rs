@@ -1,7 +1,8 @@
-//! A wrapper that makes an engine fail as a network does, from a seed: requests that do not arrive, and replies that are lost.
-//! For tests.
+//! A wrapper that makes an engine fail as a network does: requests that do not arrive, and replies that are lost or late. At
+//! random from a seed, or as a test says.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -15,15 +16,23 @@ use crate::domain::claim::{
 use crate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
 use crate::domain::record::{Key, LiveClaim};
 
-/// An engine whose requests and replies are lost at random.
+/// An engine whose calls fail.
 pub struct Faulty {
     inner: Arc<dyn Engine>,
-    random: Mutex<SmallRng>,
-    fault_probability: f64,
+    faults: Mutex<Faults>,
+    data_lost: AtomicU64,
+}
+
+/// Faults of the calls to come.
+enum Faults {
+    Random { rng: SmallRng, probability: f64 },
+    Always(Fault),
 }
 
 /// Fault of one call.
-enum Fault {
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// It succeeds.
     None,
     /// It does not happen, and the caller knows.
     Refused,
@@ -31,23 +40,51 @@ enum Fault {
     RequestLost,
     /// It happens, and the caller does not know.
     ReplyLost,
+    /// It does not happen, and has no answer.
+    Silent,
+    /// It happens, and is answered after this time. Calls for metadata are not delayed: they use other connections.
+    Delayed(Duration),
 }
 
 impl Faulty {
     /// Wraps an engine; each call fails with this probability. The same seed gives the same faults.
-    pub fn new(inner: Arc<dyn Engine>, seed: u64, fault_probability: f64) -> Self {
-        Self { inner, random: Mutex::new(SmallRng::seed_from_u64(seed)), fault_probability }
+    pub fn new(inner: Arc<dyn Engine>, seed: u64, probability: f64) -> Self {
+        let faults = Faults::Random { rng: SmallRng::seed_from_u64(seed), probability };
+        Self { inner, faults: Mutex::new(faults), data_lost: AtomicU64::new(0) }
+    }
+
+    /// Wraps an engine; each call has this fault, until another one is set.
+    pub fn always(inner: Arc<dyn Engine>, fault: Fault) -> Self {
+        Self { inner, faults: Mutex::new(Faults::Always(fault)), data_lost: AtomicU64::new(0) }
+    }
+
+    /// Gives all calls from now on this fault.
+    pub fn set(&self, fault: Fault) {
+        *self.faults() = Faults::Always(fault);
+    }
+
+    /// Reports that the store came back without its data.
+    pub fn lose_data(&self) {
+        self.data_lost.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn faults(&self) -> MutexGuard<'_, Faults> {
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn draw(&self) -> Fault {
-        let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
-        if !random.random_bool(self.fault_probability) {
-            return Fault::None;
-        }
-        match random.random_range(0..3) {
-            0 => Fault::Refused,
-            1 => Fault::RequestLost,
-            _ => Fault::ReplyLost,
+        match &mut *self.faults() {
+            Faults::Always(fault) => *fault,
+            Faults::Random { rng, probability } => {
+                if !rng.random_bool(*probability) {
+                    return Fault::None;
+                }
+                match rng.random_range(0..3) {
+                    0 => Fault::Refused,
+                    1 => Fault::RequestLost,
+                    _ => Fault::ReplyLost,
+                }
+            }
         }
     }
 
@@ -64,7 +101,21 @@ impl Faulty {
                 let _ = call.await;
                 Err(EngineError::indeterminate("reply lost by the fault wrapper"))
             }
+            Fault::Silent => std::future::pending().await,
+            Fault::Delayed(time) => {
+                let answer = call.await;
+                tokio::time::sleep(time).await;
+                answer
+            }
         }
+    }
+
+    async fn metadata_call<Answer>(
+        &self,
+        call: impl Future<Output = Result<Answer, EngineError>> + Send,
+    ) -> Result<Answer, EngineError> {
+        let is_delayed = matches!(*self.faults(), Faults::Always(Fault::Delayed(_)));
+        if is_delayed { call.await } else { self.call(call).await }
     }
 }
 
@@ -95,7 +146,7 @@ impl Engine for Faulty {
     }
 
     async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
-        self.call(self.inner.get_metadata(name)).await
+        self.metadata_call(self.inner.get_metadata(name)).await
     }
 
     async fn compare_and_set_metadata(
@@ -104,7 +155,7 @@ impl Engine for Faulty {
         expected: Option<&Metadata>,
         new: &Metadata,
     ) -> Result<bool, EngineError> {
-        self.call(self.inner.compare_and_set_metadata(name, expected, new)).await
+        self.metadata_call(self.inner.compare_and_set_metadata(name, expected, new)).await
     }
 
     async fn probe(&self) -> Result<(), EngineError> {
@@ -116,7 +167,7 @@ impl Engine for Faulty {
     }
 
     fn data_lost(&self) -> u64 {
-        self.inner.data_lost()
+        self.inner.data_lost() + self.data_lost.load(Ordering::SeqCst)
     }
 
     async fn close(&self) {

@@ -1,12 +1,11 @@
-//! The calls of an engine, as one that is guarded passes them on: how long each may take, and what its second try is told.
+//! The engine that a call guard is: the deadline of each call, and the meaning of an answer after a lost reply.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::time::timeout;
 
-use super::{FOR_LISTS, Guarded, late};
+use super::CallGuard;
 use crate::domain::claim::{
     ClaimRequest, ClaimResponse, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
@@ -14,17 +13,19 @@ use crate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseR
 use crate::domain::record::{Key, LiveClaim};
 use crate::engine::breaker::BreakerStatus;
 use crate::engine::{BatchClaim, Capabilities, ClaimSink, Engine, EngineError, Metadata};
+use crate::resilience::deadline_budget::{LIST_TIMEOUT, METADATA_TIMEOUT};
+use crate::resilience::retry::RetryRule;
 use crate::telemetry::metrics::EngineCall;
 use crate::telemetry::traces;
 
-/// Two tries have one attempt: what is granted to one is granted to both.
+/// Returns whether an answer holds while another try is in progress. Both tries have one attempt, so a grant to one is a grant
+/// to both.
 pub(super) fn is_granted(answer: &ClaimResponse) -> bool {
     matches!(answer, ClaimResponse::Granted(_))
 }
 
-/// What a failure's second try is told if the first one's answer was lost. Absent may mean "deleted by the first try",
-/// and another attempt may have claimed since: either way the caller's claim is gone, and whether it was late cannot be
-/// told.
+/// Returns the answer to a failure report whose first reply was lost. Absent may mean "deleted by the first try", and another
+/// attempt may have claimed since: either way the caller's claim has ended, and whether the report was late is unknown.
 fn after_lost_reply(request: &OutcomeRequest, answer: OutcomeResponse) -> OutcomeResponse {
     match (&request.outcome, answer) {
         (Outcome::Failure, OutcomeResponse::Done { state: None, .. } | OutcomeResponse::Superseded { .. }) => {
@@ -35,7 +36,7 @@ fn after_lost_reply(request: &OutcomeRequest, answer: OutcomeResponse) -> Outcom
 }
 
 #[async_trait]
-impl Engine for Guarded {
+impl Engine for CallGuard {
     async fn claim(&self, request: &ClaimRequest, deadline: Duration) -> Result<ClaimResponse, EngineError> {
         let engine = &self.0.engine;
         self.0
@@ -43,7 +44,7 @@ impl Engine for Guarded {
             .await
     }
 
-    async fn claim_batch(&self, claims: &[BatchClaim<'_>], tell: ClaimSink<'_>) {
+    async fn claim_batch(&self, claims: &[BatchClaim<'_>], sink: ClaimSink<'_>) {
         let span = traces::child!(
             "store",
             otel.kind = "client",
@@ -51,13 +52,13 @@ impl Engine for Guarded {
             oncegate.call = EngineCall::Claim.label(),
             oncegate.items = claims.len(),
         );
-        traces::in_span!(span, self.0.claim_batch(claims, tell));
+        traces::in_span!(span, self.0.claim_batch(claims, sink));
     }
 
     async fn settle(&self, request: &OutcomeRequest, deadline: Duration) -> Result<OutcomeResponse, EngineError> {
         let engine = &self.0.engine;
-        let second = |answer| after_lost_reply(request, answer);
-        self.0.request(EngineCall::Settle, deadline, || engine.settle(request, deadline), second, |_| true).await
+        let amend = |answer| after_lost_reply(request, answer);
+        self.0.request(EngineCall::Settle, deadline, || engine.settle(request, deadline), amend, |_| true).await
     }
 
     async fn renew(&self, request: &RenewalRequest, deadline: Duration) -> Result<RenewalResponse, EngineError> {
@@ -72,22 +73,17 @@ impl Engine for Guarded {
 
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseResponse, EngineError> {
         let engine = &self.0.engine;
-        // Absent may mean "released by the first try": either way it is gone, as was asked.
-        let second = |answer| if answer == ReleaseResponse::Absent { ReleaseResponse::Done } else { answer };
-        self.0.request(EngineCall::Release, self.0.deadline, || engine.release(request), second, |_| true).await
+        // Absent may mean "released by the first try": the claim has ended, as requested.
+        let amend = |answer| if answer == ReleaseResponse::Absent { ReleaseResponse::Done } else { answer };
+        self.0.request(EngineCall::Release, self.0.deadline, || engine.release(request), amend, |_| true).await
     }
 
-    /// Lists are long, and some engines have none: they say nothing about the store.
     async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
-        let guard = &self.0;
-        let begun = guard.clock.monotonic();
-        let answer = timeout(FOR_LISTS, guard.engine.list(request)).await.unwrap_or_else(|_| late(FOR_LISTS));
-        guard.meter.called(EngineCall::List, &answer, guard.clock.monotonic().saturating_sub(begun));
-        answer
+        self.0.uncounted(EngineCall::List, LIST_TIMEOUT, self.0.engine.list(request)).await
     }
 
     async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
-        self.0.noted(self.0.engine.get_metadata(name)).await
+        self.0.uncounted(EngineCall::Note, METADATA_TIMEOUT, self.0.engine.get_metadata(name)).await
     }
 
     async fn compare_and_set_metadata(
@@ -96,19 +92,19 @@ impl Engine for Guarded {
         expected: Option<&Metadata>,
         new: &Metadata,
     ) -> Result<bool, EngineError> {
-        let swap = || self.0.engine.compare_and_set_metadata(name, expected, new);
+        let write = || self.0.engine.compare_and_set_metadata(name, expected, new);
         let resolved = async {
-            match swap().await {
-                Err(EngineError::Indeterminate(first)) => match swap().await {
+            match write().await {
+                Err(lost) if RetryRule::METADATA_WRITE.allows(&lost, 0, Duration::ZERO) => match write().await {
                     Ok(true) => Ok(true),
-                    // The first may have put it, and somebody else another one since.
-                    Ok(false) | Err(EngineError::Determinate(_)) => Err(first.into()),
-                    Err(uncertain) => Err(uncertain),
+                    // The first try may have written it, and another gateway may have replaced it since.
+                    Ok(false) | Err(EngineError::Determinate(_)) => Err(lost),
+                    uncertain => uncertain,
                 },
-                certain => certain,
+                answer => answer,
             }
         };
-        self.0.noted(resolved).await
+        self.0.uncounted(EngineCall::Note, METADATA_TIMEOUT, resolved).await
     }
 
     async fn probe(&self) -> Result<(), EngineError> {
@@ -120,7 +116,7 @@ impl Engine for Guarded {
     }
 
     fn breaker(&self) -> Option<BreakerStatus> {
-        let since = Duration::from_micros(self.0.stands_since.load(Ordering::Relaxed));
+        let since = Duration::from_micros(self.0.state_since.load(Ordering::Relaxed));
         let lasted = self.0.clock.monotonic().saturating_sub(since);
         Some(BreakerStatus { state: self.0.breaker.state(), lasted })
     }

@@ -1,0 +1,94 @@
+//! The claims of a batch. Each is guarded as if it came alone, with its own pass of the breaker and its own retry. Together they
+//! need one call of the engine and one timer, unless something goes wrong.
+
+use std::mem::replace;
+use std::ops::ControlFlow;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures_util::future::{Either, join_all, select};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use super::engine::is_granted;
+use super::{Guard, Task};
+use crate::domain::claim::ClaimResponse;
+use crate::engine::{BatchClaim, ClaimSink, EngineError};
+use crate::resilience::breaker::Pass;
+use crate::telemetry::metrics::EngineCall;
+
+/// State of a claim's first try.
+enum FirstTry<'a> {
+    InFlight(Pass<'a>),
+    /// The try failed, and a second one follows.
+    Failed(EngineError),
+    /// The try is late. Its answer goes to the future that continues the call.
+    Late(oneshot::Sender<Result<ClaimResponse, EngineError>>),
+    /// The call was answered, or is continued elsewhere.
+    Done,
+}
+
+impl Guard {
+    /// Tries every claim that the breaker lets pass once, all together. Claims that have failed by then, or are late, continue
+    /// alone.
+    pub(super) async fn claim_batch(self: &Arc<Self>, claims: &[BatchClaim<'_>], sink: ClaimSink<'_>) {
+        let begun = self.clock.monotonic();
+        let task = |claim: &BatchClaim<'_>| Task::new(EngineCall::Claim, begun, claim.deadline);
+        let mut first_tries = Vec::with_capacity(claims.len());
+        for position in 0..claims.len() {
+            match self.enter(begun) {
+                Ok(pass) => {
+                    self.budget.deposit();
+                    first_tries.push(FirstTry::InFlight(pass));
+                }
+                // The claims after it would be refused as well.
+                Err(failure) => {
+                    (position..claims.len()).for_each(|position| sink(position, Err(failure.clone())));
+                    break;
+                }
+            }
+        }
+        let tried = &claims[..first_tries.len()];
+        let first_tries = Mutex::new(first_tries);
+        let set = |position: usize, next| {
+            replace(&mut first_tries.lock().unwrap_or_else(PoisonError::into_inner)[position], next)
+        };
+        let receive = |position: usize, answer| match set(position, FirstTry::Done) {
+            FirstTry::InFlight(pass) => match self.judged(task(&tried[position]), pass, answer) {
+                ControlFlow::Break(answer) => sink(position, answer),
+                ControlFlow::Continue(failure) => drop(set(position, FirstTry::Failed(failure))),
+            },
+            // Fails if nobody waits for it any more.
+            FirstTry::Late(waiting) => drop(waiting.send(answer)),
+            FirstTry::Failed(_) | FirstTry::Done => {}
+        };
+        let mut together = pin!(self.engine.claim_batch(tried, &receive));
+        let undisturbed = tried.iter().map(|claim| task(claim).budget.undisturbed).min().unwrap_or_default();
+        let is_over = timeout(undisturbed, &mut together).await.is_ok();
+
+        let mut rest = Vec::new();
+        for (position, claim) in tried.iter().enumerate() {
+            let (task, send) = (task(claim), || self.engine.claim(claim.request, claim.deadline));
+            let answer = match set(position, FirstTry::Done) {
+                FirstTry::InFlight(pass) => {
+                    let (waiting, answer) = oneshot::channel();
+                    drop(set(position, FirstTry::Late(waiting)));
+                    Either::Left(async move {
+                        let first = pin!(async { answer.await.unwrap_or_else(|_| Err(EngineError::unsaid())) });
+                        self.continued(task, pass, undisturbed, first, send, |answer| answer, is_granted).await
+                    })
+                }
+                FirstTry::Failed(failure) => Either::Right(self.retried(task, failure, send, |answer| answer)),
+                FirstTry::Late(_) | FirstTry::Done => continue,
+            };
+            // Large, and not to be moved whenever one more is added.
+            rest.push(Box::pin(async move { sink(position, answer.await) }));
+        }
+        let rest = pin!(join_all(rest));
+        if is_over {
+            rest.await;
+        } else if let Either::Left(((), rest)) = select(together, rest).await {
+            rest.await;
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! The tries of one call: the first one, a retry if that fails, and a hedged request if it is late.
+
+use std::ops::ControlFlow;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use tokio::time::{sleep, timeout};
+use tracing::field::Empty;
+
+use super::{Guard, Task};
+use crate::engine::EngineError;
+use crate::engine::breaker::BreakerState;
+use crate::resilience::breaker::Pass;
+use crate::resilience::deadline_budget::GuardBudget;
+use crate::resilience::meter::engine_result;
+use crate::resilience::retry::RetryRule;
+use crate::telemetry::metrics::EngineCall;
+use crate::telemetry::metrics::breaker::RetryResult;
+use crate::telemetry::traces;
+
+impl Guard {
+    /// Makes a call, and a second try if the first one fails or is late, and the budget has one. `amend` changes the answer of the
+    /// second try if that of the first is unknown. An answer that `is_final` holds even while another try is in progress; any
+    /// other, such as a duplicate, may be outdated by that try.
+    pub(super) async fn request<Answer, Try>(
+        self: &Arc<Self>,
+        call: EngineCall,
+        deadline: Duration,
+        send: impl Fn() -> Try,
+        amend: impl FnOnce(Answer) -> Answer,
+        is_final: impl Fn(&Answer) -> bool,
+    ) -> Result<Answer, EngineError>
+    where
+        Try: Future<Output = Result<Answer, EngineError>>,
+    {
+        let begun = self.clock.monotonic();
+        let task = Task::new(call, begun, deadline);
+        let pass = self.enter(begun)?;
+        self.budget.deposit();
+        let first = pin!(send());
+        let span = traces::child!(
+            "store",
+            otel.kind = "client",
+            oncegate.engine = self.name,
+            oncegate.call = call.label(),
+            oncegate.result = Empty,
+        );
+        let answer = traces::in_span!(span, self.continued(task, pass, Duration::ZERO, first, send, amend, is_final));
+        if !span.is_none() {
+            span.record("oncegate.result", engine_result(&answer).label());
+        }
+        answer
+    }
+
+    /// Continues a call whose first try is in flight, and was waited for this long already.
+    #[expect(clippy::too_many_arguments, reason = "a call in the middle of its way")]
+    pub(super) async fn continued<Answer, Try>(
+        self: &Arc<Self>,
+        task: Task,
+        pass: Pass<'_>,
+        waited: Duration,
+        mut first: Pin<&mut impl Future<Output = Result<Answer, EngineError>>>,
+        send: impl Fn() -> Try,
+        amend: impl FnOnce(Answer) -> Answer,
+        is_final: impl Fn(&Answer) -> bool,
+    ) -> Result<Answer, EngineError>
+    where
+        Try: Future<Output = Result<Answer, EngineError>>,
+    {
+        match timeout(task.budget.undisturbed.saturating_sub(waited), first.as_mut()).await {
+            Ok(answer) => self.first_answered(task, pass, answer, send, amend).await,
+            // In a box, so that the memory of every other call is smaller.
+            Err(_late) => Box::pin(self.late_call(task, pass, first, send, amend, is_final)).await,
+        }
+    }
+
+    /// Continues a call whose first try was answered.
+    async fn first_answered<Answer, Try>(
+        self: &Arc<Self>,
+        task: Task,
+        pass: Pass<'_>,
+        answer: Result<Answer, EngineError>,
+        send: impl Fn() -> Try,
+        amend: impl FnOnce(Answer) -> Answer,
+    ) -> Result<Answer, EngineError>
+    where
+        Try: Future<Output = Result<Answer, EngineError>>,
+    {
+        match self.judged(task, pass, answer) {
+            ControlFlow::Break(answer) => answer,
+            ControlFlow::Continue(failure) => self.retried(task, failure, send, amend).await,
+        }
+    }
+
+    /// Records the answer of a first try. Returns it if the call ends with it, or the failure if a retry follows.
+    pub(super) fn judged<Answer>(
+        self: &Arc<Self>,
+        task: Task,
+        pass: Pass<'_>,
+        answer: Result<Answer, EngineError>,
+    ) -> ControlFlow<Result<Answer, EngineError>, EngineError> {
+        self.answered(task, pass, task.begun, &answer);
+        match answer {
+            Err(failure) if self.may_retry(task, &failure) => ControlFlow::Continue(failure),
+            answer => ControlFlow::Break(answer),
+        }
+    }
+
+    /// Retries a call whose first try failed.
+    pub(super) async fn retried<Answer, Try>(
+        self: &Arc<Self>,
+        task: Task,
+        failure: EngineError,
+        send: impl Fn() -> Try,
+        amend: impl FnOnce(Answer) -> Answer,
+    ) -> Result<Answer, EngineError>
+    where
+        Try: Future<Output = Result<Answer, EngineError>>,
+    {
+        let second = self.second_try(task, send).await;
+        resolved(failure, second, amend)
+    }
+
+    /// Continues a call whose first try is late. Only such a call pays for the notification of the breaker.
+    async fn late_call<Answer, Try>(
+        self: &Arc<Self>,
+        task: Task,
+        pass: Pass<'_>,
+        mut first: Pin<&mut impl Future<Output = Result<Answer, EngineError>>>,
+        send: impl Fn() -> Try,
+        amend: impl FnOnce(Answer) -> Answer,
+        is_final: impl Fn(&Answer) -> bool,
+    ) -> Result<Answer, EngineError>
+    where
+        Try: Future<Output = Result<Answer, EngineError>>,
+    {
+        let begun = task.begun;
+        let GuardBudget { undisturbed, first_try, overtime, .. } = task.budget;
+        match timeout(first_try.saturating_sub(undisturbed), self.unless_opened(first.as_mut())).await {
+            Ok(answer) => return self.first_answered(task, pass, answer, send, amend).await,
+            Err(_late) if pass.was_closed() && self.budget.withdraw(self.clock.monotonic()) => self.late(pass, begun),
+            // Without a hedged request, the first try may take all the time.
+            Err(_late) => {
+                return self.timed(task, Some(pass), begun, timeout(overtime, self.unless_opened(first))).await;
+            }
+        }
+        let is_sent = AtomicBool::new(false);
+        let send = || {
+            is_sent.store(true, Ordering::Relaxed);
+            send()
+        };
+        let first = async { self.timed(task, None, begun, timeout(overtime, self.unless_opened(first))).await };
+        let (mut first, mut second) = (pin!(first), pin!(self.second_try(task, send)));
+        let (failure, second) = tokio::select! {
+            // In a random order it could not be replayed from a seed.
+            biased;
+            // Once the second try was sent, it may be the one that took effect: a failure of the first is not the whole answer,
+            // and what the first one found may be the effect of the second.
+            answer = &mut first => match answer {
+                Err(failure) if failure.is_unavailable() || is_sent.load(Ordering::Relaxed) => (failure, second.await),
+                Ok(answer) if !is_sent.load(Ordering::Relaxed) => return Ok(answer),
+                Ok(answer) if is_final(&answer) => return Ok(amend(answer)),
+                Ok(answer) => return Ok(amend(second.await.and_then(Result::ok).unwrap_or(answer))),
+                failure => return failure,
+            },
+            answer = &mut second => match answer {
+                Some(Ok(answer)) if is_final(&answer) => return Ok(amend(answer)),
+                Some(Ok(answer)) => return Ok(amend(first.await.unwrap_or(answer))),
+                answer => match first.await {
+                    Err(failure) => (failure, answer),
+                    // What the first one found may be the effect of a second one whose result is unknown.
+                    Ok(found) if matches!(&answer, Some(Err(failure)) if failure.is_uncertain()) => {
+                        return Ok(amend(found));
+                    }
+                    found => return found,
+                },
+            },
+        };
+        resolved(failure, second, amend)
+    }
+
+    /// Returns whether a call whose first try failed is retried. Takes the retry out of the budget.
+    fn may_retry(&self, task: Task, failure: &EngineError) -> bool {
+        let now = self.clock.monotonic();
+        let elapsed = now.saturating_sub(task.begun);
+        if self.breaker.state() != BreakerState::Closed || !RetryRule::of_call(&task.budget).allows(failure, 0, elapsed)
+        {
+            return false;
+        }
+        let may = self.budget.withdraw(now);
+        if !may {
+            self.metrics.retried(RetryResult::OverBudget);
+        }
+        may
+    }
+
+    /// Makes the second try, after a random pause, within the time that is left. `None` if it was not made.
+    async fn second_try<Answer, Try>(
+        self: &Arc<Self>,
+        task: Task,
+        send: impl Fn() -> Try,
+    ) -> Option<Result<Answer, EngineError>>
+    where
+        Try: Future<Output = Result<Answer, EngineError>>,
+    {
+        let pause = sleep(RetryRule::of_call(&task.budget).pause(self.entropy.bits()));
+        self.unless_opened(pause.map(Ok)).await.ok()?;
+        let begun = self.clock.monotonic();
+        let pass = self.enter(begun).ok()?;
+        let left = task.budget.all_tries.saturating_sub(begun.saturating_sub(task.begun));
+        let answer = self.timed(task, Some(pass), begun, timeout(left, self.unless_opened(send()))).await;
+        let failed = answer.as_ref().is_err_and(EngineError::is_unavailable);
+        self.metrics.retried(if failed { RetryResult::Failed } else { RetryResult::Answered });
+        Some(answer)
+    }
+}
+
+/// Returns the answer of a call whose first try failed, given that of the second try, if it was made.
+fn resolved<Answer>(
+    failure: EngineError,
+    second: Option<Result<Answer, EngineError>>,
+    amend: impl FnOnce(Answer) -> Answer,
+) -> Result<Answer, EngineError> {
+    match second {
+        Some(Ok(answer)) if failure.is_uncertain() => Ok(amend(answer)),
+        // A second try that was not made proves nothing about the first.
+        None => Err(failure),
+        Some(Err(EngineError::Determinate(_))) if failure.is_uncertain() => Err(failure),
+        Some(answer) => answer,
+    }
+}

@@ -1,0 +1,68 @@
+//! What a chain is made of, and its intervals.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::domain::attempt::Entropy;
+use crate::domain::clock::Clock;
+use crate::domain::terms::OnDataLoss;
+use crate::engine::Engine;
+
+/// Parts of a chain.
+pub struct Setup {
+    /// Name in the configuration.
+    pub name: String,
+    /// Engines with their names, in order; the first is active until the chain is switched. At least one.
+    pub engines: Vec<(String, Arc<dyn Engine>)>,
+    /// Treatment of claims after the active store came back without its data.
+    pub on_data_loss: OnDataLoss,
+    /// Longest lease that the apps of the chain get without requesting one.
+    pub lease_max: Duration,
+    /// Measures the age of what was read.
+    pub clock: Arc<dyn Clock>,
+    /// Names switches, and spreads reads.
+    pub entropy: Arc<dyn Entropy>,
+    /// Intervals.
+    pub times: Times,
+}
+
+impl Setup {
+    /// Returns a chain of one engine, for tests.
+    #[cfg(any(test, feature = "test-util"))]
+    pub fn of_one(name: &str, engine: Arc<dyn Engine>, clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Self {
+        Self {
+            name: name.into(),
+            engines: vec![("only".into(), engine)],
+            on_data_loss: OnDataLoss::Resume,
+            lease_max: Duration::ZERO,
+            clock,
+            entropy,
+            times: Times::default(),
+        }
+    }
+}
+
+/// Intervals of a chain of several engines. `fresh` is longer than a read takes, and shorter than `closing` by more than clocks
+/// differ: a gateway that has not read the state for `fresh` grants nothing, so after `closing` none grants on the old engine.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    /// Between two reads of an engine's chain state.
+    pub poll: Duration,
+    /// Age up to which a read is good for a grant.
+    pub fresh: Duration,
+    /// Shortest time between closing and opening a chain that is switched.
+    pub closing: Duration,
+    /// Time after which another gateway completes a switch.
+    pub abandoned: Duration,
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        Self {
+            poll: Duration::from_millis(500),
+            fresh: Duration::from_millis(1500),
+            closing: Duration::from_secs(2),
+            abandoned: Duration::from_secs(10),
+        }
+    }
+}
