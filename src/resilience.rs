@@ -10,3 +10,5 @@ pub mod journal;
 pub mod meter;
 pub mod retry;
 pub mod retry_budget;
+#[cfg(test)]
+mod tests;

@@ -13,7 +13,7 @@ use super::Admin;
 use super::audit::{Change, Reason};
 use super::auth::Operator;
 use crate::domain::name::Name;
-use crate::gateway::chains::{COUNTED_MAX, ChainStatus, ClaimCount, NotSwitched, ShownChain, SwitchError};
+use crate::gateway::chains::{COUNTED_MAX, ChainStatus, ChainSwitchError, ClaimCount, ShownChain, SwitchError};
 use crate::web::body::JsonBytes;
 use crate::web::problem::{Code, Problem};
 use crate::web::response::json;
@@ -58,10 +58,10 @@ pub(super) async fn switch(
     let Ok(Path(chain)) = chain else { return Err(Problem::invalid("The path must name a chain.")) };
     let status = admin.gateway.chain_status(&chain)?;
     if !status.engines.contains(&to) {
-        return Err(SwitchError::Rejected(NotSwitched::Unknown { to, engines: status.engines }).into());
+        return Err(SwitchError::Rejected(ChainSwitchError::UnknownEngine { to, engines: status.engines }).into());
     }
     if status.active == to && status.switching_to.is_none() {
-        return Err(SwitchError::Rejected(NotSwitched::AlreadyActive(to)).into());
+        return Err(SwitchError::Rejected(ChainSwitchError::AlreadyActive(to)).into());
     }
     if !accept_loss {
         return Err(loss_not_accepted(&admin, &chain, &status, &to).await);
@@ -112,11 +112,11 @@ impl From<SwitchError> for Problem {
             SwitchError::Rejected(refused) => refused,
         };
         let code = match refused {
-            NotSwitched::Unknown { .. } => Code::InvalidRequest,
-            NotSwitched::AlreadyActive(_) => Code::AlreadyActive,
-            NotSwitched::UnderWay(_) | NotSwitched::Overtaken(_) => Code::SwitchUnderWay,
-            NotSwitched::Silent { .. } => Code::StoreUnavailable,
-            NotSwitched::Unfinished { .. } => {
+            ChainSwitchError::UnknownEngine { .. } => Code::InvalidRequest,
+            ChainSwitchError::AlreadyActive(_) => Code::AlreadyActive,
+            ChainSwitchError::InProgress(_) | ChainSwitchError::Conflict(_) => Code::SwitchUnderWay,
+            ChainSwitchError::Unavailable { .. } => Code::StoreUnavailable,
+            ChainSwitchError::Incomplete { .. } => {
                 return Self::new(Code::OutcomeUnknown, format!("It is begun: {refused}.")).retry_after(SOON);
             }
         };

@@ -6,7 +6,7 @@ use super::operator::{Filter, filtered};
 use super::{EngineHealth, Gateway, NamedChain, NamedEngine, within};
 use crate::domain::tenant::AppKey;
 use crate::engine::EngineError;
-pub use crate::resilience::chain::{ChainStatus, NotSwitched, Switched};
+pub use crate::resilience::chain::{ChainStatus, ChainSwitchError, Switched};
 
 /// How long the engine to be left may take to list what stands on it.
 const COUNT_PATIENCE: std::time::Duration = std::time::Duration::from_secs(3);
@@ -40,7 +40,7 @@ pub enum SwitchError {
     /// The engine to switch to does not promise what the chain requires, or cannot say.
     Unfit(EngineError),
     /// Something of the chain itself.
-    Rejected(NotSwitched),
+    Rejected(ChainSwitchError),
 }
 
 /// How many claims stand on the engine in use.
@@ -64,7 +64,7 @@ impl Gateway {
             };
             ShownChain {
                 name: name.clone(),
-                held_ms: status.held_for.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),
+                held_ms: status.frozen_for.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),
                 health: status.engines.iter().filter_map(of).collect(),
                 status,
             }

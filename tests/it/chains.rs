@@ -275,7 +275,7 @@ async fn a_switch_whose_gateway_was_killed_is_finished_by_another() {
     assert_eq!(there.client().claim(fresh::contents()).await.code(), (503, "store_unavailable"));
     comes_to(&there, "b", Duration::from_secs(15)).await;
     assert!(holds(&b, &granted(&there).await));
-    there.logged("a switch that was left half done is finished", 1).await;
+    there.logged("Completed a switch that another gateway had begun", 1).await;
 }
 
 #[tokio::test]

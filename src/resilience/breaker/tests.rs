@@ -99,7 +99,7 @@ fn a_few_failures_open_it_only_after_half_a_second_of_silence() {
 fn it_opens_within_a_second_when_the_store_goes_silent_under_load() {
     let mut scenario = Scenario::new();
     scenario.calls(10_000, CallResult::Answered, MS);
-    // All that was under way fails late and at once.
+    // All calls in flight fail late and at the same time.
     let begun = scenario.now;
     let passes: Vec<_> = (0..5).map(|_| scenario.enter().unwrap()).collect();
     let states: Vec<_> = passes.into_iter().map(|pass| pass.end(CallResult::Failed, begun + SILENCE)).collect();
@@ -142,7 +142,7 @@ fn cancelled_calls_do_not_count() {
         drop(scenario.enter().unwrap());
     }
     scenario.assert_state(BreakerState::Closed);
-    assert_eq!(scenario.breaker.window.sum(scenario.now), window::Counts::default());
+    assert_eq!(scenario.breaker.window.sum(scenario.now), Counts::default());
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn a_half_open_breaker_lets_exactly_one_call_pass() {
     });
     assert_eq!(passes.len(), 1);
     assert!(scenario.enter().is_none());
-    // A caller who goes gives its place to another.
+    // A cancelled call makes room for another.
     drop(passes);
     let second = scenario.enter().unwrap();
     assert!(scenario.enter().is_none());
@@ -183,7 +183,7 @@ fn a_half_open_breaker_opens_again_if_its_trial_call_fails_is_slow_or_does_not_r
     }
     let scenario = Scenario::opened();
     scenario.breaker.advance(true, scenario.now);
-    let _stays_away = scenario.enter().unwrap();
+    let _trial = scenario.enter().unwrap();
     let late = scenario.now + TRIAL;
     assert_eq!(scenario.breaker.advance(false, late.checked_sub(MS).unwrap()), None);
     assert_eq!(scenario.breaker.trial_left(late.checked_sub(MS).unwrap()), Some(MS));
@@ -198,11 +198,11 @@ fn a_half_open_breaker_without_calls_is_closed_by_the_next_probe_and_opens_with_
     scenario.breaker.advance(true, scenario.now);
     assert_eq!(scenario.breaker.advance(true, scenario.now), None, "not at once");
     assert_eq!(scenario.breaker.advance(true, scenario.now + IDLE), Some(BreakerState::Closed));
-    // All who come together are let through.
+    // All calls that arrive together pass.
     let mut passes: Vec<_> = (0..64).map(|_| scenario.enter().unwrap()).collect();
     assert_eq!(passes.pop().unwrap().end(CallResult::Failed, scenario.now + IDLE), Some(BreakerState::Open));
     drop(passes);
-    // If the store has answered, it is as good as any other.
+    // Once the store has answered, it counts like any other.
     for _ in 0..2 {
         scenario.after(IDLE);
         scenario.breaker.advance(true, scenario.now);
@@ -224,7 +224,7 @@ fn calls_begun_before_it_opened_do_not_count_after() {
     scenario.assert_state(BreakerState::Open);
     scenario.breaker.advance(true, scenario.now);
     scenario.enter().unwrap().end(CallResult::Answered, scenario.now);
-    // They fail only now. The store is well.
+    // They fail only now, after the store is back.
     for pass in old {
         assert_eq!(pass.end(CallResult::Failed, scenario.now), None);
     }
@@ -253,7 +253,7 @@ fn a_ramp_never_refuses_calls_made_one_after_the_other() {
     let mut scenario = Scenario::ramping();
     for _ in 0..2000 {
         scenario.after(MS);
-        scenario.enter().expect("it is let through").end(CallResult::Answered, scenario.now);
+        scenario.enter().expect("it passes").end(CallResult::Answered, scenario.now);
     }
     scenario.assert_state(BreakerState::Closed);
 }

@@ -58,7 +58,7 @@ impl Guard {
                 ControlFlow::Break(answer) => sink(position, answer),
                 ControlFlow::Continue(failure) => drop(set(position, FirstTry::Failed(failure))),
             },
-            // Fails if nobody waits for it any more.
+            // Fails if the call has ended.
             FirstTry::Late(waiting) => drop(waiting.send(answer)),
             FirstTry::Failed(_) | FirstTry::Done => {}
         };

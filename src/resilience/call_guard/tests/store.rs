@@ -1,0 +1,139 @@
+//! A store whose time, failures and probes a test sets, and that counts its calls.
+
+use super::*;
+
+/// A store in memory, as a test sets it.
+pub(super) struct Store {
+    pub(super) inner: Arc<Memory>,
+    time: Mutex<Duration>,
+    /// A key whose claims get no answer.
+    pub(super) silent_key: Mutex<Option<Key>>,
+    failure: Mutex<Option<EngineError>>,
+    pub(super) always_answers_probes: AtomicBool,
+    claims: AtomicU32,
+    in_flight: AtomicU32,
+    pub(super) in_flight_max: AtomicU32,
+    pub(super) probes: AtomicU32,
+}
+
+pub(super) const FOREVER: Duration = Duration::from_hours(24);
+
+impl Store {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            inner: memory().1,
+            time: Mutex::new(MS),
+            silent_key: Mutex::default(),
+            failure: Mutex::default(),
+            always_answers_probes: AtomicBool::new(false),
+            claims: AtomicU32::new(0),
+            in_flight: AtomicU32::new(0),
+            in_flight_max: AtomicU32::new(0),
+            probes: AtomicU32::new(0),
+        })
+    }
+
+    pub(super) fn set_time(&self, time: Duration) {
+        *self.time.lock().unwrap() = time;
+    }
+
+    pub(super) fn set_failure(&self, failure: impl Into<Option<EngineError>>) {
+        *self.failure.lock().unwrap() = failure.into();
+    }
+
+    pub(super) fn set_out(&self) {
+        self.set_failure(EngineError::unavailable("out"));
+    }
+
+    pub(super) fn set_silent(&self) {
+        self.set_time(FOREVER);
+    }
+
+    pub(super) fn recover(&self) {
+        self.set_failure(None);
+        self.set_time(MS);
+    }
+
+    pub(super) fn claims(&self) -> u32 {
+        self.claims.load(Ordering::SeqCst)
+    }
+
+    async fn serve(&self) -> Result<(), EngineError> {
+        let (time, failure) = (*self.time.lock().unwrap(), self.failure.lock().unwrap().clone());
+        sleep(time).await;
+        failure.map_or(Ok(()), Err)
+    }
+}
+
+/// Counts a call as in flight until it is answered or dropped.
+struct InFlight<'a>(&'a AtomicU32);
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[async_trait]
+impl Engine for Store {
+    async fn claim(&self, request: &ClaimRequest, deadline: Duration) -> Result<ClaimResponse, EngineError> {
+        self.claims.fetch_add(1, Ordering::SeqCst);
+        let most = self.in_flight.fetch_add(1, Ordering::SeqCst) + 1;
+        self.in_flight_max.fetch_max(most, Ordering::SeqCst);
+        let _in_flight = InFlight(&self.in_flight);
+        if self.silent_key.lock().unwrap().as_ref() == Some(&request.key) {
+            sleep(FOREVER).await;
+        }
+        self.serve().await?;
+        self.inner.claim(request, deadline).await
+    }
+
+    async fn settle(&self, request: &OutcomeRequest, deadline: Duration) -> Result<OutcomeResponse, EngineError> {
+        self.serve().await?;
+        self.inner.settle(request, deadline).await
+    }
+
+    async fn renew(&self, request: &RenewalRequest, deadline: Duration) -> Result<RenewalResponse, EngineError> {
+        self.serve().await?;
+        self.inner.renew(request, deadline).await
+    }
+
+    async fn read(&self, key: &Key) -> Result<Option<LiveClaim>, EngineError> {
+        self.serve().await?;
+        self.inner.read(key).await
+    }
+
+    async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseResponse, EngineError> {
+        self.serve().await?;
+        self.inner.release(request).await
+    }
+
+    async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
+        self.serve().await?;
+        self.inner.list(request).await
+    }
+
+    async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
+        self.serve().await?;
+        self.inner.get_metadata(name).await
+    }
+
+    async fn compare_and_set_metadata(
+        &self,
+        name: &str,
+        expected: Option<&Metadata>,
+        new: &Metadata,
+    ) -> Result<bool, EngineError> {
+        self.serve().await?;
+        self.inner.compare_and_set_metadata(name, expected, new).await
+    }
+
+    async fn probe(&self) -> Result<(), EngineError> {
+        self.probes.fetch_add(1, Ordering::SeqCst);
+        if self.always_answers_probes.load(Ordering::SeqCst) { Ok(()) } else { self.serve().await }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+}

@@ -1,0 +1,165 @@
+//! Switches between engines that answer.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn a_switch_reaches_every_gateway_and_those_that_start_later() {
+    let stores = Stores::new(&["a", "b"]);
+    let (here, there) = (stores.gateway(), stores.gateway());
+    let before = here.granted().await;
+    assert_eq!(stores.holders(&before.key).await, "a");
+    let switched = here.chain.switch("b").await.unwrap();
+    assert_eq!(switched, Switched { from: "a".into(), to: "b".into(), epoch: 1 });
+    assert_eq!(here.active(), "b");
+    assert!(there.wait_until_active("b").await <= Duration::from_millis(600), "it is followed at the next look");
+    for gateway in [&here, &there, &stores.gateway()] {
+        assert_eq!(stores.holders(&gateway.granted().await.key).await, "b");
+    }
+    let back = there.chain.switch("a").await.unwrap();
+    assert_eq!((back.epoch, back.from.as_str()), (2, "b"));
+    here.wait_until_active("a").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn during_a_switch_no_gateway_grants_and_outcomes_go_to_the_previous_engine() {
+    let stores = Stores::new(&["a", "b"]);
+    let (here, there) = (stores.gateway(), stores.gateway());
+    let held = there.granted().await;
+    let begun = stores.clock.monotonic();
+    let switching = tokio::spawn({
+        let chain = here.chain.clone();
+        async move { chain.switch("b").await }
+    });
+    sleep(Duration::from_millis(700)).await;
+    for gateway in [&here, &there] {
+        let status = gateway.chain.status();
+        assert_eq!((status.phase, status.active.as_str()), (Phase::Closing, "a"));
+        assert_eq!(status.switching_to.as_deref(), Some("b"));
+        let refused = gateway.claim(&fresh_claim()).await;
+        assert!(is_paused(&refused), "{refused:?}");
+    }
+    let renewal = RenewalRequest { key: held.key.clone(), attempt: held.attempt.clone(), lease: None };
+    assert!(matches!(there.chain.renew(&renewal, DEADLINE).await, Ok(RenewalResponse::Renewed { .. })));
+    assert!(matches!(
+        there.chain.settle(&settle(&held), DEADLINE).await,
+        Ok(OutcomeResponse::Done { late: Some(false), .. })
+    ));
+    switching.await.unwrap().unwrap();
+    assert!(stores.clock.monotonic().saturating_sub(begun) >= Duration::from_secs(2), "all have had time to see it");
+}
+
+/// A gateway that does not know yet that the new engine is active would report the outcome to the old one.
+#[tokio::test(start_paused = true)]
+async fn a_claim_of_the_new_engine_is_not_settled_on_the_old_one() {
+    let mut late = 0;
+    for round in 0..10 {
+        let stores = Stores::new(&["a", "b"]);
+        let (here, there) = (stores.gateway(), stores.gateway());
+        sleep(Duration::from_millis(50 * round)).await;
+        let chain = here.chain.clone();
+        let switching = tokio::spawn(async move { chain.switch("b").await });
+        here.wait_until_active("b").await;
+        let held = here.granted().await;
+        late += u32::from(there.chain.status().phase == Phase::Closing);
+        match there.chain.settle(&settle(&held), DEADLINE).await {
+            Ok(OutcomeResponse::Done { late: Some(false), .. }) | Err(EngineError::Indeterminate(_)) => {}
+            other => panic!("answered as accepted: {other:?}"),
+        }
+        assert!(there.chain.settle(&settle(&held), DEADLINE).await.is_ok(), "repeated, it goes where the claim is");
+        switching.await.unwrap().unwrap();
+    }
+    assert!(late > 0, "it had seen it each time");
+}
+
+/// The purpose of the two phases: after a grant of the new engine was delivered, no grant of the old one is.
+#[tokio::test(start_paused = true)]
+async fn no_gateway_grants_on_the_old_engine_after_a_grant_on_the_new_one() {
+    for round in 0..20 {
+        let stores = Arc::new(Stores::new(&["a", "b"]));
+        let grants = Arc::new(Mutex::new(Vec::new()));
+        let gateways: Vec<_> = (0..3).map(|_| Arc::new(stores.gateway())).collect();
+        let callers: Vec<_> = (0..9)
+            .map(|caller| {
+                let (gateway, stores, grants) = (gateways[caller % 3].clone(), stores.clone(), grants.clone());
+                tokio::spawn(async move {
+                    for step in 0..600 {
+                        let request = fresh_claim();
+                        if let Ok(ClaimResponse::Granted(_)) = gateway.claim(&request).await {
+                            let on = stores.holders(&request.key).await;
+                            grants.lock().unwrap().push((stores.clock.monotonic(), on));
+                        }
+                        sleep(Duration::from_millis(5 + (step * 7 + round) % 5)).await;
+                    }
+                })
+            })
+            .collect();
+        sleep(Duration::from_millis(200 + round * 37)).await;
+        // One gateway gets late answers of the old engine.
+        gateways[1].engines[0].set(if round % 2 == 0 { DELAYED } else { Fault::None });
+        gateways[0].chain.switch("b").await.unwrap();
+        for caller in callers {
+            caller.await.unwrap();
+        }
+        let grants = grants.lock().unwrap();
+        let last_on_old = grants.iter().filter(|(_, on)| on == "a").map(|(at, _)| *at).max().unwrap();
+        let first_on_new = grants.iter().filter(|(_, on)| on == "b").map(|(at, _)| *at).min().unwrap();
+        assert!(last_on_old < first_on_new, "round {round}: {last_on_old:?} {first_on_new:?}");
+        assert!(first_on_new < last_on_old + Duration::from_secs(3), "round {round}: no gateway granted for long");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_returns_after_the_switch_is_not_delivered() {
+    let stores = Stores::new(&["a", "b"]);
+    let (here, there) = (stores.gateway(), stores.gateway());
+    there.granted().await;
+    there.engines[0].set(DELAYED);
+    let request = fresh_claim();
+    let report = settle(&request);
+    let (late, outcome) = (there.claim(&request), there.chain.settle(&report, DEADLINE));
+    let (late, outcome, switched) = tokio::join!(late, outcome, here.chain.switch("b"));
+    switched.unwrap();
+    assert!(matches!(late, Err(EngineError::Indeterminate(_))), "{late:?}");
+    assert!(matches!(outcome, Err(EngineError::Indeterminate(_))), "{outcome:?}");
+    // The repeat is granted on the engine that all gateways use.
+    let again = there.claim(&request).await;
+    assert!(matches!(&again, Ok(ClaimResponse::Granted(grant)) if grant.attempt == request.attempt), "{again:?}");
+    assert_eq!(stores.holders(&request.key).await, "ab");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_switch_to_the_active_or_an_unknown_engine_is_refused() {
+    let stores = Stores::new(&["a", "b"]);
+    let gateway = stores.gateway();
+    gateway.granted().await;
+    assert_eq!(gateway.chain.switch("a").await, Err(ChainSwitchError::AlreadyActive("a".into())));
+    let refused = gateway.chain.switch("c").await.unwrap_err().to_string();
+    assert_eq!(refused, "the chain has no engine `c`; it has: a, b");
+    let alone = Stores::new(&["a"]).gateway();
+    assert_eq!(alone.chain.switch("a").await, Err(ChainSwitchError::AlreadyActive("a".into())));
+    gateway.granted().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_two_switches_at_once_one_wins_and_the_other_is_refused() {
+    for round in 0..30 {
+        let stores = Stores::new(&["a", "b", "c"]);
+        let (here, there, third) = (stores.gateway(), stores.gateway(), stores.gateway());
+        third.granted().await;
+        let other = if round % 2 == 0 { "b" } else { "c" };
+        let late = async {
+            sleep(Duration::from_millis(round * 100)).await;
+            there.chain.switch(other).await
+        };
+        let (one, two) = tokio::join!(here.chain.switch("b"), late);
+        let won: Vec<_> = [&one, &two].into_iter().flatten().collect();
+        // A switch that begins after the end of the first is another switch.
+        let expected = if round < 20 || other == "b" { 1 } else { 2 };
+        assert_eq!(won.len(), expected, "round {round}: {one:?} {two:?}");
+        let active = won.iter().max_by_key(|switched| switched.epoch).unwrap().to.clone();
+        for gateway in [&here, &there, &third] {
+            gateway.wait_until_active(&active).await;
+            assert_eq!(stores.holders(&gateway.granted().await.key).await, active, "round {round}");
+        }
+    }
+}
