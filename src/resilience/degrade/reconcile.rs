@@ -11,6 +11,7 @@ use hashbrown::HashMap;
 use super::super::journal::entry::{Deed, Entry};
 use super::Core;
 use super::book::{Standing, Written};
+use crate::domain::backoff::Backoff;
 use crate::domain::claim::{self, Effect};
 use crate::domain::clock::Timestamp;
 use crate::domain::record::{Key, LiveClaim};
@@ -22,9 +23,8 @@ const AT_ONCE: usize = 32;
 /// After so many silences in a row the store is taken to be out, and the round is over.
 const SILENCES: usize = 3;
 
-/// How long until the next round where the store did not answer: at least, and at most after several of them.
-const PAUSE_MIN: Duration = Duration::from_millis(100);
-const PAUSE_MAX: Duration = Duration::from_millis(400);
+/// Delay before the next round where the store did not answer.
+const PAUSE: Backoff = Backoff { first: Duration::from_millis(100), max: Duration::from_millis(400) };
 
 impl Core {
     /// Takes over what the journal held of this chain.
@@ -83,7 +83,7 @@ impl Core {
                     quiet_rounds = 0;
                 } else {
                     quiet_rounds += 1;
-                    tokio::time::sleep(self.pause(quiet_rounds)).await;
+                    tokio::time::sleep(PAUSE.delay(quiet_rounds, self.entropy.bits())).await;
                 }
             };
             tokio::select! {
@@ -134,13 +134,6 @@ impl Core {
         }
     }
 
-    /// Between two rounds: longer after several in vain, and never the same for two gateways.
-    fn pause(&self, quiet_rounds: u32) -> Duration {
-        let longest = (PAUSE_MIN * quiet_rounds).min(PAUSE_MAX);
-        let spread = u64::try_from(longest.as_micros()).unwrap_or(u64::MAX).max(1);
-        longest / 2 + Duration::from_micros(self.entropy.bits() % spread) / 2
-    }
-
     /// Tells the store all that waits, until nothing does or it has not answered for this long.
     pub(super) async fn deliver_all(self: &Arc<Self>, patience: Duration) -> Result<(), EngineError> {
         let mut failures = HashMap::new();
@@ -155,7 +148,7 @@ impl Core {
             if self.clock.monotonic().saturating_sub(since) >= patience {
                 return Err(failure);
             }
-            tokio::time::sleep(PAUSE_MIN).await;
+            tokio::time::sleep(PAUSE.first).await;
         }
     }
 }
