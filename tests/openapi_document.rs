@@ -1,13 +1,10 @@
 //! Holds `openapi.yaml` and `openapi-admin.yaml` to themselves: they are complete, references resolve, and examples are valid
 //! and true, down to every global ID, digest and attempt hash. `it` tests over sockets that the gateway answers accordingly.
 
-#[path = "it/support/openapi.rs"]
-mod openapi;
-
 use std::collections::{BTreeMap, BTreeSet};
 
 use md5::{Digest as _, Md5};
-use openapi::{Document, Spec};
+use oncegate_testkit::openapi::{Document, Spec};
 use serde_json::{Value, json};
 use sha2::Sha256;
 

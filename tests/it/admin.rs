@@ -6,10 +6,11 @@ mod commands;
 mod trail;
 
 use oncegate::domain::hex;
+use oncegate_testkit::client::Client;
+use oncegate_testkit::gateway::{Gateway, Setup};
 use sha2::{Digest, Sha256};
 
-use crate::support::client::Client;
-use crate::support::gateway::{Gateway, Setup};
+use crate::support::gateway;
 
 /// The token of the operator alice.
 const TOKEN: &str = "token_of_alice_0123456789abcdef";
@@ -23,7 +24,7 @@ fn operators() -> String {
 
 /// A gateway on this engine that has operators.
 pub(crate) fn operated(engine: &str) -> Setup {
-    Setup::on(engine).config(&operators())
+    gateway::on(engine).config(&operators())
 }
 
 /// The operator alice.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-use crate::support::missing;
+use oncegate_testkit::missing;
 
 const RULES: &str = include_str!("../../deploy/prometheus/oncegate.rules.yml");
 

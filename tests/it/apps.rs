@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use oncegate::domain::hex;
+use oncegate_testkit::client::{Answer, Client};
+use oncegate_testkit::gateway::Gateway;
+use oncegate_testkit::wait::until;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::support::client::{Answer, Client};
-use crate::support::gateway::{Gateway, Setup};
-use crate::support::wait::until;
+use crate::support::gateway;
 
 const OLD: &str = "old_secret_0123456789abcdef";
 const NEW: &str = "new_secret_0123456789abcdef";
@@ -33,7 +34,7 @@ fn client(gateway: &Gateway, app: &str, secret: &str) -> Client {
 
 #[tokio::test]
 async fn either_secret_is_let_in_and_everybody_else_is_told_the_same() {
-    let gateway = Setup::on_memory().config(&apps()).start().await;
+    let gateway = gateway::on_memory().config(&apps()).start().await;
     client(&gateway, "shop", OLD).claim(json!(1)).await.expect(201);
     client(&gateway, "shop", NEW).claim(json!(1)).await.expect(409);
     client(&gateway, "bank.eu", OTHER).claim(json!(1)).await.expect(201);
@@ -86,7 +87,7 @@ async fn either_secret_is_let_in_and_everybody_else_is_told_the_same() {
 
 #[tokio::test]
 async fn the_same_contents_in_two_apps_are_two_claims() {
-    let gateway = Setup::on_memory().config(&apps()).start().await;
+    let gateway = gateway::on_memory().config(&apps()).start().await;
     let (shop, bank) = (client(&gateway, "shop", OLD), client(&gateway, "bank.eu", OTHER));
     let ours = shop.claim(json!({ "order_id": "A-1" })).await.expect(201);
     let theirs = bank.claim(json!({ "order_id": "A-1" })).await.expect(201);
@@ -112,8 +113,8 @@ async fn the_same_contents_in_two_apps_are_two_claims() {
 
 #[tokio::test]
 async fn the_app_of_an_open_gateway_is_called_default() {
-    let gateway = Setup::on_memory().start().await;
-    let expected = crate::story::global_id("default", "[1]");
+    let gateway = gateway::on_memory().start().await;
+    let expected = oncegate_testkit::client::global_id("default", "[1]");
     let granted = gateway.client().claim(json!([1])).await.expect(201);
     assert_eq!(granted.body["global_id"], expected);
     // It asks nobody who they are, so it does not mind being told.
@@ -145,7 +146,7 @@ lease = "9s"
 }
 
 async fn shop_on_terms() -> (Gateway, Client) {
-    let gateway = Setup::on_memory().config(&terms()).start().await;
+    let gateway = gateway::on_memory().config(&terms()).start().await;
     let shop = client(&gateway, "shop", OLD);
     (gateway, shop)
 }

@@ -5,17 +5,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use oncegate::domain::hex;
+use oncegate_testkit::client::{Answer, Client};
+use oncegate_testkit::fresh;
+use oncegate_testkit::gateway::{Gateway, Setup};
+use oncegate_testkit::postgres_server::PostgresServer;
+use oncegate_testkit::wait::until;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::support::client::{Answer, Client};
 use crate::support::command::oncegate_with;
 use crate::support::exposition::Page;
-use crate::support::fresh;
-use crate::support::gateway::{Gateway, Setup};
-use crate::support::postgres_server::PostgresServer;
+use crate::support::gateway;
 use crate::support::table::rows;
-use crate::support::wait::until;
 
 /// By when a change is in force on every gateway.
 const SOON: Duration = Duration::from_secs(5);
@@ -24,7 +25,7 @@ const TOKEN: &str = "token_of_alice_0123456789abcdef";
 
 fn setup(url: &str) -> Setup {
     let digest = hex::encode(&Sha256::digest(TOKEN));
-    Setup::on_memory()
+    gateway::on_memory()
         .config(&format!("[admin.tokens]\nalice = \"sha256:{digest}\"\n"))
         .env("ONCEGATE_REGISTRY__URL", url)
 }

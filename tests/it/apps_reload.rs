@@ -7,17 +7,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use oncegate::domain::hex;
+use oncegate_testkit::client::Client;
+use oncegate_testkit::fresh;
+use oncegate_testkit::gateway::Gateway;
+use oncegate_testkit::wait::{answered_within, until};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
 use crate::edge;
-use crate::support::client::Client;
 use crate::support::exposition::Page;
-use crate::support::fresh;
-use crate::support::gateway::{Gateway, Setup};
-use crate::support::wait::{answered_within, until};
+use crate::support::gateway;
 
 const OLD: &str = "old_secret_0123456789abcdef";
 const NEW: &str = "new_secret_0123456789abcdef";
@@ -59,7 +60,7 @@ async fn reloads(gateway: &Gateway) -> (u64, u64, u64) {
 
 #[tokio::test]
 async fn a_change_of_the_file_takes_effect_by_itself() {
-    let gateway = Setup::on_memory().config(&app("shop", &[OLD], "")).start().await;
+    let gateway = gateway::on_memory().config(&app("shop", &[OLD], "")).start().await;
     let (old, new) = (client(&gateway, "shop", OLD), client(&gateway, "shop", NEW));
     let bank = client(&gateway, "bank", NEW);
     let held = old.claim(json!("before")).await.expect(201);
@@ -83,7 +84,7 @@ async fn a_change_of_the_file_takes_effect_by_itself() {
 /// Later requests of a connection are not hashed again, so the connection itself must notice the change.
 #[tokio::test]
 async fn a_disabled_app_is_refused_on_a_connection_that_is_open() {
-    let gateway = Setup::on_memory().config(&app("shop", &[OLD], "")).start().await;
+    let gateway = gateway::on_memory().config(&app("shop", &[OLD], "")).start().await;
     let mut connection = TcpStream::connect(gateway.api()).await.unwrap();
     let head = format!("POST /v1/global-ids HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer shop.{OLD}\r\n");
     let request = head + "content-type: application/json\r\ncontent-length: 14\r\n\r\n{\"contents\":1}";
@@ -111,7 +112,7 @@ async fn a_change_of_a_file_that_holds_secrets_takes_effect_by_itself() {
     let file = folder.path().join("secrets");
     let digest = |secret: &str| format!("sha256:{}\n", hex::encode(&Sha256::digest(secret)));
     fs::write(&file, digest(OLD)).unwrap();
-    let setup = Setup::on_memory().config(&format!("[apps.shop]\nsecrets_file = \"{}\"\n", file.display()));
+    let setup = gateway::on_memory().config(&format!("[apps.shop]\nsecrets_file = \"{}\"\n", file.display()));
     let gateway = setup.start().await;
     client(&gateway, "shop", OLD).claim(json!(1)).await.expect(201);
     replace(&file, &(digest(OLD) + &digest(NEW)));
@@ -123,7 +124,7 @@ async fn a_change_of_a_file_that_holds_secrets_takes_effect_by_itself() {
 
 #[tokio::test]
 async fn a_hangup_takes_effect_at_once() {
-    let gateway = Setup::on_memory().config(&app("shop", &[OLD], "")).start().await;
+    let gateway = gateway::on_memory().config(&app("shop", &[OLD], "")).start().await;
     replace(&gateway.config_file(), &app("shop", &[NEW], ""));
     gateway.signal("HUP");
     answers(&client(&gateway, "shop", NEW), 200).await;
@@ -134,7 +135,7 @@ async fn a_hangup_takes_effect_at_once() {
 #[tokio::test]
 async fn a_bad_edit_keeps_the_apps_and_is_shouted_about_once() {
     let good = app("shop", &[OLD], "");
-    let gateway = Setup::on_memory().config(&good).start().await;
+    let gateway = gateway::on_memory().config(&good).start().await;
     let shop = client(&gateway, "shop", OLD);
     let bad = [
         (good.clone() + "[apps.shop.operations", "oncegate.toml"),
@@ -173,7 +174,7 @@ async fn a_bad_edit_keeps_the_apps_and_is_shouted_about_once() {
 #[tokio::test]
 async fn what_needs_a_restart_is_named_and_the_layers_above_the_file_stay() {
     let good = app("shop", &[OLD], "");
-    let gateway = Setup::on_memory().config(&good).env("ONCEGATE_DEFAULTS__LEASE", "2m").start().await;
+    let gateway = gateway::on_memory().config(&good).env("ONCEGATE_DEFAULTS__LEASE", "2m").start().await;
     replace(
         &gateway.config_file(),
         &("[defaults]\nlease = \"9s\"\n[limits]\nbatch_items = 7\n".to_owned() + &app("shop", &[NEW], "")),
@@ -189,7 +190,7 @@ async fn what_needs_a_restart_is_named_and_the_layers_above_the_file_stay() {
 
 #[tokio::test]
 async fn an_open_gateway_is_closed_by_its_first_app() {
-    let gateway = Setup::on_memory().start().await;
+    let gateway = gateway::on_memory().start().await;
     gateway.client().claim(json!(1)).await.expect(201);
     replace(&gateway.config_file(), &app("shop", &[OLD], ""));
     answers(&gateway.client(), 401).await;
@@ -199,7 +200,7 @@ async fn an_open_gateway_is_closed_by_its_first_app() {
 /// Callers who move from the old secret to the new one while both are valid never meet a refusal.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rotation_under_load_fails_no_request() {
-    let gateway = Setup::on_memory().config(&app("shop", &[OLD], "")).start().await;
+    let gateway = gateway::on_memory().config(&app("shop", &[OLD], "")).start().await;
     let (moved, stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)), Arc::default());
     let callers: Vec<_> = (0..8)
         .map(|_| {
@@ -237,7 +238,7 @@ async fn a_rotation_under_load_fails_no_request() {
 /// Whoever guesses is slowed down, and nobody else: neither the holders of secrets nor the places in flight.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_of_guesses_is_held_back_and_no_valid_credential_is() {
-    let setup = Setup::on_memory().config(&app("shop", &[OLD], "")).env("ONCEGATE_LIMITS__REQUESTS_IN_FLIGHT", 32);
+    let setup = gateway::on_memory().config(&app("shop", &[OLD], "")).env("ONCEGATE_LIMITS__REQUESTS_IN_FLIGHT", 32);
     let gateway = setup.start().await;
     let (guesser, shop) = (client(&gateway, "shop", NEW), client(&gateway, "shop", OLD));
     let done = Arc::new(AtomicBool::new(false));

@@ -3,10 +3,11 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use oncegate_testkit::gateway::Gateway;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::support::gateway::{Gateway, Setup};
+use crate::support::gateway;
 
 /// Duplicates in a batch, and batches at once.
 const ITEMS: usize = 1000;
@@ -21,7 +22,7 @@ fn kib(gateway: &Gateway, field: &str) -> u64 {
 
 #[tokio::test]
 async fn many_batches_of_duplicates_with_large_results_take_little_memory() {
-    let gateway = Setup::on_memory().env("ONCEGATE_LIMITS__BATCH_RESULT_BYTES", 16 << 20).start().await;
+    let gateway = gateway::on_memory().env("ONCEGATE_LIMITS__BATCH_RESULT_BYTES", 16 << 20).start().await;
     let client = gateway.client();
     let items: Vec<_> = (0..ITEMS).map(|number| json!({ "contents": number, "lease": "10m" })).collect();
     let claims = json!({ "items": items });

@@ -5,17 +5,18 @@ use std::path::Path;
 use std::time::Duration;
 
 use oncegate::domain::hex;
+use oncegate_testkit::certificates::Authority;
+use oncegate_testkit::client::{Answer, Client};
+use oncegate_testkit::gateway::Gateway;
+#[cfg(feature = "postgres")]
+use oncegate_testkit::postgres_server::PostgresServer;
+use oncegate_testkit::redis_server::RedisServer;
+use oncegate_testkit::wait::until;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use crate::support::certificates::Authority;
-use crate::support::client::{Answer, Client};
 use crate::support::command::oncegate_with;
-use crate::support::gateway::{Gateway, Setup};
-#[cfg(feature = "postgres")]
-use crate::support::postgres_server::PostgresServer;
-use crate::support::redis_server::RedisServer;
-use crate::support::wait::until;
+use crate::support::gateway;
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -195,12 +196,12 @@ async fn search(
 async fn nothing_secret_is_said_on_redis() {
     let requirepass = format!("requirepass {PASSWORD}");
     let Some(mut redis) = RedisServer::start_with(&[&requirepass]).await else { return };
-    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::generate());
     let pair = authority.issue();
     pair.write(folder.path());
     let planted = planted(&pair.key);
     let config = configuration(folder.path(), &format!("redis://:{PASSWORD}@{}", redis.address()));
-    let gateway = Setup::on_memory().config(&config).start().await;
+    let gateway = gateway::on_memory().config(&config).start().await;
     let (mut answers, attempts) = stories(&gateway, &authority).await;
     assert_eq!(redis.ask_as::<u64>(PASSWORD, "EXISTS og:marker"), 1, "the story was on Redis");
     redis.kill();
@@ -224,14 +225,14 @@ async fn nothing_secret_is_said_on_redis() {
 #[tokio::test]
 async fn nothing_secret_is_said_on_postgres() {
     let Some(mut server) = PostgresServer::start().await else { return };
-    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::generate());
     let pair = authority.issue();
     pair.write(folder.path());
     let planted = planted(&pair.key);
     server.execute(&format!("CREATE ROLE og LOGIN SUPERUSER PASSWORD '{PASSWORD}'")).await;
     let url = server.url().replace("postgres://postgres@", &format!("postgres://og:{PASSWORD}@"));
     let config = configuration(folder.path(), &url);
-    let gateway = Setup::on_memory().config(&config).start().await;
+    let gateway = gateway::on_memory().config(&config).start().await;
     let (mut answers, attempts) = stories(&gateway, &authority).await;
     server.kill();
     let shop =
@@ -254,7 +255,7 @@ async fn nothing_secret_is_said_of_a_registry() {
     let (folder, url) = (tempfile::tempdir().unwrap(), format!("postgres://og:{PASSWORD}@127.0.0.1:1/registry"));
     std::fs::write(folder.path().join("registry"), &url).unwrap();
     let config = format!("[log]\nlevel = \"trace\"\n[registry]\nurl_file = \"{}/registry\"\n", folder.path().display());
-    let gateway = Setup::on_memory().config(&config).start().await;
+    let gateway = gateway::on_memory().config(&config).start().await;
     let shop = gateway.client().with_credential(&format!("shop.{SECRET}"));
     let refused = shop.claim(json!(CONTENTS)).await;
     assert!(refused.status >= 400, "{}", refused.text);

@@ -7,19 +7,20 @@ use std::time::Duration;
 
 use oncegate::domain::clock::{Clock, SystemClock};
 use oncegate::domain::hex;
+use oncegate_testkit::client::{Answer, Client};
+use oncegate_testkit::fresh;
+use oncegate_testkit::gateway::{Gateway, Setup};
+#[cfg(feature = "postgres")]
+use oncegate_testkit::postgres_server::PostgresServer;
+use oncegate_testkit::redis_server::RedisServer;
+use oncegate_testkit::tcp_proxy::TcpProxy;
+use oncegate_testkit::wait::until;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::support::client::{Answer, Client};
 use crate::support::command::oncegate_with;
 use crate::support::exposition::Page;
-use crate::support::fresh;
-use crate::support::gateway::{Gateway, Setup};
-#[cfg(feature = "postgres")]
-use crate::support::postgres_server::PostgresServer;
-use crate::support::redis_server::RedisServer;
-use crate::support::tcp_proxy::TcpProxy;
-use crate::support::wait::until;
+use crate::support::gateway;
 
 const TOKEN: &str = "token_of_alice_0123456789abcdef";
 
@@ -38,7 +39,7 @@ fn over(engines: &[(&str, String)]) -> Setup {
     let names: Vec<_> = engines.iter().map(|(name, _)| *name).collect();
     let urls: Vec<_> = engines.iter().map(|(name, url)| format!("{name} = {url:?}\n")).collect();
     let urls = urls.concat();
-    Setup::on_configured().config(&format!(
+    gateway::on_configured().config(&format!(
         "[admin.tokens]\nalice = \"sha256:{digest}\"\n[engines]\n{urls}[chains.default]\nengines = {names:?}\n"
     ))
 }

@@ -8,15 +8,15 @@ use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use oncegate_testkit::client::Client;
+use oncegate_testkit::tcp_proxy::{Mode, TcpProxy};
+use oncegate_testkit::wait::until;
 use serde_json::{Value, json};
 use tokio::net::TcpSocket;
 
 use self::program::Language;
 use crate::support::caller;
-use crate::support::client::Client;
-use crate::support::gateway::Setup;
-use crate::support::tcp_proxy::{Mode, TcpProxy};
-use crate::support::wait::until;
+use crate::support::gateway;
 
 /// The scenarios in one language.
 macro_rules! in_language {
@@ -134,7 +134,7 @@ async fn computes_the_global_ids_of_the_vectors(language: Language) {
 }
 
 async fn many_workers_do_each_order_once_over_a_lossy_network(language: Language) {
-    let gateway = Setup::on_memory().start().await;
+    let gateway = gateway::on_memory().start().await;
     let mut proxy = TcpProxy::start_plain(gateway.api()).await;
     let (workers, orders) = (format!("workers={WORKERS}"), format!("orders={ORDERS}"));
     let words = ["orders", &url(proxy.address()), &workers, &orders, "work=50", "timeout=400", "lease=10s"];
@@ -170,7 +170,7 @@ async fn many_workers_do_each_order_once_over_a_lossy_network(language: Language
 }
 
 async fn an_answer_that_is_lost_is_asked_for_again(language: Language) {
-    let gateway = Setup::on_memory().start().await;
+    let gateway = gateway::on_memory().start().await;
     let proxy = TcpProxy::start_plain(gateway.api()).await;
     proxy.lose_next_reply();
     // The first of the two gateways is gone.
@@ -185,7 +185,7 @@ async fn an_answer_that_is_lost_is_asked_for_again(language: Language) {
 }
 
 async fn a_claim_is_kept_while_its_work_takes_longer_than_the_lease(language: Language) {
-    let gateway = Setup::on_memory().start().await;
+    let gateway = gateway::on_memory().start().await;
     let words = ["one", &url(gateway.api()), "order=A-1", "lease=900ms", "work=2500"];
     let Some(mut program) = language.start(&words) else { return };
     program.says("granted").await;
@@ -199,7 +199,7 @@ async fn a_claim_is_kept_while_its_work_takes_longer_than_the_lease(language: La
 }
 
 async fn a_lease_counts_from_when_it_was_asked_for(language: Language) {
-    let gateway = Setup::on_memory().start().await;
+    let gateway = gateway::on_memory().start().await;
     let proxy = TcpProxy::start_plain(gateway.api()).await;
     proxy.set(Mode::Delay(Duration::from_millis(400)));
     let words = ["one", &url(proxy.address()), "order=A-1", "lease=600ms", "timeout=5000"];
@@ -210,7 +210,7 @@ async fn a_lease_counts_from_when_it_was_asked_for(language: Language) {
 }
 
 async fn a_holder_that_slept_too_long_is_told(language: Language) {
-    let gateway = Setup::on_memory().start().await;
+    let gateway = gateway::on_memory().start().await;
     let words = ["one", &url(gateway.api()), "order=A-1", "lease=1500ms", "work=1000"];
     let Some(mut program) = language.start(&words) else { return };
     program.says("granted").await;
@@ -227,7 +227,7 @@ async fn a_holder_that_slept_too_long_is_told(language: Language) {
 
 async fn an_outcome_is_reported_until_a_gateway_takes_it(language: Language) {
     let folder = tempfile::tempdir().unwrap();
-    let setup = Setup::on_disk(&folder.path().join("claims"));
+    let setup = gateway::on_disk(&folder.path().join("claims"));
     let mut gateway = setup.start().await;
     let address = gateway.api();
     let words = ["one", &url(address), "order=A-1", "work=300", "settle_within=500"];
@@ -258,13 +258,13 @@ async fn without_a_gateway_the_callers_own_policy_decides(language: Language) {
     let Some(mut program) = language.start(&words) else { return };
     program.says("granted").await;
     drop(taken);
-    let gateway = Setup::on_memory().listen(&address.to_string()).start().await;
+    let gateway = gateway::on_memory().listen(&address.to_string()).start().await;
     assert_eq!(program.ended().await[1..], ["effect A-2", "done A-2 A-2 succeeded caller in_time"]);
     assert_eq!(asked(&gateway.client(), "A-2").await.as_deref(), Some("succeeded"));
 }
 
 async fn what_others_have_done_is_an_answer(language: Language) {
-    let gateway = Setup::on_memory().config(&caller::app("shop")).start().await;
+    let gateway = gateway::on_memory().config(&caller::app("shop")).start().await;
     let client = caller::caller(&gateway, "shop");
     let (url, credential) = (url(gateway.api()), format!("credential={}", caller::credential("shop")));
     let one = async |order: &str, more: &str| {
@@ -288,7 +288,7 @@ async fn what_others_have_done_is_an_answer(language: Language) {
 }
 
 async fn a_success_is_reported_without_a_result_that_cannot_be_sent(language: Language) {
-    let gateway = Setup::on_memory().env("ONCEGATE_LIMITS__RESULT_BYTES", 200).start().await;
+    let gateway = gateway::on_memory().env("ONCEGATE_LIMITS__RESULT_BYTES", 200).start().await;
     let client = gateway.client();
     // Not JSON, too long for any gateway, nested too deep for this one. In Rust every value is JSON.
     for (order, returns) in [("A-1", "foreign"), ("A-2", "long"), ("A-3", "deep")] {
@@ -305,7 +305,7 @@ async fn a_success_is_reported_without_a_result_that_cannot_be_sent(language: La
 }
 
 async fn the_cause_of_each_failure_is_kept(language: Language) {
-    let gateway = Setup::on_memory().start().await;
+    let gateway = gateway::on_memory().start().await;
     let silent = TcpProxy::start_plain(gateway.api()).await;
     silent.set(Mode::Blackhole);
     let (_taken, refused) = nowhere();
@@ -332,7 +332,7 @@ async fn the_cause_of_each_failure_is_kept(language: Language) {
 }
 
 async fn connections_are_reused_and_replaced_once_they_are_closed(language: Language) {
-    let gateway = Setup::on_memory().start().await;
+    let gateway = gateway::on_memory().start().await;
     let proxy = TcpProxy::start_plain(gateway.api()).await;
     let words = ["orders", &url(proxy.address()), "workers=1", "orders=20"];
     let Some(said) = language.run(&words).await else { return };

@@ -22,8 +22,8 @@ use oncegate::tenants::quota::Quota;
 use oncegate::tenants::{App, OperationTerms};
 use oncegate_redis::{Options, Redis};
 
-use crate::support::redis_server::RedisServer;
-use crate::support::wait::until;
+use oncegate_testkit::redis_server::RedisServer;
+use oncegate_testkit::wait::until;
 
 const HOUR: Duration = Duration::from_hours(1);
 const LEASE: Duration = Duration::from_millis(500);

@@ -1,11 +1,11 @@
 //! The same global ID with something else under it: what MD5 may be made to do one day, done here by writing one claim's
 //! record under another's key. Refused, nothing changed, nothing given away.
 
+use oncegate_testkit::client::Client;
+use oncegate_testkit::redis_server::RedisServer;
 use serde_json::json;
 
-use crate::support::client::Client;
-use crate::support::gateway::Setup;
-use crate::support::redis_server::RedisServer;
+use crate::support::gateway;
 
 /// Asserts that a claim of these contents meets what is stored under its ID, and that nothing came of it.
 async fn assert_refused(server: &RedisServer, client: &Client, key: &str, contents: &str, told: &[&str]) {
@@ -32,7 +32,7 @@ async fn assert_refused(server: &RedisServer, client: &Client, key: &str, conten
 async fn other_contents_under_the_same_id_are_refused() {
     let Some(server) = RedisServer::start().await else { return };
     for stored_bytes in [1024, 0] {
-        let setup = Setup::on(format!("{}?prefix={stored_bytes}:", server.url()));
+        let setup = gateway::on(format!("{}?prefix={stored_bytes}:", server.url()));
         let gateway = setup.env("ONCEGATE_DEFAULTS__CONTENTS_STORED_BYTES", stored_bytes).start().await;
         let client = gateway.client();
         for outcome in [None, Some("success"), Some("unknown")] {

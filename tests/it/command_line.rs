@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use oncegate::domain::hex;
+use oncegate_testkit::wait::until;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use crate::support::command::{oncegate, oncegate_with};
-use crate::support::gateway::Setup;
+use crate::support::gateway;
 use crate::support::table::rows;
-use crate::support::wait::until;
 
 #[test]
 fn id_prints_what_md5sum_would() {
@@ -27,7 +27,7 @@ fn id_prints_what_md5sum_would() {
 #[tokio::test]
 async fn id_and_gateway_agree() {
     let folder = tempfile::tempdir().unwrap();
-    let gateway = Setup::on_memory().start().await;
+    let gateway = gateway::on_memory().start().await;
     let contents = json!({ "b": [1.0, "ü\u{7}", null], "a": { "z": 1e21, "y": -0.0 } });
     let body = json!({ "operation": "order.submit", "contents": contents });
     let told = gateway.client().post("/v1/global-ids", &body).await.expect(200);
@@ -87,7 +87,7 @@ fn config_print_shows_what_all_layers_come_to_and_no_secret() {
 #[tokio::test]
 async fn health_tells_in_its_exit_code() {
     let folder = tempfile::tempdir().unwrap();
-    let mut gateway = Setup::on_memory().start().await;
+    let mut gateway = gateway::on_memory().start().await;
     let url = format!("http://{}", gateway.admin());
     let ready = oncegate(folder.path(), &["health", "--url", &url]);
     assert_eq!((ready.code, &*ready.out), (Some(0), "ready\n"), "{}", ready.err);
@@ -124,7 +124,7 @@ async fn an_app_for_the_configuration_file_is_made_without_a_gateway() {
     };
     let (old, table) = parts(&app(&["new", "shop.eu"]));
     std::fs::write(&file, &table).unwrap();
-    let gateway = Setup::on_memory().config(&table).start().await;
+    let gateway = gateway::on_memory().config(&table).start().await;
     let answers = async |credential: &str, status: u16| {
         let client = gateway.client().with_credential(credential);
         until("the file is heeded", Duration::from_secs(5), async || {
@@ -168,7 +168,7 @@ async fn a_gateway_whose_apps_are_in_its_file_says_so() {
     let token = "token_of_alice_0123456789abcdef";
     let digest = hex::encode(&Sha256::digest(token));
     let tables = format!("[apps.shop]\nsecrets = [\"sha256:{digest}\"]\n[admin.tokens]\nalice = \"sha256:{digest}\"\n");
-    let gateway = Setup::on_memory().config(&tables).start().await;
+    let gateway = gateway::on_memory().config(&tables).start().await;
     let admin = format!("http://{}", gateway.admin());
     let app = |words: &[&str]| {
         let words = [&["app"], words, &["--admin", &admin]].concat();

@@ -6,19 +6,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use oncegate_testkit::client::{Answer, Client};
+use oncegate_testkit::fresh;
+use oncegate_testkit::gateway::Gateway;
+#[cfg(feature = "postgres")]
+use oncegate_testkit::postgres_server::PostgresServer;
+use oncegate_testkit::wait::{answered_within, until};
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::support::client::{Answer, Client};
 use crate::support::exposition::Page;
-use crate::support::fresh;
-use crate::support::gateway::{Gateway, Setup};
-#[cfg(feature = "postgres")]
-use crate::support::postgres_server::PostgresServer;
-use crate::support::wait::{answered_within, until};
+use crate::support::gateway;
 
 /// What is known of a key: what was answered, or what was sent when the gateway died.
 #[derive(Clone, PartialEq, Debug)]
@@ -105,7 +106,7 @@ async fn whatever_was_answered_holds_after_crashes_of_postgres_and_of_its_gatewa
     println!("seed {seed}");
     let mut random = SmallRng::seed_from_u64(seed);
     let ledger = Arc::new(Ledger { store_may_die: true, ..Ledger::default() });
-    let setup = Setup::on(server.url());
+    let setup = gateway::on(server.url());
     let mut gateway = setup.start().await;
     for crash in 0..12 {
         let client = gateway.client();
@@ -152,7 +153,7 @@ async fn whatever_was_answered_holds_after_crashes_of_postgres_and_of_its_gatewa
 }
 
 async fn start(claims: &Path) -> Gateway {
-    Setup::on_disk(claims).env("ONCEGATE_DEFAULTS__DEADLINE", "20s").start().await
+    gateway::on_disk(claims).env("ONCEGATE_DEFAULTS__DEADLINE", "20s").start().await
 }
 
 /// Claims and settles one key after another, and writes down what was answered, until the gateway is gone.
@@ -259,7 +260,7 @@ async fn a_folder_is_held_by_one_gateway() {
     let folder = tempfile::tempdir().unwrap();
     let claims = folder.path().join("claims");
     let mut first = start(&claims).await;
-    let (status, log) = Setup::on_disk(&claims).try_start().await.err().expect("the folder is taken");
+    let (status, log) = gateway::on_disk(&claims).try_start().await.err().expect("the folder is taken");
     assert!(!status.success());
     assert!(log.contains("is held by process") && log.contains(claims.to_str().unwrap()), "{log}");
     first.client().claim(json!("still served")).await.expect(201);

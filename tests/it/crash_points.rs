@@ -8,20 +8,21 @@ use std::time::Duration;
 
 use oncegate::domain::clock::SystemClock;
 use oncegate::domain::terms::{LeaseEnd, Retention, Terms};
+use oncegate_testkit::client::Client;
+use oncegate_testkit::fresh;
+use oncegate_testkit::gateway::{Gateway, Setup};
+use oncegate_testkit::history::over_http::OverHttp;
+use oncegate_testkit::history::workload::{Service, Workload};
+use oncegate_testkit::history::{Story, assert_explained};
+#[cfg(feature = "postgres")]
+use oncegate_testkit::postgres_server::PostgresServer;
+#[cfg(feature = "redis")]
+use oncegate_testkit::redis_server::RedisServer;
+use oncegate_testkit::say::say;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::support::client::Client;
-use crate::support::fresh;
-use crate::support::gateway::{Gateway, Setup};
-use crate::support::history::over_http::OverHttp;
-use crate::support::history::workload::{Service, Workload};
-use crate::support::history::{Story, assert_explained};
-#[cfg(feature = "postgres")]
-use crate::support::postgres_server::PostgresServer;
-#[cfg(feature = "redis")]
-use crate::support::redis_server::RedisServer;
-use crate::support::say::say;
+use crate::support::gateway;
 
 /// Where a gateway is to crash.
 const CRASH_AT: &str = "ONCEGATE_CRASH_AT";
@@ -38,20 +39,23 @@ impl Store {
     #[cfg(feature = "disk")]
     async fn disk() -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
-        std::future::ready(Some(Self { setup: Setup::on_disk(&folder.path().join("claims")), _keep: Box::new(folder) }))
-            .await
+        std::future::ready(Some(Self {
+            setup: gateway::on_disk(&folder.path().join("claims")),
+            _keep: Box::new(folder),
+        }))
+        .await
     }
 
     #[cfg(feature = "redis")]
     async fn redis() -> Option<Self> {
         let server = RedisServer::start().await?;
-        Some(Self { setup: Setup::on(server.url()), _keep: Box::new(server) })
+        Some(Self { setup: gateway::on(server.url()), _keep: Box::new(server) })
     }
 
     #[cfg(feature = "postgres")]
     async fn postgres() -> Option<Self> {
         let server = PostgresServer::start().await?;
-        Some(Self { setup: Setup::on(server.url()), _keep: Box::new(server) })
+        Some(Self { setup: gateway::on(server.url()), _keep: Box::new(server) })
     }
 }
 

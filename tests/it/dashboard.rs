@@ -4,16 +4,17 @@
 use std::path::Path;
 use std::time::Duration;
 
+use oncegate_testkit::client::Client;
+use oncegate_testkit::fresh;
+use oncegate_testkit::gateway::{Gateway, Setup};
+use oncegate_testkit::redis_server::RedisServer;
+use oncegate_testkit::tcp_proxy::TcpProxy;
+use oncegate_testkit::wait::until;
 use serde_json::{Value, json};
 
 use crate::support::caller::{self, caller};
-use crate::support::client::Client;
-use crate::support::fresh;
-use crate::support::gateway::{Gateway, Setup};
+use crate::support::gateway;
 use crate::support::prometheus::Prometheus;
-use crate::support::redis_server::RedisServer;
-use crate::support::tcp_proxy::TcpProxy;
-use crate::support::wait::until;
 
 const DASHBOARD: &str = include_str!("../../deploy/grafana/oncegate.json");
 
@@ -42,7 +43,7 @@ fn config() -> String {
 }
 
 fn setup(redis: &str) -> Setup {
-    Setup::on_configured().config(&format!("[engines]\nprimary = \"{redis}\"\n{}", config()))
+    gateway::on_configured().config(&format!("[engines]\nprimary = \"{redis}\"\n{}", config()))
 }
 
 /// The queries of the dashboard, each with the title of its panel and the variables filled in.

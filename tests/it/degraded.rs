@@ -10,15 +10,16 @@ mod spooled;
 use std::time::Duration;
 
 use oncegate::domain::hex;
+use oncegate_testkit::client::{Answer, Client};
+use oncegate_testkit::gateway::{Gateway, Setup};
+use oncegate_testkit::redis_server::RedisServer;
+use oncegate_testkit::wait::until;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::support::caller;
-use crate::support::client::{Answer, Client};
 use crate::support::exposition::Page;
-use crate::support::gateway::{Gateway, Setup};
-use crate::support::redis_server::RedisServer;
-use crate::support::wait::until;
+use crate::support::gateway;
 
 const TOKEN: &str = "token_of_alice_0123456789abcdef";
 
@@ -47,7 +48,7 @@ async fn durable_redis() -> Option<RedisServer> {
 
 /// A gateway with an app for each policy.
 pub(crate) fn setup(engine: impl Into<String>) -> Setup {
-    Setup::on(engine).config(&config())
+    gateway::on(engine).config(&config())
 }
 
 /// The operator alice.
@@ -65,7 +66,7 @@ async fn delivered(gateway: &Gateway) {
 pub(crate) async fn out(gateway: &Gateway) {
     let client = caller::caller(gateway, "closed");
     until("the store is missed", PATIENCE, async || {
-        client.claim(crate::support::fresh::contents()).await.code() == (503, "store_unavailable")
+        client.claim(oncegate_testkit::fresh::contents()).await.code() == (503, "store_unavailable")
     })
     .await;
 }
@@ -73,7 +74,7 @@ pub(crate) async fn out(gateway: &Gateway) {
 /// Waits until the gateway's store serves again.
 async fn back(gateway: &Gateway) {
     let client = caller::caller(gateway, "closed");
-    until("the store serves", PATIENCE, async || client.claim(crate::support::fresh::contents()).await.status == 201)
+    until("the store serves", PATIENCE, async || client.claim(oncegate_testkit::fresh::contents()).await.status == 201)
         .await;
 }
 

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use oncegate_testkit::missing;
+use oncegate_testkit::wait::until;
+
 use crate::support::command::oncegate;
-use crate::support::missing;
-use crate::support::wait::until;
 
 /// Exposure that `systemd-analyze security` may find, in tenths: below 2.0 it says "OK".
 const EXPOSURE_MAX: u32 = 20;

@@ -1,7 +1,8 @@
 //! `GET /openapi.yaml` on both listeners.
 
-use crate::support::gateway::Setup;
-use crate::support::openapi::Spec;
+use oncegate_testkit::openapi::Spec;
+
+use crate::support::gateway;
 
 /// A secret and its SHA-256 in a configuration file: with it the gateway is not open.
 const APPS: &str = r#"
@@ -11,7 +12,7 @@ secrets = ["sha256:0000000000000000000000000000000000000000000000000000000000000
 
 #[tokio::test]
 async fn each_listener_serves_its_document_to_anybody() {
-    let gateway = Setup::on_memory().config(APPS).start().await;
+    let gateway = gateway::on_memory().config(APPS).start().await;
     let api = gateway.client().get("/openapi.yaml").await;
     let admin = gateway.admin_client().get("/openapi.yaml").await;
     assert_eq!((api.status, admin.status), (200, 200));

@@ -3,6 +3,8 @@
 
 use std::path::Path;
 
+use oncegate_testkit::gateway::Gateway;
+use oncegate_testkit::strace::{self, Call, Kind};
 use serde_json::json;
 
 use crate::admin::{alice, operated};
@@ -10,8 +12,7 @@ use crate::admin::{alice, operated};
 use crate::degraded::{out, policy, setup};
 #[cfg(feature = "redis")]
 use crate::support::caller::caller;
-use crate::support::gateway::{Gateway, Setup};
-use crate::support::strace::{self, Call, Kind};
+use crate::support::gateway;
 
 /// A request and its answer, as places in the record.
 #[derive(Debug)]
@@ -65,7 +66,7 @@ async fn the_disk_engine_answers_after_fsync() {
     }
     let folder = tempfile::tempdir().unwrap();
     let (claims, record) = (folder.path().join("claims"), folder.path().join("record"));
-    let gateway = Setup::on_disk(&claims).traced(&record).start().await;
+    let gateway = gateway::on_disk(&claims).traced(&record).start().await;
     let client = gateway.client();
     for number in 0..3 {
         let granted = client.claim(json!(number)).await.expect(201);

@@ -4,6 +4,9 @@ mod attacks;
 
 use std::time::Duration;
 
+use oncegate_testkit::client::Client;
+use oncegate_testkit::gateway::Gateway;
+use oncegate_testkit::openapi::Spec;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::json;
@@ -11,16 +14,14 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::support::client::Client;
-use crate::support::gateway::{Gateway, Setup};
-use crate::support::openapi::Spec;
+use crate::support::gateway;
 
 const JSON: &[(&str, &str)] = &[("content-type", "application/json")];
 
 #[tokio::test]
 #[expect(clippy::too_many_lines, reason = "a table of requests and their answers")]
 async fn wrong_requests_are_told_what_to_do() {
-    let gateway = Setup::on_memory().start().await;
+    let gateway = gateway::on_memory().start().await;
     let client = gateway.client();
     let id = "2ca8a31a53ad078ffd0c7c8c80158af7";
     let attempt = "1700000000000000-0123456789abcdef";
@@ -160,7 +161,7 @@ async fn wrong_requests_are_told_what_to_do() {
 
 #[tokio::test]
 async fn nonces_of_headers_are_never_chosen_between() {
-    let gateway = Setup::on_memory().start().await;
+    let gateway = gateway::on_memory().start().await;
     let client = gateway.client();
     let claim = async |path: &str, nonces: &[&str]| {
         let nonces = nonces.iter().map(|nonce| ("oncegate-attempt-nonce", *nonce));
@@ -181,7 +182,7 @@ async fn nonces_of_headers_are_never_chosen_between() {
 
 #[tokio::test]
 async fn what_is_too_large_is_refused_before_it_is_read() {
-    let gateway = Setup::on_memory().start().await;
+    let gateway = gateway::on_memory().start().await;
     let client = gateway.client();
     let long = "x".repeat(65 << 10);
     assert_eq!(client.claim(json!(long)).await.code(), (413, "body_too_large"));
@@ -217,7 +218,7 @@ async fn what_is_too_large_is_refused_before_it_is_read() {
 /// Whoever calls again on a connection that was closed behind an answer has no answer to that.
 #[tokio::test]
 async fn what_is_refused_before_it_is_read_leaves_its_connection_to_the_next() {
-    let gateway = Setup::on_memory().start().await;
+    let gateway = gateway::on_memory().start().await;
     let head =
         "POST /v1/claims HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\ntransfer-encoding: chunked\r\n\r\n";
     let mut stream = connect(&gateway, head.as_bytes()).await;
@@ -236,7 +237,7 @@ async fn what_is_refused_before_it_is_read_leaves_its_connection_to_the_next() {
 /// Closing on what still comes would reset the connection, and the answer with it.
 #[tokio::test]
 async fn who_still_sends_what_is_refused_reads_why() {
-    let gateway = Setup::on_memory().env("ONCEGATE_LIMITS__BODY_READ_TIMEOUT", "500ms").start().await;
+    let gateway = gateway::on_memory().env("ONCEGATE_LIMITS__BODY_READ_TIMEOUT", "500ms").start().await;
     let head = |more| format!("POST /v1/claims HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9000000\r\n{more}\r\n");
     for (more, status) in [("content-type: application/json\r\n", "413"), ("", "415")] {
         let mut stream = connect(&gateway, head(more).as_bytes()).await;
@@ -254,7 +255,7 @@ async fn who_still_sends_what_is_refused_reads_why() {
 
 #[tokio::test]
 async fn what_is_not_http_is_answered_with_a_problem_too() {
-    let gateway = Setup::on_memory().start().await;
+    let gateway = gateway::on_memory().start().await;
     for request in [
         &b"hello\r\n\r\n"[..],
         b"GET / HTTP/9.9\r\n\r\n",
@@ -271,7 +272,7 @@ async fn what_is_not_http_is_answered_with_a_problem_too() {
 
 #[tokio::test]
 async fn slow_clients_are_not_waited_for() {
-    let gateway = Setup::on_memory()
+    let gateway = gateway::on_memory()
         .env("ONCEGATE_LIMITS__HEADER_READ_TIMEOUT", "300ms")
         .env("ONCEGATE_LIMITS__BODY_READ_TIMEOUT", "500ms")
         .env("ONCEGATE_LIMITS__IDLE_TIMEOUT", "2s")
@@ -311,7 +312,7 @@ async fn slow_clients_are_not_waited_for() {
 
 #[tokio::test]
 async fn there_are_only_so_many_connections() {
-    let gateway = Setup::on_memory().env("ONCEGATE_LIMITS__CONNECTIONS", 3).start().await;
+    let gateway = gateway::on_memory().env("ONCEGATE_LIMITS__CONNECTIONS", 3).start().await;
     let mut kept = Vec::new();
     for _ in 0..3 {
         let mut stream = connect(&gateway, b"GET /x HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
@@ -331,7 +332,7 @@ async fn there_are_only_so_many_connections() {
 
 #[tokio::test]
 async fn there_are_only_so_many_requests_in_flight() {
-    let gateway = Setup::on_memory().env("ONCEGATE_LIMITS__REQUESTS_IN_FLIGHT", 2).start().await;
+    let gateway = gateway::on_memory().env("ONCEGATE_LIMITS__REQUESTS_IN_FLIGHT", 2).start().await;
     let head =
         b"POST /v1/claims HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 14\r\n\
                  expect: 100-continue\r\n\r\n";
@@ -355,7 +356,7 @@ async fn there_are_only_so_many_requests_in_flight() {
 
 #[tokio::test]
 async fn an_open_gateway_answers_only_to_its_own_machine() {
-    let gateway = Setup::on_memory().start().await;
+    let gateway = gateway::on_memory().start().await;
     let client = gateway.client();
     let body = "{\"contents\":1}";
     for host in ["evil.example", "127.0.0.1.evil.example"] {
@@ -363,13 +364,13 @@ async fn an_open_gateway_answers_only_to_its_own_machine() {
         assert_eq!(answer.code(), (400, "invalid_request"));
     }
     client.send("POST", "/v1/claims", &[("host", "localhost:1"), JSON[0]], body).await.expect(201);
-    let (_, log) = Setup::on_memory().listen("0.0.0.0:0").try_start().await.err().expect("refused");
+    let (_, log) = gateway::on_memory().listen("0.0.0.0:0").try_start().await.err().expect("refused");
     assert!(log.contains("allow_open"), "{log}");
 }
 
 #[tokio::test]
 async fn request_ids_are_echoed_when_they_can_be() {
-    let gateway = Setup::on_memory().start().await;
+    let gateway = gateway::on_memory().start().await;
     let client = gateway.client();
     let answer = client.send("GET", "/nowhere", &[("x-request-id", "order-7.a_b")], "").await;
     assert_eq!(
@@ -383,7 +384,7 @@ async fn request_ids_are_echoed_when_they_can_be() {
 /// Ten thousand requests that are wrong in some way: each gets a 4xx problem, and nothing grows.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_malformed_requests_are_refused_one_by_one() {
-    let gateway = Setup::on_memory().start().await;
+    let gateway = gateway::on_memory().start().await;
     gateway.client().claim(json!("before")).await.expect(201);
     let seed = u64::from(std::process::id());
     println!("seed {seed}");

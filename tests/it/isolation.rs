@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use hyper::body::Bytes;
 use oncegate::domain::clock::{Clock, SystemClock};
+use oncegate_testkit::client::Client;
+use oncegate_testkit::fresh;
+use oncegate_testkit::wait::until;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::support::caller::{app, caller};
-use crate::support::client::Client;
-use crate::support::fresh;
-use crate::support::gateway::Setup;
-use crate::support::wait::until;
+use crate::support::gateway;
 
 /// How often the one that is watched calls, and how often in one round.
 const PACE: Duration = Duration::from_millis(4);
@@ -86,7 +86,7 @@ async fn one_app_at_ten_times_its_quota_is_not_felt_by_another() {
     const RATE: u32 = 10;
     let quota = format!("[apps.noisy.quota]\nrequests_per_second = {RATE}\nburst = \"100ms\"\n");
     let config = format!("{}{quota}{}", app("noisy"), app("victim"));
-    let gateway = Setup::on_memory().config(&config).env("ONCEGATE_DEFAULTS__DEADLINE", "20s").start().await;
+    let gateway = gateway::on_memory().config(&config).env("ONCEGATE_DEFAULTS__DEADLINE", "20s").start().await;
     let (noisy, victim) = (caller(&gateway, "noisy"), caller(&gateway, "victim"));
     watched(&victim).await;
     // Made before, so that only the gateway has work with them.
@@ -114,7 +114,7 @@ async fn one_app_at_ten_times_its_quota_is_not_felt_by_another() {
 #[cfg(feature = "redis")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_chain_whose_store_is_gone_is_not_felt_by_another() {
-    use crate::support::redis_server::RedisServer;
+    use oncegate_testkit::redis_server::RedisServer;
 
     let Some(mut gone) = RedisServer::start().await else { return };
     let Some(kept) = RedisServer::start().await else { return };
@@ -124,7 +124,7 @@ async fn a_chain_whose_store_is_gone_is_not_felt_by_another() {
         app("hit"),
         app("spared")
     );
-    let gateway = Setup::on(gone.url()).config(&config).start().await;
+    let gateway = gateway::on(gone.url()).config(&config).start().await;
     let (hit, spared) = (caller(&gateway, "hit"), caller(&gateway, "spared"));
     watched(&spared).await;
     let body = Bytes::from(json!({ "contents": fresh::contents() }).to_string());

@@ -2,30 +2,30 @@
 
 use std::time::Duration;
 
+use oncegate_testkit::client::{Answer, Client};
+use oncegate_testkit::redis_server::RedisServer;
+use oncegate_testkit::wait::until;
 use serde_json::{Value, json};
 
-use crate::support::client::{Answer, Client};
-use crate::support::gateway::Setup;
-use crate::support::redis_server::RedisServer;
-use crate::support::wait::until;
+use crate::support::gateway;
 
 #[tokio::test]
 async fn late_outcomes_on_memory() {
-    let gateway = Setup::on_memory().start().await;
+    let gateway = gateway::on_memory().start().await;
     late_outcomes(&gateway.client()).await;
 }
 
 #[tokio::test]
 async fn late_outcomes_on_disk() {
     let folder = tempfile::tempdir().unwrap();
-    let gateway = Setup::on_disk(&folder.path().join("claims")).start().await;
+    let gateway = gateway::on_disk(&folder.path().join("claims")).start().await;
     late_outcomes(&gateway.client()).await;
 }
 
 #[tokio::test]
 async fn late_outcomes_on_redis() {
     let Some(server) = RedisServer::start().await else { return };
-    let gateway = Setup::on(server.url()).start().await;
+    let gateway = gateway::on(server.url()).start().await;
     late_outcomes(&gateway.client()).await;
 }
 

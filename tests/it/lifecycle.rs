@@ -2,21 +2,22 @@
 
 use std::time::Duration;
 
+use oncegate_testkit::client::Client;
+use oncegate_testkit::fresh;
+use oncegate_testkit::gateway::{Gateway, Setup};
+use oncegate_testkit::wait::{answered_within, until};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
-use crate::support::client::Client;
-use crate::support::fresh;
-use crate::support::gateway::{Gateway, Setup};
-use crate::support::wait::{answered_within, until};
+use crate::support::gateway;
 
 const SOON: Duration = Duration::from_secs(10);
 
 #[tokio::test]
 async fn a_gateway_in_service_is_alive_and_ready() {
-    let gateway = Setup::on_memory().start().await;
+    let gateway = gateway::on_memory().start().await;
     let admin = gateway.admin_client();
     assert_eq!(admin.get("/livez").await.expect(200).body, json!({ "status": "alive" }));
     assert_eq!(admin.get("/readyz").await.expect(200).body, json!({ "status": "ready" }));
@@ -29,7 +30,7 @@ async fn a_store_that_is_out_does_not_take_the_gateway_out() {
     let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = nobody.local_addr().unwrap();
     drop(nobody);
-    let gateway = Setup::on(format!("redis://{address}")).start().await;
+    let gateway = gateway::on(format!("redis://{address}")).start().await;
     let admin = gateway.admin_client();
     admin.get("/livez").await.expect(200);
     admin.get("/readyz").await.expect(200);
@@ -44,7 +45,7 @@ async fn a_store_that_is_out_does_not_take_the_gateway_out() {
 
 #[tokio::test]
 async fn a_drain_is_announced_while_new_requests_are_still_served() {
-    let mut gateway = Setup::on_memory().env("ONCEGATE_SERVER__DRAIN_DELAY", "2s").start().await;
+    let mut gateway = gateway::on_memory().env("ONCEGATE_SERVER__DRAIN_DELAY", "2s").start().await;
     let (admin, client) = (gateway.admin_client(), gateway.client());
     gateway.signal("TERM");
     announced(&admin).await;
@@ -61,7 +62,7 @@ async fn a_drain_is_announced_while_new_requests_are_still_served() {
 
 #[tokio::test]
 async fn what_is_in_flight_is_answered_before_the_end() {
-    let mut gateway = Setup::on_memory().start().await;
+    let mut gateway = gateway::on_memory().start().await;
     let mut idle = TcpStream::connect(gateway.api()).await.unwrap();
     let mut in_flight = half_a_claim(&gateway).await;
     gateway.signal("TERM");
@@ -79,7 +80,7 @@ async fn what_is_in_flight_is_answered_before_the_end() {
 
 #[tokio::test]
 async fn a_drain_is_not_for_ever() {
-    let mut gateway = Setup::on_memory().env("ONCEGATE_SERVER__DRAIN_TIMEOUT", "200ms").start().await;
+    let mut gateway = gateway::on_memory().env("ONCEGATE_SERVER__DRAIN_TIMEOUT", "200ms").start().await;
     let _in_flight = half_a_claim(&gateway).await;
     gateway.signal("INT");
     assert!(answered_within(SOON, gateway.ended()).await.success());
@@ -89,7 +90,7 @@ async fn a_drain_is_not_for_ever() {
 #[tokio::test]
 async fn a_second_signal_ends_it_at_once() {
     for second in ["TERM", "INT"] {
-        let mut gateway = Setup::on_memory().env("ONCEGATE_SERVER__DRAIN_DELAY", "1h").start().await;
+        let mut gateway = gateway::on_memory().env("ONCEGATE_SERVER__DRAIN_DELAY", "1h").start().await;
         gateway.signal("TERM");
         announced(&gateway.admin_client()).await;
         gateway.signal(second);
@@ -102,7 +103,7 @@ async fn a_second_signal_ends_it_at_once() {
 #[tokio::test]
 async fn what_was_answered_is_on_disk_after_an_orderly_end() {
     let folder = tempfile::tempdir().unwrap();
-    let setup = Setup::on_disk(&folder.path().join("claims"));
+    let setup = gateway::on_disk(&folder.path().join("claims"));
     let mut gateway = setup.start().await;
     let client = gateway.client();
     let done = client.claim(json!("done")).await.expect(201);
@@ -128,18 +129,22 @@ async fn a_start_that_fails_says_why() {
     std::fs::write(&file, "no directory").unwrap();
     let under_a_file = format!("{}", file.join("claims").display());
     let failing: [(Setup, i32, &[&str]); 8] = [
-        (Setup::on_memory().listen(&taken_address), 1, &["Cannot listen on", &taken_address, "server.listen"]),
-        (Setup::on(format!("disk:{under_a_file}")), 1, &["primary", &under_a_file, "is not a directory"]),
-        (Setup::on_disk(&file), 1, &["primary", "is not a directory"]),
-        (Setup::on("memry:"), 2, &["primary", "an engine is written as memory:"]),
+        (gateway::on_memory().listen(&taken_address), 1, &["Cannot listen on", &taken_address, "server.listen"]),
+        (gateway::on(format!("disk:{under_a_file}")), 1, &["primary", &under_a_file, "is not a directory"]),
+        (gateway::on_disk(&file), 1, &["primary", "is not a directory"]),
+        (gateway::on("memry:"), 2, &["primary", "an engine is written as memory:"]),
         (
-            Setup::on_memory().config("[server]\nlisten_adress = \"127.0.0.1:0\"\n"),
+            gateway::on_memory().config("[server]\nlisten_adress = \"127.0.0.1:0\"\n"),
             2,
             &["oncegate.toml", "server.listen_adress", "did you mean `listen`"],
         ),
-        (Setup::on_memory().config("[defaults]\nlease = \"30\"\n"), 2, &["oncegate.toml", "defaults.lease", "\"30s\""]),
-        (Setup::on_memory().config("[limits\n"), 2, &["oncegate.toml"]),
-        (Setup::on_memory().env("ONCEGATE_LIMITS__HEADRES", 1), 2, &["ONCEGATE_LIMITS__HEADRES", "headers"]),
+        (
+            gateway::on_memory().config("[defaults]\nlease = \"30\"\n"),
+            2,
+            &["oncegate.toml", "defaults.lease", "\"30s\""],
+        ),
+        (gateway::on_memory().config("[limits\n"), 2, &["oncegate.toml"]),
+        (gateway::on_memory().env("ONCEGATE_LIMITS__HEADRES", 1), 2, &["ONCEGATE_LIMITS__HEADRES", "headers"]),
     ];
     for (setup, code, words) in failing {
         let (status, log) = setup.try_start().await.err().expect("it does not start");

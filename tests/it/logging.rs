@@ -5,24 +5,25 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use oncegate::domain::hex;
+use oncegate_testkit::fresh;
+use oncegate_testkit::gateway::Gateway;
+#[cfg(feature = "postgres")]
+use oncegate_testkit::postgres_server::PostgresServer;
+#[cfg(feature = "redis")]
+use oncegate_testkit::redis_server::RedisServer;
+use oncegate_testkit::wait::{answered_within, until};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::support::exposition::Page;
-use crate::support::fresh;
-use crate::support::gateway::{Gateway, Setup};
-#[cfg(feature = "postgres")]
-use crate::support::postgres_server::PostgresServer;
-#[cfg(feature = "redis")]
-use crate::support::redis_server::RedisServer;
-use crate::support::wait::{answered_within, until};
+use crate::support::gateway;
 
 const SOON: Duration = Duration::from_secs(10);
 const DROPPED: &str = "oncegate_log_lines_dropped_total";
 
 #[tokio::test]
 async fn a_log_that_nobody_reads_holds_up_no_request_and_no_end() {
-    let setup = Setup::on_memory().env("ONCEGATE_LOG__LEVEL", "trace").env("ONCEGATE_LOG__BUFFER_BYTES", 16384);
+    let setup = gateway::on_memory().env("ONCEGATE_LOG__LEVEL", "trace").env("ONCEGATE_LOG__BUFFER_BYTES", 16384);
     let mut gateway = setup.log_unread().start().await;
     let (admin, client) = (gateway.admin_client(), gateway.client());
     let dropped = async || Page::get(&admin).await.sum(DROPPED, &[("reason", "full")]);
@@ -60,7 +61,7 @@ fn a_failed_start_ends_although_nobody_reads_why() {
 
 #[tokio::test]
 async fn a_flood_of_suspected_double_executions_is_a_few_lines() {
-    let mut gateway = Setup::on_memory().start().await;
+    let mut gateway = gateway::on_memory().start().await;
     let client = gateway.client();
     let granted = client.claim(json!(1)).await.expect(201);
     let now = granted.body["timestamp"].as_u64().unwrap();
@@ -85,7 +86,7 @@ async fn a_flood_of_suspected_double_executions_is_a_few_lines() {
 #[tokio::test]
 async fn the_start_says_which_store_and_folder() {
     let folder = tempfile::tempdir().unwrap();
-    let setup = Setup::on_configured().data_dir(folder.path());
+    let setup = gateway::on_configured().data_dir(folder.path());
     let gateway = setup
         .config("[engines]\nprimary = \"memory:\"\nother = \"redis://:hidden@127.0.0.1:1\"\n[chains.other]\nengines = [\"other\"]\n")
         .start()
@@ -99,7 +100,7 @@ async fn the_start_says_which_store_and_folder() {
 
 #[tokio::test]
 async fn a_reload_changes_the_level() {
-    let gateway = Setup::on_memory().start().await;
+    let gateway = gateway::on_memory().start().await;
     let client = gateway.client();
     client.claim(json!(1)).await.expect(201);
     for (level, is_debug) in [("debug", true), ("info", false)] {
@@ -143,7 +144,7 @@ async fn a_deployment_on_postgres_warns_of_nothing_and_repeats_no_notices() {
 
 /// Starts a gateway, uses it and stops it. Returns its log, which has no line above INFO about the end.
 async fn log_of_a_deployment(engine: String) -> String {
-    let mut gateway = Setup::on(engine).start().await;
+    let mut gateway = gateway::on(engine).start().await;
     let client = gateway.client();
     until("it serves", SOON, async || client.claim(fresh::contents()).await.status == 201).await;
     gateway.signal("TERM");
@@ -162,7 +163,7 @@ fn lines(gateway: &Gateway) -> Vec<Value> {
 async fn an_access_log_has_a_line_for_each_answer_and_no_contents() {
     let secret = "canary_secret_0123456789abcdef";
     let digest = hex::encode(&Sha256::digest(secret));
-    let setup = Setup::on_memory().config(&format!("[apps.shop]\nsecrets = [\"sha256:{digest}\"]\n"));
+    let setup = gateway::on_memory().config(&format!("[apps.shop]\nsecrets = [\"sha256:{digest}\"]\n"));
     let mut gateway = setup.env("ONCEGATE_LOG__ACCESS", "true").start().await;
     let client = gateway.client().with_credential(&format!("shop.{secret}"));
     let granted = client.claim(json!("canary")).await.expect(201);

@@ -1,4 +1,4 @@
-//! Black-box tests: real gateways, real servers, real sockets. One binary; `support` starts what they talk to.
+//! Black-box tests: real gateways, real servers, real sockets. One binary; `oncegate-testkit` starts what they talk to.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails where it stands")]
 
@@ -39,7 +39,6 @@ mod edge;
 mod engine_postgres;
 #[cfg(feature = "redis")]
 mod engine_redis;
-mod histories;
 mod isolation;
 #[cfg(feature = "redis")]
 mod late;

@@ -5,16 +5,17 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use oncegate::domain::hex;
+use oncegate_testkit::client::Client;
+use oncegate_testkit::fresh;
+use oncegate_testkit::gateway::{Gateway, Setup};
+use oncegate_testkit::missing;
+use oncegate_testkit::redis_server::RedisServer;
+use oncegate_testkit::wait::until;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::support::client::Client;
 use crate::support::exposition::Page;
-use crate::support::fresh;
-use crate::support::gateway::{Gateway, Setup};
-use crate::support::missing;
-use crate::support::redis_server::RedisServer;
-use crate::support::wait::until;
+use crate::support::gateway;
 
 const CLAIMS: &str = "oncegate_claims_total";
 const OUTCOMES: &str = "oncegate_outcomes_total";
@@ -35,7 +36,7 @@ fn shop_client(gateway: &Gateway) -> Client {
 
 #[tokio::test]
 async fn the_metrics_of_the_contract_are_there_from_the_start() {
-    let gateway = Setup::on_memory().start().await;
+    let gateway = gateway::on_memory().start().await;
     let granted = gateway.client().claim(json!(1)).await.expect(201);
     gateway.client().settle(&granted, "success").await.expect(200);
     let page = Page::get(&gateway.admin_client()).await;
@@ -71,7 +72,7 @@ async fn the_metrics_of_the_contract_are_there_from_the_start() {
 
 #[tokio::test]
 async fn a_small_story_is_counted_right() {
-    let gateway = Setup::on_memory().config(&shop()).start().await;
+    let gateway = gateway::on_memory().config(&shop()).start().await;
     let shop = shop_client(&gateway);
     let order = |order: &str| json!({ "operation": "order.submit", "contents": order });
     let first = shop.post("/v1/claims", &order("A-1")).await.expect(201);
@@ -147,7 +148,7 @@ async fn a_small_story_is_counted_right() {
 /// The page of an app with three operations is short enough to be read.
 #[tokio::test]
 async fn a_page_shows_what_happened_and_nothing_else() {
-    let gateway = Setup::on_memory().start().await;
+    let gateway = gateway::on_memory().start().await;
     let client = gateway.client();
     for operation in ["order.submit", "order.cancel", "coupon.redeem"] {
         let ask = json!({ "operation": operation, "contents": 1 });
@@ -165,7 +166,7 @@ async fn a_page_shows_what_happened_and_nothing_else() {
 
 #[tokio::test]
 async fn callers_cannot_make_labels() {
-    let setup = Setup::on_memory().config(&shop()).env("ONCEGATE_LIMITS__METRIC_OPERATIONS", 10);
+    let setup = gateway::on_memory().config(&shop()).env("ONCEGATE_LIMITS__METRIC_OPERATIONS", 10);
     let gateway = setup.start().await;
     let shop = shop_client(&gateway);
     shop.post("/v1/claims", &json!({ "operation": "order.submit", "contents": 0 })).await.expect(201);
@@ -195,7 +196,7 @@ async fn callers_cannot_make_labels() {
 
 #[tokio::test]
 async fn promtool_finds_nothing_wrong() {
-    let gateway = Setup::on_memory().config(&shop()).start().await;
+    let gateway = gateway::on_memory().config(&shop()).start().await;
     shop_client(&gateway).claim(json!(1)).await.expect(201);
     let page = Page::get(&gateway.admin_client()).await;
     let mut promtool = Command::new("promtool");
@@ -210,7 +211,7 @@ async fn promtool_finds_nothing_wrong() {
 #[tokio::test]
 async fn an_engine_that_does_not_answer_is_down_until_it_does() {
     let Some(mut redis) = RedisServer::start().await else { return };
-    let gateway = Setup::on(redis.url()).start().await;
+    let gateway = gateway::on(redis.url()).start().await;
     let (admin, client) = (gateway.admin_client(), gateway.client());
     let patience = Duration::from_secs(10);
     let up = async || Page::get(&admin).await.sum("oncegate_engine_up", &[("engine", "primary")]) > 0;
@@ -238,7 +239,7 @@ async fn an_engine_that_does_not_answer_is_down_until_it_does() {
 #[tokio::test]
 async fn lost_data_is_counted() {
     let Some(mut redis) = RedisServer::start().await else { return };
-    let gateway = Setup::on(redis.url()).start().await;
+    let gateway = gateway::on(redis.url()).start().await;
     let (admin, client) = (gateway.admin_client(), gateway.client());
     client.claim(json!(1)).await.expect(201);
     redis.restart_empty().await;
@@ -252,20 +253,20 @@ async fn lost_data_is_counted() {
 
 #[tokio::test]
 async fn logs_give_nothing_away_on_memory() {
-    nothing_is_given_away(Setup::on_memory(), None).await;
+    nothing_is_given_away(gateway::on_memory(), None).await;
 }
 
 #[tokio::test]
 async fn logs_give_nothing_away_on_disk() {
     let folder = tempfile::tempdir().unwrap();
-    nothing_is_given_away(Setup::on_disk(&folder.path().join("claims")), None).await;
+    nothing_is_given_away(gateway::on_disk(&folder.path().join("claims")), None).await;
 }
 
 #[tokio::test]
 async fn logs_give_nothing_away_on_redis() {
     let Some(redis) = RedisServer::start_with(&["requirepass canary-password"]).await else { return };
     let url = format!("redis://:canary-password@{}", redis.address());
-    nothing_is_given_away(Setup::on(url), Some(redis)).await;
+    nothing_is_given_away(gateway::on(url), Some(redis)).await;
 }
 
 /// Everything that must not be logged is marked with this word, in one case or the other.

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use oncegate_testkit::client::{Answer, Client};
+use oncegate_testkit::gateway::Gateway;
+use oncegate_testkit::wait::until;
 use serde_json::{Value, json};
 
 use crate::support::caller::{app, caller};
-use crate::support::client::{Answer, Client};
 use crate::support::exposition::Page;
-use crate::support::gateway::{Gateway, Setup};
-use crate::support::wait::until;
+use crate::support::gateway;
 
 const CLAIMS: &str = "oncegate_claims_total";
 const OBSERVED: &str = "oncegate_observed_claims_total";
@@ -39,7 +40,7 @@ async fn count(gateway: &Gateway, name: &str, labels: &[(&str, &str)]) -> u64 {
 
 #[tokio::test]
 async fn a_team_sees_what_enforcing_would_have_stopped() {
-    let gateway = Setup::on_memory().config(&config()).start().await;
+    let gateway = gateway::on_memory().config(&config()).start().await;
     let shop = caller(&gateway, "shop");
     let order = "order.submit";
 
@@ -113,7 +114,7 @@ async fn a_team_sees_what_enforcing_would_have_stopped() {
 
 #[tokio::test]
 async fn the_same_claims_count_once_the_team_enforces() {
-    let gateway = Setup::on_memory().config(&format!("{}mode = \"observe\"\n", app("shop"))).start().await;
+    let gateway = gateway::on_memory().config(&format!("{}mode = \"observe\"\n", app("shop"))).start().await;
     let shop = caller(&gateway, "shop");
     let first = shop.claim(json!("A-1")).await.expect(201);
     let let_through = shop.claim(json!("A-1")).await.expect(201);

@@ -3,23 +3,24 @@
 use std::time::Duration;
 
 use oncegate::domain::clock::{Clock, SystemClock};
+use oncegate_testkit::client::{Answer, Client};
+use oncegate_testkit::fresh;
+use oncegate_testkit::gateway::{Gateway, Setup};
+use oncegate_testkit::wait::until;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use crate::support::caller::{app, caller, credential};
-use crate::support::client::{Answer, Client};
 use crate::support::exposition::Page;
-use crate::support::fresh;
-use crate::support::gateway::{Gateway, Setup};
-use crate::support::wait::until;
+use crate::support::gateway;
 
 const EXCEEDED: &str = "oncegate_quota_exceeded_total";
 
 /// An app with these quotas beside one that has none.
 fn shop_and_bank(quota: &str) -> Setup {
-    Setup::on_memory().config(&format!("{}[apps.shop.quota]\n{quota}\n{}", app("shop"), app("bank")))
+    gateway::on_memory().config(&format!("{}[apps.shop.quota]\n{quota}\n{}", app("shop"), app("bank")))
 }
 
 async fn exceeded(gateway: &Gateway, app: &str, quota: &str) -> u64 {
@@ -232,7 +233,7 @@ async fn an_app_has_only_so_many_requests_in_flight() {
 
 #[tokio::test]
 async fn no_app_alone_takes_all_places() {
-    let setup = Setup::on_memory().config(&format!("{}{}", app("shop"), app("bank")));
+    let setup = gateway::on_memory().config(&format!("{}{}", app("shop"), app("bank")));
     let gateway = setup.env("ONCEGATE_LIMITS__REQUESTS_IN_FLIGHT", 6).start().await;
     let mut kept = Vec::new();
     for _ in 0..3 {
@@ -241,7 +242,7 @@ async fn no_app_alone_takes_all_places() {
     assert_exceeded(&caller(&gateway, "shop").claim(json!(1)).await, "requests_in_flight");
     caller(&gateway, "bank").claim(json!(1)).await.expect(201);
     // The one app of an open gateway shares with nobody.
-    let open = Setup::on_memory().env("ONCEGATE_LIMITS__REQUESTS_IN_FLIGHT", 6).start().await;
+    let open = gateway::on_memory().env("ONCEGATE_LIMITS__REQUESTS_IN_FLIGHT", 6).start().await;
     for _ in 0..5 {
         kept.push(unfinished(&open, "anybody").await);
     }
@@ -305,7 +306,7 @@ async fn a_body_that_is_not_wanted_does_not_take_the_answer_with_it() {
 async fn quotas_change_with_the_configuration() {
     let quota = |quota: &str| format!("{}[apps.shop.quota]\n{quota}\n", app("shop"));
     let slow = quota("requests_per_second = 1\nburst = \"1m\"");
-    let gateway = Setup::on_memory().config(&slow).start().await;
+    let gateway = gateway::on_memory().config(&slow).start().await;
     let shop = caller(&gateway, "shop");
     let reload = async |toml: &str| {
         let told = || gateway.log().matches("Configuration reloaded").count();
@@ -333,7 +334,7 @@ async fn quotas_change_with_the_configuration() {
 #[tokio::test]
 async fn nobody_asks_for_a_retention_beyond_the_apps() {
     let config = format!("{}retention_max = \"2d\"\n{}", app("shop"), app("bank"));
-    let gateway = Setup::on_memory().config(&config).start().await;
+    let gateway = gateway::on_memory().config(&config).start().await;
     let shop = caller(&gateway, "shop");
     for retention in ["49h", "forever"] {
         let refused = shop.post("/v1/claims", &json!({ "contents": 1, "retention": retention })).await;

@@ -6,16 +6,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use oncegate_testkit::client::{Answer, Client};
+use oncegate_testkit::gateway::Setup;
+#[cfg(feature = "postgres")]
+use oncegate_testkit::postgres_server::PostgresServer;
+use oncegate_testkit::redis_server::RedisServer;
+use oncegate_testkit::wait::until;
 use serde_json::{Value, json};
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
-use crate::support::client::{Answer, Client};
-use crate::support::gateway::Setup;
-#[cfg(feature = "postgres")]
-use crate::support::postgres_server::PostgresServer;
-use crate::support::redis_server::RedisServer;
-use crate::support::wait::until;
+use crate::support::gateway;
 
 /// Gateways to call, and what must live as long as they do.
 struct Stage {
@@ -30,13 +31,13 @@ fn patient(setup: Setup) -> Setup {
 
 impl Stage {
     async fn memory() -> Option<Self> {
-        let gateway = patient(Setup::on_memory()).start().await;
+        let gateway = patient(gateway::on_memory()).start().await;
         Some(Self { clients: vec![gateway.client()], keep: vec![Box::new(gateway)] })
     }
 
     async fn disk() -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
-        let gateway = patient(Setup::on_disk(&folder.path().join("claims"))).start().await;
+        let gateway = patient(gateway::on_disk(&folder.path().join("claims"))).start().await;
         Some(Self { clients: vec![gateway.client()], keep: vec![Box::new(gateway), Box::new(folder)] })
     }
 
@@ -69,7 +70,7 @@ impl Stage {
     async fn gateways_on(url: String, count: usize, store: Box<dyn Any>) -> Self {
         let mut stage = Self { clients: Vec::new(), keep: Vec::new() };
         for _ in 0..count {
-            let gateway = patient(Setup::on(&url)).start().await;
+            let gateway = patient(gateway::on(&url)).start().await;
             stage.clients.push(gateway.client());
             stage.keep.push(Box::new(gateway));
         }

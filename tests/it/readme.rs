@@ -5,10 +5,10 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Stdio;
 
+use oncegate_testkit::missing::tool;
 use serde_json::Value;
 
-use crate::support::gateway::Setup;
-use crate::support::missing::tool;
+use crate::support::gateway;
 
 /// The pages, and how many commands each has at least, beside the one that starts a gateway.
 const PAGES: [(&str, usize); 2] =
@@ -70,7 +70,7 @@ async fn follow_page(shell: &str, page: &str, least: usize) {
     assert_eq!(starts.len(), 1, "the page starts one gateway");
     assert!(steps.len() >= least, "the page has commands to follow");
 
-    let gateway = Setup::on_configured().start().await;
+    let gateway = gateway::on_configured().start().await;
     let folder = tempfile::tempdir().expect("an empty folder");
     let home = tempfile::tempdir().expect("a folder for curl's configuration");
     std::fs::write(home.path().join(".curlrc"), leads_to(gateway.api())).expect("it is written");

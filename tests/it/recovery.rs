@@ -11,12 +11,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use oncegate::domain::clock::{Clock, SystemClock};
+use oncegate_testkit::fresh;
+use oncegate_testkit::gateway::Gateway;
+use oncegate_testkit::wait::until;
 use tokio::task::JoinHandle;
 
 use crate::support::exposition::Page;
-use crate::support::fresh;
-use crate::support::gateway::Gateway;
-use crate::support::wait::until;
 
 /// What "service is back" may take: a second, and what a busy machine adds to it.
 const BACK: Duration = Duration::from_millis(1500);

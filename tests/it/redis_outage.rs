@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
+use oncegate_testkit::client::global_id;
+use oncegate_testkit::client::{Answer, Client};
+use oncegate_testkit::fresh;
+use oncegate_testkit::gateway::Gateway;
+use oncegate_testkit::redis_server::RedisServer;
+use oncegate_testkit::tcp_proxy::{Mode, TcpProxy};
+use oncegate_testkit::wait::{answered_within, until};
 use serde_json::{Value, json};
 
-use crate::story::global_id;
 use crate::support::caller;
-use crate::support::client::{Answer, Client};
-use crate::support::fresh;
-use crate::support::gateway::{Gateway, Setup};
-use crate::support::redis_server::RedisServer;
-use crate::support::tcp_proxy::{Mode, TcpProxy};
-use crate::support::wait::{answered_within, until};
+use crate::support::gateway;
 
 /// The default deadline of a call, and what a busy machine adds to it.
 const DEADLINE: Duration = Duration::from_millis(1500);
@@ -23,7 +24,7 @@ const HEALTH: Duration = Duration::from_secs(8);
 /// A gateway that reaches this server through a proxy, over one connection.
 async fn behind_proxy(server: &RedisServer) -> (TcpProxy, Gateway) {
     let proxy = TcpProxy::start(server.address()).await;
-    let gateway = Setup::on(format!("redis://{}?connections=1", proxy.address())).start().await;
+    let gateway = gateway::on(format!("redis://{}?connections=1", proxy.address())).start().await;
     served(&gateway, BACK).await;
     (proxy, gateway)
 }
@@ -124,7 +125,7 @@ async fn a_reply_that_stays_away_is_unknown_until_the_nonce_resolves_it() {
 #[tokio::test]
 async fn a_killed_server_is_missed_at_once_and_used_again_at_once() {
     let Some(mut server) = RedisServer::start_with(&["appendonly yes", "appendfsync always"]).await else { return };
-    let gateway = Setup::on(server.url()).start().await;
+    let gateway = gateway::on(server.url()).start().await;
     let client = gateway.client();
     served(&gateway, BACK).await;
     for crash in 0..3 {
@@ -154,7 +155,7 @@ async fn a_killed_server_is_missed_at_once_and_used_again_at_once() {
 #[tokio::test]
 async fn a_frozen_server_keeps_nobody_waiting() {
     let Some(server) = RedisServer::start().await else { return };
-    let gateway = Setup::on(server.url()).start().await;
+    let gateway = gateway::on(server.url()).start().await;
     let client = gateway.client();
     let held = client.claim(json!("held")).await.expect(201);
     server.freeze();
@@ -187,7 +188,7 @@ async fn a_server_that_evicts_is_not_used_until_it_is_told_not_to() {
     let Some(server) = RedisServer::start_with(&["maxmemory 100mb", "maxmemory-policy allkeys-lru"]).await else {
         return;
     };
-    let gateway = Setup::on(server.url()).start().await;
+    let gateway = gateway::on(server.url()).start().await;
     let client = gateway.client();
     let refused = client.claim(json!(1)).await;
     assert_eq!(refused.code(), (503, "store_incompatible"));
@@ -202,7 +203,7 @@ async fn a_server_that_evicts_is_not_used_until_it_is_told_not_to() {
 #[tokio::test]
 async fn a_full_server_takes_outcomes_and_tells_duplicates() {
     let Some(server) = RedisServer::start().await else { return };
-    let gateway = Setup::on(server.url()).start().await;
+    let gateway = gateway::on(server.url()).start().await;
     let client = gateway.client();
     let [done, failed, unknown, held] = ["done", "failed", "unknown", "held"];
     let mut granted = Vec::new();
@@ -229,7 +230,7 @@ async fn a_full_server_takes_outcomes_and_tells_duplicates() {
 #[tokio::test]
 async fn a_value_is_for_reading_and_begins_with_the_attempt() {
     let Some(server) = RedisServer::start().await else { return };
-    let gateway = Setup::on(format!("{}?prefix=test:", server.url())).start().await;
+    let gateway = gateway::on(format!("{}?prefix=test:", server.url())).start().await;
     let client = gateway.client();
     let granted = client.claim(json!({ "order_id": "A-1" })).await.expect(201);
     let key = format!("test:og:{{{}}}:default", granted.body["global_id"].as_str().unwrap());
@@ -251,7 +252,7 @@ async fn a_value_is_for_reading_and_begins_with_the_attempt() {
 #[tokio::test]
 async fn what_cannot_be_read_is_neither_absent_nor_overwritten() {
     let Some(server) = RedisServer::start().await else { return };
-    let gateway = Setup::on(server.url()).start().await;
+    let gateway = gateway::on(server.url()).start().await;
     let client = gateway.client();
     let id = global_id("default", "1");
     let key = format!("og:{{{id}}}:default");
@@ -291,7 +292,7 @@ async fn each_item_of_a_batch_waits_for_as_long_as_its_operation_allows() {
     let Some(server) = RedisServer::start().await else { return };
     // So short that being late is not held against the store, and no breaker opens.
     let terms = "[defaults]\ndeadline = \"110ms\"\n[apps.shop.operations.patient]\ndeadline = \"8s\"\n";
-    let gateway = Setup::on(server.url()).config(&caller::app("shop")).config(terms).start().await;
+    let gateway = gateway::on(server.url()).config(&caller::app("shop")).config(terms).start().await;
     let client = caller::caller(&gateway, "shop");
     let patient = |contents| json!({ "contents": contents, "operation": "patient" });
     let claims = json!({ "items": [patient(1), patient(2)] });

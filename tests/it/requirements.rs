@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use oncegate_testkit::fresh;
+use oncegate_testkit::redis_server::RedisServer;
+use oncegate_testkit::wait::until;
 use serde_json::json;
 
 use crate::support::exposition::Page;
-use crate::support::fresh;
-use crate::support::gateway::Setup;
-use crate::support::redis_server::RedisServer;
-use crate::support::wait::until;
+use crate::support::gateway;
 
 /// How often the engine looks whether the server is still fit, and a margin.
 const HEALTH: Duration = Duration::from_secs(15);
@@ -16,7 +16,8 @@ const HEALTH: Duration = Duration::from_secs(15);
 #[tokio::test]
 async fn a_store_that_stops_being_durable_gets_no_claims_until_it_is_again() {
     let Some(mut server) = RedisServer::start_with(&["appendonly yes", "appendfsync always"]).await else { return };
-    let setup = Setup::on(server.url()).config("[chains.default]\nengines = [\"primary\"]\nrequires = [\"durable\"]\n");
+    let setup =
+        gateway::on(server.url()).config("[chains.default]\nengines = [\"primary\"]\nrequires = [\"durable\"]\n");
     let gateway = setup.start().await;
     let (client, admin) = (gateway.client(), gateway.admin_client());
     let met = async || Page::get(&admin).await.sum("oncegate_chain_requirements_met", &[("chain", "default")]);
@@ -57,7 +58,8 @@ async fn a_store_that_stops_being_durable_gets_no_claims_until_it_is_again() {
 #[tokio::test]
 async fn a_store_that_never_was_durable_gets_no_claim_at_all() {
     let Some(server) = RedisServer::start().await else { return };
-    let setup = Setup::on(server.url()).config("[chains.default]\nengines = [\"primary\"]\nrequires = [\"durable\"]\n");
+    let setup =
+        gateway::on(server.url()).config("[chains.default]\nengines = [\"primary\"]\nrequires = [\"durable\"]\n");
     let gateway = setup.start().await;
     for number in 0..5 {
         assert_eq!(gateway.client().claim(json!(number)).await.code(), (503, "store_incompatible"));
@@ -68,7 +70,7 @@ async fn a_store_that_never_was_durable_gets_no_claim_at_all() {
 
 #[tokio::test]
 async fn what_a_url_rules_out_is_refused_at_the_start() {
-    let setup = Setup::on_memory().config("[chains.default]\nengines = [\"primary\"]\nrequires = [\"durable\"]\n");
+    let setup = gateway::on_memory().config("[chains.default]\nengines = [\"primary\"]\nrequires = [\"durable\"]\n");
     let (status, log) = setup.try_start().await.err().expect("refused");
     assert_eq!(status.code(), Some(2));
     assert!(

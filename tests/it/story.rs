@@ -1,20 +1,21 @@
 //! The life of a claim over HTTP, as a stranger meets it, on every engine.
 
+use oncegate_testkit::client::Client;
+use oncegate_testkit::client::global_id;
 use serde_json::{Value, json};
 
-use crate::support::client::Client;
-use crate::support::gateway::Setup;
+use crate::support::gateway;
 
 #[tokio::test]
 async fn a_strangers_first_hour_on_memory() {
-    let gateway = Setup::on_memory().start().await;
+    let gateway = gateway::on_memory().start().await;
     first_hour(&gateway.client(), true).await;
 }
 
 #[tokio::test]
 async fn a_strangers_first_hour_on_disk() {
     let folder = tempfile::tempdir().unwrap();
-    let gateway = Setup::on_disk(&folder.path().join("claims")).start().await;
+    let gateway = gateway::on_disk(&folder.path().join("claims")).start().await;
     first_hour(&gateway.client(), true).await;
 }
 
@@ -70,10 +71,4 @@ pub(crate) async fn first_hour(client: &Client, strict_fence: bool) {
     assert_eq!(superseded.code(), (409, "superseded"));
     assert_eq!(superseded.body["state"], "in_progress");
     assert_eq!(client.claim(json!("order-2")).await.code(), (409, "duplicate"), "the newer claim stands");
-}
-
-/// The ID of the open app `default`.
-pub(crate) fn global_id(operation: &str, canonical: &str) -> String {
-    use md5::{Digest, Md5};
-    oncegate::domain::hex::encode(&Md5::digest(format!("default\n{operation}\n{canonical}")))
 }

@@ -5,20 +5,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use oncegate_testkit::certificates::{Authority, Pair};
+use oncegate_testkit::client::Client;
+use oncegate_testkit::fresh;
+use oncegate_testkit::gateway::{Gateway, Setup};
+use oncegate_testkit::openapi::Spec;
+use oncegate_testkit::wait::{answered_within, until};
 use rustls::ClientConfig;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::support::certificates::{Authority, Pair};
-use crate::support::client::Client;
 use crate::support::command::{oncegate, oncegate_with};
 use crate::support::exposition::Page;
-use crate::support::fresh;
-use crate::support::gateway::{Gateway, Setup};
-use crate::support::openapi::Spec;
-use crate::support::wait::{answered_within, until};
+use crate::support::gateway;
 
 const SOON: Duration = Duration::from_secs(10);
 const RELOADS: &str = "oncegate_tls_reloads_total";
@@ -31,7 +32,7 @@ fn table(listener: &str, folder: &Path) -> String {
 
 /// A setup whose API speaks TLS with what is in this folder.
 fn with_tls(folder: &Path) -> Setup {
-    Setup::on_memory().config(&table("tls", folder))
+    gateway::on_memory().config(&table("tls", folder))
 }
 
 /// Connects anew and tells which certificate is shown.
@@ -45,7 +46,7 @@ async fn shown(gateway: &Gateway, config: &Arc<ClientConfig>) -> Vec<u8> {
 #[tokio::test]
 async fn both_listeners_speak_tls_with_certificates_of_their_own() {
     let (api, admin) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let (outside, inside) = (Authority::new(), Authority::new());
+    let (outside, inside) = (Authority::generate(), Authority::generate());
     outside.issue().write(api.path());
     inside.issue().write(admin.path());
     let gateway = with_tls(api.path()).config(&table("admin_tls", admin.path())).start().await;
@@ -70,7 +71,7 @@ async fn both_listeners_speak_tls_with_certificates_of_their_own() {
 
 #[tokio::test]
 async fn both_versions_of_tls_are_spoken_and_http_1_1_alone() {
-    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::generate());
     authority.issue().write(folder.path());
     let gateway = with_tls(folder.path()).start().await;
     for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
@@ -93,7 +94,7 @@ async fn both_versions_of_tls_are_spoken_and_http_1_1_alone() {
 
 #[tokio::test]
 async fn with_authorities_of_callers_nobody_gets_in_without_a_certificate_of_theirs() {
-    let (folder, authority, callers) = (tempfile::tempdir().unwrap(), Authority::new(), Authority::new());
+    let (folder, authority, callers) = (tempfile::tempdir().unwrap(), Authority::generate(), Authority::generate());
     authority.issue().write(folder.path());
     callers.write(&folder.path().join("callers.pem"));
     let client_ca = format!("client_ca = \"{}/callers.pem\"\n", folder.path().display());
@@ -101,7 +102,8 @@ async fn with_authorities_of_callers_nobody_gets_in_without_a_certificate_of_the
     let client = |own: Option<Pair>| Client::over_tls(gateway.api(), authority.client_config(own.as_ref()));
     client(Some(callers.issue())).claim(json!(1)).await.expect(201);
     let expired = callers.issue_for(&["caller"], 2001);
-    for (who, own) in [("nobody", None), ("a stranger", Some(Authority::new().issue())), ("a late one", Some(expired))]
+    for (who, own) in
+        [("nobody", None), ("a stranger", Some(Authority::generate().issue())), ("a late one", Some(expired))]
     {
         let refused = client(own).try_send("GET", "/v1/claims/x", &[], "").await;
         assert!(refused.is_err(), "{who} got in: {refused:?}");
@@ -117,7 +119,7 @@ async fn with_authorities_of_callers_nobody_gets_in_without_a_certificate_of_the
 
 #[tokio::test]
 async fn plain_http_is_told_so_and_noise_is_closed() {
-    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::generate());
     authority.issue().write(folder.path());
     let gateway = with_tls(folder.path()).start().await;
     let mut answer = String::new();
@@ -146,7 +148,7 @@ async fn plain_http_is_told_so_and_noise_is_closed() {
 /// Half-open handshakes hold up nobody else, end in time, and count as connections.
 #[tokio::test]
 async fn slow_handshakes_are_not_waited_for() {
-    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::generate());
     authority.issue().write(folder.path());
     let gateway = with_tls(folder.path())
         .env("ONCEGATE_LIMITS__HEADER_READ_TIMEOUT", "1s")
@@ -180,7 +182,7 @@ async fn slow_handshakes_are_not_waited_for() {
 
 #[tokio::test]
 async fn a_handshake_that_was_not_finished_does_not_hold_up_the_end() {
-    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::generate());
     authority.issue().write(folder.path());
     let mut gateway = with_tls(folder.path()).env("ONCEGATE_LIMITS__HEADER_READ_TIMEOUT", "1h").start().await;
     let mut half = TcpStream::connect(gateway.api()).await.unwrap();
@@ -195,7 +197,7 @@ async fn a_handshake_that_was_not_finished_does_not_hold_up_the_end() {
 /// fails.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_certificate_changes_under_load_without_one_failed_request() {
-    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::generate());
     authority.issue().write(folder.path());
     let gateway = with_tls(folder.path()).start().await;
     let config = authority.client_config(None);
@@ -237,7 +239,7 @@ async fn a_certificate_changes_under_load_without_one_failed_request() {
 /// As Kubernetes does it: the files are behind a link to a folder, and the link is what changes.
 #[tokio::test]
 async fn a_swapped_link_is_a_change() {
-    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::generate());
     let link = folder.path().join("data");
     let place = |name: &str, pair: &Pair| {
         let own = folder.path().join(name);
@@ -258,7 +260,7 @@ async fn a_swapped_link_is_a_change() {
 
 #[tokio::test]
 async fn a_new_certificate_that_is_no_good_leaves_the_old_one() {
-    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::generate());
     let first = authority.issue();
     let files = first.write(folder.path());
     let gateway = with_tls(folder.path()).start().await;
@@ -291,7 +293,7 @@ async fn a_new_certificate_that_is_no_good_leaves_the_old_one() {
 
 #[tokio::test]
 async fn a_reload_may_name_other_files() {
-    let (old, new, authority) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), Authority::new());
+    let (old, new, authority) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), Authority::generate());
     let (first, second) = (authority.issue(), authority.issue());
     first.write(old.path());
     second.write(new.path());
@@ -305,7 +307,7 @@ async fn a_reload_may_name_other_files() {
 
 #[tokio::test]
 async fn what_is_wrong_with_the_files_is_told_before_anything_starts() {
-    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::generate());
     let file = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
     let (own, other) = (authority.issue(), authority.issue());
     for (name, text) in [
@@ -351,7 +353,7 @@ async fn what_is_wrong_with_the_files_is_told_before_anything_starts() {
 /// The rules of an open gateway are not those of a network that is encrypted.
 #[tokio::test]
 async fn an_open_gateway_stays_on_loopback_with_tls_too() {
-    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::generate());
     authority.issue().write(folder.path());
     let (_, log) = with_tls(folder.path()).listen("0.0.0.0:0").try_start().await.err().expect("refused");
     assert!(log.contains("allow_open"), "{log}");
@@ -364,14 +366,14 @@ async fn an_open_gateway_stays_on_loopback_with_tls_too() {
 
 #[tokio::test]
 async fn commands_speak_tls_to_the_admin_listener() {
-    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::generate());
     authority.issue_for(&["localhost"], 2090).write(folder.path());
     authority.write(&folder.path().join("ca.pem"));
-    Authority::new().write(&folder.path().join("stranger.pem"));
+    Authority::generate().write(&folder.path().join("stranger.pem"));
     let own = folder.path().join("own");
     std::fs::create_dir(&own).unwrap();
     authority.issue_for(&["operator"], 2090).write(&own);
-    let gateway = Setup::on_memory().config(&table("admin_tls", folder.path())).start().await;
+    let gateway = gateway::on_memory().config(&table("admin_tls", folder.path())).start().await;
     let url = format!("https://localhost:{}", gateway.admin().port());
     let health = |words: &[&str]| oncegate(folder.path(), &[&["health"], words].concat());
     let asked = health(&["--url", &url, "--ca", "ca.pem"]);
@@ -403,7 +405,7 @@ async fn commands_speak_tls_to_the_admin_listener() {
 
     let wants = format!("{}client_ca = \"ca.pem\"\n", table("admin_tls", folder.path()));
     let wants = wants.replace("ca.pem", &folder.path().join("ca.pem").display().to_string());
-    let gateway = Setup::on_memory().config(&wants).start().await;
+    let gateway = gateway::on_memory().config(&wants).start().await;
     let url = format!("https://localhost:{}", gateway.admin().port());
     assert_eq!(health(&["--url", &url, "--ca", "ca.pem"]).code, Some(1));
     let shown = ["--client-certificate", "own/tls.crt", "--client-key", "own/tls.key"];

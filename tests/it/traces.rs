@@ -4,16 +4,17 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use oncegate::domain::hex;
+use oncegate_testkit::client::{Answer, Client};
+use oncegate_testkit::fresh;
+use oncegate_testkit::gateway::Gateway;
+use oncegate_testkit::wait::{answered_within, until};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::net::TcpListener;
 
-use crate::support::client::{Answer, Client};
 use crate::support::collector::{Collector, TakenSpan};
 use crate::support::exposition::Page;
-use crate::support::fresh;
-use crate::support::gateway::{Gateway, Setup};
-use crate::support::wait::{answered_within, until};
+use crate::support::gateway;
 
 const SOON: Duration = Duration::from_secs(10);
 const DROPPED: &str = "oncegate_trace_spans_dropped_total";
@@ -23,7 +24,7 @@ const CALLER: &str = "b7ad6b7169203331";
 
 async fn traced(endpoint: &str, ratio: &str) -> Gateway {
     let digest = hex::encode(&Sha256::digest(SECRET));
-    let setup = Setup::on_memory().config(&format!("[apps.shop]\nsecrets = [\"sha256:{digest}\"]\n"));
+    let setup = gateway::on_memory().config(&format!("[apps.shop]\nsecrets = [\"sha256:{digest}\"]\n"));
     let setup = setup.env("ONCEGATE_TRACES__ENDPOINT", endpoint).env("ONCEGATE_TRACES__SAMPLE_RATIO", ratio);
     setup.start().await
 }
@@ -168,7 +169,7 @@ async fn a_collector_that_is_away_is_logged_once() {
 
 #[tokio::test]
 async fn without_an_endpoint_there_are_no_traces() {
-    let gateway = Setup::on_memory().start().await;
+    let gateway = gateway::on_memory().start().await;
     gateway.client().claim(json!(1)).await.expect(201);
     assert!(!Page::get(&gateway.admin_client()).await.0.contains("oncegate_trace"));
 }

@@ -44,9 +44,10 @@ impl Source {
         self.path.rsplit_once('/').map_or("", |(folder, _)| folder)
     }
 
-    /// Returns true for Rust of the gateway itself: the program and its crates.
+    /// Returns true for Rust of the gateway itself: the program and its crates, but not the tools of the tests.
     pub(crate) fn is_gateway(&self) -> bool {
-        (self.is_program() || self.path.starts_with("crates/")) && has_ending(&self.path, "rs")
+        let is_crate = self.path.starts_with("crates/") && !self.path.starts_with("crates/testkit/");
+        (self.is_program() || is_crate) && has_ending(&self.path, "rs")
     }
 
     /// Returns true for files of the program, the package at the root.

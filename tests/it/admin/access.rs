@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use oncegate_testkit::wait::until;
 use serde_json::json;
 
 use super::{TOKEN, TOKEN_OF_BOB, alice, operated, operators};
-use crate::support::gateway::Setup;
-use crate::support::wait::until;
+use crate::support::gateway;
 
 const AUDIT: &str = "/admin/v1/audit";
 
@@ -34,7 +34,7 @@ async fn only_a_configured_token_is_let_in() {
 
 #[tokio::test]
 async fn without_tokens_the_admin_api_says_how_to_configure_one() {
-    let gateway = Setup::on_memory().start().await;
+    let gateway = gateway::on_memory().start().await;
     let refused = alice(&gateway).get(AUDIT).await;
     assert_eq!(refused.code(), (403, "admin_disabled"));
     assert!(refused.body["detail"].as_str().unwrap().contains("[admin.tokens]"), "{}", refused.text);

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use oncegate_testkit::client::{Answer, Client};
+use oncegate_testkit::fresh;
+use oncegate_testkit::gateway::Setup;
+use oncegate_testkit::wait::until;
 use serde_json::{Value, json};
 
 use super::{alice, operated};
-use crate::support::client::{Answer, Client};
-use crate::support::fresh;
-use crate::support::gateway::Setup;
-use crate::support::wait::until;
 
 const SHOW: &str = "/admin/v1/claims/show";
 const RELEASE: &str = "/admin/v1/claims/release";
@@ -28,14 +28,14 @@ async fn on_call_on_disk() {
 #[cfg(feature = "redis")]
 #[tokio::test]
 async fn on_call_on_redis() {
-    let Some(server) = crate::support::redis_server::RedisServer::start().await else { return };
+    let Some(server) = oncegate_testkit::redis_server::RedisServer::start().await else { return };
     on_call(operated(&server.url())).await;
 }
 
 #[cfg(feature = "postgres")]
 #[tokio::test]
 async fn on_call_on_postgres() {
-    let Some(server) = crate::support::postgres_server::PostgresServer::start().await else { return };
+    let Some(server) = oncegate_testkit::postgres_server::PostgresServer::start().await else { return };
     on_call(operated(&server.url())).await;
 }
 
@@ -300,9 +300,9 @@ async fn pages_hold_every_claim_once() {
     let folder = tempfile::tempdir().unwrap();
     let mut engines = vec!["memory:".to_owned(), format!("disk:{}", folder.path().join("claims").display())];
     #[cfg(feature = "postgres")]
-    let server = crate::support::postgres_server::PostgresServer::start().await;
+    let server = oncegate_testkit::postgres_server::PostgresServer::start().await;
     #[cfg(feature = "postgres")]
-    engines.extend(server.as_ref().map(crate::support::postgres_server::PostgresServer::url));
+    engines.extend(server.as_ref().map(oncegate_testkit::postgres_server::PostgresServer::url));
     for engine in engines {
         let gateway = operated(&engine).start().await;
         let (caller, alice) = (gateway.client(), alice(&gateway));
@@ -359,7 +359,7 @@ async fn a_list_is_of_an_app_that_there_is() {
 #[cfg(feature = "redis")]
 #[tokio::test]
 async fn what_cannot_list_says_which_can() {
-    let Some(server) = crate::support::redis_server::RedisServer::start().await else { return };
+    let Some(server) = oncegate_testkit::redis_server::RedisServer::start().await else { return };
     let gateway = operated(&server.url()).config("[engines]\nspare = \"memory:\"\n").start().await;
     let alice = alice(&gateway);
     let refused = alice.get("/admin/v1/claims?app=default").await;

@@ -11,13 +11,14 @@ use oncegate::domain::clock::SystemClock;
 use oncegate::engine::conformance::DEADLINE;
 #[cfg(feature = "disk")]
 use oncegate::engine::conformance::fresh_claim;
+use oncegate_testkit::gateway::Gateway;
+use oncegate_testkit::wait::until;
 use serde_json::{Value, json};
 
 use super::{TOKEN, operated};
 use crate::support::command::{Ended, oncegate_with};
-use crate::support::gateway::{Gateway, Setup};
+use crate::support::gateway;
 use crate::support::table::rows;
-use crate::support::wait::until;
 
 const CONTENTS: &str = r#"{ "order_id": "A-1001" }"#;
 
@@ -244,7 +245,7 @@ async fn whoever_cannot_be_let_in_is_told_why() {
     let environment = [("ONCEGATE_SERVER__ADMIN_LISTEN", &*admin), ("ONCEGATE_ADMIN_TOKEN", TOKEN)];
     oncegate_with(terminal.folder(), &["chain", "list"], &environment).expect(0);
 
-    let closed = Setup::on_memory().start().await;
+    let closed = gateway::on_memory().start().await;
     let refused = Terminal::at(&closed).run(&["chain", "list"]).expect(1);
     assert!(refused.err.contains("[admin.tokens]"), "{}", refused.err);
     let api = format!("http://{}", gateway.api());

@@ -4,11 +4,11 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use oncegate_testkit::gateway::Gateway;
+use oncegate_testkit::wait::until;
 use serde_json::{Value, json};
 
 use super::{alice, operated};
-use crate::support::gateway::Gateway;
-use crate::support::wait::until;
 
 const AUDIT: &str = "/admin/v1/audit";
 const RELEASE: &str = "/admin/v1/claims/release";
@@ -79,7 +79,7 @@ async fn a_refused_change_is_written_down_too() {
     // Two operators release the same claim at the same time: whoever comes second is told so, and so is the trail. It takes
     // a few rounds until both have seen the claim before either has released it.
     for _ in 0..100 {
-        let contents = crate::support::fresh::contents();
+        let contents = oncegate_testkit::fresh::contents();
         caller.claim(contents.clone()).await.expect(201);
         let (alice, body) = (alice(&gateway), release(&contents));
         let (one, other) = tokio::join!(alice.post(RELEASE, &body), alice.post(RELEASE, &body));

@@ -8,10 +8,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use oncegate::domain::hex;
+use oncegate_testkit::missing::tool;
+use oncegate_testkit::wait::until;
 use sha2::{Digest, Sha256};
-
-use crate::support::missing::tool;
-use crate::support::wait::until;
 
 /// Longer than any story takes on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(1);

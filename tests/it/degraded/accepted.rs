@@ -1,10 +1,10 @@
 //! Which outcomes are accepted while a store is out.
 
+use oncegate_testkit::client::{Answer, Client};
 use serde_json::json;
 
 use super::{delivered, durable_redis, out, policy, setup};
 use crate::support::caller::{self, caller};
-use crate::support::client::{Answer, Client};
 use crate::support::exposition::Page;
 
 /// An app of which one operation alone spools its outcomes.

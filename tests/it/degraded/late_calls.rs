@@ -2,18 +2,18 @@
 
 use std::time::Duration;
 
+use oncegate_testkit::client::Answer;
+use oncegate_testkit::gateway::Gateway;
+#[cfg(feature = "postgres")]
+use oncegate_testkit::postgres_server::PostgresServer;
+use oncegate_testkit::tcp_proxy::TcpProxy;
+use oncegate_testkit::wait::until;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::{again, alice, delivered, durable_redis, out, policy, setup};
 use crate::support::caller::caller;
-use crate::support::client::Answer;
 use crate::support::exposition::Page;
-use crate::support::gateway::Gateway;
-#[cfg(feature = "postgres")]
-use crate::support::postgres_server::PostgresServer;
-use crate::support::tcp_proxy::TcpProxy;
-use crate::support::wait::until;
 
 /// The lease of the first call, which the store grants late. Half of it is the caller's deadline.
 const LEASE: Duration = Duration::from_secs(1);

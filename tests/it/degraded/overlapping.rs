@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 
 use oncegate::domain::attempt::Attempt;
+use oncegate_testkit::gateway::Gateway;
+use oncegate_testkit::tcp_proxy::TcpProxy;
 use serde_json::{Value, json};
 
 use super::{TOKEN, alice, delivered, durable_redis, out, setup};
 use crate::support::caller::caller;
 use crate::support::command::oncegate_with;
 use crate::support::exposition::Page;
-use crate::support::gateway::Gateway;
 use crate::support::table::rows;
-use crate::support::tcp_proxy::TcpProxy;
 
 /// An attempt as a report names it.
 fn shown(answer: &Value) -> Value {

@@ -1,13 +1,13 @@
 //! Each policy as a caller sees it: what is answered, which policy is named, what is counted; and what it becomes when the
 //! store is back.
 
+use oncegate_testkit::fresh;
+use oncegate_testkit::wait::until;
 use serde_json::json;
 
 use super::{again, alice, back, delivered, durable_redis, out, policy, setup};
 use crate::support::caller::caller;
 use crate::support::exposition::Page;
-use crate::support::fresh;
-use crate::support::wait::until;
 
 #[tokio::test]
 async fn each_policy_answers_in_the_stores_place_and_says_so() {
@@ -146,7 +146,7 @@ async fn a_full_journal_fails_closed_and_says_which_bound() {
 async fn where_nobody_asked_for_a_policy_nothing_is_written_and_where_one_did_the_folder_must_do() {
     let folder = tempfile::tempdir().unwrap();
     let journal = folder.path().join("journal");
-    let plain = crate::support::gateway::Setup::on_memory().data_dir(folder.path());
+    let plain = crate::support::gateway::on_memory().data_dir(folder.path());
     drop(plain.start().await);
     assert!(!journal.exists());
     std::fs::write(&journal, "in the way").unwrap();
@@ -162,7 +162,7 @@ async fn where_nobody_asked_for_a_policy_nothing_is_written_and_where_one_did_th
 #[tokio::test]
 async fn one_gateway_holds_the_data_dir_whatever_its_policies_are_and_a_reload_finds_it_ready() {
     let folder = tempfile::tempdir().unwrap();
-    let plain = crate::support::gateway::Setup::on_memory().data_dir(folder.path());
+    let plain = crate::support::gateway::on_memory().data_dir(folder.path());
     let first = plain.start().await;
     for second in [&plain, &setup("memory:").data_dir(folder.path())] {
         let (status, log) = second.try_start().await.err().unwrap();
@@ -185,7 +185,7 @@ async fn a_policy_is_refused_at_a_reload_if_the_data_dir_cannot_be_used() {
     let folder = tempfile::tempdir().unwrap();
     let data_dir = folder.path().join("data");
     std::fs::write(&data_dir, "in the way").unwrap();
-    let gateway = crate::support::gateway::Setup::on_memory().data_dir(&data_dir).start().await;
+    let gateway = crate::support::gateway::on_memory().data_dir(&data_dir).start().await;
     gateway.logged("server.data_dir cannot be used", 1).await;
     gateway.configure("[defaults.on_outage]\noutcome = \"spool\"\n");
     gateway.signal("HUP");

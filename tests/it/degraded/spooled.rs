@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use oncegate_testkit::client::{Answer, Client};
+use oncegate_testkit::gateway::Gateway;
+use oncegate_testkit::wait::until;
 use serde_json::{Value, json};
 
 use super::{again, delivered, durable_redis, out, policy, setup};
 use crate::support::caller::caller;
-use crate::support::client::{Answer, Client};
 use crate::support::exposition::Page;
-use crate::support::gateway::Gateway;
-use crate::support::wait::until;
 
 /// How many outcomes are posted, by how many callers.
 const OUTCOMES: usize = 10_000;

@@ -5,6 +5,11 @@ use std::io;
 use std::time::Duration;
 
 use oncegate::domain::hex;
+use oncegate_testkit::certificates::Authority;
+use oncegate_testkit::connector::Connector;
+use oncegate_testkit::gateway::{Gateway, Setup};
+use oncegate_testkit::openapi::Spec;
+use oncegate_testkit::wait::until;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
@@ -12,11 +17,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
 use super::{answer, connect, raw};
-use crate::support::certificates::Authority;
-use crate::support::connector::Connector;
-use crate::support::gateway::{Gateway, Setup};
-use crate::support::openapi::Spec;
-use crate::support::wait::until;
+use crate::support::gateway;
 
 const SOON: Duration = Duration::from_secs(10);
 const CONNECTIONS: usize = 4;
@@ -27,7 +28,7 @@ const WRONG: &str = "0123456789abcdefABCDEF9876543210";
 
 /// A gateway with few connections, whose clients have little time to read.
 fn impatient() -> Setup {
-    let setup = Setup::on_memory().env("ONCEGATE_LIMITS__CONNECTIONS", CONNECTIONS);
+    let setup = gateway::on_memory().env("ONCEGATE_LIMITS__CONNECTIONS", CONNECTIONS);
     setup.env("ONCEGATE_LIMITS__WRITE_TIMEOUT", "300ms").env("ONCEGATE_LOG__LEVEL", "info,oncegate_transport=debug")
 }
 
@@ -75,7 +76,7 @@ async fn clients_that_never_read_give_their_connections_back() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_that_never_read_give_their_connections_back_over_tls() {
-    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::generate());
     authority.issue().write(folder.path());
     let path = folder.path().display();
     let table = format!("[server.tls]\ncertificate = \"{path}/tls.crt\"\nkey = \"{path}/tls.key\"\n");
@@ -95,7 +96,7 @@ async fn clients_that_never_read_give_their_connections_back_over_tls() {
 /// What a caller stored may look like the end of an answer, and like another one.
 #[tokio::test]
 async fn a_stored_result_that_looks_like_an_answer_stays_in_its_own() {
-    let gateway = Setup::on_memory().start().await;
+    let gateway = gateway::on_memory().start().await;
     let client = gateway.client();
     let granted = client.claim(json!("A-1")).await.expect(201);
     let result = "HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n".repeat(1000);
@@ -150,7 +151,7 @@ async fn no_connection_outlives_too_many_guesses() {
     let (right, token) = ("right_secret_0123456789abcdef", "token_of_alice_0123456789abcdef");
     let apps = format!("[apps.shop]\nsecrets = [\"sha256:{}\"]\n", digest(right));
     let operators = format!("[admin.tokens]\nalice = \"sha256:{}\"\n", digest(token));
-    let gateway = Setup::on_memory().config(&apps).config(&operators).start().await;
+    let gateway = gateway::on_memory().config(&apps).config(&operators).start().await;
     for (address, path) in [(gateway.api(), "/v1/claims/x"), (gateway.admin(), "/admin/v1/audit")] {
         // 500 at once, and one more each 10 ms.
         let first = guess(address, path, "").await;
@@ -184,9 +185,9 @@ async fn told(gateway: &Gateway, admin: bool, request: &str) -> (u16, String) {
 
 #[tokio::test]
 async fn a_request_names_one_host_and_on_loopback_this_machine() {
-    let gateway = Setup::on_memory().start().await;
+    let gateway = gateway::on_memory().start().await;
     let secret = format!("[apps.shop]\nsecrets = [\"sha256:{}\"]\n", hex::encode(&Sha256::digest(WRONG)));
-    let closed = Setup::on_memory().config(&secret).start().await;
+    let closed = gateway::on_memory().config(&secret).start().await;
     for line in ["", "expect: nothing\r\n"] {
         for hosts in [
             "",
@@ -218,7 +219,7 @@ async fn a_request_names_one_host_and_on_loopback_this_machine() {
 
 #[tokio::test]
 async fn bodies_have_no_coding_but_chunked() {
-    let gateway = Setup::on_memory().start().await;
+    let gateway = gateway::on_memory().start().await;
     let chunked = "d\r\n{\"contents\":1\r\n1\r\n}\r\n0\r\n\r\n";
     let cases = [
         ("transfer-encoding: gzip", "abc", 501, "not_supported"),
@@ -247,7 +248,7 @@ async fn bodies_have_no_coding_but_chunked() {
 /// A head is refused as soon as it is longer than it may be, and not a byte later.
 #[tokio::test]
 async fn a_head_that_never_ends_costs_its_bound() {
-    let gateway = Setup::on_memory().start().await;
+    let gateway = gateway::on_memory().start().await;
     for first in ["GET / HTTP/1.1\r\nhost: localhost\r\nx: ", "GET /", "POST / HTTP/1.1\r\nexpect: x\r\nx: "] {
         let head = |bytes: usize| format!("{first}{}", "a".repeat(bytes - first.len()));
         let mut stream = connect(&gateway, head(16_000).as_bytes()).await;
@@ -264,7 +265,7 @@ async fn a_head_that_never_ends_costs_its_bound() {
 /// Connections are dealt with one by one: what one client does with its own harms no other.
 #[tokio::test]
 async fn a_client_that_says_no_more_is_answered() {
-    let gateway = Setup::on_memory().start().await;
+    let gateway = gateway::on_memory().start().await;
     for unusual in ["", "expect: nothing\r\n"] {
         let mut stream = connect(&gateway, format!("{LOOKUP}{unusual}\r\n").as_bytes()).await;
         stream.shutdown().await.unwrap();

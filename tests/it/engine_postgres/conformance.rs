@@ -6,9 +6,9 @@ use std::time::Duration;
 use oncegate::database::{Address, schema};
 use oncegate::engine::conformance::Subject;
 use oncegate_postgres::Postgres;
+use oncegate_testkit::postgres_server::PostgresServer;
 
 use super::options;
-use crate::support::postgres_server::PostgresServer;
 
 async fn subject(keys: &str) -> Option<Subject> {
     // The server's clock runs while a commit waits for a disk that other tests write to. What is durable has stories of its own.

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use oncegate::database::schema::{self, BUILD};
 use oncegate::database::{Address, DatabaseError, connect};
+use oncegate_testkit::postgres_server::PostgresServer;
+use oncegate_testkit::wait::until;
 use serde_json::{Value, json};
 
 use crate::support::command::oncegate;
-use crate::support::gateway::Setup;
-use crate::support::postgres_server::PostgresServer;
+use crate::support::gateway;
 use crate::support::table::rows;
-use crate::support::wait::until;
 
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -171,7 +171,7 @@ async fn the_command_migrates_and_says_what_it_did() {
 #[tokio::test]
 async fn a_raised_oldest_build_stops_a_gateway_that_runs() {
     let Some(server) = PostgresServer::start().await else { return };
-    let gateway = Setup::on(server.url()).start().await;
+    let gateway = gateway::on(server.url()).start().await;
     let client = gateway.client();
     client.claim(json!("before")).await.expect(201);
     let ask = |build: i32| format!("UPDATE oncegate_schema SET oldest_build = {build}");

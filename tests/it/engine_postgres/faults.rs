@@ -9,6 +9,8 @@ use oncegate::domain::record::ClaimState;
 use oncegate::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate::engine::{Determinate, Engine, EngineError};
 use oncegate_postgres::{Options, Postgres};
+use oncegate_testkit::postgres_server::PostgresServer;
+use oncegate_testkit::tcp_proxy::{Mode, TcpProxy};
 use sqlx::Executor as _;
 use tokio_util::sync::CancellationToken;
 
@@ -16,8 +18,6 @@ use super::{
     again, back_within_a_second, granted, is_duplicate, is_uncertain, open, options, row, settle, soon, success,
     unavailable,
 };
-use crate::support::postgres_server::PostgresServer;
-use crate::support::tcp_proxy::{Mode, TcpProxy};
 
 const HOUR: Duration = Duration::from_hours(1);
 

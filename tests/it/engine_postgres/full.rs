@@ -1,11 +1,11 @@
 //! What callers meet when the disk of PostgreSQL is full. Takes the right to mount a file system, so it is run by hand:
 //! `cargo test --test it -- --ignored engine_postgres::full`.
 
+use oncegate_testkit::client::Answer;
+use oncegate_testkit::postgres_server::PostgresServer;
 use serde_json::{Value, json};
 
-use crate::support::client::Answer;
-use crate::support::gateway::Setup;
-use crate::support::postgres_server::PostgresServer;
+use crate::support::gateway;
 
 /// Small enough to be full after some thousand claims.
 const DISK_MIB: u32 = 8;
@@ -16,7 +16,7 @@ async fn a_full_disk_takes_no_new_claims_and_goes_on_with_all_else() {
     let Some(server) = PostgresServer::start_beside_small_disk(DISK_MIB).await else { return };
     // Policies are for stores that do not answer; this one does.
     let policies = "[defaults.on_outage]\nclaim = \"fail_open\"\noutcome = \"spool\"\n";
-    let gateway = Setup::on(server.url()).config(policies).start().await;
+    let gateway = gateway::on(server.url()).config(policies).start().await;
     let client = gateway.client();
     let claimed = async |contents: Value| client.claim(contents).await;
     let held: [Answer; 4] =

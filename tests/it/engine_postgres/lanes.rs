@@ -8,13 +8,13 @@ use oncegate::domain::claim::{ClaimResponse, OutcomeResponse};
 use oncegate::engine::Engine;
 use oncegate::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate_postgres::{Options, Postgres};
+use oncegate_testkit::postgres_server::PostgresServer;
 use sqlx::Executor as _;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::{open, options, row, soon};
 use crate::support::calls::{granted, settle, success};
-use crate::support::postgres_server::PostgresServer;
 
 #[tokio::test]
 async fn an_outcome_never_overtakes_its_claim_however_busy_the_lanes_are() {

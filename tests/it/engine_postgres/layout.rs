@@ -10,9 +10,9 @@ use oncegate::domain::record::ClaimState;
 use oncegate::domain::terms::{LeaseEnd, Retention, Terms};
 use oncegate::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate::engine::{Determinate, Engine, EngineError, value};
+use oncegate_testkit::postgres_server::PostgresServer;
 
 use super::{again, granted, is_duplicate, open, row, settle, success};
-use crate::support::postgres_server::PostgresServer;
 
 #[tokio::test]
 async fn a_value_is_the_line_that_all_byte_stores_share() {

@@ -11,10 +11,10 @@ use oncegate::domain::clock::{Clock, SystemClock};
 use oncegate::engine::Engine;
 use oncegate::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate_postgres::Postgres;
+use oncegate_testkit::postgres_server::{PostgresServer, program};
 use tokio::task::JoinSet;
 
 use super::{options, settle, success};
-use crate::support::postgres_server::{PostgresServer, program};
 
 const CALLERS: usize = 64;
 const SPAN: Duration = Duration::from_secs(10);

@@ -36,7 +36,7 @@ fn open(url: &str) -> Postgres {
 
 /// Waits until something holds.
 async fn soon(what: &str, holds: impl AsyncFnMut() -> bool) {
-    crate::support::wait::until(what, Duration::from_secs(10), holds).await;
+    oncegate_testkit::wait::until(what, Duration::from_secs(10), holds).await;
 }
 
 /// How SQL names the row of a claim.

@@ -7,16 +7,16 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use oncegate::database::{Address, connect};
 use oncegate::engine::{Engine as _, Metadata};
+use oncegate_testkit::fresh;
+use oncegate_testkit::pgbouncer::PgBouncer;
+use oncegate_testkit::postgres_server::PostgresServer;
+use oncegate_testkit::wait::until;
 use serde_json::json;
 
 use super::{open, soon};
 use crate::story;
 use crate::support::command::oncegate;
-use crate::support::fresh;
-use crate::support::gateway::Setup;
-use crate::support::pgbouncer::PgBouncer;
-use crate::support::postgres_server::PostgresServer;
-use crate::support::wait::until;
+use crate::support::gateway;
 
 /// The SQL blocks of the page's section on roles.
 fn documented() -> Vec<&'static str> {
@@ -50,7 +50,7 @@ async fn prepared(server: &PostgresServer) -> String {
 async fn a_gateway_works_with_the_documented_rights() {
     let Some(server) = PostgresServer::start().await else { return };
     let url = prepared(&server).await;
-    let gateway = Setup::on(&url).start().await;
+    let gateway = gateway::on(&url).start().await;
     story::first_hour(&gateway.client(), true).await;
 
     // Sweeping deletes; fences are raised when they lie behind; gateways agree by metadata.
@@ -65,7 +65,7 @@ async fn a_gateway_works_with_the_documented_rights() {
     .await;
     soon("what has ended is swept", async || PostgresServer::ask_at(&url, row).await == "0").await;
     drop(gateway);
-    let gateway = Setup::on(&url).start().await;
+    let gateway = gateway::on(&url).start().await;
     let granted = gateway.client().claim(json!("after the loss")).await.expect(201);
     assert!(granted.body["fence"].as_u64() > Some(1_000_000_000_000_000), "lifted: {}", granted.text);
     let engine = open(&url);
@@ -80,7 +80,7 @@ async fn a_registry_works_with_the_documented_rights() {
     let url = prepared(&server).await;
     let app = "INSERT INTO oncegate_apps (app) VALUES ('shop'); INSERT INTO oncegate_app_secrets (app, digest) \
                VALUES ('shop', sha256('secret_of_the_shop_0123456789'))";
-    let gateway = Setup::on_memory().env("ONCEGATE_REGISTRY__URL", &url).start().await;
+    let gateway = gateway::on_memory().env("ONCEGATE_REGISTRY__URL", &url).start().await;
     PostgresServer::execute_at(&url, app).await;
     let client = gateway.client().with_credential("shop.secret_of_the_shop_0123456789");
     soon("the app is let in", async || client.claim(fresh::contents()).await.status == 201).await;
@@ -95,7 +95,7 @@ async fn a_pooler_that_others_keep_busy_lets_gateways_in() {
     prepared(&server).await;
     let Some(pooler) = PgBouncer::start(server.address(), "oncegate").await else { return };
     let url = pooler.url("oncegate", "&pooler=transaction");
-    let gateway = Setup::on(&url).start().await;
+    let gateway = gateway::on(&url).start().await;
     soon("a claim is granted", async || gateway.client().claim(fresh::contents()).await.status == 201).await;
 
     // Others of the same pool leave unnamed statements of their own on its servers.

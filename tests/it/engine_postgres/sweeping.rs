@@ -7,10 +7,10 @@ use oncegate::domain::clock::{Clock, SystemClock};
 use oncegate::domain::terms::{LeaseEnd, Retention, Terms};
 use oncegate::engine::Engine;
 use oncegate::engine::conformance::{DEADLINE, fresh_claim};
+use oncegate_testkit::postgres_server::PostgresServer;
 use sqlx::Executor as _;
 
 use super::{again, granted, open, row, settle, soon, success};
-use crate::support::postgres_server::PostgresServer;
 
 /// Moves the end of a claim's row, and makes the sweeper look at it.
 async fn shift(server: &PostgresServer, ask: &ClaimRequest, seconds: i32) {

@@ -5,10 +5,10 @@ use std::path::Path;
 use oncegate::domain::claim::ClaimResponse;
 use oncegate::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate::engine::{Determinate, Engine, EngineError};
+use oncegate_testkit::certificates::{Authority, Pair};
+use oncegate_testkit::postgres_server::{PostgresServer, give_away};
 
 use super::*;
-use crate::support::certificates::{Authority, Pair};
-use crate::support::postgres_server::{PostgresServer, give_away};
 
 /// A server that shows this certificate.
 async fn server(folder: &Path, own: &Pair) -> Option<PostgresServer> {
@@ -44,7 +44,7 @@ async fn refusal(url: &str) -> String {
 
 #[tokio::test]
 async fn a_server_of_a_trusted_authority_is_talked_to_over_tls() {
-    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::generate());
     let ca = tempfile::tempdir().unwrap();
     let root = authority.write(&ca.path().join("ca.pem"));
     let Some(server) = server(folder.path(), &authority.issue()).await else { return };
@@ -62,10 +62,10 @@ async fn a_server_of_a_trusted_authority_is_talked_to_over_tls() {
 
 #[tokio::test]
 async fn a_server_that_is_not_trusted_or_has_no_tls_is_refused() {
-    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::generate());
     let ca = tempfile::tempdir().unwrap();
     let root = authority.write(&ca.path().join("ca.pem"));
-    let stranger = Authority::new().write(&ca.path().join("stranger.pem"));
+    let stranger = Authority::generate().write(&ca.path().join("stranger.pem"));
     let other = authority.issue_for(&["other.example"], 2090);
     let Some(elsewhere) = server(folder.path(), &other).await else { return };
     let keys = format!("sslmode=verify-ca&sslrootcert={}", stranger.display());

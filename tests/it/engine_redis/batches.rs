@@ -7,10 +7,10 @@ use oncegate::domain::claim::{ClaimRequest, ClaimResponse, Outcome};
 use oncegate::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate::engine::{BatchClaim, Determinate, Engine, EngineError};
 use oncegate_redis::{Options, Redis};
+use oncegate_testkit::tcp_proxy::Mode;
 use tokio::time::timeout;
 
 use super::{RedisServer, again, behind_proxy, granted, is_uncertain, open, options, settle, soon, success};
-use crate::support::tcp_proxy::Mode;
 
 type Answer = Result<ClaimResponse, EngineError>;
 

@@ -9,13 +9,13 @@ use oncegate::domain::record::ClaimState;
 use oncegate::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate::engine::{Determinate, Engine, EngineError};
 use oncegate_redis::{Options, Redis};
+use oncegate_testkit::tcp_proxy::{Mode, TcpProxy};
 use tokio::time::timeout;
 
 use super::{
     RedisServer, again, back_within_a_second, behind_proxy, granted, is_duplicate, is_uncertain, open, options, renew,
     settle, soon, success, unavailable,
 };
-use crate::support::tcp_proxy::{Mode, TcpProxy};
 
 #[tokio::test]
 async fn an_engine_opens_before_its_server_is_up() {

@@ -15,12 +15,12 @@ use std::time::Duration;
 use oncegate::domain::claim::ClaimRequest;
 use oncegate::engine::Engine;
 use oncegate_redis::{Options, Redis};
+use oncegate_testkit::redis_server::RedisServer;
+use oncegate_testkit::tcp_proxy::TcpProxy;
 
 use crate::support::calls::{
     again, attempt, back_within_a_second, granted, is_duplicate, is_uncertain, renew, settle, success, unavailable,
 };
-use crate::support::redis_server::RedisServer;
-use crate::support::tcp_proxy::TcpProxy;
 
 /// Options whose times suit a test's patience.
 fn options() -> Options {
@@ -45,7 +45,7 @@ async fn behind_proxy_with(server: &RedisServer, options: Options) -> (TcpProxy,
 
 /// Waits until something holds.
 async fn soon(what: &str, holds: impl AsyncFnMut() -> bool) {
-    crate::support::wait::until(what, Duration::from_secs(5), holds).await;
+    oncegate_testkit::wait::until(what, Duration::from_secs(5), holds).await;
 }
 
 /// The name of a claim in the store.

@@ -12,12 +12,12 @@ use oncegate::domain::record::ClaimState;
 use oncegate::engine::Engine;
 use oncegate::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate_redis::{Options, Redis};
+use oncegate_testkit::tcp_proxy::TcpProxy;
 
 use super::{
     RedisServer, again, attempt, behind_proxy, behind_proxy_with, granted, is_duplicate, is_uncertain, name, open,
     options, settle, soon, success, unavailable,
 };
-use crate::support::tcp_proxy::TcpProxy;
 
 #[tokio::test]
 async fn a_claim_whose_reply_was_lost_recognises_itself() {
@@ -212,7 +212,7 @@ async fn requests_do_not_wait_for_the_replies_before_them() {
     let proxy = TcpProxy::start(server.address()).await;
     let redis = open(&format!("redis://{}?connections=1", proxy.address()));
     redis.probe().await.unwrap();
-    proxy.set(crate::support::tcp_proxy::Mode::HalfOpen);
+    proxy.set(oncegate_testkit::tcp_proxy::Mode::HalfOpen);
     let asks: Vec<_> = (0..3).map(|_| fresh_claim()).collect();
     let claims = asks.iter().enumerate().map(|(place, ask)| {
         let redis = &redis;

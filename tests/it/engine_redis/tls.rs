@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use oncegate::engine::conformance::{DEADLINE, fresh_claim};
+use oncegate_testkit::certificates::{Authority, Pair};
 
 use super::*;
-use crate::support::certificates::{Authority, Pair};
 
 const PASSWORD: &str = "hunter2hunter2";
 
@@ -39,7 +39,7 @@ async fn refusal(url: &str) -> String {
 
 #[tokio::test]
 async fn a_server_of_a_trusted_authority_is_talked_to() {
-    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::generate());
     let Some(server) = server(folder.path(), &authority, &authority.issue(), "no").await else { return };
     let redis = open(&url(&server, &format!("?ca={}&prefix=tls:", folder.path().join("ca.pem").display())));
     redis.probe().await.expect("the server is trusted");
@@ -51,8 +51,8 @@ async fn a_server_of_a_trusted_authority_is_talked_to() {
 
 #[tokio::test]
 async fn a_server_that_is_not_trusted_is_told_nothing() {
-    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
-    let stranger = Authority::new().write(&folder.path().join("stranger.pem"));
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::generate());
+    let stranger = Authority::generate().write(&folder.path().join("stranger.pem"));
     let Some(server) = server(folder.path(), &authority, &authority.issue(), "no").await else { return };
     for keys in [String::new(), format!("?ca={}", stranger.display())] {
         let why = refusal(&url(&server, &keys)).await;
@@ -67,7 +67,7 @@ async fn a_server_that_is_not_trusted_is_told_nothing() {
 
 #[tokio::test]
 async fn a_certificate_for_another_host_is_refused() {
-    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::generate());
     let other = authority.issue_for(&["other.example"], 2090);
     let Some(server) = server(folder.path(), &authority, &other, "no").await else { return };
     let why = refusal(&url(&server, &format!("?ca={}", folder.path().join("ca.pem").display()))).await;
@@ -76,7 +76,7 @@ async fn a_certificate_for_another_host_is_refused() {
 
 #[tokio::test]
 async fn a_server_that_wants_a_certificate_is_shown_one() {
-    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::generate());
     let Some(server) = server(folder.path(), &authority, &authority.issue(), "yes").await else { return };
     let ca = format!("?ca={}", folder.path().join("ca.pem").display());
     let why = refusal(&url(&server, &ca)).await;
@@ -92,11 +92,11 @@ async fn a_server_that_wants_a_certificate_is_shown_one() {
 /// Certificates are renewed while the gateway runs: the next connection goes by the files as they are then.
 #[tokio::test]
 async fn renewed_certificates_are_taken_up_with_the_next_connection() {
-    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::generate());
     let Some(mut server) = server(folder.path(), &authority, &authority.issue(), "no").await else { return };
     let redis = open(&url(&server, &format!("?ca={}", folder.path().join("ca.pem").display())));
     redis.probe().await.expect("the server is trusted");
-    let next = Authority::new();
+    let next = Authority::generate();
     next.issue().write(folder.path());
     server.restart().await;
     let why = "the next authority is not trusted yet";
@@ -110,7 +110,7 @@ async fn files_that_are_no_good_are_told_before_anybody_is_asked() {
     let folder = tempfile::tempdir().unwrap();
     let noise = folder.path().join("noise");
     std::fs::write(&noise, "hidden").unwrap();
-    let pair = Authority::new().issue().write(folder.path());
+    let pair = Authority::generate().issue().write(folder.path());
     let (certificate, key, noise) = (pair.certificate.display(), pair.key.display(), noise.display());
     for (keys, hint) in [
         ("ca=/no/such/ca.pem".to_owned(), "cannot read its ca /no/such/ca.pem: No such file"),

@@ -15,19 +15,20 @@ use std::time::Duration;
 
 use oncegate::domain::clock::{Clock, SystemClock};
 use oncegate::domain::terms::{LeaseEnd, Retention, Terms};
+use oncegate_testkit::fresh;
+use oncegate_testkit::gateway::Gateway;
+use oncegate_testkit::history::check::explained_with_echoes;
+use oncegate_testkit::history::doubles::{Double, doubles};
+use oncegate_testkit::history::over_http::OverHttp;
+use oncegate_testkit::history::workload::{Service, Workload};
+use oncegate_testkit::history::{Answer, Event, Reply, Story};
+use oncegate_testkit::say::say;
+use oncegate_testkit::wait::until;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use self::noop::Noop;
-use crate::support::fresh;
-use crate::support::gateway::{Gateway, Setup};
-use crate::support::history::check::explained_with_echoes;
-use crate::support::history::doubles::{Double, doubles};
-use crate::support::history::over_http::OverHttp;
-use crate::support::history::workload::{Service, Workload};
-use crate::support::history::{Answer, Event, Reply, Story};
-use crate::support::say::say;
-use crate::support::wait::until;
+use crate::support::gateway;
 
 /// The deadline of the gateways here: shorter than the default, so that an outage need not be long.
 const DEADLINE: Duration = Duration::from_millis(500);
@@ -72,7 +73,7 @@ trait Store {
 /// A gateway before a store. It decides nothing while the store is out, unless the configuration says so.
 async fn gateway(store: &impl Store, config: &str) -> Gateway {
     let deadline = format!("{}ms", DEADLINE.as_millis());
-    let setup = Setup::on(store.url()).config(config).env("ONCEGATE_DEFAULTS__DEADLINE", deadline);
+    let setup = gateway::on(store.url()).config(config).env("ONCEGATE_DEFAULTS__DEADLINE", deadline);
     let gateway = setup.start().await;
     let client = gateway.client();
     until("service", Duration::from_secs(5), async || client.claim(fresh::contents()).await.status == 201).await;

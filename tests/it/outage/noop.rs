@@ -10,14 +10,13 @@ use axum::http::{HeaderName, StatusCode, header::CONTENT_TYPE};
 use oncegate::domain::attempt::Nonce;
 use oncegate::domain::clock::Clock;
 use oncegate::engine::conformance::fresh_claim;
+use oncegate_testkit::client::Client;
+use oncegate_testkit::history::Call;
+use oncegate_testkit::history::over_http::OverHttp;
+use oncegate_testkit::history::workload::Service;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-
-use crate::support::client::Client;
-use crate::support::history::Call;
-use crate::support::history::over_http::OverHttp;
-use crate::support::history::workload::Service;
 
 /// How many call it.
 const CALLERS: u64 = 16;

@@ -6,6 +6,12 @@ use std::time::Duration;
 
 use oncegate::domain::claim::Outcome;
 use oncegate::domain::hex;
+use oncegate_testkit::gateway::Gateway;
+use oncegate_testkit::history::doubles::{doubles, forgotten};
+use oncegate_testkit::history::workload::Workload;
+use oncegate_testkit::history::{Answer, Call, Event, Reply};
+use oncegate_testkit::say::say;
+use oncegate_testkit::wait::until;
 use sha2::{Digest, Sha256};
 
 #[cfg(feature = "postgres")]
@@ -14,12 +20,6 @@ use super::postgres::{self, Postgres};
 use super::redis::{FAULTS, Fault, Redis};
 use super::{DEADLINE, Store, gateway, watch_all, workload};
 use crate::support::exposition::Page;
-use crate::support::gateway::{Gateway, Setup};
-use crate::support::history::doubles::{doubles, forgotten};
-use crate::support::history::workload::Workload;
-use crate::support::history::{Answer, Call, Event, Reply};
-use crate::support::say::say;
-use crate::support::wait::until;
 
 const TOKEN: &str = "token_of_alice_0123456789abcdef";
 
@@ -71,7 +71,7 @@ async fn hold<S: Store>(store: &mut S, policy: &str, faults: &[S::Fault]) {
     );
     let cut_off = gateway(store, &config).await;
     let deadline = format!("{}ms", DEADLINE.as_millis());
-    let direct = Setup::on(store.direct_url()).config(&config).env("ONCEGATE_DEFAULTS__DEADLINE", deadline);
+    let direct = gateway::on(store.direct_url()).config(&config).env("ONCEGATE_DEFAULTS__DEADLINE", deadline);
     let direct = direct.start().await;
     for &fault in faults {
         let seen = watch_all(store, fault, &[&cut_off, &direct], long_kept()).await;

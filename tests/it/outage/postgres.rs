@@ -1,8 +1,9 @@
 //! PostgreSQL that answers after its commit is on the disk, and everything that can happen to it.
 
+use oncegate_testkit::postgres_server::PostgresServer;
+use oncegate_testkit::tcp_proxy::{Mode, TcpProxy};
+
 use super::{Store, gateway, watch};
-use crate::support::postgres_server::PostgresServer;
-use crate::support::tcp_proxy::{Mode, TcpProxy};
 
 /// A way for PostgreSQL to be out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

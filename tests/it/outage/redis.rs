@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use oncegate_testkit::history::check::{SKEW, check};
+use oncegate_testkit::redis_server::RedisServer;
+use oncegate_testkit::say::say;
+use oncegate_testkit::tcp_proxy::{Mode, TcpProxy};
+use oncegate_testkit::wait::until;
+
 use super::{AWAY, Store, gateway, watch};
-use crate::support::history::check::{SKEW, check};
-use crate::support::redis_server::RedisServer;
-use crate::support::say::say;
-use crate::support::tcp_proxy::{Mode, TcpProxy};
-use crate::support::wait::until;
 
 /// What makes an answer durable before it is given.
 pub(super) const DURABLE: [&str; 2] = ["appendonly yes", "appendfsync always"];

@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
+use oncegate_testkit::gateway::Gateway;
+use oncegate_testkit::redis_server::RedisServer;
+use oncegate_testkit::tcp_proxy::{Mode, TcpProxy};
+use oncegate_testkit::wait::{answered_within, until};
 use serde_json::json;
 
 use super::{BACK, Load, NOTICED, breaker, outage, served};
-use crate::support::gateway::{Gateway, Setup};
-use crate::support::redis_server::RedisServer;
-use crate::support::tcp_proxy::{Mode, TcpProxy};
-use crate::support::wait::{answered_within, until};
+use crate::support::gateway;
 
 async fn on(server: &RedisServer) -> Gateway {
-    Setup::on(server.url()).start().await
+    gateway::on(server.url()).start().await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -61,7 +62,7 @@ async fn a_server_whose_password_was_revoked_comes_back_with_it() {
     let Some(server) = RedisServer::start().await else { return };
     server.ask_words::<String>(&["ACL", "SETUSER", "gateway", "on", ">hunter2", "~*", "+@all"]);
     let url = server.url().replace("redis://", "redis://gateway:hunter2@");
-    let gateway = Setup::on(url).start().await;
+    let gateway = gateway::on(url).start().await;
     let revoked = async || {
         server.ask_words::<String>(&["ACL", "SETUSER", "gateway", "resetpass"]);
         server.ask_words::<i64>(&["CLIENT", "KILL", "USER", "gateway"]);
@@ -92,7 +93,7 @@ async fn a_server_that_takes_no_writes_because_it_cannot_save_comes_back() {
 async fn a_network_that_refuses_swallows_or_holds_back_comes_back() {
     let Some(server) = RedisServer::start().await else { return };
     let proxy = TcpProxy::start(server.address()).await;
-    let gateway = Setup::on(format!("redis://{}", proxy.address())).start().await;
+    let gateway = gateway::on(format!("redis://{}", proxy.address())).start().await;
     let proxy = tokio::sync::Mutex::new(proxy);
     let heal = async || proxy.lock().await.heal().await;
     outage(&gateway, "refused", async || proxy.lock().await.refuse().await, heal).await;
@@ -109,7 +110,7 @@ async fn a_full_server_is_no_outage_and_takes_claims_again_at_once() {
     server.ask::<String>("CONFIG SET maxmemory 1");
     let client = gateway.client();
     for _ in 0..50 {
-        assert_eq!(client.claim(crate::support::fresh::contents()).await.code(), (503, "store_full"));
+        assert_eq!(client.claim(oncegate_testkit::fresh::contents()).await.code(), (503, "store_full"));
     }
     assert_eq!(breaker(&gateway).await, 0);
     server.ask::<String>("CONFIG SET maxmemory 0");
@@ -121,7 +122,7 @@ async fn a_full_server_is_no_outage_and_takes_claims_again_at_once() {
 async fn a_quiet_gateway_replaces_its_connections_before_somebody_needs_them() {
     let Some(server) = RedisServer::start().await else { return };
     let mut proxy = TcpProxy::start(server.address()).await;
-    let gateway = Setup::on(format!("redis://{}", proxy.address())).start().await;
+    let gateway = gateway::on(format!("redis://{}", proxy.address())).start().await;
     served(&gateway, NOTICED).await;
     let before = proxy.accepted();
     proxy.set(Mode::HalfOpen);
@@ -135,7 +136,7 @@ async fn a_quiet_gateway_replaces_its_connections_before_somebody_needs_them() {
 async fn a_call_whose_connection_went_silent_is_answered_all_the_same() {
     let Some(server) = RedisServer::start().await else { return };
     let mut proxy = TcpProxy::start(server.address()).await;
-    let gateway = Setup::on(format!("redis://{}?connections=1", proxy.address())).start().await;
+    let gateway = gateway::on(format!("redis://{}?connections=1", proxy.address())).start().await;
     served(&gateway, NOTICED).await;
     let client = gateway.client();
     for round in 0..3 {
@@ -156,7 +157,7 @@ async fn a_call_whose_connection_went_silent_is_answered_all_the_same() {
 async fn a_brown_out_does_not_turn_into_an_outage() {
     let Some(server) = RedisServer::start().await else { return };
     let proxy = TcpProxy::start(server.address()).await;
-    let gateway = Setup::on(format!("redis://{}", proxy.address())).start().await;
+    let gateway = gateway::on(format!("redis://{}", proxy.address())).start().await;
     served(&gateway, NOTICED).await;
     let asked = || {
         let stats = server.ask::<String>("INFO commandstats");

@@ -2,19 +2,19 @@
 
 use std::time::Duration;
 
+use oncegate_testkit::fresh;
+use oncegate_testkit::redis_server::RedisServer;
+use oncegate_testkit::tcp_proxy::{Mode, TcpProxy};
 use serde_json::json;
 
 use super::{BACK, NOTICED, served};
-use crate::support::fresh;
-use crate::support::gateway::Setup;
-use crate::support::redis_server::RedisServer;
-use crate::support::tcp_proxy::{Mode, TcpProxy};
+use crate::support::gateway;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_of_claims_on_a_stalled_store_leaves_room_for_outcomes_and_renewals() {
     let Some(server) = RedisServer::start().await else { return };
     let mut proxy = TcpProxy::start(server.address()).await;
-    let setup = Setup::on(format!("redis://{}", proxy.address())).env("ONCEGATE_LIMITS__REQUESTS_IN_FLIGHT", 16);
+    let setup = gateway::on(format!("redis://{}", proxy.address())).env("ONCEGATE_LIMITS__REQUESTS_IN_FLIGHT", 16);
     let gateway = setup.start().await;
     served(&gateway, NOTICED).await;
     let client = gateway.client();

@@ -1,10 +1,9 @@
 //! Apps of a configuration, and callers that are theirs.
 
 use oncegate::domain::hex;
+use oncegate_testkit::client::Client;
+use oncegate_testkit::gateway::Gateway;
 use sha2::{Digest, Sha256};
-
-use super::client::Client;
-use super::gateway::Gateway;
 
 /// The secret of every app here; whose it is, is in the key.
 const SECRET: &str = "caller_secret_0123456789abcdef";

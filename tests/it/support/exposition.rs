@@ -1,6 +1,6 @@
 //! What `/metrics` says, read back.
 
-use super::client::Client;
+use oncegate_testkit::client::Client;
 
 /// A page of metrics in Prometheus' text format.
 pub(crate) struct Page(pub(crate) String);

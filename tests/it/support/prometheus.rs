@@ -6,11 +6,10 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use oncegate_testkit::missing;
+use oncegate_testkit::wait::until;
 use serde_json::Value;
 use tempfile::TempDir;
-
-use super::missing;
-use super::wait::until;
 
 /// A running server; killed on drop.
 pub(crate) struct Prometheus {

@@ -1,29 +1,27 @@
 //! Holds responses against `openapi.yaml` and `openapi-admin.yaml`: finds the operation, the status and the media type, and
 //! validates the body. Knows nothing of the gateway.
 
-// Named by its path, because `tests/openapi_document.rs` includes this file too.
-#[path = "openapi/document.rs"]
 mod document;
 
 use std::sync::LazyLock;
 
-pub(crate) use self::document::Document;
+pub use self::document::Document;
 use self::document::{PROBLEM, essence};
 
 /// Where each listener serves its document.
 const DOCUMENT: &str = "/openapi.yaml";
 
 /// The HTTP contract: both documents.
-pub(crate) struct Spec {
+pub struct Spec {
     /// `openapi.yaml`, the API of callers.
-    pub(crate) api: Document,
+    pub api: Document,
     /// `openapi-admin.yaml`, the admin listener.
-    pub(crate) admin: Document,
+    pub admin: Document,
 }
 
 impl Spec {
     /// The documents in the repository, read once.
-    pub(crate) fn load() -> &'static Self {
+    pub fn load() -> &'static Self {
         static SPEC: LazyLock<Spec> =
             LazyLock::new(|| Spec { api: Document::read("openapi.yaml"), admin: Document::read("openapi-admin.yaml") });
         &SPEC
@@ -32,7 +30,7 @@ impl Spec {
     /// Validates a response to `method path` (a path as requested, with or without its query).
     ///
     /// A 4xx or 5xx to what is no operation, an unknown path or a wrong method, is validated as a plain problem.
-    pub(crate) fn check_response(
+    pub fn check_response(
         &self,
         method: &str,
         path: &str,
@@ -81,7 +79,7 @@ impl Spec {
     }
 
     /// Validates a problem of no particular operation of the API.
-    pub(crate) fn check_problem(&self, status: u16, body: &[u8]) -> Result<(), String> {
+    pub fn check_problem(&self, status: u16, body: &[u8]) -> Result<(), String> {
         self.api.check_problem(status, body)
     }
 }

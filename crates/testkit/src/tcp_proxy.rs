@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 
 /// What happens to bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Mode {
+pub enum Mode {
     /// They pass.
     Pass,
     /// They pass later.
@@ -48,7 +48,7 @@ struct Shared {
 }
 
 /// A proxy in front of one server.
-pub(crate) struct TcpProxy {
+pub struct TcpProxy {
     address: SocketAddr,
     shared: Arc<Shared>,
     accepting: Option<JoinHandle<()>>,
@@ -56,13 +56,12 @@ pub(crate) struct TcpProxy {
 
 impl TcpProxy {
     /// Starts a proxy in front of this server, passing everything.
-    #[cfg(feature = "redis")]
-    pub(crate) async fn start(server: SocketAddr) -> Self {
+    pub async fn start(server: SocketAddr) -> Self {
         Self::start_before(server, true).await
     }
 
     /// Starts a proxy in front of a server that is not Redis.
-    pub(crate) async fn start_plain(server: SocketAddr) -> Self {
+    pub async fn start_plain(server: SocketAddr) -> Self {
         Self::start_before(server, false).await
     }
 
@@ -82,33 +81,33 @@ impl TcpProxy {
     }
 
     /// Where it listens.
-    pub(crate) fn address(&self) -> SocketAddr {
+    pub fn address(&self) -> SocketAddr {
         self.address
     }
 
     /// How many connections it has taken so far.
-    pub(crate) fn accepted(&self) -> usize {
+    pub fn accepted(&self) -> usize {
         self.shared.accepted.load(Ordering::SeqCst)
     }
 
     /// From now on, and for connections that stand as well.
-    pub(crate) fn set(&self, mode: Mode) {
+    pub fn set(&self, mode: Mode) {
         self.shared.mode.send_replace(mode);
     }
 
     /// Closes all connections, and leads new ones to another server.
-    pub(crate) fn lead_to(&self, server: SocketAddr) {
+    pub fn lead_to(&self, server: SocketAddr) {
         *self.shared.server.lock().expect("no panic") = server;
         self.drop_connections();
     }
 
     /// Closes all connections.
-    pub(crate) fn drop_connections(&self) {
+    pub fn drop_connections(&self) {
         self.shared.epoch.send_modify(|epoch| *epoch += 1);
     }
 
     /// Closes all connections and takes no new ones: whoever tries is refused.
-    pub(crate) async fn refuse(&mut self) {
+    pub async fn refuse(&mut self) {
         if let Some(accepting) = self.accepting.take() {
             accepting.abort();
             let _ = accepting.await;
@@ -117,7 +116,7 @@ impl TcpProxy {
     }
 
     /// Takes connections again, at the same address, and lets everything pass.
-    pub(crate) async fn heal(&mut self) {
+    pub async fn heal(&mut self) {
         self.set(Mode::Pass);
         *self.accidents() = Accidents::default();
         if self.accepting.is_none() {
@@ -127,27 +126,27 @@ impl TcpProxy {
     }
 
     /// Swallows one reply, after letting that many pass. The connection stays open.
-    pub(crate) fn swallow_reply_after(&self, replies: usize) {
+    pub fn swallow_reply_after(&self, replies: usize) {
         self.accidents().swallow = Some(replies);
     }
 
     /// Whether the reply that was to be swallowed has been.
-    pub(crate) fn has_swallowed(&self) -> bool {
+    pub fn has_swallowed(&self) -> bool {
         self.accidents().swallow.is_none()
     }
 
     /// Lets requests pass, and closes the connection in the place of the next bytes of a reply.
-    pub(crate) fn lose_next_reply(&self) {
+    pub fn lose_next_reply(&self) {
         self.lose_reply_after(0);
     }
 
     /// The same, after letting that many replies pass; what comes at once counts as one.
-    pub(crate) fn lose_reply_after(&self, replies: usize) {
+    pub fn lose_reply_after(&self, replies: usize) {
         self.accidents().lose = Some(replies);
     }
 
     /// Closes the connection once that many more bytes of requests have passed.
-    pub(crate) fn cut_after(&self, bytes: usize) {
+    pub fn cut_after(&self, bytes: usize) {
         self.accidents().cut = Some(bytes);
     }
 

@@ -6,15 +6,15 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use oncegate::domain::attempt::{Attempt, Nonce};
-use oncegate::domain::claim::Outcome;
-use oncegate::domain::clock::Clock;
-use oncegate::domain::record::ClaimState;
-use oncegate::domain::terms::Terms;
+use oncegate_core::attempt::{Attempt, Nonce};
+use oncegate_core::claim::Outcome;
+use oncegate_core::clock::Clock;
+use oncegate_core::record::ClaimState;
+use oncegate_core::terms::Terms;
 
 /// What a caller asks of a key.
 #[derive(Clone)]
-pub(crate) enum Call {
+pub enum Call {
     /// PRE, on these terms.
     Claim { nonce: Nonce, terms: Terms, take_over: bool },
     /// POST. The terms are those that a late outcome takes, where it does not bring its own.
@@ -25,7 +25,7 @@ pub(crate) enum Call {
 
 /// What the contract knows as answers, as far as they tell anything of the store.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub enum Answer {
     /// 201 to a PRE. `lease` is what is left of it, counted from when the caller asked.
     Granted { attempt: Attempt, fence: Option<u64>, repeated: bool, taken_over: bool, lease: Duration },
     /// 409 to a PRE, with the timestamp of the attempt that stands, in microseconds, and its result if it succeeded.
@@ -46,7 +46,7 @@ pub(crate) enum Answer {
 
 /// What became of a call, as its caller sees it.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) enum Reply {
+pub enum Reply {
     /// The store's own word.
     Told(Answer),
     /// The word of a policy, named. The store may hear of it later, or never.
@@ -59,48 +59,48 @@ pub(crate) enum Reply {
 
 /// One call.
 #[derive(Clone)]
-pub(crate) struct Event {
+pub struct Event {
     /// Who called.
-    pub(crate) caller: usize,
+    pub caller: usize,
     /// Which of the services was called.
-    pub(crate) service: usize,
+    pub service: usize,
     /// When the caller asked.
-    pub(crate) begun: Duration,
+    pub begun: Duration,
     /// When the caller was told, or gave up.
-    pub(crate) answered: Duration,
+    pub answered: Duration,
     /// What was asked.
-    pub(crate) call: Call,
+    pub call: Call,
     /// What was told.
-    pub(crate) reply: Reply,
+    pub reply: Reply,
 }
 
 impl Event {
     /// How long its caller waited.
-    pub(crate) fn took(&self) -> Duration {
+    pub fn took(&self) -> Duration {
         self.answered.saturating_sub(self.begun)
     }
 }
 
 /// What happened to every key, as its callers saw it. Cheap to clone; all clones are one.
 #[derive(Clone)]
-pub(crate) struct Story {
+pub struct Story {
     clock: Arc<dyn Clock>,
     keys: Arc<Mutex<BTreeMap<String, Vec<Event>>>>,
 }
 
 impl Story {
     /// A story that is told by this clock.
-    pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
         Self { clock, keys: Arc::default() }
     }
 
     /// Now.
-    pub(crate) fn now(&self) -> Duration {
+    pub fn now(&self) -> Duration {
         self.clock.monotonic()
     }
 
     /// Makes a call and writes down what became of it.
-    pub(crate) async fn tell(
+    pub async fn tell(
         &self,
         (caller, service): (usize, usize),
         key: &str,
@@ -115,7 +115,7 @@ impl Story {
     }
 
     /// What happened to each key, in the order in which calls ended.
-    pub(crate) fn keys(&self) -> BTreeMap<String, Vec<Event>> {
+    pub fn keys(&self) -> BTreeMap<String, Vec<Event>> {
         self.keys.lock().expect("no panic").clone()
     }
 }

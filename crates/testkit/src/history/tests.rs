@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use oncegate::domain::attempt::{Attempt, Nonce};
-use oncegate::domain::claim::Outcome;
-use oncegate::domain::clock::Timestamp;
-use oncegate::domain::record::ClaimState;
-use oncegate::domain::terms::{LeaseEnd, Retention, Terms};
+use oncegate_core::attempt::{Attempt, Nonce};
+use oncegate_core::claim::Outcome;
+use oncegate_core::clock::Timestamp;
+use oncegate_core::record::ClaimState;
+use oncegate_core::terms::{LeaseEnd, Retention, Terms};
 
 use super::check::check;
 use super::record::{Answer, Call, Event, Reply};
@@ -272,7 +272,7 @@ fn the_explanation_ends_with_what_cannot_be() {
         ms(2),
     )
     .unwrap_err();
-    assert_eq!(unexplained.len(), 2, "{unexplained}");
+    assert_eq!(unexplained.event_count(), 2, "{unexplained}");
     let text = unexplained.to_string();
     assert!(text.contains("granted to 1700000000000002"), "{text}");
     assert!(text.contains("the store would have said Claimed(Duplicate"), "{text}");

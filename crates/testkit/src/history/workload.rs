@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use oncegate::domain::attempt::{Attempt, Nonce};
-use oncegate::domain::claim::Outcome;
-use oncegate::domain::terms::{Retention, Terms};
+use oncegate_core::attempt::{Attempt, Nonce};
+use oncegate_core::claim::Outcome;
+use oncegate_core::terms::{Retention, Terms};
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
@@ -19,30 +19,30 @@ use super::record::{Answer, Call, Reply, Story};
 
 /// Who answers calls: a gateway, or what a test puts in its place.
 #[async_trait]
-pub(crate) trait Service: Send + Sync {
+pub trait Service: Send + Sync {
     /// Makes one call about one key, and says what its caller was told.
     async fn call(&self, key: &str, call: &Call) -> Reply;
 }
 
 /// How many call for what, and how.
 #[derive(Clone)]
-pub(crate) struct Workload {
+pub struct Workload {
     /// Everything that the callers decide comes from it.
-    pub(crate) seed: u64,
+    pub seed: u64,
     /// How many callers there are at once.
-    pub(crate) callers: usize,
+    pub callers: usize,
     /// How many keys are called for at once; each is given up for a new one when enough has happened to it.
-    pub(crate) keys: usize,
+    pub keys: usize,
     /// How much may happen to a key before new tries go to another: histories are to be short.
-    pub(crate) events_per_key: usize,
+    pub events_per_key: usize,
     /// The terms that the service has for what callers do not say.
-    pub(crate) terms: Terms,
+    pub terms: Terms,
     /// The leases that callers ask for.
-    pub(crate) leases: Vec<Duration>,
+    pub leases: Vec<Duration>,
     /// The retentions that callers ask for.
-    pub(crate) retentions: Vec<Retention>,
+    pub retentions: Vec<Retention>,
     /// How long callers wait between two tries, and work at most.
-    pub(crate) pace: Duration,
+    pub pace: Duration,
 }
 
 /// The keys that are called for now.
@@ -83,7 +83,7 @@ struct Caller {
 impl Workload {
     /// Lets the callers call until they are told to stop, each time at any of these services. The same seed over the same
     /// service makes the same calls, as far as time does not come between.
-    pub(crate) async fn run(self, services: Vec<Arc<dyn Service>>, story: Story, stop: CancellationToken) {
+    pub async fn run(self, services: Vec<Arc<dyn Service>>, story: Story, stop: CancellationToken) {
         let slots = (0..self.keys).map(|_| Mutex::default()).collect();
         let keys = Arc::new(Keys { name: format!("{:x}", self.seed), events_max: self.events_per_key, slots });
         let workload = Arc::new(self);

@@ -3,17 +3,17 @@
 
 use std::time::Duration;
 
-use oncegate::domain::attempt::Attempt;
-use oncegate::domain::claim::Outcome;
-use oncegate::domain::record::ClaimState;
+use oncegate_core::attempt::Attempt;
+use oncegate_core::claim::Outcome;
+use oncegate_core::record::ClaimState;
 
 use super::record::{Answer, Call, Event, Reply};
 
 /// Two grants of one key that nothing allows.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct Double {
+pub struct Double {
     /// The timestamps of the two attempts, in microseconds, the smaller first.
-    pub(crate) attempts: (u64, u64),
+    pub attempts: (u64, u64),
 }
 
 /// What one attempt was told.
@@ -28,7 +28,7 @@ struct Hold {
 }
 
 /// The certain double grants among all grants of one key, whoever gave them.
-pub(crate) fn doubles(events: &[Event]) -> Vec<Double> {
+pub fn doubles(events: &[Event]) -> Vec<Double> {
     let holds = holds(events);
     let mut doubles = Vec::new();
     for (place, one) in holds.iter().enumerate() {
@@ -45,7 +45,7 @@ pub(crate) fn doubles(events: &[Event]) -> Vec<Double> {
 
 /// What a service granted in the store's place, and did not tell the store before the store, through the same service, granted
 /// the key to another one: the timestamps of these attempts.
-pub(crate) fn forgotten(events: &[Event]) -> Vec<u64> {
+pub fn forgotten(events: &[Event]) -> Vec<u64> {
     let mut forgotten = Vec::new();
     for event in events {
         let Reply::Degraded(_, Answer::Granted { attempt, lease, .. }) = &event.reply else { continue };

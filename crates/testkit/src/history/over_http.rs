@@ -3,21 +3,20 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use oncegate::domain::claim::Outcome;
-use oncegate::domain::record::ClaimState;
-use oncegate::domain::terms::Span;
+use oncegate_core::claim::Outcome;
+use oncegate_core::record::ClaimState;
+use oncegate_core::terms::Span;
 use serde_json::{Value, json};
 
 use super::record::{Answer, Call, Reply};
 use super::workload::Service;
-use crate::story::global_id;
-use crate::support::client::{self, Client};
+use crate::client::{self, Client, global_id};
 
 /// How long a caller waits for an answer. Far beyond any deadline: what takes so long is a fault of its own.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The open app of a gateway.
-pub(crate) struct OverHttp(pub(crate) Client);
+pub struct OverHttp(pub Client);
 
 #[async_trait]
 impl Service for OverHttp {

@@ -4,14 +4,14 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use oncegate::domain::attempt::Nonce;
+use oncegate_core::attempt::Nonce;
 
 use super::explain::Unexplained;
 use super::model::{Course, Deed, template};
 use super::record::{Answer, Event, Reply, Story};
 
 /// How far a store's clock and the callers' may drift apart within a lease, and how coarsely either may count.
-pub(crate) const SKEW: Duration = Duration::from_millis(5);
+pub const SKEW: Duration = Duration::from_millis(5);
 
 /// How many events a history may have: each is a bit. Short ones are searched fast; past thirty it may take long.
 const EVENTS_MAX: usize = 128;
@@ -31,7 +31,7 @@ pub(crate) struct Furthest {
 ///
 /// # Errors
 /// The shortest beginning of the history that no order of events explains.
-pub(crate) fn check(events: &[Event], skew: Duration) -> Result<(), Box<Unexplained>> {
+pub fn check(events: &[Event], skew: Duration) -> Result<(), Box<Unexplained>> {
     // What certainly did not happen explains nothing, and there may be very much of it.
     let (refused, events): (Vec<Event>, Vec<Event>) =
         events.iter().cloned().partition(|event| event.reply == Reply::Refused);
@@ -42,7 +42,7 @@ pub(crate) fn check(events: &[Event], skew: Duration) -> Result<(), Box<Unexplai
 }
 
 /// Holds what happened to every key against the contract, and panics with all that cannot be explained.
-pub(crate) fn assert_explained(story: &Story) {
+pub fn assert_explained(story: &Story) {
     let echoes = explained_with_echoes(story, Duration::MAX);
     assert_eq!(echoes, 0, "no call took for ever");
 }
@@ -52,7 +52,7 @@ pub(crate) fn assert_explained(story: &Story) {
 ///
 /// Such an echo changes something only if all that its caller was told of is over by then: it finds the key free, and holds it
 /// for a lease with nobody there. That is a key blocked for a while, and no double grant.
-pub(crate) fn explained_with_echoes(story: &Story, sent_twice_after: Duration) -> usize {
+pub fn explained_with_echoes(story: &Story, sent_twice_after: Duration) -> usize {
     let (mut unexplained, mut echoes) = (Vec::new(), 0);
     for (key, events) in &story.keys() {
         let Err(why) = check(events, SKEW) else { continue };

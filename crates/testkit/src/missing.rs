@@ -3,20 +3,20 @@
 use std::process::{Command, Stdio};
 
 /// Skips a test that needs a program.
-pub(crate) fn skip(program: &str) {
+pub fn skip(program: &str) {
     skip_because(&format!("{program} is not installed; run scripts/install-test-deps"));
 }
 
 /// Says loudly that a test is skipped. On CI it fails instead, since a skipped test there would be a hole nobody sees.
 #[expect(clippy::print_stderr, reason = "a skipped test is to be seen")]
-pub(crate) fn skip_because(why: &str) {
+pub fn skip_because(why: &str) {
     assert!(!is_ci(), "{why}");
     eprintln!("SKIPPED: {why}");
 }
 
 /// A command of this program, or `None` if it is not installed: the test is to be skipped then. The shell looks for it, since
 /// some programs take long to print their version.
-pub(crate) fn tool(name: &str) -> Option<Command> {
+pub fn tool(name: &str) -> Option<Command> {
     let found = Command::new("sh").args(["-c", "command -v \"$0\"", name]).stdout(Stdio::null()).status();
     if found.is_ok_and(|status| status.success()) {
         return Some(Command::new(name));

@@ -2,6 +2,6 @@
 
 /// Says it, where it is shown if the test fails or its output is asked for.
 #[expect(clippy::print_stdout, reason = "seeds and figures are to be seen")]
-pub(crate) fn say(what: impl std::fmt::Display) {
+pub fn say(what: impl std::fmt::Display) {
     println!("{what}");
 }

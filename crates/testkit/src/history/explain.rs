@@ -8,7 +8,7 @@ use super::check::{Furthest, deeds, search};
 use super::record::{Event, Reply};
 
 /// A history that no order of events explains.
-pub(crate) struct Unexplained {
+pub struct Unexplained {
     /// Its shortest beginning that cannot be explained; what was not yet answered then counts as unknown.
     events: Vec<Event>,
     /// What certainly did not happen, if what was told is true.
@@ -32,7 +32,7 @@ impl Unexplained {
     }
 
     /// How many events its shortest beginning has.
-    pub(crate) fn len(&self) -> usize {
+    pub fn event_count(&self) -> usize {
         self.events.len()
     }
 }

@@ -12,11 +12,11 @@ use serde_json::{Map, Value, json};
 
 /// The methods an OpenAPI path item may have.
 const METHODS: [&str; 8] = ["get", "put", "post", "delete", "options", "head", "patch", "trace"];
-pub(crate) const JSON: &str = "application/json";
-pub(crate) const PROBLEM: &str = "application/problem+json";
+pub(super) const JSON: &str = "application/json";
+pub(super) const PROBLEM: &str = "application/problem+json";
 
 /// An OpenAPI document and its compiled schemas.
-pub(crate) struct Document {
+pub struct Document {
     text: String,
     strict: Value,
     /// By JSON pointer into the document.
@@ -25,11 +25,11 @@ pub(crate) struct Document {
 
 impl Document {
     /// Reads a document of the repository.
-    pub(crate) fn read(name: &str) -> Self {
+    pub fn read(name: &str) -> Self {
         Self::parse(&text_of(name))
     }
 
-    pub(crate) fn parse(text: &str) -> Self {
+    pub fn parse(text: &str) -> Self {
         let mut strict: Value = serde_yaml_ng::from_str(text).expect("the document is YAML that JSON can hold");
         let rules: Value = serde_yaml_ng::from_str(&text_of("tests/openapi/rules.yaml")).expect("rules are YAML");
         let (components, paths) = (&mut strict["components"]["schemas"], "paths");
@@ -45,17 +45,17 @@ impl Document {
     }
 
     /// The document as it is written.
-    pub(crate) fn text(&self) -> &str {
+    pub fn text(&self) -> &str {
         &self.text
     }
 
     /// The whole document, made strict.
-    pub(crate) fn value(&self) -> &Value {
+    pub fn value(&self) -> &Value {
         &self.strict
     }
 
     /// Every operation as its method in capitals and its path template.
-    pub(crate) fn operations(&self) -> Vec<(String, String)> {
+    pub fn operations(&self) -> Vec<(String, String)> {
         let pairs = object(&self.strict["paths"]).flat_map(|(path, item)| METHODS.map(|method| (method, path, item)));
         pairs
             .filter(|(method, _, item)| item.get(method).is_some())
@@ -64,7 +64,7 @@ impl Document {
     }
 
     /// The pointer of the operation that a request goes to: of all templates that fit, the one with the fewest variables.
-    pub(crate) fn find_operation(&self, method: &str, path: &str) -> Option<String> {
+    pub fn find_operation(&self, method: &str, path: &str) -> Option<String> {
         let fitting = object(&self.strict["paths"]).filter(|(template, _)| fits(template, path));
         let (template, item) = fitting.min_by_key(|(template, _)| template.matches('{').count())?;
         let method = METHODS.into_iter().find(|known| known.eq_ignore_ascii_case(method))?;
@@ -72,7 +72,7 @@ impl Document {
     }
 
     /// Validates a response of the operation at a pointer.
-    pub(crate) fn check_response(
+    pub fn check_response(
         &self,
         operation: &str,
         status: u16,
@@ -157,7 +157,7 @@ impl Document {
     }
 
     /// Validates a problem of no particular operation, such as any path may answer with.
-    pub(crate) fn check_problem(&self, status: u16, body: &[u8]) -> Result<(), String> {
+    pub fn check_problem(&self, status: u16, body: &[u8]) -> Result<(), String> {
         let problem: Value =
             serde_json::from_slice(body).map_err(|error| format!("the problem is not JSON: {error}"))?;
         self.validate("/components/schemas/Problem", &problem)?;
@@ -187,7 +187,7 @@ impl Document {
     }
 
     /// Validates all examples: of requests, parameters, headers and schemas under their schemas, of responses as responses.
-    pub(crate) fn check_examples(&self) -> Result<(), String> {
+    pub fn check_examples(&self) -> Result<(), String> {
         let mut examples = Vec::new();
         collect_examples(&self.strict, "", &mut examples);
         let mut wrong = String::new();
@@ -254,7 +254,7 @@ impl Document {
 }
 
 fn text_of(name: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(name);
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
@@ -331,7 +331,7 @@ fn fits(template: &str, path: &str) -> bool {
 }
 
 /// The media type without its parameters.
-pub(crate) fn essence(content_type: &str) -> String {
+pub(super) fn essence(content_type: &str) -> String {
     content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }
 

@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::missing;
+use crate::missing;
 
 /// The calls that are recorded: what arrives, what is written and sent, and what makes it durable.
 const CALLS: &str = "trace=read,readv,recvfrom,recvmsg,write,writev,pwrite64,sendto,sendmsg,fsync,fdatasync";
 
 /// Returns whether programs can be traced here. If not, says loudly that the test is skipped.
-pub(crate) fn is_available() -> bool {
+pub fn is_available() -> bool {
     if missing::tool("strace").is_none() {
         return false;
     }
@@ -23,7 +23,7 @@ pub(crate) fn is_available() -> bool {
 
 /// A command that runs a program with its calls recorded in a file. The process is the program's own: the tracer runs beside
 /// it, and ends with it.
-pub(super) fn command(file: &Path, program: &str) -> Command {
+pub fn command(file: &Path, program: &Path) -> Command {
     let mut command = Command::new("strace");
     command.args(["-D", "-f", "-qq", "-yy", "-s", "64", "-e", CALLS, "-e", "signal=none", "-o"]);
     command.arg(file).arg(program);
@@ -32,27 +32,27 @@ pub(super) fn command(file: &Path, program: &str) -> Command {
 
 /// A call that succeeded.
 #[derive(Clone, Debug)]
-pub(crate) struct Call {
-    pub(crate) kind: Kind,
+pub struct Call {
+    pub kind: Kind,
     /// The path of a file, or the two ends of a connection.
-    pub(crate) target: String,
+    pub target: String,
     /// The beginning of what was read or written.
-    pub(crate) text: String,
+    pub text: String,
     /// Its place in the record when it began, and when it had ended.
-    pub(crate) begun: usize,
-    pub(crate) ended: usize,
+    pub begun: usize,
+    pub ended: usize,
 }
 
 /// What a call does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Kind {
+pub enum Kind {
     Read,
     Write,
     Sync,
 }
 
 /// Reads a record. The calls are in the order in which they began.
-pub(crate) fn calls(file: &Path) -> Vec<Call> {
+pub fn calls(file: &Path) -> Vec<Call> {
     let record = std::fs::read_to_string(file).expect("the record is there");
     let mut begun: Vec<(&str, usize, String)> = Vec::new();
     let mut calls = Vec::new();

@@ -6,7 +6,7 @@ use std::time::Duration;
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Looks again and again until it holds. Panics if that takes longer than `patience`.
-pub(crate) async fn until(what: &str, patience: Duration, mut holds: impl AsyncFnMut() -> bool) {
+pub async fn until(what: &str, patience: Duration, mut holds: impl AsyncFnMut() -> bool) {
     let waiting = async {
         while !holds().await {
             tokio::time::sleep(PAUSE).await;
@@ -16,6 +16,6 @@ pub(crate) async fn until(what: &str, patience: Duration, mut holds: impl AsyncF
 }
 
 /// The answer of a call that must not take longer than `patience`.
-pub(crate) async fn answered_within<Answer>(patience: Duration, call: impl Future<Output = Answer>) -> Answer {
+pub async fn answered_within<Answer>(patience: Duration, call: impl Future<Output = Answer>) -> Answer {
     tokio::time::timeout(patience, call).await.unwrap_or_else(|_| panic!("no answer within {patience:?}"))
 }

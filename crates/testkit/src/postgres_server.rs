@@ -10,10 +10,10 @@ use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{ConnectOptions as _, Executor as _, Row as _};
 use tempfile::TempDir;
 
-use super::missing;
+use crate::missing;
 
 /// A running, frozen or killed server.
-pub(crate) struct PostgresServer {
+pub struct PostgresServer {
     folder: TempDir,
     port: u16,
     config: Vec<String>,
@@ -40,12 +40,12 @@ const USER: &str = "nobody";
 impl PostgresServer {
     /// Starts a server as it comes. Nothing where PostgreSQL is not installed: the test is to be skipped then, loudly; on
     /// CI it fails instead.
-    pub(crate) async fn start() -> Option<Self> {
+    pub async fn start() -> Option<Self> {
         Self::start_with(&[]).await
     }
 
     /// Starts a server with lines of configuration, such as `["max_connections = 10"]`.
-    pub(crate) async fn start_with(config: &[&str]) -> Option<Self> {
+    pub async fn start_with(config: &[&str]) -> Option<Self> {
         let template = template()?;
         let server = Self::in_folder(config);
         copy(&template, &server.data());
@@ -54,7 +54,7 @@ impl PostgresServer {
 
     /// Starts a server beside a disk of so many MiB, for tablespaces, that nobody else sees and that goes with it. Takes the
     /// right to mount one.
-    pub(crate) async fn start_beside_small_disk(mib: u32) -> Option<Self> {
+    pub async fn start_beside_small_disk(mib: u32) -> Option<Self> {
         let template = template()?;
         let mut server = Self::in_folder(&[]);
         server.small_disk = Some(mib);
@@ -64,13 +64,13 @@ impl PostgresServer {
     }
 
     /// Where its small disk is, if it has one.
-    pub(crate) fn small_disk_path(&self) -> PathBuf {
+    pub fn small_disk_path(&self) -> PathBuf {
         self.folder.path().join("small")
     }
 
     /// Starts a standby of this server, which follows it and can take over. This server must allow `replication`, as it
     /// does unless told otherwise.
-    pub(crate) async fn standby(&self, config: &[&str]) -> Self {
+    pub async fn standby(&self, config: &[&str]) -> Self {
         let standby = Self::in_folder(config);
         let mut command = command(&program("pg_basebackup").expect("it is where the server is"));
         command.args(["--wal-method=stream", "--checkpoint=fast", "--no-sync", "--write-recovery-conf", "--dbname"]);
@@ -104,70 +104,70 @@ impl PostgresServer {
     }
 
     /// Where it listens.
-    pub(crate) fn address(&self) -> SocketAddr {
+    pub fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
 
     /// The URL of the database that is always there, as its superuser.
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         self.url_of("postgres")
     }
 
     /// The URL of one of its databases. More keys can be put behind it, each after an `&`.
-    pub(crate) fn url_of(&self, database: &str) -> String {
+    pub fn url_of(&self, database: &str) -> String {
         format!("postgres://postgres@{}/{database}?sslmode=disable", self.address())
     }
 
     /// Makes an empty database, and gives its URL.
-    pub(crate) async fn database(&self, name: &str) -> String {
+    pub async fn database(&self, name: &str) -> String {
         self.execute(&format!("CREATE DATABASE {name}")).await;
         self.url_of(name)
     }
 
     /// Does something in the database that is always there.
-    pub(crate) async fn execute(&self, sql: &str) {
+    pub async fn execute(&self, sql: &str) {
         Self::execute_at(&self.url(), sql).await;
     }
 
     /// Does something in the database of this URL.
-    pub(crate) async fn execute_at(url: &str, sql: &str) {
+    pub async fn execute_at(url: &str, sql: &str) {
         let mut connection = Self::connect(url).await.expect("the server lets us in");
         let sql = sqlx::raw_sql(sqlx::AssertSqlSafe(sql.to_owned()));
         connection.execute(sql).await.unwrap_or_else(|error| panic!("{error}"));
     }
 
     /// Asks for one text.
-    pub(crate) async fn ask(&self, sql: &str) -> String {
+    pub async fn ask(&self, sql: &str) -> String {
         Self::ask_at(&self.url(), sql).await
     }
 
     /// Asks the database of this URL for one text, by SQL that gives one row of one column; empty if there is none.
-    pub(crate) async fn ask_at(url: &str, sql: &str) -> String {
+    pub async fn ask_at(url: &str, sql: &str) -> String {
         let mut connection = Self::connect(url).await.expect("the server lets us in");
         let sql = sqlx::query(sqlx::AssertSqlSafe(format!("SELECT coalesce(({sql})::text, '')")));
         connection.fetch_one(sql).await.unwrap_or_else(|error| panic!("{error}")).get(0)
     }
 
     /// A connection of a test's own.
-    pub(crate) async fn connect(url: &str) -> sqlx::Result<PgConnection> {
+    pub async fn connect(url: &str) -> sqlx::Result<PgConnection> {
         url.parse::<PgConnectOptions>()?.connect().await
     }
 
     /// Freezes all its processes: connections stay open, nothing is answered.
-    pub(crate) fn freeze(&self) {
+    pub fn freeze(&self) {
         // The first one starts the others, so it is to stop first.
         self.signal("STOP", &[self.pid()]);
         self.signal("STOP", &self.children());
     }
 
     /// Lets frozen processes go on.
-    pub(crate) fn thaw(&self) {
+    pub fn thaw(&self) {
         self.signal("CONT", &self.children());
         self.signal("CONT", &[self.pid()]);
     }
 
     /// Ends all its processes with no chance to do anything.
-    pub(crate) fn kill(&mut self) {
+    pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let mut all = vec![child.id()];
             all.extend(children(child.id()));
@@ -181,7 +181,7 @@ impl PostgresServer {
     }
 
     /// Ends it in good order: connections are told and closed.
-    pub(crate) fn shut_down(&mut self) {
+    pub fn shut_down(&mut self) {
         if let Some(mut child) = self.child.take() {
             signal("INT", &[child.id()]);
             let _ = child.wait();
@@ -189,14 +189,14 @@ impl PostgresServer {
     }
 
     /// Starts it again on the same port, with what it has kept.
-    pub(crate) async fn restart(&mut self) {
+    pub async fn restart(&mut self) {
         self.kill();
         self.launch();
         assert!(self.is_ready().await, "PostgreSQL does not start again; its log:\n{}", self.log());
     }
 
     /// Starts it again on the same port, without its data.
-    pub(crate) async fn restart_empty(&mut self) {
+    pub async fn restart_empty(&mut self) {
         self.kill();
         run(Command::new("rm").arg("-r").arg(self.data()));
         copy(&template().expect("it was there before"), &self.data());
@@ -204,7 +204,7 @@ impl PostgresServer {
     }
 
     /// Makes a standby a primary.
-    pub(crate) async fn promote(&self) {
+    pub async fn promote(&self) {
         assert_eq!(self.ask("SELECT pg_promote()").await, "true");
     }
 
@@ -247,7 +247,7 @@ impl PostgresServer {
     }
 
     /// What it has logged so far.
-    pub(crate) fn log(&self) -> String {
+    pub fn log(&self) -> String {
         std::fs::read_to_string(self.log_path()).unwrap_or_default()
     }
 
@@ -326,12 +326,12 @@ fn copy(from: &Path, to: &Path) {
 }
 
 /// One of the programs that come with the server.
-pub(crate) fn program(name: &str) -> Option<PathBuf> {
+pub fn program(name: &str) -> Option<PathBuf> {
     FOLDERS.iter().map(|folder| Path::new(folder).join(name)).find(|path| path.exists())
 }
 
 /// A command as the user that the server runs as.
-pub(crate) fn command(program: &Path) -> Command {
+pub fn command(program: &Path) -> Command {
     if !is_root() {
         return Command::new(program);
     }
@@ -350,7 +350,7 @@ fn beside_small_disk(command: &Command, mib: u32, place: &Path) -> Command {
     wrapped
 }
 
-pub(crate) fn give_away(place: &Path) {
+pub fn give_away(place: &Path) {
     if is_root() {
         run(Command::new("chown").arg("-R").arg(USER).arg(place));
     }

@@ -4,15 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use oncegate::domain::terms::{LeaseEnd, Retention, Terms};
+use oncegate_core::terms::{LeaseEnd, Retention, Terms};
+use oncegate_testkit::fresh;
+use oncegate_testkit::history::check::check;
+use oncegate_testkit::history::planted::{Bug, Planted, VirtualClock};
+use oncegate_testkit::history::workload::{Service, Workload};
+use oncegate_testkit::history::{SKEW, Story};
+use oncegate_testkit::say::say;
 use tokio_util::sync::CancellationToken;
-
-use crate::support::fresh;
-use crate::support::history::check::check;
-use crate::support::history::planted::{Bug, Planted, VirtualClock};
-use crate::support::history::workload::{Service, Workload};
-use crate::support::history::{SKEW, Story};
-use crate::support::say::say;
 
 /// How long each story takes, in virtual time.
 const LENGTH: Duration = Duration::from_secs(5);
@@ -33,7 +32,7 @@ fn workload(seed: u64, on_lease_end: LeaseEnd) -> Workload {
 
 /// The keys whose history nothing explains, after one story of a store with this bug; and how many keys there were.
 async fn unexplained(bug: Bug, seed: u64) -> (Vec<String>, usize) {
-    let clock = Arc::new(VirtualClock::new());
+    let clock = Arc::new(VirtualClock::start());
     let story = Story::new(clock.clone());
     let service: Arc<dyn Service> = Arc::new(Planted::new(bug, seed, clock));
     let stop = CancellationToken::new();

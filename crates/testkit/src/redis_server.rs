@@ -8,13 +8,13 @@ use std::time::Duration;
 use redis::{FromRedisValue, RedisResult};
 use tempfile::TempDir;
 
-use super::missing;
+use crate::missing;
 
 /// What begins the line of configuration that has a port put into it here.
 const TLS_PORT: &str = "tls-port ";
 
 /// A running, stopped or killed redis-server.
-pub(crate) struct RedisServer {
+pub struct RedisServer {
     folder: TempDir,
     port: u16,
     config: Vec<String>,
@@ -24,12 +24,12 @@ pub(crate) struct RedisServer {
 impl RedisServer {
     /// Starts a server that keeps its data in memory only. Nothing where redis-server is not installed: the test is
     /// to be skipped then, loudly; on CI it fails instead.
-    pub(crate) async fn start() -> Option<Self> {
+    pub async fn start() -> Option<Self> {
         Self::start_with(&[]).await
     }
 
     /// Starts a server with lines of configuration, such as `["appendonly yes"]`.
-    pub(crate) async fn start_with(config: &[&str]) -> Option<Self> {
+    pub async fn start_with(config: &[&str]) -> Option<Self> {
         if !is_installed() {
             missing::skip("redis-server");
             return None;
@@ -53,69 +53,69 @@ impl RedisServer {
     }
 
     /// Where it listens.
-    pub(crate) fn address(&self) -> SocketAddr {
+    pub fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
 
     /// Its URL.
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("redis://{}", self.address())
     }
 
     /// Its URL over TLS, where its configuration has a `tls-port`, whichever.
-    pub(crate) fn tls_url(&self) -> String {
+    pub fn tls_url(&self) -> String {
         let port = self.config.iter().find_map(|line| line.strip_prefix(TLS_PORT)).expect("it speaks TLS");
         format!("rediss://127.0.0.1:{port}")
     }
 
     /// Sends a command over a connection of its own.
-    pub(crate) fn ask<T: FromRedisValue>(&self, command: &str) -> T {
+    pub fn ask<T: FromRedisValue>(&self, command: &str) -> T {
         let words: Vec<&str> = command.split(' ').collect();
         self.ask_words(&words)
     }
 
     /// Sends a command with a password.
-    pub(crate) fn ask_as<T: FromRedisValue>(&self, password: &str, command: &str) -> T {
+    pub fn ask_as<T: FromRedisValue>(&self, password: &str, command: &str) -> T {
         let url = self.url().replace("redis://", &format!("redis://:{password}@"));
         let words: Vec<&str> = command.split(' ').collect();
         Self::try_ask(&url, &words).unwrap_or_else(|error| panic!("{command}: {error}"))
     }
 
     /// Sends a command whose words may hold spaces.
-    pub(crate) fn ask_words<T: FromRedisValue>(&self, words: &[&str]) -> T {
+    pub fn ask_words<T: FromRedisValue>(&self, words: &[&str]) -> T {
         Self::try_ask(&self.url(), words).unwrap_or_else(|error| panic!("{words:?}: {error}"))
     }
 
     /// Sends a command to the server of this URL, as its user.
-    pub(crate) fn try_ask<T: FromRedisValue>(url: &str, words: &[&str]) -> RedisResult<T> {
+    pub fn try_ask<T: FromRedisValue>(url: &str, words: &[&str]) -> RedisResult<T> {
         let mut connection = redis::Client::open(url)?.get_connection_with_timeout(Duration::from_secs(1))?;
         connection.set_read_timeout(Some(Duration::from_secs(5)))?;
         redis::cmd(words[0]).arg(&words[1..]).query(&mut connection)
     }
 
     /// A connection for commands whose words are no text.
-    pub(crate) fn connection(&self) -> redis::Connection {
+    pub fn connection(&self) -> redis::Connection {
         let client = redis::Client::open(self.url()).expect("its URL");
         client.get_connection_with_timeout(Duration::from_secs(1)).expect("a connection")
     }
 
     /// Takes its folder away, so that every snapshot fails.
-    pub(crate) fn break_saving(&self) {
+    pub fn break_saving(&self) {
         let _ = std::fs::remove_dir_all(self.folder.path());
     }
 
     /// Freezes the process: connections stay open, nothing is answered.
-    pub(crate) fn freeze(&self) {
+    pub fn freeze(&self) {
         self.signal("STOP");
     }
 
     /// Lets a frozen process go on.
-    pub(crate) fn thaw(&self) {
+    pub fn thaw(&self) {
         self.signal("CONT");
     }
 
     /// Ends the process with no chance to save anything.
-    pub(crate) fn kill(&mut self) {
+    pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
             let _ = child.wait();
@@ -123,20 +123,20 @@ impl RedisServer {
     }
 
     /// Starts a killed server again on the same port, with what it has saved.
-    pub(crate) async fn restart(&mut self) {
+    pub async fn restart(&mut self) {
         self.restart_with(&[]);
         assert!(self.is_ready().await, "redis-server does not start again; its log:\n{}", self.log());
     }
 
     /// Starts a killed server again with more configuration, without waiting until it is ready.
-    pub(crate) fn restart_with(&mut self, config: &[&str]) {
+    pub fn restart_with(&mut self, config: &[&str]) {
         self.kill();
         self.config.extend(config.iter().map(ToString::to_string));
         self.launch();
     }
 
     /// Starts a killed server again on the same port, without its data.
-    pub(crate) async fn restart_empty(&mut self) {
+    pub async fn restart_empty(&mut self) {
         self.kill();
         for entry in std::fs::read_dir(self.folder.path()).expect("its folder").flatten() {
             let _ = std::fs::remove_dir_all(entry.path());
@@ -146,7 +146,7 @@ impl RedisServer {
     }
 
     /// Waits until it serves; false if it has ended instead.
-    pub(crate) async fn is_ready(&mut self) -> bool {
+    pub async fn is_ready(&mut self) -> bool {
         for _ in 0..500 {
             let ended = self.child.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)));
             if ended {

@@ -9,11 +9,11 @@ use sqlx::ConnectOptions as _;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use tempfile::TempDir;
 
-use super::missing::tool;
-use super::postgres_server::{command, give_away};
+use crate::missing::tool;
+use crate::postgres_server::{command, give_away};
 
 /// A running pooler.
-pub(crate) struct PgBouncer {
+pub struct PgBouncer {
     child: Child,
     address: SocketAddr,
     _folder: TempDir,
@@ -22,7 +22,7 @@ pub(crate) struct PgBouncer {
 impl PgBouncer {
     /// Starts a pooler that connects as this user. `None` where it is not installed: the test is to be skipped then, loudly;
     /// on CI it fails instead.
-    pub(crate) async fn start(server: SocketAddr, user: &str) -> Option<Self> {
+    pub async fn start(server: SocketAddr, user: &str) -> Option<Self> {
         tool("pgbouncer")?;
         for _ in 0..5 {
             // Another program may take the port first; then it exits.
@@ -58,13 +58,13 @@ impl PgBouncer {
     }
 
     /// A connection of a test's own.
-    pub(crate) async fn connect(&self, database: &str) -> sqlx::Result<PgConnection> {
+    pub async fn connect(&self, database: &str) -> sqlx::Result<PgConnection> {
         // It refuses settings of the session that it does not know.
         self.url(database, "").parse::<PgConnectOptions>()?.extra_float_digits(None).connect().await
     }
 
     /// The URL of a database through the pooler. More keys can be appended, each after an `&`.
-    pub(crate) fn url(&self, database: &str, keys: &str) -> String {
+    pub fn url(&self, database: &str, keys: &str) -> String {
         format!("postgres://anyone@{}/{database}?sslmode=disable{keys}", self.address)
     }
 }

@@ -8,26 +8,26 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
 
-use super::fresh;
+use crate::fresh;
 
 /// Who issues certificates.
-pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
+pub struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 /// A certificate and its private key, in PEM.
-pub(crate) struct Pair {
-    pub(crate) certificate: String,
-    pub(crate) key: String,
+pub struct Pair {
+    pub certificate: String,
+    pub key: String,
 }
 
 /// The files that hold a [`Pair`].
-pub(crate) struct PairFiles {
-    pub(crate) certificate: PathBuf,
-    pub(crate) key: PathBuf,
+pub struct PairFiles {
+    pub certificate: PathBuf,
+    pub key: PathBuf,
 }
 
 impl Authority {
     /// One whose name nobody else has: two of the same name would be told apart by their signatures alone.
-    pub(crate) fn new() -> Self {
+    pub fn generate() -> Self {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, format!("authority {:x}", fresh::number()));
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -36,23 +36,23 @@ impl Authority {
     }
 
     /// Its own certificate.
-    pub(crate) fn pem(&self) -> String {
+    pub fn pem(&self) -> String {
         self.0.pem()
     }
 
     /// Its own certificate, in a file.
-    pub(crate) fn write(&self, file: &Path) -> PathBuf {
+    pub fn write(&self, file: &Path) -> PathBuf {
         std::fs::write(file, self.pem()).expect("the certificate is written");
         file.to_owned()
     }
 
     /// A certificate for this machine.
-    pub(crate) fn issue(&self) -> Pair {
+    pub fn issue(&self) -> Pair {
         self.issue_for(&["localhost", "127.0.0.1"], 2090)
     }
 
     /// A certificate for these names, until the beginning of that year.
-    pub(crate) fn issue_for(&self, names: &[&str], year: i32) -> Pair {
+    pub fn issue_for(&self, names: &[&str], year: i32) -> Pair {
         let names: Vec<_> = names.iter().map(ToString::to_string).collect();
         let mut params = CertificateParams::new(names).expect("good names");
         params.not_after = date_time_ymd(year, 1, 1);
@@ -62,16 +62,12 @@ impl Authority {
     }
 
     /// What a client goes by that trusts this authority and shows that certificate, if any.
-    pub(crate) fn client_config(&self, own: Option<&Pair>) -> Arc<ClientConfig> {
+    pub fn client_config(&self, own: Option<&Pair>) -> Arc<ClientConfig> {
         Arc::new(self.client_config_of(rustls::ALL_VERSIONS, own))
     }
 
     /// The same for these versions of TLS alone.
-    pub(crate) fn client_config_of(
-        &self,
-        versions: &[&'static SupportedProtocolVersion],
-        own: Option<&Pair>,
-    ) -> ClientConfig {
+    pub fn client_config_of(&self, versions: &[&'static SupportedProtocolVersion], own: Option<&Pair>) -> ClientConfig {
         let mut roots = RootCertStore::empty();
         roots.add(self.0.der().clone()).expect("an authority");
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -90,12 +86,12 @@ impl Authority {
 
 impl Pair {
     /// The certificate as it is shown.
-    pub(crate) fn der(&self) -> Vec<u8> {
+    pub fn der(&self) -> Vec<u8> {
         CertificateDer::from_pem_slice(self.certificate.as_bytes()).expect("PEM").to_vec()
     }
 
     /// Puts both into a folder, or replaces what is there: each file by renaming, so that nobody reads half of one.
-    pub(crate) fn write(&self, folder: &Path) -> PairFiles {
+    pub fn write(&self, folder: &Path) -> PairFiles {
         let files = PairFiles { certificate: folder.join("tls.crt"), key: folder.join("tls.key") };
         for (file, text) in [(&files.certificate, &self.certificate), (&files.key, &self.key)] {
             let beside = file.with_extension("new");

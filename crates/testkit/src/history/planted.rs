@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use oncegate::domain::attempt::{Attempt, Entropy, Issuer};
-use oncegate::domain::claim::{
+use oncegate_core::attempt::{Attempt, Entropy, Issuer};
+use oncegate_core::claim::{
     self, ClaimRequest, ClaimResponse, Effect, LateTerms, Outcome, OutcomeResponse, RenewalResponse,
 };
-use oncegate::domain::clock::{Clock, Timestamp};
-use oncegate::domain::record::{ClaimState, Contents, LiveClaim, Record};
+use oncegate_core::clock::{Clock, Timestamp};
+use oncegate_core::record::{ClaimState, Contents, LiveClaim, Record};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use tokio::time::sleep;
@@ -22,7 +22,7 @@ use super::workload::Service;
 
 /// What is wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Bug {
+pub enum Bug {
     /// Nothing.
     None,
     /// A failure deletes what stands, whosever it is.
@@ -56,12 +56,12 @@ pub(crate) enum Bug {
 }
 
 /// Virtual time: the runtime's, which passes only when nobody has anything to do.
-pub(crate) struct VirtualClock(tokio::time::Instant);
+pub struct VirtualClock(tokio::time::Instant);
 
 impl VirtualClock {
     /// A clock that starts now, under a runtime whose time is paused.
     #[expect(clippy::disallowed_methods, reason = "the paused time of the runtime is the clock here")]
-    pub(crate) fn new() -> Self {
+    pub fn start() -> Self {
         Self(tokio::time::Instant::now())
     }
 }
@@ -102,7 +102,7 @@ struct Slot {
 
 /// The store and its gateway. Cheap to clone; all clones are one.
 #[derive(Clone)]
-pub(crate) struct Planted {
+pub struct Planted {
     bug: Bug,
     clock: Arc<dyn Clock>,
     issuer: Arc<Issuer>,
@@ -112,7 +112,7 @@ pub(crate) struct Planted {
 
 impl Planted {
     /// A store with this bug, whose network does what a seed says.
-    pub(crate) fn new(bug: Bug, seed: u64, clock: Arc<dyn Clock>) -> Self {
+    pub fn new(bug: Bug, seed: u64, clock: Arc<dyn Clock>) -> Self {
         let issuer = Arc::new(Issuer::new(clock.clone(), Arc::new(NoEntropy)));
         let random = Arc::new(Mutex::new(SmallRng::seed_from_u64(seed)));
         Self { bug, clock, issuer, random, slots: Arc::default() }

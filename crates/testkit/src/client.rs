@@ -10,15 +10,22 @@ use hyper::http::response::Parts;
 use hyper::{HeaderMap, Request};
 use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::rt::TokioExecutor;
+use oncegate_core::hex;
 use rustls::ClientConfig;
 use serde_json::{Value, json};
 
-use super::connector::Connector;
-use super::openapi::Spec;
+use crate::connector::Connector;
+use crate::openapi::Spec;
+
+/// Returns the global ID of an operation of `default`, the open app.
+pub fn global_id(operation: &str, canonical: &str) -> String {
+    use md5::{Digest as _, Md5};
+    hex::encode(&Md5::digest(format!("default\n{operation}\n{canonical}")))
+}
 
 /// A caller, with connections of its own.
 #[derive(Clone)]
-pub(crate) struct Client {
+pub struct Client {
     http: HttpClient<Connector, Full<Bytes>>,
     base: String,
     credential: Option<String>,
@@ -26,21 +33,21 @@ pub(crate) struct Client {
 
 /// An answer, already held against the document.
 #[derive(Clone, Debug)]
-pub(crate) struct Answer {
-    pub(crate) status: u16,
-    pub(crate) headers: HeaderMap,
-    pub(crate) body: Value,
-    pub(crate) text: String,
+pub struct Answer {
+    pub status: u16,
+    pub headers: HeaderMap,
+    pub body: Value,
+    pub text: String,
 }
 
 impl Client {
     /// A caller of the gateway that listens there.
-    pub(crate) fn new(address: SocketAddr) -> Self {
+    pub fn new(address: SocketAddr) -> Self {
         Self::over(Connector::default(), format!("http://{address}"))
     }
 
     /// A caller over TLS.
-    pub(crate) fn over_tls(address: SocketAddr, tls: Arc<ClientConfig>) -> Self {
+    pub fn over_tls(address: SocketAddr, tls: Arc<ClientConfig>) -> Self {
         Self::over(Connector(Some(tls)), format!("https://{address}"))
     }
 
@@ -50,38 +57,33 @@ impl Client {
     }
 
     /// The same caller with `<app>.<secret>`.
-    pub(crate) fn with_credential(mut self, credential: &str) -> Self {
+    #[must_use]
+    pub fn with_credential(mut self, credential: &str) -> Self {
         self.credential = Some(credential.to_owned());
         self
     }
 
     /// A call with a body in JSON.
-    pub(crate) async fn post(&self, path: &str, body: &Value) -> Answer {
+    pub async fn post(&self, path: &str, body: &Value) -> Answer {
         self.post_raw(path, body.to_string()).await
     }
 
     /// A call with these bytes, said to be JSON.
-    pub(crate) async fn post_raw(&self, path: &str, body: impl Into<Bytes>) -> Answer {
+    pub async fn post_raw(&self, path: &str, body: impl Into<Bytes>) -> Answer {
         self.send("POST", path, &[("content-type", "application/json")], body).await
     }
 
-    pub(crate) async fn get(&self, path: &str) -> Answer {
+    pub async fn get(&self, path: &str) -> Answer {
         self.send("GET", path, &[], "").await
     }
 
     /// Any call. Panics if it is not answered, or not as the document says.
-    pub(crate) async fn send(
-        &self,
-        method: &str,
-        path: &str,
-        headers: &[(&str, &str)],
-        body: impl Into<Bytes>,
-    ) -> Answer {
+    pub async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: impl Into<Bytes>) -> Answer {
         self.try_send(method, path, headers, body).await.expect("the gateway answers")
     }
 
     /// Any call; an error if the gateway went away meanwhile.
-    pub(crate) async fn try_send(
+    pub async fn try_send(
         &self,
         method: &str,
         path: &str,
@@ -127,37 +129,37 @@ impl Client {
     }
 
     /// A call whose answer is too long to be held against the document each time; only its text.
-    pub(crate) async fn post_unchecked(&self, path: &str, body: &Value) -> String {
+    pub async fn post_unchecked(&self, path: &str, body: &Value) -> String {
         let headers = [("content-type", "application/json")];
         let (_, body) = self.exchange("POST", path, &headers, body.to_string()).await.expect("the gateway answers");
         String::from_utf8(body.into()).expect("UTF-8")
     }
 
     /// A call of which only the status matters, for those who make very many.
-    pub(crate) async fn post_status(&self, path: &str, body: impl Into<Bytes>) -> Result<u16, String> {
+    pub async fn post_status(&self, path: &str, body: impl Into<Bytes>) -> Result<u16, String> {
         let (head, _) = self.exchange("POST", path, &[("content-type", "application/json")], body).await?;
         Ok(head.status.as_u16())
     }
 
     /// PRE with these contents.
-    pub(crate) async fn claim(&self, contents: Value) -> Answer {
+    pub async fn claim(&self, contents: Value) -> Answer {
         self.post("/v1/claims", &json!({ "contents": contents })).await
     }
 
     /// POST for a granted claim.
-    pub(crate) async fn settle(&self, granted: &Answer, outcome: &str) -> Answer {
+    pub async fn settle(&self, granted: &Answer, outcome: &str) -> Answer {
         self.report(granted, json!({ "outcome": outcome })).await
     }
 
     /// POST for a granted claim, with these fields beside the attempt.
-    pub(crate) async fn report(&self, granted: &Answer, fields: Value) -> Answer {
+    pub async fn report(&self, granted: &Answer, fields: Value) -> Answer {
         let mut body = fields;
         body["attempt"] = granted.body["attempt"].clone();
         self.post(&granted.path("/outcome"), &body).await
     }
 
     /// Renewal of a granted claim.
-    pub(crate) async fn renew(&self, granted: &Answer, lease: Option<&str>) -> Answer {
+    pub async fn renew(&self, granted: &Answer, lease: Option<&str>) -> Answer {
         let body = json!({ "attempt": granted.body["attempt"], "lease": lease });
         self.post(&granted.path("/renewal"), &body).await
     }
@@ -165,18 +167,19 @@ impl Client {
 
 impl Answer {
     /// The path of the claim that this answer is about.
-    pub(crate) fn path(&self, rest: &str) -> String {
+    pub fn path(&self, rest: &str) -> String {
         format!("/v1/claims/{}{rest}", self.body["global_id"].as_str().expect("an answer about a claim"))
     }
 
     /// The status, and the code if it is a problem.
-    pub(crate) fn code(&self) -> (u16, &str) {
+    pub fn code(&self) -> (u16, &str) {
         (self.status, self.body["code"].as_str().unwrap_or(""))
     }
 
     /// Panics unless it is this status; returns itself.
     #[track_caller]
-    pub(crate) fn expect(self, status: u16) -> Self {
+    #[expect(clippy::return_self_not_must_use, reason = "most callers want the check only")]
+    pub fn expect(self, status: u16) -> Self {
         assert_eq!(self.status, status, "{}", self.text);
         self
     }

@@ -1,17 +1,20 @@
 //! The model that a history is held against: one key, what may stand in it, and between which instants it may end. What a
-//! call changes and is told comes from `oncegate::domain::claim`, the contract's tables; what is added here is doubt.
+//! call changes and is told comes from `oncegate_core::claim`, the contract's tables; what is added here is doubt.
 
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use oncegate::domain::attempt::{Attempt, Nonce};
-use oncegate::domain::claim::{
+use oncegate_core::attempt::{Attempt, Nonce};
+use oncegate_core::canonical::Canonical;
+use oncegate_core::claim::{
     self, ClaimRequest, ClaimResponse, Effect, LateTerms, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest,
     RenewalResponse,
 };
-use oncegate::domain::clock::Timestamp;
-use oncegate::domain::record::{Contents, LiveClaim, Record};
-use oncegate::engine::conformance::fresh_claim;
+use oncegate_core::clock::Timestamp;
+use oncegate_core::global_id::GlobalId;
+use oncegate_core::record::{Contents, Key, LiveClaim, Record};
+use oncegate_core::tenant::{AppKey, Operation};
+use oncegate_core::terms::{LeaseEnd, Retention, Terms};
 
 use super::record::{Answer, Call, Event, Reply};
 
@@ -114,8 +117,25 @@ impl Deed {
 
 /// The claim that all others are made from: they differ in attempt and terms only.
 pub(crate) fn template() -> &'static ClaimRequest {
-    static TEMPLATE: LazyLock<ClaimRequest> = LazyLock::new(fresh_claim);
+    static TEMPLATE: LazyLock<ClaimRequest> = LazyLock::new(any_claim);
     &TEMPLATE
+}
+
+fn any_claim() -> ClaimRequest {
+    let app: AppKey = "history".parse().expect("an app key");
+    let (operation, contents) = (Operation::default(), Canonical::trusted("1"));
+    let lease = Duration::from_hours(1);
+    let retention = Retention::For(lease);
+    ClaimRequest {
+        key: Key { global_id: GlobalId::of(&app, &operation, &contents), app },
+        attempt: Attempt::new(Timestamp::from_micros(0), Nonce::from_bits(0)),
+        operation,
+        contents,
+        contents_stored_bytes: 1024,
+        fingerprint: None,
+        terms: Terms { lease, retention, unknown_retention: retention, on_lease_end: LeaseEnd::Release },
+        take_over: false,
+    }
 }
 
 /// A POST of a claim.

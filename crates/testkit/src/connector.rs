@@ -18,10 +18,10 @@ use tower::Service;
 
 /// Makes connections.
 #[derive(Clone, Default)]
-pub(crate) struct Connector(pub(crate) Option<Arc<ClientConfig>>);
+pub struct Connector(pub Option<Arc<ClientConfig>>);
 
 /// A connection of either kind.
-pub(crate) struct Stream(Box<dyn Both>);
+pub struct Stream(Box<dyn Both>);
 
 trait Both: AsyncRead + AsyncWrite + Send + Unpin {}
 
@@ -29,7 +29,7 @@ impl<Io: AsyncRead + AsyncWrite + Send + Unpin> Both for Io {}
 
 impl Connector {
     /// Connects to `host:port`, and shakes hands by the host's name where TLS is spoken.
-    pub(crate) async fn connect(&self, authority: &str) -> io::Result<Stream> {
+    pub async fn connect(&self, authority: &str) -> io::Result<Stream> {
         let stream = TcpStream::connect(authority).await?;
         stream.set_nodelay(true)?;
         let Some(config) = &self.0 else { return Ok(Stream(Box::new(stream))) };

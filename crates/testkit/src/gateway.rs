@@ -1,0 +1,251 @@
+//! A gateway process of a test's own: the built binary, on ports that it chose itself, with its log kept for the test.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::client::Client;
+use crate::strace;
+use crate::wait::until;
+
+/// How long a line of the log may take to be written.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How to start a gateway.
+#[derive(Clone)]
+pub struct Setup {
+    program: PathBuf,
+    engine: Option<String>,
+    listen: String,
+    config: String,
+    environment: Vec<(String, String)>,
+    data_dir: Option<PathBuf>,
+    trace: Option<PathBuf>,
+    is_log_read: bool,
+}
+
+/// A running gateway; killed on drop.
+pub struct Gateway {
+    child: Child,
+    api: SocketAddr,
+    admin: SocketAddr,
+    log: Arc<Mutex<Vec<String>>>,
+    data_dir: PathBuf,
+    folder: tempfile::TempDir,
+}
+
+impl Setup {
+    /// Runs this binary on this engine, with the defaults for everything else. Without an engine, the configuration names the
+    /// engines.
+    pub fn new(program: impl Into<PathBuf>, engine: Option<String>) -> Self {
+        let (program, listen) = (program.into(), "127.0.0.1:0".into());
+        let (config, environment) = (String::new(), Vec::new());
+        Self { program, engine, listen, config, environment, data_dir: None, trace: None, is_log_read: true }
+    }
+
+    /// With its API on this address.
+    #[must_use]
+    pub fn listen(mut self, address: &str) -> Self {
+        self.listen = address.into();
+        self
+    }
+
+    /// With its data in this folder, which outlives it.
+    #[must_use]
+    pub fn data_dir(mut self, folder: &Path) -> Self {
+        self.data_dir = Some(folder.to_owned());
+        self
+    }
+
+    /// With this configuration file.
+    #[must_use]
+    pub fn config(mut self, toml: &str) -> Self {
+        self.config.push_str(toml);
+        self
+    }
+
+    /// With this variable, such as `ONCEGATE_LIMITS__CONNECTIONS`.
+    #[expect(clippy::needless_pass_by_value, reason = "numbers and texts alike read best as they are")]
+    #[must_use]
+    pub fn env(mut self, name: &str, value: impl ToString) -> Self {
+        self.environment.push((name.into(), value.to_string()));
+        self
+    }
+
+    /// With its system calls traced into this file; see `strace`.
+    #[must_use]
+    pub fn traced(mut self, file: &Path) -> Self {
+        self.trace = Some(file.to_owned());
+        self
+    }
+
+    /// With a log that nobody reads once the gateway is in service, though its pipe stays open.
+    #[must_use]
+    pub fn log_unread(mut self) -> Self {
+        self.is_log_read = false;
+        self
+    }
+
+    /// Starts it and waits until it is in service.
+    pub async fn start(&self) -> Gateway {
+        self.try_start().await.unwrap_or_else(|(status, log)| panic!("the gateway ended with {status}:\n{log}"))
+    }
+
+    /// Starts it; its exit status and what it said if it ends instead.
+    pub async fn try_start(&self) -> Result<Gateway, (ExitStatus, String)> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let config = folder.path().join("oncegate.toml");
+        std::fs::write(&config, &self.config).expect("the configuration is written");
+        let mut command = match &self.trace {
+            Some(file) => strace::command(file, &self.program),
+            None => Command::new(&self.program),
+        };
+        command.args(["serve", "--listen", &self.listen, "--admin-listen", "127.0.0.1:0"]);
+        if let Some(engine) = &self.engine {
+            command.args(["--engine", engine]);
+        }
+        command.arg("--config").arg(&config);
+        let data_dir = self.data_dir.clone().unwrap_or_else(|| folder.path().to_owned());
+        command.arg("--data-dir").arg(&data_dir);
+        command.env("ONCEGATE_LOG__FORMAT", "json").envs(self.environment.iter().cloned());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).current_dir(folder.path());
+        let mut child = command.spawn().expect("the gateway starts");
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let in_service = follow(&mut child, log.clone(), self.is_log_read);
+        match tokio::time::timeout(Duration::from_secs(30), in_service).await.expect("the gateway starts in time") {
+            Ok((api, admin)) => Ok(Gateway { child, api, admin, log, data_dir, folder }),
+            Err(_closed) => {
+                let status = child.wait().expect("it has ended");
+                let log = log.lock().expect("the log").join("\n");
+                Err((status, log))
+            }
+        }
+    }
+}
+
+type InService = tokio::sync::oneshot::Receiver<(SocketAddr, SocketAddr)>;
+
+/// Reads the gateway's log, and returns where it listens once the log has it. Reads to the end, or not beyond that line.
+fn follow(child: &mut Child, log: Arc<Mutex<Vec<String>>>, to_its_end: bool) -> InService {
+    let (tell, in_service) = tokio::sync::oneshot::channel();
+    let mut lines = BufReader::new(child.stderr.take().expect("its log is piped")).lines();
+    std::thread::spawn(move || {
+        let mut tell = Some(tell);
+        for line in lines.by_ref().map_while(Result::ok) {
+            let addresses = addresses(&line);
+            log.lock().expect("the log").push(line);
+            if let Some(addresses) = addresses
+                && let Some(tell) = tell.take()
+            {
+                let _ = tell.send(addresses);
+                if !to_its_end {
+                    break;
+                }
+            }
+        }
+        drop(log);
+        if !to_its_end {
+            // Keeps the pipe open for as long as the tests run.
+            std::mem::forget(lines);
+        }
+    });
+    in_service
+}
+
+fn addresses(line: &str) -> Option<(SocketAddr, SocketAddr)> {
+    let line: Value = serde_json::from_str(line).ok()?;
+    let address = |key: &str| line.get(key)?.as_str()?.parse().ok();
+    Some((address("listen")?, address("admin_listen")?))
+}
+
+impl Gateway {
+    /// Where the API listens.
+    pub fn api(&self) -> SocketAddr {
+        self.api
+    }
+
+    /// Where the admin listener is.
+    pub fn admin(&self) -> SocketAddr {
+        self.admin
+    }
+
+    /// A caller of the API.
+    pub fn client(&self) -> Client {
+        Client::new(self.api)
+    }
+
+    /// A caller of the admin listener.
+    pub fn admin_client(&self) -> Client {
+        Client::new(self.admin)
+    }
+
+    /// Where it keeps what it must not lose.
+    pub fn data_dir(&self) -> &Path {
+        &self.data_dir
+    }
+
+    /// Its configuration file.
+    pub fn config_file(&self) -> PathBuf {
+        self.folder.path().join("oncegate.toml")
+    }
+
+    /// Waits until its log has `text` this many times. Lines of the log are written a moment after what they describe.
+    pub async fn logged(&self, text: &str, times: usize) {
+        let is_logged = async || self.log().matches(text).count() >= times;
+        until(&format!("{text:?} is logged {times} times"), PATIENCE, is_logged).await;
+        assert_eq!(self.log().matches(text).count(), times, "{text:?} in the log:\n{}", self.log());
+    }
+
+    /// What it has logged so far.
+    pub fn log(&self) -> String {
+        self.log.lock().expect("the log").join("\n")
+    }
+
+    /// Replaces its configuration file, which it reads again at SIGHUP.
+    pub fn configure(&self, toml: &str) {
+        std::fs::write(self.config_file(), toml).expect("the configuration is written");
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends a signal, such as `TERM`.
+    pub fn signal(&self, name: &str) {
+        let status = Command::new("kill").args([&format!("-{name}"), &self.pid().to_string()]).status();
+        assert!(status.expect("kill runs").success());
+    }
+
+    /// Ends it as a crash would.
+    pub fn kill(&mut self) {
+        self.child.kill().expect("it is killed");
+        self.child.wait().expect("it has ended");
+    }
+
+    /// Waits until it has ended by itself.
+    pub async fn ended(&mut self) -> ExitStatus {
+        for _ in 0..3000 {
+            // Its last words too: who reads them holds the log until there are no more.
+            if let Some(status) = self.child.try_wait().expect("its status")
+                && Arc::strong_count(&self.log) == 1
+            {
+                return status;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("the gateway does not end; its log:\n{}", self.log());
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,27 @@
+//! Tools of the tests: real servers, a TCP proxy that breaks and heals, a client that checks responses against the OpenAPI
+//! documents, and a checker of histories. It does not depend on the program: a test passes the path of the binary to start.
+
+#![expect(missing_docs, reason = "most fields and variants are the contract's, and documented there")]
+
+pub mod certificates;
+#[cfg(feature = "gateway")]
+pub mod client;
+#[cfg(feature = "gateway")]
+pub mod connector;
+pub mod fresh;
+#[cfg(feature = "gateway")]
+pub mod gateway;
+pub mod history;
+pub mod missing;
+#[cfg(feature = "gateway")]
+pub mod openapi;
+#[cfg(feature = "postgres")]
+pub mod pgbouncer;
+#[cfg(feature = "postgres")]
+pub mod postgres_server;
+#[cfg(feature = "redis")]
+pub mod redis_server;
+pub mod say;
+pub mod strace;
+pub mod tcp_proxy;
+pub mod wait;

@@ -1,0 +1,14 @@
+//! What only these tests use; the rest is `oncegate-testkit`.
+
+pub(crate) mod caller;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+pub(crate) mod calls;
+#[cfg(feature = "otlp")]
+pub(crate) mod collector;
+pub(crate) mod command;
+pub(crate) mod exposition;
+pub(crate) mod gateway;
+#[cfg(feature = "redis")]
+pub(crate) mod prometheus;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+pub(crate) mod table;
