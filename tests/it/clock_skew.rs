@@ -21,7 +21,6 @@ use oncegate::gateway::{Engines, Gateway};
 use oncegate::tenants::quota::Quota;
 use oncegate::tenants::{App, OperationTerms};
 use oncegate_redis::{Options, Redis};
-
 use oncegate_testkit::redis_server::RedisServer;
 use oncegate_testkit::wait::until;
 
