@@ -49,8 +49,8 @@ pub enum CallResult {
     Failed,
 }
 
-/// The breaker of one engine.
-#[derive(Debug)]
+/// The breaker of one engine; closed at first.
+#[derive(Debug, Default)]
 pub struct Breaker {
     /// A [`Phase`] in the low bits, and above it the number of changes: a call that began before a change proves nothing after.
     phase: AtomicU64,
@@ -110,19 +110,6 @@ impl Phase {
 }
 
 impl Breaker {
-    /// Returns a closed breaker.
-    pub fn closed() -> Self {
-        Self {
-            phase: AtomicU64::new(Phase::Closed as u64),
-            since: AtomicU64::new(0),
-            window: Window::default(),
-            failures_in_a_row: AtomicU32::new(0),
-            silent_since: AtomicU64::new(0),
-            in_flight: AtomicU32::new(0),
-            in_flight_max: AtomicU32::new(0),
-        }
-    }
-
     /// Returns the state, as operators see it.
     pub fn state(&self) -> BreakerState {
         Phase::of(self.word()).state()
@@ -218,12 +205,10 @@ impl Breaker {
         }
         let Counts { all, slow, failed } = self.window.sum(now);
         let is_failing = failed * 100 > all * FAILED_PERCENT || (failed + slow) * 100 >= all * SLOW_PERCENT;
-        all >= volume_min && is_failing || result == CallResult::Failed && self.is_silent(now)
-    }
-
-    fn is_silent(&self, now: Duration) -> bool {
-        self.failures_in_a_row.load(Ordering::Relaxed) >= SILENCE_CALLS
-            && now.saturating_sub(time_of(&self.silent_since)) >= SILENCE
+        let is_silent = result == CallResult::Failed
+            && self.failures_in_a_row.load(Ordering::Relaxed) >= SILENCE_CALLS
+            && now.saturating_sub(time_of(&self.silent_since)) >= SILENCE;
+        all >= volume_min && is_failing || is_silent
     }
 }
 

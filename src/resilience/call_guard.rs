@@ -62,7 +62,7 @@ impl CallGuard {
             engine,
             name: name.to_owned(),
             deadline,
-            breaker: Breaker::closed(),
+            breaker: Breaker::default(),
             state_since: AtomicU64::new(micros(clock.monotonic())),
             opened: Notify::new(),
             has_prober: AtomicBool::new(false),
@@ -114,34 +114,23 @@ impl Guard {
         begun: Duration,
         call: Timeout<impl Future<Output = Result<Answer, EngineError>>>,
     ) -> Result<Answer, EngineError> {
-        let answer = call.await;
-        let now = self.clock.monotonic();
-        let took = now.saturating_sub(begun);
-        match (answer, pass) {
-            (Ok(answer), Some(pass)) => {
-                self.answered(task, pass, begun, &answer);
-                answer
-            }
-            (answer, pass) => {
-                // A call that timed out may still happen.
-                let answer = answer.unwrap_or_else(|_| timed_out(took));
-                self.meter.called(task.call, &answer, took);
-                // A caller may ask for the impossible, which does not count against the store.
-                if let Some(pass) = pass.filter(|_| took >= LATE_MIN) {
-                    self.breaker_changed(pass.end(CallResult::Failed, now));
-                }
-                answer
-            }
-        }
+        let (answer, least) = match call.await {
+            Ok(answer) => (answer, Duration::ZERO),
+            // It may still happen. A caller may ask for the impossible, which does not count against the store.
+            Err(_) => (timed_out(self.clock.monotonic().saturating_sub(begun)), LATE_MIN),
+        };
+        self.record(task, pass, begun, &answer, least);
+        answer
     }
 
-    /// Records the answer of a try that began at `begun`.
-    fn answered<Answer>(
+    /// Records the answer of a try that began at `begun`. The breaker counts it if it took `least` or longer.
+    fn record<Answer>(
         self: &Arc<Self>,
         task: Task,
-        pass: Pass<'_>,
+        pass: Option<Pass<'_>>,
         begun: Duration,
         answer: &Result<Answer, EngineError>,
+        least: Duration,
     ) {
         let now = self.clock.monotonic();
         let took = now.saturating_sub(begun);
@@ -151,7 +140,9 @@ impl Guard {
             _ if took > task.budget.slow => CallResult::Slow,
             _ => CallResult::Answered,
         };
-        self.breaker_changed(pass.end(result, now));
+        if let Some(pass) = pass.filter(|_| took >= least) {
+            self.breaker_changed(pass.end(result, now));
+        }
     }
 
     /// Records that a try that began at `begun` is late, whatever its answer will be.

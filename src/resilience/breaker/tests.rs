@@ -13,7 +13,7 @@ struct Scenario {
 impl Scenario {
     /// Begins a while after the start, with a closed breaker.
     fn new() -> Self {
-        Self { breaker: Breaker::closed(), now: Duration::from_secs(100) }
+        Self { breaker: Breaker::default(), now: Duration::from_secs(100) }
     }
 
     fn after(&mut self, wait: Duration) -> &mut Self {

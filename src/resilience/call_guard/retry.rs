@@ -102,7 +102,7 @@ impl Guard {
         pass: Pass<'_>,
         answer: Result<Answer, EngineError>,
     ) -> ControlFlow<Result<Answer, EngineError>, EngineError> {
-        self.answered(task, pass, task.begun, &answer);
+        self.record(task, Some(pass), task.begun, &answer, Duration::ZERO);
         match answer {
             Err(failure) if self.may_retry(task, &failure) => ControlFlow::Continue(failure),
             answer => ControlFlow::Break(answer),
