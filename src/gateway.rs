@@ -181,7 +181,7 @@ pub enum Failure {
 }
 
 impl Gateway {
-    /// A gateway over these engines. Every app's chain must be among them; apps that are not [known](Gateway::know) are
+    /// A gateway over these engines. Every app's chain must be among them; apps that are not [measured](Gateway::measure_apps) are
     /// not measured.
     pub fn new(engines: Engines, issuer: Issuer, clock: Arc<dyn Clock>, limits: &Limits) -> Self {
         Self {
@@ -198,7 +198,7 @@ impl Gateway {
 
     /// From now on measures the calls of these apps, up to `operations_max` operations of each by name beside those that
     /// are configured.
-    pub fn know(&self, apps: &[Arc<App>], operations_max: usize) {
+    pub fn measure_apps(&self, apps: &[Arc<App>], operations_max: usize) {
         let previous = self.metrics.load();
         let metrics = |app: &Arc<App>| {
             let configured = app.operations.keys().map(AsRef::as_ref);

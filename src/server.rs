@@ -139,7 +139,7 @@ impl Server {
         data_dir.warn_of_unknown_chains();
         let issuer = Issuer::new(clock.clone(), entropy.clone());
         let gateway = Arc::new(Gateway::new(engines, issuer, clock.clone(), &config.limits));
-        gateway.know(&registry.apps(), config.limits.metric_operations);
+        gateway.measure_apps(&registry.apps(), config.limits.metric_operations);
         let tokens = Arc::new(Tokens::default());
         tokens.replace(operators::of_config(config)?);
         let live = Live::new(config, registry.clone(), gateway.clone(), tokens.clone(), log.clone());

@@ -270,7 +270,7 @@ fn request_claim(times: usize) {
     Metrics::install();
     let clock = Arc::new(SystemClock::new());
     let (gateway, registry) = (Arc::new(gateway()), Arc::new(registry()));
-    gateway.know(&registry.apps(), Limits::default().metric_operations);
+    gateway.measure_apps(&registry.apps(), Limits::default().metric_operations);
     let limits = Limits::default();
     let service = ApiService::new(Api {
         gateway,

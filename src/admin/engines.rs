@@ -7,17 +7,17 @@ use axum::response::Response;
 use serde::Serialize;
 
 use super::Admin;
-use crate::domain::spool::Spooled;
+use crate::domain::spool::SpoolStatus;
 use crate::gateway::operator::EngineStatus;
 use crate::web::response::json;
 
 #[derive(Serialize)]
 struct EnginesBody {
     engines: Vec<EngineStatus>,
-    spool: Spooled,
+    spool: SpoolStatus,
 }
 
 /// Returns every engine, and the entries that wait for their stores.
 pub(super) async fn engines(State(admin): State<Arc<Admin>>) -> Response {
-    json(&EnginesBody { engines: admin.gateway.engines().await, spool: admin.spool.spooled() })
+    json(&EnginesBody { engines: admin.gateway.engines().await, spool: admin.spool.status() })
 }

@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use super::Admin;
-use crate::domain::spool::Spooled;
+use crate::domain::spool::SpoolStatus;
 use crate::gateway::EngineHealth;
 use crate::web::problem::{Code, Members, Problem};
 use crate::web::response::json;
@@ -62,7 +62,7 @@ struct Ready {
     #[serde(skip_serializing_if = "Option::is_none")]
     engines: Option<BTreeMap<String, EngineHealth>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    spool: Option<Spooled>,
+    spool: Option<SpoolStatus>,
 }
 
 /// Answers 200 as long as the process can answer.
@@ -75,7 +75,7 @@ pub async fn readyz(State(admin): State<Arc<Admin>>, RawQuery(query): RawQuery) 
     let verbose =
         query.is_some_and(|query| query.split('&').any(|key| key == "verbose" || key.starts_with("verbose=")));
     let engines = if verbose { Some(admin.gateway.engines_health().await) } else { None };
-    let spool = verbose.then(|| admin.spool.spooled());
+    let spool = verbose.then(|| admin.spool.status());
     let (title, detail) = match admin.lifecycle.stage() {
         Stage::Ready => return json(&Ready { status: "ready", engines, spool }),
         Stage::Starting => ("Starting", "The gateway is starting; ask again in a moment."),

@@ -11,7 +11,7 @@ use super::query::Query;
 use crate::domain::clock::Timestamp;
 use crate::domain::global_id::GlobalId;
 use crate::domain::outage_policy::OutagePolicy;
-use crate::domain::overlap::{Contender, Overlap};
+use crate::domain::overlap::{MaskedAttempt, Overlap};
 use crate::domain::record::ClaimState;
 use crate::domain::tenant::{AppKey, Operation};
 use crate::web::problem::Problem;
@@ -38,22 +38,22 @@ struct OverlapBody {
     operation: Option<Operation>,
     global_id: GlobalId,
     policy: OutagePolicy,
-    ours: ContenderBody,
-    theirs: ContenderBody,
+    ours: MaskedAttemptBody,
+    theirs: MaskedAttemptBody,
     state: ClaimState,
     noticed_at: Timestamp,
 }
 
 /// An attempt without its secret part.
 #[derive(Serialize)]
-struct ContenderBody {
+struct MaskedAttemptBody {
     timestamp: u64,
     attempt_hash: String,
 }
 
-impl From<Contender> for ContenderBody {
-    fn from(contender: Contender) -> Self {
-        Self { timestamp: contender.timestamp.as_micros(), attempt_hash: contender.hash.to_string() }
+impl From<MaskedAttempt> for MaskedAttemptBody {
+    fn from(masked: MaskedAttempt) -> Self {
+        Self { timestamp: masked.timestamp.as_micros(), attempt_hash: masked.hash.to_string() }
     }
 }
 

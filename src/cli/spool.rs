@@ -17,7 +17,7 @@ use super::{Settings, overlaps};
 use crate::domain::attempt::SystemEntropy;
 use crate::domain::claim::Outcome;
 use crate::domain::clock::{Clock, SystemClock};
-use crate::domain::overlap::{Contender, Overlap, Overlaps};
+use crate::domain::overlap::{MaskedAttempt, Overlap, Overlaps};
 use crate::domain::terms::{OnDataLoss, Span};
 use crate::engine::Engine;
 use crate::engines;
@@ -234,7 +234,7 @@ async fn show(progress: &Progress, keeper: &Keeper, before: usize) {
 
 /// Returns an overlap in the form of the admin API.
 fn overlap(overlap: &Overlap) -> Value {
-    let attempt = |contender: Contender| json!({ "timestamp": contender.timestamp.as_micros(), "attempt_hash": contender.hash.to_string() });
+    let attempt = |masked: MaskedAttempt| json!({ "timestamp": masked.timestamp.as_micros(), "attempt_hash": masked.hash.to_string() });
     json!({
         "id": overlap.id,
         "app": overlap.app,

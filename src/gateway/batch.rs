@@ -123,7 +123,7 @@ impl<Came: Fn() -> Duration> Claims<'_, Came> {
             late_ones.for_each(|(number, _)| tell(number, late()));
         }
         // Nobody waits for what will never be told.
-        (0..tried.len()).for_each(|number| tell(number, Err(EngineError::unsaid())));
+        (0..tried.len()).for_each(|number| tell(number, Err(EngineError::no_answer())));
     }
 
     /// Asks for one claim.
@@ -259,7 +259,7 @@ impl<'a> Sheet<'a> {
     ) -> (Vec<Result<Fitted, EngineError>>, Kept) {
         let Lines { mut answers, kept, .. } = self.lines.into_inner().unwrap_or_else(PoisonError::into_inner);
         later.for_each(|(place, answer)| answers[place] = Some(answer));
-        (answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(EngineError::unsaid()))).collect(), kept)
+        (answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(EngineError::no_answer()))).collect(), kept)
     }
 }
 

@@ -130,7 +130,7 @@ impl Gateway {
         let mut answers = answers.into_iter();
         let answer = |prepared: Result<Prepared, Refusal>| {
             let (request, _) = prepared?;
-            let answer = answers.next().unwrap_or_else(|| Err(EngineError::unsaid()));
+            let answer = answers.next().unwrap_or_else(|| Err(EngineError::no_answer()));
             let omitted = answer.as_ref().is_ok_and(|fitted| fitted.result_omitted);
             let answer = self.answer_claim(app, &request, answer.map(|fitted| fitted.claimed), begun)?;
             Ok(match answer {

@@ -95,7 +95,7 @@ impl Gateway {
     ) -> Result<Changed, Failure> {
         if !even_succeeded {
             // A success may be reported at any moment, also after the operator has looked. A failure never undoes one.
-            return self.settle_for(app, global_id, attempt, Outcome::Failure).await;
+            return self.settle_by_operator(app, global_id, attempt, Outcome::Failure).await;
         }
         let request = ReleaseRequest { key: Key { app: app.key.clone(), global_id }, attempt };
         let call = async { self.policies(app)?.release(&request).await };
@@ -111,7 +111,7 @@ impl Gateway {
     ///
     /// # Errors
     /// Why there is no answer.
-    pub async fn settle_for(
+    pub async fn settle_by_operator(
         &self,
         app: &App,
         global_id: GlobalId,

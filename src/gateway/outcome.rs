@@ -173,7 +173,7 @@ impl Gateway {
         let answer = |item: Result<Prepared, Refusal>| match item? {
             Prepared::Observed(reported) => Ok(reported),
             Prepared::Request(request, _, operation) => {
-                let answer = answers.next().unwrap_or_else(|| Err(EngineError::unsaid()));
+                let answer = answers.next().unwrap_or_else(|| Err(EngineError::no_answer()));
                 self.answer_settle(app, &request, operation.as_ref(), answer).map_err(Refusal::from)
             }
         };

@@ -96,7 +96,7 @@ impl Live {
         } else {
             self.registry.replace(apps::of_config(&config)?);
         }
-        self.gateway.know(&self.registry.apps(), config.limits.metric_operations);
+        self.gateway.measure_apps(&self.registry.apps(), config.limits.metric_operations);
         self.tokens.replace(tokens);
         self.log.reload(&config.log)?;
         self.config.store(Arc::new(config));

@@ -93,7 +93,7 @@ impl RegistryObserver for AppLoader {
         drop(known);
         let (count, first) = (apps.len(), self.registry.is_loading());
         self.registry.replace(apps);
-        self.gateway.know(&self.registry.apps(), self.config.load().limits.metric_operations);
+        self.gateway.measure_apps(&self.registry.apps(), self.config.load().limits.metric_operations);
         if first {
             tracing::info!(apps = count, "Registry of apps has answered: in service");
             self.lifecycle.enter(Stage::Ready);

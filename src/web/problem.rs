@@ -15,7 +15,7 @@ use crate::domain::clock::Timestamp;
 use crate::domain::global_id::GlobalId;
 use crate::domain::outage_policy::OutagePolicy;
 use crate::domain::record::ClaimState;
-use crate::domain::spool::Spooled;
+use crate::domain::spool::SpoolStatus;
 use crate::engine::Determinate;
 use crate::gateway::{EngineHealth, Failure};
 use crate::tenants::AuthError;
@@ -160,7 +160,7 @@ pub enum Members {
         engines: Option<BTreeMap<String, EngineHealth>>,
         /// Entries that wait for their stores.
         #[serde(skip_serializing_if = "Option::is_none")]
-        spool: Option<Box<Spooled>>,
+        spool: Option<Box<SpoolStatus>>,
     },
     /// What to repeat the claim call with.
     OutcomeUnknown {

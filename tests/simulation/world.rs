@@ -199,7 +199,7 @@ impl World {
 
     /// That what waits in a gateway has not outgrown its journal.
     pub(crate) fn measure(&self, keeper: &Keeper) {
-        let (bytes, bounds) = (keeper.spooled().bytes, self.journal_bounds);
+        let (bytes, bounds) = (keeper.status().bytes, self.journal_bounds);
         self.check(NO_KEY, hold(bytes <= bounds.bytes, "L4", || format!("{bytes} bytes wait, of {bounds:?}")));
     }
 

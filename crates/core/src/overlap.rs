@@ -22,9 +22,9 @@ pub struct Overlap {
     /// The policy that answered for the store.
     pub policy: OutagePolicy,
     /// The attempt that the policy let pass, or whose outcome it took.
-    pub ours: Contender,
+    pub ours: MaskedAttempt,
     /// The attempt that the store holds.
-    pub theirs: Contender,
+    pub theirs: MaskedAttempt,
     /// Where the claim that the store holds stood when that was noticed.
     pub state: ClaimState,
     /// When, by this gateway's wall clock.
@@ -33,14 +33,14 @@ pub struct Overlap {
 
 /// An attempt as others may see it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Contender {
+pub struct MaskedAttempt {
     /// When it was issued, by the clock of its gateway.
     pub timestamp: Timestamp,
     /// Tells it from others without giving it away.
     pub hash: AttemptHash,
 }
 
-impl From<&Attempt> for Contender {
+impl From<&Attempt> for MaskedAttempt {
     fn from(attempt: &Attempt) -> Self {
         Self { timestamp: attempt.timestamp(), hash: attempt.hash() }
     }

@@ -6,7 +6,7 @@ use super::clock::Timestamp;
 
 /// How full the journal is of what no store has been told of yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-pub struct Spooled {
+pub struct SpoolStatus {
     /// How many grants and outcomes.
     pub entries: usize,
     /// How many bytes they take.
@@ -22,5 +22,5 @@ pub struct Spooled {
 /// What keeps it.
 pub trait Spool: Send + Sync + 'static {
     /// How full it is now.
-    fn spooled(&self) -> Spooled;
+    fn status(&self) -> SpoolStatus;
 }

@@ -116,7 +116,7 @@ pub(crate) async fn settle(
     let attempt = found.claim.record.attempt;
     let gateway = admin.gateway.clone();
     let action = async move {
-        let changed = gateway.settle_for(&target.app, target.global_id, attempt, outcome).await?;
+        let changed = gateway.settle_by_operator(&target.app, target.global_id, attempt, outcome).await?;
         result_of(&target, &changed)
     };
     Ok(json(&admin.audit.execute(&operator, change, action).await?))

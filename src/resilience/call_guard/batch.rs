@@ -74,7 +74,7 @@ impl Guard {
                     let (waiting, answer) = oneshot::channel();
                     drop(set(position, FirstTry::Late(waiting)));
                     Either::Left(async move {
-                        let first = pin!(async { answer.await.unwrap_or_else(|_| Err(EngineError::unsaid())) });
+                        let first = pin!(async { answer.await.unwrap_or_else(|_| Err(EngineError::no_answer())) });
                         self.continued(task, pass, undisturbed, first, send, |answer| answer, is_granted).await
                     })
                 }

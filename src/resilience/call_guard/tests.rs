@@ -42,7 +42,7 @@ fn memory() -> (Arc<ManualClock>, Arc<Memory>) {
 }
 
 fn open() -> Subject {
-    Subject::by_hand(|clock| {
+    Subject::on_manual_clock(|clock| {
         let memory = Arc::new(Memory::new(clock.clone(), BYTES_MAX_DEFAULT));
         Arc::new(CallGuard::new(memory, "primary", DEADLINE, clock, Arc::new(SystemEntropy)))
     })

@@ -157,7 +157,7 @@ mod one_engine {
     use super::*;
 
     fn open() -> Subject {
-        Subject::by_hand(|clock| {
+        Subject::on_manual_clock(|clock| {
             let memory: Arc<dyn Engine> = Arc::new(Memory::new(clock, BYTES_MAX_DEFAULT));
             over(vec![("a".into(), memory)])
         })
@@ -170,7 +170,7 @@ mod two_engines {
     use super::*;
 
     fn open() -> Subject {
-        Subject::by_hand(|clock| {
+        Subject::on_manual_clock(|clock| {
             let memory = || -> Arc<dyn Engine> { Arc::new(Memory::new(clock.clone(), BYTES_MAX_DEFAULT)) };
             over(vec![("a".into(), memory()), ("b".into(), memory())])
         })

@@ -15,7 +15,7 @@ use crate::domain::claim::{
     ClaimRequest, ClaimResponse, LateTerms, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
 use crate::domain::clock::Timestamp;
-use crate::domain::overlap::{Contender, Overlap};
+use crate::domain::overlap::{MaskedAttempt, Overlap};
 use crate::domain::record::{ClaimState, Contents, Key, LiveClaim, Record};
 use crate::domain::terms::{LeaseEnd, Terms};
 use crate::engine::EngineError;
@@ -248,8 +248,8 @@ impl Core {
             operation: entry.operation().or(theirs.record.operation.as_ref()).filter(|own| !is_of_marks(own)).cloned(),
             global_id: entry.key().global_id,
             policy: entry.policy,
-            ours: Contender::from(ours),
-            theirs: Contender::from(&theirs.record.attempt),
+            ours: MaskedAttempt::from(ours),
+            theirs: MaskedAttempt::from(&theirs.record.attempt),
             state: theirs.record.state,
             noticed_at: self.clock.wall(),
         }

@@ -14,7 +14,7 @@ use crate::domain::clock::Clock;
 use crate::domain::outage_policy::OutagePolicy;
 use crate::domain::overlap::{Overlap, Overlaps};
 use crate::domain::record::Key;
-use crate::domain::spool::{Spool, Spooled};
+use crate::domain::spool::{Spool, SpoolStatus};
 use crate::domain::tenant::AppKey;
 use crate::telemetry::metrics::outage::{OutageMetrics, Policy};
 
@@ -245,10 +245,10 @@ fn label(policy: OutagePolicy) -> Policy {
 }
 
 impl Spool for Keeper {
-    fn spooled(&self) -> Spooled {
+    fn status(&self) -> SpoolStatus {
         let Waiting { entries, bytes, oldest } = self.journal.get().map(Journal::waiting).unwrap_or_default();
         let takes = !self.told.load(Ordering::Relaxed);
-        Spooled { entries, bytes, bytes_max: self.bounds.bytes, oldest_at: oldest, takes }
+        SpoolStatus { entries, bytes, bytes_max: self.bounds.bytes, oldest_at: oldest, takes }
     }
 }
 

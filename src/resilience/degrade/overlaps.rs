@@ -64,7 +64,7 @@ fn name(overlap: &Overlap) -> (AppKey, GlobalId, AttemptHash, AttemptHash) {
 mod tests {
     use super::*;
     use crate::domain::outage_policy::OutagePolicy;
-    use crate::domain::overlap::Contender;
+    use crate::domain::overlap::MaskedAttempt;
     use crate::domain::record::ClaimState;
     use crate::engine::conformance::fresh_claim;
 
@@ -76,8 +76,8 @@ mod tests {
             operation: None,
             global_id: request.key.global_id,
             policy: OutagePolicy::Spool,
-            ours: Contender::from(&request.attempt),
-            theirs: Contender::from(&fresh_claim().attempt),
+            ours: MaskedAttempt::from(&request.attempt),
+            theirs: MaskedAttempt::from(&fresh_claim().attempt),
             state: ClaimState::InProgress,
             noticed_at: request.attempt.timestamp(),
         }

@@ -12,7 +12,7 @@ use crate::domain::claim::{ClaimRequest, LateTerms, Outcome, OutcomeRequest, Ren
 use crate::domain::clock::Timestamp;
 use crate::domain::hex;
 use crate::domain::outage_policy::OutagePolicy;
-use crate::domain::overlap::{Contender, Overlap};
+use crate::domain::overlap::{MaskedAttempt, Overlap};
 use crate::domain::record::{ClaimState, Contents, Key};
 use crate::domain::tenant::{AppKey, Operation};
 use crate::domain::terms::{LeaseEnd, Retention, Terms};
@@ -296,8 +296,8 @@ struct OverlapForm {
     operation: Option<Operation>,
     global_id: String,
     policy: PolicyForm,
-    ours: ContenderForm,
-    theirs: ContenderForm,
+    ours: MaskedAttemptForm,
+    theirs: MaskedAttemptForm,
     state: StateForm,
     noticed_at: u64,
 }
@@ -319,20 +319,20 @@ impl OverlapForm {
 }
 
 #[derive(Serialize, Deserialize)]
-struct ContenderForm {
+struct MaskedAttemptForm {
     timestamp: u64,
     hash: String,
 }
 
-impl From<Contender> for ContenderForm {
-    fn from(contender: Contender) -> Self {
-        Self { timestamp: contender.timestamp.as_micros(), hash: contender.hash.to_string() }
+impl From<MaskedAttempt> for MaskedAttemptForm {
+    fn from(masked: MaskedAttempt) -> Self {
+        Self { timestamp: masked.timestamp.as_micros(), hash: masked.hash.to_string() }
     }
 }
 
-impl ContenderForm {
-    fn read(&self) -> Option<Contender> {
-        Some(Contender { timestamp: Timestamp::from_micros(self.timestamp), hash: self.hash.parse().ok()? })
+impl MaskedAttemptForm {
+    fn read(&self) -> Option<MaskedAttempt> {
+        Some(MaskedAttempt { timestamp: Timestamp::from_micros(self.timestamp), hash: self.hash.parse().ok()? })
     }
 }
 

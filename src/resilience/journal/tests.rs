@@ -12,7 +12,7 @@ use super::open::{Ground, on_a_thread, read, start};
 use super::*;
 use crate::domain::claim::ClaimRequest;
 use crate::domain::outage_policy::OutagePolicy;
-use crate::domain::overlap::Contender;
+use crate::domain::overlap::MaskedAttempt;
 use crate::domain::record::ClaimState;
 use crate::engine::conformance::fresh_claim;
 use crate::resilience::journal::entry::Deed;
@@ -210,8 +210,8 @@ fn overlap(id: u64, request: &ClaimRequest) -> Overlap {
         operation: Some(request.operation.clone()),
         global_id: request.key.global_id,
         policy: OutagePolicy::Local,
-        ours: Contender::from(&request.attempt),
-        theirs: Contender::from(&fresh_claim().attempt),
+        ours: MaskedAttempt::from(&request.attempt),
+        theirs: MaskedAttempt::from(&fresh_claim().attempt),
         state: ClaimState::Succeeded,
         noticed_at: Timestamp::from_micros(7),
     }

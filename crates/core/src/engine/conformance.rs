@@ -124,7 +124,7 @@ impl Subject {
     }
 
     /// An engine of this process, on a clock that moves only when a rule says so.
-    pub fn by_hand(open: impl FnOnce(Arc<ManualClock>) -> Arc<dyn Engine>) -> Self {
+    pub fn on_manual_clock(open: impl FnOnce(Arc<ManualClock>) -> Arc<dyn Engine>) -> Self {
         let clock = Arc::new(ManualClock::at(Timestamp::from_micros(1_700_000_000_000_000)));
         let engine = open(clock.clone());
         let pass = move |duration| -> BoxFuture<'static, ()> {

@@ -66,7 +66,7 @@ impl EngineError {
     }
 
     /// The engine has been asked, and has ended without an answer.
-    pub fn unsaid() -> Self {
+    pub fn no_answer() -> Self {
         Self::indeterminate("the engine did not say")
     }
 

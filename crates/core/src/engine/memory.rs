@@ -385,7 +385,9 @@ mod tests {
         Arc::new(ManualClock::at(Timestamp::from_micros(1_700_000_000_000_000)))
     }
 
-    crate::conformance!(async { Some(Subject::by_hand(|clock| Arc::new(Memory::new(clock, BYTES_MAX_DEFAULT)))) });
+    crate::conformance!(async {
+        Some(Subject::on_manual_clock(|clock| Arc::new(Memory::new(clock, BYTES_MAX_DEFAULT))))
+    });
 
     fn settle(request: &ClaimRequest, outcome: Outcome) -> OutcomeRequest {
         OutcomeRequest { key: request.key.clone(), attempt: request.attempt.clone(), outcome, late: None }

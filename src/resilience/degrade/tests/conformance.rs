@@ -130,7 +130,7 @@ fn without(policies: Arc<OutagePolicies>) -> WithPolicies {
 
 fn subject(open: impl FnOnce(&Arc<ManualClock>, &tempfile::TempDir) -> Arc<dyn Engine>) -> Subject {
     let folder = tempfile::tempdir().unwrap();
-    let subject = Subject::by_hand(|clock| open(&clock, &folder));
+    let subject = Subject::on_manual_clock(|clock| open(&clock, &folder));
     Subject { keep: Box::new(folder), ..subject }
 }
 
