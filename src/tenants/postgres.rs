@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use super::secret::SecretDigest;
 use super::stored::{CatalogError, RevokeScope, StoredApp, StoredSecret};
 use crate::database::schema::check_build;
-use crate::database::{self, Address, DatabaseError, connect::failure};
+use crate::database::{self, Address, DatabaseError};
 use crate::domain::clock::Timestamp;
 use crate::domain::tenant::AppKey;
 
@@ -185,7 +185,7 @@ impl Session {
         let rows = bounded(sqlx::raw_sql(READ).fetch_all(&mut self.0)).await?;
         let mut snapshot = Snapshot { version: 0, apps: Vec::new() };
         for row in &rows {
-            snapshot.add(row).map_err(|error| failure(&error))?;
+            snapshot.add(row)?;
         }
         Ok(snapshot)
     }
@@ -253,7 +253,7 @@ async fn insert(change: &mut PgConnection, key: &AppKey, secret: &SecretDigest) 
 /// Applies the timeout and converts the error.
 async fn bounded<T>(statement: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, DatabaseError> {
     let late = |_| Err(DatabaseError::Unavailable(format!("no answer within {} s", TIMEOUT.as_secs())));
-    timeout(TIMEOUT, async { statement.await.map_err(|error| failure(&error)) }).await.unwrap_or_else(late)
+    timeout(TIMEOUT, async { Ok(statement.await?) }).await.unwrap_or_else(late)
 }
 
 impl From<DatabaseError> for CatalogError {

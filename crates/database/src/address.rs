@@ -1,5 +1,5 @@
-//! A PostgreSQL URL, taken apart: the servers it names, how to talk to them, and our own keys.
-//! No message of this file repeats a URL: it holds a password.
+//! A PostgreSQL URL: its servers, the options of their connections, and our own keys. No message repeats a URL, since it
+//! contains a password.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,17 +7,17 @@ use std::str::FromStr;
 use sqlx::ConnectOptions;
 use sqlx::postgres::PgConnectOptions;
 
-/// Where a database is and how to talk to it.
+/// The servers of a database, and the options of connections to it.
 ///
-/// Where the URL is silent, what `libpq` takes from the environment counts here too: `PGPASSWORD`, `PGSSLMODE`, a password
-/// file and so on.
+/// What the URL leaves out is taken from the environment, as by `libpq`: `PGPASSWORD`, `PGSSLMODE`, a password file and so
+/// on.
 #[derive(Clone)]
 pub struct Address {
-    /// One for each server of the URL; they differ in host and port only.
+    /// The servers of the URL. They differ only in host and port.
     pub(super) nodes: Vec<Node>,
-    /// Whether something stands between that gives each transaction any connection.
+    /// A pooler may run each transaction on another connection.
     pub(super) pooled: bool,
-    /// When a missing or old schema is brought up to date.
+    /// When a missing or old schema is migrated.
     pub(super) migrate: Migrate,
     /// How many connections an engine keeps.
     pub connections: usize,
@@ -31,18 +31,18 @@ pub(super) struct Node {
     pub(super) name: String,
 }
 
-/// When the schema is made or brought up to date by whoever connects.
+/// When connecting migrates the schema.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Migrate {
-    /// Only where there is none at all.
+    /// If there is none.
     IfEmpty,
-    /// Whenever it is behind.
+    /// If it is too old.
     Always,
-    /// By `oncegate migrate` only.
+    /// Never; `oncegate migrate` does it.
     Never,
 }
 
-/// A URL that names no PostgreSQL database.
+/// Error in the URL of a PostgreSQL database.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("not the URL of a PostgreSQL database: {0}")]
 pub struct InvalidUrl(String);
@@ -50,16 +50,16 @@ pub struct InvalidUrl(String);
 const SHAPE: &str = "expected postgres://[user[:password]@]host[:port][,host[:port]…]/database, with special characters in user \
                      and password percent-encoded";
 const OUR_KEYS: [&str; 3] = ["connections", "migrate", "pooler"];
-/// What is left to the client library. Not `password`: it belongs before the `@`, where it is recognised and hidden.
+/// Keys that the client library handles. Not `password`: it belongs before the `@`, where it is recognised and hidden.
 const THEIR_KEYS: [&str; 7] = ["application_name", "host", "options", "sslcert", "sslkey", "sslmode", "sslrootcert"];
 /// Not `allow`: the client library would never use TLS.
 const SSL_MODES: [&str; 5] = ["disable", "prefer", "require", "verify-ca", "verify-full"];
 const CONNECTIONS_DEFAULT: usize = 3;
 const CONNECTIONS_MAX: usize = 32;
 
-/// What every session is told. An answer is given after its commit is durable, whatever the server, the database or the
-/// user has as its default. The rest is for statements that are planned once and then used while tables grow from nothing:
-/// each key is to be looked up in the index, however small the table looked at first.
+/// Settings of every session. A commit is durable before it is answered, whatever the default of the server, the database or
+/// the user. The other settings are for statements that are planned once, while the tables are empty, and used as they grow:
+/// each key is looked up in the index.
 const SESSION: [(&str, &str); 6] = [
     ("synchronous_commit", "on"),
     ("enable_seqscan", "off"),
@@ -70,10 +70,10 @@ const SESSION: [(&str, &str); 6] = [
 ];
 
 impl Address {
-    /// Takes a URL apart. Asks no server, but may read a password file.
+    /// Parses a URL. Connects to no server, but may read a password file.
     ///
     /// # Errors
-    /// What is wrong with it, without repeating it.
+    /// The mistake in the URL, without repeating the URL.
     pub fn parse(url: &str) -> Result<Self, InvalidUrl> {
         let shape = || InvalidUrl(SHAPE.into());
         let (scheme, rest) = url.split_once("://").ok_or_else(shape)?;
@@ -81,11 +81,11 @@ impl Address {
             return Err(shape());
         }
         if url.contains('#') {
-            return refuse("it must not have a part after `#`; a `#` in the password is written %23");
+            return refuse("it must not have a part after `#`; write a `#` in the password as %23");
         }
-        let (place, query) = rest.split_once('?').map_or((rest, ""), |(place, query)| (place, query));
-        let (authority, database) = place.split_once('/').unwrap_or((place, ""));
-        let (user, hosts) = authority.rsplit_once('@').map_or(("", authority), |(user, hosts)| (user, hosts));
+        let (location, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, database) = location.split_once('/').unwrap_or((location, ""));
+        let (user, hosts) = authority.rsplit_once('@').unwrap_or(("", authority));
         if database.contains('/') || user.contains('@') {
             return Err(shape());
         }
@@ -119,10 +119,10 @@ impl Address {
             }
         }
         if address.pooled {
-            // A migration is guarded by a lock of its session, which is whose then?
+            // A migration holds a lock of its session, and a pooler shares sessions.
             if address.migrate == Migrate::Always {
                 return refuse(
-                    "a pooler cannot carry migrations; run `oncegate migrate` with a URL that has no `pooler`",
+                    "migrations do not work through a pooler; run `oncegate migrate` with a URL that has no `pooler`",
                 );
             }
             address.migrate = Migrate::Never;
@@ -137,15 +137,14 @@ impl Address {
         Ok(address)
     }
 
-    /// The URL's servers, for messages: no name of a user, no password.
+    /// Returns the servers and the database for messages, without user and password.
     pub fn name(&self) -> String {
         let names: Vec<_> = self.nodes.iter().map(|node| node.name.as_str()).collect();
         let database = self.nodes.first().and_then(|node| node.options.get_database()).unwrap_or_default();
         format!("{}/{database}", names.join(","))
     }
 
-    /// Whether something stands between that gives each transaction any connection, so that nothing may be left behind in
-    /// a session.
+    /// Returns whether a pooler may run each transaction on another connection, so that nothing may stay in a session.
     pub fn is_pooled(&self) -> bool {
         self.pooled
     }
@@ -163,8 +162,8 @@ impl Node {
             options = options.application_name("oncegate");
         }
         options = if pooled {
-            // A pooler passes on what it knows of a session's start, and refuses the rest. And a statement that one
-            // transaction has prepared is unknown to the next.
+            // A pooler refuses startup parameters that it does not know. And a statement that one transaction has prepared
+            // is unknown to the next.
             options.extra_float_digits(None).statement_cache_capacity(0)
         } else {
             options.options(SESSION)
@@ -207,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_is_taken_apart() {
+    fn a_url_is_parsed() {
         let address = Address::parse("postgres://me:s%23cret@db.example:6000/claims?connections=5").unwrap();
         assert_eq!((address.name(), address.connections, address.pooled), ("db.example:6000/claims".into(), 5, false));
         assert_eq!(address.nodes[0].options.get_username(), "me");
@@ -218,14 +217,14 @@ mod tests {
     }
 
     #[test]
-    fn several_servers_may_be_named() {
+    fn a_url_may_name_several_servers() {
         let address = Address::parse("postgres://me:x@one:6000,two,[::1]:6001/claims?migrate=true").unwrap();
         assert_eq!(address.name(), "one:6000,two:5432,::1:6001/claims");
         assert!(address.nodes.iter().all(|node| node.options.get_database() == Some("claims")));
     }
 
     #[test]
-    fn what_is_wrong_with_a_url_is_told_without_repeating_it() {
+    fn errors_name_the_mistake_and_do_not_repeat_the_url() {
         let wrong = [
             ("", "expected postgres://"),
             ("mysql://u:hunter2@h", "expected postgres://"),
@@ -239,7 +238,7 @@ mod tests {
             ("postgres://u:hunter2@h/d?connections=33", "1 to 32"),
             ("postgres://u:hunter2@h/d?pooler=session", "`transaction`"),
             ("postgres://u:hunter2@h/d?migrate=yes", "`empty`, `true` or `false`"),
-            ("postgres://u:hunter2@h/d?pooler=transaction&migrate=true", "cannot carry migrations"),
+            ("postgres://u:hunter2@h/d?pooler=transaction&migrate=true", "do not work through a pooler"),
             ("postgres://u:hunter2@h/d?pooller=transaction", "did you mean `pooler`"),
             ("postgres://u@h/d?password=hunter2", "before the host"),
             ("postgres://u:hunter2@h/d?sslmode=maybe", "`prefer`, `require`, `verify-ca` or `verify-full`"),

@@ -1,9 +1,12 @@
-//! PostgreSQL as a server, whatever is kept in it: its URL, connections to its primary, its schema. What stands in the
-//! tables is for those who use them.
+//! PostgreSQL as a server, whatever is stored in it: its URL, connections to its primary, its schema. The users of the tables
+//! read and write them.
 
 pub mod address;
 pub mod connect;
+pub mod error;
+mod primary;
 pub mod schema;
 
 pub use self::address::{Address, InvalidUrl};
-pub use self::connect::{DatabaseError, connect};
+pub use self::connect::connect;
+pub use self::error::DatabaseError;

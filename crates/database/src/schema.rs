@@ -1,21 +1,22 @@
-//! The schema: how it is brought up to date, and whether a gateway of this build and a database fit each other.
+//! The schema: its migrations, and whether this build and a database fit each other.
 
 use std::sync::LazyLock;
 use std::time::Duration;
 
 use sqlx::migrate::{Migrate as _, MigrateError, Migration, MigrationType, Migrator};
-use sqlx::postgres::PgConnection;
+use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{Connection as _, Executor as _, Row as _, SqlSafeStr as _};
 use tokio::time::timeout;
 
 use super::address::Address;
-use super::connect::{DatabaseError, failure, open};
+use super::error::DatabaseError;
+use super::primary::open;
 
-/// The number by which a database tells gateways apart; see `migrations/README.md`.
+/// The number by which a database distinguishes builds of the gateway; see `migrations/README.md`.
 pub const BUILD: i32 = 1;
 
-/// The files of `migrations`, in order: number, subject, text. Listed by hand: the macro that would read the folder takes
-/// a second client library, built for the compiler alone.
+/// The files of `migrations`, in order: number, subject, text. Listed by hand: the macro that reads the folder would add a
+/// second client library to the build.
 const FILES: [(i64, &str, &str); 3] = [
     (1, "claims", include_str!("../../../migrations/0001_claims.sql")),
     (2, "apps", include_str!("../../../migrations/0002_apps.sql")),
@@ -29,19 +30,19 @@ static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
         Migration::new(version, subject.into(), MigrationType::Simple, text.into_sql_str(), without_transaction)
     };
     let mut migrations = Migrator::with_migrations(FILES.map(migration).into());
-    // A database may be ahead of a gateway; whether it is too far ahead is for the gate to say.
+    // A database may have newer migrations; `oldest_build` says whether they matter to this build.
     migrations.set_ignore_missing(true);
     migrations.dangerous_set_table_name("oncegate_migrations");
     migrations
 });
 
-/// How long a migration may take, waiting for another one that runs included.
-const PATIENCE: Duration = Duration::from_mins(10);
+/// Time limit of a migration, including the wait for another one.
+const MIGRATION_TIMEOUT: Duration = Duration::from_mins(10);
 
-/// How long a database may take to tell its status.
-const STATUS_PATIENCE: Duration = Duration::from_secs(10);
+/// Time limit of a status query.
+const STATUS_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a database has of the schema, and what it lacks.
+/// Migrations of a database: applied and missing ones.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Status {
     /// The newest migration that was applied; 0 if there is no schema.
@@ -50,36 +51,36 @@ pub struct Status {
     pub newest: i64,
     /// The migrations of this release that were not applied: number and subject.
     pub pending: Vec<(i64, &'static str)>,
-    /// Whether gateways of this build may use the database.
+    /// Gateways of this build may use the database.
     pub fits_build: bool,
 }
 
-/// What a database says of itself.
+/// The schema of a database.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Schema {
     /// The newest migration that was applied; 0 if there is no schema.
     pub version: i64,
-    /// Gateways of an older build are to keep off.
+    /// Gateways of an older build must not use the database.
     pub oldest_build: i32,
-    /// Made with the schema: another one means that the data is gone.
+    /// Created with the schema: another one means that the data was lost.
     pub marker: String,
 }
 
-/// Applies what is missing; returns the version before and after. Safe when several run at once.
+/// Applies the missing migrations; returns the version before and after. Several may run at once.
 ///
 /// # Errors
-/// Why it could not be done. What was applied before stays.
+/// The database cannot be reached, or a migration failed. Migrations that were applied before it stay.
 pub async fn migrate(address: &Address, connect_timeout: Duration) -> Result<(i64, i64), DatabaseError> {
     let mut connection = open(address, connect_timeout).await?;
-    let migrated = timeout(PATIENCE, apply(&mut connection)).await;
-    // Also lets go of the lock, if something failed while it was held.
+    let migrated = timeout(MIGRATION_TIMEOUT, apply(&mut connection)).await;
+    // Releases the lock as well, if a migration failed.
     drop(connection.close().await);
     migrated.unwrap_or_else(|_| Err(DatabaseError::Unavailable("the migration took longer than ten minutes".into())))
 }
 
 async fn apply(connection: &mut PgConnection) -> Result<(i64, i64), DatabaseError> {
     connection.lock().await.map_err(not_migrated)?;
-    // Asked while the lock is held, so that of two that run at once only one says what it did.
+    // Read under the lock, so that of two concurrent migrations only one reports what was applied.
     let before = read(connection).await?.version;
     MIGRATIONS.run_direct(None, connection, false).await.map_err(not_migrated)?;
     let after = read(connection).await?.version;
@@ -87,24 +88,24 @@ async fn apply(connection: &mut PgConnection) -> Result<(i64, i64), DatabaseErro
     Ok((before, after))
 }
 
-/// Returns what a database has and what it lacks. Changes nothing.
+/// Returns the applied and the missing migrations of a database. Changes nothing.
 ///
 /// # Errors
-/// That it could not be read; not that there is no schema.
+/// The database cannot be read. A database without a schema is no error.
 pub async fn status(address: &Address, connect_timeout: Duration) -> Result<Status, DatabaseError> {
     let mut connection = open(address, connect_timeout).await?;
-    let status = timeout(STATUS_PATIENCE, inspect(&mut connection)).await;
+    let status = timeout(STATUS_TIMEOUT, inspect(&mut connection)).await;
     drop(connection.close().await);
     status.unwrap_or_else(|_| Err(DatabaseError::Unavailable("the database did not answer within ten seconds".into())))
 }
 
 async fn inspect(connection: &mut PgConnection) -> Result<Status, DatabaseError> {
     let schema = read(connection).await?;
-    let mut applied = Vec::new();
+    let mut applied: Vec<i64> = Vec::new();
     if schema.version > 0 {
         let rows = sqlx::query("SELECT version FROM oncegate_migrations WHERE success").persistent(false);
-        for row in connection.fetch_all(rows).await.map_err(|error| failure(&error))? {
-            applied.push(row.try_get::<i64, _>(0).map_err(|error| failure(&error))?);
+        for row in connection.fetch_all(rows).await? {
+            applied.push(row.try_get(0)?);
         }
     }
     let pending = FILES.iter().filter(|(version, ..)| !applied.contains(version));
@@ -118,55 +119,45 @@ async fn inspect(connection: &mut PgConnection) -> Result<Status, DatabaseError>
 
 fn not_migrated(error: MigrateError) -> DatabaseError {
     match error {
-        MigrateError::Execute(error) => failure(&error),
-        MigrateError::ExecuteMigration(error, version) => match failure(&error) {
-            DatabaseError::Unavailable(why) => DatabaseError::Unavailable(format!("migration {version}: {why}")),
-            DatabaseError::Incompatible(why) => DatabaseError::Incompatible(format!("migration {version}: {why}")),
-        },
+        MigrateError::Execute(error) => error.into(),
+        MigrateError::ExecuteMigration(error, version) => {
+            DatabaseError::from(&error).within(format_args!("migration {version}"))
+        }
         MigrateError::VersionMismatch(version) => DatabaseError::Incompatible(format!(
-            "migration {version} was applied in another form than this gateway knows; it was left as it is"
+            "migration {version} was applied with another text than this gateway has; nothing was changed"
         )),
         MigrateError::Dirty(version) => DatabaseError::Incompatible(format!(
-            "migration {version} was begun and not finished; put it right, and set its `success` in oncegate_migrations"
+            "migration {version} was started and not completed; repair it, and set its `success` in oncegate_migrations"
         )),
         error => DatabaseError::Incompatible(format!("the database cannot be migrated: {error}")),
     }
 }
 
-/// Reads what the database says of itself.
+/// Reads the schema of a database.
 ///
 /// # Errors
-/// That it could not be read; not that there is no schema.
+/// The database cannot be read. A database without a schema is no error.
 pub async fn read(connection: &mut PgConnection) -> Result<Schema, DatabaseError> {
-    let failed = |error: sqlx::Error| failure(&error);
     let exists = "SELECT to_regclass('oncegate_schema') IS NOT NULL AND to_regclass('oncegate_migrations') IS NOT NULL";
-    let exists: bool = first(connection, exists).await?.ok_or_else(unreadable)?.try_get(0).map_err(failed)?;
+    let no_row = || DatabaseError::Unavailable("the PostgreSQL server returned no row".into());
+    let exists: bool = first(connection, exists).await?.ok_or_else(no_row)?.try_get(0)?;
     let absent = Schema { version: 0, oldest_build: 0, marker: String::new() };
     if !exists {
         return Ok(absent);
     }
-    let told = "SELECT (SELECT coalesce(max(version), 0) FROM oncegate_migrations WHERE success), oldest_build, marker::text \
-                FROM oncegate_schema";
-    let Some(row) = first(connection, told).await? else { return Ok(absent) };
-    let version = row.try_get(0).map_err(failed)?;
-    let oldest_build = row.try_get(1).map_err(failed)?;
-    Ok(Schema { version, oldest_build, marker: row.try_get(2).map_err(failed)? })
+    let query = "SELECT (SELECT coalesce(max(version), 0) FROM oncegate_migrations WHERE success), oldest_build, marker::text \
+                 FROM oncegate_schema";
+    let Some(row) = first(connection, query).await? else { return Ok(absent) };
+    Ok(Schema { version: row.try_get(0)?, oldest_build: row.try_get(1)?, marker: row.try_get(2)? })
 }
 
-async fn first(
-    connection: &mut PgConnection,
-    question: &'static str,
-) -> Result<Option<sqlx::postgres::PgRow>, DatabaseError> {
-    // In one message, as in `connect`.
-    connection.fetch_optional(sqlx::raw_sql(question)).await.map_err(|error| failure(&error))
+async fn first(connection: &mut PgConnection, query: &'static str) -> Result<Option<PgRow>, DatabaseError> {
+    // In one message, for the reason given in `primary`.
+    Ok(connection.fetch_optional(sqlx::raw_sql(query)).await?)
 }
 
-fn unreadable() -> DatabaseError {
-    DatabaseError::Unavailable("the PostgreSQL server does not answer what it was asked".into())
-}
-
-/// Checks that gateways of this build may use a database that asks for at least `oldest_build`. A gateway that runs asks
-/// again and again: the number may rise under it.
+/// Checks that this build may use a database whose schema has this `oldest_build`. A running gateway checks it again and
+/// again, since a migration may raise the number.
 ///
 /// # Errors
 /// This gateway is too old.
@@ -179,16 +170,16 @@ fn check_build_of(oldest_build: i32, build: i32) -> Result<(), DatabaseError> {
         return Ok(());
     }
     Err(DatabaseError::Incompatible(format!(
-        "the database was migrated for gateways of build {oldest_build} or later, and this one is of build {build}: replace it \
+        "the database was migrated for gateways of build {oldest_build} or later, and this one has build {build}: replace it \
          by a newer release"
     )))
 }
 
 impl Schema {
-    /// Whether this build may use the database, for what came with the migration `needed`.
+    /// Checks that this build may use the database, and that the migration `needed` was applied.
     ///
     /// # Errors
-    /// Which of the two is too old, and what to do.
+    /// The gateway or the schema is too old.
     pub fn check(&self, needed: i64) -> Result<(), DatabaseError> {
         self.check_for(BUILD, needed)
     }
@@ -197,7 +188,7 @@ impl Schema {
         check_build_of(self.oldest_build, build)?;
         if self.version < needed {
             return Err(DatabaseError::Incompatible(format!(
-                "the database has the schema of version {}, and this gateway needs version {needed}: run `oncegate migrate`",
+                "the database has schema version {}, and this gateway needs version {needed}: run `oncegate migrate`",
                 self.version
             )));
         }
@@ -210,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_too_old_is_turned_away() {
+    fn only_a_gateway_or_a_schema_that_is_too_old_is_refused() {
         let schema = |version, oldest_build| Schema { version, oldest_build, marker: String::new() };
         for (database, build, needed, fits) in [
             (schema(1, 1), 1, 1, true),
@@ -228,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn every_file_is_a_migration_with_its_number_and_its_subject() {
+    fn every_file_is_a_migration_with_its_number_and_subject() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../migrations");
         let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
         let files = files.filter(|path| path.extension().is_some_and(|ending| ending == "sql"));

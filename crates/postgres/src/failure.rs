@@ -2,7 +2,7 @@
 //! whether the connection is still good.
 
 use crate::database::DatabaseError;
-use crate::database::connect::{ends_connection, refusal};
+use crate::database::error::ends_connection;
 use crate::engine::{Determinate, EngineError};
 
 /// A statement that failed.
@@ -32,17 +32,19 @@ impl From<&sqlx::Error> for Failure {
             // A fatal error ends the connection, whatever the server was doing: the statement may have been executed already.
             sqlx::Error::Database(refused) if !ends_connection(error) => refused,
             sqlx::Error::Database(refused) => {
-                let answer = EngineError::indeterminate(refusal(&code(&**refused), refused.message()).to_string());
+                let answer = EngineError::indeterminate(
+                    DatabaseError::of_code(&code(&**refused), refused.message()).to_string(),
+                );
                 return Self { answer, remedy: Remedy::Reconnect };
             }
             error => {
-                let answer = EngineError::indeterminate(crate::database::connect::failure(error).to_string());
+                let answer = EngineError::indeterminate(DatabaseError::from(error).to_string());
                 return Self { answer, remedy: Remedy::Reconnect };
             }
         };
         // Refused and rolled back: certainly nothing was done.
         let code = code(&**answered);
-        let refused = refusal(&code, answered.message());
+        let refused = DatabaseError::of_code(&code, answered.message());
         let remedy = match (code.as_str(), &code[..code.len().min(2)]) {
             // A deadlock, a serialisation failure.
             (_, "40") => Remedy::Again,
