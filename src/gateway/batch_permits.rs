@@ -1,5 +1,5 @@
-//! Permits for outcomes of batches: how many of one app are under way at an engine at once. A batch counts as one request in
-//! flight, so without them the batches of one app would fill the engine's queue before the calls of all others.
+//! Permits for outcomes of batches: a bound on how many outcomes of one app are in flight at an engine. A batch counts as one
+//! request in flight, so without this bound the batches of one app could fill the queue of the engine.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,10 +8,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::domain::tenant::AppKey;
 
-/// Outcomes of an app's batches that are under way at once: enough for an engine to make a large batch of them.
+/// Outcomes of an app's batches in flight: enough for an engine to form a large batch.
 const PERMITS: usize = 256;
 
-/// The permits of apps whose batches are under way, and perhaps of some that are done.
+/// The permits of apps with batches in flight, and perhaps of some without.
 #[derive(Default)]
 pub(super) struct BatchPermits(Mutex<HashMap<AppKey, Arc<Semaphore>>>);
 
@@ -19,7 +19,7 @@ pub(super) struct BatchPermits(Mutex<HashMap<AppKey, Arc<Semaphore>>>);
 pub(super) struct AppPermits(Arc<Semaphore>);
 
 impl BatchPermits {
-    /// The permits of an app, which all its batches share.
+    /// Returns the permits of an app, which all its batches share.
     pub(super) fn of(&self, app: &AppKey) -> AppPermits {
         let mut apps = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(own) = apps.get(app) {
@@ -33,7 +33,7 @@ impl BatchPermits {
 }
 
 impl AppPermits {
-    /// Waits for a permit, in the order of these calls. `None` cannot come: nobody closes the semaphore.
+    /// Waits for a permit. Calls get theirs in order. Never returns `None`, since the semaphore is never closed.
     pub(super) async fn acquire(&self) -> Option<OwnedSemaphorePermit> {
         self.0.clone().acquire_owned().await.ok()
     }
@@ -46,18 +46,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_app_with_many_outcomes_under_way_waits_alone() {
+    fn an_app_with_many_outcomes_in_flight_delays_no_other_app() {
         let permits = BatchPermits::default();
         let [shop, bank, mails] = ["shop", "bank", "mails"].map(|app| app.parse::<AppKey>().unwrap());
         let one_batch = permits.of(&shop);
-        let under_way: Vec<_> = (0..PERMITS).map(|_| one_batch.acquire().now_or_never().unwrap()).collect();
+        let in_flight: Vec<_> = (0..PERMITS).map(|_| one_batch.acquire().now_or_never().unwrap()).collect();
         let another = permits.of(&shop);
         assert!(another.acquire().now_or_never().is_none(), "another batch of the same app");
         assert!(permits.of(&bank).acquire().now_or_never().is_some());
-        drop(under_way);
+        drop(in_flight);
         assert!(another.acquire().now_or_never().is_some());
         drop((one_batch, another));
         permits.of(&mails);
-        assert_eq!(permits.0.lock().unwrap().len(), 1, "an app that comes makes room of those whose batches are done");
+        assert_eq!(permits.0.lock().unwrap().len(), 1, "a new app removes those without batches");
     }
 }

@@ -1,4 +1,6 @@
-//! Chains for operators: how each stands, and switching one to another of its engines, which reaches every gateway.
+//! Chains for operators: their status, and the switch to another engine, which reaches every gateway.
+
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -8,13 +10,13 @@ use crate::domain::tenant::AppKey;
 use crate::engine::EngineError;
 pub use crate::resilience::chain::{ChainStatus, ChainSwitchError, Switched};
 
-/// How long the engine to be left may take to list what stands on it.
-const COUNT_PATIENCE: std::time::Duration = std::time::Duration::from_secs(3);
+/// Time limit of counting the claims of the active engine.
+const COUNT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Claims are counted up to this many: more are many.
+/// Largest number of claims that is counted.
 pub const COUNTED_MAX: usize = 1000;
 
-/// A chain, as operators are shown it.
+/// A chain in the admin API.
 #[derive(Debug, Serialize)]
 pub struct ShownChain {
     name: String,
@@ -24,7 +26,7 @@ pub struct ShownChain {
     health: Vec<ShownEngine>,
 }
 
-/// An engine of a chain, as operators are shown it.
+/// An engine of a chain in the admin API.
 #[derive(Debug, Serialize)]
 pub struct ShownEngine {
     engine: String,
@@ -32,58 +34,58 @@ pub struct ShownEngine {
     health: EngineHealth,
 }
 
-/// Why a chain was not switched.
+/// Reason why a chain was not switched.
 #[derive(Debug)]
 pub enum SwitchError {
-    /// There is no such chain; there are these.
+    /// There is no chain of this name. Holds the names of all.
     UnknownChain(Vec<String>),
-    /// The engine to switch to does not promise what the chain requires, or cannot say.
+    /// The engine lacks a required capability, or does not answer.
     Unfit(EngineError),
-    /// Something of the chain itself.
+    /// The chain rejects the switch.
     Rejected(ChainSwitchError),
 }
 
-/// How many claims stand on the engine in use.
+/// Number of live claims on the active engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ClaimCount {
-    /// So many; [`COUNTED_MAX`] means that many at least.
+    /// The number; [`COUNTED_MAX`] means at least that many.
     Counted(usize),
-    /// The engine does not answer, or cannot tell.
+    /// The engine does not answer, or cannot list claims.
     Unknown,
 }
 
 impl Gateway {
-    /// Every chain, after asking its engines how they are.
+    /// Returns every chain, after a health check of its engines.
     pub async fn chains(&self) -> Vec<ShownChain> {
         let health = self.engines_health().await;
-        let shown = |(name, named): (&String, &NamedChain)| {
+        let show = |(name, named): (&String, &NamedChain)| {
             let status = named.chain.status();
-            let of = |engine: &String| {
+            let show_engine = |engine: &String| {
                 let health = health.get(engine)?.clone();
                 Some(ShownEngine { engine: engine.clone(), health })
             };
             ShownChain {
                 name: name.clone(),
                 held_ms: status.frozen_for.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),
-                health: status.engines.iter().filter_map(of).collect(),
+                health: status.engines.iter().filter_map(show_engine).collect(),
                 status,
             }
         };
-        self.engines.chains.iter().map(shown).collect()
+        self.engines.chains.iter().map(show).collect()
     }
 
-    /// How the chain of this name stands.
+    /// Returns the status of a chain.
     ///
     /// # Errors
-    /// That there is none.
+    /// There is no chain of this name.
     pub fn chain_status(&self, chain: &str) -> Result<ChainStatus, SwitchError> {
         Ok(self.chain(chain)?.chain.status())
     }
 
-    /// Makes another engine of a chain the active one, at every gateway that reaches the stores.
+    /// Makes another engine of a chain the active one, for every gateway that reaches the stores.
     ///
     /// # Errors
-    /// Why it was not done.
+    /// The chain was not switched.
     pub async fn switch(&self, chain: &str, to: &str) -> Result<Switched, SwitchError> {
         let NamedChain { chain, requirement, .. } = self.chain(chain)?;
         if let (Some(requirement), Some(NamedEngine { engine, .. })) = (requirement, self.engines.by_name.get(to))
@@ -94,7 +96,7 @@ impl Gateway {
         chain.switch(to).await.map_err(SwitchError::Rejected)
     }
 
-    /// How many claims of these apps stand on the engine in use, as far as it can tell.
+    /// Counts the live claims of these apps on the active engine, if it can list claims.
     pub async fn count_claims(&self, chain: &str, apps: Vec<AppKey>) -> ClaimCount {
         let engine = self.engines.chains.get(chain).map(|named| named.policies.engine());
         let Some(engine) = engine.filter(|engine| engine.capabilities().lists) else { return ClaimCount::Unknown };
@@ -109,7 +111,7 @@ impl Gateway {
             }
             Ok(counted)
         };
-        within(COUNT_PATIENCE, count).await.map_or(ClaimCount::Unknown, ClaimCount::Counted)
+        within(COUNT_TIMEOUT, count).await.map_or(ClaimCount::Unknown, ClaimCount::Counted)
     }
 
     fn chain(&self, name: &str) -> Result<&NamedChain, SwitchError> {

@@ -1,11 +1,11 @@
-//! The claim call: asking before an operation.
+//! The claim call, before an operation.
 
 use std::time::Duration;
 
 use tracing::field::Empty;
 
-use super::loads::Kept;
-use super::{ClaimView, Failure, Gateway, batch, failed, within};
+use super::result_memory::KeptResults;
+use super::{ClaimView, Failure, Gateway, batch, failure, within};
 use crate::crash::{self, Point};
 use crate::domain::attempt::{Attempt, Nonce};
 use crate::domain::call::{Answered, CallContext};
@@ -25,67 +25,68 @@ use crate::telemetry::metrics::{ClaimResult, observed};
 use crate::telemetry::traces;
 use crate::tenants::App;
 
-/// What a caller asks before an operation.
+/// A claim call.
 #[derive(Debug)]
 pub struct ClaimCall {
-    /// What kind of thing is done.
+    /// The operation.
     pub operation: Operation,
-    /// What makes two operations the same.
+    /// The contents, which make two operations the same.
     pub contents: Canonical,
-    /// What else must be the same on a repeat.
+    /// The fingerprint, which must be the same on a repeat.
     pub fingerprint: Option<Canonical>,
     /// The caller's nonce for this try.
     pub nonce: Option<Nonce>,
-    /// Instead of the operation's lease.
+    /// The lease, if not the operation's.
     pub lease: Option<Duration>,
-    /// Instead of the operation's retention.
+    /// The retention, if not the operation's.
     pub retention: Option<Retention>,
-    /// Claim also what is `unknown`.
+    /// Take the claim over if it is `unknown`.
     pub take_over: bool,
 }
 
 /// The answer to a claim call.
 #[derive(Debug)]
 pub enum ClaimAnswer {
-    /// Go ahead.
+    /// The claim is granted.
     Granted(Granted),
-    /// Somebody is doing it, has done it, or nobody knows.
+    /// There is a live claim.
     Duplicate(ClaimView),
-    /// The same ID with something else in it, and the policy that says so if the store did not.
+    /// A live claim has the same ID and other contents, or another fingerprint. With the policy that answered instead of the
+    /// store.
     Mismatch(Mismatch, Option<OutagePolicy>),
 }
 
-/// A granted claim, as its holder is told.
+/// A granted claim, for its holder.
 #[derive(Debug)]
 pub struct Granted {
     /// The claim.
     pub global_id: GlobalId,
     /// The attempt that holds it.
     pub attempt: Attempt,
-    /// Rises strictly over the attempts of a key, where the engine promises it.
+    /// A number that rises strictly over the attempts of a key, if the engine promises it.
     pub fence: Option<u64>,
-    /// An earlier claim call with the same nonce got it.
+    /// An earlier claim call with the same nonce got the claim.
     pub repeated: bool,
-    /// It was `unknown` before.
+    /// The claim was `unknown` before.
     pub taken_over: bool,
-    /// What is left of the lease, in whole milliseconds, counted from before the store was asked.
+    /// What is left of the lease, in whole milliseconds, counted from before the store was called.
     pub lease_ms: u64,
-    /// The same as an instant of this gateway's clock; for display.
+    /// When the lease ends, by this gateway's clock; for display.
     pub lease_expires_at: Timestamp,
-    /// In observe mode: what enforcing would have answered. The attempt holds nothing.
+    /// In observe mode, the answer that enforcing would have given. The attempt holds nothing.
     pub would_be: Option<WouldBe>,
-    /// The policy that granted it in place of the store.
+    /// The policy that answered instead of the store.
     pub degraded: Option<OutagePolicy>,
 }
 
-/// A claim as it goes to the store, and the parameters of its call.
+/// The request to the store, and the parameters of its call.
 type Prepared = (ClaimRequest, CallContext<ClaimOnOutage>);
 
 impl Gateway {
     /// Claims an operation.
     ///
     /// # Errors
-    /// Why there is no answer; a duplicate is an answer.
+    /// There is no answer; a duplicate is an answer.
     pub async fn claim(&self, app: &App, call: ClaimCall) -> Result<ClaimAnswer, Failure> {
         let begun = self.clock.monotonic();
         let (request, context) = self.prepare(app, call)?;
@@ -105,34 +106,34 @@ impl Gateway {
         answer
     }
 
-    /// Claims many operations, each answered by itself, in order. Items that were refused before keep their place. The results of duplicates
-    /// have `results_max` bytes at most; the room for them is given back with [`Kept`].
-    pub async fn claim_many<Refusal: From<Failure>>(
+    /// Claims many operations. Each has its own answer, in order; items that were rejected before keep their index. The results
+    /// of duplicates have `results_max` bytes at most; dropping [`KeptResults`] releases their memory.
+    pub async fn claim_many<Rejection: From<Failure>>(
         &self,
         app: &App,
-        calls: Vec<Result<ClaimCall, Refusal>>,
+        calls: Vec<Result<ClaimCall, Rejection>>,
         results_max: usize,
-    ) -> (Vec<Result<ClaimAnswer, Refusal>>, Kept) {
+    ) -> (Vec<Result<ClaimAnswer, Rejection>>, KeptResults) {
         let begun = self.clock.monotonic();
-        let prepare = |call: Result<_, _>| call.and_then(|call| self.prepare(app, call).map_err(Refusal::from));
-        let prepared: Vec<Result<Prepared, Refusal>> = calls.into_iter().map(prepare).collect();
+        let prepare = |call: Result<_, _>| call.and_then(|call| self.prepare(app, call).map_err(Rejection::from));
+        let prepared: Vec<Result<Prepared, Rejection>> = calls.into_iter().map(prepare).collect();
         let claims: Vec<_> =
             prepared.iter().flatten().map(|(request, context)| PolicyClaim { request, context: *context }).collect();
         let longest = claims.iter().map(|claim| claim.context.deadline).max().unwrap_or_default();
         let span = traces::child!("claims", oncegate.app = %app.key, oncegate.items = claims.len());
         let (answers, kept) = match within(longest, self.policies_for_claims(app)).await {
             Ok(policies) => {
-                let share = self.loads.of(&app.key);
-                traces::in_span!(span, batch::claims(policies, &claims, &share, results_max, || self.since(begun)))
+                let memory = self.result_memory.of(&app.key);
+                traces::in_span!(span, batch::run_claims(policies, &claims, &memory, results_max, || self.since(begun)))
             }
-            Err(failure) => (batch::fail(claims.len(), &failure), Kept::default()),
+            Err(error) => (batch::fail(claims.len(), &error), KeptResults::default()),
         };
         let mut answers = answers.into_iter();
-        let answer = |prepared: Result<Prepared, Refusal>| {
+        let answer = |prepared: Result<Prepared, Rejection>| {
             let (request, _) = prepared?;
             let answer = answers.next().unwrap_or_else(|| Err(EngineError::no_answer()));
             let omitted = answer.as_ref().is_ok_and(|fitted| fitted.result_omitted);
-            let answer = self.answer_claim(app, &request, answer.map(|fitted| fitted.claimed), begun)?;
+            let answer = self.answer_claim(app, &request, answer.map(|fitted| fitted.answered), begun)?;
             Ok(match answer {
                 ClaimAnswer::Duplicate(found) => ClaimAnswer::Duplicate(ClaimView { result_omitted: omitted, ..found }),
                 other => other,
@@ -170,7 +171,7 @@ impl Gateway {
             terms,
             take_over,
         };
-        self.draw_claim(app, &request)?;
+        self.charge_claim(app, &request)?;
         let deadline = deadline_budget::of_claim(own.deadline, terms.lease);
         Ok((request, CallContext { deadline, on_outage: own.claim_on_outage }))
     }
@@ -192,8 +193,8 @@ impl Gateway {
             Ok(Answered { policy, .. }) if let Some(would_be) = would_be => {
                 Ok(self.let_through(request, would_be, policy))
             }
-            Ok(answered) => self.told(request, answered, took),
-            Err(failure) => Err(failed(failure, Some(request.attempt.nonce().clone()))),
+            Ok(answered) => self.claim_answer(request, answered, took),
+            Err(error) => Err(failure(error, Some(request.attempt.nonce().clone()))),
         };
         if let Ok(ClaimAnswer::Granted(_)) = &answer {
             self.granted.add(app, &request.key, &request.operation);
@@ -207,7 +208,7 @@ impl Gateway {
         answer
     }
 
-    fn told(
+    fn claim_answer(
         &self,
         request: &ClaimRequest,
         answered: Answered<ClaimResponse>,
@@ -218,15 +219,15 @@ impl Gateway {
             ClaimResponse::Granted(grant) => {
                 ClaimAnswer::Granted(Granted { degraded, ..self.granted(request, grant, took)? })
             }
-            ClaimResponse::Duplicate(held) => {
-                ClaimAnswer::Duplicate(ClaimView { degraded, ..self.view(request.key.global_id, held) })
+            ClaimResponse::Duplicate(claim) => {
+                ClaimAnswer::Duplicate(ClaimView { degraded, ..self.view(request.key.global_id, claim) })
             }
             ClaimResponse::Mismatch(mismatch) => ClaimAnswer::Mismatch(mismatch, degraded),
         })
     }
 
-    /// A grant as its holder is told: never more lease than it has. One that took the whole lease to learn of is worth
-    /// nothing, and repeating the claim call tells what has become of it.
+    /// Returns a grant for its holder, with the lease that is left. If the answer took the whole lease, the grant is worthless:
+    /// the caller repeats the call to learn the claim's state.
     fn granted(&self, request: &ClaimRequest, grant: Grant, took: Duration) -> Result<Granted, Failure> {
         let left = grant.lease_left.unwrap_or(request.terms.lease).saturating_sub(took);
         let lease_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
@@ -246,7 +247,7 @@ impl Gateway {
         })
     }
 
-    /// Observe mode: what enforcing would stop goes ahead, with an attempt that holds nothing.
+    /// Lets through what enforcing would stop, in observe mode, with an attempt that holds nothing.
     fn let_through(&self, request: &ClaimRequest, would_be: WouldBe, degraded: Option<OutagePolicy>) -> ClaimAnswer {
         ClaimAnswer::Granted(Granted {
             global_id: request.key.global_id,
@@ -266,11 +267,11 @@ fn is_granted(answered: &Answered<ClaimResponse>) -> bool {
     matches!(answered.answer, ClaimResponse::Granted(_))
 }
 
-/// Whether the nonce stands as a whole string in canonical JSON. A nonce needs no escapes, so its text is searched for
-/// between quotes; a quote after a backslash is inside some longer string.
+/// Returns whether canonical JSON contains the nonce as a whole string. A nonce needs no escapes, so its text is searched for
+/// between quotes; a quote after a backslash is inside a longer string.
 fn holds_string(json: &Canonical, nonce: &Nonce) -> bool {
     let quoted = format!("\"{}\"", nonce.as_str());
-    json.as_str().match_indices(&quoted).any(|(place, _)| !json.as_str()[..place].ends_with('\\'))
+    json.as_str().match_indices(&quoted).any(|(at, _)| !json.as_str()[..at].ends_with('\\'))
 }
 
 fn claim_result(answer: &Result<ClaimAnswer, Failure>) -> ClaimResult {
@@ -294,7 +295,7 @@ fn claim_result(answer: &Result<ClaimAnswer, Failure>) -> ClaimResult {
         Err(Failure::Store(Determinate::Full(_))) => ClaimResult::StoreFull,
         Err(Failure::Store(Determinate::Incompatible(_))) => ClaimResult::StoreIncompatible,
         Err(Failure::Store(Determinate::Unavailable(_) | Determinate::Paused(_))) => ClaimResult::StoreUnavailable,
-        // The others are refused before the store is asked.
+        // The others are found before the store is called.
         Err(
             Failure::OutcomeUnknown(_)
             | Failure::NonceInContents
@@ -305,7 +306,7 @@ fn claim_result(answer: &Result<ClaimAnswer, Failure>) -> ClaimResult {
     }
 }
 
-/// How what was let through is labelled; its attempt may come from a release that did not tell.
+/// Returns the label of a claim that was let through. An attempt of an older release may not say what it would have been.
 pub(super) fn observed_label(would_be: Option<WouldBe>) -> observed::WouldBe {
     match would_be {
         Some(WouldBe::Duplicate(ClaimState::InProgress)) => observed::WouldBe::DuplicateInProgress,
@@ -317,7 +318,7 @@ pub(super) fn observed_label(would_be: Option<WouldBe>) -> observed::WouldBe {
     }
 }
 
-/// Whether callers of the app may ask for this retention.
+/// Checks that callers of the app may ask for this retention.
 pub(super) fn check_retention(app: &App, retention: Retention) -> Result<(), Failure> {
     if retention <= app.retention_max { Ok(()) } else { Err(Failure::RetentionTooLong(app.retention_max)) }
 }

@@ -1,5 +1,5 @@
-//! The operations of claims that this gateway has granted, where their outcomes have a policy of their own: an outcome call
-//! names its claim, and seldom the operation.
+//! The operations of granted claims whose outcomes have their own outage policy: an outcome call names its claim, but seldom
+//! the operation.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -13,7 +13,7 @@ use crate::tenants::App;
 /// How many claims are remembered, about 100 bytes each. All apps share the bound.
 const REMEMBERED_MAX: usize = 100_000;
 
-/// The newest of these claims. What is not known takes the app's own policy.
+/// The newest of these claims. Outcomes of all others take the app's policy.
 pub(super) struct GrantedOperations(Mutex<Known>);
 
 struct Known {
@@ -28,14 +28,14 @@ impl Default for GrantedOperations {
 }
 
 impl GrantedOperations {
-    /// Remembers the operation of a claim, if its outcomes have another policy than the app's.
+    /// Remembers the operation of a claim if its outcomes have another policy than the app's.
     pub(super) fn add(&self, app: &App, key: &Key, operation: &Operation) {
         if !has_own_policy(app, operation) {
             return;
         }
         let known = &mut *self.known();
         if known.by_key.contains_key(key) {
-            // A key is of one operation only.
+            // The operation is part of the key.
             return;
         }
         known.by_key.insert(key.clone(), operation.clone());
@@ -44,7 +44,7 @@ impl GrantedOperations {
         }
     }
 
-    /// The operation of a claim, if it is known.
+    /// Returns the operation of a claim, if it is known.
     pub(super) fn of(&self, app: &App, key: &Key) -> Option<Operation> {
         if app.operations.values().all(|own| own.outcome_on_outage == app.terms.outcome_on_outage) {
             return None;
@@ -52,8 +52,8 @@ impl GrantedOperations {
         self.known().by_key.get(key).cloned()
     }
 
-    /// Poisoned: some call panicked, in code that leaves both parts whole.
     fn known(&self) -> MutexGuard<'_, Known> {
+        // A panic cannot leave the two parts inconsistent.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

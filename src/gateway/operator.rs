@@ -1,11 +1,11 @@
-//! What operators may do beyond callers: end a claim, settle it in its holder's place, list claims, and see the engines.
-//! Only what stands exactly as the operator was shown it is changed: by the attempt, compared by the store.
+//! Calls of operators: release a claim, settle it instead of its holder, list claims, and show the engines. A change applies
+//! only while the attempt that the operator was shown still holds the claim; the store compares it.
 
 use std::time::Duration;
 
 use serde::Serialize;
 
-use super::{ClaimView, EngineHealth, Failure, Gateway, NamedEngine, failed, looked_up, within};
+use super::{ClaimView, EngineHealth, Failure, Gateway, NamedEngine, failure, read_failure, within};
 use crate::domain::attempt::Attempt;
 use crate::domain::call::CallContext;
 use crate::domain::claim::{Outcome, OutcomeRequest, OutcomeResponse};
@@ -19,58 +19,58 @@ use crate::engine::{Capabilities, Engine, EngineError};
 use crate::resilience::degrade::OutcomeAnswer;
 use crate::tenants::App;
 
-/// How long a list may take: it looks at many claims.
+/// Time limit of a list, which may read many claims.
 const LIST_DEADLINE: Duration = Duration::from_secs(15);
 
-/// What became of an operator's change.
+/// Result of an operator's change.
 #[derive(Debug)]
 pub enum Changed {
-    /// The claim is gone, and can be claimed again.
+    /// The claim has ended, and can be claimed again.
     Released,
-    /// The claim stands so now.
+    /// The claim has this state now.
     Settled {
         /// Its state.
         state: ClaimState,
         /// When it ends by itself.
         expires_at: Option<Timestamp>,
     },
-    /// No claim stands any more; nothing was changed.
+    /// There is no live claim; nothing was changed.
     Absent,
-    /// The operation has been reported done; nothing was changed.
+    /// The claim has succeeded; nothing was changed.
     AlreadySucceeded,
-    /// Another attempt's claim stands by now; it was not touched.
+    /// Another attempt holds the claim; nothing was changed.
     Superseded {
         /// Its state, where it is known.
         state: Option<ClaimState>,
     },
 }
 
-/// Why there is no list.
+/// Reason why claims were not listed.
 #[derive(Debug)]
 pub enum ListError {
-    /// The engine of the app cannot list; these can.
+    /// The engine of the app cannot list claims.
     NotSupported {
         /// The name of the app's engine.
         engine: String,
-        /// The names of engines that list.
+        /// The names of engines that can.
         able: Vec<String>,
     },
     /// The engine did not answer.
     Failed(Failure),
 }
 
-/// The claims that a list is about.
+/// Filter of a list of claims.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Filter {
     /// Only claims in this state.
     pub state: Option<ClaimState>,
     /// Only claims after this global ID.
     pub after: Option<GlobalId>,
-    /// The records that gateways keep for themselves too.
+    /// Includes the records that gateways keep for themselves.
     pub internal: bool,
 }
 
-/// An engine, as operators are shown it.
+/// An engine in the admin API.
 #[derive(Debug, Serialize)]
 pub struct EngineStatus {
     name: String,
@@ -82,10 +82,10 @@ pub struct EngineStatus {
 }
 
 impl Gateway {
-    /// Ends the claim that this attempt holds: one that succeeded only where that is meant.
+    /// Ends the claim that this attempt holds; a succeeded one only with `even_succeeded`.
     ///
     /// # Errors
-    /// Why there is no answer.
+    /// There is no answer.
     pub async fn release(
         &self,
         app: &App,
@@ -94,12 +94,12 @@ impl Gateway {
         even_succeeded: bool,
     ) -> Result<Changed, Failure> {
         if !even_succeeded {
-            // A success may be reported at any moment, also after the operator has looked. A failure never undoes one.
+            // A success may be reported after the operator has looked. A failure never undoes one.
             return self.settle_by_operator(app, global_id, attempt, Outcome::Failure).await;
         }
         let request = ReleaseRequest { key: Key { app: app.key.clone(), global_id }, attempt };
         let call = async { self.policies(app)?.release(&request).await };
-        let released = within(app.terms.deadline, call).await.map_err(|failure| failed(failure, None))?;
+        let released = within(app.terms.deadline, call).await.map_err(|error| failure(error, None))?;
         Ok(match released {
             ReleaseResponse::Done => Changed::Released,
             ReleaseResponse::Absent => Changed::Absent,
@@ -107,10 +107,10 @@ impl Gateway {
         })
     }
 
-    /// Settles the claim that this attempt holds in its holder's place. What is gone is not recorded anew.
+    /// Settles the claim that this attempt holds. An outcome without a live claim is not recorded.
     ///
     /// # Errors
-    /// Why there is no answer.
+    /// There is no answer.
     pub async fn settle_by_operator(
         &self,
         app: &App,
@@ -119,10 +119,10 @@ impl Gateway {
         outcome: Outcome,
     ) -> Result<Changed, Failure> {
         let request = OutcomeRequest { key: Key { app: app.key.clone(), global_id }, attempt, outcome, late: None };
-        // An operator needs to know what is, and can try again.
+        // An operator needs the store's answer, and can repeat the call.
         let context = CallContext { deadline: app.terms.deadline, on_outage: OutcomeOnOutage::FailClosed };
         let call = async { self.policies(app)?.settle(&request, context).await };
-        let settled = within(app.terms.deadline, call).await.map_err(|failure| failed(failure, None))?;
+        let settled = within(app.terms.deadline, call).await.map_err(|error| failure(error, None))?;
         let OutcomeAnswer::Response(settled) = settled.answer else { return Err(Failure::OutcomeUnknown(None)) };
         Ok(match settled {
             OutcomeResponse::Done { state: Some(state), left, .. } => {
@@ -138,9 +138,9 @@ impl Gateway {
     /// Lists claims of an app, in the order of their global IDs, without their results.
     ///
     /// # Errors
-    /// Why there is no list.
+    /// The engine cannot list claims, or does not answer.
     pub async fn list(&self, app: &App, filter: Filter, limit: usize) -> Result<Vec<ClaimView>, ListError> {
-        let policies = self.policies(app).map_err(|failure| ListError::Failed(looked_up(failure)))?;
+        let policies = self.policies(app).map_err(|error| ListError::Failed(read_failure(error)))?;
         let engine = policies.engine();
         if !engine.capabilities().lists {
             let able = self.engines.by_name.iter().filter(|(_, named)| named.engine.capabilities().lists);
@@ -148,20 +148,20 @@ impl Gateway {
             return Err(ListError::NotSupported { engine: self.engine_name(app), able });
         }
         let listed = within(LIST_DEADLINE, filtered(engine, &app.key, filter, limit)).await;
-        let listed = listed.map_err(|failure| ListError::Failed(looked_up(failure)))?;
-        let inspected = |mut listed: ListedClaim| {
+        let listed = listed.map_err(|error| ListError::Failed(read_failure(error)))?;
+        let view = |mut listed: ListedClaim| {
             listed.claim.record.result = None;
             self.view(listed.global_id, listed.claim)
         };
-        Ok(listed.into_iter().map(inspected).collect())
+        Ok(listed.into_iter().map(view).collect())
     }
 
-    /// The name of the engine that keeps an app's claims.
+    /// Returns the name of the engine that stores an app's claims.
     pub fn engine_name(&self, app: &App) -> String {
         self.engines.chains.get(&app.chain).map(|named| named.chain.status().active).unwrap_or_default()
     }
 
-    /// Every engine, after asking it how it is.
+    /// Returns every engine, after a health check.
     pub async fn engines(&self) -> Vec<EngineStatus> {
         let health = self.engines_health().await;
         let status = |(name, health): (String, EngineHealth)| {
@@ -179,7 +179,7 @@ impl Gateway {
     }
 }
 
-/// Lists claims until there are enough that pass the filter, or no more.
+/// Lists claims until `limit` pass the filter, or there are no more.
 pub(super) async fn filtered(
     engine: &dyn Engine,
     app: &AppKey,

@@ -1,14 +1,13 @@
-//! The outcome call: reporting after an operation.
+//! The outcome call, after an operation.
 
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use hashbrown::HashSet;
 use tracing::field::Empty;
 
 use super::claim::{check_retention, observed_label};
-use super::quota::give_back_contents;
-use super::{Failure, Gateway, batch, failed, within};
+use super::quota::refund_contents;
+use super::{Failure, Gateway, batch, failure, within};
 use crate::crash::{self, Point};
 use crate::domain::attempt::Attempt;
 use crate::domain::call::{Answered, CallContext};
@@ -18,8 +17,7 @@ use crate::domain::clock::Timestamp;
 use crate::domain::global_id::GlobalId;
 use crate::domain::outage_policy::OutagePolicy;
 use crate::domain::record::{Contents, Key};
-use crate::domain::share::Newest;
-use crate::domain::tenant::{AppKey, Operation};
+use crate::domain::tenant::Operation;
 use crate::domain::terms::OutcomeOnOutage;
 use crate::engine::{Determinate, EngineError};
 use crate::resilience::degrade::OutcomeAnswer;
@@ -27,80 +25,55 @@ use crate::telemetry::metrics::{OutcomeResult, ReportedOutcome};
 use crate::telemetry::traces;
 use crate::tenants::App;
 
-/// An attempt older than its retention plus this is not recorded when it comes late.
+/// A late outcome is not recorded if its attempt is older than its retention plus this.
 const LATE_GRACE: Duration = Duration::from_hours(24);
 
-/// How many attempts are remembered so that a repeated report is suspected once only. All apps share the bound.
-const SUSPECTS_MAX: usize = 4096;
-
-/// The newest attempts that were suspected.
-pub(super) struct Suspects {
-    known: HashSet<(AppKey, Attempt)>,
-    newest: Newest<(AppKey, Attempt)>,
-}
-
-impl Default for Suspects {
-    fn default() -> Self {
-        Self { known: HashSet::new(), newest: Newest::new(SUSPECTS_MAX) }
-    }
-}
-
-impl Suspects {
-    /// Adds an attempt; whether it was not known.
-    fn add(&mut self, app: &AppKey, attempt: &Attempt) -> bool {
-        let suspect = (app.clone(), attempt.clone());
-        let is_new = self.known.insert(suspect.clone());
-        if is_new && let Some(oldest) = self.newest.push(app, suspect) {
-            self.known.remove(&oldest);
-        }
-        is_new
-    }
-}
-
-/// What a caller reports after an operation.
+/// An outcome call.
 #[derive(Debug)]
 pub struct OutcomeCall {
-    /// Which claim.
+    /// The claim.
     pub global_id: GlobalId,
     /// The attempt that reports.
     pub attempt: Attempt,
-    /// What became of it.
+    /// How the work ended.
     pub outcome: Outcome,
-    /// The operation, if the caller names it; a late outcome takes its terms.
+    /// The operation, if the caller names it. A late outcome takes its terms.
     pub operation: Option<Operation>,
-    /// The contents, if the caller sends them; checked against the ID.
+    /// The contents, if the caller sends them. They must give the claim's ID.
     pub contents: Option<Canonical>,
 }
 
 /// The answer to an outcome call.
 #[derive(Debug)]
 pub enum Reported {
-    /// The store has answered, or a policy in its place.
+    /// The store answered, or a policy instead of it.
     Settled {
         /// The claim.
         global_id: GlobalId,
-        /// What became of the report.
+        /// The answer.
         settled: OutcomeResponse,
-        /// When the claim that stands ends by itself.
+        /// When the live claim ends by itself.
         expires_at: Option<Timestamp>,
-        /// The policy that took the report in place of the store.
+        /// The policy that answered instead of the store.
         degraded: Option<OutagePolicy>,
     },
-    /// The outcome is in the journal, since the store is unavailable, and will be delivered.
+    /// The store is unavailable. The outcome is in the journal and will be delivered.
     Spooled {
         /// The claim.
         global_id: GlobalId,
     },
-    /// The attempt held nothing, so there is nothing to report; no error in observe mode.
+    /// The attempt held nothing, in observe mode. This is no error.
     Observed {
         /// The claim.
         global_id: GlobalId,
     },
 }
 
-/// An item of a batch, on its way to the store or past it.
+/// An item of a batch.
 enum Prepared {
+    /// For the store.
     Request(Box<OutcomeRequest>, CallContext<OutcomeOnOutage>, Option<Operation>),
+    /// Answered without the store.
     Observed(Reported),
 }
 
@@ -108,7 +81,7 @@ impl Gateway {
     /// Reports an outcome.
     ///
     /// # Errors
-    /// Why there is no answer; a superseded outcome is an answer.
+    /// There is no answer; a superseded outcome is an answer.
     pub async fn settle(&self, app: &App, report: OutcomeCall) -> Result<Reported, Failure> {
         if report.attempt.nonce().is_observed() {
             return Ok(self.observed(app, &report));
@@ -130,7 +103,7 @@ impl Gateway {
         answer
     }
 
-    /// Reports many outcomes, under the same rules as [`Gateway::claim_many`].
+    /// Reports many outcomes, under the rules of [`Gateway::claim_many`].
     pub async fn settle_many<Refusal: From<Failure>>(
         &self,
         app: &App,
@@ -155,8 +128,7 @@ impl Gateway {
             .collect();
         let answers = match self.policies(app) {
             Ok(policies) => {
-                let (came, permits) = (|| self.since(begun), self.batch_permits.of(&app.key));
-                let permits = &permits;
+                let (elapsed, permits) = (|| self.since(begun), &self.batch_permits.of(&app.key));
                 let settle = async |(request, context): &(&OutcomeRequest, CallContext<OutcomeOnOutage>)| {
                     let _permit = permits.acquire().await;
                     policies.settle(request, *context).await
@@ -164,10 +136,10 @@ impl Gateway {
                 let span = traces::child!("outcomes", oncegate.app = %app.key, oncegate.items = requests.len());
                 traces::in_span!(
                     span,
-                    batch::each(&requests, |(request, context)| (&request.key, context.deadline), came, settle)
+                    batch::run(&requests, |(request, context)| (&request.key, context.deadline), elapsed, settle)
                 )
             }
-            Err(failure) => batch::fail(requests.len(), &failure),
+            Err(error) => batch::fail(requests.len(), &error),
         };
         let mut answers = answers.into_iter();
         let answer = |item: Result<Prepared, Refusal>| match item? {
@@ -180,7 +152,7 @@ impl Gateway {
         prepared.into_iter().map(answer).collect()
     }
 
-    /// The report of an attempt that holds nothing, because its claim was let through in observe mode.
+    /// Answers the outcome of an attempt that holds nothing, because its claim was let through in observe mode.
     fn observed(&self, app: &App, report: &OutcomeCall) -> Reported {
         if let Some(metrics) = self.metrics.load().get(&app.key) {
             let operation = report.operation.as_ref().map(AsRef::as_ref);
@@ -215,11 +187,11 @@ impl Gateway {
             outcome: report.outcome.clone(),
             late: self.late_terms(app, report),
         };
-        self.draw_outcome(app, &request)?;
+        self.charge_outcome(app, &request)?;
         Ok((request, CallContext { deadline: terms.deadline, on_outage: terms.outcome_on_outage }))
     }
 
-    /// What a late outcome is recorded as; nothing if its attempt is older than what it would be kept for.
+    /// Returns the terms of an outcome that finds no claim; nothing if its attempt is older than its retention.
     fn late_terms(&self, app: &App, report: &OutcomeCall) -> Option<LateTerms> {
         let named = report.operation.as_ref().map(|operation| app.terms_of(operation));
         let terms = named.map_or_else(|| app.longest_terms(), |own| own.terms);
@@ -233,7 +205,7 @@ impl Gateway {
         }
         let contents_stored_bytes = named.unwrap_or(&app.terms).contents_stored_bytes;
         let (operation, contents) = match &report.contents {
-            // Checked against the ID before, so an operation that was left out is `default`.
+            // They give the claim's ID, so an operation that was left out is `default`.
             Some(contents) => {
                 (Some(report.operation.clone().unwrap_or_default()), Contents::keep(contents, contents_stored_bytes))
             }
@@ -252,9 +224,9 @@ impl Gateway {
         if answer.is_ok() {
             crash::here(Point::Settled);
         }
-        give_back_contents(app, request, answer.as_ref().map(|answered| &answered.answer));
+        refund_contents(app, request, answer.as_ref().map(|answered| &answered.answer));
         let global_id = request.key.global_id;
-        let answer = answer.map_err(|failure| failed(failure, None)).map(|Answered { answer, policy }| {
+        let answer = answer.map_err(|error| failure(error, None)).map(|Answered { answer, policy }| {
             let OutcomeAnswer::Response(settled) = answer else { return Reported::Spooled { global_id } };
             let left = match &settled {
                 OutcomeResponse::Done { left, .. } | OutcomeResponse::Superseded { left, .. } => *left,
@@ -266,7 +238,7 @@ impl Gateway {
         if let Some(metrics) = self.metrics.load().get(&app.key) {
             let (outcome, result) = (reported_outcome(&request.outcome), outcome_result(&answer));
             metrics.settled(operation.map(AsRef::as_ref), outcome, result);
-            // Somebody did it, or may have, although another attempt held the claim.
+            // The operation ran, or may have, although another attempt held the claim.
             if result == OutcomeResult::Superseded
                 && outcome != ReportedOutcome::Failure
                 && self.first_suspicion(request)
@@ -276,14 +248,14 @@ impl Gateway {
                     app.key = %request.key.app,
                     claim.global_id = %request.key.global_id,
                     attempt.hash = %request.attempt.hash(),
-                    "an attempt that no longer held its claim reports that it ran: a suspected double execution"
+                    "An attempt that no longer held its claim reported that it ran: a suspected double execution"
                 );
             }
         }
         answer
     }
 
-    /// Whether this attempt is suspected for the first time, as far as a bounded memory can tell.
+    /// Remembers an attempt as suspected. Returns false if it is known, which a bounded memory may have forgotten.
     fn first_suspicion(&self, request: &OutcomeRequest) -> bool {
         let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
         suspects.add(&request.key.app, &request.attempt)
@@ -312,7 +284,7 @@ fn outcome_result(answer: &Result<Reported, Failure>) -> OutcomeResult {
         Err(Failure::Store(Determinate::Full(_))) => OutcomeResult::StoreFull,
         Err(Failure::Store(Determinate::Incompatible(_))) => OutcomeResult::StoreIncompatible,
         Err(Failure::Store(Determinate::Unavailable(_) | Determinate::Paused(_))) => OutcomeResult::StoreUnavailable,
-        // The others are refused before the store is asked.
+        // The others are found before the store is called.
         Err(
             Failure::OutcomeUnknown(_)
             | Failure::NotItsContents
@@ -321,24 +293,5 @@ fn outcome_result(answer: &Result<Reported, Failure>) -> OutcomeResult {
             | Failure::RetentionTooLong(_)
             | Failure::QuotaExceeded(_),
         ) => OutcomeResult::OutcomeUnknown,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::engine::conformance::fresh_claim;
-
-    #[test]
-    fn an_app_with_many_suspects_makes_no_other_app_suspected_twice() {
-        let [shop, bank] = ["shop", "bank"].map(|app| app.parse::<AppKey>().unwrap());
-        let mut suspects = Suspects::default();
-        let attempt = fresh_claim().attempt;
-        assert!(suspects.add(&bank, &attempt) && suspects.add(&shop, &attempt), "of two apps");
-        for _ in 0..2 * SUSPECTS_MAX {
-            suspects.add(&shop, &fresh_claim().attempt);
-        }
-        assert!(!suspects.add(&bank, &attempt));
-        assert_eq!(suspects.known.len(), SUSPECTS_MAX);
     }
 }

@@ -1,5 +1,5 @@
-//! Quotas at work: who asks for what room, and what is counted when there is none. How much an app may take, and how that
-//! is reckoned, is in `tenants`.
+//! What each call is charged against the quotas of its app, and the metrics of exceeded quotas. The quotas themselves are in
+//! `tenants`.
 
 use std::sync::Arc;
 
@@ -12,37 +12,38 @@ use crate::tenants::App;
 use crate::tenants::quota::{Exceeded, Permit, Purpose, QuotaName};
 
 impl Gateway {
-    /// Takes a place among an app's requests in flight, to be dropped once the answer is known.
+    /// Takes a permit for one of the app's requests in flight. Drop it once the answer is known.
     ///
     /// # Errors
-    /// All that are for this are taken.
+    /// All permits for this purpose are taken.
     pub fn acquire_permit(&self, app: &Arc<App>, purpose: Purpose) -> Result<Permit, Failure> {
-        app.acquire_permit(purpose).map_err(|exceeded| self.refused(app, exceeded))
+        app.acquire_permit(purpose).map_err(|exceeded| self.quota_exceeded(app, exceeded))
     }
 
-    /// Draws a request, or an item of a batch, which is a request like any other.
+    /// Charges a request, or an item of a batch.
     ///
     /// # Errors
-    /// There is no room for it; nothing was drawn.
+    /// The quota is used up; nothing was charged.
     pub fn charge_request(&self, app: &App, purpose: Purpose) -> Result<(), Failure> {
-        let drawn = app.charge_request(purpose, || self.clock.monotonic());
-        drawn.map_err(|exceeded| self.refused(app, exceeded))
+        let charged = app.charge_request(purpose, || self.clock.monotonic());
+        charged.map_err(|exceeded| self.quota_exceeded(app, exceeded))
     }
 
-    /// Draws what a grant of this claim would keep.
-    pub(super) fn draw_claim(&self, app: &App, request: &ClaimRequest) -> Result<(), Failure> {
-        let drawn = app.charge_bytes(request.stored_bytes(), Purpose::New, || self.clock.monotonic());
-        drawn.map_err(|exceeded| self.refused(app, exceeded))
+    /// Charges the bytes that a grant of this claim stores.
+    pub(super) fn charge_claim(&self, app: &App, request: &ClaimRequest) -> Result<(), Failure> {
+        let charged = app.charge_bytes(request.stored_bytes(), Purpose::New, || self.clock.monotonic());
+        charged.map_err(|exceeded| self.quota_exceeded(app, exceeded))
     }
 
-    /// Draws what this outcome may add to the store: its result, and its contents, which no claim has drawn if it is late.
-    pub(super) fn draw_outcome(&self, app: &App, request: &OutcomeRequest) -> Result<(), Failure> {
+    /// Charges the bytes that this outcome may store: its result, and its contents, which no claim was charged for if the outcome
+    /// is late.
+    pub(super) fn charge_outcome(&self, app: &App, request: &OutcomeRequest) -> Result<(), Failure> {
         let bytes = request.result_bytes().saturating_add(late_bytes(request));
-        let drawn = app.charge_bytes(bytes, Purpose::Settle, || self.clock.monotonic());
-        drawn.map_err(|exceeded| self.refused(app, exceeded))
+        let charged = app.charge_bytes(bytes, Purpose::Settle, || self.clock.monotonic());
+        charged.map_err(|exceeded| self.quota_exceeded(app, exceeded))
     }
 
-    fn refused(&self, app: &App, exceeded: Exceeded) -> Failure {
+    fn quota_exceeded(&self, app: &App, exceeded: Exceeded) -> Failure {
         if let Some(metrics) = self.metrics.load().get(&app.key) {
             metrics.quota_exceeded(match exceeded.quota {
                 QuotaName::RequestsPerSecond => Quota::RequestsPerSecond,
@@ -54,9 +55,9 @@ impl Gateway {
     }
 }
 
-/// Gives back what was drawn for the contents of an outcome that was not late, so that they are not counted twice.
-pub(super) fn give_back_contents(app: &App, request: &OutcomeRequest, settled: Result<&OutcomeAnswer, &EngineError>) {
-    let may_be_stored = match settled {
+/// Refunds the contents of an outcome that was not late, which its claim was charged for.
+pub(super) fn refund_contents(app: &App, request: &OutcomeRequest, answer: Result<&OutcomeAnswer, &EngineError>) {
+    let may_be_stored = match answer {
         Ok(OutcomeAnswer::Response(OutcomeResponse::Done { state, late, .. })) => {
             state.is_some() && *late != Some(false)
         }
@@ -71,7 +72,7 @@ pub(super) fn give_back_contents(app: &App, request: &OutcomeRequest, settled: R
     }
 }
 
-/// Bytes of the contents that are stored if the outcome is late.
+/// Returns the bytes of contents that are stored if the outcome is late.
 fn late_bytes(request: &OutcomeRequest) -> u64 {
     match (&request.outcome, &request.late) {
         (Outcome::Success { .. } | Outcome::Unknown, Some(late)) => late.contents.stored_bytes(),

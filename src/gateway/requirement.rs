@@ -1,5 +1,5 @@
-//! What a chain requires of its engine while it runs. An engine that cannot promise it now gets no new claims; what was
-//! granted is still settled, renewed and looked up.
+//! The capabilities that a chain requires of its engine at run time. An engine that lacks one gets no new claims; granted
+//! claims are still settled, renewed and looked up.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,7 +7,7 @@ use crate::engine::capability::Capability;
 use crate::engine::{Engine, EngineError};
 use crate::telemetry::metrics::chain::ChainMetrics;
 
-/// What a chain requires, and whether its engine promised it when last looked at.
+/// The required capabilities, and whether the engine had them when last checked.
 pub struct Requirement {
     chain: String,
     required: Vec<Capability>,
@@ -16,38 +16,37 @@ pub struct Requirement {
 }
 
 impl Requirement {
-    /// That the engine of this chain promises all of this.
+    /// Creates the requirement of a chain.
     pub fn new(chain: &str, required: impl IntoIterator<Item = Capability>) -> Self {
         let (required, metrics) = (required.into_iter().collect(), ChainMetrics::new(chain));
         Self { chain: chain.to_owned(), required, met: AtomicBool::new(true), metrics }
     }
 
-    /// Whether the engine may take claims now.
+    /// Checks that the active engine may take claims now, and updates the metric.
     ///
     /// # Errors
-    /// What it does not promise, or why it cannot be asked.
-    pub(super) async fn hold(&self, engine: &dyn Engine) -> Result<(), EngineError> {
-        if self.missing(engine).is_none() {
-            self.note(None);
-            return Ok(());
-        }
-        // It may not know yet, because it has not reached its store. One that is out is told as what it is.
-        engine.probe().await?;
-        let missing = self.missing(engine);
-        self.note(missing);
-        missing.map_or(Ok(()), |missing| Err(EngineError::incompatible(self.why(missing))))
+    /// A capability is missing, or the engine does not answer.
+    pub(super) async fn enforce(&self, engine: &dyn Engine) -> Result<(), EngineError> {
+        let missing = self.missing_after_probe(engine).await?;
+        self.record(missing);
+        self.result(missing)
     }
 
-    /// Whether an engine that is not in use may come into use.
+    /// Checks that an engine may become the active one.
     ///
     /// # Errors
-    /// What it does not promise, or why it cannot be asked.
+    /// A capability is missing, or the engine does not answer.
     pub(super) async fn check(&self, engine: &dyn Engine) -> Result<(), EngineError> {
+        self.result(self.missing_after_probe(engine).await?)
+    }
+
+    /// Probes the engine if a capability seems to be missing: it may not have connected to its store yet.
+    async fn missing_after_probe(&self, engine: &dyn Engine) -> Result<Option<Capability>, EngineError> {
         if self.missing(engine).is_none() {
-            return Ok(());
+            return Ok(None);
         }
         engine.probe().await?;
-        self.missing(engine).map_or(Ok(()), |missing| Err(EngineError::incompatible(self.why(missing))))
+        Ok(self.missing(engine))
     }
 
     fn missing(&self, engine: &dyn Engine) -> Option<Capability> {
@@ -55,24 +54,28 @@ impl Requirement {
         self.required.iter().copied().find(|required| !required.is_in(capabilities))
     }
 
-    fn why(&self, missing: Capability) -> String {
-        let (chain, missing) = (&self.chain, missing.as_str());
-        format!("chain `{chain}` requires `{missing}`, which its store does not promise as it is configured now")
+    fn result(&self, missing: Option<Capability>) -> Result<(), EngineError> {
+        missing.map_or(Ok(()), |missing| Err(EngineError::incompatible(self.reason(missing))))
     }
 
-    /// Keeps the metric, and logs once when it changes.
-    fn note(&self, missing: Option<Capability>) {
+    fn reason(&self, missing: Capability) -> String {
+        let (chain, missing) = (&self.chain, missing.as_str());
+        format!("chain `{chain}` requires `{missing}`, which its store does not provide as it is configured now")
+    }
+
+    /// Updates the metric, and logs a change once.
+    fn record(&self, missing: Option<Capability>) {
         let met = missing.is_none();
-        // The common case writes nothing that other threads read.
+        // No write in the common case: the threads share this cache line.
         if self.met.load(Ordering::Relaxed) == met || self.met.swap(met, Ordering::Relaxed) == met {
             return;
         }
         self.metrics.set_requirements_met(met);
         match missing {
             None => {
-                tracing::info!(chain.name = %self.chain, "claims are taken again: the store promises what is required");
+                tracing::info!(chain.name = %self.chain, "Claims are accepted again: the store provides what the chain requires");
             }
-            Some(missing) => tracing::error!(chain.name = %self.chain, "claims are refused: {}", self.why(missing)),
+            Some(missing) => tracing::error!(chain.name = %self.chain, "Claims are refused: {}", self.reason(missing)),
         }
     }
 }
@@ -87,7 +90,7 @@ mod tests {
     use crate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
 
     #[tokio::test]
-    async fn an_engine_takes_claims_only_where_it_promises_what_is_required() {
+    async fn an_engine_gets_claims_only_if_it_has_the_required_capabilities() {
         let memory = Memory::new(Arc::new(SystemClock::new()), BYTES_MAX_DEFAULT);
         for (required, met) in [
             (vec![], true),
@@ -96,9 +99,9 @@ mod tests {
             (vec![Capability::Forever], false),
         ] {
             let requirement = Requirement::new("c", required.clone());
-            let held = tokio::time::timeout(Duration::from_secs(5), requirement.hold(&memory)).await.unwrap();
-            assert_eq!(held.is_ok(), met, "{required:?}");
-            assert!(held.err().is_none_or(|why| matches!(why, EngineError::Determinate(_))));
+            let result = tokio::time::timeout(Duration::from_secs(5), requirement.enforce(&memory)).await.unwrap();
+            assert_eq!(result.is_ok(), met, "{required:?}");
+            assert!(result.err().is_none_or(|error| matches!(error, EngineError::Determinate(_))));
         }
     }
 }

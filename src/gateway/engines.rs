@@ -1,0 +1,140 @@
+//! The engines and chains of a gateway: which chain serves an app, health, and closing.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use serde::Serialize;
+
+use super::requirement::Requirement;
+use super::{Gateway, within};
+#[cfg(any(test, feature = "test-util"))]
+use crate::domain::attempt::Entropy;
+#[cfg(any(test, feature = "test-util"))]
+use crate::domain::clock::Clock;
+use crate::domain::clock::Timestamp;
+use crate::engine::breaker::BreakerState;
+use crate::engine::{Engine, EngineError};
+use crate::resilience::chain::Chain;
+#[cfg(any(test, feature = "test-util"))]
+use crate::resilience::chain::Setup;
+use crate::resilience::degrade::OutagePolicies;
+use crate::tenants::App;
+
+/// Time limit of a health check.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The engines and chains of a gateway, by their names in the configuration.
+#[derive(Default)]
+pub struct Engines {
+    /// Every engine.
+    pub by_name: BTreeMap<String, NamedEngine>,
+    /// Every chain.
+    pub chains: BTreeMap<String, NamedChain>,
+}
+
+/// An engine of the configuration.
+pub struct NamedEngine {
+    /// The engine, behind its call guard.
+    pub engine: Arc<dyn Engine>,
+    /// Its URL without secrets.
+    pub url: String,
+}
+
+/// A chain of the configuration.
+pub struct NamedChain {
+    /// The chain, for its status and to switch it.
+    pub chain: Arc<Chain>,
+    /// The outage policies above it. Calls go through these.
+    pub policies: OutagePolicies,
+    /// The capabilities that it requires of its engine, if any.
+    pub requirement: Option<Requirement>,
+}
+
+impl Engines {
+    /// Creates one chain over one engine, without a call guard and without a journal.
+    #[cfg(any(test, feature = "test-util"))]
+    pub fn of_one(chain: &str, engine: Arc<dyn Engine>, clock: &Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Self {
+        let policies = OutagePolicies::without_journal(engine.clone(), clock);
+        let setup = Setup::of_one(chain, engine, clock.clone(), entropy);
+        let chains =
+            [(chain.to_owned(), NamedChain { chain: Arc::new(Chain::start(setup)), policies, requirement: None })];
+        Self { by_name: BTreeMap::new(), chains: chains.into() }
+    }
+}
+
+/// Health of an engine.
+#[derive(Clone, Debug, Serialize)]
+pub struct EngineHealth {
+    /// It answers.
+    pub up: bool,
+    /// The reason if it does not.
+    pub detail: String,
+    /// The breaker in front of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub breaker: Option<BreakerHealth>,
+}
+
+/// State of the breaker in front of an engine.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct BreakerHealth {
+    /// Its state.
+    pub state: BreakerState,
+    /// When the state began, by this gateway's clock.
+    pub since: Timestamp,
+}
+
+impl Gateway {
+    /// Probes every engine, and checks whether the chains' requirements are met.
+    pub async fn engines_health(&self) -> BTreeMap<String, EngineHealth> {
+        let probe = async |(name, NamedEngine { engine, .. }): (&String, &NamedEngine)| {
+            let answer = within(PROBE_TIMEOUT, engine.probe()).await;
+            let up = answer.is_ok();
+            let detail = answer.map_or_else(|error| error.to_string(), |()| "answers".into());
+            let since = |lasted| self.clock.wall().minus(lasted);
+            let breaker = engine.breaker().map(|now| BreakerHealth { state: now.state, since: since(now.lasted) });
+            (name.clone(), EngineHealth { up, detail, breaker })
+        };
+        let health = join_all(self.engines.by_name.iter().map(probe)).await.into_iter().collect();
+        for NamedChain { chain, policies, requirement } in self.engines.chains.values() {
+            // Detects a loss of data even without claims.
+            drop(chain.status());
+            if let Some(requirement) = requirement {
+                // Updates the metric. An unavailable store was reported above.
+                let _recorded = within(PROBE_TIMEOUT, requirement.enforce(policies.engine())).await;
+            }
+        }
+        health
+    }
+
+    /// Closes every engine after making its data durable.
+    pub async fn close(&self) {
+        // Chains before the engines that they use.
+        let chain = async |chain: &NamedChain| {
+            chain.policies.close().await;
+            chain.chain.close().await;
+        };
+        join_all(self.engines.chains.values().map(chain)).await;
+        join_all(self.engines.by_name.values().map(|named| named.engine.close())).await;
+    }
+
+    fn named_chain(&self, app: &App) -> Result<&NamedChain, EngineError> {
+        let absent = || EngineError::unavailable(format!("there is no chain `{}`", app.chain));
+        self.engines.chains.get(&app.chain).ok_or_else(absent)
+    }
+
+    /// Returns the chain of an app.
+    pub(super) fn policies(&self, app: &App) -> Result<&OutagePolicies, EngineError> {
+        Ok(&self.named_chain(app)?.policies)
+    }
+
+    /// Returns the chain of an app if its active engine meets the chain's requirement.
+    pub(super) async fn policies_for_claims(&self, app: &App) -> Result<&OutagePolicies, EngineError> {
+        let NamedChain { policies, requirement, .. } = self.named_chain(app)?;
+        if let Some(requirement) = requirement {
+            requirement.enforce(policies.engine()).await?;
+        }
+        Ok(policies)
+    }
+}

@@ -1,0 +1,65 @@
+//! The renewal: extends a lease while the operation runs.
+
+use std::time::Duration;
+
+use super::{Failure, Gateway, failure, within};
+use crate::domain::attempt::Attempt;
+use crate::domain::call::Answered;
+use crate::domain::claim::{RenewalRequest, RenewalResponse};
+use crate::domain::clock::Timestamp;
+use crate::domain::global_id::GlobalId;
+use crate::domain::outage_policy::OutagePolicy;
+use crate::domain::record::Key;
+use crate::telemetry::traces;
+use crate::tenants::App;
+
+/// The answer to a renewal.
+#[derive(Debug)]
+pub struct RenewalAnswer {
+    /// The claim.
+    pub global_id: GlobalId,
+    /// The store's answer.
+    pub renewed: RenewalResponse,
+    /// When the lease ends, by this gateway's clock; for display.
+    pub expires_at: Option<Timestamp>,
+    /// The policy that answered instead of the store.
+    pub degraded: Option<OutagePolicy>,
+}
+
+impl Gateway {
+    /// Extends a lease.
+    ///
+    /// # Errors
+    /// There is no answer; a lost lease is an answer.
+    pub async fn renew(
+        &self,
+        app: &App,
+        global_id: GlobalId,
+        attempt: Attempt,
+        lease: Option<Duration>,
+    ) -> Result<RenewalAnswer, Failure> {
+        if attempt.nonce().is_observed() {
+            // The attempt holds nothing, but observe mode must not stop its caller.
+            let left = lease.unwrap_or(app.terms.terms.lease);
+            let expires_at = Some(self.clock.wall().plus(left));
+            let renewed = RenewalResponse::Renewed { left };
+            return Ok(RenewalAnswer { global_id, renewed, expires_at, degraded: None });
+        }
+        let begun = self.clock.monotonic();
+        let deadline = app.terms.deadline;
+        let request = RenewalRequest { key: Key { app: app.key.clone(), global_id }, attempt, lease };
+        let call = async { self.policies(app)?.renew(&request, deadline).await };
+        let span = traces::child!("renewal", oncegate.app = %app.key, oncegate.global_id = %global_id);
+        let answer = traces::in_span!(span, within(deadline, call)).map_err(|error| failure(error, None))?;
+        let Answered { answer: mut renewed, policy: degraded } = answer;
+        let mut expires_at = None;
+        if let RenewalResponse::Renewed { left } = &mut renewed {
+            *left = left.saturating_sub(self.since(begun));
+            if left.as_millis() == 0 {
+                return Err(Failure::OutcomeUnknown(None));
+            }
+            expires_at = Some(self.clock.wall().plus(*left));
+        }
+        Ok(RenewalAnswer { global_id, renewed, expires_at, degraded })
+    }
+}
