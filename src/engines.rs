@@ -1,4 +1,4 @@
-//! The table of engines, and how one is found by its URL: `memory:`, `disk:PATH`, `redis://…`, `rediss://…`, `postgres://…`.
+//! The table of engines, and the lookup of an engine by its URL: `memory:`, `disk:PATH`, `redis://…`, `rediss://…`, `postgres://…`.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ const OPTIONAL: &[&str] = &["disk", "redis", "rediss", "postgres", "postgresql"]
 /// Checks that [`open`] would accept a URL. Opens nothing, and connects to no server.
 ///
 /// # Errors
-/// What is wrong with the URL, and what to write instead. Never repeats a password.
+/// The mistake in the URL, and what to write instead. Never repeats a password.
 pub fn check(url: &str) -> Result<(), OpenError> {
     (scheme_of(url)?.parse)(url)
 }
@@ -45,7 +45,7 @@ pub fn check(url: &str) -> Result<(), OpenError> {
 /// Checks the certificate and key files that a URL names. Blocks.
 ///
 /// # Errors
-/// What is wrong with the URL or with which file. Never repeats a password, or what a file holds.
+/// The mistake in the URL or in a file. Never repeats a password, or the content of a file.
 pub fn check_files(url: &str) -> Result<(), OpenError> {
     (scheme_of(url)?.check_files)(url)
 }
@@ -53,7 +53,7 @@ pub fn check_files(url: &str) -> Result<(), OpenError> {
 /// Opens the engine of a URL; see [`Scheme::open`] and [`Host`].
 ///
 /// # Errors
-/// What is wrong with the URL or the folder, and what to write instead. Never repeats a password.
+/// The mistake in the URL or the problem with the folder, and what to write instead. Never repeats a password.
 pub fn open(url: &str, clock: Arc<dyn Clock>, cores: Vec<Handle>) -> Opened {
     (scheme_of(url)?.open)(url, Host { clock, cores })
 }
@@ -61,7 +61,7 @@ pub fn open(url: &str, clock: Arc<dyn Clock>, cores: Vec<Handle>) -> Opened {
 /// Returns what the engine of a URL promises at best. Opens nothing.
 ///
 /// # Errors
-/// No engine has such a URL.
+/// The URL is not that of an engine.
 pub fn capabilities_of(url: &str) -> Result<Capabilities, OpenError> {
     scheme_of(url).map(|scheme| scheme.capabilities)
 }
@@ -94,21 +94,21 @@ mod tests {
     use crate::engine::capability::Capability;
 
     #[test]
-    fn what_a_url_promises_is_what_its_engine_promises() {
+    fn the_promises_of_a_url_are_those_of_its_engine() {
         let clock = Arc::new(crate::domain::clock::SystemClock::new());
         let folder = tempfile::tempdir().unwrap();
         for url in ["memory:".to_owned(), format!("disk:{}", folder.path().join("claims").display())] {
             let Ok(engine) = open(&url, clock.clone(), Vec::new()) else { continue };
-            let (promised, kept) = (capabilities_of(&url).unwrap(), engine.capabilities());
+            let (promised, actual) = (capabilities_of(&url).unwrap(), engine.capabilities());
             for capability in [Capability::Durable, Capability::StrictFence, Capability::Forever, Capability::Shared] {
-                assert_eq!(capability.is_in(promised), capability.is_in(kept), "{url}: {capability:?}");
+                assert_eq!(capability.is_in(promised), capability.is_in(actual), "{url}: {capability:?}");
             }
         }
         assert!(capabilities_of("memry:").is_err());
     }
 
     #[test]
-    fn a_url_of_no_engine_is_refused_with_the_forms_of_all_engines() {
+    fn an_unknown_url_is_rejected_with_the_forms_of_all_engines() {
         for good in ["memory:", "memory:?max_bytes=1000"] {
             assert!(check(good).is_ok(), "{good}");
         }
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn every_optional_engine_is_a_row_or_left_out() {
+    fn every_optional_engine_is_in_the_table_or_left_out_of_the_build() {
         for name in OPTIONAL {
             let error = scheme_of(&format!("{name}:")).err();
             assert!(error.is_none_or(|error| error.to_string().contains("leaves out")), "{name}");

@@ -1,5 +1,5 @@
-//! Answers that tell what is left of a claim, as of the instant they are given: between the judgement and the answer
-//! lies an fsync, and nobody is told more than there is.
+//! Remaining times in answers, corrected for the fsync between the transition and the answer: none is longer than what is
+//! left.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use crate::domain::operator::{ListedClaim, ReleaseResponse};
 use crate::domain::record::LiveClaim;
 use crate::engine::Metadata;
 
-/// An answer that tells what is left of something: while the fsync took its time, so much less.
+/// An answer, which may contain remaining times.
 pub(super) trait Aging {
-    /// The answer as it is this much later.
+    /// Returns the answer as it is this much later.
     fn aged(self, by: Duration) -> Self;
 }
 
@@ -44,7 +44,7 @@ impl Aging for LiveClaim {
 
 impl Aging for Option<LiveClaim> {
     fn aged(self, by: Duration) -> Self {
-        self.map(|held| held.aged(by))
+        self.map(|live| live.aged(by))
     }
 }
 
@@ -70,7 +70,7 @@ impl Aging for ClaimResponse {
     fn aged(self, by: Duration) -> Self {
         match self {
             Self::Granted(grant) => Self::Granted(Grant { lease_left: grant.lease_left.aged(by), ..grant }),
-            Self::Duplicate(held) => Self::Duplicate(held.aged(by)),
+            Self::Duplicate(live) => Self::Duplicate(live.aged(by)),
             Self::Mismatch(_) => self,
         }
     }

@@ -1,5 +1,5 @@
-//! The folder of a disk engine: who holds it, whether it is one of ours, and which format it has. What is inside the
-//! database is for `store` to know.
+//! The folder of a disk engine: its lock, its format, and whether it contains claims at all. The database in it belongs to
+//! `store`.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use oncegate_folder::{self as folder, FolderLock, Holder, LOCK_FILE, LockError};
 
-/// The format this release writes. It is raised only when an older release could not read what a newer one writes.
+/// The format that this release writes. Raised only when older releases cannot read what newer ones write.
 const FORMAT: u32 = 1;
 const FORMAT_PREFIX: &str = "oncegate claims, format ";
 
@@ -15,54 +15,54 @@ const FORMAT_FILE: &str = "FORMAT";
 const FORMAT_FILE_NEW: &str = "FORMAT.new";
 const DATABASE: &str = "db";
 
-/// Why a folder could not be opened as a disk engine.
+/// Reason why a folder could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Another process, or another engine of this one, holds it.
-    #[error("{} is held by {holder}; one process only may use it", .path.display())]
+    /// Another process has locked it, or another engine of this process.
+    #[error("{} is held by {holder}; only one process may use it", .path.display())]
     Held {
-        /// The directory.
+        /// The folder.
         path: PathBuf,
-        /// The process that holds it.
+        /// The process that has the lock.
         holder: Holder,
     },
-    /// The path names something else than a directory.
+    /// The path is not a directory.
     #[error("{} is not a directory; name a directory to keep claims in", .0.display())]
     NotADirectory(PathBuf),
-    /// The directory may not be read or written.
+    /// The folder may not be read or written.
     #[error("no permission to use {}; the gateway must be able to read and write there", .0.display())]
     NoPermission(PathBuf),
-    /// The directory holds something else than claims.
-    #[error("{} holds something, but no claims; name an empty directory", .0.display())]
+    /// The folder contains something other than claims.
+    #[error("{} contains other files, and no claims; name an empty directory", .0.display())]
     Foreign(PathBuf),
-    /// The claims in it have a format that this release does not know.
+    /// The claims have a format that this release does not know.
     #[error("{} was written by a newer release, in format {found}; this release knows up to {FORMAT}", .path.display())]
     Newer {
-        /// The directory.
+        /// The folder.
         path: PathBuf,
         /// Its format.
         found: u32,
     },
-    /// The claims in it cannot be read.
+    /// The claims cannot be read.
     #[error("{} cannot be read: {why}", .path.display())]
     Damaged {
-        /// The directory.
+        /// The folder.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The damage.
         why: String,
     },
-    /// The operating system refused.
+    /// The operating system reported an error.
     #[error("{}: {source}", .path.display())]
     Io {
-        /// The directory.
+        /// The folder.
         path: PathBuf,
-        /// What it said.
+        /// The error.
         source: io::Error,
     },
 }
 
 impl OpenError {
-    /// What an I/O error on this directory means.
+    /// Returns the error for an I/O error on this folder.
     pub(super) fn io(path: &Path, source: io::Error) -> Self {
         let path = path.to_owned();
         match source.kind() {
@@ -73,7 +73,7 @@ impl OpenError {
     }
 }
 
-/// A directory that this process holds, until it is dropped.
+/// A locked folder. The lock is released on drop.
 #[derive(Debug)]
 pub(super) struct Folder {
     path: PathBuf,
@@ -81,11 +81,11 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// Takes hold of a directory, and makes it one of ours if it is new.
-    pub(super) fn take(path: &Path) -> Result<Self, OpenError> {
+    /// Locks a folder, and creates it if there is none.
+    pub(super) fn open(path: &Path) -> Result<Self, OpenError> {
         let io = |error| OpenError::io(path, error);
         folder::create(path).map_err(io)?;
-        // Nothing is left in a directory that is none of ours, not even a lock.
+        // A folder with other content is left untouched, even without a lock file.
         format(path)?;
         let lock = FolderLock::take(path).map_err(|error| match error {
             LockError::Held(holder) => OpenError::Held { path: path.to_owned(), holder },
@@ -95,25 +95,25 @@ impl Folder {
         match format(path)? {
             Some(FORMAT) => {}
             Some(found) => return Err(OpenError::Newer { path: path.to_owned(), found }),
-            None => folder.claim_for_ourselves().map_err(io)?,
+            None => folder.write_format().map_err(io)?,
         }
-        folder.clear_unfinished().map_err(io)?;
+        folder.remove_unfinished().map_err(io)?;
         Ok(folder)
     }
 
-    /// The directory.
+    /// Returns the path.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Where the database lives: apart from our own files, for it has a lock of its own.
+    /// Returns the folder of the database. It has its own lock, so it is apart from our files.
     pub(super) fn database(&self) -> PathBuf {
         self.path.join(DATABASE)
     }
 
-    /// Marks an empty directory as ours. It is marked before anything else is put there, so whatever the power does, a
-    /// directory without the mark holds nothing of ours.
-    fn claim_for_ourselves(&self) -> io::Result<()> {
+    /// Writes the format file of an empty folder, before anything else: also after a power loss, a folder without it contains
+    /// no claims.
+    fn write_format(&self) -> io::Result<()> {
         let new = self.path.join(FORMAT_FILE_NEW);
         let mut file = File::create(&new)?;
         writeln!(file, "{FORMAT_PREFIX}{FORMAT}")?;
@@ -123,20 +123,21 @@ impl Folder {
         folder::sync_parent(&self.path)
     }
 
-    /// Takes away a database whose making was cut short, which would stand in the way of a new one. Nothing was ever
-    /// kept in it: the version file is written last, and everything that keeps claims after that.
-    fn clear_unfinished(&self) -> io::Result<()> {
+    /// Removes a database whose creation was interrupted, since it cannot be opened. It never contained a claim: the version
+    /// file is written last, and claims after it.
+    fn remove_unfinished(&self) -> io::Result<()> {
         let database = self.database();
         let version = std::fs::metadata(database.join("version")).map_or(0, |version| version.len());
-        let nothing_kept = std::fs::read_dir(database.join("keyspaces")).map_or(true, |mut kept| kept.next().is_none());
-        if database.exists() && version == 0 && nothing_kept {
+        let is_empty =
+            std::fs::read_dir(database.join("keyspaces")).map_or(true, |mut entries| entries.next().is_none());
+        if database.exists() && version == 0 && is_empty {
             std::fs::remove_dir_all(database)?;
         }
         Ok(())
     }
 }
 
-/// The format of what is in a directory; nothing if that is empty.
+/// Returns the format of the claims in a folder; nothing if the folder is empty.
 fn format(path: &Path) -> Result<Option<u32>, OpenError> {
     let foreign = || OpenError::Foreign(path.to_owned());
     match std::fs::read_to_string(path.join(FORMAT_FILE)) {
@@ -148,7 +149,7 @@ fn format(path: &Path) -> Result<Option<u32>, OpenError> {
             let ours = [LOCK_FILE, FORMAT_FILE_NEW];
             for entry in std::fs::read_dir(path).map_err(|error| OpenError::io(path, error))? {
                 let name = entry.map_err(|error| OpenError::io(path, error))?.file_name();
-                // Made by another process meanwhile.
+                // Created by another process in the meantime.
                 if name == FORMAT_FILE {
                     return format(path);
                 }
@@ -168,56 +169,56 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_is_made_marked_and_found_again() {
+    fn a_folder_is_created_with_its_format_and_found_again() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("a/b");
-        drop(Folder::take(&path).unwrap());
+        drop(Folder::open(&path).unwrap());
         assert_eq!(std::fs::read_to_string(path.join(FORMAT_FILE)).unwrap(), "oncegate claims, format 1\n");
-        let held = Folder::take(&path).unwrap();
-        let refused = Folder::take(&path).unwrap_err().to_string();
+        let locked = Folder::open(&path).unwrap();
+        let refused = Folder::open(&path).unwrap_err().to_string();
         let own = std::process::id();
-        assert_eq!(refused, format!("{} is held by process {own}; one process only may use it", path.display()));
-        drop(held);
-        Folder::take(&path).unwrap();
+        assert_eq!(refused, format!("{} is held by process {own}; only one process may use it", path.display()));
+        drop(locked);
+        Folder::open(&path).unwrap();
     }
 
     #[test]
-    fn what_is_not_ours_is_left_alone() {
+    fn a_folder_with_other_content_is_left_untouched() {
         let root = tempfile::tempdir().unwrap();
         let file = root.path().join("file");
         std::fs::write(&file, "mine").unwrap();
-        assert!(matches!(Folder::take(&file), Err(OpenError::NotADirectory(_))));
-        assert!(matches!(Folder::take(&file.join("below")), Err(OpenError::NotADirectory(_))));
-        assert!(matches!(Folder::take(root.path()), Err(OpenError::Foreign(_))));
+        assert!(matches!(Folder::open(&file), Err(OpenError::NotADirectory(_))));
+        assert!(matches!(Folder::open(&file.join("below")), Err(OpenError::NotADirectory(_))));
+        assert!(matches!(Folder::open(root.path()), Err(OpenError::Foreign(_))));
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "mine");
         let left: Vec<_> = std::fs::read_dir(root.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-        assert_eq!(left, ["file"], "nothing is left behind");
+        assert_eq!(left, ["file"], "no new file");
     }
 
     #[test]
-    fn a_newer_format_is_told() {
+    fn a_newer_format_is_rejected() {
         let root = tempfile::tempdir().unwrap();
         std::fs::write(root.path().join(FORMAT_FILE), "oncegate claims, format 2\n").unwrap();
-        let refused = Folder::take(root.path()).unwrap_err().to_string();
+        let refused = Folder::open(root.path()).unwrap_err().to_string();
         assert!(
             refused.ends_with("was written by a newer release, in format 2; this release knows up to 1"),
             "{refused}"
         );
         std::fs::write(root.path().join(FORMAT_FILE), "something else").unwrap();
-        assert!(matches!(Folder::take(root.path()), Err(OpenError::Foreign(_))));
+        assert!(matches!(Folder::open(root.path()), Err(OpenError::Foreign(_))));
     }
 
     #[test]
-    fn a_database_whose_making_was_cut_short_is_made_anew() {
+    fn a_database_whose_creation_was_interrupted_is_created_anew() {
         let root = tempfile::tempdir().unwrap();
-        let folder = Folder::take(root.path()).unwrap();
+        let folder = Folder::open(root.path()).unwrap();
         std::fs::create_dir_all(folder.database().join("keyspaces")).unwrap();
         std::fs::write(folder.database().join("0.jnl"), "").unwrap();
-        folder.clear_unfinished().unwrap();
+        folder.remove_unfinished().unwrap();
         assert!(!folder.database().exists());
-        // One that keeps something is never taken away, however odd it looks.
+        // A database with content is never removed.
         std::fs::create_dir_all(folder.database().join("keyspaces/1")).unwrap();
-        folder.clear_unfinished().unwrap();
+        folder.remove_unfinished().unwrap();
         assert!(folder.database().exists());
     }
 }

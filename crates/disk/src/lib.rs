@@ -1,8 +1,8 @@
-//! The disk engine: claims in a directory that one process holds. An answer is given only after an fsync of what it
-//! depends on; many calls share one.
+//! The disk engine: claims in a folder that one process has locked. An answer waits for an fsync of what it depends on; many
+//! calls share one.
 //!
-//! Read on in `writer` (the loop), `batch` (what calls make of claims), `store` (how claims lie in the database),
-//! `torn` (what a power loss leaves of it) and `folder` (the directory). Why it is so: `docs/adr/0004-disk-group-commit-and-clock.md`.
+//! Continue with `writer` (the loop), `batch` (transitions), `store` (the database), `torn` (repair after a power loss) and
+//! `folder` (the folder). Reasons are in `docs/adr/0004-disk-group-commit-and-clock.md`.
 
 mod aging;
 mod batch;
@@ -29,7 +29,7 @@ use self::aging::Aging;
 use self::folder::Folder;
 pub use self::folder::OpenError;
 use self::store::{Fsync, Persist, Store};
-use self::writer::{Ask, Job, Reply, Stopped, Writer};
+use self::writer::{Job, Reply, Request, Stopped, Writer};
 use crate::domain::claim::{
     ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
@@ -38,22 +38,22 @@ use crate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseR
 use crate::domain::record::{Key, LiveClaim};
 use crate::engine::{Capabilities, Engine, EngineError, Metadata};
 
-/// How long dropping an engine that was not closed waits for its writer. The writer ends at once unless the disk hangs.
-const DROP_PATIENCE: Duration = Duration::from_secs(10);
+/// Time limit of dropping an open engine, which waits for its writer. The writer ends at once unless the disk hangs.
+const DROP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How a disk engine uses memory and time.
+/// Memory and timing of a disk engine.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Bytes of the database that are kept in memory for reading.
+    /// Size of the read cache in bytes.
     pub cache_bytes: u64,
-    /// Bytes of new rows that are kept in memory before they are sorted away; a few times as many while the disk is
-    /// behind. Taken when the directory is made.
+    /// Bytes of new rows in memory before they are flushed; a few times as many while the disk is slow. Applies when the
+    /// folder is created.
     pub memtable_bytes: u64,
-    /// Calls that may wait or be in work at once; more wait outside.
+    /// Calls in the queue or in progress at once; more wait for a permit.
     pub queue_max: usize,
-    /// Calls that share one fsync at most.
+    /// Maximum number of calls that share one fsync.
     pub batch_max: usize,
-    /// How often an idle engine looks for claims that have ended.
+    /// Interval at which an idle engine looks for ended claims.
     pub sweep_every: Duration,
 }
 
@@ -89,20 +89,20 @@ fn path(url: &str) -> Result<&Path, scheme::OpenError> {
         .ok_or_else(|| scheme::OpenError::new("a disk engine is written as disk:PATH, such as disk:./claims"))
 }
 
-/// Claims in a directory.
+/// Claims in a folder.
 pub struct Disk {
     queue: Sender<Job>,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     stopped: Stopped,
-    /// Nothing ever comes here; it ends with the writer.
+    /// Never receives anything; closed when the writer ends.
     writer: Mutex<Receiver<()>>,
 }
 
 impl Disk {
-    /// Opens the engine in this directory, and makes it if there is none. Blocks while the end of the journal is read,
-    /// for a second at most.
+    /// Opens the engine in this folder, and creates it if there is none. Blocks while the journal is replayed, for a second at
+    /// most.
     ///
-    /// Time goes on from where the engine's own time stood when it last wrote, or from the wall clock if that is later.
+    /// The engine's clock continues from its last stored instant, or from the wall clock if that is later.
     pub fn open(path: &Path, clock: Arc<dyn Clock>, options: Options) -> Result<Self, OpenError> {
         Self::open_with(path, clock, options, Box::new(Fsync))
     }
@@ -113,20 +113,20 @@ impl Disk {
         options: Options,
         persist: Box<dyn Persist>,
     ) -> Result<Self, OpenError> {
-        let folder = Folder::take(path)?;
+        let folder = Folder::open(path)?;
         let damaged = |why: String| OpenError::Damaged { path: path.to_owned(), why };
         let store = Store::open(&folder.database(), &options, persist).map_err(|error| match error {
             fjall::Error::Io(error) => OpenError::io(path, error),
             fjall::Error::Locked => OpenError::Held { path: path.to_owned(), holder: Holder::UNKNOWN },
             error => damaged(error.to_string()),
         })?;
-        let marks = store.marks().map_err(|error| damaged(error.to_string()))?;
-        let places = Arc::new(Semaphore::new(options.queue_max));
-        let writer = Writer::new(store, folder, SteadyClock::new(clock, marks.now), marks, options);
+        let watermarks = store.watermarks().map_err(|error| damaged(error.to_string()))?;
+        let permits = Arc::new(Semaphore::new(options.queue_max));
+        let writer = Writer::new(store, folder, SteadyClock::new(clock, watermarks.now), watermarks, options);
         let stopped = writer.stopped();
         let (queue, jobs) = channel();
         let (alive, ended) = channel();
-        let end = WriterEnd { places: places.clone(), _alive: alive };
+        let end = WriterEnd { permits: permits.clone(), _alive: alive };
         let run = move || {
             // Dropped last, also if the writer panics.
             let _end = end;
@@ -134,72 +134,72 @@ impl Disk {
         };
         let thread = std::thread::Builder::new().name("disk-writer".into()).spawn(run);
         thread.map_err(|error| OpenError::io(path, error))?;
-        Ok(Self { queue, places, stopped, writer: Mutex::new(ended) })
+        Ok(Self { queue, permits, stopped, writer: Mutex::new(ended) })
     }
 
-    /// Puts a call into the queue, once there is a place. Its answer comes when what it depends on is durable.
-    async fn call<Answer>(&self, ask: impl FnOnce(Reply<Answer>) -> Ask) -> Result<Answer, EngineError> {
-        let place = self.places.clone().acquire_owned().await.map_err(|_| self.stopped.refusal())?;
+    /// Queues a call once there is a permit. Its answer comes when what it depends on is durable.
+    async fn call<Answer>(&self, request: impl FnOnce(Reply<Answer>) -> Request) -> Result<Answer, EngineError> {
+        let permit = self.permits.clone().acquire_owned().await.map_err(|_| self.stopped.error())?;
         self.stopped.check()?;
         let (reply, answer) = oneshot::channel();
-        // Sent too late, the call answers for itself.
-        let _ = self.queue.send(Job::new(ask(reply), Some(place), self.stopped.clone()));
+        // If the writer has ended, dropping the job answers it.
+        let _ = self.queue.send(Job::new(request(reply), Some(permit), self.stopped.clone()));
         let lost = |_| Err(EngineError::indeterminate("the writer ended without an answer; restart the gateway"));
         answer.await.unwrap_or_else(lost)
     }
 
-    /// Tells the writer to end. Not through a place: a full queue is no reason not to close.
+    /// Asks the writer to end, without a permit: a full queue must not prevent closing.
     fn begin_close(&self) -> oneshot::Receiver<Result<(), EngineError>> {
         let (reply, closed) = oneshot::channel();
-        let _ = self.queue.send(Job::new(Ask::Close(reply), None, self.stopped.clone()));
+        let _ = self.queue.send(Job::new(Request::Close(reply), None, self.stopped.clone()));
         closed
     }
 }
 
-/// What happens when the writer's thread ends, however it ends: nobody waits for a place any more.
+/// Closes the permits when the writer's thread ends, also after a panic, so that no call waits for one.
 struct WriterEnd {
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     _alive: Sender<()>,
 }
 
 impl Drop for WriterEnd {
     fn drop(&mut self) {
-        self.places.close();
+        self.permits.close();
     }
 }
 
 #[async_trait]
 impl Engine for Disk {
-    async fn claim(&self, ask: &ClaimRequest, _: Duration) -> Result<ClaimResponse, EngineError> {
-        self.call(|reply| Ask::Claim(Box::new(ask.clone()), reply)).await
+    async fn claim(&self, request: &ClaimRequest, _: Duration) -> Result<ClaimResponse, EngineError> {
+        self.call(|reply| Request::Claim(Box::new(request.clone()), reply)).await
     }
 
-    async fn settle(&self, ask: &OutcomeRequest, _: Duration) -> Result<OutcomeResponse, EngineError> {
-        self.call(|reply| Ask::Settle(Box::new(ask.clone()), reply)).await
+    async fn settle(&self, request: &OutcomeRequest, _: Duration) -> Result<OutcomeResponse, EngineError> {
+        self.call(|reply| Request::Settle(Box::new(request.clone()), reply)).await
     }
 
-    async fn renew(&self, ask: &RenewalRequest, _: Duration) -> Result<RenewalResponse, EngineError> {
-        self.call(|reply| Ask::Renew(ask.clone(), reply)).await
+    async fn renew(&self, request: &RenewalRequest, _: Duration) -> Result<RenewalResponse, EngineError> {
+        self.call(|reply| Request::Renew(request.clone(), reply)).await
     }
 
     async fn read(&self, key: &Key) -> Result<Option<LiveClaim>, EngineError> {
-        self.call(|reply| Ask::Read(key.clone(), reply)).await
+        self.call(|reply| Request::Read(key.clone(), reply)).await
     }
 
-    async fn release(&self, ask: &ReleaseRequest) -> Result<ReleaseResponse, EngineError> {
-        self.call(|reply| Ask::Release(ask.clone(), reply)).await
+    async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseResponse, EngineError> {
+        self.call(|reply| Request::Release(request.clone(), reply)).await
     }
 
-    async fn list(&self, ask: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
+    async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
         let (mut listed, mut last) = (Vec::new(), None);
-        let mut step = ask.clone();
-        // In steps, so that other calls get their turn: few claims of many may be asked for.
+        let mut step = request.clone();
+        // In steps, so that other calls run in between: the filter may match few claims of many.
         while step.limit > 0 {
-            let page = self.call(|reply| Ask::List(step.clone(), reply)).await?;
+            let page = self.call(|reply| Request::List(step.clone(), reply)).await?;
             listed = listed.aged(last.map_or(Duration::ZERO, |last| page.at.since(last)));
             last = Some(page.at);
             listed.extend(page.listed);
-            step.limit = ask.limit - listed.len();
+            step.limit = request.limit - listed.len();
             step.after = page.next;
             if page.next.is_none() {
                 break;
@@ -209,7 +209,7 @@ impl Engine for Disk {
     }
 
     async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
-        self.call(|reply| Ask::Metadata(name.to_owned(), reply)).await
+        self.call(|reply| Request::GetMetadata(name.to_owned(), reply)).await
     }
 
     async fn compare_and_set_metadata(
@@ -218,11 +218,11 @@ impl Engine for Disk {
         expected: Option<&Metadata>,
         new: &Metadata,
     ) -> Result<bool, EngineError> {
-        self.call(|reply| Ask::SwapNote(name.to_owned(), expected.cloned(), new.clone(), reply)).await
+        self.call(|reply| Request::CompareAndSetMetadata(name.to_owned(), expected.cloned(), new.clone(), reply)).await
     }
 
     async fn probe(&self) -> Result<(), EngineError> {
-        self.call(Ask::Probe).await
+        self.call(Request::Probe).await
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -235,10 +235,10 @@ impl Engine for Disk {
 }
 
 impl Drop for Disk {
-    /// Waits for the writer, so that the directory can be opened again at once.
+    /// Waits for the writer, so that the folder can be opened again at once.
     fn drop(&mut self) {
         drop(self.begin_close());
         let writer = self.writer.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let _ = writer.recv_timeout(DROP_PATIENCE);
+        let _ = writer.recv_timeout(DROP_TIMEOUT);
     }
 }

@@ -1,7 +1,7 @@
-//! How claims lie in the database: two keyspaces, their keys and rows, and the one durable step that changes them.
+//! The layout of the database: two keyspaces, their keys and rows, and the one durable step that changes them.
 //!
-//! `claims` holds a row for each claim, under `<app> 0x00 <global ID>`, and the marks and notes, under keys that no app
-//! can have. `ends` holds `<instant> <key>` for each claim that ends by itself, so that ended ones are found in order.
+//! `claims` has a row for each claim, under `<app> 0x00 <global ID>`, and the watermarks and metadata, under keys that no app
+//! can have. `ends` has `<instant> <key>` for each claim that ends by itself, so that ended claims are found in order.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,21 +18,21 @@ use crate::domain::record::{Key, LiveClaim, Record};
 use crate::domain::tenant::AppKey;
 use crate::engine::{EngineError, Metadata, value};
 
-/// Below every app key, which begins with a letter or a digit.
-const MARKS_KEY: &[u8] = b"\0marks";
+/// Key of the watermarks, before every app key: those begin with a letter or a digit.
+const WATERMARKS_KEY: &[u8] = b"\0marks";
 
-/// What the keys of notes begin with, below every app key too.
-const NOTE_KEY: &[u8] = b"\0note:";
+/// Prefix of the keys of metadata, before every app key too.
+const METADATA_PREFIX: &[u8] = b"\0note:";
 
-/// The journal is replayed at the start, so its bound is a bound on the start-up time: the smallest the database takes.
+/// Bound of the journal. It is replayed at start, so this bounds the start-up time: the smallest that the database accepts.
 const JOURNAL_BYTES_MAX: u64 = 64 << 20;
 
-/// Tables of a memtable's rows that come together before they are merged with what stands. Keys come in no order, so each merge
-/// writes most of what stands on the first level anew, whatever it brings: the more at once, the less for each row. Each of
-/// them has a filter that every look at a key asks, and one merge must be done before four more memtables are full.
+/// Tables of flushed memtables before they are merged with the first level. Keys have no order, so each merge rewrites most of
+/// that level: the more tables at once, the less work per row. But every lookup checks the filter of each table, and a merge
+/// must be done before four more memtables are full.
 const MERGED_AT_ONCE: u8 = 12;
 
-/// Bytes of a table that comes of a merge; [`MERGED_AT_ONCE`] of them are the first level.
+/// Size of a merged table in bytes; the first level has [`MERGED_AT_ONCE`] of them.
 const TABLE_BYTES: u64 = 32 << 20;
 
 /// The database of one engine.
@@ -43,13 +43,13 @@ pub(super) struct Store {
     persist: Box<dyn Persist>,
 }
 
-/// The step that makes durable what has been written; a parameter, so that a test can break it.
+/// The step that makes writes durable; a parameter, so that a test can make it fail.
 pub(super) trait Persist: Send {
-    /// Returns once everything written so far would survive a power loss.
+    /// Makes everything written so far durable.
     fn persist(&mut self, database: &Database) -> fjall::Result<()>;
 }
 
-/// The real step.
+/// The production implementation.
 pub(super) struct Fsync;
 
 impl Persist for Fsync {
@@ -58,19 +58,19 @@ impl Persist for Fsync {
     }
 }
 
-/// What is kept of the engine itself, with every batch that changes something.
+/// State of the engine itself, stored with every batch that changes something.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Marks {
-    /// The newest instant used; the clock never starts behind it.
+pub(super) struct Watermarks {
+    /// The newest instant; the clock never starts behind it.
     pub(super) now: Timestamp,
-    /// The newest fence given; the next one is greater.
+    /// The newest fence; the next one is greater.
     pub(super) fence: u64,
 }
 
-/// A claim as it is kept.
+/// A stored claim.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Row {
-    /// When the claim's time ends, in the engine's own time; nothing if only somebody's deed ends it.
+    /// When the claim's time ends, by the engine's clock; nothing if it does not end by itself.
     pub(super) expires_at: Option<Timestamp>,
     /// The fence of its attempt.
     pub(super) fence: u64,
@@ -78,7 +78,7 @@ pub(super) struct Row {
     pub(super) record: Record,
 }
 
-/// One claim's part in a batch.
+/// The change of a claim in a batch.
 pub(super) struct Change<'a> {
     pub(super) key: &'a [u8],
     pub(super) before: Option<&'a Row>,
@@ -86,22 +86,22 @@ pub(super) struct Change<'a> {
 }
 
 impl Store {
-    /// Opens the database in this directory, which the caller holds, and makes it if there is none.
+    /// Opens the database in this folder, which the caller has locked, and creates it if there is none.
     pub(super) fn open(path: &Path, options: &Options, persist: Box<dyn Persist>) -> fjall::Result<Self> {
         let open = || {
             Database::builder(path)
                 .cache_size(options.cache_bytes)
                 .max_journaling_size(JOURNAL_BYTES_MAX)
-                // Nothing reaches the operating system batch by batch: `commit` asks for it, once.
+                // `commit` flushes once, instead of each batch.
                 .manual_journal_persist(true)
-                // With more than one, the first spins while another compacts.
+                // With more than one, one spins while another compacts.
                 .worker_threads(1)
                 .open()
         };
         let database = match open() {
             Err(fjall::Error::JournalRecovery(_)) if torn::cut_torn_batch(path)? => {
                 tracing::warn!(
-                    "a power loss cut the last write short; nobody was answered from it, and it was taken off"
+                    "Removed the last write, which a power loss had torn; none of its calls had been answered"
                 );
                 open()?
             }
@@ -111,39 +111,40 @@ impl Store {
             let merging = Leveled::default().with_l0_threshold(MERGED_AT_ONCE).with_table_target_size(TABLE_BYTES);
             KeyspaceCreateOptions::default().max_memtable_size(memtable_bytes).compaction_strategy(Arc::new(merging))
         };
-        // A folder keeps the options that it was made with.
+        // A folder keeps the options of its creation.
         let claims = database.keyspace("claims", || options_of(options.memtable_bytes))?;
-        // Never looked into for one key, so a filter would be of no use.
+        // Never read by key, so a filter would be useless.
         let ends = || options_of(options.memtable_bytes / 2).filter_policy(FilterPolicy::disabled());
         let ends = database.keyspace("ends", ends)?;
         Ok(Self { database, claims, ends, persist })
     }
 
-    /// The marks; the default if nothing was ever changed.
-    pub(super) fn marks(&self) -> Result<Marks, EngineError> {
-        let Some(bytes) = self.claims.get(MARKS_KEY).map_err(|error| unreadable(&error))? else {
-            return Ok(Marks::default());
+    /// Returns the watermarks; the default if nothing was ever stored.
+    pub(super) fn watermarks(&self) -> Result<Watermarks, EngineError> {
+        let Some(bytes) = self.claims.get(WATERMARKS_KEY).map_err(|error| unreadable(&error))? else {
+            return Ok(Watermarks::default());
         };
-        let (now, fence, _) = split_header(&bytes).ok_or_else(|| EngineError::incompatible("its marks are cut off"))?;
-        Ok(Marks { now: Timestamp::from_micros(now), fence })
+        let (now, fence, _) =
+            split_header(&bytes).ok_or_else(|| EngineError::incompatible("its watermarks are truncated"))?;
+        Ok(Watermarks { now: Timestamp::from_micros(now), fence })
     }
 
-    /// The row under a key. One that cannot be read is an error, never absent.
+    /// Returns the row of a key. A row that cannot be read is an error, not absent.
     pub(super) fn get(&self, key: &[u8]) -> Result<Option<Row>, EngineError> {
         let bytes = self.claims.get(key).map_err(|error| unreadable(&error))?;
         bytes.map(|bytes| Row::decode(&bytes)).transpose()
     }
 
-    /// The note of this name. One that cannot be read is an error, never absent.
+    /// Returns the metadata of this name. A value that cannot be read is an error, not absent.
     pub(super) fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
-        let Some(bytes) = self.claims.get(note_key(name)).map_err(|error| unreadable(&error))? else {
+        let Some(bytes) = self.claims.get(metadata_key(name)).map_err(|error| unreadable(&error))? else {
             return Ok(None);
         };
-        let note = std::str::from_utf8(&bytes).ok().and_then(|text| Metadata::new(text).ok());
-        note.map(Some).ok_or_else(|| EngineError::incompatible("a note cannot be read by this release"))
+        let metadata = std::str::from_utf8(&bytes).ok().and_then(|text| Metadata::new(text).ok());
+        metadata.map(Some).ok_or_else(|| EngineError::incompatible("metadata cannot be read by this release"))
     }
 
-    /// The rows of an app's claims in the order of their global IDs, after this one, at most `count`.
+    /// Returns up to `count` rows of an app's claims after this global ID, in order.
     pub(super) fn rows(
         &self,
         app: &AppKey,
@@ -158,15 +159,15 @@ impl Store {
         let to = [app, &[1]].concat();
         let row = |entry: fjall::Guard| {
             let (key, row) = entry.into_inner().map_err(|error| unreadable(&error))?;
-            let global_id = key.last_chunk().ok_or_else(|| EngineError::incompatible("a key is cut off"))?;
+            let global_id = key.last_chunk().ok_or_else(|| EngineError::incompatible("a key is truncated"))?;
             Ok((GlobalId::from_bytes(*global_id), Row::decode(&row)?))
         };
         self.claims.range(from..to).take(count).map(row).collect()
     }
 
-    /// The entries of claims whose time ended by `until`, soonest first, at most `count`, from `from` on.
+    /// Returns up to `count` entries of claims whose time ended by `until`, the oldest first, beginning at `from`.
     pub(super) fn ended(&self, from: &[u8], until: Timestamp, count: usize) -> fjall::Result<Vec<fjall::Slice>> {
-        // What ends exactly now has ended: its left time is zero.
+        // A claim that ends exactly now has ended: nothing is left of it.
         let to = until.as_micros().saturating_add(1).to_be_bytes();
         if from >= &to[..] {
             return Ok(Vec::new());
@@ -174,19 +175,19 @@ impl Store {
         self.ends.range(from..&to[..]).take(count).map(fjall::Guard::key).collect()
     }
 
-    /// Writes changes, notes, the marks and the removal of `orphans` (entries of claims that do not exist) as one, and makes
-    /// them durable. An error means that nobody knows whether it happened; the store must not be used any more.
+    /// Writes changes, metadata, the watermarks and the removal of `orphans` (entries without a claim) atomically, and makes them
+    /// durable. After an error it is unknown whether they were written, and the store must not be used again.
     pub(super) fn commit<'a>(
         &mut self,
         changes: impl Iterator<Item = Change<'a>>,
-        notes: &HashMap<String, Metadata>,
+        metadata: &HashMap<String, Metadata>,
         orphans: &[fjall::Slice],
-        marks: Marks,
+        watermarks: Watermarks,
     ) -> fjall::Result<()> {
         let mut batch = self.database.batch();
         for Change { key, before, after } in changes {
             let (ended, ends) = (before.and_then(|row| row.end_key(key)), after.and_then(|row| row.end_key(key)));
-            // All of a batch has one sequence number: writing a key of it twice would leave either.
+            // A batch has one sequence number: of two writes of a key, either may remain.
             if ended != ends {
                 if let Some(end) = ended {
                     batch.remove(&self.ends, end);
@@ -201,31 +202,31 @@ impl Store {
                 None => {}
             }
         }
-        for (name, note) in notes {
-            batch.insert(&self.claims, note_key(name), note.as_str());
+        for (name, value) in metadata {
+            batch.insert(&self.claims, metadata_key(name), value.as_str());
         }
         for orphan in orphans {
             batch.remove(&self.ends, orphan.clone());
         }
-        batch.insert(&self.claims, MARKS_KEY, header(marks.now.as_micros(), marks.fence));
+        batch.insert(&self.claims, WATERMARKS_KEY, header(watermarks.now.as_micros(), watermarks.fence));
         batch.commit()?;
         self.persist.persist(&self.database)
     }
 }
 
 impl Row {
-    /// The claim that stands at this instant, if one does.
-    pub(super) fn held(&self, now: Timestamp) -> Option<LiveClaim> {
+    /// Returns the live claim at this instant, if there is one.
+    pub(super) fn live_claim(&self, now: Timestamp) -> Option<LiveClaim> {
         let left = self.expires_at.map(|expires_at| expires_at.since(now));
         LiveClaim::judge(self.record.clone(), left, Some(self.fence))
     }
 
-    /// Whether the claim has gone by itself by this instant.
+    /// Returns whether the claim has ended by itself by this instant.
     pub(super) fn has_ended(&self, now: Timestamp) -> bool {
         self.expires_at.is_some_and(|expires_at| expires_at <= now) && !self.record.outlives_lease()
     }
 
-    /// Its entry among the ends; nothing if it never goes by itself.
+    /// Returns its entry among the ends; nothing if it does not end by itself.
     pub(super) fn end_key(&self, key: &[u8]) -> Option<Vec<u8>> {
         let expires_at = self.expires_at.filter(|_| !self.record.outlives_lease())?;
         Some([&expires_at.as_micros().to_be_bytes(), key].concat())
@@ -233,7 +234,7 @@ impl Row {
 
     fn decode(bytes: &[u8]) -> Result<Self, EngineError> {
         let (expires_at, fence, text) =
-            split_header(bytes).ok_or_else(|| EngineError::incompatible("a record's header is cut off"))?;
+            split_header(bytes).ok_or_else(|| EngineError::incompatible("a record's header is truncated"))?;
         let expires_at = (expires_at != NEVER).then_some(Timestamp::from_micros(expires_at));
         Ok(Self { expires_at, fence, record: value::decode(text)? })
     }
@@ -245,10 +246,10 @@ impl Row {
     }
 }
 
-/// The instant of what never ends.
+/// End of a claim that does not end by itself.
 const NEVER: u64 = u64::MAX;
 
-/// The fixed start of a row: an instant and a fence.
+/// Returns the fixed start of a row: an instant and a fence.
 fn header(instant: u64, fence: u64) -> [u8; 16] {
     (u128::from(instant) << 64 | u128::from(fence)).to_be_bytes()
 }
@@ -259,16 +260,16 @@ fn split_header(bytes: &[u8]) -> Option<(u64, u64, &[u8])> {
     Some((u64::from_be_bytes(*instant), u64::from_be_bytes(*fence), bytes))
 }
 
-/// The key of a claim's row.
+/// Returns the key of a claim's row.
 pub(super) fn row_key(key: &Key) -> Vec<u8> {
     [key.app.as_ref().as_bytes(), &[0], key.global_id.as_bytes()].concat()
 }
 
-fn note_key(name: &str) -> Vec<u8> {
-    [NOTE_KEY, name.as_bytes()].concat()
+fn metadata_key(name: &str) -> Vec<u8> {
+    [METADATA_PREFIX, name.as_bytes()].concat()
 }
 
-/// The key of the claim whose entry among the ends this is, and its instant.
+/// Returns the instant and the key of a claim from its entry among the ends.
 pub(super) fn split_end_key(end_key: &[u8]) -> Option<(Timestamp, &[u8])> {
     let (instant, key) = end_key.split_first_chunk()?;
     Some((Timestamp::from_micros(u64::from_be_bytes(*instant)), key))

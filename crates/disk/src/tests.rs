@@ -1,5 +1,5 @@
-//! Tests of the disk engine as a whole. Here: the contract, what a restart keeps, who may hold the directory, and the
-//! sweeper. In `durability` and `kill`: what crashes keep. In `measure`: figures, run by hand.
+//! Tests of the disk engine as a whole. Here: the contract, restarts, the lock of the folder, and the sweep. In `durability` and
+//! `kill`: crashes. In `measure`: figures, run by hand.
 
 mod durability;
 mod kill;
@@ -26,48 +26,48 @@ fn noon() -> Arc<ManualClock> {
     Arc::new(ManualClock::at(NOON))
 }
 
-/// Options under which nothing is swept unless a test waits for it.
+/// Options of an engine that does not sweep while it is idle.
 fn quiet() -> Options {
     Options { cache_bytes: 1 << 20, sweep_every: Duration::from_hours(1), ..Options::default() }
 }
 
 fn open(folder: &Path, clock: &Arc<ManualClock>) -> Disk {
-    Disk::open(folder, clock.clone(), quiet()).expect("the directory opens")
+    Disk::open(folder, clock.clone(), quiet()).expect("the folder opens")
 }
 
-/// The same operation, tried again by somebody.
-fn again(ask: &ClaimRequest) -> ClaimRequest {
+/// Returns a claim of the same operation by a new attempt.
+fn again(request: &ClaimRequest) -> ClaimRequest {
     static ISSUER: std::sync::OnceLock<Issuer> = std::sync::OnceLock::new();
     let issuer = ISSUER.get_or_init(|| Issuer::new(Arc::new(SystemClock::new()), Arc::new(SystemEntropy)));
-    ClaimRequest { attempt: issuer.issue(None), ..ask.clone() }
+    ClaimRequest { attempt: issuer.issue(None), ..request.clone() }
 }
 
-fn settle(ask: &ClaimRequest, outcome: Outcome) -> OutcomeRequest {
-    OutcomeRequest { key: ask.key.clone(), attempt: ask.attempt.clone(), outcome, late: None }
+fn settle(request: &ClaimRequest, outcome: Outcome) -> OutcomeRequest {
+    OutcomeRequest { key: request.key.clone(), attempt: request.attempt.clone(), outcome, late: None }
 }
 
 fn success() -> Outcome {
     Outcome::Success { result: Some("{\"n\": 1}".into()), retention: None }
 }
 
-fn renew(ask: &ClaimRequest) -> RenewalRequest {
-    RenewalRequest { key: ask.key.clone(), attempt: ask.attempt.clone(), lease: None }
+fn renew(request: &ClaimRequest) -> RenewalRequest {
+    RenewalRequest { key: request.key.clone(), attempt: request.attempt.clone(), lease: None }
 }
 
-/// All are in the queue before the first is answered, in their order.
-async fn claim_all(disk: &Disk, asks: &[ClaimRequest]) -> Vec<Result<ClaimResponse, EngineError>> {
-    join_all(asks.iter().map(|ask| disk.claim(ask, DEADLINE))).await
+/// Queues all requests, in order, before the first is answered.
+async fn claim_all(disk: &Disk, requests: &[ClaimRequest]) -> Vec<Result<ClaimResponse, EngineError>> {
+    join_all(requests.iter().map(|request| disk.claim(request, DEADLINE))).await
 }
 
-async fn grant(disk: &Disk, ask: &ClaimRequest) -> u64 {
-    match disk.claim(ask, DEADLINE).await {
+async fn grant(disk: &Disk, request: &ClaimRequest) -> u64 {
+    match disk.claim(request, DEADLINE).await {
         Ok(ClaimResponse::Granted(grant)) => grant.fence.expect("a fence is promised"),
         other => panic!("expected a grant, got {other:?}"),
     }
 }
 
 fn fresh_subject() -> Subject {
-    let folder = TempDir::new().expect("a directory");
+    let folder = TempDir::new().expect("a folder");
     let clock = noon();
     let disk = open(folder.path(), &clock);
     Subject {
@@ -84,15 +84,15 @@ fn fresh_subject() -> Subject {
 
 oncegate_core::conformance!(std::future::ready(Some(fresh_subject())));
 
-/// Of very many claims one is asked for, the last: the list goes on over looks that find nothing.
+/// The filter matches only the last claim: the list continues over steps that find nothing.
 #[tokio::test]
-async fn a_list_finds_the_one_claim_among_many() {
+async fn a_list_finds_the_one_matching_claim_among_many() {
     let folder = TempDir::new().unwrap();
     let disk = open(folder.path(), &noon());
-    let mut asks: Vec<_> = (0..1000).map(|_| fresh_claim()).collect();
-    assert!(claim_all(&disk, &asks).await.iter().all(Result::is_ok));
-    asks.sort_by_key(|ask| ask.key.global_id);
-    let last = &asks[999];
+    let mut requests: Vec<_> = (0..1000).map(|_| fresh_claim()).collect();
+    assert!(claim_all(&disk, &requests).await.iter().all(Result::is_ok));
+    requests.sort_by_key(|request| request.key.global_id);
+    let last = &requests[999];
     disk.settle(&settle(last, Outcome::Unknown), DEADLINE).await.unwrap();
     let app = last.key.app.clone();
     let unknown = ListRequest { app: app.clone(), state: Some(ClaimState::Unknown), after: None, limit: 10 };
@@ -100,111 +100,111 @@ async fn a_list_finds_the_one_claim_among_many() {
     assert_eq!(found, [last.key.global_id]);
     let all = ListRequest { app, state: None, after: None, limit: 2000 };
     let found: Vec<_> = disk.list(&all).await.unwrap().into_iter().map(|listed| listed.global_id).collect();
-    assert_eq!(found, asks.iter().map(|ask| ask.key.global_id).collect::<Vec<_>>());
+    assert_eq!(found, requests.iter().map(|request| request.key.global_id).collect::<Vec<_>>());
 }
 
 #[tokio::test]
-async fn a_restart_keeps_claims_and_what_is_left_of_them() {
+async fn a_restart_keeps_claims_and_their_remaining_time() {
     let (folder, clock) = (TempDir::new().unwrap(), noon());
     let disk = open(folder.path(), &clock);
-    let asks: Vec<_> = (0..5).map(|_| fresh_claim()).collect();
-    for ask in &asks {
-        grant(&disk, ask).await;
+    let requests: Vec<_> = (0..5).map(|_| fresh_claim()).collect();
+    for request in &requests {
+        grant(&disk, request).await;
     }
-    disk.settle(&settle(&asks[1], success()), DEADLINE).await.unwrap();
-    disk.settle(&settle(&asks[2], Outcome::Unknown), DEADLINE).await.unwrap();
-    disk.settle(&settle(&asks[3], Outcome::Failure), DEADLINE).await.unwrap();
+    disk.settle(&settle(&requests[1], success()), DEADLINE).await.unwrap();
+    disk.settle(&settle(&requests[2], Outcome::Unknown), DEADLINE).await.unwrap();
+    disk.settle(&settle(&requests[3], Outcome::Failure), DEADLINE).await.unwrap();
     clock.advance(Duration::from_mins(20));
-    disk.renew(&renew(&asks[4]), DEADLINE).await.unwrap();
+    disk.renew(&renew(&requests[4]), DEADLINE).await.unwrap();
     let mut before = Vec::new();
-    for ask in &asks {
-        before.push(disk.read(&ask.key).await.unwrap());
+    for request in &requests {
+        before.push(disk.read(&request.key).await.unwrap());
     }
     drop(disk);
     let disk = open(folder.path(), &clock);
-    for (ask, before) in asks.iter().zip(before) {
-        assert_eq!(disk.read(&ask.key).await.unwrap(), before);
+    for (request, before) in requests.iter().zip(before) {
+        assert_eq!(disk.read(&request.key).await.unwrap(), before);
     }
-    let left = disk.read(&asks[0].key).await.unwrap().unwrap().left;
+    let left = disk.read(&requests[0].key).await.unwrap().unwrap().left;
     assert_eq!(left, Some(Duration::from_mins(40)));
 }
 
 #[tokio::test]
-async fn a_wall_clock_stepped_back_over_a_restart_stops_time_but_never_turns_it_back() {
+async fn a_wall_clock_stepped_back_over_a_restart_stops_time_but_never_reverses_it() {
     let (folder, clock) = (TempDir::new().unwrap(), noon());
     let disk = open(folder.path(), &clock);
-    let ask = fresh_claim();
-    let first = grant(&disk, &ask).await;
+    let request = fresh_claim();
+    let first = grant(&disk, &request).await;
     clock.advance(Duration::from_mins(10));
     let second = grant(&disk, &fresh_claim()).await;
     drop(disk);
     clock.step_wall(Timestamp::from_micros(1));
     let disk = open(folder.path(), &clock);
-    assert_eq!(disk.read(&ask.key).await.unwrap().unwrap().left, Some(Duration::from_mins(50)));
+    assert_eq!(disk.read(&request.key).await.unwrap().unwrap().left, Some(Duration::from_mins(50)));
     let third = grant(&disk, &fresh_claim()).await;
-    assert!(first < second && second < third, "fences rise on, whatever the wall clock says");
+    assert!(first < second && second < third, "fences rise whatever the wall clock says");
     clock.advance(Duration::from_mins(50));
-    assert_eq!(disk.read(&ask.key).await.unwrap(), None);
+    assert_eq!(disk.read(&request.key).await.unwrap(), None);
 }
 
 #[tokio::test]
 async fn a_wall_clock_stepped_forward_while_running_ends_no_lease() {
     let (folder, clock) = (TempDir::new().unwrap(), noon());
     let disk = open(folder.path(), &clock);
-    let ask = fresh_claim();
-    grant(&disk, &ask).await;
+    let request = fresh_claim();
+    grant(&disk, &request).await;
     clock.step_wall(NOON.plus(Duration::from_hours(5)));
-    assert_eq!(disk.read(&ask.key).await.unwrap().unwrap().left, Some(Duration::from_hours(1)));
+    assert_eq!(disk.read(&request.key).await.unwrap().unwrap().left, Some(Duration::from_hours(1)));
 }
 
 #[tokio::test]
-async fn a_fence_is_never_given_twice_even_if_its_claim_left_no_trace() {
+async fn a_fence_is_never_given_twice_even_if_its_claim_is_gone() {
     let (folder, clock) = (TempDir::new().unwrap(), noon());
     let disk = open(folder.path(), &clock);
-    // Claim and failure may fall into one batch, which then changes no claim at all.
-    let ask = fresh_claim();
-    let (settled, failed) = (ask.clone(), settle(&ask, Outcome::Failure));
+    // Claim and failure may be in one batch, which then changes no claim.
+    let request = fresh_claim();
+    let (settled, failed) = (request.clone(), settle(&request, Outcome::Failure));
     let (claimed, failed) = tokio::join!(disk.claim(&settled, DEADLINE), disk.settle(&failed, DEADLINE));
     let Ok(ClaimResponse::Granted(granted)) = claimed else { panic!("{claimed:?}") };
     failed.unwrap();
     drop(disk);
     clock.step_wall(Timestamp::from_micros(1));
     let disk = open(folder.path(), &clock);
-    assert!(granted.fence.unwrap() < grant(&disk, &again(&ask)).await);
+    assert!(granted.fence.unwrap() < grant(&disk, &again(&request)).await);
 }
 
 #[tokio::test]
-async fn a_closed_engine_answers_nothing_and_lets_go() {
+async fn a_closed_engine_answers_nothing_and_releases_its_folder() {
     let (folder, clock) = (TempDir::new().unwrap(), noon());
     let disk = open(folder.path(), &clock);
-    let ask = fresh_claim();
-    grant(&disk, &ask).await;
-    let again = again(&ask);
+    let request = fresh_claim();
+    grant(&disk, &request).await;
+    let again = again(&request);
     let (queued, ()) = tokio::join!(disk.claim(&again, DEADLINE), disk.close());
-    assert!(matches!(queued, Ok(ClaimResponse::Duplicate(_))), "what was queued is answered: {queued:?}");
-    let refused = disk.claim(&ask, DEADLINE).await.unwrap_err();
+    assert!(matches!(queued, Ok(ClaimResponse::Duplicate(_))), "queued calls are answered: {queued:?}");
+    let refused = disk.claim(&request, DEADLINE).await.unwrap_err();
     assert_eq!(refused.to_string(), "the store is not available: it has been closed");
     disk.close().await;
-    assert!(open(folder.path(), &clock).read(&ask.key).await.unwrap().is_some());
+    assert!(open(folder.path(), &clock).read(&request.key).await.unwrap().is_some());
 }
 
 #[tokio::test]
-async fn a_second_engine_on_the_directory_is_refused() {
+async fn a_second_engine_on_the_folder_is_refused() {
     let (folder, clock) = (TempDir::new().unwrap(), noon());
     let disk = open(folder.path(), &clock);
     let refused = Disk::open(folder.path(), clock.clone(), quiet()).err().unwrap().to_string();
     let expected =
-        format!("{} is held by process {}; one process only may use it", folder.path().display(), std::process::id());
+        format!("{} is held by process {}; only one process may use it", folder.path().display(), std::process::id());
     assert_eq!(refused, expected);
-    assert_eq!(child("child_opens").say(folder.path()).finish(), format!("refused {expected}"));
+    assert_eq!(child("child_opens").send(folder.path()).finish(), format!("refused {expected}"));
     drop(disk);
-    assert_eq!(child("child_opens").say(folder.path()).finish(), "opened");
+    assert_eq!(child("child_opens").send(folder.path()).finish(), "opened");
 }
 
 #[test]
 #[ignore = "run by another test, in a process of its own"]
 fn child_opens() {
-    let Some(folder) = told_folder() else { return };
+    let Some(folder) = folder_of_child() else { return };
     match Disk::open(Path::new(&folder), noon(), quiet()) {
         Ok(_) => println!("\n>opened"),
         Err(refused) => println!("\n>refused {refused}"),
@@ -214,9 +214,9 @@ fn child_opens() {
 #[tokio::test]
 async fn an_unreadable_record_is_neither_absent_nor_overwritten() {
     let (folder, clock) = (TempDir::new().unwrap(), noon());
-    let ask = fresh_claim();
-    grant(&open(folder.path(), &clock), &ask).await;
-    let key = store::row_key(&ask.key);
+    let request = fresh_claim();
+    grant(&open(folder.path(), &clock), &request).await;
+    let key = store::row_key(&request.key);
     let tampered = inspect(folder.path(), |store| {
         let row = store.claims.get(&key).unwrap().unwrap();
         let tampered = [&row[..16], b"from the future"].concat();
@@ -227,13 +227,13 @@ async fn an_unreadable_record_is_neither_absent_nor_overwritten() {
     let disk =
         Disk::open(folder.path(), clock.clone(), Options { sweep_every: Duration::from_millis(1), ..quiet() }).unwrap();
     for _ in 0..2 {
-        let refused = disk.claim(&again(&ask), DEADLINE).await.unwrap_err();
+        let refused = disk.claim(&again(&request), DEADLINE).await.unwrap_err();
         assert!(matches!(refused, EngineError::Determinate(Determinate::Incompatible(_))), "{refused:?}");
-        assert!(disk.read(&ask.key).await.is_err());
-        assert!(disk.settle(&settle(&ask, success()), DEADLINE).await.is_err());
+        assert!(disk.read(&request.key).await.is_err());
+        assert!(disk.settle(&settle(&request, success()), DEADLINE).await.is_err());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    // Its neighbours are none the worse.
+    // Other claims are not affected.
     grant(&disk, &fresh_claim()).await;
     drop(disk);
     assert_eq!(inspect(folder.path(), |store| store.claims.get(&key).unwrap().unwrap().to_vec()), tampered);
@@ -243,10 +243,10 @@ async fn an_unreadable_record_is_neither_absent_nor_overwritten() {
 async fn of_two_hundred_racing_claims_one_is_granted() {
     let (folder, clock) = (TempDir::new().unwrap(), noon());
     let disk = Arc::new(open(folder.path(), &clock));
-    let ask = fresh_claim();
+    let request = fresh_claim();
     let racers = (0..200).map(|_| {
-        let (disk, ask) = (disk.clone(), again(&ask));
-        tokio::spawn(async move { disk.claim(&ask, DEADLINE).await.unwrap() })
+        let (disk, request) = (disk.clone(), again(&request));
+        tokio::spawn(async move { disk.claim(&request, DEADLINE).await.unwrap() })
     });
     let answers = join_all(racers).await;
     let granted = answers.iter().filter(|answer| matches!(answer, Ok(ClaimResponse::Granted(_)))).count();
@@ -259,18 +259,18 @@ async fn a_dropped_call_disturbs_no_other() {
     let disk = Disk::open(folder.path(), clock, Options { queue_max: 2, ..quiet() }).unwrap();
     let mut dropped = 0;
     for _ in 0..50 {
-        let ask = fresh_claim();
-        // Polled once: the call is in the queue, its answer has nowhere to go; unless the writer was faster than that.
-        dropped += usize::from(disk.claim(&ask, DEADLINE).now_or_never().is_none());
-        let other = again(&ask);
+        let request = fresh_claim();
+        // Polled once: the call is in the queue, and its answer is dropped, unless the writer was faster.
+        dropped += usize::from(disk.claim(&request, DEADLINE).now_or_never().is_none());
+        let other = again(&request);
         assert!(
-            matches!(disk.claim(&other, DEADLINE).await, Ok(ClaimResponse::Duplicate(held)) if held.record.attempt == ask.attempt)
+            matches!(disk.claim(&other, DEADLINE).await, Ok(ClaimResponse::Duplicate(live)) if live.record.attempt == request.attempt)
         );
     }
     assert!(dropped > 0);
 }
 
-/// Sweeps all there is, by way of an engine with nothing else to do, and counts what is left: claims and ends.
+/// Sweeps everything with an idle engine. Returns the number of claims and of ends that are left.
 async fn swept(folder: &Path, clock: &Arc<ManualClock>) -> (usize, usize) {
     let disk = Disk::open(folder, clock.clone(), Options { sweep_every: Duration::from_millis(1), ..quiet() }).unwrap();
     tokio::time::sleep(Duration::from_millis(200)).await;
@@ -279,36 +279,36 @@ async fn swept(folder: &Path, clock: &Arc<ManualClock>) -> (usize, usize) {
 }
 
 fn counts(folder: &Path) -> (usize, usize) {
-    // The marks lie among the claims.
+    // The watermarks are a row among the claims.
     inspect(folder, |store| (store.claims.len().unwrap() - 1, store.ends.len().unwrap()))
 }
 
-/// A look into a closed engine's database.
-fn inspect<Seen>(folder: &Path, look: impl FnOnce(&Store) -> Seen) -> Seen {
-    let folder = Folder::take(folder).unwrap();
+/// Reads or changes the database of a closed engine.
+fn inspect<T>(folder: &Path, read: impl FnOnce(&Store) -> T) -> T {
+    let folder = Folder::open(folder).unwrap();
     let store = Store::open(&folder.database(), &quiet(), Box::new(Fsync)).unwrap();
-    let seen = look(&store);
+    let found = read(&store);
     Fsync.persist(&store.database).unwrap();
-    seen
+    found
 }
 
 #[tokio::test]
-async fn a_folder_that_was_made_with_other_options_is_read_and_written_on() {
+async fn a_folder_that_was_created_with_other_options_is_read_and_written() {
     let (new, old, clock) = (TempDir::new().unwrap(), TempDir::new().unwrap(), noon());
     let disk = open(new.path(), &clock);
-    let mut asks: Vec<_> = (0..20).map(|_| fresh_claim()).collect();
-    for ask in &asks {
-        grant(&disk, ask).await;
+    let mut requests: Vec<_> = (0..20).map(|_| fresh_claim()).collect();
+    for request in &requests {
+        grant(&disk, request).await;
     }
     drop(disk);
-    // The same rows, in tables as the database makes them untold.
+    // The same rows, in tables with the default options of the database.
     let rows = inspect(new.path(), |store| {
         let rows =
             |keyspace: &fjall::Keyspace| keyspace.iter().map(|row| row.into_inner().unwrap()).collect::<Vec<_>>();
         [("claims", rows(&store.claims)), ("ends", rows(&store.ends))]
     });
-    let made = Folder::take(old.path()).unwrap();
-    let database = fjall::Database::builder(made.database()).open().unwrap();
+    let created = Folder::open(old.path()).unwrap();
+    let database = fjall::Database::builder(created.database()).open().unwrap();
     for (name, rows) in rows {
         let keyspace = database.keyspace(name, fjall::KeyspaceCreateOptions::default).unwrap();
         for (key, value) in rows {
@@ -316,45 +316,45 @@ async fn a_folder_that_was_made_with_other_options_is_read_and_written_on() {
         }
         keyspace.rotate_memtable_and_wait().unwrap();
     }
-    drop((database, made));
+    drop((database, created));
     // As many tables as are merged at once.
     for _ in 0..14 {
-        let (disk, ask) = (open(old.path(), &clock), fresh_claim());
-        grant(&disk, &ask).await;
-        asks.push(ask);
+        let (disk, request) = (open(old.path(), &clock), fresh_claim());
+        grant(&disk, &request).await;
+        requests.push(request);
         drop(disk);
         inspect(old.path(), |store| store.claims.rotate_memtable_and_wait().unwrap());
     }
     let disk = open(old.path(), &clock);
-    for ask in &asks {
-        assert!(matches!(disk.claim(&again(ask), DEADLINE).await, Ok(ClaimResponse::Duplicate(_))));
+    for request in &requests {
+        assert!(matches!(disk.claim(&again(request), DEADLINE).await, Ok(ClaimResponse::Duplicate(_))));
     }
     drop(disk);
     let (claims, ends) = inspect(old.path(), |store| (store.claims.len().unwrap(), store.ends.len().unwrap()));
-    assert_eq!((claims, ends), (asks.len() + 1, asks.len()), "the marks are a row, too");
+    assert_eq!((claims, ends), (requests.len() + 1, requests.len()), "the watermarks are a row, too");
 }
 
 #[tokio::test]
 async fn ended_claims_are_swept_and_no_others() {
     let (folder, clock) = (TempDir::new().unwrap(), noon());
     let disk = open(folder.path(), &clock);
-    let asks: Vec<_> = (0..700).map(|_| fresh_claim()).collect();
-    let unknown = ClaimRequest { terms: outliving(&asks[0]), ..fresh_claim() };
-    claim_all(&disk, &asks).await;
+    let requests: Vec<_> = (0..700).map(|_| fresh_claim()).collect();
+    let unknown = ClaimRequest { terms: outliving(&requests[0]), ..fresh_claim() };
+    claim_all(&disk, &requests).await;
     grant(&disk, &unknown).await;
-    disk.settle(&settle(&asks[1], success()), DEADLINE).await.unwrap();
-    disk.settle(&settle(&asks[2], Outcome::Failure), DEADLINE).await.unwrap();
+    disk.settle(&settle(&requests[1], success()), DEADLINE).await.unwrap();
+    disk.settle(&settle(&requests[2], Outcome::Failure), DEADLINE).await.unwrap();
     clock.advance(Duration::from_mins(59));
-    disk.renew(&renew(&asks[3]), DEADLINE).await.unwrap();
+    disk.renew(&renew(&requests[3]), DEADLINE).await.unwrap();
     drop(disk);
     assert_eq!(counts(folder.path()), (700, 699));
     clock.advance(Duration::from_mins(2));
-    // The success, the renewed one, and the one that outlives its lease, which has no entry among the ends.
+    // The success, the renewed claim, and the one that outlives its lease, which has no entry among the ends.
     assert_eq!(swept(folder.path(), &clock).await, (3, 2));
     let disk = open(folder.path(), &clock);
-    assert_eq!(disk.read(&asks[0].key).await.unwrap(), None);
-    assert_eq!(disk.read(&asks[1].key).await.unwrap().unwrap().record.state, ClaimState::Succeeded);
-    assert_eq!(disk.read(&asks[3].key).await.unwrap().unwrap().left, Some(Duration::from_mins(58)));
+    assert_eq!(disk.read(&requests[0].key).await.unwrap(), None);
+    assert_eq!(disk.read(&requests[1].key).await.unwrap().unwrap().record.state, ClaimState::Succeeded);
+    assert_eq!(disk.read(&requests[3].key).await.unwrap().unwrap().left, Some(Duration::from_mins(58)));
     assert_eq!(disk.read(&unknown.key).await.unwrap().unwrap().record.state, ClaimState::Unknown);
     disk.settle(&settle(&unknown, success()), DEADLINE).await.unwrap();
     drop(disk);
@@ -362,34 +362,34 @@ async fn ended_claims_are_swept_and_no_others() {
     assert_eq!(swept(folder.path(), &clock).await, (0, 0));
 }
 
-fn outliving(ask: &ClaimRequest) -> Terms {
-    Terms { on_lease_end: LeaseEnd::Unknown, ..ask.terms }
+fn outliving(request: &ClaimRequest) -> Terms {
+    Terms { on_lease_end: LeaseEnd::Unknown, ..request.terms }
 }
 
 #[tokio::test]
-async fn an_entry_that_is_behind_its_claim_sweeps_nothing() {
+async fn an_outdated_entry_deletes_no_claim() {
     let (folder, clock) = (TempDir::new().unwrap(), noon());
-    let ask = fresh_claim();
-    grant(&open(folder.path(), &clock), &ask).await;
+    let request = fresh_claim();
+    grant(&open(folder.path(), &clock), &request).await;
     inspect(folder.path(), |store| {
         let early = NOON.plus(Duration::from_secs(1)).as_micros().to_be_bytes();
-        store.ends.insert([&early[..], &store::row_key(&ask.key)].concat(), "").unwrap();
+        store.ends.insert([&early[..], &store::row_key(&request.key)].concat(), "").unwrap();
     });
     assert_eq!(counts(folder.path()), (1, 2));
     clock.advance(Duration::from_mins(1));
     assert_eq!(swept(folder.path(), &clock).await, (1, 1));
-    assert!(open(folder.path(), &clock).read(&ask.key).await.unwrap().is_some());
+    assert!(open(folder.path(), &clock).read(&request.key).await.unwrap().is_some());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_busy_engine_sweeps_on_the_way() {
+async fn a_busy_engine_sweeps_in_its_batches() {
     let (folder, clock) = (TempDir::new().unwrap(), noon());
     let disk = open(folder.path(), &clock);
     for _ in 0..5 {
         claim_all(&disk, &(0..1000).map(|_| fresh_claim()).collect::<Vec<_>>()).await;
     }
     clock.advance(Duration::from_hours(2));
-    // The idle sweep is an hour away: what is swept is swept in the batches of these calls.
+    // The idle sweep is an hour away: these calls' batches do the sweep.
     for _ in 0..25 {
         grant(&disk, &fresh_claim()).await;
     }
@@ -398,8 +398,8 @@ async fn a_busy_engine_sweeps_on_the_way() {
     assert_eq!((claims, ends), (25, 25));
 }
 
-/// This test binary, running one of its ignored tests as a process of its own. It is told a directory on its input;
-/// the lines it says are those that begin with `>`.
+/// This test binary, running one of its ignored tests in a process of its own. It reads a folder from its input; the lines of
+/// its output begin with `>`.
 struct Child(std::process::Child);
 
 fn child(test: &str) -> Child {
@@ -411,23 +411,23 @@ fn child(test: &str) -> Child {
 }
 
 impl Child {
-    fn say(mut self, folder: &Path) -> Self {
+    fn send(mut self, folder: &Path) -> Self {
         use std::io::Write;
         let mut input = self.0.stdin.take().unwrap();
         writeln!(input, "{}", folder.display()).unwrap();
         self
     }
 
-    /// What it said by its end.
+    /// Waits for its end, and returns its output.
     fn finish(self) -> String {
         let output = self.0.wait_with_output().unwrap();
-        let said = String::from_utf8(output.stdout).unwrap();
-        said.lines().filter_map(|line| line.strip_prefix('>')).collect::<Vec<_>>().join("\n")
+        let output = String::from_utf8(output.stdout).unwrap();
+        output.lines().filter_map(|line| line.strip_prefix('>')).collect::<Vec<_>>().join("\n")
     }
 }
 
-/// In the child: the directory it was told, if another test started it.
-fn told_folder() -> Option<String> {
+/// Returns the folder from the input of a child; nothing if no test has started it.
+fn folder_of_child() -> Option<String> {
     use std::io::IsTerminal;
     let input = std::io::stdin();
     let mut line = String::new();

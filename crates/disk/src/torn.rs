@@ -1,19 +1,20 @@
-//! Cuts off a journal's last batch where a power loss tore it. The database does so itself, unless the hole lies inside
-//! one long value: then it finds a whole batch with a wrong checksum, and refuses to start.
+//! Removes the last batch of a journal if a power loss tore it. fjall 3 does so itself, unless the hole is inside one value:
+//! then it reports a checksum mismatch and does not open. Its only recovery mode cannot be configured, and its error names
+//! neither the batch nor the journal, so this file reads the journal itself.
 
 use std::fs::OpenOptions;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// What a disk writes whole or not at all, at the least.
+/// Smallest unit that a disk writes completely or not at all.
 const SECTOR: usize = 512;
 
-/// Cuts the newest journal before its last batch, if that has a hole; tells whether it did.
+/// Truncates the newest journal before its last batch, if that has a hole. Returns whether it did.
 ///
-/// A batch is written after the one before it was made durable, so only the last can be torn, and was never answered.
-/// What was never written reads as zeros, and no whole batch has a sector of them: its text knows no zero byte. A last
-/// batch that is wrong in any other way was not torn but spoilt, and is left for a human to see.
+/// A batch is written after the previous one is durable, so only the last one can be torn, and its calls were never answered.
+/// Unwritten sectors read as zeros, and a complete batch has no sector of zeros, since its text contains no zero byte. A last
+/// batch that is damaged in another way is left for an operator.
 pub(super) fn cut_torn_batch(database: &Path) -> io::Result<bool> {
     let Some(path) = newest_journal(database)? else { return Ok(false) };
     let journal = std::fs::read(&path)?;
@@ -28,7 +29,7 @@ pub(super) fn cut_torn_batch(database: &Path) -> io::Result<bool> {
     Ok(has_hole)
 }
 
-/// Journals are numbered; the one that is written to has the highest number.
+/// Returns the journal with the highest number, which is the one in use.
 pub(super) fn newest_journal(database: &Path) -> io::Result<Option<PathBuf>> {
     let mut newest: Option<(u64, PathBuf)> = None;
     for entry in std::fs::read_dir(database)? {
@@ -41,7 +42,7 @@ pub(super) fn newest_journal(database: &Path) -> io::Result<Option<PathBuf>> {
     Ok(newest.map(|(_, path)| path))
 }
 
-/// Where the last batch lies, if batches one after the other, and then zeros, are all there is.
+/// Returns the range of the last batch, if the journal consists of batches and then only zeros.
 pub(super) fn last_batch(journal: &[u8]) -> Option<Range<usize>> {
     let (mut rest, mut last) = (journal, None);
     while let Some(after) = skip_batch(rest) {
@@ -51,7 +52,7 @@ pub(super) fn last_batch(journal: &[u8]) -> Option<Range<usize>> {
     last.filter(|_| rest.iter().all(|byte| *byte == 0))
 }
 
-/// What comes after a batch: a start (tag, count, sequence number), items (tag, kind, compression, keyspace, three
+/// Returns the bytes after a batch: a start (tag, count, sequence number), items (tag, kind, compression, keyspace, three
 /// lengths, key, value) and an end (tag, checksum, trailer).
 fn skip_batch(bytes: &[u8]) -> Option<&[u8]> {
     let ([1, count @ ..], mut rest) = bytes.split_first_chunk::<13>()? else { return None };

@@ -1,6 +1,5 @@
-//! The one thread that touches the database: it takes what has queued up, judges it as one batch, makes the batch
-//! durable with one fsync, and only then answers. A batch on an idle engine is a single call, so nothing ever waits for
-//! company.
+//! The only thread that uses the database: takes the queued calls, applies them as one batch, makes the batch durable with one
+//! fsync, and then answers. On an idle engine a batch is a single call: no call waits for others to come.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, OnceLock};
@@ -12,7 +11,7 @@ use super::Options;
 use super::aging::Aging;
 use super::batch::Batch;
 use super::folder::Folder;
-use super::store::{Marks, Store};
+use super::store::{Store, Watermarks};
 use crate::domain::claim::{
     self, ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
@@ -22,48 +21,48 @@ use crate::domain::operator::{self, ListRequest, ListedClaim, ReleaseRequest, Re
 use crate::domain::record::{Key, LiveClaim};
 use crate::engine::{EngineError, Metadata};
 
-/// How many ended claims one batch takes away at most: few enough that the calls in it do not notice.
+/// Maximum number of ended claims that a batch deletes: few enough not to delay its calls.
 const SWEPT_PER_BATCH: usize = 256;
 
-/// How many claims one call of a list looks at: few enough that the calls beside it do not notice.
+/// Maximum number of claims that one step of a list reads: few enough not to delay other calls.
 const LISTED_PER_CALL: usize = 256;
 
-/// How long the sweeper rests, in the engine's own time, once it has found nothing more; there may be calls all along.
-const SWEEP_REST: Duration = Duration::from_millis(50);
+/// Pause of the sweep, by the engine's clock, after it has found no more ended claims.
+const SWEEP_PAUSE: Duration = Duration::from_millis(50);
 
-/// Where an answer goes. Its caller may have gone away.
+/// Sender of an answer. Its caller may have stopped waiting.
 pub(super) type Reply<Answer> = oneshot::Sender<Result<Answer, EngineError>>;
 
-/// One call in the queue. Dropped before it was begun, it answers that it did not happen.
+/// A call in the queue. Dropped before it has begun, it answers that it did nothing.
 pub(super) struct Job {
-    ask: Option<Ask>,
-    /// Given back when the call has been answered.
-    place: Option<OwnedSemaphorePermit>,
+    request: Option<Request>,
+    /// Released when the call has been answered.
+    permit: Option<OwnedSemaphorePermit>,
     stopped: Stopped,
 }
 
-/// What is asked, and where the answer goes.
-pub(super) enum Ask {
+/// A request, with the sender of its answer.
+pub(super) enum Request {
     Claim(Box<ClaimRequest>, Reply<ClaimResponse>),
     Settle(Box<OutcomeRequest>, Reply<OutcomeResponse>),
     Renew(RenewalRequest, Reply<RenewalResponse>),
     Read(Key, Reply<Option<LiveClaim>>),
     Release(ReleaseRequest, Reply<ReleaseResponse>),
     List(ListRequest, Reply<Page>),
-    Metadata(String, Reply<Option<Metadata>>),
-    /// The name, what is expected, and the new one.
-    SwapNote(String, Option<Metadata>, Metadata, Reply<bool>),
+    GetMetadata(String, Reply<Option<Metadata>>),
+    /// The name, the expected value, and the new one.
+    CompareAndSetMetadata(String, Option<Metadata>, Metadata, Reply<bool>),
     Probe(Reply<()>),
-    /// Answer what has queued up, and let go of the store.
+    /// Answer the queued calls, and release the store.
     Close(Reply<()>),
 }
 
 /// One step through a list of claims.
 pub(super) struct Page {
     pub(super) listed: Vec<ListedClaim>,
-    /// As of when.
+    /// When it was read.
     pub(super) at: Timestamp,
-    /// Where to go on; nothing at the end of the list.
+    /// Last claim that was read; nothing at the end of the list.
     pub(super) next: Option<GlobalId>,
 }
 
@@ -73,23 +72,23 @@ impl Aging for Page {
     }
 }
 
-/// Why the engine answers nothing any more, once it does not.
+/// Reason why the engine has stopped, once it has.
 #[derive(Clone, Default)]
 pub(super) struct Stopped(Arc<OnceLock<String>>);
 
 impl Stopped {
-    /// Refuses, if the engine has stopped.
+    /// Fails if the engine has stopped.
     pub(super) fn check(&self) -> Result<(), EngineError> {
-        self.0.get().map_or(Ok(()), |_| Err(self.refusal()))
+        self.0.get().map_or(Ok(()), |_| Err(self.error()))
     }
 
-    /// What a call is told that was not begun.
-    pub(super) fn refusal(&self) -> EngineError {
-        EngineError::unavailable(self.0.get().map_or("its writer is gone; restart the gateway", String::as_str))
+    /// Returns the answer to a call that has not begun.
+    pub(super) fn error(&self) -> EngineError {
+        EngineError::unavailable(self.0.get().map_or("its writer has ended; restart the gateway", String::as_str))
     }
 
     fn because(&self, why: String) {
-        // The first reason stays.
+        // The first reason counts.
         let _ = self.0.set(why);
     }
 }
@@ -99,30 +98,36 @@ pub(super) struct Writer {
     store: Store,
     folder: Folder,
     clock: SteadyClock,
-    marks: Marks,
+    watermarks: Watermarks,
     options: Options,
     stopped: Stopped,
-    /// Where among the ends to sweep on. Nothing is ever put before it: it has gone by, and ends lie in the future.
-    /// Without it, each sweep would walk over what the earlier ones left of the rows they deleted.
+    /// Where the next sweep begins among the ends. Nothing is inserted before it, since it has passed and ends are in the
+    /// future. Without it, each sweep would read over the deleted rows of earlier ones.
     sweep_from: Vec<u8>,
     sweep_at: Timestamp,
 }
 
-/// The second half of a call: told at which instant the batch is durable, or why that is not known, it answers.
+/// The second half of a call: answers once the batch is durable, or with the reason why that is unknown.
 type Answer = Box<dyn FnOnce(Result<Timestamp, EngineError>) + Send>;
 
 impl Writer {
-    pub(super) fn new(store: Store, folder: Folder, clock: SteadyClock, marks: Marks, options: Options) -> Self {
-        let stopped = Stopped::default();
-        Self { store, folder, clock, marks, options, stopped, sweep_from: Vec::new(), sweep_at: Timestamp::default() }
+    pub(super) fn new(
+        store: Store,
+        folder: Folder,
+        clock: SteadyClock,
+        watermarks: Watermarks,
+        options: Options,
+    ) -> Self {
+        let (stopped, sweep_from, sweep_at) = (Stopped::default(), Vec::new(), Timestamp::default());
+        Self { store, folder, clock, watermarks, options, stopped, sweep_from, sweep_at }
     }
 
-    /// Where the reason can be read once the engine has stopped.
+    /// Returns the reason why the engine has stopped, once it has.
     pub(super) fn stopped(&self) -> Stopped {
         self.stopped.clone()
     }
 
-    /// Answers calls until it is told to close, nobody is left to call, or the store fails.
+    /// Answers calls until a call closes the engine, the engine is dropped, or the store fails.
     pub(super) fn run(mut self, queue: &Receiver<Job>) {
         let mut closing = None;
         let mut behind = false;
@@ -134,14 +139,14 @@ impl Writer {
                 Err(RecvTimeoutError::Disconnected) => break,
             };
             match self.round(first, queue, &mut closing) {
-                Ok(full) => behind = full,
+                Ok(more) => behind = more,
                 Err(why) => return self.fail(why),
             }
         }
         self.close(closing, queue);
     }
 
-    /// One batch: judge, write, make durable, answer. Tells whether there is more to sweep.
+    /// Runs one batch: apply, write, make durable, answer. Returns whether there is more to sweep.
     fn round(
         &mut self,
         first: Option<Job>,
@@ -149,35 +154,38 @@ impl Writer {
         closing: &mut Option<Reply<()>>,
     ) -> Result<bool, String> {
         let idle = first.is_none();
-        let mut batch = Batch::new(&self.store, self.marks);
+        let mut batch = Batch::new(&self.store, self.watermarks);
         let mut answers = Vec::new();
         let mut next = first;
-        while let Some((ask, place)) = next.and_then(Job::begin) {
-            // Read for each call: one that came while the batch was being judged began after its first.
+        while let Some((request, permit)) = next.and_then(Job::begin) {
+            // Read for each call: a later call of the batch began after the first one.
             let now = self.clock.now();
-            let answer = match ask {
-                Ask::Claim(ask, reply) => {
-                    let judged = batch.apply(&ask.key, now, |held, fence| claim::claim(held, &ask, Some(fence)));
-                    later(now, judged, reply, place)
+            let answer = match request {
+                Request::Claim(request, reply) => {
+                    let transition = |live: Option<&LiveClaim>, fence| claim::claim(live, &request, Some(fence));
+                    later(now, batch.apply(&request.key, now, transition), reply, permit)
                 }
-                Ask::Settle(ask, reply) => {
-                    later(now, batch.apply(&ask.key, now, |held, _| claim::settle(held, &ask)), reply, place)
+                Request::Settle(request, reply) => {
+                    let transition = |live: Option<&LiveClaim>, _| claim::settle(live, &request);
+                    later(now, batch.apply(&request.key, now, transition), reply, permit)
                 }
-                Ask::Renew(ask, reply) => {
-                    later(now, batch.apply(&ask.key, now, |held, _| claim::renew(held, &ask)), reply, place)
+                Request::Renew(request, reply) => {
+                    let transition = |live: Option<&LiveClaim>, _| claim::renew(live, &request);
+                    later(now, batch.apply(&request.key, now, transition), reply, permit)
                 }
-                Ask::Read(key, reply) => later(now, batch.read(&key, now), reply, place),
-                Ask::Release(ask, reply) => {
-                    later(now, batch.apply(&ask.key, now, |held, _| operator::release(held, &ask)), reply, place)
+                Request::Read(key, reply) => later(now, batch.read(&key, now), reply, permit),
+                Request::Release(request, reply) => {
+                    let transition = |live: Option<&LiveClaim>, _| operator::release(live, &request);
+                    later(now, batch.apply(&request.key, now, transition), reply, permit)
                 }
-                // What the same batch has changed is not in it yet, nor has its caller been told so.
-                Ask::List(ask, reply) => later(now, list(&self.store, &ask, now), reply, place),
-                Ask::Metadata(name, reply) => later(now, batch.get_metadata(&name), reply, place),
-                Ask::SwapNote(name, expected, new, reply) => {
-                    later(now, batch.compare_and_set_metadata(&name, expected.as_ref(), new, now), reply, place)
+                // Without the changes of the same batch, whose callers have no answer yet.
+                Request::List(request, reply) => later(now, list(&self.store, &request, now), reply, permit),
+                Request::GetMetadata(name, reply) => later(now, batch.get_metadata(&name), reply, permit),
+                Request::CompareAndSetMetadata(name, expected, new, reply) => {
+                    later(now, batch.compare_and_set_metadata(&name, expected.as_ref(), new, now), reply, permit)
                 }
-                Ask::Probe(reply) => later(now, Ok(()), reply, place),
-                Ask::Close(reply) => {
+                Request::Probe(reply) => later(now, Ok(()), reply, permit),
+                Request::Close(reply) => {
                     *closing = Some(reply);
                     break;
                 }
@@ -187,24 +195,25 @@ impl Writer {
         }
         let now = self.clock.now();
         let behind = if idle || now >= self.sweep_at {
-            let full = sweep(&self.store, &mut batch, &mut self.sweep_from, now);
-            self.sweep_at = if full { now } else { now.plus(SWEEP_REST) };
-            full
+            let more = sweep(&self.store, &mut batch, &mut self.sweep_from, now);
+            self.sweep_at = if more { now } else { now.plus(SWEEP_PAUSE) };
+            more
         } else {
             false
         };
-        let outcome = batch.finish();
-        // With nothing to write there is nothing to wait for: all earlier batches are durable.
-        if outcome.changed
-            && let Err(error) = self.store.commit(outcome.changes(), &outcome.notes, &outcome.orphans, outcome.marks)
+        let changes = batch.finish();
+        // Without changes no fsync is needed: all earlier batches are durable.
+        if changes.changed
+            && let Err(error) =
+                self.store.commit(changes.claims(), &changes.metadata, &changes.orphans, changes.watermarks)
         {
-            let why = format!("a write failed, and nobody knows what of it is on the disk: {error}");
+            let why = format!("a write failed, and it is not known what of it is on the disk: {error}");
             for answer in answers {
                 answer(Err(EngineError::indeterminate(&why)));
             }
             return Err(why);
         }
-        self.marks = outcome.marks;
+        self.watermarks = changes.watermarks;
         let durable_at = self.clock.now();
         for answer in answers {
             answer(Ok(durable_at));
@@ -212,24 +221,24 @@ impl Writer {
         Ok(behind)
     }
 
-    /// Stops for good: what the disk holds now can only be told by reading it anew.
+    /// Stops for good: only a restart can read what is on the disk now.
     fn fail(self, why: String) {
-        tracing::error!(engine.path = %self.folder.path().display(), "the disk engine stops: {why}");
+        tracing::error!(engine.path = %self.folder.path().display(), "The disk engine stops: {why}");
         self.stopped.because(why + "; restart the gateway");
     }
 
-    /// Answers what has queued up behind the call to close, and lets go.
+    /// Answers the calls that are queued behind the one to close, and releases the store and the folder.
     fn close(mut self, mut closing: Option<Reply<()>>, queue: &Receiver<Job>) {
         while let Ok(job) = queue.try_recv() {
-            let mut again = None;
-            if let Err(why) = self.round(Some(job), queue, &mut again) {
+            let mut closed_again = None;
+            if let Err(why) = self.round(Some(job), queue, &mut closed_again) {
                 return self.fail(why);
             }
-            closing = again.or(closing);
+            closing = closed_again.or(closing);
         }
         self.stopped.because("it has been closed".into());
         let Self { store, folder, .. } = self;
-        // In this order: nobody may open the directory while the database's own threads still run.
+        // In this order: the folder must stay locked while threads of the database run.
         drop(store);
         drop(folder);
         if let Some(reply) = closing {
@@ -238,78 +247,78 @@ impl Writer {
     }
 }
 
-/// Lets the batch take away some of the claims that have ended by `now`, from `from` on. Tells whether there may be more.
+/// Lets the batch delete some of the claims that ended by `now`, beginning at `from`. Returns whether there may be more.
 fn sweep(store: &Store, batch: &mut Batch<'_>, from: &mut Vec<u8>, now: Timestamp) -> bool {
-    // What cannot be read now is left to a later sweep; claims that need it will say so themselves.
+    // A later sweep tries again what cannot be read now; calls that need it fail with the reason.
     let ended = store.ended(from, now, SWEPT_PER_BATCH).unwrap_or_default();
     for end_key in &ended {
         batch.sweep(end_key, now);
     }
     if let Some(last) = ended.last() {
-        // The least key after it.
+        // The smallest key after it.
         *from = [last, &[0][..]].concat();
     }
     ended.len() == SWEPT_PER_BATCH
 }
 
-/// Looks through the next claims of an app for those that a list asks for.
-fn list(store: &Store, ask: &ListRequest, at: Timestamp) -> Result<Page, EngineError> {
-    let rows = store.rows(&ask.app, ask.after, LISTED_PER_CALL)?;
+/// Reads the next claims of an app, and returns those of the list.
+fn list(store: &Store, request: &ListRequest, at: Timestamp) -> Result<Page, EngineError> {
+    let rows = store.rows(&request.app, request.after, LISTED_PER_CALL)?;
     let mut next = rows.last().map(|(global_id, _)| *global_id).filter(|_| rows.len() == LISTED_PER_CALL);
     let mut listed = Vec::new();
     for (global_id, row) in rows {
-        if listed.len() == ask.limit {
+        if listed.len() == request.limit {
             next = listed.last().map(|last: &ListedClaim| last.global_id);
             break;
         }
-        let held = row.held(at).filter(|held| ask.state.is_none_or(|state| held.record.state == state));
-        listed.extend(held.map(|claim| ListedClaim { global_id, claim }));
+        let live = row.live_claim(at).filter(|live| request.state.is_none_or(|state| live.record.state == state));
+        listed.extend(live.map(|claim| ListedClaim { global_id, claim }));
     }
     Ok(Page { listed, at, next })
 }
 
 impl Job {
-    pub(super) fn new(ask: Ask, place: Option<OwnedSemaphorePermit>, stopped: Stopped) -> Self {
-        Self { ask: Some(ask), place, stopped }
+    pub(super) fn new(request: Request, permit: Option<OwnedSemaphorePermit>, stopped: Stopped) -> Self {
+        Self { request: Some(request), permit, stopped }
     }
 
-    fn begin(mut self) -> Option<(Ask, Option<OwnedSemaphorePermit>)> {
-        self.ask.take().map(|ask| (ask, self.place.take()))
+    fn begin(mut self) -> Option<(Request, Option<OwnedSemaphorePermit>)> {
+        self.request.take().map(|request| (request, self.permit.take()))
     }
 }
 
 impl Drop for Job {
     fn drop(&mut self) {
-        fn refuse<Told>(reply: Reply<Told>, stopped: &Stopped) {
-            let _ = reply.send(Err(stopped.refusal()));
+        fn fail<Response>(reply: Reply<Response>, stopped: &Stopped) {
+            let _ = reply.send(Err(stopped.error()));
         }
-        match self.ask.take() {
+        match self.request.take() {
             None => {}
-            Some(Ask::Claim(_, reply)) => refuse(reply, &self.stopped),
-            Some(Ask::Settle(_, reply)) => refuse(reply, &self.stopped),
-            Some(Ask::Renew(_, reply)) => refuse(reply, &self.stopped),
-            Some(Ask::Read(_, reply)) => refuse(reply, &self.stopped),
-            Some(Ask::Release(_, reply)) => refuse(reply, &self.stopped),
-            Some(Ask::List(_, reply)) => refuse(reply, &self.stopped),
-            Some(Ask::Metadata(_, reply)) => refuse(reply, &self.stopped),
-            Some(Ask::SwapNote(.., reply)) => refuse(reply, &self.stopped),
-            Some(Ask::Probe(reply) | Ask::Close(reply)) => refuse(reply, &self.stopped),
+            Some(Request::Claim(_, reply)) => fail(reply, &self.stopped),
+            Some(Request::Settle(_, reply)) => fail(reply, &self.stopped),
+            Some(Request::Renew(_, reply)) => fail(reply, &self.stopped),
+            Some(Request::Read(_, reply)) => fail(reply, &self.stopped),
+            Some(Request::Release(_, reply)) => fail(reply, &self.stopped),
+            Some(Request::List(_, reply)) => fail(reply, &self.stopped),
+            Some(Request::GetMetadata(_, reply)) => fail(reply, &self.stopped),
+            Some(Request::CompareAndSetMetadata(.., reply)) => fail(reply, &self.stopped),
+            Some(Request::Probe(reply) | Request::Close(reply)) => fail(reply, &self.stopped),
         }
     }
 }
 
-/// Keeps an answer until its batch is durable.
-fn later<Told: Aging + Send + 'static>(
-    judged_at: Timestamp,
-    judged: Result<Told, EngineError>,
-    reply: Reply<Told>,
-    place: Option<OwnedSemaphorePermit>,
+/// Returns the second half of a call: it sends the answer once the batch is durable.
+fn later<Response: Aging + Send + 'static>(
+    read_at: Timestamp,
+    response: Result<Response, EngineError>,
+    reply: Reply<Response>,
+    permit: Option<OwnedSemaphorePermit>,
 ) -> Answer {
     Box::new(move |durable_at| {
-        // What was refused has changed nothing, whatever became of the batch.
-        let answer = judged.and_then(|told| durable_at.map(|at| told.aged(at.since(judged_at))));
-        // First, so that who has its answer finds a place.
-        drop(place);
+        // A failed call has changed nothing, whether or not the batch is durable.
+        let answer = response.and_then(|response| durable_at.map(|at| response.aged(at.since(read_at))));
+        // Before the answer is sent, so that its caller finds a permit.
+        drop(permit);
         let _ = reply.send(answer);
     })
 }

@@ -1,5 +1,5 @@
-//! The scheme of an engine: how its URLs are parsed, what it promises, how it is opened. Each engine exports one; the table of
-//! all is in the program.
+//! The scheme of an engine: its URLs, its capabilities, and how it is opened. Each engine exports one; the table of all is in
+//! the program.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,29 +11,29 @@ use crate::engine::{Capabilities, Engine};
 
 /// The scheme of an engine.
 pub struct Scheme {
-    /// What its URLs have before the colon.
+    /// The parts of its URLs before the colon.
     pub names: &'static [&'static str],
-    /// How its URLs are written, for messages.
+    /// The forms of its URLs, for messages.
     pub forms: &'static [&'static str],
     /// Parses a URL; reads no file, and connects to no server.
     pub parse: fn(url: &str) -> Result<(), OpenError>,
     /// Checks the certificate and key files that a URL names. Blocks.
     pub check_files: fn(url: &str) -> Result<(), OpenError>,
-    /// What such an engine promises at best; one that is open may promise less.
+    /// The capabilities of such an engine at best; an open one may have fewer.
     pub capabilities: Capabilities,
     /// Opens the engine. The store need not be up, unless it is a folder of this machine. Reads files, so it may block.
     pub open: fn(url: &str, host: Host) -> Opened,
 }
 
-/// An open engine, or why there is none.
+/// An open engine, or the reason why it could not be opened.
 pub type Opened = Result<Arc<dyn Engine>, OpenError>;
 
 /// What a process provides to its engines.
 pub struct Host {
     /// The clock, for stores that have none.
     pub clock: Arc<dyn Clock>,
-    /// The runtimes that connections live on, in turn, so that calls from there find one on their own core; if empty, the
-    /// current one.
+    /// Runtimes for connections, used in turn, so that calls from them find a connection on their own core. If empty, the
+    /// current runtime is used.
     pub cores: Vec<Handle>,
 }
 
@@ -43,13 +43,13 @@ pub struct Host {
 pub struct OpenError(String);
 
 impl OpenError {
-    /// Creates an error: what is wrong with the URL or the store, and what to write instead.
+    /// Creates an error: the problem with the URL or the store, and what to write instead.
     pub fn new(why: impl fmt::Display) -> Self {
         Self(why.to_string())
     }
 }
 
-/// The check of an engine whose URLs name no files.
+/// The file check of an engine whose URLs name no files.
 pub fn no_files(_: &str) -> Result<(), OpenError> {
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The state of the breaker in front of an engine, as it is shown to operators. Breakers themselves are in `resilience`.
+//! The state of the breaker in front of an engine, for operators. Breakers are in `resilience`.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub enum BreakerState {
 /// The state of a breaker, and its duration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BreakerStatus {
-    /// State.
+    /// Its state.
     pub state: BreakerState,
     /// Time since the state began, or since the engine was opened.
     pub lasted: Duration,

@@ -65,9 +65,9 @@ impl EngineError {
         }
     }
 
-    /// The engine has been asked, and has ended without an answer.
+    /// Returns the failure of a call that ended without an answer.
     pub fn no_answer() -> Self {
-        Self::indeterminate("the engine did not say")
+        Self::indeterminate("the engine returned no answer")
     }
 
     /// Returns whether the store did not answer. A store that is full, or cannot read a record, has answered.

@@ -1,7 +1,7 @@
 //! The stored form of a record: one readable line of text, used by every engine that stores bytes.
 //!
-//! `<attempt> 1<state> [word ...] [c=<contents>]`, then, if there is a result, a newline and the result. When a record
-//! ends is not in it: that is for the store to keep. See `docs/adr/0003-value-layout.md`.
+//! `<attempt> 1<state> [word ...] [c=<contents>]`, then, if there is a result, a newline and the result. The end of the record
+//! is not part of the text; the store keeps it. See `docs/adr/0003-value-layout.md`.
 
 mod json;
 
@@ -17,11 +17,11 @@ use crate::domain::hex;
 use crate::domain::record::{ClaimState, Contents, Record};
 use crate::domain::terms::{LeaseEnd, Retention, Span, Terms};
 
-/// The version this release writes. A reader ignores words it does not know, so a new word needs no new version.
+/// The version that this release writes. A reader ignores unknown words, so a new word needs no new version.
 const VERSION: char = '1';
 
-/// Terms that are left out of the text, to keep values short. Part of the format: never changed, whatever the
-/// configuration's defaults become.
+/// Terms that the text leaves out, to keep values short. Part of the format: never changed, even if the defaults of the
+/// configuration change.
 const IMPLIED: Terms = Terms {
     lease: Duration::from_secs(30),
     retention: Retention::For(Duration::from_hours(24)),
@@ -30,10 +30,10 @@ const IMPLIED: Terms = Terms {
 };
 const IMPLIED_OPERATION: &str = "default";
 
-/// Timestamps of 16 digits that every reader of JSON takes for the same number.
+/// Timestamps of 16 digits that every JSON reader reads as the same number.
 const TIMESTAMPS: Range<u64> = 1_000_000_000_000_000..1 << 53;
 
-/// How many digits the length of contents has at most.
+/// Maximum number of digits in the length of contents.
 const LENGTH_DIGITS_MAX: usize = 15;
 
 /// Writes a record.
@@ -42,7 +42,7 @@ pub fn encode(record: &Record) -> String {
         if let Contents::Canonical(contents) = &record.contents { contents.as_str().len() } else { 80 };
     let result_bytes = record.result.as_ref().map_or(0, |result| result.len());
     let mut text = String::with_capacity(96 + contents_bytes + result_bytes);
-    // Writing to a String cannot fail, so the results of writing hold nothing.
+    // Writing to a String cannot fail.
     let _ = record.attempt.write_to(&mut text);
     text.extend([' ', VERSION, state_letter(record.state)]);
     let terms = &record.terms;
@@ -89,11 +89,11 @@ pub fn encode(record: &Record) -> String {
     text
 }
 
-/// Reads a record. What is readable is decided word by word exactly as in the scripts of the Redis engine (`live_claim.lua`), which
-/// change values without asking this function: a change to one is a change to both.
+/// Reads a record. The scripts of the Redis engine (`live_claim.lua`) accept exactly the same words and change values without
+/// this function: a change to one is a change to both.
 ///
 /// # Errors
-/// What could not be read. A value that cannot be read must never be taken for absent, nor be overwritten.
+/// The value cannot be read. It must neither be treated as absent nor be overwritten.
 pub fn decode(text: &[u8]) -> Result<Record, Unreadable> {
     let text = std::str::from_utf8(text).map_err(|_| Unreadable("it is not UTF-8"))?;
     // Canonical JSON escapes every newline, so the first one ends the header.
@@ -102,18 +102,17 @@ pub fn decode(text: &[u8]) -> Result<Record, Unreadable> {
     let (words, contents) =
         header.split_once(" c=").map_or((header, None), |(words, contents)| (words, Some(contents)));
     if !contents.is_none_or(may_be_json) {
-        return Err(Unreadable("its contents are no JSON"));
+        return Err(Unreadable("its contents are not JSON"));
     }
     let mut words = words.split(' ');
     let attempt: Option<Attempt> = words.next().and_then(|word| word.parse().ok());
     let attempt = attempt
         .filter(|attempt| TIMESTAMPS.contains(&attempt.timestamp().as_micros()))
         .ok_or(Unreadable("it does not begin with an attempt"))?;
-    let state =
-        words.next().and_then(|word| word.strip_prefix(VERSION)).ok_or(Unreadable("its version is not known"))?;
+    let state = words.next().and_then(|word| word.strip_prefix(VERSION)).ok_or(Unreadable("its version is unknown"))?;
     let mut record = Record {
         attempt,
-        state: state_of(state).ok_or(Unreadable("its state is not known"))?,
+        state: state_of(state).ok_or(Unreadable("its state is unknown"))?,
         operation: Some(crate::domain::tenant::Operation::default()),
         contents: match contents {
             Some(contents) => Contents::Canonical(Canonical::trusted(contents)),
@@ -124,7 +123,7 @@ pub fn decode(text: &[u8]) -> Result<Record, Unreadable> {
         result: result.map(Into::into),
         late: false,
     };
-    // The first of two equal words counts: a settle script puts a new retention before the old one.
+    // The first of two retentions counts: the settle script writes a new one before the old one.
     let mut seen_retention = false;
     for word in words {
         record.late |= word == "late";
@@ -138,7 +137,7 @@ pub fn decode(text: &[u8]) -> Result<Record, Unreadable> {
             "e" => {
                 record.terms.on_lease_end = match value {
                     "u" => LeaseEnd::Unknown,
-                    _ => return Err(Unreadable("what its lease's end means is not known")),
+                    _ => return Err(Unreadable("the meaning of its lease's end is unknown")),
                 }
             }
             "o" if value.is_empty() => record.operation = None,
@@ -151,7 +150,7 @@ pub fn decode(text: &[u8]) -> Result<Record, Unreadable> {
     Ok(record)
 }
 
-/// Why a stored value is not a record.
+/// Reason why a stored value cannot be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("a record cannot be read by this release: {0}")]
 pub struct Unreadable(&'static str);
@@ -162,7 +161,7 @@ impl From<Unreadable> for super::EngineError {
     }
 }
 
-/// The letter a state is written as.
+/// Returns the letter of a state.
 pub const fn state_letter(state: ClaimState) -> char {
     match state {
         ClaimState::InProgress => 'p',
@@ -171,7 +170,7 @@ pub const fn state_letter(state: ClaimState) -> char {
     }
 }
 
-/// The state that a letter stands for.
+/// Returns the state of a letter.
 pub fn state_of(letter: &str) -> Option<ClaimState> {
     match letter {
         "p" => Some(ClaimState::InProgress),
@@ -213,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn the_value_begins_with_the_attempt_and_reads_like_a_sentence() {
+    fn a_value_begins_with_the_attempt_and_is_readable() {
         assert_eq!(
             encode(&record()),
             r#"1700000000000000-0123456789abcdef 1p o=order.submit c={"order_id":"A 1 c=2"}"#
@@ -222,7 +221,7 @@ mod tests {
 
     #[test]
     fn records_read_back_as_written() {
-        let plain = record();
+        let small = record();
         let full = Record {
             state: ClaimState::Succeeded,
             fingerprint: Some([0xa5; 32]),
@@ -238,7 +237,7 @@ mod tests {
         let late = Record { operation: None, contents: Contents::Unverified, late: true, ..record() };
         let digest = Record { state: ClaimState::Unknown, contents: Contents::Digest([7; 32], 4096), ..record() };
         let implied = Record { operation: Some("default".parse().unwrap()), ..record() };
-        for record in [plain, full, late, digest, implied] {
+        for record in [small, full, late, digest, implied] {
             assert_eq!(decode(encode(&record).as_bytes()), Ok(record));
         }
     }
@@ -250,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_record_is_never_taken_for_one() {
+    fn text_that_is_not_a_record_is_rejected() {
         let attempt = "1700000000000000-0123456789abcdef";
         let wrong = [
             String::new(),

@@ -1,5 +1,5 @@
-//! What a power loss keeps, and what a failed fsync does. A `kill -9` cannot lose what the kernel holds, so power is
-//! lost here by going back to the files as they were when the last fsync returned.
+//! Power losses and failed fsyncs. A `kill -9` does not lose what the kernel has, so these tests go back to the files as they
+//! were when the last fsync returned.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -9,7 +9,7 @@ use super::*;
 use crate::domain::attempt::Attempt;
 use crate::engine::conformance::DEADLINE;
 
-/// Copies the directory each time an fsync returns, then lets the engine go on: the disk as a power loss would leave it.
+/// Copies the folder after each fsync: the disk as a power loss would leave it.
 struct Snapshots {
     folder: std::path::PathBuf,
     world: Arc<Mutex<World>>,
@@ -22,15 +22,15 @@ struct World {
     crashes: Vec<Crash>,
 }
 
-/// What a caller was told stands: this attempt, in this state.
+/// A claim that was acknowledged: its key, its attempt, its state.
 type Acknowledged = (Key, Attempt, ClaimState);
 
-/// The disk, and how much had been acknowledged, at one instant.
+/// The disk, and how many claims were acknowledged, at one instant.
 type Crash = (Arc<TempDir>, usize);
 
 impl Persist for Snapshots {
     fn persist(&mut self, database: &Database) -> fjall::Result<()> {
-        // An answer that does not wait for the fsync gets well ahead of it.
+        // An answer that does not wait for the fsync comes well before it.
         std::thread::sleep(Duration::from_millis(2));
         Fsync.persist(database)?;
         let copy = TempDir::new()?;
@@ -55,9 +55,9 @@ pub(super) fn copy_folder(from: &Path, to: &Path) -> std::io::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_acknowledged_survives_a_power_loss_at_any_moment() {
+async fn acknowledged_claims_survive_a_power_loss_at_any_moment() {
     let (folder, clock) = (TempDir::new().unwrap(), noon());
-    // The second opening cuts the journal's reserve off, which would make every copy 64 MiB long.
+    // The second opening removes the preallocated part of the journal, which would make every copy 64 MiB long.
     drop(open(folder.path(), &clock));
     let world = Arc::new(Mutex::new(World::default()));
     let snapshots = Snapshots { folder: folder.path().to_owned(), world: world.clone() };
@@ -75,55 +75,55 @@ async fn what_was_acknowledged_survives_a_power_loss_at_any_moment() {
         copy_folder(on_disk.path(), copy.path()).unwrap();
         let disk = open(copy.path(), &clock);
         for (key, attempt, state) in &acknowledged[..count] {
-            let held = disk.read(key).await.unwrap().unwrap_or_else(|| panic!("{attempt:?} {state:?} is lost"));
-            assert_eq!(&held.record.attempt, attempt);
+            let live = disk.read(key).await.unwrap().unwrap_or_else(|| panic!("{attempt:?} {state:?} is lost"));
+            assert_eq!(&live.record.attempt, attempt);
             // A later outcome may have reached the disk before its answer reached the caller.
-            assert!(held.record.state == *state || *state == ClaimState::InProgress);
+            assert!(live.record.state == *state || *state == ClaimState::InProgress);
         }
     }
 }
 
-/// Claims, duplicates, lookups and outcomes; whatever is answered is written down, and now and then the power goes.
+/// Claims, duplicates, lookups and outcomes. Records every answer, and a power loss now and then.
 async fn call_for_a_while(disk: Arc<Disk>, world: Arc<Mutex<World>>) {
-    let acknowledge = |attempt: &Attempt, ask: &ClaimRequest, state| {
+    let acknowledge = |attempt: &Attempt, request: &ClaimRequest, state| {
         let mut world = world.lock().unwrap();
-        world.acknowledged.push((ask.key.clone(), attempt.clone(), state));
+        world.acknowledged.push((request.key.clone(), attempt.clone(), state));
         let count = world.acknowledged.len();
         if let Some(on_disk) = world.on_disk.clone().filter(|_| count.is_multiple_of(31)) {
             world.crashes.push((on_disk, count));
         }
     };
     for _ in 0..12 {
-        let ask = fresh_claim();
-        grant(&disk, &ask).await;
-        acknowledge(&ask.attempt, &ask, ClaimState::InProgress);
-        let other = again(&ask);
-        let (duplicate, settled) = (disk.claim(&other, DEADLINE), settle(&ask, success()));
+        let request = fresh_claim();
+        grant(&disk, &request).await;
+        acknowledge(&request.attempt, &request, ClaimState::InProgress);
+        let other = again(&request);
+        let (duplicate, settled) = (disk.claim(&other, DEADLINE), settle(&request, success()));
         let (duplicate, settled) = tokio::join!(duplicate, disk.settle(&settled, DEADLINE));
         settled.unwrap();
-        acknowledge(&ask.attempt, &ask, ClaimState::Succeeded);
-        let Ok(ClaimResponse::Duplicate(held)) = duplicate else { panic!("{duplicate:?}") };
-        acknowledge(&ask.attempt, &ask, held.record.state);
-        let found = disk.read(&ask.key).await.unwrap().unwrap();
-        acknowledge(&ask.attempt, &ask, found.record.state);
+        acknowledge(&request.attempt, &request, ClaimState::Succeeded);
+        let Ok(ClaimResponse::Duplicate(live)) = duplicate else { panic!("{duplicate:?}") };
+        acknowledge(&request.attempt, &request, live.record.state);
+        let found = disk.read(&request.key).await.unwrap().unwrap();
+        acknowledge(&request.attempt, &request, found.record.state);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_duplicate_waits_for_the_fsync_of_what_it_has_read() {
+async fn a_duplicate_waits_for_the_fsync_of_the_claim_that_it_has_read() {
     let (folder, clock) = (TempDir::new().unwrap(), noon());
     let gate = Arc::new(Gate::default());
     let disk = Disk::open_with(folder.path(), clock, quiet(), Box::new(gate.clone())).unwrap();
     let disk = Arc::new(disk);
-    let ask = fresh_claim();
+    let request = fresh_claim();
     let claimed = tokio::spawn({
-        let (disk, ask) = (disk.clone(), ask.clone());
-        async move { disk.claim(&ask, DEADLINE).await }
+        let (disk, request) = (disk.clone(), request.clone());
+        async move { disk.claim(&request, DEADLINE).await }
     });
     gate.wait_for_arrivals(1).await;
-    let others = [again(&ask), again(&ask)].map(|ask| {
+    let others = [again(&request), again(&request)].map(|request| {
         let disk = disk.clone();
-        tokio::spawn(async move { disk.claim(&ask, DEADLINE).await })
+        tokio::spawn(async move { disk.claim(&request, DEADLINE).await })
     });
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert!(!claimed.is_finished() && others.iter().all(|other| !other.is_finished()));
@@ -135,7 +135,7 @@ async fn a_duplicate_waits_for_the_fsync_of_what_it_has_read() {
     assert_eq!(gate.arrivals.load(Ordering::SeqCst), 1, "duplicates alone need no fsync");
 }
 
-/// An fsync that takes as long as a test wants.
+/// An fsync that a test can delay.
 #[derive(Default)]
 struct Gate {
     open: AtomicBool,
@@ -164,28 +164,28 @@ impl Persist for Arc<Gate> {
 }
 
 #[tokio::test]
-async fn what_is_left_is_told_as_of_the_answer_not_of_the_judgement() {
+async fn remaining_times_are_those_of_the_answer_not_of_the_transition() {
     let (folder, clock) = (TempDir::new().unwrap(), noon());
     let gate = Arc::new(Gate::default());
     let disk = Disk::open_with(folder.path(), clock.clone(), quiet(), Box::new(gate.clone())).unwrap();
-    let ask = fresh_claim();
+    let request = fresh_claim();
     let other = fresh_claim();
     gate.open.store(true, Ordering::SeqCst);
-    grant(&disk, &ask).await;
+    grant(&disk, &request).await;
     gate.open.store(false, Ordering::SeqCst);
     let slow_disk = async {
         gate.wait_for_arrivals(2).await;
         clock.advance(Duration::from_mins(1));
         gate.open.store(true, Ordering::SeqCst);
     };
-    let asks = [other, again(&ask)];
-    let (answers, ()) = tokio::join!(claim_all(&disk, &asks), slow_disk);
-    let Ok(ClaimResponse::Duplicate(held)) = &answers[1] else { panic!("{answers:?}") };
-    // Either it was in the batch that took a minute, or it was judged after it: an hour less a minute is left.
-    assert_eq!(held.left, Some(Duration::from_mins(59)));
+    let requests = [other, again(&request)];
+    let (answers, ()) = tokio::join!(claim_all(&disk, &requests), slow_disk);
+    let Ok(ClaimResponse::Duplicate(live)) = &answers[1] else { panic!("{answers:?}") };
+    // Its batch took a minute, or it was applied after that batch: an hour less a minute is left.
+    assert_eq!(live.left, Some(Duration::from_mins(59)));
 }
 
-/// An fsync that fails, or worse, once a test wants it to.
+/// An fsync that a test can make fail or panic.
 struct Failing {
     panics: bool,
     now: Arc<AtomicBool>,
@@ -211,22 +211,24 @@ async fn after_a_failure(panics: bool, why: &str) {
     fail.store(true, Ordering::SeqCst);
     let lost: Vec<_> = (0..20).map(|_| fresh_claim()).collect();
     let answers = claim_all(&disk, &lost).await;
-    // The first one was in a batch, the ones behind it may not have been begun.
+    // The first one was in a batch; those behind it may not have begun.
     assert!(matches!(answers[0], Err(EngineError::Indeterminate(_))), "{answers:?}");
     assert!(answers.iter().all(Result::is_err));
     fail.store(false, Ordering::SeqCst);
     for _ in 0..3 {
         let refused = disk.read(&kept.key).await.unwrap_err();
-        assert!(matches!(&refused, EngineError::Determinate(Determinate::Unavailable(told)) if told.contains(why)));
+        assert!(
+            matches!(&refused, EngineError::Determinate(Determinate::Unavailable(message)) if message.contains(why))
+        );
         assert!(matches!(disk.probe().await, Err(EngineError::Determinate(Determinate::Unavailable(_)))));
     }
     disk.close().await;
     drop(disk);
     let disk = open(folder.path(), &clock);
     assert_eq!(disk.read(&kept.key).await.unwrap().unwrap().record.attempt, kept.attempt);
-    // With the same attempt, every lost call can be told for what it was.
-    for ask in &lost {
-        grant(&disk, ask).await;
+    // Repeated with the same attempt, every lost call is answered.
+    for request in &lost {
+        grant(&disk, request).await;
     }
 }
 
@@ -236,23 +238,24 @@ async fn after_a_failed_fsync_nothing_is_answered_until_a_restart() {
 }
 
 #[tokio::test]
-async fn a_writer_that_panics_leaves_nobody_waiting() {
-    after_a_failure(true, "its writer is gone").await;
+async fn a_writer_that_panics_leaves_no_call_waiting() {
+    after_a_failure(true, "its writer has ended").await;
 }
 
-/// An engine's directory after two outcomes with long results, and where in its journal a batch lies.
+/// Fills an engine's folder with two outcomes that have long results.
 async fn journal_with_long_values(folder: &Path, clock: &Arc<ManualClock>) -> [ClaimRequest; 2] {
     let disk = open(folder, clock);
-    let asks = [fresh_claim(), fresh_claim()];
-    for ask in &asks {
-        grant(&disk, ask).await;
+    let requests = [fresh_claim(), fresh_claim()];
+    for request in &requests {
+        grant(&disk, request).await;
         let result = Some(format!("\"{}\"", "long".repeat(5000)).into());
-        disk.settle(&settle(ask, Outcome::Success { result, retention: None }), DEADLINE).await.unwrap();
+        disk.settle(&settle(request, Outcome::Success { result, retention: None }), DEADLINE).await.unwrap();
     }
-    asks
+    requests
 }
 
-/// Puts a hole, as an unwritten page leaves it, into the middle of the last batch before `end`; tells where that begins.
+/// Overwrites a page in the middle of the last batch before `end` with zeros, like an unwritten page. Returns the start of the
+/// batch.
 fn tear(journal: &Path, end: Option<usize>) -> usize {
     let mut bytes = std::fs::read(journal).unwrap();
     let whole = end.unwrap_or(bytes.len());
@@ -265,39 +268,39 @@ fn tear(journal: &Path, end: Option<usize>) -> usize {
 }
 
 #[tokio::test]
-async fn a_write_that_a_power_loss_tore_is_taken_off() {
+async fn a_write_that_a_power_loss_tore_is_removed() {
     let (folder, clock) = (TempDir::new().unwrap(), noon());
-    let asks = journal_with_long_values(folder.path(), &clock).await;
+    let requests = journal_with_long_values(folder.path(), &clock).await;
     let journal = torn::newest_journal(&folder.path().join("db")).unwrap().unwrap();
     tear(&journal, None);
     let disk = open(folder.path(), &clock);
-    for (ask, state) in asks.iter().zip([ClaimState::Succeeded, ClaimState::InProgress]) {
-        assert_eq!(disk.read(&ask.key).await.unwrap().unwrap().record.state, state);
+    for (request, state) in requests.iter().zip([ClaimState::Succeeded, ClaimState::InProgress]) {
+        assert_eq!(disk.read(&request.key).await.unwrap().unwrap().record.state, state);
     }
-    disk.settle(&settle(&asks[1], success()), DEADLINE).await.unwrap();
+    disk.settle(&settle(&requests[1], success()), DEADLINE).await.unwrap();
     drop(disk);
-    let held = open(folder.path(), &clock).read(&asks[1].key).await.unwrap().unwrap();
-    assert_eq!(held.record.state, ClaimState::Succeeded);
+    let live = open(folder.path(), &clock).read(&requests[1].key).await.unwrap().unwrap();
+    assert_eq!(live.record.state, ClaimState::Succeeded);
 }
 
 #[tokio::test]
-async fn what_was_acknowledged_and_spoilt_is_never_taken_off() {
+async fn a_damaged_write_that_was_acknowledged_is_never_removed() {
     let (folder, clock) = (TempDir::new().unwrap(), noon());
     journal_with_long_values(folder.path(), &clock).await;
     let journal = torn::newest_journal(&folder.path().join("db")).unwrap().unwrap();
     let whole = std::fs::read(&journal).unwrap();
-    // A hole in a batch that others follow, and a last batch that is wrong but has no hole.
+    // A hole in a batch that others follow, and a last batch that is damaged without a hole.
     let last = torn::last_batch(&whole).unwrap();
     let before_last = torn::last_batch(&whole[..last.start]).unwrap();
     tear(&journal, Some(before_last.start));
     let refused = Disk::open(folder.path(), clock.clone(), quiet()).err().unwrap();
     assert!(matches!(refused, OpenError::Damaged { .. }), "{refused}");
-    let mut spoilt = whole.clone();
-    spoilt[usize::midpoint(last.start, last.end)] ^= 1;
-    std::fs::write(&journal, &spoilt).unwrap();
+    let mut damaged = whole.clone();
+    damaged[usize::midpoint(last.start, last.end)] ^= 1;
+    std::fs::write(&journal, &damaged).unwrap();
     let refused = Disk::open(folder.path(), clock.clone(), quiet()).err().unwrap();
     assert!(matches!(refused, OpenError::Damaged { .. }), "{refused}");
-    assert_eq!(std::fs::read(&journal).unwrap(), spoilt);
+    assert_eq!(std::fs::read(&journal).unwrap(), damaged);
     std::fs::write(&journal, whole).unwrap();
     open(folder.path(), &clock);
 }

@@ -1,5 +1,5 @@
-//! `kill -9`, again and again, at random moments of a busy engine in a process of its own: what it acknowledged is
-//! there, and nothing of what is there is torn.
+//! `kill -9` of a busy engine in a process of its own, at random moments: every acknowledged claim is there, and no record is
+//! torn.
 
 use crate::engine::conformance::DEADLINE;
 use std::io::{BufRead, BufReader, Write};
@@ -13,19 +13,19 @@ use super::*;
 const ROUNDS: u64 = 20;
 
 #[tokio::test]
-async fn what_was_acknowledged_survives_a_kill_at_any_moment() {
+async fn acknowledged_claims_survive_a_kill_at_any_moment() {
     let (folder, clock) = (TempDir::new().unwrap(), Arc::new(SystemClock::new()));
-    let mut random = SmallRng::seed_from_u64(7);
+    let mut rng = SmallRng::seed_from_u64(7);
     let mut acknowledged = 0;
     for round in 0..ROUNDS {
-        let said = said_until_killed(folder.path(), Duration::from_micros(random.random_range(0..120_000)));
+        let lines = lines_until_killed(folder.path(), Duration::from_micros(rng.random_range(0..120_000)));
         let disk = Disk::open(folder.path(), clock.clone(), quiet()).unwrap();
-        for line in &said {
+        for line in &lines {
             let [global_id, attempt, state] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
             let key = Key { app: fresh_claim().key.app, global_id: global_id.parse().unwrap() };
-            let held = disk.read(&key).await.unwrap().unwrap_or_else(|| panic!("round {round}: {line} is lost"));
-            assert_eq!(held.record.attempt.to_string(), attempt, "round {round}");
-            assert!(state == "claimed" || held.record.state == ClaimState::Succeeded, "round {round}: {line}");
+            let live = disk.read(&key).await.unwrap().unwrap_or_else(|| panic!("round {round}: {line} is lost"));
+            assert_eq!(live.record.attempt.to_string(), attempt, "round {round}");
+            assert!(state == "claimed" || live.record.state == ClaimState::Succeeded, "round {round}: {line}");
         }
         drop(disk);
         inspect(folder.path(), |store| {
@@ -34,37 +34,36 @@ async fn what_was_acknowledged_survives_a_kill_at_any_moment() {
                 let (key, _) = row.into_inner().unwrap();
                 let row = store.get(&key).expect("no record is torn").unwrap();
                 let end = row.end_key(&key).expect("all of these end");
-                assert!(store.ends.contains_key(end).unwrap(), "claim and end are one");
+                assert!(store.ends.contains_key(end).unwrap(), "each claim has its entry");
                 ends += 1;
             }
             assert_eq!(store.ends.len().unwrap(), ends);
         });
-        acknowledged += said.len();
+        acknowledged += lines.len();
     }
     assert!(acknowledged > 1000, "the engine was busy: {acknowledged}");
 }
 
-/// Starts an engine under load, lets it run on for this long after its first answer, kills it, and tells what it
-/// acknowledged.
-fn said_until_killed(folder: &Path, runs: Duration) -> Vec<String> {
-    let mut child = child("kill::child_claims").say(folder).0;
+/// Starts an engine under load, kills it this long after its first answer, and returns what it acknowledged.
+fn lines_until_killed(folder: &Path, runs: Duration) -> Vec<String> {
+    let mut child = child("kill::child_claims").send(folder).0;
     let output = BufReader::new(child.stdout.take().unwrap());
     let count = Arc::new(AtomicUsize::new(0));
     let reader = std::thread::spawn({
         let count = count.clone();
         move || {
-            let mut said = Vec::new();
+            let mut lines = Vec::new();
             let mut output = output;
             let mut line = String::new();
-            // What was cut off in the middle of a line was not acknowledged.
+            // An incomplete line is not an acknowledgement.
             while output.read_line(&mut line).is_ok_and(|_| line.ends_with('\n')) {
                 if let Some(line) = line.trim_end().strip_prefix('>') {
-                    said.push(line.to_owned());
+                    lines.push(line.to_owned());
                     count.fetch_add(1, Ordering::SeqCst);
                 }
                 line.clear();
             }
-            said
+            lines
         }
     });
     while count.load(Ordering::SeqCst) == 0 && !reader.is_finished() {
@@ -79,8 +78,8 @@ fn said_until_killed(folder: &Path, runs: Duration) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "run by another test, in a process of its own"]
 async fn child_claims() {
-    let Some(folder) = told_folder() else { return };
-    // So little memory that rows are sorted away all the time: the kill falls into that as well.
+    let Some(folder) = folder_of_child() else { return };
+    // So little memory that rows are flushed all the time: kills hit flushes as well.
     let options = Options { memtable_bytes: 64 << 10, ..Options::default() };
     let disk = Disk::open(Path::new(&folder), Arc::new(SystemClock::new()), options).unwrap();
     let disk = Arc::new(disk);
@@ -88,20 +87,20 @@ async fn child_claims() {
     let callers = (0..32).map(|_| {
         let disk = disk.clone();
         tokio::spawn(async move {
-            // Ends by itself if nobody kills it.
+            // Ends by itself if it is not killed.
             for _ in 0..1000 {
-                let ask = fresh_claim();
-                grant(&disk, &ask).await;
-                acknowledge(&ask, "claimed");
-                disk.settle(&settle(&ask, success()), DEADLINE).await.unwrap();
-                acknowledge(&ask, "succeeded");
+                let request = fresh_claim();
+                grant(&disk, &request).await;
+                acknowledge(&request, "claimed");
+                disk.settle(&settle(&request, success()), DEADLINE).await.unwrap();
+                acknowledge(&request, "succeeded");
             }
         })
     });
     join_all(callers).await;
 }
 
-fn acknowledge(ask: &ClaimRequest, state: &str) {
+fn acknowledge(request: &ClaimRequest, state: &str) {
     let mut output = std::io::stdout().lock();
-    writeln!(output, ">{} {} {state}", ask.key.global_id, ask.attempt).unwrap();
+    writeln!(output, ">{} {} {state}", request.key.global_id, request.attempt).unwrap();
 }

@@ -1,4 +1,4 @@
-//! Figures, not tests: how many claims an fsync carries, and how long a start takes. Run by hand:
+//! Figures, not tests: claims per fsync, and the duration of a start. Run by hand:
 //! `cargo test --release --package oncegate-disk --lib tests::measure -- --ignored --nocapture --test-threads=1`
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,16 +23,16 @@ async fn throughput(callers: usize, each: usize) {
     let persist = Box::new(Counting(fsyncs.clone()));
     let disk = Disk::open_with(folder.path(), Arc::new(SystemClock::new()), Options::default(), persist).unwrap();
     let disk = Arc::new(disk);
-    let asks: Vec<Vec<_>> = (0..callers).map(|_| (0..each).map(|_| fresh_claim()).collect()).collect();
+    let requests: Vec<Vec<_>> = (0..callers).map(|_| (0..each).map(|_| fresh_claim()).collect()).collect();
     let began = clock.monotonic();
-    let calls = asks.into_iter().map(|asks| {
+    let calls = requests.into_iter().map(|requests| {
         let disk = disk.clone();
         let clock = SystemClock::new();
         tokio::spawn(async move {
-            let mut took = Vec::with_capacity(asks.len());
-            for ask in &asks {
+            let mut took = Vec::with_capacity(requests.len());
+            for request in &requests {
                 let began = clock.monotonic();
-                grant(&disk, ask).await;
+                grant(&disk, request).await;
                 took.push(clock.monotonic().saturating_sub(began));
             }
             took
@@ -70,17 +70,17 @@ async fn start_up_with_a_million_claims() {
         println!("start {what}: {took:.2?}");
         (disk, took)
     };
-    let (disk, _) = timed_open(folder.path(), "of an empty directory");
+    let (disk, _) = timed_open(folder.path(), "of an empty folder");
     let began = clock.monotonic();
     let mut last = fresh_claim();
     for part in 0..1000 {
-        let asks: Vec<_> = (0..1000).map(|_| fresh_claim()).collect();
-        assert!(claim_all(&disk, &asks).await.iter().all(Result::is_ok));
-        last = asks[999].clone();
-        // Journals and unsorted rows come and go: what a crash leaves depends on the moment.
+        let requests: Vec<_> = (0..1000).map(|_| fresh_claim()).collect();
+        assert!(claim_all(&disk, &requests).await.iter().all(Result::is_ok));
+        last = requests[999].clone();
+        // Journals and memtables come and go: what a crash leaves depends on the moment.
         if [400, 555, 777, 999].contains(&part) {
             let copy = copy_of_a_moment(folder.path());
-            // The copy's own way to the disk is no part of a start.
+            // Writing the copy to the disk is not part of a start.
             assert!(Command::new("sync").status().unwrap().success());
             println!("{}", journals(copy.path()));
             let (disk, took) = timed_open(copy.path(), &format!("after a crash at {} claims", (part + 1) * 1000));
@@ -98,7 +98,7 @@ async fn start_up_with_a_million_claims() {
     println!("{}", status.lines().find(|line| line.starts_with("VmHWM")).unwrap_or_default());
 }
 
-/// A copy during which no file came or went, as it does while rows are sorted away.
+/// Copies a folder while no file is created or deleted in it, as flushes do.
 fn copy_of_a_moment(folder: &Path) -> TempDir {
     loop {
         let (copy, before) = (TempDir::new().unwrap(), files(folder));
@@ -121,7 +121,7 @@ fn files(folder: &Path) -> Vec<std::path::PathBuf> {
     files
 }
 
-/// How long the journals are that a start has to read.
+/// Returns the sizes of the journals that a start has to read.
 fn journals(folder: &Path) -> String {
     let files = std::fs::read_dir(folder.join("db")).unwrap().map(|file| file.unwrap().path());
     let journals = files.filter(|path| path.extension().is_some_and(|extension| extension == "jnl"));

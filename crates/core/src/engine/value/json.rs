@@ -1,8 +1,8 @@
-//! A quick look whether text may be JSON. The scripts of the Redis engine look in the same way, byte by byte, so that all
+//! A quick check whether text may be JSON. The scripts of the Redis engine make the same check, byte by byte, so that all
 //! calls agree on which values are damaged.
 
-/// Whether strings are closed, brackets are paired, and outside of strings there is nothing but what JSON has there. A backslash
-/// hides the next byte.
+/// Returns whether strings are closed, brackets are paired, and everything outside of strings may occur there in JSON. A
+/// backslash hides the next byte.
 pub(super) fn may_be_json(text: &str) -> bool {
     let bytes = text.as_bytes();
     let (mut braces, mut brackets) = (0_i64, 0_i64);
@@ -33,7 +33,7 @@ pub(super) fn may_be_json(text: &str) -> bool {
     !bytes.is_empty() && braces == 0 && brackets == 0
 }
 
-/// Where a string ends that began before this byte.
+/// Returns the end of a string that began before this byte.
 fn end_of_string(bytes: &[u8], mut at: usize) -> Option<usize> {
     loop {
         match bytes.get(at)? {
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_may_be_json_and_what_is_cut_or_overwritten_is_not() {
+    fn json_passes_and_damaged_json_does_not() {
         for text in
             ["null", "-1.5e+30", "\"a\\\"b\"", "\"\\\\\"", r#"{"a":[1,true,false,null,"x{]"],"ü":{}}"#, "[1,\n\t2]\r\n"]
         {
