@@ -83,12 +83,9 @@ impl Business {
     pub(crate) fn choose(&self) -> Target {
         let rng = &self.world.rng;
         let wanted = if self.world.habits == Habits::Crowding && rng.percent(80) {
-            // The first two operations of the first app. Policies grant both, and a lease that ends ends them for good: a
-            // lease that turned unknown can be taken over, also while another gateway still renews the same try.
+            // The operations of the first app in turn. Policies grant all of them.
             let now = self.world.time.now().as_secs() / CROWDED_FOR_SECS;
-            let number = now * CROWDED + rng.between(0, CROWDED - 1);
-            let operations = self.apps[0].1.len() as u64;
-            (number / 2 * operations + number % 2) * self.apps.len() as u64
+            (now * CROWDED + rng.between(0, CROWDED - 1)) * self.apps.len() as u64
         } else if rng.percent(50) {
             let now = self.world.time.now().as_secs() / HOT_FOR_SECS;
             now * HOT + rng.between(0, HOT - 1)

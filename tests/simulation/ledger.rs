@@ -61,12 +61,16 @@ pub(crate) struct Ledger {
     accepted: Vec<Accepted>,
     /// What the store was told, and when.
     told: Vec<(u64, &'static str, Duration)>,
+    /// The same for outcomes that met their own try under another attempt: the gateway looks that up, and reports again.
+    met_own_try: Vec<(u64, &'static str, Duration)>,
     /// Whose grants gateways have told the store of, whether it held another then, and when that was.
     delivered: Vec<(Name, bool, Duration)>,
     /// Whose outcomes were first reported to which gateway, and when.
     reported: Vec<(u16, u64, &'static str, Duration)>,
     /// What gateways were asked to do, and how many of those calls may have been done.
     asked: Vec<(Asked, u32)>,
+    /// Which gateways did not answer a claim call, and its nonce: a policy may have granted it.
+    unanswered: Vec<(u16, u64)>,
     /// Which gateways the store has told that this attempt holds the claim.
     heard: Vec<(u16, Name)>,
     /// Whose attempt a hash is, by its nonce.
@@ -245,6 +249,11 @@ impl Ledger {
         }
     }
 
+    /// A claim call got no answer, or one that says that the outcome is not known.
+    pub(crate) fn leave_unanswered(&mut self, gateway: u16, nonce: u64) {
+        self.unanswered.push((gateway, nonce));
+    }
+
     /// A caller was told that its call has certainly not been done.
     pub(crate) fn refuse(&mut self, asked: Asked) {
         if let Some((_, calls)) = self.asked.iter_mut().find(|(known, _)| *known == asked) {
@@ -311,6 +320,16 @@ impl Ledger {
         }
     }
 
+    /// An outcome meets its own try under another attempt.
+    pub(crate) fn meet_own_try<Q: Question>(&mut self, request: &Q, at: Duration) {
+        self.met_own_try.extend(request.reports().map(|outcome| (request.whose().nonce, outcome, at)));
+    }
+
+    /// A lookup finds this try. Outcomes of others that met their own try came too late for it: nothing more is reported.
+    pub(crate) fn look_up(&mut self, found: Option<u64>) {
+        self.told.extend(self.met_own_try.extract_if(.., |(nonce, ..)| Some(*nonce) != found));
+    }
+
     /// That a gateway may ask the store this now: what it has taken in its place goes before, in order.
     pub(crate) fn may_send<Q: Question>(
         &self,
@@ -325,6 +344,7 @@ impl Ledger {
         let before = if request.is_delivery() {
             // A grant takes its outcome along, past what others have reported meanwhile.
             let with_its_grant = |given: &Given| given.name.nonce == nonce && given.policy.is_some();
+            let may_have_granted = self.unanswered.contains(&(gateway, nonce));
             let own = self
                 .accepted
                 .iter()
@@ -336,7 +356,7 @@ impl Ledger {
                 };
                 self.reported.iter().find(same).map_or(own.begun, |(.., begun)| *begun)
             };
-            own.filter(|_| !self.given.iter().any(with_its_grant)).map(first)
+            own.filter(|_| !may_have_granted && !self.given.iter().any(with_its_grant)).map(first)
         } else {
             begun
         };

@@ -363,7 +363,11 @@ impl World {
 
     /// The gateway has died; no answer comes.
     pub(crate) fn abort(&self, call: &Call) {
-        self.known().open.remove(&(call.gateway, call.kind, call.name));
+        let known = &mut *self.known();
+        known.open.remove(&(call.gateway, call.kind, call.name));
+        if call.kind == <Timed<ClaimRequest> as Question>::NAME {
+            known.of(call.key).ledger.leave_unanswered(call.gateway, call.name.nonce);
+        }
     }
 
     /// What a claim call was answered, which asked for this lease.
@@ -514,6 +518,9 @@ impl World {
             (failure, asked((call.gateway, call.name.nonce), call.kind, call.what))
         {
             known.of(call.key).ledger.refuse(asked);
+        }
+        if let (Failure::OutcomeUnknown(_), <Timed<ClaimRequest> as Question>::NAME) = (failure, call.kind) {
+            known.of(call.key).ledger.leave_unanswered(call.gateway, call.name.nonce);
         }
         let unsure_until = known.disks_unsure_until.get(&call.gateway);
         let is_unsure = unsure_until.is_some_and(|until| *until >= call.begun);

@@ -109,6 +109,12 @@ impl Reference {
             {
                 true
             }
+            // The very attempt gets its lease back, unless it was reported as unknown.
+            Some((Now { state: ClaimState::Unknown, left: None }, standing))
+                if request.take_over && standing.attempt == request.attempt =>
+            {
+                false
+            }
             Some((at, standing)) => {
                 let rule = if at.state == ClaimState::Succeeded { "S3" } else { "S1" };
                 let ClaimResponse::Duplicate(held) = answer else {

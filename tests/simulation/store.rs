@@ -288,9 +288,17 @@ impl Store {
             let meant = hold(meant, "S2", || format!("nobody has reported or released {:?}", request.whose()));
             let compared =
                 request.compare(&mut known.of(number).references[usize::from(self.number)], store_now, &answer);
-            // An outcome that meets its own try under another attempt is not recorded yet.
-            if of_policies && !Q::READS && met != Met::ItsMarkedTry {
-                known.of(number).ledger.told(request, &answer, at);
+            if of_policies {
+                let of_key = known.of(number);
+                if Q::READS {
+                    let found = of_key.references[usize::from(self.number)].at(store_now);
+                    of_key.ledger.look_up(found.map(|(_, attempt)| Name::of(attempt).nonce));
+                } else if met == Met::ItsMarkedTry {
+                    // It is not recorded yet.
+                    of_key.ledger.meet_own_try(request, at);
+                } else {
+                    of_key.ledger.told(request, &answer, at);
+                }
             }
             (number, meant.and(compared), met)
         };

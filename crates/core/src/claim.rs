@@ -28,7 +28,7 @@ pub struct ClaimRequest {
     pub fingerprint: Option<Sha256Digest>,
     /// The terms, the lease among them.
     pub terms: Terms,
-    /// Claim even though the claim that stands is `unknown`.
+    /// Claims even if another try's claim stands as `unknown`. Of the very same attempt only an ended lease is restored.
     pub take_over: bool,
 }
 
@@ -238,6 +238,10 @@ pub fn claim(held: Option<&LiveClaim>, request: &ClaimRequest, fence: Option<u64
         }
         // A repeat of the try that has come to this takes nothing over: it would undo its own report.
         ClaimState::Unknown if request.take_over && !is_own() => grant(true),
+        // A lease that ended without a report is restored to the very attempt: its gateway had extended it meanwhile.
+        ClaimState::Unknown if request.take_over && request.attempt == held.record.attempt && held.is_ended_lease() => {
+            grant(false)
+        }
         ClaimState::InProgress | ClaimState::Succeeded | ClaimState::Unknown => {
             (Effect::Keep, ClaimResponse::Duplicate(held.clone()))
         }
@@ -457,6 +461,21 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn an_ended_lease_is_restored_to_its_very_attempt_only() {
+        let mut ended = LiveClaim { left: None, ..held(ClaimState::Unknown) };
+        ended.record.terms.on_lease_end = LeaseEnd::Unknown;
+        let cell = |request: &ClaimRequest| {
+            let (effect, answer) = claim(Some(&ended), request, None);
+            told(&effect, &answer)
+        };
+        let own = ClaimRequest { take_over: true, ..request('A') };
+        assert_eq!(cell(&own), "InProgress for Some(30s) late=false: Granted");
+        assert_eq!(cell(&request('A')), "keep: Duplicate", "without a take-over");
+        let later = Attempt::new(own.attempt.timestamp().plus(Duration::from_secs(1)), own.attempt.nonce().clone());
+        assert_eq!(cell(&ClaimRequest { attempt: later, ..own }), "keep: Duplicate", "a repeat of the call");
     }
 
     #[test]

@@ -139,6 +139,13 @@ impl LiveClaim {
         }
         Some(Self { record: Record { state: ClaimState::Unknown, ..record }, left: None, fence })
     }
+
+    /// Reports whether the claim is unknown because its lease ended, and not because that was reported: only then it has no
+    /// end, unless unknown outcomes are kept for ever.
+    pub fn is_ended_lease(&self) -> bool {
+        let Record { state, terms, .. } = &self.record;
+        *state == ClaimState::Unknown && terms.on_lease_end == LeaseEnd::Unknown && self.left.is_none()
+    }
 }
 
 impl Record {

@@ -65,6 +65,15 @@ impl Standing {
         LiveClaim::judge(self.record.clone(), left, None)
     }
 
+    /// Whether the claim may still be in progress in the store: it is here, or its lease ended here, which may have been
+    /// extended through another gateway. A claim that was reported as unknown has an end.
+    fn is_in_progress_elsewhere(&self) -> bool {
+        let Record { state, terms, .. } = &self.record;
+        let lease_ended =
+            *state == ClaimState::Unknown && terms.on_lease_end == LeaseEnd::Unknown && self.ends_at.is_none();
+        *state == ClaimState::InProgress || lease_ended
+    }
+
     fn bytes(&self) -> usize {
         let result = self.record.result.as_ref().map_or(0, |result| result.len());
         CLAIM_BYTES + usize::try_from(self.record.contents.stored_bytes()).unwrap_or(usize::MAX / 2) + result
@@ -224,8 +233,8 @@ impl Book {
         let id = request.key.global_id;
         pages.change(&request.key.app, now, |app| {
             let record = match app.standing(&id) {
-                Some(own) if own.record.attempt == request.attempt && own.record.state == ClaimState::InProgress => {
-                    own.record.clone()
+                Some(own) if own.record.attempt == request.attempt && own.is_in_progress_elsewhere() => {
+                    Record { state: ClaimState::InProgress, ..own.record.clone() }
                 }
                 // Another has claimed since this answer was given, or the outcome has come.
                 Some(other) if other.held(now).is_some() => return,

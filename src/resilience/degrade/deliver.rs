@@ -26,6 +26,15 @@ const PUSHED_LEASE_MIN: Duration = Duration::from_secs(5);
 /// How often a claim is sent that finds its own lease at its very end.
 const PUSHES_MAX: usize = 3;
 
+/// What a delivery does with a claim of its own try that the store holds as unknown, because its lease ended there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum EndedLease {
+    /// Nothing: the lease has ended here too, or its outcome follows.
+    Leave,
+    /// Restores the lease, which a policy extended here while another gateway, which granted the same try, did not.
+    Restore,
+}
+
 /// Entries that the store has, and what they met there.
 #[derive(Default)]
 struct Told {
@@ -100,14 +109,14 @@ impl Core {
         let theirs = match (reported, own) {
             (Some((at, report)), _) => {
                 hold.settle(report, at);
-                self.tell_both(request, report, at).await?
+                self.tell_both(request, report, ended_at.min(at)).await?
             }
             (None, Some(LiveClaim { record: Record { state: ClaimState::InProgress, .. }, left, .. })) => {
-                self.push(request, left.unwrap_or(request.terms.lease)).await?.1
+                self.push(request, left.unwrap_or(request.terms.lease), EndedLease::Restore).await?.1
             }
             // Its lease has ended and nobody may guess what became of it: the store has to know that.
             (None, Some(_)) if request.terms.on_lease_end == LeaseEnd::Unknown => {
-                self.push(request, Duration::from_millis(1)).await?.1
+                self.push(request, Duration::from_millis(1), EndedLease::Leave).await?.1
             }
             (None, _) => self.stood_beside(&request.key, ended_at).await?,
         };
@@ -116,21 +125,22 @@ impl Core {
         Ok(Told { seqs, outcome_refused: happened && theirs.is_some(), theirs, beside })
     }
 
-    /// Tells the store of a grant and its outcome, which was reported at this instant. Returns what the store holds instead.
+    /// Tells the store of a grant and its outcome. The claim ended at this instant: with its lease, or with the outcome. Returns
+    /// what the store holds instead.
     async fn tell_both(
         &self,
         request: &ClaimRequest,
         report: &OutcomeRequest,
-        at: Timestamp,
+        ended_at: Timestamp,
     ) -> Result<Option<LiveClaim>, EngineError> {
         let mut report = report.clone();
         // Nothing happened, so there is nothing to claim, and only to release what the store may have granted after all. But
         // a take-over ended an unknown outcome, which the store still holds.
         if report.outcome == Outcome::Failure && !request.take_over {
             let settled = self.settle_in_store(&report, DELIVERY_DEADLINE, Granted::Here).await?;
-            return if is_superseded(&settled) { self.stood_beside(&request.key, at).await } else { Ok(None) };
+            return if is_superseded(&settled) { self.stood_beside(&request.key, ended_at).await } else { Ok(None) };
         }
-        let (holder, theirs) = self.push(request, request.terms.lease.max(PUSHED_LEASE_MIN)).await?;
+        let (holder, theirs) = self.push(request, request.terms.lease.max(PUSHED_LEASE_MIN), EndedLease::Leave).await?;
         crash::here(Point::Reconciling);
         // Another gateway may have granted the same try: the store holds the attempt that it issued.
         report.attempt = holder.unwrap_or(report.attempt);
@@ -141,7 +151,7 @@ impl Core {
         });
         let settled = self.settle_in_store(&report, DELIVERY_DEADLINE, Granted::Here).await?;
         if report.outcome == Outcome::Failure {
-            return if is_superseded(&settled) { self.stood_beside(&request.key, at).await } else { Ok(None) };
+            return if is_superseded(&settled) { self.stood_beside(&request.key, ended_at).await } else { Ok(None) };
         }
         if theirs.is_none() && is_superseded(&settled) {
             return self.engine.read(&request.key).await;
@@ -157,14 +167,19 @@ impl Core {
         &self,
         request: &ClaimRequest,
         lease: Duration,
+        ended: EndedLease,
     ) -> Result<(Option<Attempt>, Option<LiveClaim>), EngineError> {
         let lease = lease.max(Duration::from_millis(1));
-        let pushed = ClaimRequest { terms: Terms { lease, ..request.terms }, ..request.clone() };
+        let mut pushed = ClaimRequest { terms: Terms { lease, ..request.terms }, ..request.clone() };
         for _ in 0..PUSHES_MAX {
             let grant = match self.engine.claim(&pushed, DELIVERY_DEADLINE).await? {
                 ClaimResponse::Granted(grant) => grant,
                 ClaimResponse::Duplicate(held) if held.record.attempt.nonce() == request.attempt.nonce() => {
-                    return Ok((Some(held.record.attempt), None));
+                    if ended == EndedLease::Leave || !held.is_ended_lease() {
+                        return Ok((Some(held.record.attempt), None));
+                    }
+                    pushed = ClaimRequest { attempt: held.record.attempt, take_over: true, ..pushed };
+                    continue;
                 }
                 ClaimResponse::Duplicate(held) => return Ok((None, Some(held))),
                 ClaimResponse::Mismatch(_) => {

@@ -72,7 +72,8 @@ impl Hold {
                 (until, until)
             }
             Outcome::Unknown => (until(terms.map(|terms| terms.unknown_retention)), at),
-            Outcome::Failure => (at, at),
+            // Its lease may have ended before: that ended the claim, or left it to take-overs.
+            Outcome::Failure => (self.until.min(at), self.until_take_over.min(at)),
         };
     }
 

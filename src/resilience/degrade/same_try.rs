@@ -45,17 +45,13 @@ impl Core {
         granted: Granted,
         response: OutcomeResponse,
     ) -> Result<OutcomeResponse, EngineError> {
-        // What may have been done is not told as certainly not done.
-        let failed = |failure: EngineError| {
-            if is_unsure(&response) { EngineError::indeterminate(failure.to_string()) } else { failure }
-        };
-        let attempt = self.other_attempt(&request.key, &request.attempt, granted).await.map_err(failed)?;
+        let attempt = self.other_attempt(&request.key, &request.attempt, granted).await.map_err(uncertain)?;
         let Some(attempt) = attempt else {
             self.learn_settle(request, &response);
             return Ok(response);
         };
         let request = OutcomeRequest { attempt, ..request.clone() };
-        let response = self.engine.settle(&request, deadline).await?;
+        let response = self.engine.settle(&request, deadline).await.map_err(uncertain)?;
         self.learn_settle(&request, &response);
         Ok(response)
     }
@@ -82,11 +78,10 @@ impl Core {
         granted: Granted,
         superseded: RenewalResponse,
     ) -> Result<RenewalResponse, EngineError> {
-        let Some(attempt) = self.other_attempt(&request.key, &request.attempt, granted).await? else {
-            return Ok(superseded);
-        };
+        let attempt = self.other_attempt(&request.key, &request.attempt, granted).await.map_err(uncertain)?;
+        let Some(attempt) = attempt else { return Ok(superseded) };
         let request = RenewalRequest { attempt, ..request.clone() };
-        let response = self.engine.renew(&request, deadline).await?;
+        let response = self.engine.renew(&request, deadline).await.map_err(uncertain)?;
         self.learn_renew(&request, &response);
         Ok(response)
     }
@@ -106,6 +101,12 @@ impl Core {
         let is_proven = granted == Granted::Here || self.is_marked(key, attempt.nonce()).await?;
         Ok(is_proven.then_some(other))
     }
+}
+
+/// The failure of a later step of a call whose first step the store has answered: an earlier try of that step, whose reply
+/// was lost, may still take effect.
+fn uncertain(failure: EngineError) -> EngineError {
+    if failure.is_unavailable() { EngineError::indeterminate(failure.to_string()) } else { failure }
 }
 
 /// Whether a failure found nothing of its own and an earlier try of the same call, whose reply was lost, may be why.

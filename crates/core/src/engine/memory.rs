@@ -24,7 +24,7 @@ use crate::domain::claim::{
 };
 use crate::domain::clock::{Clock, SteadyClock, Timestamp};
 use crate::domain::operator::{self, ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
-use crate::domain::record::{Key, LiveClaim};
+use crate::domain::record::{ClaimState, Key, LiveClaim};
 use crate::domain::tenant::AppKey;
 
 /// Default bound on the memory for claims: about eight million small ones.
@@ -89,8 +89,8 @@ impl Memory {
         let grown = match effect {
             Effect::Keep => 0,
             Effect::Put(record, lasts) => {
-                // A new attempt gets the new fence; a change of state keeps the attempt's own.
-                let own = live.as_ref().filter(|live| live.record.attempt == record.attempt);
+                // A grant gets the new fence, and so does a late record; an outcome keeps the fence of its attempt.
+                let own = live.as_ref().filter(|_| record.state != ClaimState::InProgress);
                 let fence = own.and_then(|live| live.fence).unwrap_or(fence);
                 let ends_at = lasts.map_or(NEVER, |lasts| now.plus(lasts));
                 shard.put(key, Slot::new(ends_at, fence, &record))

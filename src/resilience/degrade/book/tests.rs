@@ -90,6 +90,41 @@ fn a_released_claim_is_forgotten_and_anothers_is_not() {
     assert!(book.held(&request.key, LATER).is_none());
 }
 
+/// S1: a renewal may have gone through another gateway, so that the lease seemed to have ended here.
+#[test]
+fn a_lease_that_seemed_to_have_ended_is_in_progress_again_after_a_renewal() {
+    let (book, request) = (Book::default(), fresh_claim());
+    let request = ClaimRequest { terms: Terms { on_lease_end: LeaseEnd::Unknown, ..request.terms }, ..request };
+    let (renewal, lease) = (renewal(&request), request.terms.lease);
+    book.learn_claim(&request, &granted(&request), Duration::ZERO);
+    let others = fresh_claim();
+    book.learn_claim(&others, &granted(&others), lease + LATER);
+    assert_eq!(book.held(&request.key, lease + LATER).unwrap().record.state, ClaimState::Unknown);
+    book.learn_renew(&renewal, &RenewalResponse::Renewed { left: lease }, lease + LATER);
+    let held = book.held(&request.key, lease + LATER).unwrap();
+    assert_eq!((held.record.state, held.left), (ClaimState::InProgress, Some(lease)));
+}
+
+#[test]
+fn a_renewal_that_arrives_late_does_not_undo_an_unknown_outcome() {
+    let (book, request) = (Book::default(), fresh_claim());
+    let request = ClaimRequest { terms: Terms { on_lease_end: LeaseEnd::Unknown, ..request.terms }, ..request };
+    book.learn_claim(&request, &granted(&request), Duration::ZERO);
+    let unknown = OutcomeRequest { outcome: Outcome::Unknown, ..success(&request) };
+    let left = request.terms.unknown_retention.duration();
+    book.learn_settle(
+        &unknown,
+        &OutcomeResponse::Done { state: Some(ClaimState::Unknown), left, late: Some(false) },
+        LATER,
+    );
+    book.learn_renew(&renewal(&request), &RenewalResponse::Renewed { left: request.terms.lease }, LATER);
+    assert_eq!(book.held(&request.key, LATER).unwrap().record.state, ClaimState::Unknown);
+}
+
+fn renewal(request: &ClaimRequest) -> RenewalRequest {
+    RenewalRequest { key: request.key.clone(), attempt: request.attempt.clone(), lease: None }
+}
+
 /// Room for so many small claims.
 fn room_for(claims: usize) -> Book {
     let bytes = Standing::new(fresh_claim().record(), None, None).bytes();

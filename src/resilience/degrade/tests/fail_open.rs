@@ -84,6 +84,31 @@ async fn an_outcome_waits_for_the_store_unless_it_may_be_spooled_and_a_renewal_i
     assert_eq!(world.held(&first).await.unwrap().record.state, ClaimState::Succeeded);
 }
 
+/// The lease had ended when the failure was reported, and another gateway had granted the claim in between.
+#[tokio::test]
+async fn a_failure_after_the_end_of_the_lease_overlaps_with_no_grant_in_between() {
+    for (first_outcome, one_is_back_first) in
+        [(Outcome::Failure, true), (Outcome::Failure, false), (success("1"), true), (success("1"), false)]
+    {
+        let (one, two) = two_cut_off().await;
+        let first = request(&one, ClaimOnOutage::FailOpen);
+        one.claim(&first).await;
+        one.clock.advance(first.terms.lease + Duration::from_secs(1));
+        let second = other(&two, &first);
+        assert_eq!(told(&two.claim(&second).await), (FAIL_OPEN, "granted"));
+        one.clock.advance(Duration::from_secs(1));
+        let is_success = first_outcome != Outcome::Failure;
+        let reported = report(&first, first_outcome, OutcomeOnOutage::Spool);
+        assert_eq!(one.settle(&reported).await, SPOOLED_ANSWER);
+        two.settle(&report(&second, success("2"), OutcomeOnOutage::Spool)).await;
+        let [earlier, later] = if one_is_back_first { [&one, &two] } else { [&two, &one] };
+        earlier.back().await;
+        later.back().await;
+        assert_eq!(later.overlaps().len(), usize::from(is_success), "a success may have run twice");
+        assert!(earlier.overlaps().is_empty());
+    }
+}
+
 /// A grant lasted as long as its renewals say, also of those that were taken after somebody else's outcome.
 #[tokio::test]
 async fn a_renewal_counts_although_another_has_reported_before_it() {

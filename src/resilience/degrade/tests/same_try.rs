@@ -5,6 +5,7 @@ use super::support::*;
 use crate::domain::attempt::Attempt;
 use crate::domain::claim::Outcome;
 use crate::domain::record::ClaimState;
+use crate::domain::terms::LeaseEnd;
 
 const CLOSED: OutcomeOnOutage = OutcomeOnOutage::FailClosed;
 const SPOOLED: OutcomeOnOutage = OutcomeOnOutage::Spool;
@@ -146,6 +147,94 @@ async fn either_attempt_renews_the_lease() {
         world.one.clock.advance(world.first.terms.lease);
         let renewed = world.two.try_renew(&longer(&world.second)).await;
         assert_eq!(renewed.unwrap().answer, RenewalResponse::Renewed { left: world.first.terms.lease * 2 });
+    }
+}
+
+/// A claim of an operation whose lease end means unknown, granted by both gateways and renewed at the second one only.
+async fn renewed_at_the_second_gateway(on_outage: ClaimOnOutage) -> Repeated {
+    let one = World::new().await;
+    let two = World::over(one.clock.clone(), one.store.clone(), ROOMY).await;
+    one.line.set(Way::Gone);
+    two.line.set(Way::Gone);
+    let first = request(&one, on_outage).with(|request| request.terms.on_lease_end = LeaseEnd::Unknown);
+    one.clock.advance(Duration::from_millis(20));
+    let second = repeat(&one, &first);
+    one.claim(&first).await;
+    two.claim(&second).await;
+    let longer = RenewalRequest { lease: Some(first.terms.lease * 3), ..renewal(&second) };
+    two.try_renew(&longer).await.unwrap();
+    Repeated { one, two, first, second }
+}
+
+/// S1: the first gateway does not know that the second one has extended the lease.
+#[tokio::test]
+async fn a_lease_that_ended_at_one_gateway_is_restored_by_the_gateway_that_extended_it() {
+    for on_outage in [ClaimOnOutage::Local, ClaimOnOutage::FailOpen] {
+        for delivered_before_its_end in [true, false] {
+            let world = renewed_at_the_second_gateway(on_outage).await;
+            let (lease, clock) = (world.first.terms.lease, &world.one.clock);
+            if delivered_before_its_end {
+                world.one.back().await;
+            }
+            clock.advance(lease + Duration::from_millis(10));
+            world.one.back().await;
+            clock.advance(Duration::from_millis(10));
+            assert_eq!(world.state().await, Some(ClaimState::Unknown), "nobody else knows of the renewal yet");
+            world.back().await;
+            let held = world.one.held(&world.first).await.unwrap();
+            assert_eq!(
+                (held.record.state, held.left),
+                (ClaimState::InProgress, Some(lease * 2 - Duration::from_millis(20)))
+            );
+            for gateway in [&world.one, &world.two] {
+                let taker = other(gateway, &world.first).with(|request| request.take_over = true);
+                assert_eq!(told(&gateway.claim(&taker).await), (None, "duplicate"));
+            }
+            let settled = world.two.settle(&report(&world.second, success("2"), CLOSED)).await;
+            assert!(matches!(response(&settled), OutcomeResponse::Done { late: Some(false), .. }), "{settled:?}");
+            assert_eq!(world.state().await, Some(ClaimState::Succeeded));
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_unknown_outcome_that_was_reported_is_not_undone_by_a_lease() {
+    let world = renewed_at_the_second_gateway(ClaimOnOutage::Local).await;
+    world.one.back().await;
+    world.one.settle(&report(&world.first, Outcome::Unknown, CLOSED)).await;
+    world.back().await;
+    assert_eq!(world.state().await, Some(ClaimState::Unknown));
+}
+
+#[tokio::test]
+async fn a_claim_that_was_taken_over_is_not_restored_and_the_overlap_is_reported() {
+    let world = renewed_at_the_second_gateway(ClaimOnOutage::Local).await;
+    world.one.clock.advance(world.first.terms.lease);
+    world.one.back().await;
+    world.one.clock.advance(Duration::from_millis(10));
+    let taker = other(&world.one, &world.first).with(|request| request.take_over = true);
+    assert_eq!(told(&world.one.claim(&taker).await), (None, "granted"));
+    world.two.back().await;
+    assert_eq!(world.one.held(&world.first).await.unwrap().record.attempt, taker.attempt);
+    assert_eq!(world.two.overlapping(), [(world.second.attempt.hash(), taker.attempt.hash())]);
+}
+
+/// S9: the first step was answered, and an earlier try of it may still be on its way.
+#[tokio::test]
+async fn a_call_of_which_a_later_step_failed_is_not_answered_as_certainly_not_done() {
+    let world = Repeated::new(ClaimOnOutage::FailOpen).await;
+    world.back().await;
+    let (gateway, claim) = (&world.two, &world.second);
+    gateway.line.set(Way::Slow);
+    let settled = async { gateway.try_settle(&report(claim, success("2"), CLOSED)).await.map(drop) };
+    let renewed = async { gateway.try_renew(&renewal(claim)).await.map(drop) };
+    for call in [Box::pin(settled) as futures_util::future::LocalBoxFuture<'_, _>, Box::pin(renewed)] {
+        gateway.line.set(Way::Slow);
+        tokio::pin!(call);
+        assert!(futures_util::poll!(&mut call).is_pending());
+        gateway.line.set(Way::Gone);
+        gateway.line.go_on.notify_one();
+        assert!(matches!(call.await, Err(EngineError::Indeterminate(_))));
     }
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::requests::{again, attempt, done, fresh_claim, long_terms, renew_of, settle_of, success};
 use super::subject::{Subject, duplicate};
+use crate::domain::attempt::Attempt;
 use crate::domain::claim::{ClaimRequest, Outcome, OutcomeResponse, RenewalRequest, RenewalResponse};
 use crate::domain::record::ClaimState;
 use crate::domain::terms::{LeaseEnd, Retention, Terms};
@@ -63,7 +64,17 @@ pub async fn the_end_of_a_lease_can_mean_unknown(on: &Subject) {
     );
     let request = lapsed().await;
     assert_eq!(on.settle(&settle_of(&request, Outcome::Unknown)).await, done(Some(ClaimState::Unknown), None, false));
+    // The very attempt, which no caller can repeat, gets its lease back.
+    let request = ClaimRequest { terms, ..lapsed().await };
+    let repeated = Attempt::new(attempt().timestamp(), request.attempt.nonce().clone());
+    let repeat = ClaimRequest { attempt: repeated, take_over: true, ..request.clone() };
+    assert_eq!(on.duplicate(&repeat).await.record.state, ClaimState::Unknown);
+    let grant = on.granted(&ClaimRequest { take_over: true, ..request.clone() }).await;
+    assert!(!grant.taken_over && !grant.repeated && grant.attempt == request.attempt, "{grant:?}");
+    assert_eq!(on.read(&request.key).await.expect("it is in progress").fence, grant.fence);
+    assert_eq!(on.renew(&renew_of(&request, None)).await, RenewalResponse::Renewed { left: terms.lease });
     // A take-over gets a lease of its own.
+    let request = lapsed().await;
     let taker = ClaimRequest { take_over: true, terms, ..again(&request) };
     assert!(on.granted(&taker).await.taken_over);
     let live = on.duplicate(&again(&request)).await;
