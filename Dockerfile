@@ -14,9 +14,11 @@ COPY crates/database/Cargo.toml crates/database/
 COPY crates/disk/Cargo.toml crates/disk/
 COPY crates/driver/Cargo.toml crates/driver/
 COPY crates/folder/Cargo.toml crates/folder/
+COPY crates/gateway/Cargo.toml crates/gateway/
 COPY crates/postgres/Cargo.toml crates/postgres/
 COPY crates/redis/Cargo.toml crates/redis/
 COPY crates/telemetry/Cargo.toml crates/telemetry/
+COPY crates/testkit/Cargo.toml crates/testkit/
 COPY crates/transport/Cargo.toml crates/transport/
 RUN mkdir -p src load/src \
     && echo 'fn main() {}' | tee src/main.rs load/src/main.rs >/dev/null \

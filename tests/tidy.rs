@@ -16,7 +16,7 @@ use source::Source;
 
 /// The floors of the program, lowest first, and what each may import. `"engine"` is the whole module, `"engine::error"` that
 /// path and what is below it, `"engine::*Options"` only names of the module that end so. The floors without imports are
-/// crates, by the names that the program has for them: Cargo keeps their arrows.
+/// crates, by the names that the program has for them: their manifests have their arrows.
 ///
 /// `config` aggregates the option structs that stand beside what they configure, and so sees those of every floor, but
 /// nothing else of them. `web`, what `api` and `admin` share, translates failures of the store, and so sees the errors, but
@@ -24,7 +24,6 @@ use source::Source;
 const FLOORS: &[(&str, &[&str])] = &[
     ("domain", &[]),
     ("telemetry", &[]),
-    ("crash", &[]),
     ("folder", &[]),
     ("database", &[]),
     ("driver", &[]),
@@ -34,7 +33,11 @@ const FLOORS: &[(&str, &[&str])] = &[
     ("postgres", &[]),
     ("transport", &[]),
     ("engines", &["domain", "engine", "driver", "disk", "redis", "postgres"]),
+    // Modules of `crates/gateway`, and that crate itself.
+    ("crash", &[]),
     ("tenants", &["domain", "database"]),
+    ("resilience", &["domain", "engine", "folder", "telemetry", "crash"]),
+    ("gateway", &["domain", "engine", "resilience", "tenants", "telemetry", "crash"]),
     (
         "config",
         &[
@@ -49,8 +52,6 @@ const FLOORS: &[(&str, &[&str])] = &[
             "telemetry::*Options",
         ],
     ),
-    ("resilience", &["domain", "engine", "folder", "telemetry", "crash"]),
-    ("gateway", &["domain", "engine", "resilience", "tenants", "telemetry", "crash"]),
     (
         "web",
         &[
@@ -135,7 +136,11 @@ const HOMES: &[(&str, &[&str], &str)] = &[
         &["crates/transport", "src/web", "src/api", "src/admin", "src/server"],
         "keep HTTP in `transport`, `web`, `api` and `admin`",
     ),
-    ("sqlx::", &["crates/postgres", "src/tenants", "crates/database"], "keep SQL beside the table it speaks to"),
+    (
+        "sqlx::",
+        &["crates/postgres", "crates/gateway/src/tenants", "crates/database"],
+        "keep SQL beside the table it speaks to",
+    ),
     ("counter!", &["crates/telemetry"], "take a handle from `telemetry`: the names stand in one table"),
     ("gauge!", &["crates/telemetry"], "take a handle from `telemetry`: the names stand in one table"),
     ("histogram!", &["crates/telemetry"], "take a handle from `telemetry`: the names stand in one table"),

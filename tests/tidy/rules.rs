@@ -9,10 +9,11 @@ use crate::{
     TEST_SUPPORT,
 };
 
-/// Nothing imports a floor that its own does not stand on. What the crates may import, their manifests say and Cargo enforces.
+/// Nothing imports a floor that its own does not stand on, in the program and in the crate of several floors. What other crates
+/// may import, their manifests say and Cargo enforces.
 pub(crate) fn floors(sources: &[Source]) -> Vec<String> {
     let mut found = Vec::new();
-    for source in gateway(sources).filter(|source| source.is_program()) {
+    for source in gateway(sources).filter(|source| source.is_program() || source.is_in_gateway_crate()) {
         let module = source.module();
         let Some(own) = module.first() else { continue };
         let Some((_, allowed)) = FLOORS.iter().find(|(floor, _)| floor == own) else {
@@ -20,8 +21,13 @@ pub(crate) fn floors(sources: &[Source]) -> Vec<String> {
             continue;
         };
         for named in source.names() {
-            let Some(target) = of_crate(&named.words).or_else(|| source.resolve(&named.words)) else { continue };
-            let known = target.first().is_some_and(|first| FLOORS.iter().any(|(floor, _)| floor == first));
+            let Some(mut target) = of_crate(&named.words).or_else(|| source.resolve(&named.words)) else { continue };
+            let is_floor = |name: &&str| FLOORS.iter().any(|(floor, _)| floor == name);
+            let from_root = named.words.len() > 1 && named.words[0] == "crate";
+            if source.is_in_gateway_crate() && from_root && !target.first().is_some_and(is_floor) {
+                target.insert(0, "gateway");
+            }
+            let known = target.first().is_some_and(is_floor);
             if known && target[0] != *own && !allowed.iter().any(|entry| permits(entry, &target)) {
                 let does = if allowed.is_empty() { "stands on nothing".to_owned() } else { allowed.join(", ") };
                 found.push(finding(

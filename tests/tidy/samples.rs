@@ -29,19 +29,26 @@ fn passes(rule: Rule, path: &str, text: &str) {
 
 #[test]
 fn an_import_of_a_higher_floor_is_caught() {
-    caught(rules::floors, "src/crash.rs", "\nuse crate::engine::Engine;", 2);
-    caught(rules::floors, "src/resilience/chain.rs", "fn f(g: &crate::gateway::Gateway) {}", 1);
+    caught(rules::floors, "crates/gateway/src/crash.rs", "\nuse crate::engine::Engine;", 2);
+    caught(rules::floors, "crates/gateway/src/resilience/chain.rs", "fn f(g: &crate::Gateway) {}", 1);
     caught(rules::floors, "src/web.rs", "use oncegate_core::engine::Engine;", 1);
-    caught(rules::floors, "src/resilience/chain.rs", "use oncegate_transport::Limits;", 1);
-    caught(rules::floors, "src/gateway.rs", "use crate::{\n    domain::claim::Claim,\n    api::{router},\n};", 3);
-    caught(rules::floors, "src/tenants/file.rs", "use super::super::config::Config;", 1);
-    caught(rules::floors, "src/crash.rs", "use crate::domain::clock::Clock;", 1);
+    caught(rules::floors, "crates/gateway/src/resilience/chain.rs", "use oncegate_transport::Limits;", 1);
+    caught(
+        rules::floors,
+        "crates/gateway/src/lib.rs",
+        "use crate::{\n    domain::claim::Claim,\n    crash,\n};\nuse oncegate_transport::Limits;",
+        5,
+    );
+    caught(rules::floors, "crates/gateway/src/tenants/file.rs", "use super::super::resilience::chain::Chain;", 1);
+    caught(rules::floors, "crates/gateway/src/tenants/file.rs", "use crate::Gateway;", 1);
+    caught(rules::floors, "src/config/server.rs", "use super::super::server::run;", 1);
+    caught(rules::floors, "crates/gateway/src/crash.rs", "use crate::domain::clock::Clock;", 1);
     caught(rules::floors, "src/main.rs", "fn main() { oncegate::server::run() }", 1);
     caught(rules::floors, "src/sidedoor.rs", "", 1);
-    passes(rules::floors, "src/gateway.rs", "use crate::{domain::claim::Claim, engine::Engine, telemetry};");
+    passes(rules::floors, "crates/gateway/src/lib.rs", "use crate::{domain::claim::Claim, engine::Engine, telemetry};");
     passes(
         rules::floors,
-        "src/resilience/journal/mod.rs",
+        "crates/gateway/src/resilience/journal/mod.rs",
         "use super::chain::Chain;\nuse oncegate_core::clock::Clock;",
     );
     passes(rules::floors, "src/main.rs", "fn main() { oncegate::cli::run() }");
@@ -75,10 +82,10 @@ mod tests {
     fn f() -> [u8; 2] { [b'{', b'"'] }
 }
 "##;
-    passes(rules::floors, "src/resilience/chain.rs", text);
-    passes(rules::floors, "src/resilience/chain/tests.rs", "use crate::gateway::Gateway;");
+    passes(rules::floors, "crates/gateway/src/resilience/chain.rs", text);
+    passes(rules::floors, "crates/gateway/src/resilience/chain/tests.rs", "use crate::gateway::Gateway;");
     // And what comes after them is read again.
-    caught(rules::floors, "src/resilience/chain.rs", &format!("{text}use crate::gateway::Gateway;"), 16);
+    caught(rules::floors, "crates/gateway/src/resilience/chain.rs", &format!("{text}use crate::gateway::Gateway;"), 16);
 }
 
 #[test]
@@ -97,8 +104,8 @@ fn an_impure_domain_is_caught() {
 
 #[test]
 fn an_engine_that_is_named_outside_the_table_is_caught() {
-    caught(rules::engines, "src/resilience/chain.rs", "use oncegate_redis::Redis;", 1);
-    caught(rules::engines, "src/gateway.rs", "fn f() -> crate::engine::memory::Memory {}", 1);
+    caught(rules::engines, "crates/gateway/src/resilience/chain.rs", "use oncegate_redis::Redis;", 1);
+    caught(rules::engines, "crates/gateway/src/lib.rs", "fn f() -> crate::engine::memory::Memory {}", 1);
     caught(rules::engines, "crates/gateway/src/lib.rs", "use oncegate_core::engine::{Engine, memory};", 1);
     caught(
         rules::engines,
@@ -112,7 +119,7 @@ fn an_engine_that_is_named_outside_the_table_is_caught() {
         "[package]\n\n[dependencies]\noncegate-driver.workspace = true\n",
     );
     passes(rules::engines, "Cargo.toml", "[package]\n\n[dependencies]\noncegate-disk.workspace = true\n");
-    passes(rules::engines, "src/gateway.rs", "use crate::engine::{Engine, EngineError};");
+    passes(rules::engines, "crates/gateway/src/lib.rs", "use crate::engine::{Engine, EngineError};");
     passes(rules::engines, "src/engines.rs", "use crate::engine::memory::Memory;\nuse oncegate_disk::SCHEME;");
     passes(rules::engines, "crates/core/src/engine/conformance.rs", "use crate::engine::memory::Memory;");
 }
@@ -126,9 +133,9 @@ fn a_name_away_from_home_is_caught() {
         ("src/cli/mod.rs", "use std::process::{self, exit};"),
         ("crates/disk/src/lib.rs", "use std::time::SystemTime;"),
         ("crates/disk/src/lib.rs", "fn f() { Instant::now(); }"),
-        ("src/resilience/retry.rs", "fn f() { tokio::time::Instant::now(); }"),
-        ("src/gateway.rs", "use hyper::StatusCode;"),
-        ("src/gateway.rs", "use axum::Json;"),
+        ("crates/gateway/src/resilience/retry.rs", "fn f() { tokio::time::Instant::now(); }"),
+        ("crates/gateway/src/lib.rs", "use hyper::StatusCode;"),
+        ("crates/gateway/src/lib.rs", "use axum::Json;"),
         ("src/api/claim.rs", "use sqlx::PgPool;"),
         ("src/api/claim.rs", "fn f() { metrics::counter!(\"a\"); }"),
     ] {
@@ -157,10 +164,10 @@ fn a_home_is_not_a_prefix_of_a_name() {
 
 #[test]
 fn a_file_without_an_opening_or_with_too_much_of_it_is_caught() {
-    caught(rules::heads, "src/gateway.rs", "use std::fmt;", 1);
-    caught(rules::heads, "src/gateway.rs", "\n//! Late.", 1);
-    caught(rules::heads, "src/gateway.rs", &"//! Much.\n".repeat(HEAD_LINES_MAX + 1), HEAD_LINES_MAX + 1);
-    passes(rules::heads, "src/gateway.rs", &"//! Enough.\n".repeat(HEAD_LINES_MAX));
+    caught(rules::heads, "crates/gateway/src/lib.rs", "use std::fmt;", 1);
+    caught(rules::heads, "crates/gateway/src/lib.rs", "\n//! Late.", 1);
+    caught(rules::heads, "crates/gateway/src/lib.rs", &"//! Much.\n".repeat(HEAD_LINES_MAX + 1), HEAD_LINES_MAX + 1);
+    passes(rules::heads, "crates/gateway/src/lib.rs", &"//! Enough.\n".repeat(HEAD_LINES_MAX));
     passes(rules::heads, "src/lib.rs", &"//! The map.\n".repeat(HEAD_LINES_MAX + 1));
 }
 
@@ -192,10 +199,15 @@ fn an_allowed_lint_is_caught() {
 fn a_long_file_is_caught_but_its_tests_do_not_count() {
     let production = "fn f() {}\n".repeat(FILE_LINES_MAX);
     let tests = "#[cfg(test)]\nmod tests {\n    fn f() {}\n}\n";
-    passes(rules::sizes, "src/gateway.rs", &format!("{production}{tests}"));
-    caught(rules::sizes, "src/gateway.rs", &format!("fn g() {{}}\n{production}{tests}"), FILE_LINES_MAX);
+    passes(rules::sizes, "crates/gateway/src/lib.rs", &format!("{production}{tests}"));
+    caught(rules::sizes, "crates/gateway/src/lib.rs", &format!("fn g() {{}}\n{production}{tests}"), FILE_LINES_MAX);
     // The declaration of a test module elsewhere ends nothing.
-    caught(rules::sizes, "src/gateway.rs", &format!("#[cfg(test)]\nmod tests;\n{production}"), FILE_LINES_MAX);
+    caught(
+        rules::sizes,
+        "crates/gateway/src/lib.rs",
+        &format!("#[cfg(test)]\nmod tests;\n{production}"),
+        FILE_LINES_MAX,
+    );
     passes(rules::sizes, "crates/core/src/engine/conformance.rs", &production.repeat(2));
 }
 

@@ -13,6 +13,10 @@ const SHOWN: &[&str] = &[".ci", ".config", ".github"];
 const NAMES: &[&str] = &["Makefile", "Dockerfile"];
 const ENDINGS: &[&str] = &["rs", "md", "toml", "yaml", "yml", "json", "lua", "sql", "sh", "snap"];
 
+/// The crate that has several floors, and those of its modules that are floors of their own.
+const GATEWAY_CRATE: &str = "crates/gateway/src/";
+const GATEWAY_FLOORS: &[&str] = &["crash", "resilience", "tenants"];
+
 /// One file of the tree.
 pub(crate) struct Source {
     /// From the root, with `/`.
@@ -55,11 +59,22 @@ impl Source {
         self.path.starts_with("src/")
     }
 
-    /// The module of the program that the file is: `src/engine/redis/mod.rs` is `engine::redis`. Empty for `lib.rs` and in crates.
+    /// Returns true for files of the crate that has several floors.
+    pub(crate) fn is_in_gateway_crate(&self) -> bool {
+        self.path.starts_with(GATEWAY_CRATE)
+    }
+
+    /// The module that the file is, from a floor: `src/api/claim.rs` is `api::claim`, and so is `crates/gateway/src/claim.rs`
+    /// `gateway::claim`. Empty for `lib.rs` of the program, and in other crates.
     pub(crate) fn module(&self) -> Vec<&str> {
-        let Some(path) = self.path.strip_prefix("src/") else { return Vec::new() };
+        let in_gateway = self.path.strip_prefix(GATEWAY_CRATE);
+        let Some(path) = in_gateway.or_else(|| self.path.strip_prefix("src/")) else { return Vec::new() };
         let path = path.trim_end_matches(".rs").trim_end_matches("/mod");
-        if path == "lib" { Vec::new() } else { path.split('/').collect() }
+        let mut module: Vec<_> = path.split('/').filter(|part| *part != "lib").collect();
+        if in_gateway.is_some() && !module.first().is_some_and(|first| GATEWAY_FLOORS.contains(first)) {
+            module.insert(0, "gateway");
+        }
+        module
     }
 
     /// What a manifest names in `[dependencies]`; empty for other files.

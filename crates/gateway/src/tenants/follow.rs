@@ -12,9 +12,9 @@ use super::Registry;
 use super::postgres::{Database, Session};
 use super::secret::SecretDigest;
 use super::stored::StoredApp;
-use crate::database::DatabaseError;
 use crate::domain::clock::{Clock, Timestamp};
 use crate::domain::tenant::AppKey;
+use oncegate_database::DatabaseError;
 
 /// Interval between two checks of the registry's version.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);

@@ -20,8 +20,8 @@ use crate::domain::terms::ClaimOnOutage;
 use crate::engine::conformance::fresh_claim;
 use crate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
 use crate::engine::{Capabilities, Engine, Metadata};
-use crate::gateway::result_memory::ResultMemory;
 use crate::resilience::degrade::{OutagePolicies, PolicyClaim};
+use crate::result_memory::ResultMemory;
 
 const SECOND: Duration = Duration::from_secs(1);
 

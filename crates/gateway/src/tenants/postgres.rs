@@ -9,10 +9,10 @@ use tokio::time::timeout;
 
 use super::secret::SecretDigest;
 use super::stored::{CatalogError, RevokeScope, StoredApp, StoredSecret};
-use crate::database::schema::check_build;
-use crate::database::{self, Address, DatabaseError};
 use crate::domain::clock::Timestamp;
 use crate::domain::tenant::AppKey;
+use oncegate_database::schema::check_build;
+use oncegate_database::{self as database, Address, DatabaseError};
 
 /// Migration that created the tables.
 const NEEDED: i64 = 2;

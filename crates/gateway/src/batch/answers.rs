@@ -14,10 +14,10 @@ use crate::engine::EngineError;
 
 /// An answer to a claim, with its result if there was room for it.
 #[derive(Debug)]
-pub(in crate::gateway) struct FittedAnswer {
-    pub(in crate::gateway) answered: Answered<ClaimResponse>,
+pub(crate) struct FittedAnswer {
+    pub(crate) answered: Answered<ClaimResponse>,
     /// The duplicate has a result, which was left out.
-    pub(in crate::gateway) result_omitted: bool,
+    pub(crate) result_omitted: bool,
 }
 
 /// The answers so far.

@@ -18,7 +18,7 @@ use crate::resilience::degrade::{OutagePolicies, PolicyClaim};
 /// Makes the claims of a batch, under the rules of [`run`](super::run). Chunks are as large as the results that they may load
 /// have room in the app's memory. A result is kept only if all kept ones fit into `results_max` and into that memory;
 /// dropping [`KeptResults`] releases it.
-pub(in crate::gateway) async fn run_claims(
+pub(crate) async fn run_claims(
     policies: &OutagePolicies,
     requests: &[PolicyClaim<'_>],
     memory: &AppMemory<'_>,

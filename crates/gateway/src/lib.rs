@@ -5,6 +5,7 @@ mod batch;
 mod batch_permits;
 pub mod chains;
 pub mod claim;
+pub mod crash;
 mod engines;
 mod granted;
 pub mod operator;
@@ -12,14 +13,20 @@ pub mod outcome;
 pub mod quota;
 mod renewal;
 pub mod requirement;
+pub mod resilience;
 pub mod result_memory;
 mod suspects;
+pub mod tenants;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use hashbrown::HashMap;
+#[cfg(test)]
+use oncegate_core::conformance;
+use oncegate_core::{self as domain, engine};
+use oncegate_telemetry as telemetry;
 
 use self::batch_permits::BatchPermits;
 pub use self::engines::{BreakerHealth, EngineHealth, Engines, NamedChain, NamedEngine};

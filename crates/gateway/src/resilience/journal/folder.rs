@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::folder::{self, FolderLock, Holder, LockError};
+use oncegate_folder::{self as folder, FolderLock, Holder, LockError};
 
 /// Why a folder could not be opened as a journal.
 #[derive(Debug, thiserror::Error)]

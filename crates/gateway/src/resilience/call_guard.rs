@@ -162,7 +162,7 @@ impl Guard {
             _ if self.meter.is_closed() => {}
             BreakerState::Closed => tracing::info!(engine.name = name, "Breaker closed: calls go to the engine again"),
             BreakerState::HalfOpen => {
-                tracing::debug!(engine.name = name, "Breaker half-open: the next call is a trial")
+                tracing::debug!(engine.name = name, "Breaker half-open: the next call is a trial");
             }
             BreakerState::Open => {
                 tracing::warn!(engine.name = name, "Breaker opened: the engine gets no calls until it answers a probe");

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::frame::HEADER;
-use crate::folder::{self, FolderLock};
+use oncegate_folder::{self as folder, FolderLock};
 
 const FILE: &str = "entries";
 const FILE_NEW: &str = "entries.new";
