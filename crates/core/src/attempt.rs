@@ -1,7 +1,7 @@
-//! One try at doing an operation: the attempt `<timestamp>-<nonce>`, how it is issued and how it is shown to others.
+//! Attempts: one try at an operation, `<timestamp>-<nonce>`.
 //!
-//! Only the attempt that holds a claim may change it, so attempts are compared whole and leave the gateway only in
-//! their holder's own answers; everyone else sees the timestamp and [`Attempt::hash`].
+//! Only the attempt that holds a claim may change it, so attempts are compared whole, and only their holder's answers contain
+//! them. All others get the timestamp and [`Attempt::hash`].
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -15,10 +15,10 @@ use sha2::{Digest, Sha256};
 use super::clock::{Clock, Timestamp};
 use super::hex;
 
-/// Digits of a timestamp: microseconds since the epoch, from the year 2001 on.
+/// Number of digits of a timestamp: microseconds since the epoch, from the year 2001 on.
 const TIMESTAMP_DIGITS: usize = 16;
 
-/// Timestamps of 16 digits that every JSON reader takes for the same number: below 2^53, until the year 2255.
+/// Timestamps of 16 digits that every JSON reader reads as the same number: below 2^53, until the year 2255.
 const TIMESTAMPS: RangeInclusive<u64> = 1_000_000_000_000_000..=(1 << 53) - 1;
 
 /// The caller's part of an attempt, fresh for each try: 16 to 64 of `[A-Za-z0-9_-]`.
@@ -26,17 +26,17 @@ const TIMESTAMPS: RangeInclusive<u64> = 1_000_000_000_000_000..=(1 << 53) - 1;
 pub struct Nonce(Arc<str>);
 
 impl Nonce {
-    /// A nonce of 64 random bits, written in 16 hex digits.
+    /// Creates a nonce of 64 random bits, as 16 hex digits.
     pub fn from_bits(bits: u64) -> Self {
         Self(hex::write(&bits.to_be_bytes(), &mut [0; 16]).into())
     }
 
-    /// A nonce that a gateway makes up, which keeps to the grammar.
-    pub(super) fn of_own(text: String) -> Self {
+    /// Creates a nonce from text that a gateway has composed.
+    pub(super) fn trusted(text: String) -> Self {
         Self(text.into())
     }
 
-    /// The nonce as the caller wrote it.
+    /// Returns the nonce as the caller wrote it.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -61,14 +61,13 @@ impl FromStr for Nonce {
     }
 }
 
-/// A nonce outside its grammar.
+/// Error: the text is not a nonce.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("an attempt nonce is 16 to 64 of A-Z a-z 0-9 _ -, fresh for each try, such as a UUID")]
 pub struct InvalidNonce;
 
-/// One try at doing an operation: when it began by its gateway's clock, and its nonce.
-///
-/// `Debug` shows the hash, never the nonce: who can name an attempt can settle its claim.
+/// An attempt: when it was issued, and its nonce. `Debug` shows the hash and never the nonce, since knowing an attempt is enough
+/// to settle its claim.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Attempt {
     timestamp: Timestamp,
@@ -76,12 +75,12 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// An attempt of these two parts.
+    /// Creates an attempt.
     pub fn new(timestamp: Timestamp, nonce: Nonce) -> Self {
         Self { timestamp, nonce }
     }
 
-    /// The attempt's text, as it is displayed.
+    /// Returns the attempt's text, the same as `Display`.
     pub fn text(&self) -> String {
         let mut text = String::with_capacity(TIMESTAMP_DIGITS + 1 + self.nonce.0.len());
         // Writing to a String cannot fail.
@@ -89,27 +88,27 @@ impl Attempt {
         text
     }
 
-    /// Adds the attempt's text to another.
+    /// Writes the attempt's text.
     ///
     /// # Errors
-    /// Those of what is written to.
+    /// The writer fails.
     pub fn write_to(&self, text: &mut impl fmt::Write) -> fmt::Result {
         text.write_str(itoa::Buffer::new().format(self.timestamp.as_micros()))?;
         text.write_char('-')?;
         text.write_str(&self.nonce.0)
     }
 
-    /// When the attempt was issued, by the wall clock of the gateway that issued it.
+    /// Returns when the attempt was issued, by the wall clock of its gateway.
     pub fn timestamp(&self) -> Timestamp {
         self.timestamp
     }
 
-    /// The caller's (or a random) nonce.
+    /// Returns the nonce: the caller's, or a random one.
     pub fn nonce(&self) -> &Nonce {
         &self.nonce
     }
 
-    /// What may be shown to others: the first 8 hex digits of the SHA-256 of the attempt.
+    /// Returns the first 8 hex digits of the attempt's SHA-256, which may be shown to others.
     pub fn hash(&self) -> AttemptHash {
         let digest = Sha256::digest(self.to_string());
         AttemptHash([digest[0], digest[1], digest[2], digest[3]])
@@ -142,7 +141,7 @@ impl FromStr for Attempt {
     }
 }
 
-/// Text that is not an attempt.
+/// Error: the text is not an attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "an attempt is `<timestamp>-<nonce>`, the timestamp a number of 16 digits; send back the `attempt` of your 201 answer, \
@@ -150,7 +149,7 @@ impl FromStr for Attempt {
 )]
 pub struct InvalidAttempt;
 
-/// The first 8 hex digits of an attempt's SHA-256: tells two attempts apart without giving either away.
+/// The first 8 hex digits of an attempt's SHA-256: distinguishes attempts without revealing them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct AttemptHash([u8; 4]);
 
@@ -174,9 +173,9 @@ impl Serialize for AttemptHash {
     }
 }
 
-/// Where random bits come from. A parameter, so that a simulation can be replayed.
+/// A source of random bits. A parameter, so that a simulation can be repeated.
 pub trait Entropy: Send + Sync + 'static {
-    /// 64 fresh, unpredictable bits.
+    /// Returns 64 unpredictable bits.
     fn bits(&self) -> u64;
 }
 
@@ -184,13 +183,13 @@ pub trait Entropy: Send + Sync + 'static {
 pub struct SystemEntropy;
 
 impl Entropy for SystemEntropy {
-    #[expect(clippy::disallowed_methods, reason = "this is where randomness comes in")]
+    #[expect(clippy::disallowed_methods, reason = "the only source of randomness")]
     fn bits(&self) -> u64 {
         rand::random()
     }
 }
 
-/// Issues attempts, never two with the same timestamp, even if the wall clock stands still or is stepped back.
+/// Issues attempts. No two have the same timestamp, even if the wall clock stops or is stepped back.
 pub struct Issuer {
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
@@ -198,7 +197,7 @@ pub struct Issuer {
 }
 
 impl Issuer {
-    /// An issuer on this clock and this source of nonces.
+    /// Creates an issuer.
     pub fn new(clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Self {
         Self { clock, entropy, last: AtomicU64::new(0) }
     }
@@ -208,12 +207,12 @@ impl Issuer {
         self.entropy.bits()
     }
 
-    /// A new attempt with the caller's nonce, or with a random one.
+    /// Issues an attempt with the caller's nonce, or with a random one.
     pub fn issue(&self, nonce: Option<Nonce>) -> Attempt {
-        // On a machine that has no date yet, an attempt must still be one that its holder can send back.
+        // On a machine without a date, the attempt must still be valid when its holder sends it back.
         let wall = self.clock.wall().as_micros().max(*TIMESTAMPS.start());
         let next = |last: u64| wall.max(last.saturating_add(1));
-        // Relaxed: only the uniqueness of this one number matters, nothing is ordered by it.
+        // Relaxed: only the uniqueness of this number matters.
         let last = self.last.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| Some(next(last)));
         let timestamp = next(last.unwrap_or_else(|last| last));
         let nonce = nonce.unwrap_or_else(|| Nonce::from_bits(self.entropy.bits()));
@@ -266,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_an_attempt_is_refused() {
+    fn text_that_is_not_an_attempt_is_rejected() {
         let nonce = "0123456789abcdef";
         let good = "1700000000000000";
         for text in ["", "-", good, &format!("{good}-short"), &format!("{good}-{nonce} "), &format!("-{good}-{nonce}")]
@@ -305,13 +304,13 @@ mod tests {
     }
 
     #[test]
-    fn the_systems_bits_differ_from_one_call_to_the_next() {
+    fn random_bits_differ_between_calls() {
         let bits: HashSet<_> = (0..100).map(|_| SystemEntropy.bits()).collect();
         assert_eq!(bits.len(), 100);
     }
 
     #[test]
-    fn debug_output_does_not_give_an_attempt_away() {
+    fn debug_output_does_not_reveal_an_attempt() {
         let attempt: Attempt = "1700000000000000-0123456789abcdef".parse().unwrap();
         assert!(!format!("{attempt:?}").contains("0123456789abcdef"));
         assert_eq!(attempt.hash().to_string().len(), 8);

@@ -1,6 +1,5 @@
-//! The one spelling of a JSON value, per RFC 8785 (JCS), and why some values have none: equal keys, half
-//! characters, numbers that lose digits. What other JSON libraries would silently read as something else is
-//! refused. The reading itself is in `parser`, what it does with numbers and strings in `number` and `string`.
+//! Canonical JSON by RFC 8785 (JCS). Values that JSON libraries read differently are rejected: equal keys, halves of surrogate
+//! pairs, numbers that lose digits. The parser is in `parser`, numbers and strings are in `number` and `string`.
 
 mod number;
 mod parser;
@@ -11,7 +10,7 @@ use std::sync::Arc;
 
 pub use self::number::NumberFault;
 
-/// How many arrays and objects may be inside one another.
+/// Maximum nesting of arrays and objects.
 pub const DEPTH_MAX: usize = 32;
 
 /// JSON in canonical form: equal values have equal texts.
@@ -19,79 +18,79 @@ pub const DEPTH_MAX: usize = 32;
 pub struct Canonical(Arc<str>);
 
 impl Canonical {
-    /// Text that was canonicalised when it was stored. Not checked again.
+    /// Wraps text that is known to be canonical. It is not checked.
     pub fn trusted(text: &str) -> Self {
         Self(text.into())
     }
 
-    /// The canonical JSON text.
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
 impl fmt::Debug for Canonical {
-    /// The length only: contents do not belong in a log.
+    /// Writes only the length: contents do not belong in a log.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Canonical({} bytes)", self.0.len())
     }
 }
 
-/// Canonical form of `contents`. Refuses contents that hold no value, such as `{"order_id": null}`: one unset variable
-/// would make every operation the same.
+/// Returns the canonical form of `contents`. Rejects contents without a value, such as `{"order_id": null}`: one unset variable
+/// would make all operations the same.
 pub fn canonicalize(json: &[u8]) -> Result<Canonical, NotCanonical> {
     let parsed = parser::canonicalize(json, "contents")?;
     if parsed.holds_value { Ok(Canonical(parsed.text.into())) } else { Err(NotCanonical::Empty) }
 }
 
-/// The canonical form of any JSON value, which errors call `root`.
+/// Returns the canonical form of any JSON value. Errors call it `root`.
 pub fn canonicalize_any(json: &[u8], root: &'static str) -> Result<Canonical, NotCanonical> {
     parser::canonicalize(json, root).map(|parsed| Canonical(parsed.text.into()))
 }
 
-/// Why a text has no canonical form. Says where and what to do; repeats keys, but never values.
+/// Error: the text has no canonical form. Says where, and what to do. Repeats keys, but never values.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotCanonical {
-    /// Not JSON at all.
+    /// It is not JSON.
     #[error("{root}: not valid JSON at byte {offset}: expected {expected}")]
     Syntax {
-        /// What the text is called.
+        /// Name of the text.
         root: &'static str,
-        /// Where in the text, counted in bytes from 0.
+        /// Position in bytes.
         offset: usize,
-        /// What should have been there.
+        /// Expected syntax.
         expected: &'static str,
     },
-    /// Contents that hold no value.
+    /// Contents without a value.
     #[error(
-        "contents: there is no value in them, only null, \"\", {{}} or []; send what tells this operation from others, such \
+        "contents: they contain no value, only null, \"\", {{}} or []; send what distinguishes this operation from others, such \
          as {{\"order_id\": \"A-1001\"}}"
     )]
     Empty,
-    /// An object holds the same key twice.
+    /// An object has the same key twice.
     #[error("{path}: the key occurs twice in its object; send it once")]
     DuplicateKey {
-        /// The key, and where its object is.
+        /// Path of the key.
         path: String,
     },
-    /// A string holds half of a surrogate pair.
+    /// A string contains half of a surrogate pair.
     #[error("{path}: a `\\u` escape is half of a surrogate pair; send whole characters")]
     LoneSurrogate {
-        /// The string, or the object whose key it is.
+        /// Path of the string, or of the object whose key it is.
         path: String,
     },
     /// More than [`DEPTH_MAX`] arrays and objects inside one another.
     #[error("{path}: nested deeper than {DEPTH_MAX} levels; send it as a string")]
     TooDeep {
-        /// The first array or object too many.
+        /// Path of the first array or object that is too deep.
         path: String,
     },
-    /// A double cannot stand for a number.
+    /// A double cannot represent a number.
     #[error("{path}: {fault}; send it as a string")]
     Number {
-        /// The number.
+        /// Path of the number.
         path: String,
-        /// What is wrong with it.
+        /// The reason.
         fault: NumberFault,
     },
 }
@@ -113,7 +112,7 @@ mod tests {
 
     /// RFC 8785, 3.2.2 and 3.2.4.
     #[test]
-    fn the_example_of_the_rfc_comes_out_as_it_says() {
+    fn the_example_of_the_rfc_has_its_canonical_form() {
         let json = r#"{
             "numbers": [333333333.33333329, 1E30, 4.50, 2e-3, 0.000000000000000000000000001],
             "string": "\u20ac$\u000F\u000aA'\u0042\u0022\u005c\\\"\/",
@@ -128,7 +127,7 @@ mod tests {
 
     /// RFC 8785, 3.2.3.
     #[test]
-    fn keys_are_sorted_by_their_utf_16() {
+    fn keys_are_sorted_by_their_utf_16_code_units() {
         let json = r#"{
             "\u20ac": "Euro Sign", "\r": "Carriage Return", "\ufb33": "Hebrew Letter Dalet With Dagesh", "1": "One",
             "\ud83d\ude00": "Emoji: Grinning Face", "\u0080": "Control", "\u00f6": "Latin Small Letter O With Diaeresis"
@@ -145,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_must_be_escaped_is() {
+    fn only_required_escapes_are_written() {
         let json =
             "\"\\u0000\\u0008\\t\\n\\u000b\\f\\r\\u001F\\u0020\\/\\u007f\u{7f}\\u2028\\ud83d\\uDE00\\b\\\"\\\\\"";
         let expected = "\"\\u0000\\b\\t\\n\\u000b\\f\\r\\u001f /\u{7f}\u{7f}\u{2028}😀\\b\\\"\\\\\"";
@@ -153,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_json_is_told_where() {
+    fn syntax_errors_say_where() {
         let bad = [
             ("", 0, "a JSON value"),
             (" \u{feff}1", 1, "a JSON value"),
@@ -191,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fingerprint_may_be_what_contents_may_not() {
+    fn a_fingerprint_may_be_without_a_value_and_contents_may_not() {
         for json in
             ["null", " \"\" ", "{}", "[]", r#"{"order_id":null}"#, r#"{"order_id":""}"#, r#"[null,"",{"a":[]}]"#]
         {
@@ -206,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_keys_are_refused_however_they_are_spelled() {
+    fn equal_keys_are_rejected_also_if_they_are_escaped_differently() {
         let path = |path: &str| Err(NotCanonical::DuplicateKey { path: path.to_owned() });
         assert_eq!(canonical(r#"{"a":1,"a":1}"#), path("contents.a"));
         assert_eq!(canonical(r#"{"a":1,"b":{},"\u0061":2}"#), path("contents.a"));
@@ -215,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_character_is_refused() {
+    fn half_of_a_surrogate_pair_is_rejected() {
         for half in [r"\ud800", r"\udc00", r"\ud83d\u0041", r"\ud83d\ud83d\ude00", r"\ude00\ud83d", r"\ud83d\n"] {
             let refused = Err(NotCanonical::LoneSurrogate { path: "contents.a[1]".to_owned() });
             assert_eq!(canonical(&format!(r#"{{"a":[0,"x{half}"]}}"#)), refused, "{half}");
@@ -236,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_names_the_place_and_the_way_out() {
+    fn an_error_names_the_path_and_what_to_do() {
         assert_eq!(
             message(r#"{"order":{"items":[0,0,0,{"odd key":12345678901234567}]}}"#),
             r#"contents.order.items[3]["odd key"]: the number is beyond 2^53 - 1, where digits get lost; send it as a string"#
@@ -245,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_short_and_cannot_garble_a_log() {
+    fn an_error_is_short_and_has_no_control_characters() {
         let shown = message(&format!(r#"{{"{}":[1e99999]}}"#, "k".repeat(10_000)));
         assert!(shown.starts_with("contents[\"kkkkkkkkkkkkk…kkkkk"), "{shown}");
         let key = r"\n\u001b[31m\u202e";
@@ -255,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn contents_are_never_shown() {
+    fn contents_are_never_displayed() {
         let contents = canonicalize(br#"{"card":"4111"}"#);
         assert_eq!(format!("{contents:?}"), "Ok(Canonical(15 bytes))");
         assert!(!message(r#"{"card":"4111\ud800"}"#).contains("4111"));
@@ -293,17 +292,17 @@ mod tests {
         }
     }
 
-    /// Writes a value with keys, white space, escapes and numbers as the dice fall.
+    /// Writes a value with random order of keys, white space, escapes and notation of numbers.
     struct Untidy(u64);
 
     impl Untidy {
-        fn roll(&mut self, sides: usize) -> usize {
+        fn random(&mut self, below: usize) -> usize {
             self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            usize::try_from(self.0 >> 48).expect("16 bits") % sides
+            usize::try_from(self.0 >> 48).expect("16 bits") % below
         }
 
         fn one_of(&mut self, choices: &[&'static str]) -> &'static str {
-            choices[self.roll(choices.len())]
+            choices[self.random(choices.len())]
         }
 
         fn space(&mut self) -> &'static str {
@@ -312,7 +311,7 @@ mod tests {
 
         fn string(&mut self, string: &str) -> String {
             let characters = string.chars().map(|character| {
-                if self.roll(3) == 0 {
+                if self.random(3) == 0 {
                     let units = character.encode_utf16(&mut [0; 2]).to_vec();
                     let escapes: Vec<_> = units.iter().map(|unit| format!("\\u{unit:04X}")).collect();
                     escapes.concat()
@@ -328,16 +327,16 @@ mod tests {
             let text = match value {
                 Value::String(string) => self.string(string),
                 Value::Number(number) => match number.to_string() {
-                    plain if plain.contains('e') => plain.replace('e', "E"),
-                    plain if plain.contains('.') => plain + self.one_of(&["", "0", "e0", "00E+00"]),
-                    plain => plain + self.one_of(&["", ".0", "e-0", ".000E00"]),
+                    number if number.contains('e') => number.replace('e', "E"),
+                    number if number.contains('.') => number + self.one_of(&["", "0", "e0", "00E+00"]),
+                    number => number + self.one_of(&["", ".0", "e-0", ".000E00"]),
                 },
                 Value::Array(items) => {
                     let items: Vec<_> = items.iter().map(|item| self.value(item)).collect();
                     format!("[{}{}]", self.space(), items.join(","))
                 }
                 Value::Object(members) => {
-                    let mut members: Vec<_> = members.iter().map(|member| (self.roll(1000), member)).collect();
+                    let mut members: Vec<_> = members.iter().map(|member| (self.random(1000), member)).collect();
                     members.sort_by_key(|(order, _)| *order);
                     let members: Vec<_> = members
                         .into_iter()
@@ -355,7 +354,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn accepted_values_come_out_as_from_another_implementation(value in values()) {
+        fn accepted_values_agree_with_another_implementation(value in values()) {
             match canonical(&value.to_string()) {
                 Ok(ours) => {
                     prop_assert!(numbers_fit(&value));
@@ -369,8 +368,8 @@ mod tests {
         }
 
         #[test]
-        fn keys_white_space_and_spelling_never_matter(value in values(), dice: u64) {
-            let untidy = Untidy(dice).value(&value);
+        fn order_of_keys_white_space_and_escapes_never_matter(value in values(), seed: u64) {
+            let untidy = Untidy(seed).value(&value);
             let tidy = canonical(&value.to_string());
             prop_assert_eq!(canonical(&untidy).ok(), tidy.clone().ok(), "{}", untidy);
             if let Ok(tidy) = tidy {
@@ -379,8 +378,8 @@ mod tests {
         }
 
         #[test]
-        fn the_grammar_is_that_of_another_parser(value in values(), dice: u64, at: prop::sample::Index, byte: u8) {
-            let mut json = Untidy(dice).value(&value).into_bytes();
+        fn the_grammar_agrees_with_another_parser(value in values(), seed: u64, at: prop::sample::Index, byte: u8) {
+            let mut json = Untidy(seed).value(&value).into_bytes();
             let at = at.index(json.len());
             json[at] = *br#"{}[]",:\u0123456789aefnrt.+- "#.get(usize::from(byte)).unwrap_or(&byte);
             match (canonicalize_any(&json, "contents"), serde_json::from_slice::<Value>(&json)) {

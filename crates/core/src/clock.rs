@@ -1,7 +1,6 @@
-//! Time as a parameter: the [`Clock`] trait, the system's clock and the clocks that tests turn by hand.
-//!
-//! This is the only file that reads the machine's clocks. Everything else is handed an instant or a `dyn Clock`, so
-//! that a test can stop time, and so that it stays visible whose clock judges what.
+//! Time as a parameter: the [`Clock`] trait, the system's clock, and the manual clock of tests. Only this file reads the
+//! machine's clocks. All other code gets an instant or a `dyn Clock`, so that a test can stop time, and so that it is visible
+//! whose clock decides.
 
 mod rfc3339;
 
@@ -16,34 +15,34 @@ use serde::{Serialize, Serializer};
 pub struct Timestamp(u64);
 
 impl Timestamp {
-    /// The instant that many microseconds after the epoch.
+    /// Returns the instant this many microseconds after the epoch.
     pub const fn from_micros(micros: u64) -> Self {
         Self(micros)
     }
 
-    /// Microseconds since the epoch.
+    /// Returns the microseconds since the epoch.
     pub const fn as_micros(self) -> u64 {
         self.0
     }
 
-    /// This instant moved later; stays at the largest instant instead of overflowing.
+    /// Returns a later instant, at most the largest one.
     #[must_use]
     pub fn plus(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(micros(duration)))
     }
 
-    /// The instant's text, as it is displayed.
+    /// Writes the instant's text, the same as `Display`.
     pub fn write(self, text: &mut [u8; rfc3339::LENGTH_MAX]) -> &str {
         rfc3339::write(self.0, text)
     }
 
-    /// This instant moved earlier; stays at the epoch instead of going before it.
+    /// Returns an earlier instant, at least the epoch.
     #[must_use]
     pub fn minus(self, duration: Duration) -> Self {
         Self(self.0.saturating_sub(micros(duration)))
     }
 
-    /// How far this instant lies after `earlier`; zero if it does not.
+    /// Returns the time since `earlier`; zero if that is later.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(self.0.saturating_sub(earlier.0))
     }
@@ -61,23 +60,23 @@ impl Serialize for Timestamp {
     }
 }
 
-/// Where time comes from.
+/// A source of time.
 pub trait Clock: Send + Sync + 'static {
-    /// The wall clock. It may be wrong and may be stepped in either direction; good for names and for display.
+    /// Returns the time of the wall clock. It may be wrong, and may be stepped in either direction: for names and display.
     fn wall(&self) -> Timestamp;
 
-    /// Time passed since some fixed point. Never goes back, is never stepped; good for measuring.
+    /// Returns the time since a fixed instant. Never decreases and is never stepped: for measuring.
     fn monotonic(&self) -> Duration;
 }
 
-/// The machine's own clocks.
+/// The clocks of the machine.
 pub struct SystemClock {
     origin: std::time::Instant,
 }
 
 impl SystemClock {
-    /// A clock whose monotonic time starts now.
-    #[expect(clippy::disallowed_methods, reason = "this file is where the machine's clocks are read")]
+    /// Creates a clock whose monotonic time starts now.
+    #[expect(clippy::disallowed_methods, reason = "only this file reads the machine's clocks")]
     pub fn new() -> Self {
         Self { origin: std::time::Instant::now() }
     }
@@ -90,7 +89,7 @@ impl Default for SystemClock {
 }
 
 impl Clock for SystemClock {
-    #[expect(clippy::disallowed_methods, reason = "this file is where the machine's clocks are read")]
+    #[expect(clippy::disallowed_methods, reason = "only this file reads the machine's clocks")]
     fn wall(&self) -> Timestamp {
         let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         Timestamp(since_epoch.map_or(0, micros))
@@ -101,10 +100,8 @@ impl Clock for SystemClock {
     }
 }
 
-/// A store's clock inside this process: a base instant plus monotonic time, so that a stepped wall clock ends no lease.
-///
-/// The base is never behind the last instant that the store has persisted, so time does not run backwards over a
-/// restart either.
+/// The clock of a store in this process: a base instant plus monotonic time, so that a stepped wall clock ends no lease. The
+/// base is never behind the last instant that the store has persisted, so time does not go back at a restart.
 #[derive(Clone)]
 pub struct SteadyClock {
     clock: Arc<dyn Clock>,
@@ -120,18 +117,18 @@ impl SteadyClock {
         Self { clock, base, origin }
     }
 
-    /// The store's instant.
+    /// Returns the current instant of the store.
     pub fn now(&self) -> Timestamp {
         self.base.plus(self.clock.monotonic().saturating_sub(self.origin))
     }
 }
 
-/// Whole microseconds of a duration; the largest `u64` instead of overflowing.
+/// Returns the whole microseconds of a duration, at most the largest `u64`.
 pub fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// A clock that moves only when a test says so.
+/// A clock that only a test moves.
 #[cfg(any(test, feature = "test-util"))]
 pub struct ManualClock {
     wall: std::sync::atomic::AtomicU64,
@@ -140,18 +137,18 @@ pub struct ManualClock {
 
 #[cfg(any(test, feature = "test-util"))]
 impl ManualClock {
-    /// A clock that stands at `wall`, with monotonic time zero.
+    /// Creates a clock at this wall time, with monotonic time zero.
     pub fn at(wall: Timestamp) -> Self {
         Self { wall: wall.0.into(), monotonic: 0.into() }
     }
 
-    /// Lets time pass on both clocks.
+    /// Advances both clocks.
     pub fn advance(&self, by: Duration) {
         self.wall.fetch_add(micros(by), std::sync::atomic::Ordering::SeqCst);
         self.monotonic.fetch_add(micros(by), std::sync::atomic::Ordering::SeqCst);
     }
 
-    /// Sets the wall clock, as an operator or NTP would, without time passing.
+    /// Sets the wall clock, like an operator or NTP. The monotonic clock stays.
     pub fn step_wall(&self, to: Timestamp) {
         self.wall.store(to.0, std::sync::atomic::Ordering::SeqCst);
     }
@@ -186,14 +183,14 @@ mod tests {
     }
 
     #[test]
-    fn a_steady_clock_never_starts_behind_what_was_persisted() {
+    fn a_steady_clock_never_starts_before_the_persisted_instant() {
         let clock = Arc::new(ManualClock::at(NOON));
         let persisted = NOON.plus(Duration::from_hours(2));
         assert_eq!(SteadyClock::new(clock, persisted).now(), persisted);
     }
 
     #[test]
-    fn instants_are_shown_in_rfc_3339() {
+    fn instants_are_displayed_in_rfc_3339() {
         assert_eq!(NOON.to_string(), "2023-11-14T22:13:20Z");
         assert_eq!(Timestamp::from_micros(1_700_000_000_000_001).to_string(), "2023-11-14T22:13:20.000001Z");
         assert!(Timestamp::from_micros(u64::MAX).to_string().starts_with("9999-"));

@@ -1,5 +1,5 @@
-//! The global ID: what names one operation of one app, the same wherever it is computed.
-//! MD5 can be made to collide: the ID is a name, never proof that contents are the same.
+//! The global ID: the name of an operation of an app, the same wherever it is computed. MD5 is not collision resistant, so equal
+//! IDs are no proof of equal contents.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,33 +11,33 @@ use super::canonical::Canonical;
 use super::hex;
 use super::tenant::{AppKey, Operation};
 
-/// The MD5 of app key, operation and canonical contents, one to a line.
+/// The MD5 of app key, operation and canonical contents, separated by newlines.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GlobalId([u8; 16]);
 
-/// A text that is not a [`GlobalId`].
+/// Error: the text is not a global ID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a global ID is 32 lowercase hex digits, such as 2ca8a31a53ad078ffd0c7c8c80158af7")]
 pub struct InvalidGlobalId;
 
 impl GlobalId {
-    /// The ID of an operation: `MD5( app "\n" operation "\n" contents )`.
+    /// Returns the ID of an operation: `MD5( app "\n" operation "\n" contents )`.
     pub fn of(app: &AppKey, operation: &Operation, contents: &Canonical) -> Self {
         Self(digest([app.as_ref(), "\n", operation.as_ref(), "\n", contents.as_str()]))
     }
 
-    /// An ID from the bytes that [`GlobalId::as_bytes`] told.
+    /// Creates an ID from the bytes of [`GlobalId::as_bytes`].
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
 
-    /// The 16 bytes, half the size of the text.
+    /// Returns the 16 bytes, half the size of the text.
     pub const fn as_bytes(&self) -> &[u8; 16] {
         &self.0
     }
 }
 
-/// The MD5 of texts one after the other.
+/// Returns the MD5 of concatenated texts.
 fn digest<'a>(parts: impl IntoIterator<Item = &'a str>) -> [u8; 16] {
     let mut md5 = Md5::new();
     parts.into_iter().for_each(|part| md5.update(part));
@@ -59,8 +59,7 @@ impl fmt::Debug for GlobalId {
 impl FromStr for GlobalId {
     type Err = InvalidGlobalId;
 
-    /// Only the form that [`GlobalId`] displays: an ID must have one spelling, or a lookup in
-    /// capitals would miss what is there.
+    /// Accepts only lowercase digits: an ID has one spelling.
     fn from_str(text: &str) -> Result<Self, InvalidGlobalId> {
         let lower_hex = |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
         if text.len() != 32 || !text.bytes().all(lower_hex) {
@@ -89,13 +88,13 @@ mod tests {
     use super::*;
     use crate::canonical::{NotCanonical, canonicalize};
 
-    /// What every client library must pass as well.
+    /// Test vectors that every client library must pass as well.
     const VECTORS: &str = include_str!("../../../tests/vectors/global_id.json");
 
     #[derive(Deserialize)]
     struct Vectors {
         accepted: Vec<Accepted>,
-        refused: Vec<Refused>,
+        refused: Vec<Rejected>,
     }
 
     #[derive(Deserialize)]
@@ -108,13 +107,13 @@ mod tests {
     }
 
     #[derive(Deserialize)]
-    struct Refused {
+    struct Rejected {
         contents_json: String,
         why: String,
     }
 
     #[test]
-    fn every_vector_holds() -> Result<(), Box<dyn std::error::Error>> {
+    fn every_vector_passes() -> Result<(), Box<dyn std::error::Error>> {
         let vectors: Vectors = serde_json::from_str(VECTORS)?;
         assert!(!vectors.accepted.is_empty() && !vectors.refused.is_empty());
 
@@ -124,7 +123,7 @@ mod tests {
             let id = GlobalId::of(&vector.app_key, &vector.operation, &contents);
             assert_eq!(id.to_string(), vector.global_id, "{}", vector.contents_json);
         }
-        for Refused { contents_json, why } in vectors.refused {
+        for Rejected { contents_json, why } in vectors.refused {
             let refused = canonicalize(contents_json.as_bytes());
             let on_purpose = match &refused {
                 Ok(_) | Err(NotCanonical::Syntax { .. }) => false,
@@ -163,30 +162,30 @@ mod tests {
         }
     }
 
-    /// Two texts that MD5 does not tell apart, found by Marc Stevens in 2024.
+    /// Two texts with the same MD5, found by Marc Stevens in 2024.
     const COLLIDING: [&str; 2] = [
         "TEXTCOLLBYfGiJUETHQ4hAcKSMd5zYpgqf1YRDhkmxHkhPWptrkoyz28wnI9V0aHeAuaKnak",
         "TEXTCOLLBYfGiJUETHQ4hEcKSMd5zYpgqf1YRDhkmxHkhPWptrkoyz28wnI9V0aHeAuaKnak",
     ];
 
     #[test]
-    fn contents_are_told_apart_where_the_digest_does_not() {
+    fn contents_with_the_same_md5_are_distinguished() {
         let ids = COLLIDING.map(|text| GlobalId(digest([text])));
         assert_ne!(COLLIDING[0], COLLIDING[1]);
         assert_eq!(ids[0], ids[1], "our digest does collide");
 
         let contents = COLLIDING.map(|text| canonicalize(format!("\"{text}\"").as_bytes()).unwrap());
-        // Kept as text, and kept as their digest.
+        // Stored as text, and as their digest.
         for contents_stored_bytes in [1024, 0] {
             assert!(Contents::keep(&contents[0], contents_stored_bytes).matches(&contents[0]));
             assert!(!Contents::keep(&contents[0], contents_stored_bytes).matches(&contents[1]));
 
             let hour = std::time::Duration::from_hours(1);
-            let requests = [0, 1].map(|place: usize| ClaimRequest {
-                key: Key { app: "shop".parse().unwrap(), global_id: ids[place] },
-                attempt: Attempt::new(Timestamp::from_micros(1), Nonce::from_bits(place as u64)),
+            let requests = [0, 1].map(|index: usize| ClaimRequest {
+                key: Key { app: "shop".parse().unwrap(), global_id: ids[index] },
+                attempt: Attempt::new(Timestamp::from_micros(1), Nonce::from_bits(index as u64)),
                 operation: Operation::default(),
-                contents: contents[place].clone(),
+                contents: contents[index].clone(),
                 contents_stored_bytes,
                 fingerprint: None,
                 terms: Terms {
@@ -197,8 +196,8 @@ mod tests {
                 },
                 take_over: true,
             });
-            let held = LiveClaim { record: requests[0].record(), left: Some(hour), fence: None };
-            let (effect, answer) = claim(Some(&held), &requests[1], None);
+            let live = LiveClaim { record: requests[0].record(), left: Some(hour), fence: None };
+            let (effect, answer) = claim(Some(&live), &requests[1], None);
             assert_eq!((effect, answer), (Effect::Keep, ClaimResponse::Mismatch(Mismatch::Contents)));
         }
     }

@@ -1,15 +1,15 @@
-//! Bytes as hex digits and back.
+//! Bytes as hex digits, and back.
 
 const DIGITS: &[u8; 16] = b"0123456789abcdef";
 
-/// Two lowercase digits a byte.
+/// Returns two lowercase digits for each byte.
 pub fn encode(bytes: &[u8]) -> String {
     let mut text = vec![0; bytes.len() * 2];
     write(bytes, &mut text).to_owned()
 }
 
-/// Two lowercase digits a byte, written into `text`, which is twice as long as `bytes`: every answer holds some of them, so
-/// no formatter and no memory are taken for them.
+/// Writes two lowercase digits for each byte into `text`, which is twice as long. Every answer has hex digits, so this uses
+/// neither a formatter nor the heap.
 pub fn write<'t>(bytes: &[u8], text: &'t mut [u8]) -> &'t str {
     for (byte, pair) in bytes.iter().zip(text.as_chunks_mut::<2>().0) {
         *pair = [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 0xf)]];
@@ -18,7 +18,7 @@ pub fn write<'t>(bytes: &[u8], text: &'t mut [u8]) -> &'t str {
     std::str::from_utf8(text).unwrap_or_default()
 }
 
-/// Exactly `N` bytes from twice as many digits, of either case; nothing else is taken.
+/// Reads `N` bytes from exactly twice as many digits, of either case.
 pub fn decode<const N: usize>(text: &str) -> Option<[u8; N]> {
     let mut bytes = [0; N];
     let (pairs, rest) = text.as_bytes().as_chunks::<2>();

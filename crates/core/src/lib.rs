@@ -1,4 +1,5 @@
-//! The rules of the gateway, as plain values and functions: no clock reads, no I/O, no runtime.
+//! The domain rules of the gateway, as values and pure functions, and the contract of engines: no I/O, no runtime, no clock reads
+//! except in `clock`.
 
 pub mod attempt;
 pub mod backoff;

@@ -1,5 +1,4 @@
-//! The bounds that nothing passes: sizes, counts, and how short or long a lease or a retention may be. What is within
-//! them may still be refused for other reasons.
+//! Limits: sizes, counts, time limits, and the bounds of leases and retentions.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,23 +7,23 @@ use serde::{Deserialize, Serialize};
 
 use super::terms::{Retention, Span};
 
-/// The table `[limits]` of the configuration.
+/// Table `[limits]` of the configuration.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
-    /// The longest body of a request, in bytes.
+    /// Maximum size of a request body, in bytes.
     pub body_bytes: usize,
-    /// The longest canonical contents of a claim, in bytes.
+    /// Maximum size of canonical contents, in bytes.
     pub contents_bytes: usize,
-    /// The longest result that an outcome may carry, in bytes.
+    /// Maximum size of a result, in bytes.
     pub result_bytes: usize,
-    /// The longest head of a request, in bytes: its request line and its header fields.
+    /// Maximum size of a request head, in bytes: request line and header fields.
     pub header_bytes: usize,
-    /// How many header fields a request may have.
+    /// Maximum number of header fields of a request.
     pub headers: usize,
-    /// How many items a batch may have.
+    /// Maximum number of items of a batch.
     pub batch_items: usize,
-    /// Bytes that the results of duplicates take in memory while batches are answered, in all. An app gets half.
+    /// Maximum memory for results of duplicates in batches, in bytes. An app gets half.
     pub batch_result_bytes: usize,
     /// The shortest lease.
     pub lease_min: Span,
@@ -34,35 +33,35 @@ pub struct Limits {
     pub retention_min: Span,
     /// The longest retention that ends.
     pub retention_max: Span,
-    /// Whether a retention may be `forever`.
+    /// A retention may be `forever`.
     pub forever_allowed: bool,
-    /// How many connections are open at once.
+    /// Maximum number of open connections.
     pub connections: usize,
-    /// How many requests are worked on at once.
+    /// Maximum number of requests in flight.
     pub requests_in_flight: usize,
-    /// How much waits on this gateway's disk for stores that are out, in bytes.
+    /// Maximum size of the outage journal, in bytes.
     pub journal_bytes: usize,
-    /// How much of that may be of one app, in bytes.
+    /// Maximum size of one app's entries in the journal, in bytes.
     pub journal_app_bytes: usize,
-    /// Operations of an app that metrics show by name, beside those that are configured.
+    /// Number of operations of an app that metrics name, in addition to the configured ones.
     pub metric_operations: usize,
-    /// How long a client may take to send its headers.
+    /// Time limit for receiving the head of a request.
     pub header_read_timeout: Span,
-    /// How long a client may take to send its body.
+    /// Time limit for receiving the body of a request.
     pub body_read_timeout: Span,
-    /// How long a client may take to read an answer.
+    /// Time limit for a client to read an answer.
     pub write_timeout: Span,
-    /// How much of all answers on a listener may wait for its clients to read it, in bytes.
+    /// Maximum size of unread answers on a listener, in bytes.
     pub unread_answer_bytes: usize,
-    /// How long a connection may be open with no request on it.
+    /// Time limit of an idle connection.
     pub idle_timeout: Span,
 }
 
 impl Limits {
-    /// Whether a lease is within its bounds.
+    /// Checks a lease.
     ///
     /// # Errors
-    /// The bounds, and a lease that keeps to them.
+    /// It is out of bounds. The error has a valid example.
     pub fn check_lease(&self, lease: Duration) -> Result<(), OutOfBounds> {
         let (min, max) = (self.lease_min.0, self.lease_max.0);
         if (min..=max).contains(&lease) {
@@ -71,10 +70,10 @@ impl Limits {
         Err(OutOfBounds { what: "lease", min, max, forever_allowed: false, example: example(LEASE_USUAL, min, max) })
     }
 
-    /// Whether a retention is within its bounds.
+    /// Checks a retention.
     ///
     /// # Errors
-    /// The bounds, and a retention that keeps to them.
+    /// It is out of bounds. The error has a valid example.
     pub fn check_retention(&self, retention: Retention) -> Result<(), OutOfBounds> {
         let (min, max) = (self.retention_min.0, self.retention_max.0);
         let within = match retention {
@@ -89,16 +88,16 @@ impl Limits {
     }
 }
 
-/// What an example shows, unless the bounds leave it out.
+/// Examples in errors, if they are within the bounds.
 const LEASE_USUAL: Duration = Duration::from_secs(30);
 const RETENTION_USUAL: Duration = Duration::from_hours(24);
 
-/// The usual duration moved within the bounds. Not `clamp`: that panics where the bounds are the wrong way round.
+/// Returns the duration moved into the bounds. Not `clamp`: that panics if the minimum is above the maximum.
 fn example(usual: Duration, min: Duration, max: Duration) -> Duration {
     usual.max(min).min(max)
 }
 
-/// A duration that is shorter or longer than the gateway takes.
+/// Error: a duration is shorter or longer than allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub struct OutOfBounds {
     what: &'static str,
@@ -120,8 +119,7 @@ impl fmt::Display for OutOfBounds {
 
 #[cfg(any(test, feature = "test-util"))]
 impl Default for Limits {
-    /// The limits of the contract, for tests. The gateway takes its own from the configuration alone, whose embedded
-    /// defaults a test holds to these.
+    /// Returns the limits of the contract, for tests. A test compares them with the defaults of the configuration.
     fn default() -> Self {
         Self {
             body_bytes: 1024 * 1024,
@@ -159,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_keeps_to_its_bounds_both_included() {
+    fn a_lease_is_within_its_bounds_inclusive() {
         let limits = Limits::default();
         for good in ["100ms", "30s", "24h"] {
             assert_eq!(limits.check_lease(span(good)), Ok(()), "{good}");
@@ -171,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_retention_keeps_to_its_bounds_or_is_for_ever() {
+    fn a_retention_is_within_its_bounds_or_for_ever() {
         let limits = Limits::default();
         for good in ["1s", "30d", "3650d", "forever"] {
             assert_eq!(limits.check_retention(good.parse().unwrap()), Ok(()), "{good}");
@@ -183,14 +181,14 @@ mod tests {
     }
 
     #[test]
-    fn for_ever_can_be_switched_off() {
+    fn for_ever_can_be_disallowed() {
         let limits = Limits { forever_allowed: false, ..Limits::default() };
         let message = limits.check_retention(Retention::Forever).unwrap_err().to_string();
         assert_eq!(message, "a retention is from 1s to 3650d, such as \"1d\"");
     }
 
     #[test]
-    fn the_example_keeps_to_the_bounds_too() {
+    fn the_example_is_within_the_bounds() {
         let limits = Limits { lease_max: Span(span("10s")), ..Limits::default() };
         let message = limits.check_lease(span("30s")).unwrap_err().to_string();
         assert_eq!(message, "a lease is from 100ms to 10s, such as \"10s\"");

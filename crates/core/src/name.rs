@@ -1,4 +1,4 @@
-//! Names that operators give to engines, chains and tokens. They stand in labels, paths and logs.
+//! Names that operators give to engines, chains and tokens. They occur in labels, paths and logs.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,7 +11,7 @@ use super::text;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Name(Box<str>);
 
-/// Text that is not a [`Name`]. It is not repeated: it may be a secret in the wrong place.
+/// Error: the text is not a name. It is not repeated, since it may be a misplaced secret.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("a name is 1 to 64 letters, digits, `.`, `_` and `-`, such as `primary`")]
 pub struct NotAName;
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_short_and_plain() {
+    fn a_name_is_short_and_has_no_special_characters() {
         for good in ["primary", "a", "Redis-1.eu_west", &"x".repeat(64)] {
             let name: Name = good.parse().unwrap();
             assert_eq!((name.as_ref(), name.to_string()), (good, good.to_owned()));

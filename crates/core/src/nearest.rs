@@ -1,14 +1,14 @@
-//! "Did you mean …?": the known name that is most like an unknown one.
+//! "Did you mean …?": the known name that is most similar to an unknown one.
 
-/// Below this, a suggestion says more about the words than about what was meant.
-const LIKENESS_MIN: f64 = 0.75;
+/// Minimum similarity of a suggestion.
+const SIMILARITY_MIN: f64 = 0.75;
 
-/// The known name that is most like `found`, if any is like it at all.
+/// Returns the known name that is most similar to `found`, if one is similar enough.
 pub fn nearest<'a>(found: &str, known: &[&'a str]) -> Option<&'a str> {
     let found = found.to_lowercase();
-    let likeness = |name: &&str| strsim::jaro_winkler(&found, name);
-    let nearest = known.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
-    nearest.filter(|name| likeness(name) >= LIKENESS_MIN).copied()
+    let similarity = |name: &&str| strsim::jaro_winkler(&found, name);
+    let nearest = known.iter().max_by(|a, b| similarity(a).total_cmp(&similarity(b)));
+    nearest.filter(|name| similarity(name) >= SIMILARITY_MIN).copied()
 }
 
 #[cfg(test)]
@@ -16,7 +16,7 @@ mod tests {
     use super::nearest;
 
     #[test]
-    fn a_slip_is_recognised_and_another_word_is_not() {
+    fn a_typo_is_recognised_and_another_word_is_not() {
         let known = ["contents", "operation", "lease"];
         assert_eq!(nearest("operaton", &known), Some("operation"));
         assert_eq!(nearest("Lease", &known), Some("lease"));

@@ -1,4 +1,4 @@
-//! What an operator may ask of a store beyond its callers: to end a claim, and to list what stands.
+//! Requests of operators to a store: release a claim, list live claims.
 
 use super::attempt::Attempt;
 use super::claim::Effect;
@@ -6,45 +6,45 @@ use super::global_id::GlobalId;
 use super::record::{ClaimState, Key, LiveClaim};
 use super::tenant::AppKey;
 
-/// Ends a claim on an operator's word, whatever its state: also a success, which no failure report ever undoes.
+/// Ends a claim in any state, also a succeeded one, which no outcome undoes.
 #[derive(Clone, Debug)]
 pub struct ReleaseRequest {
-    /// Which claim.
+    /// The claim.
     pub key: Key,
-    /// The attempt that the operator was shown as its holder. Nothing else is released.
+    /// The holder that the operator was shown. A claim of another attempt is not released.
     pub attempt: Attempt,
 }
 
 /// The answer to a [`ReleaseRequest`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReleaseResponse {
-    /// The claim is gone, and can be claimed again.
+    /// The claim has ended, and can be claimed again.
     Done,
-    /// Nothing stood there.
+    /// There is no live claim.
     Absent,
-    /// Another attempt's claim stands by now; it was not touched.
+    /// Another attempt holds the claim; nothing was changed.
     Superseded,
 }
 
-/// A [`ReleaseRequest`]: what the store holds and the operator's word.
-pub fn release(held: Option<&LiveClaim>, request: &ReleaseRequest) -> (Effect, ReleaseResponse) {
-    match held {
+/// Applies a [`ReleaseRequest`] to the live claim of the key.
+pub fn release(live: Option<&LiveClaim>, request: &ReleaseRequest) -> (Effect, ReleaseResponse) {
+    match live {
         None => (Effect::Keep, ReleaseResponse::Absent),
-        Some(held) if held.record.attempt == request.attempt => (Effect::Delete, ReleaseResponse::Done),
+        Some(live) if live.record.attempt == request.attempt => (Effect::Delete, ReleaseResponse::Done),
         Some(_) => (Effect::Keep, ReleaseResponse::Superseded),
     }
 }
 
-/// Asks for the claims of an app, in the order of their global IDs.
+/// Lists claims of an app, in the order of their global IDs.
 #[derive(Clone, Debug)]
 pub struct ListRequest {
-    /// Whose claims.
+    /// The app.
     pub app: AppKey,
-    /// Only those in this state.
+    /// Only claims in this state.
     pub state: Option<ClaimState>,
-    /// Only those that come after this one: the last one of the page before.
+    /// Only claims after this one, the last of the previous page.
     pub after: Option<GlobalId>,
-    /// At most so many.
+    /// Maximum number of claims.
     pub limit: usize,
 }
 
@@ -53,6 +53,6 @@ pub struct ListRequest {
 pub struct ListedClaim {
     /// Its ID.
     pub global_id: GlobalId,
-    /// What the store holds.
+    /// The claim.
     pub claim: LiveClaim,
 }

@@ -1,16 +1,16 @@
-//! Outage policies: what answers a call while its store is unavailable.
+//! Outage policies, which answer calls while a store is unavailable.
 
 use serde::Serialize;
 
-/// The policy that gave an answer in place of the store.
+/// The policy that answered instead of the store.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutagePolicy {
-    /// This process decided alone.
+    /// This process decided alone, from its local claims.
     Local,
-    /// Granted without asking.
+    /// Granted without a check.
     FailOpen,
-    /// Kept on this gateway's disk, to be delivered.
+    /// In the journal, to be delivered.
     Spool,
 }
 

@@ -1,5 +1,5 @@
-//! Overlaps: two attempts that each were told to go ahead with the same operation, because a policy had to answer for a
-//! store that was out. Noticed when the store is back, and reported; nothing undoes them.
+//! Overlaps: operations that two attempts were granted, because an outage policy answered instead of the store. Detected once the
+//! store is available again, and reported; they cannot be undone.
 
 use super::attempt::{Attempt, AttemptHash};
 use super::clock::Timestamp;
@@ -8,35 +8,35 @@ use super::outage_policy::OutagePolicy;
 use super::record::ClaimState;
 use super::tenant::{AppKey, Operation};
 
-/// Two attempts at one operation, where one should have been stopped.
+/// An operation that two attempts were granted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Overlap {
-    /// Its number; a gateway's later overlaps have greater ones.
+    /// Its number, which rises over the overlaps of a gateway.
     pub id: u64,
-    /// Whose operation.
+    /// The app.
     pub app: AppKey,
-    /// Which operation, where it is known.
+    /// The operation, if known.
     pub operation: Option<Operation>,
     /// The claim.
     pub global_id: GlobalId,
-    /// The policy that answered for the store.
+    /// The policy that answered instead of the store.
     pub policy: OutagePolicy,
-    /// The attempt that the policy let pass, or whose outcome it took.
+    /// The attempt that the policy granted, or whose outcome it accepted.
     pub ours: MaskedAttempt,
-    /// The attempt that the store holds.
+    /// The attempt in the store.
     pub theirs: MaskedAttempt,
-    /// Where the claim that the store holds stood when that was noticed.
+    /// State of the claim in the store when the overlap was detected.
     pub state: ClaimState,
-    /// When, by this gateway's wall clock.
+    /// When it was detected, by this gateway's wall clock.
     pub noticed_at: Timestamp,
 }
 
-/// An attempt as others may see it.
+/// An attempt without its nonce, for logs and reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MaskedAttempt {
     /// When it was issued, by the clock of its gateway.
     pub timestamp: Timestamp,
-    /// Tells it from others without giving it away.
+    /// Distinguishes it from others without revealing it.
     pub hash: AttemptHash,
 }
 
@@ -46,8 +46,8 @@ impl From<&Attempt> for MaskedAttempt {
     }
 }
 
-/// Where overlaps are kept.
+/// A list of overlaps.
 pub trait Overlaps: Send + Sync + 'static {
-    /// At most so many, the newest first: all, or those of an app, that are older than the one of this number.
+    /// Returns up to `limit` overlaps, the newest first: those of one app or of all, and only those before this number.
     fn newest(&self, app: Option<&AppKey>, before: Option<u64>, limit: usize) -> Vec<Overlap>;
 }

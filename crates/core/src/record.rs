@@ -1,4 +1,4 @@
-//! What a store keeps of a claim: its key, its states, its record, and when the record's time has ended.
+//! Claims in a store: key, state, record, and whether the record's time has ended.
 
 use std::time::Duration;
 
@@ -11,29 +11,29 @@ use super::global_id::GlobalId;
 use super::tenant::{AppKey, Operation};
 use super::terms::{LeaseEnd, Retention, Terms};
 
-/// The name of a claim in every store. It holds the app, so no app can reach another's claims.
+/// The key of a claim in every store. It contains the app, so no app can reach another's claims.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Key {
-    /// Whose claim it is.
+    /// The app.
     pub app: AppKey,
-    /// Which operation on which contents.
+    /// The ID of operation and contents.
     pub global_id: GlobalId,
 }
 
-/// Where a claim stands. Absent is the fourth state: no record.
+/// State of a claim. Without a record it is absent.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ClaimState {
-    /// Its holder is doing the operation; lasts for a lease.
+    /// The operation runs, until the lease ends.
     InProgress,
-    /// The operation has been done and must never run again; lasts for a retention.
+    /// The operation has completed, until the retention ends.
     Succeeded,
-    /// Nobody knows whether it was done.
+    /// It is unknown whether the operation has run.
     Unknown,
 }
 
 impl ClaimState {
-    /// As answers name it.
+    /// Returns its name in answers.
     pub fn name(self) -> &'static str {
         match self {
             Self::InProgress => "in_progress",
@@ -46,27 +46,27 @@ impl ClaimState {
 /// A SHA-256 digest.
 pub type Sha256Digest = [u8; 32];
 
-/// What a SHA-256 digest counts where bytes are counted that are kept.
+/// Size of a SHA-256 digest in bytes.
 pub const DIGEST_BYTES: u64 = 32;
 
-/// What a record keeps of the contents, to tell a repeat from an MD5 collision.
+/// The stored contents, to distinguish a repeat from an MD5 collision.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Contents {
     /// The canonical text.
     Canonical(Canonical),
-    /// The canonical text's SHA-256 and length in bytes, where it is too long to keep.
+    /// The SHA-256 and the length in bytes of a text that is too long to store.
     Digest(Sha256Digest, u64),
-    /// Nothing: a late outcome did not say.
+    /// Unknown: the late outcome had no contents.
     Unverified,
 }
 
 impl Contents {
-    /// What to keep of `contents` where at most `bytes_max` bytes are kept as text; 0 keeps only digests.
+    /// Returns what is stored of `contents`: the text up to `bytes_max` bytes, else the digest.
     pub fn keep(contents: &Canonical, bytes_max: usize) -> Self {
         if contents.as_str().len() <= bytes_max { Self::Canonical(contents.clone()) } else { Self::digest(contents) }
     }
 
-    /// How much of the contents is kept, in bytes.
+    /// Returns the stored size in bytes.
     pub fn stored_bytes(&self) -> u64 {
         match self {
             Self::Canonical(contents) => contents.as_str().len() as u64,
@@ -79,7 +79,7 @@ impl Contents {
         Self::Digest(Sha256::digest(contents.as_str()).into(), contents.as_str().len() as u64)
     }
 
-    /// Whether these are the contents of a repeat; nothing is known to differ from unverified contents.
+    /// Returns whether these are the same contents. Unverified contents match all.
     pub fn matches(&self, other: &Canonical) -> bool {
         match self {
             Self::Canonical(own) => own == other,
@@ -89,47 +89,46 @@ impl Contents {
     }
 }
 
-/// The SHA-256 of a fingerprint's canonical form.
+/// Returns the SHA-256 of a fingerprint's canonical form.
 pub fn fingerprint_digest(fingerprint: &Canonical) -> Sha256Digest {
     Sha256::digest(fingerprint.as_str()).into()
 }
 
-/// What a store keeps of a claim. When it ends is kept by the store, in the store's own time.
+/// The record of a claim. Its end is not part of it; the store keeps that, by its own clock.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Record {
-    /// Who holds the claim, or settled it.
+    /// The attempt that holds the claim or has settled it.
     pub attempt: Attempt,
-    /// Where it stands.
+    /// The state.
     pub state: ClaimState,
-    /// The operation; unknown only where a late outcome did not say.
+    /// The operation; unknown if a late outcome did not name it.
     pub operation: Option<Operation>,
-    /// The contents, or what is kept of them.
+    /// The contents, or their digest.
     pub contents: Contents,
-    /// The SHA-256 of the fingerprint. Absent is a value too; on a late record nothing is known.
+    /// The SHA-256 of the fingerprint. Absent is a value too; on a late record it is unknown.
     pub fingerprint: Option<Sha256Digest>,
     /// The terms resolved at the claim call.
     pub terms: Terms,
-    /// The JSON text that came with the success, to be replayed to duplicates.
+    /// The result of the success, as JSON text, for duplicates.
     pub result: Option<Box<str>>,
     /// Recorded from an outcome that found no claim.
     pub late: bool,
 }
 
-/// An unexpired claim as its store tells it at one instant.
+/// A claim that has not ended, as of one instant.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LiveClaim {
-    /// What is kept.
+    /// The record.
     pub record: Record,
-    /// How long it lasts from now, by the store's clock; nothing if only somebody's deed ends it.
+    /// Remaining time by the store's clock; nothing if it does not end by itself.
     pub left: Option<Duration>,
-    /// The fencing number of the newest attempt, where the engine promises one.
+    /// The fence of the newest attempt, if the engine promises fences.
     pub fence: Option<u64>,
 }
 
 impl LiveClaim {
-    /// Judges a stored record by how much the store's clock leaves of it: `Some(0)` means that its time has ended.
-    ///
-    /// This is the only place that says what an ended lease means.
+    /// Returns the live claim of a record with this remaining time by the store's clock; `Some(0)` means that its time has ended.
+    /// Only this function decides what an ended lease means.
     pub fn judge(record: Record, left: Option<Duration>, fence: Option<u64>) -> Option<Self> {
         if left != Some(Duration::ZERO) {
             return Some(Self { record, left, fence });
@@ -149,12 +148,12 @@ impl LiveClaim {
 }
 
 impl Record {
-    /// Whether the claim stays, as `unknown`, when the time it has now is over.
+    /// Returns whether the claim becomes `unknown` when its time ends, instead of absent.
     pub fn outlives_lease(&self) -> bool {
         self.state == ClaimState::InProgress && self.terms.on_lease_end == LeaseEnd::Unknown
     }
 
-    /// How long a record that has just been settled is kept.
+    /// Returns the retention of a record that was just settled.
     pub fn settled_retention(&self) -> Retention {
         match self.state {
             ClaimState::Unknown => self.terms.unknown_retention,

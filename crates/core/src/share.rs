@@ -1,5 +1,5 @@
-//! Bounds that apps share so that none of them can hurt another: where a bound is reached, the app that has the most gives way.
-//! An app that has no more than its equal share is then never the one.
+//! Bounds that apps share fairly: when a bound is reached, the app with the most items loses one. An app with no more than its
+//! equal share never does.
 
 use std::collections::VecDeque;
 
@@ -7,9 +7,9 @@ use hashbrown::HashMap;
 
 use super::tenant::AppKey;
 
-/// The app that has the most; of several the one whose name comes first.
+/// Returns the app with the most items; of equals, the first by name.
 pub fn heaviest<'a>(apps: impl Iterator<Item = (&'a AppKey, usize)>) -> Option<&'a AppKey> {
-    apps.max_by(|(one, much), (other, more)| much.cmp(more).then(other.cmp(one))).map(|(app, _)| app)
+    apps.max_by(|(one, count), (other, other_count)| count.cmp(other_count).then(other.cmp(one))).map(|(app, _)| app)
 }
 
 /// The newest items of all apps, up to a bound.
@@ -21,12 +21,12 @@ pub struct Newest<T> {
 }
 
 impl<T> Newest<T> {
-    /// Keeps at most `max` items.
+    /// Creates a list of at most `max` items.
     pub fn new(max: usize) -> Self {
         Self { by_app: HashMap::new(), count: 0, max }
     }
 
-    /// Adds an item. Returns what had to make room for it: the oldest item of the app that has the most.
+    /// Adds an item. Returns the item that it displaced: the oldest one of the app with the most.
     pub fn push(&mut self, app: &AppKey, item: T) -> Option<T> {
         self.by_app.entry_ref(app).or_default().push_back(item);
         self.count += 1;
@@ -43,7 +43,7 @@ impl<T> Newest<T> {
         oldest
     }
 
-    /// All items, in no order but that of one app's: the oldest first.
+    /// Returns all items. Those of one app are in order, the oldest first.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.by_app.values().flatten()
     }
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_app_that_has_the_most_gives_way() {
+    fn the_app_with_the_most_items_loses_its_oldest() {
         let [shop, bank] = ["shop", "bank"].map(|app| app.parse::<AppKey>().unwrap());
         let mut newest = Newest::new(4);
         assert_eq!((newest.push(&bank, 1), newest.push(&bank, 2)), (None, None));

@@ -1,26 +1,26 @@
-//! What waits in a gateway for stores that were out, as operators are shown it.
+//! The status of the outage journal, for operators.
 
 use serde::Serialize;
 
 use super::clock::Timestamp;
 
-/// How full the journal is of what no store has been told of yet.
+/// Undelivered entries of the outage journal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct SpoolStatus {
-    /// How many grants and outcomes.
+    /// Number of grants and outcomes.
     pub entries: usize,
-    /// How many bytes they take.
+    /// Their size in bytes.
     pub bytes: u64,
-    /// How many they may take; one app may have less.
+    /// Their maximum size in bytes; the limit of one app may be lower.
     pub bytes_max: u64,
-    /// When the oldest of them was answered for.
+    /// When the oldest one was answered.
     pub oldest_at: Option<Timestamp>,
-    /// Whether the journal took what it was last handed. One that does not fails closed.
+    /// The journal accepted its last entry. Otherwise policies fail closed.
     pub takes: bool,
 }
 
-/// What keeps it.
+/// A journal with a status.
 pub trait Spool: Send + Sync + 'static {
-    /// How full it is now.
+    /// Returns the current status.
     fn status(&self) -> SpoolStatus;
 }

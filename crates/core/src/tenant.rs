@@ -1,5 +1,4 @@
-//! The names of a tenant's things: its app key and its operations, checked once where they enter.
-//! Who may use an app key is not decided here.
+//! App keys and operations, checked once on input. Who may use an app key is decided elsewhere.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -14,11 +13,11 @@ use super::text;
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AppKey(Arc<str>);
 
-/// What kind of thing is done, within an app: `[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}`.
+/// The name of an operation within an app: `[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Operation(Arc<str>);
 
-/// Why a text is not a name. The text is not repeated: it may be a secret in the wrong place.
+/// Error: the text is not a name. It is not repeated, since it may be a misplaced secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidName {
     /// Not an [`AppKey`].
@@ -61,13 +60,13 @@ impl Operation {
 }
 
 impl Default for Operation {
-    /// The operation of callers that name none: `default`.
+    /// Returns the operation of callers that name none: `default`.
     fn default() -> Self {
         Self(Arc::from("default"))
     }
 }
 
-/// Neither grammar lets a newline in, so the parts of a global ID cannot run into each other.
+/// Checks a name. It cannot contain a newline, which separates the parts of a global ID.
 fn is_name(text: &str, length_max: usize, alphanumeric: fn(u8) -> bool, marks: &[u8]) -> bool {
     let mut bytes = text.bytes();
     text.len() <= length_max
@@ -75,7 +74,7 @@ fn is_name(text: &str, length_max: usize, alphanumeric: fn(u8) -> bool, marks: &
         && bytes.all(|byte| alphanumeric(byte) || marks.contains(&byte))
 }
 
-/// What both names can do alike: be read through the check, shown, compared and looked up as text.
+/// Implements the traits of both names: checked parsing, display, and use as text.
 macro_rules! checked_name {
     ($name:ident) => {
         impl TryFrom<&str> for $name {
@@ -142,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn app_keys_keep_to_their_grammar() {
+    fn app_keys_have_a_strict_grammar() {
         let longest = "a".repeat(64);
         for good in ["shop", "0", "a-very.long_app-key", "a..--__", &longest] {
             assert_eq!(AppKey::try_from(good).map(|key| key.to_string()), Ok(good.to_owned()));
@@ -155,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_keep_to_their_grammar() {
+    fn operations_have_a_strict_grammar() {
         let longest = "Z".repeat(128);
         for good in ["order.submit", "pay/refund:v2", "A", "7-eleven_", &longest] {
             assert_eq!(Operation::try_from(good).map(|it| it.to_string()), Ok(good.to_owned()));
@@ -179,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn reading_goes_through_the_check_and_tells_the_rule() -> Result<(), serde_json::Error> {
+    fn deserialization_checks_a_name_and_its_error_states_the_rule() -> Result<(), serde_json::Error> {
         let key: AppKey = serde_json::from_str("\"shop\"")?;
         assert_eq!(serde_json::to_string(&key)?, "\"shop\"");
 

@@ -1,4 +1,4 @@
-//! The terms a claim is made on: lease, retention and what the end of a lease means. Durations as people write them.
+//! The terms of a claim: lease, retention, and what the end of a lease means. And durations as text.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,7 +12,7 @@ use super::text;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Span(pub Duration);
 
-/// The units a duration may be written in, largest first, in milliseconds.
+/// The units of durations in milliseconds, the largest first.
 const UNITS: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
 
 impl FromStr for Span {
@@ -31,7 +31,7 @@ impl FromStr for Span {
 }
 
 impl fmt::Display for Span {
-    /// In the largest unit that divides it. Parts of a millisecond are not shown.
+    /// Writes the duration in the largest unit that divides it, without parts of a millisecond.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ms = u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX);
         let (name, unit) = UNITS.iter().find(|(_, unit)| ms != 0 && ms % unit == 0).unwrap_or(&UNITS[4]);
@@ -40,22 +40,22 @@ impl fmt::Display for Span {
     }
 }
 
-/// Text that is not a duration.
+/// Error: the text is not a duration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("a duration is a whole number from 1 to 999999999 and a unit, ms, s, m, h or d: \"30s\", \"24h\"")]
 pub struct InvalidSpan;
 
-/// How long a settled claim keeps blocking repeats.
+/// How long a settled claim blocks repeats.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Retention {
-    /// For this long after it was settled.
+    /// For this long after its outcome.
     For(Duration),
     /// Until an operator ends it.
     Forever,
 }
 
 impl Retention {
-    /// The duration, or nothing if it never ends.
+    /// Returns the duration; nothing if it never ends.
     pub fn duration(self) -> Option<Duration> {
         match self {
             Self::For(duration) => Some(duration),
@@ -84,82 +84,82 @@ impl fmt::Display for Retention {
     }
 }
 
-/// Text that is not a retention.
+/// Error: the text is not a retention.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("a retention is a duration or \"forever\": \"24h\", \"30d\", \"forever\"")]
 pub struct InvalidRetention;
 
-/// What it means that a lease ended with no outcome.
+/// Meaning of the end of a lease without an outcome.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LeaseEnd {
-    /// The operation is taken not to have happened: the next caller may claim.
+    /// The operation counts as not done: the next caller may claim it.
     #[default]
     Release,
-    /// Nobody knows: the claim turns `unknown` and stays so until its holder, a take-over or an operator settles it.
+    /// The claim becomes `unknown` until its holder, a take-over or an operator settles it.
     Unknown,
 }
 
-/// What a claim is made on, resolved at the claim call and kept with the claim.
+/// The terms of a claim, determined at the claim call and stored with the claim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Terms {
     /// How long the claim lasts while its operation is in progress.
     pub lease: Duration,
-    /// How long a success keeps blocking repeats.
+    /// How long a succeeded claim blocks repeats.
     pub retention: Retention,
-    /// How long a claim reported `unknown` keeps blocking repeats.
+    /// How long a claim that was reported `unknown` blocks repeats.
     pub unknown_retention: Retention,
-    /// What the end of the lease means.
+    /// Meaning of the end of the lease.
     pub on_lease_end: LeaseEnd,
 }
 
-/// What a chain does when its store came back without its data.
+/// What a chain does after its store has lost its data.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnDataLoss {
-    /// It goes on: what was claimed before can be claimed again at once.
+    /// It continues: lost claims can be claimed again at once.
     #[default]
     Resume,
-    /// It grants nothing until every claim that may have been lost has ended.
+    /// It grants nothing until every lost claim would have ended.
     Hold,
 }
 
-/// What happens to a claim while its store does not answer.
+/// What happens to a claim call while the store is unavailable.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ClaimOnOutage {
-    /// It is refused, and nobody runs anything.
+    /// It is refused.
     #[default]
     FailClosed,
-    /// This process decides alone, from what it has granted and seen itself.
+    /// This process decides alone, from its local claims.
     Local,
-    /// It is granted without asking.
+    /// It is granted without a check.
     FailOpen,
 }
 
-/// What happens to an outcome while its store does not answer.
+/// What happens to an outcome call while the store is unavailable.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutcomeOnOutage {
-    /// It is refused, and the caller repeats it.
+    /// It is refused; the caller repeats it.
     #[default]
     FailClosed,
-    /// It is kept on this gateway's disk, and delivered later.
+    /// It is journaled on this gateway's disk, and delivered later.
     Spool,
 }
 
-/// Whether duplicates are stopped, or only counted.
+/// Treatment of duplicates.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// A duplicate is refused.
     #[default]
     Enforce,
-    /// A duplicate is let through and marked; for a team that wants to see what enforcing would have stopped.
+    /// A duplicate is let through and counted, to see what enforcing would stop.
     Observe,
 }
 
-/// Serde for types that are written as text, through `FromStr` and `Display`.
+/// Implements serde through `FromStr` and `Display`.
 macro_rules! serde_as_text {
     ($($name:ty),*) => {$(
         impl<'de> Deserialize<'de> for $name {
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_duration_is_refused() {
+    fn text_that_is_not_a_duration_is_rejected() {
         for text in [
             "",
             "30",

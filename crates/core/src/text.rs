@@ -1,4 +1,4 @@
-//! Reading types that are written as text, from text that is not kept: requests are full of them.
+//! Deserialization through `FromStr`, without a copy of the text.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::de::{Deserializer, Error, Visitor};
 
-/// A value that is written as text.
+/// Reads a value from a string.
 pub(super) fn deserialize<'de, T, D>(deserializer: D) -> Result<T, D::Error>
 where
     T: FromStr<Err: fmt::Display>,

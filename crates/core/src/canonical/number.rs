@@ -1,20 +1,19 @@
-//! One number literal: its grammar, whether a double can stand for it, and its canonical form.
-//! Where in the contents it stands is the parser's business.
+//! Number literals: the grammar, whether a double can represent them, and the canonical form.
 
-/// A number literal before any rounding: `mantissa * 10^exponent`, if it has no digits beyond those.
+/// A number literal before rounding: `mantissa * 10^exponent`, if it has no further digits.
 #[derive(Debug, Default)]
 pub(super) struct Decimal {
     negative: bool,
-    /// The first 17 digits, leading zeros aside.
+    /// The first 17 digits, without leading zeros.
     mantissa: u64,
     exponent: i64,
-    /// How many digits the literal has, leading zeros aside.
+    /// Number of digits, without leading zeros.
     digits: i64,
-    /// The same, trailing zeros aside too.
+    /// Number of digits, without leading and trailing zeros.
     significant: i64,
 }
 
-/// Why a double cannot stand for a number literal.
+/// Reason why a double cannot represent a number literal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NumberFault {
     /// 2^53 ≤ |x| < 10^21, where JSON libraries keep different digits of an integer.
@@ -23,7 +22,7 @@ pub enum NumberFault {
     /// More than 17 significant digits.
     #[error("the number has more than 17 significant digits")]
     TooPrecise,
-    /// Not zero, but too small for a double to tell from zero.
+    /// Not zero, but zero as a double.
     #[error("the number is so small that it would become 0")]
     TooSmall,
     /// Larger than any double.
@@ -35,13 +34,13 @@ impl Decimal {
     const DIGITS_MAX: i64 = 17;
     const TWO_TO_53: f64 = 9_007_199_254_740_992.0;
 
-    /// Reads the literal that `bytes` begin with, and tells its length; or where a digit is missing.
+    /// Reads the literal at the start of `bytes`. Returns it with its length, or the position of a missing digit.
     pub(super) fn scan(bytes: &[u8]) -> Result<(Self, usize), usize> {
         let negative = bytes.first() == Some(&b'-');
         let mut number = Self { negative, ..Self::default() };
         let mut at = usize::from(negative);
 
-        // A leading zero stands alone: what follows `0` in `01` is not part of the number.
+        // After a leading zero the integer ends: in `01` the number is `0`.
         let integer = match bytes.get(at) {
             Some(b'0') => &bytes[at..=at],
             _ => digits(bytes, at)?,
@@ -63,7 +62,7 @@ impl Decimal {
             let sign = bytes.get(at + 1).filter(|byte| matches!(byte, b'+' | b'-'));
             at += 1 + usize::from(sign.is_some());
             let digits = digits(bytes, at)?;
-            // Saturating is exact enough: no literal has the 10^18 digits that could make up for it.
+            // Saturating is exact enough: no literal has the 10^18 digits that could compensate it.
             let size = digits
                 .iter()
                 .fold(0_i64, |size, digit| size.saturating_mul(10).saturating_add(i64::from(digit - b'0')));
@@ -89,7 +88,7 @@ impl Decimal {
         }
     }
 
-    /// Writes the number as ECMAScript would, if that says the same as the literal.
+    /// Writes the number as ECMAScript does, if that has the literal's value.
     pub(super) fn write(&self, out: &mut String) -> Result<(), NumberFault> {
         if self.mantissa == 0 {
             out.push('0');
@@ -97,14 +96,14 @@ impl Decimal {
         }
         // 10^(magnitude - 1) ≤ |x| < 10^magnitude.
         let magnitude = self.digits.min(Self::DIGITS_MAX).saturating_add(self.exponent);
-        // Judged by the literal, not the double: some just below 10^21 round up to it, and would pass for it.
+        // Checked on the literal, not the double: some just below 10^21 round up to it, and would pass.
         if (17..=21).contains(&magnitude) {
             return Err(NumberFault::TooLarge);
         }
         if self.significant > Self::DIGITS_MAX {
             return Err(NumberFault::TooPrecise);
         }
-        // Not the literal itself: `parse` misreads long exponents, even if as many zeros make up for them.
+        // Not the literal itself: `parse` misreads long exponents, even if as many zeros compensate them.
         let double: f64 = format!("{}e{}", self.mantissa, self.exponent).parse().map_err(|_| NumberFault::NotFinite)?;
         if !double.is_finite() {
             return Err(NumberFault::NotFinite);
@@ -112,7 +111,7 @@ impl Decimal {
         if double == 0.0 {
             return Err(NumberFault::TooSmall);
         }
-        // Judged by the double, not the literal: some just below 2^53 round up to it.
+        // Checked on the double, not the literal: some just below 2^53 round up to it.
         if magnitude == 16 && double >= Self::TWO_TO_53 {
             return Err(NumberFault::TooLarge);
         }
@@ -124,7 +123,7 @@ impl Decimal {
     }
 }
 
-/// The digits that stand at `at`, one at least; or where it should have been.
+/// Returns the digits at `at`, or the position if there is none.
 fn digits(bytes: &[u8], at: usize) -> Result<&[u8], usize> {
     let rest = bytes.get(at..).unwrap_or_default();
     match rest.iter().take_while(|byte| byte.is_ascii_digit()).count() {
@@ -147,9 +146,9 @@ mod tests {
         number.write(&mut out).map(|()| out)
     }
 
-    /// RFC 8785, appendix B, without NaN and Infinity, and without what is beyond 2^53 - 1 here.
+    /// RFC 8785, appendix B, without NaN and Infinity, and without numbers beyond 2^53 - 1.
     #[test]
-    fn the_samples_of_the_rfc_are_written_as_it_says() {
+    fn the_samples_of_the_rfc_have_their_canonical_form() {
         let samples = [
             (0x0000_0000_0000_0000, "0"),
             (0x8000_0000_0000_0000, "0"),
@@ -182,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_double_cannot_hold_is_refused_in_any_notation() {
+    fn numbers_that_a_double_cannot_represent_are_rejected_in_any_notation() {
         let refused = [
             ("9007199254740992", TooLarge),
             ("-9007199254740993", TooLarge),
@@ -211,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_double_holds_is_accepted_in_any_notation() {
+    fn numbers_that_a_double_represents_are_accepted_in_any_notation() {
         let zeros = "0".repeat(70_000);
         let long_way_up = format!("0.{zeros}1e70001");
         let long_way_down = format!("-1{zeros}e-70000");
@@ -234,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_digit_is_told_where() {
+    fn a_missing_digit_is_reported_with_its_position() {
         for (literal, missing_at) in [("-", 1), ("-a", 1), (".5", 0), ("1.", 2), ("1.e5", 2), ("1e", 2), ("1e+", 3)] {
             let refused = Decimal::scan(literal.as_bytes()).map(|(_, length)| length);
             assert_eq!(refused, Err(missing_at), "{literal}");
@@ -245,7 +244,7 @@ mod tests {
         }
     }
 
-    /// The rule of the contract, told another way: with the standard library on the whole literal.
+    /// The rule of the contract in another form: with the standard library on the whole literal.
     fn by_the_rule(literal: &str) -> Option<String> {
         let (mantissa, exponent) = literal.split_once(['e', 'E']).unwrap_or((literal, "0"));
         let fraction = mantissa.split_once('.').map_or("", |(_, fraction)| fraction);
@@ -259,7 +258,7 @@ mod tests {
         if significant.len() > 17 || double == 0.0 || !double.is_finite() || between(double.abs()) {
             return None;
         }
-        // Both are at hand exactly, as integers, only where the double may have been rounded up.
+        // Exact, as integers, where the double may have been rounded up.
         if (1e21..1.1e21).contains(&double.abs()) {
             let zeros = digits.len() - digits.trim_end_matches('0').len();
             let places =

@@ -1,5 +1,5 @@
-//! Reads strict JSON (RFC 8259) and writes its canonical form in the same pass. Nothing here trusts its input:
-//! the depth is bounded, and the memory by the length of the text.
+//! The parser: reads strict JSON (RFC 8259) and writes its canonical form in the same pass. For untrusted input: the depth is
+//! bounded, and the memory by the length of the text.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -8,18 +8,18 @@ use super::number::Decimal;
 use super::string::{utf16_cmp, write_string};
 use super::{DEPTH_MAX, NotCanonical};
 
-/// Errors show this much of a path, and of each key in it.
+/// Maximum length of a path in an error, and of each key in it.
 const PATH_CHARS_MAX: usize = 120;
 const KEY_CHARS_MAX: usize = 40;
 
-/// The canonical form of a text.
+/// A canonical text.
 pub(super) struct Parsed {
     pub(super) text: String,
-    /// Whether there is a number, a boolean or a string with a character somewhere in it. Keys do not count.
+    /// It contains a number, a boolean or a string that is not empty. Keys do not count.
     pub(super) holds_value: bool,
 }
 
-/// The canonical form of a text that errors call `root`.
+/// Returns the canonical form of a text. Errors call it `root`.
 pub(super) fn canonicalize(json: &[u8], root: &'static str) -> Result<Parsed, NotCanonical> {
     let text = std::str::from_utf8(json).map_err(|error| NotCanonical::Syntax {
         root,
@@ -37,22 +37,22 @@ pub(super) fn canonicalize(json: &[u8], root: &'static str) -> Result<Parsed, No
     }
 }
 
-/// Writes the canonical form while it reads.
+/// The state of a parse.
 pub(super) struct Parser<'a> {
     root: &'static str,
     pub(super) text: &'a str,
-    /// How far it has been read.
+    /// Position in bytes.
     pub(super) at: usize,
     out: String,
     /// As [`Parsed::holds_value`], so far.
     holds_value: bool,
-    /// The members so far of every object that is open, the innermost last.
+    /// The members so far of all open objects, the innermost last.
     members: Vec<Member<'a>>,
-    /// One step for every array and object that is open, so its length is the depth.
+    /// One step for each open array and object, so its length is the depth.
     path: Vec<Step>,
 }
 
-/// A member of an object: its key, unescaped, and where in the output key and value stand.
+/// A member of an object: its key, unescaped, and the range of key and value in the output.
 struct Member<'a> {
     key: Cow<'a, str>,
     written: Range<usize>,
@@ -122,7 +122,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Puts the members of the innermost object, all written, in order.
+    /// Sorts the members of the innermost object, after all are written.
     fn sort_members(&mut self, first: usize, first_byte: usize) -> Result<(), NotCanonical> {
         let members = &mut self.members[first..];
         members.sort_by(|a, b| utf16_cmp(&a.key, &b.key));
@@ -225,7 +225,7 @@ impl Parser<'_> {
         NotCanonical::Syntax { root: self.root, offset: self.at, expected }
     }
 
-    /// Where the parser is, such as `contents.order.items[3]["odd key"]`.
+    /// Returns the current path, such as `contents.order.items[3]["odd key"]`.
     pub(super) fn path(&self) -> String {
         let mut path = String::from(self.root);
         for step in &self.path {
@@ -238,18 +238,18 @@ impl Parser<'_> {
     }
 }
 
-/// Adds a key to a path: `.plain`, or `["odd key"]`, with nothing in it that could garble a log.
+/// Adds a key to a path: `.key`, or `["odd key"]` with special characters escaped.
 fn write_key(path: &mut String, key: &str) {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     let shown = middle_cut(key, KEY_CHARS_MAX);
-    if !key.is_empty() && shown.bytes().all(plain) {
+    if !key.is_empty() && shown.bytes().all(is_word) {
         path.extend([".", &shown]);
     } else {
         path.extend(["[", &format!("{shown:?}"), "]"]);
     }
 }
 
-/// Cuts out the middle of a text that is too long: both ends of a path help to find the place.
+/// Removes the middle of a text that is too long: both ends of a path help to find it.
 fn middle_cut(text: &str, chars_max: usize) -> Cow<'_, str> {
     let chars = text.chars().count();
     if chars <= chars_max {

@@ -1,4 +1,4 @@
-//! One string: how its escapes are read, which ones are written, and how keys are ordered.
+//! Strings: reading and writing of escapes, and the order of keys.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -13,9 +13,9 @@ impl<'a> Parser<'a> {
         self.at += 1;
         loop {
             let rest = &self.text[self.at..];
-            let plain = rest.bytes().position(is_special).unwrap_or(rest.len());
-            string += &rest[..plain];
-            self.at += plain;
+            let unescaped = rest.bytes().position(is_special).unwrap_or(rest.len());
+            string += &rest[..unescaped];
+            self.at += unescaped;
             match self.peek() {
                 Some(b'"') => break,
                 Some(b'\\') => string.to_mut().push(self.escape()?),
@@ -75,10 +75,10 @@ impl<'a> Parser<'a> {
 pub(super) fn write_string(out: &mut String, string: &str) {
     out.push('"');
     let mut rest = string;
-    while let Some(plain) = rest.bytes().position(is_special) {
-        out.push_str(&rest[..plain]);
-        write_escape(out, rest.as_bytes()[plain]);
-        rest = &rest[plain + 1..];
+    while let Some(at) = rest.bytes().position(is_special) {
+        out.push_str(&rest[..at]);
+        write_escape(out, rest.as_bytes()[at]);
+        rest = &rest[at + 1..];
     }
     out.push_str(rest);
     out.push('"');
@@ -101,12 +101,12 @@ fn write_escape(out: &mut String, byte: u8) {
     out.extend(['\\', short]);
 }
 
-/// What cannot stand in a string as it is, neither on the way in nor on the way out.
+/// Returns whether a byte needs an escape in a string.
 fn is_special(byte: u8) -> bool {
     matches!(byte, b'"' | b'\\' | ..b' ')
 }
 
-/// The order of RFC 8785, 3.2.3. Not that of UTF-8: here U+1F600, a surrogate pair, comes before U+FB33.
+/// Compares keys by RFC 8785, 3.2.3. Not the order of UTF-8: here U+1F600, a surrogate pair, comes before U+FB33.
 pub(super) fn utf16_cmp(a: &str, b: &str) -> Ordering {
     a.encode_utf16().cmp(b.encode_utf16())
 }

@@ -1,7 +1,7 @@
-//! How an instant is written: RFC 3339 in UTC, the fraction as long as it has digits. Every answer holds two instants, and
-//! a calendar library takes longer for them than the rest of the answer does; the tests hold this one to the library's text.
+//! Instants as text: RFC 3339 in UTC, the fraction without trailing zeros. Every answer has two instants, and a calendar library
+//! takes longer for them than the rest of the answer takes. The tests compare this code with the library.
 
-/// The longest text, with all six digits of the fraction.
+/// Length of the longest text, with all six digits of the fraction.
 pub(super) const LENGTH_MAX: usize = "9999-12-31T23:59:59.999999Z".len();
 
 /// The last instant whose year has four digits; later ones are written as this one.
@@ -9,7 +9,7 @@ const MICROS_MAX: u64 = 253_402_300_799_999_999;
 
 const SECONDS_PER_DAY: u64 = 86_400;
 
-/// Writes the instant that many microseconds after the epoch.
+/// Writes the instant this many microseconds after the epoch.
 pub(super) fn write(micros: u64, text: &mut [u8; LENGTH_MAX]) -> &str {
     let micros = micros.min(MICROS_MAX);
     let (seconds, fraction) = (micros / 1_000_000, micros % 1_000_000);
@@ -27,24 +27,24 @@ pub(super) fn write(micros: u64, text: &mut [u8; LENGTH_MAX]) -> &str {
     while text[length - 1] == b'0' && length > 20 {
         length -= 1;
     }
-    // A fraction without a digit has no point either.
+    // Without digits the fraction has no point.
     length -= usize::from(length == 20);
     text[length] = b'Z';
-    // All of it is ASCII.
+    // The text is ASCII.
     std::str::from_utf8(&text[..=length]).unwrap_or_default()
 }
 
-/// Fills a place of two, four or six with the last digits of a number, two at a time.
-fn digits(place: &mut [u8], mut number: u64) {
-    for pair in place.as_chunks_mut::<2>().0.iter_mut().rev() {
+/// Fills two, four or six bytes with the last digits of a number, two at a time.
+fn digits(text: &mut [u8], mut number: u64) {
+    for pair in text.as_chunks_mut::<2>().0.iter_mut().rev() {
         let [.., two] = (number % 100).to_be_bytes();
         *pair = [b'0' + two / 10, b'0' + two % 10];
         number /= 100;
     }
 }
 
-/// Year, month and day of a day after the epoch, by the Gregorian calendar: years are counted from March, so that the day
-/// that some years have more is their last one (Howard Hinnant, "chrono-compatible low-level date algorithms").
+/// Returns year, month and day of a day after the epoch, by the Gregorian calendar. Years are counted from March, so that a
+/// leap day is the last day of its year (Howard Hinnant, "chrono-compatible low-level date algorithms").
 fn date(days: u64) -> (u64, u64, u64) {
     const DAYS_PER_ERA: u64 = 146_097;
     // Days from 1 March of the year 0 to the epoch.
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_no_instant_after_the_last_one() {
+    fn later_instants_are_written_as_the_last_one_of_year_9999() {
         for micros in [MICROS_MAX, MICROS_MAX + 1, u64::MAX] {
             assert_eq!(written(micros), "9999-12-31T23:59:59.999999Z");
         }
