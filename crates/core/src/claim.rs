@@ -67,7 +67,7 @@ pub struct OutcomeRequest {
     pub attempt: Attempt,
     /// The outcome.
     pub outcome: Outcome,
-    /// What to record if there is no live claim; nothing if the attempt is too old.
+    /// Record for an outcome without a live claim; nothing if the attempt is too old.
     pub late: Option<LateTerms>,
 }
 
@@ -101,7 +101,7 @@ impl OutcomeRequest {
     }
 }
 
-/// How the work ended.
+/// Outcome of the work.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// Completed; must never run again.
@@ -189,7 +189,7 @@ pub struct Grant {
     pub repeated: bool,
     /// The live claim was `unknown`, and was taken over.
     pub taken_over: bool,
-    /// What is left of the lease, by the store's clock; nothing if the whole lease was granted just now.
+    /// Remaining time of the lease, by the store's clock; nothing if the whole lease was granted just now.
     pub lease_left: Option<Duration>,
 }
 
@@ -232,7 +232,7 @@ pub enum OutcomeResponse {
 pub enum RenewalResponse {
     /// The lease is extended.
     Renewed {
-        /// What is left of the lease.
+        /// Remaining time of the lease.
         left: Duration,
     },
     /// The attempt holds no claim in progress.

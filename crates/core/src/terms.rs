@@ -45,7 +45,7 @@ impl fmt::Display for Span {
 #[error("a duration is a whole number from 1 to 999999999 and a unit, ms, s, m, h or d: \"30s\", \"24h\"")]
 pub struct InvalidSpan;
 
-/// How long a settled claim blocks repeats.
+/// Time for which a settled claim blocks repeats.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Retention {
     /// For this long after its outcome.
@@ -103,17 +103,17 @@ pub enum LeaseEnd {
 /// The terms of a claim, determined at the claim call and stored with the claim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Terms {
-    /// How long the claim lasts while its operation is in progress.
+    /// Duration of the claim while its operation is in progress.
     pub lease: Duration,
-    /// How long a succeeded claim blocks repeats.
+    /// Time for which a succeeded claim blocks repeats.
     pub retention: Retention,
-    /// How long a claim that was reported `unknown` blocks repeats.
+    /// Time for which a claim that was reported `unknown` blocks repeats.
     pub unknown_retention: Retention,
     /// Meaning of the end of the lease.
     pub on_lease_end: LeaseEnd,
 }
 
-/// What a chain does after its store has lost its data.
+/// Reaction of a chain to a loss of data in its store.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnDataLoss {
@@ -124,7 +124,7 @@ pub enum OnDataLoss {
     Hold,
 }
 
-/// What happens to a claim call while the store is unavailable.
+/// Answer to a claim call while the store is unavailable.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ClaimOnOutage {
@@ -137,7 +137,7 @@ pub enum ClaimOnOutage {
     FailOpen,
 }
 
-/// What happens to an outcome call while the store is unavailable.
+/// Answer to an outcome call while the store is unavailable.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutcomeOnOutage {

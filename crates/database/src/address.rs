@@ -9,7 +9,7 @@ use sqlx::postgres::PgConnectOptions;
 
 /// The servers of a database, and the options of connections to it.
 ///
-/// What the URL leaves out is taken from the environment, as by `libpq`: `PGPASSWORD`, `PGSSLMODE`, a password file and so
+/// Settings that the URL leaves out are taken from the environment, as by `libpq`: `PGPASSWORD`, `PGSSLMODE`, a password file and so
 /// on.
 #[derive(Clone)]
 pub struct Address {
@@ -19,7 +19,7 @@ pub struct Address {
     pub(super) pooled: bool,
     /// When a missing or old schema is migrated.
     pub(super) migrate: Migrate,
-    /// How many connections an engine keeps.
+    /// Number of connections of an engine.
     pub connections: usize,
 }
 

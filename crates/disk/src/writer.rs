@@ -101,7 +101,7 @@ pub(super) struct Writer {
     watermarks: Watermarks,
     options: Options,
     stopped: Stopped,
-    /// Where the next sweep begins among the ends. Nothing is inserted before it, since it has passed and ends are in the
+    /// Start of the next sweep among the ends. Nothing is inserted before it, since it has passed and ends are in the
     /// future. Without it, each sweep would read over the deleted rows of earlier ones.
     sweep_from: Vec<u8>,
     sweep_at: Timestamp,

@@ -69,7 +69,7 @@ pub struct Granted {
     pub repeated: bool,
     /// The claim was `unknown` before.
     pub taken_over: bool,
-    /// What is left of the lease, in whole milliseconds, counted from before the store was called.
+    /// Remaining time of the lease, in whole milliseconds, counted from before the store was called.
     pub lease_ms: u64,
     /// When the lease ends, by this gateway's clock; for display.
     pub lease_expires_at: Timestamp,

@@ -10,7 +10,7 @@ use crate::domain::share::Newest;
 use crate::domain::tenant::Operation;
 use crate::tenants::App;
 
-/// How many claims are remembered, about 100 bytes each. All apps share the bound.
+/// Number of remembered claims, about 100 bytes each. All apps share the bound.
 const REMEMBERED_MAX: usize = 100_000;
 
 /// The newest of these claims. Outcomes of all others take the app's policy.

@@ -81,7 +81,7 @@ pub struct ClaimView {
 pub enum Failure {
     /// The nonce is part of what is claimed, so a retry of the business would reuse it.
     #[error(
-        "the attempt nonce also stands in the contents or the fingerprint; send a fresh one for each try, such as a UUID"
+        "the attempt nonce also occurs in the contents or the fingerprint; send a fresh one for each try, such as a UUID"
     )]
     NonceInContents,
     /// The nonce has the prefix of attempts that hold nothing.

@@ -35,7 +35,7 @@ pub struct OutcomeCall {
     pub global_id: GlobalId,
     /// The attempt that reports.
     pub attempt: Attempt,
-    /// How the work ended.
+    /// Outcome of the work.
     pub outcome: Outcome,
     /// The operation, if the caller names it. A late outcome takes its terms.
     pub operation: Option<Operation>,

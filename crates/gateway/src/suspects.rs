@@ -6,7 +6,7 @@ use crate::domain::attempt::Attempt;
 use crate::domain::share::Newest;
 use crate::domain::tenant::AppKey;
 
-/// How many attempts are remembered. All apps share the bound.
+/// Number of remembered attempts. All apps share the bound.
 const SUSPECTS_MAX: usize = 4096;
 
 /// The newest suspected attempts.

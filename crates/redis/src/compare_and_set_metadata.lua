@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
--- Puts a note of the gateways' own under KEYS[1] if what stands there is what was expected, or the note itself already.
+-- Stores metadata under KEYS[1] if the expected value is stored there, or the new one already.
 --
--- allow-oom: what gateways agree by is small, and most needed while the server is in trouble. No `no-writes`: see live_claim.lua.
+-- allow-oom: metadata is small, and gateways need it most while the server is in trouble. No `no-writes`: see live_claim.lua.
 --
--- ARGV: the new note; the expected one, left out if none is.
--- Answers: 1 if it stands now, else 0.
+-- ARGV: the new value; the expected one, left out for none.
+-- Returns 1 if the new value is stored now, else 0.
 local new, expected = unpack(ARGV)
 
 local stands = redis.call('GET', KEYS[1])

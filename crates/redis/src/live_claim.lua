@@ -1,19 +1,19 @@
 #!lua flags=allow-oom
--- Put before the scripts that change a claim: reads what KEYS[1] holds and judges its time.
+-- Prefix of the scripts that change a claim: reads the value of KEYS[1] and checks whether its time has ended.
 --
--- allow-oom: outcomes and renewals of claims that were granted must go through while the server has no room for new
--- ones. No `no-writes` anywhere, on purpose: a replica would run such a script and answer from what it has got so far.
+-- allow-oom: outcomes and renewals of granted claims must succeed while the server has no room for new claims. Never
+-- `no-writes`: a replica would run such a script and answer from its data, which lags behind.
 --
 -- The layout of the value is described in docs/adr/0003-value-layout.md. Only words before ` c=` count, since contents
--- may hold anything but a newline, and the result after the newline may hold anything at all.
+-- may contain anything but a newline, and the result after the newline may contain anything.
 
--- While in progress, a claim whose lease end means `unknown` must outlive its lease physically. So it is given a
--- hundred years on top, and has ended once less than that is left.
+-- While in progress, a claim whose lease end means `unknown` must stay in the store after its lease. So its key expires a
+-- hundred years later, and its lease has ended once less than that is left.
 local GRACE = 3155760000000
 
 local UNITS = { ms = 1, s = 1000, m = 60000, h = 3600000, d = 86400000 }
 
--- The milliseconds of a span as the value writes it, nil for anything else.
+-- Returns the milliseconds of a duration in a value, nil for other text.
 local function span_ms(text)
   local count, unit = string.match(text, '^([1-9]%d*)(%l+)$')
   if not count or #count > 9 or not UNITS[unit] then
@@ -22,12 +22,12 @@ local function span_ms(text)
   return tonumber(count) * UNITS[unit]
 end
 
--- The same of a retention, -1 for `forever`.
+-- Returns the milliseconds of a retention, -1 for `forever`.
 local function retention_ms(text)
   return text == 'forever' and -1 or span_ms(text)
 end
 
--- Whether strings are closed, brackets are paired, and outside of strings there is nothing but what JSON has there.
+-- Returns whether strings are closed, brackets are paired, and everything outside of strings may occur there in JSON.
 local function may_be_json(text)
   -- Most contents are a string, or an object of one.
   if string.find(text, '^"[^"\\]*"$') or string.find(text, '^{"[^"\\]*":"[^"\\]*"}$') then
@@ -48,7 +48,7 @@ local function is_utf8(text)
   if not string.find(text, '[\128-\255]') then
     return true
   end
-  -- Each sequence has a first byte of its own, so what is left of them is none.
+  -- Each sequence has a first byte of its own, so none is left.
   local sequences = {
     '[\194-\223][\128-\191]',
     '\224[\160-\191][\128-\191]',
@@ -68,14 +68,14 @@ local function is_digest(text)
   return #text == 64 and not string.find(text, '%X')
 end
 
--- Reads a word into what is held; whether it could be read. Words of newer releases are left aside.
+-- Reads a word into the claim. Returns whether it could be read. Words of newer releases are ignored.
 local function read_word(held, word)
   local name, text = string.match(word, '^(%l)=(.*)$')
   if name == 'l' then
     held.lease_ms = span_ms(text)
     return held.lease_ms
   elseif name == 'r' then
-    -- The first one counts: a success puts a new retention before the old one.
+    -- The first one counts: a success writes a new retention before the old one.
     held.retention_ms = held.retention_ms or retention_ms(text)
     return held.retention_ms
   elseif name == 'u' then
@@ -97,8 +97,8 @@ local function read_word(held, word)
   return true
 end
 
--- What stands under the key, judged by this server's clock; nil if nothing does. The second value is true if it cannot
--- be read: it is then neither absent nor to be touched. `decode` in crates/core/src/engine/value.rs reads values in the same way, and
+-- Returns the live claim of the key by this server's clock; nil if there is none. The second value is true if it cannot be
+-- read: then it is neither absent nor may it be changed. `decode` in crates/core/src/engine/value.rs reads values in the same way, and
 -- a test compares the two: a change to one is a change to both.
 local function hold(key)
   local value = redis.call('GET', key)
@@ -120,25 +120,25 @@ local function hold(key)
   end
   local digits = string.find(attempt, '-', 1, true) - 1
   local nonce = #attempt - digits - 1
-  -- Of as many digits the order of the text is that of the numbers.
+  -- With the same number of digits, texts are ordered like numbers.
   if digits ~= 16 or string.sub(attempt, 1, 16) > '9007199254740991' or nonce < 16 or nonce > 64 then
     return nil, true
   end
 
   local held = { value = value, attempt = attempt, state = state, late = 0 }
-  -- All that follows the state letter, up to the result.
+  -- Everything after the state letter, up to the result.
   held.tail = string.sub(header, #attempt + 4)
   for word in string.gmatch(rest, '[^ ]+') do
     if not read_word(held, word) then
       return nil, true
     end
   end
-  -- What the layout implies where a word is left out: 30 s, a day, 7 days.
+  -- The terms that the layout leaves out: 30 s, a day, 7 days.
   held.lease_ms = held.lease_ms or 30000
   held.retention_ms = held.retention_ms or 86400000
   held.unknown_retention_ms = held.unknown_retention_ms or 604800000
 
-  -- Time stands still while a script runs, so this agrees with the GET above. -1: nothing but a deed ends it.
+  -- Time does not pass while a script runs, so this agrees with the GET above. -1: it does not end by itself.
   held.left_ms = redis.call('PTTL', key)
   held.grace_ms = 0
   if state == 'p' and held.outlives_lease and held.left_ms >= 0 then
@@ -152,7 +152,7 @@ local function hold(key)
   return held
 end
 
--- Milliseconds as an argument. Redis would write large ones with an exponent, and then refuse to read them.
+-- Returns milliseconds as an argument. Redis would write large ones with an exponent, and then not accept them.
 local function whole(ms)
   return string.format('%.0f', ms)
 end

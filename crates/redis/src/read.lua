@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- What KEYS[1] holds and how long it lasts (-1: for ever), as of one instant; nothing if it holds nothing.
+-- Returns the value of KEYS[1] and its remaining milliseconds (-1: for ever) at one instant; nothing if there is none.
 --
--- Two commands would be two instants, and a claim may change hands between them. It writes nothing, but is not declared
--- `no-writes`: a replica would run it and answer from what it has got so far.
+-- Two commands would be two instants, and another attempt may get the claim between them. The script writes nothing, but is
+-- not declared `no-writes`: a replica would run it and answer from its data, which lags behind.
 local value = redis.call('GET', KEYS[1])
 if not value then
   return false

@@ -1,7 +1,7 @@
--- Release: an operator ends the claim KEYS[1], whatever its state, if the attempt that was looked at still holds it.
+-- Release: an operator ends the claim KEYS[1] in any state, if the attempt that the operator was shown still holds it.
 --
 -- ARGV: the attempt.
--- Answers: verdict, and where another attempt holds the claim its state and milliseconds left (-1: for ever).
+-- Returns a verdict and, if another attempt holds the claim, its state and remaining milliseconds (-1: for ever).
 local attempt = unpack(ARGV)
 
 local held, unreadable = hold(KEYS[1])

@@ -1,7 +1,7 @@
--- Renewal: the claim KEYS[1] lasts for a lease from now on, if that is longer than it lasts anyway.
+-- Renewal: the claim KEYS[1] lasts for a lease from now on, unless it lasts longer already.
 --
--- ARGV: the attempt, and the lease in milliseconds, or nothing for the lease of the claim's own terms.
--- Answers: verdict, state, milliseconds left (-1: for ever).
+-- ARGV: the attempt, and the lease in milliseconds, or nothing for the lease of the claim's terms.
+-- Returns verdict, state, remaining milliseconds (-1: for ever).
 local attempt, lease = unpack(ARGV)
 
 local held, unreadable = hold(KEYS[1])

@@ -1,9 +1,9 @@
--- POST: the table of outcomes for the claim KEYS[1]. `settle` in crates/core/src/claim.rs is its reference.
+-- Outcome call: the table of outcomes for the claim KEYS[1]. Its reference is `settle` in crates/core/src/claim/transitions.rs.
 --
--- ARGV: the attempt; the outcome (`s`, `f` or `u`); the result as the value is to end (a newline and its text, or
--- nothing); the retention that overrides the claim's, or nothing; the whole value to record if no claim stands, or
+-- ARGV: the attempt; the outcome (`s`, `f` or `u`); the result as the end of the value (a newline and its text, or
+-- nothing); the retention that overrides the claim's, or nothing; the whole value to record if there is no live claim, or
 -- nothing; and that record's milliseconds, -1 for ever.
--- Answers: verdict, state, milliseconds left (-1: for ever, or gone), whether the record is late.
+-- Returns verdict, state, remaining milliseconds (-1: for ever, or ended), whether the record is late.
 local attempt, outcome, result, retention, late, late_ms = unpack(ARGV)
 
 local function put(value, ms)
@@ -35,7 +35,7 @@ if held.attempt ~= attempt then
 end
 
 if held.state == 's' then
-  -- A success is never undone, and the first result stays.
+  -- A success is final, and the first result stays.
   if outcome == 's' then
     return { 'done', 's', held.left_ms, held.late }
   end

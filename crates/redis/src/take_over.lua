@@ -1,8 +1,8 @@
--- Take-over: puts a new claim in the place of one that is `unknown`, if it is still the one that was judged.
+-- Take-over: replaces a claim that is `unknown`, if its value is still the one that the caller has read.
 --
--- ARGV: the value it was judged by, the new value, and the new value's milliseconds.
--- Answers 1 if it was put, 0 if something else stands there by now. Comparing the value alone would not do: a claim in
--- progress whose lease has ended is written the same as before it ended.
+-- ARGV: the value that was read, the new value, and the new value's milliseconds.
+-- Returns 1 if it was replaced, 0 if another value is stored now. Comparing the value is not enough: a claim in progress
+-- has the same value before and after the end of its lease.
 local expected, value, ms = unpack(ARGV)
 
 local held = hold(KEYS[1])
