@@ -32,7 +32,17 @@ static MEMORY: Scheme = Scheme {
 };
 
 /// The names of the engines that a build may leave out.
-const OPTIONAL: &[&str] = &["disk", "redis", "rediss", "postgres", "postgresql"];
+const OPTIONAL: &[&str] = &[
+    "disk",
+    "redis",
+    "rediss",
+    "redis+sentinel",
+    "rediss+sentinel",
+    "redis+cluster",
+    "rediss+cluster",
+    "postgres",
+    "postgresql",
+];
 
 /// Checks that [`open`] would accept a URL. Opens nothing, and connects to no server.
 ///

@@ -370,7 +370,7 @@ impl Engine for BuggyGateway {
         match (self.bug, self.call(|| self.inner.claim(request, deadline)).await) {
             (Bug::TimeoutTakenAsClaimed, Err(EngineError::Indeterminate(_))) => Ok(ClaimResponse::Granted(whole)),
             (Bug::TimeoutTakenAsRefused, Err(EngineError::Indeterminate(why))) => {
-                Err(Determinate::Unavailable(why.0).into())
+                Err(Determinate::Unavailable(why.why).into())
             }
             (Bug::RetryByAnotherAttempt, Err(EngineError::Indeterminate(_))) => {
                 let attempt = Attempt::new(request.attempt.timestamp(), Nonce::from_bits(self.world.rng.next_u64()));

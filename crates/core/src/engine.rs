@@ -10,6 +10,7 @@ pub mod error;
 pub mod faulty;
 pub mod memory;
 pub mod metadata;
+pub mod node;
 pub mod value;
 
 use std::time::Duration;
@@ -21,6 +22,7 @@ use serde::Serialize;
 use self::breaker::BreakerStatus;
 pub use self::error::{Determinate, EngineError, Indeterminate};
 pub use self::metadata::Metadata;
+pub use self::node::{Node, NodeRole};
 use crate::domain::claim::{
     ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
@@ -130,6 +132,16 @@ pub trait Engine: Send + Sync + 'static {
     /// Returns how often the store came back without its data since this engine was opened.
     fn data_lost(&self) -> u64 {
         0
+    }
+
+    /// Returns how often a replica of the store took over that may have lacked the newest claims, since this engine was opened.
+    fn promotions(&self) -> u64 {
+        0
+    }
+
+    /// Returns the servers of the store, where it has several.
+    fn nodes(&self) -> Vec<Node> {
+        Vec::new()
     }
 
     /// Makes durable what is not yet durable, and releases the store. Later calls fail as unavailable.

@@ -37,6 +37,16 @@ pub trait Connection: Send + 'static {
     /// How many exchanges may be under way at once.
     const EXCHANGES_MAX: usize;
 
+    /// Returns how many exchanges may be under way at once on this connection.
+    fn exchanges_max(&self) -> usize {
+        Self::EXCHANGES_MAX
+    }
+
+    /// Returns whether another exchange may begin. If not, calls wait for the next connection.
+    fn fitness(&self) -> Fitness {
+        Fitness::Good
+    }
+
     /// Takes from the queue the calls that go out together, and sends them. Nothing, if no call is left to send. Exchanges
     /// are polled in the order in which they were returned, and must not send anything before.
     fn send(&mut self, queue: &mut Queue<Self::Call>) -> Option<Exchange<Self::Done>>;

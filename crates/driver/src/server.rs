@@ -56,9 +56,13 @@ impl Server {
             seen.marker = marker.map(<[u8]>::to_vec);
         }
         drop(seen);
-        if !lost {
-            return;
+        if lost {
+            self.report_loss();
         }
+    }
+
+    /// Records that the server came back without its data.
+    pub fn report_loss(&self) {
         self.data_losses.fetch_add(1, Ordering::Relaxed);
         let (engine, server) = (self.engine, &self.address);
         tracing::error!(

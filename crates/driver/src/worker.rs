@@ -178,7 +178,7 @@ impl<K: Connector> Task<K> {
                 return String::from(why).into();
             }
             let open = retired.is_none();
-            let room = open && exchanges.len() < K::Connection::EXCHANGES_MAX;
+            let room = open && exchanges.len() < connection.exchanges_max();
             tokio::select! {
                 // In this order: replies first, and no exchange is begun before the last one has been polled.
                 biased;
@@ -192,11 +192,16 @@ impl<K: Connector> Task<K> {
                 },
                 () = self.closing.cancelled(), if open => retired = Some("the engine is closing"),
                 () = tick(checks.as_mut()), if room && checks.is_some() => exchanges.push(connection.check()),
-                _ = heartbeats.tick(), if room => exchanges.push(connection.heartbeat()),
+                _ = heartbeats.tick(), if room => match connection.fitness() {
+                    Fitness::Good => exchanges.push(connection.heartbeat()),
+                    Fitness::Retire(why) => retired = Some(why),
+                },
                 () = &mut steady, if self.failures > 0 => self.failures = 0,
                 has_call = self.queue.has_call(), if room => {
                     if !has_call {
                         retired = Some("the engine is gone");
+                    } else if let Fitness::Retire(why) = connection.fitness() {
+                        retired = Some(why);
                     } else if let Some(exchange) = connection.send(&mut self.queue) {
                         exchanges.push(exchange);
                     }

@@ -15,7 +15,7 @@ use crate::domain::attempt::Entropy;
 use crate::domain::clock::Clock;
 use crate::domain::clock::Timestamp;
 use crate::engine::breaker::BreakerState;
-use crate::engine::{Engine, EngineError};
+use crate::engine::{Engine, EngineError, Node};
 use crate::resilience::chain::Chain;
 #[cfg(any(test, feature = "test-util"))]
 use crate::resilience::chain::Setup;
@@ -74,6 +74,9 @@ pub struct EngineHealth {
     /// The breaker in front of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub breaker: Option<BreakerHealth>,
+    /// The servers of the store, where it has several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub nodes: Vec<Node>,
 }
 
 /// State of the breaker in front of an engine.
@@ -94,7 +97,7 @@ impl Gateway {
             let detail = answer.map_or_else(|error| error.to_string(), |()| "answers".into());
             let since = |lasted| self.clock.wall().minus(lasted);
             let breaker = engine.breaker().map(|now| BreakerHealth { state: now.state, since: since(now.lasted) });
-            (name.clone(), EngineHealth { up, detail, breaker })
+            (name.clone(), EngineHealth { up, detail, breaker, nodes: engine.nodes() })
         };
         let health = join_all(self.engines.by_name.iter().map(probe)).await.into_iter().collect();
         for NamedChain { chain, policies, requirement } in self.engines.chains.values() {

@@ -1,15 +1,18 @@
 //! Claims: one `SET … NX GET PX` where nothing is stored under the key; else what is stored decides, and a script takes
 //! over. Each step finds its server anew.
 
-use futures_util::future::join_all;
+use std::time::Duration;
+
+use futures_util::future::{join, join_all};
 use redis::{Cmd, Value};
 
 use super::Redis;
 use super::connection::Purpose;
 use super::keys::KeyName;
+use super::limit::Limit;
 use super::reply::{self, GRACE, Snapshot, checked, unexpected};
 use super::script::SCRIPTS;
-use super::topology::Route;
+use super::topology::{Group, Sending};
 use crate::domain::claim::{self, ClaimRequest, ClaimResponse, Effect};
 use crate::engine::{BatchClaim, ClaimSink, Determinate, EngineError, millis, value};
 
@@ -26,6 +29,8 @@ struct Prepared<'a> {
     value: String,
     /// How long it is kept.
     px: u64,
+    /// Deadline of the call.
+    deadline: Duration,
 }
 
 /// What a `SET … NX GET` did.
@@ -40,38 +45,60 @@ enum SetOutcome {
 }
 
 impl Redis {
-    pub(super) async fn claim_one(&self, request: &ClaimRequest) -> Result<ClaimResponse, EngineError> {
-        let prepared = self.prepare(0, request);
-        match self.set(&prepared).await? {
-            SetOutcome::Granted => Ok(claim::granted(request, None, false)),
+    pub(super) async fn claim_one(
+        &self,
+        request: &ClaimRequest,
+        deadline: Duration,
+    ) -> Result<ClaimResponse, EngineError> {
+        self.claim_prepared(&self.prepare(0, request, deadline)).await
+    }
+
+    async fn claim_prepared(&self, prepared: &Prepared<'_>) -> Result<ClaimResponse, EngineError> {
+        match self.set(prepared).await? {
+            SetOutcome::Granted => Ok(claim::granted(prepared.request, None, false)),
             // Boxed: every claim would take memory for this.
-            found => Box::pin(self.claim_found(&prepared, found)).await,
+            found => Box::pin(self.claim_found(prepared, found)).await,
         }
     }
 
     /// Claims that go over one connection go out together.
     pub(super) async fn claim_many(&self, claims: &[BatchClaim<'_>], sink: ClaimSink<'_>) {
-        let prepared =
-            claims.iter().enumerate().map(|(position, claim)| self.prepare(position, claim.request)).collect();
-        let groups = self.topology.split(prepared, |claim: &Prepared<'_>| &claim.key);
-        join_all(groups.into_iter().map(|(route, group)| self.claim_group(route, group, sink))).await;
+        let claims = claims.iter().enumerate();
+        let prepared = claims.map(|(at, claim)| self.prepare(at, claim.request, claim.deadline)).collect();
+        let groups = self.topology.split(prepared, |claim: &Prepared<'_>| &claim.key).await;
+        join_all(groups.into_iter().map(|group| self.claim_group(group, sink))).await;
     }
 
-    async fn claim_group(&self, route: Route<'_>, group: Vec<Prepared<'_>>, sink: ClaimSink<'_>) {
+    async fn claim_group(&self, (route, group): Group<'_, Prepared<'_>>, sink: ClaimSink<'_>) {
         let commands = group.iter().map(Prepared::command).collect();
-        let replies = match route.send(commands, Purpose::Claim).await {
-            Ok(replies) => replies,
-            Err(failure) => return group.iter().for_each(|claim| sink(claim.position, Err(failure.clone()))),
+        let soonest = group.iter().map(|claim| claim.deadline).min().unwrap_or_default();
+        let limit = self.acknowledgement.map(|_| Limit::of_waiting(soonest));
+        let sent = async {
+            let route = route?;
+            let replies = route.send(commands, Purpose::Claim, limit).await?;
+            Ok((route, replies))
         };
-        let mut found = Vec::new();
+        let (route, replies) = match sent.await {
+            Ok(sent) => sent,
+            Err(failure) => {
+                self.topology.has_failed();
+                let failure: EngineError = failure;
+                return group.iter().for_each(|claim| sink(claim.position, Err(failure.clone())));
+            }
+        };
+        let (mut found, mut moved) = (Vec::new(), Vec::new());
         for (claim, reply) in group.iter().zip(replies) {
+            if self.topology.is_to_be_resent(&route, &reply) {
+                moved.push(async { sink(claim.position, self.claim_prepared(claim).await) });
+                continue;
+            }
             match SetOutcome::read(claim.request, reply) {
                 Ok(SetOutcome::Granted) => sink(claim.position, Ok(claim::granted(claim.request, None, false))),
                 Ok(outcome) => found.push(async { sink(claim.position, self.claim_found(claim, outcome).await) }),
                 Err(failure) => sink(claim.position, Err(failure)),
             }
         }
-        join_all(found).await;
+        join(join_all(found), join_all(moved)).await;
     }
 
     /// Continues a claim whose key was found taken: reads what is stored, and takes it over or tries again where that is
@@ -79,7 +106,7 @@ impl Redis {
     async fn claim_found(&self, claim: &Prepared<'_>, outcome: SetOutcome) -> Result<ClaimResponse, EngineError> {
         let mut outcome = outcome;
         for round in 1..=ROUNDS {
-            let found = self.snapshot(&claim.key).await.map_err(|error| match (&outcome, error) {
+            let found = self.snapshot(&claim.key, claim.deadline).await.map_err(|error| match (&outcome, error) {
                 // This attempt holds the claim since an earlier try: that must not be reported as not having happened.
                 (SetOutcome::Found { own: true }, EngineError::Determinate(Determinate::Unavailable(why))) => {
                     EngineError::indeterminate(why)
@@ -94,7 +121,8 @@ impl Redis {
                     }
                     // A script takes text, and a value that was read as a record is text.
                     let arguments = [&*String::from_utf8_lossy(&judged), &claim.value, &claim.px.to_string()];
-                    let taken = self.run(&SCRIPTS.take_over, &claim.key, &arguments, Purpose::Claim).await?;
+                    let taken =
+                        self.run(&SCRIPTS.take_over, &claim.key, &arguments, Purpose::Claim, claim.deadline).await?;
                     if checked(taken)? == Value::Int(1) {
                         return Ok(answer);
                     }
@@ -115,21 +143,23 @@ impl Redis {
     }
 
     async fn set(&self, claim: &Prepared<'_>) -> Result<SetOutcome, EngineError> {
-        SetOutcome::read(claim.request, self.topology.send(&claim.key, claim.command(), Purpose::Claim).await?)
+        let (purpose, deadline) = (Purpose::Claim, claim.deadline);
+        let sending = Sending { key: &claim.key, purpose, deadline, command: &|| claim.command() };
+        SetOutcome::read(claim.request, self.topology.send(sending).await?)
     }
 
     /// Reads what is stored under a key, as of one instant.
-    pub(super) async fn snapshot(&self, key: &KeyName) -> Result<Option<Snapshot>, EngineError> {
-        let reply = self.run(&SCRIPTS.read, key, &[], Purpose::Other).await;
+    pub(super) async fn snapshot(&self, key: &KeyName, deadline: Duration) -> Result<Option<Snapshot>, EngineError> {
+        let reply = self.run(&SCRIPTS.read, key, &[], Purpose::Other, deadline).await;
         reply.and_then(reply::snapshot).map_err(EngineError::of_read)
     }
 
-    fn prepare<'a>(&self, position: usize, request: &'a ClaimRequest) -> Prepared<'a> {
+    fn prepare<'a>(&self, position: usize, request: &'a ClaimRequest, deadline: Duration) -> Prepared<'a> {
         let record = request.record();
         // A claim that turns `unknown` must still be stored when its lease has ended.
         let grace = if record.outlives_lease() { millis(GRACE) } else { 0 };
         let px = millis(request.terms.lease).saturating_add(grace);
-        Prepared { position, request, key: self.keys.claim(&request.key), value: value::encode(&record), px }
+        Prepared { position, request, key: self.keys.claim(&request.key), value: value::encode(&record), px, deadline }
     }
 }
 

@@ -1,35 +1,72 @@
-//! The health check of a server: its version, whether it evicts keys, whether it still has its data. Made at each connect
-//! and again at intervals, since an operator may change all of it at any time.
+//! The health check of a server: its version, whether it evicts keys, whether it still has its data, which replicas it has. Made
+//! at each connect and again at intervals, since an operator may change all of it at any time.
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use redis::{Cmd, Value};
 
-use super::keys::Keys;
+use super::marker::{Marker, Markers};
+use super::redirect::Redirect;
+use super::replication::{Persistence, Replication};
 use super::reply::checked;
-use super::url::Url;
-use crate::domain::attempt::{Entropy, SystemEntropy};
+use super::url::{Layout, Url};
 use crate::driver::Server;
 use crate::engine::Determinate;
 
 /// The oldest major version with `SET … NX GET` and script flags. Valkey reports a `redis_version` of 7 as well.
-const VERSION_MIN: u32 = 7;
+const VERSION_MIN: (u32, u32) = (7, 0);
 
 /// Whether a server may keep claims, as its connections have found it.
 pub(super) struct Health {
     server: Arc<Server>,
-    allow_eviction: bool,
-    marker_key: String,
+    url: Arc<Url>,
+    /// Nothing while it answers for no slot.
+    marker: ArcSwapOption<Marker>,
+    markers: Arc<Markers>,
     /// Why claims are refused.
     evicts: ArcSwapOption<String>,
+    replication: ArcSwap<Replication>,
+    /// The most replicas that were attached at once.
+    replicas_max: AtomicUsize,
+    /// What was warned of last.
+    warnings: ArcSwap<Vec<String>>,
 }
 
 impl Health {
-    pub(super) fn new(url: &Url, server: Arc<Server>) -> Self {
-        let marker_key = Keys::new(url.prefix.clone()).marker();
-        Self { server, allow_eviction: url.allow_eviction, marker_key, evicts: ArcSwapOption::empty() }
+    pub(super) fn new(url: Arc<Url>, server: Arc<Server>, marker: Option<Marker>, markers: Arc<Markers>) -> Self {
+        Self {
+            server,
+            url,
+            marker: ArcSwapOption::new(marker.map(Arc::new)),
+            markers,
+            evicts: ArcSwapOption::empty(),
+            replication: ArcSwap::default(),
+            replicas_max: AtomicUsize::new(0),
+            warnings: ArcSwap::default(),
+        }
+    }
+
+    /// Returns the marker of the server, if there is a slot for one.
+    pub(super) fn marker(&self) -> Option<Arc<Marker>> {
+        self.marker.load_full()
+    }
+
+    /// Moves the marker, after slots have moved.
+    pub(super) fn set_marker(&self, marker: Option<Marker>) {
+        self.marker.store(marker.map(Arc::new));
+    }
+
+    /// Returns what the server said last about its replicas.
+    pub(super) fn replication(&self) -> Arc<Replication> {
+        self.replication.load_full()
+    }
+
+    /// Returns how many replicas were attached at most.
+    pub(super) fn replicas_max(&self) -> usize {
+        self.replicas_max.load(Ordering::Relaxed)
     }
 
     /// Returns the commands of a health check. INFO by sections: older servers accept one at a time, and their version must
@@ -39,7 +76,8 @@ impl Health {
             with("INFO", &["server"]),
             with("INFO", &["memory"]),
             with("INFO", &["persistence"]),
-            with("CONFIG", &["GET", "appendfsync"]),
+            with("INFO", &["replication"]),
+            with("CONFIG", &["GET", "appendfsync", "save", "cluster-require-full-coverage"]),
         ];
         commands.extend(self.marker_commands());
         commands
@@ -47,42 +85,63 @@ impl Health {
 
     /// Returns the commands that check whether the server still has its data.
     pub(super) fn marker_commands(&self) -> [Cmd; 2] {
-        // A new value each time, stored only where there is none: the value that is found identifies the store.
-        let mark = format!("{:016x}", SystemEntropy.bits());
-        [with("SET", &[&self.marker_key, &mark, "NX"]), with("GET", &[&self.marker_key])]
+        match &*self.marker.load() {
+            // Stored only where there is none.
+            Some(marker) => [with("SET", &[&marker.key, &Marker::value(), "NX"]), with("GET", &[&marker.key])],
+            None => [with("PING", &[]), with("PING", &[])],
+        }
     }
 
     /// Judges the replies to a health check. An error means that the server must not be used at all now.
-    pub(super) fn judge(&self, replies: Vec<Value>) -> Result<(), Determinate> {
-        let Ok([server, memory, persistence, appendfsync, set_marker, marker]) = <[Value; 6]>::try_from(replies) else {
+    pub(super) fn judge(&self, replies: Vec<Value>, marker: Option<&Marker>) -> Result<(), Determinate> {
+        let Ok([server, memory, persistence, replication, config, set_marker, found]) = <[Value; 7]>::try_from(replies)
+        else {
             return Err(unfit());
         };
         let (server, memory) = (text(checked(server)?), text(checked(memory)?));
-        check_version(&server)?;
+        let version = check_version(&server, VERSION_MIN)?;
         // A managed server may forbid CONFIG; then durability is not promised.
-        let (persistence, appendfsync) = (text(persistence), words(appendfsync));
-        let always = field(&persistence, "aof_enabled") == Some("1") && appendfsync.iter().any(|word| word == "always");
-        self.server.set_durable(always);
+        let persistence = Persistence::read(&text(persistence), &words(config));
+        self.server.set_durable(persistence.is_always());
+        if let Some(acknowledgement) = &self.url.acknowledgement {
+            persistence.check(acknowledgement, version)?;
+        }
         self.judge_eviction(&memory);
-        self.judge_marker(vec![set_marker, marker])
+        let replication = Replication::read(&text(replication));
+        self.warn(replication.warnings(&self.url, &persistence));
+        self.replicas_max.fetch_max(replication.replicas.len(), Ordering::Relaxed);
+        self.replication.store(Arc::new(replication));
+        self.judge_marker(vec![set_marker, found], marker)
     }
 
     /// Judges the replies to [`Self::marker_commands`]. An error means that the server must not be used at all now.
-    pub(super) fn judge_marker(&self, replies: Vec<Value>) -> Result<(), Determinate> {
-        let Ok([set_marker, marker]) = <[Value; 2]>::try_from(replies) else { return Err(unfit()) };
+    pub(super) fn judge_marker(&self, replies: Vec<Value>, marker: Option<&Marker>) -> Result<(), Determinate> {
+        let Ok([set_marker, found]) = <[Value; 2]>::try_from(replies) else { return Err(unfit()) };
+        let is_cluster = matches!(self.url.layout, Layout::Cluster { .. });
+        // In a cluster the slot may be on its way, or the server a replica by now. Neither says anything about its data.
+        let is_redirected = |reply: &Value| matches!(Redirect::of(reply, None), Some(why) if why.code() != "LOADING");
+        if is_cluster && (is_redirected(&set_marker) || is_redirected(&found)) {
+            return Ok(());
+        }
         // A full server may still be used. A server that refuses writes for another reason may not.
         if !matches!(&set_marker, Value::ServerError(error) if error.code() == "OOM") {
             checked(set_marker)?;
         }
-        match checked(marker)? {
-            Value::BulkString(marker) => self.server.set_marker(Some(&marker)),
-            _ => self.server.set_marker(None),
+        let found = checked(found)?;
+        let value = match &found {
+            Value::BulkString(value) => Some(&**value),
+            _ => None,
+        };
+        match marker.map(|marker| marker.place) {
+            Some(None) => self.server.set_marker(value),
+            Some(Some(place)) if self.markers.is_lost(place, value) => self.server.report_loss(),
+            Some(Some(_)) | None => {}
         }
         Ok(())
     }
 
     fn judge_eviction(&self, memory: &str) {
-        let why = if self.allow_eviction { None } else { eviction(memory) };
+        let why = if self.url.allow_eviction { None } else { eviction(memory) };
         let was_refused = self.evicts.swap(why.clone().map(Into::into)).is_some();
         let server = self.server.address();
         match (was_refused, why) {
@@ -92,6 +151,24 @@ impl Health {
             }
             (true, Some(_)) | (false, None) => {}
         }
+    }
+
+    /// Logs each warning once, for as long as it lasts.
+    fn warn(&self, warnings: Vec<String>) {
+        let before = self.warnings.load();
+        if **before == warnings {
+            return;
+        }
+        let server = self.server.address();
+        for warning in warnings.iter().filter(|warning| !before.contains(warning)) {
+            tracing::warn!(server, "{warning}");
+        }
+        self.warnings.store(Arc::new(warnings));
+    }
+
+    /// Returns what is not as the URL promises it.
+    pub(super) fn warnings(&self) -> Arc<Vec<String>> {
+        self.warnings.load_full()
     }
 
     /// Returns why claims are refused now, if they are.
@@ -116,15 +193,16 @@ fn unfit() -> Determinate {
     Determinate::Unavailable("the Redis server sent unexpected replies to a health check".into())
 }
 
-fn check_version(server: &str) -> Result<(), Determinate> {
+fn check_version(server: &str, min: (u32, u32)) -> Result<(u32, u32), Determinate> {
     let version = field(server, "redis_version").unwrap_or("unknown");
-    let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
-    if major.is_some_and(|major| major >= VERSION_MIN) {
-        return Ok(());
+    let mut numbers = version.split('.').map(str::parse);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) if (major, minor) >= min => Ok((major, minor)),
+        _ => Err(Determinate::Incompatible(format!(
+            "the Redis server is of version {version}; {}.{} or later is needed",
+            min.0, min.1
+        ))),
     }
-    Err(Determinate::Incompatible(format!(
-        "the Redis server is of version {version}; {VERSION_MIN}.0 or later is needed"
-    )))
 }
 
 /// Returns why a server may evict claims, by its `INFO memory`.
@@ -139,7 +217,7 @@ fn eviction(memory: &str) -> Option<String> {
     ))
 }
 
-fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim_end)
 }
 
@@ -168,13 +246,18 @@ mod tests {
     fn answers(version: &str, memory: &str, set_marker: Value, marker: &str) -> Vec<Value> {
         let fsync = Value::Array(vec![bulk("appendfsync"), bulk("always")]);
         let server = format!("# Server\r\nredis_version:{version}\r\nos:Linux\r\n");
-        vec![bulk(&server), bulk(memory), bulk("aof_enabled:1\r\n"), fsync, set_marker, bulk(marker)]
+        let replication = bulk("role:master\r\nconnected_slaves:0\r\n");
+        vec![bulk(&server), bulk(memory), bulk("aof_enabled:1\r\n"), replication, fsync, set_marker, bulk(marker)]
     }
 
     fn health(url: &str) -> Health {
         let url = Url::parse(url).unwrap();
         let server = Server::new("redis", url.to_string(), None);
-        Health::new(&url, Arc::new(server))
+        Health::new(Arc::new(url), Arc::new(server), Some(marker()), Arc::default())
+    }
+
+    fn marker() -> Marker {
+        Marker { key: "og:marker".into(), place: None }
     }
 
     const FIT: &str = "maxmemory:0\r\nmaxmemory_policy:allkeys-lru\r\n";
@@ -182,7 +265,7 @@ mod tests {
     #[test]
     fn old_servers_are_refused() {
         for (version, fit) in [("7.0.15", true), ("8.2.1", true), ("10.0.0", true), ("6.2.14", false), ("x", false)] {
-            let judged = health("redis://h").judge(answers(version, FIT, Value::Nil, "a"));
+            let judged = health("redis://h").judge(answers(version, FIT, Value::Nil, "a"), Some(&marker()));
             assert_eq!(judged.is_ok(), fit, "{version}: {judged:?}");
             assert!(judged.err().is_none_or(|why| matches!(why, Determinate::Incompatible(_))));
         }
@@ -195,30 +278,45 @@ mod tests {
         for (memory, refused) in
             [(FIT, false), (evicting, true), ("maxmemory:1000\r\nmaxmemory_policy:noeviction\r\n", false), ("", true)]
         {
-            health.judge(answers("7.0.0", memory, Value::Nil, "a")).unwrap();
+            health.judge(answers("7.0.0", memory, Value::Nil, "a"), Some(&marker())).unwrap();
             assert_eq!(health.refusal_of_claims().is_some(), refused, "{memory}");
         }
         let allowing = self::health("redis://h?allow_eviction=true");
-        allowing.judge(answers("7.0.0", evicting, Value::Nil, "a")).unwrap();
+        allowing.judge(answers("7.0.0", evicting, Value::Nil, "a"), Some(&marker())).unwrap();
         assert_eq!(allowing.refusal_of_claims(), None);
     }
 
     #[test]
     fn another_marker_means_lost_data() {
         let health = health("redis://h");
-        for (marker, lost) in [("a", 0), ("a", 0), ("b", 1), ("b", 1), ("a", 2)] {
-            health.judge(answers("7.0.0", FIT, bulk(marker), marker)).unwrap();
+        for (found, lost) in [("a", 0), ("a", 0), ("b", 1), ("b", 1), ("a", 2)] {
+            health.judge(answers("7.0.0", FIT, bulk(found), found), Some(&marker())).unwrap();
             assert_eq!(health.server.data_losses(), lost);
         }
     }
 
     #[test]
+    fn a_slot_on_its_way_says_nothing_about_the_data() {
+        let health = health("redis+cluster://h");
+        let marker = Marker { key: "og:{1}:marker".into(), place: Some((9842, 0)) };
+        let judge = |set: Value, found: Value| health.judge_marker(vec![set, found], Some(&marker));
+        let moved = redis::parse_redis_value(b"-MOVED 9842 h:1\r\n").unwrap();
+        let loading = redis::parse_redis_value(b"-LOADING x\r\n").unwrap();
+        judge(Value::Nil, bulk("a")).unwrap();
+        judge(moved.clone(), moved).unwrap();
+        assert_eq!(health.server.data_losses(), 0);
+        assert!(judge(loading.clone(), loading).is_err());
+        judge(Value::Okay, bulk("b")).unwrap();
+        assert_eq!(health.server.data_losses(), 1);
+    }
+
+    #[test]
     fn answers_that_are_refusals_make_the_server_unavailable() {
         let error = redis::parse_redis_value(b"-LOADING Redis is loading the dataset in memory\r\n").unwrap();
-        let judged = health("redis://h").judge(answers("7.0.0", FIT, error.clone(), "a"));
+        let judged = health("redis://h").judge(answers("7.0.0", FIT, error.clone(), "a"), Some(&marker()));
         assert!(matches!(judged, Err(Determinate::Unavailable(why)) if why.contains("LOADING")));
-        let judged = health("redis://h").judge(vec![error; 6]);
+        let judged = health("redis://h").judge(vec![error; 7], Some(&marker()));
         assert!(matches!(judged, Err(Determinate::Unavailable(why)) if why.contains("LOADING")));
-        assert!(health("redis://h").judge(vec![]).is_err());
+        assert!(health("redis://h").judge(vec![], Some(&marker())).is_err());
     }
 }

@@ -1,11 +1,16 @@
 //! Names of the keys in the store. They are part of the stored format: never changed.
 
+use super::marker::Marker;
+use super::slots;
+use super::url::{Layout, Url};
 use crate::domain::hex;
 use crate::domain::record::Key;
 
 /// Names keys with the prefix of the engine's URL.
 pub(super) struct Keys {
     prefix: String,
+    /// Whether metadata has a hash tag. It has none on a single server, where it had its names before.
+    is_tagged: bool,
 }
 
 /// A name of a key, and how its commands are spread over the connections to its server.
@@ -25,8 +30,8 @@ pub(super) enum Spread {
 }
 
 impl Keys {
-    pub(super) fn new(prefix: String) -> Self {
-        Self { prefix }
+    pub(super) fn new(url: &Url) -> Self {
+        Self { prefix: url.prefix.clone(), is_tagged: matches!(url.layout, Layout::Cluster { .. }) }
     }
 
     /// Returns the key of a claim. The braces are its hash tag: a cluster places the key by the global ID.
@@ -40,12 +45,23 @@ impl Keys {
 
     /// Returns the key of a metadata value.
     pub(super) fn metadata(&self, name: &str) -> KeyName {
-        KeyName { text: format!("{}og:note:{name}", self.prefix), spread: Spread::None }
+        let (open, close) = if self.is_tagged { ("{", "}") } else { ("", "") };
+        KeyName { text: format!("{}og:note:{open}{name}{close}", self.prefix), spread: Spread::None }
     }
 
-    /// Returns the key of a server's marker, which is gone if the server has lost its data.
-    pub(super) fn marker(&self) -> String {
-        format!("{}og:marker", self.prefix)
+    /// Returns the marker of a server that answers for all keys.
+    pub(super) fn marker(&self) -> Marker {
+        Marker { key: format!("{}og:marker", self.prefix), place: None }
+    }
+
+    /// Returns the marker of a shard of a cluster, in a slot that it answers for.
+    pub(super) fn marker_in(&self, slot: u16, shard: u16) -> Marker {
+        Marker { key: format!("{}og:{{{}}}:marker", self.prefix, slots::tag_of(slot)), place: Some((slot, shard)) }
+    }
+
+    /// Returns a key in the slot of another one, for a write that replicas acknowledge.
+    pub(super) fn written(&self, slot: u16) -> String {
+        format!("{}og:{{{}}}:written", self.prefix, slots::tag_of(slot))
     }
 }
 
@@ -56,10 +72,15 @@ mod tests {
 
     #[test]
     fn keys_keep_their_names() {
-        let keys = Keys::new("shop:".into());
+        let keys = Keys::new(&Url::parse("redis://h?prefix=shop:").unwrap());
         let key = Key { app: "orders".parse().unwrap(), global_id: GlobalId::from_bytes([0xa5; 16]) };
         assert_eq!(keys.claim(&key).text, format!("shop:og:{{{}}}:orders", "a5".repeat(16)));
         assert_eq!(keys.metadata("chain.main").text, "shop:og:note:chain.main");
-        assert_eq!(keys.marker(), "shop:og:marker");
+        assert_eq!(keys.marker().key, "shop:og:marker");
+
+        let tagged = Keys::new(&Url::parse("redis+cluster://h?prefix=shop:").unwrap());
+        assert_eq!(tagged.claim(&key).text, keys.claim(&key).text);
+        assert_eq!(tagged.metadata("chain.main").text, "shop:og:note:{chain.main}");
+        assert_eq!(tagged.marker_in(12182, 0).key, format!("shop:og:{{{}}}:marker", slots::tag_of(12182)));
     }
 }

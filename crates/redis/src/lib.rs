@@ -1,40 +1,51 @@
 //! The Redis engine: claims in servers of version 7.0 or later, shared by any number of gateways.
 //!
-//! Three parts that know little of each other: `keys` (names), `topology` and below it `primary` and `connection` (where a
-//! key's commands are sent, and how), and the claim protocol (`claim`, `script`, `reply` and the Lua files): every
-//! transition is one command or one script, so it is atomic, and every time is judged by the server's clock.
+//! Three parts that know little of each other: `keys` (names), `topology` with `cluster` and `sentinel`, and below it `primary`
+//! and `connection` (where a key's commands are sent, and how), and the claim protocol (`claim`, `script`, `reply` and the
+//! Lua files): every transition is one command or one script, so it is atomic, and every time is judged by the server's clock.
 
+mod acknowledged;
+mod acknowledgement;
 mod certificates;
 mod claim;
+mod cluster;
 mod connection;
 mod health;
 mod keys;
+mod limit;
+mod marker;
 mod options;
 mod primary;
+mod redirect;
+mod replication;
 mod reply;
 mod script;
+mod sentinel;
+mod slots;
+mod target;
 mod topology;
 mod url;
+mod wire;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::future::{join_all, try_join_all};
 use oncegate_core as domain;
 use oncegate_core::engine;
 use oncegate_driver as driver;
 use oncegate_driver::scheme::{OpenError, Scheme};
 use redis::Value;
 
+use self::acknowledgement::Acknowledgement;
 use self::connection::Purpose;
 use self::keys::{KeyName, Keys};
+use self::limit::DEADLINE;
 pub use self::options::Options;
-use self::primary::Primary;
 use self::reply::{checked, unexpected};
 use self::script::{SCRIPTS, Script};
-use self::topology::Topology;
+use self::topology::{Sending, Topology};
 pub use self::url::InvalidUrl;
 use self::url::Url;
 use crate::domain::claim::{
@@ -43,12 +54,17 @@ use crate::domain::claim::{
 use crate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
 use crate::domain::record::{Key, LiveClaim};
 use crate::domain::terms::Retention;
-use crate::engine::{BatchClaim, Capabilities, ClaimSink, Engine, EngineError, Metadata, millis, value};
+use crate::engine::{BatchClaim, Capabilities, ClaimSink, Engine, EngineError, Metadata, Node, millis, value};
 
 /// The scheme of the Redis engine.
 pub static SCHEME: Scheme = Scheme {
-    names: &["redis", "rediss"],
-    forms: &["redis://HOST:PORT/DB", "rediss://HOST:PORT/DB"],
+    names: &["redis", "rediss", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"],
+    forms: &[
+        "redis://HOST:PORT/DB",
+        "rediss://HOST:PORT/DB",
+        "redis+sentinel://HOST:PORT,HOST:PORT/NAME",
+        "redis+cluster://HOST:PORT,HOST:PORT",
+    ],
     parse: |url| Redis::check(url).map_err(OpenError::new),
     check_files: |url| Redis::check_files(url).map_err(OpenError::new),
     // Durable if the server is configured so.
@@ -63,6 +79,7 @@ pub static SCHEME: Scheme = Scheme {
 pub struct Redis {
     keys: Keys,
     topology: Topology,
+    acknowledgement: Option<Acknowledgement>,
 }
 
 impl Redis {
@@ -79,12 +96,13 @@ impl Redis {
     /// # Errors
     /// What is wrong with the URL or a file, without repeating either.
     pub fn check_files(url: &str) -> Result<(), InvalidUrl> {
-        Url::parse(url)?.client().map(drop)
+        Url::parse(url)?.client(None).map(drop)
     }
 
-    /// Opens an engine on the server of this URL: `redis://[user[:password]@]host[:port][/db]`, or `rediss://` for TLS, with
-    /// `?prefix=`, `allow_eviction=true` and `connections=` (by default one for each core, from 2 to 8); for TLS also `ca=`,
-    /// and `client_certificate=` with `client_key=`, files in PEM. Reads these, so it may block for a while.
+    /// Opens an engine on the server of this URL: `redis://[user[:password]@]host[:port][/db]`; on a primary that Sentinels
+    /// name: `redis+sentinel://…host[:port],host[:port]/NAME[/db]`; or on a cluster: `redis+cluster://…host[:port],host[:port]`.
+    /// `rediss` in place of `redis` is TLS. The keys of the query are in `docs/engines/redis.md`; some name files in PEM,
+    /// which are read, so it may block for a while.
     ///
     /// The server need not be up: the engine goes on connecting, and calls fail as unavailable until it succeeds.
     ///
@@ -96,8 +114,9 @@ impl Redis {
     pub fn open(url: &str, options: Options) -> Result<Self, InvalidUrl> {
         let url = Url::parse(url)?;
         // Bad files are reported now; files that go bad later, when a connection is opened.
-        url.client()?;
-        Ok(Self { keys: Keys::new(url.prefix.clone()), topology: Topology::open(url, options) })
+        url.client(None)?;
+        let (keys, acknowledgement) = (Keys::new(&url), url.acknowledgement);
+        Ok(Self { keys, acknowledgement, topology: Topology::open(Arc::new(url), options) })
     }
 
     /// Runs a script on a key.
@@ -107,11 +126,14 @@ impl Redis {
         key: &KeyName,
         arguments: &[&str],
         purpose: Purpose,
+        deadline: Duration,
     ) -> Result<Value, EngineError> {
-        match self.topology.send(key, script.call(&key.text, arguments), purpose).await? {
+        let call = || script.call(&key.text, arguments);
+        match self.topology.send(Sending { key, purpose, deadline, command: &call }).await? {
             // The server was restarted or its scripts flushed. Nothing was executed.
             Value::ServerError(error) if error.code() == "NOSCRIPT" => {
-                self.topology.send(key, script.load_and_call(&key.text, arguments), purpose).await
+                let load_and_call = || script.load_and_call(&key.text, arguments);
+                self.topology.send(Sending { key, purpose, deadline, command: &load_and_call }).await
             }
             reply => Ok(reply),
         }
@@ -120,15 +142,15 @@ impl Redis {
 
 #[async_trait]
 impl Engine for Redis {
-    async fn claim(&self, request: &ClaimRequest, _: Duration) -> Result<ClaimResponse, EngineError> {
-        self.claim_one(request).await
+    async fn claim(&self, request: &ClaimRequest, deadline: Duration) -> Result<ClaimResponse, EngineError> {
+        self.claim_one(request, deadline).await
     }
 
     async fn claim_batch(&self, claims: &[BatchClaim<'_>], sink: ClaimSink<'_>) {
         self.claim_many(claims, sink).await;
     }
 
-    async fn settle(&self, request: &OutcomeRequest, _: Duration) -> Result<OutcomeResponse, EngineError> {
+    async fn settle(&self, request: &OutcomeRequest, deadline: Duration) -> Result<OutcomeResponse, EngineError> {
         let (outcome, result, retention) = match &request.outcome {
             Outcome::Success { result, retention } => {
                 let result = result.as_ref().map(|result| format!("\n{result}"));
@@ -141,22 +163,25 @@ impl Engine for Redis {
         let late_ms = late.as_ref().map(|record| milliseconds(record.settled_retention())).unwrap_or_default();
         let late = late.as_ref().map(value::encode).unwrap_or_default();
         let arguments = [&*request.attempt.to_string(), outcome, &result, &retention, &late, &late_ms];
-        reply::settled(self.run(&SCRIPTS.settle, &self.keys.claim(&request.key), &arguments, Purpose::Other).await?)
+        let key = self.keys.claim(&request.key);
+        reply::settled(self.run(&SCRIPTS.settle, &key, &arguments, Purpose::Other, deadline).await?)
     }
 
-    async fn renew(&self, request: &RenewalRequest, _: Duration) -> Result<RenewalResponse, EngineError> {
+    async fn renew(&self, request: &RenewalRequest, deadline: Duration) -> Result<RenewalResponse, EngineError> {
         let lease = request.lease.map(|lease| millis(lease).to_string()).unwrap_or_default();
         let arguments = [&*request.attempt.to_string(), &lease];
-        reply::renewed(self.run(&SCRIPTS.renew, &self.keys.claim(&request.key), &arguments, Purpose::Other).await?)
+        let key = self.keys.claim(&request.key);
+        reply::renewed(self.run(&SCRIPTS.renew, &key, &arguments, Purpose::Other, deadline).await?)
     }
 
     async fn read(&self, key: &Key) -> Result<Option<LiveClaim>, EngineError> {
-        Ok(self.snapshot(&self.keys.claim(key)).await?.map(|snapshot| snapshot.held))
+        Ok(self.snapshot(&self.keys.claim(key), DEADLINE).await?.map(|snapshot| snapshot.held))
     }
 
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseResponse, EngineError> {
         let arguments = [&*request.attempt.to_string()];
-        reply::released(self.run(&SCRIPTS.release, &self.keys.claim(&request.key), &arguments, Purpose::Other).await?)
+        let key = self.keys.claim(&request.key);
+        reply::released(self.run(&SCRIPTS.release, &key, &arguments, Purpose::Other, DEADLINE).await?)
     }
 
     async fn list(&self, _: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
@@ -166,9 +191,9 @@ impl Engine for Redis {
 
     async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
         let key = self.keys.metadata(name);
-        let mut get = redis::cmd("GET");
-        get.arg(&key.text);
-        let reply = self.topology.send(&key, get, Purpose::Other).await;
+        let get = || redis::cmd("GET").arg(&key.text).to_owned();
+        let sending = Sending { key: &key, purpose: Purpose::Other, deadline: DEADLINE, command: &get };
+        let reply = self.topology.send(sending).await;
         reply.and_then(reply::metadata).map_err(EngineError::of_read)
     }
 
@@ -180,27 +205,36 @@ impl Engine for Redis {
     ) -> Result<bool, EngineError> {
         let key = self.keys.metadata(name);
         let arguments: Vec<_> = [Some(new), expected].into_iter().flatten().map(Metadata::as_str).collect();
-        match checked(self.run(&SCRIPTS.compare_and_set_metadata, &key, &arguments, Purpose::Other).await?)? {
+        match checked(self.run(&SCRIPTS.compare_and_set_metadata, &key, &arguments, Purpose::Other, DEADLINE).await?)? {
             Value::Int(stored @ (0 | 1)) => Ok(stored == 1),
             _ => Err(unexpected()),
         }
     }
 
     async fn probe(&self) -> Result<(), EngineError> {
-        try_join_all(self.topology.primaries().map(Primary::probe)).await.map(drop)
+        self.topology.probe().await
     }
 
     fn capabilities(&self) -> Capabilities {
-        let durable = self.topology.primaries().all(|primary| primary.server().is_durable());
+        let primaries = self.topology.primaries();
+        let durable = !primaries.is_empty() && primaries.iter().all(|primary| primary.server().is_durable());
         Capabilities { durable, ..SCHEME.capabilities }
     }
 
+    fn nodes(&self) -> Vec<Node> {
+        self.topology.nodes()
+    }
+
+    fn promotions(&self) -> u64 {
+        self.topology.promotions()
+    }
+
     fn data_lost(&self) -> u64 {
-        self.topology.primaries().map(|primary| primary.server().data_losses()).sum()
+        self.topology.data_losses()
     }
 
     async fn close(&self) {
-        join_all(self.topology.primaries().map(Primary::close)).await;
+        self.topology.close().await;
     }
 }
 
@@ -211,6 +245,6 @@ fn milliseconds(retention: Retention) -> String {
 
 impl fmt::Debug for Redis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.topology.primaries()).finish()
+        f.debug_list().entries(self.topology.primaries().iter().map(|primary| &**primary)).finish()
     }
 }

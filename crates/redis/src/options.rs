@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
+use super::url::RESPONSE_TIMEOUT;
 use crate::driver::OnDataLoss;
 
 /// Timeouts and intervals of a Redis engine.
@@ -12,7 +13,7 @@ use crate::driver::OnDataLoss;
 pub struct Options {
     /// Limit of opening a connection, from the first packet until the server has passed the health check.
     pub connect_timeout: Duration,
-    /// Limit of waiting for replies. After it the outcome of the calls is uncertain, and the connection is replaced.
+    /// Limit of waiting for replies, unless the URL names another one. After it the outcome of the calls is uncertain, and the connection is replaced.
     pub response_timeout: Duration,
     /// Interval of health checks, which read the configuration of the server.
     pub health_check_interval: Duration,
@@ -28,7 +29,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             connect_timeout: Duration::from_secs(1),
-            response_timeout: Duration::from_millis(500),
+            response_timeout: RESPONSE_TIMEOUT,
             health_check_interval: Duration::from_secs(5),
             heartbeat_interval: Duration::from_millis(500),
             cores: Vec::new(),

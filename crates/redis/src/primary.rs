@@ -3,15 +3,18 @@
 use std::fmt;
 use std::sync::Arc;
 
-use futures_util::future::try_join_all;
+use futures_util::future::{join, try_join_all};
 use redis::{Cmd, Value};
 use tokio::runtime::Id;
 
 use super::connection::{Call, Connector, Purpose};
 use super::health::Health;
 use super::keys::Spread;
+use super::limit::Limit;
+use super::marker::{Marker, Markers};
 use super::options::Options;
 use super::reply::checked;
+use super::target::Target;
 use super::url::{CONNECTIONS, Url};
 use crate::driver::{Intervals, Pool, Server, Worker};
 use crate::engine::EngineError;
@@ -21,20 +24,39 @@ pub(super) struct Primary {
     server: Arc<Server>,
     health: Arc<Health>,
     connections: Pool<Call>,
+    /// A connection for heartbeats and health checks, where the others wait for replicas.
+    control: Option<Pool<Call>>,
 }
 
 impl Primary {
     /// Starts connecting.
-    pub(super) fn open(url: Url, options: Options) -> Self {
-        let server = Arc::new(Server::new("redis", url.to_string(), options.on_data_loss));
-        let health = Arc::new(Health::new(&url, server.clone()));
+    pub(super) fn open(
+        url: &Arc<Url>,
+        options: &Options,
+        target: &Target,
+        marker: Option<Marker>,
+        markers: &Arc<Markers>,
+    ) -> Self {
+        let name = match target {
+            Target::Node { address, .. } => address.to_string(),
+            Target::Url | Target::Sentinel(_) => url.to_string(),
+        };
+        let server = Arc::new(Server::new("redis", name, options.on_data_loss.clone()));
+        let health = Arc::new(Health::new(url.clone(), server.clone(), marker, markers.clone()));
         let size = url.connections.unwrap_or(options.cores.len().clamp(*CONNECTIONS.start(), *CONNECTIONS.end()));
         let intervals = Intervals { heartbeat: options.heartbeat_interval, check: Some(options.health_check_interval) };
-        let timeouts = (options.connect_timeout, options.response_timeout);
-        let url = Arc::new(url);
-        let connector = |_| Connector::new(url.clone(), timeouts, health.clone(), server.clone());
-        let connections = Pool::start(size, &options.cores, intervals, connector);
-        Self { server, health, connections }
+        let connector = |is_acknowledged| Connector {
+            url: url.clone(),
+            target: target.clone(),
+            connect_timeout: options.connect_timeout,
+            response_timeout: url.response_timeout.unwrap_or(options.response_timeout),
+            health: health.clone(),
+            server: server.clone(),
+            is_acknowledged,
+        };
+        let connections = Pool::start(size, &options.cores, intervals, |_| connector(true));
+        let control = url.acknowledgement.map(|_| Pool::start(1, &options.cores, intervals, |_| connector(false)));
+        Self { server, health, connections, control }
     }
 
     /// Returns which worker sends the commands of a key: one on the caller's own core, which is woken without waking a
@@ -55,19 +77,21 @@ impl Primary {
         worker: usize,
         commands: Vec<Cmd>,
         purpose: Purpose,
+        limit: Option<Limit>,
     ) -> Result<Vec<Value>, EngineError> {
-        self.connections.workers()[worker].call(|reply| Call { commands, purpose, reply }).await
+        self.connections.workers()[worker].call(|reply| Call { commands, purpose, limit, reply }).await
     }
 
-    /// Checks that every connection answers, and that the server may keep claims.
+    /// Checks that every connection answers, and that the server may keep claims. Connections that wait for replicas are
+    /// not asked: they say nothing about the server.
     pub(super) async fn probe(&self) -> Result<(), EngineError> {
         let ping = |worker| async move {
             let commands = vec![redis::cmd("PING")];
-            let call = |reply| Call { commands, purpose: Purpose::Other, reply };
+            let call = |reply| Call { commands, purpose: Purpose::Other, limit: None, reply };
             let replies = Worker::call(worker, call).await.map_err(EngineError::of_read)?;
             replies.into_iter().try_for_each(|reply| checked(reply).map(drop)).map_err(EngineError::from)
         };
-        try_join_all(self.connections.workers().iter().map(ping)).await?;
+        try_join_all(self.control.as_ref().unwrap_or(&self.connections).workers().iter().map(ping)).await?;
         self.health.refusal_of_claims().map_or(Ok(()), |why| Err(why.into()))
     }
 
@@ -76,9 +100,24 @@ impl Primary {
         &self.server
     }
 
+    /// Returns the results of its health checks.
+    pub(super) fn health(&self) -> &Health {
+        &self.health
+    }
+
+    /// Returns whether a connection can answer at once.
+    pub(super) fn is_connected(&self) -> bool {
+        self.connections.workers().iter().any(|worker| worker.readiness().is_ready())
+    }
+
     /// Closes the connections.
     pub(super) async fn close(&self) {
-        self.connections.close().await;
+        let control = async {
+            if let Some(control) = &self.control {
+                control.close().await;
+            }
+        };
+        join(self.connections.close(), control).await;
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use redis::{ServerError, Value};
 
+use super::redirect::Redirect;
 use crate::domain::claim::{OutcomeResponse, RenewalResponse};
 use crate::domain::operator::ReleaseResponse;
 use crate::domain::record::{ClaimState, LiveClaim, Record};
@@ -145,7 +146,7 @@ pub(super) fn refusal(error: &ServerError) -> Determinate {
             return Determinate::Incompatible("a key of the engine holds a value that is not a record".into());
         }
         "MOVED" | "ASK" | "CROSSSLOT" | "TRYAGAIN" => {
-            let why = "the Redis server is part of a cluster, which is not supported yet; name a single server";
+            let why = "the Redis server is part of a cluster; write redis+cluster:// in place of redis://";
             return Determinate::Incompatible(why.into());
         }
         "LOADING" => "it is still loading its data",
@@ -161,6 +162,19 @@ pub(super) fn refusal(error: &ServerError) -> Determinate {
         _ => return Determinate::Unavailable(format!("the Redis server answered {}", message(error))),
     };
     Determinate::Unavailable(format!("{code}: the Redis server refuses: {why}"))
+}
+
+/// Returns the error of a command that was sent again until its time was over, and was executed by no server.
+pub(super) fn not_executed(redirect: &Redirect) -> Determinate {
+    let why = match redirect {
+        Redirect::Moved { .. } | Redirect::Ask { .. } | Redirect::Later("TRYAGAIN") => {
+            "the slot of the key is being moved"
+        }
+        Redirect::Later("CLUSTERDOWN") => "the cluster is down, or no node of it answers for the slot of the key",
+        Redirect::Later("LOADING") => "it is still loading its data",
+        Redirect::Later(_) => "it is a replica, and no other server has become the primary yet",
+    };
+    Determinate::Unavailable(format!("{}: the Redis server refuses: {why}", redirect.code()))
 }
 
 /// Returns an error in the server's words, up to where it would repeat what it was sent.

@@ -1,73 +1,193 @@
 //! The topology: which servers there are, and which of them answers for a key. The claim protocol knows keys and commands
-//! only, so another topology changes this file and adds one of its own.
+//! only.
+
+mod nodes;
+mod one;
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
 
 use redis::{Cmd, Value};
 use tokio::runtime::Handle;
-use tokio::runtime::Id;
 
+use self::one::One;
+use super::cluster::Cluster;
 use super::connection::{BATCH, Purpose};
 use super::keys::KeyName;
+use super::limit::Limit;
 use super::options::Options;
 use super::primary::Primary;
-use super::url::Url;
+use super::url::{Layout, Url};
 use crate::engine::EngineError;
 
-/// One server that answers for all keys.
-pub(super) struct Topology {
-    server: Primary,
+/// The servers of an engine.
+pub(super) enum Topology {
+    /// One that answers for all keys: always the same, or the one that Sentinels name.
+    One(One),
+    /// Several, each of which answers for some slots.
+    Cluster(Cluster),
+}
+
+/// Commands of a key, which can be sent again.
+pub(super) struct Sending<'a> {
+    pub(super) key: &'a KeyName,
+    pub(super) purpose: Purpose,
+    /// Deadline of the call that it is part of.
+    pub(super) deadline: Duration,
+    pub(super) command: &'a (dyn Fn() -> Cmd + Sync),
 }
 
 /// Where commands for a key are sent: a server, and a connection to it.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) struct Route<'a> {
-    primary: &'a Primary,
-    worker: usize,
+    pub(super) primary: PrimaryRef<'a>,
+    pub(super) worker: usize,
 }
+
+/// A server that lives as long as the engine, or until the cluster changes.
+#[derive(Clone)]
+pub(super) enum PrimaryRef<'a> {
+    Borrowed(&'a Primary),
+    Shared(Arc<Primary>),
+}
+
+impl Deref for PrimaryRef<'_> {
+    type Target = Primary;
+
+    fn deref(&self) -> &Primary {
+        match self {
+            Self::Borrowed(primary) => primary,
+            Self::Shared(primary) => primary,
+        }
+    }
+}
+
+/// Items with one route, or those that have none and why.
+pub(super) type Group<'a, T> = (Result<Route<'a>, EngineError>, Vec<T>);
 
 impl Topology {
     /// Starts connecting.
-    pub(super) fn open(url: Url, options: Options) -> Self {
-        Self { server: Primary::open(url, options) }
+    pub(super) fn open(url: Arc<Url>, options: Options) -> Self {
+        match url.layout {
+            Layout::Single | Layout::Sentinel { .. } => Self::One(One::open(&url, &options)),
+            Layout::Cluster { .. } => Self::Cluster(Cluster::open(url, options)),
+        }
     }
 
     /// Returns the servers that answer for keys.
-    pub(super) fn primaries(&self) -> impl Iterator<Item = &Primary> {
-        std::iter::once(&self.server)
+    pub(super) fn primaries(&self) -> Vec<PrimaryRef<'_>> {
+        match self {
+            Self::One(one) => vec![PrimaryRef::Borrowed(&one.server)],
+            Self::Cluster(cluster) => cluster.primaries().into_iter().map(PrimaryRef::Shared).collect(),
+        }
+    }
+
+    /// Checks that the servers answer: of several, that one does. A dead shard is no reason to ask no other one.
+    pub(super) async fn probe(&self) -> Result<(), EngineError> {
+        match self {
+            Self::One(one) => one.server.probe().await,
+            Self::Cluster(cluster) => cluster.probe().await,
+        }
+    }
+
+    /// Returns how often a server came back without its data.
+    pub(super) fn data_losses(&self) -> u64 {
+        match self {
+            Self::One(one) => one.server.server().data_losses(),
+            Self::Cluster(cluster) => cluster.losses(),
+        }
+    }
+
+    /// Closes all connections.
+    pub(super) async fn close(&self) {
+        match self {
+            Self::One(one) => one.server.close().await,
+            Self::Cluster(cluster) => cluster.close().await,
+        }
     }
 
     /// Sends a command for a key, and returns its reply.
-    pub(super) async fn send(&self, key: &KeyName, command: Cmd, purpose: Purpose) -> Result<Value, EngineError> {
-        let replies = self.route(key, Handle::current().id()).send(vec![command], purpose).await?;
-        replies.into_iter().next().ok_or_else(|| EngineError::indeterminate("the Redis server sent no reply"))
+    pub(super) async fn send(&self, sending: Sending<'_>) -> Result<Value, EngineError> {
+        match self {
+            Self::One(one) => one.send(sending).await,
+            // Boxed: every call would take memory for this.
+            Self::Cluster(cluster) => Box::pin(cluster.send(sending)).await,
+        }
+    }
+
+    /// Returns whether a reply means that the command was not executed and is to be sent again.
+    pub(super) fn is_to_be_resent(&self, route: &Route<'_>, reply: &Value) -> bool {
+        match self {
+            Self::One(one) => one.is_to_be_resent(reply),
+            Self::Cluster(cluster) => cluster.is_to_be_resent(&route.primary, reply),
+        }
+    }
+
+    /// Records that commands were not answered.
+    pub(super) fn has_failed(&self) {
+        if let Self::Cluster(cluster) = self {
+            cluster.has_failed();
+        }
     }
 
     /// Splits items into groups whose commands go out together, each along its route.
-    pub(super) fn split<T>(&self, items: Vec<T>, key: impl Fn(&T) -> &KeyName) -> Vec<(Route<'_>, Vec<T>)> {
+    pub(super) async fn split<T>(&self, items: Vec<T>, key: impl Fn(&T) -> &KeyName) -> Vec<Group<'_, T>> {
         let core = Handle::current().id();
-        let mut groups: Vec<(Route<'_>, Vec<T>)> = Vec::new();
-        for item in items {
-            let route = self.route(key(&item), core);
-            // The last group of a route is the one that has room.
-            match groups.iter_mut().rev().find(|(other, _)| other.is(route)).filter(|(_, group)| group.len() < BATCH) {
-                Some((_, group)) => group.push(item),
-                None => groups.push((route, vec![item])),
+        match self {
+            Self::One(one) => grouped(items, |item| Ok(one.route(key(item), core))),
+            Self::Cluster(cluster) => {
+                let map = match cluster.map().await {
+                    Ok(map) => map,
+                    Err(why) => return vec![(Err(why.into()), items)],
+                };
+                grouped(items, |item| cluster.route(&map, key(item), core))
             }
         }
-        groups
     }
+}
 
-    fn route(&self, key: &KeyName, core: Id) -> Route<'_> {
-        Route { primary: &self.server, worker: self.server.worker_for(key.spread, core) }
+fn grouped<'a, T>(items: Vec<T>, route: impl Fn(&T) -> Result<Route<'a>, EngineError>) -> Vec<Group<'a, T>> {
+    let mut groups: Vec<Group<'a, T>> = Vec::new();
+    for item in items {
+        let route = route(&item);
+        // The last group of a route is the one that has room.
+        let fits = |(other, group): &&mut Group<'a, T>| match (other, &route) {
+            (Ok(other), Ok(route)) => other.is(route) && group.len() < BATCH,
+            (Err(other), Err(why)) => other == why,
+            _ => false,
+        };
+        match groups.iter_mut().rev().find(fits) {
+            Some((_, group)) => group.push(item),
+            None => groups.push((route, vec![item])),
+        }
     }
+    groups
 }
 
 impl Route<'_> {
     /// Sends commands together, and returns a reply to each.
-    pub(super) async fn send(&self, commands: Vec<Cmd>, purpose: Purpose) -> Result<Vec<Value>, EngineError> {
-        self.primary.send(self.worker, commands, purpose).await
+    pub(super) async fn send(
+        &self,
+        commands: Vec<Cmd>,
+        purpose: Purpose,
+        limit: Option<Limit>,
+    ) -> Result<Vec<Value>, EngineError> {
+        self.primary.send(self.worker, commands, purpose, limit).await
     }
 
-    fn is(&self, other: Route<'_>) -> bool {
-        std::ptr::eq(self.primary, other.primary) && self.worker == other.worker
+    /// Sends one command, and returns its reply.
+    pub(super) async fn send_one(
+        &self,
+        command: Cmd,
+        purpose: Purpose,
+        limit: Option<Limit>,
+    ) -> Result<Value, EngineError> {
+        let replies = self.send(vec![command], purpose, limit).await?;
+        replies.into_iter().next().ok_or_else(|| EngineError::indeterminate("the Redis server sent no reply"))
+    }
+
+    fn is(&self, other: &Route<'_>) -> bool {
+        std::ptr::eq::<Primary>(&raw const *self.primary, &raw const *other.primary) && self.worker == other.worker
     }
 }

@@ -1,21 +1,36 @@
-//! The URL of a Redis engine, parsed. No message of this file repeats a URL: it holds a password.
+//! The URL of a Redis engine, parsed. No message of this module repeats a URL: it holds a password.
+
+mod layout;
+mod query;
 
 use std::fmt;
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
-use redis::IntoConnectionInfo;
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
 
+pub(super) use self::layout::{Address, Layout};
+pub(super) use self::query::RESPONSE_TIMEOUT;
+use self::query::Together;
+use super::acknowledgement::Acknowledgement;
 use super::certificates::Certificates;
 
-/// A parsed URL: a server, and how it is used.
+/// A parsed URL: servers, and how they are used.
 #[derive(Clone)]
 pub(super) struct Url {
-    client: redis::Client,
+    pub(super) layout: Layout,
+    /// How a connection to the first server that is named is opened.
+    info: ConnectionInfo,
     certificates: Certificates,
+    sentinel_user: Option<String>,
+    sentinel_password: Option<String>,
     pub(super) prefix: String,
     pub(super) allow_eviction: bool,
-    /// Number of connections; if not given, one for each core, within [`CONNECTIONS`].
+    /// Number of connections to each server; if not given, one for each core, within [`CONNECTIONS`].
     pub(super) connections: Option<usize>,
+    pub(super) response_timeout: Option<Duration>,
+    /// What an answer waits for, if for anything.
+    pub(super) acknowledgement: Option<Acknowledgement>,
 }
 
 /// The URL is not one of a Redis store.
@@ -31,8 +46,6 @@ impl InvalidUrl {
 
 const SHAPE: &str = "expected redis://[user[:password]@]host[:port][/db], or rediss:// for TLS, with special characters \
                      in user and password percent-encoded";
-const QUERY_KEYS: [&str; 6] = ["prefix", "allow_eviction", "connections", "ca", "client_certificate", "client_key"];
-const CONNECTIONS_MAX: usize = 64;
 
 /// Limits of the number of connections that is derived from the number of cores: a store serves many gateways.
 pub(super) const CONNECTIONS: RangeInclusive<usize> = 2..=8;
@@ -40,7 +53,8 @@ pub(super) const CONNECTIONS: RangeInclusive<usize> = 2..=8;
 impl Url {
     pub(super) fn parse(text: &str) -> Result<Self, InvalidUrl> {
         let refuse = |why: &str| Err(InvalidUrl(why.into()));
-        let Some(url) = redis::parse_redis_url(text) else { return refuse(SHAPE) };
+        let (layout, text) = layout::split(text)?;
+        let Some(url) = redis::parse_redis_url(&text) else { return refuse(SHAPE) };
         if !matches!(url.scheme(), "redis" | "rediss") || url.host_str().is_none_or(str::is_empty) {
             return refuse(SHAPE);
         }
@@ -54,72 +68,77 @@ impl Url {
 
         let tls = url.scheme() == "rediss";
         let mut address = Self {
-            client: client(text, tls)?,
+            layout,
+            info: info(&text, tls)?,
             certificates: Certificates::default(),
+            sentinel_user: None,
+            sentinel_password: None,
             prefix: String::new(),
             allow_eviction: false,
             connections: None,
+            response_timeout: None,
+            acknowledgement: None,
         };
+        let mut together = Together::default();
         for (key, value) in url.query_pairs() {
-            match &*key {
-                "prefix" if is_prefix(&value) => address.prefix = value.into_owned(),
-                "prefix" => return refuse("a prefix is up to 64 of A-Z a-z 0-9 . _ : / -, such as ?prefix=shop:"),
-                "allow_eviction" => {
-                    let Ok(allow) = value.parse() else { return refuse("allow_eviction is `true` or `false`") };
-                    address.allow_eviction = allow;
-                }
-                "connections" => {
-                    let count = value.parse().ok().filter(|count| (1..=CONNECTIONS_MAX).contains(count));
-                    let Some(count) = count else { return refuse("connections is a number from 1 to 64") };
-                    address.connections = Some(count);
-                }
-                "ca" => address.certificates.ca = Some(value.as_ref().into()),
-                "client_certificate" => address.certificates.client_certificate = Some(value.as_ref().into()),
-                "client_key" => address.certificates.client_key = Some(value.as_ref().into()),
-                unknown => return Err(unknown_key(unknown)),
-            }
+            address.set(&mut together, &key, &value)?;
         }
         address.certificates.check(tls)?;
+        address.acknowledgement = together.acknowledgement(address.response_timeout)?;
         Ok(address)
     }
 
-    /// Returns a client that opens connections, with the certificates that are in their files now. Reads them, so it blocks.
-    pub(super) fn client(&self) -> Result<redis::Client, InvalidUrl> {
-        if !self.certificates.are_named() {
-            return Ok(self.client.clone());
+    /// Returns a client that opens connections to a server, or to the first one of the URL, with the certificates that are in
+    /// their files now. Reads them, so it blocks.
+    pub(super) fn client(&self, server: Option<&Address>) -> Result<redis::Client, InvalidUrl> {
+        self.client_of(server.map_or_else(|| self.info.clone(), |server| self.info_of(server)))
+    }
+
+    /// Returns a client that opens connections to a Sentinel. Blocks as [`Url::client`] does.
+    pub(super) fn sentinel_client(&self, sentinel: &Address) -> Result<redis::Client, InvalidUrl> {
+        let mut settings = RedisConnectionInfo::default().set_protocol(redis::ProtocolVersion::RESP2);
+        if let Some(user) = &self.sentinel_user {
+            settings = settings.set_username(user);
         }
-        let info = self.client.get_connection_info().clone();
+        if let Some(password) = &self.sentinel_password {
+            settings = settings.set_password(password);
+        }
+        self.client_of(self.info_of(sentinel).set_redis_settings(settings.set_skip_set_lib_name()))
+    }
+
+    fn info_of(&self, server: &Address) -> ConnectionInfo {
+        let Address { host, port } = server.clone();
+        let address = match self.info.addr() {
+            ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+                ConnectionAddr::TcpTls { host, port, insecure: *insecure, tls_params: tls_params.clone() }
+            }
+            _ => ConnectionAddr::Tcp(host, port),
+        };
+        self.info.clone().set_addr(address)
+    }
+
+    fn client_of(&self, info: ConnectionInfo) -> Result<redis::Client, InvalidUrl> {
         let refused = |_| InvalidUrl::new("its ca, client_certificate or client_key cannot be used");
-        redis::Client::build_with_tls(info, self.certificates.read()?).map_err(refused)
+        if self.certificates.are_named() {
+            return redis::Client::build_with_tls(info, self.certificates.read()?).map_err(refused);
+        }
+        redis::Client::open(info).map_err(|_| InvalidUrl::new(SHAPE))
     }
 }
 
-/// Braces are not allowed: the first pair in a key is its hash tag, and that must be the global ID.
-fn is_prefix(text: &str) -> bool {
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._:/-".contains(&byte);
-    text.len() <= 64 && text.bytes().all(allowed)
-}
-
-fn unknown_key(key: &str) -> InvalidUrl {
-    let nearest = QUERY_KEYS.into_iter().max_by(|a, b| strsim::jaro(key, a).total_cmp(&strsim::jaro(key, b)));
-    let key: String = key.chars().filter(|char| !char.is_control()).take(40).collect();
-    InvalidUrl(format!("it has no key `{key}`; did you mean `{}`?", nearest.unwrap_or_default()))
-}
-
-fn client(url: &str, tls: bool) -> Result<redis::Client, InvalidUrl> {
+fn info(url: &str, tls: bool) -> Result<ConnectionInfo, InvalidUrl> {
     if tls {
         // The redis crate brings rustls without a provider. An error means that one is installed already.
         let _ = rustls::crypto::ring::default_provider().install_default();
     }
     // The client would read keys of its own from the query.
     let without_query = url.split_once('?').map_or(url, |(url, _)| url);
-    let refused = |_| InvalidUrl(SHAPE.into());
-    let info = without_query.into_connection_info().map_err(refused)?;
+    let info = without_query.into_connection_info().map_err(|_| InvalidUrl::new(SHAPE))?;
     // RESP2: the server pushes no messages, so every reply belongs to a command.
     let protocol = redis::ProtocolVersion::RESP2;
     let settings = info.redis_settings().clone().set_protocol(protocol).set_skip_set_lib_name();
     let tcp = redis::io::tcp::TcpSettings::default().set_nodelay(true);
-    redis::Client::open(info.set_redis_settings(settings).set_tcp_settings(tcp)).map_err(refused)
+    Ok(info.set_redis_settings(settings).set_tcp_settings(tcp))
 }
 
 impl fmt::Debug for Url {
@@ -134,10 +153,15 @@ impl fmt::Debug for Url {
 }
 
 impl fmt::Display for Url {
-    /// Writes host, port and database, without user and password.
+    /// Writes hosts, ports and database, without user and password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let info = self.client.get_connection_info();
-        write!(f, "{}/{}", info.addr(), info.redis_settings().db())
+        let list = |addresses: &[Address]| addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        let db = self.info.redis_settings().db();
+        match &self.layout {
+            Layout::Single => write!(f, "{}/{db}", self.info.addr()),
+            Layout::Sentinel { sentinels, name } => write!(f, "{}/{name}/{db}", list(sentinels)),
+            Layout::Cluster { seeds } => write!(f, "{}", list(seeds)),
+        }
     }
 }
 
@@ -150,10 +174,23 @@ mod tests {
         let address = Url::parse("redis://me:s%23cret@store.example:7000/3?prefix=a:&connections=8").unwrap();
         assert_eq!(address.to_string(), "store.example:7000/3");
         assert_eq!((&*address.prefix, address.connections, address.allow_eviction), ("a:", Some(8), false));
-        let settings = address.client.get_connection_info().redis_settings().clone();
+        let settings = address.info.redis_settings().clone();
         assert_eq!((settings.username(), settings.password()), (Some("me"), Some("s#cret")));
         assert!(Url::parse("redis://h?allow_eviction=true").unwrap().allow_eviction);
         assert_eq!(Url::parse("rediss://h").unwrap().to_string(), "h:6379/0");
+    }
+
+    #[test]
+    fn an_acknowledgement_has_defaults() {
+        let asked = |query: &str| Url::parse(&format!("redis+cluster://h{query}")).unwrap().acknowledgement;
+        let timeout = Duration::from_millis(100);
+        assert_eq!(asked(""), None);
+        assert_eq!(asked("?replicas=2"), Some(Acknowledgement { replicas: 2, timeout, aof: false }));
+        let timeout = Duration::from_millis(1500);
+        assert_eq!(
+            asked("?replicas=1&replica_timeout=1500ms&response_timeout=2s&aof=1"),
+            Some(Acknowledgement { replicas: 1, timeout, aof: true })
+        );
     }
 
     #[test]
@@ -176,6 +213,28 @@ mod tests {
             ("redis://u:hunter2@h?ca=ca.pem", "for rediss://"),
             ("rediss://u:hunter2@h?client_key=a", "go together"),
             ("rediss://u:hunter2@h?cert=a", "did you mean `c"),
+            ("redis://u:hunter2@h1,h2:7", "redis+cluster://h1:6379,h2:6379"),
+            ("redis+clutser://u:hunter2@h", "redis+cluster"),
+            ("redis+cluster://u:hunter2@h1:7000,", "expected redis+cluster://"),
+            ("redis+cluster://u:hunter2@h1:port", "expected redis+cluster://"),
+            ("redis+cluster://u:hunter2@h1,h1:6379", "h1:6379 twice"),
+            ("redis+cluster://u:hunter2@h/1", "database 0 only"),
+            ("redis+cluster://u:hunter2@h/mymaster", "database 0 only"),
+            ("redis+cluster://u:hunter2@h#x", "%23"),
+            ("redis+cluster://u:hunter2@h?sentinel_user=a", "for redis+sentinel://"),
+            ("redis+sentinel://u:hunter2@s1,s2", "NAME"),
+            ("redis+sentinel://u:hunter2@s1,s2/", "NAME"),
+            ("redis+sentinel://u:hunter2@s1/a b", "NAME"),
+            ("redis+sentinel://u:hunter2@s1/mymaster/one", "database"),
+            ("redis+cluster://u:hunter2@h?ca=x", "for rediss://"),
+            ("redis://u:hunter2@h?replicas=0", "1 to 15"),
+            ("redis://u:hunter2@h?replicas=two", "1 to 15"),
+            ("redis://u:hunter2@h?replica_timeout=100ms", "write ?replicas=1"),
+            ("redis://u:hunter2@h?aof=1", "write ?replicas=1"),
+            ("redis://u:hunter2@h?replicas=1&aof=yes", "`1` or `0`"),
+            ("redis://u:hunter2@h?replicas=1&replica_timeout=0ms", "replica_timeout=250ms"),
+            ("redis://u:hunter2@h?replicas=1&replica_timeout=500ms", "write response_timeout=1s"),
+            ("redis://u:hunter2@h?replicas=1&response_timeout=100ms", "must be longer"),
         ];
         for (url, hint) in wrong {
             let error = Url::parse(url).map(|_| ()).expect_err(url);

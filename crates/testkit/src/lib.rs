@@ -20,6 +20,10 @@ pub mod pgbouncer;
 #[cfg(feature = "postgres")]
 pub mod postgres_server;
 #[cfg(feature = "redis")]
+pub mod redis_cluster;
+#[cfg(feature = "redis")]
+pub mod redis_sentinels;
+#[cfg(feature = "redis")]
 pub mod redis_server;
 pub mod say;
 pub mod strace;

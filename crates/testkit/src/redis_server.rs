@@ -99,6 +99,17 @@ impl RedisServer {
         client.get_connection_with_timeout(Duration::from_secs(1)).expect("a connection")
     }
 
+    /// A line of its configuration.
+    pub fn setting(&self, name: &str) -> &str {
+        let value = self.config.iter().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.expect("a line of its configuration")
+    }
+
+    /// Whether it was not killed.
+    pub fn is_running(&self) -> bool {
+        self.child.is_some()
+    }
+
     /// Takes its folder away, so that every snapshot fails.
     pub fn break_saving(&self) {
         let _ = std::fs::remove_dir_all(self.folder.path());
@@ -197,7 +208,7 @@ fn is_installed() -> bool {
     Command::new("redis-server").arg("--version").stdout(Stdio::null()).status().is_ok_and(|status| status.success())
 }
 
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     listener.local_addr().expect("its address").port()
 }

@@ -31,8 +31,14 @@ pub enum Determinate {
 /// The call may have changed something: it timed out, or its reply was lost. It may be repeated only with the same attempt, so
 /// that it finds its own effect.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the store's answer is not known: {0}")]
-pub struct Indeterminate(pub String);
+#[error("the store's answer is not known: {why}")]
+pub struct Indeterminate {
+    /// The reason, for operators.
+    pub why: String,
+    /// Whether the store has answered, and only lacks the replicas that must have what the answer rests on. That is no outage:
+    /// no breaker opens, and no outage policy applies.
+    pub is_shortfall: bool,
+}
 
 impl EngineError {
     /// Returns [`Determinate::Unavailable`].
@@ -54,7 +60,8 @@ impl EngineError {
     /// is unavailable.
     #[must_use]
     pub fn of_read(self) -> Self {
-        self.without_effect().into()
+        // What was read may be lost with the server, and then it is not true.
+        if self.is_shortfall() { self } else { self.without_effect().into() }
     }
 
     /// Returns the failure of a call that changes nothing: it is always certain.
@@ -72,7 +79,15 @@ impl EngineError {
 
     /// Returns whether the store did not answer. A store that is full, or cannot read a record, has answered.
     pub fn is_unavailable(&self) -> bool {
-        matches!(self, Self::Indeterminate(_) | Self::Determinate(Determinate::Unavailable(_)))
+        match self {
+            Self::Indeterminate(why) => !why.is_shortfall,
+            Self::Determinate(why) => why.is_unavailable(),
+        }
+    }
+
+    /// Returns whether too few replicas have what the answer rests on.
+    pub fn is_shortfall(&self) -> bool {
+        matches!(self, Self::Indeterminate(why) if why.is_shortfall)
     }
 
     /// Returns whether the call may have happened.
@@ -82,6 +97,18 @@ impl EngineError {
 
     /// Returns [`Indeterminate`].
     pub fn indeterminate(why: impl Into<String>) -> Self {
-        Indeterminate(why.into()).into()
+        Indeterminate { why: why.into(), is_shortfall: false }.into()
+    }
+
+    /// Returns [`Indeterminate`], because too few replicas have what the answer rests on.
+    pub fn shortfall(why: impl Into<String>) -> Self {
+        Indeterminate { why: why.into(), is_shortfall: true }.into()
+    }
+}
+
+impl Determinate {
+    /// Returns whether the store cannot be reached, or does not serve now.
+    pub fn is_unavailable(&self) -> bool {
+        matches!(self, Self::Unavailable(_))
     }
 }

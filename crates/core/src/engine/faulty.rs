@@ -166,6 +166,10 @@ impl Engine for Faulty {
         self.inner.capabilities()
     }
 
+    fn promotions(&self) -> u64 {
+        self.inner.promotions()
+    }
+
     fn data_lost(&self) -> u64 {
         self.inner.data_lost() + self.data_lost.load(Ordering::SeqCst)
     }

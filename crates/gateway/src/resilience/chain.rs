@@ -26,7 +26,7 @@ use crate::domain::claim::{
 };
 use crate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
 use crate::domain::record::{Key, LiveClaim};
-use crate::engine::{BatchClaim, Capabilities, ClaimSink, Determinate, Engine, EngineError, Metadata};
+use crate::engine::{BatchClaim, Capabilities, ClaimSink, Determinate, Engine, EngineError, Metadata, Node};
 
 /// An engine over the engines of a chain. It does not close them: other chains may use them, too.
 pub struct Chain {
@@ -205,6 +205,14 @@ impl Engine for Chain {
 
     fn capabilities(&self) -> Capabilities {
         self.current().capabilities()
+    }
+
+    fn promotions(&self) -> u64 {
+        self.core.members.iter().map(|member| member.engine.promotions()).sum()
+    }
+
+    fn nodes(&self) -> Vec<Node> {
+        self.core.members.iter().flat_map(|member| member.engine.nodes()).collect()
     }
 
     fn data_lost(&self) -> u64 {

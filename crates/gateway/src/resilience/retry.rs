@@ -26,7 +26,7 @@ pub struct RetryRule {
 #[derive(Clone, Copy, Debug)]
 enum Failures {
     All,
-    /// The store did not answer.
+    /// The store did not answer, or too few of its replicas did.
     Unavailable,
     /// The call may have taken effect.
     Uncertain,
@@ -66,7 +66,8 @@ impl RetryRule {
     pub fn allows(&self, failure: &EngineError, retries: u32, elapsed: Duration) -> bool {
         let is_retried = match self.failures {
             Failures::All => true,
-            Failures::Unavailable => failure.is_unavailable(),
+            // Replicas may have it by then.
+            Failures::Unavailable => failure.is_unavailable() || failure.is_shortfall(),
             Failures::Uncertain => failure.is_uncertain(),
         };
         is_retried && retries < self.retries_max && elapsed <= self.until

@@ -12,7 +12,7 @@ use crate::domain::claim::{
 use crate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
 use crate::domain::record::{Key, LiveClaim};
 use crate::engine::breaker::BreakerStatus;
-use crate::engine::{BatchClaim, Capabilities, ClaimSink, Engine, EngineError, Metadata};
+use crate::engine::{BatchClaim, Capabilities, ClaimSink, Engine, EngineError, Metadata, Node};
 use crate::resilience::deadline_budget::{LIST_TIMEOUT, METADATA_TIMEOUT};
 use crate::resilience::retry::RetryRule;
 use crate::telemetry::metrics::EngineCall;
@@ -119,6 +119,14 @@ impl Engine for CallGuard {
         let since = Duration::from_micros(self.0.state_since.load(Ordering::Relaxed));
         let lasted = self.0.clock.monotonic().saturating_sub(since);
         Some(BreakerStatus { state: self.0.breaker.state(), lasted })
+    }
+
+    fn promotions(&self) -> u64 {
+        self.0.engine.promotions()
+    }
+
+    fn nodes(&self) -> Vec<Node> {
+        self.0.engine.nodes()
     }
 
     fn data_lost(&self) -> u64 {

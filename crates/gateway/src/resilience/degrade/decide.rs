@@ -22,7 +22,7 @@ use crate::engine::{Determinate, EngineError};
 /// The failure that the store met, and why no policy answers instead.
 fn neither(failure: EngineError, why: &str) -> EngineError {
     match failure {
-        EngineError::Indeterminate(uncertain) => EngineError::indeterminate(format!("{}; {why}", uncertain.0)),
+        EngineError::Indeterminate(uncertain) => EngineError::indeterminate(format!("{}; {why}", uncertain.why)),
         EngineError::Determinate(Determinate::Unavailable(text)) => EngineError::unavailable(format!("{text}; {why}")),
         other @ EngineError::Determinate(_) => other,
     }

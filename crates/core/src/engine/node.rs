@@ -1,0 +1,39 @@
+//! The servers of a store, as operators see them.
+
+use serde::Serialize;
+
+/// A server of a store that has several.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Node {
+    /// Host and port.
+    pub address: String,
+    /// What it is for.
+    pub role: NodeRole,
+    /// The shard that it is part of: its number is the same for as long as the gateway runs.
+    pub shard: u16,
+    /// Whether there is a connection to it; of a replica, whether it is in reach of the store itself.
+    pub up: bool,
+    /// What is not as the engine's URL promises it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
+}
+
+/// Role of a server.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NodeRole {
+    /// It takes writes.
+    Primary,
+    /// It follows a primary.
+    Replica,
+}
+
+impl NodeRole {
+    /// Returns its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Primary => "primary",
+            Self::Replica => "replica",
+        }
+    }
+}

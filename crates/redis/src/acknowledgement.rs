@@ -1,0 +1,153 @@
+//! What an answer waits for before it is given: that replicas have what it rests on (`WAIT`, `WAITAOF`).
+
+use std::time::Duration;
+
+use redis::{Cmd, Value};
+
+use super::reply::{checked, refusal};
+
+/// Milliseconds that the marker is given with each write, a hundred years: a write that needs no memory changes nothing else.
+const MARKER_MS: u64 = 3_155_760_000_000;
+
+/// The acknowledgement that the URL asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Acknowledgement {
+    /// How many replicas must have it.
+    pub(super) replicas: u32,
+    /// How long the server waits for them at a time.
+    pub(super) timeout: Duration,
+    /// Whether it must be in the append-only files, here and there.
+    pub(super) aof: bool,
+}
+
+/// The result of waiting for replicas.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Acknowledged {
+    /// Enough replicas have all that was written before.
+    Yes,
+    /// Too few have, up to now.
+    Short(String),
+    /// They will not: the server has become a replica.
+    Never(String),
+}
+
+impl Acknowledgement {
+    /// Returns the commands that end a batch. The write matters: from version 7.2 on WAIT covers the connection's own last
+    /// write, so a batch that only reads would be answered from data that no replica has yet. `marker` is the key to write, if
+    /// the server has any.
+    pub(super) fn commands(&self, marker: Option<&str>, repeated: Option<&str>) -> Vec<Cmd> {
+        let mut commands = Vec::with_capacity(3);
+        if let Some(marker) = marker {
+            // The marker may be missing, and then the write below would write nothing.
+            if let Some(mark) = repeated {
+                let mut set = redis::cmd("SET");
+                set.arg(marker).arg(mark).arg("NX");
+                commands.push(set);
+            }
+            let mut write = redis::cmd("PEXPIRE");
+            write.arg(marker).arg(MARKER_MS);
+            commands.push(write);
+        }
+        let timeout_ms = u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX);
+        let mut wait = redis::cmd(if self.aof { "WAITAOF" } else { "WAIT" });
+        if self.aof {
+            wait.arg(1);
+        }
+        wait.arg(self.replicas).arg(timeout_ms);
+        commands.push(wait);
+        commands
+    }
+
+    /// Judges the replies to [`Self::commands`].
+    pub(super) fn judge(&self, mut replies: Vec<Value>, has_marker: bool) -> Acknowledged {
+        let waited = replies.pop();
+        match replies.pop() {
+            Some(Value::Int(1)) => {}
+            None if !has_marker => {}
+            Some(Value::ServerError(error)) if error.code() == "READONLY" => {
+                return Acknowledged::Never(refusal(&error).to_string());
+            }
+            Some(Value::ServerError(error)) => return Acknowledged::Short(refusal(&error).to_string()),
+            _ => return Acknowledged::Short("the marker that each batch writes is missing".into()),
+        }
+        let reply = match checked(waited.unwrap_or(Value::Nil)) {
+            Ok(reply) => reply,
+            Err(why) => return Acknowledged::Short(why.to_string()),
+        };
+        let (here, there) = match &reply {
+            Value::Int(there) => (1, *there),
+            Value::Array(counts) => match &**counts {
+                [Value::Int(here), Value::Int(there)] => (*here, *there),
+                _ => (0, 0),
+            },
+            _ => (0, 0),
+        };
+        if here >= 1 && there >= i64::from(self.replicas) {
+            return Acknowledged::Yes;
+        }
+        let what = if self.aof { "on the disk of" } else { "at" };
+        Acknowledged::Short(format!(
+            "it is {what} {there} replicas of the {} that replicas= asks for, after {} ms",
+            self.replicas,
+            self.timeout.as_millis()
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(line: &str) -> Value {
+        redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).unwrap()
+    }
+
+    fn words(command: &Cmd) -> String {
+        let packed = String::from_utf8(command.get_packed_command()).unwrap();
+        packed.lines().filter(|line| !line.starts_with(['*', '$'])).collect::<Vec<_>>().join(" ")
+    }
+
+    const TWO: Acknowledgement = Acknowledgement { replicas: 2, timeout: Duration::from_millis(100), aof: false };
+
+    #[test]
+    fn a_batch_ends_with_a_write_and_a_wait() {
+        let first: Vec<_> = TWO.commands(Some("og:marker"), None).iter().map(words).collect();
+        assert_eq!(first, ["PEXPIRE og:marker 3155760000000", "WAIT 2 100"]);
+        let again: Vec<_> = TWO.commands(Some("og:marker"), Some("x")).iter().map(words).collect();
+        assert_eq!(again, ["SET og:marker x NX", "PEXPIRE og:marker 3155760000000", "WAIT 2 100"]);
+        let aof = Acknowledgement { aof: true, ..TWO };
+        assert_eq!(aof.commands(None, None).iter().map(words).collect::<Vec<_>>(), ["WAITAOF 1 2 100"]);
+    }
+
+    #[test]
+    fn fewer_replicas_or_any_error_is_a_shortfall() {
+        let judged = |replies: Vec<Value>| TWO.judge(replies, true);
+        for enough in [2, 3] {
+            assert_eq!(judged(vec![Value::Int(1), Value::Int(enough)]), Acknowledged::Yes);
+        }
+        let short = [
+            vec![Value::Int(1), Value::Int(1)],
+            vec![Value::Int(0), Value::Int(2)],
+            vec![Value::Int(2)],
+            vec![],
+            vec![error("MOVED 1 h:1"), Value::Int(2)],
+            vec![Value::Int(1), error("UNBLOCKED force unblock")],
+            vec![Value::Int(1), Value::Nil],
+        ];
+        for replies in short {
+            assert!(matches!(judged(replies.clone()), Acknowledged::Short(_)), "{replies:?}");
+        }
+        assert!(matches!(judged(vec![error("READONLY x"), Value::Int(2)]), Acknowledged::Never(_)));
+        assert_eq!(TWO.judge(vec![Value::Int(2)], false), Acknowledged::Yes);
+    }
+
+    #[test]
+    fn with_aof_the_disks_here_and_there_count() {
+        let aof = Acknowledgement { aof: true, ..TWO };
+        let judged =
+            |here, there| aof.judge(vec![Value::Int(1), Value::Array(vec![Value::Int(here), Value::Int(there)])], true);
+        assert_eq!(judged(1, 2), Acknowledged::Yes);
+        assert!(matches!(judged(0, 2), Acknowledged::Short(_)));
+        assert!(matches!(judged(1, 1), Acknowledged::Short(_)));
+    }
+}

@@ -1,0 +1,266 @@
+//! A cluster: a slot map above the connections to each primary. A reply that means "not executed" sends the command to the right
+//! node; a lost reply is left to the caller, who knows what may be repeated.
+
+mod layout;
+mod map;
+mod refresh;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use arc_swap::ArcSwap;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use redis::Value;
+use tokio::runtime::{Handle, Id};
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+pub(super) use self::map::{Shard, SlotMap};
+use super::keys::{KeyName, Keys};
+use super::limit::{Limit, RESEND};
+use super::marker::Markers;
+use super::options::Options;
+use super::primary::Primary;
+use super::redirect::Redirect;
+use super::reply::not_executed;
+use super::slots;
+use super::target::Target;
+use super::topology::{PrimaryRef, Route, Sending};
+use super::url::{Address, Url};
+use crate::domain::attempt::{Entropy, SystemEntropy};
+use crate::engine::{Determinate, EngineError};
+
+/// A cluster.
+pub(super) struct Cluster {
+    shared: Arc<Shared>,
+    closing: CancellationToken,
+    _guard: DropGuard,
+}
+
+/// What calls share with the task that refreshes the map.
+struct Shared {
+    url: Arc<Url>,
+    options: Options,
+    keys: Keys,
+    markers: Arc<Markers>,
+    map: ArcSwap<SlotMap<Primary>>,
+    /// Why there is no map. Nothing once there was one.
+    why_not: watch::Sender<Option<Determinate>>,
+    nodes: Mutex<HashMap<Address, Arc<Primary>>>,
+    /// Asks for a refresh.
+    stale: Arc<Notify>,
+    losses: Arc<AtomicU64>,
+    promotions: AtomicU64,
+}
+
+impl Cluster {
+    /// Starts to look for the nodes, on the current runtime.
+    pub(super) fn open(url: Arc<Url>, mut options: Options) -> Self {
+        if options.cores.is_empty() {
+            // Connections to nodes that are found later live where the engine was opened, too.
+            options.cores.push(Handle::current());
+        }
+        let losses = Arc::new(AtomicU64::new(0));
+        let (counted, hook) = (losses.clone(), options.on_data_loss.take());
+        options.on_data_loss = Some(Arc::new(move || {
+            counted.fetch_add(1, Ordering::AcqRel);
+            if let Some(hook) = &hook {
+                hook();
+            }
+        }));
+        let shared = Arc::new(Shared {
+            keys: Keys::new(&url),
+            url,
+            options,
+            markers: Arc::default(),
+            map: ArcSwap::from_pointee(SlotMap::empty()),
+            why_not: watch::Sender::new(Some(Determinate::Unavailable(
+                "no node of the cluster has answered yet".into(),
+            ))),
+            nodes: Mutex::default(),
+            stale: Arc::default(),
+            losses,
+            promotions: AtomicU64::new(0),
+        });
+        let closing = CancellationToken::new();
+        tokio::spawn(refresh::run(shared.clone(), closing.clone()));
+        Self { shared, _guard: closing.clone().drop_guard(), closing }
+    }
+
+    /// Returns the primaries that answer for slots.
+    pub(super) fn primaries(&self) -> Vec<Arc<Primary>> {
+        self.shared.map.load().shards().iter().map(|shard| shard.primary.clone()).collect()
+    }
+
+    /// Checks that a primary answers.
+    pub(super) async fn probe(&self) -> Result<(), EngineError> {
+        self.map().await?;
+        let mut failure = EngineError::unavailable("no node of the Redis cluster answers for any slot");
+        let primaries = self.primaries();
+        let mut probes: FuturesUnordered<_> = primaries.iter().map(|primary| primary.probe()).collect();
+        while let Some(probed) = probes.next().await {
+            match probed {
+                Ok(()) => return Ok(()),
+                Err(why) => failure = why,
+            }
+        }
+        Err(failure)
+    }
+
+    /// Returns the shards.
+    pub(super) fn shards(&self) -> Vec<Shard<Primary>> {
+        self.shared.map.load().shards().to_vec()
+    }
+
+    /// Returns how often a primary came back without its data.
+    pub(super) fn losses(&self) -> u64 {
+        self.shared.losses.load(Ordering::Acquire)
+    }
+
+    /// Returns how often a replica took over that may have lacked the newest claims.
+    pub(super) fn promotions(&self) -> u64 {
+        self.shared.promotions.load(Ordering::Acquire)
+    }
+
+    /// Returns the slot map. Waits for the first one, for as long as a node may take to answer.
+    pub(super) async fn map(&self) -> Result<Arc<SlotMap<Primary>>, Determinate> {
+        let map = self.shared.map.load();
+        if !map.shards().is_empty() {
+            return Ok(arc_swap::Guard::into_inner(map));
+        }
+        drop(map);
+        refresh::first_map(&self.shared).await
+    }
+
+    /// Returns where the commands of a key are sent.
+    pub(super) fn route<'a>(&self, map: &SlotMap<Primary>, key: &KeyName, core: Id) -> Result<Route<'a>, EngineError> {
+        let slot = slots::slot_of(key.text.as_bytes());
+        let Some(shard) = map.shard(slot) else {
+            self.shared.stale.notify_one();
+            return Err(EngineError::unavailable(format!(
+                "no node of the Redis cluster answers for slot {slot}; see `redis-cli --cluster check`"
+            )));
+        };
+        let worker = shard.primary.worker_for(key.spread, core);
+        Ok(Route { primary: PrimaryRef::Shared(shard.primary.clone()), worker })
+    }
+
+    /// Sends a command for a key, and again for as long as nodes reply that they have not executed it.
+    pub(super) async fn send(&self, sending: Sending<'_>) -> Result<Value, EngineError> {
+        let Sending { key, purpose, deadline, command } = sending;
+        let waiting = || self.shared.url.acknowledgement.map(|_| Limit::of_waiting(deadline));
+        let core = Handle::current().id();
+        let (mut limit, mut failures) = (None, 0);
+        loop {
+            let map = self.map().await?;
+            let route = self.route(&map, key, core)?;
+            let mut reply = match route.send_one(command(), purpose, waiting()).await {
+                Ok(reply) => reply,
+                Err(failure) => {
+                    self.shared.stale.notify_one();
+                    return Err(failure);
+                }
+            };
+            let Some(mut next) = redirect(&route.primary, &reply) else { return Ok(reply) };
+            if let Redirect::Ask { to: Some(node) } = &next {
+                let node = self.shared.node(node);
+                let commands = self.asking(key, command());
+                let count = commands.len();
+                let replies = node.send(node.worker_for(key.spread, core), commands, purpose, waiting()).await?;
+                reply = asked_reply(replies, count)?;
+                match redirect(&node, &reply) {
+                    None => return Ok(reply),
+                    Some(other) => next = other,
+                }
+            }
+            if let Redirect::Moved { slot, to: Some(to) } = &next {
+                self.shared.moved(*slot, to);
+            }
+            self.shared.stale.notify_one();
+            failures += 1;
+            let limit = limit.get_or_insert_with(|| Limit::of_resending(deadline));
+            // The first move is followed at once.
+            let is_known = failures == 1 && matches!(next, Redirect::Moved { to: Some(_), .. });
+            let pause = if is_known { std::time::Duration::ZERO } else { RESEND.delay(failures, SystemEntropy.bits()) };
+            if !limit.pause(pause).await {
+                return Err(not_executed(&next).into());
+            }
+        }
+    }
+
+    /// Returns whether a reply means that the command was not executed and is to be sent again. A move is remembered.
+    pub(super) fn is_to_be_resent(&self, primary: &Primary, reply: &Value) -> bool {
+        let redirect = redirect(primary, reply);
+        if let Some(Redirect::Moved { slot, to: Some(to) }) = &redirect {
+            self.shared.moved(*slot, to);
+        }
+        redirect.is_some()
+    }
+
+    /// Records that commands were not answered: another node may answer for their slots by now.
+    pub(super) fn has_failed(&self) {
+        self.shared.stale.notify_one();
+    }
+
+    /// Returns a command for a node that a slot is on its way to. It takes commands for the slot only after ASKING. Where
+    /// replicas acknowledge, a write goes with it: the node may have no slot yet, and so no marker to write.
+    fn asking(&self, key: &KeyName, command: redis::Cmd) -> Vec<redis::Cmd> {
+        let mut commands = vec![redis::cmd("ASKING"), command];
+        if self.shared.url.acknowledgement.is_some() {
+            let mut write = redis::cmd("SET");
+            write.arg(self.shared.keys.written(slots::slot_of(key.text.as_bytes()))).arg(1).arg("PX").arg(60_000);
+            commands.extend([redis::cmd("ASKING"), write]);
+        }
+        commands
+    }
+
+    /// Closes all connections.
+    pub(super) async fn close(&self) {
+        self.closing.cancel();
+        let nodes: Vec<_> = self.shared.nodes().drain().map(|(_, primary)| primary).collect();
+        futures_util::future::join_all(nodes.iter().map(|primary| primary.close())).await;
+    }
+}
+
+impl Shared {
+    /// Returns the connections to a node, which are opened if there are none. Opening waits for nothing.
+    fn node(&self, address: &Address) -> Arc<Primary> {
+        let open = || {
+            let target = Target::Node { address: address.clone(), failed: self.stale.clone() };
+            Arc::new(Primary::open(&self.url, &self.options, &target, None, &self.markers))
+        };
+        self.nodes().entry(address.clone()).or_insert_with(open).clone()
+    }
+
+    fn nodes(&self) -> MutexGuard<'_, HashMap<Address, Arc<Primary>>> {
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Remembers that a slot has moved, until the next refresh.
+    fn moved(&self, slot: u16, to: &Address) {
+        if self.map.load().shard(slot).is_none_or(|shard| shard.address != *to) {
+            self.map.rcu(|map| map.moved(slot, to, |address| self.node(address)));
+            self.stale.notify_one();
+        }
+    }
+}
+
+/// Reads a reply of a node.
+fn redirect(node: &Primary, reply: &Value) -> Option<Redirect> {
+    Redirect::of(reply, Address::parse(node.server().address()).as_ref())
+}
+
+/// Returns the reply to the command between the others of [`Cluster::asking`].
+fn asked_reply(replies: Vec<Value>, count: usize) -> Result<Value, EngineError> {
+    let unwritten = replies.get(3).is_some_and(|reply| matches!(reply, Value::ServerError(_)));
+    let reply = (replies.len() == count).then(|| replies.into_iter().nth(1)).flatten();
+    let reply = reply.ok_or_else(|| EngineError::indeterminate("the Redis server sent no reply"))?;
+    if unwritten && !matches!(reply, Value::ServerError(_)) {
+        return Err(EngineError::shortfall(
+            "a node that a slot is on its way to took no write that replicas could have",
+        ));
+    }
+    Ok(reply)
+}

@@ -1,0 +1,205 @@
+//! The slot map: which primary answers for which slot. A value; a change makes a new one.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use super::layout::{Layout, Range};
+use crate::slots::SLOTS;
+use crate::url::Address;
+
+/// No shard.
+const NONE: u16 = u16::MAX;
+
+/// A primary, its slots and its replicas. It keeps its number when a replica takes over.
+pub(in super::super) struct Shard<P> {
+    pub(in super::super) number: u16,
+    pub(in super::super) primary: Arc<P>,
+    pub(in super::super) address: Address,
+    pub(in super::super) slots: Vec<RangeInclusive<u16>>,
+    pub(in super::super) replicas: Vec<Address>,
+    /// IDs of the nodes that were in it.
+    nodes: BTreeSet<String>,
+}
+
+impl<P> Clone for Shard<P> {
+    fn clone(&self) -> Self {
+        Self {
+            number: self.number,
+            primary: self.primary.clone(),
+            address: self.address.clone(),
+            slots: self.slots.clone(),
+            replicas: self.replicas.clone(),
+            nodes: self.nodes.clone(),
+        }
+    }
+}
+
+impl<P> Shard<P> {
+    /// Returns the slot of the marker: the last one, since resharding begins with the first ones.
+    pub(super) fn marker_slot(&self) -> Option<u16> {
+        self.slots.iter().map(|slots| *slots.end()).max()
+    }
+}
+
+/// The slot map.
+pub(in super::super) struct SlotMap<P> {
+    /// For each slot the index of its shard.
+    owners: Box<[u16]>,
+    shards: Vec<Shard<P>>,
+    /// Number of the next shard that is new.
+    next: u16,
+}
+
+/// A replica that became the primary of its shard.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Promotion {
+    pub(super) from: Address,
+    pub(super) to: Address,
+    /// How many replicas were attached before.
+    pub(super) replicas: usize,
+}
+
+impl<P> SlotMap<P> {
+    pub(super) fn empty() -> Self {
+        Self { owners: vec![NONE; usize::from(SLOTS)].into(), shards: Vec::new(), next: 0 }
+    }
+
+    /// Returns the shard of a slot.
+    pub(super) fn shard(&self, slot: u16) -> Option<&Shard<P>> {
+        self.owners.get(usize::from(slot)).and_then(|index| self.shards.get(usize::from(*index)))
+    }
+
+    /// Returns all shards.
+    pub(super) fn shards(&self) -> &[Shard<P>] {
+        &self.shards
+    }
+
+    /// Returns how many slots no node answers for.
+    pub(super) fn uncovered(&self) -> usize {
+        self.owners.iter().filter(|index| **index == NONE).count()
+    }
+
+    /// Returns the map of a view, and which replicas have taken over since this one. `primary` finds or opens connections to
+    /// an address.
+    pub(super) fn follow(&self, view: &Layout, mut primary: impl FnMut(&Address) -> Arc<P>) -> (Self, Vec<Promotion>) {
+        let mut map = Self { next: self.next, ..Self::empty() };
+        let mut promotions = Vec::new();
+        for range in &view.ranges {
+            let address = &range.primary.address;
+            let index = map.shards.iter().position(|shard| shard.address == *address).unwrap_or_else(|| {
+                let before = self.shards.iter().find(|shard| shard.nodes.contains(&range.primary.id));
+                let before = before.filter(|before| map.shards.iter().all(|shard| shard.number != before.number));
+                if let Some(before) = before.filter(|before| before.address != *address) {
+                    let (from, replicas) = (before.address.clone(), before.replicas.len());
+                    promotions.push(Promotion { from, to: address.clone(), replicas });
+                }
+                let number = before.map_or(map.next, |shard| shard.number);
+                map.next = map.next.max(number.saturating_add(1));
+                map.shards.push(shard(number, range, primary(address)));
+                map.shards.len() - 1
+            });
+            map.assign(range.slots.clone(), index);
+        }
+        (map, promotions)
+    }
+
+    /// Returns the map after a MOVED: another primary answers for one slot.
+    pub(super) fn moved(&self, slot: u16, to: &Address, primary: impl FnOnce(&Address) -> Arc<P>) -> Self {
+        let mut map = Self { owners: self.owners.clone(), shards: self.shards.clone(), next: self.next };
+        let index = map.shards.iter().position(|shard| shard.address == *to).unwrap_or_else(|| {
+            // Which shard it is, the next refresh finds out.
+            let primary = primary(to);
+            let (slots, replicas) = (Vec::new(), Vec::new());
+            let (number, address, nodes) = (map.next, to.clone(), BTreeSet::new());
+            map.shards.push(Shard { number, primary, address, slots, replicas, nodes });
+            map.shards.len() - 1
+        });
+        if let Some(owner) = map.owners.get_mut(usize::from(slot)) {
+            *owner = u16::try_from(index).unwrap_or(NONE);
+        }
+        map
+    }
+
+    fn assign(&mut self, slots: RangeInclusive<u16>, index: usize) {
+        let owner = u16::try_from(index).unwrap_or(NONE);
+        self.owners[usize::from(*slots.start())..=usize::from(*slots.end())].fill(owner);
+        self.shards[index].slots.push(slots);
+    }
+}
+
+fn shard<P>(number: u16, range: &Range, primary: Arc<P>) -> Shard<P> {
+    let nodes = range.replicas.iter().chain([&range.primary]).map(|node| node.id.clone()).collect();
+    let replicas = range.replicas.iter().map(|node| node.address.clone()).collect();
+    Shard { number, primary, address: range.primary.address.clone(), slots: Vec::new(), replicas, nodes }
+}
+
+impl<P> fmt::Debug for SlotMap<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.shards.iter().map(|shard| (shard.address.to_string(), &shard.slots))).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::layout::tests::{address, range_of};
+    use super::*;
+
+    fn view(ranges: Vec<Range>) -> Layout {
+        Layout { works: true, epoch: 1, ranges }
+    }
+
+    fn three() -> Layout {
+        view(vec![
+            range_of(0..=5460, &["a:1", "d:1"]),
+            range_of(5461..=10922, &["b:1", "e:1"]),
+            range_of(10923..=16383, &["c:1", "f:1"]),
+        ])
+    }
+
+    fn opened(address: &Address) -> Arc<String> {
+        Arc::new(address.to_string())
+    }
+
+    fn owner(map: &SlotMap<String>, slot: u16) -> Option<(u16, &str)> {
+        map.shard(slot).map(|shard| (shard.number, &**shard.primary))
+    }
+
+    #[test]
+    fn slots_are_found_and_uncovered_ones_counted() {
+        let (map, promotions) = SlotMap::empty().follow(&three(), opened);
+        assert!(promotions.is_empty());
+        assert_eq!([0, 5460, 5461, 16383].map(|slot| owner(&map, slot).unwrap().0), [0, 0, 1, 2]);
+        assert_eq!((map.uncovered(), map.shards()[1].marker_slot()), (0, Some(10922)));
+        let (less, _) = map.follow(&view(three().ranges.into_iter().skip(1).collect()), opened);
+        assert_eq!((less.uncovered(), owner(&less, 5)), (5461, None));
+    }
+
+    #[test]
+    fn a_shard_keeps_its_number_when_a_replica_takes_over() {
+        let (map, _) = SlotMap::empty().follow(&three(), opened);
+        let mut after = three();
+        after.ranges[1] = range_of(5461..=10922, &["e:1"]);
+        let (map, promotions) = map.follow(&after, opened);
+        assert_eq!(promotions, [Promotion { from: address("b:1"), to: address("e:1"), replicas: 1 }]);
+        assert_eq!(owner(&map, 6000), Some((1, "e:1")));
+        let (_, promotions) = map.follow(&after, opened);
+        assert!(promotions.is_empty(), "once");
+    }
+
+    #[test]
+    fn slots_that_move_are_no_promotion() {
+        let (map, _) = SlotMap::empty().follow(&three(), opened);
+        let moved = map.moved(7, &address("b:1"), opened);
+        assert_eq!((owner(&moved, 7), owner(&moved, 8)), (Some((1, "b:1")), Some((0, "a:1"))));
+        let new = map.moved(7, &address("g:1"), opened);
+        assert_eq!(owner(&new, 7), Some((3, "g:1")));
+        let mut after = three();
+        after.ranges[0] = range_of(8..=5460, &["a:1", "d:1"]);
+        after.ranges.push(range_of(0..=7, &["b:1", "e:1"]));
+        let (after, promotions) = map.follow(&after, opened);
+        assert!(promotions.is_empty());
+        assert_eq!((owner(&after, 7).unwrap().0, after.shards().len()), (1, 3));
+    }
+}

@@ -1,0 +1,182 @@
+//! Keeps the slot map up to date: now and then, and when a call or a connection finds that it is not. One refresh at a time; no
+//! call waits for one but the first.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use redis::AsyncConnectionConfig;
+use tokio::task::spawn_blocking;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::Shared;
+use super::layout::{self, Layout};
+use super::map::{Promotion, SlotMap};
+use crate::connection::failure;
+use crate::domain::attempt::{Entropy, SystemEntropy};
+use crate::domain::backoff::jittered;
+use crate::engine::Determinate;
+use crate::primary::Primary;
+use crate::url::{Address, Layout as Servers};
+
+/// Between two refreshes that nothing asks for, and what is added at random.
+const INTERVAL: (Duration, Duration) = (Duration::from_secs(9), Duration::from_secs(2));
+/// Between two refreshes at least.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Limit of connecting to a node, and of its answer.
+const LIMIT: Duration = Duration::from_millis(500);
+/// For this long nodes that have not answered are waited for after one has.
+const REST: Duration = Duration::from_millis(50);
+/// Nodes that are asked at once. More views make it less likely that all are old.
+const NODES: usize = 5;
+
+/// Refreshes the map until the engine is closed.
+pub(super) async fn run(shared: Arc<Shared>, closing: CancellationToken) {
+    let forever = async {
+        loop {
+            match refresh(&shared).await {
+                Ok(view) => apply(&shared, &view),
+                Err(why) => {
+                    let is_first = shared.map.load().shards().is_empty();
+                    if is_first && shared.why_not.send_replace(Some(why.clone())) != Some(why.clone()) {
+                        tracing::warn!(engine = "redis", reason = %why, "No node of the cluster can be asked; trying again");
+                    }
+                    if is_first {
+                        // Nobody asks for it before there is a map.
+                        shared.stale.notify_one();
+                    }
+                }
+            }
+            sleep(PAUSE).await;
+            tokio::select! {
+                () = shared.stale.notified() => {}
+                () = sleep(jittered(INTERVAL.0, INTERVAL.1, SystemEntropy.bits())) => {}
+            }
+        }
+    };
+    closing.run_until_cancelled(forever).await;
+}
+
+/// Waits for the first map, or for the first failure to get one.
+pub(super) async fn first_map(shared: &Shared) -> Result<Arc<SlotMap<Primary>>, Determinate> {
+    let mut why_not = shared.why_not.subscribe();
+    let initial = why_not.borrow_and_update().clone();
+    let is_initial = matches!(&initial, Some(Determinate::Unavailable(why)) if why.ends_with("answered yet"));
+    if is_initial {
+        let _ = timeout(LIMIT + REST, why_not.changed()).await;
+    }
+    let why = why_not.borrow().clone();
+    why.map_or_else(|| Ok(shared.map.load_full()), Err)
+}
+
+/// Asks nodes that are known, a few at a time, until some have answered. Returns the newest view.
+async fn refresh(shared: &Shared) -> Result<Layout, Determinate> {
+    let mut known = known(shared);
+    let mut why = None;
+    while !known.is_empty() {
+        let few: Vec<_> = known.drain(..known.len().min(NODES)).collect();
+        let mut views: FuturesUnordered<_> = few.iter().map(|node| ask(shared, node)).collect();
+        let mut best: Option<Layout> = None;
+        loop {
+            let next =
+                if best.is_some() { timeout(REST, views.next()).await.unwrap_or(None) } else { views.next().await };
+            match next {
+                Some(Ok(view)) if best.as_ref().is_none_or(|best| view.is_newer_than(best)) => best = Some(view),
+                Some(Ok(_)) => {}
+                // What is wrong with a node says more than that another one does not answer.
+                Some(Err(failed)) => match why {
+                    Some(Determinate::Incompatible(_)) => {}
+                    _ => why = Some(failed),
+                },
+                None => break,
+            }
+        }
+        if let Some(best) = best {
+            return Ok(best);
+        }
+    }
+    Err(why.unwrap_or_else(|| Determinate::Unavailable("no node of the cluster is known".into())))
+}
+
+/// Returns the nodes that may be asked, in random order: those of the map, then the seeds.
+fn known(shared: &Shared) -> Vec<Address> {
+    let map = shared.map.load();
+    let mut known: Vec<_> =
+        map.shards().iter().flat_map(|shard| shard.replicas.iter().chain([&shard.address])).cloned().collect();
+    let turn = |known: &mut Vec<Address>| {
+        for last in (1..known.len()).rev() {
+            let other = SystemEntropy.bits() % (last as u64 + 1);
+            known.swap(last, usize::try_from(other).unwrap_or(0));
+        }
+    };
+    turn(&mut known);
+    if let Servers::Cluster { seeds } = &shared.url.layout {
+        let mut seeds: Vec<_> = seeds.iter().filter(|seed| !known.contains(seed)).cloned().collect();
+        turn(&mut seeds);
+        known.extend(seeds);
+    }
+    known
+}
+
+/// Asks a node over a connection of its own: those of calls may be the ones that do not answer.
+async fn ask(shared: &Shared, node: &Address) -> Result<Layout, Determinate> {
+    let asked = async {
+        let (url, address) = (shared.url.clone(), node.clone());
+        let client = spawn_blocking(move || url.client(Some(&address))).await;
+        let client = client.map_err(|_| Determinate::Unavailable("the runtime is ending".into()))?;
+        let client = client.map_err(|why| Determinate::Unavailable(why.to_string()))?;
+        let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+        let failed = |error| Determinate::Unavailable(format!("{node}: {}", failure(&error)));
+        let mut connection = client.get_multiplexed_async_connection_with_config(&config).await.map_err(failed)?;
+        let mut pipeline = redis::Pipeline::with_capacity(2);
+        for command in layout::commands() {
+            pipeline.add_command(command);
+        }
+        Layout::read(connection.send_packed_commands(&pipeline, 0, 2).await.map_err(failed)?, node)
+    };
+    let late = |_| Err(Determinate::Unavailable(format!("{node} did not answer within {LIMIT:?}")));
+    timeout(LIMIT, asked).await.unwrap_or_else(late)
+}
+
+/// Takes over a view.
+fn apply(shared: &Shared, view: &Layout) {
+    let before = shared.map.load_full();
+    let (map, promotions) = before.follow(view, |address| shared.node(address));
+    for shard in map.shards() {
+        let place = shard.marker_slot().map(|slot| (slot, shard.number));
+        let health = shard.primary.health();
+        // Finding the tag of a slot takes a while.
+        if health.marker().and_then(|marker| marker.place) != place {
+            health.set_marker(place.map(|(slot, shard)| shared.keys.marker_in(slot, shard)));
+        }
+    }
+    let (uncovered, was_uncovered) = (map.uncovered(), before.uncovered());
+    if uncovered > 0 && (uncovered != was_uncovered || before.shards().is_empty()) {
+        tracing::warn!(
+            engine = "redis",
+            slots = uncovered,
+            "Slots are not covered: no node of the cluster answers for them; run redis-cli --cluster check"
+        );
+    }
+    shared.map.store(Arc::new(map));
+    shared.why_not.send_replace(None);
+    for Promotion { from, to, replicas } in promotions {
+        tracing::warn!(engine = "redis", %from, %to, "A replica has become the primary of its shard");
+        let acknowledged = shared.url.acknowledgement.map_or(0, |asked| asked.replicas);
+        if usize::try_from(acknowledged).unwrap_or(0) < replicas.max(1) {
+            shared.promotions.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+    forget_strangers(shared);
+}
+
+/// Drops connections to nodes that answer for no slot, unless a call uses them.
+fn forget_strangers(shared: &Shared) {
+    let map = shared.map.load();
+    shared.nodes().retain(|address, primary| {
+        Arc::strong_count(primary) > 1 || map.shards().iter().any(|shard| shard.address == *address)
+    });
+}

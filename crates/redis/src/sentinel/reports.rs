@@ -1,0 +1,181 @@
+//! What each Sentinel has reported last, and what follows from all of it.
+
+use std::collections::BTreeSet;
+
+use redis::Value;
+
+use crate::url::Address;
+
+/// What a Sentinel has reported.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Report {
+    /// The primary of the name, and the epoch of its configuration.
+    Primary { address: Address, epoch: u64 },
+    /// It does not know the name.
+    UnknownName,
+    /// It cannot be asked, for this reason.
+    Failed(String),
+}
+
+impl Report {
+    /// Reads the reply to `SENTINEL MASTER`.
+    pub(super) fn read(reply: Value) -> Self {
+        let text = |value: &Value| match value {
+            Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+            _ => String::new(),
+        };
+        match reply {
+            Value::ServerError(error)
+                if error.details().is_some_and(|details| details.contains("No such master with that name")) =>
+            {
+                Self::UnknownName
+            }
+            Value::ServerError(error) => match error.code() {
+                "NOAUTH" | "WRONGPASS" => Self::Failed(format!(
+                    "{}: it requires another user or password; write sentinel_user and sentinel_password",
+                    error.code()
+                )),
+                "NOPERM" => Self::Failed("NOPERM: its ACL does not allow SENTINEL MASTER".into()),
+                code => Self::Failed(format!("{code}: it is not a Sentinel, or does not answer as one")),
+            },
+            Value::Array(words) => {
+                let words: Vec<_> = words.iter().map(text).collect();
+                let field = |name: &str| words.chunks(2).find(|pair| pair[0] == name).and_then(|pair| pair.get(1));
+                let address = field("ip").zip(field("port")).and_then(|(host, port)| {
+                    let port = port.parse().ok().filter(|port| *port != 0)?;
+                    (!host.is_empty()).then(|| Address { host: host.clone(), port })
+                });
+                let epoch = field("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or_default();
+                match address {
+                    Some(address) => Self::Primary { address, epoch },
+                    None => Self::Failed("it names a primary without an address".into()),
+                }
+            }
+            _ => Self::Failed("it sent a reply of an unexpected form".into()),
+        }
+    }
+}
+
+/// The last report of each Sentinel; nothing of one that was not asked yet.
+#[derive(Debug)]
+pub(super) struct Reports {
+    sentinels: Vec<Address>,
+    last: Vec<Option<Report>>,
+    are_disagreeing: bool,
+}
+
+impl Reports {
+    pub(super) fn new(sentinels: Vec<Address>) -> Self {
+        let last = vec![None; sentinels.len()];
+        Self { sentinels, last, are_disagreeing: false }
+    }
+
+    /// Records a report.
+    pub(super) fn set(&mut self, index: usize, report: Report) {
+        self.last[index] = Some(report);
+        self.log_disagreement();
+    }
+
+    /// Returns whether every Sentinel was asked.
+    pub(super) fn are_complete(&self) -> bool {
+        self.last.iter().all(Option::is_some)
+    }
+
+    /// Returns the primary with the highest epoch, of those that Sentinels in reach name.
+    pub(super) fn best(&self) -> Option<&Address> {
+        self.primaries().max_by_key(|(_, epoch)| *epoch).map(|(address, _)| address)
+    }
+
+    fn primaries(&self) -> impl Iterator<Item = (&Address, u64)> {
+        self.last.iter().filter_map(|report| match report {
+            Some(Report::Primary { address, epoch }) => Some((address, *epoch)),
+            _ => None,
+        })
+    }
+
+    /// Returns why there is no primary.
+    pub(super) fn why_not(&self, name: &str) -> String {
+        let all = self.last.iter().zip(&self.sentinels);
+        if all.clone().any(|(report, _)| *report == Some(Report::UnknownName)) {
+            return format!(
+                "the Sentinels do not know the name `{name}`; write the name of their `sentinel monitor` line"
+            );
+        }
+        let failures = all.filter_map(|(report, sentinel)| match report {
+            Some(Report::Failed(why)) => Some(format!("{sentinel}: {why}")),
+            _ => None,
+        });
+        format!("no Sentinel names the primary `{name}` ({})", failures.collect::<Vec<_>>().join("; "))
+    }
+
+    /// Sentinels that name different primaries are in the middle of a failover, cut off from one another, or of different
+    /// groups. Only the first ends by itself.
+    fn log_disagreement(&mut self) {
+        let named: BTreeSet<_> = self.primaries().map(|(address, _)| address.to_string()).collect();
+        let are_disagreeing = named.len() > 1;
+        if are_disagreeing && !self.are_disagreeing {
+            let primaries = named.into_iter().collect::<Vec<_>>().join(", ");
+            tracing::warn!(
+                engine = "redis",
+                primaries,
+                "The Sentinels name different primaries; the one with the highest config-epoch is used. If this lasts, the \
+                 URL names Sentinels of different groups, or some are cut off"
+            );
+        }
+        self.are_disagreeing = are_disagreeing;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn primary(text: &str, epoch: u64) -> Report {
+        Report::Primary { address: Address::parse(text).unwrap(), epoch }
+    }
+
+    fn reports(of: &[Report]) -> Reports {
+        let mut reports = Reports::new((1..=of.len()).map(|n| Address::parse(&format!("s{n}:1")).unwrap()).collect());
+        for (index, report) in of.iter().enumerate() {
+            assert!(!reports.are_complete());
+            reports.set(index, report.clone());
+        }
+        reports
+    }
+
+    #[test]
+    fn the_highest_epoch_is_believed() {
+        let dead = Report::Failed("down".into());
+        let best = |of: &[Report]| reports(of).best().map(ToString::to_string);
+        assert_eq!(best(&[primary("a:1", 3), primary("b:1", 4), primary("a:1", 3)]).as_deref(), Some("b:1"));
+        assert_eq!(best(&[dead.clone(), primary("a:1", 3)]).as_deref(), Some("a:1"));
+        assert_eq!(best(&[dead.clone(), dead]), None);
+    }
+
+    #[test]
+    fn it_is_said_why_there_is_no_primary() {
+        let why = reports(&[Report::Failed("down".into()), Report::UnknownName]).why_not("mymaster");
+        assert!(why.contains("do not know the name `mymaster`"), "{why}");
+        let why = reports(&[Report::Failed("down".into()), Report::Failed("late".into())]).why_not("m");
+        assert!(why.contains("s1:1: down; s2:1: late"), "{why}");
+    }
+
+    #[test]
+    fn replies_are_read() {
+        let bulk = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+        let reply = ["name", "m", "ip", "::1", "port", "7000", "config-epoch", "5"].map(bulk);
+        let address = Address { host: "::1".into(), port: 7000 };
+        assert_eq!(Report::read(Value::Array(reply.into())), Report::Primary { address, epoch: 5 });
+        let error = |line: &str| Report::read(redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).unwrap());
+        assert_eq!(error("ERR No such master with that name"), Report::UnknownName);
+        for (line, hint) in [
+            ("NOAUTH x", "sentinel_password"),
+            ("ERR unknown command 'SENTINEL'", "not a Sentinel"),
+            ("NOPERM x", "ACL"),
+        ] {
+            assert!(matches!(error(line), Report::Failed(why) if why.contains(hint)), "{line}");
+        }
+        assert!(matches!(Report::read(Value::Nil), Report::Failed(_)));
+        assert!(matches!(Report::read(Value::Array(vec![])), Report::Failed(_)));
+    }
+}

@@ -1,0 +1,112 @@
+//! Asks each Sentinel, again and again and whenever it announces a switch. One that does not answer delays no other.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use redis::AsyncConnectionConfig;
+use redis::aio::{MultiplexedConnection, PubSub};
+use tokio::task::spawn_blocking;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::Discovery;
+use super::reports::{Report, Reports};
+use crate::connection::failure;
+use crate::domain::attempt::{Entropy, SystemEntropy};
+use crate::domain::backoff::Backoff;
+use crate::url::{Address, Url};
+
+/// Between two questions to a Sentinel that announces nothing.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// Limit of connecting to a Sentinel, and of its answer.
+const LIMIT: Duration = Duration::from_millis(500);
+const RECONNECT: Backoff = Backoff { first: Duration::from_millis(50), max: Duration::from_secs(1) };
+
+/// Starts to watch.
+pub(super) fn start(url: &Arc<Url>, sentinels: &[Address], discovery: &Arc<Discovery>, closing: &CancellationToken) {
+    let reports = Arc::new(Mutex::new(Reports::new(sentinels.to_vec())));
+    for (index, sentinel) in sentinels.iter().enumerate() {
+        let watch = Watch {
+            url: url.clone(),
+            sentinel: sentinel.clone(),
+            index,
+            reports: reports.clone(),
+            discovery: discovery.clone(),
+        };
+        let closing = closing.clone();
+        tokio::spawn(async move { closing.run_until_cancelled(watch.run()).await });
+    }
+}
+
+struct Watch {
+    url: Arc<Url>,
+    sentinel: Address,
+    index: usize,
+    reports: Arc<Mutex<Reports>>,
+    discovery: Arc<Discovery>,
+}
+
+impl Watch {
+    async fn run(self) {
+        let mut failures: u32 = 0;
+        loop {
+            let late = |_| Err(format!("it did not answer within {LIMIT:?}"));
+            let why = match timeout(LIMIT, self.connect()).await.unwrap_or_else(late) {
+                Ok((client, announcements)) => {
+                    failures = 0;
+                    self.ask_again_and_again(client, announcements).await
+                }
+                Err(why) => why,
+            };
+            self.report(Report::Failed(why));
+            failures = failures.saturating_add(1);
+            sleep(RECONNECT.delay(failures, SystemEntropy.bits())).await;
+        }
+    }
+
+    async fn connect(&self) -> Result<(MultiplexedConnection, PubSub), String> {
+        let (url, sentinel) = (self.url.clone(), self.sentinel.clone());
+        let client = spawn_blocking(move || url.sentinel_client(&sentinel)).await;
+        let client = client.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+        let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+        let connection = client.get_multiplexed_async_connection_with_config(&config);
+        let connection = connection.await.map_err(|error| failure(&error))?;
+        let mut announcements = client.get_async_pubsub().await.map_err(|error| failure(&error))?;
+        announcements.subscribe("+switch-master").await.map_err(|error| failure(&error))?;
+        Ok((connection, announcements))
+    }
+
+    /// Returns why the Sentinel cannot be asked any more.
+    async fn ask_again_and_again(&self, mut client: MultiplexedConnection, mut announcements: PubSub) -> String {
+        let mut announcements = announcements.on_message();
+        loop {
+            let discovery = &self.discovery;
+            let mut question = redis::cmd("SENTINEL");
+            question.arg("MASTER").arg(&discovery.name);
+            let mut pipeline = redis::Pipeline::with_capacity(1);
+            pipeline.add_command(question);
+            match timeout(LIMIT, client.send_packed_commands(&pipeline, 0, 1)).await {
+                Ok(Ok(replies)) => {
+                    self.report(Report::read(replies.into_iter().next().unwrap_or(redis::Value::Nil)));
+                }
+                Ok(Err(error)) => return failure(&error),
+                Err(_elapsed) => return format!("it did not answer within {LIMIT:?}"),
+            }
+            tokio::select! {
+                message = announcements.next() => if message.is_none() {
+                    return "it closed the connection".into();
+                },
+                () = discovery.asked.notified() => sleep(Duration::from_millis(50)).await,
+                () = sleep(INTERVAL) => {}
+            }
+        }
+    }
+
+    fn report(&self, report: Report) {
+        let mut reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
+        reports.set(self.index, report);
+        // Within the lock: of two reports the later one is learned last.
+        self.discovery.learn(&reports);
+    }
+}

@@ -1,0 +1,67 @@
+//! Where connections lead to: a server that stays the same, or the primary that Sentinels name at the time.
+
+use std::sync::Arc;
+
+use tokio::sync::Notify;
+
+use super::sentinel::Discovery;
+use super::url::Address;
+use crate::engine::Determinate;
+
+/// Counts the primaries that a target has had.
+pub(super) type Version = u64;
+
+/// Where connections lead to.
+#[derive(Clone)]
+pub(super) enum Target {
+    /// The server of the URL.
+    Url,
+    /// A node of a cluster. What the cluster looks like is asked again when it does not answer.
+    Node { address: Address, failed: Arc<Notify> },
+    /// The primary that Sentinels name.
+    Sentinel(Arc<Discovery>),
+}
+
+impl Target {
+    /// Returns the address, unless it is that of the URL.
+    pub(super) async fn find(&self) -> Result<(Option<Address>, Version), Determinate> {
+        match self {
+            Self::Url => Ok((None, 0)),
+            Self::Node { address, .. } => Ok((Some(address.clone()), 0)),
+            Self::Sentinel(discovery) => discovery.primary().await.map(|(address, version)| (Some(address), version)),
+        }
+    }
+
+    /// Returns whether the target is still the one that it was.
+    pub(super) fn is_at(&self, version: Version) -> bool {
+        match self {
+            Self::Url | Self::Node { .. } => true,
+            Self::Sentinel(discovery) => discovery.version() == version,
+        }
+    }
+
+    /// Returns what `opening` returns, or an error as soon as the target is another one: an address that is not in use any
+    /// more may never answer.
+    pub(super) async fn unless_changed<T>(
+        &self,
+        version: Version,
+        opening: impl Future<Output = T>,
+    ) -> Result<T, Determinate> {
+        let Self::Sentinel(discovery) = self else { return Ok(opening.await) };
+        tokio::select! {
+            opened = opening => Ok(opened),
+            () = discovery.changed(version) => {
+                Err(Determinate::Unavailable("the Sentinels name another primary; connecting to it".into()))
+            }
+        }
+    }
+
+    /// Records that no connection could be opened.
+    pub(super) fn failed(&self) {
+        match self {
+            Self::Url => {}
+            Self::Node { failed, .. } => failed.notify_one(),
+            Self::Sentinel(discovery) => discovery.look_again(),
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! The servers of an engine, for operators.
+
+use super::Topology;
+use crate::engine::node::{Node, NodeRole};
+use crate::primary::Primary;
+use crate::sentinel::Discovery;
+
+impl Topology {
+    /// Returns the servers: each primary, and its replicas after it. Nothing for a single server without replicas.
+    pub(in super::super) fn nodes(&self) -> Vec<Node> {
+        match self {
+            Self::One(one) => {
+                let address = one.discovery().and_then(Discovery::address);
+                let replicas = one.server.health().replication().replicas.clone();
+                if address.is_none() && replicas.is_empty() {
+                    return Vec::new();
+                }
+                let address = address.unwrap_or_else(|| one.server.server().address().to_owned());
+                nodes(0, address, &one.server, replicas).collect()
+            }
+            Self::Cluster(cluster) => cluster
+                .shards()
+                .into_iter()
+                .flat_map(|shard| {
+                    let replicas = shard.replicas.iter().map(ToString::to_string).collect();
+                    nodes(shard.number, shard.address.to_string(), &shard.primary, replicas)
+                })
+                .collect(),
+        }
+    }
+
+    /// Returns how often a replica took over that may have lacked the newest claims.
+    pub(in super::super) fn promotions(&self) -> u64 {
+        match self {
+            Self::One(one) => one.promotions(),
+            Self::Cluster(cluster) => cluster.promotions(),
+        }
+    }
+}
+
+fn nodes(shard: u16, address: String, primary: &Primary, replicas: Vec<String>) -> impl Iterator<Item = Node> + use<> {
+    let warnings = primary.health().warnings().to_vec();
+    let first = Node { address, role: NodeRole::Primary, shard, up: primary.is_connected(), warnings };
+    let replica = move |address| Node { address, role: NodeRole::Replica, shard, up: true, warnings: Vec::new() };
+    std::iter::once(first).chain(replicas.into_iter().map(replica))
+}

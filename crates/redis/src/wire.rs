@@ -1,0 +1,105 @@
+//! The wire: commands that are sent together, and how their replies are known to belong to them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, Pipeline, Value};
+use tokio::time::timeout;
+
+use super::connection::failure;
+use super::reply::refusal;
+
+/// An open connection. Clones send over the same one.
+#[derive(Clone)]
+pub(super) struct Wire {
+    client: MultiplexedConnection,
+    response_timeout: Duration,
+    /// Random, so that no value in the store can equal one of our tokens.
+    name: u64,
+    counts: Arc<Counts>,
+}
+
+#[derive(Default)]
+struct Counts {
+    begun: AtomicU64,
+    ended: AtomicU64,
+}
+
+impl Wire {
+    pub(super) fn new(client: MultiplexedConnection, response_timeout: Duration, name: u64) -> Self {
+        Self { client, response_timeout, name, counts: Arc::default() }
+    }
+
+    /// Returns whether replies are awaited.
+    pub(super) fn is_busy(&self) -> bool {
+        self.counts.begun.load(Ordering::Relaxed) > self.counts.ended.load(Ordering::Relaxed)
+    }
+
+    /// Sends commands together; returns the reply to each, or why there are none. Does nothing before it is polled, and
+    /// what is polled first is sent first.
+    ///
+    /// The commands are closed by an ECHO of a token that was never used before. RESP has no request IDs: a reply is matched
+    /// to its command by counting. Should anything between us and the server drop or add a reply, all counting from there on
+    /// is off, and a caller would be given the grant of another. Then the last reply is not our token, and no reply of this
+    /// exchange is used.
+    pub(super) fn exchange(
+        &self,
+        commands: Vec<Cmd>,
+    ) -> impl Future<Output = Result<Vec<Value>, String>> + Send + 'static + use<> {
+        let number = self.counts.begun.fetch_add(1, Ordering::Relaxed) + 1;
+        let token = format!("{:016x}:{number}", self.name);
+        let mut pipeline = Pipeline::with_capacity(commands.len() + 1);
+        for command in commands {
+            pipeline.add_command(command);
+        }
+        pipeline.cmd("ECHO").arg(&token);
+        let (mut client, limit, counts) = (self.client.clone(), self.response_timeout, self.counts.clone());
+        async move {
+            let expected = pipeline.len();
+            let replies = match timeout(limit, client.send_packed_commands(&pipeline, 0, expected)).await {
+                Err(_elapsed) => return Err(format!("the Redis server did not answer within {limit:?}")),
+                Ok(Err(error)) => return Err(failure(&error)),
+                Ok(Ok(replies)) => replies,
+            };
+            // A connection whose exchange has failed is not used again.
+            counts.ended.fetch_add(1, Ordering::Relaxed);
+            without_token(replies, expected, token.as_bytes())
+        }
+    }
+}
+
+/// Returns the replies without the token that closes them; an error if it does not.
+fn without_token(mut replies: Vec<Value>, expected: usize, token: &[u8]) -> Result<Vec<Value>, String> {
+    let complete = replies.len() == expected;
+    match replies.pop() {
+        Some(Value::BulkString(echo)) if complete && echo == token => Ok(replies),
+        // A server that refuses ECHO refuses every command. Still, the replies before it are not known to be complete.
+        Some(Value::ServerError(error)) => Err(refusal(&error).to_string()),
+        _ => Err("replies were lost or added on the way from the Redis server".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replies_are_used_only_if_their_token_closes_them() {
+        let bulk = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+        let refused = redis::parse_redis_value(b"-BUSY Redis is busy\r\n").unwrap();
+        assert_eq!(without_token(vec![Value::Okay, bulk("t1")], 2, b"t1"), Ok(vec![Value::Okay]));
+        for wrong in [
+            vec![],
+            vec![bulk("t1")],
+            vec![Value::Okay, bulk("t2")],
+            vec![Value::Okay, Value::Nil],
+            vec![bulk("t1"), Value::Okay],
+            vec![Value::Okay, Value::Okay, bulk("t1")],
+            vec![Value::Okay, refused],
+        ] {
+            assert!(without_token(wrong.clone(), 2, b"t1").is_err(), "{wrong:?}");
+        }
+    }
+}

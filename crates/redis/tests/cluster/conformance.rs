@@ -1,0 +1,21 @@
+//! The suite that every engine passes, on a cluster.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use oncegate_core::engine::conformance::Subject;
+
+use super::{RedisCluster, open};
+
+async fn subject() -> Option<Subject> {
+    let cluster = RedisCluster::start(3, 0).await?;
+    Some(Subject {
+        engine: Arc::new(open(&cluster.url())),
+        pass: Box::new(|span| Box::pin(tokio::time::sleep(span))),
+        tick: Duration::from_millis(100),
+        exact_time: false,
+        keep: Box::new(cluster),
+    })
+}
+
+oncegate_core::conformance!(subject());

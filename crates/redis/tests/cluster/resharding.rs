@@ -1,0 +1,83 @@
+//! Slots that move while callers go on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use oncegate_core::engine::Engine;
+
+use oncegate_testkit::say::say;
+
+use super::load::{Load, lost};
+use super::{DEADLINE, RedisCluster, again, claim_on, granted, is_duplicate, many, open};
+use super::{renew, settle, success};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slots_that_move_there_and_back_lose_nothing_and_are_not_seen() {
+    let Some(cluster) = RedisCluster::start(3, 0).await else { return };
+    let redis = Arc::new(open(&cluster.url()));
+    let load = Load::start(&redis, 16);
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    cluster.move_slots(0..4000, 0, 1).await;
+    cluster.move_slots(0..4000, 1, 0).await;
+    let ledger = load.stop().await;
+    assert_eq!((ledger.doubled, lost(&*redis, &ledger).await), (0, 0), "of {}", ledger.granted.len());
+    assert_eq!((ledger.refused, ledger.unknown), (0, 0), "slowest {:?}", ledger.slowest);
+    assert_eq!(redis.data_lost(), 0, "a marker that moves is no loss");
+    say(format_args!("granted {}, slowest {:?}", ledger.granted.len(), ledger.slowest));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slots_that_move_to_a_new_primary_are_acknowledged_there() {
+    let Some(mut cluster) = RedisCluster::start(3, 1).await else { return };
+    let redis = Arc::new(open(&format!("{}?replicas=1", cluster.url())));
+    let (held, load) = (many(), Load::start(&redis, 8));
+    for ask in &held {
+        granted(&*redis, ask).await;
+    }
+    // The new one has a replica, too: the former replica of another shard would leave that one without.
+    let (new, replica) = (cluster.add_node().await, cluster.add_node().await);
+    let id: String = cluster.nodes[new].ask("CLUSTER MYID");
+    oncegate_testkit::wait::until("the replica follows", Duration::from_secs(5), async || {
+        let _ = oncegate_testkit::redis_server::RedisServer::try_ask::<()>(
+            &cluster.nodes[replica].url(),
+            &["CLUSTER", "REPLICATE", &id],
+        );
+        cluster.nodes[new].ask::<String>("INFO replication").contains("state=online")
+    })
+    .await;
+    cluster.move_slots(0..500, 0, new).await;
+    let ledger = load.stop().await;
+    assert_eq!((ledger.doubled, lost(&*redis, &ledger).await), (0, 0), "of {}", ledger.granted.len());
+    for ask in &held {
+        assert!(is_duplicate(&*redis, &again(ask)).await);
+    }
+}
+
+#[tokio::test]
+async fn each_step_on_a_slot_that_is_on_its_way_is_asked_for() {
+    let Some(cluster) = RedisCluster::start(3, 0).await else { return };
+    let redis = open(&cluster.url());
+    let (held, new) = {
+        let held = claim_on(&cluster, 0);
+        granted(&redis, &held).await;
+        // The same slot: the tag is the global ID.
+        let mut new = held.clone();
+        new.key.app = "another".parse().unwrap();
+        (held, again(&new))
+    };
+    let slot: u16 = cluster.nodes[0].ask_words(&["CLUSTER", "KEYSLOT", &super::name(&held)]);
+    let ids: Vec<String> = [0, 1].map(|index| cluster.nodes[index].ask("CLUSTER MYID")).into();
+    cluster.nodes[1].ask::<()>(&format!("CLUSTER SETSLOT {slot} IMPORTING {}", ids[0]));
+    cluster.nodes[0].ask::<()>(&format!("CLUSTER SETSLOT {slot} MIGRATING {}", ids[1]));
+    // The other node has no script of ours yet.
+    cluster.nodes[1].ask::<()>("SCRIPT FLUSH");
+
+    granted(&redis, &new).await;
+    let keys_at = |node: usize| cluster.nodes[node].ask::<i64>(&format!("CLUSTER COUNTKEYSINSLOT {slot}"));
+    assert_eq!((keys_at(0), keys_at(1)), (1, 1), "it went to the new owner");
+    redis.renew(&renew(&new, None), DEADLINE).await.expect("by a script, after ASKING");
+    assert!(is_duplicate(&redis, &again(&new)).await);
+    assert!(is_duplicate(&redis, &again(&held)).await, "what has not moved is found where it was");
+    redis.settle(&settle(&new, success("1")), DEADLINE).await.expect("settled");
+    assert!(is_duplicate(&redis, &again(&new)).await);
+}

@@ -1,0 +1,107 @@
+//! A primary that Sentinels name.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use oncegate_core::engine::Engine;
+use oncegate_core::engine::conformance::{Subject, fresh_claim};
+use oncegate_testkit::redis_sentinels::RedisSentinels;
+
+use super::load::{Load, lost};
+use super::{DEADLINE, again, granted, is_duplicate, now, open, since, soon};
+
+mod conformance {
+    use super::*;
+
+    async fn subject() -> Option<Subject> {
+        let group = RedisSentinels::start(1).await?;
+        Some(Subject {
+            engine: Arc::new(open(&format!("{}?replicas=1", group.url()))),
+            pass: Box::new(|span| Box::pin(tokio::time::sleep(span))),
+            tick: Duration::from_millis(100),
+            exact_time: false,
+            keep: Box::new(group),
+        })
+    }
+
+    // A sample: each starts five servers, and the whole suite runs on a cluster and on one server.
+    oncegate_core::conformance! { subject();
+        a_first_claim_is_granted
+        a_second_attempt_is_a_duplicate_and_changes_nothing
+        a_success_is_final_and_replays_its_result
+        a_failure_frees_the_key_at_once
+        a_renewal_extends_and_never_shortens
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_primary_loses_nothing_that_all_its_replicas_acknowledged() {
+    let Some(mut group) = RedisSentinels::start(2).await else { return };
+    let redis = Arc::new(open(&format!("{}?replicas=2", group.url())));
+    granted(&*redis, &fresh_claim()).await;
+    let load = Load::start(&redis, 16);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    group.servers[0].kill();
+    let new = group.taken_over(0).await;
+    group.servers[0].restart().await;
+    let primary = group.servers[new].address();
+    group.servers[0].ask::<()>(&format!("REPLICAOF {} {}", primary.ip(), primary.port()));
+    soon("two replicas are in step", async || {
+        group.servers[new].ask::<String>("INFO replication").matches("state=online").count() == 2
+    })
+    .await;
+    let begun = now();
+    soon("service is back", async || redis.claim(&fresh_claim(), DEADLINE).await.is_ok()).await;
+    assert!(since(begun) < Duration::from_secs(1), "{:?}", since(begun));
+    let ledger = load.stop().await;
+    assert_eq!((ledger.doubled, lost(&*redis, &ledger).await), (0, 0), "of {}", ledger.granted.len());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_former_primary_gets_no_writes_when_it_is_back() {
+    let Some(mut group) = RedisSentinels::start(1).await else { return };
+    let redis = open(&group.url());
+    let held = fresh_claim();
+    granted(&redis, &held).await;
+    // Replication is asynchronous here.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    group.servers[0].kill();
+    group.taken_over(0).await;
+    let begun = now();
+    soon("service is back", async || redis.claim(&fresh_claim(), DEADLINE).await.is_ok()).await;
+    assert!(since(begun) < Duration::from_secs(1), "{:?}", since(begun));
+    assert!(is_duplicate(&redis, &again(&held)).await);
+    assert_eq!(redis.promotions(), 1);
+    group.servers[0].restart().await;
+    for _ in 0..100 {
+        granted(&redis, &fresh_claim()).await;
+    }
+    let stats: String = group.servers[0].ask("INFO commandstats");
+    assert!(!stats.contains("cmdstat_set"), "{stats}");
+    assert_eq!(redis.data_lost(), 0);
+}
+
+#[tokio::test]
+async fn dead_sentinels_cost_nothing() {
+    let Some(mut group) = RedisSentinels::start(1).await else { return };
+    group.sentinels[0].kill();
+    let redis = open(&group.url());
+    let begun = now();
+    granted(&redis, &fresh_claim()).await;
+    assert!(since(begun) < Duration::from_millis(500), "{:?}", since(begun));
+    group.sentinels[1].kill();
+    group.sentinels[2].kill();
+    for _ in 0..20 {
+        granted(&redis, &fresh_claim()).await;
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_name_or_wrong_servers_are_reported_with_what_to_write() {
+    let Some(group) = RedisSentinels::start(0).await else { return };
+    let refusal = async |url: &str| open(url).claim(&fresh_claim(), DEADLINE).await.unwrap_err().to_string();
+    let why = refusal(&group.url().replace("/main", "/other")).await;
+    assert!(why.contains("do not know the name `other`"), "{why}");
+    let why = refusal(&format!("redis+sentinel://{}/main", group.servers[0].address())).await;
+    assert!(why.contains("not a Sentinel"), "{why}");
+}

@@ -1,0 +1,144 @@
+//! A primary, its replicas and Sentinels of a test's own, on free ports of the loopback interface; killed on drop.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use redis::FromRedisValue;
+use tempfile::TempDir;
+use tokio::time::sleep;
+
+use crate::redis_server::{RedisServer, free_port};
+
+/// Name of the primary.
+pub const NAME: &str = "main";
+
+/// A server is taken for dead after this long: as short as a loaded machine allows.
+const DOWN_AFTER: Duration = Duration::from_millis(500);
+
+/// Servers and their Sentinels. The first server is the primary at the start.
+pub struct RedisSentinels {
+    pub servers: Vec<RedisServer>,
+    pub sentinels: Vec<Sentinel>,
+}
+
+/// A Sentinel.
+pub struct Sentinel {
+    folder: TempDir,
+    port: u16,
+    child: Option<Child>,
+}
+
+impl RedisSentinels {
+    /// Starts a primary, replicas and three Sentinels. Nothing where redis-server is not installed.
+    pub async fn start(replicas: usize) -> Option<Self> {
+        let mut servers = vec![RedisServer::start_with(&["repl-diskless-sync-delay 0"]).await?];
+        let primary = servers[0].address();
+        for _ in 0..replicas {
+            let server = RedisServer::start_with(&["repl-diskless-sync-delay 0"]).await?;
+            server.ask::<()>(&format!("REPLICAOF {} {}", primary.ip(), primary.port()));
+            servers.push(server);
+        }
+        let sentinels = (0..3).map(|_| Sentinel::start(primary)).collect();
+        let group = Self { servers, sentinels };
+        group.settled(replicas).await;
+        Some(group)
+    }
+
+    /// The URL that names the Sentinels.
+    pub fn url(&self) -> String {
+        let hosts: Vec<_> = self.sentinels.iter().map(|sentinel| sentinel.address().to_string()).collect();
+        format!("redis+sentinel://{}/{NAME}", hosts.join(","))
+    }
+
+    /// Waits until every Sentinel knows the others and this many replicas.
+    pub async fn settled(&self, replicas: usize) {
+        self.wait("the Sentinels know one another and all replicas", |group| {
+            group.sentinels.iter().filter(|sentinel| sentinel.child.is_some()).all(|sentinel| {
+                let Some(state) = sentinel.ask::<Vec<String>>(&["SENTINEL", "MASTER", NAME]) else { return false };
+                let field = |name: &str| state.chunks(2).find(|pair| pair[0] == name).map(|pair| &*pair[1]);
+                field("num-other-sentinels") == Some("2") && field("num-slaves") == Some(&*replicas.to_string())
+            })
+        })
+        .await;
+        self.wait("all replicas are in step", |group| {
+            group.servers.iter().any(|server| {
+                server.is_running()
+                    && server.ask::<String>("INFO replication").matches("state=online").count() >= replicas
+            })
+        })
+        .await;
+    }
+
+    /// Index of the primary that the Sentinels name.
+    pub fn primary(&self) -> usize {
+        let named = |sentinel: &Sentinel| sentinel.ask::<(String, u16)>(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME]);
+        let (_, port) = self.sentinels.iter().find_map(named).expect("a Sentinel answers");
+        self.servers.iter().position(|server| server.address().port() == port).expect("a server of ours")
+    }
+
+    /// Waits until the Sentinels name another primary than this one, and returns it.
+    pub async fn taken_over(&self, from: usize) -> usize {
+        self.wait("a replica took over", |group| group.primary() != from).await;
+        self.primary()
+    }
+
+    async fn wait(&self, what: &str, holds: impl Fn(&Self) -> bool) {
+        for _ in 0..400 {
+            if holds(self) {
+                return;
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+        panic!("not within 20 s: {what}");
+    }
+}
+
+impl Sentinel {
+    fn start(primary: SocketAddr) -> Self {
+        let (folder, port) = (tempfile::tempdir().expect("a folder for the Sentinel"), free_port());
+        let down_after = DOWN_AFTER.as_millis();
+        let config = format!(
+            "port {port}\nbind 127.0.0.1\ndir {}\nlogfile sentinel.log\nsentinel monitor {NAME} {} {} 2\n\
+             sentinel down-after-milliseconds {NAME} {down_after}\nsentinel failover-timeout {NAME} 3000\n",
+            folder.path().display(),
+            primary.ip(),
+            primary.port()
+        );
+        fs::write(folder.path().join("sentinel.conf"), config).expect("its configuration is written");
+        let mut sentinel = Self { folder, port, child: None };
+        sentinel.launch();
+        sentinel
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port).into()
+    }
+
+    /// Ends the process.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    fn launch(&mut self) {
+        let mut command = Command::new("redis-server");
+        command.arg(self.folder.path().join("sentinel.conf")).arg("--sentinel");
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        self.child = Some(child.expect("redis-server starts"));
+    }
+
+    fn ask<T: FromRedisValue>(&self, words: &[&str]) -> Option<T> {
+        RedisServer::try_ask(&format!("redis://{}", self.address()), words).ok()
+    }
+}
+
+impl Drop for Sentinel {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
