@@ -11,6 +11,7 @@ pub mod log;
 pub mod observed;
 pub mod outage;
 pub mod quota;
+pub mod shards;
 pub mod tenants;
 pub mod tls;
 pub mod traces;
@@ -36,6 +37,8 @@ const HTTP_REQUEST_DURATION: &str = "oncegate_http_request_duration_seconds";
 const ENGINE_CALL_DURATION: &str = "oncegate_engine_call_duration_seconds";
 const ENGINE_UP: &str = "oncegate_engine_up";
 const ENGINE_DATA_LOST: &str = "oncegate_engine_data_lost_total";
+const ENGINE_SHARD_UP: &str = "oncegate_engine_shard_up";
+const ENGINE_SHARD_WARNINGS: &str = "oncegate_engine_shard_warnings";
 const BREAKER_STATE: &str = "oncegate_breaker_state";
 const RETRIES: &str = "oncegate_retries_total";
 const SUSPECTED_DOUBLE_EXECUTIONS: &str = "oncegate_suspected_double_executions_total";
@@ -103,6 +106,7 @@ fn describe() {
         "Successes and unknowns reported by attempts that no longer held their claim"
     );
     breaker::describe();
+    shards::describe();
     log::describe();
     tenants::describe();
     tls::describe();

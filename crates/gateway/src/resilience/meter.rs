@@ -3,13 +3,15 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::engine::EngineError;
+use crate::engine::{EngineError, Node, NodeRole};
+use crate::telemetry::metrics::shards::ShardMetrics;
 use crate::telemetry::metrics::{EngineCall, EngineMetrics, EngineResult};
 
 /// The meter of one engine.
 pub struct Meter {
     name: String,
     metrics: EngineMetrics,
+    shards: ShardMetrics,
     up: AtomicBool,
     /// The engine was closed on purpose, so nothing about it is logged.
     closed: AtomicBool,
@@ -21,6 +23,7 @@ impl Meter {
         Self {
             name: name.to_owned(),
             metrics: EngineMetrics::new(name),
+            shards: ShardMetrics::new(name),
             up: AtomicBool::new(true),
             closed: AtomicBool::new(false),
         }
@@ -35,6 +38,13 @@ impl Meter {
     /// Records how often the store came back without its data.
     pub fn lost_data(&self, times: u64) {
         self.metrics.set_data_lost(times);
+    }
+
+    /// Records which shards of the store are connected, where it has several servers.
+    pub fn shards(&self, nodes: &[Node]) {
+        for node in nodes.iter().filter(|node| node.role == NodeRole::Primary) {
+            self.shards.set(node.shard, node.up, node.warnings.len());
+        }
     }
 
     /// Stops logging: the engine is about to be closed.

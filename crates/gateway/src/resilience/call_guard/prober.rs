@@ -52,6 +52,7 @@ impl Guard {
     pub(super) async fn probe(self: &Arc<Self>) -> Result<(), EngineError> {
         let answer = self.uncounted(EngineCall::Probe, PROBE_TIMEOUT, self.engine.probe()).await;
         self.meter.lost_data(self.engine.data_lost());
+        self.meter.shards(&self.engine.nodes());
         let is_answered = !answer.as_ref().is_err_and(EngineError::is_unavailable);
         self.breaker_changed(self.breaker.advance(is_answered, self.clock.monotonic()));
         answer

@@ -67,13 +67,18 @@ impl GrantFreeze {
 impl DataLosses {
     /// Returns the losses of an engine that was just opened.
     pub(super) fn of(engine: &dyn Engine) -> Self {
-        Self { noticed: engine.data_lost().into(), kept: AtomicU64::new(0), frozen: AtomicU64::new(0) }
+        Self { noticed: losses_of(engine).into(), kept: AtomicU64::new(0), frozen: AtomicU64::new(0) }
     }
 
     /// Ignores the losses so far: the chain did not use the store.
     pub(super) fn ignore(&self, engine: &dyn Engine) {
-        self.noticed.fetch_max(engine.data_lost(), Ordering::AcqRel);
+        self.noticed.fetch_max(losses_of(engine), Ordering::AcqRel);
     }
+}
+
+/// Returns how often an engine's store lost its data, or may have lost the newest of it.
+fn losses_of(engine: &dyn Engine) -> u64 {
+    engine.data_lost().saturating_add(engine.promotions())
 }
 
 /// Begins a freeze when there is reason to, and tells the store when it is over, even if nobody calls.
@@ -99,14 +104,14 @@ impl Core {
             return Ok(());
         }
         let member = self.serving(view)?;
-        let losses = member.engine.data_lost();
+        let losses = losses_of(&*member.engine);
         if member.losses.kept.load(Ordering::Acquire) == losses + 1 {
             return Ok(());
         }
         let record = member.read(&self.freeze.record).await?;
         let is_kept = record.is_some_and(|record| record.as_str() == KEPT);
         // The read may have opened a new connection, and that has detected a loss.
-        if !is_kept && member.engine.data_lost() == losses {
+        if !is_kept && losses_of(&*member.engine) == losses {
             if member.losses.frozen.load(Ordering::Acquire) != losses + 1 {
                 self.begin_freeze(member, losses);
             }
@@ -114,7 +119,7 @@ impl Core {
             self.check_freeze()?;
             self.mark_as_kept(member).await?;
         }
-        if member.engine.data_lost() == losses {
+        if losses_of(&*member.engine) == losses {
             member.losses.kept.store(losses + 1, Ordering::Release);
         }
         self.check_grants(view)
@@ -136,7 +141,7 @@ impl Core {
     /// Begins a freeze if the active store has lost its data since the last call.
     pub(super) fn freeze_on_data_loss(&self, view: &View) {
         let Ok(member) = self.serving(view) else { return };
-        let losses = member.engine.data_lost();
+        let losses = losses_of(&*member.engine);
         if self.freeze.is_enabled && member.losses.noticed.load(Ordering::Acquire) < losses {
             self.begin_freeze(member, losses);
             member.losses.noticed.fetch_max(losses, Ordering::AcqRel);
