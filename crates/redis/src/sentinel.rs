@@ -25,6 +25,8 @@ const FIRST_WAIT: Duration = Duration::from_millis(300);
 pub(super) struct Found {
     pub(super) primary: Option<Address>,
     pub(super) version: Version,
+    /// Epoch of the configuration that names it.
+    epoch: u64,
     /// Whether every Sentinel was asked at least once.
     is_complete: bool,
     /// Why there is none.
@@ -48,7 +50,7 @@ impl Discovery {
             unreachable!("only a URL of Sentinels has a discovery")
         };
         let why_not = format!("no Sentinel of `{name}` has answered yet");
-        let found = channel::Sender::new(Found { primary: None, version: 0, is_complete: false, why_not });
+        let found = channel::Sender::new(Found { primary: None, version: 0, epoch: 0, is_complete: false, why_not });
         let closing = CancellationToken::new();
         let discovery = Arc::new(Self {
             name,
@@ -113,12 +115,13 @@ impl Discovery {
 
     /// Takes over what the Sentinels report together.
     fn learn(&self, reports: &Reports) {
-        let best = reports.best();
         let name = &self.name;
         self.found.send_if_modified(|found| {
             let before = found.clone();
             found.is_complete = reports.are_complete();
-            match best {
+            let best = reports.best(found.epoch);
+            found.epoch = best.map_or(found.epoch, |(_, epoch)| epoch);
+            match best.map(|(primary, _)| primary) {
                 Some(primary) if found.primary.as_ref() != Some(primary) => {
                     if let Some(old) = found.primary.replace(primary.clone()) {
                         tracing::warn!(engine = "redis", name, from = %old, to = %primary, "The Sentinels name another primary");

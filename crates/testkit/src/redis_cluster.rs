@@ -66,7 +66,9 @@ impl RedisCluster {
         self.nodes.push(node);
         let all = self.nodes.len().to_string();
         self.wait("the new node is known", |cluster| {
-            cluster.nodes.iter().all(|node| info(node, "cluster_known_nodes") == all)
+            let knows_all =
+                |node: &RedisServer| info(node, "cluster_known_nodes") == all && info(node, "cluster_state") == "ok";
+            cluster.nodes.iter().all(knows_all)
         })
         .await;
         self.nodes.len() - 1

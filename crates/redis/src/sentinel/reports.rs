@@ -81,9 +81,12 @@ impl Reports {
         self.last.iter().all(Option::is_some)
     }
 
-    /// Returns the primary with the highest epoch, of those that Sentinels in reach name.
-    pub(super) fn best(&self) -> Option<&Address> {
-        self.primaries().max_by_key(|(_, epoch)| *epoch).map(|(address, _)| address)
+    /// Returns the primary with the highest epoch, of those that Sentinels in reach name, and that epoch. One of an epoch before
+    /// `current` counts only if most Sentinels name it, as after a reset: a Sentinel may be the only one in reach, and be behind.
+    pub(super) fn best(&self, current: u64) -> Option<(&Address, u64)> {
+        let best = self.primaries().max_by_key(|(_, epoch)| *epoch)?;
+        let agreeing = self.primaries().filter(|(address, _)| *address == best.0).count();
+        (best.1 >= current || agreeing * 2 > self.sentinels.len()).then_some(best)
     }
 
     fn primaries(&self) -> impl Iterator<Item = (&Address, u64)> {
@@ -146,10 +149,19 @@ mod tests {
     #[test]
     fn the_highest_epoch_is_believed() {
         let dead = Report::Failed("down".into());
-        let best = |of: &[Report]| reports(of).best().map(ToString::to_string);
+        let best = |of: &[Report]| reports(of).best(0).map(|(address, _)| address.to_string());
         assert_eq!(best(&[primary("a:1", 3), primary("b:1", 4), primary("a:1", 3)]).as_deref(), Some("b:1"));
         assert_eq!(best(&[dead.clone(), primary("a:1", 3)]).as_deref(), Some("a:1"));
         assert_eq!(best(&[dead.clone(), dead]), None);
+    }
+
+    #[test]
+    fn a_sentinel_that_is_behind_is_not_believed_alone() {
+        let dead = Report::Failed("down".into());
+        let best = |of: &[Report]| reports(of).best(4).map(|(address, _)| address.to_string());
+        assert_eq!(best(&[primary("a:1", 3), dead.clone(), dead.clone()]), None);
+        assert_eq!(best(&[primary("b:1", 4), dead.clone(), dead.clone()]).as_deref(), Some("b:1"));
+        assert_eq!(best(&[primary("c:1", 0), primary("c:1", 0), dead]).as_deref(), Some("c:1"), "after a reset");
     }
 
     #[test]

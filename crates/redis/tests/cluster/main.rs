@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails where it stands")]
 
+mod acknowledged;
 mod conformance;
 mod failover;
 mod load;

@@ -184,7 +184,7 @@ async fn a_lease_that_ended_at_one_gateway_is_restored_by_the_gateway_that_exten
             let held = world.one.held(&world.first).await.unwrap();
             assert_eq!(
                 (held.record.state, held.left),
-                (ClaimState::InProgress, Some(lease * 2 - Duration::from_millis(20)))
+                (ClaimState::InProgress, Some((lease * 2).saturating_sub(Duration::from_millis(20))))
             );
             for gateway in [&world.one, &world.two] {
                 let taker = other(gateway, &world.first).with(|request| request.take_over = true);

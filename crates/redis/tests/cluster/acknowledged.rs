@@ -1,0 +1,72 @@
+//! Answers that replicas acknowledge, on one primary without Sentinels.
+
+use oncegate_core::claim::{ClaimRequest, ClaimResponse};
+use oncegate_core::engine::Engine;
+use oncegate_core::engine::conformance::fresh_claim;
+use oncegate_redis::Redis;
+use oncegate_testkit::redis_server::RedisServer;
+
+use super::{DEADLINE, again, is_duplicate, open, renew, settle, soon, success};
+
+/// A primary and its replica, with an append-only file that is synced at once.
+async fn pair() -> Option<(RedisServer, RedisServer)> {
+    let config = ["appendonly yes", "appendfsync always", "repl-diskless-sync-delay 0"];
+    let (primary, replica) = (RedisServer::start_with(&config).await?, RedisServer::start_with(&config).await?);
+    replica.ask::<()>(&format!("REPLICAOF 127.0.0.1 {}", primary.address().port()));
+    soon("the replica is in step", async || primary.ask::<String>("INFO replication").contains("state=online")).await;
+    Some((primary, replica))
+}
+
+#[tokio::test]
+async fn a_primary_that_is_cut_off_acknowledges_nothing() {
+    let Some((primary, replica)) = pair().await else { return };
+    let redis = open(&format!("{}?replicas=1", primary.url()));
+    let (held, new) = (fresh_claim(), fresh_claim());
+    soon("the replica acknowledges", async || redis.claim(&held, DEADLINE).await.is_ok()).await;
+    // It is promoted elsewhere, and the former primary goes on answering.
+    replica.ask::<()>("REPLICAOF NO ONE");
+    let is_short = async |ask| redis.claim(&ask, DEADLINE).await.is_err_and(|failure| failure.is_shortfall());
+    assert!(is_short(new.clone()).await, "a grant");
+    assert!(is_short(new.clone()).await, "its repeat, which writes nothing");
+    assert!(is_short(again(&held)).await, "a duplicate");
+    let outcome = redis.settle(&settle(&held, success("1")), DEADLINE).await;
+    assert!(outcome.is_err_and(|failure| failure.is_shortfall()));
+    let renewal = redis.renew(&renew(&new, None), DEADLINE).await;
+    assert!(renewal.is_err_and(|failure| failure.is_shortfall()));
+    assert!(redis.read(&held.key).await.is_err_and(|failure| failure.is_shortfall()));
+    assert!(redis.get_metadata("a").await.is_err_and(|failure| failure.is_shortfall()));
+    redis.probe().await.expect("it answers");
+
+    // It is a replica of the new one now: what it was told alone is gone, and was never acknowledged.
+    primary.ask::<()>(&format!("REPLICAOF 127.0.0.1 {}", replica.address().port()));
+    soon("the new primary is in step", async || replica.ask::<String>("INFO replication").contains("state=online"))
+        .await;
+    let promoted = open(&format!("{}?replicas=1", replica.url()));
+    soon("what was acknowledged stands", async || is_duplicate(&promoted, &again(&held)).await).await;
+    let new = again(&new);
+    soon("what was never acknowledged is free", async || redis_grants(&promoted, &new).await).await;
+}
+
+async fn redis_grants(redis: &Redis, ask: &ClaimRequest) -> bool {
+    matches!(redis.claim(ask, DEADLINE).await, Ok(ClaimResponse::Granted(_)))
+}
+
+#[tokio::test]
+async fn an_acknowledgement_of_the_disks_needs_version_7_2() {
+    let Some((primary, _replica)) = pair().await else { return };
+    let redis = open(&format!("{}?replicas=1&aof=1&replica_timeout=400ms", primary.url()));
+    let info: String = primary.ask("INFO server");
+    let version = info.lines().find_map(|line| line.strip_prefix("redis_version:")).unwrap().to_owned();
+    let mut numbers = version.split('.').map(|number| number.parse::<u32>().unwrap());
+    if (numbers.next().unwrap(), numbers.next().unwrap()) >= (7, 2) {
+        soon("the disks acknowledge", async || redis.claim(&fresh_claim(), DEADLINE).await.is_ok()).await;
+        primary.ask::<()>("CONFIG SET appendfsync everysec");
+        soon("it is refused", async || {
+            redis.claim(&fresh_claim(), DEADLINE).await.is_err_and(|why| why.to_string().contains("appendfsync always"))
+        })
+        .await;
+    } else {
+        let why = redis.claim(&fresh_claim(), DEADLINE).await.unwrap_err().to_string();
+        assert!(why.contains("7.2 or later"), "{why}");
+    }
+}
