@@ -176,7 +176,9 @@ fn a_half_open_breaker_lets_exactly_one_call_pass() {
 #[test]
 fn a_half_open_breaker_opens_again_if_its_trial_call_fails_is_slow_or_does_not_return() {
     for result in [CallResult::Failed, CallResult::Slow] {
-        let scenario = Scenario::opened();
+        let mut scenario = Scenario::opened();
+        // The window is empty by then.
+        scenario.after(Duration::from_secs(10));
         scenario.breaker.advance(true, scenario.now);
         assert_eq!(scenario.enter().unwrap().end(result, scenario.now), Some(BreakerState::Open));
         assert!(scenario.enter().is_none());
@@ -230,6 +232,20 @@ fn calls_begun_before_it_opened_do_not_count_after() {
     }
     assert_eq!(scenario.enter().unwrap().end(CallResult::Failed, scenario.now), None);
     scenario.assert_state(BreakerState::HalfOpen);
+}
+
+#[test]
+fn calls_begun_before_an_outage_do_not_count_after_it() {
+    let (breaker, now) = (Breaker::default(), Duration::from_secs(100));
+    let old: Vec<_> = (0..100).map(|_| breaker.enter(now).unwrap()).collect();
+    for pass in (0..20).map(|_| breaker.enter(now).unwrap()) {
+        pass.end(CallResult::Failed, now);
+    }
+    breaker.advance(true, now);
+    breaker.enter(now).unwrap().end(CallResult::Answered, now);
+    assert_eq!(breaker.advance(false, now + RAMP), Some(BreakerState::Closed));
+    assert!(old.into_iter().all(|pass| pass.end(CallResult::Failed, now + RAMP).is_none()));
+    assert_eq!(breaker.state(), BreakerState::Closed);
 }
 
 #[test]

@@ -219,3 +219,45 @@ async fn a_ramp_ends_in_its_time_although_all_its_calls_wait() {
         () = others => {}
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_engine_that_answers_again_is_not_probed_any_more() {
+    let store = Store::new();
+    let engine = guarded(store.clone());
+    for outages in 1..=2 {
+        opened(&engine, &store).await;
+        store.recover();
+        sleep(Duration::from_secs(2)).await;
+        assert_eq!(engine.0.breaker.state(), BreakerState::Closed, "{outages}");
+        let probes = store.probes.load(Ordering::SeqCst);
+        sleep(Duration::from_mins(1)).await;
+        assert_eq!(store.probes.load(Ordering::SeqCst), probes, "{outages}");
+        assert!(!engine.0.has_prober.load(Ordering::SeqCst), "{outages}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_trial_call_is_not_hedged() {
+    let store = Store::new();
+    let engine = guarded(store.clone());
+    opened(&engine, &store).await;
+    store.recover();
+    half_open(&engine).await;
+    let before = store.claims();
+    store.set_time(600 * MS);
+    assert!(engine.claim(&request(), DEADLINE).await.is_ok());
+    assert_eq!(store.claims() - before, 1);
+    assert_eq!(engine.0.breaker.state(), BreakerState::HalfOpen, "the ramp has begun");
+}
+
+#[tokio::test(start_paused = true)]
+async fn answers_after_three_quarters_of_the_deadline_open_the_breaker() {
+    for (time, opens) in [(740 * MS, false), (760 * MS, true)] {
+        let store = Store::new();
+        let engine = guarded(store.clone());
+        while engine.0.budget.withdraw(engine.0.clock.monotonic()) {}
+        store.set_time(time);
+        load(&engine, 9, 3, MS).await;
+        assert_eq!(is_open(&engine), opens, "{time:?}");
+    }
+}
