@@ -133,9 +133,9 @@ impl Server {
         let certificates = Certificates::open(&config.server, &clock, stop_admin.clone())?;
         let registry = Arc::new(apps::registry(config)?);
         let data_dir = DataDir::open(config, &clock).await?;
-        let keeper = data_dir.journal.clone();
+        let journal = data_dir.journal.clone();
         let cores = Cores::start()?;
-        let engines = engines::open(config, &clock, &entropy, &keeper, cores.handles()).await?;
+        let engines = engines::open(config, &clock, &entropy, &journal, cores.handles()).await?;
         data_dir.warn_of_unknown_chains();
         let issuer = Issuer::new(clock.clone(), entropy.clone());
         let gateway = Arc::new(Gateway::new(engines, issuer, clock.clone(), &config.limits));
@@ -168,8 +168,8 @@ impl Server {
             limits: config.limits.clone(),
             tokens: tokens.clone(),
             apps,
-            overlaps: keeper.clone(),
-            spool: keeper.clone(),
+            overlaps: journal.clone(),
+            spool: journal.clone(),
             audit: Arc::new(Audit::new(&config.server.data_dir, clock.clone(), entropy.clone())),
         }));
         let api_service = ApiService::new(Api {
@@ -195,7 +195,7 @@ impl Server {
         tokio::spawn(listener::accept(api, tls, api_service, limits, all_cores, stop, connections));
         tokio::spawn(maintenance::run(
             gateway.clone(),
-            keeper.clone(),
+            journal.clone(),
             metrics,
             Telemetry { log, traces: traces.clone() },
             stop_admin.clone(),

@@ -25,9 +25,9 @@ use crate::folder::{FolderLock, LockError};
 use crate::resilience::call_guard::CallGuard;
 use crate::resilience::chain::{Chain, Setup, Times};
 use crate::resilience::deadline_budget::DELIVERY_DEADLINE;
-use crate::resilience::degrade::{Keeper, OutagePolicies};
+use crate::resilience::degrade::{OutageJournal, OutagePolicies};
 use crate::resilience::journal::Bounds;
-use crate::resilience::journal::entry::{Deed, Entry};
+use crate::resilience::journal::entry::{Entry, JournaledOperation};
 
 /// Nothing is added to the journal here, so it needs no bound.
 const UNBOUNDED: Bounds = Bounds { bytes: u64::MAX, app_bytes: u64::MAX };
@@ -132,35 +132,35 @@ impl Folder {
     }
 
     /// Locks the folder, and opens the journal in it. No gateway can use the folder until the lock is dropped.
-    async fn open(&self, clock: &Arc<dyn Clock>) -> anyhow::Result<(FolderLock, Arc<Keeper>)> {
+    async fn open(&self, clock: &Arc<dyn Clock>) -> anyhow::Result<(FolderLock, Arc<OutageJournal>)> {
         let data_dir = match &self.data_dir {
             Some(data_dir) => data_dir.clone(),
             None => self.settings().load()?.server.data_dir,
         };
-        let keeper = Arc::new(Keeper::new(&data_dir, UNBOUNDED, clock.clone()));
-        keeper.check_left_behind()?;
+        let journal = Arc::new(OutageJournal::new(&data_dir, UNBOUNDED, clock.clone()));
+        journal.check_exists()?;
         let lock = FolderLock::take(&data_dir).map_err(|error| match error {
             LockError::Held(holder) => {
                 anyhow!("{} is held by {holder}: its gateway runs, and delivers the journal itself", data_dir.display())
             }
             LockError::Io(error) => anyhow::Error::new(error).context(format!("{} cannot be used", data_dir.display())),
         })?;
-        keeper.open().await?;
-        Ok((lock, keeper))
+        journal.open().await?;
+        Ok((lock, journal))
     }
 }
 
 async fn list(folder: &Folder) -> anyhow::Result<Value> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let (_lock, keeper) = folder.open(&clock).await?;
-    Ok(json!({ "entries": keeper.left().iter().map(listed).collect::<Vec<_>>() }))
+    let (_lock, journal) = folder.open(&clock).await?;
+    Ok(json!({ "entries": journal.unconfigured_entries().iter().map(listed).collect::<Vec<_>>() }))
 }
 
 fn listed(entry: &Entry) -> Value {
-    let answer = match &entry.deed {
-        Deed::Granted(_) => "granted",
-        Deed::Renewed(_) => "renewed",
-        Deed::Reported(ask) => match ask.outcome {
+    let answer = match &entry.journaled {
+        JournaledOperation::Granted(_) => "granted",
+        JournaledOperation::Renewed(_) => "renewed",
+        JournaledOperation::Reported(ask) => match ask.outcome {
             Outcome::Success { .. } => "success",
             Outcome::Failure => "failure",
             Outcome::Unknown => "unknown",
@@ -189,18 +189,18 @@ async fn deliver(folder: &Folder, engine: Option<String>, patience: Duration) ->
         engines::check(engine).map_err(|error| usage(format!("--engine: {error}")))?;
     }
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let (_lock, keeper) = folder.open(&clock).await?;
-    let (before, known) = (keeper.waiting(), keeper.newest(None, None, usize::MAX).len());
-    let urls = urls(folder, engine, keeper.chains_left())?;
+    let (_lock, journal) = folder.open(&clock).await?;
+    let (before, known) = (journal.waiting(), journal.newest(None, None, usize::MAX).len());
+    let urls = urls(folder, engine, journal.unconfigured_chains())?;
     let progress = Progress::bar(before as u64, "Delivering".to_owned());
     let mut failure = None;
     for (chain, urls) in urls {
         let engines = open(&chain, urls, &clock).await?;
         let store = Arc::new(open_chain(&chain, engines.clone(), &clock));
-        let policies = OutagePolicies::start(&chain, store, keeper.clone(), clock.clone(), Arc::new(SystemEntropy));
+        let policies = OutagePolicies::start(&chain, store, journal.clone(), clock.clone(), Arc::new(SystemEntropy));
         let delivered = tokio::select! {
             delivered = policies.deliver_all(patience) => delivered,
-            () = show(&progress, &keeper, before) => Ok(()),
+            () = show(&progress, &journal, before) => Ok(()),
         };
         if let Err(error) = delivered {
             failure = Some(anyhow::Error::new(error).context(format!("the store of chain `{}`", escaped(&chain))));
@@ -211,8 +211,8 @@ async fn deliver(folder: &Folder, engine: Option<String>, patience: Duration) ->
         }
     }
     drop(progress);
-    let (waiting, overlaps) = (keeper.waiting(), keeper.newest(None, None, usize::MAX));
-    keeper.close().await;
+    let (waiting, overlaps) = (journal.waiting(), journal.newest(None, None, usize::MAX));
+    journal.close().await;
     let found: Vec<_> = overlaps.iter().take(overlaps.len().saturating_sub(known)).map(overlap).collect();
     let report = json!({ "delivered": before.saturating_sub(waiting), "waiting": waiting, "overlaps": found });
     let again = "not everything was delivered. Run this again when the store answers";
@@ -224,11 +224,11 @@ async fn deliver(folder: &Folder, engine: Option<String>, patience: Duration) ->
 }
 
 /// Shows the progress of a delivery, until it is dropped.
-async fn show(progress: &Progress, keeper: &Keeper, before: usize) {
+async fn show(progress: &Progress, journal: &OutageJournal, before: usize) {
     let mut ticks = tokio::time::interval(PROGRESS_INTERVAL);
     loop {
         ticks.tick().await;
-        progress.at(before.saturating_sub(keeper.waiting()) as u64);
+        progress.at(before.saturating_sub(journal.waiting()) as u64);
     }
 }
 

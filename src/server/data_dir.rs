@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail};
 use crate::config::Config;
 use crate::domain::clock::Clock;
 use crate::folder::{self, FolderLock, LockError};
-use crate::resilience::degrade::Keeper;
+use crate::resilience::degrade::OutageJournal;
 use crate::resilience::journal::Bounds;
 
 /// Data folder and its journal.
@@ -17,7 +17,7 @@ pub(super) struct DataDir {
     path: PathBuf,
     /// Empty while the folder is unusable and not needed.
     lock: Mutex<Option<FolderLock>>,
-    pub(super) journal: Arc<Keeper>,
+    pub(super) journal: Arc<OutageJournal>,
 }
 
 impl DataDir {
@@ -28,9 +28,9 @@ impl DataDir {
     pub(super) async fn open(config: &Config, clock: &Arc<dyn Clock>) -> anyhow::Result<Self> {
         let (path, limits) = (config.server.data_dir.clone(), &config.limits);
         let bounds = Bounds { bytes: limits.journal_bytes as u64, app_bytes: limits.journal_app_bytes as u64 };
-        let journal = Arc::new(Keeper::new(&path, bounds, clock.clone()));
+        let journal = Arc::new(OutageJournal::new(&path, bounds, clock.clone()));
         let data_dir = Self { path, lock: Mutex::default(), journal };
-        if data_dir.journal.is_there() {
+        if data_dir.journal.exists() {
             data_dir.lock()?;
             data_dir.journal.open().await?;
         } else if !config.answers_for_stores() {
@@ -94,7 +94,7 @@ impl DataDir {
 
     /// Logs the chains that have journal entries and are not configured.
     pub(super) fn warn_of_unknown_chains(&self) {
-        for chain in self.journal.chains_left() {
+        for chain in self.journal.unconfigured_chains() {
             tracing::error!(
                 chain.name = chain,
                 "The journal has entries of a chain that is not configured; configure it, or run `oncegate spool deliver`"

@@ -15,14 +15,14 @@ use crate::gateway::requirement::Requirement;
 use crate::gateway::{Engines, NamedChain, NamedEngine};
 use crate::resilience::call_guard::CallGuard;
 use crate::resilience::chain::{Chain, Setup, Times};
-use crate::resilience::degrade::{Keeper, OutagePolicies};
+use crate::resilience::degrade::{OutageJournal, OutagePolicies};
 
 /// Opens every engine with its guard, and creates every chain with its outage policies.
 pub(super) async fn open(
     config: &Config,
     clock: &Arc<dyn Clock>,
     entropy: &Arc<dyn Entropy>,
-    keeper: &Arc<Keeper>,
+    journal: &Arc<OutageJournal>,
     cores: &[Handle],
 ) -> anyhow::Result<Engines> {
     // Deadline of lookups and of operators' calls; claims and outcomes have their own.
@@ -54,7 +54,7 @@ pub(super) async fn open(
         let is_plain = options.engines.len() == 1 && options.on_data_loss == OnDataLoss::Resume;
         let only = options.engines.first().and_then(|name| engines.by_name.get(name)).filter(|_| is_plain);
         let below = only.map_or(switched.clone() as Arc<dyn Engine>, |named| named.engine.clone());
-        let policies = OutagePolicies::start(chain, below, keeper.clone(), clock.clone(), entropy.clone());
+        let policies = OutagePolicies::start(chain, below, journal.clone(), clock.clone(), entropy.clone());
         let requires = options.requires.iter().copied();
         let requirement = (!options.requires.is_empty()).then(|| Requirement::new(chain, requires));
         engines.chains.insert(chain.clone(), NamedChain { chain: switched, policies, requirement });

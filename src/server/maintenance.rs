@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::gateway::Gateway;
-use crate::resilience::degrade::Keeper;
+use crate::resilience::degrade::OutageJournal;
 use crate::telemetry::Telemetry;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::metrics::log::LogMetrics;
@@ -21,7 +21,7 @@ const LOG_SUMMARY_INTERVAL: Duration = Duration::from_secs(10);
 /// Runs the periodic work until `stop`.
 pub(super) async fn run(
     gateway: Arc<Gateway>,
-    keeper: Arc<Keeper>,
+    journal: Arc<OutageJournal>,
     metrics: Arc<Metrics>,
     telemetry: Telemetry,
     stop: CancellationToken,
@@ -35,7 +35,7 @@ pub(super) async fn run(
     loop {
         tokio::select! {
             _ = upkeep.tick() => {
-                keeper.measure();
+                journal.update_gauges();
                 log_metrics.set_dropped(log.dropped());
                 if let (Some(metrics), Some(counts)) = (&trace_metrics, traces.counts()) {
                     metrics.set(counts);

@@ -68,7 +68,7 @@ impl Chaos {
             sleep(Duration::from_secs(5)).await;
             if let Some(running) = self.hosts[place].gateway() {
                 let _health = running.died.run_until_cancelled(running.gateway.engines_health()).await;
-                self.world.measure(&running.keeper);
+                self.world.measure(&running.journal);
             }
         }
     }

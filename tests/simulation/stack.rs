@@ -14,7 +14,7 @@ use oncegate::gateway::claim::{ClaimAnswer, Granted};
 use oncegate::gateway::{Engines, Failure, Gateway, NamedChain, NamedEngine};
 use oncegate::resilience::call_guard::CallGuard;
 use oncegate::resilience::chain::{Chain, Setup, Times};
-use oncegate::resilience::degrade::{Keeper, OutagePolicies};
+use oncegate::resilience::degrade::{OutageJournal, OutagePolicies};
 use oncegate::resilience::journal::memory::{Disk, Flaw};
 use oncegate::resilience::journal::{Bounds, Journal, Recovered};
 use tokio_util::sync::CancellationToken;
@@ -65,7 +65,7 @@ pub(crate) struct Host {
 pub(crate) struct Running {
     pub(crate) gateway: Arc<Gateway>,
     pub(crate) chain: Arc<Chain>,
-    pub(crate) keeper: Arc<Keeper>,
+    pub(crate) journal: Arc<OutageJournal>,
     pub(crate) died: CancellationToken,
     /// Which process of its machine it is.
     pub(crate) run: u32,
@@ -128,7 +128,7 @@ impl Host {
         let clock: Arc<dyn Clock> = self.clock.clone();
         let entropy: Arc<dyn Entropy> = Arc::new(Rng::new(self.world.rng.next_u64()));
         let died = CancellationToken::new();
-        let (chain, engines, keeper) = self.engines(&clock, &entropy, &died);
+        let (chain, engines, journal) = self.engines(&clock, &entropy, &died);
         let issuer = Issuer::new(clock.clone(), entropy);
         let gateway = Arc::new(Gateway::new(engines, issuer, clock.clone(), &Limits::default()));
         let run = {
@@ -136,7 +136,7 @@ impl Host {
             *runs += 1;
             *runs
         };
-        *self.running() = Some(Running { gateway, chain, keeper, died, run, clock, bug: self.bug });
+        *self.running() = Some(Running { gateway, chain, journal, died, run, clock, bug: self.bug });
     }
 
     /// What stands between a gateway and its stores. The same as `server::engines` puts there; when that changes, this does.
@@ -145,7 +145,7 @@ impl Host {
         clock: &Arc<dyn Clock>,
         entropy: &Arc<dyn Entropy>,
         died: &CancellationToken,
-    ) -> (Arc<Chain>, Engines, Arc<Keeper>) {
+    ) -> (Arc<Chain>, Engines, Arc<OutageJournal>) {
         let (world, kind) = (&self.world, self.world.kind);
         let plant = |layer, engine| match self.bug {
             Some(bug) => bug.in_gateway(layer, engine, world),
@@ -174,17 +174,17 @@ impl Host {
             entropy: entropy.clone(),
             times: self.bug.map_or(times, |bug| bug.of_times(times)),
         }));
-        let keeper = Arc::new(if kind.has_policies() {
+        let journal = Arc::new(if kind.has_policies() {
             let (journal, recovered) = self.journal();
-            Keeper::over(journal, recovered, clock.clone())
+            OutageJournal::over(journal, recovered, clock.clone())
         } else {
             // Opened only where a policy needs it, and no app of these worlds has one.
-            Keeper::new(Path::new("no-such-folder"), Bounds { bytes: 0, app_bytes: 0 }, clock.clone())
+            OutageJournal::new(Path::new("no-such-folder"), Bounds { bytes: 0, app_bytes: 0 }, clock.clone())
         });
         let told = plant(Layer::Chain, only.unwrap_or(chain.clone()));
-        let policies = OutagePolicies::start(CHAIN, told, keeper.clone(), clock.clone(), entropy.clone());
+        let policies = OutagePolicies::start(CHAIN, told, journal.clone(), clock.clone(), entropy.clone());
         engines.chains.insert(CHAIN.into(), NamedChain { chain: chain.clone(), policies, requirement: None });
-        (chain, engines, keeper)
+        (chain, engines, journal)
     }
 
     /// The journal, with what is found in it: whatever has happened to the one before, all of it can be read.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use oncegate::domain::overlap::{Overlap, Overlaps as _};
 use oncegate::domain::record::Key;
 use oncegate::domain::spool::Spool as _;
-use oncegate::resilience::degrade::Keeper;
+use oncegate::resilience::degrade::OutageJournal;
 use oncegate::resilience::journal::Bounds;
 
 use crate::clock::{StoreClock, Time};
@@ -176,13 +176,13 @@ impl World {
 
     /// That what policies have answered has come to what they promise.
     pub(crate) fn audit(&self, hosts: &[Host]) {
-        let keepers: Vec<_> = hosts.iter().filter_map(Host::gateway).map(|running| running.keeper).collect();
-        let waiting: usize = keepers.iter().map(|keeper| keeper.waiting()).sum();
+        let journals: Vec<_> = hosts.iter().filter_map(Host::gateway).map(|running| running.journal).collect();
+        let waiting: usize = journals.iter().map(|journal| journal.waiting()).sum();
         self.check(NO_KEY, hold(waiting == 0, "spool", || format!("{waiting} entries wait and wait")));
         let mut overlaps: HashMap<Key, Vec<(u16, Overlap)>> = HashMap::new();
         for (gateway, host) in (0..).zip(hosts) {
-            let keeper = host.gateway().map(|running| running.keeper);
-            for overlap in keeper.iter().flat_map(|keeper| keeper.newest(None, None, usize::MAX)) {
+            let journal = host.gateway().map(|running| running.journal);
+            for overlap in journal.iter().flat_map(|journal| journal.newest(None, None, usize::MAX)) {
                 let key = Key { app: overlap.app.clone(), global_id: overlap.global_id };
                 overlaps.entry(key).or_default().push((gateway, overlap));
             }
@@ -198,8 +198,8 @@ impl World {
     }
 
     /// That what waits in a gateway has not outgrown its journal.
-    pub(crate) fn measure(&self, keeper: &Keeper) {
-        let (bytes, bounds) = (keeper.status().bytes, self.journal_bounds);
+    pub(crate) fn measure(&self, journal: &OutageJournal) {
+        let (bytes, bounds) = (journal.status().bytes, self.journal_bounds);
         self.check(NO_KEY, hold(bytes <= bounds.bytes, "L4", || format!("{bytes} bytes wait, of {bounds:?}")));
     }
 

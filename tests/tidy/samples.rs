@@ -48,7 +48,7 @@ fn an_import_of_a_higher_floor_is_caught() {
     passes(rules::floors, "crates/gateway/src/lib.rs", "use crate::{domain::claim::Claim, engine::Engine, telemetry};");
     passes(
         rules::floors,
-        "crates/gateway/src/resilience/journal/mod.rs",
+        "crates/gateway/src/resilience/journal.rs",
         "use super::chain::Chain;\nuse oncegate_core::clock::Clock;",
     );
     passes(rules::floors, "src/main.rs", "fn main() { oncegate::cli::run() }");

@@ -76,7 +76,7 @@ async fn every_double_grant_is_reported_by_both_attempts() {
     let metrics = Page::get(&cut_off.admin_client()).await;
     assert_eq!(metrics.sum("oncegate_overlaps_total", &[("app", "local"), ("policy", "local")]), 6);
     assert_eq!(metrics.sum("oncegate_overlaps_total", &[]), 12);
-    cut_off.logged("two attempts were told to go ahead", 12).await;
+    cut_off.logged("Two attempts were granted the same operation", 12).await;
     assert_eq!(report(&cut_off, "?app=local&limit=1000").await["overlaps"].as_array().unwrap().len(), 6);
     let (mut seen, mut after) = (Vec::new(), String::new());
     loop {

@@ -1,11 +1,11 @@
-//! The way of each call: to the store, behind what waits for it on the same key, and else to the policy.
+//! The route of each call: to the store, after the entries that wait on its key, or else to the policy.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::same_try::Granted;
+use super::shared_nonce::Proof;
 use super::{Core, OutcomeAnswer};
 use crate::domain::call::{Answered, CallContext};
 use crate::domain::claim::{
@@ -16,27 +16,27 @@ use crate::domain::terms::{ClaimOnOutage, OutcomeOnOutage};
 use crate::engine::EngineError;
 use crate::resilience::deadline_budget::PolicyBudget;
 
-/// Time that a lookup or a release waits for deliveries on its key.
-const BEFORE_READING: Duration = Duration::from_millis(300);
+/// Longest wait of a lookup or a release for deliveries on its key.
+const DELIVERY_BEFORE_READ: Duration = Duration::from_millis(300);
 
 /// Bounds the time that a call with this budget waits for the store. What takes longer may still happen.
 async fn within<Answer>(
     budget: PolicyBudget,
     call: impl Future<Output = Result<Answer, EngineError>>,
 ) -> Result<Answer, EngineError> {
-    let late = |_| Err(EngineError::indeterminate("the store has not answered in time for a policy to do so"));
+    let late = |_| Err(EngineError::indeterminate("the store has not answered in time for a policy to answer instead"));
     timeout(budget.wait, call).await.unwrap_or_else(late)
 }
 
-/// The failure of a call that got the lock of its key after its deadline.
-fn too_long() -> EngineError {
-    EngineError::unavailable("others had the claim to themselves too long")
+/// Returns the failure of a call that got the lock of its key after its deadline.
+fn waited_too_long() -> EngineError {
+    EngineError::unavailable("other calls on this claim took longer than the deadline; try again")
 }
 
 impl Core {
     /// Returns whether the store alone answers a claim: it has no policy, and nothing must be delivered before it.
     pub(super) fn is_for_store_alone(&self, request: &ClaimRequest, context: CallContext<ClaimOnOutage>) -> bool {
-        context.on_outage == ClaimOnOutage::FailClosed && !self.book.waits(&request.key)
+        context.on_outage == ClaimOnOutage::FailClosed && !self.local_claims.has_waiting_on(&request.key)
     }
 
     pub(super) async fn claim_with_policy(
@@ -51,42 +51,42 @@ impl Core {
             None => None,
         };
         let (core, request) = (self.clone(), request.clone());
-        let work = Box::pin(async move { core.claim_alone(&request, context, begun, failure).await });
+        let work = Box::pin(async move { core.claim_exclusively(&request, context, begun, failure).await });
         self.uncancelled(work).await
     }
 
-    /// Sends a claim to the store, beside others on the same key; nothing if entries of the journal wait on the key.
+    /// Sends a claim to the store, at the same time as others on its key; `None` if journal entries wait on the key.
     async fn try_claim(
         &self,
         request: &ClaimRequest,
         context: CallContext<ClaimOnOutage>,
     ) -> Option<Result<ClaimResponse, EngineError>> {
         let is_local = context.on_outage == ClaimOnOutage::Local;
-        // The local record must have a grant of the store before it decides in its place.
-        let _turn = if is_local { Some(self.locks.shared(&request.key).await) } else { None };
-        if self.book.waits(&request.key) {
+        // The local claims must include a grant of the store before a policy decides on them.
+        let _guard = if is_local { Some(self.locks.shared(&request.key).await) } else { None };
+        if self.local_claims.has_waiting_on(&request.key) {
             return None;
         }
         let budget = PolicyBudget::of(context.deadline);
         let answer = within(budget, self.engine.claim(request, budget.store)).await;
         if is_local && let Ok(answer) = &answer {
-            self.book.learn_claim(request, answer, self.clock.monotonic());
+            self.local_claims.remember_claim(request, answer, self.clock.monotonic());
         }
         Some(answer)
     }
 
-    /// With the key locked: delivers what waits, sends the claim to the store, and else applies the policy.
-    async fn claim_alone(
+    /// Locks the key, delivers what waits, sends the claim to the store, and applies the policy if the store is unavailable.
+    async fn claim_exclusively(
         self: &Arc<Self>,
         request: &ClaimRequest,
         context: CallContext<ClaimOnOutage>,
         begun: Duration,
         failure: Option<EngineError>,
     ) -> Result<Answered<ClaimResponse>, EngineError> {
-        let _turn = self.locks.alone(&request.key).await;
+        let _guard = self.locks.exclusive(&request.key).await;
         if self.clock.monotonic().saturating_sub(begun) >= context.deadline {
             // The caller has stopped waiting: a grant would only block others.
-            return Err(failure.unwrap_or_else(too_long));
+            return Err(failure.unwrap_or_else(waited_too_long));
         }
         let failure = if let Some(failure) = failure {
             failure
@@ -99,7 +99,7 @@ impl Core {
             match within(budget, call).await {
                 Ok(answer) => {
                     if context.on_outage == ClaimOnOutage::Local {
-                        self.book.learn_claim(request, &answer, self.clock.monotonic());
+                        self.local_claims.remember_claim(request, &answer, self.clock.monotonic());
                     }
                     return Ok(Answered::by_store(answer));
                 }
@@ -116,44 +116,44 @@ impl Core {
     ) -> Result<Answered<OutcomeAnswer>, EngineError> {
         let begun = self.clock.monotonic();
         let mut failure = None;
-        if !self.book.waits(&request.key) {
+        if !self.local_claims.has_waiting_on(&request.key) {
             let answer = if context.on_outage == OutcomeOnOutage::FailClosed {
-                self.settle_in_store(request, context.deadline, Granted::Elsewhere).await
+                self.settle_in_store(request, context.deadline, Proof::Mark).await
             } else {
                 let budget = PolicyBudget::of(context.deadline);
-                within(budget, self.settle_in_store(request, budget.store, Granted::Elsewhere)).await
+                within(budget, self.settle_in_store(request, budget.store, Proof::Mark)).await
             };
             match answer {
                 Err(unavailable) if unavailable.is_unavailable() && context.on_outage == OutcomeOnOutage::Spool => {
                     failure = Some(unavailable);
                 }
-                // Without a policy the failure is the answer. The store is not asked again behind entries that wait by now:
-                // if it refused the second try, the caller would not learn that the first one may have been taken.
+                // Without a policy the failure is the answer. The call is not sent again after entries that wait by now: a
+                // refusal of the second try would hide that the first one may have taken effect.
                 answer => return answer.map(stored),
             }
         }
         let (core, request) = (self.clone(), request.clone());
         // Boxed, so that other outcomes do not need the memory.
-        let work = Box::pin(async move { core.settle_alone(&request, context, begun, failure).await });
+        let work = Box::pin(async move { core.settle_exclusively(&request, context, begun, failure).await });
         self.uncancelled(work).await
     }
 
-    async fn settle_alone(
+    async fn settle_exclusively(
         self: &Arc<Self>,
         request: &OutcomeRequest,
         context: CallContext<OutcomeOnOutage>,
         begun: Duration,
         failure: Option<EngineError>,
     ) -> Result<Answered<OutcomeAnswer>, EngineError> {
-        let _turn = self.locks.alone(&request.key).await;
+        let _guard = self.locks.exclusive(&request.key).await;
         let left = match request.outcome {
-            // What was done, or may have been, is recorded even after the caller stopped waiting.
+            // Recorded even after the caller has stopped waiting: the operation was done, or may have been.
             Outcome::Success { .. } | Outcome::Unknown => context.deadline,
-            // A failure that nobody waits for would only delete the claim, and its repeat would be answered as too late.
+            // Without a waiting caller a failure would only delete the claim, and its repeat would be answered as late.
             Outcome::Failure => context.deadline.saturating_sub(self.clock.monotonic().saturating_sub(begun)),
         };
         if left.is_zero() {
-            return Err(failure.unwrap_or_else(too_long));
+            return Err(failure.unwrap_or_else(waited_too_long));
         }
         let failure = if let Some(failure) = failure {
             failure
@@ -161,7 +161,7 @@ impl Core {
             let budget = PolicyBudget::of(left);
             let call = async {
                 self.deliver(&request.key).await?;
-                self.settle_in_store(request, budget.store, Granted::Elsewhere).await
+                self.settle_in_store(request, budget.store, Proof::Mark).await
             };
             match within(budget, call).await {
                 Ok(answer) => return Ok(stored(answer)),
@@ -172,16 +172,16 @@ impl Core {
     }
 
     /// Records the store's response to an outcome, if the app decides locally.
-    pub(super) fn learn_settle(&self, request: &OutcomeRequest, response: &OutcomeResponse) {
-        if self.book.is_local(&request.key.app) {
-            self.book.learn_settle(request, response, self.clock.monotonic());
+    pub(super) fn remember_outcome(&self, request: &OutcomeRequest, response: &OutcomeResponse) {
+        if self.local_claims.decides_locally(&request.key.app) {
+            self.local_claims.remember_outcome(request, response, self.clock.monotonic());
         }
     }
 
     /// Records the store's response to a renewal, if the app decides locally.
-    pub(super) fn learn_renew(&self, request: &RenewalRequest, response: &RenewalResponse) {
-        if self.book.is_local(&request.key.app) {
-            self.book.learn_renew(request, response, self.clock.monotonic());
+    pub(super) fn remember_renewal(&self, request: &RenewalRequest, response: &RenewalResponse) {
+        if self.local_claims.decides_locally(&request.key.app) {
+            self.local_claims.remember_renewal(request, response, self.clock.monotonic());
         }
     }
 
@@ -190,24 +190,24 @@ impl Core {
         request: &RenewalRequest,
         deadline: Duration,
     ) -> Result<Answered<RenewalResponse>, EngineError> {
-        if self.book.waits(&request.key) {
+        if self.local_claims.has_waiting_on(&request.key) {
             let (core, request) = (self.clone(), request.clone());
-            let work = Box::pin(async move { core.renew_alone(&request, deadline).await });
+            let work = Box::pin(async move { core.renew_exclusively(&request, deadline).await });
             return self.uncancelled(work).await;
         }
-        self.renew_in_store(request, deadline, Granted::Elsewhere).await.map(Answered::by_store)
+        self.renew_in_store(request, deadline, Proof::Mark).await.map(Answered::by_store)
     }
 
-    async fn renew_alone(
+    async fn renew_exclusively(
         self: &Arc<Self>,
         request: &RenewalRequest,
         deadline: Duration,
     ) -> Result<Answered<RenewalResponse>, EngineError> {
-        let _turn = self.locks.alone(&request.key).await;
+        let _guard = self.locks.exclusive(&request.key).await;
         let budget = PolicyBudget::of(deadline);
         let call = async {
             self.deliver(&request.key).await?;
-            self.renew_in_store(request, budget.store, Granted::Elsewhere).await
+            self.renew_in_store(request, budget.store, Proof::Mark).await
         };
         match within(budget, call).await {
             Ok(answer) => Ok(Answered::by_store(answer)),
@@ -215,19 +215,18 @@ impl Core {
         }
     }
 
-    /// Delivers what waits on a key before its record is read, within a bounded time.
-    pub(super) async fn before_reading(self: &Arc<Self>, key: &Key) -> Result<(), EngineError> {
-        if !self.book.waits(key) {
+    /// Delivers the entries of a key before its record is read, within a bounded time.
+    pub(super) async fn deliver_before_read(self: &Arc<Self>, key: &Key) -> Result<(), EngineError> {
+        if !self.local_claims.has_waiting_on(key) {
             return Ok(());
         }
         let (core, key) = (self.clone(), key.clone());
         let delivered = self.uncancelled(Box::pin(async move {
-            let _turn = core.locks.alone(&key).await;
+            let _guard = core.locks.exclusive(&key).await;
             core.deliver(&key).await
         }));
-        let late =
-            |_| Err(EngineError::unavailable("what waits for the store on this claim has not been delivered yet"));
-        timeout(BEFORE_READING, delivered).await.unwrap_or_else(late)
+        let late = |_| Err(EngineError::unavailable("journal entries of this claim are not delivered yet; try again"));
+        timeout(DELIVERY_BEFORE_READ, delivered).await.unwrap_or_else(late)
     }
 }
 

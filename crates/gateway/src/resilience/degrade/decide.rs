@@ -1,12 +1,12 @@
-//! What is answered in a store's place: one decision for each policy, on the local record, in the journal before it is
-//! answered. The caller has the key to itself.
+//! The answers of outage policies: decided on the local claims, and in the journal before they are given. The caller holds the
+//! key's exclusive lock.
 
 use std::sync::Arc;
 
-use super::super::journal::Refused;
-use super::super::journal::entry::{Deed, Entry, Seq};
-use super::book::{Standing, Written};
-use super::same_try::granted_attempt;
+use super::super::journal::JournalError;
+use super::super::journal::entry::{Entry, JournaledOperation, Seq};
+use super::local_claims::{LocalClaim, LocalEffect};
+use super::shared_nonce::granted_attempt;
 use super::{Core, OutcomeAnswer};
 use crate::domain::call::Answered;
 use crate::domain::claim::{
@@ -19,8 +19,8 @@ use crate::domain::record::{Key, LiveClaim};
 use crate::domain::terms::{ClaimOnOutage, OutcomeOnOutage};
 use crate::engine::{Determinate, EngineError};
 
-/// The failure that the store met, and why no policy answers instead.
-fn neither(failure: EngineError, why: &str) -> EngineError {
+/// Returns the failure of the store, with the reason why no policy answers instead.
+fn no_answer(failure: EngineError, why: &str) -> EngineError {
     match failure {
         EngineError::Indeterminate(uncertain) => EngineError::indeterminate(format!("{}; {why}", uncertain.why)),
         EngineError::Determinate(Determinate::Unavailable(text)) => EngineError::unavailable(format!("{text}; {why}")),
@@ -28,19 +28,19 @@ fn neither(failure: EngineError, why: &str) -> EngineError {
     }
 }
 
-/// The failure that the store met, and why the journal did not take what a policy would have answered instead. What may be on
-/// the disk is in force after a restart, and told to the store: then it is not certain that nothing happens.
-fn not_kept(failure: EngineError, refused: &Refused) -> EngineError {
-    match refused {
-        Refused::Unsure(_) => EngineError::indeterminate(format!("{failure}; {refused}")),
-        Refused::Full | Refused::AppFull | Refused::NoRoom(_) | Refused::Broken(_) => {
-            neither(failure, &refused.to_string())
+/// Returns the failure of the store, with the reason why the journal did not take the answer of a policy. If the entry may be on
+/// the disk, a restart finds and delivers it, so the failure is uncertain.
+fn not_journaled(failure: EngineError, error: &JournalError) -> EngineError {
+    match error {
+        JournalError::Uncertain(_) => EngineError::indeterminate(format!("{failure}; {error}")),
+        JournalError::ShareFull | JournalError::AppFull | JournalError::DiskFull(_) | JournalError::Broken(_) => {
+            no_answer(failure, &error.to_string())
         }
     }
 }
 
 impl Core {
-    /// A claim that the store did not answer.
+    /// Answers a claim call that the store did not answer.
     pub(super) async fn claim_by_policy(
         &self,
         request: &ClaimRequest,
@@ -53,29 +53,30 @@ impl Core {
             ClaimOnOutage::Local => Some(OutagePolicy::Local),
             ClaimOnOutage::FailOpen => Some(OutagePolicy::FailOpen),
         };
-        let queue = self.book.queue(&request.key);
-        let held = self.book.held(&request.key, now).or_else(|| reported_beside(&queue, self.clock.wall()));
-        // What tells of a claim that nobody granted here: an outcome that waits, or what was remembered.
-        let teller = policy.or_else(|| queue.last().map(|(_, entry)| entry.policy));
+        let queue = self.local_claims.waiting_on(&request.key);
+        let held =
+            self.local_claims.live_claim(&request.key, now).or_else(|| reported_after_end(&queue, self.clock.wall()));
+        // The policy of an answer about a claim that was not granted here: from a waiting outcome, or the caller's own.
+        let known_by = policy.or_else(|| queue.last().map(|(_, entry)| entry.policy));
         match claim::claim(held.as_ref(), request, None) {
             (Effect::Put(..), ClaimResponse::Granted(grant)) => match policy {
                 Some(policy) if failure.is_unavailable() => self.grant(request, grant, policy, failure).await,
                 _ => Err(failure),
             },
-            (_, ClaimResponse::Granted(grant)) => match self.book.granted_by(&request.key).or(policy) {
+            (_, ClaimResponse::Granted(grant)) => match self.local_claims.granted_by(&request.key).or(policy) {
                 Some(policy) => {
                     Ok(self.answer(&request.key, policy, ClaimResponse::Granted(Grant { fence: None, ..grant })))
                 }
                 None => Err(failure),
             },
-            (_, answer) => match teller {
+            (_, answer) => match known_by {
                 Some(policy) => Ok(self.answer(&request.key, policy, answer)),
                 None => Err(failure),
             },
         }
     }
 
-    /// Grants a claim in the store's place.
+    /// Grants a claim by a policy.
     async fn grant(
         &self,
         request: &ClaimRequest,
@@ -83,20 +84,20 @@ impl Core {
         policy: OutagePolicy,
         failure: EngineError,
     ) -> Result<Answered<ClaimResponse>, EngineError> {
-        if policy == OutagePolicy::Local && self.book.is_blind(&request.key.app, self.clock.monotonic()) {
-            return Err(neither(failure, "and more is in progress than this gateway can remember"));
+        if policy == OutagePolicy::Local && self.local_claims.has_forgotten(&request.key.app, self.clock.monotonic()) {
+            return Err(no_answer(failure, "and more claims are in progress than this gateway can remember"));
         }
-        self.keep(Deed::Granted(request.clone()), policy, |now| {
-            Written::Stands(Box::new(Standing::new(request.record(), Some(now + request.terms.lease), Some(policy))))
+        self.record_operation(JournaledOperation::Granted(request.clone()), policy, |now| {
+            LocalEffect::Put(Box::new(LocalClaim::new(request.record(), Some(now + request.terms.lease), Some(policy))))
         })
         .await
-        .map_err(|refused| not_kept(failure, &refused))?;
+        .map_err(|error| not_journaled(failure, &error))?;
         Ok(self.answer(&request.key, policy, ClaimResponse::Granted(grant)))
     }
 
-    /// Counts and wraps an answer of a policy.
+    /// Counts an answer, and adds its policy.
     fn answer<Answer>(&self, key: &Key, policy: OutagePolicy, answer: Answer) -> Answered<Answer> {
-        self.keeper.answered(&key.app, policy);
+        self.journal.count_answer(&key.app, policy);
         Answered::by_policy(policy, answer)
     }
 
@@ -107,105 +108,113 @@ impl Core {
         on_outage: OutcomeOnOutage,
         failure: EngineError,
     ) -> Result<Answered<OutcomeAnswer>, EngineError> {
-        let queue = self.book.queue(&request.key);
+        let queue = self.local_claims.waiting_on(&request.key);
         let attempt = granted_attempt(&queue, &request.attempt).unwrap_or_else(|| request.attempt.clone());
         let request = &OutcomeRequest { attempt, ..request.clone() };
-        let grants =
-            |entry: &Entry| matches!(&entry.deed, Deed::Granted(granted) if granted.attempt == request.attempt);
+        let grants = |entry: &Entry| matches!(&entry.journaled, JournaledOperation::Granted(granted) if granted.attempt == request.attempt);
         if queue.iter().any(|(_, entry)| entry.policy == OutagePolicy::Local && grants(entry)) {
             return self.settle_locally(request, failure).await;
         }
-        // With an outcome that waits the store is out for this key, whatever it says now: order is kept.
+        // While an outcome waits, later ones wait behind it to keep their order, even if the store answers again.
         if on_outage != OutcomeOnOutage::Spool || (queue.is_empty() && !failure.is_unavailable()) {
             return Err(failure);
         }
-        let reports = queue.iter().rev().filter_map(|(_, entry)| match &entry.deed {
-            Deed::Reported(report) => Some(report),
-            Deed::Granted(_) | Deed::Renewed(_) => None,
+        let reports = queue.iter().rev().filter_map(|(_, entry)| match &entry.journaled {
+            JournaledOperation::Reported(report) => Some(report),
+            JournaledOperation::Granted(_) | JournaledOperation::Renewed(_) => None,
         });
         match reports.into_iter().find(|report| report.attempt == request.attempt).map(|report| &report.outcome) {
             Some(Outcome::Success { .. }) if !matches!(request.outcome, Outcome::Success { .. }) => {
                 let answer = OutcomeAnswer::Response(OutcomeResponse::AlreadySucceeded);
                 return Ok(self.answer(&request.key, OutagePolicy::Spool, answer));
             }
-            Some(kept) if std::mem::discriminant(kept) == std::mem::discriminant(&request.outcome) => {
+            Some(recorded) if std::mem::discriminant(recorded) == std::mem::discriminant(&request.outcome) => {
                 return Ok(self.answer(&request.key, OutagePolicy::Spool, OutcomeAnswer::Spooled));
             }
             _ => {}
         }
-        let held = on_its_terms(self.book.held(&request.key, self.clock.monotonic()), request);
+        let held = with_terms_of_outcome(self.local_claims.live_claim(&request.key, self.clock.monotonic()), request);
         let held = held.filter(|held| held.record.attempt == request.attempt || request.late.is_some());
         let (effect, answer) = claim::settle(held.as_ref(), request);
         if answer == OutcomeResponse::Expired {
-            // The store would not record it either, unless the claim stands there: it must not be taken and dropped later.
+            // The store would not record it either, unless it has the claim: it must not be accepted and dropped later.
             return Ok(self.answer(&request.key, OutagePolicy::Spool, OutcomeAnswer::Response(answer)));
         }
-        // What is accepted can be recorded whenever it is delivered, also where its claim has ended by then.
+        // Keeps the terms, so that the outcome can be recorded even if its claim has ended before delivery.
         let late = request.late.clone().or_else(|| held.map(|held| LateTerms::of(held.record)));
         let request = &OutcomeRequest { late, ..request.clone() };
-        let kept = self.keep(Deed::Reported(request.clone()), OutagePolicy::Spool, |now| written(effect, now)).await;
-        kept.map_err(|refused| not_kept(failure, &refused))?;
+        let recorded = self
+            .record_operation(JournaledOperation::Reported(request.clone()), OutagePolicy::Spool, |now| {
+                local_effect(effect, now)
+            })
+            .await;
+        recorded.map_err(|error| not_journaled(failure, &error))?;
         Ok(self.answer(&request.key, OutagePolicy::Spool, OutcomeAnswer::Spooled))
     }
 
-    /// An outcome of what was granted here: the local record decides.
+    /// Settles a claim that was granted here, by the local claims.
     async fn settle_locally(
         &self,
         request: &OutcomeRequest,
         failure: EngineError,
     ) -> Result<Answered<OutcomeAnswer>, EngineError> {
-        let held = self.book.held(&request.key, self.clock.monotonic());
+        let held = self.local_claims.live_claim(&request.key, self.clock.monotonic());
         let (effect, answer) = claim::settle(held.as_ref(), request);
         if effect != Effect::Keep {
-            let kept =
-                self.keep(Deed::Reported(request.clone()), OutagePolicy::Local, |now| written(effect, now)).await;
-            kept.map_err(|refused| not_kept(failure, &refused))?;
+            let recorded = self
+                .record_operation(JournaledOperation::Reported(request.clone()), OutagePolicy::Local, |now| {
+                    local_effect(effect, now)
+                })
+                .await;
+            recorded.map_err(|error| not_journaled(failure, &error))?;
         }
         Ok(self.answer(&request.key, OutagePolicy::Local, OutcomeAnswer::Response(answer)))
     }
 
-    /// Answers a renewal that the store did not answer: only of what a policy has granted.
+    /// Answers a renewal that the store did not answer, if a policy granted the claim.
     pub(super) async fn renew_by_policy(
         &self,
         request: &RenewalRequest,
         failure: EngineError,
     ) -> Result<Answered<RenewalResponse>, EngineError> {
-        let queue = self.book.queue(&request.key);
+        let queue = self.local_claims.waiting_on(&request.key);
         let attempt = granted_attempt(&queue, &request.attempt).unwrap_or_else(|| request.attempt.clone());
         let request = &RenewalRequest { attempt, ..request.clone() };
         let granted = queue
             .iter()
-            .find(|(_, entry)| matches!(&entry.deed, Deed::Granted(granted) if granted.attempt == request.attempt));
+            .find(|(_, entry)| matches!(&entry.journaled, JournaledOperation::Granted(granted) if granted.attempt == request.attempt));
         let Some(policy) = granted.map(|(_, entry)| entry.policy) else { return Err(failure) };
-        let held = self.book.held(&request.key, self.clock.monotonic());
+        let held = self.local_claims.live_claim(&request.key, self.clock.monotonic());
         let (effect, answer) = claim::renew(held.as_ref(), request);
         if let Effect::Extend(lease) = effect {
             let renewal = RenewalRequest { lease: Some(lease), ..request.clone() };
-            let kept = self.keep(Deed::Renewed(renewal), policy, |now| Written::EndsAt(now + lease)).await;
-            kept.map_err(|refused| not_kept(failure, &refused))?;
+            let recorded = self
+                .record_operation(JournaledOperation::Renewed(renewal), policy, |now| LocalEffect::EndAt(now + lease))
+                .await;
+            recorded.map_err(|error| not_journaled(failure, &error))?;
         }
         Ok(self.answer(&request.key, policy, answer))
     }
 
-    /// Puts a deed into the journal, and then into the local record. A lease counts from when the disk has it: longer than
-    /// its holder is told.
-    async fn keep(
+    /// Puts an operation into the journal, and then into the local claims. A lease counts from when the disk has it: longer than
+    /// its holder was promised.
+    async fn record_operation(
         &self,
-        deed: Deed,
+        journaled: JournaledOperation,
         policy: OutagePolicy,
-        effect: impl FnOnce(std::time::Duration) -> Written,
-    ) -> Result<(), Refused> {
-        let entry = Arc::new(Entry { chain: self.chain.clone(), policy, at: self.clock.wall(), deed });
-        let seq = self.keeper.keep(&entry).await?;
+        effect: impl FnOnce(std::time::Duration) -> LocalEffect,
+    ) -> Result<(), JournalError> {
+        let entry = Arc::new(Entry { chain: self.chain.clone(), policy, at: self.clock.wall(), journaled });
+        let seq = self.journal.append(&entry).await?;
         let now = self.clock.monotonic();
-        self.book.add(seq, entry, effect(now), now);
+        self.local_claims.add(seq, entry, effect(now), now);
         self.wake.notify_one();
         Ok(())
     }
 }
 
-/// What stands, on the terms that an outcome brings where nothing but renewals of its claim has passed through here.
-fn on_its_terms(held: Option<LiveClaim>, request: &OutcomeRequest) -> Option<LiveClaim> {
+/// Returns the live claim, with the terms of its outcome if only renewals of it are known here.
+fn with_terms_of_outcome(held: Option<LiveClaim>, request: &OutcomeRequest) -> Option<LiveClaim> {
     let mut held = held?;
     let is_renewed_only = held.record.operation.is_none() && held.record.attempt == request.attempt;
     if let Some(late) = request.late.as_ref().filter(|_| is_renewed_only) {
@@ -214,21 +223,21 @@ fn on_its_terms(held: Option<LiveClaim>, request: &OutcomeRequest) -> Option<Liv
     Some(held)
 }
 
-/// What stands where a claim of this process has ended: an attempt that the store had granted was reported beside it, and
-/// the store has to be told.
-fn reported_beside(queue: &[(Seq, Arc<Entry>)], wall: Timestamp) -> Option<LiveClaim> {
+/// Returns the claim of an attempt that the store had granted, and whose outcome waits: it counts once the claim of this process
+/// has ended.
+fn reported_after_end(queue: &[(Seq, Arc<Entry>)], wall: Timestamp) -> Option<LiveClaim> {
     let (mut granted, mut reported) = (None, None);
     for (_, entry) in queue {
-        match &entry.deed {
-            // It was not granted beside what stood already.
-            Deed::Granted(request) => (granted, reported) = (Some(&request.attempt), None),
-            // What became of it the local record has.
-            Deed::Reported(request) if granted == Some(&request.attempt) => {}
-            Deed::Reported(request) if request.outcome == Outcome::Failure => {
+        match &entry.journaled {
+            // Nothing was reported before this grant.
+            JournaledOperation::Granted(request) => (granted, reported) = (Some(&request.attempt), None),
+            // The local claims have this outcome.
+            JournaledOperation::Reported(request) if granted == Some(&request.attempt) => {}
+            JournaledOperation::Reported(request) if request.outcome == Outcome::Failure => {
                 reported.take_if(|(known, _): &mut (&OutcomeRequest, _)| known.attempt == request.attempt);
             }
-            Deed::Reported(request) => reported = Some((request, entry.at)),
-            Deed::Renewed(_) => {}
+            JournaledOperation::Reported(request) => reported = Some((request, entry.at)),
+            JournaledOperation::Renewed(_) => {}
         }
     }
     let (request, at) = reported?;
@@ -237,14 +246,14 @@ fn reported_beside(queue: &[(Seq, Arc<Entry>)], wall: Timestamp) -> Option<LiveC
     LiveClaim::judge(record, left, None)
 }
 
-/// What a transition does to the local record.
-pub(super) fn written(effect: Effect, now: std::time::Duration) -> Written {
+/// Returns what a transition changes in the local claims.
+pub(super) fn local_effect(effect: Effect, now: std::time::Duration) -> LocalEffect {
     match effect {
-        Effect::Keep => Written::AsBefore,
+        Effect::Keep => LocalEffect::Keep,
         Effect::Put(record, lasts) => {
-            Written::Stands(Box::new(Standing::new(record, lasts.map(|lasts| now + lasts), None)))
+            LocalEffect::Put(Box::new(LocalClaim::new(record, lasts.map(|lasts| now + lasts), None)))
         }
-        Effect::Extend(lasts) => Written::EndsAt(now + lasts),
-        Effect::Delete => Written::Gone,
+        Effect::Extend(lasts) => LocalEffect::EndAt(now + lasts),
+        Effect::Delete => LocalEffect::Remove,
     }
 }

@@ -1,13 +1,13 @@
-//! Telling the store what was answered in its place: the entries of a key in order, a claim and its outcome as one. Each step
-//! can be repeated, so an end of this process between two of them repeats it. The caller has the key to itself.
+//! Delivery of journal entries to the store: the entries of a key in order, a claim and its outcome together. Each step can be
+//! repeated, so a process that ends between two of them repeats it. The caller holds the key's exclusive lock.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::deadline_budget::DELIVERY_DEADLINE;
-use super::super::journal::entry::{Deed, Entry, Seq};
-use super::marks::{Hold, is_of_marks};
-use super::same_try::{Granted, granted_attempt};
+use super::super::journal::entry::{Entry, JournaledOperation, Seq};
+use super::marks::{ExclusiveTime, is_of_marks};
+use super::shared_nonce::{Proof, granted_attempt};
 use super::{Core, Queue};
 use crate::crash::{self, Point};
 use crate::domain::attempt::Attempt;
@@ -20,138 +20,153 @@ use crate::domain::record::{ClaimState, Contents, Key, LiveClaim, Record};
 use crate::domain::terms::{LeaseEnd, Terms};
 use crate::engine::EngineError;
 
-/// The lease of a claim whose outcome follows at once, at least: long enough for the outcome to find it.
-const PUSHED_LEASE_MIN: Duration = Duration::from_secs(5);
+/// Shortest lease of a claim whose outcome follows at once: long enough for the outcome to find it.
+const DELIVERED_LEASE_MIN: Duration = Duration::from_secs(5);
 
-/// How often a claim is sent that finds its own lease at its very end.
-const PUSHES_MAX: usize = 3;
+/// Claim calls of one delivery: the lease of the claim that each finds may end before it is renewed.
+const CLAIMS_MAX: usize = 3;
 
-/// What a delivery does with a claim of its own try that the store holds as unknown, because its lease ended there.
+/// Treatment of a claim of the same nonce that the store holds as unknown because its lease ended there.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum EndedLease {
-    /// Nothing: the lease has ended here too, or its outcome follows.
+    /// Leaves it unknown: the lease has ended here too, or its outcome follows.
     Leave,
-    /// Restores the lease, which a policy extended here while another gateway, which granted the same try, did not.
+    /// Restores the lease: a policy extended it here, and another gateway that granted the same nonce did not know of that.
     Restore,
 }
 
-/// Entries that the store has, and what they met there.
+/// Entries that were delivered, and what the store held.
 #[derive(Default)]
-struct Told {
+struct Delivered {
     seqs: Vec<Seq>,
     /// The claim that the store holds instead.
     theirs: Option<LiveClaim>,
-    /// Whether a success or an unknown outcome was among them, which the store does not record because of that.
+    /// Whether they include a success or an unknown outcome, which the store refused because of that claim.
     outcome_refused: bool,
     /// The marks of other grants by policies that overlap with this one.
-    beside: Vec<LiveClaim>,
+    overlapping: Vec<LiveClaim>,
 }
 
 impl Core {
-    /// Tells the store all that waits on a key.
+    /// Delivers the entries that wait on a key.
     ///
     /// # Errors
-    /// Why it could not be told; the rest waits on.
+    /// The store did not take an entry; it and later ones still wait.
     pub(super) async fn deliver(self: &Arc<Self>, key: &Key) -> Result<(), EngineError> {
         loop {
-            let queue = self.book.queue(key);
+            let queue = self.local_claims.waiting_on(key);
             let Some((seq, first)) = queue.first() else { return Ok(()) };
-            let told = match &first.deed {
-                Deed::Granted(request) => self.tell_grant(request, first, &queue).await?,
-                Deed::Reported(request) => self.tell_outcome(request, first.at, *seq).await?,
-                Deed::Renewed(request) => self.tell_renewal(request, *seq).await?,
+            let delivered = match &first.journaled {
+                JournaledOperation::Granted(request) => self.deliver_grant(request, first, &queue).await?,
+                JournaledOperation::Reported(request) => self.deliver_outcome(request, first.at, *seq).await?,
+                JournaledOperation::Renewed(request) => self.deliver_renewal(request, *seq).await?,
             };
             let ours = first.attempt();
-            let theirs = told.theirs.filter(|theirs| theirs.record.attempt.nonce() != ours.nonce());
+            let theirs = delivered.theirs.filter(|theirs| theirs.record.attempt.nonce() != ours.nonce());
             let is_overlap = match &theirs {
-                Some(theirs) => told.outcome_refused || self.was_beside(first, &queue[1..], theirs).await?,
+                Some(theirs) => delivered.outcome_refused || self.is_overlap_with(first, &queue[1..], theirs).await?,
                 None => false,
             };
-            let others = theirs.iter().filter(|_| is_overlap).chain(&told.beside);
+            let others = theirs.iter().filter(|_| is_overlap).chain(&delivered.overlapping);
             let overlaps = others.map(|theirs| self.overlap(first, ours, theirs)).collect();
             let suspect = ours.clone();
             let (core, key) = (self.clone(), key.clone());
             self.uncancelled(async move {
-                if told.outcome_refused && theirs.is_some() {
-                    core.keeper.suspect(&key, &suspect);
+                if delivered.outcome_refused && theirs.is_some() {
+                    core.journal.report_suspected_double_execution(&key, &suspect);
                 }
-                core.keeper.delivered(told.seqs.clone(), overlaps).await;
-                core.book.delivered(&key, &told.seqs, theirs.as_ref(), core.clock.monotonic());
+                core.journal.remove_delivered(delivered.seqs.clone(), overlaps).await;
+                core.local_claims.remove_delivered(&key, &delivered.seqs, theirs.as_ref(), core.clock.monotonic());
                 Ok(())
             })
             .await?;
         }
     }
 
-    /// A grant, with its renewals, and with its outcome if there is one.
-    async fn tell_grant(&self, request: &ClaimRequest, entry: &Entry, queue: &Queue) -> Result<Told, EngineError> {
-        // What others have reported meanwhile does not stand between a claim and what became of it; another grant does.
-        let beside = queue[1..].iter().take_while(|(_, entry)| !matches!(entry.deed, Deed::Granted(_)));
-        let own = beside.filter(|(_, entry)| *entry.attempt() == request.attempt);
+    /// Delivers a grant, with its renewals, and with its outcome if there is one.
+    async fn deliver_grant(
+        &self,
+        request: &ClaimRequest,
+        entry: &Entry,
+        queue: &Queue,
+    ) -> Result<Delivered, EngineError> {
+        // Outcomes of other attempts do not separate a grant from its renewals and outcome; another grant does.
+        let until_next_grant =
+            queue[1..].iter().take_while(|(_, entry)| !matches!(entry.journaled, JournaledOperation::Granted(_)));
+        let own = until_next_grant.filter(|(_, entry)| *entry.attempt() == request.attempt);
         let (mut seqs, mut ended_at, mut reported) = (vec![queue[0].0], entry.at.plus(request.terms.lease), None);
         for (seq, entry) in own {
-            match &entry.deed {
-                Deed::Renewed(renewal) => {
+            match &entry.journaled {
+                JournaledOperation::Renewed(renewal) => {
                     seqs.push(*seq);
                     ended_at = ended_at.max(entry.at.plus(renewal.lease.unwrap_or(request.terms.lease)));
                 }
-                Deed::Reported(report) => {
+                JournaledOperation::Reported(report) => {
                     seqs.push(*seq);
                     reported = Some((entry.at, report));
                     break;
                 }
-                Deed::Granted(_) => {}
+                JournaledOperation::Granted(_) => {}
             }
         }
-        let own = self.book.held(&request.key, self.clock.monotonic());
+        let own = self.local_claims.live_claim(&request.key, self.clock.monotonic());
         let own = own.filter(|held| held.record.attempt == request.attempt);
-        let mut hold = Hold::of_claim(request, entry.at, ended_at);
+        let mut exclusive = ExclusiveTime::of_claim(request, entry.at, ended_at);
         let theirs = match (reported, own) {
             (Some((at, report)), _) => {
-                hold.settle(report, at);
-                self.tell_both(request, report, ended_at.min(at)).await?
+                exclusive.settle(report, at);
+                self.deliver_grant_and_outcome(request, report, ended_at.min(at)).await?
             }
             (None, Some(LiveClaim { record: Record { state: ClaimState::InProgress, .. }, left, .. })) => {
-                self.push(request, left.unwrap_or(request.terms.lease), EndedLease::Restore).await?.1
+                self.claim_for_lease(request, left.unwrap_or(request.terms.lease), EndedLease::Restore).await?.1
             }
-            // Its lease has ended and nobody may guess what became of it: the store has to know that.
+            // Its lease has ended, which the store has to record as unknown.
             (None, Some(_)) if request.terms.on_lease_end == LeaseEnd::Unknown => {
-                self.push(request, Duration::from_millis(1), EndedLease::Leave).await?.1
+                self.claim_for_lease(request, Duration::from_millis(1), EndedLease::Leave).await?.1
             }
-            (None, _) => self.stood_beside(&request.key, ended_at).await?,
+            (None, _) => self.claim_made_before(&request.key, ended_at).await?,
         };
-        let beside = self.leave_mark(&request.key, &request.attempt, &hold).await?;
+        let overlapping = self.leave_mark(&request.key, &request.attempt, &exclusive).await?;
         let happened = reported.is_some_and(|(_, report)| report.outcome != Outcome::Failure);
-        Ok(Told { seqs, outcome_refused: happened && theirs.is_some(), theirs, beside })
+        Ok(Delivered { seqs, outcome_refused: happened && theirs.is_some(), theirs, overlapping })
     }
 
-    /// Tells the store of a grant and its outcome. The claim ended at this instant: with its lease, or with the outcome. Returns
-    /// what the store holds instead.
-    async fn tell_both(
+    /// Delivers a grant and its outcome. `ended_at` is the end of its lease, or the outcome if that was earlier. Returns the
+    /// claim that the store holds instead.
+    async fn deliver_grant_and_outcome(
         &self,
         request: &ClaimRequest,
         report: &OutcomeRequest,
         ended_at: Timestamp,
     ) -> Result<Option<LiveClaim>, EngineError> {
         let mut report = report.clone();
-        // Nothing happened, so there is nothing to claim, and only to release what the store may have granted after all. But
-        // a take-over ended an unknown outcome, which the store still holds.
+        // A failure needs no claim: it only releases what the store may have granted after all. But a take-over has ended an
+        // unknown outcome, which the store still holds.
         if report.outcome == Outcome::Failure && !request.take_over {
-            let settled = self.settle_in_store(&report, DELIVERY_DEADLINE, Granted::Here).await?;
-            return if is_superseded(&settled) { self.stood_beside(&request.key, ended_at).await } else { Ok(None) };
+            let settled = self.settle_in_store(&report, DELIVERY_DEADLINE, Proof::Journal).await?;
+            return if is_superseded(&settled) {
+                self.claim_made_before(&request.key, ended_at).await
+            } else {
+                Ok(None)
+            };
         }
-        let (holder, theirs) = self.push(request, request.terms.lease.max(PUSHED_LEASE_MIN), EndedLease::Leave).await?;
+        let (holder, theirs) =
+            self.claim_for_lease(request, request.terms.lease.max(DELIVERED_LEASE_MIN), EndedLease::Leave).await?;
         crash::here(Point::Reconciling);
-        // Another gateway may have granted the same try: the store holds the attempt that it issued.
+        // Another gateway may have granted the same nonce: then the store holds the attempt of that gateway.
         report.attempt = holder.unwrap_or(report.attempt);
         report.late = Some(LateTerms {
             operation: Some(request.operation.clone()),
             contents: Contents::keep(&request.contents, request.contents_stored_bytes),
             terms: report.late.map_or(request.terms, |late| late.terms),
         });
-        let settled = self.settle_in_store(&report, DELIVERY_DEADLINE, Granted::Here).await?;
+        let settled = self.settle_in_store(&report, DELIVERY_DEADLINE, Proof::Journal).await?;
         if report.outcome == Outcome::Failure {
-            return if is_superseded(&settled) { self.stood_beside(&request.key, ended_at).await } else { Ok(None) };
+            return if is_superseded(&settled) {
+                self.claim_made_before(&request.key, ended_at).await
+            } else {
+                Ok(None)
+            };
         }
         if theirs.is_none() && is_superseded(&settled) {
             return self.engine.read(&request.key).await;
@@ -159,26 +174,27 @@ impl Core {
         Ok(theirs)
     }
 
-    /// Claims for at least this lease. Returns the attempt of the same try that holds the claim, or what the store holds instead.
+    /// Claims for at least this lease. Returns the attempt of the same nonce that holds the claim, or the other claim that the
+    /// store holds.
     ///
-    /// The store may hold the claim already: it executed an earlier call late, which its caller had given up, and for the
-    /// lease of that call. Then the lease is renewed, since a policy may have promised its holder more.
-    async fn push(
+    /// The store may hold the claim already, for the lease of an earlier call that it executed late. Then the lease is renewed,
+    /// because a policy may have granted a longer one.
+    async fn claim_for_lease(
         &self,
         request: &ClaimRequest,
         lease: Duration,
         ended: EndedLease,
     ) -> Result<(Option<Attempt>, Option<LiveClaim>), EngineError> {
         let lease = lease.max(Duration::from_millis(1));
-        let mut pushed = ClaimRequest { terms: Terms { lease, ..request.terms }, ..request.clone() };
-        for _ in 0..PUSHES_MAX {
-            let grant = match self.engine.claim(&pushed, DELIVERY_DEADLINE).await? {
+        let mut claim = ClaimRequest { terms: Terms { lease, ..request.terms }, ..request.clone() };
+        for _ in 0..CLAIMS_MAX {
+            let grant = match self.engine.claim(&claim, DELIVERY_DEADLINE).await? {
                 ClaimResponse::Granted(grant) => grant,
                 ClaimResponse::Duplicate(held) if held.record.attempt.nonce() == request.attempt.nonce() => {
                     if ended == EndedLease::Leave || !held.is_ended_lease() {
                         return Ok((Some(held.record.attempt), None));
                     }
-                    pushed = ClaimRequest { attempt: held.record.attempt, take_over: true, ..pushed };
+                    claim = ClaimRequest { attempt: held.record.attempt, take_over: true, ..claim };
                     continue;
                 }
                 ClaimResponse::Duplicate(held) => return Ok((None, Some(held))),
@@ -195,63 +211,69 @@ impl Core {
                 RenewalResponse::Renewed { .. } | RenewalResponse::AlreadySucceeded => {
                     return Ok((Some(renewal.attempt), None));
                 }
-                // Its lease has ended just now, or its holder reported it: the next claim call tells.
+                // Its lease has just ended, or its outcome was reported: the next claim call shows which.
                 RenewalResponse::LeaseLost => {}
                 RenewalResponse::Superseded { .. } => {
                     return Ok((None, self.engine.read(&request.key).await?));
                 }
             }
         }
-        Err(EngineError::unavailable("the claim has ended again and again before its lease could be renewed"))
+        Err(EngineError::unavailable("the lease ended before each of three renewals; delivery will be tried again"))
     }
 
-    /// What the store holds that was claimed before a claim ended here.
-    async fn stood_beside(&self, key: &Key, ended_at: Timestamp) -> Result<Option<LiveClaim>, EngineError> {
+    /// Returns the claim in the store if it was made before the one that was granted here had ended.
+    async fn claim_made_before(&self, key: &Key, ended_at: Timestamp) -> Result<Option<LiveClaim>, EngineError> {
         let held = self.engine.read(key).await?;
         Ok(held.filter(|held| held.record.attempt.timestamp() < ended_at))
     }
 
-    /// Tells the store of an outcome that was reported at this instant, and whose grant the store knows.
-    async fn tell_outcome(&self, request: &OutcomeRequest, at: Timestamp, seq: Seq) -> Result<Told, EngineError> {
-        // An entry of an earlier release may say that it is too old to be recorded; but it was accepted.
+    /// Delivers an outcome that was reported at this instant, and whose grant is in the store.
+    async fn deliver_outcome(
+        &self,
+        request: &OutcomeRequest,
+        at: Timestamp,
+        seq: Seq,
+    ) -> Result<Delivered, EngineError> {
+        // Earlier releases accepted outcomes that are too old to be recorded: they are recorded for a day.
         let late = request.late.clone().or_else(|| Some(LateTerms::for_a_day()));
         let report = OutcomeRequest { late, ..request.clone() };
-        let settled = self.settle_in_store(&report, DELIVERY_DEADLINE, Granted::Elsewhere).await?;
-        // A failure that comes late hurts nobody: nothing had happened.
-        let hurts = is_superseded(&settled) && request.outcome != Outcome::Failure;
-        let theirs = if hurts { self.engine.read(&request.key).await? } else { None };
-        // Another gateway may have granted it, and has then again, not knowing of this.
-        let beside = match request.outcome {
+        let settled = self.settle_in_store(&report, DELIVERY_DEADLINE, Proof::Mark).await?;
+        // A late failure has no consequences: nothing had happened.
+        let is_refused = is_superseded(&settled) && request.outcome != Outcome::Failure;
+        let theirs = if is_refused { self.engine.read(&request.key).await? } else { None };
+        // Another gateway may have granted the claim again without knowing of this outcome.
+        let overlapping = match request.outcome {
             Outcome::Failure => Vec::new(),
-            // The store keeps nothing of it, and this gateway, or its caller, holds it to be done: as long as it does, what
-            // others grant is to be compared with it.
-            _ if hurts => self.leave_mark(&request.key, &request.attempt, &Hold::of_outcome(request, at)).await?,
+            // The store does not record this outcome, but its caller relies on it: later grants are compared with its mark.
+            _ if is_refused => {
+                self.leave_mark(&request.key, &request.attempt, &ExclusiveTime::of_outcome(request, at)).await?
+            }
             Outcome::Success { .. } | Outcome::Unknown => {
-                self.marks_beside(&request.key, &request.attempt, &Hold::of_outcome(request, at)).await?
+                self.overlapping_marks(&request.key, &request.attempt, &ExclusiveTime::of_outcome(request, at)).await?
             }
         };
-        Ok(Told { seqs: vec![seq], outcome_refused: theirs.is_some(), theirs, beside })
+        Ok(Delivered { seqs: vec![seq], outcome_refused: theirs.is_some(), theirs, overlapping })
     }
 
-    /// Tells the store of a renewal whose grant the store knows.
-    async fn tell_renewal(&self, request: &RenewalRequest, seq: Seq) -> Result<Told, EngineError> {
-        let held = self.book.held(&request.key, self.clock.monotonic());
+    /// Delivers a renewal whose grant is in the store.
+    async fn deliver_renewal(&self, request: &RenewalRequest, seq: Seq) -> Result<Delivered, EngineError> {
+        let held = self.local_claims.live_claim(&request.key, self.clock.monotonic());
         if let Some(left) = held.filter(|held| held.record.attempt == request.attempt).and_then(|held| held.left) {
             let renewal = RenewalRequest { lease: Some(left), ..request.clone() };
-            self.renew_in_store(&renewal, DELIVERY_DEADLINE, Granted::Here).await?;
+            self.renew_in_store(&renewal, DELIVERY_DEADLINE, Proof::Journal).await?;
         }
-        Ok(Told { seqs: vec![seq], ..Told::default() })
+        Ok(Delivered { seqs: vec![seq], ..Delivered::default() })
     }
 
-    /// Whether the claim that the store holds was granted beside this one. The store may hold it although it was not, from a
-    /// call that the store executed late.
-    async fn was_beside(&self, entry: &Entry, later: &Queue, theirs: &LiveClaim) -> Result<bool, EngineError> {
-        let Deed::Granted(request) = &entry.deed else { return Ok(true) };
-        // It was done, or may have been, whenever its lease ended: its mark may be older than that outcome.
+    /// Reports whether the claim that the store holds was granted while this one was held. If the store executed the other
+    /// claim call late, it may have been granted after this one had ended.
+    async fn is_overlap_with(&self, entry: &Entry, later: &Queue, theirs: &LiveClaim) -> Result<bool, EngineError> {
+        let JournaledOperation::Granted(request) = &entry.journaled else { return Ok(true) };
+        // The operation was done, or may have been, whenever its lease ended: its mark may be older than that outcome.
         if theirs.record.state != ClaimState::InProgress {
             return Ok(true);
         }
-        // What this gateway granted later it granted because this one had ended.
+        // This gateway granted the later one because this one had ended.
         let is_later = granted_attempt(later, &theirs.record.attempt).is_some();
         Ok(!is_later && !self.had_ended(&request.key, &theirs.record.attempt, entry.at).await?)
     }

@@ -1,6 +1,6 @@
 //! Marks of grants by policies. Each such grant leaves one in the store, so that two of them are compared although neither left
-//! a record of its own: both failed, ended with no outcome, or were refused there. A mark is a claim like any other, of a key
-//! that no caller asks for, and ends by itself. It says when its grant was made and how long it kept others out.
+//! a record: both failed, ended without an outcome, or were refused there. A mark is a claim of a key that no caller uses, and
+//! ends by itself. It holds when its grant was made and how long it kept others out.
 
 use std::time::Duration;
 
@@ -16,13 +16,13 @@ use crate::domain::tenant::Operation;
 use crate::domain::terms::{LeaseEnd, Retention, Terms};
 use crate::engine::EngineError;
 
-/// The operation that marks are claims of. Every degraded grant of an operation is one of its contents.
+/// Operation of the claims that are marks. Their contents name the marked claim.
 const OPERATION: &str = "oncegate:degraded-grant";
 
-/// How long a mark is kept: by then every gateway that is still there has told the store what it granted.
-const KEPT: Duration = Duration::from_hours(24);
+/// Retention of marks: by then every gateway that still exists has delivered its grants.
+const MARK_KEPT_FOR: Duration = Duration::from_hours(24);
 
-/// How many marks a key may have. More gateways that were cut off at once and granted the same are compared with these.
+/// Most marks of a key. Grants beyond that are compared with these.
 const MARKS_MAX: u32 = 16;
 
 /// The units of durations in a mark, and the largest number of each: records write at most nine digits.
@@ -31,19 +31,19 @@ const COUNT_MAX: u128 = 999_999_999;
 
 /// The time in which an attempt kept others from being granted the same claim, by the wall clocks of gateways.
 #[derive(Clone, Copy)]
-pub(super) struct Hold {
-    /// The earliest instant at which it may have begun; before `from` if that was rounded.
+pub(super) struct ExclusiveTime {
+    /// Earliest possible start; before `from` if that was rounded.
     from_at_least: Timestamp,
     from: Timestamp,
     until: Timestamp,
-    /// Until when it kept out take-overs too: these need not wait for an unknown outcome to end.
+    /// End for take-overs, which need not wait until an unknown outcome ends.
     until_take_over: Timestamp,
-    /// Whether it takes over an unknown outcome itself.
+    /// Whether its claim took over an unknown outcome.
     takes_over: bool,
 }
 
-impl Hold {
-    /// A claim that was granted at one instant, and has ended by the other.
+impl ExclusiveTime {
+    /// Returns the time of a claim that was granted at one instant and ended at the other.
     pub(super) fn of_claim(request: &ClaimRequest, granted_at: Timestamp, ended_at: Timestamp) -> Self {
         Self {
             from_at_least: granted_at,
@@ -54,15 +54,15 @@ impl Hold {
         }
     }
 
-    /// A claim whose grant is not known here, and whose outcome was reported at this instant.
+    /// Returns the time of a claim whose grant is not known here, and whose outcome was reported at this instant.
     pub(super) fn of_outcome(report: &OutcomeRequest, at: Timestamp) -> Self {
         let from = report.attempt.timestamp();
-        let mut hold = Self { from_at_least: from, from, until: at, until_take_over: at, takes_over: false };
-        hold.settle(report, at);
-        hold
+        let mut time = Self { from_at_least: from, from, until: at, until_take_over: at, takes_over: false };
+        time.settle(report, at);
+        time
     }
 
-    /// Ends the claim with an outcome, which was reported at this instant and keeps others out for its retention.
+    /// Ends the claim with an outcome, which was reported at this instant and blocks the claim for its retention.
     pub(super) fn settle(&mut self, report: &OutcomeRequest, at: Timestamp) {
         let terms = report.late.as_ref().map(|late| late.terms);
         let until = |kept: Option<Retention>| at.plus(kept.and_then(Retention::duration).unwrap_or(Duration::MAX));
@@ -85,27 +85,27 @@ impl Hold {
         // Records have no retention of zero: the shortest one is read as none, so that a mark covers less rather than more.
         let is_shortest = terms.unknown_retention == Retention::For(UNITS[0]);
         let until_take_over = if is_shortest { issued_at } else { at(terms.unknown_retention) };
-        let from = issued_at.plus(terms.lease.saturating_sub(KEPT));
+        let from = issued_at.plus(terms.lease.saturating_sub(MARK_KEPT_FOR));
         Self {
             // The time before the grant was rounded up by less than a millisecond.
             from_at_least: from.minus(UNITS[0]).max(issued_at),
             from,
             until,
             until_take_over: until.min(until_take_over),
-            // A mark does not say. Of two grants the later one is told later, unless their gateways differ.
+            // A mark does not record it. The later of two grants is delivered later, unless their gateways differ.
             takes_over: false,
         }
     }
 
     /// Returns the terms of its mark, or nothing if it lasted for less than a mark can say. Records count milliseconds: a mark
-    /// begins late and ends early rather than tell of an overlap that was none.
+    /// begins late and ends early rather than report an overlap that was none.
     fn terms(&self, issued_at: Timestamp) -> Option<Terms> {
         let waited_ms = self.from.since(issued_at).as_micros().div_ceil(1_000);
         let waited = Duration::from_millis(u64::try_from(waited_ms).unwrap_or(0));
-        let kept = |until: Timestamp| written(until.since(issued_at)).map_or(Retention::Forever, Retention::For);
+        let kept = |until: Timestamp| rounded_down(until.since(issued_at)).map_or(Retention::Forever, Retention::For);
         let (retention, until_take_over) = (kept(self.until), kept(self.until_take_over));
         let terms = Terms {
-            lease: KEPT + waited,
+            lease: MARK_KEPT_FOR + waited,
             retention,
             unknown_retention: until_take_over.max(Retention::For(UNITS[0])),
             on_lease_end: LeaseEnd::Release,
@@ -127,8 +127,8 @@ impl Hold {
     }
 }
 
-/// Returns the longest duration within this one that a record can write; nothing if that is for ever.
-fn written(duration: Duration) -> Option<Duration> {
+/// Rounds a duration down to one that a record can write; `None` if that is for ever.
+fn rounded_down(duration: Duration) -> Option<Duration> {
     let fits = |unit: &&Duration| duration.as_millis() / unit.as_millis() <= COUNT_MAX;
     let unit = UNITS.iter().find(fits)?.as_millis();
     u64::try_from(duration.as_millis() / unit * unit).ok().map(Duration::from_millis)
@@ -136,103 +136,107 @@ fn written(duration: Duration) -> Option<Duration> {
 
 impl Core {
     /// Leaves the mark of a grant by a policy, and returns the marks of other such grants that it overlaps. Of any two grants
-    /// the one that comes second finds the other.
+    /// the one that is delivered second finds the other.
     pub(super) async fn leave_mark(
         &self,
         key: &Key,
         attempt: &Attempt,
-        hold: &Hold,
+        time: &ExclusiveTime,
     ) -> Result<Vec<LiveClaim>, EngineError> {
-        let Some(terms) = hold.terms(attempt.timestamp()) else { return self.marks_beside(key, attempt, hold).await };
-        let mut beside = Vec::new();
-        for place in 0..MARKS_MAX {
-            match self.engine.claim(&mark(key, attempt, place, terms), DELIVERY_DEADLINE).await? {
+        let Some(terms) = time.terms(attempt.timestamp()) else {
+            return self.overlapping_marks(key, attempt, time).await;
+        };
+        let mut overlapping = Vec::new();
+        for slot in 0..MARKS_MAX {
+            match self.engine.claim(&mark(key, attempt, slot, terms), DELIVERY_DEADLINE).await? {
                 ClaimResponse::Duplicate(other) => {
-                    if hold.overlaps(&Hold::of_mark(&other)) {
-                        beside.push(other);
+                    if time.overlaps(&ExclusiveTime::of_mark(&other)) {
+                        overlapping.push(other);
                     }
                 }
-                // The same try, as another gateway granted it: that was compared for a time of its own.
+                // Another gateway granted the same nonce: its mark has a time of its own.
                 ClaimResponse::Granted(grant) if grant.attempt != *attempt => {}
-                // The grant has a mark from an earlier delivery. If it lasted longer than was known then, the marks that
-                // have come since were compared with less, and those to come need another mark.
+                // The mark is of an earlier delivery. If the grant lasted longer than was known then, later marks were
+                // compared with a shorter time, and the grant needs another mark.
                 ClaimResponse::Granted(Grant { lease_left: Some(_), .. }) => {
-                    let own = self.engine.read(&named(key, place).0).await?;
+                    let own = self.engine.read(&mark_name(key, slot).0).await?;
                     if own.is_some_and(|own| own.record.terms.retention >= terms.retention) {
-                        beside.extend(self.marks_from(place + 1, key, attempt, hold).await?);
+                        overlapping.extend(self.marks_from(slot + 1, key, attempt, time).await?);
                         break;
                     }
                 }
-                // The first free place.
+                // The first free slot.
                 _ => break,
             }
         }
-        Ok(beside)
+        Ok(overlapping)
     }
 
-    /// Returns the marks that an attempt overlaps whose outcome the store has taken. It leaves none itself: what is granted
-    /// after it meets its record.
-    pub(super) async fn marks_beside(
+    /// Returns the marks that overlap an attempt whose outcome the store has recorded. It leaves no mark: later grants find its
+    /// record.
+    pub(super) async fn overlapping_marks(
         &self,
         key: &Key,
         attempt: &Attempt,
-        hold: &Hold,
+        time: &ExclusiveTime,
     ) -> Result<Vec<LiveClaim>, EngineError> {
-        self.marks_from(0, key, attempt, hold).await
+        self.marks_from(0, key, attempt, time).await
     }
 
-    /// Whether a policy's grant of a try has left a mark, under any attempt.
+    /// Reports whether a policy's grant of a nonce has left a mark, under any attempt.
     pub(super) async fn is_marked(&self, key: &Key, nonce: &Nonce) -> Result<bool, EngineError> {
         Ok(self.marks(0, key).await?.iter().any(|mark| mark.record.attempt.nonce() == nonce))
     }
 
-    /// Whether a policy's grant of this attempt has left a mark that says that it had ended by an instant.
+    /// Reports whether the grant of this attempt by a policy has left a mark, and had ended by an instant.
     pub(super) async fn had_ended(&self, key: &Key, attempt: &Attempt, by: Timestamp) -> Result<bool, EngineError> {
         let marks = self.marks(0, key).await?;
         let own = marks.iter().filter(|mark| mark.record.attempt == *attempt);
-        Ok(own.map(|mark| Hold::of_mark(mark).until).max().is_some_and(|until| until <= by))
+        Ok(own.map(|mark| ExclusiveTime::of_mark(mark).until).max().is_some_and(|until| until <= by))
     }
 
-    /// Returns the marks of other tries, from this place on, that overlap.
+    /// Returns the overlapping marks of other nonces, from this slot on.
     async fn marks_from(
         &self,
-        place: u32,
+        slot: u32,
         key: &Key,
         attempt: &Attempt,
-        hold: &Hold,
+        time: &ExclusiveTime,
     ) -> Result<Vec<LiveClaim>, EngineError> {
-        let mut marks = self.marks(place, key).await?;
-        marks.retain(|mark| mark.record.attempt.nonce() != attempt.nonce() && hold.overlaps(&Hold::of_mark(mark)));
+        let mut marks = self.marks(slot, key).await?;
+        marks.retain(|mark| {
+            mark.record.attempt.nonce() != attempt.nonce() && time.overlaps(&ExclusiveTime::of_mark(mark))
+        });
         Ok(marks)
     }
 
-    /// Returns the marks of a key, from this place on.
-    async fn marks(&self, place: u32, key: &Key) -> Result<Vec<LiveClaim>, EngineError> {
+    /// Returns the marks of a key, from this slot on.
+    async fn marks(&self, slot: u32, key: &Key) -> Result<Vec<LiveClaim>, EngineError> {
         let mut marks = Vec::new();
-        for place in place..MARKS_MAX {
-            let Some(mark) = self.engine.read(&named(key, place).0).await? else { break };
+        for slot in slot..MARKS_MAX {
+            let Some(mark) = self.engine.read(&mark_name(key, slot).0).await? else { break };
             marks.push(mark);
         }
         Ok(marks)
     }
 }
 
-/// Whether an operation is that of marks, which no caller has named.
+/// Reports whether an operation is that of marks, which callers do not use.
 pub(super) fn is_of_marks(operation: &Operation) -> bool {
     operation.as_ref() == OPERATION
 }
 
-/// What the mark at this place of a key is called.
-fn named(key: &Key, place: u32) -> (Key, Operation, Canonical) {
-    let contents = Canonical::trusted(&format!("\"{}/{place}\"", key.global_id));
+/// Returns the name of the mark in this slot of a key.
+fn mark_name(key: &Key, slot: u32) -> (Key, Operation, Canonical) {
+    let contents = Canonical::trusted(&format!("\"{}/{slot}\"", key.global_id));
     let operation: Operation = OPERATION.parse().unwrap_or_default();
     let global_id = GlobalId::of(&key.app, &operation, &contents);
     (Key { app: key.app.clone(), global_id }, operation, contents)
 }
 
-/// The claim that is the mark of a grant.
-fn mark(of: &Key, attempt: &Attempt, place: u32, terms: Terms) -> ClaimRequest {
-    let (key, operation, contents) = named(of, place);
+/// Returns the claim that is the mark of a grant.
+fn mark(of: &Key, attempt: &Attempt, slot: u32, terms: Terms) -> ClaimRequest {
+    let (key, operation, contents) = mark_name(of, slot);
     ClaimRequest {
         key,
         attempt: attempt.clone(),

@@ -1,4 +1,4 @@
-//! The overlaps that were noticed, the newest of them, each once. Apps share the bound.
+//! The newest overlaps that were found, each once. Apps share the bound.
 
 use std::cmp::Reverse;
 use std::sync::{Mutex, PoisonError};
@@ -13,35 +13,35 @@ use crate::domain::share::Newest;
 use crate::domain::tenant::AppKey;
 
 /// The newest overlaps.
-pub(super) struct Noticed(Mutex<Kept>);
+pub(super) struct RecentOverlaps(Mutex<Inner>);
 
-struct Kept {
+struct Inner {
     overlaps: Newest<Overlap>,
     known: HashSet<(AppKey, GlobalId, AttemptHash, AttemptHash)>,
 }
 
-impl Default for Noticed {
+impl Default for RecentOverlaps {
     fn default() -> Self {
-        Self(Mutex::new(Kept { overlaps: Newest::new(OVERLAPS_MAX), known: HashSet::new() }))
+        Self(Mutex::new(Inner { overlaps: Newest::new(OVERLAPS_MAX), known: HashSet::new() }))
     }
 }
 
-impl Noticed {
-    /// Adds one; the numbers of those that had to make room for it, or nothing if it is known.
+impl RecentOverlaps {
+    /// Adds an overlap. Returns the numbers of those that made room for it, or `None` if it is known.
     pub(super) fn add(&self, overlap: Overlap) -> Option<Vec<u64>> {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if !kept.known.insert(name(&overlap)) {
+        if !kept.known.insert(identity(&overlap)) {
             return None;
         }
         let app = overlap.app.clone();
         let gone = kept.overlaps.push(&app, overlap);
         if let Some(gone) = &gone {
-            kept.known.remove(&name(gone));
+            kept.known.remove(&identity(gone));
         }
         Some(gone.map(|gone| gone.id).into_iter().collect())
     }
 
-    /// At most so many, the newest first, of those older than the one of this number.
+    /// Returns at most so many overlaps older than this number, the newest first.
     pub(super) fn newest(&self, app: Option<&AppKey>, before: Option<u64>, limit: usize) -> Vec<Overlap> {
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let wanted = |overlap: &&Overlap| {
@@ -53,8 +53,8 @@ impl Noticed {
     }
 }
 
-/// Two attempts are one overlap, whichever of them notices.
-fn name(overlap: &Overlap) -> (AppKey, GlobalId, AttemptHash, AttemptHash) {
+/// Returns the identity of an overlap: the same two attempts are one overlap, in either order.
+fn identity(overlap: &Overlap) -> (AppKey, GlobalId, AttemptHash, AttemptHash) {
     let (ours, theirs) = (overlap.ours, overlap.theirs);
     let [one, other] = if ours.timestamp <= theirs.timestamp { [ours, theirs] } else { [theirs, ours] };
     (overlap.app.clone(), overlap.global_id, one.hash, other.hash)
@@ -84,8 +84,8 @@ mod tests {
     }
 
     #[test]
-    fn each_is_kept_once_and_told_newest_first_in_pages() {
-        let noticed = Noticed::default();
+    fn each_overlap_is_kept_once_and_listed_newest_first_in_pages() {
+        let noticed = RecentOverlaps::default();
         let first = overlap(1, "shop");
         assert_eq!(noticed.add(first.clone()), Some(vec![]));
         assert_eq!(noticed.add(Overlap { id: 2, ..first }), None, "known");
@@ -102,8 +102,8 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_of_the_app_that_has_the_most_make_room() {
-        let noticed = Noticed::default();
+    fn the_oldest_overlap_of_the_app_that_has_the_most_is_removed() {
+        let noticed = RecentOverlaps::default();
         noticed.add(overlap(30_000, "bank"));
         for id in 1..OVERLAPS_MAX as u64 {
             assert_eq!(noticed.add(overlap(id, "shop")), Some(vec![]));

@@ -1,5 +1,5 @@
-//! The work behind the calls: what waits for the store is told to it as soon as it answers, the oldest keys first, some at
-//! once; and what an earlier run had answered is in force again from the start.
+//! The background task: delivers waiting entries as soon as the store answers, the oldest keys first, several at once; and
+//! recovery of the entries of an earlier run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,71 +8,73 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use hashbrown::HashMap;
 
-use super::super::journal::entry::{Deed, Entry};
+use super::super::journal::entry::{Entry, JournaledOperation};
 use super::Core;
-use super::book::{Standing, Written};
+use super::local_claims::{LocalClaim, LocalEffect};
 use crate::domain::backoff::Backoff;
 use crate::domain::claim::{self, Effect};
 use crate::domain::clock::Timestamp;
 use crate::domain::record::{Key, LiveClaim};
 use crate::engine::EngineError;
 
-/// How many keys are delivered at once: few, so that a store that has just come back serves callers first.
-const AT_ONCE: usize = 32;
+/// Keys that are delivered at once: few, so that a store that has just come back serves callers first.
+const KEYS_AT_ONCE: usize = 32;
 
-/// After so many silences in a row the store is taken to be out, and the round is over.
-const SILENCES: usize = 3;
+/// Unanswered deliveries in a row that end a round.
+const UNANSWERED_MAX: usize = 3;
 
 /// Delay before the next round where the store did not answer.
 const PAUSE: Backoff = Backoff { first: Duration::from_millis(100), max: Duration::from_millis(400) };
 
 impl Core {
-    /// Takes over what the journal held of this chain.
+    /// Puts the recovered entries of this chain into the local claims.
     pub(super) fn recover(&self) {
         let (now, wall) = (self.clock.monotonic(), self.clock.wall());
-        for (seq, entry) in self.keeper.found_of(&self.chain) {
+        for (seq, entry) in self.journal.take_entries_of(&self.chain) {
             let effect = self.recovered(&entry, now, wall);
-            self.book.add(seq, Arc::new(entry), effect, now);
+            self.local_claims.add(seq, Arc::new(entry), effect, now);
         }
     }
 
-    /// What an entry of an earlier run comes to. What is left is counted by the wall clock, which is all that two runs share.
-    fn recovered(&self, entry: &Entry, now: Duration, wall: Timestamp) -> Written {
-        // A wall clock that was set back meanwhile makes nothing last longer than it would have from now on.
+    /// Returns what an entry of an earlier run changes. Leases are counted by the wall clock, the only clock that two runs share.
+    fn recovered(&self, entry: &Entry, now: Duration, wall: Timestamp) -> LocalEffect {
+        // If the wall clock was set back meanwhile, nothing lasts longer than its full time from now on.
         let ends_at = |lasts: Duration| now + entry.at.plus(lasts).since(wall).min(lasts);
-        match &entry.deed {
-            Deed::Granted(request) => Written::Stands(Box::new(Standing::new(
+        match &entry.journaled {
+            JournaledOperation::Granted(request) => LocalEffect::Put(Box::new(LocalClaim::new(
                 request.record(),
                 Some(ends_at(request.terms.lease)),
                 Some(entry.policy),
             ))),
-            Deed::Renewed(request) => request.lease.map_or(Written::AsBefore, |lease| Written::EndsAt(ends_at(lease))),
-            Deed::Reported(request) => {
-                // As it stood then: its lease may have ended since.
-                let own = self.book.last_of(&request.key, &request.attempt);
+            JournaledOperation::Renewed(request) => {
+                request.lease.map_or(LocalEffect::Keep, |lease| LocalEffect::EndAt(ends_at(lease)))
+            }
+            JournaledOperation::Reported(request) => {
+                // As it was then: its lease may have ended since.
+                let own = self.local_claims.record_of(&request.key, &request.attempt);
                 let own = own.map(|record| LiveClaim { record, left: Some(Duration::MAX), fence: None });
-                // Another that stands yet stood then, too.
-                let held = own.or_else(|| self.book.held(&request.key, now));
+                // Another claim that is live now was live then.
+                let held = own.or_else(|| self.local_claims.live_claim(&request.key, now));
                 match claim::settle(held.as_ref(), request).0 {
                     Effect::Put(record, lasts) => {
-                        Written::Stands(Box::new(Standing::new(record, lasts.map(ends_at), None)))
+                        LocalEffect::Put(Box::new(LocalClaim::new(record, lasts.map(ends_at), None)))
                     }
-                    Effect::Delete => Written::Gone,
-                    Effect::Keep | Effect::Extend(_) => Written::AsBefore,
+                    Effect::Delete => LocalEffect::Remove,
+                    Effect::Keep | Effect::Extend(_) => LocalEffect::Keep,
                 }
             }
         }
     }
 
-    /// Works until it is told to stop.
+    /// Runs until the policies are closed.
     pub(super) async fn reconcile(self: &Arc<Self>) {
         let mut failures = HashMap::new();
-        let mut quiet_rounds = 0;
+        let mut failed_rounds = 0;
         loop {
-            if !self.book.has_waiting() {
+            if !self.local_claims.has_waiting() {
                 failures.clear();
                 tokio::select! {
-                    // In a fixed order: what is left to chance cannot be replayed.
+                    // In a fixed order, so that simulations can be replayed.
                     biased;
                     () = self.stop.cancelled() => return,
                     () = self.wake.notified() => {}
@@ -80,10 +82,10 @@ impl Core {
             }
             let round = async {
                 if self.round(&mut failures).await.is_ok() {
-                    quiet_rounds = 0;
+                    failed_rounds = 0;
                 } else {
-                    quiet_rounds += 1;
-                    tokio::time::sleep(PAUSE.delay(quiet_rounds, self.entropy.bits())).await;
+                    failed_rounds += 1;
+                    tokio::time::sleep(PAUSE.delay(failed_rounds, self.entropy.bits())).await;
                 }
             };
             tokio::select! {
@@ -94,38 +96,38 @@ impl Core {
         }
     }
 
-    /// Tells the store what waits on every key, until it does not answer.
+    /// Delivers the entries of every key, until the store does not answer.
     async fn round(self: &Arc<Self>, failures: &mut HashMap<Key, u32>) -> Result<(), EngineError> {
-        let mut keys = self.book.keys_waiting();
-        // A key that the store has trouble with does not hold the others up.
+        let mut keys = self.local_claims.keys_waiting();
+        // A key whose delivery fails does not delay the others.
         keys.sort_by_key(|key| failures.get(key).copied().unwrap_or(0));
         let mut keys = keys.into_iter();
         let mut working = FuturesUnordered::new();
-        let (mut silences, mut last) = (0, Ok(()));
+        let (mut unanswered, mut last) = (0, Ok(()));
         loop {
-            // One alone finds out whether the store answers.
-            let room = if silences > 0 { 1 } else { AT_ONCE };
-            while silences < SILENCES
+            // After a failure, one key at a time.
+            let room = if unanswered > 0 { 1 } else { KEYS_AT_ONCE };
+            while unanswered < UNANSWERED_MAX
                 && working.len() < room
                 && let Some(key) = keys.next()
             {
                 working.push(async move {
-                    let _turn = self.locks.alone(&key).await;
-                    let told = self.deliver(&key).await;
-                    (key.clone(), told)
+                    let _guard = self.locks.exclusive(&key).await;
+                    let result = self.deliver(&key).await;
+                    (key.clone(), result)
                 });
             }
-            let Some((key, told)) = working.next().await else { return last };
-            match told {
+            let Some((key, result)) = working.next().await else { return last };
+            match result {
                 Ok(()) => {
-                    silences = 0;
+                    unanswered = 0;
                     failures.remove(&key);
                 }
                 Err(failure) => {
                     if failure.is_unavailable() {
-                        silences += 1;
+                        unanswered += 1;
                     } else {
-                        tracing::debug!(claim.global_id = %key.global_id, error = %failure, "an entry of the journal waits on");
+                        tracing::debug!(claim.global_id = %key.global_id, error = %failure, "A journal entry could not be delivered and still waits");
                     }
                     *failures.entry(key).or_default() += 1;
                     last = Err(failure);
@@ -134,14 +136,14 @@ impl Core {
         }
     }
 
-    /// Tells the store all that waits, until nothing does or it has not answered for this long.
+    /// Delivers all entries, until none waits or the store has not answered for this long.
     pub(super) async fn deliver_all(self: &Arc<Self>, patience: Duration) -> Result<(), EngineError> {
         let mut failures = HashMap::new();
         let mut since = self.clock.monotonic();
-        let mut waiting = self.book.keys_waiting().len();
+        let mut waiting = self.local_claims.keys_waiting().len();
         loop {
             let Err(failure) = self.round(&mut failures).await else { return Ok(()) };
-            let left = self.book.keys_waiting().len();
+            let left = self.local_claims.keys_waiting().len();
             if left < waiting {
                 (waiting, since) = (left, self.clock.monotonic());
             }

@@ -1,5 +1,4 @@
-//! What the journal keeps: grants and outcomes that were answered while the store was out, and overlaps that were noticed
-//! when it was back.
+//! Entries of the journal: grants, renewals and outcomes that policies answered while the store was unavailable.
 
 use std::sync::Arc;
 
@@ -10,63 +9,63 @@ use crate::domain::outage_policy::OutagePolicy;
 use crate::domain::record::Key;
 use crate::domain::tenant::{AppKey, Operation};
 
-/// The place of an entry in the journal: later ones are greater, over restarts too.
+/// Sequence number of an entry: rises, over restarts too.
 pub type Seq = u64;
 
-/// Something that a policy has answered for, and the store has not been told yet.
+/// An operation that a policy has answered and that is not delivered to the store.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// The chain whose store is to be told.
+    /// The chain whose store gets it.
     pub chain: Arc<str>,
     /// The policy that gave the answer.
     pub policy: OutagePolicy,
-    /// When, by this gateway's wall clock: not later than what the caller counts from.
+    /// Instant of the answer by this gateway's wall clock: not later than what the caller counts from.
     pub at: Timestamp,
-    /// What was answered for.
-    pub deed: Deed,
+    /// The operation.
+    pub journaled: JournaledOperation,
 }
 
-/// What a policy has answered for.
+/// An operation that a policy has answered.
 #[derive(Clone, Debug)]
-pub enum Deed {
+pub enum JournaledOperation {
     /// A claim was granted.
     Granted(ClaimRequest),
     /// A granted claim's lease was extended.
     Renewed(RenewalRequest),
-    /// An outcome was taken.
+    /// An outcome was accepted.
     Reported(OutcomeRequest),
 }
 
 impl Entry {
-    /// The claim that it is about.
+    /// Returns the key of the claim.
     pub fn key(&self) -> &Key {
-        match &self.deed {
-            Deed::Granted(request) => &request.key,
-            Deed::Renewed(request) => &request.key,
-            Deed::Reported(request) => &request.key,
+        match &self.journaled {
+            JournaledOperation::Granted(request) => &request.key,
+            JournaledOperation::Renewed(request) => &request.key,
+            JournaledOperation::Reported(request) => &request.key,
         }
     }
 
-    /// Whose deed it is.
+    /// Returns the attempt.
     pub fn attempt(&self) -> &Attempt {
-        match &self.deed {
-            Deed::Granted(request) => &request.attempt,
-            Deed::Renewed(request) => &request.attempt,
-            Deed::Reported(request) => &request.attempt,
+        match &self.journaled {
+            JournaledOperation::Granted(request) => &request.attempt,
+            JournaledOperation::Renewed(request) => &request.attempt,
+            JournaledOperation::Reported(request) => &request.attempt,
         }
     }
 
-    /// Whose claim it is.
+    /// Returns the app.
     pub fn app(&self) -> &AppKey {
         &self.key().app
     }
 
-    /// The operation, where the entry knows it.
+    /// Returns the business operation, if the entry has it.
     pub fn operation(&self) -> Option<&Operation> {
-        match &self.deed {
-            Deed::Granted(request) => Some(&request.operation),
-            Deed::Renewed(_) => None,
-            Deed::Reported(request) => request.late.as_ref()?.operation.as_ref(),
+        match &self.journaled {
+            JournaledOperation::Granted(request) => Some(&request.operation),
+            JournaledOperation::Renewed(_) => None,
+            JournaledOperation::Reported(request) => request.late.as_ref()?.operation.as_ref(),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use oncegate_folder::{self as folder, FolderLock, Holder, LockError};
 
-/// Why a folder could not be opened as a journal.
+/// A failure to open the journal of a folder.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Another process holds it.
@@ -19,32 +19,32 @@ pub enum OpenError {
     /// There is no journal.
     #[error("there is no journal in {}; name the folder that was the server.data_dir of the gateway", .0.display())]
     Absent(PathBuf),
-    /// A file of it is none of ours, or of a newer release.
+    /// Its file is no journal, or of a newer release.
     #[error("the journal in {} cannot be read by this release: {why}", .path.display())]
     Unreadable {
         /// The folder.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
     /// The operating system refused.
-    #[error("the journal in {}, which keeps what is answered while a store is out, cannot be used: {source}; let server.data_dir name a folder that the gateway may write to", .path.display())]
+    #[error("the journal in {}, which holds the answers of outage policies, cannot be used: {source}; let server.data_dir name a folder that the gateway may write to", .path.display())]
     Io {
         /// The folder.
         path: PathBuf,
-        /// What it said.
+        /// Its error.
         source: io::Error,
     },
 }
 
 impl OpenError {
-    /// What an I/O error in this folder means.
+    /// Returns an I/O error in this folder.
     pub(super) fn io(path: &Path, source: io::Error) -> Self {
         Self::Io { path: path.to_owned(), source }
     }
 }
 
-/// Locks the folder of a journal, which is created if it is not there.
+/// Locks the folder of a journal, and creates it if it does not exist.
 pub(super) fn lock(path: &Path) -> Result<FolderLock, OpenError> {
     folder::create(path).map_err(|error| OpenError::io(path, error))?;
     FolderLock::take(path).map_err(|error| match error {

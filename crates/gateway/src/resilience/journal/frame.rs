@@ -1,11 +1,11 @@
-//! How entries lie in the journal's file: one after the other, each with its length and a checksum, so that an end which a
-//! crash has torn is told from what was written whole. What is in an entry is for `form` to know.
+//! Frames of the journal's file: one after the other, each with its length and a checksum, so that an end that a crash has torn
+//! is recognised. Their contents are in `stored_form`.
 
 use std::ops::Range;
 
 use sha2::{Digest, Sha256};
 
-/// What every journal begins with. The number is raised only when an older release could not read what a newer one writes.
+/// First line of every journal. The number is raised only when an older release could not read what a newer one writes.
 pub(super) const HEADER: &[u8] = b"oncegate journal 1\n";
 
 /// The length of the payload, then the beginning of its SHA-256.
@@ -22,23 +22,23 @@ pub(super) fn write(file: &mut Vec<u8>, payload: &[u8]) {
     file.extend_from_slice(payload);
 }
 
-/// What was found in a file.
+/// The frames of a file.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Scanned {
-    /// The frames that are whole, in order: where each lies in the file, its head included.
+    /// The complete frames, in order: their ranges in the file, with their heads.
     pub(super) frames: Vec<Range<usize>>,
-    /// Frames that are not what was written, although whole ones follow: no crash does that.
+    /// Number of damaged frames before complete ones: no crash causes them.
     pub(super) damaged: usize,
-    /// Where the last whole frame ends. What comes after was never answered for.
+    /// End of the last complete frame. Nothing after it was answered.
     pub(super) ends_at: usize,
 }
 
-/// The payload of a frame.
+/// Returns the payload of a frame.
 pub(super) fn payload(file: &[u8], frame: &Range<usize>) -> Vec<u8> {
     file.get(frame.start + HEAD_BYTES..frame.end).unwrap_or_default().to_vec()
 }
 
-/// Finds the frames of a file; nothing if it does not begin as a journal does.
+/// Finds the frames of a file; `None` if it does not begin as a journal.
 pub(super) fn scan(file: &[u8]) -> Option<Scanned> {
     let mut found = Scanned { ends_at: HEADER.len(), ..Scanned::default() };
     if !file.starts_with(HEADER) {
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_before_whole_frames_is_told_and_takes_only_its_own() {
+    fn damage_before_complete_frames_is_reported_and_costs_one_frame() {
         let mut wrong = file(&["one", "two", "three"]);
         let place = file(&["one"]).len() - 1;
         wrong[place] ^= 1;

@@ -1,5 +1,5 @@
-//! The journal's file as the writer sees it: something that can be added to, synced, shortened and rewritten. An interface,
-//! so that tests can let a disk fail, and simulations let it take time that does not pass.
+//! The journal's file for the writer: append, sync, truncate, rewrite. An interface, so that tests can make a disk fail and
+//! simulations can control its time.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -12,25 +12,25 @@ use oncegate_folder::{self as folder, FolderLock};
 const FILE: &str = "entries";
 const FILE_NEW: &str = "entries.new";
 
-/// A file that grows at its end. One that blocks is written by a thread of its own.
+/// A file that grows at its end. A file that blocks has a thread of its own.
 pub(super) trait Log: Send + 'static {
-    /// Adds bytes at the end. After an error any part of them may be there.
+    /// Appends bytes. After an error any part of them may be in the file.
     fn append(&mut self, bytes: &[u8]) -> impl Future<Output = io::Result<()>> + Send;
 
-    /// Makes everything before durable.
+    /// Makes all earlier bytes durable.
     fn sync(&mut self) -> impl Future<Output = io::Result<()>> + Send;
 
-    /// Takes away what is beyond so many bytes.
+    /// Truncates the file to this length.
     fn truncate(&mut self, bytes: u64) -> impl Future<Output = io::Result<()>> + Send;
 
-    /// Makes a new file of these parts, behind the header, durably so. The old one stays in use.
+    /// Writes these parts to a new file, after the header, durably. The old one stays in use.
     fn copy(&mut self, keep: &[Range<u64>]) -> impl Future<Output = io::Result<()>> + Send;
 
-    /// Takes the new file into use. After an error nobody knows which one a restart would find.
+    /// Replaces the old file by the new one. After an error a restart may find either.
     fn swap(&mut self) -> impl Future<Output = io::Result<()>> + Send;
 }
 
-/// The file of a journal's folder, which it holds as long. All of it blocks.
+/// The file in a journal's folder, and the folder's lock. All methods block.
 pub(super) struct FileLog {
     path: PathBuf,
     file: File,
@@ -38,11 +38,11 @@ pub(super) struct FileLog {
 }
 
 impl FileLog {
-    /// Opens the file of a folder, which is made if it is not there, and reads it.
+    /// Opens the file of a folder, creates it if it does not exist, and reads it.
     pub(super) fn open(lock: FolderLock, path: &Path) -> io::Result<(Self, Vec<u8>)> {
         let file = path.join(FILE);
         if !file.try_exists()? {
-            // Whole from the beginning: under its name there is never half a header.
+            // Written under another name first, so that the file never has half a header.
             let mut new = options().truncate(true).open(path.join(FILE_NEW))?;
             new.write_all(HEADER)?;
             new.sync_all()?;
@@ -55,14 +55,14 @@ impl FileLog {
         Ok((Self { path: path.to_owned(), file, _lock: lock }, bytes))
     }
 
-    /// Puts a copy of the file aside, for somebody to look at.
+    /// Copies the file, for inspection.
     pub(super) fn put_aside(&self, name: &str) -> io::Result<PathBuf> {
         let aside = self.path.join(name);
         fs::copy(self.path.join(FILE), &aside)?;
         Ok(aside)
     }
 
-    /// Takes away what is beyond so many bytes.
+    /// Truncates the file to this length.
     pub(super) fn cut(&self, bytes: u64) -> io::Result<()> {
         self.file.set_len(bytes)?;
         self.file.sync_all()

@@ -1,5 +1,5 @@
-//! A journal's disk in memory, for simulations: what it does takes of the runtime's time, and a crash may come between any two
-//! steps. It keeps what was synced, and of the rest as much as is wanted; it is full or fails when it is told to. For tests only.
+//! A journal's disk in memory, for tests and simulations: its steps take simulated time, and a crash may come between any two
+//! of them. It keeps what was synced, and a chosen part of the rest. It can be full, or fail, on request.
 
 use std::io;
 use std::ops::Range;
@@ -14,36 +14,36 @@ use super::log::Log;
 use super::open::{read, start};
 use super::{Bounds, Journal, Recovered};
 
-/// A disk, which outlives the processes that use it.
+/// A disk that outlives the processes that use it.
 #[derive(Clone)]
 pub struct Disk(Arc<Machine>);
 
-/// What a disk does otherwise than it says, always.
+/// A permanent flaw of a disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Flaw {
     /// Nothing.
     None,
-    /// It syncs nothing, and says so to nobody.
+    /// It syncs nothing, and reports success.
     SyncsNothing,
-    /// It takes nothing away from the file.
+    /// It does not truncate the file, and reports success.
     CutsNothing,
 }
 
-/// What is wrong with a disk, for a while.
+/// A temporary fault of a disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Trouble {
     /// Nothing.
     None,
-    /// It has no room: what is added stands there half, and is not taken.
+    /// It is full: half of what is appended is written, and appending fails.
     NoRoom,
-    /// What is added stands there half, and cannot be taken away either.
+    /// As above, and truncating fails too.
     Stuck,
-    /// What is added stands there, and is not synced.
+    /// Appending works, and syncing fails.
     NoSync,
 }
 
 struct Machine {
-    /// How long the next thing takes.
+    /// Returns the time of the next step.
     pace: Box<dyn Fn() -> Duration + Send + Sync>,
     flaw: Flaw,
     file: Mutex<State>,
@@ -51,17 +51,17 @@ struct Machine {
 
 struct State {
     bytes: Vec<u8>,
-    /// So many of them outlive whatever happens.
+    /// Bytes that survive every crash.
     synced: usize,
-    /// What has been made to take the file's place.
+    /// The new file that will replace the old one.
     new: Vec<u8>,
     trouble: Trouble,
-    /// The process that holds it.
+    /// The process that holds the journal.
     holder: CancellationToken,
 }
 
 impl Disk {
-    /// An empty disk, and how long each thing takes that is done with it.
+    /// Creates an empty disk. `pace` returns the time of each step.
     pub fn new(pace: impl Fn() -> Duration + Send + Sync + 'static, flaw: Flaw) -> Self {
         let (bytes, synced) = (HEADER.to_vec(), HEADER.len());
         let (new, trouble, holder) = (Vec::new(), Trouble::None, CancellationToken::new());
@@ -69,13 +69,12 @@ impl Disk {
         Self(Arc::new(Machine { pace: Box::new(pace), flaw, file }))
     }
 
-    /// From now on this is wrong with it.
+    /// Sets its fault.
     pub fn turn(&self, trouble: Trouble) {
         self.state().trouble = trouble;
     }
 
-    /// The process that holds the journal dies where it stands. Of what it has written and not synced, `kept` says of how
-    /// many bytes how many are found later.
+    /// Kills the process that holds the journal. Of the bytes that were not synced, `kept` returns how many survive.
     pub fn crash(&self, kept: impl FnOnce(usize) -> usize) {
         let state = &mut *self.state();
         state.holder.cancel();
@@ -106,14 +105,14 @@ impl Disk {
     }
 }
 
-/// The disk, as the process has it that holds the journal.
+/// The disk, for the process that holds the journal.
 struct Held {
     disk: Disk,
     holder: CancellationToken,
 }
 
 impl Held {
-    /// Goes on if the process is alive. A dead one does nothing, although its task may be polled once more.
+    /// Waits for ever if the process is dead: its task may be polled once more.
     async fn lives(&self) {
         if self.holder.is_cancelled() {
             std::future::pending::<()>().await;

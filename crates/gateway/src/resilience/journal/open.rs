@@ -1,4 +1,4 @@
-//! Opening a journal: what its file holds is read and sorted into what still waits, and its torn end is cut off.
+//! Opening of a journal: reads its file, finds the entries that still wait, and cuts off a torn end.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,32 +10,32 @@ use tokio::sync::mpsc;
 
 use super::entry::{Entry, Seq};
 use super::folder::{self, OpenError};
-use super::form::Line;
 use super::frame;
 use super::log::{FileLog, Log};
+use super::stored_form::FrameContent;
 use super::writer::Writer;
-use super::{Accounts, Bounds, Journal, QUEUE, Recovered};
+use super::{Bounds, Journal, QUEUE, Recovered, Usage};
 use crate::domain::overlap::Overlap;
 
-/// The name of the copy of a file in which damage was found.
+/// Name of the copy of a damaged file.
 const DAMAGED: &str = "entries.damaged";
 
-/// What a file holds that counts.
+/// The live contents of a file.
 #[derive(Default)]
 struct Contents {
     entries: BTreeMap<Seq, (Range<usize>, Entry)>,
     overlaps: BTreeMap<Seq, (Range<usize>, Overlap)>,
-    /// Beyond every number that was ever given.
+    /// Greater than every number in use.
     next: Seq,
 }
 
-/// What a journal goes on from.
-pub(super) struct Ground {
-    /// Where the last whole frame of the file ends: what comes after is to be cut off.
+/// State of a file that its journal continues from.
+pub(super) struct OpenState {
+    /// End of the last complete frame: the rest is cut off.
     pub(super) bytes: u64,
-    /// The frames that count.
+    /// The live frames.
     pub(super) live: BTreeMap<Seq, Range<u64>>,
-    pub(super) accounts: Accounts,
+    pub(super) usage: Usage,
     pub(super) next: Seq,
 }
 
@@ -56,59 +56,58 @@ pub(super) fn open(path: &Path, bounds: Bounds) -> Result<(Journal, Recovered), 
     Ok((journal, recovered))
 }
 
-/// A journal over this file, and the work of writing it, which whoever starts it has to see to.
-pub(super) fn start(log: impl Log, ground: Ground, bounds: Bounds) -> (Journal, impl Future<Output = ()> + Send) {
-    let Ground { bytes, live, accounts, next } = ground;
+/// Returns a journal over this file, and its writer, which the caller has to run.
+pub(super) fn start(log: impl Log, ground: OpenState, bounds: Bounds) -> (Journal, impl Future<Output = ()> + Send) {
+    let OpenState { bytes, live, usage, next } = ground;
     let (queue, requests) = mpsc::channel(QUEUE);
     let writing = Writer::new(log, bytes, live).run(requests);
-    (Journal { bounds, next: AtomicU64::new(next), accounts: Arc::new(Mutex::new(accounts)), queue }, writing)
+    (Journal { bounds, next: AtomicU64::new(next), usage: Arc::new(Mutex::new(usage)), queue }, writing)
 }
 
-/// Writes on a thread of its own: a disk may take long, and nobody else is to wait for it.
+/// Runs the writer on a thread of its own, because a disk may block for long.
 pub(super) fn on_a_thread(writing: impl Future<Output = ()> + Send + 'static) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     std::thread::Builder::new().name("journal".into()).spawn(move || runtime.block_on(writing))?;
     Ok(())
 }
 
-/// What a file holds: what its journal goes on from, what still waits, and how many frames are damaged. Fails with what is
-/// wrong with the whole.
-pub(super) fn read(bytes: &[u8]) -> Result<(Ground, Recovered, usize), String> {
+/// Reads a file. Returns the state that its journal continues from, what still waits, and the number of damaged frames.
+pub(super) fn read(bytes: &[u8]) -> Result<(OpenState, Recovered, usize), String> {
     let scanned = frame::scan(bytes).ok_or("its file does not begin as a journal")?;
     let mut contents = Contents { next: 1, ..Contents::default() };
     for frame in &scanned.frames {
-        // It is what was written, so a newer release has written it.
-        let line = Line::read(&frame::payload(bytes, frame));
+        // Its checksum is right, so a newer release has written it.
+        let line = FrameContent::read(&frame::payload(bytes, frame));
         contents.take(line.ok_or_else(|| format!("byte {} holds what only a newer one knows", frame.start))?, frame);
     }
     let Contents { entries, overlaps, next } = contents;
     let frames = entries.iter().map(|(seq, (frame, _))| (*seq, frame));
     let frames = frames.chain(overlaps.iter().map(|(id, (frame, _))| (*id, frame)));
     let live = frames.map(|(seq, frame)| (seq, frame.start as u64..frame.end as u64)).collect();
-    let mut accounts = Accounts::default();
+    let mut usage = Usage::default();
     for (seq, (frame, entry)) in &entries {
-        accounts.enter(*seq, entry.app(), frame.len() as u64, entry.at);
+        usage.enter(*seq, entry.app(), frame.len() as u64, entry.at);
     }
     let recovered = Recovered {
         entries: entries.into_iter().map(|(seq, (_, entry))| (seq, entry)).collect(),
         overlaps: overlaps.into_values().map(|(_, overlap)| overlap).collect(),
         damaged: None,
     };
-    Ok((Ground { bytes: scanned.ends_at as u64, live, accounts, next }, recovered, scanned.damaged))
+    Ok((OpenState { bytes: scanned.ends_at as u64, live, usage, next }, recovered, scanned.damaged))
 }
 
 impl Contents {
-    fn take(&mut self, line: Line, frame: &Range<usize>) {
+    fn take(&mut self, line: FrameContent, frame: &Range<usize>) {
         match line {
-            Line::Entry(seq, entry) => {
+            FrameContent::Entry(seq, entry) => {
                 self.next = self.next.max(seq + 1);
                 self.entries.insert(seq, (frame.clone(), *entry));
             }
-            Line::Overlap(overlap) => {
+            FrameContent::Overlap(overlap) => {
                 self.next = self.next.max(overlap.id + 1);
                 self.overlaps.insert(overlap.id, (frame.clone(), overlap));
             }
-            Line::Delivered(seqs) => {
+            FrameContent::Delivered(seqs) => {
                 for seq in seqs {
                     self.next = self.next.max(seq + 1);
                     self.entries.remove(&seq);

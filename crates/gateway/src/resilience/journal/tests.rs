@@ -1,4 +1,4 @@
-//! What the journal keeps over a crash, a torn end, damage, a full disk and a failing one.
+//! The journal after a crash, a torn end and damage, and on full and failing disks.
 
 use std::fs;
 use std::io::{self, Write};
@@ -8,20 +8,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use futures_util::future::join;
 
 use super::log::Log;
-use super::open::{Ground, on_a_thread, read, start};
+use super::open::{OpenState, on_a_thread, read, start};
 use super::*;
 use crate::domain::claim::ClaimRequest;
 use crate::domain::outage_policy::OutagePolicy;
 use crate::domain::overlap::MaskedAttempt;
 use crate::domain::record::ClaimState;
 use crate::engine::conformance::fresh_claim;
-use crate::resilience::journal::entry::Deed;
+use crate::resilience::journal::entry::JournaledOperation;
 
 const ROOMY: Bounds = Bounds { bytes: 1 << 30, app_bytes: 1 << 30 };
 
 fn entry(request: &ClaimRequest) -> Entry {
-    let deed = Deed::Granted(request.clone());
-    Entry { chain: "default".into(), policy: OutagePolicy::Local, at: request.attempt.timestamp(), deed }
+    let journaled = JournaledOperation::Granted(request.clone());
+    Entry { chain: "default".into(), policy: OutagePolicy::Local, at: request.attempt.timestamp(), journaled }
 }
 
 fn keys(recovered: &Recovered) -> Vec<String> {
@@ -32,7 +32,7 @@ fn ids(requests: &[ClaimRequest]) -> Vec<String> {
     requests.iter().map(|request| request.key.global_id.to_string()).collect()
 }
 
-/// Opens a journal whose last holder may still be on its way out.
+/// Opens a journal whose last holder may still be closing it.
 fn open(folder: &Path) -> (Journal, Recovered) {
     for _ in 0..1000 {
         match Journal::open(folder, ROOMY) {
@@ -44,7 +44,7 @@ fn open(folder: &Path) -> (Journal, Recovered) {
 }
 
 #[tokio::test]
-async fn what_was_kept_and_not_delivered_is_there_after_a_crash_in_order() {
+async fn entries_that_were_not_delivered_survive_a_crash_in_order() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("made/journal");
     let requests: Vec<_> = (0..5).map(|_| fresh_claim()).collect();
@@ -52,37 +52,37 @@ async fn what_was_kept_and_not_delivered_is_there_after_a_crash_in_order() {
     assert!(nothing.entries.is_empty() && nothing.overlaps.is_empty());
     let mut seqs = Vec::new();
     for request in &requests {
-        seqs.push(journal.keep(&entry(request)).await.unwrap());
+        seqs.push(journal.append(&entry(request)).await.unwrap());
     }
-    journal.delivered(vec![seqs[1], seqs[3]], Vec::new(), Vec::new()).await.unwrap();
-    // As after a kill: what lies in the folder is all there is.
+    journal.remove_delivered(vec![seqs[1], seqs[3]], Vec::new(), Vec::new()).await.unwrap();
+    // As after a kill: only the folder is left.
     let copy = folder.path().join("copy");
     fs::create_dir(&copy).unwrap();
     fs::copy(path.join("entries"), copy.join("entries")).unwrap();
     let (again, recovered) = open(&copy);
     assert_eq!(keys(&recovered), ids(&[requests[0].clone(), requests[2].clone(), requests[4].clone()]));
     assert_eq!(again.waiting().entries, 3);
-    assert!(again.keep(&entry(&fresh_claim())).await.unwrap() > seqs[4], "numbers go on rising");
+    assert!(again.append(&entry(&fresh_claim())).await.unwrap() > seqs[4], "numbers go on rising");
 }
 
 #[tokio::test]
-async fn one_process_holds_it_until_it_lets_go() {
+async fn one_process_holds_the_journal_until_it_closes_it() {
     let folder = tempfile::tempdir().unwrap();
     let (journal, _) = open(folder.path());
     let refused = Journal::open(folder.path(), ROOMY).err().unwrap().to_string();
     assert!(refused.contains("held by process"), "{refused}");
     journal.close().await;
     open(folder.path());
-    assert!(matches!(journal.keep(&entry(&fresh_claim())).await, Err(Refused::Broken(_))));
+    assert!(matches!(journal.append(&entry(&fresh_claim())).await, Err(JournalError::Broken(_))));
 }
 
 #[tokio::test]
-async fn a_torn_end_is_cut_and_goes_on_behind_what_was_whole() {
+async fn a_torn_end_is_cut_off_and_later_entries_follow_the_complete_ones() {
     let folder = tempfile::tempdir().unwrap();
     let requests = [fresh_claim(), fresh_claim(), fresh_claim()];
     let (journal, _) = open(folder.path());
-    journal.keep(&entry(&requests[0])).await.unwrap();
-    journal.keep(&entry(&requests[1])).await.unwrap();
+    journal.append(&entry(&requests[0])).await.unwrap();
+    journal.append(&entry(&requests[1])).await.unwrap();
     journal.close().await;
     let file = folder.path().join("entries");
     let whole = fs::read(&file).unwrap();
@@ -90,19 +90,19 @@ async fn a_torn_end_is_cut_and_goes_on_behind_what_was_whole() {
     let (journal, recovered) = open(folder.path());
     assert_eq!(keys(&recovered), ids(&requests[..1]));
     assert_eq!(recovered.damaged, None, "a crash does that");
-    journal.keep(&entry(&requests[2])).await.unwrap();
+    journal.append(&entry(&requests[2])).await.unwrap();
     journal.close().await;
     let (_, recovered) = open(folder.path());
     assert_eq!(keys(&recovered), ids(&[requests[0].clone(), requests[2].clone()]));
 }
 
 #[tokio::test]
-async fn damage_is_told_and_costs_only_what_it_hit() {
+async fn damage_is_reported_and_other_entries_are_kept() {
     let folder = tempfile::tempdir().unwrap();
     let requests = [fresh_claim(), fresh_claim()];
     let (journal, _) = open(folder.path());
     for request in &requests {
-        journal.keep(&entry(request)).await.unwrap();
+        journal.append(&entry(request)).await.unwrap();
     }
     journal.close().await;
     let file = folder.path().join("entries");
@@ -116,7 +116,7 @@ async fn damage_is_told_and_costs_only_what_it_hit() {
 }
 
 #[test]
-fn what_is_no_journal_or_of_a_newer_release_is_left_alone() {
+fn a_file_that_is_no_journal_or_of_a_newer_release_is_not_changed() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("entries");
     let mut newer = frame::HEADER.to_vec();
@@ -134,36 +134,36 @@ fn what_is_no_journal_or_of_a_newer_release_is_left_alone() {
 
 #[cfg(unix)]
 #[tokio::test]
-async fn nobody_else_may_read_it() {
+async fn only_the_user_of_the_gateway_may_read_the_journal() {
     use std::os::unix::fs::PermissionsExt;
     let root = tempfile::tempdir().unwrap();
     let folder = root.path().join("journal");
     let (journal, _) = open(&folder);
-    journal.keep(&entry(&fresh_claim())).await.unwrap();
+    journal.append(&entry(&fresh_claim())).await.unwrap();
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(&folder), mode(&folder.join("entries"))), (0o700, 0o600));
 }
 
 #[tokio::test]
-async fn it_is_bounded_as_a_whole_and_for_each_app() {
+async fn the_journal_is_bounded_as_a_whole_and_for_each_app() {
     let folder = tempfile::tempdir().unwrap();
     let mut other = fresh_claim();
     other.key.app = "other".parse().unwrap();
-    let bytes = frame_of(&Line::Entry(1, Box::new(entry(&fresh_claim())))).len() as u64;
+    let bytes = frame_of(&FrameContent::Entry(1, Box::new(entry(&fresh_claim())))).len() as u64;
     let bounds = Bounds { bytes: bytes * 5 + 50, app_bytes: bytes * 2 + 10 };
     let (journal, _) = Journal::open(folder.path(), bounds).unwrap();
-    let first = journal.keep(&entry(&fresh_claim())).await.unwrap();
-    journal.keep(&entry(&fresh_claim())).await.unwrap();
-    assert_eq!(journal.keep(&entry(&fresh_claim())).await, Err(Refused::AppFull));
-    journal.keep(&entry(&other)).await.unwrap();
-    assert_eq!(journal.keep(&entry(&other)).await, Err(Refused::Full));
+    let first = journal.append(&entry(&fresh_claim())).await.unwrap();
+    journal.append(&entry(&fresh_claim())).await.unwrap();
+    assert_eq!(journal.append(&entry(&fresh_claim())).await, Err(JournalError::AppFull));
+    journal.append(&entry(&other)).await.unwrap();
+    assert_eq!(journal.append(&entry(&other)).await, Err(JournalError::ShareFull));
     assert_eq!(journal.waiting().entries, 3);
-    journal.delivered(vec![first], Vec::new(), Vec::new()).await.unwrap();
-    journal.keep(&entry(&fresh_claim())).await.unwrap();
+    journal.remove_delivered(vec![first], Vec::new(), Vec::new()).await.unwrap();
+    journal.append(&entry(&fresh_claim())).await.unwrap();
 }
 
 #[tokio::test]
-async fn however_many_apps_fill_it_another_one_finds_room() {
+async fn however_many_apps_fill_the_journal_another_one_finds_room() {
     let folder = tempfile::tempdir().unwrap();
     let (journal, _) = Journal::open(folder.path(), Bounds { bytes: 40_000, app_bytes: 40_000 }).unwrap();
     let mut kept = Vec::new();
@@ -171,7 +171,7 @@ async fn however_many_apps_fill_it_another_one_finds_room() {
         let mut request = fresh_claim();
         request.key.app = app.parse().unwrap();
         let mut count = 0;
-        while journal.keep(&entry(&request)).await.is_ok() {
+        while journal.append(&entry(&request)).await.is_ok() {
             count += 1;
         }
         kept.push(count);
@@ -180,22 +180,22 @@ async fn however_many_apps_fill_it_another_one_finds_room() {
 }
 
 #[tokio::test]
-async fn what_is_dead_does_not_pile_up_and_what_is_live_survives_the_rewriting() {
+async fn dead_entries_do_not_pile_up_and_live_ones_survive_the_rewriting() {
     let folder = tempfile::tempdir().unwrap();
     let (journal, _) = open(folder.path());
     let kept = fresh_claim();
-    journal.keep(&entry(&kept)).await.unwrap();
+    journal.append(&entry(&kept)).await.unwrap();
     let overlap = overlap(journal.next_number(), &kept);
-    journal.delivered(vec![], vec![overlap.clone()], vec![]).await.unwrap();
+    journal.remove_delivered(vec![], vec![overlap.clone()], vec![]).await.unwrap();
     let mut large = fresh_claim();
     large.contents = crate::domain::canonical::canonicalize(format!("\"{}\"", "x".repeat(60_000)).as_bytes()).unwrap();
     for _ in 0..100 {
-        let seq = journal.keep(&entry(&large)).await.unwrap();
-        journal.delivered(vec![seq], Vec::new(), Vec::new()).await.unwrap();
+        let seq = journal.append(&entry(&large)).await.unwrap();
+        journal.remove_delivered(vec![seq], Vec::new(), Vec::new()).await.unwrap();
     }
-    // It goes on in the new file.
+    // It continues in the new file.
     let last = fresh_claim();
-    journal.keep(&entry(&last)).await.unwrap();
+    journal.append(&entry(&last)).await.unwrap();
     journal.close().await;
     let bytes = fs::metadata(folder.path().join("entries")).unwrap().len();
     assert!(bytes < 1_200_000, "{bytes} bytes for two entries of a few hundred");
@@ -217,7 +217,7 @@ fn overlap(id: u64, request: &ClaimRequest) -> Overlap {
     }
 }
 
-/// A disk that fails when a test says so.
+/// A disk that fails on request.
 #[derive(Clone, Default)]
 struct Disk(Arc<DiskState>);
 
@@ -263,94 +263,100 @@ impl Log for Disk {
 fn on(disk: &Disk) -> Arc<Journal> {
     *disk.0.bytes.lock().unwrap() = frame::HEADER.to_vec();
     let bytes = frame::HEADER.len() as u64;
-    let ground = Ground { bytes, live: BTreeMap::new(), accounts: Accounts::default(), next: 1 };
+    let ground = OpenState { bytes, live: BTreeMap::new(), usage: Usage::default(), next: 1 };
     let (journal, writing) = start(disk.clone(), ground, ROOMY);
     on_a_thread(writing).unwrap();
     Arc::new(journal)
 }
 
 #[tokio::test]
-async fn a_full_disk_takes_nothing_half_and_is_used_again_when_it_has_room() {
+async fn a_full_disk_keeps_no_half_entry_and_is_used_again_when_it_has_room() {
     let disk = Disk::default();
     let journal = on(&disk);
-    journal.keep(&entry(&fresh_claim())).await.unwrap();
+    journal.append(&entry(&fresh_claim())).await.unwrap();
     disk.0.full.store(true, Ordering::SeqCst);
-    assert!(matches!(journal.keep(&entry(&fresh_claim())).await, Err(Refused::NoRoom(_))));
+    assert!(matches!(journal.append(&entry(&fresh_claim())).await, Err(JournalError::DiskFull(_))));
     assert_eq!(journal.waiting().entries, 1);
     disk.0.full.store(false, Ordering::SeqCst);
-    journal.keep(&entry(&fresh_claim())).await.unwrap();
+    journal.append(&entry(&fresh_claim())).await.unwrap();
     let file = disk.0.bytes.lock().unwrap().clone();
     let scanned = frame::scan(&file).unwrap();
     assert_eq!((scanned.frames.len(), scanned.damaged, scanned.ends_at), (2, 0, file.len()));
 }
 
 #[tokio::test]
-async fn what_was_delivered_while_the_disk_was_full_is_buried_before_anything_takes_its_place() {
+async fn removals_that_found_the_disk_full_are_written_before_new_entries() {
     let disk = Disk::default();
     let journal = on(&disk);
     let (first, second) = (fresh_claim(), fresh_claim());
-    let seq = journal.keep(&entry(&first)).await.unwrap();
+    let seq = journal.append(&entry(&first)).await.unwrap();
     disk.0.full.store(true, Ordering::SeqCst);
     let (number, overlapped) = (journal.next_number(), fresh_claim());
     let overlap = overlap(number, &overlapped);
-    assert!(matches!(journal.delivered(vec![seq], vec![overlap.clone()], vec![]).await, Err(Refused::NoRoom(_))));
-    assert!(matches!(journal.keep(&entry(&second)).await, Err(Refused::NoRoom(_))));
+    assert!(matches!(
+        journal.remove_delivered(vec![seq], vec![overlap.clone()], vec![]).await,
+        Err(JournalError::DiskFull(_))
+    ));
+    assert!(matches!(journal.append(&entry(&second)).await, Err(JournalError::DiskFull(_))));
     disk.0.full.store(false, Ordering::SeqCst);
-    journal.keep(&entry(&second)).await.unwrap();
+    journal.append(&entry(&second)).await.unwrap();
     let file = disk.0.bytes.lock().unwrap().clone();
     let (_, recovered, damaged) = read(&file).unwrap();
     assert_eq!((keys(&recovered), recovered.overlaps, damaged), (ids(&[second]), vec![overlap], 0));
 }
 
 #[tokio::test]
-async fn a_file_that_cannot_be_made_smaller_goes_on_growing() {
+async fn a_file_that_cannot_be_rewritten_goes_on_growing() {
     let disk = Disk::default();
     let journal = on(&disk);
     let mut large = fresh_claim();
     large.contents = crate::domain::canonical::canonicalize(format!("\"{}\"", "x".repeat(200_000)).as_bytes()).unwrap();
-    let seqs = [journal.keep(&entry(&large)).await.unwrap(), journal.keep(&entry(&large)).await.unwrap()];
+    let seqs = [journal.append(&entry(&large)).await.unwrap(), journal.append(&entry(&large)).await.unwrap()];
     disk.0.no_copies.store(true, Ordering::SeqCst);
     for _ in 0..12 {
-        let seq = journal.keep(&entry(&large)).await.unwrap();
-        journal.delivered(vec![seq], Vec::new(), Vec::new()).await.unwrap();
+        let seq = journal.append(&entry(&large)).await.unwrap();
+        journal.remove_delivered(vec![seq], Vec::new(), Vec::new()).await.unwrap();
     }
-    journal.delivered(seqs.to_vec(), Vec::new(), Vec::new()).await.unwrap();
-    journal.keep(&entry(&large)).await.unwrap();
+    journal.remove_delivered(seqs.to_vec(), Vec::new(), Vec::new()).await.unwrap();
+    journal.append(&entry(&large)).await.unwrap();
     assert!(disk.0.bytes.lock().unwrap().len() > 2_500_000);
 }
 
 #[tokio::test]
-async fn after_a_failed_sync_nothing_is_taken_any_more() {
+async fn after_a_failed_sync_every_entry_is_refused() {
     let disk = Disk::default();
     let journal = on(&disk);
     disk.0.sync_fails.store(true, Ordering::SeqCst);
-    assert!(matches!(journal.keep(&entry(&fresh_claim())).await, Err(Refused::Unsure(_))), "the disk may have it");
+    assert!(
+        matches!(journal.append(&entry(&fresh_claim())).await, Err(JournalError::Uncertain(_))),
+        "the disk may have it"
+    );
     disk.0.sync_fails.store(false, Ordering::SeqCst);
-    assert!(matches!(journal.keep(&entry(&fresh_claim())).await, Err(Refused::Broken(_))));
+    assert!(matches!(journal.append(&entry(&fresh_claim())).await, Err(JournalError::Broken(_))));
     assert_eq!(journal.waiting(), Waiting::default());
 }
 
-/// What was delivered need not be synced; what is answered must be, also where both are written at once.
+/// Deliveries need no sync; answers do, also if both are written at once.
 #[tokio::test]
-async fn an_answer_waits_for_the_sync_also_where_its_write_begins_with_a_delivery() {
+async fn an_answer_waits_for_the_sync_also_if_its_write_begins_with_a_delivery() {
     for delivery_first in [true, false] {
         let disk = Disk::default();
         *disk.0.bytes.lock().unwrap() = frame::HEADER.to_vec();
         let ground =
-            Ground { bytes: frame::HEADER.len() as u64, live: BTreeMap::new(), accounts: Accounts::default(), next: 1 };
+            OpenState { bytes: frame::HEADER.len() as u64, live: BTreeMap::new(), usage: Usage::default(), next: 1 };
         let (journal, writing) = start(disk.clone(), ground, ROOMY);
         let first = entry(&fresh_claim());
         let second = entry(&fresh_claim());
         let calls = async {
             let kept = async {
-                journal.keep(&first).await.unwrap();
+                journal.append(&first).await.unwrap();
                 disk.0.syncs.load(Ordering::SeqCst)
             };
-            let delivered = async { journal.delivered(vec![7], Vec::new(), Vec::new()).await.unwrap() };
+            let delivered = async { journal.remove_delivered(vec![7], Vec::new(), Vec::new()).await.unwrap() };
             let syncs = if delivery_first { join(delivered, kept).await.1 } else { join(kept, delivered).await.0 };
             assert_eq!(syncs, 1, "answered before it was on the disk");
             // The same for two entries: one sync is enough.
-            let (kept, also) = join(journal.keep(&first), journal.keep(&second)).await;
+            let (kept, also) = join(journal.append(&first), journal.append(&second)).await;
             assert!(kept.is_ok() && also.is_ok());
             assert_eq!(disk.0.syncs.load(Ordering::SeqCst), 2);
         };
@@ -371,7 +377,7 @@ async fn many_callers_share_a_sync_and_none_is_answered_before_it() {
         let (journal, disk) = (journal.clone(), disk.clone());
         tokio::spawn(async move {
             let before = disk.0.syncs.load(Ordering::SeqCst);
-            journal.keep(&entry(&fresh_claim())).await.unwrap();
+            journal.append(&entry(&fresh_claim())).await.unwrap();
             assert!(disk.0.syncs.load(Ordering::SeqCst) > before, "answered before it was on the disk");
         })
     };

@@ -1,39 +1,39 @@
-//! The one that writes the journal: takes what has queued up, writes it at once, syncs once, and answers all. What is dead is
-//! written over when most of the file is.
+//! The writer of the journal: takes all queued jobs, writes them at once, syncs once, and answers all. Rewrites the file when
+//! most of it is dead.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::Refused;
+use super::JournalError;
 use super::entry::Seq;
 use super::frame::HEADER;
 use super::log::Log;
 
-/// How many jobs are written at once, at most.
+/// Most jobs that are written at once.
 const BATCH_MAX: usize = 1024;
 
-/// A file smaller than this is not worth rewriting.
+/// Smallest file that is rewritten.
 const WORTH_REWRITING_BYTES: u64 = 1 << 20;
 
-/// Something to write.
+/// A job of the writer.
 pub(super) struct Job {
-    /// What is added: whole frames. Those with a number live until they are buried.
+    /// Frames to append. Those with a number live until they are removed.
     pub(super) frames: Vec<(Option<Seq>, Vec<u8>)>,
-    /// What is dead once the frames are written.
-    pub(super) buried: Vec<Seq>,
-    /// Whether the answer waits until the disk has it.
+    /// Numbers of frames that are dead once these are written.
+    pub(super) removed: Vec<Seq>,
+    /// Whether the answer waits for a sync.
     pub(super) durable: bool,
-    /// Told when it is done, or was refused.
-    pub(super) done: Option<oneshot::Sender<Result<(), Refused>>>,
+    /// Receives the result.
+    pub(super) done: Option<oneshot::Sender<Result<(), JournalError>>>,
 }
 
-/// What the writer is asked.
-pub(super) enum Ask {
-    /// Write this.
+/// A request to the writer.
+pub(super) enum WriterRequest {
+    /// Writes this.
     Write(Job),
-    /// Let go of the file.
+    /// Closes the file.
     Close(oneshot::Sender<()>),
 }
 
@@ -43,41 +43,48 @@ pub(super) struct Writer<L> {
     bytes: u64,
     live: BTreeMap<Seq, Range<u64>>,
     live_bytes: u64,
-    /// A file of fewer bytes is left as it is.
+    /// Smallest file that is rewritten next.
     worth_rewriting: u64,
-    /// What buries entries and found no room: it goes before whatever is written next, or the dead would pile up beside what
-    /// takes their place.
-    owed: Vec<Job>,
-    /// Why nothing is written any more.
-    broken: Option<Refused>,
+    /// Removals that found no room: they are written before the next job, so that dead entries do not pile up.
+    deferred: Vec<Job>,
+    /// The reason why nothing is written any more.
+    broken: Option<JournalError>,
 }
 
 impl<L: Log> Writer<L> {
-    /// A writer to a file of so many bytes, in which these frames are live.
+    /// Creates a writer to a file of this length with these live frames.
     pub(super) fn new(log: L, bytes: u64, live: BTreeMap<Seq, Range<u64>>) -> Self {
         let live_bytes = live.values().map(|frame| frame.end - frame.start).sum();
-        Self { log, bytes, live, live_bytes, worth_rewriting: WORTH_REWRITING_BYTES, owed: Vec::new(), broken: None }
+        Self {
+            log,
+            bytes,
+            live,
+            live_bytes,
+            worth_rewriting: WORTH_REWRITING_BYTES,
+            deferred: Vec::new(),
+            broken: None,
+        }
     }
 
-    /// Writes until it is told to close, or nobody is left to ask. The file is held as long.
-    pub(super) async fn run(mut self, mut requests: mpsc::Receiver<Ask>) {
+    /// Writes until it is closed, or all senders are gone.
+    pub(super) async fn run(mut self, mut requests: mpsc::Receiver<WriterRequest>) {
         while let Some(first) = requests.recv().await {
             let mut jobs = Vec::new();
             let mut close = None;
             let mut next = Some(first);
             while let Some(request) = next {
                 match request {
-                    Ask::Write(job) => jobs.push(job),
-                    Ask::Close(done) => close = Some(done),
+                    WriterRequest::Write(job) => jobs.push(job),
+                    WriterRequest::Close(done) => close = Some(done),
                 }
                 next = if close.is_none() && jobs.len() < BATCH_MAX { requests.try_recv().ok() } else { None };
             }
             self.write(jobs).await;
             if let Some(done) = close {
-                // What was written without waiting for the disk.
+                // For frames that were written without a sync.
                 drop(self.log.sync().await);
                 drop(self);
-                // What comes from now on is certainly not written.
+                // Later requests are certainly not written.
                 drop(requests);
                 let _ = done.send(());
                 return;
@@ -87,7 +94,7 @@ impl<L: Log> Writer<L> {
     }
 
     async fn write(&mut self, new: Vec<Job>) {
-        let mut jobs = std::mem::take(&mut self.owed);
+        let mut jobs = std::mem::take(&mut self.deferred);
         jobs.extend(new);
         if jobs.is_empty() {
             return;
@@ -100,47 +107,47 @@ impl<L: Log> Writer<L> {
             if written.is_ok() {
                 self.place(&job);
             }
-            // Nobody waits if the caller has gone, or was told before; what was written counts all the same.
+            // The caller may have gone, or have its answer already; the frames count all the same.
             if let Some(done) = job.done.take() {
                 drop(done.send(written.clone()));
             }
-            if matches!(written, Err(Refused::NoRoom(_))) && !job.buried.is_empty() {
-                self.owed.push(job);
+            if matches!(written, Err(JournalError::DiskFull(_))) && !job.removed.is_empty() {
+                self.deferred.push(job);
             }
         }
     }
 
-    /// Puts the frames of jobs into the file, and onto the disk where one of them waits for that.
-    async fn try_write(&mut self, jobs: &[Job]) -> Result<(), Refused> {
+    /// Appends the frames of jobs to the file, and syncs if one of them waits for that.
+    async fn try_write(&mut self, jobs: &[Job]) -> Result<(), JournalError> {
         let mut bytes = Vec::new();
         jobs.iter().flat_map(|job| &job.frames).for_each(|(_, frame)| bytes.extend_from_slice(frame));
         if let Err(failure) = self.log.append(&bytes).await {
-            // A full disk: what fits half must not stand there, or nothing after it could be read.
+            // The disk is full: half a frame would make all later ones unreadable.
             return Err(match self.log.truncate(self.bytes).await {
-                Ok(()) => Refused::NoRoom(failure.to_string()),
-                Err(also) => self.break_down(&format!("{failure}; {also}")),
+                Ok(()) => JournalError::DiskFull(failure.to_string()),
+                Err(also) => self.stop_writing(&format!("{failure}; {also}")),
             });
         }
         if jobs.iter().any(|job| job.durable)
             && let Err(failure) = self.log.sync().await
         {
-            // Nobody knows what the disk has, and no later sync would tell.
-            return Err(self.break_down(&failure.to_string()));
+            // It is not known what the disk has, and no later sync shows it.
+            return Err(self.stop_writing(&failure.to_string()));
         }
         Ok(())
     }
 
-    /// Nothing is written any more. What those are told who have handed something in just now.
-    fn break_down(&mut self, why: &str) -> Refused {
+    /// Stops writing for good. Returns the error for the jobs at hand.
+    fn stop_writing(&mut self, why: &str) -> JournalError {
         tracing::error!(
             error = why,
-            "the journal cannot be written: nothing is answered in a store's place until this gateway is restarted"
+            "The journal cannot be written, so outage policies refuse calls; repair the disk, then restart this gateway"
         );
-        self.broken = Some(Refused::Broken(why.to_owned()));
-        Refused::Unsure(why.to_owned())
+        self.broken = Some(JournalError::Broken(why.to_owned()));
+        JournalError::Uncertain(why.to_owned())
     }
 
-    /// Keeps account of what has been written.
+    /// Records what has been written.
     fn place(&mut self, job: &Job) {
         for (seq, frame) in &job.frames {
             let begins = self.bytes;
@@ -150,7 +157,7 @@ impl<L: Log> Writer<L> {
                 self.live_bytes += frame.len() as u64;
             }
         }
-        for seq in &job.buried {
+        for seq in &job.removed {
             if let Some(frame) = self.live.remove(seq) {
                 self.live_bytes -= frame.end - frame.start;
             }
@@ -163,13 +170,13 @@ impl<L: Log> Writer<L> {
         }
         let keep: Vec<_> = self.live.values().cloned().collect();
         if let Err(failure) = self.log.copy(&keep).await {
-            // The old file is as good as before, and larger than it has to be.
-            tracing::warn!(error = %failure, "the journal's file cannot be made smaller yet");
+            // The old file is still good, only larger than necessary.
+            tracing::warn!(error = %failure, "The journal's file could not be rewritten to make it smaller; it will be tried again");
             self.worth_rewriting = self.bytes * 2;
             return;
         }
         if let Err(failure) = self.log.swap().await {
-            self.break_down(&failure.to_string());
+            self.stop_writing(&failure.to_string());
             return;
         }
         self.worth_rewriting = WORTH_REWRITING_BYTES;

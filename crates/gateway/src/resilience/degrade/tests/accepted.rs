@@ -1,12 +1,12 @@
-//! What a policy accepts is recorded, however old it is; what could not be recorded is not accepted. And no app loses anything by
-//! what another one does.
+//! Accepted outcomes are recorded, however old they are; outcomes that could not be recorded are not accepted. And no app loses
+//! claims because of another one.
 
 use super::super::*;
 use super::support::*;
 use crate::domain::claim::{LateTerms, Outcome};
 use crate::domain::outage_policy::OutagePolicy;
 use crate::domain::record::ClaimState;
-use crate::resilience::journal::entry::{Deed, Entry};
+use crate::resilience::journal::entry::{Entry, JournaledOperation};
 
 const SPOOLED: OutcomeOnOutage = OutcomeOnOutage::Spool;
 
@@ -32,7 +32,7 @@ async fn an_outcome_too_old_to_be_recorded_is_not_accepted() {
 }
 
 #[tokio::test]
-async fn an_old_outcome_of_a_claim_that_stands_here_is_recorded_also_after_its_lease() {
+async fn an_old_outcome_of_a_known_claim_is_recorded_also_after_its_lease() {
     let world = World::new().await;
     let request = request(&world, ClaimOnOutage::Local);
     assert_eq!(told(&world.claim(&request).await), (None, "granted"));
@@ -46,23 +46,23 @@ async fn an_old_outcome_of_a_claim_that_stands_here_is_recorded_also_after_its_l
     assert_eq!(found.record.operation.as_ref(), Some(&request.operation));
 }
 
-/// Earlier releases accepted what was too old.
+/// Earlier releases accepted outcomes that were too old.
 #[tokio::test]
-async fn what_an_earlier_release_has_accepted_is_recorded() {
+async fn an_outcome_that_an_earlier_release_accepted_is_recorded() {
     let world = World::new().await;
     world.line.set(Way::Gone);
     let request = request(&world, ClaimOnOutage::FailClosed);
-    let deed = Deed::Reported(too_old(&request, success("7")).request);
-    let entry = Entry { chain: "default".into(), policy: OutagePolicy::Spool, at: world.clock.wall(), deed };
-    world.keeper.keep(&entry).await.unwrap();
+    let journaled = JournaledOperation::Reported(too_old(&request, success("7")).request);
+    let entry = Entry { chain: "default".into(), policy: OutagePolicy::Spool, at: world.clock.wall(), journaled };
+    world.journal.append(&entry).await.unwrap();
     let world = world.restarted().await;
     world.back().await;
     assert_eq!(world.held(&request).await.unwrap().record.result.as_deref(), Some("7"));
 }
 
-/// S14: the local record is bounded, and so is what an app can do to another one's claims in it.
+/// S14: the local claims are bounded, and an app cannot displace the claims of another one.
 #[tokio::test]
-async fn an_app_that_fills_the_local_record_makes_no_other_app_forget() {
+async fn an_app_that_fills_the_local_claims_makes_no_other_app_forget() {
     let world = World::new().await;
     let of = |app: &str| request(&world, ClaimOnOutage::Local).with(|request| request.key.app = app.parse().unwrap());
     let [done, held] = [of("bank"), of("bank")];
@@ -71,7 +71,7 @@ async fn an_app_that_fills_the_local_record_makes_no_other_app_forget() {
     }
     world.settle(&report(&done, success("7"), OutcomeOnOutage::FailClosed)).await;
     world.claim(&of("shop")).await;
-    // More than the whole record has room for.
+    // More than all local claims have room for.
     let large = format!("\"{}\"", "x".repeat(1 << 20));
     for _ in 0..80 {
         let request = of("shop");

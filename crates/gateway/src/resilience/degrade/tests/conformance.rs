@@ -119,9 +119,9 @@ impl Engine for DeafFor {
 
 fn over(clock: &Arc<ManualClock>, folder: &tempfile::TempDir) -> Arc<OutagePolicies> {
     let memory = Arc::new(Memory::new(clock.clone(), BYTES_MAX_DEFAULT));
-    let keeper = Arc::new(Keeper::new(folder.path(), ROOMY, clock.clone()));
+    let journal = Arc::new(OutageJournal::new(folder.path(), ROOMY, clock.clone()));
     let engine = Arc::new(DeafFor(memory, "deaf"));
-    Arc::new(OutagePolicies::start("default", engine, keeper, clock.clone(), Arc::new(SystemEntropy)))
+    Arc::new(OutagePolicies::start("default", engine, journal, clock.clone(), Arc::new(SystemEntropy)))
 }
 
 fn without(policies: Arc<OutagePolicies>) -> WithPolicies {

@@ -1,6 +1,6 @@
-//! `fail_open`: granted without asking, with the attempt that the store was asked with.
+//! `fail_open`: grants without the store, with the attempt that was sent to the store.
 
-use super::super::marks::Hold;
+use super::super::marks::ExclusiveTime;
 use super::super::*;
 use super::support::*;
 use crate::domain::claim::Outcome;
@@ -9,7 +9,7 @@ use crate::domain::record::ClaimState;
 const CLOSED: OutcomeOnOutage = OutcomeOnOutage::FailClosed;
 
 /// Two gateways of one store, which neither of them reaches.
-async fn two_cut_off() -> (World, World) {
+async fn two_gateways_without_a_store() -> (World, World) {
     let one = World::new().await;
     let two = World::over(one.clock.clone(), one.store.clone(), ROOMY).await;
     one.line.set(Way::Gone);
@@ -22,7 +22,7 @@ async fn a_claim_is_granted_and_the_same_nonce_gets_the_same_grant_also_after_a_
     let world = World::new().await;
     let first = request(&world, ClaimOnOutage::FailOpen);
     assert_eq!(told(&world.claim(&request(&world, ClaimOnOutage::FailOpen)).await), (None, "granted"));
-    assert!(!world.keeper.is_there(), "nothing is written while all is well");
+    assert!(!world.journal.exists(), "nothing is written while all is well");
     world.line.set(Way::Gone);
     match world.claim(&first).await.split() {
         (ClaimResponse::Granted(grant), FAIL_OPEN) => assert_eq!(grant.attempt, first.attempt),
@@ -40,7 +40,7 @@ async fn a_claim_is_granted_and_the_same_nonce_gets_the_same_grant_also_after_a_
 }
 
 #[tokio::test]
-async fn a_claim_that_the_store_took_after_all_is_recognised() {
+async fn a_claim_that_the_store_executed_is_recognised() {
     let world = World::new().await;
     world.line.set(Way::ReplyLost);
     let first = request(&world, ClaimOnOutage::FailOpen);
@@ -59,7 +59,7 @@ async fn a_claim_that_the_store_took_after_all_is_recognised() {
 }
 
 #[tokio::test]
-async fn what_its_own_journal_knows_is_not_granted_twice() {
+async fn a_claim_in_its_own_journal_is_not_granted_twice() {
     let world = World::new().await;
     world.line.set(Way::Gone);
     let first = request(&world, ClaimOnOutage::FailOpen);
@@ -70,7 +70,7 @@ async fn what_its_own_journal_knows_is_not_granted_twice() {
 }
 
 #[tokio::test]
-async fn an_outcome_waits_for_the_store_unless_it_may_be_spooled_and_a_renewal_is_taken() {
+async fn an_outcome_is_refused_unless_it_is_spooled_and_a_renewal_is_accepted() {
     let world = World::new().await;
     world.line.set(Way::Gone);
     let first = request(&world, ClaimOnOutage::FailOpen);
@@ -90,7 +90,7 @@ async fn a_failure_after_the_end_of_the_lease_overlaps_with_no_grant_in_between(
     for (first_outcome, one_is_back_first) in
         [(Outcome::Failure, true), (Outcome::Failure, false), (success("1"), true), (success("1"), false)]
     {
-        let (one, two) = two_cut_off().await;
+        let (one, two) = two_gateways_without_a_store().await;
         let first = request(&one, ClaimOnOutage::FailOpen);
         one.claim(&first).await;
         one.clock.advance(first.terms.lease + Duration::from_secs(1));
@@ -109,10 +109,10 @@ async fn a_failure_after_the_end_of_the_lease_overlaps_with_no_grant_in_between(
     }
 }
 
-/// A grant lasted as long as its renewals say, also of those that were taken after somebody else's outcome.
+/// Renewals extend a grant, also those that were accepted after the outcome of another attempt.
 #[tokio::test]
-async fn a_renewal_counts_although_another_has_reported_before_it() {
-    let (one, two) = two_cut_off().await;
+async fn a_renewal_after_the_outcome_of_another_attempt_counts() {
+    let (one, two) = two_gateways_without_a_store().await;
     let first = request(&one, ClaimOnOutage::FailOpen);
     assert_eq!(told(&one.claim(&first).await), (FAIL_OPEN, "granted"));
     let stranger = report(&other(&one, &first), Outcome::Failure, OutcomeOnOutage::Spool);
@@ -122,22 +122,22 @@ async fn a_renewal_counts_although_another_has_reported_before_it() {
     one.clock.advance(first.terms.lease / 2);
     let second = other(&one, &first);
     assert_eq!(told(&two.claim(&second).await), (FAIL_OPEN, "granted"));
-    // Both end without a word, and leave nothing but their marks.
+    // Both end without an outcome, and leave only their marks.
     one.clock.advance(first.terms.lease);
     one.back().await;
     two.back().await;
     assert_eq!(two.overlapping(), [(second.attempt.hash(), first.attempt.hash())]);
 }
 
-/// A mark that was left by a telling that did not end says less than is known by the next one.
+/// A delivery that was interrupted has left a mark with a shorter time than the next delivery knows.
 #[tokio::test]
-async fn what_has_come_behind_a_mark_is_compared_with_what_became_of_its_grant() {
-    let (one, two) = two_cut_off().await;
+async fn marks_left_after_an_interrupted_delivery_are_compared_with_the_whole_grant() {
+    let (one, two) = two_gateways_without_a_store().await;
     let first = request(&one, ClaimOnOutage::FailOpen);
     assert_eq!(told(&one.claim(&first).await), (FAIL_OPEN, "granted"));
     one.line.set(Way::Whole);
     let lease_ends = first.attempt.timestamp().plus(first.terms.lease);
-    let hold = Hold::of_claim(&first, first.attempt.timestamp(), lease_ends);
+    let hold = ExclusiveTime::of_claim(&first, first.attempt.timestamp(), lease_ends);
     assert!(one.gateway.0.leave_mark(&first.key, &first.attempt, &hold).await.unwrap().is_empty());
     one.line.set(Way::Gone);
     one.clock.advance(first.terms.lease * 2);
@@ -153,11 +153,11 @@ async fn what_has_come_behind_a_mark_is_compared_with_what_became_of_its_grant()
     assert_eq!(one.overlapping(), [(first.attempt.hash(), second.attempt.hash())]);
 }
 
-/// Its lease had ended and another one was granted behind it, so its grant is told without its outcome. That is refused, since
-/// somebody else holds the claim by then, and has done nothing in the end.
+/// Its lease had ended and another attempt was granted after it, so its grant is delivered without its outcome. The outcome is
+/// refused, because another attempt holds the claim by then, which fails in the end.
 #[tokio::test]
-async fn what_came_of_a_grant_after_its_mark_was_left_is_compared_with_what_comes_later() {
-    let (one, two) = two_cut_off().await;
+async fn an_outcome_after_its_mark_is_compared_with_later_grants() {
+    let (one, two) = two_gateways_without_a_store().await;
     let first = request(&one, ClaimOnOutage::FailOpen);
     assert_eq!(told(&one.claim(&first).await), (FAIL_OPEN, "granted"));
     one.clock.advance(first.terms.lease * 2);
@@ -176,7 +176,7 @@ async fn what_came_of_a_grant_after_its_mark_was_left_is_compared_with_what_come
     assert_eq!(two.overlapping(), [(third.attempt.hash(), first.attempt.hash())]);
 }
 
-/// Telling the store of a grant repeats its claim: where that took over, it must not take over its own outcome.
+/// The delivery of a grant repeats its claim call: a take-over must not take over its own outcome.
 #[tokio::test]
 async fn an_outcome_that_reached_the_store_before_its_grant_is_not_undone() {
     let world = World::new().await;
@@ -191,7 +191,7 @@ async fn an_outcome_that_reached_the_store_before_its_grant_is_not_undone() {
 }
 
 #[tokio::test]
-async fn a_claim_that_the_store_had_granted_before_is_reported_whatever_comes_of_it() {
+async fn a_grant_beside_a_claim_of_the_store_is_reported_whatever_its_outcome() {
     let world = World::new().await;
     let spooled = OutcomeOnOutage::Spool;
     let held: Vec<_> = (0..3).map(|_| request(&world, ClaimOnOutage::FailOpen)).collect();
@@ -205,7 +205,7 @@ async fn a_claim_that_the_store_had_granted_before_is_reported_whatever_comes_of
         assert_eq!(told(&world.claim(request).await), (FAIL_OPEN, "granted"), "it was never told");
     }
     world.clock.advance(Duration::from_millis(1));
-    // The first holder is done, the second one has failed, and of the third one nothing is heard.
+    // The first holder has succeeded, the second one has failed, and the third one reports nothing.
     world.settle(&report(&held[0], success("theirs"), spooled)).await;
     world.settle(&report(&held[1], Outcome::Failure, spooled)).await;
     world.settle(&report(&ours[0], success("ours"), spooled)).await;
@@ -218,10 +218,10 @@ async fn a_claim_that_the_store_had_granted_before_is_reported_whatever_comes_of
     assert_eq!(overlaps.len(), 3);
 }
 
-/// Between two journals too: each gateway granted the same, and the later one to tell notices.
+/// Each gateway granted the same claim; the one that delivers later finds the overlap.
 #[tokio::test]
-async fn two_gateways_that_both_let_it_pass_report_it() {
-    let (one, two) = two_cut_off().await;
+async fn two_gateways_that_both_granted_a_claim_report_it() {
+    let (one, two) = two_gateways_without_a_store().await;
     let first = request(&one, ClaimOnOutage::FailOpen);
     one.clock.advance(Duration::from_millis(1));
     let second = other(&one, &first);
@@ -246,9 +246,9 @@ async fn a_journal_that_cannot_be_opened_fails_closed() {
     assert_eq!(told(&world.claim(&request(&world, ClaimOnOutage::FailOpen)).await), (FAIL_OPEN, "granted"));
 }
 
-/// Neither leaves a record in the store: one has failed, of the other nothing is heard, or both have failed.
+/// Neither leaves a record in the store: one has failed and the other reports nothing, or both have failed.
 #[tokio::test]
-async fn grants_that_leave_nothing_behind_are_compared_all_the_same() {
+async fn grants_that_leave_no_record_are_compared_by_their_marks() {
     let one = World::new().await;
     let two = World::over(one.clock.clone(), one.store.clone(), ROOMY).await;
     let three = World::over(one.clock.clone(), one.store.clone(), ROOMY).await;
@@ -286,10 +286,10 @@ async fn grants_that_leave_nothing_behind_are_compared_all_the_same() {
     assert_eq!(pairs(&three), [(hashes[2], hashes[0]), (hashes[2], hashes[1])]);
 }
 
-/// A success for ever lasts longer than a record can say, and whoever comes later has to read its mark.
+/// A success that is kept for ever lasts longer than a record can write, and later grants have to read its mark.
 #[tokio::test]
-async fn what_is_done_for_ever_is_compared_too() {
-    let (one, two) = two_cut_off().await;
+async fn a_success_that_is_kept_for_ever_is_compared_too() {
+    let (one, two) = two_gateways_without_a_store().await;
     let first = request(&one, ClaimOnOutage::FailOpen);
     one.clock.advance(Duration::from_millis(1));
     let second = other(&two, &first);
@@ -303,10 +303,10 @@ async fn what_is_done_for_ever_is_compared_too() {
     assert_eq!(two.overlaps().len(), 1);
 }
 
-/// The mark of the first grant says that it ended with its lease. But the success that was reported after the delivery stands.
+/// By its mark the first grant ended with its lease. But the success that was reported after the delivery is recorded.
 #[tokio::test]
-async fn a_grant_beside_what_succeeded_after_its_mark_was_left_is_an_overlap() {
-    let (one, two) = two_cut_off().await;
+async fn a_grant_after_a_success_that_is_later_than_its_mark_is_an_overlap() {
+    let (one, two) = two_gateways_without_a_store().await;
     let first = request(&one, ClaimOnOutage::FailOpen);
     assert_eq!(told(&one.claim(&first).await), (FAIL_OPEN, "granted"));
     one.back().await;
@@ -319,8 +319,8 @@ async fn a_grant_beside_what_succeeded_after_its_mark_was_left_is_an_overlap() {
 }
 
 #[tokio::test]
-async fn grants_one_after_the_other_are_no_overlap() {
-    let (one, two) = two_cut_off().await;
+async fn successive_grants_are_no_overlap() {
+    let (one, two) = two_gateways_without_a_store().await;
     let first = request(&one, ClaimOnOutage::FailOpen);
     one.claim(&first).await;
     one.clock.advance(Duration::from_millis(5));

@@ -1,4 +1,4 @@
-//! Deliveries over a line that loses requests and replies, by a gateway that is started again and again.
+//! Deliveries over a connection that loses requests and replies, by a gateway that is restarted repeatedly.
 
 use super::super::*;
 use super::support::*;
@@ -7,8 +7,8 @@ use crate::domain::claim::Outcome;
 use crate::domain::record::ClaimState;
 use crate::engine::faulty::Faulty;
 
-/// Whatever is lost on the way and however often the gateway is started again: each accepted outcome is in the store, each
-/// operation once, and nothing is reported that was not.
+/// Whatever is lost and however often the gateway is restarted: each accepted outcome is in the store, each operation once, and
+/// no overlap is reported.
 #[tokio::test]
 async fn no_accepted_outcome_is_lost_and_none_is_delivered_twice() {
     for seed in 0..20 {
@@ -30,24 +30,24 @@ async fn no_accepted_outcome_is_lost_and_none_is_delivered_twice() {
         for (number, request) in spooled.iter().chain(&local).enumerate() {
             world.settle(&report(request, outcome(number), OutcomeOnOutage::Spool)).await;
         }
-        let World { clock, store, gateway, keeper, folder, .. } = world;
+        let World { clock, store, gateway, journal, folder, .. } = world;
         gateway.close().await;
-        keeper.close().await;
+        journal.close().await;
         for round in 0..100 {
             let faulty = Arc::new(Faulty::new(store.clone(), seed * 1000 + round, 0.4));
-            let keeper = Arc::new(Keeper::new(folder.path(), ROOMY, clock.clone()));
-            keeper.open().await.unwrap();
-            if keeper.waiting() == 0 {
-                assert!(keeper.open().await.is_ok());
-                assert!(crate::domain::overlap::Overlaps::newest(&*keeper, None, None, 1).is_empty(), "seed {seed}");
+            let journal = Arc::new(OutageJournal::new(folder.path(), ROOMY, clock.clone()));
+            journal.open().await.unwrap();
+            if journal.waiting() == 0 {
+                assert!(journal.open().await.is_ok());
+                assert!(crate::domain::overlap::Overlaps::newest(&*journal, None, None, 1).is_empty(), "seed {seed}");
                 break;
             }
-            assert!(round < 99, "seed {seed}: {} left", keeper.waiting());
+            assert!(round < 99, "seed {seed}: {} left", journal.waiting());
             let gateway =
-                OutagePolicies::start("default", faulty, keeper.clone(), clock.clone(), Arc::new(SystemEntropy));
+                OutagePolicies::start("default", faulty, journal.clone(), clock.clone(), Arc::new(SystemEntropy));
             drop(gateway.deliver_all(Duration::ZERO).await);
             gateway.close().await;
-            keeper.close().await;
+            journal.close().await;
         }
         for (number, request) in spooled.iter().chain(&local).enumerate() {
             let state = store.read(&request.key).await.unwrap().map(|held| held.record.state);

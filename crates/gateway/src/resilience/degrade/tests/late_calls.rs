@@ -1,4 +1,4 @@
-//! A store that executes a call late: its caller gave it up, and a policy answered instead.
+//! A store that executes a call late, after its caller gave up and a policy answered instead.
 
 use super::super::*;
 use super::support::*;
@@ -8,7 +8,7 @@ use crate::domain::record::ClaimState;
 const CLOSED: OutcomeOnOutage = OutcomeOnOutage::FailClosed;
 const MINUTE: Duration = Duration::from_mins(1);
 
-/// A claim with a short lease, which a policy grants while the store stands still and then executes the first call late.
+/// A claim with a short lease, which a policy grants while the store is stopped; the store executes the first call late.
 async fn granted_and_renewed(on_outage: ClaimOnOutage) -> (World, Claim) {
     let world = World::new().await;
     world.line.set(Way::Gone);
@@ -21,7 +21,7 @@ async fn granted_and_renewed(on_outage: ClaimOnOutage) -> (World, Claim) {
 }
 
 #[tokio::test]
-async fn a_renewal_by_a_policy_holds_although_the_store_took_the_claim_for_its_first_lease() {
+async fn a_renewal_by_a_policy_counts_although_the_store_executed_the_claim_call_late() {
     for on_outage in [ClaimOnOutage::Local, ClaimOnOutage::FailOpen] {
         for restarts in [false, true] {
             let (mut world, first) = granted_and_renewed(on_outage).await;
@@ -52,9 +52,9 @@ async fn a_claim_whose_first_lease_ends_before_its_renewal_is_claimed_again() {
     assert!(held.left.unwrap() > first.terms.lease, "{held:?}");
 }
 
-/// Its lease was too short to be renewed in time, and another gateway was granted the claim: both were told to go ahead.
+/// Its lease was too short to be renewed in time, and another gateway was granted the claim: two grants.
 #[tokio::test]
-async fn a_claim_that_another_gateway_got_after_its_first_lease_is_reported() {
+async fn a_claim_that_another_gateway_was_granted_after_the_first_lease_is_reported() {
     let (world, first) = granted_and_renewed(ClaimOnOutage::FailOpen).await;
     world.claim_elsewhere(&first).await;
     world.clock.advance(first.terms.lease);
@@ -66,7 +66,7 @@ async fn a_claim_that_another_gateway_got_after_its_first_lease_is_reported() {
 
 /// The store holds what this gateway granted later: it executed the claim call of that grant late.
 #[tokio::test]
-async fn a_grant_after_a_failed_one_is_no_overlap_although_the_store_has_it_already() {
+async fn a_grant_after_a_failed_one_is_no_overlap_even_if_the_store_has_it_already() {
     let world = World::new().await;
     world.line.set(Way::Gone);
     let [first, waits] = [request(&world, ClaimOnOutage::Local), request(&world, ClaimOnOutage::Local)];
@@ -81,9 +81,9 @@ async fn a_grant_after_a_failed_one_is_no_overlap_although_the_store_has_it_alre
     assert_eq!(world.held(&first).await.unwrap().record.attempt, waits.attempt);
 }
 
-/// Issued before the first one failed, and granted after it.
+/// The attempt was issued before the first one failed, and granted after that.
 #[tokio::test]
-async fn grants_of_one_gateway_are_no_overlap_however_soon_they_follow() {
+async fn successive_grants_of_one_gateway_are_no_overlap_however_short_the_interval() {
     for micros in [0, 1, 400, 1_400] {
         let step = Duration::from_micros(micros);
         let world = World::new().await;
@@ -112,7 +112,7 @@ async fn a_take_over_of_an_unknown_outcome_is_no_overlap() {
     }
 }
 
-/// Lets a claim fail, another one end with an unknown outcome and a third one take that over: a step of the clock between all.
+/// A claim fails, another one ends with an unknown outcome, and a third one takes that over, with a clock step between them.
 async fn a_take_over_after(step: Duration, outcome: Outcome) {
     let world = World::new().await;
     world.line.set(Way::Gone);
@@ -141,9 +141,9 @@ async fn a_take_over_after(step: Duration, outcome: Outcome) {
     assert_eq!(state, expected, "the store ends as the gateway did");
 }
 
-/// An unknown outcome keeps out others than take-overs, wherever they ask.
+/// An unknown outcome blocks all claims except take-overs, at every gateway.
 #[tokio::test]
-async fn a_grant_beside_an_unknown_outcome_is_an_overlap() {
+async fn a_grant_during_an_unknown_outcome_is_an_overlap() {
     let one = World::new().await;
     let two = World::over(one.clock.clone(), one.store.clone(), ROOMY).await;
     one.line.set(Way::Gone);

@@ -1,4 +1,4 @@
-//! `local`: this process decides alone, from what it has granted and seen.
+//! `local`: this process decides alone, on the claims that it knows.
 
 use tokio::time::timeout;
 
@@ -14,7 +14,7 @@ use crate::resilience::journal::memory::{Disk, Flaw, Trouble};
 const CLOSED: OutcomeOnOutage = OutcomeOnOutage::FailClosed;
 
 #[tokio::test]
-async fn of_all_attempts_one_is_granted_and_the_others_are_duplicates() {
+async fn one_attempt_is_granted_and_the_others_are_duplicates() {
     let world = World::new().await;
     world.line.set(Way::Gone);
     let first = request(&world, ClaimOnOutage::Local);
@@ -39,7 +39,7 @@ async fn of_all_attempts_one_is_granted_and_the_others_are_duplicates() {
 }
 
 #[tokio::test]
-async fn racing_attempts_get_one_grant_however_the_store_fails() {
+async fn concurrent_attempts_get_one_grant_however_the_store_fails() {
     for way in [Way::Gone, Way::ReplyLost] {
         let world = Arc::new(World::new().await);
         world.line.set(way);
@@ -58,9 +58,9 @@ async fn racing_attempts_get_one_grant_however_the_store_fails() {
     }
 }
 
-/// S1 where a grant is on its way from the store while somebody else is told that the store is out.
+/// S1: a grant of the store is in flight while another call finds the store unavailable.
 #[tokio::test]
-async fn nobody_decides_while_a_claim_is_on_its_way() {
+async fn no_policy_decides_while_a_claim_call_is_in_flight() {
     let world = Arc::new(World::new().await);
     world.line.set(Way::Slow);
     let first = request(&world, ClaimOnOutage::Local);
@@ -81,7 +81,7 @@ async fn nobody_decides_while_a_claim_is_on_its_way() {
 }
 
 #[tokio::test]
-async fn what_the_store_granted_and_recorded_before_is_known() {
+async fn claims_that_the_store_granted_or_recorded_before_are_known() {
     let world = World::new().await;
     let [held, done, freed] = [(); 3].map(|()| request(&world, ClaimOnOutage::Local));
     for request in [&held, &done, &freed] {
@@ -103,7 +103,7 @@ async fn what_the_store_granted_and_recorded_before_is_known() {
     assert_eq!(told(&world.claim(&other(&world, &done)).await), (LOCAL, "duplicate"));
 }
 
-/// Whoever holds the claim was told so by this process, although it never saw the claim.
+/// This process confirmed the lease to its holder, although it never saw the claim call.
 #[tokio::test]
 async fn a_lease_that_was_renewed_through_this_process_is_known() {
     let world = World::new().await;
@@ -124,9 +124,9 @@ async fn a_lease_that_was_renewed_through_this_process_is_known() {
     assert_eq!(told(&world.claim(&other(&world, &theirs)).await), (LOCAL, "granted"), "it has ended");
 }
 
-/// What a renewal tells of a claim says nothing of how long its success is kept: the report does.
+/// A renewal does not show how long a success is kept: the outcome call does.
 #[tokio::test]
-async fn a_success_of_what_was_only_renewed_here_is_kept_as_long_as_its_operation_says() {
+async fn the_success_of_a_claim_that_was_only_renewed_here_has_the_retention_of_its_operation() {
     let world = World::new().await;
     world.claim(&request(&world, ClaimOnOutage::Local)).await;
     let theirs = request(&world, ClaimOnOutage::Local);
@@ -144,7 +144,7 @@ async fn a_success_of_what_was_only_renewed_here_is_kept_as_long_as_its_operatio
 }
 
 #[tokio::test]
-async fn outcomes_go_to_the_local_record_and_both_reach_the_store_as_one() {
+async fn outcomes_go_to_the_local_claims_and_are_delivered_with_their_claims() {
     let world = World::new().await;
     world.line.set(Way::Gone);
     let requests: Vec<_> = (0..4).map(|_| request(&world, ClaimOnOutage::Local)).collect();
@@ -178,16 +178,16 @@ async fn outcomes_go_to_the_local_record_and_both_reach_the_store_as_one() {
     let standing = world.held(held).await.unwrap();
     assert_eq!((standing.record.state, &standing.record.attempt), (ClaimState::InProgress, &held.attempt));
     assert!(standing.left.unwrap() + Duration::from_secs(10) <= held.terms.lease, "what is left of its lease");
-    // From now on the store decides.
+    // Now the store decides.
     assert_eq!(told(&world.claim(&other(&world, done)).await), (None, "duplicate"));
     let settled = world.settle(&report(held, success("8"), CLOSED)).await;
     assert!(matches!(response(&settled), OutcomeResponse::Done { late: Some(false), .. }), "{settled:?}");
     assert!(world.overlaps().is_empty());
 }
 
-/// The store alone knows whether it still stands: that another attempt was granted here says nothing of it.
+/// Only the store knows whether its claim is live: the grant of another attempt here does not matter.
 #[tokio::test]
-async fn an_outcome_of_what_the_store_granted_is_not_judged_by_what_was_granted_here() {
+async fn an_outcome_of_a_grant_by_the_store_is_not_decided_by_the_local_claims() {
     let world = World::new().await;
     let theirs = request(&world, ClaimOnOutage::Local);
     assert_eq!(told(&world.claim_elsewhere(&theirs).await), (None, "granted"), "through another gateway");
@@ -201,7 +201,7 @@ async fn an_outcome_of_what_the_store_granted_is_not_judged_by_what_was_granted_
     let world = world.restarted().await;
     let renewed = world.try_renew(&renewal(&ours)).await.unwrap().split();
     assert_eq!(renewed, (RenewalResponse::Renewed { left: ours.terms.lease }, LOCAL), "it holds the claim here");
-    // It ends without a word, and the other one has succeeded.
+    // It ends without an outcome, and the other one has succeeded.
     world.clock.advance(ours.terms.lease);
     match world.claim(&other(&world, &ours)).await.split() {
         (ClaimResponse::Duplicate(found), LOCAL) => {
@@ -234,7 +234,7 @@ async fn a_grant_and_its_renewals_survive_a_restart() {
 }
 
 #[tokio::test]
-async fn what_was_granted_here_is_known_when_the_store_goes_again() {
+async fn a_local_grant_is_known_in_the_next_outage() {
     let world = World::new().await;
     world.line.set(Way::Gone);
     let first = request(&world, ClaimOnOutage::Local);
@@ -246,7 +246,7 @@ async fn what_was_granted_here_is_known_when_the_store_goes_again() {
 }
 
 #[tokio::test]
-async fn a_stepped_wall_clock_makes_no_lease_longer_over_a_restart() {
+async fn a_wall_clock_that_is_set_back_extends_no_lease_over_a_restart() {
     let world = World::new().await;
     world.line.set(Way::Gone);
     let first = request(&world, ClaimOnOutage::Local);
@@ -292,7 +292,7 @@ async fn a_double_grant_is_reported_and_the_later_outcome_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_grant_that_ended_with_no_outcome_is_held_against_what_stands() {
+async fn a_grant_that_ended_without_an_outcome_is_compared_with_the_record_of_the_store() {
     let world = World::new().await;
     world.line.set(Way::Gone);
     let [beside, after, free] = [(); 3].map(|()| request(&world, ClaimOnOutage::Local));
@@ -313,7 +313,7 @@ async fn a_grant_that_ended_with_no_outcome_is_held_against_what_stands() {
 }
 
 #[tokio::test]
-async fn an_ended_grant_that_nobody_may_guess_about_turns_unknown_in_the_store() {
+async fn a_grant_whose_lease_end_means_unknown_turns_unknown_in_the_store() {
     let world = World::new().await;
     world.line.set(Way::Gone);
     let mut first = request(&world, ClaimOnOutage::Local);
@@ -367,10 +367,10 @@ async fn a_full_journal_fails_closed() {
 
 /// A claim in progress that was forgotten may be on any key of its app.
 #[tokio::test]
-async fn an_app_of_which_a_claim_in_progress_was_forgotten_is_granted_nothing_locally() {
+async fn an_app_with_a_forgotten_claim_in_progress_is_granted_nothing_locally() {
     let world = World::new().await;
     let contents = canonicalize(format!("\"{}\"", "x".repeat(100_000)).as_bytes()).unwrap();
-    // More than the local record has room for.
+    // More than the local claims have room for.
     for _ in 0..800 {
         let request = request(&world, ClaimOnOutage::Local).with(|request| {
             request.contents = contents.clone();
@@ -383,13 +383,14 @@ async fn an_app_of_which_a_claim_in_progress_was_forgotten_is_granted_nothing_lo
             taken_over: false,
             lease_left: None,
         };
-        world.gateway.0.book.learn_claim(&request, &ClaimResponse::Granted(grant), world.clock.monotonic());
+        world.gateway.0.local_claims.remember_claim(&request, &ClaimResponse::Granted(grant), world.clock.monotonic());
     }
     world.line.set(Way::Gone);
     let local = request(&world, ClaimOnOutage::Local);
     let is_refused = |answer: &Result<Answered<ClaimResponse>, EngineError>| {
         let failure = answer.as_ref().unwrap_err();
-        failure.is_unavailable() && failure.to_string().contains("more is in progress than this gateway can remember")
+        failure.is_unavailable()
+            && failure.to_string().contains("more claims are in progress than this gateway can remember")
     };
     assert!(is_refused(&world.try_claim(&local).await));
     let mut of_another = request(&world, ClaimOnOutage::Local);
@@ -399,15 +400,15 @@ async fn an_app_of_which_a_claim_in_progress_was_forgotten_is_granted_nothing_lo
     assert!(is_refused(&answers[0]));
     assert_eq!(told(answers[1].as_ref().unwrap()), (LOCAL, "granted"), "each app has a record of its own");
     assert_eq!(told(answers[2].as_ref().unwrap()), (FAIL_OPEN, "granted"));
-    assert_eq!(world.keeper.waiting(), 2);
-    // Once the lease of what was forgotten has ended, there is nothing to be blind to.
+    assert_eq!(world.journal.waiting(), 2);
+    // Once the lease of the forgotten claim has ended, grants resume.
     world.clock.advance(local.terms.lease);
     assert_eq!(told(&world.claim(&request(&world, ClaimOnOutage::Local)).await), (LOCAL, "granted"));
 }
 
-/// The store certainly did nothing; what the disk did nobody knows until the next run reads it, and goes by it.
+/// The store certainly did nothing; what the disk has is not known until the next run reads it.
 #[tokio::test]
-async fn what_may_be_on_the_disk_is_not_told_as_refused() {
+async fn a_grant_that_may_be_on_the_disk_is_answered_as_uncertain() {
     let disk = Disk::new(|| Duration::ZERO, Flaw::None);
     let world = World::new().await.started_on(&disk).await;
     world.line.set(Way::Gone);

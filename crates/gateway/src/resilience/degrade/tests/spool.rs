@@ -1,4 +1,4 @@
-//! `spool`: outcomes are kept on the disk, delivered in order, and never overtaken.
+//! `spool`: outcomes are kept on the disk, and delivered in order before later calls.
 
 use futures_util::future::join_all;
 
@@ -11,7 +11,7 @@ use crate::domain::record::ClaimState;
 
 const SPOOLED: OutcomeOnOutage = OutcomeOnOutage::Spool;
 
-/// A claim that the store granted, before it went.
+/// A claim that the store granted before the outage.
 async fn granted(world: &World) -> Claim {
     let request = request(world, ClaimOnOutage::FailClosed);
     assert_eq!(told(&world.claim(&request).await), (None, "granted"));
@@ -19,7 +19,7 @@ async fn granted(world: &World) -> Claim {
 }
 
 #[tokio::test]
-async fn without_a_policy_all_is_refused_and_nothing_is_written() {
+async fn without_a_policy_calls_are_refused_and_nothing_is_written() {
     let world = World::new().await;
     let held = granted(&world).await;
     world.line.set(Way::Gone);
@@ -27,11 +27,11 @@ async fn without_a_policy_all_is_refused_and_nothing_is_written() {
     assert_eq!(refused, EngineError::unavailable("the line is cut"), "as the store's line said it");
     assert!(world.try_settle(&report(&held, success("1"), OutcomeOnOutage::FailClosed)).await.is_err());
     assert!(world.try_renew(&renewal(&held)).await.is_err());
-    assert!(!world.keeper.is_there());
+    assert!(!world.journal.exists());
 }
 
 #[tokio::test]
-async fn a_store_that_says_it_is_full_has_answered_and_no_policy_speaks_against_it() {
+async fn no_policy_overrides_a_store_that_answers_that_it_is_full() {
     let world = World::new().await;
     let held = granted(&world).await;
     world.line.set(Way::Full);
@@ -40,8 +40,8 @@ async fn a_store_that_says_it_is_full_has_answered_and_no_policy_speaks_against_
         assert!(!refused.is_unavailable(), "{policy:?}: {refused}");
     }
     assert!(world.try_settle(&report(&held, success("1"), SPOOLED)).await.is_err());
-    assert!(!world.keeper.is_there());
-    // Nor where something waits on the key, and the store finds no room for it.
+    assert!(!world.journal.exists());
+    // The same if an entry waits on the key.
     world.line.set(Way::Gone);
     let waiting = request(&world, ClaimOnOutage::FailOpen);
     world.claim(&waiting).await;
@@ -59,7 +59,7 @@ async fn a_spooled_success_is_never_granted_again_by_this_gateway() {
     world.line.set(Way::Gone);
     assert_eq!(world.settle(&report(&held, success("7"), SPOOLED)).await, SPOOLED_ANSWER);
     assert_eq!(world.settle(&report(&held, success("8"), SPOOLED)).await, SPOOLED_ANSWER, "repeated");
-    assert_eq!(world.keeper.waiting(), 1);
+    assert_eq!(world.journal.waiting(), 1);
     let refused = world.settle(&report(&held, Outcome::Failure, SPOOLED)).await.split();
     assert_eq!(refused, (OutcomeResponse::AlreadySucceeded, SPOOL));
     world.clock.advance(Duration::from_secs(2));
@@ -72,13 +72,13 @@ async fn a_spooled_success_is_never_granted_again_by_this_gateway() {
             other => panic!("{policy:?}: {other:?}"),
         }
     }
-    // Not after a restart, and not when the store is back: it is told first.
+    // Not after a restart, and not when the store is back: the success is delivered first.
     let world = world.restarted().await;
     assert_eq!(told(&world.claim(&other(&world, &held)).await), (SPOOL, "duplicate"));
     world.line.set(Way::Whole);
     assert_eq!(told(&world.claim(&other(&world, &held)).await), (None, "duplicate"));
     assert_eq!(world.held(&held).await.unwrap().record.result.as_deref(), Some("7"));
-    assert_eq!(world.keeper.waiting(), 0);
+    assert_eq!(world.journal.waiting(), 0);
 }
 
 #[tokio::test]
@@ -100,12 +100,12 @@ async fn outcomes_of_a_key_are_delivered_in_order_and_before_later_calls() {
         "{settled:?}"
     );
     assert_eq!(world.held(&held).await.unwrap().record.result.as_deref(), Some("7"), "the first one stays");
-    assert_eq!(world.keeper.waiting(), 0);
+    assert_eq!(world.journal.waiting(), 0);
 }
 
-/// S9, also where something has come to wait on the key before the reply was lost.
+/// S9, also if an entry has begun to wait on the key before the reply was lost.
 #[tokio::test]
-async fn an_outcome_that_the_store_may_have_taken_is_not_told_as_refused() {
+async fn an_outcome_that_the_store_may_have_taken_is_answered_as_uncertain() {
     let world = World::new().await;
     let held = granted(&world).await;
     world.line.set(Way::SlowReplyLost);
@@ -122,7 +122,7 @@ async fn an_outcome_that_the_store_may_have_taken_is_not_told_as_refused() {
     assert!(matches!(failure, EngineError::Indeterminate(_)), "{failure}");
 }
 
-/// A grant of the store, which is out now, and something else on its key that waits for it.
+/// A grant of the store, which is unavailable now, and another entry that waits on its key.
 async fn granted_before_another_spooled(world: &World) -> Claim {
     let held = granted(world).await;
     world.line.set(Way::Gone);
@@ -131,13 +131,13 @@ async fn granted_before_another_spooled(world: &World) -> Claim {
     held
 }
 
-/// S6: what it does after its caller was told that nothing is known, the caller's next one would be told as its own lateness.
+/// S6: if it took effect after its caller was answered, the caller's next call would be answered as late.
 #[tokio::test]
-async fn a_failure_whose_turn_comes_after_its_caller_was_answered_is_left_to_the_next_one() {
+async fn a_failure_that_waits_longer_than_its_caller_is_left_to_the_next_call() {
     let world = World::new().await;
     let held = granted_before_another_spooled(&world).await;
     let failed = report(&held, Outcome::Failure, SPOOLED);
-    let turn = world.gateway.0.locks.alone(&held.key).await;
+    let turn = world.gateway.0.locks.exclusive(&held.key).await;
     let first = world.try_settle(&failed);
     tokio::pin!(first);
     assert!(futures_util::poll!(&mut first).is_pending());
@@ -153,13 +153,13 @@ async fn a_failure_whose_turn_comes_after_its_caller_was_answered_is_left_to_the
     assert!(matches!(first, Err(EngineError::Determinate(_))), "nothing was done: {first:?}");
 }
 
-/// It says what others have to know, whether anybody waits for the answer or not.
+/// Others have to know of it, whether or not its caller still waits.
 #[tokio::test]
-async fn a_success_whose_turn_comes_after_its_caller_was_answered_is_recorded() {
+async fn a_success_that_waits_longer_than_its_caller_is_recorded() {
     let world = World::new().await;
     let held = granted_before_another_spooled(&world).await;
     let done = report(&held, success("7"), SPOOLED);
-    let turn = world.gateway.0.locks.alone(&held.key).await;
+    let turn = world.gateway.0.locks.exclusive(&held.key).await;
     let first = world.try_settle(&done);
     tokio::pin!(first);
     assert!(futures_util::poll!(&mut first).is_pending());
@@ -188,7 +188,7 @@ async fn a_failure_frees_the_key_when_the_store_is_back() {
 }
 
 #[tokio::test]
-async fn what_another_gateway_granted_meanwhile_is_reported() {
+async fn a_grant_by_another_gateway_before_the_delivery_is_reported() {
     let world = World::new().await;
     let [done, failed] = [granted(&world).await, granted(&world).await];
     world.line.set(Way::Gone);
@@ -220,14 +220,14 @@ async fn a_lookup_and_an_operator_see_what_was_spooled_before() {
 }
 
 #[tokio::test]
-async fn the_work_behind_the_calls_delivers_by_itself() {
+async fn the_background_task_delivers() {
     let world = World::new().await;
     let held = granted(&world).await;
     world.line.set(Way::Gone);
     world.settle(&report(&held, success("7"), SPOOLED)).await;
     world.line.set(Way::Whole);
     for _ in 0..500 {
-        if world.keeper.waiting() == 0 {
+        if world.journal.waiting() == 0 {
             break;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -236,7 +236,7 @@ async fn the_work_behind_the_calls_delivers_by_itself() {
 }
 
 #[tokio::test]
-async fn many_at_once_each_have_their_policy() {
+async fn concurrent_calls_each_have_their_policy() {
     let world = World::new().await;
     let held = [granted(&world).await, granted(&world).await];
     world.line.set(Way::Gone);
@@ -251,7 +251,7 @@ async fn many_at_once_each_have_their_policy() {
     assert!(answers[1].is_err());
 }
 
-/// Items with a policy and items without one take different ways, and each answer stands at its own place.
+/// Items with and without a policy take different routes, and each answer has the index of its item.
 #[tokio::test]
 async fn each_item_of_a_batch_is_answered_by_its_own_policy() {
     let world = World::new().await;
@@ -271,16 +271,16 @@ async fn each_item_of_a_batch_is_answered_by_its_own_policy() {
     };
     let of_policies = [Some((SPOOL, "duplicate")), None, Some((LOCAL, "granted")), None, Some((FAIL_OPEN, "granted"))];
     assert_eq!(batch().await, of_policies);
-    // With the store back, what waits is delivered before anybody else is granted the same.
+    // When the store is back, waiting entries are delivered before the same claim is granted again.
     world.line.set(Way::Whole);
     let of_the_store = ["duplicate", "granted", "granted", "granted", "granted"].map(|word| Some((None, word)));
     assert_eq!(batch().await, of_the_store);
     assert_eq!(world.held(&held).await.unwrap().record.state, ClaimState::Succeeded);
 }
 
-/// A caller that hangs up changes nothing: what is on the disk is in the local record too.
+/// A caller that disconnects changes nothing: every entry on the disk is in the local claims too.
 #[tokio::test]
-async fn a_caller_that_gives_up_leaves_nothing_half() {
+async fn a_caller_that_gives_up_leaves_journal_and_local_claims_consistent() {
     let world = World::new().await;
     world.line.set(Way::Gone);
     for _ in 0..50 {
@@ -293,5 +293,5 @@ async fn a_caller_that_gives_up_leaves_nothing_half() {
         }
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    assert_eq!(world.gateway.0.book.keys_waiting().len(), world.keeper.waiting());
+    assert_eq!(world.gateway.0.local_claims.keys_waiting().len(), world.journal.waiting());
 }

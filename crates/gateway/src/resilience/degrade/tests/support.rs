@@ -1,4 +1,4 @@
-//! A store that goes and comes back, and gateways before it.
+//! A store that becomes unavailable and comes back, and its gateways.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
@@ -22,33 +22,33 @@ use crate::resilience::journal::{Bounds, Journal};
 
 pub(super) const ROOMY: Bounds = Bounds { bytes: 1 << 30, app_bytes: 1 << 30 };
 
-/// How a store answers one of its gateways.
+/// Behaviour of a store towards one gateway.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Way {
-    /// As it should.
+    /// It answers.
     Whole,
-    /// Not at all, and certainly nothing is done.
+    /// It is not reached, and nothing is done.
     Gone,
-    /// It does what it is asked, and the answer is lost.
+    /// It executes the call, and the answer is lost.
     ReplyLost,
     /// It answers that it has no room.
     Full,
-    /// It does what it is asked when it is let, and then answers.
+    /// It executes the call after `go_on`, and answers.
     Slow,
-    /// It does what it is asked when it is let, and the answer is lost.
+    /// It executes the call after `go_on`, and the answer is lost.
     SlowReplyLost,
-    /// As it should, and a millisecond passes after each call.
+    /// It answers, and a millisecond passes after each call.
     EachTakesAMillisecond,
 }
 
-/// The way from a gateway to its store.
+/// The connection from a gateway to its store.
 pub(super) struct Line {
     store: Arc<dyn Engine>,
     clock: Arc<ManualClock>,
     way: AtomicU8,
     pub(super) calls: AtomicUsize,
-    /// Lets what is slow go on.
+    /// Lets slow calls continue.
     pub(super) go_on: Notify,
 }
 
@@ -125,14 +125,14 @@ impl Engine for Line {
     }
 }
 
-/// A store, a gateway whose line to it can be cut, and what the gateway keeps on its disk.
+/// A store, a gateway whose connection to it can be cut, and the gateway's disk.
 pub(super) struct World {
     pub(super) clock: Arc<ManualClock>,
-    /// Reached directly: as another gateway sees it.
+    /// The store, reached directly, as by another gateway.
     pub(super) store: Arc<dyn Engine>,
     pub(super) line: Arc<Line>,
     pub(super) gateway: OutagePolicies,
-    pub(super) keeper: Arc<Keeper>,
+    pub(super) journal: Arc<OutageJournal>,
     pub(super) folder: TempDir,
 }
 
@@ -156,34 +156,34 @@ impl World {
             go_on: Notify::new(),
         });
         let folder = tempfile::tempdir().unwrap();
-        let (gateway, keeper) = start(&folder, &line, &clock, bounds).await;
-        Self { clock, store, line, gateway, keeper, folder }
+        let (gateway, journal) = start(&folder, &line, &clock, bounds).await;
+        Self { clock, store, line, gateway, journal, folder }
     }
 
-    /// The gateway as it is after its process was ended and started again, with the store as far away as before.
+    /// Restarts the gateway's process; the store stays as it is.
     pub(super) async fn restarted(mut self) -> Self {
         self.gateway.close().await;
-        self.keeper.close().await;
-        (self.gateway, self.keeper) = start(&self.folder, &self.line, &self.clock, ROOMY).await;
+        self.journal.close().await;
+        (self.gateway, self.journal) = start(&self.folder, &self.line, &self.clock, ROOMY).await;
         self
     }
 
-    /// The gateway as it starts anew, with its journal on this disk.
+    /// Starts the gateway again, with its journal on this disk.
     pub(super) async fn started_on(mut self, disk: &Disk) -> Self {
         self.gateway.close().await;
         let (journal, recovered) = Journal::open_in_memory(disk, ROOMY).unwrap();
-        self.keeper = Arc::new(Keeper::over(journal, recovered, self.clock.clone()));
-        let (line, keeper) = (self.line.clone(), self.keeper.clone());
-        self.gateway = OutagePolicies::start("default", line, keeper, self.clock.clone(), Arc::new(SystemEntropy));
+        self.journal = Arc::new(OutageJournal::over(journal, recovered, self.clock.clone()));
+        let (line, journal) = (self.line.clone(), self.journal.clone());
+        self.gateway = OutagePolicies::start("default", line, journal, self.clock.clone(), Arc::new(SystemEntropy));
         self
     }
 
-    /// Lets the store answer again, and waits until it has been told everything.
+    /// Makes the store answer again, and waits until everything is delivered.
     pub(super) async fn back(&self) {
         self.line.set(Way::Whole);
         self.gateway.deliver_all(Duration::from_secs(5)).await.unwrap();
-        assert_eq!(self.keeper.waiting(), 0);
-        assert!(!self.gateway.0.book.has_waiting());
+        assert_eq!(self.journal.waiting(), 0);
+        assert!(!self.gateway.0.local_claims.has_waiting());
     }
 
     pub(super) async fn claim(&self, claim: &Claim) -> Answered<ClaimResponse> {
@@ -229,7 +229,7 @@ impl World {
     }
 
     pub(super) fn overlaps(&self) -> Vec<Overlap> {
-        self.keeper.newest(None, None, usize::MAX)
+        self.journal.newest(None, None, usize::MAX)
     }
 
     /// The attempts that overlapped, by their hashes: ours, and theirs.
@@ -237,7 +237,7 @@ impl World {
         self.overlaps().iter().map(|overlap| (overlap.ours.hash, overlap.theirs.hash)).collect()
     }
 
-    /// What the store holds of a claim.
+    /// Returns the record of a claim in the store.
     pub(super) async fn held(&self, request: &ClaimRequest) -> Option<LiveClaim> {
         self.store.read(&request.key).await.unwrap()
     }
@@ -248,13 +248,13 @@ async fn start(
     line: &Arc<Line>,
     clock: &Arc<ManualClock>,
     bounds: Bounds,
-) -> (OutagePolicies, Arc<Keeper>) {
-    let keeper = Arc::new(Keeper::new(folder.path(), bounds, clock.clone()));
-    if keeper.is_there() {
-        keeper.open().await.unwrap();
+) -> (OutagePolicies, Arc<OutageJournal>) {
+    let journal = Arc::new(OutageJournal::new(folder.path(), bounds, clock.clone()));
+    if journal.exists() {
+        journal.open().await.unwrap();
     }
     let entropy = Arc::new(SystemEntropy);
-    (OutagePolicies::start("default", line.clone(), keeper.clone(), clock.clone(), entropy), keeper)
+    (OutagePolicies::start("default", line.clone(), journal.clone(), clock.clone(), entropy), journal)
 }
 
 /// A request, and the outage policy of its call.
@@ -293,7 +293,7 @@ impl<Request, OnOutage> DerefMut for Call<Request, OnOutage> {
     }
 }
 
-/// Takes an answer and its policy apart.
+/// Splits an answer and its policy.
 pub(super) trait Split {
     type Response;
     fn split(self) -> (Self::Response, Option<OutagePolicy>);
@@ -345,7 +345,7 @@ pub(super) fn attempt(world: &World) -> crate::domain::attempt::Attempt {
     crate::domain::attempt::Attempt::new(world.clock.wall(), nonce)
 }
 
-/// The same operation, tried by somebody else, now.
+/// The same operation, claimed by another attempt, now.
 pub(super) fn other(world: &World, claim: &Claim) -> Claim {
     claim.with(|request| request.attempt = attempt(world))
 }

@@ -1,4 +1,4 @@
-//! One nonce at two gateways while the store is out: two attempts, and one try.
+//! One nonce at two gateways while the store is unavailable: two attempts of one try.
 
 use super::super::*;
 use super::support::*;
@@ -61,7 +61,7 @@ fn outcomes() -> [Outcome; 3] {
 }
 
 #[tokio::test]
-async fn either_attempt_settles_the_try_at_any_gateway_once_the_store_is_back() {
+async fn either_attempt_settles_the_claim_at_any_gateway_once_the_store_is_back() {
     for on_outage in [ClaimOnOutage::Local, ClaimOnOutage::FailOpen] {
         for outcome in outcomes() {
             for (at_one, by_first) in [(true, true), (true, false), (false, true), (false, false)] {
@@ -78,7 +78,7 @@ async fn either_attempt_settles_the_try_at_any_gateway_once_the_store_is_back() 
 }
 
 #[tokio::test]
-async fn either_attempt_settles_the_try_at_any_gateway_while_the_store_is_out() {
+async fn either_attempt_settles_the_claim_at_any_gateway_while_the_store_is_unavailable() {
     for on_outage in [ClaimOnOutage::Local, ClaimOnOutage::FailOpen] {
         for outcome in outcomes() {
             for (at_one, by_first) in [(true, true), (true, false), (false, true), (false, false)] {
@@ -106,7 +106,7 @@ async fn either_attempt_settles_the_try_at_any_gateway_while_the_store_is_out() 
     }
 }
 
-/// The second gateway has not told the store yet that it granted the same try.
+/// The second gateway has not delivered its grant of the same nonce yet.
 #[tokio::test]
 async fn a_success_is_recorded_although_its_attempt_is_not_known_to_the_store_yet() {
     let world = Repeated::new(ClaimOnOutage::FailOpen).await;
@@ -122,7 +122,7 @@ async fn a_success_is_recorded_although_its_attempt_is_not_known_to_the_store_ye
 
 /// The store granted the first attempt, and its answer was lost.
 #[tokio::test]
-async fn a_try_that_the_store_granted_too_is_settled_by_the_attempt_of_a_policy() {
+async fn a_nonce_that_the_store_granted_too_is_settled_by_the_attempt_of_a_policy() {
     let world = World::new().await;
     let first = request(&world, ClaimOnOutage::FailOpen);
     world.claim_elsewhere(&first).await;
@@ -257,7 +257,7 @@ async fn a_nonce_alone_settles_nothing() {
 }
 
 #[tokio::test]
-async fn another_try_is_superseded_as_ever() {
+async fn another_try_is_superseded() {
     let world = Repeated::new(ClaimOnOutage::FailOpen).await;
     world.back().await;
     for outcome in outcomes() {

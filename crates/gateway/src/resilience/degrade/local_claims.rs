@@ -1,6 +1,6 @@
-//! The local record: what this process knows of claims without asking their store. What waits for the store is always in it;
-//! what passed through is remembered for apps with the policy `local` only. All apps share one bound: where it is reached, the
-//! app that has the most in memory gives way, so an app loses nothing by what others do.
+//! Local claims: the claims that this process knows without a call to their store. Claims with waiting entries are always among
+//! them; others are remembered for apps with the policy `local` only. All apps share one bound: when it is reached, the app that
+//! uses the most memory loses claims, so no app loses claims because of others.
 
 mod app;
 #[cfg(test)]
@@ -25,48 +25,48 @@ use crate::domain::share::heaviest;
 use crate::domain::tenant::AppKey;
 use crate::domain::terms::{LeaseEnd, Retention, Terms};
 
-/// Approximate size of all claims that are remembered and no entry waits for: about 100 000 small ones. Why, in
+/// Bound on the approximate size of remembered claims without waiting entries: about 100 000 small ones. See
 /// `docs/adr/0034-shares-of-apps.md`.
 const REMEMBERED_BYTES_MAX: usize = 64 << 20;
 
-/// The claims that this process knows of. Instants are those of its own monotonic clock.
-pub(super) struct Book {
-    pages: Mutex<Pages>,
+/// The claims that this process knows. Instants are of its monotonic clock.
+pub(super) struct LocalClaims {
+    inner: Mutex<Inner>,
     waiting: AtomicUsize,
     has_local: AtomicBool,
 }
 
-struct Pages {
+struct Inner {
     apps: HashMap<AppKey, AppClaims>,
-    /// Every entry that waits, and whose claim it is of.
+    /// The waiting entries, with the keys of their claims.
     waiting: BTreeMap<Seq, Key>,
-    /// Approximate size of what is remembered of all apps.
+    /// Approximate size of the remembered claims of all apps.
     bytes: usize,
     bytes_max: usize,
 }
 
-/// A claim that stands as far as this process knows.
+/// A claim, as far as this process knows.
 #[derive(Clone, Debug)]
-pub(super) struct Standing {
+pub(super) struct LocalClaim {
     record: Record,
     ends_at: Option<Duration>,
-    /// The policy that granted it, until the store has been told.
+    /// The policy that granted it, until the grant is delivered.
     pub(super) granted_by: Option<OutagePolicy>,
 }
 
-impl Standing {
-    /// A claim that ends at this instant, or never by itself.
+impl LocalClaim {
+    /// Creates a claim that ends at this instant, or has no end.
     pub(super) fn new(record: Record, ends_at: Option<Duration>, granted_by: Option<OutagePolicy>) -> Self {
         Self { record, ends_at, granted_by }
     }
 
-    fn held(&self, now: Duration) -> Option<LiveClaim> {
+    fn live(&self, now: Duration) -> Option<LiveClaim> {
         let left = self.ends_at.map(|ends_at| ends_at.saturating_sub(now));
         LiveClaim::judge(self.record.clone(), left, None)
     }
 
-    /// Whether the claim may still be in progress in the store: it is here, or its lease ended here, which may have been
-    /// extended through another gateway. A claim that was reported as unknown has an end.
+    /// Reports whether the claim may be in progress in the store: it is here, or its lease has ended here, and may have been
+    /// extended through another gateway. An unknown outcome that was reported has an end.
     fn is_in_progress_elsewhere(&self) -> bool {
         let Record { state, terms, .. } = &self.record;
         let lease_ended =
@@ -80,42 +80,42 @@ impl Standing {
     }
 }
 
-impl Default for Book {
+impl Default for LocalClaims {
     fn default() -> Self {
         Self::bounded(REMEMBERED_BYTES_MAX)
     }
 }
 
-impl Book {
-    /// A record that remembers about so many bytes.
+impl LocalClaims {
+    /// Creates local claims with this bound.
     fn bounded(bytes_max: usize) -> Self {
-        let pages = Pages { apps: HashMap::new(), waiting: BTreeMap::new(), bytes: 0, bytes_max };
-        Self { pages: Mutex::new(pages), waiting: AtomicUsize::new(0), has_local: AtomicBool::new(false) }
+        let inner = Inner { apps: HashMap::new(), waiting: BTreeMap::new(), bytes: 0, bytes_max };
+        Self { inner: Mutex::new(inner), waiting: AtomicUsize::new(0), has_local: AtomicBool::new(false) }
     }
 
-    /// Whether anything waits for the store. The one thing a call looks at while all is well.
+    /// Reports whether any entry waits for the store. While the store is available, calls check nothing else.
     pub(super) fn has_waiting(&self) -> bool {
         self.waiting.load(Ordering::Acquire) > 0
     }
 
-    /// Whether something waits on this key.
-    pub(super) fn waits(&self, key: &Key) -> bool {
-        self.has_waiting() && self.pages().app(key).is_some_and(|app| app.waiting(&key.global_id).is_some())
+    /// Reports whether entries wait on this key.
+    pub(super) fn has_waiting_on(&self, key: &Key) -> bool {
+        self.has_waiting() && self.inner().app(key).is_some_and(|app| app.waiting(&key.global_id).is_some())
     }
 
-    /// What waits on this key, in order.
-    pub(super) fn queue(&self, key: &Key) -> Vec<(Seq, Arc<Entry>)> {
-        let pages = self.pages();
-        let waiting = pages.app(key).and_then(|app| app.waiting(&key.global_id));
+    /// Returns the entries that wait on this key, in order.
+    pub(super) fn waiting_on(&self, key: &Key) -> Vec<(Seq, Arc<Entry>)> {
+        let inner = self.inner();
+        let waiting = inner.app(key).and_then(|app| app.waiting(&key.global_id));
         waiting.map(|waiting| waiting.iter().cloned().collect()).unwrap_or_default()
     }
 
-    /// The keys on which something waits, by their oldest entry, apps in turn: one with many entries holds nobody up.
+    /// Returns the keys with waiting entries, by their oldest entry, apps in turn: an app with many entries delays no other.
     pub(super) fn keys_waiting(&self) -> Vec<Key> {
-        let pages = self.pages();
+        let inner = self.inner();
         let (mut seen, mut of_app) = (HashSet::new(), HashMap::new());
         let mut keys = Vec::new();
-        for key in pages.waiting.values().filter(|key| seen.insert(*key)) {
+        for key in inner.waiting.values().filter(|key| seen.insert(*key)) {
             let place: &mut usize = of_app.entry(&key.app).or_default();
             keys.push((*place, key));
             *place += 1;
@@ -124,63 +124,63 @@ impl Book {
         keys.into_iter().map(|(_, key)| key.clone()).collect()
     }
 
-    /// The claim that stands.
-    pub(super) fn held(&self, key: &Key, now: Duration) -> Option<LiveClaim> {
-        self.pages().standing(key)?.held(now)
+    /// Returns the live claim of a key.
+    pub(super) fn live_claim(&self, key: &Key, now: Duration) -> Option<LiveClaim> {
+        self.inner().claim(key)?.live(now)
     }
 
-    /// The record of this attempt, whether or not its time has ended.
-    pub(super) fn last_of(&self, key: &Key, attempt: &Attempt) -> Option<Record> {
-        let pages = self.pages();
-        let standing = pages.app(key)?.standing_of(&key.global_id, attempt)?;
-        Some(standing.record.clone())
+    /// Returns the record of this attempt, even if it has ended.
+    pub(super) fn record_of(&self, key: &Key, attempt: &Attempt) -> Option<Record> {
+        let inner = self.inner();
+        let claim = inner.app(key)?.claim_of(&key.global_id, attempt)?;
+        Some(claim.record.clone())
     }
 
-    /// Whether an app decides locally, as far as was seen.
-    pub(super) fn is_local(&self, app: &AppKey) -> bool {
-        self.has_local.load(Ordering::Acquire) && self.pages().decides_locally(app)
+    /// Reports whether an app has used the policy `local`.
+    pub(super) fn decides_locally(&self, app: &AppKey) -> bool {
+        self.has_local.load(Ordering::Acquire) && self.inner().decides_locally(app)
     }
 
-    /// The policy that granted the claim that stands, if the store does not know of it.
+    /// Returns the policy that granted the claim, until the grant is delivered.
     pub(super) fn granted_by(&self, key: &Key) -> Option<OutagePolicy> {
-        self.pages().standing(key)?.granted_by
+        self.inner().claim(key)?.granted_by
     }
 
-    /// Whether some claim of the app may stand that there was no room to remember.
-    pub(super) fn is_blind(&self, app: &AppKey, now: Duration) -> bool {
-        self.pages().apps.get(app).is_some_and(|app| app.is_blind(now))
+    /// Reports whether a live claim of the app may have been forgotten for lack of room.
+    pub(super) fn has_forgotten(&self, app: &AppKey, now: Duration) -> bool {
+        self.inner().apps.get(app).is_some_and(|app| app.has_forgotten(now))
     }
 
-    /// Adds an entry that the journal has, and what stands after it.
-    pub(super) fn add(&self, seq: Seq, entry: Arc<Entry>, effect: Written, now: Duration) {
-        let mut pages = self.pages();
+    /// Adds an entry that is in the journal, and its effect on the claim.
+    pub(super) fn add(&self, seq: Seq, entry: Arc<Entry>, effect: LocalEffect, now: Duration) {
+        let mut inner = self.inner();
         let key = entry.key().clone();
         if entry.policy == OutagePolicy::Local {
-            // What was granted here has to be remembered after the store was told of it, as it may go again.
+            // Grants of this gateway are remembered after delivery, since the store may become unavailable again.
             self.has_local.store(true, Ordering::Release);
         }
-        pages.change(&key.app, now, |app| {
+        inner.change(&key.app, now, |app| {
             app.decides_locally |= entry.policy == OutagePolicy::Local;
             app.add(seq, entry, effect);
         });
-        pages.waiting.insert(seq, key);
-        self.count(&pages);
+        inner.waiting.insert(seq, key);
+        self.count(&inner);
     }
 
-    /// Takes entries away that the store has been told of. `theirs` is what the store was found to hold instead.
-    pub(super) fn delivered(&self, key: &Key, seqs: &[Seq], theirs: Option<&LiveClaim>, now: Duration) {
-        let mut pages = self.pages();
+    /// Removes delivered entries. `theirs` is the claim that the store holds instead.
+    pub(super) fn remove_delivered(&self, key: &Key, seqs: &[Seq], theirs: Option<&LiveClaim>, now: Duration) {
+        let mut inner = self.inner();
         for seq in seqs {
-            pages.waiting.remove(seq);
+            inner.waiting.remove(seq);
         }
-        pages.change(&key.app, now, |app| app.delivered(key.global_id, seqs, theirs, now));
-        self.count(&pages);
+        inner.change(&key.app, now, |app| app.remove_delivered(key.global_id, seqs, theirs, now));
+        self.count(&inner);
     }
 
-    /// Remembers what the store said to a claim of an app that decides locally.
-    pub(super) fn learn_claim(&self, request: &ClaimRequest, answer: &ClaimResponse, now: Duration) {
+    /// Remembers the store's response to a claim of an app with the policy `local`.
+    pub(super) fn remember_claim(&self, request: &ClaimRequest, answer: &ClaimResponse, now: Duration) {
         self.has_local.store(true, Ordering::Release);
-        self.pages().change(&request.key.app, now, |app| {
+        self.inner().change(&request.key.app, now, |app| {
             app.decides_locally = true;
             match answer {
                 ClaimResponse::Granted(grant) => {
@@ -189,7 +189,7 @@ impl Book {
                     app.remember(request.key.global_id, record, Some(left), now);
                 }
                 // Responses may arrive out of order: one from before a grant or a renewal must not hide it.
-                ClaimResponse::Duplicate(held) if is_outlasted(held, app.standing(&request.key.global_id), now) => {}
+                ClaimResponse::Duplicate(held) if is_outlasted(held, app.claim(&request.key.global_id), now) => {}
                 ClaimResponse::Duplicate(held) => {
                     app.remember(request.key.global_id, held.record.clone(), held.left, now);
                 }
@@ -198,16 +198,16 @@ impl Book {
         });
     }
 
-    /// Remembers what the store said to an outcome, where its app decides locally.
-    pub(super) fn learn_settle(&self, request: &OutcomeRequest, answer: &OutcomeResponse, now: Duration) {
-        let mut pages = self.pages();
-        if !pages.decides_locally(&request.key.app) {
+    /// Remembers the store's response to an outcome, if its app uses the policy `local`.
+    pub(super) fn remember_outcome(&self, request: &OutcomeRequest, answer: &OutcomeResponse, now: Duration) {
+        let mut inner = self.inner();
+        if !inner.decides_locally(&request.key.app) {
             return;
         }
         let id = request.key.global_id;
-        pages.change(&request.key.app, now, |app| {
-            let own = app.standing_of(&id, &request.attempt);
-            match (answer, own.and_then(|standing| standing.held(now))) {
+        inner.change(&request.key.app, now, |app| {
+            let own = app.claim_of(&id, &request.attempt);
+            match (answer, own.and_then(|claim| claim.live(now))) {
                 (OutcomeResponse::Done { state: None, .. }, Some(_)) => app.forget(id),
                 (OutcomeResponse::Done { state: Some(_), left, .. }, held) => {
                     let record = match claim::settle(held.as_ref(), request).0 {
@@ -223,51 +223,51 @@ impl Book {
         });
     }
 
-    /// Remembers what the store said to a renewal, where its app decides locally.
-    pub(super) fn learn_renew(&self, request: &RenewalRequest, answer: &RenewalResponse, now: Duration) {
+    /// Remembers the store's response to a renewal, if its app uses the policy `local`.
+    pub(super) fn remember_renewal(&self, request: &RenewalRequest, answer: &RenewalResponse, now: Duration) {
         let RenewalResponse::Renewed { left } = answer else { return };
-        let mut pages = self.pages();
-        if !pages.decides_locally(&request.key.app) {
+        let mut inner = self.inner();
+        if !inner.decides_locally(&request.key.app) {
             return;
         }
         let id = request.key.global_id;
-        pages.change(&request.key.app, now, |app| {
-            let record = match app.standing(&id) {
+        inner.change(&request.key.app, now, |app| {
+            let record = match app.claim(&id) {
                 Some(own) if own.record.attempt == request.attempt && own.is_in_progress_elsewhere() => {
                     Record { state: ClaimState::InProgress, ..own.record.clone() }
                 }
-                // Another has claimed since this answer was given, or the outcome has come.
-                Some(other) if other.held(now).is_some() => return,
+                // Another attempt has claimed since this response, or the outcome was reported.
+                Some(other) if other.live(now).is_some() => return,
                 _ => only_renewed(request, *left),
             };
             app.remember(id, record, Some(*left), now);
         });
     }
 
-    fn count(&self, pages: &Pages) {
-        self.waiting.store(pages.waiting.len(), Ordering::Release);
+    fn count(&self, inner: &Inner) {
+        self.waiting.store(inner.waiting.len(), Ordering::Release);
     }
 
-    /// Poisoned: some call panicked, in code that leaves the pages whole at every step.
-    fn pages(&self) -> MutexGuard<'_, Pages> {
-        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Ignores poisoning: the state is consistent at every step, also where a call panics.
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Pages {
+impl Inner {
     fn app(&self, key: &Key) -> Option<&AppClaims> {
         self.apps.get(&key.app)
     }
 
-    fn standing(&self, key: &Key) -> Option<&Standing> {
-        self.app(key)?.standing(&key.global_id)
+    fn claim(&self, key: &Key) -> Option<&LocalClaim> {
+        self.app(key)?.claim(&key.global_id)
     }
 
     fn decides_locally(&self, app: &AppKey) -> bool {
         self.apps.get(app).is_some_and(|app| app.decides_locally)
     }
 
-    /// Changes what is known of an app, and makes room where that is too much.
+    /// Changes the claims of an app, and makes room if the bound is exceeded.
     fn change(&mut self, key: &AppKey, now: Duration, change: impl FnOnce(&mut AppClaims)) {
         let app = self.apps.entry_ref(key).or_default();
         let before = app.bytes();
@@ -282,7 +282,7 @@ impl Pages {
         }
     }
 
-    /// Forgets what has ended, and then claims of the app that has the most, until the rest is within the bound.
+    /// Forgets ended claims, and then claims of the app that uses the most memory, until the rest is within the bound.
     fn make_room(&mut self, now: Duration) {
         self.apps.values_mut().for_each(|app| app.sweep(now));
         self.bytes = self.apps.values().map(AppClaims::bytes).sum();
@@ -296,8 +296,8 @@ impl Pages {
     }
 }
 
-/// A claim of which nothing has passed through but a renewal, or of which the lease seemed to have ended: what it is about
-/// is not known here, nor its terms. They say nothing while it is in progress, and its outcome brings its own.
+/// Returns the record of a claim of which only a renewal is known here. Its contents and terms are unknown: they do not matter
+/// while it is in progress, and its outcome carries its own.
 fn only_renewed(request: &RenewalRequest, left: Duration) -> Record {
     let day = Retention::For(Duration::from_hours(24));
     Record {
@@ -312,22 +312,22 @@ fn only_renewed(request: &RenewalRequest, left: Duration) -> Record {
     }
 }
 
-/// Whether a claim in progress is known that lasts longer than this one.
-fn is_outlasted(held: &LiveClaim, standing: Option<&Standing>, now: Duration) -> bool {
+/// Reports whether a claim in progress is known that lasts longer than this one.
+fn is_outlasted(held: &LiveClaim, local: Option<&LocalClaim>, now: Duration) -> bool {
     let is_in_progress = |claim: &LiveClaim| claim.record.state == ClaimState::InProgress;
-    let known = standing.and_then(|standing| standing.held(now)).filter(is_in_progress);
+    let known = local.and_then(|claim| claim.live(now)).filter(is_in_progress);
     is_in_progress(held) && known.is_some_and(|known| known.left > held.left)
 }
 
-/// What an entry does to the claim that stands.
+/// The effect of an entry on a local claim.
 #[derive(Debug)]
-pub(super) enum Written {
-    /// This stands now.
-    Stands(Box<Standing>),
-    /// What stands ends then.
-    EndsAt(Duration),
-    /// Nothing stands.
-    Gone,
-    /// What stood.
-    AsBefore,
+pub(super) enum LocalEffect {
+    /// Puts this claim.
+    Put(Box<LocalClaim>),
+    /// Sets the end of the claim.
+    EndAt(Duration),
+    /// Removes the claim.
+    Remove,
+    /// Changes nothing.
+    Keep,
 }

@@ -1,17 +1,16 @@
-//! Outage policies: answers the calls of a chain while its store is unavailable, as each app chose, and delivers to the store
-//! later what was answered. While the store is available this costs one atomic read per call.
+//! Outage policies: answer the calls of a chain while its store is unavailable, as each app chose, and deliver these answers to
+//! the store later. While the store is available this costs one atomic read per call.
 
-mod book;
 mod calls;
 mod decide;
 mod deliver;
-mod keeper;
-mod locks;
+mod key_locks;
+mod local_claims;
 mod marks;
-
+mod outage_journal;
 mod overlaps;
 mod reconcile;
-mod same_try;
+mod shared_nonce;
 #[cfg(test)]
 mod tests;
 
@@ -23,9 +22,9 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use self::book::Book;
-pub use self::keeper::Keeper;
-use self::locks::Locks;
+use self::key_locks::KeyLocks;
+use self::local_claims::LocalClaims;
+pub use self::outage_journal::OutageJournal;
 use super::journal::entry::{Entry, Seq};
 use crate::domain::attempt::Entropy;
 use crate::domain::call::{Answered, CallContext};
@@ -44,53 +43,53 @@ type Queue = [(Seq, Arc<Entry>)];
 /// The calls of a chain, under the outage policies of its apps.
 pub struct OutagePolicies(Arc<Core>);
 
-/// What the calls of a chain and the work behind them share.
+/// State shared by the calls of a chain and its background task.
 struct Core {
     chain: Arc<str>,
     engine: Arc<dyn Engine>,
-    keeper: Arc<Keeper>,
+    journal: Arc<OutageJournal>,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
-    book: Book,
-    locks: Locks,
-    /// Told when something waits for the store.
+    local_claims: LocalClaims,
+    locks: KeyLocks,
+    /// Delivered when something waits for the store.
     wake: Notify,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
 
 impl OutagePolicies {
-    /// Starts the policies above the engine of a chain. What the journal holds of the chain is in force again, and delivered
+    /// Starts the policies above the engine of a chain. Entries of the chain in the journal are in force again, and are delivered
     /// as soon as the store answers.
     pub fn start(
         chain: &str,
         engine: Arc<dyn Engine>,
-        keeper: Arc<Keeper>,
+        journal: Arc<OutageJournal>,
         clock: Arc<dyn Clock>,
         entropy: Arc<dyn Entropy>,
     ) -> Self {
-        let core = Arc::new(Core::new(chain, engine, keeper, clock, entropy));
+        let core = Arc::new(Core::new(chain, engine, journal, clock, entropy));
         core.recover();
         let working = core.clone();
         core.tasks.spawn(async move { working.reconcile().await });
         Self(core)
     }
 
-    /// Policies whose journal takes nothing, for tests of apps without policies. Needs no runtime.
+    /// Returns policies whose journal takes no entries, for tests of apps without policies. Needs no runtime.
     #[cfg(any(test, feature = "test-util"))]
     pub fn without_journal(engine: Arc<dyn Engine>, clock: &Arc<dyn Clock>) -> Self {
         use super::journal::Bounds;
         use crate::domain::attempt::SystemEntropy;
 
         let bounds = Bounds { bytes: 0, app_bytes: 0 };
-        let keeper = Arc::new(Keeper::new(std::path::Path::new("no-such-folder"), bounds, clock.clone()));
-        Self(Arc::new(Core::new("default", engine, keeper, clock.clone(), Arc::new(SystemEntropy))))
+        let journal = Arc::new(OutageJournal::new(std::path::Path::new("no-such-folder"), bounds, clock.clone()));
+        Self(Arc::new(Core::new("default", engine, journal, clock.clone(), Arc::new(SystemEntropy))))
     }
 
-    /// Delivers all that waits, until nothing does or the store has been unavailable for this long.
+    /// Delivers all waiting entries, until none waits or the store has been unavailable for this long.
     ///
     /// # Errors
-    /// The last failure, where something still waits.
+    /// Entries still wait; the error is the last failure.
     pub async fn deliver_all(&self, patience: Duration) -> Result<(), EngineError> {
         self.0.deliver_all(patience).await
     }
@@ -176,31 +175,31 @@ impl OutagePolicies {
         self.0.renew(request, deadline).await
     }
 
-    /// Returns the record that stands in the store, after an attempt to deliver what the journal holds of it.
+    /// Returns the record in the store, after an attempt to deliver the journal entries of its claim.
     ///
     /// # Errors
     /// The store is unavailable.
     pub async fn read(&self, key: &Key) -> Result<Option<LiveClaim>, EngineError> {
         // The store's record is the answer even if the delivery failed.
-        drop(self.0.before_reading(key).await);
+        drop(self.0.deliver_before_read(key).await);
         self.0.engine.read(key).await
     }
 
     /// Ends a claim for an operator.
     ///
     /// # Errors
-    /// The store is unavailable, or what the journal holds of the claim is not delivered yet.
+    /// The store is unavailable, or journal entries of the claim are not delivered yet.
     pub async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseResponse, EngineError> {
-        self.0.before_reading(&request.key).await?;
+        self.0.deliver_before_read(&request.key).await?;
         self.0.engine.release(request).await
     }
 
-    /// Returns the engine of the chain, for what no policy answers.
+    /// Returns the engine of the chain, for calls without policies.
     pub fn engine(&self) -> &dyn Engine {
         &*self.0.engine
     }
 
-    /// Ends the work in the background, then closes the chain's engine.
+    /// Ends the background task, then closes the chain's engine.
     pub async fn close(&self) {
         self.0.stop.cancel();
         self.0.tasks.close();
@@ -213,30 +212,30 @@ impl Core {
     fn new(
         chain: &str,
         engine: Arc<dyn Engine>,
-        keeper: Arc<Keeper>,
+        journal: Arc<OutageJournal>,
         clock: Arc<dyn Clock>,
         entropy: Arc<dyn Entropy>,
     ) -> Self {
         Self {
             chain: chain.into(),
             engine,
-            keeper,
+            journal,
             clock,
             entropy,
-            book: Book::default(),
-            locks: Locks::default(),
+            local_claims: LocalClaims::default(),
+            locks: KeyLocks::default(),
             wake: Notify::new(),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
         }
     }
 
-    /// Goes on although the caller gives up: what is in the journal has to be in the local record too.
+    /// Completes the work even if the caller gives up, so that journal and local claims agree.
     async fn uncancelled<Answer: Send + 'static>(
         &self,
         work: impl Future<Output = Result<Answer, EngineError>> + Send + 'static,
     ) -> Result<Answer, EngineError> {
         let done = self.tasks.spawn(work).await;
-        done.unwrap_or_else(|_| Err(EngineError::indeterminate("the work for this call was ended")))
+        done.unwrap_or_else(|_| Err(EngineError::indeterminate("the gateway stopped during this call")))
     }
 }

@@ -1,11 +1,11 @@
-//! The stored form of entries: JSON of its own, so that the types of the domain may change and files of older releases
-//! still be read. It holds contents and attempts: the file is for the gateway's own user only.
+//! The stored form of entries: separate JSON types, so that the types of the domain can change and files of older releases can
+//! still be read. Entries hold contents and attempts, so only the gateway's user may read the file.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::entry::{Deed, Entry, Seq};
+use super::entry::{Entry, JournaledOperation, Seq};
 use crate::domain::attempt::Attempt;
 use crate::domain::canonical::Canonical;
 use crate::domain::claim::{ClaimRequest, LateTerms, Outcome, OutcomeRequest, RenewalRequest};
@@ -17,18 +17,18 @@ use crate::domain::record::{ClaimState, Contents, Key};
 use crate::domain::tenant::{AppKey, Operation};
 use crate::domain::terms::{LeaseEnd, Retention, Terms};
 
-/// What a frame holds.
+/// Contents of a frame.
 #[derive(Clone, Debug)]
-pub(super) enum Line {
+pub(super) enum FrameContent {
     /// An entry.
     Entry(Seq, Box<Entry>),
-    /// The store has been told of these.
+    /// These were delivered.
     Delivered(Vec<Seq>),
     /// Two attempts held one claim.
     Overlap(Overlap),
 }
 
-impl Line {
+impl FrameContent {
     /// The bytes of a frame's payload.
     pub(super) fn write(&self) -> Vec<u8> {
         let form = match self {
@@ -36,7 +36,7 @@ impl Line {
             Self::Delivered(seqs) => Form::Delivered { seqs: seqs.clone() },
             Self::Overlap(overlap) => Form::of_overlap(overlap),
         };
-        // Strings, numbers and lists of them: nothing that JSON could not say.
+        // Strings, numbers and lists of them: always valid JSON.
         serde_json::to_vec(&form).unwrap_or_default()
     }
 
@@ -45,18 +45,20 @@ impl Line {
         match serde_json::from_slice::<Form>(payload).ok()? {
             Form::Delivered { seqs } => Some(Self::Delivered(seqs)),
             Form::Overlap(form) => form.read().map(Self::Overlap),
-            Form::Entry { seq, chain, policy, at, app, global_id, attempt, deed } => {
+            Form::Entry { seq, chain, policy, at, app, global_id, attempt, journaled } => {
                 let key = Key { app, global_id: global_id.parse().ok()? };
                 let attempt = attempt.parse().ok()?;
-                let deed = match deed {
-                    DeedForm::Granted(form) => Deed::Granted(form.read(key, attempt)?),
-                    DeedForm::Renewed { lease_ms } => {
-                        Deed::Renewed(RenewalRequest { key, attempt, lease: lease_ms.map(Duration::from_millis) })
-                    }
-                    DeedForm::Reported(form) => Deed::Reported(form.read(key, attempt)?),
+                let journaled = match journaled {
+                    JournaledForm::Granted(form) => JournaledOperation::Granted(form.read(key, attempt)?),
+                    JournaledForm::Renewed { lease_ms } => JournaledOperation::Renewed(RenewalRequest {
+                        key,
+                        attempt,
+                        lease: lease_ms.map(Duration::from_millis),
+                    }),
+                    JournaledForm::Reported(form) => JournaledOperation::Reported(form.read(key, attempt)?),
                 };
                 let at = Timestamp::from_micros(at);
-                Some(Self::Entry(seq, Box::new(Entry { chain: chain.into(), policy: policy.into(), at, deed })))
+                Some(Self::Entry(seq, Box::new(Entry { chain: chain.into(), policy: policy.into(), at, journaled })))
             }
         }
     }
@@ -74,7 +76,7 @@ enum Form {
         global_id: String,
         attempt: String,
         #[serde(flatten)]
-        deed: DeedForm,
+        journaled: JournaledForm,
     },
     Delivered {
         seqs: Vec<Seq>,
@@ -84,10 +86,16 @@ enum Form {
 
 impl Form {
     fn of_entry(seq: Seq, entry: &Entry) -> Self {
-        let (attempt, deed) = match &entry.deed {
-            Deed::Granted(request) => (&request.attempt, DeedForm::Granted(GrantedForm::of(request))),
-            Deed::Renewed(request) => (&request.attempt, DeedForm::Renewed { lease_ms: request.lease.map(millis) }),
-            Deed::Reported(request) => (&request.attempt, DeedForm::Reported(ReportedForm::of(request))),
+        let (attempt, journaled) = match &entry.journaled {
+            JournaledOperation::Granted(request) => {
+                (&request.attempt, JournaledForm::Granted(GrantedForm::of(request)))
+            }
+            JournaledOperation::Renewed(request) => {
+                (&request.attempt, JournaledForm::Renewed { lease_ms: request.lease.map(millis) })
+            }
+            JournaledOperation::Reported(request) => {
+                (&request.attempt, JournaledForm::Reported(ReportedForm::of(request)))
+            }
         };
         let Key { app, global_id } = entry.key();
         Self::Entry {
@@ -98,7 +106,7 @@ impl Form {
             app: app.clone(),
             global_id: global_id.to_string(),
             attempt: attempt.to_string(),
-            deed,
+            journaled,
         }
     }
 
@@ -118,7 +126,7 @@ impl Form {
     }
 }
 
-/// The policies, by the names they have everywhere.
+/// The policies, by their names in the configuration.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum PolicyForm {
@@ -149,7 +157,7 @@ impl From<PolicyForm> for OutagePolicy {
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum DeedForm {
+enum JournaledForm {
     Granted(GrantedForm),
     Renewed { lease_ms: Option<u64> },
     Reported(ReportedForm),
@@ -373,12 +381,12 @@ mod tests {
     use super::*;
     use crate::engine::conformance::fresh_claim;
 
-    fn entry(policy: OutagePolicy, deed: Deed) -> Entry {
-        Entry { chain: "default".into(), policy, at: Timestamp::from_micros(1_700_000_000_000_001), deed }
+    fn entry(policy: OutagePolicy, journaled: JournaledOperation) -> Entry {
+        Entry { chain: "default".into(), policy, at: Timestamp::from_micros(1_700_000_000_000_001), journaled }
     }
 
-    fn read_back(line: &Line) -> Line {
-        Line::read(&line.write()).unwrap()
+    fn read_back(line: &FrameContent) -> FrameContent {
+        FrameContent::read(&line.write()).unwrap()
     }
 
     #[test]
@@ -395,7 +403,7 @@ mod tests {
         });
         let settle = |outcome, late| {
             let (key, attempt) = (request.key.clone(), request.attempt.clone());
-            Deed::Reported(OutcomeRequest { key, attempt, outcome, late })
+            JournaledOperation::Reported(OutcomeRequest { key, attempt, outcome, late })
         };
         let [whole, digest, unverified] = late.map(Some);
         let renewed = RenewalRequest {
@@ -403,28 +411,32 @@ mod tests {
             attempt: request.attempt.clone(),
             lease: Some(Duration::from_secs(3)),
         };
-        for deed in [
-            Deed::Granted(granted),
-            Deed::Renewed(renewed),
+        for journaled in [
+            JournaledOperation::Granted(granted),
+            JournaledOperation::Renewed(renewed),
             settle(success, whole),
             settle(Outcome::Success { result: None, retention: None }, digest),
             settle(Outcome::Unknown, unverified),
             settle(Outcome::Failure, None),
         ] {
-            let entry = entry(OutagePolicy::FailOpen, deed);
-            let Line::Entry(7, read) = read_back(&Line::Entry(7, Box::new(entry.clone()))) else { panic!("an entry") };
+            let entry = entry(OutagePolicy::FailOpen, journaled);
+            let FrameContent::Entry(7, read) = read_back(&FrameContent::Entry(7, Box::new(entry.clone()))) else {
+                panic!("an entry")
+            };
             assert_eq!(format!("{read:?}"), format!("{entry:?}"));
-            let attempt = |entry: &Entry| match &entry.deed {
-                Deed::Granted(request) => request.attempt.to_string(),
-                Deed::Renewed(request) => request.attempt.to_string(),
-                Deed::Reported(request) => request.attempt.to_string(),
+            let attempt = |entry: &Entry| match &entry.journaled {
+                JournaledOperation::Granted(request) => request.attempt.to_string(),
+                JournaledOperation::Renewed(request) => request.attempt.to_string(),
+                JournaledOperation::Reported(request) => request.attempt.to_string(),
             };
             assert_eq!(attempt(&read), attempt(&entry), "the nonce too");
         }
-        assert!(matches!(read_back(&Line::Delivered(vec![1, 9])), Line::Delivered(seqs) if seqs == [1, 9]));
+        assert!(
+            matches!(read_back(&FrameContent::Delivered(vec![1, 9])), FrameContent::Delivered(seqs) if seqs == [1, 9])
+        );
     }
 
-    /// What a release writes, every later one reads: this text is never changed.
+    /// Every later release reads what a release writes: this text is never changed.
     #[test]
     fn an_entry_of_this_release_is_read_by_every_later_one() {
         let text = r#"{"kind":"entry","seq":3,"chain":"default","policy":"spool","at":1700000000000001,"app":"shop",
@@ -432,8 +444,8 @@ mod tests {
             "reported":{"outcome":{"success":{"result":"{}","retention":"30d"}},"late":{"operation":"order.submit",
             "contents":{"canonical":"{\"order_id\":\"A-1\"}"},"terms":{"lease_ms":30000,"retention":"24h",
             "unknown_retention":"7d","on_lease_end":"release"}}}}"#;
-        let Some(Line::Entry(3, entry)) = Line::read(text.as_bytes()) else { panic!("it is read") };
+        let Some(FrameContent::Entry(3, entry)) = FrameContent::read(text.as_bytes()) else { panic!("it is read") };
         assert_eq!((entry.app().as_ref(), entry.operation().unwrap().as_ref()), ("shop", "order.submit"));
-        assert!(Line::read(br#"{"kind":"of a release to come"}"#).is_none());
+        assert!(FrameContent::read(br#"{"kind":"of a release to come"}"#).is_none());
     }
 }

@@ -1,0 +1,264 @@
+//! Local claims: which are known, for how long, and which are forgotten first.
+
+use super::*;
+use crate::domain::claim::{Grant, Outcome};
+use crate::engine::conformance::fresh_claim;
+
+const LATER: Duration = Duration::from_secs(1);
+
+fn granted(request: &ClaimRequest) -> ClaimResponse {
+    let attempt = request.attempt.clone();
+    ClaimResponse::Granted(Grant { attempt, fence: Some(1), repeated: false, taken_over: false, lease_left: None })
+}
+
+fn success(request: &ClaimRequest) -> OutcomeRequest {
+    OutcomeRequest {
+        key: request.key.clone(),
+        attempt: request.attempt.clone(),
+        outcome: Outcome::Success { result: Some("1".into()), retention: None },
+        late: None,
+    }
+}
+
+#[test]
+fn a_claim_answered_by_the_store_is_known_until_it_ends() {
+    let (local_claims, request) = (LocalClaims::default(), fresh_claim());
+    local_claims.remember_claim(&request, &granted(&request), Duration::ZERO);
+    let held = local_claims.live_claim(&request.key, LATER).unwrap();
+    assert_eq!(
+        (held.record.state, held.left, held.fence),
+        (ClaimState::InProgress, request.terms.lease.checked_sub(LATER), None)
+    );
+    let renewed = RenewalResponse::Renewed { left: request.terms.lease * 2 };
+    let renewal = RenewalRequest { key: request.key.clone(), attempt: request.attempt.clone(), lease: None };
+    local_claims.remember_renewal(&renewal, &renewed, LATER);
+    assert_eq!(local_claims.live_claim(&request.key, LATER).unwrap().left, Some(request.terms.lease * 2));
+    let done = OutcomeResponse::Done { state: Some(ClaimState::Succeeded), left: Some(LATER), late: Some(false) };
+    local_claims.remember_outcome(&success(&request), &done, LATER);
+    assert_eq!(local_claims.live_claim(&request.key, LATER).unwrap().record.result.as_deref(), Some("1"));
+    assert!(local_claims.live_claim(&request.key, LATER * 2).is_none());
+    let mut inner = local_claims.inner();
+    inner.make_room(LATER * 2);
+    assert_eq!(inner.bytes, 0);
+}
+
+#[test]
+fn a_waiting_entry_stays_in_force_when_an_earlier_one_met_another_claim() {
+    let (local_claims, first) = (LocalClaims::default(), fresh_claim());
+    let second = ClaimRequest { attempt: fresh_claim().attempt, ..first.clone() };
+    for (seq, request) in [(1, &first), (2, &second)] {
+        let (policy, at) = (OutagePolicy::FailOpen, request.attempt.timestamp());
+        let journaled = super::super::super::journal::entry::JournaledOperation::Granted(request.clone());
+        let claim = LocalClaim::new(request.record(), Some(LATER), Some(policy));
+        let entry = Entry { chain: "default".into(), policy, at, journaled };
+        local_claims.add(seq, Arc::new(entry), LocalEffect::Put(Box::new(claim)), Duration::ZERO);
+    }
+    let theirs = LiveClaim { record: fresh_claim().record(), left: Some(LATER), fence: None };
+    local_claims.remove_delivered(&first.key, &[1], Some(&theirs), Duration::ZERO);
+    assert_eq!(local_claims.live_claim(&first.key, Duration::ZERO).unwrap().record.attempt, second.attempt);
+}
+
+#[test]
+fn a_response_that_arrives_late_hides_no_claim_that_lasts_longer() {
+    let request = fresh_claim();
+    let lease = request.terms.lease;
+    for theirs in [fresh_claim(), request.clone()] {
+        let local_claims = LocalClaims::default();
+        local_claims.remember_claim(&request, &granted(&request), Duration::ZERO);
+        let duplicate = |left| {
+            let held = LiveClaim { record: theirs.record(), left: Some(left), fence: None };
+            ClaimResponse::Duplicate(held)
+        };
+        local_claims.remember_claim(&request, &duplicate(lease / 2), LATER);
+        let held = local_claims.live_claim(&request.key, LATER).unwrap();
+        assert_eq!((held.record.attempt, held.left), (request.attempt.clone(), lease.checked_sub(LATER)));
+        local_claims.remember_claim(&request, &duplicate(lease), LATER);
+        let held = local_claims.live_claim(&request.key, LATER).unwrap();
+        assert_eq!((held.record.attempt, held.left), (theirs.attempt.clone(), Some(lease)));
+    }
+}
+
+#[test]
+fn a_released_claim_is_forgotten_and_anothers_is_not() {
+    let (local_claims, request) = (LocalClaims::default(), fresh_claim());
+    local_claims.remember_claim(&request, &granted(&request), Duration::ZERO);
+    let gone = OutcomeResponse::Done { state: None, left: None, late: Some(false) };
+    let failure = |attempt| OutcomeRequest { attempt, outcome: Outcome::Failure, ..success(&request) };
+    local_claims.remember_outcome(&failure(fresh_claim().attempt), &gone, LATER);
+    assert!(local_claims.live_claim(&request.key, LATER).is_some());
+    local_claims.remember_outcome(&failure(request.attempt.clone()), &gone, LATER);
+    assert!(local_claims.live_claim(&request.key, LATER).is_none());
+}
+
+/// S1: a renewal may have gone through another gateway, so that the lease seemed to have ended here.
+#[test]
+fn a_lease_that_seemed_to_have_ended_is_in_progress_again_after_a_renewal() {
+    let (local_claims, request) = (LocalClaims::default(), fresh_claim());
+    let request = ClaimRequest { terms: Terms { on_lease_end: LeaseEnd::Unknown, ..request.terms }, ..request };
+    let (renewal, lease) = (renewal(&request), request.terms.lease);
+    local_claims.remember_claim(&request, &granted(&request), Duration::ZERO);
+    let others = fresh_claim();
+    local_claims.remember_claim(&others, &granted(&others), lease + LATER);
+    assert_eq!(local_claims.live_claim(&request.key, lease + LATER).unwrap().record.state, ClaimState::Unknown);
+    local_claims.remember_renewal(&renewal, &RenewalResponse::Renewed { left: lease }, lease + LATER);
+    let held = local_claims.live_claim(&request.key, lease + LATER).unwrap();
+    assert_eq!((held.record.state, held.left), (ClaimState::InProgress, Some(lease)));
+}
+
+#[test]
+fn a_renewal_that_arrives_late_does_not_undo_an_unknown_outcome() {
+    let (local_claims, request) = (LocalClaims::default(), fresh_claim());
+    let request = ClaimRequest { terms: Terms { on_lease_end: LeaseEnd::Unknown, ..request.terms }, ..request };
+    local_claims.remember_claim(&request, &granted(&request), Duration::ZERO);
+    let unknown = OutcomeRequest { outcome: Outcome::Unknown, ..success(&request) };
+    let left = request.terms.unknown_retention.duration();
+    local_claims.remember_outcome(
+        &unknown,
+        &OutcomeResponse::Done { state: Some(ClaimState::Unknown), left, late: Some(false) },
+        LATER,
+    );
+    local_claims.remember_renewal(&renewal(&request), &RenewalResponse::Renewed { left: request.terms.lease }, LATER);
+    assert_eq!(local_claims.live_claim(&request.key, LATER).unwrap().record.state, ClaimState::Unknown);
+}
+
+fn renewal(request: &ClaimRequest) -> RenewalRequest {
+    RenewalRequest { key: request.key.clone(), attempt: request.attempt.clone(), lease: None }
+}
+
+/// Room for so many small claims.
+fn room_for(claims: usize) -> LocalClaims {
+    let bytes = LocalClaim::new(fresh_claim().record(), None, None).bytes();
+    LocalClaims::bounded(claims * bytes + bytes / 2)
+}
+
+/// A fresh claim of an app, for a lease of so many hours.
+fn claim_of(app: &str, hours: u64) -> ClaimRequest {
+    let request = fresh_claim();
+    let key = Key { app: app.parse().unwrap(), ..request.key.clone() };
+    ClaimRequest { key, terms: Terms { lease: Duration::from_hours(hours), ..request.terms }, ..request }
+}
+
+fn known(local_claims: &LocalClaims, request: &ClaimRequest) -> bool {
+    local_claims.live_claim(&request.key, LATER).is_some()
+}
+
+fn done() -> OutcomeResponse {
+    OutcomeResponse::Done { state: Some(ClaimState::Succeeded), left: None, late: Some(false) }
+}
+
+/// A success that found no claim.
+fn late_success(request: &ClaimRequest, result: &str) -> OutcomeRequest {
+    let outcome = Outcome::Success { result: Some(result.into()), retention: None };
+    let late = claim::LateTerms { operation: None, contents: Contents::Unverified, terms: request.terms };
+    OutcomeRequest { outcome, late: Some(late), ..success(request) }
+}
+
+#[test]
+fn beyond_the_bound_settled_claims_are_forgotten_first_and_then_claims_in_progress() {
+    let local_claims = room_for(3);
+    let requests = [3, 1, 2].map(|hours| claim_of("shop", hours));
+    for request in &requests {
+        local_claims.remember_claim(request, &granted(request), Duration::ZERO);
+    }
+    local_claims.remember_outcome(&success(&requests[0]), &done(), Duration::ZERO);
+    let [fourth, fifth] = [5, 4].map(|hours| claim_of("shop", hours));
+    local_claims.remember_claim(&fourth, &granted(&fourth), Duration::ZERO);
+    assert!(!known(&local_claims, &requests[0]), "it was settled");
+    assert!(!local_claims.has_forgotten(&fourth.key.app, LATER));
+    local_claims.remember_claim(&fifth, &granted(&fifth), Duration::ZERO);
+    assert_eq!(
+        [&requests[1], &requests[2], &fourth, &fifth].map(|request| known(&local_claims, request)),
+        [false, true, true, true]
+    );
+    let ends_at = requests[1].terms.lease;
+    assert!(
+        local_claims.has_forgotten(&fifth.key.app, ends_at.checked_sub(LATER).unwrap()),
+        "the one that ends soonest is missing"
+    );
+    assert!(!local_claims.has_forgotten(&fifth.key.app, ends_at));
+}
+
+#[test]
+fn an_app_that_settles_more_than_its_share_forgets_its_own_claims_only() {
+    let local_claims = room_for(100);
+    let bank = claim_of("bank", 1);
+    local_claims.remember_claim(&bank, &granted(&bank), Duration::ZERO);
+    local_claims.remember_outcome(&success(&bank), &done(), Duration::ZERO);
+    let first = claim_of("shop", 1);
+    local_claims.remember_claim(&first, &granted(&first), Duration::ZERO);
+    for _ in 0..1000 {
+        let late = claim_of("shop", 1);
+        local_claims.remember_outcome(&late_success(&late, "1"), &done(), Duration::ZERO);
+    }
+    assert!(known(&local_claims, &bank));
+    assert!(known(&local_claims, &first), "in progress, and there are others to forget");
+    local_claims.remember_outcome(&late_success(&claim_of("shop", 1), &"1".repeat(100_000)), &done(), Duration::ZERO);
+    assert!(known(&local_claims, &bank), "a large result is counted to its own app");
+    assert!(!local_claims.has_forgotten(&bank.key.app, LATER));
+}
+
+#[test]
+fn an_app_that_claims_more_than_its_share_forgets_alone() {
+    let local_claims = room_for(100);
+    let [bank, settled] = [claim_of("bank", 1), claim_of("bank", 1)];
+    for request in [&bank, &settled] {
+        local_claims.remember_claim(request, &granted(request), Duration::ZERO);
+    }
+    local_claims.remember_outcome(&success(&settled), &done(), Duration::ZERO);
+    for _ in 0..1000 {
+        let request = claim_of("shop", 24);
+        local_claims.remember_claim(&request, &granted(&request), Duration::ZERO);
+    }
+    let shop: AppKey = "shop".parse().unwrap();
+    assert!(local_claims.has_forgotten(&shop, LATER));
+    assert!(
+        known(&local_claims, &bank)
+            && known(&local_claims, &settled)
+            && !local_claims.has_forgotten(&bank.key.app, LATER)
+    );
+    // It gets its share although others had used it.
+    for _ in 0..40 {
+        let request = claim_of("bank", 1);
+        local_claims.remember_claim(&request, &granted(&request), Duration::ZERO);
+        assert!(known(&local_claims, &request));
+    }
+    assert!(!local_claims.has_forgotten(&bank.key.app, LATER));
+}
+
+#[test]
+fn remembered_claims_are_counted_to_the_byte() {
+    let local_claims = room_for(4);
+    for number in 0..200_u64 {
+        let request = claim_of(["shop", "bank", "post"][usize::try_from(number % 3).unwrap()], number % 5 + 1);
+        let now = Duration::from_mins(number);
+        local_claims.remember_claim(&request, &granted(&request), now);
+        if number % 2 == 0 {
+            let done = OutcomeResponse::Done {
+                state: Some(ClaimState::Succeeded),
+                left: Some(LATER * 600),
+                late: Some(false),
+            };
+            local_claims.remember_outcome(&success(&request), &done, now);
+        }
+        let inner = local_claims.inner();
+        assert_eq!(inner.bytes, inner.apps.values().map(AppClaims::bytes).sum::<usize>());
+        assert!(inner.bytes <= inner.bytes_max);
+    }
+    let mut inner = local_claims.inner();
+    inner.make_room(Duration::from_hours(1000));
+    assert_eq!(inner.bytes, 0, "all has ended");
+}
+
+#[test]
+fn apps_are_delivered_in_turn() {
+    let local_claims = LocalClaims::default();
+    let requests: Vec<_> = ["shop", "shop", "shop", "bank"].map(|app| claim_of(app, 1)).into();
+    for (seq, request) in (1..).zip(&requests) {
+        let journaled = super::super::super::journal::entry::JournaledOperation::Granted(request.clone());
+        let entry =
+            Entry { chain: "default".into(), policy: OutagePolicy::Spool, at: request.attempt.timestamp(), journaled };
+        local_claims.add(seq, Arc::new(entry), LocalEffect::Keep, Duration::ZERO);
+    }
+    let keys: Vec<_> = [0, 3, 1, 2].map(|place: usize| requests[place].key.clone()).into();
+    assert_eq!(local_claims.keys_waiting(), keys);
+}

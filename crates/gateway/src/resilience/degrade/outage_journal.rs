@@ -1,0 +1,260 @@
+//! The outage journal of a process, which all its chains share: the journal itself, opened when it is first needed, the recent
+//! overlaps, and metrics.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::OnceCell;
+
+use super::super::journal::entry::{Entry, Seq};
+use super::super::journal::{self, Bounds, Journal, JournalError, OpenError, Recovered, Waiting};
+use super::overlaps::RecentOverlaps;
+use crate::domain::attempt::Attempt;
+use crate::domain::clock::Clock;
+use crate::domain::outage_policy::OutagePolicy;
+use crate::domain::overlap::{Overlap, Overlaps};
+use crate::domain::record::Key;
+use crate::domain::spool::{Spool, SpoolStatus};
+use crate::domain::tenant::AppKey;
+use crate::telemetry::metrics::outage::{OutageMetrics, Policy};
+
+/// The outage journal of a process, with its overlaps and metrics.
+pub struct OutageJournal {
+    folder: PathBuf,
+    bounds: Bounds,
+    clock: Arc<dyn Clock>,
+    journal: OnceCell<Journal>,
+    /// Entries that the journal held when it was opened, until their chain takes them.
+    recovered: Mutex<Vec<(Seq, Entry)>>,
+    overlaps: RecentOverlaps,
+    metrics: OutageMetrics,
+    /// Whether the last write failed. Only the first failure in a row is logged.
+    is_failing: AtomicBool,
+}
+
+impl OutageJournal {
+    /// Returns the journal of a data folder. Touches no file yet.
+    pub fn new(data_dir: &Path, bounds: Bounds, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            folder: data_dir.join(journal::FOLDER),
+            bounds,
+            clock,
+            journal: OnceCell::new(),
+            recovered: Mutex::default(),
+            overlaps: RecentOverlaps::default(),
+            metrics: OutageMetrics::default(),
+            is_failing: AtomicBool::new(false),
+        }
+    }
+
+    /// Returns an outage journal over a journal that is open, and in no folder.
+    #[cfg(any(test, feature = "test-util"))]
+    pub fn over(journal: Journal, recovered: Recovered, clock: Arc<dyn Clock>) -> Self {
+        let journal = Self {
+            journal: OnceCell::new_with(Some(journal)),
+            ..Self::new(Path::new(""), Bounds { bytes: 0, app_bytes: 0 }, clock)
+        };
+        journal.take_recovered(recovered);
+        journal
+    }
+
+    /// Reports whether the journal's folder exists, from this process or from an earlier one.
+    pub fn exists(&self) -> bool {
+        self.folder.is_dir()
+    }
+
+    /// Opens the journal and reads it, if that has not been done.
+    ///
+    /// # Errors
+    /// The folder cannot be used; the error says why, and what to do.
+    pub async fn open(&self) -> Result<(), OpenError> {
+        self.opened_journal().await.map(drop)
+    }
+
+    /// Checks that an earlier run has left a journal.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn check_exists(&self) -> Result<(), OpenError> {
+        if self.exists() { Ok(()) } else { Err(OpenError::Absent(self.folder.clone())) }
+    }
+
+    async fn opened_journal(&self) -> Result<&Journal, OpenError> {
+        let open = async || {
+            let (folder, bounds) = (self.folder.clone(), self.bounds);
+            let opened = tokio::task::spawn_blocking(move || Journal::open(&folder, bounds)).await;
+            let lost = |error| OpenError::Io { path: self.folder.clone(), source: std::io::Error::other(error) };
+            let (journal, recovered) = opened.map_err(lost)??;
+            self.take_recovered(recovered);
+            self.set_gauges(&journal);
+            Ok(journal)
+        };
+        self.journal.get_or_try_init(open).await
+    }
+
+    fn take_recovered(&self, recovered: Recovered) {
+        let Recovered { entries, overlaps, damaged } = recovered;
+        if let Some((count, aside)) = damaged {
+            self.metrics.journal_failed();
+            tracing::error!(
+                journal.entries_damaged = count,
+                journal.copy = %aside.display(),
+                "The journal has damaged entries, which cannot be delivered; look at the copy of its file"
+            );
+        }
+        if !entries.is_empty() {
+            tracing::info!(
+                journal.entries = entries.len(),
+                "The journal has entries of an earlier run; they will be delivered to their stores"
+            );
+        }
+        for overlap in overlaps {
+            self.overlaps.add(overlap);
+        }
+        *self.recovered.lock().unwrap_or_else(PoisonError::into_inner) = entries;
+    }
+
+    /// Takes the recovered entries of a chain, oldest first.
+    pub(super) fn take_entries_of(&self, chain: &str) -> Vec<(Seq, Entry)> {
+        let mut recovered = self.recovered.lock().unwrap_or_else(PoisonError::into_inner);
+        let (of_chain, others) = recovered.drain(..).partition(|(_, entry)| &*entry.chain == chain);
+        *recovered = others;
+        of_chain
+    }
+
+    /// Returns the chains whose recovered entries were not taken: the configuration does not have them.
+    pub fn unconfigured_chains(&self) -> Vec<String> {
+        let recovered = self.recovered.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut chains: Vec<_> = recovered.iter().map(|(_, entry)| entry.chain.to_string()).collect();
+        chains.sort_unstable();
+        chains.dedup();
+        chains
+    }
+
+    /// Returns the recovered entries that no chain has taken.
+    pub fn unconfigured_entries(&self) -> Vec<Entry> {
+        let recovered = self.recovered.lock().unwrap_or_else(PoisonError::into_inner);
+        recovered.iter().map(|(_, entry)| entry.clone()).collect()
+    }
+
+    /// Appends an entry. Once this returns, it is on the disk.
+    pub(super) async fn append(&self, entry: &Entry) -> Result<Seq, JournalError> {
+        let appended = match self.opened_journal().await {
+            Ok(journal) => journal.append(entry).await,
+            Err(error) => Err(JournalError::Broken(error.to_string())),
+        };
+        self.note_failure(appended.as_ref().err());
+        self.update_gauges();
+        appended
+    }
+
+    /// Removes delivered entries, and reports the overlaps that their delivery found.
+    pub(super) async fn remove_delivered(&self, seqs: Vec<Seq>, overlaps: Vec<Overlap>) {
+        // Only entries of the journal are delivered.
+        let Some(journal) = self.journal.get() else { return };
+        let (mut new, mut outdated) = (Vec::new(), Vec::new());
+        for overlap in overlaps {
+            let overlap = Overlap { id: journal.next_number(), ..overlap };
+            if let Some(gone) = self.overlaps.add(overlap.clone()) {
+                self.report_overlap(&overlap);
+                new.push(overlap);
+                outdated.extend(gone);
+            }
+        }
+        let written = journal.remove_delivered(seqs, new, outdated).await;
+        self.note_failure(written.as_ref().err());
+        self.update_gauges();
+    }
+
+    fn report_overlap(&self, overlap: &Overlap) {
+        self.metrics.overlapped(overlap.app.as_ref(), label(overlap.policy));
+        tracing::warn!(
+            app.key = %overlap.app,
+            claim.global_id = %overlap.global_id,
+            policy = overlap.policy.name(),
+            ours.timestamp = overlap.ours.timestamp.as_micros(),
+            ours.hash = %overlap.ours.hash,
+            theirs.timestamp = overlap.theirs.timestamp.as_micros(),
+            theirs.hash = %overlap.theirs.hash,
+            "Two attempts were granted the same operation while its store was unavailable"
+        );
+    }
+
+    /// Reports a success or unknown outcome that a policy accepted and the store refused, because another attempt holds the
+    /// claim. The gateway reports those that a caller received in its answer.
+    pub(super) fn report_suspected_double_execution(&self, key: &Key, attempt: &Attempt) {
+        self.metrics.suspected(key.app.as_ref());
+        tracing::warn!(
+            app.key = %key.app,
+            claim.global_id = %key.global_id,
+            attempt.hash = %attempt.hash(),
+            "An attempt that did not hold its claim when the store was back had reported that it ran: a suspected double \
+             execution"
+        );
+    }
+
+    /// Counts an answer of a policy.
+    pub(super) fn count_answer(&self, app: &AppKey, policy: OutagePolicy) {
+        self.metrics.answered(app.as_ref(), label(policy));
+    }
+
+    /// Updates the gauges of waiting entries: at every change, and at intervals because the oldest entry ages.
+    pub fn update_gauges(&self) {
+        if let Some(journal) = self.journal.get() {
+            self.set_gauges(journal);
+        }
+    }
+
+    fn set_gauges(&self, journal: &Journal) {
+        let waiting = journal.waiting();
+        self.metrics.waiting(waiting.entries, waiting.bytes, waiting.oldest_age(self.clock.wall()));
+    }
+
+    /// Returns the number of entries that wait for stores.
+    pub fn waiting(&self) -> usize {
+        self.journal.get().map_or(0, |journal| journal.waiting().entries)
+    }
+
+    /// Closes the journal and unlocks its folder. Later entries are refused.
+    pub async fn close(&self) {
+        if let Some(journal) = self.journal.get() {
+            journal.close().await;
+        }
+    }
+
+    /// Counts a failure, and logs the first one in a row.
+    fn note_failure(&self, failure: Option<&JournalError>) {
+        let Some(failure) = failure else {
+            self.is_failing.store(false, Ordering::Relaxed);
+            return;
+        };
+        self.metrics.journal_failed();
+        if !self.is_failing.swap(true, Ordering::Relaxed) {
+            tracing::error!(error = %failure, "The journal cannot take entries, so outage policies refuse calls; check the disk of server.data_dir");
+        }
+    }
+}
+
+/// Returns the metric label of a policy.
+fn label(policy: OutagePolicy) -> Policy {
+    match policy {
+        OutagePolicy::Local => Policy::Local,
+        OutagePolicy::FailOpen => Policy::FailOpen,
+        OutagePolicy::Spool => Policy::Spool,
+    }
+}
+
+impl Spool for OutageJournal {
+    fn status(&self) -> SpoolStatus {
+        let Waiting { entries, bytes, oldest } = self.journal.get().map(Journal::waiting).unwrap_or_default();
+        let takes = !self.is_failing.load(Ordering::Relaxed);
+        SpoolStatus { entries, bytes, bytes_max: self.bounds.bytes, oldest_at: oldest, takes }
+    }
+}
+
+impl Overlaps for OutageJournal {
+    fn newest(&self, app: Option<&AppKey>, before: Option<u64>, limit: usize) -> Vec<Overlap> {
+        self.overlaps.newest(app, before, limit)
+    }
+}
