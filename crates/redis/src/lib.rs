@@ -115,6 +115,9 @@ impl Redis {
         let url = Url::parse(url)?;
         // Bad files are reported now; files that go bad later, when a connection is opened.
         url.client(None)?;
+        if let Some(promise) = url.promise() {
+            tracing::info!(engine = "redis", server = %url, "{promise}");
+        }
         let (keys, acknowledgement) = (Keys::new(&url), url.acknowledgement);
         Ok(Self { keys, acknowledgement, topology: Topology::open(Arc::new(url), options) })
     }

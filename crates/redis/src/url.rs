@@ -88,6 +88,23 @@ impl Url {
         Ok(address)
     }
 
+    /// Returns what a failover costs, for the log; nothing for a single server without replicas.
+    pub(super) fn promise(&self) -> Option<String> {
+        match (&self.acknowledgement, &self.layout) {
+            (Some(asked), _) => Some(format!(
+                "Answers wait for {} replicas: nothing acknowledged is lost with a primary if that is every attached one, and a \
+                 killed primary does not come back without its data before the failover",
+                asked.replicas
+            )),
+            (None, Layout::Single) => None,
+            (None, _) => Some(
+                "An unplanned failover may lose the newest claims, since replication is asynchronous; write replicas= with the \
+                 number of attached replicas to lose none"
+                    .into(),
+            ),
+        }
+    }
+
     /// Returns a client that opens connections to a server, or to the first one of the URL, with the certificates that are in
     /// their files now. Reads them, so it blocks.
     pub(super) fn client(&self, server: Option<&Address>) -> Result<redis::Client, InvalidUrl> {

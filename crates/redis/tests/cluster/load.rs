@@ -7,7 +7,7 @@ use std::time::Duration;
 use oncegate_core::claim::{ClaimRequest, ClaimResponse, OutcomeResponse};
 use oncegate_core::engine::conformance::fresh_claim;
 use oncegate_core::engine::{Engine, EngineError};
-use oncegate_core::record::ClaimState;
+use oncegate_core::record::{ClaimState, LiveClaim};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
@@ -112,11 +112,22 @@ async fn resolved<T, F: Future<Output = Result<T, EngineError>>>(
 pub(crate) async fn lost(engine: &dyn Engine, ledger: &Ledger) -> usize {
     let mut lost = 0;
     for (ask, is_done) in &ledger.granted {
-        let found = engine.read(&ask.key).await.expect("the store is back");
+        let found = read(engine, ask).await;
         let stands = found.is_some_and(|found| {
             found.record.attempt == ask.attempt && (!is_done || found.record.state == ClaimState::Succeeded)
         });
         lost += usize::from(!stands);
     }
     lost
+}
+
+/// The answer to a lookup, however often it has to be repeated.
+async fn read(engine: &dyn Engine, ask: &ClaimRequest) -> Option<LiveClaim> {
+    for _ in 0..2000 {
+        if let Ok(found) = engine.read(&ask.key).await {
+            return found;
+        }
+        sleep(Duration::from_millis(5)).await;
+    }
+    panic!("the store does not come back");
 }

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use oncegate_core::claim::ClaimResponse;
 use oncegate_core::engine::Engine;
 use oncegate_core::engine::conformance::{Subject, fresh_claim};
 use oncegate_testkit::redis_sentinels::RedisSentinels;
 
 use super::load::{Load, lost};
-use super::{DEADLINE, again, granted, is_duplicate, now, open, since, soon};
+use super::{DEADLINE, again, answered, granted, name, now, open, since, soon};
 
 mod conformance {
     use super::*;
@@ -64,17 +65,17 @@ async fn the_former_primary_gets_no_writes_when_it_is_back() {
     let held = fresh_claim();
     granted(&redis, &held).await;
     // Replication is asynchronous here.
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    soon("the replica has it", async || group.servers[1].ask_words::<i64>(&["EXISTS", &name(&held)]) == 1).await;
     group.servers[0].kill();
     group.taken_over(0).await;
     let begun = now();
     soon("service is back", async || redis.claim(&fresh_claim(), DEADLINE).await.is_ok()).await;
     assert!(since(begun) < Duration::from_secs(1), "{:?}", since(begun));
-    assert!(is_duplicate(&redis, &again(&held)).await);
+    assert!(matches!(answered(&redis, &again(&held)).await, ClaimResponse::Duplicate(_)));
     assert_eq!(redis.promotions(), 1);
     group.servers[0].restart().await;
     for _ in 0..100 {
-        granted(&redis, &fresh_claim()).await;
+        answered(&redis, &fresh_claim()).await;
     }
     let stats: String = group.servers[0].ask("INFO commandstats");
     assert!(!stats.contains("cmdstat_set"), "{stats}");
