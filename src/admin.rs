@@ -113,8 +113,14 @@ fn router(admin: Arc<Admin>) -> Router {
         .route("/admin/v1/apps/{app}", get(apps::show))
         .route("/admin/v1/apps/{app}/rotate", post(apps::rotate))
         .route("/admin/v1/apps/{app}/revoke", post(apps::revoke))
-        .route("/admin/v1/apps/{app}/disable", post(apps::disable))
-        .route("/admin/v1/apps/{app}/enable", post(apps::enable))
+        .route(
+            "/admin/v1/apps/{app}/disable",
+            post(|state, operator, app, body| apps::set_disabled(state, operator, app, body, true)),
+        )
+        .route(
+            "/admin/v1/apps/{app}/enable",
+            post(|state, operator, app, body| apps::set_disabled(state, operator, app, body, false)),
+        )
         .route("/admin/v1/engines", get(engines::engines))
         .route("/admin/v1/chains", get(chains::list))
         .route("/admin/v1/chains/{name}/switch", post(chains::switch))

@@ -77,7 +77,8 @@ enum Command {
     #[command(after_help = SERVE_HELP)]
     Serve(Settings),
     /// Check or print the configuration
-    Config(config::ConfigArgs),
+    #[command(subcommand)]
+    Config(config::Action),
     /// Compute the global ID of an operation, without a gateway
     Id(id::IdArgs),
     /// Update the schema of PostgreSQL databases
@@ -86,21 +87,27 @@ enum Command {
     /// Check whether a gateway is ready
     Health(health::HealthArgs),
     /// Manage apps and their secrets
-    App(app::AppArgs),
+    #[command(subcommand)]
+    App(app::Action),
     /// Make a token for the admin API
-    AdminToken(admin_token::AdminTokenArgs),
+    #[command(subcommand)]
+    AdminToken(admin_token::Action),
     /// Show, list, settle and release claims
-    Claim(claim::ClaimArgs),
+    #[command(subcommand)]
+    Claim(claim::Action),
     /// List the engines of a gateway
-    Engine(engine::EngineArgs),
+    #[command(subcommand)]
+    Engine(engine::Action),
     /// Show the chains of a gateway, or switch one to another engine
-    Chain(chain::ChainArgs),
+    #[command(subcommand)]
+    Chain(chain::Action),
     /// List operations that two attempts were allowed to run while a store was unavailable
     Overlaps(overlaps::OverlapsArgs),
     /// List the changes that operators made
     Audit(audit::AuditArgs),
     /// List or deliver the journal of a gateway that no longer runs
-    Spool(spool::SpoolArgs),
+    #[command(subcommand)]
+    Spool(spool::Action),
     /// Write man pages or shell completions into a directory, for packages
     #[command(hide = true)]
     Generate(generate::GenerateArgs),
@@ -156,19 +163,19 @@ pub fn run(cli: Cli) -> ExitCode {
     let out = &mut io::stdout();
     let done = match cli.command {
         Command::Serve(settings) => serve::run(settings),
-        Command::Config(args) => config::run(args, out),
+        Command::Config(action) => config::run(action, out),
         Command::Id(args) => id::run(&args, &mut io::stdin().lock(), out),
         #[cfg(feature = "postgres")]
         Command::Migrate(args) => migrate::run(args, out),
         Command::Health(args) => health::run(args, out),
-        Command::App(args) => app::run(args, &SystemEntropy, out),
-        Command::AdminToken(args) => admin_token::run(args, &SystemEntropy, out),
-        Command::Claim(args) => claim::run(args, &mut io::stdin().lock(), out),
-        Command::Engine(args) => engine::run(args, out),
-        Command::Chain(args) => chain::run(args, out),
+        Command::App(action) => app::run(action, &SystemEntropy, out),
+        Command::AdminToken(action) => admin_token::run(action, &SystemEntropy, out),
+        Command::Claim(action) => claim::run(action, &mut io::stdin().lock(), out),
+        Command::Engine(action) => engine::run(action, out),
+        Command::Chain(action) => chain::run(action, out),
         Command::Overlaps(args) => overlaps::run(args, out),
         Command::Audit(args) => audit::run(args, out),
-        Command::Spool(args) => spool::run(args, out),
+        Command::Spool(action) => spool::run(action, out),
         Command::Generate(args) => generate::run(&args, out),
     };
     match done {

@@ -31,7 +31,7 @@ pub use self::load::Flags;
 pub use self::path::KeyPath;
 pub use self::problem::{Problem, Problems};
 pub use self::server::{AdminOptions, RegistryOptions, ServerOptions};
-pub use self::terms::{AppOptions, OnOutage, OnOutageOptions, OperationOptions, ResolvedTerms, TermsOptions};
+pub use self::terms::{AppOptions, OnOutage, OnOutageOptions, OperationOptions, TermsOptions};
 use crate::domain::limits::Limits;
 use crate::domain::tenant::AppKey;
 use crate::domain::terms::OnDataLoss;

@@ -135,7 +135,7 @@ impl Server {
         let data_dir = DataDir::open(config, &clock).await?;
         let journal = data_dir.journal.clone();
         let cores = Cores::start()?;
-        let engines = engines::open(config, &clock, &entropy, &journal, cores.handles()).await?;
+        let engines = engines::open(config, &clock, &entropy, &journal, &cores.handles).await?;
         data_dir.warn_of_unknown_chains();
         let issuer = Issuer::new(clock.clone(), entropy.clone());
         let gateway = Arc::new(Gateway::new(engines, issuer, clock.clone(), &config.limits));
@@ -144,8 +144,8 @@ impl Server {
         tokens.replace(operators::of_config(config)?);
         let live = Live::new(config, registry.clone(), gateway.clone(), tokens.clone(), log.clone());
         let apps = catalog::start(Dependencies {
-            config: live.config(),
-            config_changed: live.config_changed(),
+            config: live.config.clone(),
+            config_changed: live.config_changed.clone(),
             registry: registry.clone(),
             gateway: gateway.clone(),
             lifecycle: lifecycle.clone(),
@@ -187,11 +187,11 @@ impl Server {
         });
         traces.start();
         let limits = web::listener_limits(&config.limits);
-        let (tls, stop) = (certificates.admin(), stop_admin.clone());
+        let (tls, stop) = (certificates.admin.clone(), stop_admin.clone());
         let (main_runtime, untracked) = (vec![Handle::current()], TaskTracker::new());
-        tokio::spawn(listener::accept(admin, tls, admin_service, limits.clone(), main_runtime, stop, untracked));
-        let (tls, stop) = (certificates.api(), stop_api.clone());
-        let (all_cores, connections) = (cores.handles().to_vec(), api_connections.clone());
+        tokio::spawn(listener::accept(admin, tls, admin_service, limits, main_runtime, stop, untracked));
+        let (tls, stop) = (certificates.api.clone(), stop_api.clone());
+        let (all_cores, connections) = (cores.handles.clone(), api_connections.clone());
         tokio::spawn(listener::accept(api, tls, api_service, limits, all_cores, stop, connections));
         tokio::spawn(maintenance::run(
             gateway.clone(),

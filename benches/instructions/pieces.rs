@@ -283,7 +283,7 @@ fn request_claim(times: usize) {
         entropy: Arc::new(Counting::default()),
         authentication: AuthenticationMetrics::default(),
         access: None,
-        traces: Traces::off(),
+        traces: Traces::default(),
     });
     let requests: Vec<_> = (0..TIMES_MAX).map(http_request).collect();
     within_runtime(async {

@@ -14,7 +14,6 @@ use serde_json::value::RawValue;
 use super::Admin;
 use super::audit::{Change, Reason};
 use super::auth::Operator;
-use crate::domain::clock::Timestamp;
 use crate::domain::name::Name;
 use crate::domain::tenant::AppKey;
 use crate::tenants::stored::{CatalogError, ListedApp, RevokeScope};
@@ -25,36 +24,7 @@ use crate::web::response::json;
 
 #[derive(Serialize)]
 struct AppsBody {
-    apps: Vec<AppBody>,
-}
-
-#[derive(Serialize)]
-struct AppBody {
-    app: AppKey,
-    chain: String,
-    disabled: bool,
-    secrets: Vec<SecretBody>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    problem: Option<String>,
-}
-
-#[derive(Serialize)]
-struct SecretBody {
-    secret_id: String,
-    created_at: Option<Timestamp>,
-    last_used_at: Option<Timestamp>,
-}
-
-impl From<ListedApp> for AppBody {
-    fn from(app: ListedApp) -> Self {
-        let ListedApp { key, chain, disabled, secrets, problem } = app;
-        let secrets = secrets.into_iter().map(|secret| SecretBody {
-            secret_id: secret.id,
-            created_at: secret.created_at,
-            last_used_at: secret.last_used_at,
-        });
-        Self { app: key, chain, disabled, secrets: secrets.collect(), problem }
-    }
+    apps: Vec<ListedApp>,
 }
 
 /// A new secret. No other response contains it.
@@ -81,8 +51,7 @@ impl FromRequestParts<Arc<Admin>> for Named {
 
 /// `GET /admin/v1/apps`: every app, by name.
 pub(super) async fn list(State(admin): State<Arc<Admin>>) -> Result<Response, Problem> {
-    let apps = admin.apps.list().await?;
-    Ok(json(&AppsBody { apps: apps.into_iter().map(AppBody::from).collect() }))
+    Ok(json(&AppsBody { apps: admin.apps.list().await? }))
 }
 
 /// `GET /admin/v1/apps/{app}`: one app.
@@ -93,7 +62,7 @@ pub(super) async fn show(State(admin): State<Arc<Admin>>, Named(key): Named) -> 
         Problem::new(Code::NotFound, detail)
     };
     let app = apps.into_iter().find(|app| app.key == key).ok_or_else(unknown)?;
-    Ok(json(&AppBody::from(app)))
+    Ok(json(&app))
 }
 
 #[derive(Deserialize)]
@@ -199,7 +168,7 @@ pub(super) async fn revoke(
     let change = about(&app, "app.revoke", Some(format!("secret_id: {secret_id}")), reason);
     let apps = admin.apps.clone();
     let action = async move { Ok((apps.revoke(&app, &secret_id).await?, "revoked")) };
-    Ok(json(&AppBody::from(admin.audit.execute(&operator, change, action).await?)))
+    Ok(json(&admin.audit.execute(&operator, change, action).await?))
 }
 
 #[derive(Deserialize)]
@@ -208,27 +177,8 @@ struct ReasonBody {
     reason: Reason,
 }
 
-/// `POST /admin/v1/apps/{app}/disable`: refuses its callers.
-pub(super) async fn disable(
-    state: State<Arc<Admin>>,
-    operator: Extension<Operator>,
-    named: Named,
-    body: JsonBytes,
-) -> Result<Response, Problem> {
-    set_disabled(state, operator, named, body, true).await
-}
-
-/// `POST /admin/v1/apps/{app}/enable`: accepts its callers again.
-pub(super) async fn enable(
-    state: State<Arc<Admin>>,
-    operator: Extension<Operator>,
-    named: Named,
-    body: JsonBytes,
-) -> Result<Response, Problem> {
-    set_disabled(state, operator, named, body, false).await
-}
-
-async fn set_disabled(
+/// `POST /admin/v1/apps/{app}/disable` refuses its callers, `…/enable` accepts them again.
+pub(super) async fn set_disabled(
     State(admin): State<Arc<Admin>>,
     Extension(operator): Extension<Operator>,
     Named(app): Named,
@@ -240,7 +190,7 @@ async fn set_disabled(
     let change = about(&app, name, None, reason);
     let apps = admin.apps.clone();
     let action = async move { Ok((apps.set_disabled(&app, disabled).await?, word)) };
-    Ok(json(&AppBody::from(admin.audit.execute(&operator, change, action).await?)))
+    Ok(json(&admin.audit.execute(&operator, change, action).await?))
 }
 
 fn about(app: &AppKey, name: &'static str, detail: Option<String>, reason: Reason) -> Change {

@@ -134,11 +134,6 @@ impl Audit {
             Err(Problem::new(Code::Internal, detail))
         })
     }
-
-    /// Returns the newest entries, newest first.
-    async fn newest(&self, count: usize) -> Result<Vec<Entry>, Problem> {
-        Ok(self.trail.newest(count).await?)
-    }
 }
 
 /// The line of a change that begins.
@@ -200,7 +195,7 @@ pub(super) async fn audit(State(admin): State<Arc<Admin>>, RawQuery(query): RawQ
     let mut query = Query::parse(query)?;
     let count = query.count("limit", SHOWN, SHOWN_MAX)?;
     query.end()?;
-    Ok(json(&EntriesBody { entries: admin.audit.newest(count).await? }))
+    Ok(json(&EntriesBody { entries: admin.audit.trail.newest(count).await? }))
 }
 
 #[cfg(test)]
@@ -252,12 +247,12 @@ mod tests {
             tokio::spawn(async move { audit.execute(&alice(), change(), action).await })
         };
         begins.await.unwrap();
-        let entries = audit.newest(5).await.unwrap();
+        let entries = audit.trail.newest(5).await.unwrap();
         assert_eq!((entries.len(), &entries[0].result), (1, &None), "it is recorded before it begins");
         execution.abort();
         assert!(execution.await.unwrap_err().is_cancelled());
         go_on.send(()).unwrap();
-        while audit.newest(5).await.unwrap()[0].result.is_none() {
+        while audit.trail.newest(5).await.unwrap()[0].result.is_none() {
             tokio::task::yield_now().await;
         }
     }
@@ -268,10 +263,10 @@ mod tests {
         let audit = audit(folder.path());
         let refused = async { Err::<Done<()>, _>(Problem::new(Code::Superseded, "no")) };
         assert_eq!(audit.execute(&alice(), change(), refused).await.unwrap_err().code, Code::Superseded);
-        assert_eq!(audit.newest(1).await.unwrap()[0].result.as_deref(), Some("superseded"));
+        assert_eq!(audit.trail.newest(1).await.unwrap()[0].result.as_deref(), Some("superseded"));
         let panics = async { panic!("planted") };
         let problem = audit.execute::<()>(&alice(), change(), panics).await.unwrap_err();
         assert_eq!(problem.code, Code::Internal);
-        assert_eq!(audit.newest(1).await.unwrap()[0].result, None, "the result is unknown");
+        assert_eq!(audit.trail.newest(1).await.unwrap()[0].result, None, "the result is unknown");
     }
 }

@@ -34,9 +34,6 @@ pub trait Success: Serialize {
     fn degraded(&self) -> Option<OutagePolicy>;
 
     /// Appends its JSON text.
-    ///
-    /// # Errors
-    /// It has no JSON text.
     fn write(&self, text: &mut Vec<u8>) -> serde_json::Result<()> {
         serde_json::to_writer(text, self)
     }
@@ -81,10 +78,7 @@ impl Success for RenewalBody {
     }
 }
 
-/// Returns the body of a grant.
-///
-/// # Errors
-/// The problem, if it was not granted.
+/// Returns the body of a grant, or the problem if it was not granted.
 pub fn granted(answer: ClaimAnswer) -> Result<GrantedBody, Problem> {
     match answer {
         ClaimAnswer::Granted(granted) => Ok(GrantedBody::from(granted)),
@@ -140,10 +134,7 @@ fn duplicate(found: ClaimView) -> Problem {
     Problem { retry_after, members, degraded, ..Problem::new(Code::Duplicate, detail) }
 }
 
-/// Returns the body of a recorded outcome.
-///
-/// # Errors
-/// The problem, if the outcome was not recorded.
+/// Returns the body of a recorded outcome, or the problem if it was not recorded.
 pub fn reported(answer: &Reported) -> Result<OutcomeBody, Problem> {
     let (global_id, settled, expires_at, degraded) = match *answer {
         Reported::Settled { global_id, ref settled, expires_at, degraded } => {
@@ -191,10 +182,7 @@ fn superseded(state: ClaimState, left: Option<Duration>) -> Problem {
     Problem { retry_after, members: Members::Superseded { state }, ..Problem::new(Code::Superseded, detail) }
 }
 
-/// Returns the body of a renewal.
-///
-/// # Errors
-/// The problem, if nothing was renewed.
+/// Returns the body of a renewal, or the problem if nothing was renewed.
 pub fn renewed(answer: &RenewalAnswer) -> Result<RenewalBody, Problem> {
     let degraded = answer.degraded;
     let problem = match &answer.renewed {

@@ -66,9 +66,6 @@ impl ClaimBody<'_> {
     }
 
     /// Converts it, and checks all bounds.
-    ///
-    /// # Errors
-    /// The field that is wrong.
     pub fn into_request(self, limits: &Limits) -> Result<ClaimCall, Problem> {
         let nonce = self.attempt_nonce.map(|nonce| nonce.parse::<Nonce>()).transpose();
         let fingerprint = self

@@ -21,14 +21,14 @@ use crate::web::problem::Problem;
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct OutcomeBody<'a> {
-    attempt: String,
-    outcome: OutcomeName,
+    pub(super) attempt: String,
+    pub(super) outcome: OutcomeName,
     #[serde(borrow, default, deserialize_with = "body::present")]
-    result: Option<&'a RawValue>,
-    retention: Option<Retention>,
-    operation: Option<Operation>,
+    pub(super) result: Option<&'a RawValue>,
+    pub(super) retention: Option<Retention>,
+    pub(super) operation: Option<Operation>,
     #[serde(borrow)]
-    contents: Option<&'a RawValue>,
+    pub(super) contents: Option<&'a RawValue>,
 }
 
 /// Handles an outcome call.
@@ -39,23 +39,8 @@ pub(super) async fn outcome(call: Call<'_>, global_id: GlobalId) -> Result<Respo
     Ok(success(&body))
 }
 
-impl<'a> OutcomeBody<'a> {
-    /// Returns a body with these fields, for items of a batch.
-    pub(super) fn new(
-        attempt: String,
-        outcome: OutcomeName,
-        result: Option<&'a RawValue>,
-        retention: Option<Retention>,
-        operation: Option<Operation>,
-        contents: Option<&'a RawValue>,
-    ) -> Self {
-        Self { attempt, outcome, result, retention, operation, contents }
-    }
-
+impl OutcomeBody<'_> {
     /// Converts it, and checks all bounds. `result` and `retention` go with `success` only.
-    ///
-    /// # Errors
-    /// The field that is wrong.
     pub(super) fn into_report(self, global_id: GlobalId, limits: &Limits) -> Result<OutcomeCall, Problem> {
         let attempt =
             self.attempt.parse::<Attempt>().map_err(|wrong| Problem::invalid(format!("`attempt`: {wrong}.")))?;

@@ -46,6 +46,6 @@ impl OutcomeItem<'_> {
         let Self { global_id, attempt, outcome, result, retention, operation, contents } = self;
         let global_id: GlobalId =
             global_id.parse().map_err(|wrong| Problem::invalid(format!("`global_id`: {wrong}.")))?;
-        OutcomeBody::new(attempt, outcome, result, retention, operation, contents).into_report(global_id, limits)
+        OutcomeBody { attempt, outcome, result, retention, operation, contents }.into_report(global_id, limits)
     }
 }

@@ -38,9 +38,6 @@ pub(super) struct Call<'a> {
 
 impl<'a> Call<'a> {
     /// Reads the body as this type.
-    ///
-    /// # Errors
-    /// The body is not JSON, or a field is wrong.
     pub(super) fn parse<T: Deserialize<'a>>(&self) -> Result<T, Problem> {
         self.body.parse()
     }

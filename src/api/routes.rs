@@ -13,25 +13,28 @@ use crate::domain::global_id::GlobalId;
 use crate::tenants::quota::Purpose;
 use crate::web::problem::{Code, Problem};
 
+/// Makes the row of an operation for authenticated callers. Its name is that of its file, and its label in metrics.
+macro_rules! operation {
+    ($method:ident $path:literal, $purpose:ident, $input:ident, $name:ident($($argument:ident),*)) => {
+        Route {
+            method: Method::$method,
+            path: $path,
+            label: stringify!($name),
+            purpose: Purpose::$purpose,
+            handler: Handler::Authenticated(Operation::$input(|$($argument),*| Box::pin($name::$name($($argument),*)))),
+        }
+    };
+}
+
 /// The operations. A path without a parameter takes precedence over one with a parameter.
 pub(super) static ROUTES: [Route; 8] = [
-    app(Method::POST, "/v1/claims", "claim", Purpose::New, |call| Box::pin(claim::claim(call))),
-    on_claim(Method::POST, "/v1/claims/{global_id}/outcome", "outcome", Purpose::Settle, |call, claim| {
-        Box::pin(outcome::outcome(call, claim))
-    }),
-    on_claim(Method::POST, "/v1/claims/{global_id}/renewal", "renewal", Purpose::Settle, |call, claim| {
-        Box::pin(renewal::renewal(call, claim))
-    }),
-    on_claim(Method::GET, "/v1/claims/{global_id}", "inspect", Purpose::New, |call, claim| {
-        Box::pin(inspect::inspect(call, claim))
-    }),
-    batch(Method::POST, "/v1/claims/batch", "claim_batch", Purpose::New, |call, items| {
-        Box::pin(claim_batch::claim_batch(call, items))
-    }),
-    batch(Method::POST, "/v1/outcomes/batch", "outcome_batch", Purpose::Settle, |call, items| {
-        Box::pin(outcome_batch::outcome_batch(call, items))
-    }),
-    app(Method::POST, "/v1/global-ids", "global_id", Purpose::New, |call| Box::pin(global_id::global_id(call))),
+    operation!(POST "/v1/claims", New, App, claim(call)),
+    operation!(POST "/v1/claims/{global_id}/outcome", Settle, Claim, outcome(call, claim)),
+    operation!(POST "/v1/claims/{global_id}/renewal", Settle, Claim, renewal(call, claim)),
+    operation!(GET "/v1/claims/{global_id}", New, Claim, inspect(call, claim)),
+    operation!(POST "/v1/claims/batch", New, Batch, claim_batch(call, items)),
+    operation!(POST "/v1/outcomes/batch", Settle, Batch, outcome_batch(call, items)),
+    operation!(POST "/v1/global-ids", New, App, global_id(call)),
     public(Method::GET, "/openapi.yaml", document),
 ];
 
@@ -128,9 +131,6 @@ impl Route {
     }
 
     /// Returns the claim that a path names.
-    ///
-    /// # Errors
-    /// The segment is not a global ID.
     pub(super) fn claim(&self, path: &str) -> Result<GlobalId, Problem> {
         let claim = |text: &str| text.parse().ok().or_else(|| percent_decoded(text)?.parse().ok());
         self.parameter(path).and_then(claim).ok_or_else(|| {
@@ -161,39 +161,6 @@ fn wrong_method(path: &str) -> Response {
     let allowed = allowed.collect::<Vec<_>>().join(",");
     response.headers_mut().extend(HeaderValue::try_from(allowed).ok().map(|allowed| (header::ALLOW, allowed)));
     response
-}
-
-/// Returns the row of an operation without further input.
-const fn app(
-    method: Method,
-    path: &'static str,
-    label: &'static str,
-    purpose: Purpose,
-    handler: for<'a> fn(Call<'a>) -> Handling<'a>,
-) -> Route {
-    Route { method, path, label, purpose, handler: Handler::Authenticated(Operation::App(handler)) }
-}
-
-/// Returns the row of an operation on the claim `{global_id}` of its path.
-const fn on_claim(
-    method: Method,
-    path: &'static str,
-    label: &'static str,
-    purpose: Purpose,
-    handler: for<'a> fn(Call<'a>, GlobalId) -> Handling<'a>,
-) -> Route {
-    Route { method, path, label, purpose, handler: Handler::Authenticated(Operation::Claim(handler)) }
-}
-
-/// Returns the row of a batch operation.
-const fn batch(
-    method: Method,
-    path: &'static str,
-    label: &'static str,
-    purpose: Purpose,
-    handler: for<'a> fn(Call<'a>, Items<'a>) -> Handling<'a>,
-) -> Route {
-    Route { method, path, label, purpose, handler: Handler::Authenticated(Operation::Batch(handler)) }
 }
 
 /// Returns the row of an operation that needs no credential.

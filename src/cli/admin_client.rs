@@ -50,7 +50,7 @@ const NOT_A_TOKEN: &str = "The gateway does not know this token. Use one of [adm
 pub(super) struct AdminArgs {
     /// URL of the admin listener [default: `server.admin_listen` of the configuration]
     #[arg(long, value_name = "URL")]
-    admin: Option<String>,
+    pub(super) admin: Option<String>,
     /// File that holds the token [default: the value of `ONCEGATE_ADMIN_TOKEN`]
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
@@ -110,11 +110,6 @@ impl QueryArgs {
 }
 
 impl AdminArgs {
-    /// Reports whether the command line names a gateway.
-    pub(super) fn is_named(&self) -> bool {
-        self.admin.is_some()
-    }
-
     /// Returns the settings of the configuration that the command uses.
     pub(super) fn settings(&self) -> Settings {
         Settings { config: self.config.clone(), ..Settings::default() }

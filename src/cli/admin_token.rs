@@ -3,7 +3,7 @@
 
 use std::io::Write;
 
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 
 use crate::config::KeyPath;
 use crate::domain::attempt::Entropy;
@@ -17,16 +17,9 @@ Examples:
 The token is printed only once. Put its digest into the configuration, and the token into ONCEGATE_ADMIN_TOKEN of
 the commands that use the admin API.";
 
-/// Arguments of `oncegate admin-token`.
-#[derive(Args, Debug)]
-#[command(after_help = EXAMPLES)]
-pub(super) struct AdminTokenArgs {
-    #[command(subcommand)]
-    action: Action,
-}
-
 #[derive(Subcommand, Debug)]
-enum Action {
+#[command(after_help = EXAMPLES)]
+pub(super) enum Action {
     /// Make a token, and print it once
     New {
         /// Name for the audit trail, such as alice
@@ -34,8 +27,8 @@ enum Action {
     },
 }
 
-pub(super) fn run(args: AdminTokenArgs, entropy: &dyn Entropy, out: &mut impl Write) -> anyhow::Result<()> {
-    let Action::New { name } = args.action;
+pub(super) fn run(action: Action, entropy: &dyn Entropy, out: &mut impl Write) -> anyhow::Result<()> {
+    let Action::New { name } = action;
     let token = Secret::random(entropy);
     writeln!(out, "{}", token.reveal())?;
     writeln!(out)?;
@@ -59,8 +52,8 @@ mod tests {
     fn the_output_can_be_pasted_into_the_configuration() {
         for name in ["alice", "ci.deploy"] {
             let mut out = Vec::new();
-            let args = AdminTokenArgs { action: Action::New { name: name.parse().unwrap() } };
-            run(args, &SystemEntropy, &mut out).unwrap();
+            let action = Action::New { name: name.parse().unwrap() };
+            run(action, &SystemEntropy, &mut out).unwrap();
             let out = String::from_utf8(out).unwrap();
             let token = out.lines().next().unwrap();
             let table: toml::Table = out[out.find("[admin").unwrap()..].parse().unwrap();

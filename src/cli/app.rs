@@ -23,16 +23,9 @@ Examples:
   oncegate app rotate shop --reason \"INC-42: its secret was in a log\" --revoke-all
   oncegate app revoke shop 9f86d081 --reason \"INC-42: rotated\"";
 
-/// Arguments of `oncegate app`.
-#[derive(Args, Debug)]
-#[command(after_help = EXAMPLES)]
-pub(super) struct AppArgs {
-    #[command(subcommand)]
-    action: Action,
-}
-
 #[derive(Subcommand, Debug)]
-enum Action {
+#[command(after_help = EXAMPLES)]
+pub(super) enum Action {
     /// Create an app, and print its secret once
     New {
         /// Key of the app, such as shop
@@ -46,10 +39,7 @@ enum Action {
         change: Change,
     },
     /// List the apps
-    List {
-        #[command(flatten)]
-        query: QueryArgs,
-    },
+    List(QueryArgs),
     /// Show an app, with the ID and last use of each of its secrets
     Show {
         /// Key of the app
@@ -77,28 +67,26 @@ enum Action {
         change: Change,
     },
     /// Refuse the calls of an app
-    Disable {
-        /// Key of the app
-        name: AppKey,
-        #[command(flatten)]
-        change: Change,
-    },
+    Disable(Switch),
     /// Accept the calls of an app again
-    Enable {
-        /// Key of the app
-        name: AppKey,
-        #[command(flatten)]
-        change: Change,
-    },
+    Enable(Switch),
 }
 
 /// Not a doc comment: braces and quotes would be taken for Markdown.
 const SETTINGS_HELP: &str =
     r#"Settings of the app in a registry, as a table [apps.<name>] has them, in JSON: '{"retention":"30d"}'"#;
 
+#[derive(Args, Debug)]
+pub(super) struct Switch {
+    /// Key of the app
+    name: AppKey,
+    #[command(flatten)]
+    change: Change,
+}
+
 /// Arguments of every change.
 #[derive(Args, Debug)]
-struct Change {
+pub(super) struct Change {
     /// Reason for the audit trail: one line; required for a change through a gateway
     #[arg(long)]
     reason: Option<String>,
@@ -106,8 +94,8 @@ struct Change {
     admin: AdminArgs,
 }
 
-pub(super) fn run(args: AppArgs, entropy: &dyn Entropy, out: &mut impl Out) -> anyhow::Result<()> {
-    match args.action {
+pub(super) fn run(action: Action, entropy: &dyn Entropy, out: &mut impl Out) -> anyhow::Result<()> {
+    match action {
         Action::New { name, settings, chain, change } => {
             let Some(gateway) = change.gateway()? else { return file::new(&name, chain.as_deref(), entropy, out) };
             let mut body = json!({ "app": name, "reason": gateway.reason });
@@ -119,8 +107,8 @@ pub(super) fn run(args: AppArgs, entropy: &dyn Entropy, out: &mut impl Out) -> a
             }
             print_secret(&gateway.client.post("/admin/v1/apps", &body)?, out)
         }
-        Action::List { query } if uses_gateway(&query.admin)? => query.show("/admin/v1/apps", out, show::list),
-        Action::List { query: QueryArgs { output, admin } } => {
+        Action::List(query) if uses_gateway(&query.admin)? => query.show("/admin/v1/apps", out, show::list),
+        Action::List(QueryArgs { output, admin }) => {
             output.print(&file::list(&admin.settings().load()?), out, show::list)
         }
         Action::Show { name, query } if uses_gateway(&query.admin)? => {
@@ -146,8 +134,8 @@ pub(super) fn run(args: AppArgs, entropy: &dyn Entropy, out: &mut impl Out) -> a
                 "The secret {secret_id} of `{name}` is revoked. Every gateway refuses it within seconds."
             )?)
         }
-        Action::Disable { name, change } => switch(&change, &name, true, out),
-        Action::Enable { name, change } => switch(&change, &name, false, out),
+        Action::Disable(Switch { name, change }) => switch(&change, &name, true, out),
+        Action::Enable(Switch { name, change }) => switch(&change, &name, false, out),
     }
 }
 
@@ -160,7 +148,7 @@ fn switch(change: &Change, name: &AppKey, disabled: bool, out: &mut impl Out) ->
 
 /// Reports whether to use a gateway: one is named, or the apps are in a registry.
 fn uses_gateway(admin: &AdminArgs) -> anyhow::Result<bool> {
-    Ok(admin.is_named() || admin.settings().load()?.registry.is_set())
+    Ok(admin.admin.is_some() || admin.settings().load()?.registry.is_set())
 }
 
 /// The gateway to use, and the reason to send.

@@ -13,7 +13,6 @@ Examples:
 The newest changes come first. Each gateway has a trail of its own. A change without a RESULT was begun, and the gateway ended
 before the result was known: look at what it was about.";
 
-/// Arguments of `oncegate audit`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct AuditArgs {

@@ -1,13 +1,12 @@
 //! `oncegate chain`: the chains of a running gateway, the active engine of each, and switching to another one.
 
-use std::str::FromStr;
-
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use serde_json::{Value, json};
 
 use super::admin_client::{AdminClient, QueryArgs};
 use super::failure::state;
 use super::output::{self, Column, Out, cell, rows};
+use crate::domain::name::Name;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -16,21 +15,11 @@ Examples:
   oncegate chain switch default spare --reason \"INC-42: the disk of primary is failing\"
   oncegate chain switch default spare --accept-loss --reason \"INC-42: the disk of primary is failing\"";
 
-/// Arguments of `oncegate chain`.
-#[derive(Args, Debug)]
-#[command(after_help = EXAMPLES)]
-pub(super) struct ChainArgs {
-    #[command(subcommand)]
-    action: Action,
-}
-
 #[derive(Subcommand, Debug)]
-enum Action {
+#[command(after_help = EXAMPLES)]
+pub(super) enum Action {
     /// List the chains with their engines
-    List {
-        #[command(flatten)]
-        query: QueryArgs,
-    },
+    List(QueryArgs),
     /// Show a chain
     Show {
         /// Name of the chain, such as default
@@ -59,23 +48,6 @@ enum Action {
     },
 }
 
-/// Name of a chain or an engine.
-#[derive(Clone, Debug)]
-struct Name(String);
-
-impl FromStr for Name {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let good = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-        if (1..=64).contains(&text.len()) && text.bytes().all(good) {
-            Ok(Self(text.to_owned()))
-        } else {
-            Err("a name is 1 to 64 letters, digits, `.`, `_` and `-`, such as `primary`")
-        }
-    }
-}
-
 const COLUMNS: &[Column] = &[
     ("CHAIN", |chain| cell(&chain["name"])),
     ("ACTIVE", |chain| cell(&chain["active"])),
@@ -84,23 +56,23 @@ const COLUMNS: &[Column] = &[
     ("STATUS", status),
 ];
 
-pub(super) fn run(args: ChainArgs, out: &mut impl Out) -> anyhow::Result<()> {
-    match args.action {
-        Action::List { query } => {
+pub(super) fn run(action: Action, out: &mut impl Out) -> anyhow::Result<()> {
+    match action {
+        Action::List(query) => {
             query.show("/admin/v1/chains", out, |answer, out| output::table(rows(answer, "chains"), COLUMNS, out))
         }
         Action::Show { chain, query } => {
             let answer = AdminClient::new(query.admin)?.get("/admin/v1/chains")?;
             let chains = rows(&answer, "chains");
-            let Some(found) = chains.iter().find(|known| known["name"] == chain.0.as_str()) else {
+            let Some(found) = chains.iter().find(|known| known["name"] == chain.as_ref()) else {
                 let known: Vec<_> = chains.iter().map(|chain| cell(&chain["name"])).collect();
-                return Err(state(format!("there is no chain `{}`. The gateway has: {}", chain.0, known.join(", "))));
+                return Err(state(format!("there is no chain `{chain}`. The gateway has: {}", known.join(", "))));
             };
             query.output.print(found, out, show)
         }
         Action::Switch { chain, engine, accept_loss, reason, query } => {
-            let body = json!({ "to": engine.0, "accept_loss": accept_loss, "reason": reason });
-            query.post(&format!("/admin/v1/chains/{}/switch", chain.0), &body, out, |answer, out| {
+            let body = json!({ "to": engine.as_ref(), "accept_loss": accept_loss, "reason": reason });
+            query.post(&format!("/admin/v1/chains/{chain}/switch"), &body, out, |answer, out| {
                 let [chain, from, active, epoch] = ["chain", "from", "active", "epoch"].map(|name| cell(&answer[name]));
                 writeln!(out, "Chain `{chain}` was switched from {from} to {active} (epoch {epoch}).")?;
                 Ok(writeln!(out, "Operations that were done on {from} are not known on {active}.")?)

@@ -13,7 +13,7 @@ use super::admin_client::{AdminClient, QueryArgs};
 use super::failure::usage;
 use super::id::{CONTENTS_HELP, read_contents};
 use super::output::Out;
-use super::progress::Progress;
+use super::progress;
 use crate::domain::global_id::GlobalId;
 use crate::domain::tenant::{AppKey, Operation};
 use crate::domain::terms::Retention;
@@ -31,16 +31,9 @@ Examples:
 /// Largest page of claims of the admin API.
 const PAGE_MAX: usize = 100;
 
-/// Arguments of `oncegate claim`.
-#[derive(Args, Debug)]
-#[command(after_help = EXAMPLES)]
-pub(super) struct ClaimArgs {
-    #[command(subcommand)]
-    action: Action,
-}
-
 #[derive(Subcommand, Debug)]
-enum Action {
+#[command(after_help = EXAMPLES)]
+pub(super) enum Action {
     /// Show a claim: its state, when it was claimed and when it expires, and its terms
     Show {
         #[command(flatten)]
@@ -107,7 +100,7 @@ enum Action {
 
 /// The claim to show or change.
 #[derive(Args, Debug)]
-struct ClaimName {
+pub(super) struct ClaimName {
     /// Key of the app, such as shop
     #[arg(long)]
     app: AppKey,
@@ -123,7 +116,7 @@ struct ClaimName {
 
 /// Arguments of every change.
 #[derive(Args, Debug)]
-struct Change {
+pub(super) struct Change {
     /// Reason for the audit trail: one line, such as "INC-42: paid by hand"
     #[arg(long)]
     reason: String,
@@ -133,7 +126,7 @@ struct Change {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
-enum Outcome {
+pub(super) enum Outcome {
     /// The operation has completed, and must not run again
     Success,
     /// The operation certainly had no effect, and may run again
@@ -144,14 +137,14 @@ enum Outcome {
 
 #[derive(Clone, Copy, ValueEnum, Debug)]
 #[value(rename_all = "snake_case")]
-enum State {
+pub(super) enum State {
     InProgress,
     Succeeded,
     Unknown,
 }
 
-pub(super) fn run(args: ClaimArgs, input: &mut impl Read, out: &mut impl Out) -> anyhow::Result<()> {
-    match args.action {
+pub(super) fn run(action: Action, input: &mut impl Read, out: &mut impl Out) -> anyhow::Result<()> {
+    match action {
         Action::Show { claim, query } => {
             let body = claim.body(input)?;
             query.post("/admin/v1/claims/show", &body.into(), out, show::record)
@@ -192,7 +185,7 @@ pub(super) fn run(args: ClaimArgs, input: &mut impl Read, out: &mut impl Out) ->
 
 /// Reads a list page by page, and returns it as one page.
 fn list(client: &AdminClient, filter: &str, mut after: Option<String>, limit: usize) -> anyhow::Result<Value> {
-    let progress = (limit > PAGE_MAX).then(|| Progress::spinner("Reading claims".to_owned()));
+    let progress = (limit > PAGE_MAX).then(|| progress::spinner("Reading claims".to_owned()));
     let mut claims = Vec::new();
     loop {
         let from = after.map(|after| format!("&after={after}")).unwrap_or_default();
@@ -205,7 +198,7 @@ fn list(client: &AdminClient, filter: &str, mut after: Option<String>, limit: us
         claims.extend(more);
         after = page["next"].as_str().map(str::to_owned);
         if let Some(progress) = &progress {
-            progress.say(format!("Reading claims: {}", claims.len()));
+            progress.set_message(format!("Reading claims: {}", claims.len()));
         }
         if is_last || after.is_none() || claims.len() >= limit {
             page["claims"] = claims.into();

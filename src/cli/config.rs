@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 
 use super::Settings;
 
@@ -11,24 +11,17 @@ Examples:
   oncegate config check --config oncegate.toml
   ONCEGATE_SERVER__LISTEN=0.0.0.0:8080 oncegate config print --config oncegate.toml";
 
-/// Arguments of `oncegate config`.
-#[derive(Args)]
-#[command(after_help = EXAMPLES)]
-pub(super) struct ConfigArgs {
-    #[command(subcommand)]
-    action: Action,
-}
-
 #[derive(Subcommand)]
-enum Action {
+#[command(after_help = EXAMPLES)]
+pub(super) enum Action {
     /// Check whether a gateway can use the configuration; the exit code is 2 if it cannot
     Check(Settings),
     /// Print the configuration with all layers merged, without secrets
     Print(Settings),
 }
 
-pub(super) fn run(args: ConfigArgs, out: &mut impl Write) -> anyhow::Result<()> {
-    match args.action {
+pub(super) fn run(action: Action, out: &mut impl Write) -> anyhow::Result<()> {
+    match action {
         Action::Check(settings) => {
             let config = settings.load_to_serve()?;
             let (apps, engines) = (config.apps.len(), config.engines.len());
@@ -50,7 +43,7 @@ mod tests {
 
     fn answer(action: Action) -> String {
         let mut out = Vec::new();
-        run(ConfigArgs { action }, &mut out).expect("a good configuration");
+        run(action, &mut out).expect("a good configuration");
         String::from_utf8(out).expect("UTF-8")
     }
 
@@ -71,7 +64,7 @@ mod tests {
     #[test]
     fn an_invalid_configuration_is_an_error_of_its_own_type() {
         let bad = Settings { listen: Some("nowhere".to_owned()), ..Settings::default() };
-        let error = run(ConfigArgs { action: Action::Check(bad) }, &mut Vec::new()).expect_err("no address");
+        let error = run(Action::Check(bad), &mut Vec::new()).expect_err("no address");
         assert!(error.is::<Problems>());
         assert!(error.to_string().contains("flag --listen: server.listen: an address is"), "{error}");
     }

@@ -1,6 +1,6 @@
 //! `oncegate engine`: the engines of a running gateway, and their health.
 
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use serde_json::Value;
 
 use super::admin_client::QueryArgs;
@@ -11,21 +11,11 @@ Examples:
   oncegate engine list
   oncegate engine list --admin https://gateway.example:9464 --ca ca.pem --output json";
 
-/// Arguments of `oncegate engine`.
-#[derive(Args, Debug)]
-#[command(after_help = EXAMPLES)]
-pub(super) struct EngineArgs {
-    #[command(subcommand)]
-    action: Action,
-}
-
 #[derive(Subcommand, Debug)]
-enum Action {
+#[command(after_help = EXAMPLES)]
+pub(super) enum Action {
     /// List the engines with their health, chains and capabilities
-    List {
-        #[command(flatten)]
-        query: QueryArgs,
-    },
+    List(QueryArgs),
 }
 
 const COLUMNS: &[Column] = &[
@@ -39,8 +29,8 @@ const COLUMNS: &[Column] = &[
     ("DETAIL", |engine| cell(&engine["detail"])),
 ];
 
-pub(super) fn run(args: EngineArgs, out: &mut impl Out) -> anyhow::Result<()> {
-    let Action::List { query } = args.action;
+pub(super) fn run(action: Action, out: &mut impl Out) -> anyhow::Result<()> {
+    let Action::List(query) = action;
     query.show("/admin/v1/engines", out, |answer, out| {
         output::table(rows(answer, "engines"), COLUMNS, out)?;
         let [entries, bytes, bytes_max] = ["entries", "bytes", "bytes_max"].map(|name| cell(&answer["spool"][name]));

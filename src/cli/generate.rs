@@ -21,7 +21,6 @@ const SECTIONS: [(&str, &str); 3] = [
     ("\nExit codes:\n", "\n.SH \"EXIT STATUS\"\n"),
 ];
 
-/// Arguments of `oncegate generate`.
 #[derive(Args, Debug)]
 pub(super) struct GenerateArgs {
     /// Kind of files to write

@@ -21,7 +21,6 @@ Examples:
 
 The exit code is 0 if the gateway is ready, else 1.";
 
-/// Arguments of `oncegate health`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct HealthArgs {

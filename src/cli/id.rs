@@ -20,7 +20,6 @@ Examples:
   oncegate id --app shop --canonical - < contents.json
   oncegate id --app shop '\"A-1001\"'";
 
-/// Arguments of `oncegate id`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct IdArgs {

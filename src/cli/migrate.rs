@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::Settings;
 use super::failure::{state, usage};
 use super::output::{self, Column, Out, OutputArgs, cell, rows};
-use super::progress::Progress;
+use super::progress;
 use crate::database::{Address, schema};
 
 /// Longest wait for a connection over a slow network. The migrations have a timeout of their own.
@@ -25,7 +25,6 @@ Examples:
 
 Without --engine, every PostgreSQL engine of the configuration and its registry of apps are migrated.";
 
-/// Arguments of `oncegate migrate`.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct MigrateArgs {
@@ -83,7 +82,7 @@ pub(super) fn run(args: MigrateArgs, out: &mut impl Out) -> anyhow::Result<()> {
                 "{name} is reached through a pooler. Migrate over a connection of its own: a URL without `pooler`"
             )));
         }
-        let progress = Progress::spinner(format!("Migrating {name}"));
+        let progress = progress::spinner(format!("Migrating {name}"));
         let done = runtime.block_on(schema::migrate(address, CONNECT_TIMEOUT));
         drop(progress);
         let (from, to) = done.with_context(|| format!("{name} was not migrated"))?;

@@ -37,9 +37,8 @@ pub(super) trait Out: Write + Sized {
 
 impl Out for Stdout {
     fn is_styled(&self) -> bool {
-        let is_set = |name: &str| super::variable(name).is_some_and(|value| !value.is_empty());
         let is_dumb = super::variable("TERM").is_some_and(|term| term == "dumb");
-        self.is_terminal() && !is_set("NO_COLOR") && !is_dumb
+        self.is_terminal() && super::may_color() && !is_dumb
     }
 }
 

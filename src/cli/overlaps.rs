@@ -15,7 +15,6 @@ Examples:
 Each gateway lists the overlaps that it found itself. OURS is the attempt that this gateway granted, THEIRS the one in the
 store; both are shown as hash and timestamp. Look up whether both had an effect.";
 
-/// Arguments of `oncegate overlaps`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct OverlapsArgs {

@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use clap::{Args, Subcommand};
+use indicatif::ProgressBar;
 use serde_json::{Value, json};
 
 use super::failure::usage;
 use super::output::{self, Column, Out, OutputArgs, cell, escaped, rows};
-use super::progress::Progress;
-use super::{Settings, overlaps};
+use super::{Settings, overlaps, progress};
 use crate::domain::attempt::SystemEntropy;
 use crate::domain::claim::Outcome;
 use crate::domain::clock::{Clock, SystemClock};
-use crate::domain::overlap::{MaskedAttempt, Overlap, Overlaps};
+use crate::domain::overlap::Overlaps;
 use crate::domain::terms::{OnDataLoss, Span};
 use crate::engine::Engine;
 use crate::engines;
@@ -43,16 +43,9 @@ Examples:
 
 A folder that a running gateway uses is refused: that gateway delivers its journal itself.";
 
-/// Arguments of `oncegate spool`.
-#[derive(Args)]
-#[command(after_help = EXAMPLES)]
-pub(super) struct SpoolArgs {
-    #[command(subcommand)]
-    action: Action,
-}
-
 #[derive(Subcommand)]
-enum Action {
+#[command(after_help = EXAMPLES)]
+pub(super) enum Action {
     /// List the undelivered entries, oldest first
     List {
         #[command(flatten)]
@@ -79,7 +72,7 @@ enum Action {
 }
 
 #[derive(Args)]
-struct Folder {
+pub(super) struct Folder {
     /// Folder that was the gateway's `server.data_dir` [default: that of the configuration]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
@@ -97,10 +90,10 @@ const COLUMNS: &[Column] = &[
     ("CHAIN", |entry| cell(&entry["chain"])),
 ];
 
-pub(super) fn run(args: SpoolArgs, out: &mut impl Out) -> anyhow::Result<()> {
+pub(super) fn run(action: Action, out: &mut impl Out) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.context("cannot start the runtime")?;
-    match args.action {
+    match action {
         Action::List { folder, output } => output.print(&runtime.block_on(list(&folder))?, out, |listed, out| {
             let entries = rows(listed, "entries");
             if entries.is_empty() {
@@ -110,7 +103,7 @@ pub(super) fn run(args: SpoolArgs, out: &mut impl Out) -> anyhow::Result<()> {
             Ok(writeln!(out, "\nWaiting: {}.", entries.len())?)
         }),
         Action::Deliver { folder, engine, patience: Span(patience), output } => {
-            let Delivery { report, failure } = runtime.block_on(deliver(&folder, engine, patience))?;
+            let (report, failure) = runtime.block_on(deliver(&folder, engine, patience))?;
             output.print(&report, out, |report, out| {
                 let [delivered, waiting] = ["delivered", "waiting"].map(|name| cell(&report[name]));
                 let found = rows(report, "overlaps");
@@ -177,14 +170,12 @@ fn listed(entry: &Entry) -> Value {
     })
 }
 
-/// Result of a delivery.
-struct Delivery {
-    report: Value,
-    /// Reason why an entry was not delivered.
-    failure: Option<anyhow::Error>,
-}
-
-async fn deliver(folder: &Folder, engine: Option<String>, patience: Duration) -> anyhow::Result<Delivery> {
+/// Delivers the entries. Returns the report, and the reason if one was not delivered.
+async fn deliver(
+    folder: &Folder,
+    engine: Option<String>,
+    patience: Duration,
+) -> anyhow::Result<(Value, Option<anyhow::Error>)> {
     if let Some(engine) = &engine {
         engines::check(engine).map_err(|error| usage(format!("--engine: {error}")))?;
     }
@@ -192,7 +183,7 @@ async fn deliver(folder: &Folder, engine: Option<String>, patience: Duration) ->
     let (_lock, journal) = folder.open(&clock).await?;
     let (before, known) = (journal.waiting(), journal.newest(None, None, usize::MAX).len());
     let urls = urls(folder, engine, journal.unconfigured_chains())?;
-    let progress = Progress::bar(before as u64, "Delivering".to_owned());
+    let progress = progress::bar(before as u64, "Delivering".to_owned());
     let mut failure = None;
     for (chain, urls) in urls {
         let engines = open(&chain, urls, &clock).await?;
@@ -213,39 +204,23 @@ async fn deliver(folder: &Folder, engine: Option<String>, patience: Duration) ->
     drop(progress);
     let (waiting, overlaps) = (journal.waiting(), journal.newest(None, None, usize::MAX));
     journal.close().await;
-    let found: Vec<_> = overlaps.iter().take(overlaps.len().saturating_sub(known)).map(overlap).collect();
+    let found = &overlaps[..overlaps.len().saturating_sub(known)];
     let report = json!({ "delivered": before.saturating_sub(waiting), "waiting": waiting, "overlaps": found });
     let again = "not everything was delivered. Run this again when the store answers";
     let failure = match failure {
         Some(failure) => Some(failure.context(again)),
         None => (waiting > 0).then(|| anyhow::anyhow!(again)),
     };
-    Ok(Delivery { report, failure })
+    Ok((report, failure))
 }
 
 /// Shows the progress of a delivery, until it is dropped.
-async fn show(progress: &Progress, journal: &OutageJournal, before: usize) {
+async fn show(progress: &ProgressBar, journal: &OutageJournal, before: usize) {
     let mut ticks = tokio::time::interval(PROGRESS_INTERVAL);
     loop {
         ticks.tick().await;
-        progress.at(before.saturating_sub(journal.waiting()) as u64);
+        progress.set_position(before.saturating_sub(journal.waiting()) as u64);
     }
-}
-
-/// Returns an overlap in the form of the admin API.
-fn overlap(overlap: &Overlap) -> Value {
-    let attempt = |masked: MaskedAttempt| json!({ "timestamp": masked.timestamp.as_micros(), "attempt_hash": masked.hash.to_string() });
-    json!({
-        "id": overlap.id,
-        "app": overlap.app,
-        "operation": overlap.operation,
-        "global_id": overlap.global_id,
-        "policy": overlap.policy,
-        "ours": attempt(overlap.ours),
-        "theirs": attempt(overlap.theirs),
-        "state": overlap.state,
-        "noticed_at": overlap.noticed_at,
-    })
 }
 
 /// Names and URLs of a chain's engines, in order.

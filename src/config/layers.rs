@@ -62,11 +62,7 @@ impl Layer {
         &self.table
     }
 
-    /// Reports whether the layer sets a key or something below it.
-    pub(super) fn has(&self, key: &KeyPath) -> bool {
-        self.get(key).is_some()
-    }
-
+    /// Returns a key's value, or the table below it.
     pub(super) fn get(&self, key: &KeyPath) -> Option<&Value> {
         get(&self.table, key.names())
     }
@@ -121,7 +117,7 @@ impl Layers {
 
     /// Removes a key from its topmost layer. Returns false if that would remove the default.
     pub(super) fn remove(&mut self, key: &KeyPath) -> bool {
-        match self.0.iter().rposition(|layer| layer.has(key)) {
+        match self.0.iter().rposition(|layer| layer.get(key).is_some()) {
             Some(place @ 1..) => self.0[place].take(key).is_some(),
             _ => false,
         }

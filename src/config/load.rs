@@ -76,9 +76,6 @@ impl Config {
 
     /// Like [`Config::load`], and also checks the certificate and key files, which only the server must be able to
     /// read.
-    ///
-    /// # Errors
-    /// As [`Config::load`].
     pub fn load_to_serve(
         flags: &Flags,
         environment: impl IntoIterator<Item = (OsString, OsString)>,

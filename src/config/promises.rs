@@ -5,8 +5,7 @@ use std::collections::BTreeSet;
 
 use super::path::KeyPath;
 use super::problem::Problem;
-use super::terms::OwnTerms;
-use super::{AppOptions, ChainOptions, Config};
+use super::{ChainOptions, Config, OperationOptions};
 use crate::domain::terms::Retention;
 use crate::engine::capability::Capability;
 use crate::engines;
@@ -27,11 +26,11 @@ impl Config {
         self.check_defaults(&mut found);
         for (key, app) in &self.apps {
             let path = KeyPath::of(["apps", key.as_ref()]);
-            let chain = self.chain_of(app);
+            let chain = self.chain_of(Some(key));
             self.check_forever(&path, &app.own_terms(), chain, &mut found);
             for (operation, own) in &app.operations {
                 let path = path.child("operations").child(operation.as_ref());
-                self.check_forever(&path, &own.own_terms(), chain, &mut found);
+                self.check_forever(&path, own, chain, &mut found);
             }
         }
         found
@@ -40,12 +39,12 @@ impl Config {
     /// Checks the defaults against the chains of apps that use them.
     fn check_defaults(&self, found: &mut Vec<Problem>) {
         let path = KeyPath::of(["defaults"]);
-        let none = OwnTerms { retention: None, unknown_retention: None, ..self.defaults.own_terms() };
-        let retention = OwnTerms { retention: Some(self.defaults.retention), ..none };
-        let unknown_retention = OwnTerms { unknown_retention: Some(self.defaults.unknown_retention), ..none };
-        let of_apps = |uses_default: fn(&OwnTerms) -> bool| {
-            let own =
-                self.apps.values().filter(move |app| uses_default(&app.own_terms())).map(|app| self.chain_of(app));
+        let none = OperationOptions { retention: None, unknown_retention: None, ..self.defaults.own_terms() };
+        let retention = OperationOptions { retention: Some(self.defaults.retention), ..none };
+        let unknown_retention = OperationOptions { unknown_retention: Some(self.defaults.unknown_retention), ..none };
+        let of_apps = |uses_default: fn(&OperationOptions) -> bool| {
+            let own = self.apps.iter().filter(move |(_, app)| uses_default(&app.own_terms()));
+            let own = own.map(|(key, _)| self.chain_of(Some(key)));
             let open = self.apps.is_empty().then_some(self.defaults.chain.as_str());
             own.chain(open).collect::<BTreeSet<_>>()
         };
@@ -57,11 +56,7 @@ impl Config {
         }
     }
 
-    fn chain_of<'a>(&'a self, app: &'a AppOptions) -> &'a str {
-        app.chain.as_ref().unwrap_or(&self.defaults.chain)
-    }
-
-    fn check_forever(&self, path: &KeyPath, terms: &OwnTerms, chain: &str, found: &mut Vec<Problem>) {
+    fn check_forever(&self, path: &KeyPath, terms: &OperationOptions, chain: &str, found: &mut Vec<Problem>) {
         let Some(options) = self.chains.get(chain) else { return };
         let Some(engine) = self.engine_without(options, Capability::Forever) else { return };
         for (name, retention) in [("retention", terms.retention), ("unknown_retention", terms.unknown_retention)] {

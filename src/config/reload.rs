@@ -11,9 +11,6 @@ const LIVE: [&str; 3] = ["admin", "apps", "defaults"];
 
 impl Config {
     /// Returns this configuration with the reloadable part of `new`, checked against the rest.
-    ///
-    /// # Errors
-    /// The problems of the result.
     pub fn with_live_of(&self, new: &Self) -> Result<Self, Problems> {
         let (admin, apps, defaults) = (new.admin.clone(), new.apps.clone(), new.defaults.clone());
         let log = LogOptions { level: new.log.level.clone(), ..self.log.clone() };

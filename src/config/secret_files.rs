@@ -45,7 +45,7 @@ pub(super) fn resolve(layer: &mut Layer) -> Vec<Problem> {
             let named = layer.take(&file_key);
             let key = file_key.renamed(file_key.last().strip_suffix(SUFFIX).unwrap_or_default());
             let read = match named {
-                _ if layer.has(&key) => Err(format!("set either this or `{}`, not both", key.last())),
+                _ if layer.get(&key).is_some() => Err(format!("set either this or `{}`, not both", key.last())),
                 Some(Value::String(path)) => read(&path, *form).map(|value| (path, value)),
                 _ => Err("expected a text, the path of a file".to_owned()),
             };

@@ -1,7 +1,6 @@
 //! The tables `[server]`, `[admin]` and `[registry]`.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -51,24 +50,12 @@ pub struct AdminOptions {
     pub tokens: BTreeMap<String, String>,
 }
 
-impl fmt::Debug for AdminOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AdminOptions").field("tokens", &self.tokens.keys()).finish()
-    }
-}
-
 /// Table `[registry]`.
 #[derive(Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct RegistryOptions {
     /// URL of the database with the apps; empty if they are in the configuration. It may contain a password.
     pub url: String,
-}
-
-impl fmt::Debug for RegistryOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RegistryOptions").field("set", &self.is_set()).finish()
-    }
 }
 
 /// Durations that may be zero, unlike those of claims: `0s`, or a [`Span`].

@@ -2,7 +2,6 @@
 //! applies.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -10,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::Config;
 use crate::domain::tenant::{AppKey, Operation};
 use crate::domain::terms::{ClaimOnOutage, LeaseEnd, Mode, OutcomeOnOutage, Retention, Span, Terms};
+use crate::tenants::OperationTerms;
 use crate::tenants::quota::Quota;
 use crate::tenants::quota::options::QuotaOptions;
 
@@ -67,25 +67,6 @@ macro_rules! partial_terms {
             /// Outage policies.
             pub on_outage: Option<OnOutageOptions>,
         }
-
-        impl $name {
-            /// Returns the terms that are set.
-            pub(super) fn own_terms(&self) -> OwnTerms {
-                let Self { mode, lease, retention, unknown_retention, on_lease_end, .. } = *self;
-                let Self { contents_stored_bytes, deadline, .. } = *self;
-                let on_outage = self.on_outage.unwrap_or_default();
-                OwnTerms {
-                    mode,
-                    lease,
-                    retention,
-                    unknown_retention,
-                    on_lease_end,
-                    contents_stored_bytes,
-                    deadline,
-                    on_outage,
-                }
-            }
-        }
     };
 }
 
@@ -112,36 +93,33 @@ partial_terms! {
 
 partial_terms! {
     /// Table `[apps.<app key>.operations.<operation>]`.
-    #[derive(Debug)]
+    #[derive(Copy, Debug)]
     OperationOptions {}
 }
 
-impl fmt::Debug for AppOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AppOptions")
-            .field("disabled", &self.disabled)
-            .field("chain", &self.chain)
-            .finish_non_exhaustive()
+impl AppOptions {
+    /// Returns the terms that are set.
+    pub(super) fn own_terms(&self) -> OperationOptions {
+        let Self { mode, lease, retention, unknown_retention, on_lease_end, .. } = *self;
+        let Self { contents_stored_bytes, deadline, on_outage, .. } = *self;
+        OperationOptions {
+            mode,
+            lease,
+            retention,
+            unknown_retention,
+            on_lease_end,
+            contents_stored_bytes,
+            deadline,
+            on_outage,
+        }
     }
-}
-
-/// Terms that an app or an operation sets.
-#[derive(Clone, Copy)]
-pub(super) struct OwnTerms {
-    pub(super) mode: Option<Mode>,
-    pub(super) lease: Option<Span>,
-    pub(super) retention: Option<Retention>,
-    pub(super) unknown_retention: Option<Retention>,
-    pub(super) on_lease_end: Option<LeaseEnd>,
-    pub(super) contents_stored_bytes: Option<u32>,
-    pub(super) deadline: Option<Span>,
-    pub(super) on_outage: OnOutageOptions,
 }
 
 impl TermsOptions {
     /// Returns the same terms, all set.
-    pub(super) fn own_terms(&self) -> OwnTerms {
-        OwnTerms {
+    pub(super) fn own_terms(&self) -> OperationOptions {
+        let OnOutage { claim, outcome } = self.on_outage;
+        OperationOptions {
             mode: Some(self.mode),
             lease: Some(self.lease),
             retention: Some(self.retention),
@@ -149,41 +127,24 @@ impl TermsOptions {
             on_lease_end: Some(self.on_lease_end),
             contents_stored_bytes: Some(self.contents_stored_bytes),
             deadline: Some(self.deadline),
-            on_outage: OnOutageOptions { claim: Some(self.on_outage.claim), outcome: Some(self.on_outage.outcome) },
+            on_outage: Some(OnOutageOptions { claim: Some(claim), outcome: Some(outcome) }),
         }
     }
 }
 
-/// Effective terms of an operation of an app.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ResolvedTerms {
-    /// Chain that stores the claims.
-    pub chain: String,
-    /// Enforce or observe.
-    pub mode: Mode,
-    /// Lease, retention, and the meaning of a lease's end.
-    pub terms: Terms,
-    /// Size above which contents are stored as their digest.
-    pub contents_stored_bytes: usize,
-    /// Deadline of each call.
-    pub deadline: Duration,
-    /// Outage policies.
-    pub on_outage: OnOutage,
-}
-
-impl ResolvedTerms {
-    fn set(&mut self, own: OwnTerms) {
-        let terms = &mut self.terms;
-        replace(&mut self.mode, own.mode);
-        replace(&mut terms.lease, own.lease.map(|Span(lease)| lease));
-        replace(&mut terms.retention, own.retention);
-        replace(&mut terms.unknown_retention, own.unknown_retention);
-        replace(&mut terms.on_lease_end, own.on_lease_end);
-        replace(&mut self.contents_stored_bytes, own.contents_stored_bytes.map(in_memory));
-        replace(&mut self.deadline, own.deadline.map(|Span(deadline)| deadline));
-        replace(&mut self.on_outage.claim, own.on_outage.claim);
-        replace(&mut self.on_outage.outcome, own.on_outage.outcome);
-    }
+/// Replaces the terms that an app or an operation sets.
+fn set(resolved: &mut OperationTerms, own: &OperationOptions) {
+    let on_outage = own.on_outage.unwrap_or_default();
+    let terms = &mut resolved.terms;
+    replace(&mut resolved.mode, own.mode);
+    replace(&mut terms.lease, own.lease.map(|Span(lease)| lease));
+    replace(&mut terms.retention, own.retention);
+    replace(&mut terms.unknown_retention, own.unknown_retention);
+    replace(&mut terms.on_lease_end, own.on_lease_end);
+    replace(&mut resolved.contents_stored_bytes, own.contents_stored_bytes.map(in_memory));
+    replace(&mut resolved.deadline, own.deadline.map(|Span(deadline)| deadline));
+    replace(&mut resolved.claim_on_outage, on_outage.claim);
+    replace(&mut resolved.outcome_on_outage, on_outage.outcome);
 }
 
 fn replace<T>(place: &mut T, value: Option<T>) {
@@ -200,10 +161,9 @@ fn in_memory(bytes: u32) -> usize {
 impl Config {
     /// Returns the terms of an operation: its own, else the app's, else the defaults. Without an operation those of the
     /// app, without an app the defaults; an unknown name counts as absent.
-    pub fn terms_of(&self, app: Option<&AppKey>, operation: Option<&Operation>) -> ResolvedTerms {
+    pub fn terms_of(&self, app: Option<&AppKey>, operation: Option<&Operation>) -> OperationTerms {
         let defaults = &self.defaults;
-        let mut resolved = ResolvedTerms {
-            chain: defaults.chain.clone(),
+        let mut resolved = OperationTerms {
             mode: defaults.mode,
             terms: Terms {
                 lease: defaults.lease.0,
@@ -213,31 +173,33 @@ impl Config {
             },
             contents_stored_bytes: in_memory(defaults.contents_stored_bytes),
             deadline: defaults.deadline.0,
-            on_outage: defaults.on_outage,
+            claim_on_outage: defaults.on_outage.claim,
+            outcome_on_outage: defaults.on_outage.outcome,
         };
         if let Some(app) = app.and_then(|app| self.apps.get(app)) {
-            replace(&mut resolved.chain, app.chain.clone());
-            resolved.set(app.own_terms());
+            set(&mut resolved, &app.own_terms());
             if let Some(operation) = operation.and_then(|operation| app.operations.get(operation)) {
-                resolved.set(operation.own_terms());
+                set(&mut resolved, operation);
             }
         }
         resolved
     }
-}
 
-impl Config {
+    /// Returns the chain that stores the claims of an app; without one, that of the defaults.
+    pub fn chain_of(&self, app: Option<&AppKey>) -> &str {
+        let own = app.and_then(|app| self.apps.get(app)).and_then(|app| app.chain.as_ref());
+        own.unwrap_or(&self.defaults.chain)
+    }
+
     /// Reports whether any app or operation has an outage policy other than `fail_closed`.
     pub fn answers_for_stores(&self) -> bool {
-        let is_set = |terms: &OwnTerms| {
-            let OnOutageOptions { claim, outcome } = terms.on_outage;
+        let is_set = |terms: &OperationOptions| {
+            let OnOutageOptions { claim, outcome } = terms.on_outage.unwrap_or_default();
             claim.is_some_and(|claim| claim != ClaimOnOutage::FailClosed)
                 || outcome.is_some_and(|outcome| outcome != OutcomeOnOutage::FailClosed)
         };
         is_set(&self.defaults.own_terms())
-            || self.apps.values().any(|app| {
-                is_set(&app.own_terms()) || app.operations.values().any(|operation| is_set(&operation.own_terms()))
-            })
+            || self.apps.values().any(|app| is_set(&app.own_terms()) || app.operations.values().any(is_set))
     }
 
     /// Returns the longest retention that callers of an app may request; without an app, that of the defaults.
@@ -248,13 +210,12 @@ impl Config {
 
     /// Returns the longest default lease among the apps of this chain. Apps of a registry count as the defaults.
     pub fn lease_max_of(&self, chain: &str) -> Duration {
-        let own = self.apps.iter().flat_map(|(key, app)| {
+        let of_chain = self.apps.iter().filter(|(key, _)| self.chain_of(Some(key)) == chain);
+        let leases = of_chain.flat_map(|(key, app)| {
             let operations = app.operations.keys().map(Some).chain([None]);
-            operations.map(|operation| self.terms_of(Some(key), operation))
+            operations.map(|operation| self.terms_of(Some(key), operation).terms.lease)
         });
-        let defaults = self.apps.is_empty().then(|| self.terms_of(None, None));
-        let of_chain = own.chain(defaults).filter(|terms| terms.chain == chain);
-        of_chain.map(|terms| terms.terms.lease).max().unwrap_or(self.defaults.lease.0)
+        leases.max().unwrap_or(self.defaults.lease.0)
     }
 
     /// Returns the quotas of an app; without one, those of an open gateway's only app, which shares its permits with

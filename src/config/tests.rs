@@ -87,7 +87,7 @@ fn the_defaults_are_those_of_the_contract() {
     assert!(config.apps.is_empty() && config.admin.tokens.is_empty() && !config.server.allow_open);
     let terms = config.terms_of(None, None);
     assert_eq!((config.retention_max_of(None), config.quota_of(None)), (Retention::Forever, Quota::default()));
-    assert_eq!((terms.chain.as_str(), terms.mode, terms.contents_stored_bytes), ("default", Mode::Enforce, 1024));
+    assert_eq!((config.chain_of(None), terms.mode, terms.contents_stored_bytes), ("default", Mode::Enforce, 1024));
     assert_eq!((terms.terms.lease, terms.deadline), (Duration::from_secs(30), Duration::from_secs(1)));
     assert_eq!(terms.terms.retention, Retention::For(Duration::from_hours(24)));
     assert_eq!(terms.terms.unknown_retention, Retention::For(Duration::from_hours(7 * 24)));
@@ -223,7 +223,7 @@ fn the_engine_of_the_flag_is_used() {
                 [defaults]\nchain = \"b\"";
     let flags = Flags { engine: Some("memory:".into()), data_dir: Some("d".into()), ..Flags::default() };
     let config = Given { file, flags, ..Given::default() }.load().unwrap();
-    let chain = &config.chains[&config.terms_of(None, None).chain];
+    let chain = &config.chains[config.chain_of(None)];
     assert_eq!(chain.engines, ["primary"]);
     assert_eq!(config.engines["primary"], "memory:");
 }
@@ -249,14 +249,14 @@ fn the_most_specific_terms_win() {
     let (redeem, submit) = ("coupon.redeem".parse().unwrap(), "order.submit".parse().unwrap());
 
     let own = config.terms_of(Some(&shop), Some(&redeem));
-    assert_eq!((own.chain.as_str(), own.mode, own.contents_stored_bytes), ("r", Mode::Observe, 0));
+    assert_eq!((config.chain_of(Some(&shop)), own.mode, own.contents_stored_bytes), ("r", Mode::Observe, 0));
     assert_eq!((own.terms.lease, own.deadline), (Duration::from_mins(1), Duration::from_secs(2)));
     assert_eq!((own.terms.retention, own.terms.on_lease_end), (Retention::Forever, LeaseEnd::Unknown));
 
     let of_app = config.terms_of(Some(&shop), Some(&submit));
     assert_eq!(of_app, config.terms_of(Some(&shop), None));
     assert_eq!(of_app.terms.retention, Retention::For(Duration::from_hours(30 * 24)));
-    assert_eq!((of_app.chain.as_str(), of_app.terms.lease), ("r", Duration::from_secs(10)));
+    assert_eq!(of_app.terms.lease, Duration::from_secs(10));
 
     assert_eq!(config.terms_of(Some(&other), Some(&redeem)), config.terms_of(None, None));
 }

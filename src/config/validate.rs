@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use super::path::KeyPath;
 use super::problem::Problem;
-use super::terms::OwnTerms;
-use super::{AppOptions, Config};
+use super::{AppOptions, Config, OperationOptions};
 use crate::domain::limits::Limits;
 use crate::domain::name::Name;
 use crate::domain::tenant::{AppKey, Operation};
@@ -56,7 +55,7 @@ impl Config {
             terms.push((path.clone(), app.own_terms()));
             let operations = path.child("operations");
             let own = app.operations.iter();
-            terms.extend(own.map(|(operation, own)| (operations.child(operation.as_ref()), own.own_terms())));
+            terms.extend(own.map(|(operation, own)| (operations.child(operation.as_ref()), *own)));
         }
         // With contradictory limits, all terms would be reported.
         if limits_hold {
@@ -261,7 +260,7 @@ fn check_secrets(path: &KeyPath, app: &AppOptions, findings: &mut Findings) {
     }
 }
 
-fn check_terms(path: &KeyPath, terms: &OwnTerms, limits: &Limits, findings: &mut Findings) {
+fn check_terms(path: &KeyPath, terms: &OperationOptions, limits: &Limits, findings: &mut Findings) {
     if let Some(Err(error)) = terms.lease.map(|Span(lease)| limits.check_lease(lease)) {
         findings.add(path.child("lease"), format!("{error} (limits.lease_min, limits.lease_max)"));
     }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use hashbrown::HashMap;
 
-use crate::config::{AppOptions, Config, ResolvedTerms};
+use crate::config::{AppOptions, Config};
 use crate::domain::tenant::AppKey;
-use crate::tenants::{App, OperationTerms, Registry};
+use crate::tenants::{App, Registry};
 
 /// App key of an open gateway.
 const OPEN_APP: &str = "default";
@@ -25,13 +25,12 @@ pub(super) fn registry(config: &Config) -> anyhow::Result<Registry> {
 
 /// Returns the only app of an open gateway.
 pub(super) fn open_app(config: &Config) -> anyhow::Result<App> {
-    let terms = config.terms_of(None, None);
     Ok(App {
         key: OPEN_APP.parse()?,
-        chain: terms.chain.clone(),
+        chain: config.chain_of(None).to_owned(),
         disabled: false,
         secrets: Vec::new(),
-        terms: operation_terms(&terms),
+        terms: config.terms_of(None, None),
         operations: HashMap::new(),
         retention_max: config.retention_max_of(None),
         quota: config.quota_of(None),
@@ -47,28 +46,16 @@ pub(super) fn of_config(config: &Config) -> anyhow::Result<Vec<App>> {
 /// Returns an app of a configuration.
 pub(super) fn app(config: &Config, key: &AppKey, options: &AppOptions) -> anyhow::Result<App> {
     let secrets = options.secrets.iter().map(|secret| secret.parse()).collect::<Result<_, _>>();
-    let terms = config.terms_of(Some(key), None);
-    let own = |operation| (Clone::clone(operation), operation_terms(&config.terms_of(Some(key), Some(operation))));
+    let own = |operation| (Clone::clone(operation), config.terms_of(Some(key), Some(operation)));
     Ok(App {
         key: key.clone(),
-        chain: terms.chain.clone(),
+        chain: config.chain_of(Some(key)).to_owned(),
         disabled: options.disabled,
         secrets: secrets.with_context(|| format!("apps.{key}.secrets"))?,
-        terms: operation_terms(&terms),
+        terms: config.terms_of(Some(key), None),
         operations: options.operations.keys().map(own).collect(),
         retention_max: config.retention_max_of(Some(key)),
         quota: config.quota_of(Some(key)),
         usage: Arc::default(),
     })
-}
-
-fn operation_terms(resolved: &ResolvedTerms) -> OperationTerms {
-    OperationTerms {
-        terms: resolved.terms,
-        mode: resolved.mode,
-        contents_stored_bytes: resolved.contents_stored_bytes,
-        deadline: resolved.deadline,
-        claim_on_outage: resolved.on_outage.claim,
-        outcome_on_outage: resolved.on_outage.outcome,
-    }
 }

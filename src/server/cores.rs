@@ -10,15 +10,12 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// Runtimes, stopped when this is dropped.
 pub(super) struct Cores {
-    handles: Vec<Handle>,
+    pub(super) handles: Vec<Handle>,
     _stop: DropGuard,
 }
 
 impl Cores {
     /// Starts one runtime per available core.
-    ///
-    /// # Errors
-    /// A thread or a runtime cannot be created.
     pub(super) fn start() -> anyhow::Result<Self> {
         let stop = CancellationToken::new();
         let count = thread::available_parallelism().map_or(1, usize::from);
@@ -31,10 +28,5 @@ impl Cores {
         };
         let handles = (0..count).map(start).collect::<anyhow::Result<_>>()?;
         Ok(Self { handles, _stop: stop.drop_guard() })
-    }
-
-    /// Returns the runtimes.
-    pub(super) fn handles(&self) -> &[Handle] {
-        &self.handles
     }
 }

@@ -41,9 +41,6 @@ impl DataDir {
     }
 
     /// Prepares what a configuration needs of the folder, at the start or at a reload.
-    ///
-    /// # Errors
-    /// The folder is unusable.
     pub(super) async fn make_ready_for(&self, config: &Config) -> anyhow::Result<()> {
         if config.answers_for_stores() {
             self.lock()?;

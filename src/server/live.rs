@@ -18,14 +18,14 @@ use crate::tenants::Registry;
 /// Configuration in force, and what depends on it.
 pub(super) struct Live {
     /// As at the start of the process, with the reloadable parts of later versions.
-    config: Arc<ArcSwap<Config>>,
+    pub(super) config: Arc<ArcSwap<Config>>,
     registry: Arc<Registry>,
     gateway: Arc<Gateway>,
     tokens: Arc<Tokens>,
     log: Log,
     metrics: ReloadMetrics,
     /// Notified when the apps of a registry must be rebuilt because their defaults have changed.
-    config_changed: Arc<Notify>,
+    pub(super) config_changed: Arc<Notify>,
 }
 
 impl Live {
@@ -47,16 +47,6 @@ impl Live {
             metrics: ReloadMetrics::default(),
             config_changed: Arc::default(),
         }
-    }
-
-    /// Returns the notification that the registry must be read again.
-    pub(super) fn config_changed(&self) -> Arc<Notify> {
-        self.config_changed.clone()
-    }
-
-    /// Returns the configuration in force, which changes at reloads.
-    pub(super) fn config(&self) -> Arc<ArcSwap<Config>> {
-        self.config.clone()
     }
 
     /// Applies the reloadable parts of a configuration. If it is invalid, nothing changes.

@@ -20,8 +20,8 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// TLS of both listeners.
 pub(super) struct Certificates {
-    api: Option<Arc<Tls>>,
-    admin: Option<Arc<Tls>>,
+    pub(super) api: Option<Arc<Tls>>,
+    pub(super) admin: Option<Arc<Tls>>,
     /// Configured files; updated at every reload.
     named: watch::Sender<[TlsOptions; 2]>,
 }
@@ -51,16 +51,6 @@ impl Certificates {
             tokio::spawn(follow_files(listeners, files, stop));
         }
         Ok(Self { api, admin, named })
-    }
-
-    /// Returns the TLS of the API's listener.
-    pub(super) fn api(&self) -> Option<Arc<Tls>> {
-        self.api.clone()
-    }
-
-    /// Returns the TLS of the admin listener.
-    pub(super) fn admin(&self) -> Option<Arc<Tls>> {
-        self.admin.clone()
     }
 
     /// Checks the files now, with the names of this configuration.

@@ -132,9 +132,6 @@ pub fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de
 }
 
 /// Returns the JSON text of a result.
-///
-/// # Errors
-/// The limit that it exceeds.
 pub fn result(raw: &RawValue, bytes_max: usize) -> Result<Box<str>, Problem> {
     let text = raw.get();
     if text.len() > bytes_max {

@@ -9,10 +9,7 @@ use crate::domain::claim::Outcome;
 use crate::domain::nearest::nearest;
 use crate::domain::terms::Retention;
 
-/// Deserializes one of a few words.
-///
-/// # Errors
-/// The value is another word or no string. The error lists the words.
+/// Deserializes one of a few words. The error lists them.
 pub fn one_of<'de, D: Deserializer<'de>, T: Copy>(deserializer: D, words: &[(&str, T)]) -> Result<T, D::Error> {
     deserializer.deserialize_str(OneOf(words))
 }
@@ -49,10 +46,7 @@ pub enum OutcomeName {
 }
 
 impl OutcomeName {
-    /// Returns the outcome with its result and retention.
-    ///
-    /// # Errors
-    /// A result or a retention without success.
+    /// Returns the outcome with its result and retention, which only a success may have.
     pub fn with(self, result: Option<Box<str>>, retention: Option<Retention>) -> Result<Outcome, Problem> {
         match self {
             Self::Success => Ok(Outcome::Success { result, retention }),

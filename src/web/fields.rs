@@ -10,9 +10,6 @@ use crate::domain::tenant::Operation;
 use crate::domain::terms::Retention;
 
 /// Returns the canonical form of required contents.
-///
-/// # Errors
-/// They are missing, too long or not canonical.
 pub fn required_contents(contents: Option<&RawValue>, limits: &Limits) -> Result<Canonical, Problem> {
     let contents = contents.ok_or_else(|| {
         Problem::invalid(
@@ -22,10 +19,7 @@ pub fn required_contents(contents: Option<&RawValue>, limits: &Limits) -> Result
     bounded(canonicalize(contents.get().as_bytes()), "`contents`", limits)
 }
 
-/// Returns an operation that callers may use.
-///
-/// # Errors
-/// Its prefix is reserved.
+/// Returns an operation, unless its prefix is reserved.
 pub fn check_operation(operation: Option<Operation>) -> Result<Option<Operation>, Problem> {
     match operation {
         Some(operation) if operation.is_internal() => Err(Problem::invalid(format!(
@@ -37,18 +31,12 @@ pub fn check_operation(operation: Option<Operation>) -> Result<Option<Operation>
 }
 
 /// Checks the bounds of a retention.
-///
-/// # Errors
-/// The bound that it exceeds.
 pub fn check_retention(retention: Option<Retention>, limits: &Limits) -> Result<(), Problem> {
     let checked = retention.map_or(Ok(()), |retention| limits.check_retention(retention));
     checked.map_err(|wrong| Problem::invalid(format!("`retention`: {wrong}.")))
 }
 
 /// Returns a canonical form within the limit of contents.
-///
-/// # Errors
-/// There is no canonical form, or it is too long.
 pub fn bounded(json: Result<Canonical, NotCanonical>, what: &str, limits: &Limits) -> Result<Canonical, Problem> {
     match json {
         Ok(json) if json.as_str().len() > limits.contents_bytes => Err(body::too_large(what, limits.contents_bytes)),

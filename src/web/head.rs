@@ -9,9 +9,6 @@ use super::problem::{Code, Problem};
 use crate::domain::limits::Limits;
 
 /// Checks a head. With `loopback_only`, its host must be this machine.
-///
-/// # Errors
-/// The rule that it breaks.
 pub fn check<Body>(request: &Request<Body>, limits: &Limits, loopback_only: bool) -> Result<(), Problem> {
     let headers = request.headers();
     if headers.len() > limits.headers {

@@ -172,27 +172,21 @@ pub enum Members {
 /// The live claim, as the response to a duplicate shows it.
 #[derive(Clone, Serialize)]
 pub struct DuplicateMembers {
-    /// Its global ID.
-    pub global_id: GlobalId,
-    /// Its state.
-    pub state: ClaimState,
-    /// The timestamp of its attempt.
-    pub timestamp: u64,
-    /// The hash of its attempt.
-    pub attempt_hash: AttemptHash,
-    /// When it was claimed.
-    pub claimed_at: Timestamp,
-    /// When it ends.
-    pub expires_at: Option<Timestamp>,
+    pub(crate) global_id: GlobalId,
+    pub(crate) state: ClaimState,
+    pub(crate) timestamp: u64,
+    pub(crate) attempt_hash: AttemptHash,
+    pub(crate) claimed_at: Timestamp,
+    pub(crate) expires_at: Option<Timestamp>,
     /// What was reported with its success.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub result: Option<Box<RawValue>>,
+    pub(crate) result: Option<Box<RawValue>>,
     /// Whether its result was left out to bound the response to a batch.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub result_omitted: Option<bool>,
+    pub(crate) result_omitted: Option<bool>,
     /// `false` if its contents could not be compared.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub contents_verified: Option<bool>,
+    pub(crate) contents_verified: Option<bool>,
 }
 
 impl fmt::Debug for Members {

@@ -1,6 +1,8 @@
 //! Overlaps: operations that two attempts were granted, because an outage policy answered instead of the store. Detected once the
 //! store is available again, and reported; they cannot be undone.
 
+use serde::{Serialize, Serializer};
+
 use super::attempt::{Attempt, AttemptHash};
 use super::clock::Timestamp;
 use super::global_id::GlobalId;
@@ -9,7 +11,7 @@ use super::record::ClaimState;
 use super::tenant::{AppKey, Operation};
 
 /// An operation that two attempts were granted.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Overlap {
     /// Its number, which rises over the overlaps of a gateway.
     pub id: u64,
@@ -32,11 +34,13 @@ pub struct Overlap {
 }
 
 /// An attempt without its nonce, for logs and reports.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct MaskedAttempt {
     /// When it was issued, by the clock of its gateway.
+    #[serde(serialize_with = "micros")]
     pub timestamp: Timestamp,
     /// Distinguishes it from others without revealing it.
+    #[serde(rename = "attempt_hash")]
     pub hash: AttemptHash,
 }
 
@@ -44,6 +48,11 @@ impl From<&Attempt> for MaskedAttempt {
     fn from(attempt: &Attempt) -> Self {
         Self { timestamp: attempt.timestamp(), hash: attempt.hash() }
     }
+}
+
+/// Writes a timestamp as a number of microseconds, as attempts have it.
+fn micros<S: Serializer>(timestamp: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(timestamp.as_micros())
 }
 
 /// A list of overlaps.

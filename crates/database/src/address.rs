@@ -192,12 +192,7 @@ fn unknown_key(key: &str) -> InvalidUrl {
 
 impl fmt::Debug for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Address")
-            .field("servers", &self.name())
-            .field("pooled", &self.pooled)
-            .field("migrate", &self.migrate)
-            .field("connections", &self.connections)
-            .finish_non_exhaustive()
+        f.debug_struct("Address").field("servers", &self.name()).finish_non_exhaustive()
     }
 }
 

@@ -11,9 +11,6 @@ use super::schema::{self, Schema};
 
 /// Connects to the primary and checks that the database fits. `needed` is the migration that created what the caller uses;
 /// `limit` bounds each step.
-///
-/// # Errors
-/// The database cannot be used, now or at all.
 pub async fn connect(address: &Address, needed: i64, limit: Duration) -> Result<(PgConnection, Schema), DatabaseError> {
     let mut connection = open(address, limit).await?;
     let mut schema = within(limit, schema::read(&mut connection)).await?;

@@ -13,9 +13,6 @@ use super::error::DatabaseError;
 const VERSION_MIN: i32 = 14;
 
 /// Connects to the primary, whatever its schema. `limit` bounds the attempt at each server.
-///
-/// # Errors
-/// The reason of each server.
 pub(super) async fn open(address: &Address, limit: Duration) -> Result<PgConnection, DatabaseError> {
     let mut failures = Vec::new();
     for node in &address.nodes {

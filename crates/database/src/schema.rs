@@ -158,9 +158,6 @@ async fn first(connection: &mut PgConnection, query: &'static str) -> Result<Opt
 
 /// Checks that this build may use a database whose schema has this `oldest_build`. A running gateway checks it again and
 /// again, since a migration may raise the number.
-///
-/// # Errors
-/// This gateway is too old.
 pub fn check_build(oldest_build: i32) -> Result<(), DatabaseError> {
     check_build_of(oldest_build, BUILD)
 }
@@ -177,9 +174,6 @@ fn check_build_of(oldest_build: i32, build: i32) -> Result<(), DatabaseError> {
 
 impl Schema {
     /// Checks that this build may use the database, and that the migration `needed` was applied.
-    ///
-    /// # Errors
-    /// The gateway or the schema is too old.
     pub fn check(&self, needed: i64) -> Result<(), DatabaseError> {
         self.check_for(BUILD, needed)
     }

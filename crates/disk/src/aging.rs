@@ -9,26 +9,20 @@ use crate::domain::record::LiveClaim;
 use crate::engine::Metadata;
 
 /// An answer, which may contain remaining times.
-pub(super) trait Aging {
+pub(super) trait Aging: Sized {
     /// Returns the answer as it is this much later.
-    fn aged(self, by: Duration) -> Self;
-}
-
-impl Aging for () {
-    fn aged(self, _: Duration) {}
-}
-
-impl Aging for bool {
     fn aged(self, _: Duration) -> Self {
         self
     }
 }
 
-impl Aging for Option<Metadata> {
-    fn aged(self, _: Duration) -> Self {
-        self
-    }
-}
+impl Aging for () {}
+
+impl Aging for bool {}
+
+impl Aging for Option<Metadata> {}
+
+impl Aging for ReleaseResponse {}
 
 impl Aging for Option<Duration> {
     fn aged(self, by: Duration) -> Self {
@@ -57,12 +51,6 @@ impl Aging for ListedClaim {
 impl Aging for Vec<ListedClaim> {
     fn aged(self, by: Duration) -> Self {
         self.into_iter().map(|listed| listed.aged(by)).collect()
-    }
-}
-
-impl Aging for ReleaseResponse {
-    fn aged(self, _: Duration) -> Self {
-        self
     }
 }
 

@@ -14,7 +14,7 @@ const FENCE_END: u64 = 1 << 53;
 
 /// The claims that one batch has read, and the watermarks after it.
 pub(super) struct Batch<'a> {
-    store: &'a Store,
+    pub(super) store: &'a Store,
     slots: HashMap<Vec<u8>, Slot>,
     orphans: Vec<fjall::Slice>,
     /// Metadata that the batch has stored, by name.

@@ -19,13 +19,8 @@ const DATABASE: &str = "db";
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Another process has locked it, or another engine of this process.
-    #[error("{} is held by {holder}; only one process may use it", .path.display())]
-    Held {
-        /// The folder.
-        path: PathBuf,
-        /// The process that has the lock.
-        holder: Holder,
-    },
+    #[error("{} is held by {}; only one process may use it", .0.display(), .1)]
+    Held(PathBuf, Holder),
     /// The path is not a directory.
     #[error("{} is not a directory; name a directory to keep claims in", .0.display())]
     NotADirectory(PathBuf),
@@ -36,29 +31,14 @@ pub enum OpenError {
     #[error("{} contains other files, and no claims; name an empty directory", .0.display())]
     Foreign(PathBuf),
     /// The claims have a format that this release does not know.
-    #[error("{} was written by a newer release, in format {found}; this release knows up to {FORMAT}", .path.display())]
-    Newer {
-        /// The folder.
-        path: PathBuf,
-        /// Its format.
-        found: u32,
-    },
+    #[error("{} was written by a newer release, in format {}; this release knows up to {FORMAT}", .0.display(), .1)]
+    Newer(PathBuf, u32),
     /// The claims cannot be read.
-    #[error("{} cannot be read: {why}", .path.display())]
-    Damaged {
-        /// The folder.
-        path: PathBuf,
-        /// The damage.
-        why: String,
-    },
+    #[error("{} cannot be read: {}", .0.display(), .1)]
+    Damaged(PathBuf, String),
     /// The operating system reported an error.
-    #[error("{}: {source}", .path.display())]
-    Io {
-        /// The folder.
-        path: PathBuf,
-        /// The error.
-        source: io::Error,
-    },
+    #[error("{}: {}", .0.display(), .1)]
+    Io(PathBuf, #[source] io::Error),
 }
 
 impl OpenError {
@@ -68,7 +48,7 @@ impl OpenError {
         match source.kind() {
             ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => Self::NoPermission(path),
             ErrorKind::NotADirectory => Self::NotADirectory(path),
-            _ => Self::Io { path, source },
+            _ => Self::Io(path, source),
         }
     }
 }
@@ -88,13 +68,13 @@ impl Folder {
         // A folder with other content is left untouched, even without a lock file.
         format(path)?;
         let lock = FolderLock::take(path).map_err(|error| match error {
-            LockError::Held(holder) => OpenError::Held { path: path.to_owned(), holder },
+            LockError::Held(holder) => OpenError::Held(path.to_owned(), holder),
             LockError::Io(error) => io(error),
         })?;
         let folder = Self { path: path.to_owned(), _lock: lock };
         match format(path)? {
             Some(FORMAT) => {}
-            Some(found) => return Err(OpenError::Newer { path: path.to_owned(), found }),
+            Some(found) => return Err(OpenError::Newer(path.to_owned(), found)),
             None => folder.write_format().map_err(io)?,
         }
         folder.remove_unfinished().map_err(io)?;

@@ -26,15 +26,16 @@ use oncegate_folder::Holder;
 use tokio::sync::{Semaphore, oneshot};
 
 use self::aging::Aging;
+use self::batch::Batch;
 use self::folder::Folder;
 pub use self::folder::OpenError;
 use self::store::{Fsync, Persist, Store};
-use self::writer::{Job, Reply, Request, Stopped, Writer};
+use self::writer::{Call, Job, Stopped, Writer};
 use crate::domain::claim::{
-    ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
+    self, ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
-use crate::domain::clock::{Clock, SteadyClock};
-use crate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+use crate::domain::clock::{Clock, SteadyClock, Timestamp};
+use crate::domain::operator::{self, ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
 use crate::domain::record::{Key, LiveClaim};
 use crate::engine::{Capabilities, Engine, EngineError, Metadata};
 
@@ -114,16 +115,16 @@ impl Disk {
         persist: Box<dyn Persist>,
     ) -> Result<Self, OpenError> {
         let folder = Folder::open(path)?;
-        let damaged = |why: String| OpenError::Damaged { path: path.to_owned(), why };
+        let damaged = |why: String| OpenError::Damaged(path.to_owned(), why);
         let store = Store::open(&folder.database(), &options, persist).map_err(|error| match error {
             fjall::Error::Io(error) => OpenError::io(path, error),
-            fjall::Error::Locked => OpenError::Held { path: path.to_owned(), holder: Holder::UNKNOWN },
+            fjall::Error::Locked => OpenError::Held(path.to_owned(), Holder::UNKNOWN),
             error => damaged(error.to_string()),
         })?;
         let watermarks = store.watermarks().map_err(|error| damaged(error.to_string()))?;
         let permits = Arc::new(Semaphore::new(options.queue_max));
         let writer = Writer::new(store, folder, SteadyClock::new(clock, watermarks.now), watermarks, options);
-        let stopped = writer.stopped();
+        let stopped = writer.stopped.clone();
         let (queue, jobs) = channel();
         let (alive, ended) = channel();
         let end = WriterEnd { permits: permits.clone(), _alive: alive };
@@ -138,12 +139,15 @@ impl Disk {
     }
 
     /// Queues a call once there is a permit. Its answer comes when what it depends on is durable.
-    async fn call<Answer>(&self, request: impl FnOnce(Reply<Answer>) -> Request) -> Result<Answer, EngineError> {
+    async fn call<Answer: Aging + Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Batch<'_>, Timestamp) -> Result<Answer, EngineError> + Send + 'static,
+    ) -> Result<Answer, EngineError> {
         let permit = self.permits.clone().acquire_owned().await.map_err(|_| self.stopped.error())?;
         self.stopped.check()?;
         let (reply, answer) = oneshot::channel();
-        // If the writer has ended, dropping the job answers it.
-        let _ = self.queue.send(Job::new(request(reply), Some(permit), self.stopped.clone()));
+        // If the writer has ended, dropping the call answers it.
+        let _ = self.queue.send(Job::Call(Call::new(work, reply, permit, self.stopped.clone())));
         let lost = |_| Err(EngineError::indeterminate("the writer ended without an answer; restart the gateway"));
         answer.await.unwrap_or_else(lost)
     }
@@ -151,7 +155,7 @@ impl Disk {
     /// Asks the writer to end, without a permit: a full queue must not prevent closing.
     fn begin_close(&self) -> oneshot::Receiver<Result<(), EngineError>> {
         let (reply, closed) = oneshot::channel();
-        let _ = self.queue.send(Job::new(Request::Close(reply), None, self.stopped.clone()));
+        let _ = self.queue.send(Job::Close(reply));
         closed
     }
 }
@@ -171,23 +175,31 @@ impl Drop for WriterEnd {
 #[async_trait]
 impl Engine for Disk {
     async fn claim(&self, request: &ClaimRequest, _: Duration) -> Result<ClaimResponse, EngineError> {
-        self.call(|reply| Request::Claim(Box::new(request.clone()), reply)).await
+        let request = request.clone();
+        self.call(move |batch, now| {
+            batch.apply(&request.key, now, |live, fence| claim::claim(live, &request, Some(fence)))
+        })
+        .await
     }
 
     async fn settle(&self, request: &OutcomeRequest, _: Duration) -> Result<OutcomeResponse, EngineError> {
-        self.call(|reply| Request::Settle(Box::new(request.clone()), reply)).await
+        let request = request.clone();
+        self.call(move |batch, now| batch.apply(&request.key, now, |live, _| claim::settle(live, &request))).await
     }
 
     async fn renew(&self, request: &RenewalRequest, _: Duration) -> Result<RenewalResponse, EngineError> {
-        self.call(|reply| Request::Renew(request.clone(), reply)).await
+        let request = request.clone();
+        self.call(move |batch, now| batch.apply(&request.key, now, |live, _| claim::renew(live, &request))).await
     }
 
     async fn read(&self, key: &Key) -> Result<Option<LiveClaim>, EngineError> {
-        self.call(|reply| Request::Read(key.clone(), reply)).await
+        let key = key.clone();
+        self.call(move |batch, now| batch.read(&key, now)).await
     }
 
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseResponse, EngineError> {
-        self.call(|reply| Request::Release(request.clone(), reply)).await
+        let request = request.clone();
+        self.call(move |batch, now| batch.apply(&request.key, now, |live, _| operator::release(live, &request))).await
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
@@ -195,7 +207,8 @@ impl Engine for Disk {
         let mut step = request.clone();
         // In steps, so that other calls run in between: the filter may match few claims of many.
         while step.limit > 0 {
-            let page = self.call(|reply| Request::List(step.clone(), reply)).await?;
+            let asked = step.clone();
+            let page = self.call(move |batch, now| writer::list(batch.store, &asked, now)).await?;
             listed = listed.aged(last.map_or(Duration::ZERO, |last| page.at.since(last)));
             last = Some(page.at);
             listed.extend(page.listed);
@@ -209,7 +222,8 @@ impl Engine for Disk {
     }
 
     async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
-        self.call(|reply| Request::GetMetadata(name.to_owned(), reply)).await
+        let name = name.to_owned();
+        self.call(move |batch, _| batch.get_metadata(&name)).await
     }
 
     async fn compare_and_set_metadata(
@@ -218,11 +232,12 @@ impl Engine for Disk {
         expected: Option<&Metadata>,
         new: &Metadata,
     ) -> Result<bool, EngineError> {
-        self.call(|reply| Request::CompareAndSetMetadata(name.to_owned(), expected.cloned(), new.clone(), reply)).await
+        let (name, expected, new) = (name.to_owned(), expected.cloned(), new.clone());
+        self.call(move |batch, now| batch.compare_and_set_metadata(&name, expected.as_ref(), new, now)).await
     }
 
     async fn probe(&self) -> Result<(), EngineError> {
-        self.call(Request::Probe).await
+        self.call(|_, _| Ok(())).await
     }
 
     fn capabilities(&self) -> Capabilities {

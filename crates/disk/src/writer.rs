@@ -12,14 +12,10 @@ use super::aging::Aging;
 use super::batch::Batch;
 use super::folder::Folder;
 use super::store::{Store, Watermarks};
-use crate::domain::claim::{
-    self, ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
-};
 use crate::domain::clock::{SteadyClock, Timestamp};
 use crate::domain::global_id::GlobalId;
-use crate::domain::operator::{self, ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
-use crate::domain::record::{Key, LiveClaim};
-use crate::engine::{EngineError, Metadata};
+use crate::domain::operator::{ListRequest, ListedClaim};
+use crate::engine::EngineError;
 
 /// Maximum number of ended claims that a batch deletes: few enough not to delay its calls.
 const SWEPT_PER_BATCH: usize = 256;
@@ -33,29 +29,21 @@ const SWEEP_PAUSE: Duration = Duration::from_millis(50);
 /// Sender of an answer. Its caller may have stopped waiting.
 pub(super) type Reply<Answer> = oneshot::Sender<Result<Answer, EngineError>>;
 
-/// A call in the queue. Dropped before it has begun, it answers that it did nothing.
-pub(super) struct Job {
-    request: Option<Request>,
-    /// Released when the call has been answered.
-    permit: Option<OwnedSemaphorePermit>,
-    stopped: Stopped,
-}
-
-/// A request, with the sender of its answer.
-pub(super) enum Request {
-    Claim(Box<ClaimRequest>, Reply<ClaimResponse>),
-    Settle(Box<OutcomeRequest>, Reply<OutcomeResponse>),
-    Renew(RenewalRequest, Reply<RenewalResponse>),
-    Read(Key, Reply<Option<LiveClaim>>),
-    Release(ReleaseRequest, Reply<ReleaseResponse>),
-    List(ListRequest, Reply<Page>),
-    GetMetadata(String, Reply<Option<Metadata>>),
-    /// The name, the expected value, and the new one.
-    CompareAndSetMetadata(String, Option<Metadata>, Metadata, Reply<bool>),
-    Probe(Reply<()>),
+/// What is queued for the writer.
+pub(super) enum Job {
+    Call(Call),
     /// Answer the queued calls, and release the store.
     Close(Reply<()>),
 }
+
+/// A call in the queue. Dropped before it has begun, it answers that it did nothing.
+pub(super) struct Call {
+    work: Option<Work>,
+    stopped: Stopped,
+}
+
+/// The first half of a call: applies it to a batch at an instant, or answers with the reason why it is not done.
+type Work = Box<dyn FnOnce(Result<(&mut Batch<'_>, Timestamp), EngineError>) -> Option<Answer> + Send>;
 
 /// One step through a list of claims.
 pub(super) struct Page {
@@ -100,7 +88,7 @@ pub(super) struct Writer {
     clock: SteadyClock,
     watermarks: Watermarks,
     options: Options,
-    stopped: Stopped,
+    pub(super) stopped: Stopped,
     /// Start of the next sweep among the ends. Nothing is inserted before it, since it has passed and ends are in the
     /// future. Without it, each sweep would read over the deleted rows of earlier ones.
     sweep_from: Vec<u8>,
@@ -120,11 +108,6 @@ impl Writer {
     ) -> Self {
         let (stopped, sweep_from, sweep_at) = (Stopped::default(), Vec::new(), Timestamp::default());
         Self { store, folder, clock, watermarks, options, stopped, sweep_from, sweep_at }
-    }
-
-    /// Returns the reason why the engine has stopped, once it has.
-    pub(super) fn stopped(&self) -> Stopped {
-        self.stopped.clone()
     }
 
     /// Answers calls until a call closes the engine, the engine is dropped, or the store fails.
@@ -157,40 +140,16 @@ impl Writer {
         let mut batch = Batch::new(&self.store, self.watermarks);
         let mut answers = Vec::new();
         let mut next = first;
-        while let Some((request, permit)) = next.and_then(Job::begin) {
-            // Read for each call: a later call of the batch began after the first one.
-            let now = self.clock.now();
-            let answer = match request {
-                Request::Claim(request, reply) => {
-                    let transition = |live: Option<&LiveClaim>, fence| claim::claim(live, &request, Some(fence));
-                    later(now, batch.apply(&request.key, now, transition), reply, permit)
-                }
-                Request::Settle(request, reply) => {
-                    let transition = |live: Option<&LiveClaim>, _| claim::settle(live, &request);
-                    later(now, batch.apply(&request.key, now, transition), reply, permit)
-                }
-                Request::Renew(request, reply) => {
-                    let transition = |live: Option<&LiveClaim>, _| claim::renew(live, &request);
-                    later(now, batch.apply(&request.key, now, transition), reply, permit)
-                }
-                Request::Read(key, reply) => later(now, batch.read(&key, now), reply, permit),
-                Request::Release(request, reply) => {
-                    let transition = |live: Option<&LiveClaim>, _| operator::release(live, &request);
-                    later(now, batch.apply(&request.key, now, transition), reply, permit)
-                }
-                // Without the changes of the same batch, whose callers have no answer yet.
-                Request::List(request, reply) => later(now, list(&self.store, &request, now), reply, permit),
-                Request::GetMetadata(name, reply) => later(now, batch.get_metadata(&name), reply, permit),
-                Request::CompareAndSetMetadata(name, expected, new, reply) => {
-                    later(now, batch.compare_and_set_metadata(&name, expected.as_ref(), new, now), reply, permit)
-                }
-                Request::Probe(reply) => later(now, Ok(()), reply, permit),
-                Request::Close(reply) => {
+        while let Some(job) = next {
+            let call = match job {
+                Job::Call(call) => call,
+                Job::Close(reply) => {
                     *closing = Some(reply);
                     break;
                 }
             };
-            answers.push(answer);
+            // Read for each call: a later call of the batch began after the first one.
+            answers.extend(call.begin(&mut batch, self.clock.now()));
             next = if answers.len() < self.options.batch_max { queue.try_recv().ok() } else { None };
         }
         let now = self.clock.now();
@@ -261,8 +220,9 @@ fn sweep(store: &Store, batch: &mut Batch<'_>, from: &mut Vec<u8>, now: Timestam
     ended.len() == SWEPT_PER_BATCH
 }
 
-/// Reads the next claims of an app, and returns those of the list.
-fn list(store: &Store, request: &ListRequest, at: Timestamp) -> Result<Page, EngineError> {
+/// Reads the next claims of an app, and returns those of the list. The changes of the same batch are not among them: their
+/// callers have no answer yet.
+pub(super) fn list(store: &Store, request: &ListRequest, at: Timestamp) -> Result<Page, EngineError> {
     let rows = store.rows(&request.app, request.after, LISTED_PER_CALL)?;
     let mut next = rows.last().map(|(global_id, _)| *global_id).filter(|_| rows.len() == LISTED_PER_CALL);
     let mut listed = Vec::new();
@@ -277,32 +237,33 @@ fn list(store: &Store, request: &ListRequest, at: Timestamp) -> Result<Page, Eng
     Ok(Page { listed, at, next })
 }
 
-impl Job {
-    pub(super) fn new(request: Request, permit: Option<OwnedSemaphorePermit>, stopped: Stopped) -> Self {
-        Self { request: Some(request), permit, stopped }
+impl Call {
+    /// Creates a call. `permit` is released when it has been answered.
+    pub(super) fn new<Response: Aging + Send + 'static>(
+        work: impl FnOnce(&mut Batch<'_>, Timestamp) -> Result<Response, EngineError> + Send + 'static,
+        reply: Reply<Response>,
+        permit: OwnedSemaphorePermit,
+        stopped: Stopped,
+    ) -> Self {
+        let work = move |turn: Result<(&mut Batch<'_>, Timestamp), EngineError>| match turn {
+            Ok((batch, now)) => Some(later(now, work(batch, now), reply, permit)),
+            Err(why) => {
+                let _ = reply.send(Err(why));
+                None
+            }
+        };
+        Self { work: Some(Box::new(work)), stopped }
     }
 
-    fn begin(mut self) -> Option<(Request, Option<OwnedSemaphorePermit>)> {
-        self.request.take().map(|request| (request, self.permit.take()))
+    fn begin(mut self, batch: &mut Batch<'_>, now: Timestamp) -> Option<Answer> {
+        self.work.take().and_then(|work| work(Ok((batch, now))))
     }
 }
 
-impl Drop for Job {
+impl Drop for Call {
     fn drop(&mut self) {
-        fn fail<Response>(reply: Reply<Response>, stopped: &Stopped) {
-            let _ = reply.send(Err(stopped.error()));
-        }
-        match self.request.take() {
-            None => {}
-            Some(Request::Claim(_, reply)) => fail(reply, &self.stopped),
-            Some(Request::Settle(_, reply)) => fail(reply, &self.stopped),
-            Some(Request::Renew(_, reply)) => fail(reply, &self.stopped),
-            Some(Request::Read(_, reply)) => fail(reply, &self.stopped),
-            Some(Request::Release(_, reply)) => fail(reply, &self.stopped),
-            Some(Request::List(_, reply)) => fail(reply, &self.stopped),
-            Some(Request::GetMetadata(_, reply)) => fail(reply, &self.stopped),
-            Some(Request::CompareAndSetMetadata(.., reply)) => fail(reply, &self.stopped),
-            Some(Request::Probe(reply) | Request::Close(reply)) => fail(reply, &self.stopped),
+        if let Some(work) = self.work.take() {
+            work(Err(self.stopped.error()));
         }
     }
 }
@@ -312,7 +273,7 @@ fn later<Response: Aging + Send + 'static>(
     read_at: Timestamp,
     response: Result<Response, EngineError>,
     reply: Reply<Response>,
-    permit: Option<OwnedSemaphorePermit>,
+    permit: OwnedSemaphorePermit,
 ) -> Answer {
     Box::new(move |durable_at| {
         // A failed call has changed nothing, whether or not the batch is durable.

@@ -41,9 +41,6 @@ impl fmt::Display for Holder {
 
 impl FolderLock {
     /// Locks an existing folder.
-    ///
-    /// # Errors
-    /// Another process has the lock, or the operating system refused.
     pub fn take(folder: &Path) -> Result<Self, LockError> {
         let path = folder.join(LOCK_FILE);
         let mut file =
@@ -90,17 +87,11 @@ pub fn create(path: &Path) -> io::Result<()> {
 }
 
 /// Makes the names in a folder durable.
-///
-/// # Errors
-/// The operating system's error.
 pub fn sync(path: &Path) -> io::Result<()> {
     if cfg!(unix) { File::open(path)?.sync_all() } else { Ok(()) }
 }
 
 /// Makes the name of a folder durable.
-///
-/// # Errors
-/// The operating system's error.
 pub fn sync_parent(path: &Path) -> io::Result<()> {
     // A relative path of one part is in the current directory, which is not ours to sync.
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).map_or(Ok(()), sync)

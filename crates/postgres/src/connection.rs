@@ -19,29 +19,15 @@ const SLOW: Duration = Duration::from_millis(25);
 const LEFT_RUNNING: Duration = Duration::from_mins(1);
 /// Most statements of an engine that are left running, each with its connection. A server that answers no one, because it
 /// waits for its own standby, would otherwise be filled with connections that wait.
-const LEFT_RUNNING_MAX: usize = 6;
+pub(super) const LEFT_RUNNING_MAX: usize = 6;
 
 /// Opens the connections of one worker.
-pub(super) struct Connector {
-    store: Arc<Store>,
-    readiness: Arc<Readiness>,
-    left_running: LeftRunning,
-}
-
-/// Permits for statements that are left running, shared by all workers of an engine.
 #[derive(Clone)]
-pub(super) struct LeftRunning(Arc<Semaphore>);
-
-impl Default for LeftRunning {
-    fn default() -> Self {
-        Self(Arc::new(Semaphore::new(LEFT_RUNNING_MAX)))
-    }
-}
-
-impl Connector {
-    pub(super) fn new(store: Arc<Store>, readiness: Arc<Readiness>, left_running: LeftRunning) -> Self {
-        Self { store, readiness, left_running }
-    }
+pub(super) struct Connector {
+    pub(super) store: Arc<Store>,
+    pub(super) readiness: Arc<Readiness>,
+    /// Permits for statements that are left running, shared by all workers of an engine.
+    pub(super) left_running: Arc<Semaphore>,
 }
 
 impl driver::Connector for Connector {
@@ -53,12 +39,7 @@ impl driver::Connector for Connector {
 
     async fn connect(&self) -> Result<Connection, Determinate> {
         let session = Session::open(&self.store).await?;
-        Ok(Connection {
-            session: Arc::new(Mutex::new(session)),
-            store: self.store.clone(),
-            readiness: self.readiness.clone(),
-            left_running: self.left_running.clone(),
-        })
+        Ok(Connection { session: Arc::new(Mutex::new(session)), connector: self.clone() })
     }
 }
 
@@ -66,9 +47,7 @@ impl driver::Connector for Connector {
 pub(super) struct Connection {
     /// Locked by the one exchange under way.
     session: Arc<Mutex<Session>>,
-    store: Arc<Store>,
-    readiness: Arc<Readiness>,
-    left_running: LeftRunning,
+    connector: Connector,
 }
 
 impl driver::Connection for Connection {
@@ -87,7 +66,7 @@ impl driver::Connection for Connection {
     }
 
     fn heartbeat(&mut self) -> Exchange<Found> {
-        let store = self.store.clone();
+        let store = self.connector.store.clone();
         self.exchange(move |session| {
             Box::pin(async move { session.check(&store).await.map(|()| Found::new()).map_err(|why| why.to_string()) })
         })
@@ -106,18 +85,15 @@ impl Connection {
     {
         let session = self.session.clone();
         let work = Box::pin(async move { work(&mut *session.lock().await).await });
-        Box::pin(watch(work, self.readiness.clone(), self.left_running.clone(), self.store.options.response_timeout))
+        Box::pin(watch(work, self.connector.clone()))
     }
 }
 
 /// Waits for an exchange. One that takes too long is not cancelled, since the server goes on with it in any case: it is left
 /// running with its connection, and the worker opens another one.
-async fn watch(
-    mut exchange: BoxFuture<'static, Result<Found, String>>,
-    readiness: Arc<Readiness>,
-    left_running: LeftRunning,
-    limit: Duration,
-) -> Result<Found, Lost> {
+async fn watch(mut exchange: BoxFuture<'static, Result<Found, String>>, connector: Connector) -> Result<Found, Lost> {
+    let Connector { store, readiness, left_running } = connector;
+    let limit = store.options.response_timeout;
     let slow = SLOW.min(limit);
     if let Ok(done) = timeout(slow, &mut exchange).await {
         return done.map_err(Lost::from);
@@ -129,7 +105,7 @@ async fn watch(
     }
     let why = format!("the PostgreSQL server did not answer within {limit:?}");
     let rest = async { drop(timeout(LEFT_RUNNING, exchange).await) };
-    match left_running.0.try_acquire_owned() {
+    match left_running.try_acquire_owned() {
         Ok(permit) => {
             tokio::spawn(async {
                 rest.await;

@@ -26,9 +26,10 @@ use oncegate_core::engine;
 use oncegate_database as database;
 use oncegate_driver as driver;
 use oncegate_driver::scheme::{OpenError, Scheme, no_files};
+use tokio::sync::Semaphore;
 
 use self::call::{Call, Pending, Request, Single, Statement};
-use self::connection::{Connector, LeftRunning};
+use self::connection::{Connector, LEFT_RUNNING_MAX};
 pub use self::options::Options;
 use self::requests::Outcomes;
 use self::routes::Routes;
@@ -47,7 +48,7 @@ use crate::engine::{Capabilities, Engine, EngineError, Metadata};
 pub static SCHEME: Scheme = Scheme {
     names: &["postgres", "postgresql"],
     forms: &["postgres://USER:PASSWORD@HOST:PORT/DATABASE"],
-    parse: |url| Postgres::check(url).map_err(OpenError::new),
+    parse: |url| Address::parse(url).map(drop).map_err(OpenError::new),
     check_files: no_files,
     capabilities: Capabilities { strict_fence: true, durable: true, shared: true, forever: true, lists: true },
     open: |url, host| {
@@ -64,14 +65,6 @@ pub struct Postgres {
 }
 
 impl Postgres {
-    /// Checks that [`Postgres::open`] would accept this URL. Connects to no server.
-    ///
-    /// # Errors
-    /// What is wrong with the URL, without repeating it.
-    pub fn check(url: &str) -> Result<(), InvalidUrl> {
-        Address::parse(url).map(drop)
-    }
-
     /// Opens an engine on the database of this URL: `postgres://[user[:password]@]host[:port][,…]/database`, with
     /// `?connections=`, `migrate=`, `pooler=` and the usual keys for TLS.
     ///
@@ -86,9 +79,9 @@ impl Postgres {
         let address = Address::parse(url)?;
         let server = Arc::new(Server::new("postgres", address.name(), options.on_data_loss.clone()));
         let store = Arc::new(Store { address, options, server });
-        let left_running = LeftRunning::default();
+        let left_running = Arc::new(Semaphore::new(LEFT_RUNNING_MAX));
         let intervals = Intervals { heartbeat: store.options.heartbeat_interval, check: None };
-        let connector = |readiness| Connector::new(store.clone(), readiness, left_running.clone());
+        let connector = |readiness| Connector { store: store.clone(), readiness, left_running: left_running.clone() };
         let connections = Pool::start(store.address.connections, &store.options.cores, intervals, connector);
         let routes = Routes::new(connections.workers().iter().map(|worker| worker.readiness().clone()));
         connections.spawn(|closing| sweeper::run(store.clone(), closing));
@@ -175,9 +168,6 @@ impl Engine for Postgres {
 
 impl fmt::Debug for Postgres {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Postgres")
-            .field("address", &self.store.address)
-            .field("options", &self.store.options)
-            .finish_non_exhaustive()
+        f.debug_struct("Postgres").field("address", &self.store.address).finish_non_exhaustive()
     }
 }

@@ -31,6 +31,7 @@ const fn ascii(letter: u8) -> i8 {
 }
 
 /// What the first statement does for one key; the columns are those of `first.sql`.
+#[derive(Default)]
 pub(super) struct FirstStep {
     app: String,
     global_id: Vec<u8>,
@@ -52,12 +53,7 @@ impl FirstStep {
             global_id: key.global_id.as_bytes().to_vec(),
             kind: ascii(b'r'),
             state: RELEASED,
-            lasts_us: None,
-            retention_us: None,
-            sweep_us: None,
-            head: Vec::new(),
-            value: Vec::new(),
-            tail: Vec::new(),
+            ..Self::default()
         }
     }
 
@@ -128,36 +124,28 @@ impl Change {
     /// Returns the change that applies an effect to a claim that was found.
     pub(super) fn of(effect: &Effect, found: &Found) -> Self {
         let row = found.row.clone();
+        let state = row.state;
+        let same = Self { row, state, fresh: false, value: None, lasts_us: None, retention_us: None, sweep_us: None };
         match effect {
             Effect::Put(record, lasts) => {
                 let fresh = record.state == ClaimState::InProgress;
                 Self {
-                    row,
                     state: letter(record),
                     fresh,
                     value: Some(value::encode(record).into_bytes()),
                     lasts_us: lasts.map(micros),
                     retention_us: record.terms.retention.duration().map(micros),
                     sweep_us: fresh.then(|| micros(sweep_after(record))),
+                    ..same
                 }
             }
-            Effect::Extend(lasts) => Self {
-                state: row.state,
-                row,
-                fresh: false,
-                value: None,
-                lasts_us: Some(micros(*lasts)),
-                retention_us: None,
-                sweep_us: None,
-            },
+            Effect::Extend(lasts) => Self { lasts_us: Some(micros(*lasts)), ..same },
             Effect::Delete | Effect::Keep => Self {
-                row,
                 state: RELEASED,
-                fresh: false,
                 value: Some(Vec::new()),
                 lasts_us: Some(0),
-                retention_us: None,
                 sweep_us: Some(micros(TOMBSTONE)),
+                ..same
             },
         }
     }

@@ -6,16 +6,14 @@ mod limit;
 mod panics;
 mod writer;
 
-use std::fmt;
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tracing::{Metadata, Subscriber};
+use tracing::Subscriber;
 use tracing_subscriber::filter::{EnvFilter, LevelFilter};
-use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::{Layered, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{Layer as _, Registry, reload};
@@ -59,9 +57,6 @@ pub enum LogFormat {
 
 impl LogOptions {
     /// Checks that [`Log::start`] accepts these options.
-    ///
-    /// # Errors
-    /// The level is invalid.
     pub fn check(&self) -> Result<(), InvalidLevel> {
         self.filter(false).map(drop)
     }
@@ -143,9 +138,6 @@ pub struct Dropped {
 impl Log {
     /// Starts the log on standard error, `colored` if that is a terminal, with the layer of traces if there is one. If
     /// the process already has a log, as in tests, that one stays.
-    ///
-    /// # Errors
-    /// The level is invalid, or no thread can be started.
     pub fn start(options: &LogOptions, colored: bool, traces: Option<TraceLayer>) -> Result<Self, LogError> {
         let has_traces = traces.is_some();
         let filter = options.filter(has_traces)?;
@@ -158,8 +150,9 @@ impl Log {
             LogFormat::Pretty => true,
             LogFormat::Auto => on_terminal,
         };
-        let lines =
-            tracing_subscriber::fmt::layer().with_writer(Lines(writer.clone())).with_ansi(on_terminal && colored);
+        let waiting = writer.clone();
+        let line = move || Line(waiting.clone());
+        let lines = tracing_subscriber::fmt::layer().with_writer(line).with_ansi(on_terminal && colored);
         let limiting = limit.clone();
         let lines = if pretty {
             lines.map_event_format(|format| Limited { format, limit: limiting }).boxed()
@@ -176,9 +169,6 @@ impl Log {
     }
 
     /// Applies the level of these options. All other options apply at the start of the process only.
-    ///
-    /// # Errors
-    /// The level is invalid.
     pub fn reload(&self, options: &LogOptions) -> Result<(), InvalidLevel> {
         let filter = options.filter(self.has_traces)?;
         // Fails only if another log is the process's log.
@@ -213,31 +203,10 @@ impl Log {
     }
 }
 
-impl fmt::Debug for Log {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Log").field("dropped", &self.dropped()).finish_non_exhaustive()
-    }
-}
-
-/// Writes each event as one line.
-struct Lines(LineWriter);
-
 /// Sink of one event's line.
-struct Line<'a>(&'a LineWriter);
+struct Line(LineWriter);
 
-impl<'a> MakeWriter<'a> for Lines {
-    type Writer = Line<'a>;
-
-    fn make_writer(&'a self) -> Line<'a> {
-        Line(&self.0)
-    }
-
-    fn make_writer_for(&'a self, _: &Metadata<'_>) -> Line<'a> {
-        Line(&self.0)
-    }
-}
-
-impl io::Write for Line<'_> {
+impl io::Write for Line {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.0.push(line, 100);
         Ok(line.len())
@@ -250,6 +219,8 @@ impl io::Write for Line<'_> {
 
 #[cfg(test)]
 mod tests {
+    use tracing::Metadata;
+
     use super::*;
 
     /// Counts written lines.

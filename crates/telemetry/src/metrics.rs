@@ -30,32 +30,82 @@ use self::counters::Counters;
 /// deadline. Each bound costs a line per series.
 const BUCKETS: [f64; 12] = [0.0001, 0.0003, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.3, 1.0, 5.0];
 
-const CLAIMS: &str = "oncegate_claims_total";
-const OUTCOMES: &str = "oncegate_outcomes_total";
-const CLAIM_DURATION: &str = "oncegate_claim_duration_seconds";
-const HTTP_REQUEST_DURATION: &str = "oncegate_http_request_duration_seconds";
-const ENGINE_CALL_DURATION: &str = "oncegate_engine_call_duration_seconds";
-const ENGINE_UP: &str = "oncegate_engine_up";
-const ENGINE_DATA_LOST: &str = "oncegate_engine_data_lost_total";
-const ENGINE_SHARD_UP: &str = "oncegate_engine_shard_up";
-const ENGINE_SHARD_WARNINGS: &str = "oncegate_engine_shard_warnings";
-const BREAKER_STATE: &str = "oncegate_breaker_state";
-const RETRIES: &str = "oncegate_retries_total";
-const SUSPECTED_DOUBLE_EXECUTIONS: &str = "oncegate_suspected_double_executions_total";
-const OBSERVED_CLAIMS: &str = "oncegate_observed_claims_total";
-const OBSERVED_OUTCOMES: &str = "oncegate_observed_outcomes_total";
-const QUOTA_EXCEEDED: &str = "oncegate_quota_exceeded_total";
-const DEGRADED_ANSWERS: &str = "oncegate_degraded_answers_total";
-const OVERLAPS: &str = "oncegate_overlaps_total";
-const SPOOL_ENTRIES: &str = "oncegate_spool_entries";
-const SPOOL_BYTES: &str = "oncegate_spool_bytes";
-const SPOOL_OLDEST: &str = "oncegate_spool_oldest_seconds";
-const JOURNAL_ERRORS: &str = "oncegate_journal_errors_total";
-const CHAIN_ACTIVE: &str = "oncegate_chain_active";
-const CHAIN_EPOCH: &str = "oncegate_chain_epoch";
-const CHAIN_HELD: &str = "oncegate_chain_held";
-const CHAIN_REQUIREMENTS_MET: &str = "oncegate_chain_requirements_met";
-const BUILD_INFO: &str = "oncegate_build_info";
+/// Defines the names of metrics, and describes them to the recorder.
+macro_rules! names {
+    ($($describe:ident $name:ident = $text:literal, $about:literal;)*) => {
+        $(const $name: &str = $text;)*
+
+        fn describe() {
+            $($describe!($name, $about);)*
+        }
+    };
+}
+
+names! {
+    describe_counter CLAIMS = "oncegate_claims_total", "Responses to claim calls, by result";
+    describe_counter OUTCOMES = "oncegate_outcomes_total", "Responses to outcome calls, by outcome and result";
+    describe_histogram CLAIM_DURATION = "oncegate_claim_duration_seconds", "Time to handle a claim call, without HTTP";
+    describe_histogram HTTP_REQUEST_DURATION = "oncegate_http_request_duration_seconds",
+        "Time from a request's head to its response, by endpoint and status";
+    describe_histogram ENGINE_CALL_DURATION = "oncegate_engine_call_duration_seconds",
+        "Duration of engine calls, by engine, call and result";
+    describe_gauge ENGINE_UP = "oncegate_engine_up", "1 if the engine answered its last call or probe, else 0";
+    describe_counter ENGINE_DATA_LOST = "oncegate_engine_data_lost_total",
+        "Times an engine's store returned without its data";
+    describe_gauge ENGINE_SHARD_UP = "oncegate_engine_shard_up",
+        "1 if the gateway is connected to the primary of the shard, else 0";
+    describe_gauge ENGINE_SHARD_WARNINGS = "oncegate_engine_shard_warnings",
+        "Settings of the shard that are not as the engine's URL promises";
+    describe_gauge BREAKER_STATE = "oncegate_breaker_state",
+        "State of the engine's breaker: 0 closed, 1 half-open, 2 open";
+    describe_counter RETRIES = "oncegate_retries_total",
+        "Calls retried because the first try failed or its answer was lost, by result";
+    describe_counter SUSPECTED_DOUBLE_EXECUTIONS = "oncegate_suspected_double_executions_total",
+        "Successes and unknowns reported by attempts that no longer held their claim";
+    describe_counter OBSERVED_CLAIMS = "oncegate_observed_claims_total",
+        "Claims let through in observe mode, by the result that enforcing would have had";
+    describe_counter OBSERVED_OUTCOMES = "oncegate_observed_outcomes_total",
+        "Outcomes of claims let through, by the result that enforcing would have had";
+    describe_counter QUOTA_EXCEEDED = "oncegate_quota_exceeded_total",
+        "Requests and batch items refused because a quota of their app was used up";
+    describe_counter DEGRADED_ANSWERS = "oncegate_degraded_answers_total",
+        "Answers given by an outage policy because the store was unavailable";
+    describe_counter OVERLAPS = "oncegate_overlaps_total",
+        "Operations granted to two attempts because a store was unavailable";
+    describe_gauge SPOOL_ENTRIES = "oncegate_spool_entries",
+        "Grants and outcomes in the journal that are not yet delivered to the store";
+    describe_gauge SPOOL_BYTES = "oncegate_spool_bytes", "Bytes of the journal that they take";
+    describe_gauge SPOOL_OLDEST = "oncegate_spool_oldest_seconds", "Age of the oldest of them";
+    describe_counter JOURNAL_ERRORS = "oncegate_journal_errors_total",
+        "Entries that the journal did not take, or found damaged";
+    describe_gauge CHAIN_ACTIVE = "oncegate_chain_active", "1 for the engine that a chain uses, else 0";
+    describe_gauge CHAIN_EPOCH = "oncegate_chain_epoch", "Times a chain was switched, as known to this gateway";
+    describe_gauge CHAIN_HELD = "oncegate_chain_held",
+        "1 during a grant freeze, after the chain's store lost its data, else 0";
+    describe_gauge CHAIN_REQUIREMENTS_MET = "oncegate_chain_requirements_met",
+        "1 if the chain's engine has what the chain requires, else 0";
+    describe_gauge BUILD_INFO = "oncegate_build_info", "1, labelled with the gateway's version";
+    describe_counter LOG_LINES_DROPPED = "oncegate_log_lines_dropped_total",
+        "Log lines that were not written, by reason";
+    describe_counter AUTHENTICATION_FAILURES = "oncegate_authentication_failures_total",
+        "Requests without a valid credential, by whether there were so many that the answer was delayed";
+    describe_counter CONFIG_RELOADS = "oncegate_config_reloads_total", "Reloads of the configuration, by result";
+    describe_gauge CONFIG_LAST_RELOAD_SUCCESS = "oncegate_config_last_reload_success",
+        "1 if the configuration that was read last is in force, else 0";
+    describe_gauge REGISTRY_UP = "oncegate_registry_up", "1 if the registry of apps answered the last check, else 0";
+    describe_gauge REGISTRY_COPY_AGE = "oncegate_registry_copy_age_seconds",
+        "Time since the apps were last known to match the registry";
+    describe_gauge REGISTRY_APPS_REFUSED = "oncegate_registry_apps_refused",
+        "Apps of the registry whose settings cannot be used";
+    describe_counter TLS_RELOADS = "oncegate_tls_reloads_total", "Reloads of a listener's certificate, by result";
+    describe_counter TLS_HANDSHAKE_FAILURES = "oncegate_tls_handshake_failures_total",
+        "Connections that ended during the TLS handshake";
+    describe_gauge TLS_CERTIFICATE_EXPIRY = "oncegate_tls_certificate_expiry_timestamp_seconds",
+        "Expiry of the certificate that a listener presents, in seconds since the epoch";
+    describe_counter SPANS_EXPORTED = "oncegate_trace_spans_exported_total", "Spans accepted by the collector";
+    describe_counter SPANS_DROPPED = "oncegate_trace_spans_dropped_total",
+        "Spans lost on the way to the collector, by reason";
+}
 
 /// Metrics recorder of this process.
 pub struct Metrics {
@@ -93,38 +143,6 @@ impl Metrics {
     }
 }
 
-fn describe() {
-    describe_counter!(CLAIMS, "Responses to claim calls, by result");
-    describe_counter!(OUTCOMES, "Responses to outcome calls, by outcome and result");
-    describe_histogram!(CLAIM_DURATION, "Time to handle a claim call, without HTTP");
-    describe_histogram!(HTTP_REQUEST_DURATION, "Time from a request's head to its response, by endpoint and status");
-    describe_histogram!(ENGINE_CALL_DURATION, "Duration of engine calls, by engine, call and result");
-    describe_gauge!(ENGINE_UP, "1 if the engine answered its last call or probe, else 0");
-    describe_counter!(ENGINE_DATA_LOST, "Times an engine's store returned without its data");
-    describe_counter!(
-        SUSPECTED_DOUBLE_EXECUTIONS,
-        "Successes and unknowns reported by attempts that no longer held their claim"
-    );
-    breaker::describe();
-    shards::describe();
-    log::describe();
-    tenants::describe();
-    tls::describe();
-    traces::describe();
-    outage::describe();
-    describe_counter!(
-        OBSERVED_CLAIMS,
-        "Claims let through in observe mode, by the result that enforcing would have had"
-    );
-    describe_counter!(OBSERVED_OUTCOMES, "Outcomes of claims let through, by the result that enforcing would have had");
-    describe_counter!(QUOTA_EXCEEDED, "Requests and batch items refused because a quota of their app was used up");
-    describe_gauge!(CHAIN_ACTIVE, "1 for the engine that a chain uses, else 0");
-    describe_gauge!(CHAIN_EPOCH, "Times a chain was switched, as known to this gateway");
-    describe_gauge!(CHAIN_HELD, "1 during a grant freeze, after the chain's store lost its data, else 0");
-    describe_gauge!(CHAIN_REQUIREMENTS_MET, "1 if the chain's engine has what the chain requires, else 0");
-    describe_gauge!(BUILD_INFO, "1, labelled with the gateway's version");
-}
-
 /// Defines an enum of label values.
 macro_rules! labels {
     ($(#[$doc:meta])* $name:ident { $($variant:ident = $label:literal,)* }) => {
@@ -134,7 +152,7 @@ macro_rules! labels {
         pub enum $name { $($variant,)* }
 
         impl $name {
-            const LABELS: &[&str] = &[$($label,)*];
+            pub(in crate::metrics) const LABELS: &[&str] = &[$($label,)*];
 
             /// Returns the label value.
             pub fn label(self) -> &'static str {
@@ -223,24 +241,7 @@ pub struct EndpointMetrics {
 
 impl EndpointMetrics {
     /// Statuses that this gateway sends; any other is counted as `other`.
-    const STATUSES: [(u16, &str); 16] = [
-        (200, "200"),
-        (201, "201"),
-        (202, "202"),
-        (400, "400"),
-        (401, "401"),
-        (403, "403"),
-        (404, "404"),
-        (405, "405"),
-        (409, "409"),
-        (413, "413"),
-        (415, "415"),
-        (422, "422"),
-        (429, "429"),
-        (500, "500"),
-        (501, "501"),
-        (503, "503"),
-    ];
+    const STATUSES: [u16; 16] = [200, 201, 202, 400, 401, 403, 404, 405, 409, 413, 415, 422, 429, 500, 501, 503];
 
     /// Returns the metrics of the endpoint with this label.
     pub fn new(endpoint: &'static str) -> Self {
@@ -249,9 +250,9 @@ impl EndpointMetrics {
 
     /// Records a response.
     pub fn answered(&self, status: u16, took: Duration) {
-        let index = Self::STATUSES.iter().position(|(known, _)| *known == status).unwrap_or(Self::STATUSES.len());
+        let index = Self::STATUSES.iter().position(|known| *known == status).unwrap_or(Self::STATUSES.len());
         let handle = self.durations[index].get_or_init(|| {
-            let status = Self::STATUSES.get(index).map_or("other", |(_, label)| *label);
+            let status = Self::STATUSES.get(index).map_or_else(|| "other".to_owned(), u16::to_string);
             histogram!(HTTP_REQUEST_DURATION, "endpoint" => self.endpoint, "status" => status)
         });
         handle.record(took.as_secs_f64());

@@ -10,7 +10,7 @@ use std::fmt;
 
 use hyper::Uri;
 use serde::de::{Error, Unexpected, Visitor};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize};
 use tracing::Span;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::{Layer, Registry};
@@ -34,7 +34,7 @@ pub struct TracesOptions {
 }
 
 /// Share of requests, from 0 (none) to 1 (all).
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct SampleRatio(f64);
 
 // Never NaN.
@@ -47,9 +47,6 @@ pub struct InvalidEndpoint(&'static str);
 
 impl TracesOptions {
     /// Checks the endpoint, if one is set.
-    ///
-    /// # Errors
-    /// The endpoint is invalid.
     pub fn check(&self) -> Result<(), InvalidEndpoint> {
         if self.endpoint.is_empty() {
             return Ok(());
@@ -85,12 +82,6 @@ impl SampleRatio {
     }
 }
 
-impl Serialize for SampleRatio {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_f64(self.0)
-    }
-}
-
 impl<'de> Deserialize<'de> for SampleRatio {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(Ratio)
@@ -112,17 +103,10 @@ impl Visitor<'_> for Ratio {
     }
 
     fn visit_i64<E: Error>(self, ratio: i64) -> Result<SampleRatio, E> {
-        match u64::try_from(ratio) {
-            Ok(ratio) => self.visit_u64(ratio),
-            Err(_) => Err(E::invalid_value(Unexpected::Signed(ratio), &self)),
-        }
-    }
-
-    fn visit_u64<E: Error>(self, ratio: u64) -> Result<SampleRatio, E> {
         match ratio {
             0 => Ok(SampleRatio(0.0)),
             1 => Ok(SampleRatio(1.0)),
-            _ => Err(E::invalid_value(Unexpected::Unsigned(ratio), &self)),
+            _ => Err(E::invalid_value(Unexpected::Signed(ratio), &self)),
         }
     }
 
@@ -155,20 +139,12 @@ pub struct TracedRequest<'a> {
     pub id: &'a str,
 }
 
-/// Traces of a process.
+/// Traces of a process. The default ones are disabled.
 #[derive(Clone, Default)]
 pub struct Traces(#[cfg(feature = "otlp")] Option<std::sync::Arc<export::Export>>);
 
 impl Traces {
-    /// Returns disabled traces.
-    pub fn off() -> Self {
-        Self::default()
-    }
-
     /// Returns the traces for these options, and the layer that exports spans.
-    ///
-    /// # Errors
-    /// The options are invalid.
     pub fn new(options: &TracesOptions) -> anyhow::Result<(Self, Option<TraceLayer>)> {
         options.check()?;
         #[cfg(feature = "otlp")]
@@ -176,7 +152,7 @@ impl Traces {
             let (export, layer) = export::Export::new(options)?;
             return Ok((Self(Some(std::sync::Arc::new(export))), Some(layer)));
         }
-        Ok((Self::off(), None))
+        Ok((Self::default(), None))
     }
 
     /// Starts to send spans to the collector. Call it within a runtime.
@@ -200,7 +176,7 @@ impl Traces {
     pub fn request<'a>(&self, request: impl FnOnce() -> TracedRequest<'a>, random: impl FnOnce() -> u64) -> Span {
         #[cfg(feature = "otlp")]
         if let Some(export) = &self.0 {
-            return sampling::span(&request(), export.ratio(), random);
+            return sampling::span(&request(), export.ratio, random);
         }
         let _ = (request, random);
         Span::none()
@@ -290,7 +266,7 @@ mod tests {
 
     #[test]
     fn disabled_traces_evaluate_nothing() {
-        let span = Traces::off().request(|| panic!("the request is looked at"), || panic!("a number is generated"));
+        let span = Traces::default().request(|| panic!("the request is looked at"), || panic!("a number is generated"));
         assert!(span.is_none());
         assert!(child!("call", number = 1).is_none());
     }

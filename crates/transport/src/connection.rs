@@ -21,35 +21,24 @@ use super::incoming::Incoming;
 use super::library::{self, LibrarySocket};
 use super::limits::Limits;
 use super::service::{HttpService, Rejection};
-use super::socket::{LINGER, Progress, TimedSocket, Timeouts};
+use super::socket::{LINGER, Progress, TimedSocket};
 use super::tls::{Handshake, Tls};
 use super::unread::UnreadResponses;
 
 /// What all connections of a listener have in common.
 pub(super) struct ConnectionServer<Service> {
-    tls: Option<Arc<Tls>>,
+    pub(super) tls: Option<Arc<Tls>>,
     http: http1::Builder,
     service: Service,
-    timeouts: Timeouts,
     unread: Arc<UnreadResponses>,
     limits: Limits,
-    stop: CancellationToken,
+    pub(super) stop: CancellationToken,
 }
 
 impl<Service: HttpService> ConnectionServer<Service> {
     pub(super) fn new(tls: Option<Arc<Tls>>, service: Service, limits: Limits, stop: CancellationToken) -> Self {
-        let timeouts = Timeouts::of(&limits);
         let unread = Arc::new(UnreadResponses::new(limits.unread_bytes));
-        Self { tls, http: library::protocol(&limits), service, timeouts, unread, limits, stop }
-    }
-
-    pub(super) fn is_tls(&self) -> bool {
-        self.tls.is_some()
-    }
-
-    /// Waits until the listener stops.
-    pub(super) async fn stopped(&self) {
-        self.stop.cancelled().await;
+        Self { tls, http: library::protocol(&limits), service, unread, limits, stop }
     }
 
     /// Serves a connection to its end.
@@ -58,7 +47,7 @@ impl<Service: HttpService> ConnectionServer<Service> {
         let _ = stream.set_nodelay(true);
         let Some(tls) = &self.tls else { return self.serve_http(stream).await };
         let handshake = tokio::select! {
-            handshake = tls.handshake(stream, self.timeouts.head) => handshake,
+            handshake = tls.handshake(stream, self.limits.head_timeout) => handshake,
             // A client in its handshake has sent no request.
             () = self.stop.cancelled() => return,
         };
@@ -69,12 +58,8 @@ impl<Service: HttpService> ConnectionServer<Service> {
         }
     }
 
-    /// Responds to a connection over the limit, and closes it.
-    pub(super) async fn reject_over_limit(&self, stream: TcpStream) {
-        self.reject(stream, Rejection::TooManyConnections).await;
-    }
-
-    async fn reject(&self, mut stream: TcpStream, rejection: Rejection) {
+    /// Responds to a client that gets no further, and closes its connection.
+    pub(super) async fn reject(&self, mut stream: TcpStream, rejection: Rejection) {
         let response = self.service.reject(rejection);
         let write = async {
             let text = fast_path::last_response(response).await.map_err(io::Error::other)?;
@@ -91,7 +76,7 @@ impl<Service: HttpService> ConnectionServer<Service> {
     /// Answers requests until either side ends the connection.
     async fn serve_http(&self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
         let (progress, state) = (Arc::new(Progress::default()), Arc::new(Service::Connection::default()));
-        let mut socket = TimedSocket::new(stream, progress.clone(), self.timeouts, self.unread.clone(), state.clone());
+        let mut socket = TimedSocket::new(stream, progress.clone(), self.limits, self.unread.clone(), state.clone());
         let call = |request| self.call(request, &state, &progress);
         let ended = match fast_path::serve(&mut socket, self.limits.head_bytes, &self.stop, &call).await {
             Ok(Ended::Closed) => Ok(()),

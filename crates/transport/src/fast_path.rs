@@ -44,9 +44,6 @@ pub(super) enum Ended {
 
 /// Answers the requests of a connection until `stop`, or until a response closes it. A request that has arrived by then is
 /// answered. `head_bytes_max` bounds the head of a request.
-///
-/// # Errors
-/// The error of the connection.
 pub(super) async fn serve<Responding: Future<Output = Response>>(
     socket: &mut TimedSocket<impl AsyncRead + AsyncWrite + Unpin>,
     head_bytes_max: usize,
@@ -96,9 +93,6 @@ pub(super) async fn serve<Responding: Future<Output = Response>>(
 }
 
 /// Returns the text of a response that closes its connection.
-///
-/// # Errors
-/// The error of the body.
 pub(super) async fn last_response(response: Response) -> Result<Vec<u8>, axum::Error> {
     let mut text = Vec::new();
     response::write(response, true, &mut Date::new(), &mut text).await?;

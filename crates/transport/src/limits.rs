@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Limits of a listener.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Connections that are open at once.
     pub connections: usize,

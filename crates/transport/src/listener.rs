@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use super::connection::ConnectionServer;
 use super::limits::Limits;
-use super::service::HttpService;
+use super::service::{HttpService, Rejection};
 use super::tls::Tls;
 
 /// Connections over the limit that get a response at the same time. Further ones are closed without one.
@@ -29,9 +29,6 @@ const BACKLOG: u32 = 4096;
 const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(50);
 
 /// Listens on an address.
-///
-/// # Errors
-/// The error of the system.
 pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     socket.set_reuseaddr(true)?;
@@ -59,7 +56,7 @@ pub async fn accept(
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = server.stopped() => return,
+            () = server.stop.cancelled() => return,
         };
         let stream = match accepted {
             Ok((stream, _peer)) => stream,
@@ -72,12 +69,12 @@ pub async fn accept(
         };
         let Ok(permit) = permits.clone().try_acquire_owned() else {
             // Over TLS a response needs a handshake, which is too much work under overload.
-            if !server.is_tls()
+            if server.tls.is_none()
                 && let Ok(rejection) = rejections.clone().try_acquire_owned()
             {
                 let server = server.clone();
                 connections.spawn(async move {
-                    server.reject_over_limit(stream).await;
+                    server.reject(stream, Rejection::TooManyConnections).await;
                     drop(rejection);
                 });
             }

@@ -92,29 +92,11 @@ impl Progress {
     }
 }
 
-/// Timeouts of a connection.
-#[derive(Clone, Copy)]
-pub(super) struct Timeouts {
-    /// For the rest of a head.
-    pub(super) head: Duration,
-    /// For the next request.
-    pub(super) idle: Duration,
-    /// For the client to read a whole response.
-    pub(super) write: Duration,
-}
-
-impl Timeouts {
-    /// Returns the timeouts that these limits set.
-    pub(super) fn of(limits: &Limits) -> Self {
-        Self { head: limits.head_timeout, idle: limits.idle_timeout, write: limits.write_timeout }
-    }
-}
-
 /// A socket with timeouts.
 pub(super) struct TimedSocket<Io> {
     io: Io,
     progress: Arc<Progress>,
-    timeouts: Timeouts,
+    limits: Limits,
     /// Whether a head is awaited: from its first byte, or from the connection's start, until it is complete.
     in_head: bool,
     /// Runs while a head is awaited that does not come in one piece.
@@ -148,14 +130,14 @@ impl<Io> TimedSocket<Io> {
     pub(super) fn new(
         io: Io,
         progress: Arc<Progress>,
-        timeouts: Timeouts,
+        limits: Limits,
         unread: Arc<UnreadResponses>,
         state: Arc<dyn ConnectionState>,
     ) -> Self {
         Self {
             io,
             progress,
-            timeouts,
+            limits,
             in_head: true,
             head_timer: None,
             idle_timer: None,
@@ -180,10 +162,10 @@ impl<Io> TimedSocket<Io> {
     /// Returns ready when the client has taken too long to send. Called while it sends nothing.
     fn poll_read_timeout(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.in_head {
-            let timer = self.head_timer.get_or_insert_with(|| Box::pin(sleep(self.timeouts.head)));
+            let timer = self.head_timer.get_or_insert_with(|| Box::pin(sleep(self.limits.head_timeout)));
             return timer.as_mut().poll(cx);
         }
-        let pause = self.timeouts.idle / IDLE_CHECKS;
+        let pause = self.limits.idle_timeout / IDLE_CHECKS;
         if self.idle_timer.as_ref().is_some_and(|timer| !timer.is_elapsed()) {
             return Poll::Pending;
         }
@@ -258,7 +240,7 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TimedSocket<Io> {
                 this.unread.unflushed += written.as_ref().map_or(0, |bytes| *bytes);
                 Poll::Ready(written)
             }
-            Poll::Pending => this.unread.poll_stalled(this.timeouts.write, buffer.len(), cx).map(Err),
+            Poll::Pending => this.unread.poll_stalled(this.limits.write_timeout, buffer.len(), cx).map(Err),
         }
     }
 
@@ -270,7 +252,7 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TimedSocket<Io> {
                 this.unread.stalled = None;
                 Poll::Ready(flushed)
             }
-            Poll::Pending => this.unread.poll_stalled(this.timeouts.write, 0, cx).map(Err),
+            Poll::Pending => this.unread.poll_stalled(this.limits.write_timeout, 0, cx).map(Err),
         }
     }
 
@@ -279,7 +261,7 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TimedSocket<Io> {
         match Pin::new(&mut this.io).poll_shutdown(cx) {
             Poll::Ready(closed) => closed?,
             // TLS writes a closing message.
-            Poll::Pending => return this.unread.poll_stalled(this.timeouts.write, 0, cx).map(Err),
+            Poll::Pending => return this.unread.poll_stalled(this.limits.write_timeout, 0, cx).map(Err),
         }
         if !this.progress.lingers.load(Ordering::Relaxed) {
             return Poll::Ready(Ok(()));

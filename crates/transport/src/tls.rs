@@ -74,9 +74,6 @@ impl TlsOptions {
     }
 
     /// Checks that the options fit together. Reads no file.
-    ///
-    /// # Errors
-    /// The option that is missing.
     pub fn check(&self) -> Result<(), InvalidTls> {
         let is_set = |path: &Path| !path.as_os_str().is_empty();
         match (self.is_on(), is_set(&self.key), is_set(&self.client_ca)) {
@@ -93,9 +90,6 @@ impl TlsOptions {
     }
 
     /// Reads the files. Blocks.
-    ///
-    /// # Errors
-    /// A file that cannot be read.
     pub fn read(&self) -> Result<TlsFiles, InvalidTls> {
         let client_ca = Some(&self.client_ca).filter(|path| !path.as_os_str().is_empty());
         Ok(TlsFiles {

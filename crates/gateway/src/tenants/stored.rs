@@ -1,6 +1,7 @@
 //! Apps in a registry outside the configuration, and the changes that operators can make to them.
 
 use async_trait::async_trait;
+use serde::Serialize;
 
 use super::secret::{Secret, SecretDigest};
 use crate::domain::clock::Timestamp;
@@ -33,9 +34,10 @@ pub struct StoredSecret {
 }
 
 /// App as shown to operators.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct ListedApp {
     /// App key.
+    #[serde(rename = "app")]
     pub key: AppKey,
     /// Chain of its claims.
     pub chain: String,
@@ -44,13 +46,15 @@ pub struct ListedApp {
     /// Its secrets, oldest first where that is known.
     pub secrets: Vec<ListedSecret>,
     /// Reason why its current settings are not in force.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
 
 /// Secret as shown to operators.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct ListedSecret {
     /// First digits of its digest.
+    #[serde(rename = "secret_id")]
     pub id: String,
     /// Creation time, where it is known.
     pub created_at: Option<Timestamp>,

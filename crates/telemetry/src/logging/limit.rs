@@ -1,7 +1,7 @@
 //! Limit for log lines that callers can provoke: a number of lines per message and app in each period, then a summary.
 //! Lines below INFO and the audit trail are not limited.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -71,9 +71,7 @@ impl Limit {
         if *metadata.level() > Level::INFO || metadata.target() == AUDIT {
             return true;
         }
-        let mut app = AppKey(String::new());
-        event.record(&mut app);
-        let mut key = Key { message: metadata.callsite(), app: app.0.into() };
+        let mut key = Key { message: metadata.callsite(), app: text_of(event, "app.key").into() };
         let mut lines = self.0.lines.lock().unwrap_or_else(PoisonError::into_inner);
         if lines.len() >= KEYS_MAX && !lines.contains_key(&key) {
             key.app = Box::default();
@@ -84,7 +82,7 @@ impl Limit {
             return true;
         }
         if count.message.is_empty() {
-            event.record(&mut Message(&mut count.message));
+            count.message = text_of(event, "message").chars().take(MESSAGE_MAX).collect();
         }
         drop(lines);
         self.0.suppressed.fetch_add(1, Ordering::Relaxed);
@@ -109,34 +107,28 @@ where
     }
 }
 
-/// Extracts the app key of an event.
-struct AppKey(String);
-
-impl Visit for AppKey {
-    fn record_str(&mut self, field: &Field, value: &str) {
-        if field.name() == "app.key" {
-            value.clone_into(&mut self.0);
-        }
-    }
-
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        if field.name() == "app.key" {
-            self.0 = format!("{value:?}");
-        }
-    }
+/// Returns the text of a field of an event; empty if it has none.
+fn text_of(event: &Event<'_>, name: &'static str) -> String {
+    let mut text = Text { name, text: String::new() };
+    event.record(&mut text);
+    text.text
 }
 
-/// Extracts the message of an event, up to the length that a summary repeats.
-struct Message<'a>(&'a mut String);
+struct Text {
+    name: &'static str,
+    text: String,
+}
 
-impl Visit for Message<'_> {
+impl Visit for Text {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        if field.name() == self.name {
+            value.clone_into(&mut self.text);
+        }
+    }
+
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        if field.name() == "message" {
-            // Writing to a string cannot fail.
-            let _ = write!(self.0, "{value:?}");
-            if let Some((end, _)) = self.0.char_indices().nth(MESSAGE_MAX) {
-                self.0.truncate(end);
-            }
+        if field.name() == self.name {
+            self.text = format!("{value:?}");
         }
     }
 }

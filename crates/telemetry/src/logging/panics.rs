@@ -1,7 +1,7 @@
 //! Panics as log lines. Rust's own hook writes to standard error directly, and blocks if that is not read.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
-use std::panic::{self, PanicHookInfo};
+use std::panic;
 use std::thread;
 
 /// Longest panic message and backtrace in the log, in characters.
@@ -13,7 +13,7 @@ pub(super) fn log_panics() {
     panic::set_hook(Box::new(|panic| {
         let location = panic.location().map(ToString::to_string);
         let thread = thread::current();
-        let message = bounded(message(panic), MESSAGE_MAX);
+        let message = bounded(panic.payload_as_str().unwrap_or("no message"), MESSAGE_MAX);
         // Captured only if RUST_BACKTRACE is set.
         let backtrace = Backtrace::capture();
         let backtrace = (backtrace.status() == BacktraceStatus::Captured).then(|| backtrace.to_string());
@@ -25,10 +25,6 @@ pub(super) fn log_panics() {
             "Internal error: the gateway panicked"
         );
     }));
-}
-
-fn message<'a>(panic: &'a PanicHookInfo<'_>) -> &'a str {
-    panic.payload_as_str().unwrap_or("no message")
 }
 
 fn bounded(text: &str, chars_max: usize) -> &str {

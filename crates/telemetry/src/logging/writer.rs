@@ -38,9 +38,6 @@ struct State {
 
 impl LineWriter {
     /// Starts the thread that writes to `out`. Up to `capacity` bytes of lines wait, and as many are being written.
-    ///
-    /// # Errors
-    /// The thread cannot be started.
     pub(super) fn start(out: impl Write + Send + 'static, capacity: usize) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             state: Mutex::default(),

@@ -8,9 +8,9 @@ use hashbrown::HashMap;
 use metrics::{Counter, Histogram, counter, histogram};
 
 use super::observed::{ObservedMetrics, WouldBe};
-use super::quota::{Quota, QuotaMetrics};
+use super::quota::Quota;
 use super::{
-    CLAIM_DURATION, CLAIMS, ClaimResult, Counters, OUTCOMES, OutcomeResult, ReportedOutcome,
+    CLAIM_DURATION, CLAIMS, ClaimResult, Counters, OUTCOMES, OutcomeResult, QUOTA_EXCEEDED, ReportedOutcome,
     SUSPECTED_DOUBLE_EXECUTIONS,
 };
 
@@ -26,7 +26,7 @@ pub struct AppMetrics {
     other: OperationMetrics,
     claim_duration: OnceLock<Histogram>,
     suspected_double_executions: Counter,
-    quotas: QuotaMetrics,
+    quotas: Counters<{ Quota::LABELS.len() }>,
 }
 
 struct OperationMetrics {
@@ -60,7 +60,7 @@ impl AppMetrics {
             other: OperationMetrics::new(),
             claim_duration: OnceLock::new(),
             suspected_double_executions: counter!(SUSPECTED_DOUBLE_EXECUTIONS, "app" => app.to_owned()),
-            quotas: QuotaMetrics::new(),
+            quotas: Counters::new(),
         }
     }
 
@@ -101,7 +101,9 @@ impl AppMetrics {
 
     /// Counts a request or batch item that was refused because a quota was used up.
     pub fn quota_exceeded(&self, quota: Quota) {
-        self.quotas.exceeded(&self.app, quota);
+        let label = Quota::LABELS[quota as usize];
+        self.quotas
+            .increment(quota as usize, || counter!(QUOTA_EXCEEDED, "app" => self.app.to_string(), "quota" => label));
     }
 
     /// Counts a success or unknown outcome from an attempt that no longer held its claim.

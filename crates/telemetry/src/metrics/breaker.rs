@@ -1,6 +1,6 @@
 //! Metrics of an engine's breaker and retries.
 
-use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, gauge};
+use metrics::{Counter, Gauge, counter, gauge};
 
 use super::{BREAKER_STATE, RETRIES, labels};
 
@@ -40,9 +40,4 @@ impl BreakerMetrics {
     pub fn retried(&self, result: RetryResult) {
         self.retries[result as usize].increment(1);
     }
-}
-
-pub(super) fn describe() {
-    describe_gauge!(BREAKER_STATE, "State of the engine's breaker: 0 closed, 1 half-open, 2 open");
-    describe_counter!(RETRIES, "Calls retried because the first try failed or its answer was lost, by result");
 }

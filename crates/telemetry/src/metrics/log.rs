@@ -1,14 +1,9 @@
 //! Metrics of the log itself.
 
-use metrics::{Counter, counter, describe_counter};
+use metrics::{Counter, counter};
 
+use super::LOG_LINES_DROPPED;
 use crate::logging::Dropped;
-
-const LOG_LINES_DROPPED: &str = "oncegate_log_lines_dropped_total";
-
-pub(super) fn describe() {
-    describe_counter!(LOG_LINES_DROPPED, "Log lines that were not written, by reason");
-}
 
 /// Metrics of the process's log.
 pub struct LogMetrics {

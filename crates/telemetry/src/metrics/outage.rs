@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use hashbrown::HashMap;
-use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, gauge};
+use metrics::{Counter, Gauge, counter, gauge};
 
 use super::{
     DEGRADED_ANSWERS, JOURNAL_ERRORS, OVERLAPS, SPOOL_BYTES, SPOOL_ENTRIES, SPOOL_OLDEST, SUSPECTED_DOUBLE_EXECUTIONS,
@@ -97,13 +97,4 @@ impl ByPolicy {
         let suspected = counter!(SUSPECTED_DOUBLE_EXECUTIONS, "app" => app.to_owned());
         Self { answers: handle(DEGRADED_ANSWERS), overlaps: handle(OVERLAPS), suspected }
     }
-}
-
-pub(super) fn describe() {
-    describe_counter!(DEGRADED_ANSWERS, "Answers given by an outage policy because the store was unavailable");
-    describe_counter!(OVERLAPS, "Operations granted to two attempts because a store was unavailable");
-    describe_gauge!(SPOOL_ENTRIES, "Grants and outcomes in the journal that are not yet delivered to the store");
-    describe_gauge!(SPOOL_BYTES, "Bytes of the journal that they take");
-    describe_gauge!(SPOOL_OLDEST, "Age of the oldest of them");
-    describe_counter!(JOURNAL_ERRORS, "Entries that the journal did not take, or found damaged");
 }

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use metrics::{Gauge, describe_gauge, gauge};
+use metrics::{Gauge, gauge};
 
 use super::{ENGINE_SHARD_UP, ENGINE_SHARD_WARNINGS};
 
@@ -35,9 +35,4 @@ impl ShardMetrics {
             warned.set(f64::from(u32::try_from(warnings).unwrap_or(u32::MAX)));
         }
     }
-}
-
-pub(super) fn describe() {
-    describe_gauge!(ENGINE_SHARD_UP, "1 if the gateway is connected to the primary of the shard, else 0");
-    describe_gauge!(ENGINE_SHARD_WARNINGS, "Settings of the shard that are not as the engine's URL promises");
 }

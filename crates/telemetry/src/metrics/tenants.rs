@@ -2,26 +2,12 @@
 
 use std::time::Duration;
 
-use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, gauge};
+use metrics::{Counter, Gauge, counter, gauge};
 
-const AUTHENTICATION_FAILURES: &str = "oncegate_authentication_failures_total";
-const CONFIG_RELOADS: &str = "oncegate_config_reloads_total";
-const CONFIG_LAST_RELOAD_SUCCESS: &str = "oncegate_config_last_reload_success";
-const REGISTRY_UP: &str = "oncegate_registry_up";
-const REGISTRY_COPY_AGE: &str = "oncegate_registry_copy_age_seconds";
-const REGISTRY_APPS_REFUSED: &str = "oncegate_registry_apps_refused";
-
-pub(super) fn describe() {
-    describe_counter!(
-        AUTHENTICATION_FAILURES,
-        "Requests without a valid credential, by whether there were so many that the answer was delayed"
-    );
-    describe_counter!(CONFIG_RELOADS, "Reloads of the configuration, by result");
-    describe_gauge!(CONFIG_LAST_RELOAD_SUCCESS, "1 if the configuration that was read last is in force, else 0");
-    describe_gauge!(REGISTRY_UP, "1 if the registry of apps answered the last check, else 0");
-    describe_gauge!(REGISTRY_COPY_AGE, "Time since the apps were last known to match the registry");
-    describe_gauge!(REGISTRY_APPS_REFUSED, "Apps of the registry whose settings cannot be used");
-}
+use super::{
+    AUTHENTICATION_FAILURES, CONFIG_LAST_RELOAD_SUCCESS, CONFIG_RELOADS, REGISTRY_APPS_REFUSED, REGISTRY_COPY_AGE,
+    REGISTRY_UP,
+};
 
 /// Metrics of authentication.
 pub struct AuthenticationMetrics {

@@ -1,19 +1,8 @@
 //! Metrics of a TLS listener.
 
-use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, gauge};
+use metrics::{Counter, Gauge, counter, gauge};
 
-const TLS_RELOADS: &str = "oncegate_tls_reloads_total";
-const TLS_HANDSHAKE_FAILURES: &str = "oncegate_tls_handshake_failures_total";
-const TLS_CERTIFICATE_EXPIRY: &str = "oncegate_tls_certificate_expiry_timestamp_seconds";
-
-pub(super) fn describe() {
-    describe_counter!(TLS_RELOADS, "Reloads of a listener's certificate, by result");
-    describe_counter!(TLS_HANDSHAKE_FAILURES, "Connections that ended during the TLS handshake");
-    describe_gauge!(
-        TLS_CERTIFICATE_EXPIRY,
-        "Expiry of the certificate that a listener presents, in seconds since the epoch"
-    );
-}
+use super::{TLS_CERTIFICATE_EXPIRY, TLS_HANDSHAKE_FAILURES, TLS_RELOADS};
 
 /// Metrics of one listener.
 #[derive(Clone)]

@@ -1,16 +1,9 @@
 //! Metrics of the trace export; present only if traces are exported.
 
-use metrics::{Counter, counter, describe_counter};
+use metrics::{Counter, counter};
 
+use super::{SPANS_DROPPED, SPANS_EXPORTED};
 use crate::traces::SpanCounts;
-
-const SPANS_EXPORTED: &str = "oncegate_trace_spans_exported_total";
-const SPANS_DROPPED: &str = "oncegate_trace_spans_dropped_total";
-
-pub(super) fn describe() {
-    describe_counter!(SPANS_EXPORTED, "Spans accepted by the collector");
-    describe_counter!(SPANS_DROPPED, "Spans lost on the way to the collector, by reason");
-}
 
 /// Metrics of a process's trace export.
 pub struct TraceMetrics {

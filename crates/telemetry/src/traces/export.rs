@@ -53,7 +53,7 @@ const RESPONSE_BYTES: usize = 64 << 10;
 
 /// Export of a process's spans.
 pub(super) struct Export {
-    ratio: SampleRatio,
+    pub(super) ratio: SampleRatio,
     counts: Arc<Counts>,
     sending: Mutex<Option<Sending>>,
     task: Mutex<Option<JoinHandle<()>>>,
@@ -122,10 +122,6 @@ impl Export {
             _provider: provider,
         };
         Ok((export, layer))
-    }
-
-    pub(super) fn ratio(&self) -> SampleRatio {
-        self.ratio
     }
 
     pub(super) fn counts(&self) -> SpanCounts {

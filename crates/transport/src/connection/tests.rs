@@ -121,7 +121,7 @@ fn connect_to(
         if by_library_alone {
             let (progress, state) = (Arc::new(Progress::default()), Arc::new(()));
             let socket =
-                TimedSocket::new(stream, progress.clone(), server.timeouts, server.unread.clone(), state.clone());
+                TimedSocket::new(stream, progress.clone(), server.limits, server.unread.clone(), state.clone());
             let call = |request| server.call(request, &state, &progress);
             drop(server.serve_by_library(socket, &progress, call).await);
         } else {

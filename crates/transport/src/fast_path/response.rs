@@ -10,9 +10,6 @@ use oncegate_core::clock::{Clock as _, SystemClock};
 
 /// Appends a response to `text`, and reports whether it closes the connection: because the gateway is `stopping`, or because
 /// the response has `Connection: close`.
-///
-/// # Errors
-/// The error of the body.
 pub(super) async fn write(
     response: Response,
     stopping: bool,

@@ -55,7 +55,7 @@ async fn unread(request: &str, by_library_alone: bool) -> Unread {
     let mut sends = tokio::spawn(async move { drop(outgoing.write_all(requests.as_bytes()).await) });
     // By then nothing moves any more.
     let _ = timeout(Duration::from_secs(1), &mut sends).await;
-    Unread { client, ended, calls: server.service.calls.clone(), time: server.timeouts.write }
+    Unread { client, ended, calls: server.service.calls.clone(), time: server.limits.write_timeout }
 }
 
 const SHORT: &str = "GET / HTTP/1.1\r\nhost: x\r\n\r\n";
