@@ -1,4 +1,5 @@
-//! The table of engines, and the lookup of an engine by its URL: `memory:`, `disk:PATH`, `redis://…`, `rediss://…`, `postgres://…`.
+//! The table of engines, and the lookup of an engine by its URL: `memory:`, `disk:PATH`, `redis://…`, `rediss://…`, `postgres://…`. Errors
+//! say what to write instead, and never repeat a password or the content of a file.
 
 use std::sync::Arc;
 
@@ -45,33 +46,21 @@ const OPTIONAL: &[&str] = &[
 ];
 
 /// Checks that [`open`] would accept a URL. Opens nothing, and connects to no server.
-///
-/// # Errors
-/// The mistake in the URL, and what to write instead. Never repeats a password.
 pub fn check(url: &str) -> Result<(), OpenError> {
     (scheme_of(url)?.parse)(url)
 }
 
 /// Checks the certificate and key files that a URL names. Blocks.
-///
-/// # Errors
-/// The mistake in the URL or in a file. Never repeats a password, or the content of a file.
 pub fn check_files(url: &str) -> Result<(), OpenError> {
     (scheme_of(url)?.check_files)(url)
 }
 
 /// Opens the engine of a URL; see [`Scheme::open`] and [`Host`].
-///
-/// # Errors
-/// The mistake in the URL or the problem with the folder, and what to write instead. Never repeats a password.
 pub fn open(url: &str, clock: Arc<dyn Clock>, cores: Vec<Handle>) -> Opened {
     (scheme_of(url)?.open)(url, Host { clock, cores })
 }
 
 /// Returns what the engine of a URL promises at best. Opens nothing.
-///
-/// # Errors
-/// The URL is not that of an engine.
 pub fn capabilities_of(url: &str) -> Result<Capabilities, OpenError> {
     scheme_of(url).map(|scheme| scheme.capabilities)
 }

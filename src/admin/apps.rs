@@ -101,25 +101,16 @@ pub(super) async fn create(
     Ok((StatusCode::CREATED, json(&body)).into_response())
 }
 
-/// The secrets that a rotation revokes.
-#[derive(Clone, Copy, Default)]
-enum RevokeBody {
-    #[default]
-    Older,
-    All,
-}
-
-impl<'de> Deserialize<'de> for RevokeBody {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        choice::one_of(deserializer, &[("older", Self::Older), ("all", Self::All)])
-    }
+/// Reads which secrets a rotation revokes.
+fn revoke_scope<'de, D: Deserializer<'de>>(deserializer: D) -> Result<RevokeScope, D::Error> {
+    choice::one_of(deserializer, &[("older", RevokeScope::Older), ("all", RevokeScope::All)])
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RotateBody {
-    #[serde(default)]
-    revoke: RevokeBody,
+    #[serde(default, deserialize_with = "revoke_scope")]
+    revoke: RevokeScope,
     reason: Reason,
 }
 
@@ -131,14 +122,14 @@ pub(super) async fn rotate(
     body: JsonBytes,
 ) -> Result<Response, Problem> {
     let RotateBody { revoke, reason } = body.parse()?;
-    let (revoked, detail) = match revoke {
-        RevokeBody::Older => (RevokeScope::Older, "revoke: older"),
-        RevokeBody::All => (RevokeScope::All, "revoke: all"),
+    let detail = match revoke {
+        RevokeScope::Older => "revoke: older",
+        RevokeScope::All => "revoke: all",
     };
     let change = about(&app, "app.rotate", Some(detail.to_owned()), reason);
     let apps = admin.apps.clone();
     let action = async move {
-        let secret = apps.rotate(&app, revoked).await?;
+        let secret = apps.rotate(&app, revoke).await?;
         Ok(((app, secret), "rotated"))
     };
     let (app, secret) = admin.audit.execute(&operator, change, action).await?;

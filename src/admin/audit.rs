@@ -57,25 +57,21 @@ pub struct InvalidReason;
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Change {
     /// Stable name of the action, such as `claim.release`.
-    pub action: Cow<'static, str>,
-    /// The app.
+    pub(crate) action: Cow<'static, str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub app: Option<AppKey>,
-    /// The operation.
+    pub(crate) app: Option<AppKey>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub operation: Option<Operation>,
-    /// The claim.
+    pub(crate) operation: Option<Operation>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub global_id: Option<GlobalId>,
+    pub(crate) global_id: Option<GlobalId>,
     /// The hash of the attempt that held the claim.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub attempt_hash: Option<AttemptHash>,
+    pub(crate) attempt_hash: Option<AttemptHash>,
     /// Further details, such as `outcome: success`. No secrets.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub detail: Option<Cow<'static, str>>,
-    /// The reason.
+    pub(crate) detail: Option<Cow<'static, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<Reason>,
+    pub(crate) reason: Option<Reason>,
 }
 
 /// The result of a change: the response, and the word for the audit trail, such as `released`.

@@ -9,12 +9,12 @@ use bytes::Bytes;
 use clap::Args;
 use http_body_util::Full;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE};
-use hyper::{Method, Request};
+use hyper::{Method, Request, Response};
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::failure::Cause;
-use super::http_client::{self, Response};
+use super::http_client;
 use super::output::{Out, OutputArgs, escaped};
 use super::tls::TlsArgs;
 use super::{Settings, variable};
@@ -165,21 +165,21 @@ impl AdminClient {
             None => String::new(),
         };
         let response = self.send(request.body(Full::new(body.into()))?)?;
-        if response.is_success {
-            return serde_json::from_slice(&response.body).map_err(|_| self.not_an_admin_listener());
+        if response.status().is_success() {
+            return serde_json::from_slice(response.body()).map_err(|_| self.not_an_admin_listener());
         }
-        let Ok(refusal) = serde_json::from_slice::<Refusal>(&response.body) else {
+        let Ok(refusal) = serde_json::from_slice::<Refusal>(response.body()) else {
             return Err(self.not_an_admin_listener());
         };
         // Any listener answers 404 to an unknown path. Only from an admin listener does it mean that the record does
         // not exist.
-        if refusal.status == 404 && !self.send(Request::get("/livez").body("".into())?)?.is_success {
+        if refusal.status == 404 && !self.send(Request::get("/livez").body("".into())?)?.status().is_success() {
             return Err(self.not_an_admin_listener());
         }
         Err(refusal.into())
     }
 
-    fn send(&self, request: Request<Full<Bytes>>) -> anyhow::Result<Response> {
+    fn send(&self, request: Request<Full<Bytes>>) -> anyhow::Result<Response<Bytes>> {
         let unreachable =
             || format!("cannot reach a gateway at {} (does it run, and is this its `server.admin_listen`?)", self.url);
         http_client::send(&self.url, &self.tls, request, TIMEOUT).with_context(unreachable)

@@ -45,8 +45,8 @@ pub(super) fn run(args: HealthArgs, out: &mut impl Write) -> anyhow::Result<()> 
     let not_ready = || format!("the gateway at {url} is not ready");
     let response = http_client::send(&url, &tls, Request::get("/readyz").body("".into())?, TIMEOUT);
     let response = response.with_context(not_ready)?;
-    if !response.is_success {
-        bail!("{}: it answered {}", not_ready(), response.status);
+    if !response.status().is_success() {
+        bail!("{}: it answered {}", not_ready(), response.status());
     }
     writeln!(out, "ready")?;
     Ok(())

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1;
 use hyper::header::HOST;
-use hyper::{Request, Uri};
+use hyper::{Request, Response, Uri};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -21,21 +21,13 @@ const BODY_BYTES_MAX: usize = 64 << 20;
 
 const URL_EXAMPLE: &str = "a URL is written as http://127.0.0.1:9464 or https://gateway.example:9464";
 
-/// HTTP response.
-pub(super) struct Response {
-    /// Status code and reason phrase.
-    pub(super) status: String,
-    pub(super) is_success: bool,
-    pub(super) body: Bytes,
-}
-
 /// Sends one request to the listener of a URL and waits for the whole response.
 pub(super) fn send(
     url: &str,
     tls: &TlsArgs,
     request: Request<Full<Bytes>>,
     timeout: Duration,
-) -> anyhow::Result<Response> {
+) -> anyhow::Result<Response<Bytes>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let sent = async { tokio::time::timeout(timeout, connect(url, tls, request)).await };
     match runtime.context("cannot start the runtime")?.block_on(sent) {
@@ -44,7 +36,7 @@ pub(super) fn send(
     }
 }
 
-async fn connect(url: &str, tls: &TlsArgs, mut request: Request<Full<Bytes>>) -> anyhow::Result<Response> {
+async fn connect(url: &str, tls: &TlsArgs, mut request: Request<Full<Bytes>>) -> anyhow::Result<Response<Bytes>> {
     let wrong_url = || usage(format!("`{}` is not a URL of a gateway: {URL_EXAMPLE}", escaped(url)));
     let parsed: Uri = url.parse().map_err(|_| wrong_url())?;
     let port = match parsed.scheme_str() {
@@ -66,11 +58,11 @@ async fn connect(url: &str, tls: &TlsArgs, mut request: Request<Full<Bytes>>) ->
 async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     request: Request<Full<Bytes>>,
-) -> anyhow::Result<Response> {
+) -> anyhow::Result<Response<Bytes>> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     // The connection only moves while it is polled; it ends with the runtime.
     drop(tokio::spawn(connection));
     let (head, body) = sender.send_request(request).await?.into_parts();
     let body = Limited::new(body, BODY_BYTES_MAX).collect().await.map_err(|error| anyhow!(error))?;
-    Ok(Response { status: head.status.to_string(), is_success: head.status.is_success(), body: body.to_bytes() })
+    Ok(Response::from_parts(head, body.to_bytes()))
 }

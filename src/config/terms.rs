@@ -41,7 +41,7 @@ pub struct TermsOptions {
     pub quota: QuotaOptions,
 }
 
-/// Defines a table of optional terms, after fields of its own. Serde's `flatten` would share the terms too, but would
+/// Defines a table of optional terms, as in [`TermsOptions`], after fields of its own. Serde's `flatten` would share the terms too, but would
 /// ignore unknown keys.
 macro_rules! partial_terms {
     ($(#[$about:meta])* $name:ident { $($own:tt)* }) => {
@@ -50,22 +50,14 @@ macro_rules! partial_terms {
         #[serde(deny_unknown_fields)]
         pub struct $name {
             $($own)*
-            /// Enforce or observe.
-            pub mode: Option<Mode>,
-            /// Lease of a claim in progress.
-            pub lease: Option<Span>,
-            /// Retention of a success.
-            pub retention: Option<Retention>,
-            /// Retention of an unknown outcome.
-            pub unknown_retention: Option<Retention>,
-            /// Meaning of a lease's end.
-            pub on_lease_end: Option<LeaseEnd>,
-            /// Size above which contents are stored as their digest.
-            pub contents_stored_bytes: Option<u32>,
-            /// Deadline of each call.
-            pub deadline: Option<Span>,
-            /// Outage policies.
-            pub on_outage: Option<OnOutageOptions>,
+            pub(crate) mode: Option<Mode>,
+            pub(crate) lease: Option<Span>,
+            pub(crate) retention: Option<Retention>,
+            pub(crate) unknown_retention: Option<Retention>,
+            pub(crate) on_lease_end: Option<LeaseEnd>,
+            pub(crate) contents_stored_bytes: Option<u32>,
+            pub(crate) deadline: Option<Span>,
+            pub(crate) on_outage: Option<OnOutageOptions>,
         }
     };
 }

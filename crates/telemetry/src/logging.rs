@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 use tracing::Subscriber;
 use tracing_subscriber::filter::{EnvFilter, LevelFilter};
@@ -83,17 +84,6 @@ impl LogOptions {
 #[error("{0}; write off, error, warn, info, debug or trace, and exceptions such as \"info,oncegate::engine=debug\"")]
 pub struct InvalidLevel(String);
 
-/// Reason why the log cannot start.
-#[derive(Debug, thiserror::Error)]
-pub enum LogError {
-    /// The level is invalid.
-    #[error(transparent)]
-    Level(#[from] InvalidLevel),
-    /// The writer thread cannot be started.
-    #[error("cannot start the log's writer thread: {0}")]
-    Thread(#[from] io::Error),
-}
-
 /// Log of a process. A separate thread writes the lines, so that a slow reader never blocks the gateway.
 #[derive(Clone)]
 pub struct Log {
@@ -138,10 +128,11 @@ pub struct Dropped {
 impl Log {
     /// Starts the log on standard error, `colored` if that is a terminal, with the layer of traces if there is one. If
     /// the process already has a log, as in tests, that one stays.
-    pub fn start(options: &LogOptions, colored: bool, traces: Option<TraceLayer>) -> Result<Self, LogError> {
+    pub fn start(options: &LogOptions, colored: bool, traces: Option<TraceLayer>) -> anyhow::Result<Self> {
         let has_traces = traces.is_some();
         let filter = options.filter(has_traces)?;
-        let writer = LineWriter::start(io::stderr(), options.buffer_bytes)?;
+        let writer =
+            LineWriter::start(io::stderr(), options.buffer_bytes).context("cannot start the log's writer thread")?;
         let access = options.access.then(|| AccessLog::new(writer.clone()));
         let limit = Limit::default();
         let on_terminal = io::stderr().is_terminal();

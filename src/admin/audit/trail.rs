@@ -40,37 +40,29 @@ pub struct Unwritten {
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]
 pub struct Entry {
     /// ID of the change in the audit trail and in the log.
-    pub id: String,
+    pub(crate) id: String,
     /// Time of the request.
-    pub at: String,
+    pub(crate) at: String,
     /// Name of the operator's token.
-    pub who: String,
-    /// ID of the request.
-    pub request_id: String,
-    /// Name of the action.
-    pub action: String,
-    /// The app.
+    pub(crate) who: String,
+    pub(crate) request_id: String,
+    pub(crate) action: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub app: Option<String>,
-    /// The operation.
+    pub(crate) app: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub operation: Option<String>,
-    /// The claim.
+    pub(crate) operation: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub global_id: Option<String>,
-    /// Hash of the attempt that held it.
+    pub(crate) global_id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub attempt_hash: Option<String>,
-    /// Further details.
+    pub(crate) attempt_hash: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub detail: Option<String>,
-    /// The reason.
+    pub(crate) detail: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
+    pub(crate) reason: Option<String>,
     /// The result: a word, or the code of the problem. `None` while it is unknown.
-    pub result: Option<String>,
+    pub(crate) result: Option<String>,
     /// Time of the result.
-    pub ended_at: Option<String>,
+    pub(crate) ended_at: Option<String>,
 }
 
 /// A line is one of these.

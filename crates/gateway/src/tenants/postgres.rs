@@ -47,11 +47,9 @@ pub struct Snapshot {
     pub apps: Vec<StoredApp>,
 }
 
+/// After the error of a change, nothing was changed, or that is not known. No error repeats the URL.
 impl Database {
     /// Parses the URL of a registry; does not connect.
-    ///
-    /// # Errors
-    /// The URL is invalid; the error does not repeat it.
     pub fn at(url: &str) -> Result<Self, database::InvalidUrl> {
         Ok(Self { address: Address::parse(url)? })
     }
@@ -62,17 +60,11 @@ impl Database {
     }
 
     /// Connects.
-    ///
-    /// # Errors
-    /// The registry is unavailable or incompatible.
     pub async fn open(&self) -> Result<Session, DatabaseError> {
         database::connect(&self.address, NEEDED, TIMEOUT).await.map(|(connection, _)| Session(connection))
     }
 
     /// Adds an app with its first secret. `settings` are as in [`StoredApp`].
-    ///
-    /// # Errors
-    /// The reason; nothing was added.
     pub async fn create(
         &self,
         key: &AppKey,
@@ -96,9 +88,6 @@ impl Database {
     }
 
     /// Gives an app a new secret and revokes others.
-    ///
-    /// # Errors
-    /// The reason; nothing was changed, or that is not known.
     pub async fn rotate(&self, key: &AppKey, secret: &SecretDigest, revoked: RevokeScope) -> Result<(), CatalogError> {
         let mut session = self.open().await?;
         let rotating = async {
@@ -119,9 +108,6 @@ impl Database {
     }
 
     /// Revokes a secret, unless it is the app's last one.
-    ///
-    /// # Errors
-    /// The reason; nothing was changed, or that is not known.
     pub async fn revoke(&self, key: &AppKey, secret: &SecretDigest) -> Result<(), CatalogError> {
         let mut session = self.open().await?;
         let revoking = async {
@@ -141,9 +127,6 @@ impl Database {
     }
 
     /// Disables or enables an app.
-    ///
-    /// # Errors
-    /// The reason; nothing was changed, or that is not known.
     pub async fn set_disabled(&self, key: &AppKey, disabled: bool) -> Result<(), CatalogError> {
         let mut session = self.open().await?;
         let setting = async {
@@ -159,9 +142,6 @@ impl Database {
     }
 
     /// Reads everything over a new connection.
-    ///
-    /// # Errors
-    /// The registry is unavailable or incompatible.
     pub async fn read(&self) -> Result<Snapshot, CatalogError> {
         Ok(self.open().await?.read().await?)
     }

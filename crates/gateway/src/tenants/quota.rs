@@ -116,10 +116,7 @@ impl Drop for Permit {
 }
 
 impl App {
-    /// Acquires a permit for a request in flight.
-    ///
-    /// # Errors
-    /// All permits for this purpose are taken.
+    /// Acquires a permit for a request in flight, unless all for this purpose are taken.
     pub fn acquire_permit(self: &Arc<Self>, purpose: Purpose) -> Result<Permit, Exceeded> {
         let permits = self.quota.requests_in_flight.unwrap_or(usize::MAX);
         let available = match purpose {
@@ -133,19 +130,13 @@ impl App {
         }
     }
 
-    /// Charges a request. `now` reads a monotonic clock, and is called only where a rate is configured.
-    ///
-    /// # Errors
-    /// The quota is exhausted; nothing was charged.
+    /// Charges a request, or nothing if the quota is exhausted. `now` reads a monotonic clock, and is called only where a rate is configured.
     pub fn charge_request(&self, purpose: Purpose, now: impl FnOnce() -> Duration) -> Result<(), Exceeded> {
         let rate = self.quota.requests_per_second;
         self.charge(QuotaName::RequestsPerSecond, rate, &self.usage.charged.requests, 1, purpose, now)
     }
 
-    /// Charges the bytes of a claim or a result.
-    ///
-    /// # Errors
-    /// The quota is exhausted; nothing was charged.
+    /// Charges the bytes of a claim or a result, or nothing if the quota is exhausted.
     pub fn charge_bytes(&self, bytes: u64, purpose: Purpose, now: impl FnOnce() -> Duration) -> Result<(), Exceeded> {
         let rate = self.quota.claim_bytes_per_second;
         self.charge(QuotaName::ClaimBytesPerSecond, rate, &self.usage.charged.claim_bytes, bytes, purpose, now)
