@@ -103,10 +103,17 @@ impl Visitor<'_> for Ratio {
     }
 
     fn visit_i64<E: Error>(self, ratio: i64) -> Result<SampleRatio, E> {
+        match u64::try_from(ratio) {
+            Ok(ratio) => self.visit_u64(ratio),
+            Err(_) => Err(E::invalid_value(Unexpected::Signed(ratio), &self)),
+        }
+    }
+
+    fn visit_u64<E: Error>(self, ratio: u64) -> Result<SampleRatio, E> {
         match ratio {
             0 => Ok(SampleRatio(0.0)),
             1 => Ok(SampleRatio(1.0)),
-            _ => Err(E::invalid_value(Unexpected::Signed(ratio), &self)),
+            _ => Err(E::invalid_value(Unexpected::Unsigned(ratio), &self)),
         }
     }
 
