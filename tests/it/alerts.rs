@@ -20,9 +20,9 @@ fn each_alert_fires_when_it_has_to_and_none_at_a_healthy_gateway() {
     let Ok(output) = promtool.output() else { return missing::skip("promtool") };
     let said = [output.stdout, output.stderr].concat();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&said));
-    let stories = include_str!("../../deploy/prometheus/oncegate.rules.test.yml");
+    let scenarios = include_str!("../../deploy/prometheus/oncegate.rules.test.yml");
     for alert in values("alert:") {
-        assert!(stories.contains(&format!("        alertname: {alert}\n")), "no story has {alert} fire");
+        assert!(scenarios.contains(&format!("        alertname: {alert}\n")), "no scenario has {alert} fire");
     }
 }
 
@@ -52,7 +52,7 @@ fn alerts_name_a_runbook_that_is_written() {
     }
 }
 
-/// What follows a key, wherever it stands in the rules.
+/// Returns the values of a key in all rules.
 fn values(key: &str) -> Vec<&str> {
     let found: Vec<&str> =
         RULES.lines().filter_map(|line| line.split_once(key).map(|(_, value)| value.trim())).collect();

@@ -33,7 +33,7 @@ fn client(gateway: &Gateway, app: &str, secret: &str) -> Client {
 }
 
 #[tokio::test]
-async fn either_secret_is_let_in_and_everybody_else_is_told_the_same() {
+async fn either_secret_is_accepted_and_all_others_get_the_same_response() {
     let gateway = gateway::on_memory().config(&apps()).start().await;
     client(&gateway, "shop", OLD).claim(json!(1)).await.expect(201);
     client(&gateway, "shop", NEW).claim(json!(1)).await.expect(409);
@@ -58,27 +58,27 @@ async fn either_secret_is_let_in_and_everybody_else_is_told_the_same() {
         String::new(),
     ];
     let anybody = gateway.client();
-    let mut told = vec![anybody.get("/v1/claims/x").await];
+    let mut response = vec![anybody.get("/v1/claims/x").await];
     for authorization in &wrong {
-        told.push(anybody.send("GET", "/v1/claims/x", &[("authorization", authorization)], "").await);
+        response.push(anybody.send("GET", "/v1/claims/x", &[("authorization", authorization)], "").await);
     }
     let without_id = |answer: &Answer| {
         let mut body = answer.body.clone();
         assert!(body.as_object_mut().unwrap().remove("request_id").is_some());
         body
     };
-    for (answer, authorization) in told.iter().skip(1).zip(&wrong) {
+    for (answer, authorization) in response.iter().skip(1).zip(&wrong) {
         assert_eq!(answer.code(), (401, "unauthenticated"), "{authorization}");
-        assert_eq!(without_id(answer), without_id(&told[0]), "{authorization}");
+        assert_eq!(without_id(answer), without_id(&response[0]), "{authorization}");
         assert_eq!(answer.headers["www-authenticate"], "Bearer");
-        assert_eq!(answer.headers.len(), told[0].headers.len());
-        assert_eq!(answer.text.len(), told[0].text.len());
+        assert_eq!(answer.headers.len(), response[0].headers.len());
+        assert_eq!(answer.text.len(), response[0].text.len());
     }
     // On every path, and before a body is looked at.
     for path in ["/v1/claims", "/v1/claims/batch", "/v1/outcomes/batch", "/v1/global-ids"] {
         assert_eq!(anybody.post_raw(path, "{").await.code(), (401, "unauthenticated"), "{path}");
     }
-    // Many failures close the door for nobody who has the key.
+    // Many failures do not lock out callers with a valid credential.
     for _ in 0..200 {
         client(&gateway, "shop", OTHER).get("/v1/claims/x").await.expect(401);
     }
@@ -117,7 +117,7 @@ async fn the_app_of_an_open_gateway_is_called_default() {
     let expected = oncegate_testkit::client::global_id("default", "[1]");
     let granted = gateway.client().claim(json!([1])).await.expect(201);
     assert_eq!(granted.body["global_id"], expected);
-    // It asks nobody who they are, so it does not mind being told.
+    // It requires no credential, and ignores one.
     let other = client(&gateway, "shop", OLD).claim(json!([1])).await.expect(409);
     assert_eq!(other.body["global_id"], expected);
 }
@@ -181,8 +181,8 @@ async fn terms_of_the_operation_go_before_those_of_the_app_and_the_defaults() {
         );
     }
     // What a caller asks for goes before all of them.
-    let ask = json!({ "operation": "coupon.redeem", "contents": 1, "lease": "1m", "retention": "4h" });
-    let own = shop.post("/v1/claims", &ask).await.expect(201);
+    let body = json!({ "operation": "coupon.redeem", "contents": 1, "lease": "1m", "retention": "4h" });
+    let own = shop.post("/v1/claims", &body).await.expect(201);
     assert!(own.body["lease_ms"].as_u64().unwrap() > 50_000);
     assert_hours_after(&shop.settle(&own, "success").await.expect(200), &own, 4);
     let again = shop.claim(json!("retained as the app says")).await.expect(201);
@@ -196,26 +196,26 @@ async fn terms_of_the_operation_go_before_those_of_the_app_and_the_defaults() {
     assert_hours_after(&shop.settle(&coupon, "unknown").await.expect(200), &coupon, 3);
     let coupon = shop.post("/v1/claims", &json!({ "operation": "coupon.redeem", "contents": 3, "lease": "1m" })).await;
     assert_hours_after(&shop.settle(&coupon, "success").await.expect(200), &coupon, 240);
-    let ask = json!({ "operation": "coupon.redeem", "contents": 4, "lease": "1m", "retention": "forever" });
-    let forever = shop.post("/v1/claims", &ask).await;
+    let body = json!({ "operation": "coupon.redeem", "contents": 4, "lease": "1m", "retention": "forever" });
+    let forever = shop.post("/v1/claims", &body).await;
     assert_eq!(shop.settle(&forever, "success").await.expect(200).body["expires_at"], Value::Null);
 }
 
 #[tokio::test]
 async fn a_lease_that_ends_in_doubt_waits_for_a_take_over() {
     let (_gateway, shop) = shop_on_terms().await;
-    let ask = json!({ "operation": "coupon.redeem", "contents": "C-1" });
-    let first = shop.post("/v1/claims", &ask).await.expect(201);
+    let body = json!({ "operation": "coupon.redeem", "contents": "C-1" });
+    let first = shop.post("/v1/claims", &body).await.expect(201);
     until("the lease ends", Duration::from_secs(5), async || {
         shop.get(&first.path("")).await.expect(200).body["state"] == "unknown"
     })
     .await;
-    let doubt = shop.post("/v1/claims", &ask).await;
+    let doubt = shop.post("/v1/claims", &body).await;
     assert_eq!((doubt.code(), &doubt.body["state"]), ((409, "duplicate"), &json!("unknown")));
     assert!(doubt.headers.get("retry-after").is_none(), "waiting does not help");
     assert_eq!(shop.renew(&first, None).await.code(), (409, "lease_lost"));
 
-    let mut take = ask.clone();
+    let mut take = body.clone();
     take["take_over"] = json!(true);
     let second = shop.post("/v1/claims", &take).await.expect(201);
     assert_eq!(second.body["taken_over"], true);
@@ -225,7 +225,7 @@ async fn a_lease_that_ends_in_doubt_waits_for_a_take_over() {
     shop.settle(&second, "success").await.expect(200);
     assert_eq!(shop.post("/v1/claims", &take).await.body["state"], "succeeded");
 
-    // Its holder may still settle what nobody has taken over.
+    // Its holder may still settle it, unless another attempt has taken it over.
     let late = shop.post("/v1/claims", &json!({ "operation": "coupon.redeem", "contents": "C-2" })).await.expect(201);
     until("the lease ends", Duration::from_secs(5), async || {
         shop.get(&late.path("")).await.expect(200).body["state"] == "unknown"
@@ -238,19 +238,19 @@ async fn a_lease_that_ends_in_doubt_waits_for_a_take_over() {
 #[tokio::test]
 async fn a_duplicate_that_is_only_observed_goes_ahead_and_changes_nothing() {
     let (_gateway, shop) = shop_on_terms().await;
-    let ask = json!({ "operation": "report.send", "contents": "R-1" });
-    let first = shop.post("/v1/claims", &ask).await.expect(201);
+    let body = json!({ "operation": "report.send", "contents": "R-1" });
+    let first = shop.post("/v1/claims", &body).await.expect(201);
     assert!(first.body.get("would_be").is_none());
-    let second = shop.post("/v1/claims", &ask).await.expect(201);
+    let second = shop.post("/v1/claims", &body).await.expect(201);
     assert_eq!((&second.body["would_be"], &second.body["fence"]), (&json!("duplicate"), &Value::Null));
     assert_ne!(second.body["attempt"], first.body["attempt"]);
     for outcome in ["success", "failure", "unknown"] {
-        let told = shop.settle(&second, outcome).await.expect(200);
-        assert_eq!(told.body["state"], "observed", "{outcome}");
+        let response = shop.settle(&second, outcome).await.expect(200);
+        assert_eq!(response.body["state"], "observed", "{outcome}");
     }
     assert_eq!(shop.get(&first.path("")).await.expect(200).body["state"], "in_progress");
     shop.report(&first, json!({ "outcome": "success", "result": 1 })).await.expect(200);
-    let third = shop.post("/v1/claims", &ask).await.expect(201);
+    let third = shop.post("/v1/claims", &body).await.expect(201);
     assert_eq!(third.body["would_be"], "duplicate");
     assert_eq!(shop.settle(&third, "failure").await.expect(200).body["state"], "observed");
     assert_eq!(shop.get(&first.path("")).await.expect(200).body["result"], 1);
@@ -267,8 +267,8 @@ async fn contents_too_long_to_store_are_known_by_their_digest() {
         ("default", json!("0123456789"), "\"0123456789\"", true),
         ("default", json!("0123456789x"), "\"0123456789x\"", false),
     ] {
-        let ask = json!({ "operation": operation, "contents": contents });
-        let granted = shop.post("/v1/claims", &ask).await.expect(201);
+        let body = json!({ "operation": operation, "contents": contents });
+        let granted = shop.post("/v1/claims", &body).await.expect(201);
         let record = shop.get(&granted.path("")).await.expect(200).body;
         assert_eq!(record.get("contents").is_some(), stored, "{record}");
         if !stored {
@@ -277,6 +277,6 @@ async fn contents_too_long_to_store_are_known_by_their_digest() {
                 (&json!(digest(canonical)), &json!(canonical.len()))
             );
         }
-        shop.post("/v1/claims", &ask).await.expect(409);
+        shop.post("/v1/claims", &body).await.expect(409);
     }
 }

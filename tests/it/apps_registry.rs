@@ -1,4 +1,4 @@
-//! Apps in a registry in PostgreSQL: a change reaches every gateway, and a registry that is out takes nobody down.
+//! Apps in a registry in PostgreSQL: a change reaches every gateway, and an outage of the registry affects no call.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -128,7 +128,7 @@ async fn a_change_reaches_every_gateway_within_seconds() {
 }
 
 #[tokio::test]
-async fn a_secret_is_revoked_once_nobody_uses_it() {
+async fn a_secret_is_revoked_once_it_is_unused() {
     let Some(server) = PostgresServer::start().await else { return };
     let gateway = in_service(&server.url()).await;
     let alice = alice(&gateway);
@@ -141,9 +141,9 @@ async fn a_secret_is_revoked_once_nobody_uses_it() {
     assert_eq!(before["secrets"].as_array().unwrap().len(), 2);
     assert!(used(&before, 0) && !used(&before, 1), "{before}");
     // Every gateway's uses come together in the registry.
-    let told = "SELECT count(*)::text FROM oncegate_app_secrets WHERE last_used_at > now() - interval '2 minutes'";
-    until("the use is written down", SOON, async || server.ask(told).await == "1").await;
-    assert_eq!(server.ask("SELECT version::text FROM oncegate_registry").await, "5", "a use is no change");
+    let response = "SELECT count(*)::text FROM oncegate_app_secrets WHERE last_used_at > now() - interval '2 minutes'";
+    until("the use is written down", SOON, async || server.query(response).await == "1").await;
+    assert_eq!(server.query("SELECT version::text FROM oncegate_registry").await, "5", "a use is no change");
 
     let secret_id = before["secrets"][0]["secret_id"].as_str().unwrap().to_owned();
     let revoke = async |secret_id: &str| {
@@ -215,7 +215,7 @@ async fn a_rotation_under_load_fails_no_request() {
         answers(&client(gateway, "shop", &new), 200).await;
     }
     credential.send_replace(new.clone());
-    // Each caller's next twenty are with the new one, so that after two rounds nobody is left with the old one.
+    // Each caller's next twenty are with the new one, so that after two rounds no caller uses the old one.
     more().await;
     more().await;
     let listed = alice(&gateways[1]).get("/admin/v1/apps/shop").await.expect(200);
@@ -265,7 +265,7 @@ async fn while_the_registry_is_out_the_last_copy_serves() {
             .await;
         assert_eq!(gauge(&gateway, "oncegate_registry_copy_age_seconds").await, "0");
     }
-    // Whoever changes it, and by whatever means.
+    // Changes by any program count.
     server.execute("UPDATE oncegate_apps SET disabled = true").await;
     answers(&shop, 403).await;
     // A backup may bring an older number back.
@@ -276,7 +276,10 @@ async fn while_the_registry_is_out_the_last_copy_serves() {
     until("the end of the outage is logged", SOON, is_logged).await;
     let log = gateway.log();
     assert!(log.contains("using the last copy"), "{log}");
-    assert!(log.lines().filter(|line| line.contains("does not answer")).count() <= 2, "told once an outage: {log}");
+    assert!(
+        log.lines().filter(|line| line.contains("does not answer")).count() <= 2,
+        "reported once per outage: {log}"
+    );
 }
 
 #[tokio::test]
@@ -291,11 +294,11 @@ async fn a_gateway_whose_registry_is_out_at_the_start_waits_for_it() {
     assert_eq!(admin.get("/readyz").await.expect(503).body["title"], "Starting");
     for caller in [&shop, &gateway.client()] {
         let answer = caller.claim(json!(1)).await;
-        // Neither let in nor told to be wrong: it is not known.
+        // Neither accepted nor rejected: it is unknown.
         assert_eq!(answer.code(), (503, "draining"), "{}", answer.text);
         assert_eq!(answer.headers["retry-after"], "1");
     }
-    until("it is told", SOON, async || gateway.log().contains("not in service until it does")).await;
+    until("it is reported", SOON, async || gateway.log().contains("not in service until it does")).await;
     server.restart().await;
     answers(&shop, 200).await;
     admin.get("/readyz").await.expect(200);
@@ -332,7 +335,7 @@ async fn a_row_that_cannot_be_used_takes_no_other_down() {
     server.execute("UPDATE oncegate_apps SET chain = 'nowhere' WHERE app = 'bad'").await;
     server.execute("UPDATE oncegate_app_secrets SET revoked_at = now() WHERE app = 'bad' AND created_at = (SELECT min(created_at) FROM oncegate_app_secrets WHERE app = 'bad')").await;
     until("it is counted", SOON, async || gauge(&gateway, "oncegate_registry_apps_refused").await == "1").await;
-    // It goes on as it was, but for what keeps somebody out.
+    // It stays as it was, except for changes that remove access.
     answers(&revoked, 401).await;
     client(&gateway, "bad", &second).claim(fresh::contents()).await.expect(201);
     client(&gateway, "good", &good).claim(fresh::contents()).await.expect(201);

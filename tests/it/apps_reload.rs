@@ -51,7 +51,7 @@ async fn answers(client: &Client, status: u16) {
     .await;
 }
 
-/// How often the configuration was read again, by result, and whether the last one is in force.
+/// Returns the number of reloads by result, and whether the last one is in force.
 async fn reloads(gateway: &Gateway) -> (u64, u64, u64) {
     let page = Page::get(&gateway.admin_client()).await;
     let reloads = |result| page.sum("oncegate_config_reloads_total", &[("result", result)]);
@@ -172,7 +172,7 @@ async fn a_bad_edit_keeps_the_apps_and_is_shouted_about_once() {
 }
 
 #[tokio::test]
-async fn what_needs_a_restart_is_named_and_the_layers_above_the_file_stay() {
+async fn changes_that_need_a_restart_are_named_and_higher_layers_still_win() {
     let good = app("shop", &[OLD], "");
     let gateway = gateway::on_memory().config(&good).env("ONCEGATE_DEFAULTS__LEASE", "2m").start().await;
     replace(
@@ -235,7 +235,7 @@ async fn a_rotation_under_load_fails_no_request() {
     }
 }
 
-/// Whoever guesses is slowed down, and nobody else: neither the holders of secrets nor the places in flight.
+/// Failed logins slow down only their own client: neither holders of secrets nor the requests in flight.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_of_guesses_is_held_back_and_no_valid_credential_is() {
     let setup = gateway::on_memory().config(&app("shop", &[OLD], "")).env("ONCEGATE_LIMITS__REQUESTS_IN_FLIGHT", 32);
@@ -248,10 +248,10 @@ async fn a_flood_of_guesses_is_held_back_and_no_valid_credential_is() {
             tokio::spawn(async move {
                 let mut closed = 0_u64;
                 while !done.load(Ordering::SeqCst) {
-                    let told = guesser.get("/v1/claims/x").await;
+                    let response = guesser.get("/v1/claims/x").await;
                     // 503: as many in flight as the test allows, for a moment.
-                    assert!(told.status == 401 || told.status == 503, "{}", told.text);
-                    closed += u64::from(told.headers.get("connection").is_some_and(|value| value == "close"));
+                    assert!(response.status == 401 || response.status == 503, "{}", response.text);
+                    closed += u64::from(response.headers.get("connection").is_some_and(|value| value == "close"));
                 }
                 closed
             })
@@ -275,6 +275,6 @@ async fn a_flood_of_guesses_is_held_back_and_no_valid_credential_is() {
     assert!(closed > 0, "connections of those held back are closed");
     let refusals = || gateway.log().matches("Requests without a valid credential").count();
     until("the refusals are logged", SOON, async || refusals() > 0).await;
-    let told = refusals();
-    assert!((1..=6).contains(&told), "told {told} times:\n{}", gateway.log());
+    let response = refusals();
+    assert!((1..=6).contains(&response), "reported {response} times:\n{}", gateway.log());
 }

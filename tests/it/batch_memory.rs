@@ -1,4 +1,4 @@
-//! What batches take in memory while they are answered: the results of duplicates are bounded while they are loaded.
+//! Memory of batches: the results of duplicates are bounded while they are loaded.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -57,8 +57,8 @@ async fn many_batches_of_duplicates_with_large_results_take_little_memory() {
             assert!(item["result"].is_string() != (item["result_omitted"] == true), "{item}");
         }
     }
-    let told = answers.iter().filter_map(|answer| answer["items"].as_array()).flatten();
-    assert!(told.filter(|item| item["result"].is_string()).count() > 0, "some have their result");
+    let response = answers.iter().filter_map(|answer| answer["items"].as_array()).flatten();
+    assert!(response.filter(|item| item["result"].is_string()).count() > 0, "some have their result");
     // All of them would be 2 GiB. Each batch has a body and an answer of its own beside the results.
     assert!(grown < 80 << 10, "{grown} KiB more than before");
     tokio::time::timeout(Duration::from_secs(5), client.claim(json!("one more"))).await.expect("in time").expect(201);

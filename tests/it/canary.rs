@@ -20,7 +20,7 @@ use crate::support::gateway;
 
 const SOON: Duration = Duration::from_secs(10);
 
-/// What is planted. No two share a part, so that whatever is found tells where it came from.
+/// Planted secrets. No two share a part, so that each finding has one source.
 const PASSWORD: &str = "canarypassword7261";
 const SECRET: &str = "canary_secret_8362_abcdefgh";
 const TOKEN: &str = "canary_token_9473_abcdefghij";
@@ -28,7 +28,7 @@ const NONCE: &str = "canary-nonce-1584-abcd";
 const CONTENTS: &str = "canary contents 2695";
 const FINGERPRINT: &str = "canary fingerprint 3706";
 const RESULT: &str = "canary result 4817";
-/// A wrong credential is somebody's right one, elsewhere.
+/// A wrong credential may be a valid one elsewhere.
 const WRONG: &str = "canary_wrong_5928_abcdefgh";
 
 fn digest(secret: &str) -> String {
@@ -75,19 +75,19 @@ fn claim(contents: &str) -> serde_json::Value {
 async fn stories(gateway: &Gateway, authority: &Authority) -> (Vec<Answer>, Vec<String>) {
     let callers = || Client::over_tls(gateway.api(), authority.client_config(None));
     let shop = callers().with_credential(&format!("shop.{SECRET}"));
-    let mut ask = claim(CONTENTS);
-    ask["attempt_nonce"] = json!(NONCE);
-    let granted = shop.post("/v1/claims", &ask).await.expect(201);
+    let mut body = claim(CONTENTS);
+    body["attempt_nonce"] = json!(NONCE);
+    let granted = shop.post("/v1/claims", &body).await.expect(201);
     let attempt = granted.body["attempt"].as_str().unwrap().to_owned();
-    let mut told = Vec::new();
-    // A duplicate is told of neither attempt, contents nor fingerprint; nor is one with others.
-    told.push(shop.post("/v1/claims", &claim(CONTENTS)).await.expect(409));
-    told.push(shop.post("/v1/claims", &json!({ "contents": CONTENTS, "fingerprint": 1 })).await.expect(422));
+    let mut response = Vec::new();
+    // A duplicate shows neither attempt, contents nor fingerprint; nor does a mismatch.
+    response.push(shop.post("/v1/claims", &claim(CONTENTS)).await.expect(409));
+    response.push(shop.post("/v1/claims", &json!({ "contents": CONTENTS, "fingerprint": 1 })).await.expect(422));
     // A lookup shows an app its own contents, and nothing else of these.
     let looked_up = shop.get(&granted.path("")).await.expect(200).text;
     assert!([&attempt, NONCE, FINGERPRINT].iter().all(|secret| !looked_up.contains(*secret)), "{looked_up}");
     shop.report(&granted, json!({ "outcome": "success", "result": RESULT })).await.expect(200);
-    told.push(shop.settle(&granted, "failure").await.expect(409));
+    response.push(shop.settle(&granted, "failure").await.expect(409));
     // Nonces and attempts that are wrong, and bodies that break off within a secret.
     for body in [
         format!("{{\"contents\":\"{CONTENTS}"),
@@ -108,26 +108,26 @@ async fn stories(gateway: &Gateway, authority: &Authority) -> (Vec<Answer>, Vec<
     ] {
         let refused = callers().with_credential(&credential).claim(json!(1)).await;
         assert!([401, 403].contains(&refused.status), "{}", refused.text);
-        told.push(refused);
+        response.push(refused);
     }
     // Operators, and who would like to be one.
     let alice = gateway.admin_client().with_credential(TOKEN);
     for path in ["/admin/v1/engines", "/admin/v1/chains", "/admin/v1/audit", "/admin/v1/apps"] {
-        told.push(alice.get(path).await.expect(200));
+        response.push(alice.get(path).await.expect(200));
     }
     let named = json!({ "app": "shop", "contents": CONTENTS });
     alice.post("/admin/v1/claims/show", &named).await.expect(200);
     let mut release = named.clone();
     release["reason"] = json!("a test");
     release["even_succeeded"] = json!(true);
-    told.push(alice.post("/admin/v1/claims/release", &release).await.expect(200));
-    told.push(gateway.admin_client().with_credential(WRONG).get("/admin/v1/audit").await.expect(401));
-    told.push(alice.get("/admin/v1/audit").await.expect(200));
-    told.push(gateway.admin_client().get("/readyz?verbose").await.expect(200));
-    (told, vec![attempt])
+    response.push(alice.post("/admin/v1/claims/release", &release).await.expect(200));
+    response.push(gateway.admin_client().with_credential(WRONG).get("/admin/v1/audit").await.expect(401));
+    response.push(alice.get("/admin/v1/audit").await.expect(200));
+    response.push(gateway.admin_client().get("/readyz?verbose").await.expect(200));
+    (response, vec![attempt])
 }
 
-/// What a gateway said all in all is searched, and what commands say of its configuration.
+/// Searches all output of a gateway, and the output of commands on its configuration.
 async fn search(
     gateway: &Gateway,
     config: &str,
@@ -172,7 +172,7 @@ async fn search(
         let before = refusals();
         gateway.configure(config);
         gateway.signal("HUP");
-        until("the mistake is told", SOON, async || refusals() > before).await;
+        until("the mistake is reported", SOON, async || refusals() > before).await;
     }
     std::fs::write(folder.join("good.toml"), config).unwrap();
     let environment =
@@ -203,19 +203,19 @@ async fn nothing_secret_is_said_on_redis() {
     let config = configuration(folder.path(), &format!("redis://:{PASSWORD}@{}", redis.address()));
     let gateway = gateway::on_memory().config(&config).start().await;
     let (mut answers, attempts) = stories(&gateway, &authority).await;
-    assert_eq!(redis.ask_as::<u64>(PASSWORD, "EXISTS og:marker"), 1, "the story was on Redis");
+    assert_eq!(redis.query_as::<u64>(PASSWORD, "EXISTS og:marker"), 1, "the claim was on Redis");
     redis.kill();
     let shop =
         Client::over_tls(gateway.api(), authority.client_config(None)).with_credential(&format!("shop.{SECRET}"));
     answers.push(shop.post("/v1/claims", &claim("canary contents of an outage")).await.expect(503));
     answers.push(gateway.admin_client().get("/readyz?verbose").await.expect(200));
-    // Back, with another password: what the server says of it is told on.
+    // Back, with another password: the server's error is reported.
     redis.restart_with(&["requirepass another"]);
-    until("the wrong password is told", SOON, async || {
+    until("the wrong password is reported", SOON, async || {
         let answer = gateway.admin_client().get("/readyz?verbose").await;
-        let told = answer.text.contains("WRONGPASS");
+        let response = answer.text.contains("WRONGPASS");
         answers.push(answer);
-        told
+        response
     })
     .await;
     search(&gateway, &config, folder.path(), &answers, &attempts, &planted).await;
@@ -237,11 +237,11 @@ async fn nothing_secret_is_said_on_postgres() {
     server.kill();
     let shop =
         Client::over_tls(gateway.api(), authority.client_config(None)).with_credential(&format!("shop.{SECRET}"));
-    until("the outage is told", SOON, async || {
+    until("the outage is reported", SOON, async || {
         let answer = shop.post("/v1/claims", &claim("canary contents of an outage")).await;
-        let told = answer.code() == (503, "store_unavailable");
+        let response = answer.code() == (503, "store_unavailable");
         answers.push(answer);
-        told
+        response
     })
     .await;
     answers.push(gateway.admin_client().get("/readyz?verbose").await.expect(200));
@@ -259,8 +259,8 @@ async fn nothing_secret_is_said_of_a_registry() {
     let shop = gateway.client().with_credential(&format!("shop.{SECRET}"));
     let refused = shop.claim(json!(CONTENTS)).await;
     assert!(refused.status >= 400, "{}", refused.text);
-    let told = async || gateway.log().contains("127.0.0.1:1/registry");
-    until("that the registry is out is told", SOON, told).await;
+    let response = async || gateway.log().contains("127.0.0.1:1/registry");
+    until("the outage of the registry is reported", SOON, response).await;
     let planted = planted("");
     clean("an answer", &refused.text, &planted);
     clean("the log", &gateway.log(), &planted);

@@ -24,7 +24,7 @@ use crate::support::gateway;
 
 const TOKEN: &str = "token_of_alice_0123456789abcdef";
 
-/// How soon a gateway knows what another has done, and what a busy machine adds to it.
+/// Time until a gateway knows a change by another one, with a margin for a busy machine.
 const FOLLOWED: Duration = Duration::from_secs(5);
 
 /// Time since these tests began.
@@ -33,7 +33,7 @@ fn now() -> Duration {
     CLOCK.monotonic()
 }
 
-/// A gateway with a chain over these engines, the first of which is active.
+/// A gateway with a chain over these engines. The first one is active.
 fn over(engines: &[(&str, String)]) -> Setup {
     let digest = hex::encode(&Sha256::digest(TOKEN));
     let names: Vec<_> = engines.iter().map(|(name, _)| *name).collect();
@@ -60,8 +60,8 @@ async fn chain(gateway: &Gateway) -> Value {
     alice(gateway).get("/admin/v1/chains").await.expect(200).body["chains"][0].clone()
 }
 
-async fn comes_to(gateway: &Gateway, engine: &str, patience: Duration) {
-    until("the gateway follows", patience, async || {
+async fn comes_to(gateway: &Gateway, engine: &str, timeout: Duration) {
+    until("the gateway follows", timeout, async || {
         let chain = chain(gateway).await;
         chain["active"] == engine && chain["phase"] == "open"
     })
@@ -80,20 +80,20 @@ async fn granted(gateway: &Gateway) -> Answer {
     answer.unwrap()
 }
 
-/// Whether this server holds the claim.
+/// Returns true if this server has the claim.
 fn holds(server: &RedisServer, claim: &Answer) -> bool {
     let id = claim.body["global_id"].as_str().unwrap();
-    server.ask::<Vec<String>>(&format!("KEYS *{id}*")).len() == 1
+    server.query::<Vec<String>>(&format!("KEYS *{id}*")).len() == 1
 }
 
 async fn two() -> Option<(RedisServer, RedisServer)> {
     Some((RedisServer::start().await?, RedisServer::start().await?))
 }
 
-/// What callers were granted, by what they asked for, and since when.
+/// Grants of callers, by contents, and their times.
 type Grants = Arc<Mutex<HashMap<u128, Vec<Duration>>>>;
 
-/// Claims whatever is current, which is something else every few milliseconds, the same for all callers, until told to stop.
+/// Claims the current contents, which change every few milliseconds and are the same for all callers, until `stop`.
 async fn ask_on(client: Client, begun: Duration, grants: Grants, stop: Arc<AtomicBool>) {
     while !stop.load(Ordering::Relaxed) {
         let current = now().saturating_sub(begun).as_millis() / 10;
@@ -141,7 +141,7 @@ async fn a_switch_under_load_reaches_every_gateway_and_nothing_is_granted_twice(
     all.sort_unstable();
     let pause = all.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).max().unwrap();
     println!(
-        "nobody was granted anything for {pause:?}; the operator was answered after {:?}",
+        "no caller was granted anything for {pause:?}; the operator was answered after {:?}",
         switched_at.saturating_sub(asked_at)
     );
     assert!(pause > Duration::from_millis(400) && pause < FOLLOWED, "{pause:?}");
@@ -152,7 +152,7 @@ async fn a_switch_under_load_reaches_every_gateway_and_nothing_is_granted_twice(
 }
 
 #[tokio::test]
-async fn while_a_chain_closes_callers_are_told_and_outcomes_are_taken() {
+async fn while_a_chain_closes_claims_are_refused_and_outcomes_accepted() {
     let Some((a, b)) = two().await else { return };
     let setup = over(&[("a", a.url()), ("b", b.url())]);
     let (here, there) = (setup.start().await, setup.start().await);
@@ -195,10 +195,10 @@ async fn a_dead_engine_is_left_from_the_command_line_and_learns_of_it_when_it_is
     assert!(ended.out.starts_with("Chain `default` was switched from a to b (epoch 1).\n"), "{}", ended.out);
     comes_to(&there, "b", FOLLOWED).await;
     assert!(holds(&b, &granted(&there).await));
-    // It knew nothing of the switch, and has to, before a gateway asks it and nobody else.
+    // It must know of the switch before a gateway reads only its metadata.
     a.restart().await;
-    until("it is told", FOLLOWED, async || {
-        a.ask::<Option<String>>("GET og:note:chain.default").is_some_and(|note| note.contains("\"active\":\"b\""))
+    until("it is reported", FOLLOWED, async || {
+        a.query::<Option<String>>("GET og:note:chain.default").is_some_and(|note| note.contains("\"active\":\"b\""))
     })
     .await;
     let restarted = setup.start().await;
@@ -212,26 +212,26 @@ async fn a_switch_that_may_not_or_cannot_be_made_changes_nothing() {
     let gateway = over(&[("a", a.url()), ("b", b.url())]).start().await;
     let alice = alice(&gateway);
     granted(&gateway).await;
-    let ask = async |body: Value| alice.post("/admin/v1/chains/default/switch", &body).await;
-    let refused = ask(json!({ "to": "b", "reason": "INC-42" })).await;
+    let switch = async |body: Value| alice.post("/admin/v1/chains/default/switch", &body).await;
+    let refused = switch(json!({ "to": "b", "reason": "INC-42" })).await;
     assert_eq!(refused.code(), (409, "loss_not_accepted"));
     assert!(refused.text.contains("How many claims stand on `a` is not known"), "{}", refused.text);
-    let refused = ask(order("c")).await;
+    let refused = switch(order("c")).await;
     assert_eq!(refused.code(), (400, "invalid_request"));
     assert!(refused.text.contains("it has: a, b"), "{}", refused.text);
-    assert_eq!(ask(order("a")).await.code(), (409, "already_active"));
-    assert_eq!(ask(json!({ "to": "b", "accept_loss": true })).await.code(), (400, "invalid_request"), "no reason");
+    assert_eq!(switch(order("a")).await.code(), (409, "already_active"));
+    assert_eq!(switch(json!({ "to": "b", "accept_loss": true })).await.code(), (400, "invalid_request"), "no reason");
     let refused = alice.post("/admin/v1/chains/other/switch", &order("b")).await;
     assert_eq!(refused.code(), (404, "not_found"));
     assert_eq!(gateway.admin_client().post("/admin/v1/chains/default/switch", &order("b")).await.status, 401);
 
     b.kill();
-    let refused = ask(order("b")).await;
+    let refused = switch(order("b")).await;
     assert_eq!(refused.code(), (503, "store_unavailable"));
     assert!(refused.text.contains("engine `b` does not answer"), "{}", refused.text);
     b.restart().await;
     b.freeze();
-    let refused = ask(order("b")).await;
+    let refused = switch(order("b")).await;
     assert_eq!(refused.code(), (503, "store_unavailable"), "{}", refused.text);
     b.thaw();
     let stands = chain(&gateway).await;
@@ -239,14 +239,14 @@ async fn a_switch_that_may_not_or_cannot_be_made_changes_nothing() {
     assert!(holds(&a, &granted(&gateway).await));
 
     let trail = alice.get("/admin/v1/audit").await.expect(200).body["entries"].clone();
-    let told: Vec<_> = trail.as_array().unwrap().iter().map(|entry| entry["result"].as_str().unwrap()).collect();
-    assert_eq!(told, ["store_unavailable", "store_unavailable"], "what was refused before it was begun is none");
+    let response: Vec<_> = trail.as_array().unwrap().iter().map(|entry| entry["result"].as_str().unwrap()).collect();
+    assert_eq!(response, ["store_unavailable", "store_unavailable"], "what was refused before it was begun is none");
     assert_eq!(trail[0]["action"], "chain.switch");
     assert_eq!(trail[0]["detail"], "chain: default, from: a, to: b, accept_loss");
 }
 
 #[tokio::test]
-async fn what_a_chain_requires_its_next_engine_must_promise() {
+async fn the_next_engine_of_a_chain_must_meet_its_requirements() {
     let Some(mut a) = RedisServer::start_with(&["appendonly yes", "appendfsync always"]).await else { return };
     let Some(b) = RedisServer::start().await else { return };
     let gateway = over(&[("a", a.url()), ("b", b.url())]).config("requires = [\"durable\"]\n").start().await;
@@ -272,7 +272,7 @@ async fn a_switch_whose_gateway_was_killed_is_finished_by_another() {
     });
     until("it is begun", FOLLOWED, async || chain(&there).await["phase"] == "closing").await;
     here.kill();
-    assert!(switching.await.unwrap().is_err(), "nobody is told that it was done");
+    assert!(switching.await.unwrap().is_err(), "no caller is answered that it was done");
     assert_eq!(there.client().claim(fresh::contents()).await.code(), (503, "store_unavailable"));
     comes_to(&there, "b", Duration::from_secs(15)).await;
     assert!(holds(&b, &granted(&there).await));
@@ -312,7 +312,7 @@ async fn a_gateway_that_cannot_reach_the_new_engine_grants_nothing_rather_than_o
     granted(&there).await;
     way.refuse().await;
     switch(&here, "b").await.expect(200);
-    // It is told by the old engine, which others could reach.
+    // The old engine reports it, which others could reach.
     comes_to(&there, "b", FOLLOWED).await;
     assert_eq!(there.client().claim(fresh::contents()).await.code(), (503, "store_unavailable"));
     way.heal().await;
@@ -359,9 +359,9 @@ async fn a_chain_that_holds_grants_nothing_for_a_lease_after_its_store_came_back
     until("the store is back, and empty", FOLLOWED, async || {
         let answer = client.claim(fresh::contents()).await;
         assert_ne!(answer.status, 201, "granted though something may be going on");
-        let told = answer.text.contains("has lost its data");
+        let response = answer.text.contains("has lost its data");
         refused = Some(answer);
-        told
+        response
     })
     .await;
     assert_eq!(refused.unwrap().code(), (503, "store_unavailable"));
@@ -385,7 +385,7 @@ async fn a_chain_that_holds_grants_nothing_for_a_lease_after_its_store_came_back
     assert_eq!(chain(&gateway).await["held_ms"], Value::Null);
 
     // Emptied under a connection that stands: noticed half a second later, and what a busy machine adds.
-    server.ask::<String>("FLUSHALL");
+    server.query::<String>("FLUSHALL");
     until("it is noticed", Duration::from_secs(2), async || chain(&gateway).await["held_ms"].is_u64()).await;
     assert_eq!(client.claim(fresh::contents()).await.code(), (503, "store_unavailable"));
 }

@@ -50,8 +50,8 @@ macro_rules! in_language {
             }
 
             #[tokio::test]
-            async fn a_holder_that_slept_too_long_is_told() {
-                super::a_holder_that_slept_too_long_is_told($language).await;
+            async fn a_holder_that_paused_too_long_is_informed() {
+                super::a_holder_that_paused_too_long_is_informed($language).await;
             }
 
             #[tokio::test]
@@ -65,8 +65,8 @@ macro_rules! in_language {
             }
 
             #[tokio::test]
-            async fn what_others_have_done_is_an_answer() {
-                super::what_others_have_done_is_an_answer($language).await;
+            async fn results_of_other_callers_are_answers() {
+                super::results_of_other_callers_are_answers($language).await;
             }
 
             #[tokio::test]
@@ -99,7 +99,7 @@ fn url(address: SocketAddr) -> String {
     format!("urls=http://{address}")
 }
 
-/// An address that is taken, and at which nobody listens: whoever connects is refused.
+/// An address that is in use but without a listener: connections are refused.
 fn nowhere() -> (TcpSocket, SocketAddr) {
     let socket = TcpSocket::new_v4().expect("a socket");
     socket.bind((Ipv4Addr::LOCALHOST, 0).into()).expect("a free port");
@@ -111,7 +111,7 @@ fn claim(order: &str) -> Value {
     json!({ "operation": "order.submit", "contents": { "order_id": order } })
 }
 
-/// What stands, as somebody who asks is told: 201, or the state of the claim.
+/// Returns the answer to another claim call: `None` for 201, or the state of the claim.
 async fn asked(client: &Client, order: &str) -> Option<String> {
     let answer = client.post("/v1/claims", &claim(order)).await;
     (answer.status == 409).then(|| answer.body["state"].as_str().expect("a state").to_owned())
@@ -129,13 +129,13 @@ async fn computes_the_global_ids_of_the_vectors(language: Language) {
     }
     for (vector, said) in list("refused").iter().zip(&said[accepted.len()..]) {
         let why = vector["why"].as_str().unwrap();
-        assert!(said == "refused" || language.cannot_tell(why), "{vector}: {said}");
+        assert!(said == "refused" || language.is_undecidable(why), "{vector}: {said}");
     }
 }
 
 async fn many_workers_do_each_order_once_over_a_lossy_network(language: Language) {
     let gateway = gateway::on_memory().start().await;
-    let mut proxy = TcpProxy::start_plain(gateway.api()).await;
+    let mut proxy = TcpProxy::start_any(gateway.api()).await;
     let (workers, orders) = (format!("workers={WORKERS}"), format!("orders={ORDERS}"));
     let words = ["orders", &url(proxy.address()), &workers, &orders, "work=50", "timeout=400", "lease=10s"];
     let Some(mut program) = language.start(&words) else { return };
@@ -171,7 +171,7 @@ async fn many_workers_do_each_order_once_over_a_lossy_network(language: Language
 
 async fn an_answer_that_is_lost_is_asked_for_again(language: Language) {
     let gateway = gateway::on_memory().start().await;
-    let proxy = TcpProxy::start_plain(gateway.api()).await;
+    let proxy = TcpProxy::start_any(gateway.api()).await;
     proxy.lose_next_reply();
     // The first of the two gateways is gone.
     let (_taken, gone) = nowhere();
@@ -191,7 +191,7 @@ async fn a_claim_is_kept_while_its_work_takes_longer_than_the_lease(language: La
     program.says("granted").await;
     let client = gateway.client();
     while !program.said().iter().any(|line| line.starts_with("effect")) {
-        assert!(asked(&client, "A-1").await.is_some(), "somebody else was granted: {:?}", program.said());
+        assert!(asked(&client, "A-1").await.is_some(), "another caller was granted: {:?}", program.said());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let said = program.ended().await;
@@ -200,7 +200,7 @@ async fn a_claim_is_kept_while_its_work_takes_longer_than_the_lease(language: La
 
 async fn a_lease_counts_from_when_it_was_asked_for(language: Language) {
     let gateway = gateway::on_memory().start().await;
-    let proxy = TcpProxy::start_plain(gateway.api()).await;
+    let proxy = TcpProxy::start_any(gateway.api()).await;
     proxy.set(Mode::Delay(Duration::from_millis(400)));
     let words = ["one", &url(proxy.address()), "order=A-1", "lease=600ms", "timeout=5000"];
     let Some(said) = language.run(&words).await else { return };
@@ -209,7 +209,7 @@ async fn a_lease_counts_from_when_it_was_asked_for(language: Language) {
     assert_eq!(asked(&gateway.client(), "A-1").await, None, "and it is free for the next one");
 }
 
-async fn a_holder_that_slept_too_long_is_told(language: Language) {
+async fn a_holder_that_paused_too_long_is_informed(language: Language) {
     let gateway = gateway::on_memory().start().await;
     let words = ["one", &url(gateway.api()), "order=A-1", "lease=1500ms", "work=1000"];
     let Some(mut program) = language.start(&words) else { return };
@@ -217,8 +217,8 @@ async fn a_holder_that_slept_too_long_is_told(language: Language) {
     program.signal("STOP");
     let client = gateway.client();
     let body = claim("A-1");
-    let patience = Duration::from_secs(10);
-    until("the lease ends", patience, async || client.post("/v1/claims", &body).await.status == 201).await;
+    let timeout = Duration::from_secs(10);
+    until("the lease ends", timeout, async || client.post("/v1/claims", &body).await.status == 201).await;
     program.signal("CONT");
     let said = program.ended().await;
     assert!(said[1].starts_with("lost "), "{said:?}");
@@ -263,7 +263,7 @@ async fn without_a_gateway_the_callers_own_policy_decides(language: Language) {
     assert_eq!(asked(&gateway.client(), "A-2").await.as_deref(), Some("succeeded"));
 }
 
-async fn what_others_have_done_is_an_answer(language: Language) {
+async fn results_of_other_callers_are_answers(language: Language) {
     let gateway = gateway::on_memory().config(&caller::app("shop")).start().await;
     let client = caller::caller(&gateway, "shop");
     let (url, credential) = (url(gateway.api()), format!("credential={}", caller::credential("shop")));
@@ -274,7 +274,7 @@ async fn what_others_have_done_is_an_answer(language: Language) {
     if first.is_empty() {
         return;
     }
-    // Nothing had happened, so it is free again; then nobody knew, so it is not.
+    // After a failure it is free again; after an unknown outcome it is not.
     assert_eq!(first, ["granted A-1 first -", "raised failure"]);
     assert_eq!(one("A-1", "fails=unknown").await, ["granted A-1 first -", "raised unknown"]);
     assert_eq!(asked(&client, "A-1").await.as_deref(), Some("unknown"));
@@ -306,7 +306,7 @@ async fn a_success_is_reported_without_a_result_that_cannot_be_sent(language: La
 
 async fn the_cause_of_each_failure_is_kept(language: Language) {
     let gateway = gateway::on_memory().start().await;
-    let silent = TcpProxy::start_plain(gateway.api()).await;
+    let silent = TcpProxy::start_any(gateway.api()).await;
     silent.set(Mode::Blackhole);
     let (_taken, refused) = nowhere();
     let page = answering("404 Not Found", "text/html", "<h1>no such page</h1>");
@@ -333,7 +333,7 @@ async fn the_cause_of_each_failure_is_kept(language: Language) {
 
 async fn connections_are_reused_and_replaced_once_they_are_closed(language: Language) {
     let gateway = gateway::on_memory().start().await;
-    let proxy = TcpProxy::start_plain(gateway.api()).await;
+    let proxy = TcpProxy::start_any(gateway.api()).await;
     let words = ["orders", &url(proxy.address()), "workers=1", "orders=20"];
     let Some(said) = language.run(&words).await else { return };
     assert_eq!(said.iter().filter(|line| line.starts_with("done ")).count(), 20, "{said:#?}");

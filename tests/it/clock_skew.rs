@@ -129,7 +129,7 @@ impl Stage {
         }
     }
 
-    /// Which attempt holds it, as a duplicate is told.
+    /// Returns the attempt that holds it, as a duplicate shows it.
     async fn holder(&self, gateway: &Gateway, contents: &str) -> Attempt {
         match self.claim(gateway, contents).await {
             ClaimAnswer::Duplicate(found) => {
@@ -200,10 +200,10 @@ async fn an_old_attempt_never_touches_a_newer_claim_whatever_their_timestamps_sa
         assert!(!stage.strict_fence || old.fence < new.fence, "fences rise whatever the clocks say");
         for gateway in [older, newer] {
             for outcome in [Outcome::Failure, Outcome::Unknown, Outcome::Success { result: None, retention: None }] {
-                let told = stage.settle(gateway, &old, outcome.clone()).await;
+                let response = stage.settle(gateway, &old, outcome.clone()).await;
                 assert!(
-                    matches!(told, OutcomeResponse::Superseded { state: ClaimState::InProgress, .. }),
-                    "{outcome:?}: {told:?}"
+                    matches!(response, OutcomeResponse::Superseded { state: ClaimState::InProgress, .. }),
+                    "{outcome:?}: {response:?}"
                 );
             }
             let renewed = gateway.renew(&stage.app, old.global_id, old.attempt.clone(), Some(HOUR)).await.unwrap();
@@ -215,8 +215,8 @@ async fn an_old_attempt_never_touches_a_newer_claim_whatever_their_timestamps_sa
             matches!(done, OutcomeResponse::Done { state: Some(ClaimState::Succeeded), late: Some(false), .. }),
             "{done:?}"
         );
-        let told = stage.settle(newer, &old, Outcome::Failure).await;
-        assert!(matches!(told, OutcomeResponse::Superseded { state: ClaimState::Succeeded, .. }), "{told:?}");
+        let response = stage.settle(newer, &old, Outcome::Failure).await;
+        assert!(matches!(response, OutcomeResponse::Superseded { state: ClaimState::Succeeded, .. }), "{response:?}");
     }
 }
 
@@ -274,10 +274,10 @@ async fn a_late_outcome_is_taken_from_a_gateway_that_lives_in_another_hour(stage
     {
         let granted = stage.granted(holder, contents).await;
         stage.lease_ends(&granted).await;
-        let told = stage.settle(other, &granted, Outcome::Success { result: None, retention: None }).await;
+        let response = stage.settle(other, &granted, Outcome::Success { result: None, retention: None }).await;
         assert!(
-            matches!(told, OutcomeResponse::Done { state: Some(ClaimState::Succeeded), late: Some(true), .. }),
-            "{told:?}"
+            matches!(response, OutcomeResponse::Done { state: Some(ClaimState::Succeeded), late: Some(true), .. }),
+            "{response:?}"
         );
         match stage.claim(holder, contents).await {
             ClaimAnswer::Duplicate(found) => assert_eq!(found.claim.record.attempt, granted.attempt),

@@ -8,23 +8,23 @@ use serde_json::json;
 use crate::support::gateway;
 
 /// Asserts that a claim of these contents meets what is stored under its ID, and that nothing came of it.
-async fn assert_refused(server: &RedisServer, client: &Client, key: &str, contents: &str, told: &[&str]) {
-    let stored: String = server.ask_words(&["GET", key]);
-    let left: i64 = server.ask_words(&["PTTL", key]);
+async fn assert_refused(server: &RedisServer, client: &Client, key: &str, contents: &str, response: &[&str]) {
+    let stored: String = server.query_words(&["GET", key]);
+    let left: i64 = server.query_words(&["PTTL", key]);
     for take_over in [false, true] {
         let answer = client.post("/v1/claims", &json!({ "contents": contents, "take_over": take_over })).await;
         assert_eq!(answer.code(), (422, "contents_mismatch"), "{stored}");
         let members: Vec<_> = answer.body.as_object().unwrap().keys().map(String::as_str).collect();
         assert_eq!(members, ["code", "detail", "request_id", "status", "title", "type"]);
-        for secret in told {
+        for secret in response {
             assert!(!answer.text.contains(secret), "{secret}: {}", answer.text);
         }
         let batch = json!({ "items": [{ "contents": contents }, { "contents": format!("not {contents}") }] });
         let answers = client.post("/v1/claims/batch", &batch).await.expect(200);
         assert_eq!(answers.body["items"][0]["code"], "contents_mismatch", "{}", answers.text);
     }
-    assert_eq!(server.ask_words::<String>(&["GET", key]), stored, "nothing is overwritten");
-    let still_left: i64 = server.ask_words(&["PTTL", key]);
+    assert_eq!(server.query_words::<String>(&["GET", key]), stored, "nothing is overwritten");
+    let still_left: i64 = server.query_words(&["PTTL", key]);
     assert!(still_left <= left && (left == -1 || still_left > left - 5_000), "{left} ms, then {still_left}");
 }
 
@@ -48,10 +48,10 @@ async fn other_contents_under_the_same_id_are_refused() {
             let key_of = |id: &serde_json::Value| format!("{stored_bytes}:og:{{{}}}:default", id.as_str().unwrap());
             let id = client.post("/v1/global-ids", &json!({ "contents": ours })).await.expect(200);
             let (from, to) = (key_of(&granted.body["global_id"]), key_of(&id.body["global_id"]));
-            assert_eq!(server.ask_words::<i64>(&["COPY", &from, &to]), 1);
+            assert_eq!(server.query_words::<i64>(&["COPY", &from, &to]), 1);
             let attempt = granted.body["attempt"].as_str().unwrap();
-            let told = [theirs.as_str(), attempt, "a stored result", granted.body["global_id"].as_str().unwrap()];
-            assert_refused(&server, &client, &to, &ours, &told).await;
+            let response = [theirs.as_str(), attempt, "a stored result", granted.body["global_id"].as_str().unwrap()];
+            assert_refused(&server, &client, &to, &ours, &response).await;
             // Its own claim is where it was.
             client.claim(json!(theirs)).await.expect(409);
         }

@@ -30,11 +30,11 @@ async fn id_and_gateway_agree() {
     let gateway = gateway::on_memory().start().await;
     let contents = json!({ "b": [1.0, "ü\u{7}", null], "a": { "z": 1e21, "y": -0.0 } });
     let body = json!({ "operation": "order.submit", "contents": contents });
-    let told = gateway.client().post("/v1/global-ids", &body).await.expect(200);
+    let response = gateway.client().post("/v1/global-ids", &body).await.expect(200);
     let words = ["id", "--app", "default", "--operation", "order.submit", "--canonical", &contents.to_string()];
     let printed = oncegate(folder.path(), &words);
     let expected =
-        format!("{}\n{}\n", told.body["global_id"].as_str().unwrap(), told.body["canonical"].as_str().unwrap());
+        format!("{}\n{}\n", response.body["global_id"].as_str().unwrap(), response.body["canonical"].as_str().unwrap());
     assert_eq!(printed.out, expected);
 }
 
@@ -85,7 +85,7 @@ fn config_print_shows_what_all_layers_come_to_and_no_secret() {
 }
 
 #[tokio::test]
-async fn health_tells_in_its_exit_code() {
+async fn health_reports_by_its_exit_code() {
     let folder = tempfile::tempdir().unwrap();
     let mut gateway = gateway::on_memory().start().await;
     let url = format!("http://{}", gateway.admin());

@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 use crate::support::exposition::Page;
 use crate::support::gateway;
 
-/// What is known of a key: what was answered, or what was sent when the gateway died.
+/// Knowledge of a key: the last answer, or the open call when the gateway died.
 #[derive(Clone, PartialEq, Debug)]
 enum Known {
     ClaimSent,
@@ -56,7 +56,7 @@ struct Ledger {
 const CALLERS: u64 = 8;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whatever_was_answered_holds_after_fifty_crashes() {
+async fn answers_hold_after_fifty_crashes() {
     let seed = fresh::number();
     println!("seed {seed}");
     let mut random = SmallRng::seed_from_u64(seed);
@@ -100,7 +100,7 @@ async fn whatever_was_answered_holds_after_fifty_crashes() {
 /// The gateway dies, or its database, or both, while callers are at work.
 #[cfg(feature = "postgres")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whatever_was_answered_holds_after_crashes_of_postgres_and_of_its_gateways() {
+async fn answers_hold_after_crashes_of_postgres_and_its_gateways() {
     let Some(mut server) = PostgresServer::start().await else { return };
     let seed = fresh::number();
     println!("seed {seed}");
@@ -172,9 +172,9 @@ async fn call_until_it_dies(client: Client, ledger: Arc<Ledger>, mut random: Sma
 /// The life of one key. Nothing if the gateway died meanwhile.
 async fn live(client: &Client, ledger: &Ledger, entry: &mut Entry, random: &mut SmallRng) -> Option<()> {
     // Longer than the test, so that nothing ends by itself.
-    let ask = json!({ "contents": entry.contents, "lease": "24h" });
+    let body = json!({ "contents": entry.contents, "lease": "24h" });
     loop {
-        let granted = answer(client, ledger, "/v1/claims", &ask).await?.expect(201);
+        let granted = answer(client, ledger, "/v1/claims", &body).await?.expect(201);
         entry.hold(&granted.body);
         let result = json!({ "of": entry.contents });
         let (outcome, sent, taken) = match random.random_range(0..4) {
@@ -215,8 +215,8 @@ impl Entry {
         (self.fence, self.timestamp, self.known) = (fence, granted["timestamp"].as_u64(), Known::Held);
     }
 
-    /// Somebody else has asked for the key: is the answer one that what was known allows?
-    fn judge(&mut self, answer: &Value) {
+    /// Checks the answer to another caller's claim call against the knowledge of the key.
+    fn check(&mut self, answer: &Value) {
         let granted = answer["status"] == 201;
         let state = answer["state"].as_str().unwrap_or("");
         assert!(granted || answer["code"] == "duplicate", "{self:?}: {answer}");
@@ -232,7 +232,7 @@ impl Entry {
                 self.known = Known::Succeeded(result.clone());
             }
             (Known::UnknownSent | Known::Unknown, false, "unknown") => self.known = Known::Unknown,
-            _ => panic!("{self:?}, but a different caller is told {answer}"),
+            _ => panic!("{self:?}, but another caller is answered {answer}"),
         }
         // A claim whose answer was lost may still stand, or the one before it may not have been granted at all.
         if was != Known::ClaimSent {
@@ -242,15 +242,15 @@ impl Entry {
     }
 }
 
-/// Asks for these keys as somebody else, and judges every answer.
+/// Claims these keys as another caller, and checks every answer.
 async fn check(client: &Client, entries: &mut [Entry], looked_at: &BTreeSet<usize>) {
     let places: Vec<usize> = looked_at.iter().copied().collect();
     for places in places.chunks(500) {
-        let ask = |place: &usize| json!({ "contents": entries[*place].contents, "lease": "24h" });
-        let items: Vec<Value> = places.iter().map(ask).collect();
+        let body = |place: &usize| json!({ "contents": entries[*place].contents, "lease": "24h" });
+        let items: Vec<Value> = places.iter().map(body).collect();
         let answer = client.post("/v1/claims/batch", &json!({ "items": items })).await.expect(200);
         for (place, answer) in places.iter().zip(answer.body["items"].as_array().unwrap()) {
-            entries[*place].judge(answer);
+            entries[*place].check(answer);
         }
     }
 }
@@ -284,7 +284,7 @@ async fn a_million_claims_do_not_delay_the_start() {
     fill_and_restart(1_000_000, Duration::from_secs(2)).await;
 }
 
-async fn fill_and_restart(count: usize, patience: Duration) {
+async fn fill_and_restart(count: usize, timeout: Duration) {
     let folder = tempfile::tempdir().unwrap();
     let claims = folder.path().join("claims");
     let mut gateway = start(&claims).await;
@@ -298,8 +298,8 @@ async fn fill_and_restart(count: usize, patience: Duration) {
                 if batch >= count / 1000 {
                     return;
                 }
-                let ask = |number: usize| json!({ "contents": { "order": batch * 1000 + number }, "lease": "24h" });
-                let items: Vec<Value> = (0..1000).map(ask).collect();
+                let body = |number: usize| json!({ "contents": { "order": batch * 1000 + number }, "lease": "24h" });
+                let items: Vec<Value> = (0..1000).map(body).collect();
                 let granted = client.post_unchecked("/v1/claims/batch", &json!({ "items": items })).await;
                 assert_eq!(granted.matches("\"status\":201").count(), 1000);
             }
@@ -307,8 +307,8 @@ async fn fill_and_restart(count: usize, patience: Duration) {
     }
     filling.join_all().await;
     gateway.kill();
-    let gateway = answered_within(patience, start(&claims)).await;
-    // Told in whole seconds, rounded down.
+    let gateway = answered_within(timeout, start(&claims)).await;
+    // In whole seconds, rounded down.
     let cpu_seconds = Page::get(&gateway.admin_client()).await.sum("process_cpu_seconds_total", &[]);
     assert!(cpu_seconds < 2, "the start has cost {cpu_seconds} s");
     let client = gateway.client();

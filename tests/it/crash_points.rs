@@ -1,5 +1,5 @@
-//! Gateways that crash between two steps: after the store took a call, before its caller was told. Whatever was answered
-//! holds, and whoever asks again gets the answer that was lost.
+//! Gateways that crash between two steps: after the store executed a call, before its caller was answered. Every answer
+//! remains true, and a repeated call gets the lost answer.
 
 use std::any::Any;
 use std::os::unix::process::ExitStatusExt as _;
@@ -11,22 +11,22 @@ use oncegate::domain::terms::{LeaseEnd, Retention, Terms};
 use oncegate_testkit::client::Client;
 use oncegate_testkit::fresh;
 use oncegate_testkit::gateway::{Gateway, Setup};
-use oncegate_testkit::history::over_http::OverHttp;
+use oncegate_testkit::history::http_service::HttpService;
 use oncegate_testkit::history::workload::{Service, Workload};
-use oncegate_testkit::history::{Story, assert_explained};
+use oncegate_testkit::history::{History, assert_explained};
+use oncegate_testkit::output::print;
 #[cfg(feature = "postgres")]
 use oncegate_testkit::postgres_server::PostgresServer;
 #[cfg(feature = "redis")]
 use oncegate_testkit::redis_server::RedisServer;
-use oncegate_testkit::say::say;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::support::gateway;
 
-/// Where a gateway is to crash.
+/// Place where a gateway must crash.
 const CRASH_AT: &str = "ONCEGATE_CRASH_AT";
-/// What `abort` ends a process with.
+/// Signal of `abort`.
 const SIGABRT: i32 = 6;
 
 /// A store, and what must live as long as it is used.
@@ -84,7 +84,7 @@ crashes!(redis);
 #[cfg(feature = "postgres")]
 crashes!(postgres);
 
-/// Calls, and is told nothing because the gateway crashes where it was to.
+/// Makes a call that has no answer, because the gateway crashes.
 async fn lost(gateway: &mut Gateway, path: &str, body: &Value) {
     let headers = [("content-type", "application/json")];
     let answer = gateway.client().try_send("POST", path, &headers, body.to_string()).await;
@@ -128,7 +128,7 @@ async fn an_outcome_is_there(setup: &Setup) {
 /// Callers go on while one gateway crashes again and again; the store is a folder, or shared with a gateway that stays.
 async fn crash_again_and_again(setup: &Setup, others: Vec<Client>) {
     let seed = fresh::number() >> 8;
-    say(format_args!("seed {seed}"));
+    print(format_args!("seed {seed}"));
     let day = Retention::For(Duration::from_hours(24));
     let terms = Terms {
         lease: Duration::from_secs(30),
@@ -149,10 +149,10 @@ async fn crash_again_and_again(setup: &Setup, others: Vec<Client>) {
     let mut gateway = setup.start().await;
     // Where it listens once, it listens always, so that callers find it again.
     let setup = setup.clone().listen(&gateway.api().to_string());
-    let mut services: Vec<Arc<dyn Service>> = vec![Arc::new(OverHttp(gateway.client()))];
-    services.extend(others.into_iter().map(|client| Arc::new(OverHttp(client)) as Arc<dyn Service>));
-    let (story, stop) = (Story::new(Arc::new(SystemClock::new())), CancellationToken::new());
-    let calling = tokio::spawn(workload.run(services, story.clone(), stop.clone()));
+    let mut services: Vec<Arc<dyn Service>> = vec![Arc::new(HttpService(gateway.client()))];
+    services.extend(others.into_iter().map(|client| Arc::new(HttpService(client)) as Arc<dyn Service>));
+    let (history, stop) = (History::new(Arc::new(SystemClock::new())), CancellationToken::new());
+    let calling = tokio::spawn(workload.run(services, history.clone(), stop.clone()));
     for point in ["claimed:7", "settled:9", "claimed:20", "settled:15", "claimed:31"] {
         gateway.kill();
         gateway = setup.clone().env(CRASH_AT, point).start().await;
@@ -161,7 +161,7 @@ async fn crash_again_and_again(setup: &Setup, others: Vec<Client>) {
     let _gateway = setup.start().await;
     stop.cancel();
     calling.await.unwrap();
-    assert_explained(&story);
+    assert_explained(&history);
 }
 
 #[cfg(feature = "disk")]

@@ -21,7 +21,7 @@ const DASHBOARD: &str = include_str!("../../deploy/grafana/oncegate.json");
 /// Metrics of what this test does not make happen: a query for one of them may be empty.
 const WITHOUT_DATA: [&str; 2] = ["oncegate_journal_errors_total", "oncegate_log_lines_dropped_total"];
 
-/// How far back the queries look, in seconds: over all that the test does.
+/// Range of the queries in seconds: the whole test.
 const WINDOW: f64 = 60.0;
 
 fn config() -> String {
@@ -120,7 +120,7 @@ async fn every_query_of_the_dashboard_returns_data() {
         ordinary(&other).await;
     }
     // A store that lost its data: counted, and nothing is granted for a while.
-    server.ask::<()>("FLUSHALL");
+    server.query::<()>("FLUSHALL");
     until("the loss is counted", Duration::from_secs(15), async || {
         prometheus.query("sum(oncegate_engine_data_lost_total) > 0").is_ok_and(|found| !found.is_empty())
     })

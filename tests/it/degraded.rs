@@ -1,4 +1,4 @@
-//! What callers and operators meet while a store is out and a policy answers in its place, and when the store is back.
+//! Outage policies as callers and operators see them: while the store is unavailable, and after it is back.
 
 mod accepted;
 mod late_calls;
@@ -23,8 +23,8 @@ use crate::support::gateway;
 
 const TOKEN: &str = "token_of_alice_0123456789abcdef";
 
-/// How long anything may take that happens by itself when the store is back.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest time of anything that follows the return of the store.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// An app for each policy, and an operator.
 fn config() -> String {
@@ -59,13 +59,13 @@ fn alice(gateway: &Gateway) -> Client {
 /// Waits until nothing waits for the store any more.
 async fn delivered(gateway: &Gateway) {
     let admin = gateway.admin_client();
-    until("all is delivered", PATIENCE, async || Page::get(&admin).await.sum("oncegate_spool_entries", &[]) == 0).await;
+    until("all is delivered", TIMEOUT, async || Page::get(&admin).await.sum("oncegate_spool_entries", &[]) == 0).await;
 }
 
 /// Waits until the gateway finds its store out.
 pub(crate) async fn out(gateway: &Gateway) {
     let client = caller::caller(gateway, "closed");
-    until("the store is missed", PATIENCE, async || {
+    until("the store is missed", TIMEOUT, async || {
         client.claim(oncegate_testkit::fresh::contents()).await.code() == (503, "store_unavailable")
     })
     .await;
@@ -74,7 +74,7 @@ pub(crate) async fn out(gateway: &Gateway) {
 /// Waits until the gateway's store serves again.
 async fn back(gateway: &Gateway) {
     let client = caller::caller(gateway, "closed");
-    until("the store serves", PATIENCE, async || client.claim(oncegate_testkit::fresh::contents()).await.status == 201)
+    until("the store serves", TIMEOUT, async || client.claim(oncegate_testkit::fresh::contents()).await.status == 201)
         .await;
 }
 
@@ -87,7 +87,7 @@ pub(crate) fn policy(answer: &Answer) -> Option<&str> {
     body
 }
 
-/// A repeat of a claim by somebody else.
+/// The same claim by another attempt.
 async fn again(client: &Client, contents: &Value) -> Answer {
     client.post("/v1/claims", &json!({ "contents": contents })).await
 }

@@ -1,4 +1,4 @@
-//! What `deploy/` ships can be used as it stands: its configurations, the unit, the secrets of Compose.
+//! The files in `deploy/` work unchanged: its configurations, the unit, the secrets of Compose.
 
 use std::fs;
 use std::path::{Path, PathBuf};

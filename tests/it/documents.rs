@@ -11,7 +11,7 @@ secrets = ["sha256:0000000000000000000000000000000000000000000000000000000000000
 "#;
 
 #[tokio::test]
-async fn each_listener_serves_its_document_to_anybody() {
+async fn each_listener_serves_its_document_without_credentials() {
     let gateway = gateway::on_memory().config(APPS).start().await;
     let api = gateway.client().get("/openapi.yaml").await;
     let admin = gateway.admin_client().get("/openapi.yaml").await;

@@ -1,4 +1,4 @@
-//! The edge: what is malformed, too large, too slow or too much gets a clear answer, and costs nobody else anything.
+//! The edge: requests that are malformed, too large, too slow or too many get a clear response, and do not affect others.
 
 mod attacks;
 
@@ -20,7 +20,7 @@ const JSON: &[(&str, &str)] = &[("content-type", "application/json")];
 
 #[tokio::test]
 #[expect(clippy::too_many_lines, reason = "a table of requests and their answers")]
-async fn wrong_requests_are_told_what_to_do() {
+async fn errors_of_invalid_requests_say_what_to_do() {
     let gateway = gateway::on_memory().start().await;
     let client = gateway.client();
     let id = "2ca8a31a53ad078ffd0c7c8c80158af7";
@@ -181,7 +181,7 @@ async fn nonces_of_headers_are_never_chosen_between() {
 }
 
 #[tokio::test]
-async fn what_is_too_large_is_refused_before_it_is_read() {
+async fn a_body_that_is_too_large_is_refused_before_it_is_read() {
     let gateway = gateway::on_memory().start().await;
     let client = gateway.client();
     let long = "x".repeat(65 << 10);
@@ -215,9 +215,9 @@ async fn what_is_too_large_is_refused_before_it_is_read() {
     }
 }
 
-/// Whoever calls again on a connection that was closed behind an answer has no answer to that.
+/// A request on a connection that is closed after a response has no response.
 #[tokio::test]
-async fn what_is_refused_before_it_is_read_leaves_its_connection_to_the_next() {
+async fn a_request_refused_before_its_body_keeps_its_connection_usable() {
     let gateway = gateway::on_memory().start().await;
     let head =
         "POST /v1/claims HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\ntransfer-encoding: chunked\r\n\r\n";
@@ -236,7 +236,7 @@ async fn what_is_refused_before_it_is_read_leaves_its_connection_to_the_next() {
 
 /// Closing on what still comes would reset the connection, and the answer with it.
 #[tokio::test]
-async fn who_still_sends_what_is_refused_reads_why() {
+async fn a_client_that_still_sends_a_refused_body_reads_the_response() {
     let gateway = gateway::on_memory().env("ONCEGATE_LIMITS__BODY_READ_TIMEOUT", "500ms").start().await;
     let head = |more| format!("POST /v1/claims HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9000000\r\n{more}\r\n");
     for (more, status) in [("content-type: application/json\r\n", "413"), ("", "415")] {
@@ -246,7 +246,7 @@ async fn who_still_sends_what_is_refused_reads_why() {
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
         assert!(answer.contains("connection: close\r\n"), "{answer}");
     }
-    // Nor is anyone told to go on with what is refused already.
+    // No `100 Continue` for a request that is refused already.
     let head = "POST /v1/claims HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\nexpect: 100-continue\r\n\r\n";
     let mut stream = connect(&gateway, head.as_bytes()).await;
     let answer = read_to_close(&mut stream).await;
@@ -254,7 +254,7 @@ async fn who_still_sends_what_is_refused_reads_why() {
 }
 
 #[tokio::test]
-async fn what_is_not_http_is_answered_with_a_problem_too() {
+async fn malformed_http_also_receives_a_problem_document() {
     let gateway = gateway::on_memory().start().await;
     for request in [
         &b"hello\r\n\r\n"[..],

@@ -15,7 +15,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::support::caller::{app, caller};
 use crate::support::gateway;
 
-/// How often the one that is watched calls, and how often in one round.
+/// Number of calls of the measured caller, and of each round.
 const PACE: Duration = Duration::from_millis(4);
 const CALLS: usize = 200;
 /// Rounds in quiet and rounds in noise take turns, so that whatever else this machine does falls on both.
@@ -40,12 +40,12 @@ async fn watched(client: &Client) -> Vec<Duration> {
     calls.join_all().await
 }
 
-/// How long that takes.
+/// Length of the measurement.
 fn length() -> Duration {
     PACE * u32::try_from(CALLS).unwrap()
 }
 
-/// What 99 of a hundred stay below.
+/// Returns the 99th percentile.
 fn p99(mut took: Vec<Duration>) -> Duration {
     took.sort_unstable();
     took[took.len() * 99 / 100]

@@ -36,19 +36,19 @@ async fn lapsed(client: &Client, contents: &str) -> Answer {
     granted
 }
 
-fn told(answer: &Answer) -> (u16, &Value, &Value) {
+fn response(answer: &Answer) -> (u16, &Value, &Value) {
     (answer.status, &answer.body["state"], &answer.body["late"])
 }
 
 async fn late_outcomes(client: &Client) {
     let late = &json!(true);
 
-    // Without its contents: nothing is known to differ, and who hits it is told so.
+    // Without its contents: no difference is known, and the response says so.
     let blind = lapsed(client, "blind").await;
     let settled = client.report(&blind, json!({ "outcome": "success", "result": 1 })).await;
-    assert_eq!(told(&settled), (200, &json!("succeeded"), late), "{}", settled.text);
+    assert_eq!(response(&settled), (200, &json!("succeeded"), late), "{}", settled.text);
     let again = client.report(&blind, json!({ "outcome": "success", "result": 2 })).await;
-    assert_eq!(told(&again), (200, &json!("succeeded"), late), "{}", again.text);
+    assert_eq!(response(&again), (200, &json!("succeeded"), late), "{}", again.text);
     let hit = client.post("/v1/claims", &json!({ "contents": "blind", "fingerprint": "any" })).await.expect(409);
     assert_eq!((&hit.body["state"], &hit.body["result"]), (&json!("succeeded"), &json!(1)));
     assert_eq!(hit.body["contents_verified"], false);
@@ -62,7 +62,7 @@ async fn late_outcomes(client: &Client) {
     assert_eq!(wrong.code(), (422, "contents_mismatch"));
     assert_eq!(client.get(&known.path("")).await.status, 404, "nothing was changed");
     let settled = client.report(&known, json!({ "outcome": "success", "contents": "known", "result": [] })).await;
-    assert_eq!(told(&settled), (200, &json!("succeeded"), late));
+    assert_eq!(response(&settled), (200, &json!("succeeded"), late));
     let hit = client.claim(json!("known")).await.expect(409);
     assert!(hit.body.get("contents_verified").is_none(), "{}", hit.text);
     let record = client.get(&known.path("")).await.expect(200);
@@ -70,29 +70,29 @@ async fn late_outcomes(client: &Client) {
 
     // A failure leaves nothing; an unknown waits for a take-over.
     let failed = lapsed(client, "failed").await;
-    assert_eq!(told(&client.settle(&failed, "failure").await), (200, &json!("released"), late));
+    assert_eq!(response(&client.settle(&failed, "failure").await), (200, &json!("released"), late));
     client.claim(json!("failed")).await.expect(201);
     let unknown = lapsed(client, "unknown").await;
-    assert_eq!(told(&client.settle(&unknown, "unknown").await), (200, &json!("unknown"), late));
+    assert_eq!(response(&client.settle(&unknown, "unknown").await), (200, &json!("unknown"), late));
     let take_over = json!({ "contents": "unknown", "take_over": true });
     assert_eq!(client.claim(json!("unknown")).await.expect(409).body["state"], "unknown");
     let taken = client.post("/v1/claims", &take_over).await.expect(201);
     assert_eq!(taken.body["taken_over"], true);
     assert_eq!(client.settle(&unknown, "success").await.code(), (409, "superseded"));
 
-    // Somebody else came first: nothing of theirs is touched.
+    // Another caller was first: its claim is not changed.
     let beaten = lapsed(client, "beaten").await;
     let winner = client.claim(json!("beaten")).await.expect(201);
     for outcome in ["success", "failure", "unknown"] {
-        let told = client.settle(&beaten, outcome).await;
-        assert_eq!((told.code(), &told.body["state"]), ((409, "superseded"), &json!("in_progress")));
-        assert!(told.headers.contains_key("retry-after"));
+        let response = client.settle(&beaten, outcome).await;
+        assert_eq!((response.code(), &response.body["state"]), ((409, "superseded"), &json!("in_progress")));
+        assert!(response.headers.contains_key("retry-after"));
     }
     assert_eq!(client.renew(&beaten, None).await.code(), (409, "superseded"));
     client.settle(&winner, "success").await.expect(200);
-    let told = client.settle(&beaten, "success").await;
-    assert_eq!((told.code(), &told.body["state"]), ((409, "superseded"), &json!("succeeded")));
-    assert!(told.headers.get("retry-after").is_none());
+    let response = client.settle(&beaten, "success").await;
+    assert_eq!((response.code(), &response.body["state"]), ((409, "superseded"), &json!("succeeded")));
+    assert!(response.headers.get("retry-after").is_none());
 
     // Older than its retention and a day: refused, except that a failure has nothing to record.
     let forged = |outcome: &str| json!({ "attempt": "1000000000000000-0123456789abcdef", "outcome": outcome });

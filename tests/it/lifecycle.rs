@@ -1,4 +1,4 @@
-//! How a gateway starts, says how it is, and ends.
+//! Start, health and shutdown of a gateway.
 
 use std::time::Duration;
 
@@ -27,9 +27,9 @@ async fn a_gateway_in_service_is_alive_and_ready() {
 
 #[tokio::test]
 async fn a_store_that_is_out_does_not_take_the_gateway_out() {
-    let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = nobody.local_addr().unwrap();
-    drop(nobody);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
     let gateway = gateway::on(format!("redis://{address}")).start().await;
     let admin = gateway.admin_client();
     admin.get("/livez").await.expect(200);
@@ -61,7 +61,7 @@ async fn a_drain_is_announced_while_new_requests_are_still_served() {
 }
 
 #[tokio::test]
-async fn what_is_in_flight_is_answered_before_the_end() {
+async fn requests_in_flight_are_answered_before_the_shutdown() {
     let mut gateway = gateway::on_memory().start().await;
     let mut idle = TcpStream::connect(gateway.api()).await.unwrap();
     let mut in_flight = half_a_claim(&gateway).await;
@@ -79,7 +79,7 @@ async fn what_is_in_flight_is_answered_before_the_end() {
 }
 
 #[tokio::test]
-async fn a_drain_is_not_for_ever() {
+async fn a_drain_has_a_time_limit() {
     let mut gateway = gateway::on_memory().env("ONCEGATE_SERVER__DRAIN_TIMEOUT", "200ms").start().await;
     let _in_flight = half_a_claim(&gateway).await;
     gateway.signal("INT");
@@ -101,7 +101,7 @@ async fn a_second_signal_ends_it_at_once() {
 }
 
 #[tokio::test]
-async fn what_was_answered_is_on_disk_after_an_orderly_end() {
+async fn answered_claims_are_on_disk_after_an_orderly_shutdown() {
     let folder = tempfile::tempdir().unwrap();
     let setup = gateway::on_disk(&folder.path().join("claims"));
     let mut gateway = setup.start().await;
@@ -119,7 +119,7 @@ async fn what_was_answered_is_on_disk_after_an_orderly_end() {
     client.settle(&begun, "success").await.expect(200);
 }
 
-/// What keeps a gateway from starting is said once, clearly, and in the exit code.
+/// An error that prevents the start is logged once, and sets the exit code.
 #[tokio::test]
 async fn a_start_that_fails_says_why() {
     let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -175,7 +175,7 @@ async fn half_a_claim(gateway: &Gateway) -> TcpStream {
     let mut stream = TcpStream::connect(gateway.api()).await.unwrap();
     let head = b"POST /v1/claims HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nexpect: 100-continue\r\ncontent-length: 14\r\n\r\n";
     stream.write_all(head).await.unwrap();
-    // It asks for the body once its handler does.
+    // It sends `100 Continue` when its handler reads the body.
     let mut go_on = [0; 25];
     timeout(SOON, stream.read_exact(&mut go_on)).await.expect("it wants the body").unwrap();
     assert_eq!(&go_on, b"HTTP/1.1 100 Continue\r\n\r\n");

@@ -22,7 +22,7 @@ const SOON: Duration = Duration::from_secs(10);
 const DROPPED: &str = "oncegate_log_lines_dropped_total";
 
 #[tokio::test]
-async fn a_log_that_nobody_reads_holds_up_no_request_and_no_end() {
+async fn an_unread_log_delays_no_request_and_no_shutdown() {
     let setup = gateway::on_memory().env("ONCEGATE_LOG__LEVEL", "trace").env("ONCEGATE_LOG__BUFFER_BYTES", 16384);
     let mut gateway = setup.log_unread().start().await;
     let (admin, client) = (gateway.admin_client(), gateway.client());
@@ -43,7 +43,7 @@ async fn a_log_that_nobody_reads_holds_up_no_request_and_no_end() {
 }
 
 #[test]
-fn a_failed_start_ends_although_nobody_reads_why() {
+fn a_failed_start_exits_although_its_log_is_not_read() {
     let (_unread, mut writer) = std::io::pipe().unwrap();
     writer.write_all(&vec![b'.'; 64 << 10]).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));

@@ -16,6 +16,7 @@ mod batch_memory;
 mod canary;
 #[cfg(feature = "redis")]
 mod chains;
+mod claim_lifecycle;
 #[cfg(any(feature = "postgres", feature = "redis"))]
 mod clients;
 #[cfg(feature = "redis")]
@@ -58,7 +59,7 @@ mod recovery;
 mod redis_outage;
 #[cfg(feature = "redis")]
 mod requirements;
-mod story;
+
 mod tls;
 #[cfg(feature = "otlp")]
 mod traces;

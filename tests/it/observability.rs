@@ -1,4 +1,4 @@
-//! What operators see: metrics that count right with bounded labels, and logs that give nothing away.
+//! Observability for operators: correct metrics with bounded labels, and logs without secrets.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -71,7 +71,7 @@ async fn the_metrics_of_the_contract_are_there_from_the_start() {
 }
 
 #[tokio::test]
-async fn a_small_story_is_counted_right() {
+async fn a_short_scenario_is_counted_correctly() {
     let gateway = gateway::on_memory().config(&shop()).start().await;
     let shop = shop_client(&gateway);
     let order = |order: &str| json!({ "operation": "order.submit", "contents": order });
@@ -151,9 +151,9 @@ async fn a_page_shows_what_happened_and_nothing_else() {
     let gateway = gateway::on_memory().start().await;
     let client = gateway.client();
     for operation in ["order.submit", "order.cancel", "coupon.redeem"] {
-        let ask = json!({ "operation": operation, "contents": 1 });
-        let granted = client.post("/v1/claims", &ask).await.expect(201);
-        client.post("/v1/claims", &ask).await.expect(409);
+        let body = json!({ "operation": operation, "contents": 1 });
+        let granted = client.post("/v1/claims", &body).await.expect(201);
+        client.post("/v1/claims", &body).await.expect(409);
         client.report(&granted, json!({ "outcome": "success", "operation": operation })).await.expect(200);
     }
     let page = Page::get(&gateway.admin_client()).await;
@@ -173,8 +173,8 @@ async fn callers_cannot_make_labels() {
     shop.get("/nowhere").await.expect(404);
     let before = Page::get(&gateway.admin_client()).await;
     for number in 0..50 {
-        let ask = json!({ "operation": format!("operation.{number}"), "contents": number });
-        let granted = shop.post("/v1/claims", &ask).await.expect(201);
+        let body = json!({ "operation": format!("operation.{number}"), "contents": number });
+        let granted = shop.post("/v1/claims", &body).await.expect(201);
         let report = json!({ "outcome": "success", "operation": format!("operation.{number}") });
         shop.report(&granted, report).await.expect(200);
         shop.get(&granted.path("")).await.expect(200);
@@ -213,23 +213,23 @@ async fn an_engine_that_does_not_answer_is_down_until_it_does() {
     let Some(mut redis) = RedisServer::start().await else { return };
     let gateway = gateway::on(redis.url()).start().await;
     let (admin, client) = (gateway.admin_client(), gateway.client());
-    let patience = Duration::from_secs(10);
+    let timeout = Duration::from_secs(10);
     let up = async || Page::get(&admin).await.sum("oncegate_engine_up", &[("engine", "primary")]) > 0;
-    until("the engine is up", patience, &up).await;
-    // Nobody calls: the gateway finds out by itself.
+    until("the engine is up", timeout, &up).await;
+    // Without calls, the gateway detects it by itself.
     redis.freeze();
-    until("a frozen store is down", patience, async || !up().await).await;
+    until("a frozen store is down", timeout, async || !up().await).await;
     redis.thaw();
-    until("it is up again", patience, &up).await;
+    until("it is up again", timeout, &up).await;
     redis.kill();
     // A caller notices sooner than the gateway by itself.
-    until("a killed store is down", patience, async || client.claim(json!(1)).await.status == 503 && !up().await).await;
+    until("a killed store is down", timeout, async || client.claim(json!(1)).await.status == 503 && !up().await).await;
     redis.restart().await;
-    until("it is up again", patience, async || client.claim(fresh::contents()).await.status == 201 && up().await).await;
+    until("it is up again", timeout, async || client.claim(fresh::contents()).await.status == 201 && up().await).await;
     let page = Page::get(&admin).await;
     let failed = ["store_unavailable", "outcome_unknown"].map(|result| page.sum(CLAIMS, &[("result", result)]));
     assert!(failed.iter().sum::<u64>() > 0);
-    until("both changes are logged", patience, async || gateway.log().matches("answers again").count() >= 2).await;
+    until("both changes are logged", timeout, async || gateway.log().matches("answers again").count() >= 2).await;
     let log = gateway.log();
     for word in ["does not answer", "answers again"] {
         assert!((2..=6).contains(&log.matches(word).count()), "said once for each change: {log}");
@@ -272,19 +272,19 @@ async fn logs_give_nothing_away_on_redis() {
 /// Everything that must not be logged is marked with this word, in one case or the other.
 const CANARY: &str = "canary";
 
-/// A whole story, mistakes included, at the level that says most.
+/// A whole scenario, with errors, at the most detailed log level.
 async fn nothing_is_given_away(setup: Setup, redis: Option<RedisServer>) {
     let mut gateway = setup.config(&shop()).env("ONCEGATE_LOG__LEVEL", "trace").start().await;
     let shop = shop_client(&gateway);
     let mut attempts = Vec::new();
-    let ask = json!({
+    let body = json!({
         "operation": "order.submit", "contents": { "canary-key": "canary contents" },
         "fingerprint": "canary fingerprint", "attempt_nonce": "canary-nonce-0001",
     });
-    let granted = shop.post("/v1/claims", &ask).await.expect(201);
+    let granted = shop.post("/v1/claims", &body).await.expect(201);
     attempts.push(granted.body["attempt"].as_str().unwrap().to_owned());
     for fingerprint in ["canary fingerprint", "another canary"] {
-        let mut other = ask.clone();
+        let mut other = body.clone();
         (other["fingerprint"], other["attempt_nonce"]) = (json!(fingerprint), json!("canary-nonce-0002"));
         shop.post("/v1/claims", &other).await;
     }

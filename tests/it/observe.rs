@@ -26,8 +26,8 @@ fn config() -> String {
 }
 
 async fn claim(shop: &Client, operation: &str, contents: &str, fingerprint: Option<i64>) -> Answer {
-    let ask = json!({ "operation": operation, "contents": contents, "fingerprint": fingerprint });
-    shop.post("/v1/claims", &ask).await
+    let body = json!({ "operation": operation, "contents": contents, "fingerprint": fingerprint });
+    shop.post("/v1/claims", &body).await
 }
 
 async fn report(shop: &Client, granted: &Answer, operation: &str, outcome: &str) -> Value {
@@ -55,7 +55,7 @@ async fn a_team_sees_what_enforcing_would_have_stopped() {
     for (granted, outcome) in [(&meanwhile, "success"), (&after, "success"), (&nothing_to_do, "failure")] {
         assert_eq!(report(&shop, granted, order, outcome).await, "observed");
     }
-    // What nobody knows of, and a fingerprint that was chosen badly.
+    // An unknown claim, and a badly chosen fingerprint.
     let lost = claim(&shop, "coupon.redeem", "C-1", None).await.expect(201);
     until("the lease ends", Duration::from_secs(5), async || {
         shop.get(&lost.path("")).await.expect(200).body["state"] == "unknown"
@@ -122,7 +122,7 @@ async fn the_same_claims_count_once_the_team_enforces() {
     gateway.configure(&app("shop"));
     gateway.signal("HUP");
     until("it is enforced", Duration::from_secs(10), async || shop.claim(json!("A-1")).await.status == 409).await;
-    // What was let through before reports as it was told, and changes nothing.
+    // An attempt that was observed before reports by its terms, and changes nothing.
     assert_eq!(shop.settle(&let_through, "failure").await.expect(200).body["state"], "observed");
     assert_eq!(shop.claim(json!("A-1")).await.expect(409).body["state"], "succeeded");
 }

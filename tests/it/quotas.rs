@@ -1,4 +1,4 @@
-//! Quotas of apps, as callers meet them: who is refused when, what it is told, and what stays possible.
+//! Quotas of apps, as callers see them: which calls are refused, with which response, and which calls remain possible.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ fn assert_exceeded(answer: &Answer, quota: &str) {
 }
 
 #[tokio::test]
-async fn a_rate_that_is_used_up_is_told_and_comes_back() {
+async fn a_used_up_rate_is_reported_and_recovers() {
     let gateway = shop_and_bank("requests_per_second = 1\nburst = \"3s\"").start().await;
     let shop = caller(&gateway, "shop");
     let first = shop.claim(json!("A-1")).await.expect(201);
@@ -58,7 +58,7 @@ async fn a_rate_that_is_used_up_is_told_and_comes_back() {
     assert_exceeded(&shop.get(&first.path("")).await, "requests_per_second");
     assert_eq!(exceeded(&gateway, "shop", "requests_per_second").await, 4);
     assert_eq!(exceeded(&gateway, "bank", "requests_per_second").await, 0);
-    // Nothing was done, and whoever waits as told gets through.
+    // Nothing was done, and a caller that waits for `Retry-After` succeeds.
     until("the rate comes back", Duration::from_secs(10), async || {
         let answer = shop.claim(json!("A-2")).await;
         if answer.status == 429 {
@@ -67,13 +67,13 @@ async fn a_rate_that_is_used_up_is_told_and_comes_back() {
         answer.status == 201
     })
     .await;
-    // Others are not told of any quota.
+    // Others see no quota.
     let other = caller(&gateway, "bank").claim(json!("A-1")).await.expect(201);
     assert!(!other.headers.contains_key("ratelimit") && !other.headers.contains_key("ratelimit-policy"));
 }
 
 #[tokio::test]
-async fn what_was_granted_is_settled_and_renewed_beyond_the_rate() {
+async fn granted_claims_are_settled_and_renewed_beyond_the_rate() {
     let gateway = shop_and_bank("requests_per_second = 1\nburst = \"4s\"").start().await;
     let shop = caller(&gateway, "shop");
     let mut granted = Vec::new();
@@ -90,7 +90,7 @@ async fn what_was_granted_is_settled_and_renewed_beyond_the_rate() {
     for answer in outcomes(&shop, &items).await {
         assert_eq!(answer["status"], 200, "{answer}");
     }
-    // Overdrawn as it is, it may not ask anything new.
+    // Its quota is exceeded, so new claims are refused.
     let refused = shop.claim(json!("f")).await;
     assert_exceeded(&refused, "requests_per_second");
     assert!(refused.body["retry_after_ms"].as_u64().unwrap() > 4_000);
@@ -223,7 +223,7 @@ async fn an_app_has_only_so_many_requests_in_flight() {
     assert_exceeded(&refused, "requests_in_flight");
     assert_eq!(refused.headers["ratelimit-policy"], "\"requests_in_flight\";q=2;qu=\"concurrent-requests\"");
     bank.claim(json!(1)).await.expect(201);
-    // Whoever goes away gives the place back.
+    // A caller that disconnects releases its permit.
     drop(first);
     until("the place is free", Duration::from_secs(5), async || shop.claim(fresh::contents()).await.status == 201)
         .await;
@@ -241,7 +241,7 @@ async fn no_app_alone_takes_all_places() {
     }
     assert_exceeded(&caller(&gateway, "shop").claim(json!(1)).await, "requests_in_flight");
     caller(&gateway, "bank").claim(json!(1)).await.expect(201);
-    // The one app of an open gateway shares with nobody.
+    // The one app of an open gateway shares its quota with no other.
     let open = gateway::on_memory().env("ONCEGATE_LIMITS__REQUESTS_IN_FLIGHT", 6).start().await;
     for _ in 0..5 {
         kept.push(unfinished(&open, "anybody").await);
@@ -250,7 +250,7 @@ async fn no_app_alone_takes_all_places() {
 }
 
 #[tokio::test]
-async fn who_proves_nothing_uses_nobodys_quota() {
+async fn requests_without_credentials_use_no_quota() {
     let gateway = shop_and_bank("requests_per_second = 1\nburst = \"2s\"\nrequests_in_flight = 1").start().await;
     let wrong = gateway.client().with_credential("shop.wrong_secret_0123456789abcdef");
     let mut flood = JoinSet::new();
@@ -270,7 +270,7 @@ async fn who_proves_nothing_uses_nobodys_quota() {
     let shop = caller(&gateway, "shop");
     let first = shop.claim(json!(1)).await.expect(201);
     assert_eq!(first.headers["ratelimit"], "\"requests_per_second\";r=1;t=1");
-    // With its quota used up, the app is told so, and the others still only that they prove nothing.
+    // With its quota used up the app gets 429, and requests without a valid credential still get 401.
     while shop.claim(json!(1)).await.status != 429 {}
     assert_eq!(wrong.claim(json!(1)).await.code(), (401, "unauthenticated"));
     assert_eq!(exceeded(&gateway, "shop", "requests_in_flight").await, 0);
@@ -309,11 +309,11 @@ async fn quotas_change_with_the_configuration() {
     let gateway = gateway::on_memory().config(&slow).start().await;
     let shop = caller(&gateway, "shop");
     let reload = async |toml: &str| {
-        let told = || gateway.log().matches("Configuration reloaded").count();
-        let before = told();
+        let response = || gateway.log().matches("Configuration reloaded").count();
+        let before = response();
         gateway.configure(toml);
         gateway.signal("HUP");
-        until("it is read again", Duration::from_secs(10), async || told() > before).await;
+        until("it is read again", Duration::from_secs(10), async || response() > before).await;
     };
     for number in 0..60 {
         shop.claim(json!(number)).await.expect(201);

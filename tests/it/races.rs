@@ -1,4 +1,4 @@
-//! Races over HTTP: whatever happens at once, a key has one holder, and every caller's answer fits the same story. On
+//! Races over HTTP: whatever happens at once, a key has one holder, and every caller's answer fits one history. On
 //! every engine, and through two gateways that share a store.
 
 use std::any::Any;
@@ -137,7 +137,7 @@ async fn one_of_two_hundred_is_granted(clients: &[Client]) {
         for answer in &refused {
             assert_eq!(answer.code(), (409, "duplicate"), "{}", answer.text);
             assert_eq!(answer.body["state"], "in_progress");
-            assert_eq!(answer.body["timestamp"], granted[0].body["timestamp"], "all are told of the one holder");
+            assert_eq!(answer.body["timestamp"], granted[0].body["timestamp"], "all see the one holder");
         }
         let report = json!({ "outcome": "success", "result": { "round": round } });
         clients[0].report(&granted[0], report).await.expect(200);
@@ -153,8 +153,8 @@ async fn one_of_two_hundred_is_granted(clients: &[Client]) {
     }
 }
 
-/// Thirty callers want it done; whoever holds it fails, again and again, until one does it. Between a grant and its
-/// outcome nobody else is granted, and nobody leaves before it is done.
+/// Thirty callers claim one key; each holder fails until one succeeds. Between a grant and its
+/// outcome there is no other grant, and all callers stay until the success.
 async fn one_holder_at_a_time(clients: &[Client]) {
     const FAILURES: usize = 25;
     let holders = Arc::new(AtomicUsize::new(0));
@@ -171,7 +171,7 @@ async fn one_holder_at_a_time(clients: &[Client]) {
                     }
                     continue;
                 }
-                assert_eq!(holders.fetch_add(1, Ordering::SeqCst), 0, "somebody else holds it");
+                assert_eq!(holders.fetch_add(1, Ordering::SeqCst), 0, "another caller holds it");
                 let succeeds = failures.load(Ordering::SeqCst) == FAILURES;
                 client.renew(&answer, None).await.expect(200);
                 // It may be claimed again from the instant its outcome is on its way.
@@ -190,15 +190,15 @@ async fn one_holder_at_a_time(clients: &[Client]) {
     .await;
     assert_eq!(done.iter().filter(|(did_it, _)| *did_it).count(), 1);
     assert!(done.iter().all(|(_, result)| *result == "done"));
-    assert_eq!(failures.load(Ordering::SeqCst), FAILURES, "nobody fails after it was done");
+    assert_eq!(failures.load(Ordering::SeqCst), FAILURES, "no failure follows the success");
 }
 
 async fn one_nonce_is_one_attempt(clients: &[Client]) {
-    let ask = json!({ "contents": "resent", "attempt_nonce": "resent-by-everybody" });
-    let ask = &ask;
+    let body = json!({ "contents": "resent", "attempt_nonce": "resent-by-everybody" });
+    let body = &body;
     let answers = at_once(clients, 50, |_, client| {
-        let ask = ask.clone();
-        async move { client.post("/v1/claims", &ask).await.expect(201) }
+        let body = body.clone();
+        async move { client.post("/v1/claims", &body).await.expect(201) }
     })
     .await;
     assert!(answers.iter().all(|answer| answer.body["attempt"] == answers[0].body["attempt"]));
@@ -208,13 +208,13 @@ async fn one_nonce_is_one_attempt(clients: &[Client]) {
     let longest = lease_ms(fresh[0]);
     for client in clients {
         until("the lease runs", Duration::from_secs(5), async || {
-            let again = client.post("/v1/claims", ask).await.expect(201);
+            let again = client.post("/v1/claims", body).await.expect(201);
             assert_eq!((&again.body["attempt"], &again.body["repeated"]), (&fresh[0].body["attempt"], &json!(true)));
             assert_eq!(again.body["fence"], fresh[0].body["fence"]);
             lease_ms(&again) < longest
         })
         .await;
-        let other = json!({ "contents": "resent", "attempt_nonce": "of-somebody-else-" });
+        let other = json!({ "contents": "resent", "attempt_nonce": "of-another-caller" });
         assert_eq!(client.post("/v1/claims", &other).await.code(), (409, "duplicate"));
     }
 }
@@ -236,7 +236,7 @@ async fn batches_race_singles(clients: &[Client]) {
             items
         })
         .await;
-        // A single grant tells its status in its head only.
+        // A single grant has its status only in the head.
         let granted = |answer: &&Value| answer["attempt"].is_string();
         let (granted, refused): (Vec<_>, Vec<_>) = answers.iter().flatten().partition(granted);
         assert_eq!(granted.len(), 1, "round {round}");

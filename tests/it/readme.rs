@@ -16,7 +16,7 @@ const PAGES: [(&str, usize); 2] =
 
 /// Commands that build and start a gateway. The test starts the binary under test in their place.
 const STARTS: [&str; 1] = ["cargo run --release -- serve\n"];
-/// Where that gateway would listen. The test's gateway listens elsewhere, and its `.curlrc` leads curl there.
+/// Address of that gateway. The test's gateway listens elsewhere, and its `.curlrc` redirects curl.
 const LISTENS: &str = "127.0.0.1:8080";
 
 /// Fields that differ from run to run. Only their shape is compared: what stands between their digits.

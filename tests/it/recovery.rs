@@ -18,9 +18,9 @@ use tokio::task::JoinHandle;
 
 use crate::support::exposition::Page;
 
-/// What "service is back" may take: a second, and what a busy machine adds to it.
+/// Longest time until service is back: a second, and a margin for a busy machine.
 const BACK: Duration = Duration::from_millis(1500);
-/// How long it may take until the gateway sees that a store is out: some calls have to fail by their deadlines.
+/// Longest time until the gateway detects an outage: some calls must fail by their deadlines.
 const NOTICED: Duration = Duration::from_secs(5);
 
 /// Callers that claim something new as soon as they are answered.
@@ -36,26 +36,26 @@ impl Load {
             let (client, stop) = (gateway.client(), stop.clone());
             let clock = SystemClock::new();
             tokio::spawn(async move {
-                let mut told = Vec::new();
+                let mut response = Vec::new();
                 while !stop.load(Ordering::Relaxed) {
                     let begun = clock.monotonic();
                     let body = serde_json::json!({ "contents": fresh::contents() }).to_string();
                     let status = client.post_status("/v1/claims", body).await.expect("the gateway answers");
-                    told.push((status, clock.monotonic().saturating_sub(begun)));
+                    response.push((status, clock.monotonic().saturating_sub(begun)));
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
-                told
+                response
             })
         };
         let callers = (0..callers).map(caller).collect();
         Self { stop, callers }
     }
 
-    /// What the callers were told, and after how long.
+    /// Responses to the callers, and their times.
     async fn end(self) -> Vec<(u16, Duration)> {
         self.stop.store(true, Ordering::Relaxed);
-        let told = futures_util::future::join_all(self.callers).await;
-        told.into_iter().flat_map(|told| told.expect("a caller goes on")).collect()
+        let response = futures_util::future::join_all(self.callers).await;
+        response.into_iter().flat_map(|response| response.expect("a caller goes on")).collect()
     }
 }
 
@@ -65,9 +65,9 @@ async fn breaker(gateway: &Gateway) -> u64 {
 }
 
 /// Waits until everybody is served: a row of claims, which go over all connections.
-async fn served(gateway: &Gateway, patience: Duration) {
+async fn served(gateway: &Gateway, timeout: Duration) {
     let client = gateway.client();
-    until("service", patience, async || {
+    until("service", timeout, async || {
         for _ in 0..20 {
             if client.claim(fresh::contents()).await.status != 201 {
                 return false;
@@ -85,20 +85,20 @@ async fn outage(gateway: &Gateway, what: &str, out: impl AsyncFnOnce(), back: im
     let load = Load::on(gateway, 8);
     out().await;
     until(&format!("{what}: the breaker opens"), NOTICED, async || breaker(gateway).await == 2).await;
-    // While it is open, everybody is told at once.
+    // While it is open, every call fails at once.
     let open = Load::on(gateway, 8);
     tokio::time::sleep(Duration::from_millis(300)).await;
-    let mut told = open.end().await;
-    assert!(told.iter().all(|(status, _)| *status == 503), "{what}: nothing is granted");
-    told.sort_unstable_by_key(|(_, took)| *took);
-    let median = told[told.len() / 2].1;
+    let mut response = open.end().await;
+    assert!(response.iter().all(|(status, _)| *status == 503), "{what}: nothing is granted");
+    response.sort_unstable_by_key(|(_, took)| *took);
+    let median = response[response.len() / 2].1;
     assert!(median < Duration::from_millis(50), "{what}: {median:?}");
     back().await;
     let clock = SystemClock::new();
     served(gateway, BACK).await;
-    println!("{what}: back after {:?}; open, half were told within {median:?}", clock.monotonic());
+    println!("{what}: back after {:?}; open, half were answered within {median:?}", clock.monotonic());
     until(&format!("{what}: the breaker closes"), BACK, async || breaker(gateway).await == 0).await;
-    let told = load.end().await;
-    let slowest = told.iter().map(|(_, took)| *took).max().expect("some calls");
+    let response = load.end().await;
+    let slowest = response.iter().map(|(_, took)| *took).max().expect("some calls");
     assert!(slowest < Duration::from_millis(1500), "{what}: answered by the deadline of a second: {slowest:?}");
 }

@@ -1,4 +1,4 @@
-//! What callers of a gateway meet while its Redis is slow, gone, full, misconfigured or holds what nobody can read.
+//! Calls to a gateway while its Redis is slow, down, full, misconfigured or has unreadable values.
 
 use std::time::Duration;
 
@@ -16,9 +16,9 @@ use crate::support::gateway;
 
 /// The default deadline of a call, and what a busy machine adds to it.
 const DEADLINE: Duration = Duration::from_millis(1500);
-/// What "service is back" may take: a second, and what a busy machine adds to it.
+/// Longest time until service is back: a second, and a margin for a busy machine.
 const BACK: Duration = Duration::from_secs(2);
-/// How often the engine looks whether the server is still fit, and a margin.
+/// Interval of the engine's checks of the server, and a margin.
 const HEALTH: Duration = Duration::from_secs(8);
 
 /// A gateway that reaches this server through a proxy, over one connection.
@@ -30,16 +30,16 @@ async fn behind_proxy(server: &RedisServer) -> (TcpProxy, Gateway) {
 }
 
 /// Waits until the engine answers over all of its connections, and something new is granted.
-async fn served(gateway: &Gateway, patience: Duration) {
+async fn served(gateway: &Gateway, timeout: Duration) {
     let (admin, client) = (gateway.admin_client(), gateway.client());
-    until("service", patience, async || {
+    until("service", timeout, async || {
         client.claim(fresh::contents()).await.status == 201
             && admin.get("/readyz?verbose").await.expect(200).body["engines"]["primary"]["up"] == true
     })
     .await;
 }
 
-/// Asks until the store has said what became of it; each time within the deadline, and never told a lie.
+/// Repeats the call until the store has answered. Each response is in time and true.
 async fn resolved(client: &Client, path: &str, body: &Value) -> Answer {
     let mut body = body.clone();
     let mut last = None;
@@ -133,15 +133,15 @@ async fn a_killed_server_is_missed_at_once_and_used_again_at_once() {
         server.kill();
         // What was on its way may have happened; once the loss is noticed, nothing is sent that could have.
         until("the loss is noticed", DEADLINE, async || {
-            let told = [
+            let response = [
                 answered_within(DEADLINE, client.claim(json!({ "new": crash }))).await,
                 answered_within(DEADLINE, client.settle(&held, "success")).await,
             ];
-            for answer in &told {
+            for answer in &response {
                 assert!(matches!(answer.code(), (503, "store_unavailable" | "outcome_unknown")), "{}", answer.text);
                 assert!(answer.headers.contains_key("retry-after"));
             }
-            told.iter().all(|answer| answer.code() == (503, "store_unavailable"))
+            response.iter().all(|answer| answer.code() == (503, "store_unavailable"))
         })
         .await;
         assert_eq!(answered_within(DEADLINE, client.get(&held.path(""))).await.code(), (503, "store_unavailable"));
@@ -153,7 +153,7 @@ async fn a_killed_server_is_missed_at_once_and_used_again_at_once() {
 }
 
 #[tokio::test]
-async fn a_frozen_server_keeps_nobody_waiting() {
+async fn calls_to_a_frozen_server_end_in_time() {
     let Some(server) = RedisServer::start().await else { return };
     let gateway = gateway::on(server.url()).start().await;
     let client = gateway.client();
@@ -184,7 +184,7 @@ async fn a_frozen_server_keeps_nobody_waiting() {
 }
 
 #[tokio::test]
-async fn a_server_that_evicts_is_not_used_until_it_is_told_not_to() {
+async fn a_server_that_evicts_is_not_used_until_its_policy_is_changed() {
     let Some(server) = RedisServer::start_with(&["maxmemory 100mb", "maxmemory-policy allkeys-lru"]).await else {
         return;
     };
@@ -196,12 +196,12 @@ async fn a_server_that_evicts_is_not_used_until_it_is_told_not_to() {
     assert!(detail.contains("allkeys-lru") && detail.contains("CONFIG SET maxmemory-policy noeviction"), "{detail}");
     let ready = gateway.admin_client().get("/readyz?verbose").await.expect(200);
     assert_eq!(ready.body["engines"]["primary"]["up"], false, "{}", ready.text);
-    server.ask::<String>("CONFIG SET maxmemory-policy noeviction");
+    server.query::<String>("CONFIG SET maxmemory-policy noeviction");
     served(&gateway, HEALTH).await;
 }
 
 #[tokio::test]
-async fn a_full_server_takes_outcomes_and_tells_duplicates() {
+async fn a_full_server_accepts_outcomes_and_reports_duplicates() {
     let Some(server) = RedisServer::start().await else { return };
     let gateway = gateway::on(server.url()).start().await;
     let client = gateway.client();
@@ -210,7 +210,7 @@ async fn a_full_server_takes_outcomes_and_tells_duplicates() {
     for contents in [done, failed, unknown, held] {
         granted.push(client.claim(json!(contents)).await.expect(201));
     }
-    server.ask::<String>("CONFIG SET maxmemory 1");
+    server.query::<String>("CONFIG SET maxmemory 1");
     let refused = client.claim(json!("new")).await;
     assert_eq!(refused.code(), (503, "store_full"), "{}", refused.text);
     assert!(refused.headers.contains_key("retry-after"));
@@ -222,7 +222,7 @@ async fn a_full_server_takes_outcomes_and_tells_duplicates() {
     assert_eq!(client.claim(json!(done)).await.expect(409).body["result"], "r");
     assert_eq!(client.claim(json!(unknown)).await.expect(409).body["state"], "unknown");
     assert_eq!(client.claim(json!(failed)).await.code(), (503, "store_full"), "it is free, and there is no room");
-    server.ask::<String>("CONFIG SET maxmemory 0");
+    server.query::<String>("CONFIG SET maxmemory 0");
     client.claim(json!(failed)).await.expect(201);
     client.claim(json!("new")).await.expect(201);
 }
@@ -235,22 +235,22 @@ async fn a_value_is_for_reading_and_begins_with_the_attempt() {
     let granted = client.claim(json!({ "order_id": "A-1" })).await.expect(201);
     let key = format!("test:og:{{{}}}:default", granted.body["global_id"].as_str().unwrap());
     let attempt = granted.body["attempt"].as_str().unwrap();
-    let value: String = server.ask_words(&["GET", &key]);
+    let value: String = server.query_words(&["GET", &key]);
     assert!(value.starts_with(&format!("{attempt} ")), "{value}");
     assert!(value.contains(r#"{"order_id":"A-1"}"#), "{value}");
-    let left_ms: i64 = server.ask_words(&["PTTL", &key]);
+    let left_ms: i64 = server.query_words(&["PTTL", &key]);
     assert!((1..=30_000).contains(&left_ms), "{left_ms}");
     client
         .report(&granted, json!({ "outcome": "success", "result": { "no": 7 }, "retention": "forever" }))
         .await
         .expect(200);
-    let value: String = server.ask_words(&["GET", &key]);
+    let value: String = server.query_words(&["GET", &key]);
     assert!(value.starts_with(&format!("{attempt} ")) && value.contains(r#"{"no":7}"#), "{value}");
-    assert_eq!(server.ask_words::<i64>(&["PTTL", &key]), -1, "kept for ever");
+    assert_eq!(server.query_words::<i64>(&["PTTL", &key]), -1, "kept for ever");
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_is_neither_absent_nor_overwritten() {
+async fn an_unreadable_value_is_neither_absent_nor_overwritten() {
     let Some(server) = RedisServer::start().await else { return };
     let gateway = gateway::on(server.url()).start().await;
     let client = gateway.client();
@@ -260,7 +260,7 @@ async fn what_cannot_be_read_is_neither_absent_nor_overwritten() {
     let newer = format!("{attempt} 99 of a release to come");
     let foreign = ["", "not a record", &newer, attempt, "\u{1}\u{2}"];
     for value in foreign {
-        server.ask_words::<String>(&["SET", &key, value]);
+        server.query_words::<String>(&["SET", &key, value]);
         let take_over = json!({ "contents": 1, "take_over": true });
         let report = |outcome| json!({ "attempt": attempt, "outcome": outcome });
         let (outcome, renewal) = (format!("/v1/claims/{id}/outcome"), format!("/v1/claims/{id}/renewal"));
@@ -275,14 +275,14 @@ async fn what_cannot_be_read_is_neither_absent_nor_overwritten() {
         ] {
             assert_eq!(answer.code(), (503, "store_incompatible"), "{value:?}: {}", answer.text);
         }
-        assert_eq!(server.ask_words::<String>(&["GET", &key]), value, "untouched");
+        assert_eq!(server.query_words::<String>(&["GET", &key]), value, "untouched");
     }
     // Neither is a key of another type.
-    server.ask_words::<i64>(&["DEL", &key]);
-    server.ask_words::<i64>(&["LPUSH", &key, "x"]);
+    server.query_words::<i64>(&["DEL", &key]);
+    server.query_words::<i64>(&["LPUSH", &key, "x"]);
     assert_eq!(client.claim(json!(1)).await.code(), (503, "store_incompatible"));
-    assert_eq!(server.ask_words::<i64>(&["LLEN", &key]), 1);
-    // And nobody else is hurt.
+    assert_eq!(server.query_words::<i64>(&["LLEN", &key]), 1);
+    // Other keys are not affected.
     client.claim(json!(2)).await.expect(201);
 }
 

@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::support::exposition::Page;
 use crate::support::gateway;
 
-/// How often the engine looks whether the server is still fit, and a margin.
+/// Interval of the engine's checks of the server, and a margin.
 const HEALTH: Duration = Duration::from_secs(15);
 
 #[tokio::test]
@@ -26,8 +26,8 @@ async fn a_store_that_stops_being_durable_gets_no_claims_until_it_is_again() {
     let second = client.claim(json!("second")).await.expect(201);
     assert_eq!(met().await, 1);
 
-    server.ask::<String>("CONFIG SET appendfsync everysec");
-    until("it is noticed, though nobody claims", HEALTH, async || met().await == 0).await;
+    server.query::<String>("CONFIG SET appendfsync everysec");
+    until("it is detected without claims", HEALTH, async || met().await == 0).await;
     let refused = client.claim(json!("third")).await;
     assert_eq!(refused.code(), (503, "store_incompatible"));
     let detail = refused.body["detail"].as_str().unwrap();
@@ -40,7 +40,7 @@ async fn a_store_that_stops_being_durable_gets_no_claims_until_it_is_again() {
     client.get(&second.path("")).await.expect(200);
     gateway.logged("Claims are refused: chain", 1).await;
 
-    server.ask::<String>("CONFIG SET appendfsync always");
+    server.query::<String>("CONFIG SET appendfsync always");
     until("it takes claims again", HEALTH, async || client.claim(fresh::contents()).await.status == 201).await;
     assert_eq!(met().await, 1);
     gateway.logged("Claims are accepted again", 1).await;
@@ -64,12 +64,12 @@ async fn a_store_that_never_was_durable_gets_no_claim_at_all() {
     for number in 0..5 {
         assert_eq!(gateway.client().claim(json!(number)).await.code(), (503, "store_incompatible"));
     }
-    let keys: Vec<String> = server.ask("KEYS og:{*");
+    let keys: Vec<String> = server.query("KEYS og:{*");
     assert!(keys.is_empty(), "{keys:?}");
 }
 
 #[tokio::test]
-async fn what_a_url_rules_out_is_refused_at_the_start() {
+async fn options_that_a_url_excludes_are_refused_at_the_start() {
     let setup = gateway::on_memory().config("[chains.default]\nengines = [\"primary\"]\nrequires = [\"durable\"]\n");
     let (status, log) = setup.try_start().await.err().expect("refused");
     assert_eq!(status.code(), Some(2));

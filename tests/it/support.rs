@@ -1,4 +1,4 @@
-//! What only these tests use; the rest is `oncegate-testkit`.
+//! Tools for these tests only; the rest is in `oncegate-testkit`.
 
 pub(crate) mod caller;
 #[cfg(any(feature = "postgres", feature = "redis"))]

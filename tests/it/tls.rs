@@ -1,4 +1,4 @@
-//! TLS on the listeners: who gets in, what holds nobody up, and certificates that change while requests run.
+//! TLS on the listeners: access, slow handshakes, and certificates that change while requests run.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ fn with_tls(folder: &Path) -> Setup {
     gateway::on_memory().config(&table("tls", folder))
 }
 
-/// Connects anew and tells which certificate is shown.
+/// Opens a connection and returns the server's certificate.
 async fn shown(gateway: &Gateway, config: &Arc<ClientConfig>) -> Vec<u8> {
     let stream = TcpStream::connect(gateway.api()).await.unwrap();
     let name = "localhost".try_into().unwrap();
@@ -93,7 +93,7 @@ async fn both_versions_of_tls_are_spoken_and_http_1_1_alone() {
 }
 
 #[tokio::test]
-async fn with_authorities_of_callers_nobody_gets_in_without_a_certificate_of_theirs() {
+async fn with_client_authorities_a_valid_client_certificate_is_required() {
     let (folder, authority, callers) = (tempfile::tempdir().unwrap(), Authority::generate(), Authority::generate());
     authority.issue().write(folder.path());
     callers.write(&folder.path().join("callers.pem"));
@@ -103,7 +103,7 @@ async fn with_authorities_of_callers_nobody_gets_in_without_a_certificate_of_the
     client(Some(callers.issue())).claim(json!(1)).await.expect(201);
     let expired = callers.issue_for(&["caller"], 2001);
     for (who, own) in
-        [("nobody", None), ("a stranger", Some(Authority::generate().issue())), ("a late one", Some(expired))]
+        [("no certificate", None), ("a stranger", Some(Authority::generate().issue())), ("a late one", Some(expired))]
     {
         let refused = client(own).try_send("GET", "/v1/claims/x", &[], "").await;
         assert!(refused.is_err(), "{who} got in: {refused:?}");
@@ -118,7 +118,7 @@ async fn with_authorities_of_callers_nobody_gets_in_without_a_certificate_of_the
 }
 
 #[tokio::test]
-async fn plain_http_is_told_so_and_noise_is_closed() {
+async fn plain_http_gets_a_response_and_noise_is_closed() {
     let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::generate());
     authority.issue().write(folder.path());
     let gateway = with_tls(folder.path()).start().await;
@@ -145,7 +145,7 @@ async fn plain_http_is_told_so_and_noise_is_closed() {
     Client::over_tls(gateway.api(), authority.client_config(None)).claim(json!(1)).await.expect(201);
 }
 
-/// Half-open handshakes hold up nobody else, end in time, and count as connections.
+/// Half-open handshakes delay no other connection, end in time, and count as connections.
 #[tokio::test]
 async fn slow_handshakes_are_not_waited_for() {
     let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::generate());
@@ -274,18 +274,18 @@ async fn a_new_certificate_that_is_no_good_leaves_the_old_one() {
         assert_eq!(shown(&gateway, &config).await, first.der(), "{what}");
     };
     std::fs::write(&files.certificate, "no certificate").unwrap();
-    refused("no PEM is told", "tls.crt holds no certificate in PEM").await;
+    refused("a file without PEM is reported", "tls.crt holds no certificate in PEM").await;
     std::fs::write(&files.certificate, &authority.issue().certificate).unwrap();
-    refused("another one's certificate is told", "tls.key is not the key of the certificate in").await;
+    refused("a certificate of another key is reported", "tls.key is not the key of the certificate in").await;
     std::fs::remove_file(&files.certificate).unwrap();
-    refused("a missing file is told", "cannot read").await;
+    refused("a missing file is reported", "cannot read").await;
     authority.issue_for(&["localhost"], 2001).write(folder.path());
-    refused("an expired one is told", "the new certificate expired at 2001-01-01T00:00:00Z").await;
-    // It is told once, and again when asked for.
-    let told = || gateway.log().matches("the new certificate expired").count();
-    let before = told();
+    refused("an expired one is reported", "the new certificate expired at 2001-01-01T00:00:00Z").await;
+    // It is reported once, and again at each reload.
+    let response = || gateway.log().matches("the new certificate expired").count();
+    let before = response();
     gateway.signal("HUP");
-    until("it is told again when asked for", SOON, async || told() > before).await;
+    until("it is reported again at a reload", SOON, async || response() > before).await;
     let last = authority.issue();
     last.write(folder.path());
     until("a good one is taken up", SOON, async || shown(&gateway, &config).await == last.der()).await;
@@ -306,7 +306,7 @@ async fn a_reload_may_name_other_files() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_the_files_is_told_before_anything_starts() {
+async fn unusable_tls_files_are_reported_before_the_start() {
     let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::generate());
     let file = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
     let (own, other) = (authority.issue(), authority.issue());
@@ -393,7 +393,7 @@ async fn commands_speak_tls_to_the_admin_listener() {
     let config = format!("[server]\nadmin_listen = \"{}\"\n{}", gateway.admin(), table("admin_tls", folder.path()));
     std::fs::write(folder.path().join("oncegate.toml"), &config).unwrap();
     assert_eq!(health(&["--config", "oncegate.toml"]).code, Some(0));
-    // What sends a token trusts nobody unseen.
+    // A client that sends a token verifies the server first.
     let engines = |words: &[&str]| {
         let words = [&["engine", "list", "--config", "oncegate.toml"], words].concat();
         oncegate_with(folder.path(), &words, &[("ONCEGATE_ADMIN_TOKEN", "0123456789abcdef0123456789abcdef")])

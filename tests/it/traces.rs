@@ -1,4 +1,4 @@
-//! Traces reach a collector, belong to the caller's trace, have nothing that is not theirs to tell, and hold nobody up.
+//! Traces reach a collector, belong to the caller's trace, contain no secrets, and delay no call.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -50,9 +50,9 @@ async fn a_claim_is_three_spans_of_the_callers_trace() {
     let gateway = traced(&collector.endpoint(), "0.0").await;
     let client = shop(&gateway);
     client.claim(fresh::contents()).await.expect(201);
-    let ask = json!({ "operation": "order.submit", "contents": "A-1" });
-    send(&client, "/v1/claims", &ask, &"1".repeat(32), "00").await.expect(201);
-    let again = send(&client, "/v1/claims", &ask, TRACE, "01").await.expect(409);
+    let body = json!({ "operation": "order.submit", "contents": "A-1" });
+    send(&client, "/v1/claims", &body, &"1".repeat(32), "00").await.expect(201);
+    let again = send(&client, "/v1/claims", &body, TRACE, "01").await.expect(409);
 
     until("the trace is there", SOON, async || collector.trace(TRACE).len() >= 3).await;
     assert_eq!(collector.spans().len(), 3, "what is not sampled is not traced: {:?}", collector.spans());
@@ -87,15 +87,15 @@ async fn spans_of_every_call_give_nothing_away() {
     let mut gateway = traced(&collector.endpoint(), "0.0").await;
     let client = shop(&gateway);
     let trace = async |path: &str, body: Value| send(&client, path, &body, TRACE, "01").await;
-    let ask = json!({
+    let body = json!({
         "contents": { "canary": "canary" }, "fingerprint": "canary", "attempt_nonce": "canary-nonce-0001",
     });
-    let granted = trace("/v1/claims", ask.clone()).await.expect(201);
+    let granted = trace("/v1/claims", body.clone()).await.expect(201);
     let attempt = granted.body["attempt"].clone();
     trace(&granted.path("/renewal"), json!({ "attempt": attempt })).await.expect(200);
     let report = json!({ "attempt": attempt, "outcome": "success", "result": "canary" });
     trace(&granted.path("/outcome"), report).await.expect(200);
-    trace("/v1/claims/batch", json!({ "items": [ask] })).await.expect(200);
+    trace("/v1/claims/batch", json!({ "items": [body] })).await.expect(200);
     let item = json!({ "global_id": granted.body["global_id"], "attempt": attempt, "outcome": "success" });
     trace("/v1/outcomes/batch", json!({ "items": [item] })).await.expect(200);
     trace("/v1/claims/canary?canary", json!("canary")).await.expect(405);
@@ -152,9 +152,9 @@ async fn a_collector_that_hangs_costs_spans_and_nothing_else() {
 
 #[tokio::test]
 async fn a_collector_that_is_away_is_logged_once() {
-    let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = nobody.local_addr().unwrap();
-    drop(nobody);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
     let gateway = traced(&format!("http://{address}"), "1.0").await;
     let (admin, client) = (gateway.admin_client(), shop(&gateway));
     let mut last = 0;

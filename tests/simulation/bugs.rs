@@ -1,5 +1,5 @@
-//! Bugs to plant, in the store or in a gateway. The simulation has to find every one of them; what finds nothing where
-//! something is, proves nothing where it finds nothing.
+//! Bugs to plant, in the store or in a gateway. The simulation must find each of them: a test that misses known bugs proves
+//! nothing when it passes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -27,69 +27,69 @@ use crate::world::World;
 /// A bug.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Bug {
-    /// A failure deletes whatever stands.
+    /// A failure deletes the record of any attempt.
     DeleteWithoutCompare,
     /// A failure deletes a success.
     FailureUndoesSuccess,
-    /// Who claims what is in progress is taken for its holder.
+    /// A claim of a key in progress is answered as a repeat by its holder.
     NonceIgnored,
-    /// The sweeper deletes by the end that a claim had at first.
+    /// The sweeper deletes a claim at its first end, before any renewal.
     SweeperDeletesRenewed,
-    /// A renewal sets the end, also to an earlier one.
+    /// A renewal may also shorten a lease.
     RenewalShortens,
-    /// An outcome that finds no claim is acknowledged and forgotten.
+    /// An outcome without a claim is acknowledged, and not stored.
     LateOutcomeDropped,
     /// Fences count down.
     FenceFalls,
-    /// A claim whose answer is not known is told as granted.
+    /// A claim with an unknown result is answered as granted.
     TimeoutTakenAsClaimed,
-    /// A claim whose answer is not known is told as refused.
+    /// A claim with an unknown result is answered as refused.
     TimeoutTakenAsRefused,
-    /// A claim whose answer is not known is tried again by another attempt.
+    /// A claim with an unknown result is retried by another attempt.
     RetryByAnotherAttempt,
-    /// A claim whose answer is not known is released again.
+    /// A claim with an unknown result is released.
     UnknownClaimUndone,
-    /// An outcome whose answer is not known is told as done.
+    /// An outcome with an unknown result is answered as done.
     TimeoutTakenAsSettled,
-    /// A repeated claim is told the whole lease.
-    LeaseToldTooLong,
-    /// What has failed once is left alone for too long.
+    /// A repeated claim is answered with the whole lease.
+    LeaseReportedTooLong,
+    /// After one failure a store is not used for too long.
     SlowToComeBack,
-    /// A duplicate is told again from memory, without asking the store.
+    /// A duplicate is answered from memory, without a call to the store.
     DuplicateFromMemory,
-    /// A gateway that decides alone forgets what it has granted.
+    /// A gateway that decides alone forgets its own grants.
     LocalForgets,
-    /// What a policy has answered is told as the store's word.
-    PolicyUnsaid,
+    /// The answer of a policy is reported as an answer of the store.
+    PolicyNotReported,
     /// A policy answers for an app that has not chosen it.
-    PolicyUnasked,
-    /// The journal answers before its disk has what it was given.
+    PolicyNotChosen,
+    /// The journal acknowledges an entry before it is on disk.
     JournalNotSynced,
-    /// What the journal's disk had no room for stays there half.
+    /// An entry for which the disk had no room stays there in part.
     HalfAnEntryStays,
-    /// An outcome that waited is taken for delivered, and is not.
+    /// A spooled outcome is recorded as delivered, and never is.
     DeliveryDropped,
-    /// An outcome that waited is taken for delivered before it is.
+    /// A spooled outcome is recorded as delivered before it is.
     DeliveryTooLate,
-    /// What a degraded grant is compared with is not looked at.
-    OverlapNotNoticed,
-    /// A lease that a policy renewed is not renewed in the store, which has executed the claim late for its first lease.
+    /// A degraded grant is not compared with the record in the store.
+    OverlapNotReported,
+    /// A lease that a policy renewed is not renewed in the store, which has executed the claim late, for its first lease.
     RenewalNotDelivered,
-    /// What stands under the same nonce is not looked at.
-    SameTryNotSeen,
-    /// The mark of a grant says that it lasted longer.
+    /// A record with the same nonce is not read.
+    SameTryNotDetected,
+    /// The mark of a grant has too late an end.
     MarkTooLong,
-    /// A chain is open on its new store before all have seen that it is closing.
+    /// A chain opens on its new store before all gateways have seen that it closes on the old one.
     SwitchedAtOnce,
-    /// A gateway goes on with what it knew of its chain.
+    /// A gateway keeps an old state of its chain.
     SwitchNotSeen,
-    /// A chain holds for less than the longest lease.
-    HoldTooShort,
-    /// A gateway that starts after a loss of data knows nothing of it.
-    HoldForgotten,
+    /// A grant freeze is shorter than the longest lease.
+    GrantFreezeTooShort,
+    /// A gateway that starts after a loss of data does not detect it.
+    GrantFreezeForgotten,
 }
 
-/// Where in a gateway something stands.
+/// Layer of a gateway.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Layer {
     /// Before an engine.
@@ -98,14 +98,14 @@ pub(crate) enum Layer {
     Chain,
 }
 
-/// The operation of marks.
+/// Operation of marks.
 pub(crate) const MARKS: &str = "oncegate:degraded-grant";
 
-/// How long [`Bug::SlowToComeBack`] leaves a store alone, in microseconds.
+/// Time for which [`Bug::SlowToComeBack`] does not use a store, in microseconds.
 const LEFT_ALONE_MICROS: u64 = 5_000_000;
 
 impl Bug {
-    /// The store's engine, with the bug if it is one of stores.
+    /// Returns the store's engine, with the bug if it is one of stores.
     pub(crate) fn in_store(self, inner: Arc<dyn Engine>, clock: &Arc<StoreClock>) -> Arc<dyn Engine> {
         let (clock, first_ends) = (clock.clone(), Mutex::default());
         match self {
@@ -120,7 +120,7 @@ impl Bug {
         }
     }
 
-    /// Where in a gateway it is.
+    /// Returns the layer of a gateway that has it.
     fn layer(self) -> Option<Layer> {
         match self {
             Self::TimeoutTakenAsClaimed
@@ -128,22 +128,22 @@ impl Bug {
             | Self::RetryByAnotherAttempt
             | Self::UnknownClaimUndone
             | Self::TimeoutTakenAsSettled
-            | Self::LeaseToldTooLong
+            | Self::LeaseReportedTooLong
             | Self::SlowToComeBack
             | Self::DuplicateFromMemory
             | Self::SwitchNotSeen
-            | Self::HoldForgotten => Some(Layer::Engine),
+            | Self::GrantFreezeForgotten => Some(Layer::Engine),
             Self::DeliveryDropped
             | Self::DeliveryTooLate
-            | Self::OverlapNotNoticed
+            | Self::OverlapNotReported
             | Self::RenewalNotDelivered
-            | Self::SameTryNotSeen
+            | Self::SameTryNotDetected
             | Self::MarkTooLong => Some(Layer::Chain),
             _ => None,
         }
     }
 
-    /// What is wrong with the disk of a gateway with the bug.
+    /// Returns the flaw of the disk of a gateway with the bug.
     pub(crate) fn of_disk(self) -> Flaw {
         match self {
             Self::JournalNotSynced => Flaw::SyncsNothing,
@@ -152,12 +152,12 @@ impl Bug {
         }
     }
 
-    /// How long things take in a chain with the bug.
+    /// Returns the times of a chain with the bug.
     pub(crate) fn of_times(self, times: Times) -> Times {
         if self == Self::SwitchedAtOnce { Times { closing: Duration::ZERO, ..times } } else { times }
     }
 
-    /// The answer to a claim call, with the bug if it is one of the policies. `granted` is what a grant would be.
+    /// Returns the answer to a claim call, with the bug if it is one of the policies. `granted` is a possible grant.
     pub(crate) fn in_answer(
         self,
         answer: Result<ClaimAnswer, Failure>,
@@ -167,17 +167,17 @@ impl Bug {
             (Self::LocalForgets, Ok(ClaimAnswer::Duplicate(found))) if found.degraded == Some(OutagePolicy::Local) => {
                 Ok(ClaimAnswer::Granted(granted(OutagePolicy::Local)))
             }
-            (Self::PolicyUnsaid, Ok(answer)) => Ok(match answer {
+            (Self::PolicyNotReported, Ok(answer)) => Ok(match answer {
                 ClaimAnswer::Granted(own) => ClaimAnswer::Granted(Granted { degraded: None, ..own }),
                 ClaimAnswer::Duplicate(found) => ClaimAnswer::Duplicate(ClaimView { degraded: None, ..found }),
                 ClaimAnswer::Mismatch(mismatch, _) => ClaimAnswer::Mismatch(mismatch, None),
             }),
-            (Self::PolicyUnasked, Err(_)) => Ok(ClaimAnswer::Granted(granted(OutagePolicy::FailOpen))),
+            (Self::PolicyNotChosen, Err(_)) => Ok(ClaimAnswer::Granted(granted(OutagePolicy::FailOpen))),
             (_, answer) => answer,
         }
     }
 
-    /// What stands in a gateway, with the bug if it is one of those.
+    /// Returns an engine of a gateway, with the bug if it is one of that layer.
     pub(crate) fn in_gateway(self, layer: Layer, inner: Arc<dyn Engine>, world: &Arc<World>) -> Arc<dyn Engine> {
         if self.layer() != Some(layer) {
             return inner;
@@ -197,7 +197,7 @@ struct BuggyStore {
     inner: Arc<dyn Engine>,
     bug: Bug,
     clock: Arc<StoreClock>,
-    /// When claims ended at first, by the store's clock.
+    /// First ends of claims, by the store's clock.
     first_ends: Mutex<Vec<(u64, Key, Attempt)>>,
 }
 
@@ -206,7 +206,7 @@ impl BuggyStore {
         self.inner.release(&ReleaseRequest { key: key.clone(), attempt: attempt.clone() }).await
     }
 
-    /// What [`Bug::SweeperDeletesRenewed`] does now and then.
+    /// Sweeps as [`Bug::SweeperDeletesRenewed`] does.
     async fn sweep(&self) -> Result<(), EngineError> {
         let now = self.clock.now();
         let due: Vec<_> = {
@@ -318,14 +318,14 @@ struct BuggyGateway {
     bug: Bug,
     world: Arc<World>,
     alone_until: AtomicU64,
-    /// What [`Bug::DuplicateFromMemory`] remembers.
+    /// Memory of [`Bug::DuplicateFromMemory`].
     duplicate: Mutex<Option<(Key, LiveClaim)>>,
-    /// What [`Bug::SwitchNotSeen`] has seen at first.
+    /// First state that [`Bug::SwitchNotSeen`] has read.
     notes: OnceLock<Option<Metadata>>,
 }
 
 impl BuggyGateway {
-    /// What [`Bug::SlowToComeBack`] makes of a call.
+    /// Result of a call with [`Bug::SlowToComeBack`].
     async fn call<Answer, Call>(&self, call: impl Fn() -> Call + Send + Sync) -> Result<Answer, EngineError>
     where
         Answer: Send,
@@ -382,10 +382,10 @@ impl Engine for BuggyGateway {
                 let _undone = self.inner.settle(&undo, deadline).await;
                 Err(why.into())
             }
-            (Bug::LeaseToldTooLong, Ok(ClaimResponse::Granted(grant))) => {
+            (Bug::LeaseReportedTooLong, Ok(ClaimResponse::Granted(grant))) => {
                 Ok(ClaimResponse::Granted(Grant { lease_left: None, ..grant }))
             }
-            (Bug::OverlapNotNoticed, Ok(ClaimResponse::Duplicate(_))) if deadline == DELIVERY_DEADLINE => {
+            (Bug::OverlapNotReported, Ok(ClaimResponse::Duplicate(_))) if deadline == DELIVERY_DEADLINE => {
                 Ok(ClaimResponse::Granted(whole))
             }
             (Bug::DuplicateFromMemory, Ok(ClaimResponse::Duplicate(held))) => {
@@ -430,7 +430,7 @@ impl Engine for BuggyGateway {
 
     async fn read(&self, key: &Key) -> Result<Option<LiveClaim>, EngineError> {
         match self.bug {
-            Bug::SameTryNotSeen => Ok(None),
+            Bug::SameTryNotDetected => Ok(None),
             _ => self.call(|| self.inner.read(key)).await,
         }
     }
@@ -447,7 +447,7 @@ impl Engine for BuggyGateway {
         let note = self.inner.get_metadata(name).await?;
         match self.bug {
             Bug::SwitchNotSeen => Ok(self.notes.get_or_init(|| note).clone()),
-            Bug::HoldForgotten => Ok(note.or(Metadata::new("kept").ok())),
+            Bug::GrantFreezeForgotten => Ok(note.or(Metadata::new("kept").ok())),
             _ => Ok(note),
         }
     }

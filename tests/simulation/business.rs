@@ -1,5 +1,4 @@
-//! What the callers of a world do business in: its apps with their terms, and the operations that they claim, some of
-//! which everybody wants at once.
+//! The apps of a world with their terms, and the operations that its callers claim, some of them many callers at once.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,31 +16,31 @@ use oncegate::tenants::{App, OperationTerms};
 use crate::ledger::Choice;
 use crate::world::{Habits, World};
 
-/// What everybody wants, at any time.
+/// Number of operations that all callers claim, at any time.
 const HOT: u64 = 9;
 
-/// How long the same is wanted by everybody, in seconds: what has succeeded for ever is not wanted for ever.
+/// Seconds until these are replaced by others: a success without an end would block them forever.
 const HOT_FOR_SECS: u64 = 20;
 
-/// The same where callers crowd.
+/// The same for crowding callers.
 const CROWDED: u64 = 6;
 const CROWDED_FOR_SECS: u64 = 5;
 
-/// The apps, and what they claim.
+/// The apps, and their operations.
 pub(crate) struct Business {
     world: Arc<World>,
     /// Each with its operations, in a fixed order.
     apps: Vec<(Arc<App>, Vec<Operation>)>,
-    /// How many operations of their own callers have had.
+    /// Number of operations that only one caller claims.
     own: AtomicU64,
-    /// Everything that anybody chose, by its number.
+    /// All chosen operations, by number.
     chosen: Mutex<Vec<Target>>,
 }
 
-/// What becomes of claims and of outcomes while the store is out.
+/// Outage policies for claims and outcomes.
 type Policies = (ClaimOnOutage, OutcomeOnOutage);
 
-/// An operation that is claimed.
+/// An operation to claim.
 #[derive(Clone)]
 pub(crate) struct Target {
     pub(crate) app: Arc<App>,
@@ -79,7 +78,7 @@ impl Business {
         Arc::new(Self { world, apps, own: AtomicU64::new(0), chosen: Mutex::default() })
     }
 
-    /// Something to do: often what others want too.
+    /// Chooses an operation, often one that others claim too.
     pub(crate) fn choose(&self) -> Target {
         let rng = &self.world.rng;
         let wanted = if self.world.habits == Habits::Crowding && rng.percent(80) {
@@ -90,12 +89,12 @@ impl Business {
             let now = self.world.time.now().as_secs() / HOT_FOR_SECS;
             now * HOT + rng.between(0, HOT - 1)
         } else if rng.percent(30) {
-            // What somebody had before.
+            // One that was chosen before.
             (1 << 32) + self.own.load(Ordering::Relaxed).saturating_sub(rng.between(0, 50))
         } else {
             (1 << 32) + self.own.fetch_add(1, Ordering::Relaxed)
         };
-        // Apps claim the same contents, and are not to notice.
+        // Apps claim the same contents, which must have no effect on each other.
         let apps = self.apps.len() as u64;
         let (app, operations) = &self.apps[usize::try_from(wanted % apps).expect("64 bits")];
         let (app, wanted) = (app.clone(), wanted / apps);
@@ -117,7 +116,7 @@ impl Business {
         target
     }
 
-    /// What was chosen last.
+    /// Returns the last chosen operation.
     pub(crate) fn newest(&self, most: usize) -> Vec<Target> {
         let chosen = self.chosen.lock().unwrap_or_else(PoisonError::into_inner);
         chosen[chosen.len().saturating_sub(most)..].to_vec()
@@ -125,7 +124,7 @@ impl Business {
 }
 
 impl Target {
-    /// What it is done on.
+    /// Returns its terms.
     pub(crate) fn terms(&self) -> &OperationTerms {
         self.app.terms_of(&self.operation)
     }
@@ -137,10 +136,10 @@ fn terms(lease_ms: u64, retention_secs: Option<u64>, unknown_secs: u64, on_lease
     Terms { lease: Duration::from_millis(lease_ms), retention, unknown_retention, on_lease_end }
 }
 
-/// An app. Its policies are in force if they are wanted.
+/// Creates an app, with its policies in force or not.
 fn app(key: &str, operations: &[(&str, Terms, u64, Policies)], chosen: bool) -> (Arc<App>, Vec<Operation>) {
     let own = |(name, terms, deadline_ms, policies): &(&str, Terms, u64, Policies)| {
-        // Other than what a gateway gives its own calls, by which those are known.
+        // Different from the deadline of deliveries, which are recognised by it.
         let deadline = Duration::from_millis(*deadline_ms + u64::from(chosen));
         let (claim_on_outage, outcome_on_outage) = if chosen { *policies } else { Policies::default() };
         let own = OperationTerms {

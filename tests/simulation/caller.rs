@@ -1,5 +1,5 @@
-//! The callers of a world: they claim, work, renew and report as the contract asks of them, and as it does not: they
-//! crash, wake up late, repeat themselves, contradict themselves and meddle with what is not theirs.
+//! The callers of a world: they claim, work, renew and report by the contract, and against it: they crash, resume late, repeat
+//! and contradict themselves, and use the attempts of others.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,23 +21,23 @@ use oncegate::resilience::deadline_budget::DELIVERY_DEADLINE;
 use tokio::time::sleep;
 
 use crate::business::{Business, Target};
+use crate::engine_call::{EngineCall, Timed, outcome_name};
 use crate::oracle::Call;
-use crate::question::{Question, Timed, outcome_name};
-use crate::reference::hold;
+use crate::reference::ensure;
 use crate::stack::Host;
 use crate::trace::Name;
 use crate::world::{Habits, World};
 
-/// How many attempts of all callers are remembered, for those who meddle.
+/// Number of attempts that are kept for callers that use those of others.
 const REMEMBERED: usize = 200;
 
-/// How often a call is repeated that has no answer.
+/// Largest number of repeats of a call without an answer.
 const TRIES_MAX: u32 = 8;
 
-/// Attempts that were granted to somebody.
+/// Attempts that were granted to callers.
 pub(crate) type Memories = Arc<Mutex<VecDeque<(Target, Attempt)>>>;
 
-/// One of the callers.
+/// One caller.
 pub(crate) struct Caller {
     pub(crate) world: Arc<World>,
     pub(crate) number: u16,
@@ -47,7 +47,7 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// Goes about its business until the world is done.
+    /// Makes calls until the world ends.
     pub(crate) async fn live(self) {
         let rng = &self.world.rng;
         while !self.world.is_done() {
@@ -63,16 +63,16 @@ impl Caller {
         }
     }
 
-    /// Claims these once more, when nothing is wrong any more and no lease is left.
+    /// Claims these keys once more, after all faults and all leases have ended.
     pub(crate) async fn audit(self, targets: Vec<Target>) {
         for target in targets {
-            let asked = Asked { nonce: self.nonce(), ..Asked::default() };
-            let answer = self.claim(&target, &asked, self.gateway()).await;
+            let plan = ClaimPlan { nonce: self.nonce(), ..ClaimPlan::default() };
+            let answer = self.claim(&target, &plan, self.gateway()).await;
             let of_the_dead = match &answer {
                 Some(Ok(ClaimAnswer::Duplicate(found))) => found.claim.record.state == ClaimState::InProgress,
                 _ => false,
             };
-            self.world.check(target.number, hold(!of_the_dead, "L1", || format!("{answer:?}, and nobody is left")));
+            self.world.check(target.number, ensure(!of_the_dead, "L1", || format!("{answer:?}, and nobody is left")));
         }
     }
 
@@ -80,14 +80,14 @@ impl Caller {
     async fn episode(&self) {
         let rng = &self.world.rng;
         let target = self.business.choose();
-        let asked = self.asked();
-        let Some(granted) = self.claim_until_answered(&target, asked).await else { return };
+        let plan = self.plan();
+        let Some(granted) = self.claim_until_answered(&target, plan).await else { return };
         self.remember(&target, &granted.attempt);
         let lease = Duration::from_millis(granted.lease_ms);
         match rng.between(0, 99) {
-            // It dies. Somebody else may find its attempt.
+            // It dies. Another caller may use its attempt.
             0..=11 => return,
-            // It takes longer than it asked for.
+            // It works for longer than its lease.
             12..=24 => sleep(lease + rng.millis(0, 4_000)).await,
             _ if self.world.habits == Habits::Crowding => self.work_long(&target, &granted.attempt, lease).await,
             25..=44 => self.work_long(&target, &granted.attempt, lease).await,
@@ -96,7 +96,7 @@ impl Caller {
         let outcome = self.outcome();
         let settled = self.report_until_answered(&target, &granted.attempt, &outcome).await;
         if settled.is_some() && rng.percent(6) {
-            // It has forgotten that it was answered.
+            // It repeats the call, as if it had no answer.
             let _same = self.report_until_answered(&target, &granted.attempt, &outcome).await;
         }
         let succeeded = Some(ClaimState::Succeeded);
@@ -109,14 +109,14 @@ impl Caller {
         }
     }
 
-    /// Works for a few leases, and renews now and then.
+    /// Works for a few leases, and renews them at times.
     async fn work_long(&self, target: &Target, attempt: &Attempt, mut lease: Duration) {
         let rng = &self.world.rng;
         for _ in 0..rng.between(1, 4) {
             sleep(lease / 2 + rng.millis(0, 100)).await;
             let longer = rng.percent(50).then(|| rng.millis(200, 9_000));
             match self.renew(target, attempt, longer).await {
-                // It goes by what it was told last.
+                // The last answer counts.
                 Some(Ok(RenewalAnswer { renewed: RenewalResponse::Renewed { left }, .. })) => lease = left,
                 Some(Ok(_)) => return,
                 Some(Err(_)) | None => {}
@@ -124,16 +124,16 @@ impl Caller {
         }
     }
 
-    /// Many claim calls at once, some of them of the same; and many outcome calls.
+    /// Makes many claim calls in a batch, some of them for the same key, and many outcome calls.
     async fn batch(&self) {
         let rng = &self.world.rng;
         let first = self.business.choose();
-        let mut items = vec![(first.clone(), self.asked())];
+        let mut items = vec![(first.clone(), self.plan())];
         for _ in 0..rng.between(1, 6) {
             let target = if rng.percent(20) { first.clone() } else { self.business.choose() };
-            // A batch is of one app.
+            // A batch belongs to one app.
             if target.app.key == first.app.key {
-                items.push((target, self.asked()));
+                items.push((target, self.plan()));
             }
         }
         let granted = self.claim_many(&items).await;
@@ -146,7 +146,7 @@ impl Caller {
         }
     }
 
-    /// Reports or renews for somebody who does not exist.
+    /// Reports or renews by an attempt that was never issued.
     async fn meddle(&self) {
         let rng = &self.world.rng;
         let Some((target, of_holder)) = self.recall() else { return };
@@ -154,12 +154,12 @@ impl Caller {
         if rng.percent(30) {
             let _refused = self.renew(&target, &attempt, None).await;
         } else {
-            // Not a success, which would be recorded where nothing stands.
+            // Not a success, which would be recorded if there is no claim.
             let _refused = self.report_until_answered(&target, &attempt, &Outcome::Failure).await;
         }
     }
 
-    /// A holder that was thought dead wakes up and reports.
+    /// A holder resumes late and reports.
     async fn wake_up_late(&self) {
         let Some((target, attempt)) = self.recall() else { return };
         let _answered = self.report_until_answered(&target, &attempt, &Outcome::Unknown).await;
@@ -171,7 +171,7 @@ impl Caller {
         let deadline = target.app.terms.deadline;
         let gateway = self.gateway();
         let name = Name::nonce(self.world.rng.next_u64());
-        let call = self.begin(gateway, <Key as Question>::NAME, "GET", name, &target, deadline);
+        let call = self.begin(gateway, <Key as EngineCall>::NAME, "GET", name, &target, deadline);
         let Some((call, running)) = call else { return };
         let answer = running.answer(running.gateway.inspect(&target.app, target.global_id)).await;
         match answer {
@@ -180,13 +180,13 @@ impl Caller {
         }
     }
 
-    /// An operator ends a claim, even one that succeeded.
+    /// An operator releases a claim, even one that succeeded.
     async fn operate(&self) {
         let Some((target, attempt)) = self.recall() else { return };
         let gateway = self.gateway();
         let deadline = target.app.terms.deadline;
         let name = Name::of(&attempt);
-        let call = self.begin(gateway, <ReleaseRequest as Question>::NAME, "release", name, &target, deadline);
+        let call = self.begin(gateway, <ReleaseRequest as EngineCall>::NAME, "release", name, &target, deadline);
         let Some((call, running)) = call else { return };
         let release = running.gateway.release(&target.app, target.global_id, attempt, true);
         match running.answer(release).await {
@@ -195,18 +195,18 @@ impl Caller {
         }
     }
 
-    /// Claim call with one nonce until there is an answer, at any gateway, and sometimes at two at once.
-    async fn claim_until_answered(&self, target: &Target, mut asked: Asked) -> Option<Granted> {
+    /// Repeats a claim call with one nonce until it is answered, at any gateway, and sometimes at two at once.
+    async fn claim_until_answered(&self, target: &Target, mut plan: ClaimPlan) -> Option<Granted> {
         let rng = &self.world.rng;
         for _ in 0..TRIES_MAX {
             let first = self.gateway();
             let twice = if self.world.habits == Habits::Crowding { 50 } else { 6 };
             let answer = if rng.percent(twice) && self.hosts.len() > 1 {
                 let second = (first + 1) % self.hosts.len();
-                let (one, other) = join(self.claim(target, &asked, first), self.claim(target, &asked, second)).await;
+                let (one, other) = join(self.claim(target, &plan, first), self.claim(target, &plan, second)).await;
                 if matches!(one, Some(Ok(_))) { one } else { other }
             } else {
-                self.claim(target, &asked, first).await
+                self.claim(target, &plan, first).await
             };
             if self.world.is_done() {
                 return None;
@@ -214,18 +214,18 @@ impl Caller {
             match answer {
                 Some(Ok(ClaimAnswer::Granted(granted))) => {
                     if rng.percent(5) {
-                        let _repeated = self.claim(target, &asked, self.gateway()).await;
+                        let _repeated = self.claim(target, &plan, self.gateway()).await;
                     }
                     return Some(granted);
                 }
                 Some(Ok(ClaimAnswer::Duplicate(found))) => match found.claim.record.state {
-                    // It asks again, as somebody else.
-                    ClaimState::InProgress if rng.percent(30) => asked = self.asked(),
-                    ClaimState::Unknown if rng.percent(50) => asked = Asked { take_over: true, ..self.asked() },
+                    // It claims again, as another attempt.
+                    ClaimState::InProgress if rng.percent(30) => plan = self.plan(),
+                    ClaimState::Unknown if rng.percent(50) => plan = ClaimPlan { take_over: true, ..self.plan() },
                     _ => return None,
                 },
                 Some(Ok(ClaimAnswer::Mismatch(..))) => return None,
-                // No answer, or one that says that there is none: the same again.
+                // Without an answer, or with one that says so: the same call again.
                 Some(Err(_)) | None => {}
             }
             if rng.percent(10) {
@@ -236,7 +236,7 @@ impl Caller {
         None
     }
 
-    /// Outcome call until there is an answer.
+    /// Repeats an outcome call until it is answered.
     async fn report_until_answered(&self, target: &Target, attempt: &Attempt, outcome: &Outcome) -> Option<Reported> {
         let rng = &self.world.rng;
         for _ in 0..TRIES_MAX {
@@ -251,13 +251,13 @@ impl Caller {
         None
     }
 
-    async fn claim(&self, target: &Target, asked: &Asked, gateway: usize) -> Option<Result<ClaimAnswer, Failure>> {
-        let (lease, deadline) = asked.lease_and_deadline(target);
-        let name = asked.name();
+    async fn claim(&self, target: &Target, plan: &ClaimPlan, gateway: usize) -> Option<Result<ClaimAnswer, Failure>> {
+        let (lease, deadline) = plan.lease_and_deadline(target);
+        let name = plan.name();
         let (call, running) =
-            self.begin(gateway, <Timed<ClaimRequest> as Question>::NAME, asked.what(), name, target, deadline)?;
-        let claim = running.gateway.claim(&target.app, asked.request(target));
-        let answer = running.answer(claim).await.map(|answer| running.plant(answer, target, asked, lease));
+            self.begin(gateway, <Timed<ClaimRequest> as EngineCall>::NAME, plan.what(), name, target, deadline)?;
+        let claim = running.gateway.claim(&target.app, plan.request(target));
+        let answer = running.answer(claim).await.map(|answer| running.plant(answer, target, plan, lease));
         match &answer {
             Some(answer) => self.world.claimed(&call, lease, answer),
             None => self.world.abort(&call),
@@ -265,19 +265,19 @@ impl Caller {
         answer
     }
 
-    async fn claim_many(&self, items: &[(Target, Asked)]) -> Vec<(Target, Granted)> {
+    async fn claim_many(&self, items: &[(Target, ClaimPlan)]) -> Vec<(Target, Granted)> {
         let gateway = self.gateway();
-        let deadline = items.iter().map(|(target, asked)| asked.lease_and_deadline(target).1).max().unwrap_or_default();
+        let deadline = items.iter().map(|(target, plan)| plan.lease_and_deadline(target).1).max().unwrap_or_default();
         let Some(running) = self.hosts[gateway].gateway() else { return Vec::new() };
-        let begin = |(target, asked): &(Target, Asked)| {
-            let name = asked.name();
+        let begin = |(target, plan): &(Target, ClaimPlan)| {
+            let name = plan.name();
             let (mut call, _) =
-                self.begin(gateway, <Timed<ClaimRequest> as Question>::NAME, asked.what(), name, target, deadline)?;
+                self.begin(gateway, <Timed<ClaimRequest> as EngineCall>::NAME, plan.what(), name, target, deadline)?;
             call.in_batch = true;
             Some(call)
         };
         let calls: Vec<_> = items.iter().map_while(begin).collect();
-        let requests = items.iter().map(|(target, asked)| Ok(asked.request(target))).take(calls.len()).collect();
+        let requests = items.iter().map(|(target, plan)| Ok(plan.request(target))).take(calls.len()).collect();
         let many = running.gateway.claim_many::<Failure>(&items[0].0.app, requests, 1 << 20);
         let Some((answers, _kept)) = running.answer(many).await else {
             for call in &calls {
@@ -286,9 +286,9 @@ impl Caller {
             return Vec::new();
         };
         let mut granted = Vec::new();
-        for ((call, answer), (target, asked)) in calls.iter().zip(answers).zip(items) {
-            let lease = asked.lease_and_deadline(target).0;
-            let answer = running.plant(answer, target, asked, lease);
+        for ((call, answer), (target, plan)) in calls.iter().zip(answers).zip(items) {
+            let lease = plan.lease_and_deadline(target).0;
+            let answer = running.plant(answer, target, plan, lease);
             self.world.claimed(call, lease, &answer);
             if let Ok(ClaimAnswer::Granted(own)) = answer {
                 granted.push((target.clone(), own));
@@ -305,7 +305,7 @@ impl Caller {
         let gateway = self.gateway();
         let (what, name) = (outcome_name(outcome), Name::of(attempt));
         let (call, running) =
-            self.begin(gateway, <Timed<OutcomeRequest> as Question>::NAME, what, name, target, deadline)?;
+            self.begin(gateway, <Timed<OutcomeRequest> as EngineCall>::NAME, what, name, target, deadline)?;
         let report = OutcomeCall {
             global_id: target.global_id,
             attempt: attempt.clone(),
@@ -330,7 +330,7 @@ impl Caller {
         let gateway = self.gateway();
         let deadline = target.app.terms.deadline;
         let name = Name::of(attempt);
-        let call = self.begin(gateway, <Timed<RenewalRequest> as Question>::NAME, "renewal", name, target, deadline);
+        let call = self.begin(gateway, <Timed<RenewalRequest> as EngineCall>::NAME, "renewal", name, target, deadline);
         let (call, running) = call?;
         let renewal = running.gateway.renew(&target.app, target.global_id, attempt.clone(), lease);
         let answer = running.answer(renewal).await;
@@ -341,7 +341,7 @@ impl Caller {
         answer
     }
 
-    /// Reaches a gateway; nothing if it is down, or the world is done.
+    /// Calls a gateway. `None` if it is down, or the world has ended.
     fn begin(
         &self,
         gateway: usize,
@@ -358,7 +358,7 @@ impl Caller {
         Some((call, running))
     }
 
-    /// Any gateway, or mostly the same.
+    /// Returns any gateway, or mostly the same.
     fn gateway(&self) -> usize {
         let rng = &self.world.rng;
         if self.world.habits == Habits::Crowding && rng.percent(90) {
@@ -368,13 +368,13 @@ impl Caller {
     }
 
     fn nonce(&self) -> Nonce {
-        // Zero marks the sweeper's own.
+        // Zero is the sweeper's nonce.
         Nonce::from_bits(self.world.rng.next_u64() | 1)
     }
 
-    fn asked(&self) -> Asked {
+    fn plan(&self) -> ClaimPlan {
         let rng = &self.world.rng;
-        Asked {
+        ClaimPlan {
             nonce: self.nonce(),
             lease: rng.percent(20).then(|| unlike_a_gateways_own(rng.millis(500, 8_000))),
             retention: rng.percent(10).then(|| Retention::For(rng.millis(1_000, 20_000))),
@@ -412,31 +412,31 @@ impl Caller {
     }
 }
 
-/// What a claim call asks for.
-pub(crate) struct Asked {
+/// Request of a claim call.
+pub(crate) struct ClaimPlan {
     pub(crate) nonce: Nonce,
     lease: Option<Duration>,
     retention: Option<Retention>,
-    /// Whether it brings a fingerprint: those that do are the same, and differ from those that do not.
+    /// True if it has a fingerprint. All fingerprints are equal.
     fingerprint: bool,
     take_over: bool,
 }
 
-impl Default for Asked {
+impl Default for ClaimPlan {
     fn default() -> Self {
         Self { nonce: Nonce::from_bits(1), lease: None, retention: None, fingerprint: false, take_over: false }
     }
 }
 
-/// The calls that gateways make for themselves are known by their deadline, and that of a claim comes from its lease: half
-/// of it, of which the store may have four fifths.
+/// Deliveries by gateways are recognised by their deadline. The deadline of a claim comes from its lease: half of it, and four
+/// fifths of that for the store.
 fn unlike_a_gateways_own(lease: Duration) -> Duration {
     let deadline = lease / 2;
     let is_like = deadline == DELIVERY_DEADLINE || deadline * 4 / 5 == DELIVERY_DEADLINE;
     if is_like { lease + Duration::from_millis(1) } else { lease }
 }
 
-impl Asked {
+impl ClaimPlan {
     fn name(&self) -> Name {
         Name::nonce(u64::from_str_radix(self.nonce.as_str(), 16).expect("a nonce of this world"))
     }
@@ -445,7 +445,7 @@ impl Asked {
         if self.take_over { "claim call that takes over" } else { "claim call" }
     }
 
-    /// A claim is answered while at least half of its lease is left.
+    /// Returns the deadline by which a claim call is answered: half of its lease is left then.
     fn lease_and_deadline(&self, target: &Target) -> (Duration, Duration) {
         let lease = self.lease.unwrap_or(target.terms().terms.lease);
         (lease, target.terms().deadline.min(lease / 2))

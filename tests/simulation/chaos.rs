@@ -1,5 +1,4 @@
-//! Faults of a world: which, when, and for how long, all from its random numbers. Each kind comes and goes by itself, so that
-//! they overlap.
+//! Faults of a world: kind, start and length, all from its random numbers. Each kind runs by itself, so that they overlap.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,35 +6,35 @@ use std::time::Duration;
 use oncegate::resilience::journal::memory::Trouble;
 use tokio::time::sleep;
 
-use crate::link::Weather;
+use crate::network::NetworkState;
 use crate::stack::{ENGINES, Host};
-use crate::store::{Serves, Store};
+use crate::store::{ServerState, Store};
 use crate::trace::Place;
 use crate::world::World;
 
-/// The kinds of faults.
+/// Kind of a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fault {
     /// The network between one gateway and the store.
     Network,
     /// The store's server, which keeps its data.
     Server,
-    /// The store's clock: back by anything, forward by less than a lease.
+    /// The store's clock steps: back by any time, forward by less than a lease.
     Clock,
-    /// The store crashes, and comes back empty.
+    /// The store crashes, and restarts empty.
     DataLoss,
-    /// Somebody switches the chain to another store, at any gateway.
+    /// An operator switches the chain to another store, at any gateway.
     Switches,
-    /// The disk of a gateway, where its journal is.
+    /// The disk of a gateway's journal.
     Disk,
-    /// A gateway dies, and another one is started; its machine's clock may have been set.
+    /// A gateway dies, and another one starts; the machine's clock may have been set.
     Gateways,
 }
 
-/// How far the store's clock is set forward at most: less than the shortest lease.
+/// Longest step forward of the store's clock: less than the shortest lease.
 const FORWARD_MAX_MS: u64 = 450;
 
-/// What has it in for a world.
+/// Source of the faults of a world.
 pub(crate) struct Chaos {
     pub(crate) world: Arc<World>,
     pub(crate) stores: Vec<Arc<Store>>,
@@ -43,7 +42,7 @@ pub(crate) struct Chaos {
 }
 
 impl Chaos {
-    /// Lets a kind of fault come and go until the world is done.
+    /// Injects and heals one kind of fault until the world ends.
     pub(crate) async fn reign(&self, fault: Fault) {
         while !self.world.is_done() {
             sleep(self.world.rng.millis(200, 12_000)).await;
@@ -62,7 +61,7 @@ impl Chaos {
         }
     }
 
-    /// Asks the engines of a gateway how they are, as the server does all the time.
+    /// Probes the engines of a gateway, as the server does.
     pub(crate) async fn keep_up(&self, place: usize) {
         while !self.world.is_done() {
             sleep(Duration::from_secs(5)).await;
@@ -73,7 +72,7 @@ impl Chaos {
         }
     }
 
-    /// Short ones that callers hardly feel, and long ones.
+    /// Returns the length of a fault: short or long.
     fn duration(&self) -> Duration {
         let rng = &self.world.rng;
         if rng.percent(50) { rng.millis(5, 600) } else { rng.millis(600, 6_000) }
@@ -81,48 +80,48 @@ impl Chaos {
 
     async fn network(&self) {
         let rng = &self.world.rng;
-        let links = [
-            Weather::Slow,
-            Weather::Lossy(5),
-            Weather::Lossy(30),
-            Weather::Lossy(80),
-            Weather::Cut,
-            Weather::Mute,
-            Weather::Refused,
+        let networks = [
+            NetworkState::Slow,
+            NetworkState::Lossy(5),
+            NetworkState::Lossy(30),
+            NetworkState::Lossy(80),
+            NetworkState::Blackhole,
+            NetworkState::NoReplies,
+            NetworkState::Refused,
         ];
-        let (place, weather, duration) = (rng.index(self.hosts.len()), *rng.pick(&links), self.duration());
-        let link = Place::Link(u16::try_from(place).expect("few gateways"));
-        let what = match weather {
-            Weather::Fair => "fair",
-            Weather::Slow => "slow",
-            Weather::Lossy(_) => "lossy",
-            Weather::Cut => "cut",
-            Weather::Mute => "mute",
-            Weather::Refused => "refused",
+        let (place, state, duration) = (rng.index(self.hosts.len()), *rng.pick(&networks), self.duration());
+        let network = Place::Network(u16::try_from(place).expect("few gateways"));
+        let what = match state {
+            NetworkState::Healthy => "fair",
+            NetworkState::Slow => "slow",
+            NetworkState::Lossy(_) => "lossy",
+            NetworkState::Blackhole => "cut",
+            NetworkState::NoReplies => "mute",
+            NetworkState::Refused => "refused",
         };
-        self.world.announce(link, what, millis(duration));
+        self.world.announce(network, what, millis(duration));
         self.world.trouble_begins();
-        let links = &self.hosts[place].links;
-        // Where there are several, one of them or all.
-        let links = match links.len() {
-            1 => &links[..],
+        let networks = &self.hosts[place].networks;
+        // Of several, one or all.
+        let networks = match networks.len() {
+            1 => &networks[..],
             several => match rng.index(several + 1) {
-                one if one < several => &links[one..=one],
-                _ => &links[..],
+                one if one < several => &networks[one..=one],
+                _ => &networks[..],
             },
         };
-        for link in links {
-            link.turn(weather);
+        for network in networks {
+            network.set(state);
         }
         sleep(duration).await;
-        for link in links {
-            link.turn(Weather::Fair);
+        for network in networks {
+            network.set(NetworkState::Healthy);
         }
         self.world.trouble_ends();
-        self.world.announce(link, "fair", 0);
+        self.world.announce(network, "fair", 0);
     }
 
-    /// One of the stores.
+    /// Returns one of the stores.
     fn store(&self) -> &Store {
         match &self.stores[..] {
             [only] => only,
@@ -142,15 +141,15 @@ impl Chaos {
             }
             1 => {
                 self.world.announce(Place::Store(store.number), "stop", millis(duration));
-                store.serve(Serves::Later);
+                store.set_state(ServerState::Frozen);
             }
             _ => {
                 self.world.announce(Place::Store(store.number), "full", millis(duration));
-                store.serve(Serves::NoClaims);
+                store.set_state(ServerState::Full);
             }
         }
         sleep(duration).await;
-        store.serve(Serves::All);
+        store.set_state(ServerState::Up);
         self.world.trouble_ends();
         self.world.announce(Place::Store(store.number), "serves", 0);
     }
@@ -181,7 +180,7 @@ impl Chaos {
         store.crash();
         sleep(duration).await;
         store.lose_data();
-        store.serve(Serves::All);
+        store.set_state(ServerState::Up);
         self.world.trouble_ends();
         self.world.announce(Place::Store(store.number), "serves, empty", 0);
     }
@@ -189,18 +188,18 @@ impl Chaos {
     async fn switches(&self) {
         let rng = &self.world.rng;
         let (place, to) = (rng.index(self.hosts.len()), rng.index(self.stores.len()));
-        let gateway = Place::Link(u16::try_from(place).expect("few gateways"));
+        let gateway = Place::Network(u16::try_from(place).expect("few gateways"));
         self.world.announce(gateway, "switch", to as u64);
         let switched = self.hosts[place].switch(ENGINES[to]).await;
         self.world.announce(gateway, "switched", u64::from(switched == Some(true)));
     }
 
-    /// A disk is full, which is over when it has room; or it fails, and then somebody reads the log and starts the gateway anew.
+    /// Fills a disk for a while, or makes it fail. After a failure an operator restarts the gateway.
     async fn disk(&self) {
         let rng = &self.world.rng;
         let (place, duration) = (rng.index(self.hosts.len()), self.duration());
         let number = u16::try_from(place).expect("few gateways");
-        let gateway = Place::Link(number);
+        let gateway = Place::Network(number);
         let (trouble, what) = match rng.between(0, 3) {
             0 => (Trouble::NoSync, "disk fails to sync"),
             1 => (Trouble::Stuck, "disk fails"),
@@ -228,7 +227,7 @@ impl Chaos {
     async fn gateways(&self) {
         let rng = &self.world.rng;
         let (place, duration) = (rng.index(self.hosts.len()), self.duration());
-        let gateway = Place::Link(u16::try_from(place).expect("few gateways"));
+        let gateway = Place::Network(u16::try_from(place).expect("few gateways"));
         self.world.announce(gateway, "gateway killed", millis(duration));
         self.hosts[place].kill();
         if rng.percent(30) {

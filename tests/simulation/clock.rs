@@ -1,5 +1,5 @@
-//! The clocks of a simulated world. All stand on the runtime's paused time, which moves only when everybody waits: what
-//! the wrappers wait for and what the clocks show advance together.
+//! The clocks of a simulated world. All use the runtime's paused time, which advances only when all tasks wait, so that
+//! timeouts and clocks advance together.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -7,44 +7,44 @@ use std::time::Duration;
 use oncegate::domain::clock::{Clock, Timestamp};
 use tokio::time::Instant;
 
-/// When every simulated world begins, by an honest wall clock: 2026-01-01.
+/// Start of every simulated world, by a correct wall clock: 2026-01-01.
 const BEGINNING: Timestamp = Timestamp::from_micros(1_767_225_600_000_000);
 
-/// The time that really passes in a world, which nobody in it can read.
+/// Real time of a world, which no program in it can read.
 #[derive(Clone, Copy)]
 pub(crate) struct Time {
     beginning: Instant,
 }
 
 impl Time {
-    /// Begins now. The runtime's time must be paused.
-    #[expect(clippy::disallowed_methods, reason = "this file is where a simulated world's time comes from")]
+    /// Starts now. The runtime's time must be paused.
+    #[expect(clippy::disallowed_methods, reason = "this file is the source of a simulated world's time")]
     pub(crate) fn begin() -> Self {
         Self { beginning: Instant::now() }
     }
 
-    /// How long the world has been going on.
+    /// Returns the time since the start of the world.
     pub(crate) fn now(self) -> Duration {
         self.beginning.elapsed()
     }
 }
 
-/// A machine's clocks: an honest monotonic one, and a wall clock that is wrong and may be stepped.
+/// Clocks of a machine: a correct monotonic one, and a wrong wall clock that may be stepped.
 pub(crate) struct MachineClock {
     time: Time,
-    /// How far the wall clock is from `BEGINNING` when the world begins, in microseconds.
+    /// Offset of the wall clock from `BEGINNING` at the start, in microseconds.
     wall_ahead: AtomicU64,
 }
 
 impl MachineClock {
-    /// A wall clock that is so far ahead.
+    /// Creates clocks with a wall clock that is this far ahead.
     pub(crate) fn new(time: Time, wall_ahead: Duration) -> Self {
         let clock = Self { time, wall_ahead: AtomicU64::new(0) };
         clock.step_wall(wall_ahead);
         clock
     }
 
-    /// Sets the wall clock, forward or back.
+    /// Steps the wall clock, forward or back.
     pub(crate) fn step_wall(&self, wall_ahead: Duration) {
         self.wall_ahead.store(micros(wall_ahead), Ordering::Relaxed);
     }
@@ -60,16 +60,16 @@ impl Clock for MachineClock {
     }
 }
 
-/// The store's clock, which judges what has ended. It is stepped as a server's may be.
+/// Clock of the store, which decides what has ended. It may be stepped, as a server's clock may.
 pub(crate) struct StoreClock {
     time: Time,
-    /// What steps have come to, in microseconds, from an offset that leaves room for steps back.
+    /// Sum of all steps, in microseconds, plus an offset that leaves room for steps back.
     ahead: AtomicU64,
-    /// What it never goes behind: when the store's memory began.
+    /// Lower bound: the start of the store's memory.
     floor: AtomicU64,
 }
 
-/// More than all steps back in a world come to.
+/// More than the sum of all steps back in a world.
 const ROOM_MICROS: u64 = 10 * 365 * 86_400_000_000;
 
 impl StoreClock {
@@ -77,12 +77,12 @@ impl StoreClock {
         Self { time, ahead: AtomicU64::new(ROOM_MICROS), floor: AtomicU64::new(0) }
     }
 
-    /// The store's instant, in microseconds.
+    /// Returns the store's time, in microseconds.
     pub(crate) fn now(&self) -> u64 {
         micros(self.time.now()) + self.ahead.load(Ordering::Relaxed)
     }
 
-    /// The store begins anew, with an empty memory.
+    /// Records that the store starts with an empty memory.
     pub(crate) fn begin_anew(&self) {
         self.floor.store(self.now(), Ordering::Relaxed);
     }
@@ -91,12 +91,12 @@ impl StoreClock {
         self.ahead.fetch_add(micros(by), Ordering::Relaxed);
     }
 
-    /// How far it can be stepped back, at most `by`.
+    /// Returns how far it can be stepped back, at most `by`.
     pub(crate) fn room_back(&self, by: Duration) -> Duration {
         by.min(Duration::from_micros(self.now() - self.floor.load(Ordering::Relaxed)))
     }
 
-    /// At most by what [`StoreClock::room_back`] says.
+    /// Steps back by at most the result of [`StoreClock::room_back`].
     pub(crate) fn step_back(&self, by: Duration) {
         self.ahead.fetch_sub(micros(by), Ordering::Relaxed);
     }

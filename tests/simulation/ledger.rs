@@ -1,5 +1,5 @@
-//! What gateways have answered in the store's place on one key, and what that obliges them to: nobody is granted by the same
-//! gateway meanwhile, every outcome that was taken reaches the store, in order, and two grants at once are reported.
+//! Answers of gateways in the store's place for one key, and their duties: no other grant by the same gateway meanwhile, every
+//! accepted outcome reaches the store, in order, and two grants at once are reported.
 
 use std::time::Duration;
 
@@ -12,35 +12,35 @@ use oncegate::domain::record::ClaimState;
 use oncegate::domain::terms::ClaimOnOutage;
 
 use crate::clock::micros;
-use crate::question::{Question, Told};
-use crate::reference::{Broken, hold};
+use crate::engine_call::{EngineCall, StoreAnswer};
+use crate::reference::{Broken, ensure};
 use crate::trace::Name;
 
-/// Two grants overlap if they do so for longer than it takes to tell somebody of them.
+/// Two grants overlap if they do so for longer than an answer takes.
 const AT_ONCE: Duration = Duration::from_millis(50);
 
-/// What a failure is called in traces.
+/// Name of a failure in traces.
 const FAILURE: &str = "outcome call: failure";
 
-/// More degraded grants of a key than marks are kept of them.
+/// Number of marks that are kept of the degraded grants of a key.
 const MARKED_MAX: usize = 16;
 
-/// What an app has chosen for a key.
+/// Policies of a key's app.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Choice {
     pub(crate) claims: ClaimOnOutage,
-    /// Whether some outcome of the app is spooled.
+    /// True if some outcome of the app is spooled.
     pub(crate) spools: bool,
 }
 
-/// Which process of which gateway.
+/// Process of a gateway.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Process {
     pub(crate) gateway: u16,
     pub(crate) run: u32,
 }
 
-/// An instant of the time that really passes, and the same by the store's clock.
+/// One time, by the real clock and by the store's clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Instants {
     pub(crate) real: Duration,
@@ -55,58 +55,58 @@ impl Instants {
 
 #[derive(Default)]
 pub(crate) struct Ledger {
-    /// Nothing if no caller has named the key.
+    /// `None` if no caller has named the key.
     pub(crate) choice: Option<Choice>,
     given: Vec<Given>,
     accepted: Vec<Accepted>,
-    /// What the store was told, and when.
-    told: Vec<(u64, &'static str, Duration)>,
-    /// The same for outcomes that met their own try under another attempt: the gateway looks that up, and reports again.
-    met_own_try: Vec<(u64, &'static str, Duration)>,
-    /// Whose grants gateways have told the store of, whether it held another then, and when that was.
+    /// Outcomes that the store has executed, and when.
+    executed: Vec<(u64, &'static str, Duration)>,
+    /// The same for outcomes that met the same nonce under another attempt: the gateway reads that one, and reports again.
+    met_same_nonce: Vec<(u64, &'static str, Duration)>,
+    /// Deliveries of grants: the attempt, whether another one held the claim, and when.
     delivered: Vec<(Name, bool, Duration)>,
-    /// Whose outcomes were first reported to which gateway, and when.
+    /// First reports of outcomes: the gateway, the nonce, the outcome and the time.
     reported: Vec<(u16, u64, &'static str, Duration)>,
-    /// What gateways were asked to do, and how many of those calls may have been done.
-    asked: Vec<(Asked, u32)>,
-    /// Which gateways did not answer a claim call, and its nonce: a policy may have granted it.
+    /// Requests to gateways, and how many of these calls may have taken effect.
+    requests: Vec<(Request, u32)>,
+    /// Claim calls without an answer: the gateway and the nonce. A policy may have granted them.
     unanswered: Vec<(u16, u64)>,
-    /// Which gateways the store has told that this attempt holds the claim.
-    heard: Vec<(u16, Name)>,
-    /// Whose attempt a hash is, by its nonce.
+    /// Attempts that hold the claim by an answer of the store to a gateway.
+    known_holders: Vec<(u16, Name)>,
+    /// Nonces of attempt hashes.
     hashes: Vec<(AttemptHash, u64)>,
 }
 
-/// What callers ask: which gateway, by whose attempt, and what; "claim", or an outcome.
-pub(crate) type Asked = (u16, u64, &'static str);
+/// A request of a caller: the gateway, the nonce, and "claim" or an outcome.
+pub(crate) type Request = (u16, u64, &'static str);
 
-/// A grant that a caller was told of.
+/// A grant in an answer to a caller.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Given {
     pub(crate) by: Process,
     pub(crate) name: Name,
-    /// Nothing if the store granted it.
+    /// `None` if the store granted it.
     pub(crate) policy: Option<OutagePolicy>,
     pub(crate) at: Duration,
-    /// Until when its holder may think that it has it.
+    /// End of the claim by the answers to its holder.
     pub(crate) until: Instants,
-    /// Beyond which no repeat of it may go.
+    /// End that no repeat may exceed.
     lease_ends: Duration,
-    /// When somebody first began to report it, or to release it.
+    /// Time of its first report or release.
     over: Option<Duration>,
-    /// Its success, which was told by the same process.
+    /// End of its success, if the same process has answered it.
     done_until: Option<Instants>,
-    /// Until when the journal knows that it kept others out: what the store itself was told leaves nothing to compare with.
+    /// End until which the journal knows that it blocked others: a call that the store executed itself leaves no entry.
     kept_until: Duration,
-    /// The store has been told.
-    pushed: bool,
-    /// The store has told that another holds the claim: what it says goes.
-    beaten: bool,
-    /// The store's data was lost since.
+    /// The store has received it.
+    delivered: bool,
+    /// The store has answered that another attempt holds the claim.
+    superseded: bool,
+    /// The store has lost its data since.
     lost: bool,
 }
 
-/// An outcome that was taken in the store's place.
+/// An outcome that was accepted in the store's place.
 #[derive(Debug)]
 struct Accepted {
     gateway: u16,
@@ -117,7 +117,7 @@ struct Accepted {
 }
 
 impl Given {
-    /// Of a lease that was asked for, what is left by then.
+    /// Creates the record of a grant of this lease.
     pub(crate) fn new(
         by: Process,
         name: Name,
@@ -125,22 +125,35 @@ impl Given {
         at: Duration,
         (lease, until): (Duration, Instants),
     ) -> Self {
-        // It counts from when it was kept, of which its first holder is told less than there is.
+        // The lease counts from the journal entry, so the first answer has less than the whole.
         let (over, done_until, kept_until) = (None, None, until.real);
-        let (pushed, beaten, lost) = (false, false, false);
-        Self { by, name, policy, at, until, lease_ends: at + lease, over, done_until, kept_until, pushed, beaten, lost }
+        let (delivered, superseded, lost) = (false, false, false);
+        Self {
+            by,
+            name,
+            policy,
+            at,
+            until,
+            lease_ends: at + lease,
+            over,
+            done_until,
+            kept_until,
+            delivered,
+            superseded,
+            lost,
+        }
     }
 
-    /// Whether a process that decides alone must know that this stands.
-    fn stands(&self, process: Process, now: Instants) -> bool {
-        let by_store = self.policy.is_none() || self.pushed;
+    /// Returns true if a process that decides alone must know that this claim is live.
+    fn is_live(&self, process: Process, now: Instants) -> bool {
+        let by_store = self.policy.is_none() || self.delivered;
         let known = self.by.gateway == process.gateway && (self.by.run == process.run || !by_store);
-        let stands = |until: Instants| until.real > now.real && (!by_store || until.store > now.store);
-        let lasts = if self.over.is_none() { stands(self.until) } else { self.done_until.is_some_and(stands) };
-        known && lasts && !self.beaten && !(self.lost && by_store)
+        let is_before = |until: Instants| until.real > now.real && (!by_store || until.store > now.store);
+        let lasts = if self.over.is_none() { is_before(self.until) } else { self.done_until.is_some_and(is_before) };
+        known && lasts && !self.superseded && !(self.lost && by_store)
     }
 
-    /// Until when it, or its success, kept others out.
+    /// Returns the end of the time in which it, or its success, blocked others.
     fn blocked_until(&self) -> Duration {
         if self.done_until.is_some() {
             self.kept_until
@@ -151,7 +164,7 @@ impl Given {
 }
 
 impl Ledger {
-    /// A grant is told, by a call that was begun then.
+    /// Records a grant in the answer to a call that began at `begun`.
     pub(crate) fn grant(
         &mut self,
         given: Given,
@@ -161,69 +174,71 @@ impl Ledger {
     ) -> Result<(), Broken> {
         self.saw(attempt);
         let process = given.by;
-        // What a gateway has granted in the store's place it tells the store before it asks the store for others.
-        let is_forgotten = |other: &&Given| {
+        // A gateway delivers its own grants to the store before it makes other claim calls there.
+        let is_undelivered = |other: &&Given| {
             let by_policy_here = other.policy.is_some() && other.by.gateway == process.gateway;
             let lasts = other.until.real > now.real && other.until.store > now.store;
-            let ends = other.over.is_some() || other.beaten || other.lost;
+            let ends = other.over.is_some() || other.superseded || other.lost;
             by_policy_here && other.at <= begun && lasts && !ends && other.name.nonce != given.name.nonce
         };
-        let forgotten = self.given.iter().find(is_forgotten).filter(|_| given.policy.is_none());
-        hold(forgotten.is_none(), "S1", || format!("the store grants {given:?} beside {forgotten:?}"))?;
+        let undelivered = self.given.iter().find(is_undelivered).filter(|_| given.policy.is_none());
+        ensure(undelivered.is_none(), "S1", || format!("the store grants {given:?} beside {undelivered:?}"))?;
         let alone = |other: &&Given| match given.policy {
-            Some(OutagePolicy::Local) => other.stands(process, now),
-            // It knows what its own journal says, and asks nothing else.
-            Some(_) => other.policy.is_some() && !other.pushed && other.stands(process, now),
+            Some(OutagePolicy::Local) => other.is_live(process, now),
+            // It knows its own journal, and nothing else.
+            Some(_) => other.policy.is_some() && !other.delivered && other.is_live(process, now),
             None => false,
         };
         let is_known = |known: &Given| known.name == given.name && known.by.gateway == process.gateway;
-        // It may have been told to the store before its holder heard of it, in a batch long before: then what was granted
-        // since says nothing of it.
+        // It may have been delivered long before its holder was answered, in a batch. Then later grants do not contradict it.
         let early = self.delivered.iter().find(|(name, ..)| *name == given.name && !self.given.iter().any(is_known));
         let granted_by = early.map_or(given.at, |(.., at)| *at);
         let others = self.given.iter().filter(|other| other.name.nonce != given.name.nonce);
         let other = others.filter(|other| other.at <= granted_by).find(alone);
-        hold(other.is_none(), "local", || format!("{given:?} is granted by the gateway that has granted {other:?}"))?;
+        ensure(other.is_none(), "local", || format!("{given:?} is granted by the gateway that has granted {other:?}"))?;
         if let Some(known) = self.given.iter_mut().find(|known| is_known(known)) {
             if given.policy.is_some() && known.policy.is_some() {
-                hold(given.until.real <= known.lease_ends, "S10", || format!("{known:?} is told again as {given:?}"))?;
+                ensure(given.until.real <= known.lease_ends, "S10", || {
+                    format!("{known:?} is answered again as {given:?}")
+                })?;
             }
             known.until = given.until;
             return Ok(());
         }
         let delivered = self.delivered.iter().filter(|(name, ..)| name.nonce == given.name.nonce);
-        let (pushed, beaten) = delivered.fold((false, false), |(_, beaten), (_, own, _)| (true, beaten || *own));
-        // What it tells on the store's word the store has granted: it is in no journal, and leaves no mark.
+        let (delivered, superseded) =
+            delivered.fold((false, false), |(_, superseded), (_, own, _)| (true, superseded || *own));
+        // A grant that it answers from the store's answer is in no journal, and has no mark.
         let policy = given.policy.filter(|_| !self.is_the_stores(&given));
-        self.given.push(Given { policy, pushed, beaten, ..given });
+        self.given.push(Given { policy, delivered, superseded, ..given });
         Ok(())
     }
 
-    /// Whether a gateway that decides alone has told of a grant because it has heard of it from the store.
+    /// Returns true if a gateway that decides alone has answered a grant that it knows from the store.
     pub(crate) fn is_the_stores(&self, given: &Given) -> bool {
-        given.policy == Some(OutagePolicy::Local) && self.heard.contains(&(given.by.gateway, given.name))
+        given.policy == Some(OutagePolicy::Local) && self.known_holders.contains(&(given.by.gateway, given.name))
     }
 
-    /// The store's answer to a claim has come to a gateway, which has not asked for itself.
-    pub(crate) fn hear(&mut self, gateway: u16, told: &Told) {
-        let holder = match told {
-            Told::Claimed(ClaimResponse::Granted(grant)) => &grant.attempt,
-            Told::Claimed(ClaimResponse::Duplicate(held)) if held.record.state == ClaimState::InProgress => {
-                &held.record.attempt
+    /// Records the holder in the store's answer to a caller's claim call.
+    pub(crate) fn record_holder(&mut self, gateway: u16, answer: &StoreAnswer) {
+        let holder = match answer {
+            StoreAnswer::Claimed(ClaimResponse::Granted(grant)) => &grant.attempt,
+            StoreAnswer::Claimed(ClaimResponse::Duplicate(claim)) if claim.record.state == ClaimState::InProgress => {
+                &claim.record.attempt
             }
             _ => return,
         };
-        let heard = (gateway, Name::of(holder));
-        if !self.heard.contains(&heard) {
-            self.heard.push(heard);
+        let known = (gateway, Name::of(holder));
+        if !self.known_holders.contains(&known) {
+            self.known_holders.push(known);
         }
     }
 
-    /// A renewal is told by a process.
+    /// Records a renewal in the answer of a process.
     pub(crate) fn extend(&mut self, process: Process, name: Name, until: Instants, by_policy: bool) {
         for given in self.given.iter_mut().filter(|given| given.name == name) {
             given.lease_ends = given.lease_ends.max(until.real);
-            // Who decides alone knows of the renewals that it was asked for, and of those in its journal.
+            // A process that decides alone knows the renewals it has answered, and those in its journal.
             if given.by == process || (by_policy && given.by.gateway == process.gateway) {
                 given.until = until;
                 given.kept_until = if by_policy { until.real } else { given.kept_until };
@@ -231,7 +246,7 @@ impl Ledger {
         }
     }
 
-    /// Somebody begins to report an attempt, or to release it.
+    /// Records the start of a report or release of an attempt.
     pub(crate) fn end(&mut self, name: Name, now: Duration, released: bool) {
         for given in self.given.iter_mut().filter(|given| given.name.nonce == name.nonce) {
             given.over.get_or_insert(now);
@@ -241,35 +256,38 @@ impl Ledger {
         }
     }
 
-    /// A gateway is asked something.
-    pub(crate) fn request(&mut self, asked: Asked) {
-        match self.asked.iter_mut().find(|(known, _)| *known == asked) {
+    /// Records a request to a gateway.
+    pub(crate) fn request(&mut self, request: Request) {
+        match self.requests.iter_mut().find(|(known, _)| *known == request) {
             Some((_, calls)) => *calls += 1,
-            None => self.asked.push((asked, 1)),
+            None => self.requests.push((request, 1)),
         }
     }
 
-    /// A claim call got no answer, or one that says that the outcome is not known.
+    /// Records a claim call without an answer, or with an unknown outcome.
     pub(crate) fn leave_unanswered(&mut self, gateway: u16, nonce: u64) {
         self.unanswered.push((gateway, nonce));
     }
 
-    /// A caller was told that its call has certainly not been done.
-    pub(crate) fn refuse(&mut self, asked: Asked) {
-        if let Some((_, calls)) = self.asked.iter_mut().find(|(known, _)| *known == asked) {
+    /// Records the answer that a request certainly took no effect.
+    pub(crate) fn refuse(&mut self, request: Request) {
+        if let Some((_, calls)) = self.requests.iter_mut().find(|(known, _)| *known == request) {
             *calls = calls.saturating_sub(1);
         }
     }
 
-    /// That a gateway tells the store of nothing that everybody who asked for it was told is certainly not done.
-    pub(crate) fn may_deliver<Q: Question>(&self, gateway: u16, request: &Q) -> Result<(), Broken> {
-        let asked =
-            (gateway, request.whose().nonce, if Q::CLAIMS { "claim" } else { request.reports().unwrap_or_default() });
-        let refused = self.asked.iter().any(|(known, calls)| *known == asked && *calls == 0);
-        hold(!refused, "S9", || format!("{asked:?} was refused for certain, and the store is told of it"))
+    /// Checks that a gateway delivers nothing that it has certainly refused to all callers.
+    pub(crate) fn may_deliver<Q: EngineCall>(&self, gateway: u16, request: &Q) -> Result<(), Broken> {
+        let requested = (
+            gateway,
+            request.attempt_name().nonce,
+            if Q::CLAIMS { "claim" } else { request.reports().unwrap_or_default() },
+        );
+        let refused = self.requests.iter().any(|(known, calls)| *known == requested && *calls == 0);
+        ensure(!refused, "S9", || format!("{requested:?} was certainly refused, and the store receives it"))
     }
 
-    /// Somebody begins to report an outcome.
+    /// Records the start of an outcome call.
     pub(crate) fn report(&mut self, gateway: u16, name: Name, outcome: &'static str, now: Duration) {
         let same =
             |(to, nonce, known, _): &(u16, u64, &str, _)| (*to, *nonce, *known) == (gateway, name.nonce, outcome);
@@ -278,7 +296,7 @@ impl Ledger {
         }
     }
 
-    /// A success is told by a process.
+    /// Records a success in the answer of a process.
     pub(crate) fn succeed(
         &mut self,
         process: Process,
@@ -288,50 +306,51 @@ impl Ledger {
     ) {
         for given in self.given.iter_mut().filter(|given| given.name == name && given.by == process) {
             given.done_until = Some(until);
-            // Before the store tells of an outcome it has been told of what was granted in its place.
-            given.pushed |= !by_policy;
+            // The store receives a degraded grant before its outcome.
+            given.delivered |= !by_policy;
             let over = given.over.unwrap_or(now).min(given.kept_until);
             given.kept_until = if by_policy { until.real } else { over };
         }
     }
 
-    /// An outcome is taken in the store's place, by a call that was begun then.
+    /// Records an outcome that was accepted in the store's place, by a call that began at `begun`.
     pub(crate) fn accept(&mut self, gateway: u16, name: Name, outcome: &'static str, begun: Duration, at: Duration) {
         self.accepted.push(Accepted { gateway, nonce: name.nonce, outcome, begun, at });
     }
 
-    /// The store takes a call, and tells whether another holds the claim.
-    pub(crate) fn told<Q: Question>(&mut self, request: &Q, answer: &Q::Answer, at: Duration) {
-        let nonce = request.whose().nonce;
+    /// Records a call that the store has executed.
+    pub(crate) fn executed<Q: EngineCall>(&mut self, request: &Q, answer: &Q::Answer, at: Duration) {
+        let nonce = request.attempt_name().nonce;
         if request.is_delivery() {
-            let beaten = Q::is_of_another(answer);
-            self.delivered.push((request.whose(), beaten, at));
+            let superseded = Q::is_of_another(answer);
+            self.delivered.push((request.attempt_name(), superseded, at));
             for given in self.given.iter_mut().filter(|given| given.name.nonce == nonce) {
-                given.pushed = true;
-                given.beaten |= beaten;
+                given.delivered = true;
+                given.superseded |= superseded;
             }
         }
         if let Some(attempt) = request.attempt() {
             self.saw(attempt);
         }
         if let Some(outcome) = request.reports() {
-            // Also what no gateway has taken in its place so far: the store may be told before the caller is.
-            self.told.push((nonce, outcome, at));
+            // Also outcomes that no gateway has accepted yet: the store may receive them before the caller is answered.
+            self.executed.push((nonce, outcome, at));
         }
     }
 
-    /// An outcome meets its own try under another attempt.
-    pub(crate) fn meet_own_try<Q: Question>(&mut self, request: &Q, at: Duration) {
-        self.met_own_try.extend(request.reports().map(|outcome| (request.whose().nonce, outcome, at)));
+    /// Records an outcome that met the same nonce under another attempt.
+    pub(crate) fn meet_same_nonce<Q: EngineCall>(&mut self, request: &Q, at: Duration) {
+        self.met_same_nonce.extend(request.reports().map(|outcome| (request.attempt_name().nonce, outcome, at)));
     }
 
-    /// A lookup finds this try. Outcomes of others that met their own try came too late for it: nothing more is reported.
+    /// Records the nonce that a lookup found. Outcomes of others that met the same nonce came too late for it: nothing more is
+    /// reported.
     pub(crate) fn look_up(&mut self, found: Option<u64>) {
-        self.told.extend(self.met_own_try.extract_if(.., |(nonce, ..)| Some(*nonce) != found));
+        self.executed.extend(self.met_same_nonce.extract_if(.., |(nonce, ..)| Some(*nonce) != found));
     }
 
-    /// That a gateway may ask the store this now: what it has taken in its place goes before, in order.
-    pub(crate) fn may_send<Q: Question>(
+    /// Checks the order of calls: outcomes that a gateway has accepted reach the store before its later calls.
+    pub(crate) fn may_send<Q: EngineCall>(
         &self,
         gateway: u16,
         request: &Q,
@@ -340,16 +359,16 @@ impl Ledger {
         if Q::READS || self.accepted.is_empty() {
             return Ok(());
         }
-        let nonce = request.whose().nonce;
+        let nonce = request.attempt_name().nonce;
         let before = if request.is_delivery() {
-            // A grant takes its outcome along, past what others have reported meanwhile.
+            // A degraded grant is delivered with its outcome, before reports of others.
             let with_its_grant = |given: &Given| given.name.nonce == nonce && given.policy.is_some();
             let may_have_granted = self.unanswered.contains(&(gateway, nonce));
             let own = self
                 .accepted
                 .iter()
                 .find(|own| own.gateway == gateway && own.nonce == nonce && Some(own.outcome) == request.reports());
-            // An earlier report of the same may have been taken, and nobody told so.
+            // An earlier report of the same outcome may have been accepted, without an answer.
             let first = |own: &Accepted| {
                 let same = |(gateway, nonce, outcome, _): &&(u16, u64, &str, _)| {
                     (*gateway, *nonce, *outcome) == (own.gateway, own.nonce, own.outcome)
@@ -362,15 +381,17 @@ impl Ledger {
         };
         let Some(before) = before else { return Ok(()) };
         let mut earlier = self.accepted.iter().filter(|own| own.gateway == gateway && own.at < before);
-        let passed = earlier.find(|own| !self.is_told(own));
-        hold(passed.is_none(), "spool", || format!("a {} goes to the store before {passed:?}", Q::NAME))
+        let passed = earlier.find(|own| !self.has_reached_store(own));
+        ensure(passed.is_none(), "spool", || format!("a {} goes to the store before {passed:?}", Q::NAME))
     }
 
-    fn is_told(&self, own: &Accepted) -> bool {
-        self.told.iter().any(|(nonce, outcome, at)| *nonce == own.nonce && *outcome == own.outcome && *at >= own.begun)
+    fn has_reached_store(&self, own: &Accepted) -> bool {
+        self.executed
+            .iter()
+            .any(|(nonce, outcome, at)| *nonce == own.nonce && *outcome == own.outcome && *at >= own.begun)
     }
 
-    /// What has ended by now, by the store's clock, has ended for good.
+    /// Removes what has ended by now, by the store's clock.
     pub(crate) fn end_until(&mut self, store_now: u64) {
         for given in &mut self.given {
             if given.until.store <= store_now {
@@ -380,17 +401,17 @@ impl Ledger {
         }
     }
 
-    /// The store has lost its data.
+    /// Records that the store has lost its data.
     pub(crate) fn lose(&mut self) {
         for given in &mut self.given {
             given.lost = true;
         }
     }
 
-    /// That the store was told of everything, and two grants at once were noticed, and no others.
+    /// Checks that the store has received everything, and that all overlapping grants, and no others, were reported.
     pub(crate) fn audit(&self, overlaps: &[(u16, Overlap)]) -> Result<(), Broken> {
-        let lost = self.accepted.iter().find(|own| !self.is_told(own));
-        hold(lost.is_none(), "spool", || format!("the store was never told of {lost:?}"))?;
+        let lost = self.accepted.iter().find(|own| !self.has_reached_store(own));
+        ensure(lost.is_none(), "spool", || format!("the store has never received {lost:?}"))?;
         let degraded: Vec<_> = self.given.iter().filter(|given| given.policy.is_some()).collect();
         let nonce = |hash| self.hashes.iter().find(|(own, _)| *own == hash).map(|(_, nonce)| *nonce);
         let pair = |overlap: &Overlap| Some([nonce(overlap.ours.hash)?, nonce(overlap.theirs.hash)?]);
@@ -400,18 +421,18 @@ impl Ledger {
                 let mut own = degraded.iter().filter(|given| given.name.nonce == nonce);
                 own.next().filter(|first| first.by.gateway == *gateway && own.next().is_none())
             });
-            // What has failed where its journal has it, a gateway follows with the next one.
+            // After a failure in its journal a gateway may grant the key again.
             let [Some(one), Some(other)] = grants else { continue };
             let (first, second) = if one.at <= other.at { (one, other) } else { (other, one) };
-            let told = self.delivered.iter().filter(|(name, ..)| name.nonce == first.name.nonce);
-            let was_told = told.map(|(.., at)| *at).min().is_some_and(|at| at <= second.at);
+            let deliveries = self.delivered.iter().filter(|(name, ..)| name.nonce == first.name.nonce);
+            let was_delivered = deliveries.map(|(.., at)| *at).min().is_some_and(|at| at <= second.at);
             let reports = |(_, nonce, ..): &&(u16, u64, &str, Duration)| *nonce == first.name.nonce;
             let only_failed = self.reported.iter().filter(reports).all(|(_, _, outcome, _)| *outcome == FAILURE);
             let ended = self.accepted.iter().any(|own| {
                 let is_its_own = own.gateway == *gateway && own.nonce == first.name.nonce;
                 is_its_own && own.outcome == FAILURE && own.at <= second.at
             });
-            hold(was_told || !only_failed || !ended, "overlap", || {
+            ensure(was_delivered || !only_failed || !ended, "overlap", || {
                 format!("{first:?} ended before {second:?}, and {overlap:?} is reported")
             })?;
         }
@@ -422,13 +443,13 @@ impl Ledger {
         for (place, one) in degraded.iter().enumerate() {
             for other in &degraded[place + 1..] {
                 let (first, second) = if one.at <= other.at { (one, other) } else { (other, one) };
-                let at_once =
+                let overlap_in_time =
                     first.blocked_until() > second.at + AT_ONCE && second.blocked_until() > second.at + AT_ONCE;
                 let (a, b) = (first.name.nonce, second.name.nonce);
                 let is_noticed = noticed.contains(&[a, b]) || noticed.contains(&[b, a]);
                 let excused = a == b || first.lost || second.lost;
-                hold(!at_once || excused || is_noticed, "overlap", || {
-                    format!("nobody has noticed that {first:?} and {second:?} were granted at once")
+                ensure(!overlap_in_time || excused || is_noticed, "overlap", || {
+                    format!("no gateway has reported that {first:?} and {second:?} were granted at once")
                 })?;
             }
         }

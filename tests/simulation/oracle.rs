@@ -15,19 +15,19 @@ use oncegate::gateway::outcome::Reported;
 use oncegate::gateway::{Failure, RenewalAnswer};
 
 use crate::clock::micros;
-use crate::ledger::{Asked, Choice, Given, Instants, Process};
-use crate::question::{Met, Question, Taken, Timed, Told, outcome_name};
-use crate::reference::{Broken, hold};
+use crate::engine_call::{EngineCall, Executed, Holder, StoreAnswer, Timed, outcome_name};
+use crate::ledger::{Choice, Given, Instants, Process, Request};
+use crate::reference::{Broken, ensure};
 use crate::trace::{Event, Name, Place};
 use crate::world::{Kind, Known, World};
 
-/// What a timer that counts whole milliseconds may be late.
+/// Tolerance for a timer with a resolution of milliseconds.
 const TIMER_GRAIN: Duration = Duration::from_millis(5);
 
 /// Longer than a world lasts.
-const FOR_EVER: Duration = Duration::from_hours(1_000_000);
+const FOREVER: Duration = Duration::from_hours(1_000_000);
 
-/// How soon service is back once nothing is wrong any more.
+/// Time in which service is back after the last fault.
 const BACK_WITHIN: Duration = Duration::from_secs(1);
 
 /// A call that a caller waits for.
@@ -36,14 +36,14 @@ pub(crate) struct Call {
     pub(crate) gateway: u16,
     pub(crate) kind: &'static str,
     pub(crate) what: &'static str,
-    /// What the caller knows of its attempt.
+    /// Name of the attempt, as far as the caller knows it.
     pub(crate) name: Name,
     pub(crate) key: u32,
-    /// By when an answer is due.
+    /// Deadline of the answer.
     pub(crate) deadline: Duration,
-    /// The deadline is that of many items together, which may take the answer of one along.
+    /// True if the deadline is that of a whole batch, which may also end the call of an item.
     pub(crate) in_batch: bool,
-    /// Which process of its gateway it asks.
+    /// Number of the gateway's process.
     pub(crate) run: u32,
     begun: Duration,
     losses: u64,
@@ -55,7 +55,7 @@ impl Call {
     }
 }
 
-/// What became of the tries of a call.
+/// Tries of a call, and their results.
 #[derive(Default)]
 pub(crate) struct Open {
     begun: Duration,
@@ -64,25 +64,27 @@ pub(crate) struct Open {
 }
 
 impl Open {
-    /// What the store said to each try that it answered, when by its clock, and when in the time that really passes.
-    fn answers(&self) -> impl Iterator<Item = (&Told, u64, Duration)> {
+    /// Returns the store's answers, with their times by its clock and by the real time.
+    fn answers(&self) -> impl Iterator<Item = (&StoreAnswer, u64, Duration)> {
         self.tries.iter().filter_map(|own| match own {
-            Try::Answered { told, store_now, at, .. } => Some((&**told, *store_now, *at)),
+            Try::Answered { answer, store_now, at, .. } => Some((&**answer, *store_now, *at)),
             Try::Uncertain | Try::Refused => None,
         })
     }
 
-    /// What the last try that was answered has met.
-    fn met(&self) -> Option<Met> {
-        let met = |own: &Try| if let Try::Answered { met, .. } = own { Some(*met) } else { None };
-        self.tries.iter().rev().find_map(met)
+    /// Returns the holder of the claim at the last answered try.
+    fn holder(&self) -> Option<Holder> {
+        let holder = |own: &Try| if let Try::Answered { holder, .. } = own { Some(*holder) } else { None };
+        self.tries.iter().rev().find_map(holder)
     }
 
-    /// Which store granted the attempt of this name, and when.
+    /// Returns the store that granted the attempt of this name, and the time.
     fn granted_by(&self, name: Name) -> Option<(u16, Duration)> {
         let granted = |own: &Try| match own {
-            Try::Answered { told, at, store, .. } => match &**told {
-                Told::Claimed(ClaimResponse::Granted(grant)) if Name::of(&grant.attempt) == name => Some((*store, *at)),
+            Try::Answered { answer, at, store, .. } => match &**answer {
+                StoreAnswer::Claimed(ClaimResponse::Granted(grant)) if Name::of(&grant.attempt) == name => {
+                    Some((*store, *at))
+                }
                 _ => None,
             },
             Try::Uncertain | Try::Refused => None,
@@ -90,13 +92,14 @@ impl Open {
         self.tries.iter().rev().find_map(granted)
     }
 
-    /// That what a caller is told is what one of the answers allows. Two tries may be under way at once.
+    /// Checks that one of the store's answers allows the answer to the caller. Two tries may be open at once.
     fn any(
         &self,
-        told: &impl std::fmt::Debug,
-        allows: impl FnMut((&Told, u64, Duration)) -> Result<(), Broken>,
+        answered: &impl std::fmt::Debug,
+        allows: impl FnMut((&StoreAnswer, u64, Duration)) -> Result<(), Broken>,
     ) -> Result<(), Broken> {
-        let mut allowed = hold(false, "S9", || format!("the store has not answered, and the caller is told {told:?}"));
+        let mut allowed =
+            ensure(false, "S9", || format!("the store has not answered, and the caller got {answered:?}"));
         for checked in self.answers().map(allows) {
             if checked.is_ok() {
                 return Ok(());
@@ -109,25 +112,25 @@ impl Open {
 
 #[derive(PartialEq)]
 enum Try {
-    /// No answer came, or none yet.
+    /// No answer has come.
     Uncertain,
-    /// It certainly did not happen.
+    /// It certainly took no effect.
     Refused,
-    /// The store took it, and its answer has come.
-    Answered { told: Box<Told>, store_now: u64, at: Duration, store: u16, met: Met },
+    /// The store executed it, and its answer has come.
+    Answered { answer: Box<StoreAnswer>, store_now: u64, at: Duration, store: u16, holder: Holder },
 }
 
 impl Try {
-    /// Whether it certainly changed nothing. That another attempt stands is not the last word: it may be of the same try.
+    /// Returns true if it certainly changed nothing. "Another attempt" is not certain: it may be the same try.
     fn is_in_vain(&self) -> bool {
         match self {
             Self::Refused => true,
-            Self::Answered { told, .. } => {
+            Self::Answered { answer, .. } => {
                 matches!(
-                    **told,
-                    Told::Found(_)
-                        | Told::Settled(OutcomeResponse::Superseded { .. })
-                        | Told::Renewed(RenewalResponse::Superseded { .. })
+                    **answer,
+                    StoreAnswer::Found(_)
+                        | StoreAnswer::Settled(OutcomeResponse::Superseded { .. })
+                        | StoreAnswer::Renewed(RenewalResponse::Superseded { .. })
                 )
             }
             Self::Uncertain => false,
@@ -135,20 +138,20 @@ impl Try {
     }
 }
 
-/// One try of a call, for the link that makes it.
+/// One try of a call, for the network that makes it.
 pub(crate) struct Trial {
     call: (u16, &'static str, Name),
     place: Option<usize>,
 }
 
-/// What callers of a key have been told, in the store's time.
+/// Answers to the callers of a key, by the store's clock.
 #[derive(Default)]
 pub(crate) struct Beliefs {
-    /// Who may think that it holds the claim, and until when.
+    /// Attempts that hold the claim by their answers, and until when.
     holders: Vec<(Name, u64)>,
-    /// Attempts that have reported, or that an operator has ended: what they are told from now on is old news.
+    /// Attempts that have reported, or that an operator has released: later answers to them grant nothing.
     over: Vec<Name>,
-    /// Attempts whose claims an operator has ended, or is about to: even a success blocks no more.
+    /// Attempts attempt_name claims an operator has released, or is about to: even their success blocks no more.
     released: Vec<Name>,
     /// A success that was acknowledged.
     success: Option<Success>,
@@ -159,15 +162,15 @@ struct Success {
     name: Name,
     /// When it was recorded.
     at: Duration,
-    /// Until when it blocks, by the store's clock.
+    /// End of its retention, by the store's clock.
     until: u64,
 }
 
-/// So many attempts of a key are remembered as over.
+/// Number of ended attempts of a key that are kept.
 const OVER_MAX: usize = 128;
 
 impl Beliefs {
-    /// The store has lost its data: nobody can rely on anything, or only on what goes on.
+    /// Records that the store has lost its data. Grants remain valid if `holds`.
     pub(crate) fn forget(&mut self, holds: bool) {
         if !holds {
             self.holders.clear();
@@ -175,13 +178,13 @@ impl Beliefs {
         self.success = None;
     }
 
-    /// What has ended by now has ended for good, even if the clock is set back.
+    /// Removes what has ended by now, so that a clock that is stepped back does not restore it.
     pub(crate) fn end_until(&mut self, store_now: u64) {
         self.holders.retain(|(_, until)| *until > store_now);
         self.success = self.success.filter(|success| success.until > store_now);
     }
 
-    /// Somebody reports this attempt, or releases it. One try may have been granted as two attempts, where a policy decides.
+    /// Records a report or release of this attempt. With policies one try may have been granted as two attempts.
     fn end(&mut self, name: Name, released: bool) {
         self.holders.retain(|(holder, _)| holder.nonce != name.nonce);
         let mut lists = vec![&mut self.over];
@@ -203,12 +206,12 @@ impl Beliefs {
         }
     }
 
-    /// That nobody else may think that it holds the claim, and no success blocks it.
+    /// Checks that no other attempt holds the claim, and no success blocks it.
     fn alone(&self, name: Name, granted_at: Duration, store_now: u64) -> Result<(), Broken> {
         self.alone_but_for(|holder| holder == name, name, granted_at, store_now)
     }
 
-    /// The same, where the try may have been granted as two attempts.
+    /// The same for a try that may have been granted as two attempts.
     fn alone_as_a_try(&self, name: Name, granted_at: Duration, store_now: u64) -> Result<(), Broken> {
         self.alone_but_for(|holder| holder.nonce == name.nonce, name, granted_at, store_now)
     }
@@ -221,14 +224,14 @@ impl Beliefs {
         store_now: u64,
     ) -> Result<(), Broken> {
         let other = self.holders.iter().find(|(holder, until)| !is_own(*holder) && *until > store_now);
-        hold(other.is_none(), "S1", || format!("{name:?} holds the claim, and so does {other:?} (now {store_now})"))?;
+        ensure(other.is_none(), "S1", || format!("{name:?} holds the claim, and so does {other:?} (now {store_now})"))?;
         let success = self.success.filter(|success| success.at < granted_at && success.until > store_now);
-        hold(success.is_none(), "S3", || {
+        ensure(success.is_none(), "S3", || {
             format!("granted to {name:?} at {granted_at:?}, after the success {success:?}")
         })
     }
 
-    fn hold(&mut self, name: Name, until: u64) {
+    fn add_holder(&mut self, name: Name, until: u64) {
         match self.holders.iter_mut().find(|(holder, _)| *holder == name) {
             Some((_, known)) => *known = (*known).max(until),
             None => self.holders.push((name, until)),
@@ -236,15 +239,15 @@ impl Beliefs {
     }
 }
 
-/// Called by links.
+/// Called by networks.
 impl World {
-    /// A link makes a try; its answer is not known until something else is said.
-    pub(crate) fn trial<Q: Question>(&self, gateway: u16, request: &Q) -> Trial {
-        let mut call = (gateway, Q::NAME, request.asked_by());
+    /// Records a try. Its result is uncertain until `refused` or `answered` is called.
+    pub(crate) fn trial<Q: EngineCall>(&self, gateway: u16, request: &Q) -> Trial {
+        let mut call = (gateway, Q::NAME, request.caller_name());
         let known = &mut *self.known();
         let of_policies = self.kind.has_policies();
         if of_policies && !known.open.contains_key(&call) {
-            // It may go out under the attempt that stands for the same try.
+            // It may use the attempt that was granted to the same nonce.
             let same = known
                 .open
                 .keys()
@@ -268,39 +271,39 @@ impl World {
         Trial { call, place }
     }
 
-    /// A try failed.
+    /// Records a failed try.
     pub(crate) fn refused(&self, trial: &Trial, failure: &EngineError) {
         if let EngineError::Determinate(_) = failure {
             self.conclude(trial, Try::Refused);
         }
     }
 
-    /// The store's answer to a try has come.
-    pub(crate) fn answered<Q: Question>(&self, trial: &Trial, request: &Q, taken: &Taken<Q::Answer>) {
-        let told = Box::new(taken.answer.clone().into());
+    /// Records the store's answer to a try.
+    pub(crate) fn answered<Q: EngineCall>(&self, trial: &Trial, request: &Q, executed: &Executed<Q::Answer>) {
+        let answer = Box::new(executed.answer.clone().into());
         if self.kind.has_policies() && !request.is_delivery() {
             let known = &mut *self.known();
             let number = known.number(request.key());
-            known.of(number).ledger.hear(trial.call.0, &told);
+            known.of(number).ledger.record_holder(trial.call.0, &answer);
         }
-        let Taken { store_now, at, store, met, .. } = *taken;
-        if let (Kind::Holding, Some(held)) = (self.kind, Q::found(&taken.answer)) {
+        let Executed { store_now, at, store, holder, .. } = *executed;
+        if let (Kind::GrantFreeze, Some(found)) = (self.kind, Q::found(&executed.answer)) {
             let known = &mut *self.known();
             let number = known.number(request.key());
             let is_claim =
                 |(to, kind, _): &(u16, &str, Name)| *to == trial.call.0 && *kind == Timed::<ClaimRequest>::NAME;
             for open in known.open.iter_mut().filter(|(call, open)| is_claim(call) && open.key == number) {
-                let told = Box::new(Told::Found(held.clone()));
-                open.1.tries.push(Try::Answered { told, store_now, at, store, met });
+                let answer = Box::new(StoreAnswer::Found(found.clone()));
+                open.1.tries.push(Try::Answered { answer, store_now, at, store, holder });
             }
         }
-        self.conclude(trial, Try::Answered { told, store_now, at, store, met });
+        self.conclude(trial, Try::Answered { answer, store_now, at, store, holder });
     }
 
     fn conclude(&self, trial: &Trial, became: Try) {
         let known = &mut *self.known();
         if let (Some(place), Some(open)) = (trial.place, known.open.get_mut(&trial.call)) {
-            // A call that is over and begun anew under the same name has fewer tries.
+            // A new call of the same name may have fewer tries.
             if let Some(own) = open.tries.get_mut(place) {
                 *own = became;
             }
@@ -310,7 +313,7 @@ impl World {
 
 /// Called by callers.
 impl World {
-    /// A call begins; nothing if there have been enough of them, or if this very one is under way.
+    /// Begins a call. `None` after the last operation, or if the same call is open.
     pub(crate) fn begin(
         &self,
         (caller, gateway): (u16, u16),
@@ -331,14 +334,14 @@ impl World {
                 place: Place::Caller(caller),
                 key,
                 what,
-                whose: name,
+                attempt_name: name,
                 answer: "?",
                 other: Name::default(),
                 number: gateway.into(),
             };
             known.trace.add(begun, event);
-            if let Some(asked) = asked((gateway, name.nonce), kind, what) {
-                known.of(key).ledger.request(asked);
+            if let Some(request) = policy_request((gateway, name.nonce), kind, what) {
+                known.of(key).ledger.request(request);
             }
             if kind == "settle" || kind == "release" {
                 let of_key = known.of(key);
@@ -361,16 +364,16 @@ impl World {
         None
     }
 
-    /// The gateway has died; no answer comes.
+    /// Ends a call without an answer, because its gateway has died.
     pub(crate) fn abort(&self, call: &Call) {
         let known = &mut *self.known();
         known.open.remove(&(call.gateway, call.kind, call.name));
-        if call.kind == <Timed<ClaimRequest> as Question>::NAME {
+        if call.kind == <Timed<ClaimRequest> as EngineCall>::NAME {
             known.of(call.key).ledger.leave_unanswered(call.gateway, call.name.nonce);
         }
     }
 
-    /// What a claim call was answered, which asked for this lease.
+    /// Checks the answer to a claim call with this lease.
     pub(crate) fn claimed(&self, call: &Call, lease: Duration, answer: &Result<ClaimAnswer, Failure>) {
         let (said, other) = match answer {
             Ok(ClaimAnswer::Granted(granted)) if granted.taken_over => ("taken over", Name::of(&granted.attempt)),
@@ -406,10 +409,10 @@ impl World {
                     let (name, until) = (Name::of(&granted.attempt), now.plus(left));
                     let given = Given::new(call.process(), name, policy, now.real, (lease, until));
                     let ledger = &mut known.of(call.key).ledger;
-                    // The store's leases last longer if its clock is set back.
+                    // Leases of the store last longer if its clock is stepped back.
                     let of_store = policy.is_none() || granted.repeated || ledger.is_the_stores(&given);
                     let fits = of_store || now.real + left <= call.begun + lease;
-                    hold(fits, "S10", || format!("{lease:?} is granted as {granted:?}"))?;
+                    ensure(fits, "S10", || format!("{lease:?} is granted as {granted:?}"))?;
                     return ledger.grant(given, &granted.attempt, call.begun, now);
                 }
                 Ok(())
@@ -418,10 +421,10 @@ impl World {
         });
     }
 
-    /// What an outcome call was answered.
+    /// Checks the answer to an outcome call.
     pub(crate) fn settled(&self, call: &Call, outcome: &Outcome, answer: &Result<Reported, Failure>) {
         let said = match answer {
-            Ok(Reported::Settled { settled, .. }) => <Timed<OutcomeRequest> as Question>::brief(settled).0,
+            Ok(Reported::Settled { settled, .. }) => <Timed<OutcomeRequest> as EngineCall>::summary(settled).0,
             Ok(Reported::Spooled { .. }) => "spooled",
             Ok(Reported::Observed { .. }) => "observed",
             Err(failure) => failure_name(failure),
@@ -431,21 +434,21 @@ impl World {
                 if degraded.is_none() {
                     check_settled(known, call, &open, outcome, settled)?;
                     let is_refused = matches!(settled, OutcomeResponse::Superseded { .. });
-                    hold(!is_refused || open.met() != Some(Met::ItsMarkedTry), "nonce", || {
-                        format!("{:?} meets its own try, and is told {settled:?}", call.name)
+                    ensure(!is_refused || open.holder() != Some(Holder::MarkedSameNonce), "nonce", || {
+                        format!("{:?} finds its own try, and is answered {settled:?}", call.name)
                     })?;
                 }
                 let instants = self.instants(now);
                 let of_key = known.of(call.key);
                 let name = call.name;
                 if let OutcomeResponse::Done { state: Some(ClaimState::Succeeded), left, .. } = settled {
-                    let until = instants.plus(left.unwrap_or(FOR_EVER));
+                    let until = instants.plus(left.unwrap_or(FOREVER));
                     of_key.ledger.succeed(call.process(), name, until, (now, degraded.is_some()));
                 }
                 let Some(policy) = degraded else { return Ok(()) };
-                hold(allows(of_key.ledger.choice, *policy), "S12", || format!("nobody has chosen {policy:?}"))?;
-                let is_taken = match settled {
-                    // An unknown may be what the lease's end has made of it already.
+                ensure(allows(of_key.ledger.choice, *policy), "S12", || format!("no app has chosen {policy:?}"))?;
+                let is_accepted = match settled {
+                    // The end of the lease may have set the state to unknown already.
                     OutcomeResponse::Done { late, state, .. }
                         if *late == Some(false) || *state == Some(ClaimState::Succeeded) =>
                     {
@@ -453,7 +456,7 @@ impl World {
                     }
                     _ => false,
                 };
-                if is_taken {
+                if is_accepted {
                     of_key.ledger.accept(call.gateway, name, outcome_name(outcome), call.begun, now);
                 }
                 Ok(())
@@ -461,19 +464,19 @@ impl World {
             Ok(Reported::Spooled { .. }) => {
                 let of_key = known.of(call.key);
                 let policy = OutagePolicy::Spool;
-                hold(allows(of_key.ledger.choice, policy), "S12", || format!("nobody has chosen {policy:?}"))?;
+                ensure(allows(of_key.ledger.choice, policy), "S12", || format!("no app has chosen {policy:?}"))?;
                 of_key.ledger.accept(call.gateway, call.name, outcome_name(outcome), call.begun, now);
                 Ok(())
             }
-            Ok(Reported::Observed { .. }) => hold(false, "S6", || "nobody observes".to_owned()),
+            Ok(Reported::Observed { .. }) => ensure(false, "S6", || "no app is in observe mode".to_owned()),
             Err(failure) => self.check_failure(known, call, &open, failure, now),
         });
     }
 
-    /// What a renewal was answered.
+    /// Checks the answer to a renewal.
     pub(crate) fn renewed(&self, call: &Call, answer: &Result<RenewalAnswer, Failure>) {
         let said = match answer {
-            Ok(answer) => <Timed<RenewalRequest> as Question>::brief(&answer.renewed).0,
+            Ok(answer) => <Timed<RenewalRequest> as EngineCall>::summary(&answer.renewed).0,
             Err(failure) => failure_name(failure),
         };
         self.finish(call, (said, Name::default(), 0), answer.as_ref().err(), |now, known, open| match answer {
@@ -482,7 +485,7 @@ impl World {
                 match answer.degraded {
                     Some(policy) => {
                         let choice = known.of(call.key).ledger.choice;
-                        hold(allows(choice, policy), "S12", || format!("nobody has chosen {policy:?}"))?;
+                        ensure(allows(choice, policy), "S12", || format!("no app has chosen {policy:?}"))?;
                     }
                     None => check_renewed((instants.store, now), known, call, &open, &answer.renewed)?,
                 }
@@ -500,7 +503,7 @@ impl World {
         });
     }
 
-    /// What any other call was answered: only that it was, and by when.
+    /// Checks the time of the answer to any other call.
     pub(crate) fn replied<Answer>(&self, call: &Call, answer: &Result<Answer, Failure>) {
         let said = answer.as_ref().map_or_else(failure_name, |_| "answered");
         self.finish(call, (said, Name::default(), 0), answer.as_ref().err(), |_, _, _| Ok(()));
@@ -514,12 +517,12 @@ impl World {
         failure: &Failure,
         now: Duration,
     ) -> Result<(), Broken> {
-        if let (Failure::Store(_), Some(asked)) =
-            (failure, asked((call.gateway, call.name.nonce), call.kind, call.what))
+        if let (Failure::Store(_), Some(request)) =
+            (failure, policy_request((call.gateway, call.name.nonce), call.kind, call.what))
         {
-            known.of(call.key).ledger.refuse(asked);
+            known.of(call.key).ledger.refuse(request);
         }
-        if let (Failure::OutcomeUnknown(_), <Timed<ClaimRequest> as Question>::NAME) = (failure, call.kind) {
+        if let (Failure::OutcomeUnknown(_), <Timed<ClaimRequest> as EngineCall>::NAME) = (failure, call.kind) {
             known.of(call.key).ledger.leave_unanswered(call.gateway, call.name.nonce);
         }
         let unsure_until = known.disks_unsure_until.get(&call.gateway);
@@ -530,15 +533,15 @@ impl World {
         }
         let may_be_unknown = match self.kind {
             Kind::Plain => false,
-            // The journal's disk may have taken too long, or nobody knows what it has taken.
+            // The journal's disk may have been too slow, or its content may be uncertain.
             Kind::Policies => now + TIMER_GRAIN >= call.begun + call.deadline || is_unsure,
-            // What was done on a store that was left, or that lost its data, is not told.
-            Kind::Switched | Kind::PoliciesAndSwitches | Kind::Holding => true,
+            // The result of a call on a store that was left, or that lost its data, is not reported.
+            Kind::Switched | Kind::PoliciesAndSwitches | Kind::GrantFreeze => true,
         };
         check_failure(call, open, failure, now, may_be_unknown)
     }
 
-    /// Counts why a journal has not taken something.
+    /// Counts why a journal has rejected an entry.
     fn tally_journal(known: &mut Known, failure: &Failure) {
         let text = format!("{failure:?}");
         let kinds = [
@@ -568,18 +571,18 @@ impl World {
             let known = &mut *self.known();
             let open = known.open.remove(&(call.gateway, call.kind, call.name)).unwrap_or_default();
             let place = Place::Caller(call.caller);
-            let event = Event { place, key: call.key, what: call.kind, whose: call.name, answer, other, number };
+            let event = Event { place, key: call.key, what: call.kind, attempt_name: call.name, answer, other, number };
             known.trace.add(now, event);
             *known.tally.entry((call.kind, answer)).or_default() += 1;
             if let Some(failure) = failure {
                 Self::tally_journal(known, failure);
             }
             let took = now.saturating_sub(call.begun);
-            let at_peace = known.serves && known.trouble.calm_since(call.begun.saturating_sub(BACK_WITHIN));
-            let unserved = failure.filter(|_| at_peace && !has_run_out(call, &open, now));
-            hold(took <= call.deadline + TIMER_GRAIN, "L2", || format!("{} took {took:?}", call.kind))
+            let is_calm = known.serves && known.trouble.calm_since(call.begun.saturating_sub(BACK_WITHIN));
+            let unserved = failure.filter(|_| is_calm && !has_run_out(call, &open, now));
+            ensure(took <= call.deadline + TIMER_GRAIN, "L2", || format!("{} took {took:?}", call.kind))
                 .and_then(|()| {
-                    hold(unserved.is_none(), "L3", || format!("nothing is wrong, and the answer is {unserved:?}"))
+                    ensure(unserved.is_none(), "L3", || format!("there is no fault, and the answer is {unserved:?}"))
                 })
                 .and_then(|()| check(now, known, open))
         };
@@ -595,55 +598,59 @@ fn check_claim(
     lease: Duration,
     answer: &ClaimAnswer,
 ) -> Result<(), Broken> {
-    open.any(answer, |(told, taken_at, at)| {
-        let told = match (answer, told) {
-            (_, Told::Claimed(told)) => told,
-            (ClaimAnswer::Duplicate(_), Told::Found(held)) => &ClaimResponse::Duplicate(held.clone()),
-            // What differs, conformance tests say.
-            (ClaimAnswer::Mismatch(..), Told::Found(_)) => return Ok(()),
-            _ => return hold(false, "S13", || format!("a claim call is answered {told:?}")),
+    open.any(answer, |(from_store, executed_at, at)| {
+        let from_store = match (answer, from_store) {
+            (_, StoreAnswer::Claimed(claimed)) => claimed,
+            (ClaimAnswer::Duplicate(_), StoreAnswer::Found(claim)) => &ClaimResponse::Duplicate(claim.clone()),
+            // The conformance suite tests what differs.
+            (ClaimAnswer::Mismatch(..), StoreAnswer::Found(_)) => return Ok(()),
+            _ => return ensure(false, "S13", || format!("a claim call is answered {from_store:?}")),
         };
-        match (answer, told) {
+        match (answer, from_store) {
             (ClaimAnswer::Granted(granted), ClaimResponse::Granted(grant)) => {
                 let left = grant.lease_left.unwrap_or(lease);
-                check_granted(now, known, call, granted, grant, (left, taken_at, at))
+                check_granted(now, known, call, granted, grant, (left, executed_at, at))
             }
-            (ClaimAnswer::Duplicate(found), ClaimResponse::Duplicate(held)) => {
+            (ClaimAnswer::Duplicate(found), ClaimResponse::Duplicate(claim)) => {
                 let record = &found.claim.record;
                 let own = Name::of(&record.attempt).nonce == call.name.nonce;
-                hold(record == &held.record, "S4", || {
-                    format!("{held:?} stands, and the caller is told of {record:?}")
+                ensure(record == &claim.record, "S4", || {
+                    format!("the store has {claim:?}, and the caller got {record:?}")
                 })?;
-                hold(!own || record.state != ClaimState::InProgress, "S9", || "told to be its own duplicate".to_owned())
+                ensure(!own || record.state != ClaimState::InProgress, "S9", || {
+                    "answered as its own duplicate".to_owned()
+                })
             }
             (ClaimAnswer::Mismatch(..), ClaimResponse::Mismatch(_)) => Ok(()),
-            _ => hold(false, "S9", || format!("the store answered {told:?}, and the caller is told {answer:?}")),
+            _ => ensure(false, "S9", || format!("the store answered {from_store:?}, and the caller got {answer:?}")),
         }
     })
 }
 
-/// A grant as it is told, and the store's: what was left of the lease, at an instant of the store's and the world's.
+/// Compares a grant in an answer with the store's: the rest of the lease, at a time of the store and of the world.
 fn check_granted(
     (store_now, now): (u64, Duration),
     known: &mut Known,
     call: &Call,
     granted: &Granted,
     grant: &Grant,
-    (left, taken_at, at): (Duration, u64, Duration),
+    (left, executed_at, at): (Duration, u64, Duration),
 ) -> Result<(), Broken> {
     let Granted { attempt, fence, repeated, taken_over, lease_ms, degraded, .. } = granted;
-    hold(degraded.is_none(), "S12", || format!("the store granted, and {degraded:?} is told"))?;
+    ensure(degraded.is_none(), "S12", || format!("the store granted, and the answer names {degraded:?}"))?;
     let name = Name::of(attempt);
-    hold(name.nonce == call.name.nonce, "S1", || format!("granted the attempt {name:?} of another"))?;
+    ensure(name.nonce == call.name.nonce, "S1", || format!("granted as another's attempt {name:?}"))?;
     let same = *attempt == grant.attempt && *repeated == grant.repeated && *taken_over == grant.taken_over;
-    hold(same, "S5", || format!("the store granted {grant:?}, and the caller is told {granted:?}"))?;
-    hold(*fence == grant.fence, "S11", || format!("the fence {:?} is told as {fence:?}", grant.fence))?;
-    let told = Duration::from_millis(*lease_ms);
-    hold(now + told <= at + left, "S10", || format!("{left:?} were left at {at:?}, and {told:?} are told at {now:?}"))?;
+    ensure(same, "S5", || format!("the store granted {grant:?}, and the caller got {granted:?}"))?;
+    ensure(*fence == grant.fence, "S11", || format!("the fence {:?} is answered as {fence:?}", grant.fence))?;
+    let lease = Duration::from_millis(*lease_ms);
+    ensure(now + lease <= at + left, "S10", || {
+        format!("{left:?} were left at {at:?}, and {lease:?} answered at {now:?}")
+    })?;
     let beliefs = &mut known.keys[call.key as usize].beliefs;
     if known.losses == call.losses && !beliefs.over.contains(&name) {
         beliefs.alone(name, at, store_now)?;
-        beliefs.hold(name, (store_now + micros(told)).min(taken_at + micros(left)));
+        beliefs.add_holder(name, (store_now + micros(lease)).min(executed_at + micros(left)));
     }
     Ok(())
 }
@@ -657,23 +664,25 @@ fn check_settled(
 ) -> Result<(), Broken> {
     let released = known.of(call.key).released;
     let others = open.tries.iter().filter(|own| **own != Try::Refused).count() > 1;
-    open.any(settled, |(told, store_now, at)| {
-        let Told::Settled(told) = told else { return hold(false, "S13", || format!("a POST is answered {told:?}")) };
-        // Another try, whose answer is not known or came as well, may be the one that released the claim. "Nothing stands"
-        // and "another's stands" are then no answers to the caller; that it is gone, and nobody knows why, always is.
-        let (gone, released_now) = match told {
+    open.any(settled, |(from_store, store_now, at)| {
+        let StoreAnswer::Settled(from_store) = from_store else {
+            return ensure(false, "S13", || format!("an outcome call is answered {from_store:?}"));
+        };
+        // Another try may be the one that released the claim. "No claim" and "another's claim" are then no answers to the
+        // caller; "gone, for an unknown reason" always is.
+        let (gone, released_now) = match from_store {
             OutcomeResponse::Done { state: None, late, .. } => (true, *late == Some(false)),
             OutcomeResponse::Superseded { .. } => (true, false),
             _ => (false, false),
         };
-        let is_plain = *settled == OutcomeResponse::Done { state: None, left: None, late: None };
+        let is_unexplained = *settled == OutcomeResponse::Done { state: None, left: None, late: None };
         let by_another = released.is_some_and(|(name, at)| name == call.name && at >= call.begun) && !released_now;
         let allowed = if *outcome == Outcome::Failure && gone && others {
-            is_plain || (settled == told && !by_another)
+            is_unexplained || (settled == from_store && !by_another)
         } else {
-            settled == told
+            settled == from_store
         };
-        hold(allowed, "S6", || format!("of {told:?} the caller is told {settled:?}"))?;
+        ensure(allowed, "S6", || format!("the store answered {from_store:?}, and the caller got {settled:?}"))?;
         if let OutcomeResponse::Done { state: Some(ClaimState::Succeeded), left, .. } = settled
             && known.losses == call.losses
         {
@@ -691,25 +700,30 @@ fn check_renewed(
     open: &Open,
     renewed: &RenewalResponse,
 ) -> Result<(), Broken> {
-    open.any(renewed, |(told, taken_at, at)| {
-        let Told::Renewed(told) = told else { return hold(false, "S13", || format!("a renewal is answered {told:?}")) };
-        let (RenewalResponse::Renewed { left }, RenewalResponse::Renewed { left: of_store }) = (renewed, told) else {
-            return hold(renewed == told, "S2", || format!("to be {told:?}, and the caller is told {renewed:?}"));
+    open.any(renewed, |(from_store, executed_at, at)| {
+        let StoreAnswer::Renewed(from_store) = from_store else {
+            return ensure(false, "S13", || format!("a renewal is answered {from_store:?}"));
         };
-        hold(now + *left <= at + *of_store, "S10", || {
-            format!("{of_store:?} were left at {at:?}, and {left:?} are told at {now:?}")
+        let (RenewalResponse::Renewed { left }, RenewalResponse::Renewed { left: of_store }) = (renewed, from_store)
+        else {
+            return ensure(renewed == from_store, "S2", || {
+                format!("the store answered {from_store:?}, and the caller got {renewed:?}")
+            });
+        };
+        ensure(now + *left <= at + *of_store, "S10", || {
+            format!("{of_store:?} were left at {at:?}, and {left:?} answered at {now:?}")
         })?;
         let beliefs = &mut known.keys[call.key as usize].beliefs;
         if known.losses == call.losses && !beliefs.over.contains(&call.name) {
             beliefs.alone_as_a_try(call.name, at, store_now)?;
-            beliefs.hold(call.name, (store_now + micros(*left)).min(taken_at + micros(*of_store)));
+            beliefs.add_holder(call.name, (store_now + micros(*left)).min(executed_at + micros(*of_store)));
         }
         Ok(())
     })
 }
 
-/// What a call asks that a gateway may do in the store's place and tell the store of later.
-fn asked((gateway, nonce): (u16, u64), kind: &str, what: &'static str) -> Option<Asked> {
+/// Returns the request of a call that a gateway may answer in the store's place and deliver later.
+fn policy_request((gateway, nonce): (u16, u64), kind: &str, what: &'static str) -> Option<Request> {
     match kind {
         "claim" => Some((gateway, nonce, "claim")),
         "settle" => Some((gateway, nonce, what)),
@@ -717,7 +731,7 @@ fn asked((gateway, nonce): (u16, u64), kind: &str, what: &'static str) -> Option
     }
 }
 
-/// A claim that a policy has answered: it says so, and is one that the app has chosen.
+/// Checks an answer by a policy to a claim call: the app has chosen the policy.
 fn check_answer_of_policy(
     known: &mut Known,
     call: &Call,
@@ -725,23 +739,23 @@ fn check_answer_of_policy(
     answer: &ClaimAnswer,
 ) -> Result<(), Broken> {
     let choice = known.of(call.key).ledger.choice;
-    hold(allows(choice, policy), "S12", || format!("nobody has chosen {policy:?}, and it answers {answer:?}"))?;
+    ensure(allows(choice, policy), "S12", || format!("no app has chosen {policy:?}, and it answers {answer:?}"))?;
     match answer {
         ClaimAnswer::Granted(granted) => {
             let name = Name::of(&granted.attempt);
-            hold(name.nonce == call.name.nonce, "S1", || format!("granted the attempt {name:?} of another"))?;
-            hold(granted.fence.is_none(), "S11", || format!("a policy knows of no fence, and tells {granted:?}"))
+            ensure(name.nonce == call.name.nonce, "S1", || format!("granted as another's attempt {name:?}"))?;
+            ensure(granted.fence.is_none(), "S11", || format!("a policy has no fence, and answers {granted:?}"))
         }
         ClaimAnswer::Duplicate(found) => {
             let record = &found.claim.record;
             let own = Name::of(&record.attempt).nonce == call.name.nonce;
-            hold(!own || record.state != ClaimState::InProgress, "S9", || "told to be its own duplicate".to_owned())
+            ensure(!own || record.state != ClaimState::InProgress, "S9", || "answered as its own duplicate".to_owned())
         }
         ClaimAnswer::Mismatch(..) => Ok(()),
     }
 }
 
-/// Whether an app has chosen that this policy answers. Outcomes of what `local` has granted go the same way.
+/// Returns true if the app has chosen this policy. It applies to outcomes of its grants, too.
 fn allows(choice: Option<Choice>, policy: OutagePolicy) -> bool {
     let Some(choice) = choice else { return false };
     match policy {
@@ -759,7 +773,7 @@ fn policy_of(answer: &ClaimAnswer) -> Option<OutagePolicy> {
     }
 }
 
-/// That a failure says no more than is so.
+/// Checks that a failure claims no more than is certain.
 fn check_failure(
     call: &Call,
     open: &Open,
@@ -768,8 +782,8 @@ fn check_failure(
     may_be_unknown: bool,
 ) -> Result<(), Broken> {
     match failure {
-        Failure::Store(_) => hold(open.tries.iter().all(Try::is_in_vain), "S9", || {
-            format!("the store may have taken the {} of {:?}, and the caller is told {failure:?}", call.kind, call.name)
+        Failure::Store(_) => ensure(open.tries.iter().all(Try::is_in_vain), "S9", || {
+            format!("the store may have executed the {} of {:?}, and the caller got {failure:?}", call.kind, call.name)
         }),
         Failure::OutcomeUnknown(_) => {
             let uncertain = call.in_batch
@@ -778,21 +792,21 @@ fn check_failure(
                 || open.tries.contains(&Try::Uncertain)
                 || open.tries.iter().any(|own| *own != Try::Refused && own.is_in_vain())
                 || has_run_out(call, open, now);
-            hold(uncertain, "S9", || "the store has answered, and the caller is told that it has not".to_owned())
+            ensure(uncertain, "S9", || "the store has answered, and the caller got an unknown outcome".to_owned())
         }
-        _ => hold(false, "S6", || format!("nobody asks what is refused with {failure:?}")),
+        _ => ensure(false, "S6", || format!("no caller makes a call that fails with {failure:?}")),
     }
 }
 
-/// Whether nothing was left of a lease when its grant or renewal came.
+/// Returns true if the lease of a grant or renewal had ended when the answer came.
 fn has_run_out(call: &Call, open: &Open, now: Duration) -> bool {
-    open.answers().any(|(told, ..)| {
-        let left = match told {
-            Told::Claimed(ClaimResponse::Granted(grant)) => grant.lease_left,
-            Told::Renewed(RenewalResponse::Renewed { left }) => Some(*left),
+    open.answers().any(|(from_store, ..)| {
+        let left = match from_store {
+            StoreAnswer::Claimed(ClaimResponse::Granted(grant)) => grant.lease_left,
+            StoreAnswer::Renewed(RenewalResponse::Renewed { left }) => Some(*left),
             _ => None,
         };
-        // What the call has taken is taken off, all of it.
+        // The whole time of the call is subtracted.
         left.is_some_and(|left| call.begun.saturating_add(left) < now + TIMER_GRAIN)
     })
 }

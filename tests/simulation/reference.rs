@@ -1,5 +1,5 @@
-//! What a store must hold and answer, written a second time from the contract's tables, as plainly as possible: what the
-//! simulated store does is compared with it, call by call, in the order in which the calls took effect.
+//! Reference of a store, written a second time from the contract's tables, as simply as possible. The simulated store is
+//! compared with it, call by call, in the order in which the calls took effect.
 
 use std::time::Duration;
 
@@ -13,30 +13,30 @@ use oncegate::domain::terms::{LeaseEnd, Retention, Terms};
 
 use crate::clock::micros;
 
-/// A broken promise: which, and how.
+/// A broken promise, with its rule.
 #[derive(Debug)]
 pub(crate) struct Broken {
     pub(crate) rule: &'static str,
     pub(crate) how: String,
 }
 
-/// Fails with a rule unless something holds.
-pub(crate) fn hold(holds: bool, rule: &'static str, how: impl FnOnce() -> String) -> Result<(), Broken> {
+/// Fails with a rule unless the condition holds.
+pub(crate) fn ensure(holds: bool, rule: &'static str, how: impl FnOnce() -> String) -> Result<(), Broken> {
     if holds { Ok(()) } else { Err(Broken { rule, how: how() }) }
 }
 
-/// One key, as it must stand.
+/// Expected state of one key.
 #[derive(Default)]
 pub(crate) struct Reference {
     standing: Option<Standing>,
-    /// The highest fence that was granted.
+    /// Highest fence of a grant.
     fence: u64,
 }
 
 struct Standing {
     attempt: Attempt,
     state: ClaimState,
-    /// By the store's clock, in microseconds; nothing if it does not end by itself.
+    /// By the store's clock, in microseconds; `None` if it does not end by itself.
     ends: Option<u64>,
     fence: Option<u64>,
     fingerprint: Option<Sha256Digest>,
@@ -45,28 +45,28 @@ struct Standing {
     late: bool,
 }
 
-/// What stands at an instant.
+/// State of a record at a time.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Now {
     pub(crate) state: ClaimState,
-    /// What is left; nothing if it does not end by itself.
+    /// Rest of its time; `None` if it does not end by itself.
     pub(crate) left: Option<Duration>,
 }
 
 impl Reference {
-    /// The store has lost its data.
+    /// Removes the record, as a loss of data does.
     pub(crate) fn forget(&mut self) {
         *self = Self::default();
     }
 
-    /// Whether a record has ended, at an instant, that had not yet ended at an earlier one.
+    /// Returns true if a record has ended between two times.
     pub(crate) fn ended_between(&self, earlier: u64, now: u64) -> bool {
         self.standing.as_ref().is_some_and(|standing| {
             standing.ends.is_some_and(|ends| (earlier..=now).contains(&ends)) && standing.at(now).is_none()
         })
     }
 
-    /// What stands.
+    /// Returns the live record.
     pub(crate) fn at(&self, now: u64) -> Option<(Now, &Attempt)> {
         self.standing.as_ref().and_then(|standing| Some((standing.at(now)?, &standing.attempt)))
     }
@@ -81,8 +81,8 @@ impl Reference {
         let taken_over = match self.standing(now) {
             None => false,
             Some((_, standing)) if !standing.late && standing.fingerprint != request.fingerprint => {
-                return hold(*answer == ClaimResponse::Mismatch(Mismatch::Fingerprint), "S7", || {
-                    format!("another fingerprint stands, and the store answered {answer:?}")
+                return ensure(*answer == ClaimResponse::Mismatch(Mismatch::Fingerprint), "S7", || {
+                    format!("the record has another fingerprint, and the store answered {answer:?}")
                 });
             }
             Some((Now { state: ClaimState::InProgress, left }, standing))
@@ -91,16 +91,16 @@ impl Reference {
                 let ClaimResponse::Granted(grant) = answer else {
                     return broken("S5", format!("a repeated claim was answered {answer:?}"));
                 };
-                hold(grant.attempt == standing.attempt && !grant.taken_over, "S5", || {
+                ensure(grant.attempt == standing.attempt && !grant.taken_over, "S5", || {
                     format!("a repeat of {:?} was granted {:?}", standing.attempt, grant.attempt)
                 })?;
-                hold(grant.repeated == (grant.attempt != request.attempt), "S5", || {
+                ensure(grant.repeated == (grant.attempt != request.attempt), "S5", || {
                     format!("`repeated` is {}", grant.repeated)
                 })?;
-                hold(grant.lease_left == left, "S10", || {
-                    format!("{left:?} is left, and the store told {:?}", grant.lease_left)
+                ensure(grant.lease_left == left, "S10", || {
+                    format!("{left:?} is left, and the store answered {:?}", grant.lease_left)
                 })?;
-                return hold(grant.fence == standing.fence, "S11", || {
+                return ensure(grant.fence == standing.fence, "S11", || {
                     format!("the fence {:?} became {:?}", standing.fence, grant.fence)
                 });
             }
@@ -119,21 +119,24 @@ impl Reference {
                 let rule = if at.state == ClaimState::Succeeded { "S3" } else { "S1" };
                 let ClaimResponse::Duplicate(held) = answer else {
                     let attempt = &standing.attempt;
-                    return broken(rule, format!("{at:?} stands by {attempt:?}, and the store answered {answer:?}"));
+                    return broken(
+                        rule,
+                        format!("the record is {at:?} by {attempt:?}, and the store answered {answer:?}"),
+                    );
                 };
                 return standing.compare(at, held);
             }
         };
         let ClaimResponse::Granted(grant) = answer else {
-            return broken("S4", format!("nothing stands in the way, and the store answered {answer:?}"));
+            return broken("S4", format!("the key is free, and the store answered {answer:?}"));
         };
-        hold(grant.attempt == request.attempt && !grant.repeated && grant.taken_over == taken_over, "S2", || {
+        ensure(grant.attempt == request.attempt && !grant.repeated && grant.taken_over == taken_over, "S2", || {
             format!("{:?} was granted as {grant:?}", request.attempt)
         })?;
-        hold(grant.lease_left.is_none_or(|left| left == request.terms.lease), "S10", || {
+        ensure(grant.lease_left.is_none_or(|left| left == request.terms.lease), "S10", || {
             format!("a lease of {:?} was granted as {:?}", request.terms.lease, grant.lease_left)
         })?;
-        hold(grant.fence.is_none_or(|fence| fence > fence_before), "S11", || {
+        ensure(grant.fence.is_none_or(|fence| fence > fence_before), "S11", || {
             format!("the fence {fence_before} is followed by {:?}", grant.fence)
         })?;
         self.fence = grant.fence.unwrap_or(fence_before);
@@ -158,9 +161,9 @@ impl Reference {
         answer: &OutcomeResponse,
     ) -> Result<(), Broken> {
         let answered = |expected: &OutcomeResponse, rule| {
-            hold(answer == expected, rule, || {
+            ensure(answer == expected, rule, || {
                 format!(
-                    "{:?} by {:?} is to be {expected:?}, and the store answered {answer:?}",
+                    "{:?} by {:?} must be {expected:?}, and the store answered {answer:?}",
                     request.outcome, request.attempt
                 )
             })
@@ -201,15 +204,15 @@ impl Reference {
         }
     }
 
-    /// The row "nothing".
+    /// Outcome call without a record: the row "nothing".
     fn settle_absent(&mut self, now: u64, request: &OutcomeRequest, answer: &OutcomeResponse) -> Result<(), Broken> {
         let (state, retention, result) = match (&request.outcome, &request.late) {
             (Outcome::Failure, _) => {
                 let expected = OutcomeResponse::Done { state: None, left: None, late: Some(true) };
-                return hold(*answer == expected, "S6", || format!("a late failure was answered {answer:?}"));
+                return ensure(*answer == expected, "S6", || format!("a late failure was answered {answer:?}"));
             }
             (_, None) => {
-                return hold(*answer == OutcomeResponse::Expired, "S6", || {
+                return ensure(*answer == OutcomeResponse::Expired, "S6", || {
                     format!("too late, and answered {answer:?}")
                 });
             }
@@ -219,8 +222,8 @@ impl Reference {
             (Outcome::Unknown, Some(late)) => (ClaimState::Unknown, late.terms.unknown_retention, None),
         };
         let expected = OutcomeResponse::Done { state: Some(state), left: retention.duration(), late: Some(true) };
-        hold(*answer == expected, "S6", || format!("late: to be {expected:?}, and the store answered {answer:?}"))?;
-        let terms = request.late.as_ref().map(|late| late.terms).expect("looked at above");
+        ensure(*answer == expected, "S6", || format!("late: must be {expected:?}, and the store answered {answer:?}"))?;
+        let terms = request.late.as_ref().map(|late| late.terms).expect("checked above");
         let mut standing = Standing {
             attempt: request.attempt.clone(),
             state,
@@ -250,8 +253,8 @@ impl Reference {
                 RenewalResponse::Renewed { left }
             }
         };
-        hold(*answer == expected, "S2", || {
-            format!("a renewal is to be {expected:?}, and the store answered {answer:?}")
+        ensure(*answer == expected, "S2", || {
+            format!("a renewal must be {expected:?}, and the store answered {answer:?}")
         })
     }
 
@@ -270,7 +273,9 @@ impl Reference {
         if expected == ReleaseResponse::Done {
             self.standing = None;
         }
-        hold(answer == expected, "S2", || format!("a release is to be {expected:?}, and the store answered {answer:?}"))
+        ensure(answer == expected, "S2", || {
+            format!("a release must be {expected:?}, and the store answered {answer:?}")
+        })
     }
 
     /// Lookup.
@@ -278,10 +283,10 @@ impl Reference {
         match (self.standing(now), answer) {
             (None, None) => Ok(()),
             (Some((at, standing)), Some(held)) => standing.compare(at, held),
-            (None, Some(held)) => broken("S4", format!("nothing stands, and the store tells of {held:?}")),
+            (None, Some(held)) => broken("S4", format!("the key is free, and the store returned {held:?}")),
             (Some((at, standing)), None) => {
                 let attempt = &standing.attempt;
-                broken("S2", format!("{at:?} stands by {attempt:?}, and the store tells of nothing"))
+                broken("S2", format!("the record is {at:?} by {attempt:?}, and the store returned none"))
             }
         }
     }
@@ -307,8 +312,12 @@ impl Standing {
     fn compare(&self, at: Now, held: &LiveClaim) -> Result<(), Broken> {
         let record = &held.record;
         let same = record.attempt == self.attempt && record.state == at.state && record.late == self.late;
-        hold(same && held.left == at.left, "S4", || format!("{at:?} stands by {:?}, told as {held:?}", self.attempt))?;
-        hold(record.result == self.result, "S5", || format!("the result {:?} became {:?}", self.result, record.result))
+        ensure(same && held.left == at.left, "S4", || {
+            format!("the record is {at:?} by {:?}, and the store returned {held:?}", self.attempt)
+        })?;
+        ensure(record.result == self.result, "S5", || {
+            format!("the result {:?} became {:?}", self.result, record.result)
+        })
     }
 }
 

@@ -14,13 +14,13 @@ impl Rng {
         Self(AtomicU64::new(seed))
     }
 
-    /// 64 bits.
+    /// Returns 64 random bits.
     pub(crate) fn next_u64(&self) -> u64 {
         let state = self.0.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed).wrapping_add(0x9E37_79B9_7F4A_7C15);
         scramble(state)
     }
 
-    /// A number from `low` to `high`, both included.
+    /// Returns a number from `low` to `high`, both included.
     pub(crate) fn between(&self, low: u64, high: u64) -> u64 {
         low + self.next_u64() % (high - low + 1)
     }
@@ -30,17 +30,17 @@ impl Rng {
         self.next_u64() % 100 < chance
     }
 
-    /// One of these.
+    /// Returns one of these.
     pub(crate) fn pick<'a, T>(&self, these: &'a [T]) -> &'a T {
         &these[self.index(these.len())]
     }
 
-    /// A place among so many.
+    /// Returns an index below `count`.
     pub(crate) fn index(&self, count: usize) -> usize {
         usize::try_from(self.next_u64() % count as u64).expect("less than a usize")
     }
 
-    /// Whole milliseconds from `low` to `high`, both included.
+    /// Returns whole milliseconds from `low` to `high`, both included.
     pub(crate) fn millis(&self, low: u64, high: u64) -> Duration {
         Duration::from_millis(self.between(low, high))
     }

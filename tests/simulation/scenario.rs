@@ -1,5 +1,5 @@
-//! A world from its beginning to its end, and how worlds are held to the promises: from several seeds, and from the one
-//! that a failure has told.
+//! A world from its start to its end, checked against the promises: from several seeds, or from the one that a failure has
+//! printed.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use crate::bugs::Bug;
 use crate::business::Business;
 use crate::caller::{Caller, Memories};
 use crate::chaos::{Chaos, Fault};
-use crate::link::Link;
+use crate::network::Network;
 use crate::stack::{Host, ROOMY, TIGHT};
 use crate::store::Store;
 use crate::world::{Habits, Kind, Outcome, World};
 
-/// How a world is laid out.
+/// Layout of a world.
 #[derive(Clone, Copy)]
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
@@ -30,10 +30,10 @@ pub(crate) struct Scenario {
     pub(crate) journal_bounds: Bounds,
 }
 
-/// Longer than every lease that anybody asks for, every call that is still on its way, and every step of a clock.
+/// Longer than every lease, every open call and every step of a clock.
 const EVERYTHING_ENDS: Duration = Duration::from_mins(10);
 
-/// How many keys are looked at when all is over.
+/// Number of keys that are claimed again at the end.
 const AUDITED: usize = 200;
 
 impl Scenario {
@@ -47,17 +47,17 @@ impl Scenario {
         Self { kind, ..self }
     }
 
-    /// The same with callers who want the same few things at few gateways.
+    /// The same with callers that claim few keys at few gateways.
     pub(crate) const fn crowded(self) -> Self {
         Self { gateways: 2, habits: Habits::Crowding, ..self }
     }
 
-    /// The same with journals that are soon full.
+    /// The same with small journals.
     pub(crate) const fn short_of_room(self) -> Self {
         Self { journal_bounds: TIGHT, ..self }
     }
 
-    /// Runs a world from a seed, for so many operations.
+    /// Runs a world from a seed, for this many operations.
     pub(crate) fn run(self, seed: u64, operations: u64) -> Outcome {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         runtime.block_on(async {
@@ -70,9 +70,9 @@ impl Scenario {
     async fn live(self, world: &Arc<World>) {
         let stores: Vec<_> =
             (0..self.kind.stores()).map(|number| Store::new(world.clone(), number, self.bug)).collect();
-        let link = |store: &Arc<Store>, number| Link::new(world.clone(), store.clone(), number);
-        let links = |number| stores.iter().map(|store| link(store, number)).collect();
-        let host = |number| Host::new(world.clone(), number, links(number), self.bug);
+        let network = |store: &Arc<Store>, number| Network::new(world.clone(), store.clone(), number);
+        let networks = |number| stores.iter().map(|store| network(store, number)).collect();
+        let host = |number| Host::new(world.clone(), number, networks(number), self.bug);
         let hosts: Arc<Vec<Host>> = Arc::new((0..self.gateways).map(host).collect());
         let business = Business::new(world.clone());
         let memories = Memories::default();
@@ -104,9 +104,9 @@ impl Scenario {
         world.end();
     }
 
-    /// Runs it from several seeds, or from the one that the environment names, and fails with what was broken.
-    #[expect(clippy::print_stdout, reason = "every seed of a failure is to be seen")]
-    pub(crate) fn hold(self, seeds: Range<u64>, operations: u64) {
+    /// Runs it from several seeds, or from the one in the environment. Panics with the first broken rule.
+    #[expect(clippy::print_stdout, reason = "the seed of a failure must be visible")]
+    pub(crate) fn assert_promises(self, seeds: Range<u64>, operations: u64) {
         let operations = number("SIM_OPERATIONS").unwrap_or(operations);
         let seeds = number("SIM_SEED").map_or(seeds, |seed| seed..seed + 1);
         for seed in seeds {
@@ -117,14 +117,17 @@ impl Scenario {
             println!("{operations} operations in {lasted:?} of its time, trace {hash:016x}");
             if let Some((_, report)) = broken {
                 let test = std::thread::current().name().unwrap_or("…").to_owned();
-                panic!("{} is broken; see it again: {replay} cargo test --test simulation {test}\n{report}", self.name);
+                panic!(
+                    "{} is broken; repeat it with: {replay} cargo test --test simulation {test}\n{report}",
+                    self.name
+                );
             }
         }
     }
 }
 
-/// A number that whoever repeats a run has set.
-#[expect(clippy::disallowed_methods, reason = "whoever repeats a run says which")]
+/// Returns a number that was set to repeat a run.
+#[expect(clippy::disallowed_methods, reason = "the environment selects the run to repeat")]
 fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
 }

@@ -1,5 +1,5 @@
-//! The gateways of a world. Each is built as the server builds them, over links of its own; it may die at any moment, and a
-//! new one takes its place, with what the machine's disk has kept.
+//! The gateways of a world. Each is built as the server builds them, over its own network. It may die at any moment; a new one
+//! replaces it, with the data of the machine's disk.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,15 +21,15 @@ use tokio_util::sync::CancellationToken;
 
 use crate::bugs::{Bug, Layer};
 use crate::business::Target;
-use crate::caller::Asked;
+use crate::caller::ClaimPlan;
 use crate::clock::MachineClock;
-use crate::link::Link;
-use crate::reference::hold;
+use crate::network::Network;
+use crate::reference::ensure;
 use crate::rng::Rng;
 use crate::trace::NO_KEY;
 use crate::world::{Kind, World};
 
-/// The deadline of calls that bring none.
+/// Deadline of calls without their own.
 const DEADLINE: Duration = Duration::from_secs(1);
 
 /// The one chain of every world.
@@ -38,53 +38,53 @@ const CHAIN: &str = "default";
 /// Its engines.
 pub(crate) const ENGINES: [&str; 2] = ["primary", "spare"];
 
-/// The longest lease that anybody asks for.
+/// Longest lease of a request.
 pub(crate) const LEASE_MAX: Duration = Duration::from_secs(10);
 
-/// More than any world fills.
+/// A journal that no world fills.
 pub(crate) const ROOMY: Bounds = Bounds { bytes: 1 << 30, app_bytes: 1 << 30 };
 
-/// A dozen grants or outcomes, and fewer of one app than it leaves free: an outage of a second or two fills it.
+/// A journal for a dozen grants or outcomes, which an outage of a second or two fills; the part of one app is smaller.
 pub(crate) const TIGHT: Bounds = Bounds { bytes: 12_000, app_bytes: 5_000 };
 
 /// A machine that runs a gateway.
 pub(crate) struct Host {
     world: Arc<World>,
     bug: Option<Bug>,
-    /// To each store.
-    pub(crate) links: Vec<Link>,
+    /// Networks to each store.
+    pub(crate) networks: Vec<Network>,
     clock: Arc<MachineClock>,
     pub(crate) disk: Disk,
     running: Mutex<Option<Running>>,
-    /// How many processes there have been.
+    /// Number of processes so far.
     runs: Mutex<u32>,
 }
 
-/// A gateway, and how its callers learn that it has died.
+/// A gateway process, and the signal of its death.
 #[derive(Clone)]
 pub(crate) struct Running {
     pub(crate) gateway: Arc<Gateway>,
     pub(crate) chain: Arc<Chain>,
     pub(crate) journal: Arc<OutageJournal>,
     pub(crate) died: CancellationToken,
-    /// Which process of its machine it is.
+    /// Number of the process on its machine.
     pub(crate) run: u32,
     clock: Arc<dyn Clock>,
     bug: Option<Bug>,
 }
 
 impl Running {
-    /// The answer to a claim call, with this gateway's bug if it is one of the policies.
+    /// Returns the answer to a claim call, with this gateway's bug if it is one of the policies.
     pub(crate) fn plant(
         &self,
         answer: Result<ClaimAnswer, Failure>,
         target: &Target,
-        asked: &Asked,
+        plan: &ClaimPlan,
         lease: Duration,
     ) -> Result<ClaimAnswer, Failure> {
         let granted = |policy| Granted {
             global_id: target.global_id,
-            attempt: Attempt::new(self.clock.wall(), asked.nonce.clone()),
+            attempt: Attempt::new(self.clock.wall(), plan.nonce.clone()),
             fence: None,
             repeated: false,
             taken_over: false,
@@ -99,15 +99,15 @@ impl Running {
         }
     }
 
-    /// The answer of a call, unless the process dies first: then nobody hears what it says.
+    /// Returns the answer of a call. `None` if the process dies first.
     pub(crate) async fn answer<Answer>(&self, call: impl Future<Output = Answer>) -> Option<Answer> {
         self.died.run_until_cancelled(call).await.filter(|_| !self.died.is_cancelled())
     }
 }
 
 impl Host {
-    pub(crate) fn new(world: Arc<World>, number: u16, links: Vec<Link>, bug: Option<Bug>) -> Self {
-        // Grants that overlap are found by the wall clocks of gateways, which are alike where that is asked for. Never to the
+    pub(crate) fn new(world: Arc<World>, number: u16, networks: Vec<Network>, bug: Option<Bug>) -> Self {
+        // Overlapping grants are found by the wall clocks of gateways, which are close where a test requires it. Never to the
         // microsecond: a try that two of them grant at once would be one attempt, with one mark for both.
         let wall_ahead = world.rng.millis(0, if world.kind.has_policies() { 5 } else { 600_000 });
         let wall_ahead = wall_ahead + Duration::from_micros(number.into());
@@ -115,12 +115,12 @@ impl Host {
         let of_disk = world.clone();
         let pace = move || if of_disk.rng.percent(60) { of_disk.rng.millis(0, 1) } else { of_disk.rng.millis(1, 5) };
         let disk = Disk::new(pace, bug.map_or(Flaw::None, Bug::of_disk));
-        let host = Self { world, bug, links, clock, disk, running: Mutex::default(), runs: Mutex::default() };
+        let host = Self { world, bug, networks, clock, disk, running: Mutex::default(), runs: Mutex::default() };
         host.start();
         host
     }
 
-    /// A new process, which knows nothing of those before but what is on its disk.
+    /// Starts a process, which knows only what is on its disk of those before.
     pub(crate) fn start(&self) {
         if self.gateway().is_some() {
             return;
@@ -139,7 +139,7 @@ impl Host {
         *self.running() = Some(Running { gateway, chain, journal, died, run, clock, bug: self.bug });
     }
 
-    /// What stands between a gateway and its stores. The same as `server::engines` puts there; when that changes, this does.
+    /// Builds the layers between a gateway and its stores, as `server::engines` does; change both together.
     fn engines(
         &self,
         clock: &Arc<dyn Clock>,
@@ -153,23 +153,23 @@ impl Host {
         };
         let mut engines = Engines::default();
         let mut members = Vec::new();
-        for (name, link) in ENGINES.iter().zip(&self.links) {
-            let link: Arc<dyn Engine> = Arc::new(link.of_process(died.clone()));
-            let guarded = CallGuard::new(link, name, DEADLINE, clock.clone(), entropy.clone());
+        for (name, network) in ENGINES.iter().zip(&self.networks) {
+            let network: Arc<dyn Engine> = Arc::new(network.of_process(died.clone()));
+            let guarded = CallGuard::new(network, name, DEADLINE, clock.clone(), entropy.clone());
             let guarded: Arc<dyn Engine> = Arc::new(guarded);
             engines.by_name.insert((*name).into(), NamedEngine { engine: guarded.clone(), url: String::new() });
             members.push(((*name).into(), plant(Layer::Engine, guarded)));
         }
         let times = Times::default();
-        let on_data_loss = if kind == Kind::Holding { OnDataLoss::Hold } else { OnDataLoss::Resume };
-        // A chain of one engine that holds nothing back only passes calls on.
+        let on_data_loss = if kind == Kind::GrantFreeze { OnDataLoss::Hold } else { OnDataLoss::Resume };
+        // A chain of one engine without a grant freeze only forwards calls.
         let only = members.first().map(|(_, engine)| engine.clone());
         let only = only.filter(|_| members.len() == 1 && on_data_loss == OnDataLoss::Resume);
         let chain = Arc::new(Chain::start(Setup {
             name: CHAIN.into(),
             engines: members,
             on_data_loss,
-            lease_max: if self.bug == Some(Bug::HoldTooShort) { LEASE_MAX / 10 } else { LEASE_MAX },
+            lease_max: if self.bug == Some(Bug::GrantFreezeTooShort) { LEASE_MAX / 10 } else { LEASE_MAX },
             clock: clock.clone(),
             entropy: entropy.clone(),
             times: self.bug.map_or(times, |bug| bug.of_times(times)),
@@ -178,26 +178,26 @@ impl Host {
             let (journal, recovered) = self.journal();
             OutageJournal::over(journal, recovered, clock.clone())
         } else {
-            // Opened only where a policy needs it, and no app of these worlds has one.
+            // Opened only if a policy needs it, and no app of these worlds has one.
             OutageJournal::new(Path::new("no-such-folder"), Bounds { bytes: 0, app_bytes: 0 }, clock.clone())
         });
-        let told = plant(Layer::Chain, only.unwrap_or(chain.clone()));
-        let policies = OutagePolicies::start(CHAIN, told, journal.clone(), clock.clone(), entropy.clone());
+        let chain_engine = plant(Layer::Chain, only.unwrap_or(chain.clone()));
+        let policies = OutagePolicies::start(CHAIN, chain_engine, journal.clone(), clock.clone(), entropy.clone());
         engines.chains.insert(CHAIN.into(), NamedChain { chain: chain.clone(), policies, requirement: None });
         (chain, engines, journal)
     }
 
-    /// The journal, with what is found in it: whatever has happened to the one before, all of it can be read.
+    /// Opens the journal with its entries. All of it must be readable, after any end of the process before.
     fn journal(&self) -> (Journal, Recovered) {
         let bounds = self.world.journal_bounds;
         Journal::open_in_memory(&self.disk, bounds).unwrap_or_else(|why| {
-            self.world.check(NO_KEY, hold(false, "spool", || format!("the journal cannot be read: {why}")));
+            self.world.check(NO_KEY, ensure(false, "spool", || format!("the journal cannot be read: {why}")));
             let empty = Disk::new(|| Duration::ZERO, Flaw::None);
             Journal::open_in_memory(&empty, bounds).expect("nothing is in it")
         })
     }
 
-    /// The process dies where it stands, and sometimes the machine with it.
+    /// Kills the process, and sometimes the machine.
     pub(crate) fn kill(&self) {
         if let Some(running) = self.running().take() {
             running.died.cancel();
@@ -206,26 +206,26 @@ impl Host {
                 let power_fails = rng.percent(50);
                 self.disk.crash(|loose| if power_fails { rng.index(loose + 1) } else { loose });
             }
-            // A dead process does nothing more; what this one has begun has to be told so.
+            // A dead process does nothing more, so its tasks are cancelled.
             tokio::spawn(async move { running.gateway.close().await });
         }
     }
 
-    /// Somebody orders this gateway to switch the chain to another engine.
+    /// Switches the chain to another engine, by an operator's call to this gateway.
     pub(crate) async fn switch(&self, to: &str) -> Option<bool> {
         let running = self.gateway()?;
         let switched = running.died.run_until_cancelled(running.chain.switch(to)).await?;
         Some(switched.is_ok())
     }
 
-    /// The gateway, unless it is down.
+    /// Returns the gateway, unless it is down.
     pub(crate) fn gateway(&self) -> Option<Running> {
         self.running().clone()
     }
 
-    /// The machine's wall clock is set.
+    /// Steps the machine's wall clock.
     pub(crate) fn step_wall(&self, ahead: Duration) {
-        // By it a journal tells what was left of a lease: that is tried where clocks are.
+        // The journal computes the rest of a lease by this clock; worlds with clock faults test that.
         if !self.world.kind.has_policies() {
             self.clock.step_wall(ahead);
         }

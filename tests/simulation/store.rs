@@ -1,5 +1,5 @@
-//! A store that all gateways of a world share: one engine in memory on a clock that is stepped, behind a server that
-//! crashes, hangs, fills up and loses its data. What takes effect is compared with the reference there and then.
+//! A store that all gateways of a world share: an engine in memory on a clock that is stepped, behind a server that crashes,
+//! hangs, fills up and loses its data. Each call is compared with the reference when it takes effect.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,40 +18,40 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::bugs::Bug;
 use crate::clock::micros;
-use crate::question::{Met, Question, Taken, Timed};
-use crate::reference::hold;
+use crate::engine_call::{EngineCall, Executed, Holder, Timed};
+use crate::reference::ensure;
 use crate::trace::{Event, Name, Place};
 use crate::world::{Known, World};
 
-/// How the server is.
+/// State of the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Serves {
-    /// It takes every call.
-    All,
-    /// Nobody listens.
-    Nothing,
-    /// It is stopped: calls wait in its socket, and are taken when it goes on.
-    Later,
-    /// It has no room for new claims.
-    NoClaims,
+pub(crate) enum ServerState {
+    /// Executes every call.
+    Up,
+    /// Refuses connections.
+    Down,
+    /// Frozen: calls wait in its socket, and are executed when it resumes.
+    Frozen,
+    /// Has no room for new claims.
+    Full,
 }
 
-/// By whom a record is swept that has ended.
+/// Attempt by which an ended record is swept.
 const SWEPT: Name = Name { timestamp: 1_000_000_000_000_000, nonce: 0 };
 
 /// The server.
 pub(crate) struct Store {
-    /// Its place among the stores of the world.
+    /// Its number in the world.
     pub(crate) number: u16,
     world: Arc<World>,
     bug: Option<Bug>,
     engine: Mutex<Arc<dyn Engine>>,
-    serves: Mutex<Serves>,
-    /// Wakes calls in the order in which they came, as a `watch` would not.
-    goes_on: Notify,
-    /// How often it has crashed. Connections of before are gone.
+    state: Mutex<ServerState>,
+    /// Wakes calls in the order of their arrival, which a `watch` does not.
+    resumed: Notify,
+    /// Number of crashes. Each closes all connections.
     crashes: AtomicU64,
-    /// How often it has lost its data.
+    /// Number of losses of data.
     losses: AtomicU64,
 }
 
@@ -63,8 +63,8 @@ impl Store {
             world,
             bug,
             engine,
-            serves: Mutex::new(Serves::All),
-            goes_on: Notify::new(),
+            state: Mutex::new(ServerState::Up),
+            resumed: Notify::new(),
             crashes: AtomicU64::new(0),
             losses: AtomicU64::new(0),
         })
@@ -79,33 +79,33 @@ impl Store {
         }
     }
 
-    /// From now on it serves so.
-    pub(crate) fn serve(&self, serves: Serves) {
-        *self.serves.lock().unwrap_or_else(PoisonError::into_inner) = serves;
-        self.goes_on.notify_waiters();
+    /// Sets the state.
+    pub(crate) fn set_state(&self, state: ServerState) {
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = state;
+        self.resumed.notify_waiters();
     }
 
-    fn serves(&self) -> Serves {
-        *self.serves.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> ServerState {
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How often it has crashed so far.
+    /// Returns the number of crashes.
     pub(crate) fn crashes(&self) -> u64 {
         self.crashes.load(Ordering::Relaxed)
     }
 
-    /// The process dies, and nobody listens until it is started again.
+    /// Kills the process. Connections are refused until it is restarted.
     pub(crate) fn crash(&self) {
         self.crashes.fetch_add(1, Ordering::Relaxed);
-        self.serve(Serves::Nothing);
+        self.set_state(ServerState::Down);
     }
 
-    /// How often it has lost its data so far.
+    /// Returns the number of losses of data.
     pub(crate) fn losses(&self) -> u64 {
         self.losses.load(Ordering::Relaxed)
     }
 
-    /// All claims are gone, and so is all that callers could rely on.
+    /// Removes all claims, and what callers could rely on.
     pub(crate) fn lose_data(&self) {
         *self.engine.lock().unwrap_or_else(PoisonError::into_inner) = Self::empty(&self.world, self.bug);
         self.losses.fetch_add(1, Ordering::Relaxed);
@@ -119,13 +119,13 @@ impl Store {
         self.world.lost();
     }
 
-    /// The server's clock is set forward. Leases end the sooner; more than a lease is not promised for.
+    /// Steps the server's clock forward. Leases end earlier; the promises allow for less than a lease.
     pub(crate) fn step_forward(&self, by: Duration) {
         self.world.store_clock.step_forward(by);
     }
 
-    /// The server's clock is set back. Leases last the longer. What has ended just now would stand again if it were still
-    /// there, which is as the store's sweeper pleases: here it has just been.
+    /// Steps the server's clock back. Leases last longer. A record that has just ended would be live again if the sweeper had
+    /// not removed it: here it is removed first.
     pub(crate) async fn step_back(&self, by: Duration) {
         let by = self.world.store_clock.room_back(by);
         let now = self.world.store_clock.now();
@@ -146,7 +146,7 @@ impl Store {
         self.world.store_clock.step_back(by);
     }
 
-    /// Takes away a record that has ended, by ways that any engine has: a claim replaces it, and is released.
+    /// Removes an ended record by calls that any engine has: a claim that replaces it, and its release.
     async fn sweep(&self, key: Key) {
         let contents = canonicalize(b"\"swept\"").expect("JSON");
         let attempt = Attempt::new(Timestamp::from_micros(SWEPT.timestamp), Nonce::from_bits(SWEPT.nonce));
@@ -168,19 +168,19 @@ impl Store {
         let _gone = self.apply(&Timed { request, deadline: lease }).await;
     }
 
-    /// A call arrives. A server that is stopped finds it in its socket when it goes on, and executes it then, whether or not
-    /// its caller still waits: dropping what this returns takes no call back.
-    pub(crate) fn take<Q: Question>(
+    /// Receives a call. A frozen server executes it when it resumes, whether or not its caller still waits: dropping the future
+    /// does not cancel the call.
+    pub(crate) fn receive<Q: EngineCall>(
         self: &Arc<Self>,
         request: &Q,
-    ) -> impl Future<Output = Result<Taken<Q::Answer>, EngineError>> + Send + use<Q> {
+    ) -> impl Future<Output = Result<Executed<Q::Answer>, EngineError>> + Send + use<Q> {
         let (done, executed) = oneshot::channel();
         let (store, request) = (self.clone(), request.clone());
-        let in_socket = self.serves() == Serves::Later;
+        let in_socket = self.state() == ServerState::Frozen;
         let executing = async move {
-            store.when_it_goes_on().await;
+            store.until_resumed().await;
             if !store.world.is_over() {
-                let _nobody_waits = done.send(store.execute(&request).await);
+                let _unread = done.send(store.execute(&request).await);
             }
         };
         let waiting = if in_socket {
@@ -197,30 +197,30 @@ impl Store {
         }
     }
 
-    async fn execute<Q: Question>(&self, request: &Q) -> Result<Taken<Q::Answer>, EngineError> {
-        match self.serves() {
-            Serves::Nothing => Err(EngineError::unavailable("nobody listens")),
-            Serves::NoClaims if self.is_new_claim(request) => Err(Determinate::Full("no room".into()).into()),
-            Serves::All | Serves::NoClaims | Serves::Later => self.apply(request).await,
+    async fn execute<Q: EngineCall>(&self, request: &Q) -> Result<Executed<Q::Answer>, EngineError> {
+        match self.state() {
+            ServerState::Down => Err(EngineError::unavailable("the connection was refused")),
+            ServerState::Full if self.is_new_claim(request) => Err(Determinate::Full("no room".into()).into()),
+            ServerState::Up | ServerState::Full | ServerState::Frozen => self.apply(request).await,
         }
     }
 
-    /// Whether it would take a call.
+    /// Checks whether it would execute a call.
     pub(crate) async fn ping(&self) -> Result<(), EngineError> {
-        self.when_it_goes_on().await;
-        if self.serves() == Serves::Nothing {
-            return Err(EngineError::unavailable("nobody listens"));
+        self.until_resumed().await;
+        if self.state() == ServerState::Down {
+            return Err(EngineError::unavailable("the connection was refused"));
         }
         Ok(())
     }
 
-    /// What a note says.
+    /// Reads metadata.
     pub(crate) async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
         self.ping().await?;
         self.engine().get_metadata(name).await
     }
 
-    /// A note is put, if the expected one stands.
+    /// Writes metadata, if it has the expected value.
     pub(crate) async fn compare_and_set_metadata(
         &self,
         name: &str,
@@ -228,64 +228,66 @@ impl Store {
         new: &Metadata,
     ) -> Result<bool, EngineError> {
         self.ping().await?;
-        let put = self.engine().compare_and_set_metadata(name, expected, new).await?;
-        if put {
+        let is_written = self.engine().compare_and_set_metadata(name, expected, new).await?;
+        if is_written {
             self.world.agreed(self.number, new);
         }
-        Ok(put)
+        Ok(is_written)
     }
 
     fn engine(&self) -> Arc<dyn Engine> {
         self.engine.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    async fn when_it_goes_on(&self) {
+    async fn until_resumed(&self) {
         loop {
-            let goes_on = self.goes_on.notified();
-            if self.serves() != Serves::Later {
+            let resumed = self.resumed.notified();
+            if self.state() != ServerState::Frozen {
                 return;
             }
-            goes_on.await;
+            resumed.await;
         }
     }
 
-    fn is_new_claim<Q: Question>(&self, request: &Q) -> bool {
+    fn is_new_claim<Q: EngineCall>(&self, request: &Q) -> bool {
         let known = &mut *self.world.known();
         let number = known.number(request.key());
         Q::CLAIMS && known.of(number).references[usize::from(self.number)].at(self.world.store_clock.now()).is_none()
     }
 
-    async fn apply<Q: Question>(&self, request: &Q) -> Result<Taken<Q::Answer>, EngineError> {
+    async fn apply<Q: EngineCall>(&self, request: &Q) -> Result<Executed<Q::Answer>, EngineError> {
         let engine = self.engine();
         let store_now = self.world.store_clock.now();
-        // An engine in memory answers without waiting, so nothing comes between its answer and its comparison.
-        let answer = request.put(&*engine).await?;
+        // An engine in memory answers without waiting, so no other call runs between its answer and the comparison.
+        let answer = request.execute(&*engine).await?;
         let at = self.world.time.now();
-        let (number, held, met) = {
+        let (number, checked, holder) = {
             let known = &mut *self.world.known();
             let number = known.number(request.key());
-            let met = self.meets(known, number, request, &answer, store_now);
-            let (said, other, figure) = Q::brief(&answer);
+            let holder = self.holder_for(known, number, request, &answer, store_now);
+            let (kind, other, figure) = Q::summary(&answer);
             let event = Event {
                 place: Place::Store(self.number),
                 key: number,
                 what: Q::NAME,
-                whose: request.whose(),
-                answer: said,
+                attempt_name: request.attempt_name(),
+                answer: kind,
                 other,
                 number: figure,
             };
             known.trace.add(at, event);
-            if said == "released" {
-                known.of(number).released = Some((request.whose(), at));
+            if kind == "released" {
+                known.of(number).released = Some((request.attempt_name(), at));
             }
             let of_policies = self.world.kind.has_policies();
-            let whose = request.whose();
-            // What one gateway has granted to a try may be told as what another one has granted to it.
+            let name = request.attempt_name();
+            // The grant of one gateway may be delivered as the grant of another gateway to the same nonce.
             let is_reported =
-                known.reported.contains(&whose) || (of_policies && known.reported.contains(&Name::nonce(whose.nonce)));
-            let meant = !Q::ENDS || whose == SWEPT || is_reported;
-            let meant = hold(meant, "S2", || format!("nobody has reported or released {:?}", request.whose()));
+                known.reported.contains(&name) || (of_policies && known.reported.contains(&Name::nonce(name.nonce)));
+            let is_expected = !Q::ENDS || name == SWEPT || is_reported;
+            let is_expected = ensure(is_expected, "S2", || {
+                format!("no caller has reported or released {:?}", request.attempt_name())
+            });
             let compared =
                 request.compare(&mut known.of(number).references[usize::from(self.number)], store_now, &answer);
             if of_policies {
@@ -293,41 +295,41 @@ impl Store {
                 if Q::READS {
                     let found = of_key.references[usize::from(self.number)].at(store_now);
                     of_key.ledger.look_up(found.map(|(_, attempt)| Name::of(attempt).nonce));
-                } else if met == Met::ItsMarkedTry {
+                } else if holder == Holder::MarkedSameNonce {
                     // It is not recorded yet.
-                    of_key.ledger.meet_own_try(request, at);
+                    of_key.ledger.meet_same_nonce(request, at);
                 } else {
-                    of_key.ledger.told(request, &answer, at);
+                    of_key.ledger.executed(request, &answer, at);
                 }
             }
-            (number, meant.and(compared), met)
+            (number, is_expected.and(compared), holder)
         };
-        self.world.check(number, held);
-        Ok(Taken { answer, store_now, at, store: self.number, met })
+        self.world.check(number, checked);
+        Ok(Executed { answer, store_now, at, store: self.number, holder })
     }
 
-    /// What a call has met; and takes down the marks that policies' grants leave.
-    fn meets<Q: Question>(
+    /// Returns the holder of the claim for a call, and records the marks of degraded grants.
+    fn holder_for<Q: EngineCall>(
         &self,
         known: &mut Known,
         number: u32,
         request: &Q,
         answer: &Q::Answer,
         store_now: u64,
-    ) -> Met {
+    ) -> Holder {
         if let Some((of, nonce)) = request.marks(answer) {
             known.marks.insert((self.number, of, nonce));
         }
         if !Q::is_of_another(answer) {
-            return Met::Itself;
+            return Holder::Itself;
         }
         let of_key = known.of(number);
-        let nonce = request.whose().nonce;
-        let standing = of_key.references[usize::from(self.number)].at(store_now);
-        if standing.is_none_or(|(_, attempt)| Name::of(attempt).nonce != nonce) {
-            return Met::Another;
+        let nonce = request.attempt_name().nonce;
+        let live = of_key.references[usize::from(self.number)].at(store_now);
+        if live.is_none_or(|(_, attempt)| Name::of(attempt).nonce != nonce) {
+            return Holder::Another;
         }
         let mark = (self.number, of_key.key.global_id.to_string(), nonce);
-        if known.marks.contains(&mark) { Met::ItsMarkedTry } else { Met::ItsTry }
+        if known.marks.contains(&mark) { Holder::MarkedSameNonce } else { Holder::SameNonce }
     }
 }

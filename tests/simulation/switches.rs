@@ -1,5 +1,5 @@
-//! What gateways agree on about their stores, as the stores' own notes tell, and what must hold of it: once anybody was told a
-//! grant of the new store, nobody is told one of the old; and after a loss of data nothing is granted for the longest lease.
+//! Switches of the chain, as the stores' metadata records them, and their rules: after an answer with a grant of the new store
+//! no answer has one of the old store; and after a loss of data nothing is granted for the longest lease.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,60 +7,60 @@ use std::time::Duration;
 
 use oncegate::engine::Metadata;
 
-use crate::reference::{Broken, hold};
+use crate::reference::{Broken, ensure};
 use crate::stack::{ENGINES, LEASE_MAX};
 use crate::trace::Place;
 use crate::world::{Kind, World};
 
-/// How the stores of a world have been used.
+/// Switches between the stores of a world.
 #[derive(Default)]
 pub(crate) struct Switches {
-    /// The switches that were opened, in order: how often the chain had been switched then, to which store, and when.
+    /// Opened switches in order: number of the switch, store and time.
     opened: Vec<(u64, u16, Duration)>,
-    /// The latest switch that each store was told of.
-    told: BTreeMap<u16, u64>,
-    /// The latest switch whose store has granted anything that was told.
+    /// Latest switch in the metadata of each store.
+    seen: BTreeMap<u16, u64>,
+    /// Latest switch whose store has granted a claim to a caller.
     newest: u64,
-    /// Whether the last look of a gateway at a store has found something.
-    looks: BTreeMap<(u16, u16), bool>,
-    /// When data was last lost.
+    /// True if the last read of a store's metadata by a gateway succeeded.
+    reads: BTreeMap<(u16, u16), bool>,
+    /// Time of the last loss of data.
     pub(crate) lost_at: Option<Duration>,
 }
 
-/// A gateway looks at the note of a store. It has failed unless it has succeeded.
-pub(crate) struct Look {
+/// A read of a store's metadata by a gateway. It counts as failed until it succeeds.
+pub(crate) struct MetadataRead {
     world: Arc<World>,
-    whose: (u16, u16),
+    place: (u16, u16),
     found: bool,
 }
 
-impl Look {
+impl MetadataRead {
     pub(crate) fn succeeds(mut self) {
         self.found = true;
     }
 }
 
-impl Drop for Look {
+impl Drop for MetadataRead {
     fn drop(&mut self) {
-        self.world.known().switches.looks.insert(self.whose, self.found);
+        self.world.known().switches.reads.insert(self.place, self.found);
     }
 }
 
 impl World {
-    /// A gateway begins to look at the note of a store.
-    pub(crate) fn look(self: &Arc<Self>, gateway: u16, store: u16) -> Look {
-        Look { world: self.clone(), whose: (gateway, store), found: false }
+    /// Starts a read of a store's metadata by a gateway.
+    pub(crate) fn metadata_read(self: &Arc<Self>, gateway: u16, store: u16) -> MetadataRead {
+        MetadataRead { world: self.clone(), place: (gateway, store), found: false }
     }
 
-    /// A store was told a note.
-    pub(crate) fn agreed(&self, store: u16, note: &Metadata) {
-        let Ok(agreed) = serde_json::from_str::<serde_json::Value>(note.as_str()) else { return };
+    /// Records a write of a store's metadata.
+    pub(crate) fn agreed(&self, store: u16, metadata: &Metadata) {
+        let Ok(agreed) = serde_json::from_str::<serde_json::Value>(metadata.as_str()) else { return };
         let Some(epoch) = agreed["epoch"].as_u64() else { return };
         let is_open = agreed["phase"] == "open" && agreed["active"] == ENGINES[usize::from(store)];
         {
             let switches = &mut self.known().switches;
-            let told = switches.told.entry(store).or_default();
-            *told = epoch.max(*told);
+            let seen = switches.seen.entry(store).or_default();
+            *seen = epoch.max(*seen);
             if !is_open || switches.opened.iter().any(|(known, ..)| *known == epoch) {
                 return;
             }
@@ -70,7 +70,7 @@ impl World {
         self.lost();
     }
 
-    /// That a grant may be told which a store gave then.
+    /// Checks that a caller may be answered with a grant that a store gave at this time.
     pub(crate) fn check_store(
         &self,
         switches: &mut Switches,
@@ -79,9 +79,11 @@ impl World {
     ) -> Result<(), Broken> {
         match self.kind {
             Kind::Plain | Kind::Policies => Ok(()),
-            Kind::Holding => hold(switches.lost_at.is_none_or(|lost_at| at >= lost_at + LEASE_MAX), "hold", || {
-                format!("granted at {at:?}, and data was lost at {:?}", switches.lost_at)
-            }),
+            Kind::GrantFreeze => {
+                ensure(switches.lost_at.is_none_or(|lost_at| at >= lost_at + LEASE_MAX), "freeze", || {
+                    format!("granted at {at:?}, and data was lost at {:?}", switches.lost_at)
+                })
+            }
             Kind::Switched | Kind::PoliciesAndSwitches => switches.check_grant(gateway, store, at),
         }
     }
@@ -92,13 +94,13 @@ impl Switches {
         let own = self.opened.iter().filter(|(_, to, opened_at)| *to == store && *opened_at <= at);
         let own = own.map(|(epoch, ..)| *epoch).max().or((store == 0).then_some(0));
         let Some(own) = own else {
-            return hold(false, "switch", || format!("granted on store {store}, which was never in use"));
+            return ensure(false, "switch", || format!("granted on store {store}, which was never in use"));
         };
-        // One that reaches no store which knows of the switch cannot know of it.
-        let told = |(_, epoch): &(&u16, &u64)| **epoch > own;
-        let may_know = |(store, _): (&u16, &u64)| self.looks.get(&(gateway, *store)) == Some(&true);
-        let may_know = self.told.iter().filter(told).any(may_know);
-        hold(own >= self.newest || !may_know, "switch", || {
+        // A gateway that reaches no store with the switch cannot know of it.
+        let seen = |(_, epoch): &(&u16, &u64)| **epoch > own;
+        let may_know = |(store, _): (&u16, &u64)| self.reads.get(&(gateway, *store)) == Some(&true);
+        let may_know = self.seen.iter().filter(seen).any(may_know);
+        ensure(own >= self.newest || !may_know, "switch", || {
             format!("granted at {at:?} on store {store} of switch {own}, and switch {} is in use", self.newest)
         })?;
         self.newest = self.newest.max(own);

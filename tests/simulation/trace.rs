@@ -1,5 +1,5 @@
-//! What happened in a world: a hash over all of it, by which two runs of a seed are compared, and the newest of it for the
-//! report of a failure.
+//! Trace of a world: a hash over all events, by which two runs of a seed are compared, and the newest events for the report of
+//! a failure.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -9,40 +9,40 @@ use oncegate::domain::attempt::Attempt;
 
 use crate::rng::scramble;
 
-/// How many events are kept for a report. Those of one key are among them for a while.
+/// Number of events that are kept for a report.
 const KEPT: usize = 100_000;
 
-/// How many events of a key are reported.
+/// Number of events of a key in a report.
 const REPORTED: usize = 200;
 
-/// Where something happened.
+/// Location of an event.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Place {
-    /// At a caller.
+    /// A caller.
     Caller(u16),
-    /// Between a gateway and the store.
-    Link(u16),
-    /// At a store.
+    /// The network between a gateway and the store.
+    Network(u16),
+    /// A store.
     Store(u16),
 }
 
-/// Something that happened.
+/// An event.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Event {
     pub(crate) place: Place,
-    /// The number of the key it is about; [`NO_KEY`] if it is about none.
+    /// Number of its key; [`NO_KEY`] if it has none.
     pub(crate) key: u32,
     pub(crate) what: &'static str,
-    /// Whose it is.
-    pub(crate) whose: Name,
+    /// Attempt of the call.
+    pub(crate) attempt_name: Name,
     pub(crate) answer: &'static str,
-    /// Whom the answer speaks of.
+    /// Attempt in the answer.
     pub(crate) other: Name,
-    /// What it is in numbers: a lease in milliseconds, a fault's length.
+    /// Figure of the event: a lease in milliseconds, or a fault's length.
     pub(crate) number: u64,
 }
 
-/// No key: it concerns all.
+/// Number for events of all keys.
 pub(crate) const NO_KEY: u32 = u32::MAX;
 
 /// An attempt, short enough to be kept often. Nonces of a world are numbers.
@@ -58,7 +58,7 @@ impl Name {
         Self { timestamp: attempt.timestamp().as_micros(), nonce }
     }
 
-    /// A nonce whose attempt nobody has seen yet.
+    /// Returns the name of an attempt attempt_name timestamp is unknown.
     pub(crate) fn nonce(nonce: u64) -> Self {
         Self { timestamp: 0, nonce }
     }
@@ -74,7 +74,7 @@ impl fmt::Debug for Name {
     }
 }
 
-/// All that happened.
+/// All events.
 pub(crate) struct Trace {
     hash: u64,
     newest: VecDeque<(Duration, Event)>,
@@ -88,17 +88,17 @@ impl Trace {
     pub(crate) fn add(&mut self, at: Duration, event: Event) {
         let place = match event.place {
             Place::Caller(number) => u64::from(number),
-            Place::Link(number) => 1 << 16 | u64::from(number),
+            Place::Network(number) => 1 << 16 | u64::from(number),
             Place::Store(number) => 2 << 16 | u64::from(number),
         };
-        let Event { key, whose, other, number, .. } = event;
+        let Event { key, attempt_name, other, number, .. } = event;
         for number in [
             u64::try_from(at.as_nanos()).unwrap_or(u64::MAX),
             place << 32 | u64::from(key),
             word(event.what),
             word(event.answer),
-            whose.timestamp,
-            whose.nonce,
+            attempt_name.timestamp,
+            attempt_name.nonce,
             other.timestamp,
             other.nonce,
             number,
@@ -111,26 +111,29 @@ impl Trace {
         self.newest.push_back((at, event));
     }
 
-    /// Differs for runs that differ in anything that was added.
+    /// Returns a hash that differs for runs with different events.
     pub(crate) fn hash(&self) -> u64 {
         self.hash
     }
 
-    /// The newest events of a key, oldest first, one to a line, and what concerned all keys meanwhile.
+    /// Returns the newest events of a key and of all keys, oldest first, one per line.
     pub(crate) fn report(&self, key: u32) -> String {
         let own = self.newest.iter().enumerate().rev().filter(|(_, (_, event))| event.key == key);
         let own: Vec<_> = own.take(REPORTED).map(|(place, _)| place).collect();
         let (Some(until), Some(since)) = (own.first(), own.last()) else { return String::new() };
         let about = |(_, event): &&(Duration, Event)| event.key == key || event.key == NO_KEY;
         let line = |(at, event): &(Duration, Event)| {
-            let Event { place, what, whose, answer, other, number, .. } = event;
-            format!("{:>14.6} {place:<12?} {what:<20} {whose:?} -> {answer} {other:?} {number}\n", at.as_secs_f64())
+            let Event { place, what, attempt_name, answer, other, number, .. } = event;
+            format!(
+                "{:>14.6} {place:<12?} {what:<20} {attempt_name:?} -> {answer} {other:?} {number}\n",
+                at.as_secs_f64()
+            )
         };
         self.newest.range(*since..=*until).filter(about).map(line).collect()
     }
 }
 
-/// A text of the program as a number.
+/// Returns a text as a number.
 fn word(text: &str) -> u64 {
     text.bytes().fold(text.len() as u64, |sum, byte| sum.wrapping_mul(31) + u64::from(byte))
 }

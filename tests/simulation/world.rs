@@ -1,5 +1,4 @@
-//! A simulated world: its time, its random numbers, its trace, what must hold of every key, and the first promise that
-//! was broken.
+//! A simulated world: its time, its random numbers, its trace, the rules of every key, and the first broken promise.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,120 +14,120 @@ use oncegate::resilience::journal::Bounds;
 use crate::clock::{StoreClock, Time};
 use crate::ledger::Ledger;
 use crate::oracle::{Beliefs, Open};
-use crate::reference::{Broken, Reference, hold};
+use crate::reference::{Broken, Reference, ensure};
 use crate::rng::Rng;
 use crate::stack::Host;
 use crate::switches::Switches;
 use crate::trace::{Event, NO_KEY, Name, Place, Trace};
 
-/// What a world is about.
+/// Kind of a world.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
-    /// One store, and nobody answers in its place.
+    /// One store, without outage policies.
     Plain,
-    /// One store, and policies that answer in its place.
+    /// One store, with outage policies.
     Policies,
     /// Two stores, between which operators switch.
     Switched,
-    /// Two stores, between which operators switch, and policies that answer in the place of the one in use.
+    /// Two stores, between which operators switch, with outage policies.
     PoliciesAndSwitches,
-    /// One store, and nothing is granted for a while after it has lost its data.
-    Holding,
+    /// One store, with a grant freeze after a loss of data.
+    GrantFreeze,
 }
 
 impl Kind {
-    /// Whether policies answer where the store does not.
+    /// Returns true for a world with outage policies.
     pub(crate) fn has_policies(self) -> bool {
         matches!(self, Self::Policies | Self::PoliciesAndSwitches)
     }
 
-    /// How many stores there are.
+    /// Returns the number of stores.
     pub(crate) fn stores(self) -> u16 {
         if matches!(self, Self::Switched | Self::PoliciesAndSwitches) { 2 } else { 1 }
     }
 }
 
-/// What callers do more often than they usually would.
+/// Special behaviour of callers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Habits {
-    /// Nothing.
+    /// None.
     Usual,
-    /// They crowd around few keys, make a claim at two gateways at once, renew it for long, and fail.
+    /// Callers claim few keys at two gateways at once, renew them for long, and fail.
     Crowding,
 }
 
-/// How many stores a world has at most.
+/// Largest number of stores of a world.
 pub(crate) const STORES_MAX: usize = 2;
 
-/// What all in a world share.
+/// State that a whole world shares.
 pub(crate) struct World {
     pub(crate) kind: Kind,
     pub(crate) habits: Habits,
     pub(crate) time: Time,
     pub(crate) rng: Rng,
     pub(crate) store_clock: Arc<StoreClock>,
-    /// How much the journal of each gateway takes.
+    /// Bounds of the journal of each gateway.
     pub(crate) journal_bounds: Bounds,
-    /// Operations begun.
+    /// Number of operations that have begun.
     operations: AtomicU64,
     operations_max: AtomicU64,
-    /// Everybody stops: all has been done, or something is broken.
+    /// Set at the end: all operations have been made, or a rule is broken.
     over: AtomicBool,
     known: Mutex<Known>,
 }
 
-/// What is known of all that has happened.
+/// Knowledge of everything that has happened.
 pub(crate) struct Known {
     pub(crate) trace: Trace,
     numbers: HashMap<Key, u32>,
     pub(crate) keys: Vec<OfKey>,
-    /// Calls that callers wait for.
+    /// Open calls of callers.
     pub(crate) open: HashMap<(u16, &'static str, Name), Open>,
-    /// Attempts that somebody has reported or released. Nothing else ends a claim.
+    /// Attempts that were reported or released. Nothing else ends a claim.
     pub(crate) reported: HashSet<Name>,
-    /// How often what callers could rely on was lost: the store's data, or the store that was in use.
+    /// Number of losses: of the store's data, or of the store in use.
     pub(crate) losses: u64,
     pub(crate) trouble: Trouble,
     pub(crate) switches: Switches,
-    /// Until when the disk of a gateway was such that nobody can tell what it has of what it was last given.
+    /// Time until which it is uncertain what a gateway's disk has of the last writes.
     pub(crate) disks_unsure_until: HashMap<u16, Duration>,
-    /// Which marks of policies' grants are in which store: of which claim, and by whose nonce.
+    /// Marks of degraded grants: the store, the claim and the nonce.
     pub(crate) marks: HashSet<(u16, String, u64)>,
-    /// Nothing keeps anybody from being served at once, where nothing is wrong.
+    /// True if every call must be served, because there is no fault.
     pub(crate) serves: bool,
-    /// How often each answer was given, to callers.
+    /// Number of answers to callers, by kind.
     pub(crate) tally: BTreeMap<(&'static str, &'static str), u64>,
     broken: Option<(Broken, u32)>,
 }
 
-/// What is known of a key.
+/// Knowledge of a key.
 pub(crate) struct OfKey {
     pub(crate) key: Key,
-    /// What each store must hold.
+    /// Expected record in each store.
     pub(crate) references: [Reference; STORES_MAX],
-    /// What callers have been told.
+    /// What callers were answered.
     pub(crate) beliefs: Beliefs,
     /// The last attempt whose failure has released the claim, and when.
     pub(crate) released: Option<(Name, Duration)>,
-    /// What was answered by policies.
+    /// Answers of policies.
     pub(crate) ledger: Ledger,
 }
 
-/// Whether anything is wrong that callers may feel.
+/// Faults that callers may notice.
 #[derive(Default)]
 pub(crate) struct Trouble {
     now: u32,
     since: Duration,
 }
 
-/// What a run came to.
+/// Result of a run.
 pub(crate) struct Outcome {
     pub(crate) hash: u64,
     pub(crate) operations: u64,
-    /// How long the world has gone on.
+    /// Simulated time of the run.
     pub(crate) lasted: Duration,
     pub(crate) tally: BTreeMap<(&'static str, &'static str), u64>,
-    /// The rule that was broken first, and the report.
+    /// The first broken rule, and the report.
     pub(crate) broken: Option<(&'static str, String)>,
 }
 
@@ -164,21 +163,21 @@ impl World {
         })
     }
 
-    /// What is known. Never held while anybody waits.
+    /// Locks the knowledge. Never held across an await.
     pub(crate) fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All that was wrong is over, and so is what it has led to: from now on everybody is served.
+    /// Marks the end of all faults and their effects: from now on every call must be served.
     pub(crate) fn settles_down(&self) {
         self.known().serves = true;
     }
 
-    /// That what policies have answered has come to what they promise.
+    /// Checks that the promises of all answers by policies were kept.
     pub(crate) fn audit(&self, hosts: &[Host]) {
         let journals: Vec<_> = hosts.iter().filter_map(Host::gateway).map(|running| running.journal).collect();
         let waiting: usize = journals.iter().map(|journal| journal.waiting()).sum();
-        self.check(NO_KEY, hold(waiting == 0, "spool", || format!("{waiting} entries wait and wait")));
+        self.check(NO_KEY, ensure(waiting == 0, "spool", || format!("{waiting} entries are never delivered")));
         let mut overlaps: HashMap<Key, Vec<(u16, Overlap)>> = HashMap::new();
         for (gateway, host) in (0..).zip(hosts) {
             let journal = host.gateway().map(|running| running.journal);
@@ -197,18 +196,18 @@ impl World {
         }
     }
 
-    /// That what waits in a gateway has not outgrown its journal.
+    /// Checks that spooled entries fit into the bounds of the journal.
     pub(crate) fn measure(&self, journal: &OutageJournal) {
         let (bytes, bounds) = (journal.status().bytes, self.journal_bounds);
-        self.check(NO_KEY, hold(bytes <= bounds.bytes, "L4", || format!("{bytes} bytes wait, of {bounds:?}")));
+        self.check(NO_KEY, ensure(bytes <= bounds.bytes, "L4", || format!("{bytes} bytes wait, of {bounds:?}")));
     }
 
-    /// Counts an operation; false once there have been enough.
+    /// Counts an operation. Returns false after the last one.
     pub(crate) fn count(&self) -> bool {
         !self.is_over() && self.operations.fetch_add(1, Ordering::Relaxed) < self.operations_max()
     }
 
-    /// So many operations more are begun, although there have been enough.
+    /// Counts operations beyond the last one.
     pub(crate) fn extend(&self, operations: u64) {
         let begun = self.operations.load(Ordering::Relaxed).min(self.operations_max());
         self.operations.store(begun, Ordering::Relaxed);
@@ -227,7 +226,7 @@ impl World {
         self.over.load(Ordering::Relaxed)
     }
 
-    /// Everybody stops.
+    /// Ends the world.
     pub(crate) fn end(&self) {
         self.over.store(true, Ordering::Relaxed);
     }
@@ -237,29 +236,29 @@ impl World {
         self.known().trace.add(self.time.now(), event);
     }
 
-    /// Adds to the trace what concerns all keys.
+    /// Adds an event of all keys to the trace.
     pub(crate) fn announce(&self, place: Place, what: &'static str, number: u64) {
         let nobody = Name::default();
-        self.note(Event { place, key: NO_KEY, what, whose: nobody, answer: "", other: nobody, number });
+        self.note(Event { place, key: NO_KEY, what, attempt_name: nobody, answer: "", other: nobody, number });
     }
 
-    /// What callers could rely on is lost. What somebody was granted may go on, where nobody is granted anything meanwhile.
+    /// Records a loss. Grants remain valid if a grant freeze follows.
     pub(crate) fn lost(&self) {
         let known = &mut *self.known();
         known.losses += 1;
         known.switches.lost_at = Some(self.time.now());
         for of_key in &mut known.keys {
-            of_key.beliefs.forget(self.kind == Kind::Holding);
+            of_key.beliefs.forget(self.kind == Kind::GrantFreeze);
             of_key.ledger.lose();
         }
     }
 
-    /// Something callers may feel begins.
+    /// Records the start of a fault that callers may notice.
     pub(crate) fn trouble_begins(&self) {
         self.known().trouble.now += 1;
     }
 
-    /// It is over.
+    /// Records its end.
     pub(crate) fn trouble_ends(&self) {
         let since = self.time.now();
         let trouble = &mut self.known().trouble;
@@ -279,7 +278,7 @@ impl World {
         }
     }
 
-    /// What the run came to.
+    /// Returns the result of the run.
     pub(crate) fn outcome(&self) -> Outcome {
         let known = self.known();
         let broken = known.broken.as_ref().map(|(Broken { rule, how }, key)| {
@@ -297,7 +296,7 @@ impl World {
 }
 
 impl Known {
-    /// The number of a key, in the order in which keys turned up.
+    /// Returns the number of a key, in the order of their first events.
     pub(crate) fn number(&mut self, key: &Key) -> u32 {
         if let Some(number) = self.numbers.get(key) {
             return *number;
@@ -320,7 +319,7 @@ impl Known {
 }
 
 impl Trouble {
-    /// Whether nothing has been wrong since then.
+    /// Returns true if there was no fault since then.
     pub(crate) fn calm_since(&self, then: Duration) -> bool {
         self.now == 0 && self.since <= then
     }

@@ -1,4 +1,4 @@
-//! Certificates of a test's own: an authority, and what it issues.
+//! Certificates for tests: an authority, and the certificates it issues.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
 
 use crate::fresh;
 
-/// Who issues certificates.
+/// A certificate authority.
 pub struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 /// A certificate and its private key, in PEM.
@@ -26,7 +26,7 @@ pub struct PairFiles {
 }
 
 impl Authority {
-    /// One whose name nobody else has: two of the same name would be told apart by their signatures alone.
+    /// Creates an authority with a unique name: two of the same name would differ by their signatures only.
     pub fn generate() -> Self {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, format!("authority {:x}", fresh::number()));
@@ -35,23 +35,23 @@ impl Authority {
         Self(CertifiedIssuer::self_signed(params, key).expect("a certificate"))
     }
 
-    /// Its own certificate.
+    /// Returns its own certificate.
     pub fn pem(&self) -> String {
         self.0.pem()
     }
 
-    /// Its own certificate, in a file.
+    /// Writes its own certificate into a file.
     pub fn write(&self, file: &Path) -> PathBuf {
         std::fs::write(file, self.pem()).expect("the certificate is written");
         file.to_owned()
     }
 
-    /// A certificate for this machine.
+    /// Issues a certificate for this machine.
     pub fn issue(&self) -> Pair {
         self.issue_for(&["localhost", "127.0.0.1"], 2090)
     }
 
-    /// A certificate for these names, until the beginning of that year.
+    /// Issues a certificate for these names, which expires at the start of this year.
     pub fn issue_for(&self, names: &[&str], year: i32) -> Pair {
         let names: Vec<_> = names.iter().map(ToString::to_string).collect();
         let mut params = CertificateParams::new(names).expect("good names");
@@ -61,18 +61,18 @@ impl Authority {
         Pair { certificate: certificate.pem(), key: key.serialize_pem() }
     }
 
-    /// What a client goes by that trusts this authority and shows that certificate, if any.
+    /// Returns the configuration of a client that trusts this authority and presents this certificate, if any.
     pub fn client_config(&self, own: Option<&Pair>) -> Arc<ClientConfig> {
         Arc::new(self.client_config_of(rustls::ALL_VERSIONS, own))
     }
 
-    /// The same for these versions of TLS alone.
+    /// The same for these versions of TLS only.
     pub fn client_config_of(&self, versions: &[&'static SupportedProtocolVersion], own: Option<&Pair>) -> ClientConfig {
         let mut roots = RootCertStore::empty();
         roots.add(self.0.der().clone()).expect("an authority");
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ClientConfig::builder_with_provider(provider).with_protocol_versions(versions);
-        let config = config.expect("versions that there are").with_root_certificates(roots);
+        let config = config.expect("supported versions").with_root_certificates(roots);
         match own {
             None => config.with_no_client_auth(),
             Some(own) => {
@@ -85,18 +85,18 @@ impl Authority {
 }
 
 impl Pair {
-    /// The certificate as it is shown.
+    /// Returns the certificate in DER.
     pub fn der(&self) -> Vec<u8> {
         CertificateDer::from_pem_slice(self.certificate.as_bytes()).expect("PEM").to_vec()
     }
 
-    /// Puts both into a folder, or replaces what is there: each file by renaming, so that nobody reads half of one.
+    /// Writes both into a folder, or replaces them. Each file is renamed into place, so that no reader sees a part of it.
     pub fn write(&self, folder: &Path) -> PairFiles {
         let files = PairFiles { certificate: folder.join("tls.crt"), key: folder.join("tls.key") };
         for (file, text) in [(&files.certificate, &self.certificate), (&files.key, &self.key)] {
             let beside = file.with_extension("new");
             std::fs::write(&beside, text).expect("the file is written");
-            std::fs::rename(&beside, file).expect("the file is put in its place");
+            std::fs::rename(&beside, file).expect("the file is renamed into place");
         }
         files
     }

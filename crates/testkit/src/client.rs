@@ -1,4 +1,4 @@
-//! A caller of the gateway. Every answer it gets is held against `openapi.yaml`.
+//! A client of the gateway. Checks every response against `openapi.yaml`.
 
 use std::error::Error as _;
 use std::net::SocketAddr;
@@ -23,7 +23,7 @@ pub fn global_id(operation: &str, canonical: &str) -> String {
     hex::encode(&Md5::digest(format!("default\n{operation}\n{canonical}")))
 }
 
-/// A caller, with connections of its own.
+/// A client with its own connections.
 #[derive(Clone)]
 pub struct Client {
     http: HttpClient<Connector, Full<Bytes>>,
@@ -31,7 +31,7 @@ pub struct Client {
     credential: Option<String>,
 }
 
-/// An answer, already held against the document.
+/// A response that has passed the check.
 #[derive(Clone, Debug)]
 pub struct Answer {
     pub status: u16,
@@ -41,12 +41,12 @@ pub struct Answer {
 }
 
 impl Client {
-    /// A caller of the gateway that listens there.
+    /// Creates a client of the gateway at this address.
     pub fn new(address: SocketAddr) -> Self {
         Self::over(Connector::default(), format!("http://{address}"))
     }
 
-    /// A caller over TLS.
+    /// Creates a client over TLS.
     pub fn over_tls(address: SocketAddr, tls: Arc<ClientConfig>) -> Self {
         Self::over(Connector(Some(tls)), format!("https://{address}"))
     }
@@ -56,19 +56,19 @@ impl Client {
         Self { http, base, credential: None }
     }
 
-    /// The same caller with `<app>.<secret>`.
+    /// Sets its credential, `<app>.<secret>`.
     #[must_use]
     pub fn with_credential(mut self, credential: &str) -> Self {
         self.credential = Some(credential.to_owned());
         self
     }
 
-    /// A call with a body in JSON.
+    /// Sends a JSON body.
     pub async fn post(&self, path: &str, body: &Value) -> Answer {
         self.post_raw(path, body.to_string()).await
     }
 
-    /// A call with these bytes, said to be JSON.
+    /// Sends these bytes with the content type of JSON.
     pub async fn post_raw(&self, path: &str, body: impl Into<Bytes>) -> Answer {
         self.send("POST", path, &[("content-type", "application/json")], body).await
     }
@@ -77,12 +77,12 @@ impl Client {
         self.send("GET", path, &[], "").await
     }
 
-    /// Any call. Panics if it is not answered, or not as the document says.
+    /// Sends any request. Panics if there is no response, or one that does not match the document.
     pub async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: impl Into<Bytes>) -> Answer {
-        self.try_send(method, path, headers, body).await.expect("the gateway answers")
+        self.try_send(method, path, headers, body).await.expect("the gateway responds")
     }
 
-    /// Any call; an error if the gateway went away meanwhile.
+    /// Sends any request. Returns an error if the connection fails.
     pub async fn try_send(
         &self,
         method: &str,
@@ -95,9 +95,9 @@ impl Client {
         if method != "HEAD" {
             Spec::load()
                 .check_response(method, path, head.status.as_u16(), content_type.as_deref(), &body)
-                .unwrap_or_else(|why| panic!("not as openapi.yaml says: {why}"));
+                .unwrap_or_else(|why| panic!("the response does not match openapi.yaml: {why}"));
         }
-        assert!(head.headers.contains_key("x-request-id"), "every answer is named");
+        assert!(head.headers.contains_key("x-request-id"), "every response has a request ID");
         Ok(Answer {
             status: head.status.as_u16(),
             headers: head.headers,
@@ -128,37 +128,37 @@ impl Client {
         Ok((head, body))
     }
 
-    /// A call whose answer is too long to be held against the document each time; only its text.
+    /// Sends a JSON body and returns the text of the response, without a check: for responses that are too long for it.
     pub async fn post_unchecked(&self, path: &str, body: &Value) -> String {
         let headers = [("content-type", "application/json")];
-        let (_, body) = self.exchange("POST", path, &headers, body.to_string()).await.expect("the gateway answers");
+        let (_, body) = self.exchange("POST", path, &headers, body.to_string()).await.expect("the gateway responds");
         String::from_utf8(body.into()).expect("UTF-8")
     }
 
-    /// A call of which only the status matters, for those who make very many.
+    /// Sends these bytes and returns the status only, for very many requests.
     pub async fn post_status(&self, path: &str, body: impl Into<Bytes>) -> Result<u16, String> {
         let (head, _) = self.exchange("POST", path, &[("content-type", "application/json")], body).await?;
         Ok(head.status.as_u16())
     }
 
-    /// PRE with these contents.
+    /// Makes a claim call with these contents.
     pub async fn claim(&self, contents: Value) -> Answer {
         self.post("/v1/claims", &json!({ "contents": contents })).await
     }
 
-    /// POST for a granted claim.
+    /// Makes an outcome call for a granted claim.
     pub async fn settle(&self, granted: &Answer, outcome: &str) -> Answer {
         self.report(granted, json!({ "outcome": outcome })).await
     }
 
-    /// POST for a granted claim, with these fields beside the attempt.
+    /// Makes an outcome call for a granted claim, with these fields and the attempt.
     pub async fn report(&self, granted: &Answer, fields: Value) -> Answer {
         let mut body = fields;
         body["attempt"] = granted.body["attempt"].clone();
         self.post(&granted.path("/outcome"), &body).await
     }
 
-    /// Renewal of a granted claim.
+    /// Renews a granted claim.
     pub async fn renew(&self, granted: &Answer, lease: Option<&str>) -> Answer {
         let body = json!({ "attempt": granted.body["attempt"], "lease": lease });
         self.post(&granted.path("/renewal"), &body).await
@@ -166,17 +166,17 @@ impl Client {
 }
 
 impl Answer {
-    /// The path of the claim that this answer is about.
+    /// Returns the path of the claim in this response.
     pub fn path(&self, rest: &str) -> String {
-        format!("/v1/claims/{}{rest}", self.body["global_id"].as_str().expect("an answer about a claim"))
+        format!("/v1/claims/{}{rest}", self.body["global_id"].as_str().expect("the response names a claim"))
     }
 
-    /// The status, and the code if it is a problem.
+    /// Returns the status, and the code of a problem.
     pub fn code(&self) -> (u16, &str) {
         (self.status, self.body["code"].as_str().unwrap_or(""))
     }
 
-    /// Panics unless it is this status; returns itself.
+    /// Panics unless it has this status. Returns itself.
     #[track_caller]
     #[expect(clippy::return_self_not_must_use, reason = "most callers want the check only")]
     pub fn expect(self, status: u16) -> Self {

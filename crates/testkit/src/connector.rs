@@ -1,4 +1,4 @@
-//! How a caller's connections are made: over TCP, or over TLS on top of it.
+//! Connections of a client: over TCP, or TLS on top of it.
 
 use std::future::Future;
 use std::io;
@@ -16,11 +16,11 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tower::Service;
 
-/// Makes connections.
+/// Opens connections.
 #[derive(Clone, Default)]
 pub struct Connector(pub Option<Arc<ClientConfig>>);
 
-/// A connection of either kind.
+/// A TCP or TLS connection.
 pub struct Stream(Box<dyn Both>);
 
 trait Both: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -28,7 +28,7 @@ trait Both: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<Io: AsyncRead + AsyncWrite + Send + Unpin> Both for Io {}
 
 impl Connector {
-    /// Connects to `host:port`, and shakes hands by the host's name where TLS is spoken.
+    /// Connects to `host:port`. With TLS, verifies the name of the host.
     pub async fn connect(&self, authority: &str) -> io::Result<Stream> {
         let stream = TcpStream::connect(authority).await?;
         stream.set_nodelay(true)?;

@@ -1,12 +1,12 @@
-//! What no other test, and no earlier run, has used.
+//! Values that no other test and no earlier run has used.
 
-/// A number for contents that nobody has claimed yet, and for seeds, which a test prints so that it can be run again.
+/// Returns a number for new contents, or for a seed. A test prints its seed, so that it can be run again.
 #[expect(clippy::disallowed_methods, reason = "tests are where seeds come from")]
 pub fn number() -> u64 {
     rand::random()
 }
 
-/// Contents that nobody has claimed yet; text, since so large a number is no contents.
+/// Returns contents that were never claimed; text, since contents may not hold so large a number.
 pub fn contents() -> serde_json::Value {
     format!("{:016x}", number()).into()
 }

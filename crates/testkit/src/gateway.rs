@@ -1,4 +1,4 @@
-//! A gateway process of a test's own: the built binary, on ports that it chose itself, with its log kept for the test.
+//! A gateway process for one test: the built binary, on ports of its choice, with its log kept for the test.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -13,10 +13,10 @@ use crate::client::Client;
 use crate::strace;
 use crate::wait::until;
 
-/// How long a line of the log may take to be written.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest wait for a line of the log.
+const LOG_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How to start a gateway.
+/// Options of a gateway to start.
 #[derive(Clone)]
 pub struct Setup {
     program: PathBuf,
@@ -26,7 +26,7 @@ pub struct Setup {
     environment: Vec<(String, String)>,
     data_dir: Option<PathBuf>,
     trace: Option<PathBuf>,
-    is_log_read: bool,
+    reads_log: bool,
 }
 
 /// A running gateway; killed on drop.
@@ -45,49 +45,49 @@ impl Setup {
     pub fn new(program: impl Into<PathBuf>, engine: Option<String>) -> Self {
         let (program, listen) = (program.into(), "127.0.0.1:0".into());
         let (config, environment) = (String::new(), Vec::new());
-        Self { program, engine, listen, config, environment, data_dir: None, trace: None, is_log_read: true }
+        Self { program, engine, listen, config, environment, data_dir: None, trace: None, reads_log: true }
     }
 
-    /// With its API on this address.
+    /// Sets the address of its API.
     #[must_use]
     pub fn listen(mut self, address: &str) -> Self {
         self.listen = address.into();
         self
     }
 
-    /// With its data in this folder, which outlives it.
+    /// Sets its data folder, which is kept after it.
     #[must_use]
     pub fn data_dir(mut self, folder: &Path) -> Self {
         self.data_dir = Some(folder.to_owned());
         self
     }
 
-    /// With this configuration file.
+    /// Appends to its configuration file.
     #[must_use]
     pub fn config(mut self, toml: &str) -> Self {
         self.config.push_str(toml);
         self
     }
 
-    /// With this variable, such as `ONCEGATE_LIMITS__CONNECTIONS`.
-    #[expect(clippy::needless_pass_by_value, reason = "numbers and texts alike read best as they are")]
+    /// Sets a variable of its environment, such as `ONCEGATE_LIMITS__CONNECTIONS`.
+    #[expect(clippy::needless_pass_by_value, reason = "callers pass numbers and texts alike")]
     #[must_use]
     pub fn env(mut self, name: &str, value: impl ToString) -> Self {
         self.environment.push((name.into(), value.to_string()));
         self
     }
 
-    /// With its system calls traced into this file; see `strace`.
+    /// Traces its system calls into this file; see `strace`.
     #[must_use]
     pub fn traced(mut self, file: &Path) -> Self {
         self.trace = Some(file.to_owned());
         self
     }
 
-    /// With a log that nobody reads once the gateway is in service, though its pipe stays open.
+    /// Stops reading its log once it is in service. The pipe stays open.
     #[must_use]
     pub fn log_unread(mut self) -> Self {
-        self.is_log_read = false;
+        self.reads_log = false;
         self
     }
 
@@ -96,7 +96,7 @@ impl Setup {
         self.try_start().await.unwrap_or_else(|(status, log)| panic!("the gateway ended with {status}:\n{log}"))
     }
 
-    /// Starts it; its exit status and what it said if it ends instead.
+    /// Starts it. Returns its exit status and its log if it exits.
     pub async fn try_start(&self) -> Result<Gateway, (ExitStatus, String)> {
         let folder = tempfile::tempdir().expect("a folder");
         let config = folder.path().join("oncegate.toml");
@@ -116,7 +116,7 @@ impl Setup {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).current_dir(folder.path());
         let mut child = command.spawn().expect("the gateway starts");
         let log = Arc::new(Mutex::new(Vec::new()));
-        let in_service = follow(&mut child, log.clone(), self.is_log_read);
+        let in_service = follow(&mut child, log.clone(), self.reads_log);
         match tokio::time::timeout(Duration::from_secs(30), in_service).await.expect("the gateway starts in time") {
             Ok((api, admin)) => Ok(Gateway { child, api, admin, log, data_dir, folder }),
             Err(_closed) => {
@@ -130,19 +130,19 @@ impl Setup {
 
 type InService = tokio::sync::oneshot::Receiver<(SocketAddr, SocketAddr)>;
 
-/// Reads the gateway's log, and returns where it listens once the log has it. Reads to the end, or not beyond that line.
+/// Reads the gateway's log, and sends its addresses once the log has them. Reads to the end, or up to that line.
 fn follow(child: &mut Child, log: Arc<Mutex<Vec<String>>>, to_its_end: bool) -> InService {
-    let (tell, in_service) = tokio::sync::oneshot::channel();
+    let (sender, in_service) = tokio::sync::oneshot::channel();
     let mut lines = BufReader::new(child.stderr.take().expect("its log is piped")).lines();
     std::thread::spawn(move || {
-        let mut tell = Some(tell);
+        let mut sender = Some(sender);
         for line in lines.by_ref().map_while(Result::ok) {
             let addresses = addresses(&line);
             log.lock().expect("the log").push(line);
             if let Some(addresses) = addresses
-                && let Some(tell) = tell.take()
+                && let Some(sender) = sender.take()
             {
-                let _ = tell.send(addresses);
+                let _ = sender.send(addresses);
                 if !to_its_end {
                     break;
                 }
@@ -164,54 +164,54 @@ fn addresses(line: &str) -> Option<(SocketAddr, SocketAddr)> {
 }
 
 impl Gateway {
-    /// Where the API listens.
+    /// Returns the address of the API.
     pub fn api(&self) -> SocketAddr {
         self.api
     }
 
-    /// Where the admin listener is.
+    /// Returns the address of the admin listener.
     pub fn admin(&self) -> SocketAddr {
         self.admin
     }
 
-    /// A caller of the API.
+    /// Returns a client of the API.
     pub fn client(&self) -> Client {
         Client::new(self.api)
     }
 
-    /// A caller of the admin listener.
+    /// Returns a client of the admin API.
     pub fn admin_client(&self) -> Client {
         Client::new(self.admin)
     }
 
-    /// Where it keeps what it must not lose.
+    /// Returns its data folder.
     pub fn data_dir(&self) -> &Path {
         &self.data_dir
     }
 
-    /// Its configuration file.
+    /// Returns the path of its configuration file.
     pub fn config_file(&self) -> PathBuf {
         self.folder.path().join("oncegate.toml")
     }
 
-    /// Waits until its log has `text` this many times. Lines of the log are written a moment after what they describe.
+    /// Waits until its log has `text` this many times. Lines are written a moment after the event.
     pub async fn logged(&self, text: &str, times: usize) {
         let is_logged = async || self.log().matches(text).count() >= times;
-        until(&format!("{text:?} is logged {times} times"), PATIENCE, is_logged).await;
+        until(&format!("{text:?} is logged {times} times"), LOG_TIMEOUT, is_logged).await;
         assert_eq!(self.log().matches(text).count(), times, "{text:?} in the log:\n{}", self.log());
     }
 
-    /// What it has logged so far.
+    /// Returns its log.
     pub fn log(&self) -> String {
         self.log.lock().expect("the log").join("\n")
     }
 
-    /// Replaces its configuration file, which it reads again at SIGHUP.
+    /// Replaces its configuration file, which it reads at SIGHUP.
     pub fn configure(&self, toml: &str) {
         std::fs::write(self.config_file(), toml).expect("the configuration is written");
     }
 
-    /// Its process.
+    /// Returns the ID of its process.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -222,16 +222,16 @@ impl Gateway {
         assert!(status.expect("kill runs").success());
     }
 
-    /// Ends it as a crash would.
+    /// Kills it, as a crash would.
     pub fn kill(&mut self) {
         self.child.kill().expect("it is killed");
         self.child.wait().expect("it has ended");
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until it has exited.
     pub async fn ended(&mut self) -> ExitStatus {
         for _ in 0..3000 {
-            // Its last words too: who reads them holds the log until there are no more.
+            // The reader holds the log until its last line.
             if let Some(status) = self.child.try_wait().expect("its status")
                 && Arc::strong_count(&self.log) == 1
             {

@@ -1,12 +1,12 @@
-//! Histories: what callers asked, what they were told and when, and whether any order of events explains it. The fault
-//! tests record one for each key and hold it against the contract's tables.
+//! Histories: the calls that callers made, the answers and their times, and the check whether any order of events explains
+//! them. The fault tests record a history for each key and check it against the contract's tables.
 
 pub mod check;
-pub mod doubles;
+pub mod double_grants;
 pub mod explain;
-mod model;
 #[cfg(feature = "gateway")]
-pub mod over_http;
+pub mod http_service;
+mod model;
 pub mod planted;
 pub mod record;
 pub mod workload;
@@ -15,4 +15,4 @@ pub mod workload;
 mod tests;
 
 pub use self::check::{SKEW, assert_explained};
-pub use self::record::{Answer, Call, Event, Reply, Story};
+pub use self::record::{Answer, Call, Event, History, Reply};

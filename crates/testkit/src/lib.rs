@@ -15,6 +15,7 @@ pub mod history;
 pub mod missing;
 #[cfg(feature = "gateway")]
 pub mod openapi;
+pub mod output;
 #[cfg(feature = "postgres")]
 pub mod pgbouncer;
 #[cfg(feature = "postgres")]
@@ -25,7 +26,6 @@ pub mod redis_cluster;
 pub mod redis_sentinels;
 #[cfg(feature = "redis")]
 pub mod redis_server;
-pub mod say;
 pub mod strace;
 pub mod tcp_proxy;
 pub mod wait;

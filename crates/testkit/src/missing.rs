@@ -1,4 +1,4 @@
-//! What a test needs and this machine may not have.
+//! Programs that a test needs and that may not be installed.
 
 use std::process::{Command, Stdio};
 
@@ -7,15 +7,15 @@ pub fn skip(program: &str) {
     skip_because(&format!("{program} is not installed; run scripts/install-test-deps"));
 }
 
-/// Says loudly that a test is skipped. On CI it fails instead, since a skipped test there would be a hole nobody sees.
-#[expect(clippy::print_stderr, reason = "a skipped test is to be seen")]
+/// Prints that a test is skipped. On CI the test fails, since nobody would notice.
+#[expect(clippy::print_stderr, reason = "a skipped test must be visible")]
 pub fn skip_because(why: &str) {
     assert!(!is_ci(), "{why}");
     eprintln!("SKIPPED: {why}");
 }
 
-/// A command of this program, or `None` if it is not installed: the test is to be skipped then. The shell looks for it, since
-/// some programs take long to print their version.
+/// Returns a command of this program, or `None` if it is not installed: the test is to be skipped. The shell searches for it,
+/// since some programs take long to print their version.
 pub fn tool(name: &str) -> Option<Command> {
     let found = Command::new("sh").args(["-c", "command -v \"$0\"", name]).stdout(Stdio::null()).status();
     if found.is_ok_and(|status| status.success()) {
@@ -25,7 +25,7 @@ pub fn tool(name: &str) -> Option<Command> {
     None
 }
 
-/// Asked when the test runs, not when it is built: a build may be shared.
+/// Reads the environment of the run, not of the build: a build may be shared.
 #[expect(clippy::disallowed_methods, reason = "only the environment tells whether this is CI")]
 fn is_ci() -> bool {
     std::env::var("CI").is_ok_and(|ci| !ci.is_empty() && ci != "false")

@@ -1,4 +1,4 @@
-//! Holds responses against `openapi.yaml` and `openapi-admin.yaml`: finds the operation, the status and the media type, and
+//! Checks responses against `openapi.yaml` and `openapi-admin.yaml`: finds the operation, the status and the media type, and
 //! validates the body. Knows nothing of the gateway.
 
 mod document;

@@ -1,4 +1,4 @@
-//! A `PgBouncer` of a test's own in front of a PostgreSQL server: transaction pooling over few connections; killed on drop.
+//! A `PgBouncer` for one test in front of a PostgreSQL server: transaction pooling over few connections; killed on drop.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
@@ -10,7 +10,7 @@ use sqlx::postgres::{PgConnectOptions, PgConnection};
 use tempfile::TempDir;
 
 use crate::missing::tool;
-use crate::postgres_server::{command, give_away};
+use crate::postgres_server::{command, give_to_server};
 
 /// A running pooler.
 pub struct PgBouncer {
@@ -20,8 +20,8 @@ pub struct PgBouncer {
 }
 
 impl PgBouncer {
-    /// Starts a pooler that connects as this user. `None` where it is not installed: the test is to be skipped then, loudly;
-    /// on CI it fails instead.
+    /// Starts a pooler that connects as this user. `None` if it is not installed: the test is to be skipped, and on CI it
+    /// fails.
     pub async fn start(server: SocketAddr, user: &str) -> Option<Self> {
         tool("pgbouncer")?;
         for _ in 0..5 {
@@ -51,19 +51,19 @@ impl PgBouncer {
         );
         std::fs::write(&config, lines).expect("its configuration");
         // Like the server, it refuses to run as root.
-        give_away(folder.path());
+        give_to_server(folder.path());
         let mut pgbouncer = command(Path::new("pgbouncer"));
         pgbouncer.arg("--quiet").arg(&config).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         Self { child: pgbouncer.spawn().expect("it starts"), address, _folder: folder }
     }
 
-    /// A connection of a test's own.
+    /// Returns a new connection.
     pub async fn connect(&self, database: &str) -> sqlx::Result<PgConnection> {
-        // It refuses settings of the session that it does not know.
+        // It rejects session settings that it does not know.
         self.url(database, "").parse::<PgConnectOptions>()?.extra_float_digits(None).connect().await
     }
 
-    /// The URL of a database through the pooler. More keys can be appended, each after an `&`.
+    /// Returns the URL of a database through the pooler. More keys can be appended, each after an `&`.
     pub fn url(&self, database: &str, keys: &str) -> String {
         format!("postgres://anyone@{}/{database}?sslmode=disable{keys}", self.address)
     }

@@ -1,5 +1,5 @@
-//! A PostgreSQL server of a test's own, on a free port of the loopback interface and in a folder of its own; killed on
-//! drop. It can be frozen, killed, started again, lose its data, and have a standby that takes over.
+//! A PostgreSQL server for one test, on a free port of the loopback interface and in a temporary folder; killed on drop. It can
+//! be frozen, killed and restarted, lose its data, and have a standby to promote.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -17,12 +17,12 @@ pub struct PostgresServer {
     folder: TempDir,
     port: u16,
     config: Vec<String>,
-    /// How many MiB its small disk has, if it has one.
+    /// Size of its small disk in MiB, if it has one.
     small_disk: Option<u32>,
     child: Option<Child>,
 }
 
-/// Where distributions put the server's programs, which they keep out of everybody's way.
+/// Folders where distributions put the server's programs, outside `PATH`.
 const FOLDERS: [&str; 8] = [
     "/usr/lib/postgresql/18/bin",
     "/usr/lib/postgresql/17/bin",
@@ -34,12 +34,11 @@ const FOLDERS: [&str; 8] = [
     "/usr/bin",
 ];
 
-/// The user that the server runs as where the tests run as root, which it refuses.
+/// User of the server if the tests run as root, which it refuses.
 const USER: &str = "nobody";
 
 impl PostgresServer {
-    /// Starts a server as it comes. Nothing where PostgreSQL is not installed: the test is to be skipped then, loudly; on
-    /// CI it fails instead.
+    /// Starts a server with its defaults. `None` if PostgreSQL is not installed: the test is to be skipped, and on CI it fails.
     pub async fn start() -> Option<Self> {
         Self::start_with(&[]).await
     }
@@ -52,8 +51,8 @@ impl PostgresServer {
         Some(server.serve().await)
     }
 
-    /// Starts a server beside a disk of so many MiB, for tablespaces, that nobody else sees and that goes with it. Takes the
-    /// right to mount one.
+    /// Starts a server with a disk of this size for tablespaces, which only it sees and which is removed with it. Needs the
+    /// right to mount.
     pub async fn start_beside_small_disk(mib: u32) -> Option<Self> {
         let template = template()?;
         let mut server = Self::in_folder(&[]);
@@ -63,13 +62,12 @@ impl PostgresServer {
         Some(server.serve().await)
     }
 
-    /// Where its small disk is, if it has one.
+    /// Returns the path of its small disk, if it has one.
     pub fn small_disk_path(&self) -> PathBuf {
         self.folder.path().join("small")
     }
 
-    /// Starts a standby of this server, which follows it and can take over. This server must allow `replication`, as it
-    /// does unless told otherwise.
+    /// Starts a standby of this server, which can be promoted. This server must allow `replication`, as it does by default.
     pub async fn standby(&self, config: &[&str]) -> Self {
         let standby = Self::in_folder(config);
         let mut command = command(&program("pg_basebackup").expect("it is where the server is"));
@@ -80,7 +78,7 @@ impl PostgresServer {
 
     fn in_folder(config: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a folder for the server");
-        give_away(folder.path());
+        give_to_server(folder.path());
         Self {
             folder,
             port: 0,
@@ -92,7 +90,7 @@ impl PostgresServer {
 
     async fn serve(mut self) -> Self {
         for _ in 0..5 {
-            // Somebody else may take the port before the server does; then it ends at once.
+            // Another process may take the port first. Then the server exits.
             self.port = free_port();
             self.launch();
             if self.is_ready().await {
@@ -103,84 +101,84 @@ impl PostgresServer {
         panic!("PostgreSQL does not start; its log:\n{}", self.log());
     }
 
-    /// Where it listens.
+    /// Returns the address of its listener.
     pub fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
 
-    /// The URL of the database that is always there, as its superuser.
+    /// Returns the URL of the database `postgres`, as its superuser.
     pub fn url(&self) -> String {
         self.url_of("postgres")
     }
 
-    /// The URL of one of its databases. More keys can be put behind it, each after an `&`.
+    /// Returns the URL of one of its databases. More keys can be appended, each after an `&`.
     pub fn url_of(&self, database: &str) -> String {
         format!("postgres://postgres@{}/{database}?sslmode=disable", self.address())
     }
 
-    /// Makes an empty database, and gives its URL.
+    /// Creates an empty database and returns its URL.
     pub async fn database(&self, name: &str) -> String {
         self.execute(&format!("CREATE DATABASE {name}")).await;
         self.url_of(name)
     }
 
-    /// Does something in the database that is always there.
+    /// Executes SQL in the database `postgres`.
     pub async fn execute(&self, sql: &str) {
         Self::execute_at(&self.url(), sql).await;
     }
 
-    /// Does something in the database of this URL.
+    /// Executes SQL in the database of this URL.
     pub async fn execute_at(url: &str, sql: &str) {
         let mut connection = Self::connect(url).await.expect("the server lets us in");
         let sql = sqlx::raw_sql(sqlx::AssertSqlSafe(sql.to_owned()));
         connection.execute(sql).await.unwrap_or_else(|error| panic!("{error}"));
     }
 
-    /// Asks for one text.
-    pub async fn ask(&self, sql: &str) -> String {
-        Self::ask_at(&self.url(), sql).await
+    /// Queries one text.
+    pub async fn query(&self, sql: &str) -> String {
+        Self::query_at(&self.url(), sql).await
     }
 
-    /// Asks the database of this URL for one text, by SQL that gives one row of one column; empty if there is none.
-    pub async fn ask_at(url: &str, sql: &str) -> String {
+    /// Queries one text in the database of this URL, by SQL that returns one row of one column; empty if there is none.
+    pub async fn query_at(url: &str, sql: &str) -> String {
         let mut connection = Self::connect(url).await.expect("the server lets us in");
         let sql = sqlx::query(sqlx::AssertSqlSafe(format!("SELECT coalesce(({sql})::text, '')")));
         connection.fetch_one(sql).await.unwrap_or_else(|error| panic!("{error}")).get(0)
     }
 
-    /// A connection of a test's own.
+    /// Returns a new connection.
     pub async fn connect(url: &str) -> sqlx::Result<PgConnection> {
         url.parse::<PgConnectOptions>()?.connect().await
     }
 
-    /// Freezes all its processes: connections stay open, nothing is answered.
+    /// Freezes all its processes: connections stay open, without any reply.
     pub fn freeze(&self) {
-        // The first one starts the others, so it is to stop first.
+        // The first process starts the others, so it must stop first.
         self.signal("STOP", &[self.pid()]);
         self.signal("STOP", &self.children());
     }
 
-    /// Lets frozen processes go on.
+    /// Resumes frozen processes.
     pub fn thaw(&self) {
         self.signal("CONT", &self.children());
         self.signal("CONT", &[self.pid()]);
     }
 
-    /// Ends all its processes with no chance to do anything.
+    /// Kills all its processes.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let mut all = vec![child.id()];
             all.extend(children(child.id()));
             signal("KILL", &all);
             let _ = child.wait();
-            // The next one finds the memory of this one in use as long as any is left.
+            // A restart fails while a process still holds the shared memory.
             while all.iter().any(|id| is_alive(*id)) {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
     }
 
-    /// Ends it in good order: connections are told and closed.
+    /// Shuts it down in good order: connections receive an error and are closed.
     pub fn shut_down(&mut self) {
         if let Some(mut child) = self.child.take() {
             signal("INT", &[child.id()]);
@@ -188,14 +186,14 @@ impl PostgresServer {
         }
     }
 
-    /// Starts it again on the same port, with what it has kept.
+    /// Restarts it on the same port, with its data.
     pub async fn restart(&mut self) {
         self.kill();
         self.launch();
-        assert!(self.is_ready().await, "PostgreSQL does not start again; its log:\n{}", self.log());
+        assert!(self.is_ready().await, "PostgreSQL does not restart; its log:\n{}", self.log());
     }
 
-    /// Starts it again on the same port, without its data.
+    /// Restarts it on the same port, without its data.
     pub async fn restart_empty(&mut self) {
         self.kill();
         run(Command::new("rm").arg("-r").arg(self.data()));
@@ -203,12 +201,12 @@ impl PostgresServer {
         self.restart().await;
     }
 
-    /// Makes a standby a primary.
+    /// Promotes a standby to the primary.
     pub async fn promote(&self) {
-        assert_eq!(self.ask("SELECT pg_promote()").await, "true");
+        assert_eq!(self.query("SELECT pg_promote()").await, "true");
     }
 
-    /// Waits until it serves; false if it has ended instead.
+    /// Waits until it is ready. Returns false if it has exited.
     async fn is_ready(&mut self) -> bool {
         for _ in 0..3000 {
             let ended = self.child.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)));
@@ -246,7 +244,7 @@ impl PostgresServer {
         self.folder.path().join("postgres.log")
     }
 
-    /// What it has logged so far.
+    /// Returns its log.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.log_path()).unwrap_or_default()
     }
@@ -271,13 +269,13 @@ impl Drop for PostgresServer {
     }
 }
 
-/// By the shell, since sending a signal takes unsafe code. A process may have ended meanwhile.
+/// Uses the shell, because sending a signal takes unsafe code. A process may have exited already.
 fn signal(name: &str, ids: &[u32]) {
     let ids = ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
     let _ = Command::new("sh").arg("-c").arg(format!("kill -{name} {ids} 2>/dev/null")).status();
 }
 
-/// The processes that this one has started.
+/// Returns the processes that this one has started.
 fn children(id: u32) -> Vec<u32> {
     let parent = |other: &u32| stat(*other).is_some_and(|(_, parent)| parent == id);
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -288,24 +286,24 @@ fn is_alive(id: u32) -> bool {
     stat(id).is_some_and(|(state, _)| state != 'Z')
 }
 
-/// The state and the parent of a process.
+/// Returns the state and the parent of a process.
 fn stat(id: u32) -> Option<(char, u32)> {
     let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
-    // The name before it is in brackets, and may hold blanks.
+    // The name before it is in brackets, and may contain blanks.
     let mut words = stat.rsplit_once(')')?.1.split_whitespace();
     Some((words.next()?.chars().next()?, words.next()?.parse().ok()?))
 }
 
-/// A data folder that was made once and is copied for each server.
+/// Returns a data folder that is created once and copied for each server.
 fn template() -> Option<PathBuf> {
     let Some(initdb) = program("initdb") else {
         missing::skip("PostgreSQL");
         return None;
     };
-    let made = std::env::temp_dir().join(format!("oncegate-postgres-template-{}", whose()));
+    let made = std::env::temp_dir().join(format!("oncegate-postgres-template-{}", own_uid()));
     if !made.exists() {
         let folder = tempfile::tempdir().expect("a folder for the template");
-        give_away(folder.path());
+        give_to_server(folder.path());
         let data = folder.path().join("data");
         let mut command = command(&initdb);
         command.args(["--username=postgres", "--auth=trust", "--no-sync", "--no-locale", "--encoding=UTF8"]);
@@ -315,7 +313,7 @@ fn template() -> Option<PathBuf> {
         if is_root() {
             run(Command::new("chown").arg(USER).arg(data.join("postgresql.auto.conf")));
         }
-        // Another test may have been faster; either is good.
+        // Another test may have created it first; both are the same.
         let _ = std::fs::rename(&data, &made);
     }
     Some(made)
@@ -325,12 +323,12 @@ fn copy(from: &Path, to: &Path) {
     run(Command::new("cp").arg("-a").arg("--reflink=auto").arg(from).arg(to));
 }
 
-/// One of the programs that come with the server.
+/// Returns the path of a program of the server.
 pub fn program(name: &str) -> Option<PathBuf> {
     FOLDERS.iter().map(|folder| Path::new(folder).join(name)).find(|path| path.exists())
 }
 
-/// A command as the user that the server runs as.
+/// Returns a command that runs as the user of the server.
 pub fn command(program: &Path) -> Command {
     if !is_root() {
         return Command::new(program);
@@ -341,7 +339,7 @@ pub fn command(program: &Path) -> Command {
     command
 }
 
-/// The same command, run where a file system of so many MiB is mounted at this place. It is gone with the last that runs there.
+/// Returns the same command, run where a file system of this size is mounted at `place`. The mount ends with its last process.
 fn beside_small_disk(command: &Command, mib: u32, place: &Path) -> Command {
     let mount = "mount -t tmpfs -o \"size=$0m\" tmpfs \"$1\" && chown \"$2\" \"$1\" && shift 2 && exec \"$@\"";
     let mut wrapped = Command::new("unshare");
@@ -350,18 +348,19 @@ fn beside_small_disk(command: &Command, mib: u32, place: &Path) -> Command {
     wrapped
 }
 
-pub fn give_away(place: &Path) {
+/// Makes the server's user the owner of a folder.
+pub fn give_to_server(place: &Path) {
     if is_root() {
         run(Command::new("chown").arg("-R").arg(USER).arg(place));
     }
 }
 
 fn is_root() -> bool {
-    whose() == 0
+    own_uid() == 0
 }
 
-/// The user who runs the tests: whose our own process is.
-fn whose() -> u32 {
+/// Returns the user that runs the tests, the owner of this process.
+fn own_uid() -> u32 {
     use std::os::unix::fs::MetadataExt as _;
     std::fs::metadata("/proc/self").expect("our own process").uid()
 }

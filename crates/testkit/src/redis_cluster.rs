@@ -35,14 +35,14 @@ impl RedisCluster {
         let cluster = Self { nodes, primaries };
         let ports: Vec<_> = cluster.nodes.iter().map(|node| node.address().port()).collect();
         for (index, node) in cluster.nodes.iter().enumerate() {
-            node.ask::<()>(&format!("CLUSTER SET-CONFIG-EPOCH {}", index + 1));
+            node.query::<()>(&format!("CLUSTER SET-CONFIG-EPOCH {}", index + 1));
             if index < primaries {
                 let (first, last) = (SLOTS * index / primaries, SLOTS * (index + 1) / primaries - 1);
-                node.ask::<()>(&format!("CLUSTER ADDSLOTSRANGE {first} {last}"));
+                node.query::<()>(&format!("CLUSTER ADDSLOTSRANGE {first} {last}"));
             }
             if index > 0 {
                 let bus = cluster.nodes[0].setting("cluster-port");
-                node.ask::<()>(&format!("CLUSTER MEET 127.0.0.1 {} {bus}", ports[0]));
+                node.query::<()>(&format!("CLUSTER MEET 127.0.0.1 {} {bus}", ports[0]));
             }
         }
         cluster
@@ -50,9 +50,9 @@ impl RedisCluster {
                 cluster.nodes.iter().all(|node| info(node, "cluster_known_nodes") == cluster.nodes.len().to_string())
             })
             .await;
-        let ids: Vec<String> = cluster.nodes.iter().map(|node| node.ask("CLUSTER MYID")).collect();
+        let ids: Vec<String> = cluster.nodes.iter().map(|node| node.query("CLUSTER MYID")).collect();
         for (index, node) in cluster.nodes.iter().enumerate().skip(primaries) {
-            node.ask::<()>(&format!("CLUSTER REPLICATE {}", ids[(index - primaries) % primaries]));
+            node.query::<()>(&format!("CLUSTER REPLICATE {}", ids[(index - primaries) % primaries]));
         }
         cluster.settled().await;
         Some(cluster)
@@ -62,7 +62,7 @@ impl RedisCluster {
     pub async fn add_node(&mut self) -> usize {
         let node = start_node(&[]).await.expect("redis-server is installed");
         let bus = self.nodes[0].setting("cluster-port");
-        node.ask::<()>(&format!("CLUSTER MEET 127.0.0.1 {} {bus}", self.nodes[0].address().port()));
+        node.query::<()>(&format!("CLUSTER MEET 127.0.0.1 {} {bus}", self.nodes[0].address().port()));
         self.nodes.push(node);
         let all = self.nodes.len().to_string();
         self.wait("the new node is known", |cluster| {
@@ -85,7 +85,7 @@ impl RedisCluster {
         let replicas = (self.nodes.len() - self.primaries) / self.primaries;
         self.wait("the cluster works", |cluster| {
             let works = |node: &RedisServer| {
-                let replication: String = node.ask("INFO replication");
+                let replication: String = node.query("INFO replication");
                 let is_linked = if replication.contains("role:master") {
                     replication.matches("state=online").count() >= replicas
                 } else {
@@ -101,7 +101,7 @@ impl RedisCluster {
     /// Index of the node that answers for a key, as the others see it.
     pub fn primary_of(&self, key: &str) -> usize {
         let running = self.nodes.iter().find(|node| node.is_running()).expect("a node runs");
-        let slot: i64 = running.ask_words(&["CLUSTER", "KEYSLOT", key]);
+        let slot: i64 = running.query_words(&["CLUSTER", "KEYSLOT", key]);
         let port =
             rows(running).into_iter().find(|(first, last, _)| (*first..=*last).contains(&slot)).expect("covered").2;
         self.nodes.iter().position(|node| i64::from(node.address().port()) == port).expect("a node of ours")
@@ -111,7 +111,7 @@ impl RedisCluster {
     pub fn replicas_of(&self, primary: usize) -> Vec<usize> {
         let port = self.nodes[primary].address().port();
         let replicates =
-            |node: &RedisServer| node.ask::<String>("INFO replication").contains(&format!("master_port:{port}\r"));
+            |node: &RedisServer| node.query::<String>("INFO replication").contains(&format!("master_port:{port}\r"));
         (0..self.nodes.len())
             .filter(|index| self.nodes[*index].is_running() && replicates(&self.nodes[*index]))
             .collect()
@@ -121,7 +121,7 @@ impl RedisCluster {
     pub async fn taken_over(&self, key: &str, from: usize) -> usize {
         let survivor = (0..self.nodes.len()).find(|index| *index != from && self.nodes[*index].is_running());
         let survivor = &self.nodes[survivor.expect("another node runs")];
-        let slot: i64 = survivor.ask_words(&["CLUSTER", "KEYSLOT", key]);
+        let slot: i64 = survivor.query_words(&["CLUSTER", "KEYSLOT", key]);
         let port = i64::from(self.nodes[from].address().port());
         self.wait("a replica took over", |_| {
             rows(survivor).iter().any(|(first, last, owner)| (*first..=*last).contains(&slot) && *owner != port)
@@ -132,7 +132,7 @@ impl RedisCluster {
 
     /// Moves slots from one node to another, as `redis-cli --cluster reshard` does: key by key, while clients go on.
     pub async fn move_slots(&self, slots: std::ops::Range<u16>, from: usize, to: usize) {
-        let ids: Vec<String> = [from, to].map(|index| self.nodes[index].ask("CLUSTER MYID")).into();
+        let ids: Vec<String> = [from, to].map(|index| self.nodes[index].query("CLUSTER MYID")).into();
         let (source, target) = (&self.nodes[from], &self.nodes[to]);
         let (mut out, mut into) = (source.connection(), target.connection());
         let port = target.address().port().to_string();
@@ -173,14 +173,14 @@ impl RedisCluster {
 
 /// A field of what a node says of the cluster.
 fn info(node: &RedisServer, field: &str) -> String {
-    let info: String = node.ask("CLUSTER INFO");
+    let info: String = node.query("CLUSTER INFO");
     let line = info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':').map(str::to_owned));
     line.unwrap_or_default()
 }
 
 /// First slot, last slot and the primary's port.
 fn rows(node: &RedisServer) -> Vec<(i64, i64, i64)> {
-    let Value::Array(rows) = node.ask::<Value>("CLUSTER SLOTS") else { return Vec::new() };
+    let Value::Array(rows) = node.query::<Value>("CLUSTER SLOTS") else { return Vec::new() };
     let row = |row: Value| {
         let Value::Array(row) = row else { return None };
         let [Value::Int(first), Value::Int(last), Value::Array(node), ..] = &*row else { return None };

@@ -37,7 +37,7 @@ impl RedisSentinels {
         let primary = servers[0].address();
         for _ in 0..replicas {
             let server = RedisServer::start_with(&["repl-diskless-sync-delay 0"]).await?;
-            server.ask::<()>(&format!("REPLICAOF {} {}", primary.ip(), primary.port()));
+            server.query::<()>(&format!("REPLICAOF {} {}", primary.ip(), primary.port()));
             servers.push(server);
         }
         let sentinels = (0..3).map(|_| Sentinel::start(primary)).collect();
@@ -56,7 +56,7 @@ impl RedisSentinels {
     pub async fn settled(&self, replicas: usize) {
         self.wait("the Sentinels know one another and all replicas", |group| {
             group.sentinels.iter().filter(|sentinel| sentinel.child.is_some()).all(|sentinel| {
-                let Some(state) = sentinel.ask::<Vec<String>>(&["SENTINEL", "MASTER", NAME]) else { return false };
+                let Some(state) = sentinel.query::<Vec<String>>(&["SENTINEL", "MASTER", NAME]) else { return false };
                 let field = |name: &str| state.chunks(2).find(|pair| pair[0] == name).map(|pair| &*pair[1]);
                 field("num-other-sentinels") == Some("2") && field("num-slaves") == Some(&*replicas.to_string())
             })
@@ -65,7 +65,7 @@ impl RedisSentinels {
         self.wait("all replicas are in step", |group| {
             group.servers.iter().any(|server| {
                 server.is_running()
-                    && server.ask::<String>("INFO replication").matches("state=online").count() >= replicas
+                    && server.query::<String>("INFO replication").matches("state=online").count() >= replicas
             })
         })
         .await;
@@ -73,7 +73,8 @@ impl RedisSentinels {
 
     /// Index of the primary that the Sentinels name.
     pub fn primary(&self) -> usize {
-        let named = |sentinel: &Sentinel| sentinel.ask::<(String, u16)>(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME]);
+        let named =
+            |sentinel: &Sentinel| sentinel.query::<(String, u16)>(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME]);
         let (_, port) = self.sentinels.iter().find_map(named).expect("a Sentinel answers");
         self.servers.iter().position(|server| server.address().port() == port).expect("a server of ours")
     }
@@ -132,8 +133,8 @@ impl Sentinel {
         self.child = Some(child.expect("redis-server starts"));
     }
 
-    fn ask<T: FromRedisValue>(&self, words: &[&str]) -> Option<T> {
-        RedisServer::try_ask(&format!("redis://{}", self.address()), words).ok()
+    fn query<T: FromRedisValue>(&self, words: &[&str]) -> Option<T> {
+        RedisServer::try_query(&format!("redis://{}", self.address()), words).ok()
     }
 }
 

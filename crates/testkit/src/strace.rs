@@ -1,14 +1,14 @@
-//! System calls of a gateway, as strace records them: in their order over all threads, with the file or socket of each.
+//! System calls of a gateway, recorded by strace: in order over all threads, with the file or socket of each.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::missing;
 
-/// The calls that are recorded: what arrives, what is written and sent, and what makes it durable.
+/// Calls to record: reads, writes, sends and syncs.
 const CALLS: &str = "trace=read,readv,recvfrom,recvmsg,write,writev,pwrite64,sendto,sendmsg,fsync,fdatasync";
 
-/// Returns whether programs can be traced here. If not, says loudly that the test is skipped.
+/// Returns whether programs can be traced here. If not, prints that the test is skipped.
 pub fn is_available() -> bool {
     if missing::tool("strace").is_none() {
         return false;
@@ -21,8 +21,8 @@ pub fn is_available() -> bool {
     permitted
 }
 
-/// A command that runs a program with its calls recorded in a file. The process is the program's own: the tracer runs beside
-/// it, and ends with it.
+/// Returns a command that runs a program with its calls recorded in a file. The process is the program itself: the tracer runs
+/// beside it, and exits with it.
 pub fn command(file: &Path, program: &Path) -> Command {
     let mut command = Command::new("strace");
     command.args(["-D", "-f", "-qq", "-yy", "-s", "64", "-e", CALLS, "-e", "signal=none", "-o"]);
@@ -34,16 +34,16 @@ pub fn command(file: &Path, program: &Path) -> Command {
 #[derive(Clone, Debug)]
 pub struct Call {
     pub kind: Kind,
-    /// The path of a file, or the two ends of a connection.
+    /// Path of a file, or the two ends of a connection.
     pub target: String,
-    /// The beginning of what was read or written.
+    /// First bytes that were read or written.
     pub text: String,
-    /// Its place in the record when it began, and when it had ended.
+    /// Line of the record at its start, and at its end.
     pub begun: usize,
     pub ended: usize,
 }
 
-/// What a call does.
+/// Kind of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     Read,
@@ -51,29 +51,29 @@ pub enum Kind {
     Sync,
 }
 
-/// Reads a record. The calls are in the order in which they began.
+/// Reads a record. Returns the calls in the order of their starts.
 pub fn calls(file: &Path) -> Vec<Call> {
     let record = std::fs::read_to_string(file).expect("the record is there");
     let mut begun: Vec<(&str, usize, String)> = Vec::new();
     let mut calls = Vec::new();
-    for (place, line) in record.lines().enumerate() {
+    for (line_number, line) in record.lines().enumerate() {
         let Some((thread, line)) = line.split_once(' ') else { continue };
         let line = line.trim_start();
         if let Some(first) = line.strip_suffix(" <unfinished ...>") {
-            begun.push((thread, place, first.to_owned()));
+            begun.push((thread, line_number, first.to_owned()));
         } else if let Some((_, rest)) = line.strip_prefix("<... ").and_then(|line| line.split_once(" resumed>")) {
             let of_thread = begun.iter().position(|(other, ..)| *other == thread).expect("a call that has begun");
             let (_, since, first) = begun.swap_remove(of_thread);
-            calls.extend(call(&(first + rest), since, place));
+            calls.extend(call(&(first + rest), since, line_number));
         } else {
-            calls.extend(call(line, place, place));
+            calls.extend(call(line, line_number, line_number));
         }
     }
     calls.sort_by_key(|call| call.begun);
     calls
 }
 
-/// Reads `write(9</var/claims>, "…"..., 512) = 512`. Nothing if the call failed, or is of no known kind.
+/// Parses `write(9</var/claims>, "…"..., 512) = 512`. `None` if the call failed, or is of another kind.
 fn call(line: &str, begun: usize, ended: usize) -> Option<Call> {
     let (name, arguments) = line.split_once('(')?;
     let kind = match name {

@@ -1,5 +1,5 @@
-//! A TCP proxy on the loopback interface, to stand between a client and a server and break what passes: connections,
-//! directions, single bytes, single replies. Heals again. Knows where a reply of Redis ends, but speaks no protocol.
+//! A TCP proxy on the loopback interface between a client and a server, which breaks connections, directions, single bytes or
+//! single replies, and heals again. It knows where a reply of Redis ends, and nothing else of any protocol.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,39 +12,39 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// What happens to bytes.
+/// Treatment of bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
-    /// They pass.
+    /// Forward them.
     Pass,
-    /// They pass later.
+    /// Forward them after a delay.
     Delay(Duration),
-    /// Requests pass, replies are held back.
+    /// Forward requests, and hold replies.
     HalfOpen,
-    /// Nothing passes, and nobody is told.
+    /// Hold everything, and keep connections open.
     Blackhole,
 }
 
-/// What happens once, to whichever connection meets it first.
+/// Faults that happen once, on the first connection that reaches them.
 #[derive(Default)]
-struct Accidents {
-    /// How many replies to let pass before one is swallowed.
+struct Faults {
+    /// Number of replies to forward before one is swallowed.
     swallow: Option<usize>,
-    /// How many replies to let pass before the connection is closed in the place of one.
+    /// Number of replies to forward before the connection is closed instead of one.
     lose: Option<usize>,
-    /// How many bytes of requests to let pass before the connection is cut.
+    /// Number of bytes of requests to forward before the connection is cut.
     cut: Option<usize>,
 }
 
 struct Shared {
     server: Mutex<SocketAddr>,
     mode: watch::Sender<Mode>,
-    /// Counted up to drop all connections.
+    /// Incremented to drop all connections.
     epoch: watch::Sender<u64>,
-    accidents: Mutex<Accidents>,
+    faults: Mutex<Faults>,
     accepted: AtomicUsize,
-    /// Whether replies are told apart, as Redis writes them. Else what comes at once counts as one.
-    replies_of_redis: bool,
+    /// Separate replies by the protocol of Redis. Otherwise the bytes of one read count as one reply.
+    is_redis: bool,
 }
 
 /// A proxy in front of one server.
@@ -55,48 +55,48 @@ pub struct TcpProxy {
 }
 
 impl TcpProxy {
-    /// Starts a proxy in front of this server, passing everything.
+    /// Starts a proxy in front of a Redis server, which forwards everything.
     pub async fn start(server: SocketAddr) -> Self {
         Self::start_before(server, true).await
     }
 
-    /// Starts a proxy in front of a server that is not Redis.
-    pub async fn start_plain(server: SocketAddr) -> Self {
+    /// Starts a proxy in front of any other server, which forwards everything.
+    pub async fn start_any(server: SocketAddr) -> Self {
         Self::start_before(server, false).await
     }
 
-    async fn start_before(server: SocketAddr, replies_of_redis: bool) -> Self {
+    async fn start_before(server: SocketAddr, is_redis: bool) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
         let address = listener.local_addr().expect("its address");
         let shared = Arc::new(Shared {
             server: Mutex::new(server),
             mode: watch::Sender::new(Mode::Pass),
             epoch: watch::Sender::new(0),
-            accidents: Mutex::default(),
+            faults: Mutex::default(),
             accepted: AtomicUsize::new(0),
-            replies_of_redis,
+            is_redis,
         });
         let accepting = Some(tokio::spawn(accept(listener, shared.clone())));
         Self { address, shared, accepting }
     }
 
-    /// Where it listens.
+    /// Returns the address of its listener.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// How many connections it has taken so far.
+    /// Returns the number of connections it has accepted.
     pub fn accepted(&self) -> usize {
         self.shared.accepted.load(Ordering::SeqCst)
     }
 
-    /// From now on, and for connections that stand as well.
+    /// Sets the mode, for open connections as well.
     pub fn set(&self, mode: Mode) {
         self.shared.mode.send_replace(mode);
     }
 
-    /// Closes all connections, and leads new ones to another server.
-    pub fn lead_to(&self, server: SocketAddr) {
+    /// Closes all connections, and forwards new ones to another server.
+    pub fn redirect_to(&self, server: SocketAddr) {
         *self.shared.server.lock().expect("no panic") = server;
         self.drop_connections();
     }
@@ -106,7 +106,7 @@ impl TcpProxy {
         self.shared.epoch.send_modify(|epoch| *epoch += 1);
     }
 
-    /// Closes all connections and takes no new ones: whoever tries is refused.
+    /// Closes all connections and its listener: new connections are refused.
     pub async fn refuse(&mut self) {
         if let Some(accepting) = self.accepting.take() {
             accepting.abort();
@@ -115,43 +115,43 @@ impl TcpProxy {
         self.drop_connections();
     }
 
-    /// Takes connections again, at the same address, and lets everything pass.
+    /// Accepts connections again, at the same address, and forwards everything.
     pub async fn heal(&mut self) {
         self.set(Mode::Pass);
-        *self.accidents() = Accidents::default();
+        *self.faults() = Faults::default();
         if self.accepting.is_none() {
             let listener = TcpListener::bind(self.address).await.expect("its port is still free");
             self.accepting = Some(tokio::spawn(accept(listener, self.shared.clone())));
         }
     }
 
-    /// Swallows one reply, after letting that many pass. The connection stays open.
+    /// Swallows one reply, after forwarding this many. The connection stays open.
     pub fn swallow_reply_after(&self, replies: usize) {
-        self.accidents().swallow = Some(replies);
+        self.faults().swallow = Some(replies);
     }
 
-    /// Whether the reply that was to be swallowed has been.
+    /// Returns true once the reply has been swallowed.
     pub fn has_swallowed(&self) -> bool {
-        self.accidents().swallow.is_none()
+        self.faults().swallow.is_none()
     }
 
-    /// Lets requests pass, and closes the connection in the place of the next bytes of a reply.
+    /// Forwards requests, and closes the connection instead of the next bytes of a reply.
     pub fn lose_next_reply(&self) {
         self.lose_reply_after(0);
     }
 
-    /// The same, after letting that many replies pass; what comes at once counts as one.
+    /// The same, after forwarding this many replies. The bytes of one read count as one reply.
     pub fn lose_reply_after(&self, replies: usize) {
-        self.accidents().lose = Some(replies);
+        self.faults().lose = Some(replies);
     }
 
-    /// Closes the connection once that many more bytes of requests have passed.
+    /// Closes the connection after this many more bytes of requests.
     pub fn cut_after(&self, bytes: usize) {
-        self.accidents().cut = Some(bytes);
+        self.faults().cut = Some(bytes);
     }
 
-    fn accidents(&self) -> std::sync::MutexGuard<'_, Accidents> {
-        self.shared.accidents.lock().expect("no panic")
+    fn faults(&self) -> std::sync::MutexGuard<'_, Faults> {
+        self.shared.faults.lock().expect("no panic")
     }
 }
 
@@ -167,14 +167,14 @@ impl Drop for TcpProxy {
 async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     while let Ok((client, _)) = listener.accept().await {
         shared.accepted.fetch_add(1, Ordering::SeqCst);
-        tokio::spawn(carry(client, shared.clone(), shared.epoch.subscribe()));
+        tokio::spawn(forward(client, shared.clone(), shared.epoch.subscribe()));
     }
 }
 
-/// Carries one connection until either side closes it, an accident does, or all are dropped.
-async fn carry(client: TcpStream, shared: Arc<Shared>, mut epoch: watch::Receiver<u64>) {
+/// Forwards one connection until either side or a fault closes it, or all are dropped.
+async fn forward(client: TcpStream, shared: Arc<Shared>, mut epoch: watch::Receiver<u64>) {
     let mut mode = shared.mode.subscribe();
-    let carrying = async {
+    let forwarding = async {
         let _ = mode.wait_for(|mode| *mode != Mode::Blackhole).await;
         let server = *shared.server.lock().expect("no panic");
         let Ok(server) = TcpStream::connect(server).await else { return };
@@ -187,7 +187,7 @@ async fn carry(client: TcpStream, shared: Arc<Shared>, mut epoch: watch::Receive
         }
     };
     tokio::select! {
-        () = carrying => {}
+        () = forwarding => {}
         _ = epoch.changed() => {}
     }
 }
@@ -198,14 +198,14 @@ async fn requests(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: &Shar
     while let Ok(count @ 1..) = from.read(&mut buffer).await {
         pause(&mut mode, |mode| mode != Mode::Blackhole).await;
         let (pass, cut) = {
-            let mut accidents = shared.accidents.lock().expect("no panic");
-            match accidents.cut {
+            let mut faults = shared.faults.lock().expect("no panic");
+            match faults.cut {
                 Some(left) if left <= count => {
-                    accidents.cut = None;
+                    faults.cut = None;
                     (left, true)
                 }
                 Some(left) => {
-                    accidents.cut = Some(left - count);
+                    faults.cut = Some(left - count);
                     (count, false)
                 }
                 None => (count, false),
@@ -219,14 +219,14 @@ async fn requests(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: &Shar
 
 async fn replies(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: &Shared) {
     let mut mode = shared.mode.subscribe();
-    // Room enough that what was sent at once is read at once.
+    // Large enough to read in one go what was sent in one go.
     let mut pending = Vec::with_capacity(64 * 1024);
     while let Ok(1..) = from.read_buf(&mut pending).await {
         pause(&mut mode, |mode| !matches!(mode, Mode::Blackhole | Mode::HalfOpen)).await;
-        if counts_down(&mut shared.accidents.lock().expect("no panic").lose) {
+        if counts_down(&mut shared.faults.lock().expect("no panic").lose) {
             return;
         }
-        while let Some(end) = if shared.replies_of_redis { reply_end(&pending) } else { all_of(&pending) } {
+        while let Some(end) = if shared.is_redis { reply_end(&pending) } else { all_of(&pending) } {
             let reply: Vec<u8> = pending.drain(..end).collect();
             if !is_swallowed(shared) && to.write_all(&reply).await.is_err() {
                 return;
@@ -236,10 +236,10 @@ async fn replies(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: &Share
 }
 
 fn is_swallowed(shared: &Shared) -> bool {
-    counts_down(&mut shared.accidents.lock().expect("no panic").swallow)
+    counts_down(&mut shared.faults.lock().expect("no panic").swallow)
 }
 
-/// Whether it is time now, of something that is to happen once, after so many others.
+/// Counts down to a fault that happens once. Returns true if it is due.
 fn counts_down(after: &mut Option<usize>) -> bool {
     let is_now = *after == Some(0);
     *after = after.and_then(|left| left.checked_sub(1));
@@ -258,8 +258,7 @@ fn all_of(bytes: &[u8]) -> Option<usize> {
     (!bytes.is_empty()).then_some(bytes.len())
 }
 
-/// Where the first reply ends, if all of it is there. What is not written as Redis does has no replies, and passes as
-/// it comes.
+/// Returns the end of the first reply, if it is complete. Bytes in another protocol count as one reply.
 fn reply_end(bytes: &[u8]) -> Option<usize> {
     let line_end = || bytes.windows(2).position(|pair| pair == b"\r\n").map(|at| at + 2);
     let number = |end: usize| std::str::from_utf8(&bytes[1..end - 2]).ok().and_then(|text| text.parse::<i64>().ok());

@@ -1,21 +1,21 @@
-//! Waiting for something to become true, instead of sleeping and hoping.
+//! Waits for a condition instead of a fixed time.
 
 use std::time::Duration;
 
-/// Between two looks: short beside anything that is waited for.
+/// Pause between two checks.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Looks again and again until it holds. Panics if that takes longer than `patience`.
-pub async fn until(what: &str, patience: Duration, mut holds: impl AsyncFnMut() -> bool) {
+/// Waits until `holds` returns true. Panics after `timeout`.
+pub async fn until(what: &str, timeout: Duration, mut holds: impl AsyncFnMut() -> bool) {
     let waiting = async {
         while !holds().await {
             tokio::time::sleep(PAUSE).await;
         }
     };
-    tokio::time::timeout(patience, waiting).await.unwrap_or_else(|_| panic!("not within {patience:?}: {what}"));
+    tokio::time::timeout(timeout, waiting).await.unwrap_or_else(|_| panic!("not within {timeout:?}: {what}"));
 }
 
-/// The answer of a call that must not take longer than `patience`.
-pub async fn answered_within<Answer>(patience: Duration, call: impl Future<Output = Answer>) -> Answer {
-    tokio::time::timeout(patience, call).await.unwrap_or_else(|_| panic!("no answer within {patience:?}"))
+/// Returns the result of a call. Panics after `timeout`.
+pub async fn answered_within<Answer>(timeout: Duration, call: impl Future<Output = Answer>) -> Answer {
+    tokio::time::timeout(timeout, call).await.unwrap_or_else(|_| panic!("no answer within {timeout:?}"))
 }

@@ -1,5 +1,5 @@
-//! The proof of the history checker: with each bug planted that it is there to catch, it catches it; with none, it is
-//! silent. On virtual time, so that a seed replays.
+//! Proof of the history checker: it finds each planted bug, and reports nothing without one. On virtual time, so that a seed
+//! replays.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,17 +7,17 @@ use std::time::Duration;
 use oncegate_core::terms::{LeaseEnd, Retention, Terms};
 use oncegate_testkit::fresh;
 use oncegate_testkit::history::check::check;
-use oncegate_testkit::history::planted::{Bug, Planted, VirtualClock};
+use oncegate_testkit::history::planted::{Bug, BuggyService, VirtualClock};
 use oncegate_testkit::history::workload::{Service, Workload};
-use oncegate_testkit::history::{SKEW, Story};
-use oncegate_testkit::say::say;
+use oncegate_testkit::history::{History, SKEW};
+use oncegate_testkit::output::print;
 use tokio_util::sync::CancellationToken;
 
-/// How long each story takes, in virtual time.
+/// Length of each run, in virtual time.
 const LENGTH: Duration = Duration::from_secs(5);
 
-/// How many stories a bug may hide in, one after the other.
-const STORIES: u64 = 10;
+/// Number of runs in which a bug must be found.
+const RUNS: u64 = 10;
 
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
@@ -30,41 +30,41 @@ fn workload(seed: u64, on_lease_end: LeaseEnd) -> Workload {
     Workload { seed, callers: 24, keys: 8, events_per_key: 14, terms, leases, retentions, pace: ms(10) }
 }
 
-/// The keys whose history nothing explains, after one story of a store with this bug; and how many keys there were.
+/// Runs the workload on a store with this bug. Returns the histories that nothing explains, and the number of keys.
 async fn unexplained(bug: Bug, seed: u64) -> (Vec<String>, usize) {
     let clock = Arc::new(VirtualClock::start());
-    let story = Story::new(clock.clone());
-    let service: Arc<dyn Service> = Arc::new(Planted::new(bug, seed, clock));
+    let history = History::new(clock.clone());
+    let service: Arc<dyn Service> = Arc::new(BuggyService::new(bug, seed, clock));
     let stop = CancellationToken::new();
     let on_lease_end = if seed.is_multiple_of(2) { LeaseEnd::Release } else { LeaseEnd::Unknown };
-    let running = workload(seed, on_lease_end).run(vec![service], story.clone(), stop.clone());
+    let running = workload(seed, on_lease_end).run(vec![service], history.clone(), stop.clone());
     tokio::join!(running, async {
         tokio::time::sleep(LENGTH).await;
         stop.cancel();
     });
-    let keys = story.keys();
+    let keys = history.keys();
     let found = keys.values().filter_map(|events| Some(check(events, SKEW).err()?.to_string())).collect();
     (found, keys.len())
 }
 
 async fn assert_caught(bug: Bug) {
     let first = fresh::number() >> 8;
-    say(format_args!("seed {first}"));
-    for seed in first..first + STORIES {
+    print(format_args!("seed {first}"));
+    for seed in first..first + RUNS {
         let (found, keys) = unexplained(bug, seed).await;
         if !found.is_empty() {
-            say(format_args!("{bug:?}: caught at {} of {keys} keys, the first:\n{}", found.len(), found[0]));
+            print(format_args!("{bug:?}: caught at {} of {keys} keys, the first:\n{}", found.len(), found[0]));
             return;
         }
     }
-    panic!("{bug:?} was not caught in {STORIES} stories from seed {first}");
+    panic!("{bug:?} was not caught in {RUNS} runs from seed {first}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_right_store_is_always_explained() {
+async fn a_store_without_bugs_is_always_explained() {
     let first = fresh::number() >> 8;
-    say(format_args!("seed {first}"));
-    for seed in first..first + STORIES {
+    print(format_args!("seed {first}"));
+    for seed in first..first + RUNS {
         let (found, keys) = unexplained(Bug::None, seed).await;
         assert!(keys > 100, "only {keys} keys");
         assert!(found.is_empty(), "seed {seed}: {} of {keys}, the first:\n{}", found.len(), found[0]);
@@ -82,8 +82,8 @@ macro_rules! caught {
 
 caught! {
     a_delete_without_compare_is_caught: DeleteWithoutCompare
-    a_timeout_taken_as_claimed_is_caught: TimeoutTakenAsClaimed
-    a_timeout_taken_as_a_duplicate_is_caught: TimeoutTakenAsDuplicate
+    a_timeout_reported_as_a_grant_is_caught: TimeoutTakenAsClaimed
+    a_timeout_reported_as_a_duplicate_is_caught: TimeoutTakenAsDuplicate
     an_ignored_nonce_is_caught: NonceIgnored
     an_undo_of_an_unknown_claim_is_caught: UndoOfUnknownClaim
     a_late_renewal_that_shortens_is_caught: LateRenewalShortens
@@ -91,8 +91,8 @@ caught! {
     a_retry_with_another_attempt_is_caught: RetryWithAnotherAttempt
     a_failure_that_undoes_a_success_is_caught: FailureUndoesSuccess
     a_late_outcome_that_is_dropped_is_caught: LateOutcomeDropped
-    a_lease_told_too_long_is_caught: LeaseToldTooLong
+    a_lease_reported_too_long_is_caught: LeaseReportedTooLong
     a_lease_that_never_ends_is_caught: LeaseNeverEnds
-    a_check_apart_from_its_set_is_caught: CheckThenSet
-    a_fence_drawn_too_early_is_caught: FenceDrawnEarly
+    a_check_and_set_in_two_steps_is_caught: CheckThenSet
+    a_fence_issued_too_early_is_caught: FenceIssuedEarly
 }

@@ -1,4 +1,4 @@
-//! Who is let into the admin API.
+//! Access to the admin API.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ async fn only_a_configured_token_is_let_in() {
     for wrong in ["", "token", &TOKEN[1..], &format!("{TOKEN}x"), &format!("alice.{TOKEN}"), "alice"] {
         let refused = anybody.clone().with_credential(wrong).get(AUDIT).await;
         assert_eq!(refused.code(), (401, "unauthenticated"), "{wrong}");
-        assert_eq!(refused.body["detail"], nameless.body["detail"], "what is wrong is not told");
+        assert_eq!(refused.body["detail"], nameless.body["detail"], "the reason is not disclosed");
     }
     // Neither an app's credential nor an operator's token is worth anything on the other listener.
     for open in ["/metrics", "/livez", "/readyz"] {

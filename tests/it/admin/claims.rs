@@ -48,7 +48,7 @@ async fn on_call(setup: Setup) {
     a_holder_that_runs_on(&caller, &alice).await;
     a_success(&caller, &alice).await;
     a_failure_and_an_unknown(&caller, &alice).await;
-    what_was_shown_is_what_is_changed(&caller, &alice).await;
+    an_operator_changes_only_the_claim_that_was_shown(&caller, &alice).await;
 }
 
 /// The body of a change of the claim of these contents.
@@ -65,7 +65,7 @@ async fn show(alice: &Client, contents: &Value) -> Answer {
     shown
 }
 
-/// Claims for a lease that nobody outlives, and lets it end, as a crashed holder does.
+/// Claims for a very short lease and lets it end, as a crashed holder does.
 async fn crashed(caller: &Client, alice: &Client) -> (Value, Answer) {
     let contents = fresh::contents();
     let granted = caller.post("/v1/claims", &json!({ "contents": contents, "lease": "1s" })).await.expect(201);
@@ -74,7 +74,7 @@ async fn crashed(caller: &Client, alice: &Client) -> (Value, Answer) {
     (contents, granted)
 }
 
-/// Its lease has ended and nobody knows: the operator looks up the effect and settles.
+/// Its lease has ended with an unknown outcome: the operator looks up the effect and settles it.
 async fn a_crashed_holder(caller: &Client, alice: &Client) {
     let (contents, granted) = crashed(caller, alice).await;
     assert_eq!(caller.claim(contents.clone()).await.code(), (409, "duplicate"));
@@ -86,7 +86,7 @@ async fn a_crashed_holder(caller: &Client, alice: &Client) {
         assert_eq!(shown.body[member], granted.body[of_grant], "{member}");
     }
     let attempt = granted.body["attempt"].as_str().unwrap();
-    assert!(!shown.text.contains(attempt.split_once('-').unwrap().1), "an attempt is shown to nobody");
+    assert!(!shown.text.contains(attempt.split_once('-').unwrap().1), "an attempt is never shown");
     let by_id = alice.post(SHOW, &json!({ "app": "default", "global_id": granted.body["global_id"] })).await;
     assert_eq!(by_id.expect(200).body, shown.body);
 
@@ -96,13 +96,13 @@ async fn a_crashed_holder(caller: &Client, alice: &Client) {
     assert_eq!((&settled.body["state"], &settled.body["global_id"]), (&json!("succeeded"), &granted.body["global_id"]));
     let duplicate = caller.claim(contents.clone()).await;
     assert_eq!((duplicate.code(), &duplicate.body["result"]), ((409, "duplicate"), &json!({ "found": true })));
-    // The holder was only slow. It is told what stands, and the first result stays.
+    // The holder was only slow. It learns the state, and the first result remains.
     let holders = caller.report(&granted, json!({ "outcome": "success", "result": 2 })).await.expect(200);
     assert_eq!(holders.body["state"], "succeeded");
     assert_eq!(show(alice, &contents).await.body["result"], json!({ "found": true }));
 }
 
-/// Released while it runs: its next renewal is refused, and its outcome is recorded late, or superseded by whoever came.
+/// Released while it runs: its next renewal is refused, and its outcome is recorded late, or superseded by another attempt.
 async fn a_holder_that_runs_on(caller: &Client, alice: &Client) {
     for claimed_again in [false, true] {
         let contents = fresh::contents();
@@ -126,7 +126,7 @@ async fn a_holder_that_runs_on(caller: &Client, alice: &Client) {
     }
 }
 
-/// A success is undone only by somebody who means it.
+/// A success is released only with an explicit confirmation.
 async fn a_success(caller: &Client, alice: &Client) {
     let contents = fresh::contents();
     let granted = caller.claim(contents.clone()).await.expect(201);
@@ -163,7 +163,7 @@ async fn a_failure_and_an_unknown(caller: &Client, alice: &Client) {
 }
 
 /// The operator was shown one attempt; by the time of the change another holds the claim.
-async fn what_was_shown_is_what_is_changed(caller: &Client, alice: &Client) {
+async fn an_operator_changes_only_the_claim_that_was_shown(caller: &Client, alice: &Client) {
     let contents = fresh::contents();
     let granted = caller.claim(contents.clone()).await.expect(201);
     let hash = show(alice, &contents).await.body["attempt_hash"].clone();
@@ -215,9 +215,9 @@ async fn a_success_beside_a_release_is_never_lost() {
     println!("{released} released, {kept} kept");
 }
 
-/// Whoever asks wrongly is told how to ask; nothing changes.
+/// The error of an invalid request says what to do; nothing changes.
 #[tokio::test]
-async fn wrong_requests_are_told_what_to_do() {
+async fn errors_of_invalid_requests_say_what_to_do() {
     let limits = "[limits]\nbody_bytes = 4096\ncontents_bytes = 1024\nresult_bytes = 1024\n";
     let gateway = operated("memory:").config(limits).start().await;
     let alice = alice(&gateway);
@@ -358,7 +358,7 @@ async fn a_list_is_of_an_app_that_there_is() {
 
 #[cfg(feature = "redis")]
 #[tokio::test]
-async fn what_cannot_list_says_which_can() {
+async fn an_engine_without_lists_names_those_that_list() {
     let Some(server) = oncegate_testkit::redis_server::RedisServer::start().await else { return };
     let gateway = operated(&server.url()).config("[engines]\nspare = \"memory:\"\n").start().await;
     let alice = alice(&gateway);

@@ -219,7 +219,7 @@ async fn internal_records_are_in_no_list() {
 }
 
 #[tokio::test]
-async fn whoever_cannot_be_let_in_is_told_why() {
+async fn a_refused_operator_learns_the_reason() {
     let gateway = operated("memory:").start().await;
     let terminal = Terminal::at(&gateway);
     let with = |words: &[&str], environment: &[(&str, &str)]| {

@@ -40,9 +40,10 @@ async fn every_change_leaves_an_entry_and_no_entry_gives_an_attempt_away() {
     let both = alice.get(AUDIT).await.expect(200);
     let entries = both.body["entries"].as_array().unwrap();
     assert_eq!(entries.len(), 2);
-    let told = |entry: &Value| ["action", "result", "reason"].map(|member| entry[member].as_str().unwrap().to_owned());
-    assert_eq!(told(&entries[0]), ["claim.settle", "succeeded", "INC-8"]);
-    assert_eq!(told(&entries[1]), ["claim.release", "released", "INC-7: canary"]);
+    let response =
+        |entry: &Value| ["action", "result", "reason"].map(|member| entry[member].as_str().unwrap().to_owned());
+    assert_eq!(response(&entries[0]), ["claim.settle", "succeeded", "INC-8"]);
+    assert_eq!(response(&entries[1]), ["claim.release", "released", "INC-7: canary"]);
     for (entry, granted) in entries.iter().zip([&second, &first]) {
         assert_eq!((&entry["who"], &entry["app"]), (&json!("alice"), &json!("default")));
         assert_eq!(entry["global_id"], granted.body["global_id"]);
@@ -76,7 +77,7 @@ async fn every_change_leaves_an_entry_and_no_entry_gives_an_attempt_away() {
 async fn a_refused_change_is_written_down_too() {
     let gateway = operated("memory:").start().await;
     let caller = gateway.client();
-    // Two operators release the same claim at the same time: whoever comes second is told so, and so is the trail. It takes
+    // Two operators release the same claim at the same time: the second one learns it, and the trail records it. It takes
     // a few rounds until both have seen the claim before either has released it.
     for _ in 0..100 {
         let contents = oncegate_testkit::fresh::contents();
@@ -96,7 +97,7 @@ async fn a_refused_change_is_written_down_too() {
 }
 
 #[tokio::test]
-async fn what_was_answered_is_in_the_trail_after_a_kill() {
+async fn answered_changes_are_in_the_audit_trail_after_a_kill() {
     let claims = tempfile::tempdir().unwrap();
     let data = tempfile::tempdir().unwrap();
     let setup = operated(&format!("disk:{}", claims.path().join("claims").display())).data_dir(data.path());
@@ -175,12 +176,12 @@ fn trail_lines(data: &Path) -> usize {
 }
 
 #[tokio::test]
-async fn what_cannot_be_written_down_is_not_done() {
+async fn a_change_that_cannot_be_audited_is_not_made() {
     let data = tempfile::tempdir().unwrap();
     let gateway = operated("memory:").data_dir(data.path()).start().await;
     let (caller, alice) = (gateway.client(), alice(&gateway));
     let granted = caller.claim(json!(1)).await.expect(201);
-    // A folder where the file should be: nobody can write to that, not even root.
+    // A folder where the file should be: even root cannot write to that.
     let file = data.path().join("audit.jsonl");
     fs::create_dir(&file).unwrap();
     let refused = alice.post(RELEASE, &release(&json!(1))).await;

@@ -12,8 +12,8 @@ use oncegate_testkit::missing::tool;
 use oncegate_testkit::wait::until;
 use sha2::{Digest, Sha256};
 
-/// Longer than any story takes on a busy machine.
-const PATIENCE: Duration = Duration::from_mins(1);
+/// Longer than any scenario takes on a busy machine.
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// A language that there is a client in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,8 +50,8 @@ impl Language {
         Some(self.start(words)?.ended().await)
     }
 
-    /// Whether a value of this language cannot show what makes these contents wrong: it is gone once they are read.
-    pub(super) fn cannot_tell(self, why: &str) -> bool {
+    /// Returns true if a value of this language cannot express what is wrong with these contents.
+    pub(super) fn is_undecidable(self, why: &str) -> bool {
         let lost = ["duplicate key", "duplicate key, nested, equal values", "more than 17 significant digits"];
         let lost = lost.contains(&why) || why == "a nonzero literal that becomes 0";
         lost && matches!(self, Self::TypeScript | Self::Rust)
@@ -68,7 +68,7 @@ impl Language {
             Self::TypeScript => {
                 let (mut command, mut compiler) = (tool("node")?, tool("tsc")?);
                 let built = built("typescript", &["oncegate.ts", "scenario.ts"], |sources, out| {
-                    // What it compiles to are modules, and node wants to be told.
+                    // The output consists of modules, which node must know.
                     std::fs::write(out.join("package.json"), r#"{"type": "module"}"#).expect("a file");
                     compiler.args(["--strict", "--target", "es2022", "--module", "es2022", "--lib", "es2022,dom"]);
                     compiler.args(["--moduleResolution", "node", "--outDir"]).arg(out).arg(&sources[1]);
@@ -104,7 +104,7 @@ impl Language {
 }
 
 impl Program {
-    /// What it has said so far.
+    /// Returns its output so far.
     pub(super) fn said(&self) -> Vec<String> {
         self.said.lock().expect("the lines").clone()
     }
@@ -117,25 +117,25 @@ impl Program {
             assert!(said || !all_is_read, "the program has ended, and only said {:#?}", self.said());
             said
         };
-        until(&format!("the program says `{begin}`"), PATIENCE, said).await;
+        until(&format!("the program says `{begin}`"), TIMEOUT, said).await;
     }
 
     /// Waits until it has ended by itself, and well; all that it said.
     pub(super) async fn ended(&mut self) -> Vec<String> {
-        until("the program ends", PATIENCE, async || self.has_ended()).await;
+        until("the program ends", TIMEOUT, async || self.has_ended()).await;
         let status = self.child.wait().expect("its status");
         assert!(status.success(), "{status}, after {:#?}", self.said());
         // The reader may be a line behind the process.
-        until("all its lines are read", PATIENCE, async || self.all_is_read()).await;
+        until("all its lines are read", TIMEOUT, async || self.all_is_read()).await;
         self.said()
     }
 
-    /// Whether it has ended.
+    /// Returns true if it has exited.
     pub(super) fn has_ended(&mut self) -> bool {
         self.child.try_wait().expect("its status").is_some()
     }
 
-    /// Whether it will say no more: the reader of its lines has ended.
+    /// Returns true if its output has ended.
     fn all_is_read(&self) -> bool {
         Arc::strong_count(&self.said) == 1
     }
@@ -173,7 +173,7 @@ fn built(language: &str, sources: &[&str], compiler: impl FnOnce(&[PathBuf], &Pa
     }
     // One of them builds, and the others wait for it: building takes many times what a test does.
     let building = File::create(kept.with_extension("building")).expect("a file");
-    building.lock().expect("whoever builds comes to an end");
+    building.lock().expect("no build panics");
     if !kept.is_dir() {
         let fresh = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
         let output = compiler(&sources, fresh.path()).stdin(Stdio::null()).output().expect("the compiler runs");

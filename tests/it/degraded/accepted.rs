@@ -7,7 +7,7 @@ use super::{delivered, durable_redis, out, policy, setup};
 use crate::support::caller::{self, caller};
 use crate::support::exposition::Page;
 
-/// An app of which one operation alone spools its outcomes.
+/// An app with one operation that spools its outcomes.
 fn mixed() -> String {
     format!("{}[apps.mixed.operations.\"order.submit\".on_outage]\noutcome = \"spool\"\n", caller::app("mixed"))
 }
@@ -43,7 +43,7 @@ async fn the_gateway_that_granted_a_claim_knows_its_operation() {
 }
 
 #[tokio::test]
-async fn an_outcome_too_old_to_be_recorded_is_told_so_at_once() {
+async fn an_outcome_too_old_to_be_recorded_is_rejected_at_once() {
     let Some(mut server) = durable_redis().await else { return };
     let gateway = setup(server.url()).start().await;
     let client = caller(&gateway, "spooling");

@@ -59,7 +59,7 @@ async fn assert_held(gateway: &Gateway, granted: &[(&str, Answer)]) {
         assert_eq!(settled.body["late"], false, "{}", settled.text);
     }
     let overlaps = alice(gateway).get("/admin/v1/overlaps").await.expect(200);
-    assert_eq!(overlaps.body["overlaps"], json!([]), "nobody else was there");
+    assert_eq!(overlaps.body["overlaps"], json!([]), "there was no other attempt");
 }
 
 #[tokio::test]

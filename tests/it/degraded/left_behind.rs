@@ -8,7 +8,7 @@ use crate::support::command::oncegate;
 use crate::support::table::rows;
 
 #[tokio::test]
-async fn what_a_lost_host_left_is_listed_and_delivered() {
+async fn the_journal_of_a_lost_host_is_listed_and_delivered() {
     let Some(mut server) = durable_redis().await else { return };
     let mut gateway = setup(server.url()).start().await;
     let (spooling, local) = (caller(&gateway, "spooling"), caller(&gateway, "local"));

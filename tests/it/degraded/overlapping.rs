@@ -1,4 +1,4 @@
-//! What two gateways let pass, of which one could not reach the store: each double grant is in the report, and nothing else.
+//! Grants of two gateways when one cannot reach the store: the report has each double grant, and nothing else.
 
 use std::collections::BTreeMap;
 

@@ -43,10 +43,10 @@ async fn each_policy_answers_in_the_stores_place_and_says_so() {
     assert_eq!(again(&local, &json!("new")).await.expect(409).body["result"], "r");
     assert_eq!(policy(&local.settle(&granted, "failure").await.expect(409)), Some("local"));
     // Open: whatever is new, and the same nonce gets the same grant.
-    let ask = json!({ "contents": "open", "attempt_nonce": "nonce-of-the-caller-1" });
-    let opened = lenient.post("/v1/claims", &ask).await.expect(201);
+    let body = json!({ "contents": "open", "attempt_nonce": "nonce-of-the-caller-1" });
+    let opened = lenient.post("/v1/claims", &body).await.expect(201);
     assert_eq!(policy(&opened), Some("fail_open"));
-    let repeated = lenient.post("/v1/claims", &ask).await.expect(201);
+    let repeated = lenient.post("/v1/claims", &body).await.expect(201);
     assert_eq!((&repeated.body["attempt"], &repeated.body["repeated"]), (&opened.body["attempt"], &json!(true)));
     assert_eq!(policy(&lenient.settle(&opened, "success").await.expect(202)), Some("spool"));
     // Spooled: taken, and known from then on.
@@ -67,7 +67,7 @@ async fn each_policy_answers_in_the_stores_place_and_says_so() {
         assert!(metrics.sum("oncegate_degraded_answers_total", &[("app", app), ("policy", by)]) > 0, "{app} {by}");
     }
     assert_eq!(metrics.sum("oncegate_degraded_answers_total", &[("app", "closed")]), 0);
-    until("the gauges know", super::PATIENCE, async || {
+    until("the gauges know", super::TIMEOUT, async || {
         let metrics = Page::get(&admin).await;
         // Two grants of `local` with a renewal and an outcome, one of `lenient` with its outcome, one spooled.
         metrics.sum("oncegate_spool_entries", &[]) == 7 && metrics.sum("oncegate_spool_bytes", &[]) > 1000
@@ -86,7 +86,7 @@ async fn each_policy_answers_in_the_stores_place_and_says_so() {
         assert_eq!(shown["spool"], *spool);
         ready["engines"]["primary"]["breaker"]["state"] == "open" && shown["engines"][0]["breaker"]["state"] == "open"
     };
-    until("the breaker is seen open", super::PATIENCE, is_seen_open).await;
+    until("the breaker is seen open", super::TIMEOUT, is_seen_open).await;
 
     // The process ends with the store still out, and knows all of it again.
     gateway.kill();
@@ -109,7 +109,7 @@ async fn each_policy_answers_in_the_stores_place_and_says_so() {
     let in_progress = again(&local, &json!("in a batch")).await.expect(409);
     assert_eq!(in_progress.body["state"], "in_progress", "a grant without its outcome stands in the store");
     let overlaps = alice(&gateway).get("/admin/v1/overlaps").await.expect(200);
-    assert_eq!(overlaps.body["overlaps"], json!([]), "nobody else was there");
+    assert_eq!(overlaps.body["overlaps"], json!([]), "there was no other attempt");
 }
 
 #[tokio::test]
@@ -143,7 +143,7 @@ async fn a_full_journal_fails_closed_and_says_which_bound() {
 }
 
 #[tokio::test]
-async fn where_nobody_asked_for_a_policy_nothing_is_written_and_where_one_did_the_folder_must_do() {
+async fn the_journal_folder_is_used_only_with_a_policy_and_must_then_be_usable() {
     let folder = tempfile::tempdir().unwrap();
     let journal = folder.path().join("journal");
     let plain = crate::support::gateway::on_memory().data_dir(folder.path());
@@ -174,7 +174,7 @@ async fn one_gateway_holds_the_data_dir_whatever_its_policies_are_and_a_reload_f
     assert!(listed.err.contains("There is no journal"), "{}", listed.err);
     first.configure("[defaults.on_outage]\noutcome = \"spool\"\n");
     first.signal("HUP");
-    until("the journal is open", super::PATIENCE, async || folder.path().join("journal/entries").exists()).await;
+    until("the journal is open", super::TIMEOUT, async || folder.path().join("journal/entries").exists()).await;
     let listed = crate::support::command::oncegate(folder.path(), &["spool", "list", "--data-dir", "."]);
     assert!(listed.err.contains("its gateway runs"), "{}", listed.err);
 }
@@ -190,8 +190,8 @@ async fn a_policy_is_refused_at_a_reload_if_the_data_dir_cannot_be_used() {
     gateway.configure("[defaults.on_outage]\noutcome = \"spool\"\n");
     gateway.signal("HUP");
     let refused = async || gateway.log().contains("it cannot be used, so nothing changes");
-    until("the reload is refused", super::PATIENCE, refused).await;
+    until("the reload is refused", super::TIMEOUT, refused).await;
     std::fs::remove_file(&data_dir).unwrap();
     gateway.signal("HUP");
-    until("the journal is open", super::PATIENCE, async || data_dir.join("journal/entries").exists()).await;
+    until("the journal is open", super::TIMEOUT, async || data_dir.join("journal/entries").exists()).await;
 }

@@ -12,12 +12,12 @@ use super::{again, delivered, durable_redis, out, policy, setup};
 use crate::support::caller::caller;
 use crate::support::exposition::Page;
 
-/// How many outcomes are posted, by how many callers.
+/// Number of outcome calls, and of callers.
 const OUTCOMES: usize = 10_000;
 const CALLERS: usize = 64;
 const BATCH: usize = 1000;
 
-/// How long their delivery may take: a second or two, and what a busy machine adds to it.
+/// Longest time of their delivery: a second or two, and a margin for a busy machine.
 const MANY_DELIVERED: Duration = Duration::from_mins(1);
 
 /// Within this time of the store all is as it was (L3).
@@ -108,7 +108,7 @@ async fn a_spooled_success_is_never_granted_again_by_the_same_gateway() {
     }
     let ended = tokio::time::sleep(Duration::from_millis(1100));
     ended.await;
-    let is_told_done = |answer: &Answer, app: &str| {
+    let is_settled = |answer: &Answer, app: &str| {
         assert_ne!(answer.status, 201, "{app}: {}", answer.text);
         let is_done = answer.status == 409;
         assert!(!is_done || (&answer.body["state"], &answer.body["result"]) == (&json!("succeeded"), &json!(app)));
@@ -117,7 +117,7 @@ async fn a_spooled_success_is_never_granted_again_by_the_same_gateway() {
     let out_of_its_own = async |gateway: &Gateway| {
         for app in apps {
             let duplicate = again(&caller(gateway, app), &json!("once")).await;
-            assert!(is_told_done(&duplicate, app) && policy(&duplicate).is_some(), "{app}: {}", duplicate.text);
+            assert!(is_settled(&duplicate, app) && policy(&duplicate).is_some(), "{app}: {}", duplicate.text);
         }
     };
     out_of_its_own(&gateway).await;
@@ -127,21 +127,21 @@ async fn a_spooled_success_is_never_granted_again_by_the_same_gateway() {
     // The store is back, and the first to ask comes before the delivery, or makes it. One connection may be back before another:
     // who comes over that, without a policy for claims, is refused.
     server.restart().await;
-    let all_are_told = async || {
-        let mut told = true;
+    let all_are_done = async || {
+        let mut response = true;
         for app in apps {
             let answer = again(&caller(&gateway, app), &json!("once")).await;
-            let is_told = is_told_done(&answer, app);
-            assert!(is_told || app == apps[0], "{app}: {}", answer.text);
-            told &= is_told;
+            let is_done = is_settled(&answer, app);
+            assert!(is_done || app == apps[0], "{app}: {}", answer.text);
+            response &= is_done;
         }
-        told
+        response
     };
     for _ in 0..20 {
-        all_are_told().await;
+        all_are_done().await;
     }
     delivered(&gateway).await;
-    until("all are told", BACK, all_are_told).await;
+    until("all are answered", BACK, all_are_done).await;
 }
 
 /// Ended between the claim and the outcome that are brought to the store as one.
@@ -172,7 +172,7 @@ async fn a_gateway_that_crashes_while_it_delivers_delivers_again() {
 
 /// Between the claim that is pushed and its outcome: the next process does both again, and the store has it once.
 #[tokio::test]
-async fn a_gateway_that_dies_while_it_tells_the_store_tells_it_again() {
+async fn a_gateway_that_dies_during_a_delivery_repeats_it() {
     let Some(mut server) = durable_redis().await else { return };
     let mut gateway = setup(server.url()).env("ONCEGATE_CRASH_AT", "reconciling").start().await;
     server.kill();

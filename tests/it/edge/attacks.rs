@@ -1,4 +1,4 @@
-//! Attacks on the edge, over real sockets: clients that never read, that guess, that want to be taken for somebody else, or
+//! Attacks on the edge, over real sockets: clients that never read, that guess, that pretend to be another app, or
 //! that send what two parties might read in two ways.
 
 use std::io;
@@ -23,7 +23,7 @@ const SOON: Duration = Duration::from_secs(10);
 const CONNECTIONS: usize = 4;
 /// Nothing is there, so each answer is a problem of some 400 bytes.
 const LOOKUP: &str = "GET /v1/claims/00000000000000000000000000000000 HTTP/1.1\r\nhost: localhost\r\n";
-/// Nobody's secret.
+/// A secret of no app.
 const WRONG: &str = "0123456789abcdefABCDEF9876543210";
 
 /// A gateway with few connections, whose clients have little time to read.
@@ -93,7 +93,7 @@ async fn clients_that_never_read_give_their_connections_back_over_tls() {
     assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
 }
 
-/// What a caller stored may look like the end of an answer, and like another one.
+/// Stored contents may look like the end of a response and the start of another one.
 #[tokio::test]
 async fn a_stored_result_that_looks_like_an_answer_stays_in_its_own() {
     let gateway = gateway::on_memory().start().await;
@@ -134,11 +134,11 @@ async fn guess(address: std::net::SocketAddr, path: &str, unusual: &str) -> usiz
     let (mut reader, mut writer) = stream.split();
     let guesses = request.repeat(2000);
     let write = async { drop(writer.write_all(guesses.as_bytes()).await) };
-    let mut told = Vec::new();
-    let read = async { timeout(3 * SOON, reader.read_to_end(&mut told)).await.expect("it is closed").unwrap() };
+    let mut response = Vec::new();
+    let read = async { timeout(3 * SOON, reader.read_to_end(&mut response)).await.expect("it is closed").unwrap() };
     tokio::join!(write, read);
-    let told = String::from_utf8(told).unwrap();
-    let answers: Vec<_> = told.split("HTTP/1.1 401 ").skip(1).collect();
+    let response = String::from_utf8(response).unwrap();
+    let answers: Vec<_> = response.split("HTTP/1.1 401 ").skip(1).collect();
     let closing = answers.iter().filter(|answer| answer.contains("connection: close\r\n")).count();
     assert_eq!(closing, 1, "the answer that says so is the last");
     answers.len()
@@ -169,7 +169,7 @@ async fn no_connection_outlives_too_many_guesses() {
 }
 
 /// The status and the code of the answer to these bytes on either listener.
-async fn told(gateway: &Gateway, admin: bool, request: &str) -> (u16, String) {
+async fn response(gateway: &Gateway, admin: bool, request: &str) -> (u16, String) {
     let address = if admin { gateway.admin() } else { gateway.api() };
     let mut stream = TcpStream::connect(address).await.unwrap();
     let _ = stream.write_all(request.as_bytes()).await;
@@ -198,23 +198,23 @@ async fn a_request_names_one_host_and_on_loopback_this_machine() {
         ] {
             let request = format!("GET /livez HTTP/1.1\r\n{hosts}{line}\r\n");
             for (gateway, admin) in [(&gateway, false), (&gateway, true), (&closed, false), (&closed, true)] {
-                let told = told(gateway, admin, &request).await;
-                assert_eq!(told, (400, "invalid_request".into()), "{request}");
+                let response = response(gateway, admin, &request).await;
+                assert_eq!(response, (400, "invalid_request".into()), "{request}");
             }
         }
         let elsewhere = format!("GET /livez HTTP/1.1\r\nhost: evil.example\r\n{line}\r\n");
-        assert_eq!(told(&gateway, false, &elsewhere).await.0, 400);
-        assert_eq!(told(&gateway, true, &elsewhere).await.0, 400);
-        assert_eq!(told(&closed, false, &elsewhere).await.0, 404, "a gateway with apps has names of its own");
+        assert_eq!(response(&gateway, false, &elsewhere).await.0, 400);
+        assert_eq!(response(&gateway, true, &elsewhere).await.0, 400);
+        assert_eq!(response(&closed, false, &elsewhere).await.0, 404, "a gateway with apps has names of its own");
         let here = format!("GET /livez HTTP/1.1\r\nhost: localhost:1\r\n{line}\r\n");
-        assert_eq!(told(&gateway, true, &here).await.0, 200);
+        assert_eq!(response(&gateway, true, &here).await.0, 200);
     }
     let old = "GET /livez HTTP/1.0\r\n\r\n";
-    assert_eq!(told(&gateway, false, old).await.0, 400);
-    assert_eq!(told(&gateway, true, old).await.0, 400);
-    assert_eq!(told(&closed, false, old).await.0, 404, "HTTP/1.0 knows no Host");
+    assert_eq!(response(&gateway, false, old).await.0, 400);
+    assert_eq!(response(&gateway, true, old).await.0, 400);
+    assert_eq!(response(&closed, false, old).await.0, 404, "HTTP/1.0 knows no Host");
     let absolute = "GET http://evil.example/livez HTTP/1.1\r\nhost: localhost\r\n\r\n";
-    assert_eq!(told(&gateway, true, absolute).await.0, 400);
+    assert_eq!(response(&gateway, true, absolute).await.0, 400);
 }
 
 #[tokio::test]
@@ -235,13 +235,17 @@ async fn bodies_have_no_coding_but_chunked() {
             let head = format!(
                 "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n{fields}\r\n\r\n"
             );
-            assert_eq!(told(&gateway, admin, &format!("{head}{body}")).await, (status, code.to_owned()), "{fields}");
+            assert_eq!(
+                response(&gateway, admin, &format!("{head}{body}")).await,
+                (status, code.to_owned()),
+                "{fields}"
+            );
         }
     }
     let plain = "POST /v1/claims HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n";
-    assert_eq!(told(&gateway, false, &format!("{plain}transfer-encoding: chunked\r\n\r\n{chunked}")).await.0, 201);
+    assert_eq!(response(&gateway, false, &format!("{plain}transfer-encoding: chunked\r\n\r\n{chunked}")).await.0, 201);
     let old = plain.replace("1.1", "1.0");
-    let refused = told(&gateway, false, &format!("{old}transfer-encoding: gzip\r\n\r\nabc")).await;
+    let refused = response(&gateway, false, &format!("{old}transfer-encoding: gzip\r\n\r\nabc")).await;
     assert_eq!(refused, (400, "invalid_request".into()));
 }
 

@@ -11,7 +11,7 @@ use oncegate_testkit::postgres_server::PostgresServer;
 use super::options;
 
 async fn subject(keys: &str) -> Option<Subject> {
-    // The server's clock runs while a commit waits for a disk that other tests write to. What is durable has stories of its own.
+    // The server's clock runs while a commit waits for a disk that other tests write to. Durability has its own tests.
     let server = PostgresServer::start_with(&["fsync = off"]).await?;
     // A pooler carries no migrations.
     schema::migrate(&Address::parse(&server.url()).unwrap(), Duration::from_secs(10)).await.unwrap();

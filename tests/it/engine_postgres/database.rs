@@ -14,8 +14,8 @@ use crate::support::table::rows;
 
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// How long a gateway may take to notice what has changed in its database; it asks every five seconds.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Longest time until a gateway detects a change of its database, which it checks every five seconds.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn address(url: &str) -> Address {
     Address::parse(url).unwrap()
@@ -36,16 +36,16 @@ async fn two_migrations_at_once_are_one() {
     assert!(newest >= 1);
     assert_eq!(done.iter().filter(|(before, _)| *before == 0).count(), 1, "{done:?}");
     assert!(done.iter().all(|(_, after)| *after == newest), "{done:?}");
-    assert_eq!(server.ask("SELECT count(*) FROM oncegate_schema").await, "1");
+    assert_eq!(server.query("SELECT count(*) FROM oncegate_schema").await, "1");
 }
 
 #[tokio::test]
-async fn an_empty_database_is_made_ready_unless_told_otherwise() {
+async fn an_empty_database_is_migrated_unless_configured_otherwise() {
     let Some(server) = PostgresServer::start().await else { return };
     let never = address(&format!("{}&migrate=false", server.url()));
     let refused = why(connect(&never, 1, LIMIT).await);
     assert!(refused.contains("oncegate migrate"), "{refused}");
-    assert_eq!(server.ask("SELECT to_regclass('oncegate_schema')").await, "");
+    assert_eq!(server.query("SELECT to_regclass('oncegate_schema')").await, "");
 
     let (_connection, made) = connect(&address(&server.url()), 1, LIMIT).await.unwrap();
     let (_connection, found) = connect(&never, 1, LIMIT).await.unwrap();
@@ -58,7 +58,7 @@ async fn only_an_older_gateway_is_turned_away() {
     let Some(server) = PostgresServer::start().await else { return };
     let address = address(&server.url());
     let (_connection, schema) = connect(&address, 1, LIMIT).await.unwrap();
-    // Ahead of what this one knows: somebody has migrated for the next release already.
+    // Newer than this release: the database was migrated for the next one already.
     let newer = schema.version + 1;
     let record = format!(
         "INSERT INTO oncegate_migrations (version, description, success, checksum, execution_time) \
@@ -92,7 +92,7 @@ async fn a_standby_is_refused_and_the_primary_found() {
 }
 
 #[tokio::test]
-async fn what_takes_no_writes_or_does_not_know_us_is_told() {
+async fn a_read_only_server_and_a_refused_login_are_reported() {
     let Some(server) = PostgresServer::start().await else { return };
     server.execute("ALTER DATABASE postgres SET default_transaction_read_only = on").await;
     let refused = why(connect(&address(&server.url()), 1, LIMIT).await);
@@ -108,11 +108,11 @@ async fn what_takes_no_writes_or_does_not_know_us_is_told() {
         matches!(&refused, DatabaseError::Incompatible(why) if why.contains("docs/engines/postgres.md")),
         "{refused:?}"
     );
-    assert_eq!(PostgresServer::ask_at(&template, "SELECT to_regclass('oncegate_schema')").await, "");
+    assert_eq!(PostgresServer::query_at(&template, "SELECT to_regclass('oncegate_schema')").await, "");
 }
 
 #[tokio::test]
-async fn a_server_that_is_down_or_silent_is_told_in_time() {
+async fn a_server_that_is_down_or_silent_is_reported_in_time() {
     let Some(mut server) = PostgresServer::start().await else { return };
     let address = address(&server.url());
     server.freeze();
@@ -174,8 +174,8 @@ async fn a_raised_oldest_build_stops_a_gateway_that_runs() {
     let gateway = gateway::on(server.url()).start().await;
     let client = gateway.client();
     client.claim(json!("before")).await.expect(201);
-    let ask = |build: i32| format!("UPDATE oncegate_schema SET oldest_build = {build}");
-    server.execute(&ask(BUILD + 1)).await;
+    let set_oldest_build = |build: i32| format!("UPDATE oncegate_schema SET oldest_build = {build}");
+    server.execute(&set_oldest_build(BUILD + 1)).await;
     // Every connection has to hear of it, and each takes some of these keys.
     let all_refuse = async || {
         let mut answers = Vec::new();
@@ -184,13 +184,13 @@ async fn a_raised_oldest_build_stops_a_gateway_that_runs() {
         }
         answers.iter().all(|answer| answer.status == 503 && answer.body["code"] == "store_incompatible")
     };
-    until("it refuses", PATIENCE, all_refuse).await;
+    until("it refuses", TIMEOUT, all_refuse).await;
     let refused = client.claim(json!("refused")).await;
     assert!(refused.body["detail"].as_str().unwrap().contains("newer release"), "{}", refused.text);
     let ready = gateway.admin_client().get("/readyz?verbose").await.expect(200).body;
     let engine = &ready["engines"]["primary"];
     assert_eq!(engine["up"], false);
     assert!(engine["detail"].as_str().unwrap().contains("newer release"), "{engine}");
-    server.execute(&ask(BUILD)).await;
-    until("it serves again", PATIENCE, async || client.claim(json!("after")).await.status == 201).await;
+    server.execute(&set_oldest_build(BUILD)).await;
+    until("it serves again", TIMEOUT, async || client.claim(json!("after")).await.status == 201).await;
 }

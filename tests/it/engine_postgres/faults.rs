@@ -1,4 +1,4 @@
-//! What can go wrong between the engine and its server, and on the server itself.
+//! Faults between the engine and its server, and of the server itself.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ const HOUR: Duration = Duration::from_hours(1);
 
 /// An engine that reaches the server through a proxy, over one connection for calls.
 async fn behind_proxy(server: &PostgresServer) -> (TcpProxy, Postgres) {
-    let proxy = TcpProxy::start_plain(server.address()).await;
+    let proxy = TcpProxy::start_any(server.address()).await;
     let url = format!("postgres://postgres@{}/postgres?sslmode=disable&connections=1", proxy.address());
     // Nothing sweeps: every reply on the way is one of a call.
     let impatient = Options {
@@ -36,7 +36,7 @@ async fn behind_proxy(server: &PostgresServer) -> (TcpProxy, Postgres) {
     let engine = Postgres::open(&url, impatient).unwrap();
     soon("it has swept once", async || {
         let swept = "query LIKE '%WITH turn AS MATERIALIZED%' AND state = 'idle' AND pid <> pg_backend_pid()";
-        server.ask(&format!("SELECT count(*) FROM pg_stat_activity WHERE {swept}")).await == "1"
+        server.query(&format!("SELECT count(*) FROM pg_stat_activity WHERE {swept}")).await == "1"
     })
     .await;
     engine.probe().await.expect("the server is up");
@@ -49,46 +49,46 @@ async fn behind_proxy(server: &PostgresServer) -> (TcpProxy, Postgres) {
 async fn a_reply_that_is_lost_is_uncertain_and_the_same_attempt_recognises_itself() {
     let Some(server) = PostgresServer::start().await else { return };
     let (proxy, engine) = behind_proxy(&server).await;
-    let ask = fresh_claim();
+    let request = fresh_claim();
     proxy.lose_next_reply();
-    assert!(is_uncertain(&engine.claim(&ask, DEADLINE).await), "it may have happened");
+    assert!(is_uncertain(&engine.claim(&request, DEADLINE).await), "it may have happened");
     soon("it serves again", async || engine.probe().await.is_ok()).await;
     // It did happen.
-    let grant = granted(&engine, &ask).await;
+    let grant = granted(&engine, &request).await;
     assert!(!grant.repeated && grant.lease_left.is_some(), "{grant:?}");
-    assert!(is_duplicate(&engine, &again(&ask)).await);
+    assert!(is_duplicate(&engine, &again(&request)).await);
 
     proxy.lose_next_reply();
-    assert!(is_uncertain(&engine.settle(&settle(&ask, success("1")), DEADLINE).await));
+    assert!(is_uncertain(&engine.settle(&settle(&request, success("1")), DEADLINE).await));
     soon("it serves again", async || engine.probe().await.is_ok()).await;
-    let settled = engine.settle(&settle(&ask, success("2")), DEADLINE).await.unwrap();
+    let settled = engine.settle(&settle(&request, success("2")), DEADLINE).await.unwrap();
     assert!(matches!(settled, OutcomeResponse::Done { late: Some(false), .. }), "{settled:?}");
-    let held = engine.read(&ask.key).await.unwrap().expect("it stands");
+    let held = engine.read(&request.key).await.unwrap().expect("it stands");
     assert_eq!(held.record.result.as_deref(), Some("1"));
 
     // What changes nothing is not uncertain.
     proxy.lose_next_reply();
-    unavailable(engine.read(&ask.key).await);
+    unavailable(engine.read(&request.key).await);
 }
 
-/// It is gone, or it is not: nobody who asks for the key again may be told that it certainly still stands.
+/// It is gone, or it is not: no later call may be answered that it certainly still exists.
 #[tokio::test]
 async fn a_failure_report_whose_reply_is_lost_is_uncertain() {
     let Some(server) = PostgresServer::start().await else { return };
     let (proxy, engine) = behind_proxy(&server).await;
-    let ask = fresh_claim();
-    granted(&engine, &ask).await;
+    let request = fresh_claim();
+    granted(&engine, &request).await;
     proxy.lose_next_reply();
-    let told = engine.settle(&settle(&ask, Outcome::Failure), DEADLINE).await;
-    assert!(is_uncertain(&told), "{told:?}");
+    let response = engine.settle(&settle(&request, Outcome::Failure), DEADLINE).await;
+    assert!(is_uncertain(&response), "{response:?}");
     soon("it serves again", async || engine.probe().await.is_ok()).await;
-    assert_eq!(engine.read(&ask.key).await, Ok(None), "it did happen");
+    assert_eq!(engine.read(&request.key).await, Ok(None), "it did happen");
 
     // The same where nothing stood, and the success is recorded late.
     let late = fresh_claim();
     proxy.lose_reply_after(1);
-    let told = engine.settle(&settle(&late, success("1")), DEADLINE).await;
-    assert!(is_uncertain(&told), "{told:?}");
+    let response = engine.settle(&settle(&late, success("1")), DEADLINE).await;
+    assert!(is_uncertain(&response), "{response:?}");
     soon("it serves again", async || engine.probe().await.is_ok()).await;
     assert_eq!(engine.read(&late.key).await.unwrap().unwrap().record.state, ClaimState::Succeeded, "it did happen");
 }
@@ -100,9 +100,9 @@ async fn a_fence_is_above_those_drawn_while_its_claim_waited_for_the_row() {
     let engine = Arc::new(open(&server.url()));
     let mut session = PostgresServer::connect(&server.url()).await.unwrap();
     for first_ends in ["state = 'r', value = ''", "expires_at = clock_timestamp() - interval '1 second'"] {
-        let ask = fresh_claim();
-        granted(&*engine, &ask).await;
-        let row = row(&ask);
+        let request = fresh_claim();
+        granted(&*engine, &request).await;
+        let row = row(&request);
         let (table, condition) = row.split_once(" WHERE ").unwrap();
         let update = async |session: &mut sqlx::PgConnection, set: &str| {
             let sql = format!("UPDATE {table} SET {set} WHERE {condition}");
@@ -112,47 +112,47 @@ async fn a_fence_is_above_those_drawn_while_its_claim_waited_for_the_row() {
         session.execute("BEGIN").await.unwrap();
         update(&mut session, "fence = fence").await;
         let waiting = {
-            let (engine, ask) = (engine.clone(), again(&ask));
-            tokio::spawn(async move { granted(&*engine, &ask).await.fence.unwrap() })
+            let (engine, request) = (engine.clone(), again(&request));
+            tokio::spawn(async move { granted(&*engine, &request).await.fence.unwrap() })
         };
         soon("the claim waits for the row", async || {
-            server.ask("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'").await == "1"
+            server.query("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'").await == "1"
         })
         .await;
         // As the other one's claim and its release would leave it.
-        let theirs: u64 = server.ask("SELECT nextval('oncegate_fence')").await.parse().unwrap();
+        let theirs: u64 = server.query("SELECT nextval('oncegate_fence')").await.parse().unwrap();
         update(&mut session, &format!("fence = {theirs}")).await;
         session.execute("COMMIT").await.unwrap();
         let fence = waiting.await.unwrap();
         assert!(fence > theirs, "{fence} after {theirs} was drawn");
-        let held = server.ask(&format!("SELECT fence FROM {row}")).await;
+        let held = server.query(&format!("SELECT fence FROM {row}")).await;
         assert_eq!(held, fence.to_string());
     }
 }
 
-/// What is looked at first and changed by a second statement is uncertain if the reply to that one is lost.
+/// A change by a second statement is uncertain if the reply to that statement is lost.
 #[tokio::test]
 async fn a_change_whose_reply_is_lost_is_uncertain() {
     let Some(server) = PostgresServer::start().await else { return };
     let (proxy, engine) = behind_proxy(&server).await;
     let serves_again = async || soon("it serves again", async || engine.probe().await.is_ok()).await;
-    let ask = fresh_claim();
-    let renewal = RenewalRequest { key: ask.key.clone(), attempt: ask.attempt.clone(), lease: Some(HOUR * 5) };
-    let held = async || engine.read(&ask.key).await.unwrap();
-    granted(&engine, &ask).await;
+    let request = fresh_claim();
+    let renewal = RenewalRequest { key: request.key.clone(), attempt: request.attempt.clone(), lease: Some(HOUR * 5) };
+    let held = async || engine.read(&request.key).await.unwrap();
+    granted(&engine, &request).await;
     // Prepared once, a statement is one round trip, and the second one brings the second reply.
     engine.renew(&RenewalRequest { lease: Some(HOUR * 2), ..renewal.clone() }, DEADLINE).await.unwrap();
     proxy.lose_reply_after(1);
-    let told = engine.renew(&renewal, DEADLINE).await;
-    assert!(is_uncertain(&told), "{told:?}");
+    let response = engine.renew(&renewal, DEADLINE).await;
+    assert!(is_uncertain(&response), "{response:?}");
     serves_again().await;
     assert!(held().await.unwrap().left.unwrap() > HOUR * 4, "it did happen");
 
     // The new connection has its statements to prepare as well.
     engine.renew(&RenewalRequest { lease: Some(HOUR * 6), ..renewal.clone() }, DEADLINE).await.unwrap();
     proxy.lose_reply_after(1);
-    let told = engine.settle(&settle(&ask, Outcome::Unknown), DEADLINE).await;
-    assert!(is_uncertain(&told), "{told:?}");
+    let response = engine.settle(&settle(&request, Outcome::Unknown), DEADLINE).await;
+    assert!(is_uncertain(&response), "{response:?}");
     serves_again().await;
     assert_eq!(held().await.unwrap().record.state, ClaimState::Unknown, "it did happen");
 }
@@ -161,19 +161,19 @@ async fn a_change_whose_reply_is_lost_is_uncertain() {
 async fn a_request_cut_in_the_middle_did_not_happen_and_is_uncertain() {
     let Some(server) = PostgresServer::start().await else { return };
     let (proxy, engine) = behind_proxy(&server).await;
-    let ask = fresh_claim();
+    let request = fresh_claim();
     proxy.cut_after(100);
-    assert!(is_uncertain(&engine.claim(&ask, DEADLINE).await));
+    assert!(is_uncertain(&engine.claim(&request, DEADLINE).await));
     soon("it serves again", async || engine.probe().await.is_ok()).await;
-    assert_eq!(engine.read(&ask.key).await, Ok(None));
+    assert_eq!(engine.read(&request.key).await, Ok(None));
 }
 
 #[tokio::test]
 async fn a_network_that_refuses_or_swallows_everything_heals() {
     let Some(server) = PostgresServer::start().await else { return };
     let (mut proxy, engine) = behind_proxy(&server).await;
-    let ask = fresh_claim();
-    granted(&engine, &ask).await;
+    let request = fresh_claim();
+    granted(&engine, &request).await;
     proxy.refuse().await;
     soon("it is certain", async || {
         engine.claim(&fresh_claim(), DEADLINE).await.is_err_and(|why| why.to_string().contains("refuses connections"))
@@ -191,7 +191,7 @@ async fn a_network_that_refuses_or_swallows_everything_heals() {
         back_within_a_second(&engine).await;
     }
     proxy.set(Mode::Delay(Duration::from_millis(50)));
-    assert!(is_duplicate(&engine, &again(&ask)).await, "slow is not broken");
+    assert!(is_duplicate(&engine, &again(&request)).await, "slow is not broken");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -208,9 +208,9 @@ async fn a_killed_server_loses_nothing_and_is_back_within_a_second() {
                     let mut held = Vec::new();
                     // Whose call waits until the server is back meets no failure.
                     while !stop.is_cancelled() {
-                        let ask = fresh_claim();
-                        match engine.claim(&ask, DEADLINE).await {
-                            Ok(ClaimResponse::Granted(_)) => held.push(ask),
+                        let request = fresh_claim();
+                        match engine.claim(&request, DEADLINE).await {
+                            Ok(ClaimResponse::Granted(_)) => held.push(request),
                             Ok(other) => panic!("{other:?}"),
                             Err(_) => break,
                         }
@@ -226,9 +226,9 @@ async fn a_killed_server_loses_nothing_and_is_back_within_a_second() {
         back_within_a_second(&*engine).await;
         let mut count = 0;
         for caller in callers {
-            for ask in caller.await.unwrap() {
-                let held = engine.read(&ask.key).await.unwrap().expect("what was granted stands");
-                assert_eq!(held.record.attempt, ask.attempt);
+            for request in caller.await.unwrap() {
+                let held = engine.read(&request.key).await.unwrap().expect("what was granted stands");
+                assert_eq!(held.record.attempt, request.attempt);
                 count += 1;
             }
         }
@@ -238,13 +238,13 @@ async fn a_killed_server_loses_nothing_and_is_back_within_a_second() {
 }
 
 #[tokio::test]
-async fn a_server_in_good_order_down_is_told_and_back_within_a_second() {
+async fn an_orderly_shutdown_of_the_server_is_reported_and_service_returns_within_a_second() {
     let Some(mut server) = PostgresServer::start().await else { return };
     let engine = open(&server.url());
-    let ask = fresh_claim();
-    granted(&engine, &ask).await;
+    let request = fresh_claim();
+    granted(&engine, &request).await;
     server.shut_down();
-    soon("it is told", async || {
+    soon("it is reported", async || {
         let answer = engine.claim(&fresh_claim(), DEADLINE).await;
         assert!(answer.is_err());
         !is_uncertain(&answer)
@@ -252,23 +252,23 @@ async fn a_server_in_good_order_down_is_told_and_back_within_a_second() {
     .await;
     server.restart().await;
     back_within_a_second(&engine).await;
-    assert!(is_duplicate(&engine, &again(&ask)).await);
+    assert!(is_duplicate(&engine, &again(&request)).await);
     // An administrator ends our sessions.
     server.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'oncegate'").await;
     back_within_a_second(&engine).await;
 }
 
 #[tokio::test]
-async fn a_frozen_server_holds_up_nobody_for_ever_and_a_call_that_was_sent_still_happens() {
+async fn calls_to_a_frozen_server_end_and_a_sent_call_may_still_take_effect() {
     let Some(server) = PostgresServer::start().await else { return };
     let impatient = Options { response_timeout: Duration::from_millis(300), ..options() };
     let engine = Arc::new(Postgres::open(&format!("{}&connections=1", server.url()), impatient).unwrap());
-    let ask = fresh_claim();
-    granted(&*engine, &ask).await;
+    let request = fresh_claim();
+    granted(&*engine, &request).await;
     server.freeze();
     let given_up = fresh_claim();
     let gone = tokio::time::timeout(Duration::from_millis(100), engine.claim(&given_up, DEADLINE)).await;
-    assert!(gone.is_err(), "nobody answers");
+    assert!(gone.is_err(), "there is no answer");
     server.thaw();
     back_within_a_second(&*engine).await;
     // Its caller has gone, and the statement was not cancelled.
@@ -278,7 +278,7 @@ async fn a_frozen_server_holds_up_nobody_for_ever_and_a_call_that_was_sent_still
     tokio::time::sleep(Duration::from_secs(1)).await;
     server.thaw();
     back_within_a_second(&*engine).await;
-    assert!(is_duplicate(&*engine, &again(&ask)).await);
+    assert!(is_duplicate(&*engine, &again(&request)).await);
 }
 
 /// A commit that waits for a standby that is not there never ends by itself.
@@ -290,13 +290,13 @@ async fn a_server_that_waits_for_its_standby_is_not_filled_with_connections() {
     engine.probe().await.unwrap();
     server.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'").await;
     server.execute("SELECT pg_reload_conf()").await;
-    // It is told by a signal, and commits wait from when its checkpointer has heard of it.
+    // It gets a signal, and commits wait once its checkpointer has read the setting.
     let is_held_up =
         async || tokio::time::timeout(Duration::from_millis(30), engine.claim(&fresh_claim(), DEADLINE)).await.is_err();
     soon("commits wait for the standby", is_held_up).await;
     let ours = async || -> usize {
         let count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'oncegate'";
-        server.ask(count).await.parse().unwrap()
+        server.query(count).await.parse().unwrap()
     };
     let mut most = 0;
     for _ in 0..100 {
@@ -316,7 +316,7 @@ async fn a_server_that_waits_for_its_standby_is_not_filled_with_connections() {
 }
 
 #[tokio::test]
-async fn a_row_that_somebody_locks_holds_up_its_own_key_only() {
+async fn a_locked_row_delays_only_its_own_key() {
     let Some(server) = PostgresServer::start().await else { return };
     let impatient = Options { response_timeout: Duration::from_millis(300), ..options() };
     let engine = Postgres::open(&format!("{}&connections=1", server.url()), impatient).unwrap();
@@ -329,7 +329,7 @@ async fn a_row_that_somebody_locks_holds_up_its_own_key_only() {
     let stuck = settle(&locked, success("1"));
     assert!(tokio::time::timeout(Duration::from_millis(100), engine.settle(&stuck, DEADLINE)).await.is_err());
     soon("another key is served", async || engine.settle(&settle(&free, success("1")), DEADLINE).await.is_ok()).await;
-    // The statement that nobody waits for goes on once it can.
+    // The abandoned statement continues once it can.
     session.execute(sqlx::raw_sql("ROLLBACK")).await.unwrap();
     soon("it happened", async || {
         let held = engine.read(&locked.key).await.unwrap().expect("it stands");
@@ -345,29 +345,29 @@ async fn a_promoted_standby_is_found_with_all_that_was_acknowledged() {
     primary.execute("ALTER SYSTEM SET synchronous_standby_names = '*'").await;
     primary.execute("SELECT pg_reload_conf()").await;
     soon("it is synchronous", async || {
-        primary.ask("SELECT sync_state FROM pg_stat_replication LIMIT 1").await == "sync"
+        primary.query("SELECT sync_state FROM pg_stat_replication LIMIT 1").await == "sync"
     })
     .await;
     let both = format!("postgres://postgres@{},{}/postgres?sslmode=disable", primary.address(), standby.address());
     let engine = open(&both);
     let mut held = Vec::new();
     for _ in 0..50 {
-        let ask = fresh_claim();
-        let fence = granted(&engine, &ask).await.fence.unwrap();
-        held.push((ask, fence));
+        let request = fresh_claim();
+        let fence = granted(&engine, &request).await.fence.unwrap();
+        held.push((request, fence));
     }
     primary.kill();
     unavailable_or_uncertain(engine.claim(&fresh_claim(), DEADLINE).await);
     standby.promote().await;
     back_within_a_second(&engine).await;
     assert_eq!(engine.data_lost(), 0, "a promoted standby has the data");
-    for (ask, fence) in held {
-        assert!(is_duplicate(&engine, &again(&ask)).await, "what was granted stands");
+    for (request, fence) in held {
+        assert!(is_duplicate(&engine, &again(&request)).await, "what was granted stands");
         assert!(matches!(
-            engine.settle(&settle(&ask, Outcome::Failure), DEADLINE).await,
+            engine.settle(&settle(&request, Outcome::Failure), DEADLINE).await,
             Ok(OutcomeResponse::Done { .. })
         ));
-        let next = granted(&engine, &again(&ask)).await.fence.unwrap();
+        let next = granted(&engine, &again(&request)).await.fence.unwrap();
         assert!(next > fence, "{next} does not rise above {fence}");
     }
 }
@@ -387,27 +387,27 @@ async fn a_database_that_comes_back_empty_is_noticed_and_fences_go_on_rising() {
         counted.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
     });
     let engine = Postgres::open(&server.url(), Options { on_data_loss: Some(hook), ..options() }).unwrap();
-    let ask = fresh_claim();
-    let fence = granted(&engine, &ask).await.fence.unwrap();
+    let request = fresh_claim();
+    let fence = granted(&engine, &request).await.fence.unwrap();
     assert!(fence < 1 << 53);
     server.restart_empty().await;
     soon("it serves again", async || engine.probe().await.is_ok()).await;
     assert_eq!((engine.data_lost(), noticed.load(std::sync::atomic::Ordering::SeqCst)), (1, 1));
-    let next = granted(&engine, &again(&ask)).await.fence.unwrap();
+    let next = granted(&engine, &again(&request)).await.fence.unwrap();
     assert!(next > fence, "{next} does not rise above {fence}");
 }
 
 #[tokio::test]
 async fn fences_rise_over_a_back_up_that_was_restored() {
     let Some(server) = PostgresServer::start().await else { return };
-    let ask = fresh_claim();
+    let request = fresh_claim();
     let engine = open(&server.url());
-    let fence = granted(&engine, &ask).await.fence.unwrap();
+    let fence = granted(&engine, &request).await.fence.unwrap();
     engine.close().await;
     // As it was a day ago.
     server.execute("SELECT setval('oncegate_fence', last_value - 86400000000) FROM oncegate_fence").await;
     server.execute("DELETE FROM oncegate_claims").await;
-    let next = granted(&open(&server.url()), &ask).await.fence.unwrap();
+    let next = granted(&open(&server.url()), &request).await.fence.unwrap();
     assert!(next > fence, "{next} does not rise above {fence}");
 }
 
@@ -419,10 +419,10 @@ async fn a_bad_item_does_not_fail_its_neighbours() {
     // Nothing that callers send is bad to this table, so one that is has to be made up.
     let poison = "ALTER TABLE oncegate_claims ADD CHECK (position('hemlock'::bytea IN value) = 0)";
     server.execute(poison).await;
-    let mut asks: Vec<_> = (0..40).map(|_| fresh_claim()).collect();
-    asks[7].operation = "hemlock".parse().unwrap();
+    let mut requests: Vec<_> = (0..40).map(|_| fresh_claim()).collect();
+    requests[7].operation = "hemlock".parse().unwrap();
     // While the row of the first is waited for, the others gather.
-    let calls = asks.iter().map(|ask| engine.claim(ask, DEADLINE));
+    let calls = requests.iter().map(|request| engine.claim(request, DEADLINE));
     let answers = futures_util::future::join_all(calls).await;
     for (place, answer) in answers.iter().enumerate() {
         match place {
@@ -439,7 +439,7 @@ async fn a_bad_item_does_not_fail_its_neighbours() {
 }
 
 #[tokio::test]
-async fn a_server_with_no_connection_left_is_told_and_waited_for() {
+async fn a_server_without_free_connections_is_reported_and_retried() {
     let Some(server) = PostgresServer::start_with(&["max_connections = 4", "superuser_reserved_connections = 0"]).await
     else {
         return;
@@ -479,7 +479,7 @@ async fn a_schema_that_is_taken_away_or_made_for_newer_gateways_is_incompatible(
 
 /// A migration that only adds, while an engine that does not know of it is at work, and one that began after it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_expanding_migration_under_load_disturbs_nobody() {
+async fn an_expanding_migration_under_load_disturbs_no_call() {
     let Some(server) = PostgresServer::start().await else { return };
     let old = Arc::new(open(&server.url()));
     old.probe().await.unwrap();
@@ -489,10 +489,10 @@ async fn an_expanding_migration_under_load_disturbs_nobody() {
         tokio::spawn(async move {
             let mut count = 0;
             while !stop.load(std::sync::atomic::Ordering::SeqCst) {
-                let ask = fresh_claim();
-                granted(&*engine, &ask).await;
-                assert!(is_duplicate(&*engine, &again(&ask)).await);
-                let settled = engine.settle(&settle(&ask, success("1")), DEADLINE).await.unwrap();
+                let request = fresh_claim();
+                granted(&*engine, &request).await;
+                assert!(is_duplicate(&*engine, &again(&request)).await);
+                let settled = engine.settle(&settle(&request, success("1")), DEADLINE).await.unwrap();
                 assert!(matches!(settled, OutcomeResponse::Done { late: Some(false), .. }));
                 count += 1;
             }
@@ -521,15 +521,15 @@ async fn an_expanding_migration_under_load_disturbs_nobody() {
 async fn an_operator_releases_the_attempt_that_was_shown_and_no_other() {
     let Some(server) = PostgresServer::start().await else { return };
     let engine = open(&server.url());
-    let ask = fresh_claim();
-    let release = |attempt| ReleaseRequest { key: ask.key.clone(), attempt };
-    assert_eq!(engine.release(&release(ask.attempt.clone())).await, Ok(ReleaseResponse::Absent));
-    let fence = granted(&engine, &ask).await.fence;
-    engine.settle(&settle(&ask, success("1")), DEADLINE).await.unwrap();
-    assert_eq!(engine.release(&release(again(&ask).attempt)).await, Ok(ReleaseResponse::Superseded));
-    assert_eq!(engine.release(&release(ask.attempt.clone())).await, Ok(ReleaseResponse::Done));
-    assert_eq!(engine.read(&ask.key).await, Ok(None));
-    let next = granted(&engine, &again(&ask)).await.fence;
+    let request = fresh_claim();
+    let release = |attempt| ReleaseRequest { key: request.key.clone(), attempt };
+    assert_eq!(engine.release(&release(request.attempt.clone())).await, Ok(ReleaseResponse::Absent));
+    let fence = granted(&engine, &request).await.fence;
+    engine.settle(&settle(&request, success("1")), DEADLINE).await.unwrap();
+    assert_eq!(engine.release(&release(again(&request).attempt)).await, Ok(ReleaseResponse::Superseded));
+    assert_eq!(engine.release(&release(request.attempt.clone())).await, Ok(ReleaseResponse::Done));
+    assert_eq!(engine.read(&request.key).await, Ok(None));
+    let next = granted(&engine, &again(&request)).await.fence;
     assert!(next > fence, "{next:?} does not rise above {fence:?}");
 }
 
@@ -542,5 +542,5 @@ async fn a_closed_engine_refuses_and_lets_go_of_the_server() {
     assert!(unavailable(engine.claim(&fresh_claim(), DEADLINE).await).contains("closed"));
     unavailable(engine.probe().await);
     let ours = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'oncegate'";
-    soon("it lets go of the server", async || server.ask(ours).await == "0").await;
+    soon("it lets go of the server", async || server.query(ours).await == "0").await;
 }

@@ -1,4 +1,4 @@
-//! What callers meet when the disk of PostgreSQL is full. Takes the right to mount a file system, so it is run by hand:
+//! Calls while the disk of PostgreSQL is full. Needs the right to mount a file system, so it is run by hand:
 //! `cargo test --test it -- --ignored engine_postgres::full`.
 
 use oncegate_testkit::client::Answer;

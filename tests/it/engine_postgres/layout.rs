@@ -1,4 +1,4 @@
-//! What lies in the tables, what is written and what is not, and how lists are read.
+//! Content of the tables, which calls write and which do not, and how lists are read.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,17 +18,18 @@ use super::{again, granted, is_duplicate, open, row, settle, success};
 async fn a_value_is_the_line_that_all_byte_stores_share() {
     let Some(server) = PostgresServer::start().await else { return };
     let engine = open(&server.url());
-    let stored =
-        async |ask: &ClaimRequest| server.ask(&format!("SELECT convert_from(value, 'UTF8') FROM {}", row(ask))).await;
+    let stored = async |request: &ClaimRequest| {
+        server.query(&format!("SELECT convert_from(value, 'UTF8') FROM {}", row(request))).await
+    };
     for retention in [None, Some(Retention::Forever), Some(Retention::For(Duration::from_hours(5)))] {
-        let ask = fresh_claim();
-        granted(&engine, &ask).await;
-        assert_eq!(stored(&ask).await, value::encode(&ask.record()));
+        let request = fresh_claim();
+        granted(&engine, &request).await;
+        assert_eq!(stored(&request).await, value::encode(&request.record()));
         let outcome = Outcome::Success { result: Some("{\"a\":\"b\\nc\"}".into()), retention };
-        engine.settle(&settle(&ask, outcome), DEADLINE).await.unwrap();
-        let held = engine.read(&ask.key).await.unwrap().expect("it stands");
-        assert_eq!(held.record.terms.retention, retention.unwrap_or(ask.terms.retention));
-        assert_eq!(value::decode(stored(&ask).await.as_bytes()).unwrap(), held.record);
+        engine.settle(&settle(&request, outcome), DEADLINE).await.unwrap();
+        let held = engine.read(&request.key).await.unwrap().expect("it stands");
+        assert_eq!(held.record.terms.retention, retention.unwrap_or(request.terms.retention));
+        assert_eq!(value::decode(stored(&request).await.as_bytes()).unwrap(), held.record);
         assert_eq!(held.record.state, ClaimState::Succeeded);
         assert_eq!(held.left.is_none(), retention == Some(Retention::Forever));
     }
@@ -39,37 +40,37 @@ async fn a_value_is_the_line_that_all_byte_stores_share() {
 async fn a_duplicate_writes_nothing() {
     let Some(server) = PostgresServer::start().await else { return };
     let engine = Arc::new(open(&format!("{}&connections=1", server.url())));
-    let ask = fresh_claim();
-    granted(&*engine, &ask).await;
-    let physical = format!("SELECT ctid::text || ' ' || xmin || ' ' || xmax FROM {}", row(&ask));
-    let before = server.ask(&physical).await;
+    let request = fresh_claim();
+    granted(&*engine, &request).await;
+    let physical = format!("SELECT ctid::text || ' ' || xmin || ' ' || xmax FROM {}", row(&request));
+    let before = server.query(&physical).await;
     let next_transaction = "SELECT pg_snapshot_xmax(pg_current_snapshot())";
-    let transactions = server.ask(next_transaction).await;
+    let transactions = server.query(next_transaction).await;
     for _ in 0..10 {
-        assert!(is_duplicate(&*engine, &again(&ask)).await);
-        engine.settle(&settle(&again(&ask), success("1")), DEADLINE).await.unwrap();
-        engine.read(&ask.key).await.unwrap();
+        assert!(is_duplicate(&*engine, &again(&request)).await);
+        engine.settle(&settle(&again(&request), success("1")), DEADLINE).await.unwrap();
+        engine.read(&request.key).await.unwrap();
     }
-    assert_eq!(server.ask(&physical).await, before);
-    assert_eq!(server.ask(next_transaction).await, transactions, "nothing has drawn a transaction");
+    assert_eq!(server.query(&physical).await, before);
+    assert_eq!(server.query(next_transaction).await, transactions, "nothing has drawn a transaction");
 }
 
 #[tokio::test]
 async fn a_success_changes_no_index() {
     let Some(server) = PostgresServer::start().await else { return };
     let engine = Arc::new(open(&server.url()));
-    let asks: Vec<_> = (0..200).map(|_| fresh_claim()).collect();
-    for answer in join_all(asks.iter().map(|ask| engine.claim(ask, DEADLINE))).await {
+    let requests: Vec<_> = (0..200).map(|_| fresh_claim()).collect();
+    for answer in join_all(requests.iter().map(|request| engine.claim(request, DEADLINE))).await {
         answer.unwrap();
     }
     // One after the other, as outcomes come: what an update leaves behind makes room for the next.
-    for ask in &asks {
-        engine.settle(&settle(ask, success("1")), DEADLINE).await.unwrap();
+    for request in &requests {
+        engine.settle(&settle(request, success("1")), DEADLINE).await.unwrap();
     }
     engine.close().await;
     let counted = "SELECT n_tup_upd || ' ' || n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'oncegate_claims'";
-    super::soon("all are counted", async || server.ask(counted).await.starts_with("200 ")).await;
-    let counts = server.ask(counted).await;
+    super::soon("all are counted", async || server.query(counted).await.starts_with("200 ")).await;
+    let counts = server.query(counted).await;
     let hot: usize = counts.split(' ').nth(1).unwrap().parse().unwrap();
     assert!(hot >= 190, "of 200 only {hot} touched no index");
 }
@@ -78,29 +79,31 @@ async fn a_success_changes_no_index() {
 async fn a_value_that_cannot_be_read_is_neither_absent_nor_overwritten() {
     let Some(server) = PostgresServer::start().await else { return };
     let engine = open(&server.url());
-    let ask = fresh_claim();
-    granted(&engine, &ask).await;
+    let request = fresh_claim();
+    granted(&engine, &request).await;
     server
         .execute(&format!(
             "UPDATE oncegate_claims SET value = 'garbage' WHERE {}",
-            row(&ask).split_once("WHERE ").unwrap().1
+            row(&request).split_once("WHERE ").unwrap().1
         ))
         .await;
     let incompatible = |error: EngineError| {
         assert!(matches!(error, EngineError::Determinate(Determinate::Incompatible(_))), "{error:?}");
     };
-    incompatible(engine.claim(&again(&ask), DEADLINE).await.map(drop).unwrap_err());
-    incompatible(engine.settle(&settle(&ask, success("1")), DEADLINE).await.map(drop).unwrap_err());
-    incompatible(engine.read(&ask.key).await.map(drop).unwrap_err());
-    assert_eq!(server.ask(&format!("SELECT convert_from(value, 'UTF8') FROM {}", row(&ask))).await, "garbage");
-    // And harms nobody else.
-    let (asks, bad) = ([fresh_claim(), again(&ask), fresh_claim()], 1);
-    for (place, answer) in join_all(asks.iter().map(|ask| engine.claim(ask, DEADLINE))).await.into_iter().enumerate() {
+    incompatible(engine.claim(&again(&request), DEADLINE).await.map(drop).unwrap_err());
+    incompatible(engine.settle(&settle(&request, success("1")), DEADLINE).await.map(drop).unwrap_err());
+    incompatible(engine.read(&request.key).await.map(drop).unwrap_err());
+    assert_eq!(server.query(&format!("SELECT convert_from(value, 'UTF8') FROM {}", row(&request))).await, "garbage");
+    // It does not affect other keys.
+    let (requests, bad) = ([fresh_claim(), again(&request), fresh_claim()], 1);
+    for (place, answer) in
+        join_all(requests.iter().map(|request| engine.claim(request, DEADLINE))).await.into_iter().enumerate()
+    {
         assert_eq!(answer.is_err(), place == bad);
     }
 }
 
-/// A server that is told to answer before it has synced answers us when it has.
+/// A server with asynchronous commits answers the engine only after the sync.
 #[tokio::test]
 async fn commits_are_synchronous_whatever_the_database_is_set_to() {
     let Some(server) = PostgresServer::start().await else { return };
@@ -112,9 +115,9 @@ async fn commits_are_synchronous_whatever_the_database_is_set_to() {
     server.execute(checked).await;
     for keys in ["", "&pooler=transaction"] {
         let engine = open(&format!("{}{keys}", server.url()));
-        let ask = fresh_claim();
-        granted(&engine, &ask).await;
-        engine.settle(&settle(&ask, Outcome::Unknown), DEADLINE).await.unwrap();
+        let request = fresh_claim();
+        granted(&engine, &request).await;
+        engine.settle(&settle(&request, Outcome::Unknown), DEADLINE).await.unwrap();
         assert!(engine.capabilities().durable);
     }
 }
@@ -127,7 +130,7 @@ async fn a_server_that_does_not_sync_is_not_called_durable() {
     assert!(!engine.capabilities().durable);
 }
 
-/// What a pooler hands to another caller next must hold nothing of ours.
+/// A connection that a pooler gives to another client must have no state of the engine.
 #[tokio::test]
 async fn behind_a_pooler_nothing_is_left_in_a_session() {
     let Some(server) = PostgresServer::start_with(&["log_statement = 'all'"]).await else { return };
@@ -135,10 +138,10 @@ async fn behind_a_pooler_nothing_is_left_in_a_session() {
     direct.probe().await.unwrap();
     direct.close().await;
     let engine = open(&format!("{}&pooler=transaction", server.url()));
-    let ask = fresh_claim();
-    granted(&engine, &ask).await;
-    assert!(is_duplicate(&engine, &again(&ask)).await);
-    engine.settle(&settle(&ask, Outcome::Unknown), DEADLINE).await.unwrap();
+    let request = fresh_claim();
+    granted(&engine, &request).await;
+    assert!(is_duplicate(&engine, &again(&request)).await);
+    engine.settle(&settle(&request, Outcome::Unknown), DEADLINE).await.unwrap();
     engine.close().await;
     let log = server.log();
     let (_, ours) = log.split_once("BEGIN; SET LOCAL").expect("its first transaction");
@@ -157,26 +160,26 @@ async fn a_list_shows_what_stands_page_by_page() {
     let terms = fresh_claim().terms;
     let lapsing = Terms { lease: Duration::from_millis(100), on_lease_end: LeaseEnd::Unknown, ..terms };
     let ending = Terms { lease: Duration::from_millis(100), ..terms };
-    let mut asks: Vec<_> = (0..30).map(|_| fresh_claim()).collect();
-    for (place, ask) in asks.iter_mut().enumerate() {
+    let mut requests: Vec<_> = (0..30).map(|_| fresh_claim()).collect();
+    for (place, request) in requests.iter_mut().enumerate() {
         match place {
-            20..25 => ask.terms = lapsing,
-            25..30 => ask.terms = ending,
+            20..25 => request.terms = lapsing,
+            25..30 => request.terms = ending,
             _ => {}
         }
-        granted(&*engine, ask).await;
+        granted(&*engine, request).await;
     }
-    for ask in &asks[..5] {
-        engine.settle(&settle(ask, success("1")), DEADLINE).await.unwrap();
+    for request in &requests[..5] {
+        engine.settle(&settle(request, success("1")), DEADLINE).await.unwrap();
     }
-    for ask in &asks[5..10] {
-        engine.settle(&settle(ask, Outcome::Failure), DEADLINE).await.unwrap();
+    for request in &requests[5..10] {
+        engine.settle(&settle(request, Outcome::Failure), DEADLINE).await.unwrap();
     }
-    for ask in &asks[10..15] {
-        engine.settle(&settle(ask, Outcome::Unknown), DEADLINE).await.unwrap();
+    for request in &requests[10..15] {
+        engine.settle(&settle(request, Outcome::Unknown), DEADLINE).await.unwrap();
     }
     tokio::time::sleep(Duration::from_millis(150)).await;
-    let app = asks[0].key.app.clone();
+    let app = requests[0].key.app.clone();
     for (state, count) in [
         (None, 20),
         (Some(ClaimState::InProgress), 5),

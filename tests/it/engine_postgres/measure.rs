@@ -19,7 +19,7 @@ use super::{options, settle, success};
 const CALLERS: usize = 64;
 const SPAN: Duration = Duration::from_secs(10);
 
-/// What one caller a connection reaches that does the least there is to do: one row, one commit.
+/// Rate of one caller per connection with the least work: one row, one commit.
 const SINGLE_ROW: &str = "\\set n random(1, 9000000000000000)\n\
     INSERT INTO single (app, id, attempt, expires_at, value) \
     VALUES ('shop', decode(md5(:n::text), 'hex'), 'p', now() + interval '30 seconds', 'attempt and contents of a claim, a hundred bytes or so, since that is what an order number comes to') \
@@ -36,14 +36,14 @@ async fn claims_per_second() {
         .await;
     let pgbench = pgbench(&server);
     println!("pgbench, {CALLERS} connections, one row and one commit a call: {pgbench:.0} a second");
-    for lanes in [1, 2, 3, 4, 6] {
-        let url = format!("{}&connections={lanes}", server.database(&format!("lanes{lanes}")).await);
+    for connections in [1, 2, 3, 4, 6] {
+        let url = format!("{}&connections={connections}", server.database(&format!("connections{connections}")).await);
         let engine = Arc::new(Postgres::open(&url, options()).unwrap());
         engine.probe().await.unwrap();
         for settled in [false, true] {
             let (calls, worst) = run(&engine, settled).await;
             let what = if settled { "claims and successes" } else { "claims" };
-            println!("{lanes} connections, {CALLERS} callers: {calls:.0} {what} a second, the slowest {worst:?}");
+            println!("{connections} connections, {CALLERS} callers: {calls:.0} {what} a second, the slowest {worst:?}");
         }
         engine.close().await;
     }
@@ -60,14 +60,14 @@ async fn run(engine: &Arc<Postgres>, settled: bool) -> (f64, Duration) {
             let clock = SystemClock::new();
             let (begun, mut worst) = (clock.monotonic(), Duration::ZERO);
             while clock.monotonic().saturating_sub(begun) < SPAN {
-                let ask = fresh_claim();
+                let request = fresh_claim();
                 let asked = clock.monotonic();
-                engine.claim(&ask, DEADLINE).await.unwrap();
+                engine.claim(&request, DEADLINE).await.unwrap();
                 worst = worst.max(clock.monotonic().saturating_sub(asked));
                 calls.fetch_add(1, Ordering::Relaxed);
                 if settled {
                     let outcome: Outcome = success("{\"order\":\"done\"}");
-                    engine.settle(&settle(&ask, outcome), DEADLINE).await.unwrap();
+                    engine.settle(&settle(&request, outcome), DEADLINE).await.unwrap();
                     calls.fetch_add(1, Ordering::Relaxed);
                 }
             }

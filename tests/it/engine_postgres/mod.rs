@@ -1,10 +1,10 @@
 //! PostgreSQL as a store, held to its promises over real servers.
 
 mod conformance;
+mod connections;
 mod database;
 mod faults;
 mod full;
-mod lanes;
 mod layout;
 mod measure;
 mod rights;
@@ -39,7 +39,10 @@ async fn soon(what: &str, holds: impl AsyncFnMut() -> bool) {
     oncegate_testkit::wait::until(what, Duration::from_secs(10), holds).await;
 }
 
-/// How SQL names the row of a claim.
-fn row(ask: &ClaimRequest) -> String {
-    format!("oncegate_claims WHERE app = '{}' AND global_id = decode('{}', 'hex')", ask.key.app, ask.key.global_id)
+/// SQL condition of the row of a claim.
+fn row(request: &ClaimRequest) -> String {
+    format!(
+        "oncegate_claims WHERE app = '{}' AND global_id = decode('{}', 'hex')",
+        request.key.app, request.key.global_id
+    )
 }

@@ -14,7 +14,7 @@ use oncegate_testkit::wait::until;
 use serde_json::json;
 
 use super::{open, soon};
-use crate::story;
+use crate::claim_lifecycle;
 use crate::support::command::oncegate;
 use crate::support::gateway;
 
@@ -51,7 +51,7 @@ async fn a_gateway_works_with_the_documented_rights() {
     let Some(server) = PostgresServer::start().await else { return };
     let url = prepared(&server).await;
     let gateway = gateway::on(&url).start().await;
-    story::first_hour(&gateway.client(), true).await;
+    claim_lifecycle::check(&gateway.client(), true).await;
 
     // Sweeping deletes; fences are raised when they lie behind; gateways agree by metadata.
     let short = json!({ "contents": "short", "lease": "100ms" });
@@ -63,7 +63,7 @@ async fn a_gateway_works_with_the_documented_rights() {
          SELECT setval('oncegate_fence', 1)",
     )
     .await;
-    soon("what has ended is swept", async || PostgresServer::ask_at(&url, row).await == "0").await;
+    soon("what has ended is swept", async || PostgresServer::query_at(&url, row).await == "0").await;
     drop(gateway);
     let gateway = gateway::on(&url).start().await;
     let granted = gateway.client().claim(json!("after the loss")).await.expect(201);
@@ -85,7 +85,7 @@ async fn a_registry_works_with_the_documented_rights() {
     let client = gateway.client().with_credential("shop.secret_of_the_shop_0123456789");
     soon("the app is let in", async || client.claim(fresh::contents()).await.status == 201).await;
     let used = "SELECT last_used_at IS NOT NULL FROM oncegate_app_secrets";
-    let recorded = async || PostgresServer::ask_at(&url, used).await == "true";
+    let recorded = async || PostgresServer::query_at(&url, used).await == "true";
     until("its use is recorded", Duration::from_mins(1), recorded).await;
 }
 

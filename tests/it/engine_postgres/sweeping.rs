@@ -1,4 +1,4 @@
-//! What the sweeper takes away, and what it must leave.
+//! The sweeper: rows that it deletes, and rows that it must keep.
 
 use std::time::Duration;
 
@@ -13,38 +13,39 @@ use sqlx::Executor as _;
 use super::{again, granted, open, row, settle, soon, success};
 
 /// Moves the end of a claim's row, and makes the sweeper look at it.
-async fn shift(server: &PostgresServer, ask: &ClaimRequest, seconds: i32) {
-    let key = row(ask);
+async fn shift(server: &PostgresServer, request: &ClaimRequest, seconds: i32) {
+    let key = row(request);
     let (_, key) = key.split_once("WHERE").unwrap();
     let sql = "UPDATE oncegate_claims SET expires_at = clock_timestamp() + interval '1 second' *";
     server.execute(&format!("{sql} {seconds}, sweep_at = clock_timestamp() WHERE {key}")).await;
 }
 
-/// Waits until the sweeper has looked at a row, and tells whether it is still there.
-async fn is_left(server: &PostgresServer, ask: &ClaimRequest) -> bool {
-    let seen = format!("SELECT sweep_at > clock_timestamp() FROM {}", row(ask));
+/// Waits until the sweeper has read a row. Returns true if it is still there.
+async fn is_left(server: &PostgresServer, request: &ClaimRequest) -> bool {
+    let seen = format!("SELECT sweep_at > clock_timestamp() FROM {}", row(request));
     soon("it was looked at", async || {
-        server.ask(&format!("SELECT count(*) FROM {}", row(ask))).await == "0" || server.ask(&seen).await != "false"
+        server.query(&format!("SELECT count(*) FROM {}", row(request))).await == "0"
+            || server.query(&seen).await != "false"
     })
     .await;
-    server.ask(&format!("SELECT count(*) FROM {}", row(ask))).await == "1"
+    server.query(&format!("SELECT count(*) FROM {}", row(request))).await == "1"
 }
 
 #[tokio::test]
-async fn what_has_ended_goes_after_a_minute_and_not_before() {
+async fn ended_rows_are_swept_after_a_minute_and_not_before() {
     let Some(server) = PostgresServer::start().await else { return };
     let engine = open(&server.url());
     for outcome in [None, Some(success("1")), Some(Outcome::Unknown), Some(Outcome::Failure)] {
-        let ask = fresh_claim();
-        granted(&engine, &ask).await;
+        let request = fresh_claim();
+        granted(&engine, &request).await;
         if let Some(outcome) = outcome.clone() {
-            engine.settle(&settle(&ask, outcome), DEADLINE).await.unwrap();
+            engine.settle(&settle(&request, outcome), DEADLINE).await.unwrap();
         }
-        shift(&server, &ask, -50).await;
-        assert!(is_left(&server, &ask).await, "{outcome:?}: a fence may still be on its way");
-        assert_eq!(engine.read(&ask.key).await, Ok(None));
-        shift(&server, &ask, -70).await;
-        assert!(!is_left(&server, &ask).await, "{outcome:?}");
+        shift(&server, &request, -50).await;
+        assert!(is_left(&server, &request).await, "{outcome:?}: a fence may still be on its way");
+        assert_eq!(engine.read(&request.key).await, Ok(None));
+        shift(&server, &request, -70).await;
+        assert!(!is_left(&server, &request).await, "{outcome:?}");
     }
 }
 
@@ -52,37 +53,39 @@ async fn what_has_ended_goes_after_a_minute_and_not_before() {
 async fn a_claim_that_was_renewed_or_outlives_its_lease_is_left() {
     let Some(server) = PostgresServer::start().await else { return };
     let engine = open(&server.url());
-    let ask = fresh_claim();
-    granted(&engine, &ask).await;
+    let request = fresh_claim();
+    granted(&engine, &request).await;
     // Looked at early, as if it had been renewed since its end was guessed.
-    shift(&server, &ask, 100).await;
-    assert!(is_left(&server, &ask).await);
-    let renewal = RenewalRequest { key: ask.key.clone(), attempt: ask.attempt.clone(), lease: None };
+    shift(&server, &request, 100).await;
+    assert!(is_left(&server, &request).await);
+    let renewal = RenewalRequest { key: request.key.clone(), attempt: request.attempt.clone(), lease: None };
     assert!(matches!(engine.renew(&renewal, DEADLINE).await, Ok(RenewalResponse::Renewed { .. })));
 
-    let terms = Terms { on_lease_end: LeaseEnd::Unknown, ..ask.terms };
+    let terms = Terms { on_lease_end: LeaseEnd::Unknown, ..request.terms };
     let unknown = ClaimRequest { terms, ..fresh_claim() };
     granted(&engine, &unknown).await;
     shift(&server, &unknown, -1000).await;
     assert!(is_left(&server, &unknown).await);
-    assert_eq!(server.ask(&format!("SELECT sweep_at FROM {}", row(&unknown))).await, "", "it is not looked at again");
-    // Until somebody settles it.
+    assert_eq!(server.query(&format!("SELECT sweep_at FROM {}", row(&unknown))).await, "", "it is not looked at again");
+    // Until it is settled.
     engine.settle(&settle(&unknown, success("1")), DEADLINE).await.unwrap();
-    assert_ne!(server.ask(&format!("SELECT sweep_at FROM {}", row(&unknown))).await, "");
+    assert_ne!(server.query(&format!("SELECT sweep_at FROM {}", row(&unknown))).await, "");
 }
 
 #[tokio::test]
-async fn a_success_for_ever_is_left_for_ever_and_its_failed_tries_are_not() {
+async fn a_success_without_an_end_is_kept_and_its_failed_attempts_are_not() {
     let Some(server) = PostgresServer::start().await else { return };
     let engine = open(&server.url());
-    let forever =
-        |ask: ClaimRequest| ClaimRequest { terms: Terms { retention: Retention::Forever, ..ask.terms }, ..ask };
+    let forever = |request: ClaimRequest| ClaimRequest {
+        terms: Terms { retention: Retention::Forever, ..request.terms },
+        ..request
+    };
     let done = forever(fresh_claim());
     granted(&engine, &done).await;
     engine.settle(&settle(&done, success("1")), DEADLINE).await.unwrap();
     server.execute("UPDATE oncegate_claims SET sweep_at = clock_timestamp()").await;
     assert!(is_left(&server, &done).await);
-    assert_eq!(server.ask(&format!("SELECT sweep_at FROM {}", row(&done))).await, "");
+    assert_eq!(server.query(&format!("SELECT sweep_at FROM {}", row(&done))).await, "");
     assert!(engine.read(&done.key).await.unwrap().is_some());
 
     let crashed = forever(fresh_claim());
@@ -96,40 +99,40 @@ async fn a_success_for_ever_is_left_for_ever_and_its_failed_tries_are_not() {
 async fn nothing_goes_that_a_running_statement_could_be_older_than() {
     let Some(server) = PostgresServer::start().await else { return };
     let engine = open(&server.url());
-    let ask = fresh_claim();
-    granted(&engine, &ask).await;
+    let request = fresh_claim();
+    granted(&engine, &request).await;
     let mut running = PostgresServer::connect(&server.url()).await.unwrap();
     let running = tokio::spawn(async move { running.execute(sqlx::raw_sql("SELECT pg_sleep(3)")).await.map(drop) });
     soon("it runs", async || {
-        server.ask("SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(3)'").await == "1"
+        server.query("SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(3)'").await == "1"
     })
     .await;
-    shift(&server, &ask, -59).await;
+    shift(&server, &request, -59).await;
     tokio::time::sleep(Duration::from_millis(1500)).await;
     server.execute("UPDATE oncegate_claims SET sweep_at = clock_timestamp()").await;
-    assert!(is_left(&server, &ask).await, "it ended more than a minute ago, but not before that statement began");
+    assert!(is_left(&server, &request).await, "it ended more than a minute ago, but not before that statement began");
     running.await.unwrap().unwrap();
     server.execute("UPDATE oncegate_claims SET sweep_at = clock_timestamp()").await;
-    assert!(!is_left(&server, &ask).await);
+    assert!(!is_left(&server, &request).await);
 }
 
 #[tokio::test]
 async fn one_gateway_sweeps_at_a_time() {
     let Some(server) = PostgresServer::start().await else { return };
     let (engine, _other) = (open(&server.url()), open(&server.url()));
-    let ask = fresh_claim();
-    granted(&engine, &ask).await;
+    let request = fresh_claim();
+    granted(&engine, &request).await;
     let mut turn = PostgresServer::connect(&server.url()).await.unwrap();
     turn.execute(sqlx::raw_sql("SELECT pg_advisory_lock(1869505383, 2)")).await.unwrap();
-    shift(&server, &ask, -100).await;
+    shift(&server, &request, -100).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
-    assert_eq!(server.ask(&format!("SELECT count(*) FROM {}", row(&ask))).await, "1");
+    assert_eq!(server.query(&format!("SELECT count(*) FROM {}", row(&request))).await, "1");
     drop(turn);
-    soon("it goes", async || server.ask(&format!("SELECT count(*) FROM {}", row(&ask))).await == "0").await;
+    soon("it goes", async || server.query(&format!("SELECT count(*) FROM {}", row(&request))).await == "0").await;
 }
 
 /// A few hot keys that are claimed and failed over and over, and many cold ones that come and go: what the tables take stays
-/// bounded, and nobody waits for the sweeper.
+/// bounded, and no call waits for the sweeper.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hot_and_cold_keys_for_a_while_take_bounded_room() {
     soak(Duration::from_secs(4), 1_000).await;
@@ -142,17 +145,17 @@ async fn hot_and_cold_keys_for_minutes_take_bounded_room() {
     soak(Duration::from_mins(10), 10_000).await;
 }
 
-/// How many parts of a soak are compared with one another.
+/// Number of parts of a soak test that are compared.
 const PARTS: u32 = 10;
 
-#[expect(clippy::print_stdout, reason = "the figures are for whoever runs it by hand")]
+#[expect(clippy::print_stdout, reason = "the figures are for a run by hand")]
 async fn soak(span: Duration, keys: usize) {
     let Some(server) = PostgresServer::start_with(&["autovacuum_naptime = 1s", "max_wal_size = '4GB'"]).await else {
         return;
     };
     let engine = std::sync::Arc::new(open(&server.url()));
     engine.probe().await.unwrap();
-    // The minute that ended rows are kept is a minute of this test's patience; the sweeper is shown older ones.
+    // Ended rows are kept for a minute; older rows save the wait.
     let terms = Terms { retention: Retention::For(Duration::from_secs(1)), ..fresh_claim().terms };
     let cold: Vec<_> = (0..keys).map(|_| ClaimRequest { terms, ..fresh_claim() }).collect();
     let cold = std::sync::Arc::new(cold);
@@ -169,14 +172,14 @@ async fn soak(span: Duration, keys: usize) {
             while clock.monotonic().saturating_sub(begun) < span {
                 place = (place + 16) % cold.len();
                 for (base, failed) in [(&hot, true), (&cold[place], false)] {
-                    let ask = again(base);
+                    let request = again(base);
                     let asked = clock.monotonic();
-                    let granted = engine.claim(&ask, DEADLINE).await.unwrap();
+                    let granted = engine.claim(&request, DEADLINE).await.unwrap();
                     let answered = clock.monotonic();
                     took.push((answered.saturating_sub(begun), answered.saturating_sub(asked)));
                     if matches!(granted, oncegate::domain::claim::ClaimResponse::Granted(_)) {
                         let outcome = if failed { Outcome::Failure } else { success("1") };
-                        engine.settle(&settle(&ask, outcome), DEADLINE).await.unwrap();
+                        engine.settle(&settle(&request, outcome), DEADLINE).await.unwrap();
                     }
                 }
             }
@@ -193,10 +196,10 @@ async fn soak(span: Duration, keys: usize) {
                        WHERE expires_at < clock_timestamp() AND sweep_at > clock_timestamp() FOR UPDATE SKIP LOCKED) AS ended \
                    WHERE aged.app = ended.app AND aged.global_id = ended.global_id";
         server.execute(age).await;
-        most = most.max(server.ask(bytes).await.parse().unwrap());
+        most = most.max(server.query(bytes).await.parse().unwrap());
     }
     let took: Vec<_> = callers.join_all().await.into_iter().flatten().collect();
-    let rows = server.ask("SELECT count(*) FROM oncegate_claims").await;
+    let rows = server.query("SELECT count(*) FROM oncegate_claims").await;
     println!("{} calls, at most {most} bytes for {keys} keys, {rows} rows at the end", took.len());
     let part = |place: u32| {
         let within = |at: &Duration| (span * place / PARTS..span * (place + 1) / PARTS).contains(at);

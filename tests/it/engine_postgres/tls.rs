@@ -6,7 +6,7 @@ use oncegate::domain::claim::ClaimResponse;
 use oncegate::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate::engine::{Determinate, Engine, EngineError};
 use oncegate_testkit::certificates::{Authority, Pair};
-use oncegate_testkit::postgres_server::{PostgresServer, give_away};
+use oncegate_testkit::postgres_server::{PostgresServer, give_to_server};
 
 use super::*;
 
@@ -16,7 +16,7 @@ async fn server(folder: &Path, own: &Pair) -> Option<PostgresServer> {
     let files = own.write(folder);
     // It takes no key that others may read.
     std::fs::set_permissions(&files.key, std::fs::Permissions::from_mode(0o600)).unwrap();
-    give_away(folder);
+    give_to_server(folder);
     let (certificate, key) = (files.certificate.display(), files.key.display());
     PostgresServer::start_with(&[
         "ssl = on",
@@ -31,7 +31,7 @@ fn url(server: &PostgresServer, keys: &str) -> String {
     server.url().replace("postgres@", "postgres:hunter2hunter2@").replace("sslmode=disable", keys)
 }
 
-/// Why the engine of this URL cannot reach its server.
+/// Returns why the engine of this URL cannot reach its server.
 async fn refusal(url: &str) -> String {
     match open(url).claim(&fresh_claim(), DEADLINE).await {
         Err(EngineError::Determinate(Determinate::Unavailable(why))) => {
@@ -49,15 +49,15 @@ async fn a_server_of_a_trusted_authority_is_talked_to_over_tls() {
     let root = authority.write(&ca.path().join("ca.pem"));
     let Some(server) = server(folder.path(), &authority.issue()).await else { return };
     let engine = open(&url(&server, &format!("sslmode=verify-full&sslrootcert={}", root.display())));
-    let ask = fresh_claim();
-    assert!(matches!(engine.claim(&ask, DEADLINE).await, Ok(ClaimResponse::Granted(_))));
-    assert!(matches!(engine.claim(&again(&ask), DEADLINE).await, Ok(ClaimResponse::Duplicate(_))));
+    let request = fresh_claim();
+    assert!(matches!(engine.claim(&request, DEADLINE).await, Ok(ClaimResponse::Granted(_))));
+    assert!(matches!(engine.claim(&again(&request), DEADLINE).await, Ok(ClaimResponse::Duplicate(_))));
     let plain = "SELECT count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE application_name = 'oncegate' \
                  AND NOT ssl";
-    assert_eq!(server.ask(plain).await, "0", "every connection is encrypted");
+    assert_eq!(server.query(plain).await, "0", "every connection is encrypted");
     let all =
         "SELECT count(*) > 0 FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE application_name = 'oncegate'";
-    assert_eq!(server.ask(all).await, "true");
+    assert_eq!(server.query(all).await, "true");
 }
 
 #[tokio::test]

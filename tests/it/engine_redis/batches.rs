@@ -15,14 +15,14 @@ use super::{RedisServer, again, behind_proxy, granted, is_uncertain, open, optio
 type Answer = Result<ClaimResponse, EngineError>;
 
 /// The answers to claims of one batch, in their order.
-async fn claim_batch(redis: &Redis, asks: &[ClaimRequest]) -> Vec<Answer> {
+async fn claim_batch(redis: &Redis, requests: &[ClaimRequest]) -> Vec<Answer> {
     let answers = Mutex::new(Vec::new());
-    let tell = |place, answer| answers.lock().unwrap().push((place, answer));
-    let claims: Vec<_> = asks.iter().map(|request| BatchClaim { request, deadline: DEADLINE }).collect();
-    redis.claim_batch(&claims, &tell).await;
+    let sink = |place, answer| answers.lock().unwrap().push((place, answer));
+    let claims: Vec<_> = requests.iter().map(|request| BatchClaim { request, deadline: DEADLINE }).collect();
+    redis.claim_batch(&claims, &sink).await;
     let mut answers: Vec<(usize, Answer)> = answers.into_inner().unwrap();
     answers.sort_by_key(|(place, _)| *place);
-    assert!(answers.iter().map(|(place, _)| *place).eq(0..asks.len()), "each is answered once");
+    assert!(answers.iter().map(|(place, _)| *place).eq(0..requests.len()), "each is answered once");
     answers.into_iter().map(|(_, answer)| answer).collect()
 }
 
@@ -39,19 +39,19 @@ fn are_all(answers: &[Answer], expected: impl Fn(&Determinate) -> bool) -> bool 
 async fn a_batch_is_not_granted_on_a_server_that_may_evict() {
     let Some(server) = RedisServer::start().await else { return };
     let redis = open(&server.url());
-    server.ask::<String>("CONFIG SET maxmemory 1gb");
-    server.ask::<String>("CONFIG SET maxmemory-policy allkeys-lru");
+    server.query::<String>("CONFIG SET maxmemory 1gb");
+    server.query::<String>("CONFIG SET maxmemory-policy allkeys-lru");
     let is_refused = |why: &Determinate| matches!(why, Determinate::Incompatible(why) if why.contains("noeviction"));
     soon("batches are refused", async || are_all(&claim_batch(&redis, &fresh_claims()).await, is_refused)).await;
     let newcomer = open(&server.url());
-    let asks = fresh_claims();
-    assert!(are_all(&claim_batch(&newcomer, &asks).await, is_refused), "from its first call on");
-    for ask in &asks {
-        assert_eq!(newcomer.read(&ask.key).await, Ok(None));
+    let requests = fresh_claims();
+    assert!(are_all(&claim_batch(&newcomer, &requests).await, is_refused), "from its first call on");
+    for request in &requests {
+        assert_eq!(newcomer.read(&request.key).await, Ok(None));
     }
     let allowing = open(&format!("{}?allow_eviction=true", server.url()));
-    assert!(claim_batch(&allowing, &asks).await.iter().all(Result::is_ok));
-    server.ask::<String>("CONFIG SET maxmemory-policy noeviction");
+    assert!(claim_batch(&allowing, &requests).await.iter().all(Result::is_ok));
+    server.query::<String>("CONFIG SET maxmemory-policy noeviction");
     soon("batches are granted", async || claim_batch(&redis, &fresh_claims()).await.iter().all(Result::is_ok)).await;
 }
 
@@ -63,7 +63,7 @@ async fn a_batch_on_a_full_server_is_granted_nothing_new_and_finds_what_is_there
     granted(&redis, &held).await;
     granted(&redis, &unknown).await;
     redis.settle(&settle(&unknown, Outcome::Unknown), DEADLINE).await.unwrap();
-    server.ask::<String>("CONFIG SET maxmemory 1");
+    server.query::<String>("CONFIG SET maxmemory 1");
     let take_over = ClaimRequest { take_over: true, ..again(&unknown) };
     let answers = claim_batch(&redis, &[fresh_claim(), again(&held), held.clone(), take_over, fresh_claim()]).await;
     let [new, other, same, taken, also_new] = &answers[..] else { panic!("{answers:?}") };
@@ -78,10 +78,10 @@ async fn a_batch_on_a_full_server_is_granted_nothing_new_and_finds_what_is_there
 #[tokio::test]
 async fn a_batch_on_a_demoted_server_certainly_did_nothing() {
     let Some(server) = RedisServer::start().await else { return };
-    // No look at the server in between: the refused batch itself must tell.
+    // No health check in between: the refused batch itself must report it.
     let redis = Redis::open(&server.url(), Options::default()).unwrap();
     granted(&redis, &fresh_claim()).await;
-    server.ask::<String>("REPLICAOF 127.0.0.1 1");
+    server.query::<String>("REPLICAOF 127.0.0.1 1");
     let answers = claim_batch(&redis, &fresh_claims()).await;
     let is_read_only = |why: &Determinate| matches!(why, Determinate::Unavailable(why) if why.contains("READONLY"));
     assert!(are_all(&answers, is_read_only), "{answers:?}");
@@ -91,17 +91,17 @@ async fn a_batch_on_a_demoted_server_certainly_did_nothing() {
 async fn a_batch_that_is_not_answered_is_uncertain_and_its_attempts_recognise_themselves() {
     let Some(server) = RedisServer::start().await else { return };
     let (mut proxy, redis) = behind_proxy(&server).await;
-    let asks = fresh_claims();
+    let requests = fresh_claims();
     proxy.set(Mode::HalfOpen);
-    let patience = options().response_timeout * 4;
-    let answers = timeout(patience, claim_batch(&redis, &asks)).await.expect("within the response timeout");
+    let limit = options().response_timeout * 4;
+    let answers = timeout(limit, claim_batch(&redis, &requests)).await.expect("within the response timeout");
     assert!(answers.iter().all(is_uncertain), "{answers:?}");
     proxy.heal().await;
-    soon("all are found", async || claim_batch(&redis, &asks).await.iter().all(Result::is_ok)).await;
-    for answer in claim_batch(&redis, &asks).await {
+    soon("all are found", async || claim_batch(&redis, &requests).await.iter().all(Result::is_ok)).await;
+    for answer in claim_batch(&redis, &requests).await {
         assert!(matches!(&answer, Ok(ClaimResponse::Granted(grant)) if grant.lease_left.is_some()), "{answer:?}");
     }
-    let others = claim_batch(&redis, &asks.each_ref().map(again)).await;
+    let others = claim_batch(&redis, &requests.each_ref().map(again)).await;
     assert!(others.iter().all(|answer| matches!(answer, Ok(ClaimResponse::Duplicate(_)))), "{others:?}");
 }
 
@@ -116,18 +116,18 @@ async fn a_batch_on_a_closed_engine_certainly_did_nothing() {
     assert!(are_all(&answers, is_closed), "{answers:?}");
 }
 
-/// What nobody can read is left alone, and costs its neighbours nothing.
+/// An unreadable value is not changed, and does not affect other items.
 #[tokio::test]
 async fn an_item_of_a_batch_that_cannot_be_read_is_refused_by_itself() {
     let Some(server) = RedisServer::start().await else { return };
     let redis = open(&server.url());
-    let asks = fresh_claims();
-    let name = super::name(&asks[2]);
-    server.ask_words::<String>(&["SET", &name, "hello"]);
-    for (place, answer) in claim_batch(&redis, &asks).await.into_iter().enumerate() {
+    let requests = fresh_claims();
+    let name = super::name(&requests[2]);
+    server.query_words::<String>(&["SET", &name, "hello"]);
+    for (place, answer) in claim_batch(&redis, &requests).await.into_iter().enumerate() {
         let is_damaged = matches!(answer, Err(EngineError::Determinate(Determinate::Incompatible(_))));
         assert_eq!((answer.is_ok(), is_damaged), (place != 2, place == 2), "{place}: {answer:?}");
     }
-    assert_eq!(server.ask::<String>(&format!("GET {name}")), "hello");
-    redis.settle(&settle(&asks[1], success("1")), DEADLINE).await.unwrap();
+    assert_eq!(server.query::<String>(&format!("GET {name}")), "hello");
+    redis.settle(&settle(&requests[1], success("1")), DEADLINE).await.unwrap();
 }

@@ -14,16 +14,16 @@ fn is_unreadable<T>(answer: &Result<T, EngineError>) -> bool {
     matches!(answer, Err(EngineError::Determinate(Determinate::Incompatible(_))))
 }
 
-/// What each call makes of a key.
-async fn is_refused_by_all(redis: &Redis, ask: &ClaimRequest, value: &str) {
-    let stranger = again(ask);
-    let take_over = ClaimRequest { take_over: true, ..again(ask) };
-    let release = ReleaseRequest { key: ask.key.clone(), attempt: ask.attempt.clone() };
+/// Results of each call on a key.
+async fn is_refused_by_all(redis: &Redis, request: &ClaimRequest, value: &str) {
+    let stranger = again(request);
+    let take_over = ClaimRequest { take_over: true, ..again(request) };
+    let release = ReleaseRequest { key: request.key.clone(), attempt: request.attempt.clone() };
     let mut answers = Vec::new();
-    for claim in [ask, &stranger, &take_over] {
+    for claim in [request, &stranger, &take_over] {
         answers.push(("claim", is_unreadable(&redis.claim(claim, DEADLINE).await)));
     }
-    for caller in [ask, &stranger] {
+    for caller in [request, &stranger] {
         for outcome in [success("1"), Outcome::Unknown, Outcome::Failure] {
             answers.push(("outcome", is_unreadable(&redis.settle(&settle(caller, outcome.clone()), DEADLINE).await)));
             let too_old = OutcomeRequest { late: None, ..settle(caller, outcome) };
@@ -31,18 +31,18 @@ async fn is_refused_by_all(redis: &Redis, ask: &ClaimRequest, value: &str) {
         }
         answers.push(("renewal", is_unreadable(&redis.renew(&renew(caller, None), DEADLINE).await)));
     }
-    answers.push(("lookup", is_unreadable(&redis.read(&ask.key).await)));
+    answers.push(("lookup", is_unreadable(&redis.read(&request.key).await)));
     answers.push(("release", is_unreadable(&redis.release(&release).await)));
     let wrong: Vec<_> = answers.iter().filter(|(_, refused)| !refused).map(|(call, _)| call).collect();
     assert!(wrong.is_empty(), "{value:?}: {wrong:?}");
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_is_neither_absent_nor_touched() {
+async fn an_unreadable_row_is_neither_absent_nor_changed() {
     let Some(server) = RedisServer::start().await else { return };
     let redis = open(&server.url());
-    let ask = fresh_claim();
-    let by_us = |rest: &str| format!("{}{rest}", ask.attempt);
+    let request = fresh_claim();
+    let by_us = |rest: &str| format!("{}{rest}", request.attempt);
     let (short, long) = (format!("{HEX}0"), &HEX[1..]);
     let values = [
         "hello".into(),
@@ -101,20 +101,20 @@ async fn what_cannot_be_read_is_neither_absent_nor_touched() {
     for value in &values {
         for milliseconds in [None, Some("600000")] {
             let mut put = vec!["SET", "", value];
-            let key = name(&ask);
+            let key = name(&request);
             put[1] = &key;
             put.extend(milliseconds.iter().flat_map(|milliseconds| ["PX", milliseconds]));
-            server.ask_words::<String>(&put);
-            is_refused_by_all(&redis, &ask, value).await;
-            assert_eq!(server.ask::<String>(&format!("GET {key}")), *value);
-            let left: i64 = server.ask(&format!("PTTL {key}"));
+            server.query_words::<String>(&put);
+            is_refused_by_all(&redis, &request, value).await;
+            assert_eq!(server.query::<String>(&format!("GET {key}")), *value);
+            let left: i64 = server.query(&format!("PTTL {key}"));
             assert!(if milliseconds.is_some() { (500_000..=600_000).contains(&left) } else { left == -1 }, "{left}");
         }
     }
-    server.ask::<i64>(&format!("DEL {}", name(&ask)));
-    server.ask::<i64>(&format!("LPUSH {} x", name(&ask)));
-    is_refused_by_all(&redis, &ask, "a list").await;
-    assert_eq!(server.ask::<i64>(&format!("LLEN {}", name(&ask))), 1);
+    server.query::<i64>(&format!("DEL {}", name(&request)));
+    server.query::<i64>(&format!("LPUSH {} x", name(&request)));
+    is_refused_by_all(&redis, &request, "a list").await;
+    assert_eq!(server.query::<i64>(&format!("LLEN {}", name(&request))), 1);
 }
 
 /// Whole values with one byte changed, left out or doubled: whatever is readable in one place is so in the other.
@@ -122,12 +122,12 @@ async fn what_cannot_be_read_is_neither_absent_nor_touched() {
 async fn rust_and_lua_agree_on_what_is_readable() {
     let Some(server) = RedisServer::start().await else { return };
     let redis = open(&server.url());
-    let (ask, stranger) = (fresh_claim(), fresh_claim().attempt);
-    let key = name(&ask);
+    let (request, stranger) = (fresh_claim(), fresh_claim().attempt);
+    let key = name(&request);
     let whole = format!(
         "{} 1s r=2d l=1500ms r=forever u=61s e=u o=order.submit f={HEX} late x=9 h={HEX}:99 \
          c={{\"a\":[1,-2.5e+30,true],\"\u{fc}\":\"\\\\\\\"\"}}\n[{{}}, null,\n\"\u{20ac}\u{1f600}\"]",
-        ask.attempt
+        request.attempt
     );
     let mut connection = server.connection();
     let (mut readable, mut unreadable) = (0_usize, 0_usize);
@@ -146,9 +146,9 @@ async fn rust_and_lua_agree_on_what_is_readable() {
         changed.extend([shorter, longer, bytes[..at].to_vec()]);
         for value in changed {
             redis::cmd("SET").arg(&key).arg(&value).exec(&mut connection).unwrap();
-            let in_rust = is_unreadable(&redis.read(&ask.key).await);
+            let in_rust = is_unreadable(&redis.read(&request.key).await);
             // Of a stranger, whom every readable value turns away.
-            let release = ReleaseRequest { key: ask.key.clone(), attempt: stranger.clone() };
+            let release = ReleaseRequest { key: request.key.clone(), attempt: stranger.clone() };
             let in_lua = is_unreadable(&redis.release(&release).await);
             assert_eq!(in_rust, in_lua, "{:?}", String::from_utf8_lossy(&value));
             unreadable += usize::from(in_rust);

@@ -44,11 +44,11 @@ async fn a_killed_server_that_kept_its_data_takes_up_where_it_was() {
         )
     })
     .await;
-    // A connection that nobody used notices at the next look at the server. From then on calls are told at once.
+    // An idle connection detects it at the next health check. From then on calls fail at once.
     tokio::time::sleep(Duration::from_millis(150)).await;
     for _ in 0..20 {
-        let told = timeout(Duration::from_millis(100), redis.claim(&fresh_claim(), DEADLINE)).await;
-        unavailable(told.expect("at once"));
+        let response = timeout(Duration::from_millis(100), redis.claim(&fresh_claim(), DEADLINE)).await;
+        unavailable(response.expect("at once"));
     }
     server.restart().await;
     back_within_a_second(&redis).await;
@@ -62,9 +62,10 @@ async fn a_frozen_server_makes_calls_uncertain_and_then_certain() {
     let redis = open(&format!("{}?connections=1", server.url()));
     granted(&redis, &fresh_claim()).await;
     server.freeze();
-    let ask = fresh_claim();
-    let answer =
-        timeout(Duration::from_millis(700), redis.claim(&ask, DEADLINE)).await.expect("within the response timeout");
+    let request = fresh_claim();
+    let answer = timeout(Duration::from_millis(700), redis.claim(&request, DEADLINE))
+        .await
+        .expect("within the response timeout");
     assert!(is_uncertain(&answer), "{answer:?}");
     // The next ones wait for one try at a new connection, and the ones after that for nothing.
     unavailable(
@@ -76,25 +77,25 @@ async fn a_frozen_server_makes_calls_uncertain_and_then_certain() {
     server.thaw();
     back_within_a_second(&redis).await;
     // The claim sent into the frozen server was taken after all.
-    soon("the frozen claim is found", async || granted(&redis, &ask).await.lease_left.is_some()).await;
+    soon("the frozen claim is found", async || granted(&redis, &request).await.lease_left.is_some()).await;
 }
 
 #[tokio::test]
 async fn a_loading_server_is_unavailable_until_it_has_loaded() {
     let Some(mut server) = RedisServer::start_with(&["enable-debug-command yes"]).await else { return };
     let redis = open(&server.url());
-    let ask = fresh_claim();
-    granted(&redis, &ask).await;
-    server.ask::<String>("DEBUG POPULATE 2000");
-    server.ask::<String>("SAVE");
+    let request = fresh_claim();
+    granted(&redis, &request).await;
+    server.query::<String>("DEBUG POPULATE 2000");
+    server.query::<String>("SAVE");
     server.kill();
     // Slow enough to be seen, 2000 keys at half a millisecond each.
     server.restart_with(&["key-load-delay 500", "loading-process-events-interval-bytes 1024"]);
-    soon("it is told to be loading", async || {
-        redis.claim(&again(&ask), DEADLINE).await.is_err_and(|why| why.to_string().contains("LOADING"))
+    soon("it is reported to be loading", async || {
+        redis.claim(&again(&request), DEADLINE).await.is_err_and(|why| why.to_string().contains("LOADING"))
     })
     .await;
-    soon("the claim is found again", async || is_duplicate(&redis, &again(&ask)).await).await;
+    soon("the claim is found again", async || is_duplicate(&redis, &again(&request)).await).await;
     assert_eq!(redis.data_lost(), 0);
 }
 
@@ -102,8 +103,8 @@ async fn a_loading_server_is_unavailable_until_it_has_loaded() {
 async fn a_network_that_refuses_drops_or_swallows_everything_heals() {
     let Some(server) = RedisServer::start().await else { return };
     let (mut proxy, redis) = behind_proxy(&server).await;
-    let ask = fresh_claim();
-    granted(&redis, &ask).await;
+    let request = fresh_claim();
+    granted(&redis, &request).await;
 
     proxy.refuse().await;
     soon("it is certain", async || {
@@ -127,40 +128,40 @@ async fn a_network_that_refuses_drops_or_swallows_everything_heals() {
         soon("it serves again", async || redis.claim(&fresh_claim(), DEADLINE).await.is_ok()).await;
     }
     proxy.set(Mode::Delay(Duration::from_millis(50)));
-    assert!(is_duplicate(&redis, &again(&ask)).await, "slow is not broken");
+    assert!(is_duplicate(&redis, &again(&request)).await, "slow is not broken");
 }
 
-/// Each kind of call that changes something: without its reply nobody knows whether it did.
+/// Each kind of call that changes something is uncertain without its reply.
 #[tokio::test]
 async fn a_change_whose_reply_is_lost_is_uncertain() {
     let Some(server) = RedisServer::start().await else { return };
     let (proxy, redis) = behind_proxy(&server).await;
     for outcome in [success("1"), Outcome::Failure, Outcome::Unknown] {
-        let ask = fresh_claim();
-        granted(&redis, &ask).await;
+        let request = fresh_claim();
+        granted(&redis, &request).await;
         proxy.lose_next_reply();
-        let told = redis.settle(&settle(&ask, outcome.clone()), DEADLINE).await;
-        assert!(is_uncertain(&told), "{outcome:?}: {told:?}");
+        let response = redis.settle(&settle(&request, outcome.clone()), DEADLINE).await;
+        assert!(is_uncertain(&response), "{outcome:?}: {response:?}");
         soon("it serves again", async || redis.probe().await.is_ok()).await;
-        let state = redis.read(&ask.key).await.unwrap().map(|held| held.record.state);
+        let state = redis.read(&request.key).await.unwrap().map(|held| held.record.state);
         assert_ne!(state, Some(ClaimState::InProgress), "it did happen");
     }
-    let ask = fresh_claim();
-    granted(&redis, &ask).await;
+    let request = fresh_claim();
+    granted(&redis, &request).await;
     proxy.lose_next_reply();
-    assert!(is_uncertain(&redis.renew(&renew(&ask, None), DEADLINE).await));
+    assert!(is_uncertain(&redis.renew(&renew(&request, None), DEADLINE).await));
     soon("it serves again", async || redis.probe().await.is_ok()).await;
     proxy.lose_next_reply();
-    let release = ReleaseRequest { key: ask.key.clone(), attempt: ask.attempt.clone() };
+    let release = ReleaseRequest { key: request.key.clone(), attempt: request.attempt.clone() };
     assert!(is_uncertain(&redis.release(&release).await));
     soon("it serves again", async || redis.probe().await.is_ok()).await;
-    assert_eq!(redis.read(&ask.key).await, Ok(None), "it did happen");
+    assert_eq!(redis.read(&request.key).await, Ok(None), "it did happen");
     proxy.lose_next_reply();
-    unavailable(redis.read(&ask.key).await);
+    unavailable(redis.read(&request.key).await);
 }
 
 #[tokio::test]
-async fn a_name_that_leads_nowhere_and_a_server_that_is_none_are_told() {
+async fn an_unresolvable_name_and_another_kind_of_server_are_reported() {
     let redis = open("redis://nowhere.invalid");
     unavailable(timeout(Duration::from_secs(5), redis.claim(&fresh_claim(), DEADLINE)).await.expect("bounded"));
     // Something that takes connections and says nothing.
@@ -187,6 +188,6 @@ async fn a_closed_engine_answers_what_is_under_way_and_refuses_the_rest() {
     assert!(under_way.await.unwrap().is_ok());
     assert!(unavailable(redis.claim(&fresh_claim(), DEADLINE).await).contains("closed"));
     unavailable(redis.probe().await.map(drop));
-    let ours = || server.ask::<String>("CLIENT LIST TYPE normal").matches("name=oncegate").count();
+    let ours = || server.query::<String>("CLIENT LIST TYPE normal").matches("name=oncegate").count();
     soon("it lets go of the server", async || ours() == 0).await;
 }

@@ -1,4 +1,4 @@
-//! The Redis engine on real servers: the contract that all engines keep, what a server may be told while it runs, and
+//! The Redis engine on real servers: the contract that all engines keep, what operators may change while a server runs, and
 //! all that can go wrong between the two.
 
 mod batches;
@@ -22,7 +22,7 @@ use crate::support::calls::{
     again, attempt, back_within_a_second, granted, is_duplicate, is_uncertain, renew, settle, success, unavailable,
 };
 
-/// Options whose times suit a test's patience.
+/// Options with short times for tests.
 fn options() -> Options {
     Options { health_check_interval: Duration::from_millis(50), ..Options::default() }
 }
@@ -49,6 +49,6 @@ async fn soon(what: &str, holds: impl AsyncFnMut() -> bool) {
 }
 
 /// The name of a claim in the store.
-fn name(ask: &ClaimRequest) -> String {
-    format!("og:{{{}}}:{}", ask.key.global_id, ask.key.app)
+fn name(request: &ClaimRequest) -> String {
+    format!("og:{{{}}}:{}", request.key.global_id, request.key.app)
 }

@@ -20,11 +20,11 @@ async fn a_full_server_grants_nothing_new_and_does_all_the_rest() {
     let Some(server) = RedisServer::start().await else { return };
     let redis = open(&server.url());
     let (held, unknown, done) = (fresh_claim(), fresh_claim(), fresh_claim());
-    for ask in [&held, &unknown, &done] {
-        granted(&redis, ask).await;
+    for request in [&held, &unknown, &done] {
+        granted(&redis, request).await;
     }
     redis.settle(&settle(&unknown, Outcome::Unknown), DEADLINE).await.unwrap();
-    server.ask::<String>("CONFIG SET maxmemory 1");
+    server.query::<String>("CONFIG SET maxmemory 1");
 
     let refused = redis.claim(&fresh_claim(), DEADLINE).await;
     assert!(matches!(refused, Err(EngineError::Determinate(Determinate::Full(_)))), "{refused:?}");
@@ -44,7 +44,7 @@ async fn a_full_server_grants_nothing_new_and_does_all_the_rest() {
     let newcomer = open(&server.url());
     assert!(is_duplicate(&newcomer, &again(&held)).await);
 
-    server.ask::<String>("CONFIG SET maxmemory 0");
+    server.query::<String>("CONFIG SET maxmemory 0");
     granted(&redis, &fresh_claim()).await;
 }
 
@@ -52,10 +52,10 @@ async fn a_full_server_grants_nothing_new_and_does_all_the_rest() {
 async fn a_server_that_may_evict_gets_no_claims_until_it_is_put_right() {
     let Some(server) = RedisServer::start().await else { return };
     let redis = open(&server.url());
-    let ask = fresh_claim();
-    granted(&redis, &ask).await;
-    server.ask::<String>("CONFIG SET maxmemory 1gb");
-    server.ask::<String>("CONFIG SET maxmemory-policy allkeys-lru");
+    let request = fresh_claim();
+    granted(&redis, &request).await;
+    server.query::<String>("CONFIG SET maxmemory 1gb");
+    server.query::<String>("CONFIG SET maxmemory-policy allkeys-lru");
     soon("claims are refused", async || redis.claim(&fresh_claim(), DEADLINE).await.is_err()).await;
     // One that starts now refuses from its first call on.
     for redis in [&redis, &open(&server.url())] {
@@ -69,14 +69,14 @@ async fn a_server_that_may_evict_gets_no_claims_until_it_is_put_right() {
                 other => panic!("{other:?}"),
             }
         }
-        assert!(redis.read(&ask.key).await.unwrap().is_some());
-        let renewal = renew(&ask, None);
+        assert!(redis.read(&request.key).await.unwrap().is_some());
+        let renewal = renew(&request, None);
         assert!(matches!(redis.renew(&renewal, DEADLINE).await, Ok(RenewalResponse::Renewed { .. })));
     }
-    redis.settle(&settle(&ask, success("1")), DEADLINE).await.unwrap();
+    redis.settle(&settle(&request, success("1")), DEADLINE).await.unwrap();
     granted(&open(&format!("{}?allow_eviction=true", server.url())), &fresh_claim()).await;
 
-    server.ask::<String>("CONFIG SET maxmemory-policy noeviction");
+    server.query::<String>("CONFIG SET maxmemory-policy noeviction");
     back_within_a_second(&redis).await;
     redis.probe().await.unwrap();
 }
@@ -84,49 +84,50 @@ async fn a_server_that_may_evict_gets_no_claims_until_it_is_put_right() {
 #[tokio::test]
 async fn a_demoted_server_is_left_and_found_again() {
     let Some(server) = RedisServer::start().await else { return };
-    // No look at the server in between: the refused call itself must tell.
+    // No health check in between: the refused call itself must report it.
     let redis = Redis::open(&server.url(), Options::default()).unwrap();
-    let ask = fresh_claim();
-    granted(&redis, &ask).await;
-    server.ask::<String>("REPLICAOF 127.0.0.1 1");
+    let request = fresh_claim();
+    granted(&redis, &request).await;
+    server.query::<String>("REPLICAOF 127.0.0.1 1");
     for why in [
         // First of all: a replica's word is not the store's.
-        unavailable(redis.read(&ask.key).await),
+        unavailable(redis.read(&request.key).await),
         unavailable(redis.claim(&fresh_claim(), DEADLINE).await),
-        unavailable(redis.settle(&settle(&ask, success("1")), DEADLINE).await),
+        unavailable(redis.settle(&settle(&request, success("1")), DEADLINE).await),
     ] {
         assert!(why.contains("READONLY"), "{why}");
     }
-    server.ask::<String>("REPLICAOF NO ONE");
+    server.query::<String>("REPLICAOF NO ONE");
     back_within_a_second(&redis).await;
-    assert!(is_duplicate(&redis, &again(&ask)).await);
+    assert!(is_duplicate(&redis, &again(&request)).await);
 }
 
 #[tokio::test]
-async fn a_demoted_server_is_noticed_while_nobody_calls() {
+async fn a_demoted_server_is_detected_without_calls() {
     let Some(server) = RedisServer::start().await else { return };
     let redis = open(&server.url());
     redis.probe().await.unwrap();
-    server.ask::<String>("REPLICAOF 127.0.0.1 1");
-    soon("the probe tells", async || redis.probe().await.is_err_and(|why| why.to_string().contains("READONLY"))).await;
-    server.ask::<String>("REPLICAOF NO ONE");
+    server.query::<String>("REPLICAOF 127.0.0.1 1");
+    soon("the probe reports it", async || redis.probe().await.is_err_and(|why| why.to_string().contains("READONLY")))
+        .await;
+    server.query::<String>("REPLICAOF NO ONE");
     back_within_a_second(&redis).await;
 }
 
 #[tokio::test]
-async fn a_revoked_password_is_told_and_never_shown() {
+async fn a_revoked_password_is_reported_and_never_shown() {
     let Some(server) = RedisServer::start().await else { return };
     let admin = server.url();
-    server.ask::<String>("ACL SETUSER gateway on >hunter2 ~og:* +@all");
+    server.query::<String>("ACL SETUSER gateway on >hunter2 ~og:* +@all");
     let redis = open(&format!("redis://gateway:hunter2@{}", server.address()));
     granted(&redis, &fresh_claim()).await;
 
-    server.ask::<String>("ACL SETUSER gateway resetpass >changed");
-    server.ask::<i64>("CLIENT KILL USER gateway");
+    server.query::<String>("ACL SETUSER gateway resetpass >changed");
+    server.query::<i64>("CLIENT KILL USER gateway");
     let mut why = String::new();
     soon("it is refused", async || match redis.claim(&fresh_claim(), DEADLINE).await {
-        Err(EngineError::Determinate(Determinate::Unavailable(told))) => {
-            why = told;
+        Err(EngineError::Determinate(Determinate::Unavailable(response))) => {
+            why = response;
             true
         }
         _ => false,
@@ -135,37 +136,37 @@ async fn a_revoked_password_is_told_and_never_shown() {
     assert!(why.contains("WRONGPASS"), "{why}");
     assert!(!format!("{why} {redis:?}").contains("hunter2"));
 
-    server.ask::<String>("ACL SETUSER gateway resetpass >hunter2");
+    server.query::<String>("ACL SETUSER gateway resetpass >hunter2");
     back_within_a_second(&redis).await;
 
-    // A server that asks for a password nobody gave us.
+    // A server that requires a password that the engine does not have.
     let bare = open(&admin);
     granted(&bare, &fresh_claim()).await;
-    server.ask::<String>("CONFIG SET requirepass hunter3");
+    server.query::<String>("CONFIG SET requirepass hunter3");
     let with_password = format!("redis://:hunter3@{}", server.address());
-    RedisServer::try_ask::<i64>(&with_password, &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).unwrap();
+    RedisServer::try_query::<i64>(&with_password, &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).unwrap();
     soon("it is refused", async || {
         matches!(bare.claim(&fresh_claim(), DEADLINE).await, Err(EngineError::Determinate(Determinate::Unavailable(why))) if why.contains("NOAUTH"))
     })
     .await;
     granted(&open(&with_password), &fresh_claim()).await;
-    RedisServer::try_ask::<String>(&with_password, &["CONFIG", "SET", "requirepass", ""]).unwrap();
+    RedisServer::try_query::<String>(&with_password, &["CONFIG", "SET", "requirepass", ""]).unwrap();
     back_within_a_second(&bare).await;
 }
 
 #[tokio::test]
 async fn a_user_with_the_least_rights_can_do_everything() {
     let Some(server) = RedisServer::start().await else { return };
-    server.ask::<String>(
+    server.query::<String>(
         "ACL SETUSER least on >hunter2 resetkeys ~og:* nocommands +set +get +del +pttl +pexpire +evalsha +eval +script|load \
          +info +echo +ping",
     );
     let redis = open(&format!("redis://least:hunter2@{}", server.address()));
-    let ask = fresh_claim();
-    granted(&redis, &ask).await;
-    assert!(is_duplicate(&redis, &again(&ask)).await);
-    redis.renew(&renew(&ask, None), DEADLINE).await.unwrap();
-    redis.settle(&settle(&ask, Outcome::Failure), DEADLINE).await.unwrap();
+    let request = fresh_claim();
+    granted(&redis, &request).await;
+    assert!(is_duplicate(&redis, &again(&request)).await);
+    redis.renew(&renew(&request, None), DEADLINE).await.unwrap();
+    redis.settle(&settle(&request, Outcome::Failure), DEADLINE).await.unwrap();
     redis.probe().await.unwrap();
     assert!(!redis.capabilities().durable, "CONFIG is forbidden, so nothing is promised");
 }
@@ -174,40 +175,40 @@ async fn a_user_with_the_least_rights_can_do_everything() {
 async fn scripts_that_were_flushed_are_taught_again() {
     let Some(server) = RedisServer::start().await else { return };
     let redis = open(&server.url());
-    let ask = fresh_claim();
-    granted(&redis, &ask).await;
+    let request = fresh_claim();
+    granted(&redis, &request).await;
     for _ in 0..2 {
-        server.ask::<String>("SCRIPT FLUSH");
-        assert!(is_duplicate(&redis, &again(&ask)).await);
-        server.ask::<String>("SCRIPT FLUSH");
-        redis.renew(&renew(&ask, None), DEADLINE).await.unwrap();
+        server.query::<String>("SCRIPT FLUSH");
+        assert!(is_duplicate(&redis, &again(&request)).await);
+        server.query::<String>("SCRIPT FLUSH");
+        redis.renew(&renew(&request, None), DEADLINE).await.unwrap();
     }
-    server.ask::<String>("SCRIPT FLUSH");
-    redis.settle(&settle(&ask, Outcome::Unknown), DEADLINE).await.unwrap();
-    server.ask::<String>("SCRIPT FLUSH");
-    assert!(granted(&redis, &ClaimRequest { take_over: true, ..again(&ask) }).await.taken_over);
+    server.query::<String>("SCRIPT FLUSH");
+    redis.settle(&settle(&request, Outcome::Unknown), DEADLINE).await.unwrap();
+    server.query::<String>("SCRIPT FLUSH");
+    assert!(granted(&redis, &ClaimRequest { take_over: true, ..again(&request) }).await.taken_over);
 }
 
 #[tokio::test]
 async fn a_flushed_server_is_noticed() {
     let Some(mut server) = RedisServer::start().await else { return };
-    let told = Arc::new(AtomicU64::new(0));
+    let response = Arc::new(AtomicU64::new(0));
     let hook = {
-        let told = told.clone();
+        let response = response.clone();
         Arc::new(move || {
-            told.fetch_add(1, Ordering::SeqCst);
+            response.fetch_add(1, Ordering::SeqCst);
         })
     };
     let redis = Redis::open(&server.url(), Options { on_data_loss: Some(hook), ..options() }).unwrap();
     granted(&redis, &fresh_claim()).await;
     assert_eq!(redis.data_lost(), 0);
-    server.ask::<String>("FLUSHALL");
+    server.query::<String>("FLUSHALL");
     soon("it is noticed", async || redis.data_lost() == 1).await;
     // Started again without its data, it comes back with the service.
     server.restart_empty().await;
     back_within_a_second(&redis).await;
     soon("it is noticed", async || redis.data_lost() >= 2).await;
-    assert_eq!(told.load(Ordering::SeqCst), redis.data_lost());
+    assert_eq!(response.load(Ordering::SeqCst), redis.data_lost());
 }
 
 #[tokio::test]
@@ -216,14 +217,14 @@ async fn a_server_that_cannot_save_is_unavailable() {
     let redis = open(&server.url());
     granted(&redis, &fresh_claim()).await;
     // A snapshot that fails stops all writes, which is Redis' default.
-    server.ask_words::<String>(&["CONFIG", "SET", "save", "3600 1"]);
+    server.query_words::<String>(&["CONFIG", "SET", "save", "3600 1"]);
     server.break_saving();
-    let _ = RedisServer::try_ask::<String>(&server.url(), &["BGSAVE"]);
+    let _ = RedisServer::try_query::<String>(&server.url(), &["BGSAVE"]);
     soon("it refuses writes", async || {
         matches!(redis.claim(&fresh_claim(), DEADLINE).await, Err(EngineError::Determinate(Determinate::Unavailable(why))) if why.contains("MISCONF"))
     })
     .await;
-    server.ask::<String>("CONFIG SET stop-writes-on-bgsave-error no");
+    server.query::<String>("CONFIG SET stop-writes-on-bgsave-error no");
     back_within_a_second(&redis).await;
 }
 
@@ -237,24 +238,24 @@ async fn a_busy_server_is_not_waited_for() {
         let mut connection = redis::Client::open(url).unwrap().get_connection().unwrap();
         let _: redis::RedisResult<()> = redis::cmd("EVAL").arg("while true do end").arg(0).query(&mut connection);
     });
-    soon("it is told", async || {
+    soon("it is reported", async || {
         let answer = redis.claim(&fresh_claim(), DEADLINE).await;
         assert!(answer.is_err() || matches!(answer, Ok(ClaimResponse::Granted(_))));
         !is_uncertain(&answer) && answer.is_err_and(|why| why.to_string().contains("BUSY"))
     })
     .await;
-    server.ask::<String>("SCRIPT KILL");
+    server.query::<String>("SCRIPT KILL");
     busy.join().unwrap();
     back_within_a_second(&redis).await;
 }
 
 #[tokio::test]
-async fn what_survives_a_crash_is_told_by_the_server() {
+async fn durability_is_read_from_the_server() {
     let Some(server) = RedisServer::start_with(&["appendonly yes", "appendfsync always"]).await else { return };
     let redis = open(&server.url());
     redis.probe().await.unwrap();
-    let told = redis.capabilities();
-    assert!(told.durable && told.shared && !told.strict_fence);
-    server.ask::<String>("CONFIG SET appendfsync everysec");
+    let response = redis.capabilities();
+    assert!(response.durable && response.shared && !response.strict_fence);
+    server.query::<String>("CONFIG SET appendfsync everysec");
     soon("it no longer promises", async || !redis.capabilities().durable).await;
 }

@@ -23,36 +23,38 @@ use super::{
 async fn a_claim_whose_reply_was_lost_recognises_itself() {
     let Some(server) = RedisServer::start().await else { return };
     let (proxy, redis) = behind_proxy(&server).await;
-    let ask = fresh_claim();
+    let request = fresh_claim();
     proxy.lose_next_reply();
-    let lost = redis.claim(&ask, DEADLINE).await;
+    let lost = redis.claim(&request, DEADLINE).await;
     assert!(is_uncertain(&lost), "{lost:?}");
 
-    let own = granted(&redis, &ask).await;
-    assert_eq!((&own.attempt, own.repeated), (&ask.attempt, false));
-    assert!(own.lease_left.is_some_and(|left| left <= ask.terms.lease));
+    let own = granted(&redis, &request).await;
+    assert_eq!((&own.attempt, own.repeated), (&request.attempt, false));
+    assert!(own.lease_left.is_some_and(|left| left <= request.terms.lease));
     // The caller's own repeat comes with a new timestamp and the same nonce.
-    let repeat =
-        ClaimRequest { attempt: Attempt::new(attempt().timestamp(), ask.attempt.nonce().clone()), ..ask.clone() };
+    let repeat = ClaimRequest {
+        attempt: Attempt::new(attempt().timestamp(), request.attempt.nonce().clone()),
+        ..request.clone()
+    };
     let repeated = granted(&redis, &repeat).await;
-    assert_eq!((&repeated.attempt, repeated.repeated), (&ask.attempt, true));
-    assert!(is_duplicate(&redis, &again(&ask)).await);
+    assert_eq!((&repeated.attempt, repeated.repeated), (&request.attempt, true));
+    assert!(is_duplicate(&redis, &again(&request)).await);
 }
 
 #[tokio::test]
 async fn an_outcome_whose_reply_was_lost_can_be_repeated() {
     let Some(server) = RedisServer::start().await else { return };
     let (proxy, redis) = behind_proxy(&server).await;
-    let ask = fresh_claim();
-    granted(&redis, &ask).await;
+    let request = fresh_claim();
+    granted(&redis, &request).await;
     proxy.lose_next_reply();
-    assert!(is_uncertain(&redis.settle(&settle(&ask, success("1")), DEADLINE).await));
-    let repeated = redis.settle(&settle(&ask, success("2")), DEADLINE).await;
+    assert!(is_uncertain(&redis.settle(&settle(&request, success("1")), DEADLINE).await));
+    let repeated = redis.settle(&settle(&request, success("2")), DEADLINE).await;
     assert!(
         matches!(repeated, Ok(OutcomeResponse::Done { state: Some(ClaimState::Succeeded), late: Some(false), .. })),
         "{repeated:?}"
     );
-    assert_eq!(redis.read(&ask.key).await.unwrap().unwrap().record.result.as_deref(), Some("1"));
+    assert_eq!(redis.read(&request.key).await.unwrap().unwrap().record.result.as_deref(), Some("1"));
 }
 
 /// A claim that finds something looks at it with a second command, whose reply may be lost as well.
@@ -60,16 +62,16 @@ async fn an_outcome_whose_reply_was_lost_can_be_repeated() {
 async fn a_claim_that_lost_its_second_reply_is_uncertain_to_its_holder_alone() {
     let Some(server) = RedisServer::start().await else { return };
     let (proxy, redis) = behind_proxy_with(&server, Options::default()).await;
-    let ask = fresh_claim();
-    granted(&redis, &ask).await;
+    let request = fresh_claim();
+    granted(&redis, &request).await;
     // Of the SET and its ECHO the replies pass.
     proxy.swallow_reply_after(2);
-    let own = redis.claim(&ask, DEADLINE).await;
-    assert!(is_uncertain(&own), "it holds the claim, and must not be told that nothing has happened: {own:?}");
-    assert_eq!(granted(&redis, &ask).await.attempt, ask.attempt);
+    let own = redis.claim(&request, DEADLINE).await;
+    assert!(is_uncertain(&own), "it holds the claim, and must not be answered that nothing has happened: {own:?}");
+    assert_eq!(granted(&redis, &request).await.attempt, request.attempt);
     proxy.swallow_reply_after(2);
-    unavailable(redis.claim(&again(&ask), DEADLINE).await);
-    assert!(is_duplicate(&redis, &again(&ask)).await);
+    unavailable(redis.claim(&again(&request), DEADLINE).await);
+    assert!(is_duplicate(&redis, &again(&request)).await);
 }
 
 #[tokio::test]
@@ -87,41 +89,41 @@ async fn a_request_cut_off_anywhere_is_never_answered_wrongly() {
     let (mut proxy, redis) = behind_proxy(&server).await;
     // A whole claim takes less than 400.
     for bytes in [0, 1, 20, 60, 120, 150, 180, 200, 220, 260, 300] {
-        let ask = fresh_claim();
+        let request = fresh_claim();
         proxy.cut_after(bytes);
-        let first = redis.claim(&ask, DEADLINE).await;
+        let first = redis.claim(&request, DEADLINE).await;
         assert!(is_uncertain(&first) || matches!(first, Ok(ClaimResponse::Granted(_))), "{bytes}: {first:?}");
         proxy.heal().await;
-        assert_eq!(granted(&redis, &ask).await.attempt, ask.attempt);
-        assert!(is_duplicate(&redis, &again(&ask)).await);
+        assert_eq!(granted(&redis, &request).await.attempt, request.attempt);
+        assert!(is_duplicate(&redis, &again(&request)).await);
     }
 }
 
 /// One caller's life: claims an operation of its own, settles it, looks it up. Every answer must be about its own.
-/// Goes on until it is told to stop; tells how often it was answered all through, and how often not.
+/// Makes calls until `stop`. Returns how many operations were answered completely, and how many were not.
 async fn live(redis: Arc<Redis>, stop: Arc<AtomicBool>) -> (usize, usize) {
     let (mut answered, mut tries) = (0, 0);
     while !stop.load(Ordering::Relaxed) {
         tries += 1;
-        let ask = fresh_claim();
-        match redis.claim(&ask, DEADLINE).await {
-            Ok(ClaimResponse::Granted(grant)) => assert_eq!(grant.attempt, ask.attempt),
-            Ok(other) => panic!("nobody else knows this operation: {other:?}"),
+        let request = fresh_claim();
+        match redis.claim(&request, DEADLINE).await {
+            Ok(ClaimResponse::Granted(grant)) => assert_eq!(grant.attempt, request.attempt),
+            Ok(other) => panic!("no other caller uses this operation: {other:?}"),
             Err(_) => {
                 // Refused at once, as it may be; others want the processor too.
                 tokio::time::sleep(Duration::from_millis(1)).await;
                 continue;
             }
         }
-        match redis.read(&ask.key).await {
+        match redis.read(&request.key).await {
             Ok(Some(held)) => {
-                assert_eq!((held.record.attempt, held.record.state), (ask.attempt.clone(), ClaimState::InProgress));
+                assert_eq!((held.record.attempt, held.record.state), (request.attempt.clone(), ClaimState::InProgress));
             }
             Ok(None) => panic!("a granted claim is not there"),
             Err(_) => continue,
         }
         let outcome = if answered % 2 == 0 { success("1") } else { Outcome::Failure };
-        match redis.settle(&settle(&ask, outcome.clone()), DEADLINE).await {
+        match redis.settle(&settle(&request, outcome.clone()), DEADLINE).await {
             Ok(OutcomeResponse::Done { state: Some(ClaimState::Succeeded), late: Some(false), .. }) => {
                 assert_ne!(outcome, Outcome::Failure);
             }
@@ -129,7 +131,7 @@ async fn live(redis: Arc<Redis>, stop: Arc<AtomicBool>) -> (usize, usize) {
             Ok(other) => panic!("its holder settles it: {other:?}"),
             Err(_) => continue,
         }
-        let absent = redis.read(&ask.key).await;
+        let absent = redis.read(&request.key).await;
         assert!(absent.as_ref().map_or(true, |held| held.is_none() == (outcome == Outcome::Failure)), "{absent:?}");
         answered += 1;
     }
@@ -137,7 +139,7 @@ async fn live(redis: Arc<Redis>, stop: Arc<AtomicBool>) -> (usize, usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_swallowed_reply_hands_nobody_anothers_answer() {
+async fn a_swallowed_reply_never_mixes_up_answers() {
     let Some(server) = RedisServer::start().await else { return };
     // A reply that is missing at the end, with none after it, is only noticed by its lateness.
     let options = Options { response_timeout: Duration::from_millis(100), ..options() };
@@ -160,7 +162,7 @@ async fn a_swallowed_reply_hands_nobody_anothers_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn callers_who_leave_disturb_nobody() {
+async fn callers_that_disconnect_disturb_no_other_call() {
     let Some(server) = RedisServer::start().await else { return };
     let (proxy, redis) = behind_proxy(&server).await;
     let redis = Arc::new(redis);
@@ -171,8 +173,8 @@ async fn callers_who_leave_disturb_nobody() {
             let redis = redis.clone();
             tokio::spawn(async move {
                 for round in 0..100 {
-                    let patience = Duration::from_micros((place * 37 + round * 101) % 1500);
-                    let _ = tokio::time::timeout(patience, redis.claim(&fresh_claim(), DEADLINE)).await;
+                    let timeout = Duration::from_micros((place * 37 + round * 101) % 1500);
+                    let _ = tokio::time::timeout(timeout, redis.claim(&fresh_claim(), DEADLINE)).await;
                 }
             })
         })
@@ -193,10 +195,10 @@ async fn of_two_gateways_racing_one_is_granted() {
     let Some(server) = RedisServer::start().await else { return };
     let gateways = [Arc::new(open(&server.url())), Arc::new(open(&server.url()))];
     for _ in 0..20 {
-        let ask = fresh_claim();
+        let request = fresh_claim();
         let racers = (0..64).map(|place| {
-            let (redis, ask) = (gateways[place % 2].clone(), again(&ask));
-            tokio::spawn(async move { redis.claim(&ask, DEADLINE).await })
+            let (redis, request) = (gateways[place % 2].clone(), again(&request));
+            tokio::spawn(async move { redis.claim(&request, DEADLINE).await })
         });
         let answers = join_all(racers.collect::<Vec<_>>()).await;
         let grants = answers.iter().filter(|answer| matches!(answer, Ok(Ok(ClaimResponse::Granted(_))))).count();
@@ -213,16 +215,16 @@ async fn requests_do_not_wait_for_the_replies_before_them() {
     let redis = open(&format!("redis://{}?connections=1", proxy.address()));
     redis.probe().await.unwrap();
     proxy.set(oncegate_testkit::tcp_proxy::Mode::HalfOpen);
-    let asks: Vec<_> = (0..3).map(|_| fresh_claim()).collect();
-    let claims = asks.iter().enumerate().map(|(place, ask)| {
+    let requests: Vec<_> = (0..3).map(|_| fresh_claim()).collect();
+    let claims = requests.iter().enumerate().map(|(place, request)| {
         let redis = &redis;
         async move {
             tokio::time::sleep(Duration::from_millis(20 * place as u64)).await;
-            redis.claim(ask, DEADLINE).await
+            redis.claim(request, DEADLINE).await
         }
     });
     let arrived = soon("all three are at the server while no reply has come back", async || {
-        asks.iter().all(|ask| server.ask(&format!("EXISTS {}", name(ask))))
+        requests.iter().all(|request| server.query(&format!("EXISTS {}", name(request))))
     });
     tokio::select! {
         () = arrived => {}

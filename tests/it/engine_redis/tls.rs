@@ -9,7 +9,7 @@ use super::*;
 
 const PASSWORD: &str = "hunter2hunter2";
 
-/// A server that shows this certificate, and wants one of callers if told so; it trusts what `ca.pem` holds.
+/// Starts a server with this certificate that trusts `ca.pem`, and may require certificates of clients.
 async fn server(folder: &Path, authority: &Authority, own: &Pair, clients: &str) -> Option<RedisServer> {
     authority.write(&folder.join("ca.pem"));
     own.write(folder);
@@ -30,7 +30,7 @@ fn url(server: &RedisServer, keys: &str) -> String {
     server.tls_url().replace("rediss://", &format!("rediss://:{PASSWORD}@")) + keys
 }
 
-/// Why the engine of this URL cannot reach its server.
+/// Returns why the engine of this URL cannot reach its server.
 async fn refusal(url: &str) -> String {
     let why = unavailable(open(url).claim(&fresh_claim(), DEADLINE).await);
     assert!(!why.contains(PASSWORD), "{why}");
@@ -43,14 +43,14 @@ async fn a_server_of_a_trusted_authority_is_talked_to() {
     let Some(server) = server(folder.path(), &authority, &authority.issue(), "no").await else { return };
     let redis = open(&url(&server, &format!("?ca={}&prefix=tls:", folder.path().join("ca.pem").display())));
     redis.probe().await.expect("the server is trusted");
-    let ask = fresh_claim();
-    granted(&redis, &ask).await;
-    assert!(is_duplicate(&redis, &again(&ask)).await);
-    redis.settle(&settle(&ask, success("1")), DEADLINE).await.unwrap();
+    let request = fresh_claim();
+    granted(&redis, &request).await;
+    assert!(is_duplicate(&redis, &again(&request)).await);
+    redis.settle(&settle(&request, success("1")), DEADLINE).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_trusted_is_told_nothing() {
+async fn an_untrusted_server_receives_no_data() {
     let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::generate());
     let stranger = Authority::generate().write(&folder.path().join("stranger.pem"));
     let Some(server) = server(folder.path(), &authority, &authority.issue(), "no").await else { return };
@@ -106,7 +106,7 @@ async fn renewed_certificates_are_taken_up_with_the_next_connection() {
 }
 
 #[tokio::test]
-async fn files_that_are_no_good_are_told_before_anybody_is_asked() {
+async fn unusable_files_are_reported_before_any_connection() {
     let folder = tempfile::tempdir().unwrap();
     let noise = folder.path().join("noise");
     std::fs::write(&noise, "hidden").unwrap();

@@ -1,5 +1,5 @@
-//! The fault matrix: a store is taken away in every way that we know, while 64 callers work. What they were told must be
-//! explained, they must be told in time, and be served again soon after. One table of faults for each store.
+//! The fault matrix: a store fails in every way that we know, while 64 callers work. Their answers must be
+//! explained and in time, and service must return soon. One table of faults for each store.
 
 mod noop;
 #[cfg(any(feature = "redis", feature = "postgres"))]
@@ -18,11 +18,11 @@ use oncegate::domain::terms::{LeaseEnd, Retention, Terms};
 use oncegate_testkit::fresh;
 use oncegate_testkit::gateway::Gateway;
 use oncegate_testkit::history::check::explained_with_echoes;
-use oncegate_testkit::history::doubles::{Double, doubles};
-use oncegate_testkit::history::over_http::OverHttp;
+use oncegate_testkit::history::double_grants::{DoubleGrant, double_grants};
+use oncegate_testkit::history::http_service::HttpService;
 use oncegate_testkit::history::workload::{Service, Workload};
-use oncegate_testkit::history::{Answer, Event, Reply, Story};
-use oncegate_testkit::say::say;
+use oncegate_testkit::history::{Answer, Event, History, Reply};
+use oncegate_testkit::output::print;
 use oncegate_testkit::wait::until;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
@@ -32,22 +32,22 @@ use crate::support::gateway;
 
 /// The deadline of the gateways here: shorter than the default, so that an outage need not be long.
 const DEADLINE: Duration = Duration::from_millis(500);
-/// What an answer may take beyond its deadline.
+/// Tolerance of an answer's time beyond its deadline.
 const BEYOND: Duration = Duration::from_millis(10);
-/// When a breaker has opened at the latest, counted from when the store went away: a deadline, and what a busy machine adds.
+/// Latest opening of a breaker after the start of the outage: a deadline, and a margin for a busy machine.
 const OPENED: Duration = Duration::from_millis(800);
-/// What an answer may take once a breaker is open.
+/// Longest answer while a breaker is open.
 const OPEN: Duration = Duration::from_millis(5);
-/// What "service is back" may take.
+/// Longest time until service is back.
 const BACK: Duration = Duration::from_secs(1);
-/// How many steps lie between a store that is back and a caller that is served, each of which a busy machine delays by
+/// Number of steps between the return of the store and a served caller. A busy machine delays each by
 /// what it makes everybody wait: it is noticed, connected to, looked at, and trusted again little by little.
 const STEPS: u32 = 10;
 
 /// The shortest lease that callers ask for; half of it is the shortest deadline.
 const SHORTEST_LEASE: Duration = Duration::from_millis(400);
 
-/// How many calls are answered before a store is taken away, how long it is away, and how long it is watched afterwards.
+/// Number of calls before an outage, its length, and the length of the measurement after it.
 const BEFORE: usize = 300;
 const AWAY: Duration = Duration::from_millis(1200);
 const AFTER: Duration = Duration::from_millis(1100);
@@ -57,16 +57,16 @@ trait Store {
     /// The ways in which it can.
     type Fault: Copy + fmt::Debug;
 
-    /// Where the gateway finds it.
+    /// URL for the gateway.
     fn url(&self) -> String;
 
-    /// Where a gateway finds it whose way to it nothing befalls.
+    /// URL for a gateway without network faults.
     fn direct_url(&self) -> String;
 
     /// Takes it away.
     async fn strike(&mut self, fault: Self::Fault);
 
-    /// Brings it back, and returns once it serves whoever asks.
+    /// Heals the fault, and returns once the store serves every caller.
     async fn mend(&mut self, fault: Self::Fault);
 }
 
@@ -80,7 +80,7 @@ async fn gateway(store: &impl Store, config: &str) -> Gateway {
     gateway
 }
 
-/// The callers: 64 of them, about a thousand calls a second, leases of which some end meanwhile.
+/// The callers: 64 of them, about a thousand calls per second, with leases that may end during the outage.
 fn workload() -> Workload {
     let day = Retention::For(Duration::from_hours(24));
     let unknown_retention = Retention::For(Duration::from_hours(24 * 7));
@@ -97,10 +97,10 @@ fn workload() -> Workload {
     }
 }
 
-/// What callers saw of one fault.
+/// Results of callers for one fault.
 struct Seen {
-    story: Story,
-    /// How long answers took to those who asked while the store was away, in order.
+    history: History,
+    /// Times of the answers to calls during the outage, in order.
     took: Vec<Duration>,
     /// The same of those who asked after the breaker had opened.
     took_later: Vec<Duration>,
@@ -124,13 +124,13 @@ async fn watch<S: Store>(store: &mut S, fault: S::Fault, gateway: &Gateway) -> S
 async fn watch_all<S: Store>(store: &mut S, fault: S::Fault, gateways: &[&Gateway], workload: Workload) -> Seen {
     let seed = workload.seed;
     let clock = Arc::new(SystemClock::new());
-    let (told, stop) = (Story::new(clock.clone()), CancellationToken::new());
+    let (history, stop) = (History::new(clock.clone()), CancellationToken::new());
     let noop = Noop::start(clock.clone(), workload.pace, stop.clone()).await;
-    let service = |gateway: &&Gateway| Arc::new(OverHttp(gateway.client())) as Arc<dyn Service>;
+    let service = |gateway: &&Gateway| Arc::new(HttpService(gateway.client())) as Arc<dyn Service>;
     let services = gateways.iter().map(service).collect();
-    let calling = tokio::spawn(workload.run(services, told.clone(), stop.clone()));
-    until("callers are told something", Duration::from_secs(10), async || {
-        told.keys().values().map(Vec::len).sum::<usize>() >= BEFORE
+    let calling = tokio::spawn(workload.run(services, history.clone(), stop.clone()));
+    until("callers are answered", Duration::from_secs(10), async || {
+        history.keys().values().map(Vec::len).sum::<usize>() >= BEFORE
     })
     .await;
     store.strike(fault).await;
@@ -142,9 +142,9 @@ async fn watch_all<S: Store>(store: &mut S, fault: S::Fault, gateways: &[&Gatewa
     sleep(AFTER).await;
     stop.cancel();
     calling.await.expect("no caller panics");
-    say(format_args!("{fault:?}: seed {seed}"));
+    print(format_args!("{fault:?}: seed {seed}"));
 
-    let events: Vec<Event> = told.keys().into_values().flatten().collect();
+    let events: Vec<Event> = history.keys().into_values().flatten().collect();
     let took = |from: Duration| {
         let during = events.iter().filter(|event| (from..mending).contains(&event.begun));
         let mut took: Vec<Duration> = during.map(Event::took).collect();
@@ -152,7 +152,7 @@ async fn watch_all<S: Store>(store: &mut S, fault: S::Fault, gateways: &[&Gatewa
         took
     };
     let since = |at: Option<Duration>| at.map(|at| at.saturating_sub(mended));
-    let is_grant = |event: &&Event| matches!(event.reply, Reply::Told(Answer::Granted { repeated: false, .. }));
+    let is_grant = |event: &&Event| matches!(event.reply, Reply::Answered(Answer::Granted { repeated: false, .. }));
     let first = events.iter().filter(is_grant).map(|event| event.answered).filter(|at| *at > mended).min();
     let is_lost = |event: &&Event| matches!(event.reply, Reply::Unknown | Reply::Refused | Reply::Degraded(..));
     let last = events.iter().filter(is_lost).map(|event| event.answered).max();
@@ -161,7 +161,7 @@ async fn watch_all<S: Store>(store: &mut S, fault: S::Fault, gateways: &[&Gatewa
     Seen {
         took: took(struck),
         took_later: took(struck + OPENED),
-        story: told,
+        history,
         noop_p99: noop.p99(struck..mending),
         noop_p99_later: noop.p99(struck + OPENED..mending),
         noop_p99_after: noop.p99(mending..Duration::MAX),
@@ -174,20 +174,20 @@ impl Seen {
     /// Holds what was seen to what is promised while decisions wait for the store. `opens` says whether it does not answer
     /// anything meanwhile, so that the breaker opens.
     fn assert_promises(&self, fault: &impl fmt::Debug, opens: bool) {
-        say(format_args!("{fault:?}: {self}"));
+        print(format_args!("{fault:?}: {self}"));
         self.assert_explained(fault);
-        assert_eq!(self.doubles(), [], "{fault:?}: granted twice");
+        assert_eq!(self.double_grants(), [], "{fault:?}: granted twice");
         self.assert_in_time(fault, opens, Duration::ZERO);
     }
 
-    /// Holds what was told to the contract.
+    /// Checks the answers against the contract.
     fn assert_explained(&self, fault: &impl fmt::Debug) {
         // A gateway that has waited for half of the shortest deadline may have sent a call a second time.
-        let echoes = explained_with_echoes(&self.story, SHORTEST_LEASE / 4);
-        say(format_args!("{fault:?}: {echoes} keys were held for a lease by a call that was sent twice"));
+        let echoes = explained_with_echoes(&self.history, SHORTEST_LEASE / 4);
+        print(format_args!("{fault:?}: {echoes} keys were held for a lease by a call that was sent twice"));
     }
 
-    /// Holds the times alone to what is promised. Calls may be lost for so much longer, while the store is told what waits.
+    /// Checks the times only. Calls may fail for this much longer, during the delivery of spooled entries.
     fn assert_in_time(&self, fault: &impl fmt::Debug, opens: bool, waits: Duration) {
         let limit = DEADLINE + BEYOND + self.noop_p99;
         let p99 = percentile(&self.took, 99);
@@ -205,24 +205,24 @@ impl Seen {
         assert!(last <= limit + waits, "{fault:?}: calls were still lost after {last:?}; {limit:?} is allowed");
     }
 
-    /// What was granted twice.
-    fn doubles(&self) -> Vec<Double> {
-        self.story.keys().values().flat_map(|events| doubles(events)).collect()
+    /// Returns the double grants.
+    fn double_grants(&self) -> Vec<DoubleGrant> {
+        self.history.keys().values().flat_map(|events| double_grants(events)).collect()
     }
 }
 
 impl fmt::Display for Seen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let keys = self.story.keys();
+        let keys = self.history.keys();
         let events = keys.values().map(Vec::len).sum::<usize>();
         let count = |matches: fn(&Reply) -> bool| keys.values().flatten().filter(|event| matches(&event.reply)).count();
-        let told = count(|reply| matches!(reply, Reply::Told(_)));
+        let answered = count(|reply| matches!(reply, Reply::Answered(_)));
         let degraded = count(|reply| matches!(reply, Reply::Degraded(..)));
         let first = self.first_grant.map_or_else(|| "never".to_owned(), |first| format!("{first:?}"));
         let (refused, unknown) = (count(|reply| *reply == Reply::Refused), count(|reply| *reply == Reply::Unknown));
         write!(
             f,
-            "{} keys, {events} calls: {told} told, {degraded} degraded, {refused} refused, {unknown} unknown; away: {} \
+            "{} keys, {events} calls: {answered} answered, {degraded} degraded, {refused} refused, {unknown} unknown; away: {} \
              answers, p50 {:?}, p99 {:?}, later p50 {:?}, p99 {:?}, beside {:?}; back: first grant {first}, last loss {:?}",
             keys.len(),
             self.took.len(),
@@ -236,7 +236,7 @@ impl fmt::Display for Seen {
     }
 }
 
-/// What so many of a hundred stay below, of values in order.
+/// Returns a percentile of sorted values.
 fn percentile(sorted: &[Duration], percent: usize) -> Duration {
     sorted.get(sorted.len() * percent / 100).copied().unwrap_or_default()
 }

@@ -12,16 +12,16 @@ use oncegate::domain::clock::Clock;
 use oncegate::engine::conformance::fresh_claim;
 use oncegate_testkit::client::Client;
 use oncegate_testkit::history::Call;
-use oncegate_testkit::history::over_http::OverHttp;
+use oncegate_testkit::history::http_service::HttpService;
 use oncegate_testkit::history::workload::Service;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-/// How many call it.
+/// Number of its callers.
 const CALLERS: u64 = 16;
 
-/// An answer that the document allows and that nobody has to do anything for.
+/// A response that matches the document and needs no work.
 const ANSWER: &str = r#"{"type":"urn:oncegate:problem:store_unavailable","title":"Store unavailable","status":503,
     "detail":"It does nothing.","code":"store_unavailable","request_id":"noop","retry_after_ms":1000}"#;
 
@@ -31,7 +31,7 @@ pub(super) struct Noop {
 }
 
 impl Noop {
-    /// Serves, and has callers call at this pace until they are told to stop.
+    /// Serves, and starts callers at this pace until `stop`.
     pub(super) async fn start(clock: Arc<dyn Clock>, pace: Duration, stop: CancellationToken) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("its address");
@@ -42,7 +42,7 @@ impl Noop {
             (StatusCode::SERVICE_UNAVAILABLE, headers, retry, ANSWER)
         };
         tokio::spawn(async move { axum::serve(listener, Router::new().fallback(answer)).await });
-        let service = Arc::new(OverHttp(Client::new(address)));
+        let service = Arc::new(HttpService(Client::new(address)));
         let mut callers = JoinSet::new();
         for caller in 0..CALLERS {
             let (service, clock, stop) = (service.clone(), clock.clone(), stop.clone());
@@ -61,17 +61,17 @@ impl Noop {
         Self { callers }
     }
 
-    /// Waits until all have been told to stop, and have.
+    /// Stops all callers and waits for their end.
     pub(super) async fn stopped(self) -> Waits {
         Waits(self.callers.join_all().await.into_iter().flatten().collect())
     }
 }
 
-/// When each of its callers called, and how long it waited.
+/// Times of the calls, and how long each caller waited.
 pub(super) struct Waits(Vec<(Duration, Duration)>);
 
 impl Waits {
-    /// What 99 of a hundred waited at most of those who called within this time.
+    /// Returns the 99th percentile of the waiting times of calls within this time.
     pub(super) fn p99(&self, during: Range<Duration>) -> Duration {
         let within = self.0.iter().filter(|(begun, _)| during.contains(begun));
         let mut took: Vec<Duration> = within.map(|(_, took)| *took).collect();

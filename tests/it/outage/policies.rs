@@ -1,5 +1,5 @@
-//! The fault matrix for gateways that answer in a store's place: two of them before one store, of which one loses it. What
-//! the store was told must be explained, one gateway never grants twice by itself, and what both granted is in the report.
+//! The fault matrix for gateways with outage policies: two of them before one store, and one loses it. The answers of
+//! the store must be explained, one gateway never grants twice by itself, and double grants of both are in the report.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -7,10 +7,10 @@ use std::time::Duration;
 use oncegate::domain::claim::Outcome;
 use oncegate::domain::hex;
 use oncegate_testkit::gateway::Gateway;
-use oncegate_testkit::history::doubles::{doubles, forgotten};
+use oncegate_testkit::history::double_grants::{double_grants, undelivered_grants};
 use oncegate_testkit::history::workload::Workload;
 use oncegate_testkit::history::{Answer, Call, Event, Reply};
-use oncegate_testkit::say::say;
+use oncegate_testkit::output::print;
 use oncegate_testkit::wait::until;
 use sha2::{Digest, Sha256};
 
@@ -23,19 +23,19 @@ use crate::support::exposition::Page;
 
 const TOKEN: &str = "token_of_alice_0123456789abcdef";
 
-/// How long the store is told what waits, at most, before all calls are its own again.
+/// Longest delivery of spooled entries, before the store answers all calls again.
 const BACKLOG: Duration = Duration::from_secs(1);
 
 #[cfg(feature = "redis")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_granted_locally_is_granted_once_by_each_gateway() {
+async fn a_local_grant_is_given_once_by_each_gateway() {
     let Some(mut store) = Redis::start().await else { return };
     hold(&mut store, "local", &[Fault::Killed, Fault::Silent, Fault::HalfOpen, Fault::Demoted]).await;
 }
 
 #[cfg(feature = "redis")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_granted_without_asking_is_in_the_report_if_it_was_granted_twice() {
+async fn double_grants_by_policies_are_in_the_report() {
     let Some(mut store) = Redis::start().await else { return };
     hold(&mut store, "fail_open", &[Fault::Stopped, Fault::Refused, Fault::Full, Fault::Loading]).await;
 }
@@ -62,7 +62,7 @@ async fn every_fault_of_postgres_under_every_policy() {
     }
 }
 
-/// What befalls the way of the first gateway leaves the second one alone; what befalls the server befalls both.
+/// A fault of the first gateway's network does not affect the second one; a fault of the server affects both.
 async fn hold<S: Store>(store: &mut S, policy: &str, faults: &[S::Fault]) {
     let digest = hex::encode(&Sha256::digest(TOKEN));
     let config = format!(
@@ -80,52 +80,53 @@ async fn hold<S: Store>(store: &mut S, policy: &str, faults: &[S::Fault]) {
             delivered(gateway).await;
             reported.extend(overlaps(gateway).await);
         }
-        say(format_args!("{policy}, {fault:?}: {seen}"));
+        print(format_args!("{policy}, {fault:?}: {seen}"));
         seen.assert_explained(&fault);
         seen.assert_in_time(&fault, false, BACKLOG);
-        let (mut twice, mut told) = (0, 0);
-        for (key, events) in seen.story.keys() {
-            for attempt in forgotten(&events) {
-                // Where the store held another one when it was told, that is reported.
+        let (mut twice, mut noticed) = (0, 0);
+        for (key, events) in seen.history.keys() {
+            for attempt in undelivered_grants(&events) {
+                // If another attempt held the claim at the delivery, that is reported.
                 assert!(
                     reported.contains(&attempt),
                     "{policy}, {fault:?}: {key}: the store granted it beside {attempt}: {events:#?}"
                 );
             }
-            for double in doubles(&events) {
+            for double in double_grants(&events) {
                 twice += 1;
                 let both = [double.attempts.0, double.attempts.1];
-                // It may be reported beside a third one, which stood in the store when that was told, and has failed since.
-                let is_told = both.iter().any(|one| reported.contains(one));
-                told += usize::from(is_told);
+                // It may be reported with a third one that held the claim at the delivery, and has failed since.
+                let is_reported = both.iter().any(|one| reported.contains(one));
+                noticed += usize::from(is_reported);
                 let both_done = both.iter().all(|one| is_done(&events, *one));
                 let both_degraded = both.iter().all(|one| is_degraded(&events, *one));
                 assert!(
-                    is_told || !(both_done || both_degraded),
+                    is_reported || !(both_done || both_degraded),
                     "{policy}, {fault:?}: {key}: {double:?} is not reported: {events:#?}"
                 );
             }
         }
-        say(format_args!("{policy}, {fault:?}: {twice} were granted twice, of which {told} are reported"));
+        print(format_args!("{policy}, {fault:?}: {twice} were granted twice, and {noticed} of them are reported"));
     }
 }
 
-/// What is reported done stays so: what had ended before it could be compared would not be in the report.
+/// Reported successes are kept forever: an ended one could not be compared, and would not be in the report.
 fn long_kept() -> Workload {
     let workload = workload();
     Workload { retentions: vec![workload.terms.retention], ..workload }
 }
 
-/// Whether a success of this attempt was taken, by whomever, to be kept for longer than the test.
+/// Returns true if a success of this attempt was accepted, to be kept for longer than the test.
 fn is_done(events: &[Event], timestamp: u64) -> bool {
     events.iter().any(|event| {
         let Call::Settle { attempt, outcome: Outcome::Success { .. }, .. } = &event.call else { return false };
-        let taken = matches!(&event.reply, Reply::Told(Answer::Done { .. }) | Reply::Degraded(_, Answer::Done { .. }));
+        let taken =
+            matches!(&event.reply, Reply::Answered(Answer::Done { .. }) | Reply::Degraded(_, Answer::Done { .. }));
         taken && attempt.timestamp().as_micros() == timestamp
     })
 }
 
-/// Whether this attempt was granted in the store's place, so that a journal has it.
+/// Returns true if this attempt was granted in the store's place, so that a journal has it.
 fn is_degraded(events: &[Event], timestamp: u64) -> bool {
     events.iter().any(|event| {
         let Reply::Degraded(_, Answer::Granted { attempt, .. }) = &event.reply else { return false };

@@ -12,7 +12,7 @@ pub(super) enum Fault {
     Stopped,
     /// All its processes get SIGKILL; started again with its data.
     Killed,
-    /// Nothing passes, and nobody is told.
+    /// Nothing arrives, without an error.
     Silent,
     /// Requests arrive, replies do not.
     HalfOpen,
@@ -37,7 +37,7 @@ pub(super) struct Postgres {
 impl Postgres {
     pub(super) async fn start() -> Option<Self> {
         let server = PostgresServer::start().await?;
-        let proxy = TcpProxy::start_plain(server.address()).await;
+        let proxy = TcpProxy::start_any(server.address()).await;
         Some(Self { server, standby: None, proxy })
     }
 }
@@ -83,14 +83,14 @@ impl Store for Postgres {
             Fault::Promoted => {
                 self.server = self.standby.take().expect("it followed");
                 self.server.promote().await;
-                self.proxy.lead_to(self.server.address());
+                self.proxy.redirect_to(self.server.address());
             }
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whatever_happens_to_postgres_every_answer_is_true_and_in_time() {
+async fn every_answer_is_true_and_in_time_under_faults_of_postgres() {
     let Some(mut postgres) = Postgres::start().await else { return };
     let gateway = gateway(&postgres, "").await;
     for fault in FAULTS {
@@ -100,7 +100,7 @@ async fn whatever_happens_to_postgres_every_answer_is_true_and_in_time() {
             postgres.server.execute("SELECT pg_reload_conf()").await;
         }
         let seen = watch(&mut postgres, fault, &gateway).await;
-        // What is read-only still tells duplicates.
+        // A read-only server still reports duplicates.
         seen.assert_promises(&fault, fault != Fault::ReadOnly);
     }
 }

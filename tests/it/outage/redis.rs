@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use oncegate_testkit::history::check::{SKEW, check};
+use oncegate_testkit::output::print;
 use oncegate_testkit::redis_server::RedisServer;
-use oncegate_testkit::say::say;
 use oncegate_testkit::tcp_proxy::{Mode, TcpProxy};
 use oncegate_testkit::wait::until;
 
 use super::{AWAY, Store, gateway, watch};
 
-/// What makes an answer durable before it is given.
+/// Configuration that makes an answer durable before it is sent.
 pub(super) const DURABLE: [&str; 2] = ["appendonly yes", "appendfsync always"];
 
 /// A way for Redis to be out.
@@ -20,7 +20,7 @@ pub(super) enum Fault {
     Stopped,
     /// SIGKILL; started again with its log.
     Killed,
-    /// Nothing passes, and nobody is told.
+    /// Nothing arrives, without an error.
     Silent,
     /// Requests arrive, replies do not.
     HalfOpen,
@@ -77,8 +77,8 @@ impl Store for Redis {
             Fault::Silent => self.proxy.set(Mode::Blackhole),
             Fault::HalfOpen => self.proxy.set(Mode::HalfOpen),
             Fault::Refused => self.proxy.refuse().await,
-            Fault::Full => drop(self.server.ask::<String>("CONFIG SET maxmemory 1")),
-            Fault::Demoted => drop(self.server.ask::<String>("REPLICAOF 127.0.0.1 1")),
+            Fault::Full => drop(self.server.query::<String>("CONFIG SET maxmemory 1")),
+            Fault::Demoted => drop(self.server.query::<String>("REPLICAOF 127.0.0.1 1")),
             Fault::Loading => {
                 // Each entry of the log takes so many microseconds to read, and the server looks up now and then.
                 self.server.restart_with(&["key-load-delay 300"]);
@@ -91,20 +91,20 @@ impl Store for Redis {
             Fault::Stopped => self.server.thaw(),
             Fault::Killed => self.server.restart().await,
             Fault::Silent | Fault::HalfOpen | Fault::Refused => self.proxy.heal().await,
-            Fault::Full => drop(self.server.ask::<String>("CONFIG SET maxmemory 0")),
-            Fault::Demoted => drop(self.server.ask::<String>("REPLICAOF NO ONE")),
+            Fault::Full => drop(self.server.query::<String>("CONFIG SET maxmemory 0")),
+            Fault::Demoted => drop(self.server.query::<String>("REPLICAOF NO ONE")),
             Fault::Loading => assert!(self.server.is_ready().await),
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whatever_happens_to_redis_every_answer_is_true_and_in_time() {
+async fn every_answer_is_true_and_in_time_under_faults_of_redis() {
     let Some(mut redis) = Redis::start().await else { return };
     let gateway = gateway(&redis, "").await;
     for fault in FAULTS {
         let seen = watch(&mut redis, fault, &gateway).await;
-        // A full one still tells duplicates.
+        // A full one still reports duplicates.
         seen.assert_promises(&fault, fault != Fault::Full);
     }
 }
@@ -127,12 +127,12 @@ impl Replicated {
     async fn start() -> Option<Self> {
         let primary = RedisServer::start_with(&DURABLE).await?;
         let replica = RedisServer::start_with(&DURABLE).await?;
-        let between = TcpProxy::start_plain(primary.address()).await;
+        let between = TcpProxy::start_any(primary.address()).await;
         let proxy = TcpProxy::start(primary.address()).await;
         let port = between.address().port();
-        replica.ask::<String>(&format!("REPLICAOF 127.0.0.1 {port}"));
+        replica.query::<String>(&format!("REPLICAOF 127.0.0.1 {port}"));
         until("the replica follows", Duration::from_secs(20), async || {
-            replica.ask::<String>("INFO replication").contains("master_link_status:up")
+            replica.query::<String>("INFO replication").contains("master_link_status:up")
         })
         .await;
         Some(Self { primary, replica, between, proxy })
@@ -157,26 +157,26 @@ impl Store for Replicated {
     }
 
     async fn mend(&mut self, Promoted: Promoted) {
-        self.replica.ask::<String>("REPLICAOF NO ONE");
-        self.proxy.lead_to(self.replica.address());
+        self.replica.query::<String>("REPLICAOF NO ONE");
+        self.proxy.redirect_to(self.replica.address());
     }
 }
 
 /// Replication does not wait, so what was granted last may be lost with its primary, and granted again. Nothing can promise
 /// otherwise; it is counted, and published.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_promoted_replica_of_redis_has_lost_is_counted() {
+async fn data_that_a_promoted_redis_replica_lost_is_counted() {
     let Some(mut stage) = Replicated::start().await else { return };
     let gateway = gateway(&stage, "").await;
     let seen = watch(&mut stage, Promoted, &gateway).await;
-    let keys = seen.story.keys();
+    let keys = seen.history.keys();
     let unexplained = keys.values().filter(|events| check(events, SKEW).is_err()).count();
-    say(format_args!("{seen}"));
-    say(format_args!(
-        "a replica that lags {LAG:?} was promoted after {AWAY:?}: of {} keys, {unexplained} tell of lost writes, {} were \
+    print(format_args!("{seen}"));
+    print(format_args!(
+        "a replica that lags {LAG:?} was promoted after {AWAY:?}: of {} keys, {unexplained} show lost writes, {} were \
          granted twice",
         keys.len(),
-        seen.doubles().len()
+        seen.double_grants().len()
     ));
     seen.assert_in_time(&Promoted, true, Duration::ZERO);
 }

@@ -26,7 +26,7 @@ async fn a_database_that_was_killed_comes_back_with_what_it_had() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_database_that_takes_no_writes_or_lets_nobody_in_comes_back() {
+async fn service_returns_after_a_read_only_database_and_after_refused_logins() {
     let Some(server) = PostgresServer::start().await else { return };
     server.execute("CREATE ROLE gateway LOGIN; GRANT ALL ON SCHEMA public TO gateway").await;
     let gateway = gateway::on(server.url().replace("postgres@", "gateway@")).start().await;
@@ -46,7 +46,7 @@ async fn a_database_that_takes_no_writes_or_lets_nobody_in_comes_back() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_network_to_a_database_that_refuses_swallows_or_holds_back_comes_back() {
     let Some(server) = PostgresServer::start().await else { return };
-    let proxy = TcpProxy::start_plain(server.address()).await;
+    let proxy = TcpProxy::start_any(server.address()).await;
     let url = format!("postgres://postgres@{}/postgres?sslmode=disable", proxy.address());
     let gateway = gateway::on(url).start().await;
     let proxy = tokio::sync::Mutex::new(proxy);

@@ -37,8 +37,8 @@ async fn a_server_that_was_killed_comes_back_with_what_it_had() {
 async fn a_server_that_loads_for_long_comes_back() {
     let Some(mut server) = RedisServer::start_with(&["enable-debug-command yes"]).await else { return };
     let gateway = on(&server).await;
-    server.ask::<String>("DEBUG POPULATE 4000");
-    server.ask::<String>("SAVE");
+    server.query::<String>("DEBUG POPULATE 4000");
+    server.query::<String>("SAVE");
     let server = tokio::sync::Mutex::new(&mut server);
     let load = async || {
         // Two seconds' worth of keys, at half a millisecond each.
@@ -52,22 +52,22 @@ async fn a_server_that_loads_for_long_comes_back() {
 async fn a_server_that_was_made_a_replica_and_a_master_again_comes_back() {
     let Some(server) = RedisServer::start().await else { return };
     let gateway = on(&server).await;
-    let demoted = async || drop(server.ask::<String>("REPLICAOF 127.0.0.1 1"));
-    let promoted = async || drop(server.ask::<String>("REPLICAOF NO ONE"));
+    let demoted = async || drop(server.query::<String>("REPLICAOF 127.0.0.1 1"));
+    let promoted = async || drop(server.query::<String>("REPLICAOF NO ONE"));
     outage(&gateway, "demoted", demoted, promoted).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_whose_password_was_revoked_comes_back_with_it() {
     let Some(server) = RedisServer::start().await else { return };
-    server.ask_words::<String>(&["ACL", "SETUSER", "gateway", "on", ">hunter2", "~*", "+@all"]);
+    server.query_words::<String>(&["ACL", "SETUSER", "gateway", "on", ">hunter2", "~*", "+@all"]);
     let url = server.url().replace("redis://", "redis://gateway:hunter2@");
     let gateway = gateway::on(url).start().await;
     let revoked = async || {
-        server.ask_words::<String>(&["ACL", "SETUSER", "gateway", "resetpass"]);
-        server.ask_words::<i64>(&["CLIENT", "KILL", "USER", "gateway"]);
+        server.query_words::<String>(&["ACL", "SETUSER", "gateway", "resetpass"]);
+        server.query_words::<i64>(&["CLIENT", "KILL", "USER", "gateway"]);
     };
-    let given_back = async || drop(server.ask_words::<String>(&["ACL", "SETUSER", "gateway", ">hunter2"]));
+    let given_back = async || drop(server.query_words::<String>(&["ACL", "SETUSER", "gateway", ">hunter2"]));
     outage(&gateway, "revoked", revoked, given_back).await;
     assert!(!gateway.log().contains("hunter2"));
 }
@@ -79,13 +79,13 @@ async fn a_server_that_takes_no_writes_because_it_cannot_save_comes_back() {
     let broken = async || {
         server.break_saving();
         until("saving has failed", NOTICED, async || {
-            let _ = RedisServer::try_ask::<String>(&server.url(), &["BGSAVE"]);
-            server.ask::<String>("INFO persistence").contains("rdb_last_bgsave_status:err")
+            let _ = RedisServer::try_query::<String>(&server.url(), &["BGSAVE"]);
+            server.query::<String>("INFO persistence").contains("rdb_last_bgsave_status:err")
         })
         .await;
     };
     // What answers probes and refuses claims keeps the breaker from closing.
-    let mended = async || drop(server.ask::<String>("CONFIG SET stop-writes-on-bgsave-error no"));
+    let mended = async || drop(server.query::<String>("CONFIG SET stop-writes-on-bgsave-error no"));
     outage(&gateway, "cannot save", broken, mended).await;
 }
 
@@ -107,19 +107,19 @@ async fn a_full_server_is_no_outage_and_takes_claims_again_at_once() {
     let Some(server) = RedisServer::start().await else { return };
     let gateway = on(&server).await;
     served(&gateway, NOTICED).await;
-    server.ask::<String>("CONFIG SET maxmemory 1");
+    server.query::<String>("CONFIG SET maxmemory 1");
     let client = gateway.client();
     for _ in 0..50 {
         assert_eq!(client.claim(oncegate_testkit::fresh::contents()).await.code(), (503, "store_full"));
     }
     assert_eq!(breaker(&gateway).await, 0);
-    server.ask::<String>("CONFIG SET maxmemory 0");
+    server.query::<String>("CONFIG SET maxmemory 0");
     client.claim(json!("new")).await.expect(201);
 }
 
-/// Connections that nobody used meanwhile, and whose other end has gone without a word.
+/// Idle connections whose other end has disappeared without a close.
 #[tokio::test]
-async fn a_quiet_gateway_replaces_its_connections_before_somebody_needs_them() {
+async fn an_idle_gateway_replaces_lost_connections_before_the_next_call() {
     let Some(server) = RedisServer::start().await else { return };
     let mut proxy = TcpProxy::start(server.address()).await;
     let gateway = gateway::on(format!("redis://{}", proxy.address())).start().await;
@@ -160,7 +160,7 @@ async fn a_brown_out_does_not_turn_into_an_outage() {
     let gateway = gateway::on(format!("redis://{}", proxy.address())).start().await;
     served(&gateway, NOTICED).await;
     let asked = || {
-        let stats = server.ask::<String>("INFO commandstats");
+        let stats = server.query::<String>("INFO commandstats");
         let sets = stats.lines().find(|line| line.starts_with("cmdstat_set:")).unwrap_or_default();
         sets.split(['=', ',']).nth(1).and_then(|calls| calls.parse::<usize>().ok()).unwrap_or(0)
     };
@@ -168,10 +168,10 @@ async fn a_brown_out_does_not_turn_into_an_outage() {
     proxy.set(Mode::Delay(Duration::from_millis(110)));
     let load = Load::on(&gateway, 32);
     tokio::time::sleep(Duration::from_secs(3)).await;
-    let told = load.end().await;
-    let granted = told.iter().filter(|(status, _)| *status == 201).count();
+    let response = load.end().await;
+    let granted = response.iter().filter(|(status, _)| *status == 201).count();
     // The looks at the server's health set a marker, too.
-    let (offered, asked) = (told.len(), asked() - before - 2);
+    let (offered, asked) = (response.len(), asked() - before - 2);
     assert!(granted * 10 >= offered * 9, "{granted} of {offered}");
     assert!(asked * 10 <= offered * 11 + 100, "{asked} tries for {offered} calls");
     assert_eq!(breaker(&gateway).await, 0);

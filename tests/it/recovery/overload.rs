@@ -26,8 +26,8 @@ async fn a_flood_of_claims_on_a_stalled_store_leaves_room_for_outcomes_and_renew
         tokio::time::sleep(Duration::from_millis(100)).await;
         tokio::join!(client.settle(&held, "success"), client.renew(&held, None))
     };
-    let (told, (settled, renewed)) = tokio::join!(futures_util::future::join_all(flood), settled);
-    let overloaded = told.iter().filter(|answer| answer.code() == (503, "overloaded")).count();
+    let (response, (settled, renewed)) = tokio::join!(futures_util::future::join_all(flood), settled);
+    let overloaded = response.iter().filter(|answer| answer.code() == (503, "overloaded")).count();
     assert_eq!(overloaded, 64 - 14, "two places of sixteen are not for claims");
     for answer in [settled, renewed] {
         assert!(matches!(answer.code(), (503, "store_unavailable" | "outcome_unknown")), "{}", answer.text);

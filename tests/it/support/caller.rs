@@ -14,7 +14,7 @@ pub(crate) fn app(key: &str) -> String {
     format!("[apps.{key}]\nsecrets = [\"sha256:{digest}\"]\n")
 }
 
-/// What a caller of an app sends.
+/// Returns the credential of an app.
 pub(crate) fn credential(key: &str) -> String {
     format!("{key}.{SECRET}")
 }

@@ -1,4 +1,4 @@
-//! What tests of an engine ask it, and how they read its answers.
+//! Requests to an engine, and checks of its answers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,36 +16,36 @@ pub(crate) fn attempt() -> Attempt {
     ISSUER.issue(None)
 }
 
-/// The same operation, tried by somebody else.
-pub(crate) fn again(ask: &ClaimRequest) -> ClaimRequest {
-    ClaimRequest { attempt: attempt(), ..ask.clone() }
+/// The same operation by another attempt.
+pub(crate) fn again(request: &ClaimRequest) -> ClaimRequest {
+    ClaimRequest { attempt: attempt(), ..request.clone() }
 }
 
-pub(crate) fn settle(ask: &ClaimRequest, outcome: Outcome) -> OutcomeRequest {
-    let late = LateTerms { operation: None, contents: Contents::Unverified, terms: ask.terms };
-    OutcomeRequest { key: ask.key.clone(), attempt: ask.attempt.clone(), outcome, late: Some(late) }
+pub(crate) fn settle(request: &ClaimRequest, outcome: Outcome) -> OutcomeRequest {
+    let late = LateTerms { operation: None, contents: Contents::Unverified, terms: request.terms };
+    OutcomeRequest { key: request.key.clone(), attempt: request.attempt.clone(), outcome, late: Some(late) }
 }
 
-pub(crate) fn renew(ask: &ClaimRequest, lease: Option<Duration>) -> RenewalRequest {
-    RenewalRequest { key: ask.key.clone(), attempt: ask.attempt.clone(), lease }
+pub(crate) fn renew(request: &ClaimRequest, lease: Option<Duration>) -> RenewalRequest {
+    RenewalRequest { key: request.key.clone(), attempt: request.attempt.clone(), lease }
 }
 
 pub(crate) fn success(result: &str) -> Outcome {
     Outcome::Success { result: Some(result.into()), retention: None }
 }
 
-pub(crate) async fn granted(engine: &impl Engine, ask: &ClaimRequest) -> Grant {
-    match engine.claim(ask, DEADLINE).await {
+pub(crate) async fn granted(engine: &impl Engine, request: &ClaimRequest) -> Grant {
+    match engine.claim(request, DEADLINE).await {
         Ok(ClaimResponse::Granted(grant)) => grant,
         other => panic!("expected a grant, got {other:?}"),
     }
 }
 
-pub(crate) async fn is_duplicate(engine: &impl Engine, ask: &ClaimRequest) -> bool {
-    matches!(engine.claim(ask, DEADLINE).await, Ok(ClaimResponse::Duplicate(_)))
+pub(crate) async fn is_duplicate(engine: &impl Engine, request: &ClaimRequest) -> bool {
+    matches!(engine.claim(request, DEADLINE).await, Ok(ClaimResponse::Duplicate(_)))
 }
 
-/// Why a call certainly did not happen.
+/// Returns why a call certainly took no effect.
 pub(crate) fn unavailable<T: std::fmt::Debug>(answer: Result<T, EngineError>) -> String {
     match answer {
         Err(EngineError::Determinate(Determinate::Unavailable(why))) => why,
@@ -60,7 +60,7 @@ pub(crate) fn is_uncertain<T>(answer: &Result<T, EngineError>) -> bool {
 /// Waits until the engine serves: at most a second, which is what the gateway promises.
 pub(crate) async fn back_within_a_second(engine: &impl Engine) {
     let served = async {
-        // The probe asks over every connection.
+        // The probe uses every connection.
         while engine.probe().await.is_err() || engine.claim(&fresh_claim(), DEADLINE).await.is_err() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

@@ -1,4 +1,4 @@
-//! What `/metrics` says, read back.
+//! Parser of the output of `/metrics`.
 
 use oncegate_testkit::client::Client;
 

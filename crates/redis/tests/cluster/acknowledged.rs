@@ -12,8 +12,8 @@ use super::{DEADLINE, again, is_duplicate, open, renew, settle, soon, success};
 async fn pair() -> Option<(RedisServer, RedisServer)> {
     let config = ["appendonly yes", "appendfsync always", "repl-diskless-sync-delay 0"];
     let (primary, replica) = (RedisServer::start_with(&config).await?, RedisServer::start_with(&config).await?);
-    replica.ask::<()>(&format!("REPLICAOF 127.0.0.1 {}", primary.address().port()));
-    soon("the replica is in step", async || primary.ask::<String>("INFO replication").contains("state=online")).await;
+    replica.query::<()>(&format!("REPLICAOF 127.0.0.1 {}", primary.address().port()));
+    soon("the replica is in step", async || primary.query::<String>("INFO replication").contains("state=online")).await;
     Some((primary, replica))
 }
 
@@ -24,7 +24,7 @@ async fn a_primary_that_is_cut_off_acknowledges_nothing() {
     let (held, new) = (fresh_claim(), fresh_claim());
     soon("the replica acknowledges", async || redis.claim(&held, DEADLINE).await.is_ok()).await;
     // It is promoted elsewhere, and the former primary goes on answering.
-    replica.ask::<()>("REPLICAOF NO ONE");
+    replica.query::<()>("REPLICAOF NO ONE");
     let is_short = async |ask| redis.claim(&ask, DEADLINE).await.is_err_and(|failure| failure.is_shortfall());
     assert!(is_short(new.clone()).await, "a grant");
     assert!(is_short(new.clone()).await, "its repeat, which writes nothing");
@@ -38,8 +38,8 @@ async fn a_primary_that_is_cut_off_acknowledges_nothing() {
     redis.probe().await.expect("it answers");
 
     // It is a replica of the new one now: what it was told alone is gone, and was never acknowledged.
-    primary.ask::<()>(&format!("REPLICAOF 127.0.0.1 {}", replica.address().port()));
-    soon("the new primary is in step", async || replica.ask::<String>("INFO replication").contains("state=online"))
+    primary.query::<()>(&format!("REPLICAOF 127.0.0.1 {}", replica.address().port()));
+    soon("the new primary is in step", async || replica.query::<String>("INFO replication").contains("state=online"))
         .await;
     let promoted = open(&format!("{}?replicas=1", replica.url()));
     soon("what was acknowledged stands", async || is_duplicate(&promoted, &again(&held)).await).await;
@@ -55,12 +55,12 @@ async fn redis_grants(redis: &Redis, ask: &ClaimRequest) -> bool {
 async fn an_acknowledgement_of_the_disks_needs_version_7_2() {
     let Some((primary, _replica)) = pair().await else { return };
     let redis = open(&format!("{}?replicas=1&aof=1&replica_timeout=400ms", primary.url()));
-    let info: String = primary.ask("INFO server");
+    let info: String = primary.query("INFO server");
     let version = info.lines().find_map(|line| line.strip_prefix("redis_version:")).unwrap().to_owned();
     let mut numbers = version.split('.').map(|number| number.parse::<u32>().unwrap());
     if (numbers.next().unwrap(), numbers.next().unwrap()) >= (7, 2) {
         soon("the disks acknowledge", async || redis.claim(&fresh_claim(), DEADLINE).await.is_ok()).await;
-        primary.ask::<()>("CONFIG SET appendfsync everysec");
+        primary.query::<()>("CONFIG SET appendfsync everysec");
         soon("it is refused", async || {
             redis.claim(&fresh_claim(), DEADLINE).await.is_err_and(|why| why.to_string().contains("appendfsync always"))
         })

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use oncegate_core::engine::Engine;
 
-use oncegate_testkit::say::say;
+use oncegate_testkit::output::print;
 
 use super::load::{Load, lost};
 use super::{DEADLINE, RedisCluster, again, claim_on, granted, is_duplicate, now, open, since, soon};
@@ -17,7 +17,7 @@ async fn a_planned_failover_loses_nothing_and_is_not_seen() {
     let load = Load::start(&redis, 16);
     tokio::time::sleep(Duration::from_millis(300)).await;
     let replica = cluster.replicas_of(0)[0];
-    cluster.nodes[replica].ask::<()>("CLUSTER FAILOVER");
+    cluster.nodes[replica].query::<()>("CLUSTER FAILOVER");
     soon("the replica took over", async || !cluster.replicas_of(replica).is_empty()).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     let ledger = load.stop().await;
@@ -56,13 +56,13 @@ async fn kill_under_load(query: &str, replicas: usize) -> (usize, usize, usize) 
     let is_back = async || is_duplicate_or_gone(&*redis, &on_dead).await;
     soon("the shard is back", is_back).await;
     let back = since(ready);
-    say(format_args!("{query}: back {back:?} after it could be; slowest of others {slowest_other:?}"));
+    print(format_args!("{query}: back {back:?} after it could be; slowest of others {slowest_other:?}"));
     tokio::time::sleep(Duration::from_millis(200)).await;
     let ledger = load.stop().await;
     let lost = lost(&*redis, &ledger).await;
     let (granted, doubled) = (ledger.granted.len(), ledger.doubled);
     let (refused, unknown) = (ledger.refused, ledger.unknown);
-    say(format_args!(
+    print(format_args!(
         "{query}: granted {granted}, lost {lost}, doubled {doubled}, refused {refused}, unknown {unknown}"
     ));
     (lost, ledger.doubled, ledger.granted.len())
@@ -133,10 +133,10 @@ async fn a_primary_that_comes_back_as_a_replica_gets_no_writes() {
     soon("the shard is back", async || redis.claim(&again(&held), DEADLINE).await.is_ok()).await;
     cluster.nodes[0].restart().await;
     cluster.settled().await;
-    cluster.nodes[0].ask::<()>("CONFIG RESETSTAT");
+    cluster.nodes[0].query::<()>("CONFIG RESETSTAT");
     for _ in 0..50 {
         granted(&redis, &claim_on(&cluster, cluster.primary_of(&super::name(&held)))).await;
     }
-    let stats: String = cluster.nodes[0].ask("INFO commandstats");
+    let stats: String = cluster.nodes[0].query("INFO commandstats");
     assert!(!stats.contains("rejected_calls=1") && !stats.contains("cmdstat_echo"), "{stats}");
 }

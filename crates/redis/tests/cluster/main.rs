@@ -121,10 +121,10 @@ async fn keys_are_spread_over_the_primaries_and_found_again() {
         granted(&redis, &ask).await;
         assert!(is_duplicate(&other, &again(&ask)).await, "one seed is enough");
         let node = &cluster.nodes[cluster.primary_of(&name(&ask))];
-        assert_eq!(node.ask_words::<i64>(&["EXISTS", &name(&ask)]), 1);
+        assert_eq!(node.query_words::<i64>(&["EXISTS", &name(&ask)]), 1);
     }
     for node in &cluster.nodes {
-        assert!(node.ask::<i64>("DBSIZE") > 5, "each has its share, and a marker");
+        assert!(node.query::<i64>("DBSIZE") > 5, "each has its share, and a marker");
     }
 }
 
@@ -190,8 +190,8 @@ async fn metadata_and_markers_have_a_hash_tag_and_lost_data_is_noticed_per_prima
     assert!(redis.compare_and_set_metadata("chain.main", None, &note).await.unwrap());
     assert_eq!(redis.get_metadata("chain.main").await.unwrap(), Some(note));
     let at = cluster.primary_of("og:note:{chain.main}");
-    assert_eq!(cluster.nodes[at].ask::<i64>("EXISTS og:note:{chain.main}"), 1);
-    let has_marker = |node: &RedisServer| node.ask::<Vec<String>>("KEYS og:{*}:marker").len() == 1;
+    assert_eq!(cluster.nodes[at].query::<i64>("EXISTS og:note:{chain.main}"), 1);
+    let has_marker = |node: &RedisServer| node.query::<Vec<String>>("KEYS og:{*}:marker").len() == 1;
     soon("every primary has a marker", async || cluster.nodes.iter().all(has_marker)).await;
     assert_eq!(redis.data_lost(), 0);
 
@@ -223,7 +223,7 @@ async fn uncovered_slots_are_refused_and_the_others_served() {
     let Some(cluster) = RedisCluster::start(3, 0).await else { return };
     let (on_uncovered, on_other) = (claim_on(&cluster, 0), claim_on(&cluster, 1));
     for node in &cluster.nodes {
-        node.ask::<()>("CLUSTER DELSLOTSRANGE 0 5460");
+        node.query::<()>("CLUSTER DELSLOTSRANGE 0 5460");
     }
     let redis = open(&cluster.url());
     granted(&redis, &on_other).await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use oncegate_core::engine::Engine;
 
-use oncegate_testkit::say::say;
+use oncegate_testkit::output::print;
 
 use super::load::{Load, lost};
 use super::{DEADLINE, RedisCluster, again, claim_on, granted, is_duplicate, many, open};
@@ -23,7 +23,7 @@ async fn slots_that_move_there_and_back_lose_nothing_and_are_not_seen() {
     assert_eq!((ledger.doubled, lost(&*redis, &ledger).await), (0, 0), "of {}", ledger.granted.len());
     assert_eq!((ledger.refused, ledger.unknown), (0, 0), "slowest {:?}", ledger.slowest);
     assert_eq!(redis.data_lost(), 0, "a marker that moves is no loss");
-    say(format_args!("granted {}, slowest {:?}", ledger.granted.len(), ledger.slowest));
+    print(format_args!("granted {}, slowest {:?}", ledger.granted.len(), ledger.slowest));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -36,13 +36,13 @@ async fn slots_that_move_to_a_new_primary_are_acknowledged_there() {
     }
     // The new one has a replica, too: the former replica of another shard would leave that one without.
     let (new, replica) = (cluster.add_node().await, cluster.add_node().await);
-    let id: String = cluster.nodes[new].ask("CLUSTER MYID");
+    let id: String = cluster.nodes[new].query("CLUSTER MYID");
     oncegate_testkit::wait::until("the replica follows", Duration::from_secs(5), async || {
-        let _ = oncegate_testkit::redis_server::RedisServer::try_ask::<()>(
+        let _ = oncegate_testkit::redis_server::RedisServer::try_query::<()>(
             &cluster.nodes[replica].url(),
             &["CLUSTER", "REPLICATE", &id],
         );
-        cluster.nodes[new].ask::<String>("INFO replication").contains("state=online")
+        cluster.nodes[new].query::<String>("INFO replication").contains("state=online")
     })
     .await;
     cluster.move_slots(0..500, 0, new).await;
@@ -65,15 +65,15 @@ async fn each_step_on_a_slot_that_is_on_its_way_is_asked_for() {
         new.key.app = "another".parse().unwrap();
         (held, again(&new))
     };
-    let slot: u16 = cluster.nodes[0].ask_words(&["CLUSTER", "KEYSLOT", &super::name(&held)]);
-    let ids: Vec<String> = [0, 1].map(|index| cluster.nodes[index].ask("CLUSTER MYID")).into();
-    cluster.nodes[1].ask::<()>(&format!("CLUSTER SETSLOT {slot} IMPORTING {}", ids[0]));
-    cluster.nodes[0].ask::<()>(&format!("CLUSTER SETSLOT {slot} MIGRATING {}", ids[1]));
+    let slot: u16 = cluster.nodes[0].query_words(&["CLUSTER", "KEYSLOT", &super::name(&held)]);
+    let ids: Vec<String> = [0, 1].map(|index| cluster.nodes[index].query("CLUSTER MYID")).into();
+    cluster.nodes[1].query::<()>(&format!("CLUSTER SETSLOT {slot} IMPORTING {}", ids[0]));
+    cluster.nodes[0].query::<()>(&format!("CLUSTER SETSLOT {slot} MIGRATING {}", ids[1]));
     // The other node has no script of ours yet.
-    cluster.nodes[1].ask::<()>("SCRIPT FLUSH");
+    cluster.nodes[1].query::<()>("SCRIPT FLUSH");
 
     granted(&redis, &new).await;
-    let keys_at = |node: usize| cluster.nodes[node].ask::<i64>(&format!("CLUSTER COUNTKEYSINSLOT {slot}"));
+    let keys_at = |node: usize| cluster.nodes[node].query::<i64>(&format!("CLUSTER COUNTKEYSINSLOT {slot}"));
     assert_eq!((keys_at(0), keys_at(1)), (1, 1), "it went to the new owner");
     redis.renew(&renew(&new, None), DEADLINE).await.expect("by a script, after ASKING");
     assert!(is_duplicate(&redis, &again(&new)).await);

@@ -46,9 +46,9 @@ async fn a_killed_primary_loses_nothing_that_all_its_replicas_acknowledged() {
     let new = group.taken_over(0).await;
     group.servers[0].restart().await;
     let primary = group.servers[new].address();
-    group.servers[0].ask::<()>(&format!("REPLICAOF {} {}", primary.ip(), primary.port()));
+    group.servers[0].query::<()>(&format!("REPLICAOF {} {}", primary.ip(), primary.port()));
     soon("two replicas are in step", async || {
-        group.servers[new].ask::<String>("INFO replication").matches("state=online").count() == 2
+        group.servers[new].query::<String>("INFO replication").matches("state=online").count() == 2
     })
     .await;
     let begun = now();
@@ -65,7 +65,7 @@ async fn the_former_primary_gets_no_writes_when_it_is_back() {
     let held = fresh_claim();
     granted(&redis, &held).await;
     // Replication is asynchronous here.
-    soon("the replica has it", async || group.servers[1].ask_words::<i64>(&["EXISTS", &name(&held)]) == 1).await;
+    soon("the replica has it", async || group.servers[1].query_words::<i64>(&["EXISTS", &name(&held)]) == 1).await;
     group.servers[0].kill();
     group.taken_over(0).await;
     let begun = now();
@@ -77,7 +77,7 @@ async fn the_former_primary_gets_no_writes_when_it_is_back() {
     for _ in 0..100 {
         answered(&redis, &fresh_claim()).await;
     }
-    let stats: String = group.servers[0].ask("INFO commandstats");
+    let stats: String = group.servers[0].query("INFO commandstats");
     assert!(!stats.contains("cmdstat_set"), "{stats}");
     assert_eq!(redis.data_lost(), 0);
 }

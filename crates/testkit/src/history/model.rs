@@ -1,5 +1,5 @@
-//! The model that a history is held against: one key, what may stand in it, and between which instants it may end. What a
-//! call changes and is told comes from `oncegate_core::claim`, the contract's tables; what is added here is doubt.
+//! Model of one key that a history is checked against: the record that may be stored, and the earliest and latest time of its
+//! end. Effects and answers come from the contract's tables in `oncegate_core::claim`; the model adds the uncertainty.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -18,104 +18,104 @@ use oncegate_core::terms::{LeaseEnd, Retention, Terms};
 
 use super::record::{Answer, Call, Event, Reply};
 
-/// An event made ready for the model.
-pub(crate) struct Deed {
-    /// When the call was made; it took effect no sooner.
+/// An event prepared for the model.
+pub(crate) struct Step {
+    /// Time of the call; it took effect no sooner.
     pub(crate) begun: Duration,
-    /// When it was answered; it took effect no later. [`Duration::MAX`] where that is open.
+    /// Time of the answer; the call took effect no later. [`Duration::MAX`] if that is open.
     pub(crate) ended: Duration,
-    /// The store's word, if there was one.
-    pub(crate) told: Option<Answer>,
-    ask: Ask,
-    /// Answered by a policy: the store may get it with less of the lease.
+    /// The store's answer, if there was one.
+    pub(crate) answer: Option<Answer>,
+    request: Request,
+    /// Answered by a policy: the store may receive it with a shorter lease.
     degraded: bool,
-    /// The store may know its try under another attempt, and the answer is not that it does not.
+    /// The store may know this attempt by another timestamp, and the answer does not exclude it.
     may_be_renamed: bool,
 }
 
-enum Ask {
+enum Request {
     Claim(Box<ClaimRequest>),
     Settle(Box<OutcomeRequest>),
     Renew(RenewalRequest),
 }
 
-/// What the model would answer.
+/// Answer of the model.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) enum Word {
+pub(crate) enum ModelAnswer {
     Claimed(Box<ClaimResponse>),
     Settled(OutcomeResponse),
     Renewed(RenewalResponse),
 }
 
-/// One way in which things may have gone for a key, up to some instant.
+/// One state that a key may be in after some of its events.
 #[derive(Clone, PartialEq)]
-pub(crate) struct Course {
-    /// The earliest instant it can be by now.
+pub(crate) struct ModelState {
+    /// Earliest possible time.
     pub(crate) now: Duration,
-    /// What stands, expired or not.
-    pub(crate) standing: Option<Standing>,
-    /// The fence of the newest grant of which one is known.
+    /// The stored record, expired or not.
+    pub(crate) stored: Option<Stored>,
+    /// Newest fence that is known.
     fence: Option<u64>,
 }
 
-/// What stands, and when it ends.
+/// A record, and when it ends.
 #[derive(Clone, PartialEq)]
-pub(crate) struct Standing {
+pub(crate) struct Stored {
     pub(crate) record: Record,
     fence: Option<u64>,
-    /// Nothing if it does not end by itself.
-    pub(crate) ends: Option<Ends>,
+    /// `None` if it does not end by itself.
+    pub(crate) ends: Option<EndRange>,
 }
 
-/// Between which instants something ends, and how long it lasts at most from when it was last taken.
+/// Earliest and latest end of a record, and how long it lasts at most after its last change.
 #[derive(Clone, Copy, PartialEq)]
-pub(crate) struct Ends {
+pub(crate) struct EndRange {
     pub(crate) earliest: Duration,
     pub(crate) latest: Duration,
     lasts: Duration,
 }
 
-/// Attempts whose timestamp nobody was told stand with one that no gateway issues: the place of their event.
-const NAMELESS_BELOW: u64 = 1_000_000;
+/// An attempt whose timestamp no answer has shown gets a placeholder that no gateway issues: the index of its event.
+const PLACEHOLDERS_BELOW: u64 = 1_000_000;
 
-impl Deed {
-    /// Nothing for what certainly did not happen. `place` tells events of a history apart.
+impl Step {
+    /// Returns `None` for a call that certainly took no effect. `index` distinguishes the events of a history.
     ///
-    /// A try that a policy granted may have two attempts: the store settles and renews it by either.
-    pub(crate) fn of(event: &Event, place: usize, template: &ClaimRequest, by_policy: &[Nonce]) -> Option<Self> {
-        let (told, degraded) = match &event.reply {
-            Reply::Told(answer) => (Some(answer), None),
+    /// A grant by a policy may have two attempts: the store accepts outcomes and renewals by either.
+    pub(crate) fn of(event: &Event, index: usize, template: &ClaimRequest, by_policy: &[Nonce]) -> Option<Self> {
+        let (answer, degraded) = match &event.reply {
+            Reply::Answered(answer) => (Some(answer), None),
             Reply::Degraded(_, answer) => (None, Some(answer)),
             Reply::Unknown => (None, None),
             Reply::Refused => return None,
         };
-        let ask = match &event.call {
+        let request = match &event.call {
             Call::Claim { nonce, terms, take_over } => {
-                let nameless = Timestamp::from_micros(u64::try_from(place).expect("few events") + 1);
-                let attempt = match told.or(degraded) {
+                let placeholder = Timestamp::from_micros(u64::try_from(index).expect("few events") + 1);
+                let attempt = match answer.or(degraded) {
                     Some(Answer::Granted { attempt, repeated: false, .. }) => attempt.clone(),
-                    _ => Attempt::new(nameless, nonce.clone()),
+                    _ => Attempt::new(placeholder, nonce.clone()),
                 };
                 let claim = ClaimRequest { attempt, terms: *terms, take_over: *take_over, ..template.clone() };
-                Ask::Claim(Box::new(claim))
+                Request::Claim(Box::new(claim))
             }
             Call::Settle { attempt, outcome, terms } => {
                 let late = LateTerms { operation: None, contents: Contents::Unverified, terms: *terms };
-                Ask::Settle(Box::new(settle(template, attempt, outcome, late)))
+                Request::Settle(Box::new(settle(template, attempt, outcome, late)))
             }
-            Call::Renew { attempt, lease } => Ask::Renew(renew(template, attempt, *lease)),
+            Call::Renew { attempt, lease } => Request::Renew(renew(template, attempt, *lease)),
         };
-        let may_be_renamed = match (&event.call, told) {
+        let may_be_renamed = match (&event.call, answer) {
             (Call::Claim { .. }, _) | (_, Some(Answer::Superseded { .. })) => false,
             (Call::Settle { attempt, .. } | Call::Renew { attempt, .. }, _) => by_policy.contains(attempt.nonce()),
         };
-        let ended = if told.is_some() { event.answered } else { Duration::MAX };
+        let ended = if answer.is_some() { event.answered } else { Duration::MAX };
         let degraded = degraded.is_some();
-        Some(Self { begun: event.begun, ended, told: told.cloned(), ask, degraded, may_be_renamed })
+        Some(Self { begun: event.begun, ended, answer: answer.cloned(), request, degraded, may_be_renamed })
     }
 }
 
-/// The claim that all others are made from: they differ in attempt and terms only.
+/// Returns the request that all others are made from: they differ in attempt and terms only.
 pub(crate) fn template() -> &'static ClaimRequest {
     static TEMPLATE: LazyLock<ClaimRequest> = LazyLock::new(any_claim);
     &TEMPLATE
@@ -138,116 +138,116 @@ fn any_claim() -> ClaimRequest {
     }
 }
 
-/// A POST of a claim.
+/// Returns the outcome call of a claim.
 pub(crate) fn settle(claim: &ClaimRequest, attempt: &Attempt, outcome: &Outcome, late: LateTerms) -> OutcomeRequest {
     OutcomeRequest { key: claim.key.clone(), attempt: attempt.clone(), outcome: outcome.clone(), late: Some(late) }
 }
 
-/// A renewal of a claim.
+/// Returns the renewal of a claim.
 pub(crate) fn renew(claim: &ClaimRequest, attempt: &Attempt, lease: Duration) -> RenewalRequest {
     RenewalRequest { key: claim.key.clone(), attempt: attempt.clone(), lease: Some(lease) }
 }
 
-impl Course {
-    /// Nothing has happened.
+impl ModelState {
+    /// State before any event.
     pub(crate) fn start() -> Self {
-        Self { now: Duration::ZERO, standing: None, fence: None }
+        Self { now: Duration::ZERO, stored: None, fence: None }
     }
 
-    /// What follows if this deed is next, and what stands has or has not ended by then. Nothing if that cannot be, or if
-    /// it would change nothing and nobody was told.
-    pub(crate) fn after(&self, deed: &Deed, ended: bool, skew: Duration) -> Option<Self> {
-        let (from, until) = self.span(deed, ended, skew)?;
-        let mut standing = self.standing.clone();
+    /// Returns the state after this step, with the stored record ended before it or not. `None` if the answer contradicts
+    /// it, or if the step changes nothing and has no answer.
+    pub(crate) fn after(&self, step: &Step, ended: bool, skew: Duration) -> Option<Self> {
+        let (from, until) = self.span(step, ended, skew)?;
+        let mut stored = self.stored.clone();
         if ended {
-            standing = standing.and_then(Standing::after_its_end);
-        } else if let Some(Ends { latest, lasts, .. }) = standing.as_mut().and_then(|standing| standing.ends.as_mut()) {
-            // It was taken before this deed happened.
+            stored = stored.and_then(Stored::after_its_end);
+        } else if let Some(EndRange { latest, lasts, .. }) = stored.as_mut().and_then(|stored| stored.ends.as_mut()) {
+            // Its last change was before this step.
             *latest = (*latest).min(until.saturating_add(*lasts));
         }
-        let (effect, word) = answer(standing.as_ref(), deed);
-        let Some(told) = &deed.told else {
+        let (effect, expected) = answer(stored.as_ref(), step);
+        let Some(answered) = &step.answer else {
             let changes = effect != Effect::Keep;
-            let standing = put(standing, effect, None, (from, until), deed.degraded);
-            return changes.then_some(Self { now: from, standing, fence: self.fence });
+            let stored = apply(stored, effect, None, (from, until), step.degraded);
+            return changes.then_some(Self { now: from, stored, fence: self.fence });
         };
-        if let Some(standing) = &mut standing {
-            standing.learn(&word, told);
+        if let Some(stored) = &mut stored {
+            stored.learn_timestamp(&expected, answered);
         }
-        // Asked again: what was learnt may have given what stands its name.
-        let (effect, word) = answer(standing.as_ref(), deed);
-        if !says(&word, told, deed) {
+        // Evaluated again, because the timestamp may be known now.
+        let (effect, expected) = answer(stored.as_ref(), step);
+        if !agrees(&expected, answered, step) {
             return None;
         }
         let mut fence = self.fence;
-        let standing = match told {
+        let stored = match answered {
             Answer::Granted { fence: own, repeated, .. } => {
-                let standing = put(standing, effect, *own, (from, until), false);
-                let known = standing.as_ref().and_then(|standing| standing.fence);
+                let stored = apply(stored, effect, *own, (from, until), false);
+                let known = stored.as_ref().and_then(|stored| stored.fence);
                 let as_known = !*repeated || own.is_none() || known.is_none() || known == *own;
                 let rises = *repeated || own.is_none() || *own > fence;
                 if !as_known || !rises {
                     return None;
                 }
                 fence = fence.max(*own);
-                standing
+                stored
             }
-            _ => put(standing, effect, None, (from, until), false),
+            _ => apply(stored, effect, None, (from, until), false),
         };
-        // Nobody is told more lease than there is, counted from when they asked.
-        if let Answer::Granted { lease, .. } | Answer::Renewed { lease } = told {
-            let ends = standing.as_ref().and_then(|standing| standing.ends);
+        // No answer promises more lease than there is, counted from the call.
+        if let Answer::Granted { lease, .. } | Answer::Renewed { lease } = answered {
+            let ends = stored.as_ref().and_then(|stored| stored.ends);
             let latest = ends.map_or(Duration::MAX, |ends| ends.latest.saturating_add(skew));
-            if deed.begun.saturating_add(*lease) > latest {
+            if step.begun.saturating_add(*lease) > latest {
                 return None;
             }
         }
-        Some(Self { now: from, standing, fence })
+        Some(Self { now: from, stored, fence })
     }
 
-    /// Between which instants the deed can have happened.
-    fn span(&self, deed: &Deed, ended: bool, skew: Duration) -> Option<(Duration, Duration)> {
-        let (mut from, mut until) = (self.now.max(deed.begun), deed.ended);
-        match (&self.standing, ended) {
-            (Some(Standing { ends: Some(ends), .. }), true) => from = from.max(ends.earliest.saturating_sub(skew)),
-            (Some(Standing { ends: Some(ends), .. }), false) => until = until.min(ends.latest.saturating_add(skew)),
+    /// Returns the earliest and the latest time of the step.
+    fn span(&self, step: &Step, ended: bool, skew: Duration) -> Option<(Duration, Duration)> {
+        let (mut from, mut until) = (self.now.max(step.begun), step.ended);
+        match (&self.stored, ended) {
+            (Some(Stored { ends: Some(ends), .. }), true) => from = from.max(ends.earliest.saturating_sub(skew)),
+            (Some(Stored { ends: Some(ends), .. }), false) => until = until.min(ends.latest.saturating_add(skew)),
             (_, true) => return None,
             (_, false) => {}
         }
         (from <= until).then_some((from, until))
     }
 
-    /// What the store would have answered next, for a reader.
-    pub(crate) fn would_say(&self, deed: &Deed, ended: bool) -> Word {
-        let standing = self.standing.clone();
-        let standing = if ended { standing.and_then(Standing::after_its_end) } else { standing };
-        answer(standing.as_ref(), deed).1
+    /// Returns the answer of the store to this step, for a report.
+    pub(crate) fn expected_answer(&self, step: &Step, ended: bool) -> ModelAnswer {
+        let stored = self.stored.clone();
+        let stored = if ended { stored.and_then(Stored::after_its_end) } else { stored };
+        answer(stored.as_ref(), step).1
     }
 }
 
-impl Standing {
-    /// What is left when its time is over.
+impl Stored {
+    /// Returns what is left after its end.
     fn after_its_end(self) -> Option<Self> {
         let LiveClaim { record, fence, .. } = LiveClaim::judge(self.record, Some(Duration::ZERO), self.fence)?;
         Some(Self { record, fence, ends: None })
     }
 
-    fn is_nameless(&self) -> bool {
-        self.record.attempt.timestamp().as_micros() < NAMELESS_BELOW
+    fn has_placeholder(&self) -> bool {
+        self.record.attempt.timestamp().as_micros() < PLACEHOLDERS_BELOW
     }
 
-    /// Takes the name of what stands from an answer that tells it.
-    fn learn(&mut self, word: &Word, told: &Answer) {
-        if !self.is_nameless() {
+    /// Replaces the placeholder by the timestamp in an answer.
+    fn learn_timestamp(&mut self, expected: &ModelAnswer, answered: &Answer) {
+        if !self.has_placeholder() {
             return;
         }
-        match (word, told) {
-            (Word::Claimed(claimed), Answer::Granted { attempt, repeated: true, .. })
+        match (expected, answered) {
+            (ModelAnswer::Claimed(claimed), Answer::Granted { attempt, repeated: true, .. })
                 if matches!(**claimed, ClaimResponse::Granted(_)) && attempt.nonce() == self.record.attempt.nonce() =>
             {
                 self.record.attempt = attempt.clone();
             }
-            (Word::Claimed(claimed), Answer::Duplicate { timestamp, .. })
+            (ModelAnswer::Claimed(claimed), Answer::Duplicate { timestamp, .. })
                 if matches!(**claimed, ClaimResponse::Duplicate(_)) =>
             {
                 let timestamp = Timestamp::from_micros(*timestamp);
@@ -258,103 +258,104 @@ impl Standing {
     }
 }
 
-/// What the tables say.
-fn answer(standing: Option<&Standing>, deed: &Deed) -> (Effect, Word) {
-    // Whether it has ended was decided before; how much is left only has to be something, so that a renewal extends.
-    let left = |standing: &Standing| standing.ends.map(|_| Duration::from_nanos(1));
-    let held = standing.map(|standing| LiveClaim {
-        record: standing.record.clone(),
-        left: left(standing),
-        fence: standing.fence,
-    });
-    // A gateway that told its caller something of its own learns later by which name the store knows that try: what was
-    // granted to the same nonce at another gateway is the same try.
+/// Returns the effect and the answer by the contract's tables.
+fn answer(stored: Option<&Stored>, step: &Step) -> (Effect, ModelAnswer) {
+    // The end was decided before. The rest must only be positive, so that a renewal extends it.
+    let left = |stored: &Stored| stored.ends.map(|_| Duration::from_nanos(1));
+    let claim =
+        stored.map(|stored| LiveClaim { record: stored.record.clone(), left: left(stored), fence: stored.fence });
+    // A gateway that answered in the store's place learns later which attempt the store has: a grant to the same nonce by
+    // another gateway is the same try.
     let own = |attempt: &Attempt| {
-        let held = held.as_ref().map(|held| &held.record.attempt);
-        let may_be_renamed = deed.degraded || deed.may_be_renamed;
-        held.filter(|held| may_be_renamed && held.nonce() == attempt.nonce()).unwrap_or(attempt).clone()
+        let stored = claim.as_ref().map(|claim| &claim.record.attempt);
+        let may_be_renamed = step.degraded || step.may_be_renamed;
+        stored.filter(|stored| may_be_renamed && stored.nonce() == attempt.nonce()).unwrap_or(attempt).clone()
     };
-    match &deed.ask {
-        Ask::Claim(ask) => {
-            let (effect, word) = claim::claim(held.as_ref(), ask, None);
-            (effect, Word::Claimed(Box::new(word)))
+    match &step.request {
+        Request::Claim(request) => {
+            let (effect, expected) = claim::claim(claim.as_ref(), request, None);
+            (effect, ModelAnswer::Claimed(Box::new(expected)))
         }
-        Ask::Settle(ask) => {
-            let ask = OutcomeRequest { attempt: own(&ask.attempt), ..OutcomeRequest::clone(ask) };
-            let (effect, word) = claim::settle(held.as_ref(), &ask);
-            (effect, Word::Settled(word))
+        Request::Settle(request) => {
+            let request = OutcomeRequest { attempt: own(&request.attempt), ..OutcomeRequest::clone(request) };
+            let (effect, expected) = claim::settle(claim.as_ref(), &request);
+            (effect, ModelAnswer::Settled(expected))
         }
-        Ask::Renew(ask) => {
-            let ask = RenewalRequest { attempt: own(&ask.attempt), ..ask.clone() };
-            let (effect, word) = claim::renew(held.as_ref(), &ask);
-            (effect, Word::Renewed(word))
+        Request::Renew(request) => {
+            let request = RenewalRequest { attempt: own(&request.attempt), ..request.clone() };
+            let (effect, expected) = claim::renew(claim.as_ref(), &request);
+            (effect, ModelAnswer::Renewed(expected))
         }
     }
 }
 
-/// What stands after a deed that happened between these two instants.
-fn put(
-    standing: Option<Standing>,
+/// Returns the stored record after a step that took effect between these two times.
+fn apply(
+    stored: Option<Stored>,
     effect: Effect,
     fence: Option<u64>,
     (from, until): (Duration, Duration),
     shortened: bool,
-) -> Option<Standing> {
+) -> Option<Stored> {
     match effect {
-        Effect::Keep => standing,
+        Effect::Keep => stored,
         Effect::Delete => None,
         Effect::Put(record, lasts) => {
-            let own = standing.filter(|standing| standing.record.attempt == record.attempt);
+            let own = stored.filter(|stored| stored.record.attempt == record.attempt);
             let fence = own.map_or(fence, |own| own.fence);
             let earliest = |lasts| if shortened { from } else { from.saturating_add(lasts) };
             let ends =
-                lasts.map(|lasts| Ends { earliest: earliest(lasts), latest: until.saturating_add(lasts), lasts });
-            Some(Standing { record, fence, ends })
+                lasts.map(|lasts| EndRange { earliest: earliest(lasts), latest: until.saturating_add(lasts), lasts });
+            Some(Stored { record, fence, ends })
         }
-        Effect::Extend(lasts) => standing.map(|standing| {
-            let ends = standing.ends.map(|ends| Ends {
+        Effect::Extend(lasts) => stored.map(|stored| {
+            let ends = stored.ends.map(|ends| EndRange {
                 earliest: if shortened { ends.earliest } else { ends.earliest.max(from.saturating_add(lasts)) },
                 latest: ends.latest.max(until.saturating_add(lasts)),
                 lasts: ends.lasts.max(lasts),
             });
-            Standing { ends, ..standing }
+            Stored { ends, ..stored }
         }),
     }
 }
 
-/// Whether what the model says is what was told. How much is left, and fences, are looked at elsewhere.
-fn says(word: &Word, told: &Answer, deed: &Deed) -> bool {
-    match (word, told) {
-        (Word::Claimed(claimed), Answer::Granted { attempt, repeated, taken_over, lease, .. }) => {
-            let (Ask::Claim(ask), ClaimResponse::Granted(grant)) = (&deed.ask, &**claimed) else { return false };
-            let whole = *repeated || *lease <= ask.terms.lease;
+/// Returns true if the model's answer is the one that was given. Leases and fences are checked elsewhere.
+fn agrees(expected: &ModelAnswer, answered: &Answer, step: &Step) -> bool {
+    match (expected, answered) {
+        (ModelAnswer::Claimed(claimed), Answer::Granted { attempt, repeated, taken_over, lease, .. }) => {
+            let (Request::Claim(request), ClaimResponse::Granted(grant)) = (&step.request, &**claimed) else {
+                return false;
+            };
+            let whole = *repeated || *lease <= request.terms.lease;
             whole && grant.attempt == *attempt && grant.repeated == *repeated && grant.taken_over == *taken_over
         }
-        (Word::Claimed(claimed), Answer::Duplicate { timestamp, state, result }) => {
-            let ClaimResponse::Duplicate(held) = &**claimed else { return false };
-            let own = held.record.attempt.timestamp().as_micros();
-            own == *timestamp && held.record.state == *state && held.record.result == *result
+        (ModelAnswer::Claimed(claimed), Answer::Duplicate { timestamp, state, result }) => {
+            let ClaimResponse::Duplicate(claim) = &**claimed else { return false };
+            let own = claim.record.attempt.timestamp().as_micros();
+            own == *timestamp && claim.record.state == *state && claim.record.result == *result
         }
-        // A failure whose first try's reply was lost: whoever stands now, the caller's claim is gone.
-        (Word::Settled(settled), Answer::Done { state: None, late: None }) => {
-            let Ask::Settle(ask) = &deed.ask else { return false };
+        // A failure, after the reply to its first try was lost: the caller's claim is gone, whatever is stored now.
+        (ModelAnswer::Settled(settled), Answer::Done { state: None, late: None }) => {
+            let Request::Settle(request) = &step.request else { return false };
             let gone =
                 matches!(settled, OutcomeResponse::Done { state: None, .. } | OutcomeResponse::Superseded { .. });
-            ask.outcome == Outcome::Failure && gone
-        }
-        (Word::Settled(OutcomeResponse::Done { state: own, late: own_late, .. }), Answer::Done { state, late }) => {
-            own == state && own_late == late
+            request.outcome == Outcome::Failure && gone
         }
         (
-            Word::Settled(OutcomeResponse::Superseded { state: own, .. })
-            | Word::Renewed(RenewalResponse::Superseded { state: own, .. }),
+            ModelAnswer::Settled(OutcomeResponse::Done { state: own, late: own_late, .. }),
+            Answer::Done { state, late },
+        ) => own == state && own_late == late,
+        (
+            ModelAnswer::Settled(OutcomeResponse::Superseded { state: own, .. })
+            | ModelAnswer::Renewed(RenewalResponse::Superseded { state: own, .. }),
             Answer::Superseded { state },
         ) => own == state,
-        (Word::Renewed(RenewalResponse::Renewed { .. }), Answer::Renewed { .. })
-        | (Word::Renewed(RenewalResponse::LeaseLost), Answer::LeaseLost)
-        | (Word::Settled(OutcomeResponse::Expired), Answer::Expired)
+        (ModelAnswer::Renewed(RenewalResponse::Renewed { .. }), Answer::Renewed { .. })
+        | (ModelAnswer::Renewed(RenewalResponse::LeaseLost), Answer::LeaseLost)
+        | (ModelAnswer::Settled(OutcomeResponse::Expired), Answer::Expired)
         | (
-            Word::Settled(OutcomeResponse::AlreadySucceeded) | Word::Renewed(RenewalResponse::AlreadySucceeded),
+            ModelAnswer::Settled(OutcomeResponse::AlreadySucceeded)
+            | ModelAnswer::Renewed(RenewalResponse::AlreadySucceeded),
             Answer::AlreadySucceeded,
         ) => true,
         _ => false,

@@ -1,5 +1,5 @@
-//! A store with a bug planted in it, and the gateway before it, as one service on virtual time: the proof that the checker
-//! catches what it is there to catch. Each bug is one that such programs have had.
+//! A store with a planted bug, and the gateway before it, as one service on virtual time: the proof that the checker finds
+//! such bugs. Each is one that similar programs have had.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -20,46 +20,46 @@ use super::model;
 use super::record::{Answer, Call, Reply};
 use super::workload::Service;
 
-/// What is wrong.
+/// A bug to plant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bug {
-    /// Nothing.
+    /// No bug.
     None,
-    /// A failure deletes what stands, whosever it is.
+    /// A failure deletes the stored record, also of another attempt.
     DeleteWithoutCompare,
-    /// A claim whose request was lost is answered as granted.
+    /// A claim call without an answer is reported as granted.
     TimeoutTakenAsClaimed,
-    /// A claim whose answer was lost is answered as a duplicate.
+    /// A claim call without an answer is reported as a duplicate.
     TimeoutTakenAsDuplicate,
-    /// A repeated PRE is told to be a duplicate of itself.
+    /// A repeated claim call is answered as a duplicate of itself.
     NonceIgnored,
-    /// A claim whose answer was lost is given back behind its caller's back.
+    /// A claim call without an answer is released without its caller's knowledge.
     UndoOfUnknownClaim,
-    /// A renewal sets the lease's end, also to an earlier one.
+    /// A renewal may also shorten a lease.
     LateRenewalShortens,
-    /// A sweeper deletes what had expired when it looked, not when it deletes.
+    /// A sweeper deletes a record that had expired when it was read, and was renewed since.
     SweeperDeletesRenewed,
-    /// A claim whose answer was lost is tried again as another attempt.
+    /// A claim call without an answer is retried as another attempt.
     RetryWithAnotherAttempt,
     /// A failure deletes a success.
     FailureUndoesSuccess,
-    /// A success that finds nothing is answered, and not kept.
+    /// A success for an ended claim is confirmed, and not stored.
     LateOutcomeDropped,
-    /// Whoever asks again is told the whole lease, not what is left.
-    LeaseToldTooLong,
-    /// A lease that has ended still blocks.
+    /// A repeated claim call is answered with the whole lease, not with the rest.
+    LeaseReportedTooLong,
+    /// A lease that has ended blocks other claims.
     LeaseNeverEnds,
-    /// Looking and writing are two steps.
+    /// Read and write are two steps.
     CheckThenSet,
-    /// A fence is drawn, and the claim granted a good while later.
-    FenceDrawnEarly,
+    /// A fence is issued long before the claim is granted.
+    FenceIssuedEarly,
 }
 
-/// Virtual time: the runtime's, which passes only when nobody has anything to do.
+/// Virtual time: the runtime's, which advances only when all tasks wait.
 pub struct VirtualClock(tokio::time::Instant);
 
 impl VirtualClock {
-    /// A clock that starts now, under a runtime whose time is paused.
+    /// Starts a clock under a runtime whose time is paused.
     #[expect(clippy::disallowed_methods, reason = "the paused time of the runtime is the clock here")]
     pub fn start() -> Self {
         Self(tokio::time::Instant::now())
@@ -76,7 +76,7 @@ impl Clock for VirtualClock {
     }
 }
 
-/// Randomness that nobody asks for: callers bring their nonces.
+/// Entropy that is not needed, since callers bring their nonces.
 struct NoEntropy;
 
 impl Entropy for NoEntropy {
@@ -85,14 +85,14 @@ impl Entropy for NoEntropy {
     }
 }
 
-/// How often a request, and how often a reply, is lost, in a hundred.
+/// Share of requests, and of replies, that are lost.
 const LOST_PERCENT: u32 = 10;
-/// How long one way takes at most.
+/// Longest time of one way.
 const LATENCY: Duration = Duration::from_millis(8);
-/// When a gateway gives up waiting.
+/// Deadline of a gateway for the reply.
 const DEADLINE: Duration = Duration::from_millis(30);
 
-/// What stands for a key.
+/// Stored record of a key.
 #[derive(Clone)]
 struct Slot {
     record: Record,
@@ -100,9 +100,9 @@ struct Slot {
     ends: Option<Duration>,
 }
 
-/// The store and its gateway. Cheap to clone; all clones are one.
+/// The store and its gateway. Cheap to clone; all clones share one state.
 #[derive(Clone)]
-pub struct Planted {
+pub struct BuggyService {
     bug: Bug,
     clock: Arc<dyn Clock>,
     issuer: Arc<Issuer>,
@@ -110,8 +110,8 @@ pub struct Planted {
     slots: Arc<Mutex<(u64, HashMap<String, Slot>)>>,
 }
 
-impl Planted {
-    /// A store with this bug, whose network does what a seed says.
+impl BuggyService {
+    /// Creates a store with this bug, and a network with faults from a seed.
     pub fn new(bug: Bug, seed: u64, clock: Arc<dyn Clock>) -> Self {
         let issuer = Arc::new(Issuer::new(clock.clone(), Arc::new(NoEntropy)));
         let random = Arc::new(Mutex::new(SmallRng::seed_from_u64(seed)));
@@ -123,17 +123,17 @@ impl Planted {
     }
 
     async fn travel(&self) {
-        self.dawdle(LATENCY).await;
+        self.delay(LATENCY).await;
     }
 
-    /// Takes a while, at most so long.
-    async fn dawdle(&self, longest: Duration) {
+    /// Waits for a random time up to this.
+    async fn delay(&self, longest: Duration) {
         let length = self.random.lock().expect("no panic").random_range(Duration::ZERO..longest);
         sleep(length).await;
     }
 
-    /// What stands now.
-    fn look(&self, key: &str) -> Option<(LiveClaim, Slot)> {
+    /// Returns the live claim of a key, and its record.
+    fn read(&self, key: &str) -> Option<(LiveClaim, Slot)> {
         let slot = self.slots.lock().expect("no panic").1.get(key)?.clone();
         let left = slot.ends.map(|ends| ends.saturating_sub(self.clock.monotonic()));
         let left =
@@ -141,13 +141,13 @@ impl Planted {
         Some((LiveClaim::judge(slot.record.clone(), left, Some(slot.fence))?, slot))
     }
 
-    fn draw_fence(&self) -> u64 {
+    fn next_fence(&self) -> u64 {
         let fence = &mut self.slots.lock().expect("no panic").0;
         *fence += 1;
         *fence
     }
 
-    fn change(&self, key: &str, effect: Effect, fence: u64) {
+    fn write(&self, key: &str, effect: Effect, fence: u64) {
         let now = self.clock.monotonic();
         let slots = &mut self.slots.lock().expect("no panic").1;
         match effect {
@@ -172,69 +172,69 @@ impl Planted {
         }
     }
 
-    /// Deletes the claim when the lease is over that it had when this began.
+    /// Deletes the claim at the end of the lease that it had when this began.
     async fn sweep(self, key: String, attempt: Attempt, lease: Duration) {
         sleep(lease).await;
         let slots = &mut self.slots.lock().expect("no panic").1;
-        let stands = |slot: &Slot| slot.record.attempt == attempt && slot.record.state == ClaimState::InProgress;
-        if slots.get(&key).is_some_and(stands) {
+        let is_same = |slot: &Slot| slot.record.attempt == attempt && slot.record.state == ClaimState::InProgress;
+        if slots.get(&key).is_some_and(is_same) {
             slots.remove(&key);
         }
     }
 
-    /// One call at the store. Nothing awaits between looking and writing, unless that is the bug.
+    /// Executes one call in the store. Nothing awaits between read and write, unless that is the bug.
     async fn at_store(&self, key: &str, call: &Call, attempt: &Attempt) -> Answer {
-        let early = self.draw_fence();
-        if self.bug == Bug::FenceDrawnEarly {
-            self.dawdle(DEADLINE * 2).await;
+        let early = self.next_fence();
+        if self.bug == Bug::FenceIssuedEarly {
+            self.delay(DEADLINE * 2).await;
         }
-        let held = self.look(key).map(|(held, _)| held);
+        let current = self.read(key).map(|(claim, _)| claim);
         if self.bug == Bug::CheckThenSet {
             tokio::task::yield_now().await;
             self.travel().await;
         }
-        let fence = if self.bug == Bug::FenceDrawnEarly { early } else { self.draw_fence() };
+        let fence = if self.bug == Bug::FenceIssuedEarly { early } else { self.next_fence() };
         match call {
             Call::Claim { terms, take_over, .. } => {
-                let ask = ClaimRequest {
+                let request = ClaimRequest {
                     attempt: attempt.clone(),
                     terms: *terms,
                     take_over: *take_over,
                     ..model::template().clone()
                 };
-                let (effect, claimed) = claim::claim(held.as_ref(), &ask, Some(fence));
-                self.change(key, effect, fence);
-                self.claimed(&ask, claimed)
+                let (effect, claimed) = claim::claim(current.as_ref(), &request, Some(fence));
+                self.write(key, effect, fence);
+                self.claimed(&request, claimed)
             }
             Call::Settle { attempt, outcome, terms } => {
                 let late = LateTerms { operation: None, contents: Contents::Unverified, terms: *terms };
-                let ask = model::settle(model::template(), attempt, outcome, late);
-                let (mut effect, settled) = claim::settle(held.as_ref(), &ask);
+                let request = model::settle(model::template(), attempt, outcome, late);
+                let (mut effect, settled) = claim::settle(current.as_ref(), &request);
                 let is_failure = *outcome == Outcome::Failure;
                 match self.bug {
                     Bug::DeleteWithoutCompare if is_failure => effect = Effect::Delete,
                     Bug::FailureUndoesSuccess if is_failure && settled == OutcomeResponse::AlreadySucceeded => {
                         effect = Effect::Delete;
                     }
-                    Bug::LateOutcomeDropped if held.is_none() => effect = Effect::Keep,
+                    Bug::LateOutcomeDropped if current.is_none() => effect = Effect::Keep,
                     _ => {}
                 }
-                self.change(key, effect, fence);
+                self.write(key, effect, fence);
                 settled_as(&settled)
             }
             Call::Renew { attempt, lease } => {
-                let ask = model::renew(model::template(), attempt, *lease);
-                let (mut effect, renewed) = claim::renew(held.as_ref(), &ask);
+                let request = model::renew(model::template(), attempt, *lease);
+                let (mut effect, renewed) = claim::renew(current.as_ref(), &request);
                 if self.bug == Bug::LateRenewalShortens && matches!(renewed, RenewalResponse::Renewed { .. }) {
                     effect = Effect::Extend(*lease);
                 }
-                self.change(key, effect, fence);
+                self.write(key, effect, fence);
                 renewed_as(&renewed)
             }
         }
     }
 
-    fn claimed(&self, ask: &ClaimRequest, claimed: ClaimResponse) -> Answer {
+    fn claimed(&self, request: &ClaimRequest, claimed: ClaimResponse) -> Answer {
         match claimed {
             ClaimResponse::Granted(grant) if grant.repeated && self.bug == Bug::NonceIgnored => Answer::Duplicate {
                 timestamp: grant.attempt.timestamp().as_micros(),
@@ -242,13 +242,13 @@ impl Planted {
                 result: None,
             },
             ClaimResponse::Granted(grant) => {
-                let left = if self.bug == Bug::LeaseToldTooLong { None } else { grant.lease_left };
+                let left = if self.bug == Bug::LeaseReportedTooLong { None } else { grant.lease_left };
                 Answer::Granted {
                     attempt: grant.attempt,
                     fence: grant.fence,
                     repeated: grant.repeated,
                     taken_over: grant.taken_over,
-                    lease: left.unwrap_or(ask.terms.lease),
+                    lease: left.unwrap_or(request.terms.lease),
                 }
             }
             ClaimResponse::Duplicate(LiveClaim { record, .. }) => Answer::Duplicate {
@@ -260,7 +260,7 @@ impl Planted {
         }
     }
 
-    /// One try: there, and back.
+    /// Sends one request and waits for its reply. `None` if either is lost.
     async fn try_once(&self, key: &str, call: &Call, attempt: &Attempt) -> Option<Answer> {
         self.travel().await;
         if self.is_lost() {
@@ -273,7 +273,7 @@ impl Planted {
 }
 
 #[async_trait]
-impl Service for Planted {
+impl Service for BuggyService {
     async fn call(&self, key: &str, call: &Call) -> Reply {
         let begun = self.clock.monotonic();
         let nonce = if let Call::Claim { nonce, .. } = call { Some(nonce.clone()) } else { None };
@@ -287,19 +287,19 @@ impl Service for Planted {
         match (answer, call) {
             (Some(Answer::Granted { attempt, fence, repeated, taken_over, lease }), _) => {
                 let lease = lease.saturating_sub(took(begun));
-                Reply::Told(Answer::Granted { attempt, fence, repeated, taken_over, lease })
+                Reply::Answered(Answer::Granted { attempt, fence, repeated, taken_over, lease })
             }
             (Some(Answer::Renewed { lease }), _) => {
-                Reply::Told(Answer::Renewed { lease: lease.saturating_sub(took(begun)) })
+                Reply::Answered(Answer::Renewed { lease: lease.saturating_sub(took(begun)) })
             }
-            (Some(answer), _) => Reply::Told(answer),
+            (Some(answer), _) => Reply::Answered(answer),
             (None, Call::Claim { terms, .. }) if self.bug == Bug::TimeoutTakenAsClaimed => {
                 let lease = terms.lease.saturating_sub(took(begun));
-                Reply::Told(Answer::Granted { attempt, fence: None, repeated: false, taken_over: false, lease })
+                Reply::Answered(Answer::Granted { attempt, fence: None, repeated: false, taken_over: false, lease })
             }
             (None, Call::Claim { .. }) if self.bug == Bug::TimeoutTakenAsDuplicate => {
                 let timestamp = attempt.timestamp().as_micros();
-                Reply::Told(Answer::Duplicate { timestamp, state: ClaimState::InProgress, result: None })
+                Reply::Answered(Answer::Duplicate { timestamp, state: ClaimState::InProgress, result: None })
             }
             (None, _) => {
                 sleep(DEADLINE.saturating_sub(took(begun))).await;
@@ -312,8 +312,8 @@ impl Service for Planted {
     }
 }
 
-impl Planted {
-    /// Gives a claim back that this attempt may have got.
+impl BuggyService {
+    /// Releases a claim that this attempt may have been granted.
     async fn undo(self, key: String, attempt: Attempt) {
         sleep(DEADLINE).await;
         let outcome = Outcome::Failure;

@@ -1,5 +1,4 @@
-//! What is recorded of a call: when it was made and answered by the callers' one clock, what was asked, what was told.
-//! No judgement here.
+//! Records of calls: the request, the answer, and the times of both by the one clock of all callers. Checks nothing.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,27 +11,27 @@ use oncegate_core::clock::Clock;
 use oncegate_core::record::ClaimState;
 use oncegate_core::terms::Terms;
 
-/// What a caller asks of a key.
+/// Request of a caller for a key.
 #[derive(Clone)]
 pub enum Call {
-    /// PRE, on these terms.
+    /// Claim call, on these terms.
     Claim { nonce: Nonce, terms: Terms, take_over: bool },
-    /// POST. The terms are those that a late outcome takes, where it does not bring its own.
+    /// Outcome call. The terms apply to a late outcome that brings none of its own.
     Settle { attempt: Attempt, outcome: Outcome, terms: Terms },
-    /// Renewal, for this long from now.
+    /// Renewal for this long from now.
     Renew { attempt: Attempt, lease: Duration },
 }
 
-/// What the contract knows as answers, as far as they tell anything of the store.
+/// Answer of the contract, as far as it depends on the store.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// 201 to a PRE. `lease` is what is left of it, counted from when the caller asked.
+    /// 201 to a claim call. `lease` is the rest of the lease, counted from the call.
     Granted { attempt: Attempt, fence: Option<u64>, repeated: bool, taken_over: bool, lease: Duration },
-    /// 409 to a PRE, with the timestamp of the attempt that stands, in microseconds, and its result if it succeeded.
+    /// 409 to a claim call, with the timestamp of the attempt that holds the claim, in microseconds, and its result if it succeeded.
     Duplicate { timestamp: u64, state: ClaimState, result: Option<Box<str>> },
-    /// 200 to a POST. No state if the claim is gone.
+    /// 200 to an outcome call. Without a state if the claim is gone.
     Done { state: Option<ClaimState>, late: Option<bool> },
-    /// 200 to a renewal. `lease` is what is left of it, counted from when the caller asked.
+    /// 200 to a renewal. `lease` is the rest of the lease, counted from the call.
     Renewed { lease: Duration },
     /// 409 `lease_lost`.
     LeaseLost,
@@ -44,63 +43,63 @@ pub enum Answer {
     Expired,
 }
 
-/// What became of a call, as its caller sees it.
+/// Result of a call, as its caller sees it.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Reply {
-    /// The store's own word.
-    Told(Answer),
-    /// The word of a policy, named. The store may hear of it later, or never.
+    /// Answer of the store.
+    Answered(Answer),
+    /// Answer of an outage policy, with its name. The store may receive the call later, or never.
     Degraded(String, Answer),
-    /// It may have happened, may happen yet, or never.
+    /// The call may have taken effect, may do so later, or never.
     Unknown,
-    /// It certainly did not happen, and never will.
+    /// The call certainly took no effect, and never will.
     Refused,
 }
 
-/// One call.
+/// One call and its result.
 #[derive(Clone)]
 pub struct Event {
-    /// Who called.
+    /// Number of the caller.
     pub caller: usize,
-    /// Which of the services was called.
+    /// Number of the service that was called.
     pub service: usize,
-    /// When the caller asked.
+    /// Time of the call.
     pub begun: Duration,
-    /// When the caller was told, or gave up.
+    /// Time of the answer, or when the caller gave up.
     pub answered: Duration,
-    /// What was asked.
+    /// The request.
     pub call: Call,
-    /// What was told.
+    /// The result.
     pub reply: Reply,
 }
 
 impl Event {
-    /// How long its caller waited.
+    /// Returns how long the caller waited.
     pub fn took(&self) -> Duration {
         self.answered.saturating_sub(self.begun)
     }
 }
 
-/// What happened to every key, as its callers saw it. Cheap to clone; all clones are one.
+/// Calls for every key, as the callers saw them. Cheap to clone; all clones share the records.
 #[derive(Clone)]
-pub struct Story {
+pub struct History {
     clock: Arc<dyn Clock>,
     keys: Arc<Mutex<BTreeMap<String, Vec<Event>>>>,
 }
 
-impl Story {
-    /// A story that is told by this clock.
+impl History {
+    /// Creates an empty history with times by this clock.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         Self { clock, keys: Arc::default() }
     }
 
-    /// Now.
+    /// Returns the current time.
     pub fn now(&self) -> Duration {
         self.clock.monotonic()
     }
 
-    /// Makes a call and writes down what became of it.
-    pub async fn tell(
+    /// Waits for the reply to a call and records both.
+    pub async fn record(
         &self,
         (caller, service): (usize, usize),
         key: &str,
@@ -114,7 +113,7 @@ impl Story {
         reply
     }
 
-    /// What happened to each key, in the order in which calls ended.
+    /// Returns the events of each key, in the order in which the calls ended.
     pub fn keys(&self) -> BTreeMap<String, Vec<Event>> {
         self.keys.lock().expect("no panic").clone()
     }
@@ -134,10 +133,10 @@ impl fmt::Debug for Call {
                 let nonce = nonce.as_str();
                 let tail = nonce.len().saturating_sub(6);
                 let take_over = if *take_over { ", taking over" } else { "" };
-                write!(f, "PRE with nonce …{} for {:?}{take_over}", &nonce[tail..], terms.lease)
+                write!(f, "claim with nonce …{} for {:?}{take_over}", &nonce[tail..], terms.lease)
             }
             Self::Settle { attempt, outcome, .. } => {
-                write!(f, "POST {outcome:?} by {}", attempt.timestamp().as_micros())
+                write!(f, "outcome {outcome:?} by {}", attempt.timestamp().as_micros())
             }
             Self::Renew { attempt, lease } => {
                 write!(f, "renewal by {} for {lease:?}", attempt.timestamp().as_micros())
@@ -164,7 +163,7 @@ impl fmt::Debug for Answer {
             Self::Renewed { lease } => write!(f, "renewed for {lease:?}"),
             Self::LeaseLost => f.write_str("lease lost"),
             Self::AlreadySucceeded => f.write_str("already succeeded"),
-            Self::Superseded { state } => write!(f, "superseded by one that is {state:?}"),
+            Self::Superseded { state } => write!(f, "superseded by a claim that is {state:?}"),
             Self::Expired => f.write_str("expired"),
         }
     }
@@ -173,7 +172,7 @@ impl fmt::Debug for Answer {
 impl fmt::Debug for Reply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Told(answer) => write!(f, "{answer:?}"),
+            Self::Answered(answer) => write!(f, "{answer:?}"),
             Self::Degraded(policy, answer) => write!(f, "{answer:?} ({policy})"),
             Self::Unknown => f.write_str("unknown"),
             Self::Refused => f.write_str("refused"),

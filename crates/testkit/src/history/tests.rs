@@ -1,4 +1,4 @@
-//! Histories written by hand: the checker explains what can have happened, and nothing else.
+//! Histories written by hand: the checker accepts those that are possible, and no others.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ fn nonce(name: char) -> Nonce {
     name.to_string().repeat(16).parse().unwrap()
 }
 
-/// The attempt of this name, issued at that microsecond of a day long ago.
+/// Returns the attempt with this name and timestamp.
 fn attempt(name: char, number: u64) -> Attempt {
     Attempt::new(Timestamp::from_micros(1_700_000_000_000_000 + number), nonce(name))
 }
@@ -43,11 +43,11 @@ fn event(begun: u64, answered: u64, call: Call, reply: Reply) -> Event {
     Event { caller: 0, service: 0, begun: ms(begun), answered: ms(answered), call, reply }
 }
 
-fn pre(begun: u64, answered: u64, name: char, reply: Reply) -> Event {
+fn claim_call(begun: u64, answered: u64, name: char, reply: Reply) -> Event {
     event(begun, answered, Call::Claim { nonce: nonce(name), terms: terms(), take_over: false }, reply)
 }
 
-fn post(begun: u64, answered: u64, by: &Attempt, outcome: Outcome, reply: Reply) -> Event {
+fn outcome_call(begun: u64, answered: u64, by: &Attempt, outcome: Outcome, reply: Reply) -> Event {
     event(begun, answered, Call::Settle { attempt: by.clone(), outcome, terms: terms() }, reply)
 }
 
@@ -56,15 +56,15 @@ fn granted(attempt: &Attempt, lease: u64) -> Reply {
 }
 
 fn granted_as(attempt: &Attempt, lease: u64, fence: Option<u64>, repeated: bool) -> Reply {
-    Reply::Told(Answer::Granted { attempt: attempt.clone(), fence, repeated, taken_over: false, lease: ms(lease) })
+    Reply::Answered(Answer::Granted { attempt: attempt.clone(), fence, repeated, taken_over: false, lease: ms(lease) })
 }
 
 fn duplicate(number: u64, state: ClaimState) -> Reply {
-    Reply::Told(Answer::Duplicate { timestamp: timestamp(number), state, result: None })
+    Reply::Answered(Answer::Duplicate { timestamp: timestamp(number), state, result: None })
 }
 
 fn done(state: Option<ClaimState>, late: Option<bool>) -> Reply {
-    Reply::Told(Answer::Done { state, late })
+    Reply::Answered(Answer::Done { state, late })
 }
 
 fn success() -> Outcome {
@@ -76,91 +76,97 @@ fn explained(events: &[Event]) -> bool {
 }
 
 #[test]
-fn a_plain_story_is_explained() {
+fn a_history_without_faults_is_explained() {
     let a = attempt('a', 1);
     assert!(explained(&[
-        pre(0, 5, 'a', granted(&a, 98)),
-        pre(6, 9, 'b', duplicate(1, ClaimState::InProgress)),
-        post(10, 12, &a, success(), done(Some(ClaimState::Succeeded), Some(false))),
-        pre(13, 15, 'c', duplicate(1, ClaimState::Succeeded)),
-        post(16, 17, &a, Outcome::Failure, Reply::Told(Answer::AlreadySucceeded)),
+        claim_call(0, 5, 'a', granted(&a, 98)),
+        claim_call(6, 9, 'b', duplicate(1, ClaimState::InProgress)),
+        outcome_call(10, 12, &a, success(), done(Some(ClaimState::Succeeded), Some(false))),
+        claim_call(13, 15, 'c', duplicate(1, ClaimState::Succeeded)),
+        outcome_call(16, 17, &a, Outcome::Failure, Reply::Answered(Answer::AlreadySucceeded)),
     ]));
 }
 
 #[test]
-fn two_grants_at_once_are_not() {
+fn two_grants_at_once_are_not_explained() {
     let (a, b) = (attempt('a', 1), attempt('b', 2));
-    assert!(!explained(&[pre(0, 5, 'a', granted(&a, 98)), pre(1, 6, 'b', granted(&b, 98))]));
-    // However late the second one comes within the lease, and not when the lease may have ended.
-    assert!(!explained(&[pre(0, 5, 'a', granted(&a, 98)), pre(80, 97, 'b', granted(&b, 98))]));
-    assert!(explained(&[pre(0, 5, 'a', granted(&a, 98)), pre(80, 99, 'b', granted(&b, 98))]));
+    assert!(!explained(&[claim_call(0, 5, 'a', granted(&a, 98)), claim_call(1, 6, 'b', granted(&b, 98))]));
+    // Also late in the lease, but not when the lease may have ended.
+    assert!(!explained(&[claim_call(0, 5, 'a', granted(&a, 98)), claim_call(80, 97, 'b', granted(&b, 98))]));
+    assert!(explained(&[claim_call(0, 5, 'a', granted(&a, 98)), claim_call(80, 99, 'b', granted(&b, 98))]));
 }
 
 #[test]
 fn the_order_of_concurrent_events_is_found() {
     let (a, b) = (attempt('a', 1), attempt('b', 2));
-    // Told to be a duplicate of a claim that was released and granted again while it waited.
+    // Answered as a duplicate of a claim that was granted after a release, while the call waited.
     let events = [
-        pre(0, 20, 'a', granted(&a, 80)),
-        pre(0, 50, 'c', duplicate(2, ClaimState::InProgress)),
-        post(21, 40, &a, Outcome::Failure, done(None, Some(false))),
-        pre(21, 45, 'b', granted(&b, 80)),
+        claim_call(0, 20, 'a', granted(&a, 80)),
+        claim_call(0, 50, 'c', duplicate(2, ClaimState::InProgress)),
+        outcome_call(21, 40, &a, Outcome::Failure, done(None, Some(false))),
+        claim_call(21, 45, 'b', granted(&b, 80)),
     ];
     assert!(explained(&events));
     let mut events = events;
-    // Not if it was answered before that one could have begun.
+    // Not if it was answered before that claim.
     events[1].answered = ms(20);
     assert!(!explained(&events));
 }
 
 #[test]
-fn an_unknown_call_happens_at_any_time_or_never() {
+fn an_unknown_call_takes_effect_at_any_time_or_never() {
     let (a, b) = (attempt('a', 1), attempt('b', 2));
-    let unknown = pre(0, 50, 'a', Reply::Unknown);
-    assert!(explained(&[unknown.clone(), pre(60, 70, 'b', granted(&b, 98))]), "never");
-    assert!(explained(&[unknown.clone(), pre(60, 70, 'b', duplicate(1, ClaimState::InProgress))]), "at once");
+    let unknown = claim_call(0, 50, 'a', Reply::Unknown);
+    assert!(explained(&[unknown.clone(), claim_call(60, 70, 'b', granted(&b, 98))]), "never");
+    assert!(
+        explained(&[unknown.clone(), claim_call(60, 70, 'b', duplicate(1, ClaimState::InProgress))]),
+        "immediately"
+    );
     assert!(
         explained(&[
             unknown.clone(),
-            pre(60, 70, 'b', granted(&b, 98)),
-            post(70, 75, &b, Outcome::Failure, done(None, Some(false))),
-            pre(400, 410, 'a', granted_as(&a, 90, None, true)),
+            claim_call(60, 70, 'b', granted(&b, 98)),
+            outcome_call(70, 75, &b, Outcome::Failure, done(None, Some(false))),
+            claim_call(400, 410, 'a', granted_as(&a, 90, None, true)),
         ]),
-        "long after"
+        "long afterwards"
     );
     assert!(
         !explained(&[
             unknown,
-            pre(60, 70, 'b', granted(&b, 98)),
-            pre(80, 90, 'c', duplicate(1, ClaimState::InProgress)),
+            claim_call(60, 70, 'b', granted(&b, 98)),
+            claim_call(80, 90, 'c', duplicate(1, ClaimState::InProgress)),
         ]),
-        "not beside another"
+        "not during another claim"
     );
 }
 
 #[test]
-fn a_nameless_claim_keeps_the_name_it_is_first_told_by() {
-    let unknown = pre(0, 50, 'a', Reply::Unknown);
-    let told = pre(60, 65, 'b', duplicate(1, ClaimState::InProgress));
+fn an_unknown_timestamp_is_the_first_one_that_an_answer_shows() {
+    let unknown = claim_call(0, 50, 'a', Reply::Unknown);
+    let shown = claim_call(60, 65, 'b', duplicate(1, ClaimState::InProgress));
     let other = attempt('a', 2);
-    assert!(!explained(&[unknown.clone(), told.clone(), pre(66, 70, 'a', granted_as(&other, 20, None, true))]));
+    assert!(!explained(&[unknown.clone(), shown.clone(), claim_call(66, 70, 'a', granted_as(&other, 20, None, true))]));
     let same = attempt('a', 1);
-    assert!(explained(&[unknown, told, pre(66, 70, 'a', granted_as(&same, 20, None, true))]));
+    assert!(explained(&[unknown, shown, claim_call(66, 70, 'a', granted_as(&same, 20, None, true))]));
 }
 
 #[test]
-fn what_was_refused_did_not_happen() {
-    assert!(!explained(&[pre(0, 5, 'a', Reply::Refused), pre(6, 9, 'b', duplicate(1, ClaimState::InProgress)),]));
+fn a_refused_call_took_no_effect() {
+    assert!(!explained(&[
+        claim_call(0, 5, 'a', Reply::Refused),
+        claim_call(6, 9, 'b', duplicate(1, ClaimState::InProgress)),
+    ]));
 }
 
 #[test]
-fn a_duplicate_of_nothing_is_not_explained() {
-    assert!(!explained(&[pre(0, 5, 'a', duplicate(1, ClaimState::InProgress))]));
+fn a_duplicate_without_a_claim_is_not_explained() {
+    assert!(!explained(&[claim_call(0, 5, 'a', duplicate(1, ClaimState::InProgress))]));
     let a = attempt('a', 1);
     assert!(!explained(&[
-        pre(0, 5, 'a', granted(&a, 98)),
-        post(6, 8, &a, Outcome::Failure, done(None, Some(false))),
-        pre(9, 12, 'b', duplicate(1, ClaimState::InProgress)),
+        claim_call(0, 5, 'a', granted(&a, 98)),
+        outcome_call(6, 8, &a, Outcome::Failure, done(None, Some(false))),
+        claim_call(9, 12, 'b', duplicate(1, ClaimState::InProgress)),
     ]));
 }
 
@@ -168,9 +174,9 @@ fn a_duplicate_of_nothing_is_not_explained() {
 fn a_success_is_sticky_until_its_retention_ends() {
     let (a, b) = (attempt('a', 1), attempt('b', 2));
     let mut events = vec![
-        pre(0, 5, 'a', granted(&a, 98)),
-        post(6, 8, &a, success(), done(Some(ClaimState::Succeeded), Some(false))),
-        pre(500, 505, 'b', granted(&b, 98)),
+        claim_call(0, 5, 'a', granted(&a, 98)),
+        outcome_call(6, 8, &a, success(), done(Some(ClaimState::Succeeded), Some(false))),
+        claim_call(500, 505, 'b', granted(&b, 98)),
     ];
     assert!(!explained(&events));
     (events[2].begun, events[2].answered) = (ms(1000), ms(1010));
@@ -181,45 +187,51 @@ fn a_success_is_sticky_until_its_retention_ends() {
 fn a_renewal_never_shortens() {
     let (a, b) = (attempt('a', 1), attempt('b', 2));
     let renewal = |lease| Call::Renew { attempt: a.clone(), lease: ms(lease) };
-    let renewed = |lease| Reply::Told(Answer::Renewed { lease: ms(lease) });
+    let renewed = |lease| Reply::Answered(Answer::Renewed { lease: ms(lease) });
     assert!(!explained(&[
-        pre(0, 2, 'a', granted(&a, 98)),
+        claim_call(0, 2, 'a', granted(&a, 98)),
         event(3, 5, renewal(20), renewed(90)),
-        pre(30, 40, 'b', granted(&b, 98)),
+        claim_call(30, 40, 'b', granted(&b, 98)),
     ]));
     // And it extends.
     assert!(!explained(&[
-        pre(0, 2, 'a', granted(&a, 98)),
+        claim_call(0, 2, 'a', granted(&a, 98)),
         event(50, 55, renewal(100), renewed(98)),
-        pre(120, 125, 'b', granted(&b, 98)),
+        claim_call(120, 125, 'b', granted(&b, 98)),
     ]));
 }
 
 #[test]
-fn nobody_is_told_more_lease_than_there_is() {
+fn no_answer_promises_more_lease_than_there_is() {
     let a = attempt('a', 1);
-    assert!(!explained(&[pre(0, 5, 'a', granted(&a, 101))]));
-    assert!(!explained(&[pre(0, 5, 'a', granted(&a, 98)), pre(50, 55, 'a', granted_as(&a, 90, None, true))]));
-    assert!(explained(&[pre(0, 5, 'a', granted(&a, 98)), pre(50, 55, 'a', granted_as(&a, 48, None, true))]));
+    assert!(!explained(&[claim_call(0, 5, 'a', granted(&a, 101))]));
+    assert!(!explained(&[
+        claim_call(0, 5, 'a', granted(&a, 98)),
+        claim_call(50, 55, 'a', granted_as(&a, 90, None, true))
+    ]));
+    assert!(explained(&[
+        claim_call(0, 5, 'a', granted(&a, 98)),
+        claim_call(50, 55, 'a', granted_as(&a, 48, None, true))
+    ]));
 }
 
 #[test]
 fn fences_rise() {
     let (a, b) = (attempt('a', 1), attempt('b', 2));
-    let story = |fence| {
+    let history = |fence| {
         [
-            pre(0, 5, 'a', granted_as(&a, 98, Some(7), false)),
-            post(6, 8, &a, Outcome::Failure, done(None, Some(false))),
-            pre(9, 12, 'b', granted_as(&b, 98, Some(fence), false)),
+            claim_call(0, 5, 'a', granted_as(&a, 98, Some(7), false)),
+            outcome_call(6, 8, &a, Outcome::Failure, done(None, Some(false))),
+            claim_call(9, 12, 'b', granted_as(&b, 98, Some(fence), false)),
         ]
     };
-    assert!(explained(&story(8)));
-    assert!(!explained(&story(7)));
-    assert!(!explained(&story(6)));
+    assert!(explained(&history(8)));
+    assert!(!explained(&history(7)));
+    assert!(!explained(&history(6)));
 }
 
 #[test]
-fn a_lease_that_may_not_be_guessed_leaves_unknown() {
+fn a_lease_that_ends_as_unknown_blocks_until_taken_over() {
     let (a, b) = (attempt('a', 1), attempt('b', 2));
     let terms = Terms { on_lease_end: LeaseEnd::Unknown, ..terms() };
     let claim = |name, take_over| Call::Claim { nonce: nonce(name), terms, take_over };
@@ -227,47 +239,47 @@ fn a_lease_that_may_not_be_guessed_leaves_unknown() {
     assert!(explained(&[first.clone(), event(120, 125, claim('b', false), duplicate(1, ClaimState::Unknown))]));
     assert!(!explained(&[first.clone(), event(120, 125, claim('b', false), granted(&b, 98))]));
     let taken = Answer::Granted { attempt: b, fence: None, repeated: false, taken_over: true, lease: ms(98) };
-    assert!(explained(&[first, event(120, 125, claim('b', true), Reply::Told(taken))]));
+    assert!(explained(&[first, event(120, 125, claim('b', true), Reply::Answered(taken))]));
 }
 
 #[test]
 fn a_late_outcome_is_recorded() {
     let a = attempt('a', 1);
-    let late = post(200, 205, &a, success(), done(Some(ClaimState::Succeeded), Some(true)));
-    let first = pre(0, 5, 'a', granted(&a, 98));
-    assert!(explained(&[first.clone(), late.clone(), pre(210, 215, 'b', duplicate(1, ClaimState::Succeeded))]));
+    let late = outcome_call(200, 205, &a, success(), done(Some(ClaimState::Succeeded), Some(true)));
+    let first = claim_call(0, 5, 'a', granted(&a, 98));
+    assert!(explained(&[first.clone(), late.clone(), claim_call(210, 215, 'b', duplicate(1, ClaimState::Succeeded))]));
     let b = attempt('b', 2);
-    assert!(!explained(&[first, late, pre(210, 215, 'b', granted(&b, 98))]), "not dropped");
+    assert!(!explained(&[first, late, claim_call(210, 215, 'b', granted(&b, 98))]), "not dropped");
 }
 
 #[test]
 fn a_degraded_grant_may_reach_the_store_later() {
     let (a, b) = (attempt('a', 1), attempt('b', 2));
-    let Reply::Told(answer) = granted(&a, 98) else { unreachable!() };
-    let local = pre(0, 5, 'a', Reply::Degraded("local".into(), answer));
-    assert!(explained(&[local.clone(), pre(10, 15, 'b', granted(&b, 98))]));
-    assert!(explained(&[local, pre(10, 15, 'b', duplicate(1, ClaimState::InProgress))]));
+    let Reply::Answered(answer) = granted(&a, 98) else { unreachable!() };
+    let local = claim_call(0, 5, 'a', Reply::Degraded("local".into(), answer));
+    assert!(explained(&[local.clone(), claim_call(10, 15, 'b', granted(&b, 98))]));
+    assert!(explained(&[local, claim_call(10, 15, 'b', duplicate(1, ClaimState::InProgress))]));
 }
 
 #[test]
-fn a_failure_whose_first_reply_was_lost_may_find_another() {
+fn a_failure_whose_first_reply_was_lost_may_meet_another_claim() {
     let (a, b) = (attempt('a', 1), attempt('b', 2));
     assert!(explained(&[
-        pre(0, 5, 'a', granted(&a, 98)),
-        post(6, 40, &a, Outcome::Failure, done(None, None)),
-        pre(10, 20, 'b', granted(&b, 98)),
+        claim_call(0, 5, 'a', granted(&a, 98)),
+        outcome_call(6, 40, &a, Outcome::Failure, done(None, None)),
+        claim_call(10, 20, 'b', granted(&b, 98)),
     ]));
 }
 
 #[test]
-fn the_explanation_ends_with_what_cannot_be() {
+fn the_report_ends_with_the_impossible_event() {
     let (a, b) = (attempt('a', 1), attempt('b', 2));
     let unexplained = check(
         &[
-            pre(0, 5, 'a', granted(&a, 98)),
-            pre(6, 9, 'b', granted(&b, 98)),
-            post(10, 12, &a, success(), done(Some(ClaimState::Succeeded), Some(false))),
-            pre(13, 15, 'c', duplicate(1, ClaimState::Succeeded)),
+            claim_call(0, 5, 'a', granted(&a, 98)),
+            claim_call(6, 9, 'b', granted(&b, 98)),
+            outcome_call(10, 12, &a, success(), done(Some(ClaimState::Succeeded), Some(false))),
+            claim_call(13, 15, 'c', duplicate(1, ClaimState::Succeeded)),
         ],
         ms(2),
     )
@@ -275,5 +287,5 @@ fn the_explanation_ends_with_what_cannot_be() {
     assert_eq!(unexplained.event_count(), 2, "{unexplained}");
     let text = unexplained.to_string();
     assert!(text.contains("granted to 1700000000000002"), "{text}");
-    assert!(text.contains("the store would have said Claimed(Duplicate"), "{text}");
+    assert!(text.contains("the store would have answered Claimed(Duplicate"), "{text}");
 }

@@ -1,5 +1,5 @@
-//! Many callers at a few keys: each asks, works, reports, renews, asks again when it was told nothing, comes late, or is
-//! never heard of again, as a seed says. What they see becomes a story.
+//! Many callers of a few keys: each claims, works, reports, renews, repeats calls without an answer, comes late, or crashes, as
+//! decided by a seed. Their calls become a history.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,46 +15,46 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::record::{Answer, Call, Reply, Story};
+use super::record::{Answer, Call, History, Reply};
 
-/// Who answers calls: a gateway, or what a test puts in its place.
+/// Answers calls: a gateway, or a model of one.
 #[async_trait]
 pub trait Service: Send + Sync {
-    /// Makes one call about one key, and says what its caller was told.
+    /// Makes one call for a key and returns its result.
     async fn call(&self, key: &str, call: &Call) -> Reply;
 }
 
-/// How many call for what, and how.
+/// Number of callers and keys, and the behaviour of the callers.
 #[derive(Clone)]
 pub struct Workload {
-    /// Everything that the callers decide comes from it.
+    /// Source of all decisions of the callers.
     pub seed: u64,
-    /// How many callers there are at once.
+    /// Number of concurrent callers.
     pub callers: usize,
-    /// How many keys are called for at once; each is given up for a new one when enough has happened to it.
+    /// Number of keys at a time. A key is replaced by a new one after `events_per_key`.
     pub keys: usize,
-    /// How much may happen to a key before new tries go to another: histories are to be short.
+    /// Events of a key before new operations use another, so that histories stay short.
     pub events_per_key: usize,
-    /// The terms that the service has for what callers do not say.
+    /// Default terms of the service.
     pub terms: Terms,
-    /// The leases that callers ask for.
+    /// Leases that callers request.
     pub leases: Vec<Duration>,
-    /// The retentions that callers ask for.
+    /// Retentions that callers request.
     pub retentions: Vec<Retention>,
-    /// How long callers wait between two tries, and work at most.
+    /// Average pause between two operations, and the longest work.
     pub pace: Duration,
 }
 
-/// The keys that are called for now.
+/// The keys in use.
 struct Keys {
     name: String,
     events_max: usize,
-    /// Of each: how many there were before it, and how much has happened to this one.
+    /// For each: the number of keys before it, and the events of this one.
     slots: Vec<Mutex<(usize, usize)>>,
 }
 
 impl Keys {
-    /// A key for a new try.
+    /// Returns a key for a new operation.
     fn pick(&self, random: &mut SmallRng) -> (usize, String) {
         let slot = random.random_range(0..self.slots.len());
         let (generation, events) = &mut *self.slots[slot].lock().expect("no panic");
@@ -75,15 +75,15 @@ struct Caller {
     workload: Arc<Workload>,
     keys: Arc<Keys>,
     services: Vec<Arc<dyn Service>>,
-    story: Story,
+    history: History,
     stop: CancellationToken,
     random: SmallRng,
 }
 
 impl Workload {
-    /// Lets the callers call until they are told to stop, each time at any of these services. The same seed over the same
-    /// service makes the same calls, as far as time does not come between.
-    pub async fn run(self, services: Vec<Arc<dyn Service>>, story: Story, stop: CancellationToken) {
+    /// Runs the callers until `stop`, each call at one of these services. The same seed over the same service makes the same
+    /// calls, if the times are the same.
+    pub async fn run(self, services: Vec<Arc<dyn Service>>, history: History, stop: CancellationToken) {
         let slots = (0..self.keys).map(|_| Mutex::default()).collect();
         let keys = Arc::new(Keys { name: format!("{:x}", self.seed), events_max: self.events_per_key, slots });
         let workload = Arc::new(self);
@@ -95,33 +95,33 @@ impl Workload {
                 workload: workload.clone(),
                 keys: keys.clone(),
                 services: services.clone(),
-                story: story.clone(),
+                history: history.clone(),
                 stop: stop.clone(),
                 random: SmallRng::seed_from_u64(seed),
             };
             callers.spawn(async move {
                 while !caller.stop.is_cancelled() {
                     caller.rest().await;
-                    caller.try_one().await;
+                    caller.run_operation().await;
                 }
             });
         }
         callers.join_all().await;
-        Self::ask_once_more(&workload, &services, &story).await;
+        Self::claim_every_key(&workload, &services, &history).await;
     }
 
-    /// Asks for every key what has become of it, so that what was told last is held to as well.
-    async fn ask_once_more(workload: &Workload, services: &[Arc<dyn Service>], story: &Story) {
+    /// Claims every key once more, so that the last answers are checked as well.
+    async fn claim_every_key(workload: &Workload, services: &[Arc<dyn Service>], history: &History) {
         let mut random = SmallRng::seed_from_u64(workload.seed ^ 1);
-        let keys = story.keys();
+        let keys = history.keys();
         let terms = Terms { lease: workload.leases[0], ..workload.terms };
         let mut claim = || Call::Claim { nonce: fresh_nonce(&mut random), terms, take_over: false };
         let calls: Vec<(&String, Call)> = keys.keys().map(|key| (key, claim())).collect();
         for together in calls.chunks(workload.callers) {
-            let asked = together
-                .iter()
-                .map(|(key, call)| story.tell((workload.callers, 0), key, call.clone(), services[0].call(key, call)));
-            futures_util::future::join_all(asked).await;
+            let replies = together.iter().map(|(key, call)| {
+                history.record((workload.callers, 0), key, call.clone(), services[0].call(key, call))
+            });
+            futures_util::future::join_all(replies).await;
         }
     }
 }
@@ -137,7 +137,7 @@ impl Caller {
         self.pause(pause).await;
     }
 
-    /// Does nothing for so long, or until it is told to stop.
+    /// Waits this long, or until `stop`.
     async fn pause(&self, length: Duration) {
         tokio::select! {
             () = sleep(length) => {}
@@ -145,43 +145,43 @@ impl Caller {
         }
     }
 
-    async fn ask(&mut self, (slot, key): &(usize, String), call: &Call) -> Reply {
+    async fn call(&mut self, (slot, key): &(usize, String), call: &Call) -> Reply {
         let number = self.random.random_range(0..self.services.len());
         let service = self.services[number].clone();
-        let reply = self.story.tell((self.number, number), key, call.clone(), service.call(key, call)).await;
+        let reply = self.history.record((self.number, number), key, call.clone(), service.call(key, call)).await;
         if reply != Reply::Refused {
             self.keys.count(*slot);
         }
         reply
     }
 
-    /// Asks until told something, at most so often.
-    async fn insist(&mut self, key: &(usize, String), call: &Call, times: usize) -> Reply {
-        let mut reply = self.ask(key, call).await;
+    /// Repeats a call until it is answered, at most this many times.
+    async fn call_until_answered(&mut self, key: &(usize, String), call: &Call, times: usize) -> Reply {
+        let mut reply = self.call(key, call).await;
         for _ in 1..times {
             if !matches!(reply, Reply::Unknown | Reply::Refused) || self.stop.is_cancelled() {
                 break;
             }
             self.rest().await;
-            reply = self.ask(key, call).await;
+            reply = self.call(key, call).await;
         }
         reply
     }
 
-    /// One operation, from asking to reporting, or what comes of it.
-    async fn try_one(&mut self) {
+    /// Runs one operation, from its claim to its report, if it gets that far.
+    async fn run_operation(&mut self) {
         let key = self.keys.pick(&mut self.random);
         let lease = *self.workload.leases.choose(&mut self.random).expect("a lease");
         let retention = *self.workload.retentions.choose(&mut self.random).expect("a retention");
         let terms = Terms { lease, retention, ..self.workload.terms };
         let call = Call::Claim { nonce: fresh_nonce(&mut self.random), terms, take_over: self.chance(30) };
         let times = self.random.random_range(1..4);
-        let mut reply = self.insist(&key, &call, times).await;
+        let mut reply = self.call_until_answered(&key, &call, times).await;
         if self.chance(10) {
-            // Its answer was lost on its way to us, say.
-            reply = self.ask(&key, &call).await;
+            // As if the answer had been lost on its way to the caller.
+            reply = self.call(&key, &call).await;
         }
-        let (Reply::Told(Answer::Granted { attempt, .. }) | Reply::Degraded(_, Answer::Granted { attempt, .. })) =
+        let (Reply::Answered(Answer::Granted { attempt, .. }) | Reply::Degraded(_, Answer::Granted { attempt, .. })) =
             reply
         else {
             return;
@@ -196,25 +196,25 @@ impl Caller {
         }
         if self.chance(20) {
             let lease = *self.workload.leases.choose(&mut self.random).expect("a lease");
-            self.ask(key, &Call::Renew { attempt: attempt.clone(), lease }).await;
+            self.call(key, &Call::Renew { attempt: attempt.clone(), lease }).await;
             if self.chance(20) {
-                // Crashed, with what is left of its lease.
+                // Crashed, with a part of its lease left.
                 return;
             }
         }
         self.rest().await;
         if self.chance(8) {
-            // Paused, for longer than it has if that is not long.
+            // Paused, longer than a short lease.
             self.pause(lease.min(self.workload.pace * 20)).await;
             if self.chance(30) {
-                self.ask(key, &Call::Renew { attempt: attempt.clone(), lease }).await;
+                self.call(key, &Call::Renew { attempt: attempt.clone(), lease }).await;
             }
         }
         let reports = if self.chance(12) { 2 } else { 1 };
         for _ in 0..reports {
             let outcome = self.outcome();
             let call = Call::Settle { attempt: attempt.clone(), outcome, terms: self.workload.terms };
-            self.insist(key, &call, 4).await;
+            self.call_until_answered(key, &call, 4).await;
         }
     }
 

@@ -1,4 +1,4 @@
-//! The life of a claim over HTTP, as a stranger meets it, on every engine.
+//! The life of a claim over HTTP, in the order in which a new user meets it, on every engine.
 
 use oncegate_testkit::client::Client;
 use oncegate_testkit::client::global_id;
@@ -7,20 +7,20 @@ use serde_json::{Value, json};
 use crate::support::gateway;
 
 #[tokio::test]
-async fn a_strangers_first_hour_on_memory() {
+async fn a_claim_lives_by_the_contract_on_memory() {
     let gateway = gateway::on_memory().start().await;
-    first_hour(&gateway.client(), true).await;
+    check(&gateway.client(), true).await;
 }
 
 #[tokio::test]
-async fn a_strangers_first_hour_on_disk() {
+async fn a_claim_lives_by_the_contract_on_disk() {
     let folder = tempfile::tempdir().unwrap();
     let gateway = gateway::on_disk(&folder.path().join("claims")).start().await;
-    first_hour(&gateway.client(), true).await;
+    check(&gateway.client(), true).await;
 }
 
 /// First claim, duplicate, success, duplicate with result, failure, claim again: codes and fields.
-pub(crate) async fn first_hour(client: &Client, strict_fence: bool) {
+pub(crate) async fn check(client: &Client, strict_fence: bool) {
     let order = json!({ "order_id": "A-1001" });
     let body = json!({ "operation": "order.submit", "contents": order });
     let first = client.post("/v1/claims", &body).await.expect(201);
@@ -38,7 +38,7 @@ pub(crate) async fn first_hour(client: &Client, strict_fence: bool) {
     assert_eq!(duplicate.body["state"], "in_progress");
     assert_eq!(duplicate.body["timestamp"], first.body["timestamp"]);
     assert_eq!(duplicate.headers["retry-after"], "1");
-    assert!(!duplicate.text.contains(attempt), "an attempt is for its holder's eyes");
+    assert!(!duplicate.text.contains(attempt), "an attempt is shown to its holder only");
 
     let result = json!({ "order_no": 17, "total": "12.50", "nothing": null });
     let settled = client.report(&first, json!({ "outcome": "success", "result": result })).await.expect(200);
@@ -70,5 +70,5 @@ pub(crate) async fn first_hour(client: &Client, strict_fence: bool) {
     let superseded = client.settle(&second, "failure").await;
     assert_eq!(superseded.code(), (409, "superseded"));
     assert_eq!(superseded.body["state"], "in_progress");
-    assert_eq!(client.claim(json!("order-2")).await.code(), (409, "duplicate"), "the newer claim stands");
+    assert_eq!(client.claim(json!("order-2")).await.code(), (409, "duplicate"), "the newer claim remains");
 }

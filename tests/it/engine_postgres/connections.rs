@@ -17,11 +17,11 @@ use super::{open, options, row, soon};
 use crate::support::calls::{granted, settle, success};
 
 #[tokio::test]
-async fn an_outcome_never_overtakes_its_claim_however_busy_the_lanes_are() {
+async fn an_outcome_never_overtakes_its_claim_however_busy_the_connections_are() {
     let Some(server) = PostgresServer::start().await else { return };
     let engine = Arc::new(open(&format!("{}&connections=3", server.url())));
     engine.probe().await.unwrap();
-    // More callers than one lane has room for.
+    // More callers than one connection has room for.
     let mut callers = JoinSet::new();
     for _ in 0..300 {
         let engine = engine.clone();
@@ -30,9 +30,9 @@ async fn an_outcome_never_overtakes_its_claim_however_busy_the_lanes_are() {
     for _ in 0..20 {
         // Asked in this order, and neither waits for the other's answer.
         join_all((0..10).map(|_| async {
-            let ask = fresh_claim();
-            let success = settle(&ask, success("1"));
-            let (claimed, settled) = join(engine.claim(&ask, DEADLINE), engine.settle(&success, DEADLINE)).await;
+            let request = fresh_claim();
+            let success = settle(&request, success("1"));
+            let (claimed, settled) = join(engine.claim(&request, DEADLINE), engine.settle(&success, DEADLINE)).await;
             assert!(matches!(claimed, Ok(ClaimResponse::Granted(_))), "{claimed:?}");
             assert!(matches!(settled, Ok(OutcomeResponse::Done { late: Some(false), .. })), "{settled:?}");
         }))
@@ -42,7 +42,7 @@ async fn an_outcome_never_overtakes_its_claim_however_busy_the_lanes_are() {
 }
 
 #[tokio::test]
-async fn a_statement_that_waits_holds_up_nobody_who_comes_later() {
+async fn a_waiting_statement_delays_no_later_call() {
     let Some(server) = PostgresServer::start().await else { return };
     let patient = Options { response_timeout: Duration::from_secs(30), ..options() };
     let engine = Arc::new(Postgres::open(&format!("{}&connections=2", server.url()), patient).unwrap());
@@ -57,7 +57,7 @@ async fn a_statement_that_waits_holds_up_nobody_who_comes_later() {
     let stuck = tokio::spawn(async move { asked.settle(&success, DEADLINE).await });
     let answered = async || timeout(Duration::from_millis(100), engine.claim(&fresh_claim(), DEADLINE)).await.is_ok();
     // Some may come before it is known to be slow.
-    soon("the other lane is taken", async || answered().await && answered().await).await;
+    soon("the other connection is busy", async || answered().await && answered().await).await;
     let mut late = 0;
     for _ in 0..50 {
         late += i32::from(timeout(Duration::from_millis(500), engine.claim(&fresh_claim(), DEADLINE)).await.is_err());

@@ -32,104 +32,104 @@ impl<Request> Deref for Timed<Request> {
 }
 
 /// A call of an engine.
-pub(crate) trait Question: Clone + Send + Sync + 'static {
-    /// What it is called in traces.
+pub(crate) trait EngineCall: Clone + Send + Sync + 'static {
+    /// Name in traces.
     const NAME: &'static str;
-    /// Whether it may make a store grow by a claim.
+    /// True if it may add a claim to a store.
     const CLAIMS: bool = false;
-    /// Whether it may end a claim.
+    /// True if it may end a claim.
     const ENDS: bool = false;
-    /// Whether it only looks.
+    /// True if it changes nothing.
     const READS: bool = false;
-    type Answer: Clone + Send + Into<Told> + 'static;
+    type Answer: Clone + Send + Into<StoreAnswer> + 'static;
 
     fn key(&self) -> &Key;
 
-    /// Whose call it is.
-    fn whose(&self) -> Name;
+    /// Returns the name of its attempt.
+    fn attempt_name(&self) -> Name;
 
-    /// How a caller who waits for it is found.
-    fn asked_by(&self) -> Name {
-        self.whose()
+    /// Returns the name under which its caller waits for it.
+    fn caller_name(&self) -> Name {
+        self.attempt_name()
     }
 
-    /// Whether a gateway asks for itself, to tell the store what was answered in its place.
+    /// Returns true if a gateway delivers an answer of a policy by it.
     fn is_delivery(&self) -> bool;
 
-    /// Its attempt, if it has one.
+    /// Returns its attempt, if it has one.
     fn attempt(&self) -> Option<&Attempt> {
         None
     }
 
-    /// The outcome that it reports.
+    /// Returns the outcome that it reports.
     fn reports(&self) -> Option<&'static str> {
         None
     }
 
-    fn put(&self, engine: &dyn Engine) -> impl Future<Output = Result<Self::Answer, EngineError>> + Send;
+    fn execute(&self, engine: &dyn Engine) -> impl Future<Output = Result<Self::Answer, EngineError>> + Send;
 
-    /// What it must have come to.
+    /// Compares its answer with the reference.
     fn compare(&self, reference: &mut Reference, now: u64, answer: &Self::Answer) -> Result<(), Broken>;
 
-    /// Whether the answer is that another holds the claim.
+    /// Returns true if the answer is that another attempt holds the claim.
     fn is_of_another(_: &Self::Answer) -> bool {
         false
     }
 
-    /// The claim whose mark this has left, by its global ID, and the nonce of its grant.
+    /// Returns the global ID of the claim that it has marked, and the nonce of its grant.
     fn marks(&self, _: &Self::Answer) -> Option<(String, u64)> {
         None
     }
 
-    /// The record that a lookup found.
+    /// Returns the record that a lookup found.
     fn found(_: &Self::Answer) -> Option<LiveClaim> {
         None
     }
 
-    /// The answer for a trace: what, of whom, and how many milliseconds are left.
-    fn brief(answer: &Self::Answer) -> (&'static str, Name, u64);
+    /// Returns the answer for a trace: its kind, its attempt, and the remaining milliseconds.
+    fn summary(answer: &Self::Answer) -> (&'static str, Name, u64);
 }
 
-/// An answer of the store, and when it was given.
+/// An answer of the store, and its time.
 #[derive(Clone)]
-pub(crate) struct Taken<Answer> {
+pub(crate) struct Executed<Answer> {
     pub(crate) answer: Answer,
     /// By the store's clock, in microseconds.
     pub(crate) store_now: u64,
-    /// In the time that really passes.
+    /// By the real time of the world.
     pub(crate) at: Duration,
-    /// Which store gave it.
+    /// Number of the store.
     pub(crate) store: u16,
-    /// What it found there.
-    pub(crate) met: Met,
+    /// Holder of the claim at that time.
+    pub(crate) holder: Holder,
 }
 
-/// What a call finds in the store.
+/// Holder of a claim when a call reaches the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Met {
-    /// Nothing, or its own attempt.
+pub(crate) enum Holder {
+    /// None, or the call's own attempt.
     Itself,
-    /// Another try.
+    /// Another attempt.
     Another,
-    /// Its own try under another attempt, of which no mark tells that a policy granted it.
-    ItsTry,
-    /// Its own try under another attempt, which is known to be the same.
-    ItsMarkedTry,
+    /// The same nonce under another attempt, without the mark of a degraded grant.
+    SameNonce,
+    /// The same nonce under another attempt, with the mark of a degraded grant.
+    MarkedSameNonce,
 }
 
 /// Any answer of the store.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) enum Told {
+pub(crate) enum StoreAnswer {
     Claimed(ClaimResponse),
     Settled(OutcomeResponse),
     Renewed(RenewalResponse),
     Read,
-    /// What a lookup found, which a claim call at the same gateway may be answered from while its chain holds back grants.
+    /// Result of a lookup, from which the same gateway may answer a claim call during a grant freeze.
     Found(LiveClaim),
     Released(ReleaseResponse),
 }
 
-impl Question for Timed<ClaimRequest> {
+impl EngineCall for Timed<ClaimRequest> {
     const NAME: &'static str = "claim";
     const CLAIMS: bool = true;
     type Answer = ClaimResponse;
@@ -138,13 +138,13 @@ impl Question for Timed<ClaimRequest> {
         &self.key
     }
 
-    fn whose(&self) -> Name {
+    fn attempt_name(&self) -> Name {
         Name::of(&self.attempt)
     }
 
-    fn asked_by(&self) -> Name {
+    fn caller_name(&self) -> Name {
         // The caller does not know its attempt yet.
-        Name::nonce(self.whose().nonce)
+        Name::nonce(self.attempt_name().nonce)
     }
 
     fn is_delivery(&self) -> bool {
@@ -155,7 +155,7 @@ impl Question for Timed<ClaimRequest> {
         Some(&self.attempt)
     }
 
-    async fn put(&self, engine: &dyn Engine) -> Result<ClaimResponse, EngineError> {
+    async fn execute(&self, engine: &dyn Engine) -> Result<ClaimResponse, EngineError> {
         engine.claim(self, self.deadline).await
     }
 
@@ -170,33 +170,33 @@ impl Question for Timed<ClaimRequest> {
     fn marks(&self, answer: &ClaimResponse) -> Option<(String, u64)> {
         let of = self.contents.as_str().trim_matches('"').split_once('/')?.0;
         let is_mark = self.operation.as_ref() == MARKS && matches!(answer, ClaimResponse::Granted(_));
-        is_mark.then(|| (of.to_owned(), self.whose().nonce))
+        is_mark.then(|| (of.to_owned(), self.attempt_name().nonce))
     }
 
-    fn brief(answer: &ClaimResponse) -> (&'static str, Name, u64) {
+    fn summary(answer: &ClaimResponse) -> (&'static str, Name, u64) {
         match answer {
             ClaimResponse::Granted(grant) => {
-                let what = match (grant.repeated, grant.taken_over) {
+                let kind = match (grant.repeated, grant.taken_over) {
                     (true, _) => "repeated",
                     (_, true) => "taken over",
                     _ => "granted",
                 };
-                (what, Name::of(&grant.attempt), millis(grant.lease_left))
+                (kind, Name::of(&grant.attempt), millis(grant.lease_left))
             }
-            ClaimResponse::Duplicate(held) => {
-                let what = match held.record.state {
+            ClaimResponse::Duplicate(claim) => {
+                let kind = match claim.record.state {
                     ClaimState::InProgress => "duplicate in progress",
                     ClaimState::Succeeded => "duplicate succeeded",
                     ClaimState::Unknown => "duplicate unknown",
                 };
-                (what, Name::of(&held.record.attempt), millis(held.left))
+                (kind, Name::of(&claim.record.attempt), millis(claim.left))
             }
             ClaimResponse::Mismatch(_) => ("mismatch", Name::default(), 0),
         }
     }
 }
 
-impl Question for Timed<OutcomeRequest> {
+impl EngineCall for Timed<OutcomeRequest> {
     const NAME: &'static str = "settle";
     const ENDS: bool = true;
     type Answer = OutcomeResponse;
@@ -205,7 +205,7 @@ impl Question for Timed<OutcomeRequest> {
         &self.key
     }
 
-    fn whose(&self) -> Name {
+    fn attempt_name(&self) -> Name {
         Name::of(&self.attempt)
     }
 
@@ -221,7 +221,7 @@ impl Question for Timed<OutcomeRequest> {
         Some(outcome_name(&self.outcome))
     }
 
-    async fn put(&self, engine: &dyn Engine) -> Result<OutcomeResponse, EngineError> {
+    async fn execute(&self, engine: &dyn Engine) -> Result<OutcomeResponse, EngineError> {
         engine.settle(self, self.deadline).await
     }
 
@@ -233,8 +233,8 @@ impl Question for Timed<OutcomeRequest> {
         matches!(answer, OutcomeResponse::Superseded { .. })
     }
 
-    fn brief(answer: &OutcomeResponse) -> (&'static str, Name, u64) {
-        let (what, left) = match answer {
+    fn summary(answer: &OutcomeResponse) -> (&'static str, Name, u64) {
+        let (kind, left) = match answer {
             OutcomeResponse::Done { state: None, late, .. } => {
                 (if *late == Some(true) { "absent" } else { "released" }, None)
             }
@@ -245,11 +245,11 @@ impl Question for Timed<OutcomeRequest> {
             OutcomeResponse::Superseded { left, .. } => ("superseded", *left),
             OutcomeResponse::Expired => ("expired", None),
         };
-        (what, Name::default(), millis(left))
+        (kind, Name::default(), millis(left))
     }
 }
 
-impl Question for Timed<RenewalRequest> {
+impl EngineCall for Timed<RenewalRequest> {
     const NAME: &'static str = "renew";
     type Answer = RenewalResponse;
 
@@ -257,7 +257,7 @@ impl Question for Timed<RenewalRequest> {
         &self.key
     }
 
-    fn whose(&self) -> Name {
+    fn attempt_name(&self) -> Name {
         Name::of(&self.attempt)
     }
 
@@ -269,7 +269,7 @@ impl Question for Timed<RenewalRequest> {
         Some(&self.attempt)
     }
 
-    async fn put(&self, engine: &dyn Engine) -> Result<RenewalResponse, EngineError> {
+    async fn execute(&self, engine: &dyn Engine) -> Result<RenewalResponse, EngineError> {
         engine.renew(self, self.deadline).await
     }
 
@@ -281,18 +281,18 @@ impl Question for Timed<RenewalRequest> {
         matches!(answer, RenewalResponse::Superseded { .. })
     }
 
-    fn brief(answer: &RenewalResponse) -> (&'static str, Name, u64) {
-        let (what, left) = match answer {
+    fn summary(answer: &RenewalResponse) -> (&'static str, Name, u64) {
+        let (kind, left) = match answer {
             RenewalResponse::Renewed { left } => ("renewed", Some(*left)),
             RenewalResponse::LeaseLost => ("lease lost", None),
             RenewalResponse::AlreadySucceeded => ("already succeeded", None),
             RenewalResponse::Superseded { left, .. } => ("superseded", *left),
         };
-        (what, Name::default(), millis(left))
+        (kind, Name::default(), millis(left))
     }
 }
 
-impl Question for ReleaseRequest {
+impl EngineCall for ReleaseRequest {
     const NAME: &'static str = "release";
     const ENDS: bool = true;
     type Answer = ReleaseResponse;
@@ -301,7 +301,7 @@ impl Question for ReleaseRequest {
         &self.key
     }
 
-    fn whose(&self) -> Name {
+    fn attempt_name(&self) -> Name {
         Name::of(&self.attempt)
     }
 
@@ -309,7 +309,7 @@ impl Question for ReleaseRequest {
         false
     }
 
-    async fn put(&self, engine: &dyn Engine) -> Result<ReleaseResponse, EngineError> {
+    async fn execute(&self, engine: &dyn Engine) -> Result<ReleaseResponse, EngineError> {
         engine.release(self).await
     }
 
@@ -317,18 +317,18 @@ impl Question for ReleaseRequest {
         reference.release(now, self, *answer)
     }
 
-    fn brief(answer: &ReleaseResponse) -> (&'static str, Name, u64) {
-        let what = match answer {
+    fn summary(answer: &ReleaseResponse) -> (&'static str, Name, u64) {
+        let kind = match answer {
             ReleaseResponse::Done => "released",
             ReleaseResponse::Absent => "absent",
             ReleaseResponse::Superseded => "superseded",
         };
-        (what, Name::default(), 0)
+        (kind, Name::default(), 0)
     }
 }
 
 /// A lookup.
-impl Question for Key {
+impl EngineCall for Key {
     const NAME: &'static str = "read";
     const READS: bool = true;
     type Answer = Option<LiveClaim>;
@@ -337,11 +337,11 @@ impl Question for Key {
         self
     }
 
-    fn whose(&self) -> Name {
+    fn attempt_name(&self) -> Name {
         Name::default()
     }
 
-    /// Whoever reads, reads alike.
+    /// A lookup is the same for all callers.
     fn is_delivery(&self) -> bool {
         false
     }
@@ -350,7 +350,7 @@ impl Question for Key {
         answer.clone()
     }
 
-    async fn put(&self, engine: &dyn Engine) -> Result<Option<LiveClaim>, EngineError> {
+    async fn execute(&self, engine: &dyn Engine) -> Result<Option<LiveClaim>, EngineError> {
         engine.read(self).await
     }
 
@@ -358,15 +358,15 @@ impl Question for Key {
         reference.read(now, answer.as_ref())
     }
 
-    fn brief(answer: &Option<LiveClaim>) -> (&'static str, Name, u64) {
+    fn summary(answer: &Option<LiveClaim>) -> (&'static str, Name, u64) {
         match answer {
             None => ("absent", Name::default(), 0),
-            Some(held) => ("found", Name::of(&held.record.attempt), millis(held.left)),
+            Some(claim) => ("found", Name::of(&claim.record.attempt), millis(claim.left)),
         }
     }
 }
 
-/// What a report is called in traces.
+/// Returns the name of an outcome in traces.
 pub(crate) fn outcome_name(outcome: &Outcome) -> &'static str {
     match outcome {
         Outcome::Success { .. } => "outcome call: success",
@@ -379,31 +379,31 @@ fn millis(left: Option<Duration>) -> u64 {
     left.map_or(0, |left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX))
 }
 
-impl From<ClaimResponse> for Told {
+impl From<ClaimResponse> for StoreAnswer {
     fn from(claimed: ClaimResponse) -> Self {
         Self::Claimed(claimed)
     }
 }
 
-impl From<OutcomeResponse> for Told {
+impl From<OutcomeResponse> for StoreAnswer {
     fn from(settled: OutcomeResponse) -> Self {
         Self::Settled(settled)
     }
 }
 
-impl From<RenewalResponse> for Told {
+impl From<RenewalResponse> for StoreAnswer {
     fn from(renewed: RenewalResponse) -> Self {
         Self::Renewed(renewed)
     }
 }
 
-impl From<ReleaseResponse> for Told {
+impl From<ReleaseResponse> for StoreAnswer {
     fn from(released: ReleaseResponse) -> Self {
         Self::Released(released)
     }
 }
 
-impl From<Option<LiveClaim>> for Told {
+impl From<Option<LiveClaim>> for StoreAnswer {
     fn from(_: Option<LiveClaim>) -> Self {
         Self::Read
     }

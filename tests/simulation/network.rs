@@ -1,5 +1,5 @@
-//! The network between one gateway and the store: calls and replies take time, are lost, come after their caller has
-//! given up, or find nobody. All of it from the world's random numbers.
+//! The network between one gateway and the store: calls and replies take time, are lost, arrive after their caller has given
+//! up, or are refused. All of it from the world's random numbers.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -15,71 +15,71 @@ use tokio::runtime::Handle;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use crate::question::{Question, Timed};
+use crate::engine_call::{EngineCall, Timed};
 use crate::store::Store;
 use crate::world::World;
 
-/// How a link is.
+/// State of a network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Weather {
+pub(crate) enum NetworkState {
     /// Nothing is lost, and all is quick.
-    Fair,
-    /// Nothing is lost, and all takes longer than callers like.
+    Healthy,
+    /// Nothing is lost, and all takes long.
     Slow,
-    /// So many calls of a hundred are lost, before or after they have taken effect.
+    /// This percentage of calls is lost, before or after they have executed effect.
     Lossy(u64),
-    /// Nothing gets through, and nobody says so.
-    Cut,
-    /// Calls arrive, and no reply does.
-    Mute,
-    /// Whoever calls is refused.
+    /// Nothing arrives, without an error.
+    Blackhole,
+    /// Calls arrive, and replies do not.
+    NoReplies,
+    /// Connections are refused.
     Refused,
 }
 
-/// A gateway's way to the store.
+/// Network of a gateway to a store.
 #[derive(Clone)]
-pub(crate) struct Link {
+pub(crate) struct Network {
     world: Arc<World>,
     store: Arc<Store>,
     gateway: u16,
-    weather: Arc<Mutex<Weather>>,
+    state: Arc<Mutex<NetworkState>>,
     process: Process,
 }
 
 /// The process that calls.
 #[derive(Clone, Default)]
 struct Process {
-    /// Nothing leaves a dead one.
+    /// Cancelled at its death: a dead process sends nothing.
     died: CancellationToken,
-    /// How often the store had lost its data when this process first reached it, and when it last did; nothing before.
+    /// Losses of data of the store when this process first reached it, and when it last did; `None` before.
     losses: Arc<Mutex<Option<(u64, u64)>>>,
 }
 
-impl Link {
+impl Network {
     pub(crate) fn new(world: Arc<World>, store: Arc<Store>, gateway: u16) -> Self {
-        let (weather, process) = (Arc::new(Mutex::new(Weather::Fair)), Process::default());
-        Self { world, store, gateway, weather, process }
+        let (state, process) = (Arc::new(Mutex::new(NetworkState::Healthy)), Process::default());
+        Self { world, store, gateway, state, process }
     }
 
-    /// The same way for a new process, as long as that lives.
+    /// Returns the same network for a new process, until its death.
     pub(crate) fn of_process(&self, died: CancellationToken) -> Self {
         Self { process: Process { died, ..Process::default() }, ..self.clone() }
     }
 
-    /// From now on it is so.
-    pub(crate) fn turn(&self, weather: Weather) {
-        *self.weather.lock().unwrap_or_else(PoisonError::into_inner) = weather;
+    /// Sets the state.
+    pub(crate) fn set(&self, state: NetworkState) {
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = state;
     }
 
-    fn weather(&self) -> Weather {
-        *self.weather.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> NetworkState {
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn call<Q: Question>(&self, request: &Q) -> Result<Q::Answer, EngineError> {
+    async fn call<Q: EngineCall>(&self, request: &Q) -> Result<Q::Answer, EngineError> {
         self.alive(self.send(request)).await
     }
 
-    /// What a process does that lives.
+    /// Runs a call until the process dies.
     async fn alive<Answer>(
         &self,
         call: impl Future<Output = Result<Answer, EngineError>>,
@@ -88,79 +88,79 @@ impl Link {
         self.process.died.run_until_cancelled(call).await.unwrap_or_else(dead)
     }
 
-    /// The store is reached: whether it is the same as before is asked first, by any connection.
+    /// Records that the store was reached: each connection first checks whether it is the same as before.
     fn reached(&self) {
         let losses = self.store.losses();
         let mut seen = self.process.losses.lock().unwrap_or_else(PoisonError::into_inner);
         *seen = Some((seen.map_or(losses, |(first, _)| first), losses));
     }
 
-    async fn send<Q: Question>(&self, request: &Q) -> Result<Q::Answer, EngineError> {
+    async fn send<Q: EngineCall>(&self, request: &Q) -> Result<Q::Answer, EngineError> {
         let trial = self.world.trial(self.gateway, request);
         let rng = &self.world.rng;
-        let weather = self.weather();
+        let state = self.state();
         let crashes = self.store.crashes();
-        let mut flight = Flight { link: self, request, landed: false };
-        match weather {
-            Weather::Refused => {
-                flight.landed = true;
+        let mut in_transit = InTransit { network: self, request, arrived: false };
+        match state {
+            NetworkState::Refused => {
+                in_transit.arrived = true;
                 let refused = EngineError::unavailable("the connection was refused");
                 self.world.refused(&trial, &refused);
                 return Err(refused);
             }
-            Weather::Cut => std::future::pending().await,
-            Weather::Lossy(percent) if rng.percent(percent) => {
-                flight.landed = true;
-                return silence(rng.percent(50), "the call was lost").await;
+            NetworkState::Blackhole => std::future::pending().await,
+            NetworkState::Lossy(percent) if rng.percent(percent) => {
+                in_transit.arrived = true;
+                return lost(rng.percent(50), "the call was lost").await;
             }
-            _ => pause(latency(&self.world, weather)).await,
+            _ => pause(latency(&self.world, state)).await,
         }
-        flight.landed = true;
-        drop(flight);
-        let taken = if self.store.crashes() == crashes { self.store.take(request).await } else { reset() };
-        let taken = match taken {
+        in_transit.arrived = true;
+        drop(in_transit);
+        let executed = if self.store.crashes() == crashes { self.store.receive(request).await } else { reset() };
+        let executed = match executed {
             Err(failure) => {
                 self.world.refused(&trial, &failure);
                 return Err(failure);
             }
-            Ok(taken) => taken,
+            Ok(executed) => executed,
         };
-        self.way_back(weather, crashes).await?;
-        self.world.answered(&trial, request, &taken);
-        Ok(taken.answer)
+        self.reply(state, crashes).await?;
+        self.world.answered(&trial, request, &executed);
+        Ok(executed.answer)
     }
 }
 
-impl Link {
-    /// A call that is no claim's: what is lost of it is lost, and nothing comes late.
-    async fn there_and_back<Answer, Call>(&self, call: impl FnOnce() -> Call) -> Result<Answer, EngineError>
+impl Network {
+    /// Makes a call that concerns no claim. A lost call never arrives late.
+    async fn round_trip<Answer, Call>(&self, call: impl FnOnce() -> Call) -> Result<Answer, EngineError>
     where
         Call: Future<Output = Result<Answer, EngineError>>,
     {
-        let (rng, weather) = (&self.world.rng, self.weather());
+        let (rng, state) = (&self.world.rng, self.state());
         let crashes = self.store.crashes();
-        match weather {
-            Weather::Refused => return Err(EngineError::unavailable("the connection was refused")),
-            Weather::Cut => std::future::pending().await,
-            Weather::Lossy(percent) if rng.percent(percent) => {
-                return silence(rng.percent(50), "the call was lost").await;
+        match state {
+            NetworkState::Refused => return Err(EngineError::unavailable("the connection was refused")),
+            NetworkState::Blackhole => std::future::pending().await,
+            NetworkState::Lossy(percent) if rng.percent(percent) => {
+                return lost(rng.percent(50), "the call was lost").await;
             }
-            _ => pause(latency(&self.world, weather)).await,
+            _ => pause(latency(&self.world, state)).await,
         }
         let answer = if self.store.crashes() == crashes { call().await } else { reset() };
-        self.way_back(weather, crashes).await?;
+        self.reply(state, crashes).await?;
         answer
     }
 
-    /// A reply on its way, from a store that had crashed so often when it was asked.
-    async fn way_back(&self, weather: Weather, crashes: u64) -> Result<(), EngineError> {
+    /// Transports a reply, from a store with this number of crashes at the time of the call.
+    async fn reply(&self, state: NetworkState, crashes: u64) -> Result<(), EngineError> {
         let rng = &self.world.rng;
-        match weather {
-            Weather::Mute => std::future::pending().await,
-            Weather::Lossy(percent) if rng.percent(percent) => {
-                return silence(rng.percent(50), "the reply was lost").await;
+        match state {
+            NetworkState::NoReplies => std::future::pending().await,
+            NetworkState::Lossy(percent) if rng.percent(percent) => {
+                return lost(rng.percent(50), "the reply was lost").await;
             }
-            _ => pause(latency(&self.world, weather)).await,
+            _ => pause(latency(&self.world, state)).await,
         }
         if self.store.crashes() != crashes {
             return reset();
@@ -170,38 +170,38 @@ impl Link {
     }
 }
 
-/// A call under way. If its caller gives up before it has arrived, it may arrive all the same.
-struct Flight<'a, Q: Question> {
-    link: &'a Link,
+/// A call on its way. It may arrive although its caller gives up before.
+struct InTransit<'a, Q: EngineCall> {
+    network: &'a Network,
     request: &'a Q,
-    landed: bool,
+    arrived: bool,
 }
 
-impl<Q: Question> Drop for Flight<'_, Q> {
+impl<Q: EngineCall> Drop for InTransit<'_, Q> {
     fn drop(&mut self) {
-        let Self { link, request, landed } = self;
-        let world = link.world.clone();
-        if *landed || world.is_over() || !world.rng.percent(70) {
+        let Self { network, request, arrived } = self;
+        let world = network.world.clone();
+        if *arrived || world.is_over() || !world.rng.percent(70) {
             return;
         }
-        // While the runtime itself is dropped there is none.
+        // There is no runtime while it is dropped.
         if let Ok(runtime) = Handle::try_current() {
-            let (store, request) = (link.store.clone(), (*request).clone());
+            let (store, request) = (network.store.clone(), (*request).clone());
             let delay = world.rng.millis(1, if world.rng.percent(80) { 200 } else { 8_000 });
             runtime.spawn(async move {
                 sleep(delay).await;
                 if !world.is_over() {
-                    let _nobody_listens = store.take(&request).await;
+                    let _unread = store.receive(&request).await;
                 }
             });
         }
     }
 }
 
-fn latency(world: &World, weather: Weather) -> Duration {
+fn latency(world: &World, state: NetworkState) -> Duration {
     let rng = &world.rng;
-    match weather {
-        Weather::Slow => rng.millis(10, 400),
+    match state {
+        NetworkState::Slow => rng.millis(10, 400),
         _ if rng.percent(30) => Duration::ZERO,
         _ => rng.millis(1, 4),
     }
@@ -213,8 +213,8 @@ async fn pause(duration: Duration) {
     }
 }
 
-/// A loss is noticed at once where the connection was reset, and not at all elsewhere.
-async fn silence<Answer>(noticed: bool, why: &str) -> Result<Answer, EngineError> {
+/// Reports a loss at once if the connection was reset, and otherwise never.
+async fn lost<Answer>(noticed: bool, why: &str) -> Result<Answer, EngineError> {
     if !noticed {
         std::future::pending::<()>().await;
     }
@@ -226,7 +226,7 @@ fn reset<Answer>() -> Result<Answer, EngineError> {
 }
 
 #[async_trait]
-impl Engine for Link {
+impl Engine for Network {
     async fn claim(&self, request: &ClaimRequest, deadline: Duration) -> Result<ClaimResponse, EngineError> {
         self.call(&Timed { request: request.clone(), deadline }).await
     }
@@ -248,14 +248,14 @@ impl Engine for Link {
     }
 
     async fn list(&self, _: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
-        Err(EngineError::unavailable("no caller of a world lists"))
+        Err(EngineError::unavailable("callers of a world do not list claims"))
     }
 
     async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
-        let look = self.world.look(self.gateway, self.store.number);
-        let found = self.alive(self.there_and_back(|| self.store.get_metadata(name))).await;
+        let read = self.world.metadata_read(self.gateway, self.store.number);
+        let found = self.alive(self.round_trip(|| self.store.get_metadata(name))).await;
         if found.is_ok() {
-            look.succeeds();
+            read.succeeds();
         }
         found
     }
@@ -266,18 +266,18 @@ impl Engine for Link {
         expected: Option<&Metadata>,
         new: &Metadata,
     ) -> Result<bool, EngineError> {
-        self.alive(self.there_and_back(|| self.store.compare_and_set_metadata(name, expected, new))).await
+        self.alive(self.round_trip(|| self.store.compare_and_set_metadata(name, expected, new))).await
     }
 
     async fn probe(&self) -> Result<(), EngineError> {
-        match self.weather() {
-            Weather::Refused => Err(EngineError::unavailable("the connection was refused")),
-            Weather::Cut | Weather::Mute => std::future::pending().await,
-            weather => {
-                pause(latency(&self.world, weather)).await;
+        match self.state() {
+            NetworkState::Refused => Err(EngineError::unavailable("the connection was refused")),
+            NetworkState::Blackhole | NetworkState::NoReplies => std::future::pending().await,
+            state => {
+                pause(latency(&self.world, state)).await;
                 self.store.ping().await?;
                 self.reached();
-                pause(latency(&self.world, weather)).await;
+                pause(latency(&self.world, state)).await;
                 Ok(())
             }
         }

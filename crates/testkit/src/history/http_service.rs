@@ -1,4 +1,4 @@
-//! A gateway as the callers of a workload see it: over HTTP, each answer held against `openapi.yaml` and read.
+//! A gateway as the service of a workload: calls over HTTP, each response checked against `openapi.yaml`.
 
 use std::time::Duration;
 
@@ -12,21 +12,21 @@ use super::record::{Answer, Call, Reply};
 use super::workload::Service;
 use crate::client::{self, Client, global_id};
 
-/// How long a caller waits for an answer. Far beyond any deadline: what takes so long is a fault of its own.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Longest wait for a response, far beyond any deadline: a slower response is a fault by itself.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The open app of a gateway.
-pub struct OverHttp(pub Client);
+/// Client of a gateway's open app.
+pub struct HttpService(pub Client);
 
 #[async_trait]
-impl Service for OverHttp {
+impl Service for HttpService {
     async fn call(&self, key: &str, call: &Call) -> Reply {
         let (path, body) = request(key, call);
         let headers = [("content-type", "application/json")];
         let sent = self.0.try_send("POST", &path, &headers, body.to_string());
-        match tokio::time::timeout(PATIENCE, sent).await.expect("every call is answered in time") {
+        match tokio::time::timeout(TIMEOUT, sent).await.expect("every call is answered in time") {
             Ok(answer) => read(&answer),
-            // Nobody was there to hear it.
+            // The gateway did not receive it.
             Err(why) if why.contains("Connect") => Reply::Refused,
             Err(_) => Reply::Unknown,
         }
@@ -69,7 +69,7 @@ fn request(key: &str, call: &Call) -> (String, Value) {
 
 fn read(answer: &client::Answer) -> Reply {
     let body = &answer.body;
-    let told = match answer.code() {
+    let read = match answer.code() {
         (201, _) => Answer::Granted {
             attempt: body["attempt"].as_str().expect("an attempt").parse().expect("an attempt"),
             fence: body["fence"].as_u64(),
@@ -95,8 +95,8 @@ fn read(answer: &client::Answer) -> Reply {
         _ => panic!("no answer to such a call: {}", answer.text),
     };
     match body["degraded"].as_str() {
-        Some(policy) => Reply::Degraded(policy.to_owned(), told),
-        None => Reply::Told(told),
+        Some(policy) => Reply::Degraded(policy.to_owned(), read),
+        None => Reply::Answered(read),
     }
 }
 
