@@ -2,7 +2,7 @@
 
 pub(crate) mod caller;
 #[cfg(any(feature = "postgres", feature = "redis"))]
-pub(crate) mod calls;
+pub(crate) use oncegate_testkit::calls;
 #[cfg(feature = "otlp")]
 pub(crate) mod collector;
 pub(crate) mod command;

@@ -3,6 +3,7 @@
 
 #![expect(missing_docs, reason = "most fields and variants are the contract's, and documented there")]
 
+pub mod calls;
 pub mod certificates;
 #[cfg(feature = "gateway")]
 pub mod client;

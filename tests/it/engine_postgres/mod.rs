@@ -1,48 +1,5 @@
-//! PostgreSQL as a store, held to its promises over real servers.
+//! Gateways over PostgreSQL, and the database below them. What concerns the engine alone is among its own tests.
 
-mod conformance;
-mod connections;
 mod database;
-mod faults;
 mod full;
-mod layout;
-mod measure;
 mod rights;
-mod sweeping;
-mod tls;
-
-use std::time::Duration;
-
-use oncegate::domain::claim::ClaimRequest;
-use oncegate_postgres::{Options, Postgres};
-
-use crate::support::calls::{
-    again, back_within_a_second, granted, is_duplicate, is_uncertain, settle, success, unavailable,
-};
-
-/// Options for a machine that other tests share: nothing is slow until it is very slow.
-fn options() -> Options {
-    Options {
-        connect_timeout: Duration::from_secs(10),
-        response_timeout: Duration::from_secs(10),
-        sweep_interval: Duration::from_millis(50),
-        ..Options::default()
-    }
-}
-
-fn open(url: &str) -> Postgres {
-    Postgres::open(url, options()).expect("a good URL")
-}
-
-/// Waits until something holds.
-async fn soon(what: &str, holds: impl AsyncFnMut() -> bool) {
-    oncegate_testkit::wait::until(what, Duration::from_secs(10), holds).await;
-}
-
-/// SQL condition of the row of a claim.
-fn row(request: &ClaimRequest) -> String {
-    format!(
-        "oncegate_claims WHERE app = '{}' AND global_id = decode('{}', 'hex')",
-        request.key.app, request.key.global_id
-    )
-}

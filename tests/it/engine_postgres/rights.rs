@@ -7,16 +7,19 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use oncegate::database::{Address, connect};
 use oncegate::engine::{Engine as _, Metadata};
+use oncegate_postgres::{Options, Postgres};
 use oncegate_testkit::fresh;
 use oncegate_testkit::pgbouncer::PgBouncer;
 use oncegate_testkit::postgres_server::PostgresServer;
 use oncegate_testkit::wait::until;
 use serde_json::json;
 
-use super::{open, soon};
 use crate::claim_lifecycle;
 use crate::support::command::oncegate;
 use crate::support::gateway;
+
+/// Bound on waiting, on a machine that other tests share.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The SQL blocks of the page's section on roles.
 fn documented() -> Vec<&'static str> {
@@ -63,12 +66,13 @@ async fn a_gateway_works_with_the_documented_rights() {
          SELECT setval('oncegate_fence', 1)",
     )
     .await;
-    soon("what has ended is swept", async || PostgresServer::query_at(&url, row).await == "0").await;
+    until("what has ended is swept", PATIENCE, async || PostgresServer::query_at(&url, row).await == "0").await;
     drop(gateway);
     let gateway = gateway::on(&url).start().await;
     let granted = gateway.client().claim(json!("after the loss")).await.expect(201);
     assert!(granted.body["fence"].as_u64() > Some(1_000_000_000_000_000), "lifted: {}", granted.text);
-    let engine = open(&url);
+    let engine =
+        Postgres::open(&url, Options { response_timeout: PATIENCE, ..Options::default() }).expect("a good URL");
     let (old, new) = (Metadata::new("one").unwrap(), Metadata::new("two").unwrap());
     assert!(engine.compare_and_set_metadata("a-test", None, &old).await.unwrap());
     assert!(engine.compare_and_set_metadata("a-test", Some(&old), &new).await.unwrap());
@@ -83,7 +87,7 @@ async fn a_registry_works_with_the_documented_rights() {
     let gateway = gateway::on_memory().env("ONCEGATE_REGISTRY__URL", &url).start().await;
     PostgresServer::execute_at(&url, app).await;
     let client = gateway.client().with_credential("shop.secret_of_the_shop_0123456789");
-    soon("the app is let in", async || client.claim(fresh::contents()).await.status == 201).await;
+    until("the app is let in", PATIENCE, async || client.claim(fresh::contents()).await.status == 201).await;
     let used = "SELECT last_used_at IS NOT NULL FROM oncegate_app_secrets";
     let recorded = async || PostgresServer::query_at(&url, used).await == "true";
     until("its use is recorded", Duration::from_mins(1), recorded).await;
@@ -96,7 +100,7 @@ async fn a_pooler_that_others_keep_busy_lets_gateways_in() {
     let Some(pooler) = PgBouncer::start(server.address(), "oncegate").await else { return };
     let url = pooler.url("oncegate", "&pooler=transaction");
     let gateway = gateway::on(&url).start().await;
-    soon("a claim is granted", async || gateway.client().claim(fresh::contents()).await.status == 201).await;
+    until("a claim is granted", PATIENCE, async || gateway.client().claim(fresh::contents()).await.status == 201).await;
 
     // Others of the same pool leave unnamed statements of their own on its servers.
     let pooler = Arc::new(pooler);

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use oncegate::domain::claim::{ClaimRequest, Outcome, RenewalRequest, RenewalResponse};
-use oncegate::domain::clock::{Clock, SystemClock};
-use oncegate::domain::terms::{LeaseEnd, Retention, Terms};
-use oncegate::engine::Engine;
-use oncegate::engine::conformance::{DEADLINE, fresh_claim};
+use oncegate_core::claim::{ClaimRequest, Outcome, RenewalRequest, RenewalResponse};
+use oncegate_core::clock::{Clock, SystemClock};
+use oncegate_core::engine::Engine;
+use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
+use oncegate_core::terms::{LeaseEnd, Retention, Terms};
 use oncegate_testkit::postgres_server::PostgresServer;
 use sqlx::Executor as _;
 
@@ -177,7 +177,7 @@ async fn soak(span: Duration, keys: usize) {
                     let granted = engine.claim(&request, DEADLINE).await.unwrap();
                     let answered = clock.monotonic();
                     took.push((answered.saturating_sub(begun), answered.saturating_sub(asked)));
-                    if matches!(granted, oncegate::domain::claim::ClaimResponse::Granted(_)) {
+                    if matches!(granted, oncegate_core::claim::ClaimResponse::Granted(_)) {
                         let outcome = if failed { Outcome::Failure } else { success("1") };
                         engine.settle(&settle(&request, outcome), DEADLINE).await.unwrap();
                     }

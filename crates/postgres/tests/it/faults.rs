@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use oncegate::domain::claim::{ClaimResponse, Outcome, OutcomeResponse, RenewalRequest};
-use oncegate::domain::operator::{ReleaseRequest, ReleaseResponse};
-use oncegate::domain::record::ClaimState;
-use oncegate::engine::conformance::{DEADLINE, fresh_claim};
-use oncegate::engine::{Determinate, Engine, EngineError};
+use oncegate_core::claim::{ClaimResponse, Outcome, OutcomeResponse, RenewalRequest};
+use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
+use oncegate_core::engine::{Determinate, Engine, EngineError};
+use oncegate_core::operator::{ReleaseRequest, ReleaseResponse};
+use oncegate_core::record::ClaimState;
 use oncegate_postgres::{Options, Postgres};
 use oncegate_testkit::postgres_server::PostgresServer;
 use oncegate_testkit::tcp_proxy::{Mode, TcpProxy};
@@ -434,8 +434,8 @@ async fn a_bad_item_does_not_fail_its_neighbours() {
         }
     }
     // A NUL, which text and jsonb would refuse.
-    let nul = oncegate::domain::canonical::canonicalize(b"\"\\u0000\"").unwrap();
-    granted(&*engine, &oncegate::domain::claim::ClaimRequest { contents: nul, ..fresh_claim() }).await;
+    let nul = oncegate_core::canonical::canonicalize(b"\"\\u0000\"").unwrap();
+    granted(&*engine, &oncegate_core::claim::ClaimRequest { contents: nul, ..fresh_claim() }).await;
 }
 
 #[tokio::test]

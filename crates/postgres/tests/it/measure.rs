@@ -1,15 +1,15 @@
 //! Measurements, to be run by hand and with the machine to itself:
-//! `cargo test --release --test it -- --ignored --nocapture engine_postgres::measure`
+//! `cargo test --release --package oncegate-postgres --test it -- --ignored --nocapture measure`
 
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use oncegate::domain::claim::Outcome;
-use oncegate::domain::clock::{Clock, SystemClock};
-use oncegate::engine::Engine;
-use oncegate::engine::conformance::{DEADLINE, fresh_claim};
+use oncegate_core::claim::Outcome;
+use oncegate_core::clock::{Clock, SystemClock};
+use oncegate_core::engine::Engine;
+use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate_postgres::Postgres;
 use oncegate_testkit::postgres_server::{PostgresServer, program};
 use tokio::task::JoinSet;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use oncegate::database::{Address, schema};
-use oncegate::engine::conformance::Subject;
+use oncegate_core::engine::conformance::Subject;
+use oncegate_database::{Address, schema};
 use oncegate_postgres::Postgres;
 use oncegate_testkit::postgres_server::PostgresServer;
 
@@ -27,9 +27,9 @@ async fn subject(keys: &str) -> Option<Subject> {
 }
 
 mod alone {
-    oncegate::conformance!(super::subject(""));
+    oncegate_core::conformance!(super::subject(""));
 }
 
 mod pooled {
-    oncegate::conformance!(super::subject("&pooler=transaction"));
+    oncegate_core::conformance!(super::subject("&pooler=transaction"));
 }

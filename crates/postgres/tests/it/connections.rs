@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
-use oncegate::domain::claim::{ClaimResponse, OutcomeResponse};
-use oncegate::engine::Engine;
-use oncegate::engine::conformance::{DEADLINE, fresh_claim};
+use oncegate_core::claim::{ClaimResponse, OutcomeResponse};
+use oncegate_core::engine::Engine;
+use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate_postgres::{Options, Postgres};
 use oncegate_testkit::postgres_server::PostgresServer;
 use sqlx::Executor as _;
@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::{open, options, row, soon};
-use crate::support::calls::{granted, settle, success};
+use oncegate_testkit::calls::{granted, settle, success};
 
 #[tokio::test]
 async fn an_outcome_never_overtakes_its_claim_however_busy_the_connections_are() {

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use oncegate::domain::claim::ClaimResponse;
-use oncegate::engine::conformance::{DEADLINE, fresh_claim};
-use oncegate::engine::{Determinate, Engine, EngineError};
+use oncegate_core::claim::ClaimResponse;
+use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
+use oncegate_core::engine::{Determinate, Engine, EngineError};
 use oncegate_testkit::certificates::{Authority, Pair};
 use oncegate_testkit::postgres_server::{PostgresServer, give_to_server};
 

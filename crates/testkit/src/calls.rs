@@ -3,62 +3,62 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use oncegate::domain::attempt::{Attempt, Issuer, SystemEntropy};
-use oncegate::domain::claim::{ClaimRequest, ClaimResponse, Grant, LateTerms, Outcome, OutcomeRequest, RenewalRequest};
-use oncegate::domain::clock::SystemClock;
-use oncegate::domain::record::Contents;
-use oncegate::engine::conformance::{DEADLINE, fresh_claim};
-use oncegate::engine::{Determinate, Engine, EngineError};
+use oncegate_core::attempt::{Attempt, Issuer, SystemEntropy};
+use oncegate_core::claim::{ClaimRequest, ClaimResponse, Grant, LateTerms, Outcome, OutcomeRequest, RenewalRequest};
+use oncegate_core::clock::SystemClock;
+use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
+use oncegate_core::engine::{Determinate, Engine, EngineError};
+use oncegate_core::record::Contents;
 
-pub(crate) fn attempt() -> Attempt {
+pub fn attempt() -> Attempt {
     static ISSUER: std::sync::LazyLock<Issuer> =
         std::sync::LazyLock::new(|| Issuer::new(Arc::new(SystemClock::new()), Arc::new(SystemEntropy)));
     ISSUER.issue(None)
 }
 
 /// The same operation by another attempt.
-pub(crate) fn again(request: &ClaimRequest) -> ClaimRequest {
+pub fn again(request: &ClaimRequest) -> ClaimRequest {
     ClaimRequest { attempt: attempt(), ..request.clone() }
 }
 
-pub(crate) fn settle(request: &ClaimRequest, outcome: Outcome) -> OutcomeRequest {
+pub fn settle(request: &ClaimRequest, outcome: Outcome) -> OutcomeRequest {
     let late = LateTerms { operation: None, contents: Contents::Unverified, terms: request.terms };
     OutcomeRequest { key: request.key.clone(), attempt: request.attempt.clone(), outcome, late: Some(late) }
 }
 
-pub(crate) fn renew(request: &ClaimRequest, lease: Option<Duration>) -> RenewalRequest {
+pub fn renew(request: &ClaimRequest, lease: Option<Duration>) -> RenewalRequest {
     RenewalRequest { key: request.key.clone(), attempt: request.attempt.clone(), lease }
 }
 
-pub(crate) fn success(result: &str) -> Outcome {
+pub fn success(result: &str) -> Outcome {
     Outcome::Success { result: Some(result.into()), retention: None }
 }
 
-pub(crate) async fn granted(engine: &impl Engine, request: &ClaimRequest) -> Grant {
+pub async fn granted(engine: &impl Engine, request: &ClaimRequest) -> Grant {
     match engine.claim(request, DEADLINE).await {
         Ok(ClaimResponse::Granted(grant)) => grant,
         other => panic!("expected a grant, got {other:?}"),
     }
 }
 
-pub(crate) async fn is_duplicate(engine: &impl Engine, request: &ClaimRequest) -> bool {
+pub async fn is_duplicate(engine: &impl Engine, request: &ClaimRequest) -> bool {
     matches!(engine.claim(request, DEADLINE).await, Ok(ClaimResponse::Duplicate(_)))
 }
 
 /// Returns why a call certainly took no effect.
-pub(crate) fn unavailable<T: std::fmt::Debug>(answer: Result<T, EngineError>) -> String {
+pub fn unavailable<T: std::fmt::Debug>(answer: Result<T, EngineError>) -> String {
     match answer {
         Err(EngineError::Determinate(Determinate::Unavailable(why))) => why,
         other => panic!("expected the store to be unavailable, got {other:?}"),
     }
 }
 
-pub(crate) fn is_uncertain<T>(answer: &Result<T, EngineError>) -> bool {
+pub fn is_uncertain<T>(answer: &Result<T, EngineError>) -> bool {
     matches!(answer, Err(EngineError::Indeterminate(_)))
 }
 
 /// Waits until the engine serves: at most a second, which is what the gateway promises.
-pub(crate) async fn back_within_a_second(engine: &impl Engine) {
+pub async fn back_within_a_second(engine: &impl Engine) {
     let served = async {
         // The probe uses every connection.
         while engine.probe().await.is_err() || engine.claim(&fresh_claim(), DEADLINE).await.is_err() {

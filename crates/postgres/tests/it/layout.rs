@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use oncegate::domain::claim::{ClaimRequest, Outcome};
-use oncegate::domain::operator::ListRequest;
-use oncegate::domain::record::ClaimState;
-use oncegate::domain::terms::{LeaseEnd, Retention, Terms};
-use oncegate::engine::conformance::{DEADLINE, fresh_claim};
-use oncegate::engine::{Determinate, Engine, EngineError, value};
+use oncegate_core::claim::{ClaimRequest, Outcome};
+use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
+use oncegate_core::engine::{Determinate, Engine, EngineError, value};
+use oncegate_core::operator::ListRequest;
+use oncegate_core::record::ClaimState;
+use oncegate_core::terms::{LeaseEnd, Retention, Terms};
 use oncegate_testkit::postgres_server::PostgresServer;
 
 use super::{again, granted, is_duplicate, open, row, settle, success};

@@ -1,0 +1,47 @@
+//! Tests of the PostgreSQL engine on real servers.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot continue fails")]
+
+mod conformance;
+mod connections;
+mod faults;
+mod layout;
+mod measure;
+mod sweeping;
+mod tls;
+
+use std::time::Duration;
+
+use oncegate_core::claim::ClaimRequest;
+use oncegate_postgres::{Options, Postgres};
+
+use oncegate_testkit::calls::{
+    again, back_within_a_second, granted, is_duplicate, is_uncertain, settle, success, unavailable,
+};
+
+/// Options for a machine that other tests share: nothing is slow until it is very slow.
+fn options() -> Options {
+    Options {
+        connect_timeout: Duration::from_secs(10),
+        response_timeout: Duration::from_secs(10),
+        sweep_interval: Duration::from_millis(50),
+        ..Options::default()
+    }
+}
+
+fn open(url: &str) -> Postgres {
+    Postgres::open(url, options()).expect("a good URL")
+}
+
+/// Waits until something holds.
+async fn soon(what: &str, holds: impl AsyncFnMut() -> bool) {
+    oncegate_testkit::wait::until(what, Duration::from_secs(10), holds).await;
+}
+
+/// SQL condition of the row of a claim.
+fn row(request: &ClaimRequest) -> String {
+    format!(
+        "oncegate_claims WHERE app = '{}' AND global_id = decode('{}', 'hex')",
+        request.key.app, request.key.global_id
+    )
+}
