@@ -39,7 +39,7 @@ test-deps: ## install the servers and tools the tests start
 test-deploy: test-deps ## check deploy/ and the workflows, with kustomize and the Debian package
 	@scripts/test-deploy --full
 
-# A mutant is one change of the code that some test should notice. All of them take a day; MUTANTS="--file src/domain/share.rs"
+# A mutant is one change of the code that some test should notice. All of them take a day; MUTANTS="--file crates/core/src/share.rs"
 # takes those of a file, and MUTANTS="--in-diff changes.patch" those of a change.
 mutants: ## change the code one place at a time, and list the changes that no unit test notices
 	@$(CARGO) mutants --version >/dev/null 2>&1 || { echo "make mutants needs cargo-mutants: cargo install cargo-mutants --locked" >&2; exit 1; }

@@ -248,10 +248,10 @@ fn a_page_that_the_site_lacks_is_caught() {
 
 #[test]
 fn a_metric_that_the_page_lacks_or_invents_is_caught() {
-    let code = Source::new("src/telemetry/metrics.rs", "const UP: &str = \"oncegate_up\";\n");
+    let code = Source::new("crates/telemetry/src/metrics.rs", "const UP: &str = \"oncegate_up\";\n");
     let page = |text: &str| Source::new("docs/reference/metrics.md", text);
     assert!(pages::metrics(&[code, page("| `oncegate_up` | | 1 |")]).is_empty());
-    let code = Source::new("src/telemetry/metrics.rs", "const UP: &str = \"oncegate_up\";\n");
+    let code = Source::new("crates/telemetry/src/metrics.rs", "const UP: &str = \"oncegate_up\";\n");
     assert_eq!(pages::metrics(&[code, page("| `oncegate_down` | | 1 |")]).len(), 2);
 }
 
