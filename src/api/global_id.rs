@@ -17,7 +17,6 @@ struct GlobalIdBody<'a> {
 }
 
 /// Handles the call.
-#[expect(clippy::unused_async, reason = "the route table holds asynchronous operations")]
 pub(super) async fn global_id(call: Call<'_>) -> Result<Response, Problem> {
     let request = call.parse::<ClaimBody<'_>>()?.into_request(&call.api.limits)?;
     let global_id = Gateway::global_id(call.app, &request.operation, &request.contents);

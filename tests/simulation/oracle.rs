@@ -151,7 +151,7 @@ pub(crate) struct Beliefs {
     holders: Vec<(Name, u64)>,
     /// Attempts that have reported, or that an operator has released: later answers to them grant nothing.
     over: Vec<Name>,
-    /// Attempts attempt_name claims an operator has released, or is about to: even their success blocks no more.
+    /// Attempts whose claims an operator has released, or is about to: even their success blocks no more.
     released: Vec<Name>,
     /// A success that was acknowledged.
     success: Option<Success>,

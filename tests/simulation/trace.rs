@@ -58,7 +58,7 @@ impl Name {
         Self { timestamp: attempt.timestamp().as_micros(), nonce }
     }
 
-    /// Returns the name of an attempt attempt_name timestamp is unknown.
+    /// Returns the name of an attempt whose timestamp is unknown.
     pub(crate) fn nonce(nonce: u64) -> Self {
         Self { timestamp: 0, nonce }
     }

@@ -51,6 +51,7 @@ impl From<&Attempt> for MaskedAttempt {
 }
 
 /// Writes a timestamp as a number of microseconds, as attempts have it.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields by reference")]
 fn micros<S: Serializer>(timestamp: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_u64(timestamp.as_micros())
 }

@@ -1,4 +1,4 @@
-//! DoubleGrant grants: two attempts that both held one key at one time by their answers, or a grant after another attempt had
+//! Double grants: two attempts that both held one key at one time by their answers, or a grant after another attempt had
 //! reported success. Counts certain cases only, none that a slow caller explains. A nonce is one attempt at all gateways.
 
 use std::time::Duration;
