@@ -233,8 +233,12 @@ impl LocalClaims {
         let id = request.key.global_id;
         inner.change(&request.key.app, now, |app| {
             let record = match app.claim(&id) {
-                Some(own) if own.record.attempt == request.attempt && own.is_in_progress_elsewhere() => {
-                    Record { state: ClaimState::InProgress, ..own.record.clone() }
+                // The store may hold the attempt of another gateway that granted the same nonce.
+                Some(own)
+                    if own.record.attempt.nonce() == request.attempt.nonce() && own.is_in_progress_elsewhere() =>
+                {
+                    let attempt = request.attempt.clone();
+                    Record { attempt, state: ClaimState::InProgress, ..own.record.clone() }
                 }
                 // Another attempt has claimed since this response, or the outcome was reported.
                 Some(other) if other.live(now).is_some() => return,

@@ -105,6 +105,18 @@ fn a_lease_that_seemed_to_have_ended_is_in_progress_again_after_a_renewal() {
     assert_eq!((held.record.state, held.left), (ClaimState::InProgress, Some(lease)));
 }
 
+/// S1: the store holds the attempt of another gateway that granted the same nonce.
+#[test]
+fn a_renewal_under_the_other_attempt_of_a_nonce_extends_the_local_claim() {
+    let (local_claims, request) = (LocalClaims::default(), fresh_claim());
+    local_claims.remember_claim(&request, &granted(&request), Duration::ZERO);
+    let stored = Attempt::new(request.attempt.timestamp().plus(LATER), request.attempt.nonce().clone());
+    let renewal = RenewalRequest { attempt: stored, ..renewal(&request) };
+    let left = request.terms.lease * 2;
+    local_claims.remember_renewal(&renewal, &RenewalResponse::Renewed { left }, LATER);
+    assert_eq!(local_claims.live_claim(&request.key, LATER).unwrap().left, Some(left));
+}
+
 #[test]
 fn a_renewal_that_arrives_late_does_not_undo_an_unknown_outcome() {
     let (local_claims, request) = (LocalClaims::default(), fresh_claim());
