@@ -161,6 +161,25 @@ const LONG_FILES: &[(&str, usize, &str)] = &[];
 /// Files that only tests and `test-util` build: not production code, as far as size goes.
 const TEST_SUPPORT: &[&str] = &["crates/core/src/engine/conformance", "crates/core/src/engine/faulty"];
 
+/// Words that must not come back, and the term to use instead.
+const WORDS: &[(&str, &str)] = &[
+    ("PRE", "`claim call`"),
+    ("dice", "`rng`"),
+    ("story", "`scenario` or `history`"),
+    ("deed", "`operation` or `step`"),
+    ("deeds", "`operations` or `steps`"),
+    ("keeper", "`outage journal`"),
+    ("gathering", "`batch`"),
+    ("swap_note", "`compare_and_set`"),
+    ("heed", "`observer`"),
+    ("greet", "`TLS handshake`"),
+    ("lanes", "`connections`"),
+    ("whoever", "the caller, or another noun"),
+    ("Whoever", "the caller, or another noun"),
+    ("somebody", "another caller, or another noun"),
+    ("Somebody", "another caller, or another noun"),
+];
+
 #[test]
 fn imports_go_one_way() {
     hold("imports go one way", rules::floors);
@@ -235,6 +254,11 @@ fn the_diagram_of_layers_is_current() {
     } else {
         panic!("the diagram in ARCHITECTURE.md is not that of FLOORS; write it with `UPDATE=1 cargo test --test tidy`");
     }
+}
+
+#[test]
+fn plain_terms_are_used() {
+    hold("plain terms are used", rules::words);
 }
 
 #[test]

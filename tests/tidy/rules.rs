@@ -6,7 +6,7 @@ use std::iter;
 use crate::source::{Named, Source};
 use crate::{
     ENGINES, ENGINES_TABLE, FILE_LINES_MAX, FLOORS, HEAD_LINES_MAX, HOMES, LONG_FILES, MAIN_LINES_MAX, NOT_IN_DOMAIN,
-    TEST_SUPPORT,
+    TEST_SUPPORT, WORDS,
 };
 
 /// Nothing imports a floor that its own does not stand on, in the program and in the crate of several floors. What other crates
@@ -268,4 +268,20 @@ fn gateway(sources: &[Source]) -> impl Iterator<Item = &Source> {
 
 fn finding(source: &Source, named: &Named, advice: &str) -> String {
     format!("{}:{}: `{}`: {advice}", source.path, named.line, named.words.join("::"))
+}
+
+/// Words of the old private vocabulary stay out of code, comments and pages. The changelog quotes old releases; migrations
+/// have checksums, and the contract has its own wording.
+pub(crate) fn words(sources: &[Source]) -> Vec<String> {
+    let mut found = Vec::new();
+    let kept = ["CHANGELOG.md", "openapi.yaml", "migrations/", "tests/tidy"];
+    for source in sources.iter().filter(|source| !kept.iter().any(|path| source.path.starts_with(path))) {
+        for (number, line) in source.text.lines().enumerate() {
+            let words = line.split(|char: char| !char.is_alphanumeric() && char != '_');
+            for (_, instead) in words.filter_map(|word| WORDS.iter().find(|(old, _)| *old == word)) {
+                found.push(format!("{}:{}: say {instead}", source.path, number + 1));
+            }
+        }
+    }
+    found
 }

@@ -112,7 +112,7 @@ async fn damage_is_reported_and_other_entries_are_kept() {
     let (_, recovered) = open(folder.path());
     assert_eq!(keys(&recovered), ids(&requests[1..]));
     let (count, aside) = recovered.damaged.unwrap();
-    assert_eq!((count, fs::read(aside).unwrap()), (1, bytes), "kept for somebody to look at");
+    assert_eq!((count, fs::read(aside).unwrap()), (1, bytes), "kept for an inspection");
 }
 
 #[test]
