@@ -166,6 +166,7 @@ const WORDS: &[(&str, &str)] = &[
     ("PRE", "`claim call`"),
     ("dice", "`rng`"),
     ("story", "`scenario` or `history`"),
+    ("told", "`answered`, `reported`, `delivered` or another plain verb"),
     ("deed", "`operation` or `step`"),
     ("deeds", "`operations` or `steps`"),
     ("keeper", "`outage journal`"),

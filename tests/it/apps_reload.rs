@@ -261,10 +261,10 @@ async fn a_flood_of_guesses_is_held_back_and_no_valid_credential_is() {
         let page = Page::get(&gateway.admin_client()).await;
         page.sum("oncegate_authentication_failures_total", &[("throttled", "true")])
     };
-    until("guesses are held back", Duration::from_secs(30), async || throttled().await > 64).await;
-    // With 64 held back and 32 places in flight, each of these found a place.
+    until("guesses are throttled", Duration::from_secs(30), async || throttled().await > 64).await;
+    // With 64 throttled requests and 32 permits, each of these found a permit.
     for _ in 0..50 {
-        // Less than an answer is held back.
+        // Shorter than the delay of a throttled answer.
         answered_within(Duration::from_millis(900), shop.claim(fresh::contents())).await.expect(201);
     }
     done.store(true, Ordering::SeqCst);
@@ -272,7 +272,7 @@ async fn a_flood_of_guesses_is_held_back_and_no_valid_credential_is() {
     for guesser in flood {
         closed += guesser.await.unwrap();
     }
-    assert!(closed > 0, "connections of those held back are closed");
+    assert!(closed > 0, "connections of throttled callers are closed");
     let refusals = || gateway.log().matches("Requests without a valid credential").count();
     until("the refusals are logged", SOON, async || refusals() > 0).await;
     let response = refusals();

@@ -72,7 +72,7 @@ fn claim(contents: &str) -> serde_json::Value {
 }
 
 /// Success, repeats, mistakes and refusals; the store is up. Gives answers that must be clean, and attempts.
-async fn stories(gateway: &Gateway, authority: &Authority) -> (Vec<Answer>, Vec<String>) {
+async fn scenarios(gateway: &Gateway, authority: &Authority) -> (Vec<Answer>, Vec<String>) {
     let callers = || Client::over_tls(gateway.api(), authority.client_config(None));
     let shop = callers().with_credential(&format!("shop.{SECRET}"));
     let mut body = claim(CONTENTS);
@@ -202,7 +202,7 @@ async fn nothing_secret_is_said_on_redis() {
     let planted = planted(&pair.key);
     let config = configuration(folder.path(), &format!("redis://:{PASSWORD}@{}", redis.address()));
     let gateway = gateway::on_memory().config(&config).start().await;
-    let (mut answers, attempts) = stories(&gateway, &authority).await;
+    let (mut answers, attempts) = scenarios(&gateway, &authority).await;
     assert_eq!(redis.query_as::<u64>(PASSWORD, "EXISTS og:marker"), 1, "the claim was on Redis");
     redis.kill();
     let shop =
@@ -233,7 +233,7 @@ async fn nothing_secret_is_said_on_postgres() {
     let url = server.url().replace("postgres://postgres@", &format!("postgres://og:{PASSWORD}@"));
     let config = configuration(folder.path(), &url);
     let gateway = gateway::on_memory().config(&config).start().await;
-    let (mut answers, attempts) = stories(&gateway, &authority).await;
+    let (mut answers, attempts) = scenarios(&gateway, &authority).await;
     server.kill();
     let shop =
         Client::over_tls(gateway.api(), authority.client_config(None)).with_credential(&format!("shop.{SECRET}"));

@@ -220,7 +220,7 @@ fn a_world_meets_every_way_in_which_a_journal_refuses() {
     }
 }
 
-/// Each bug, the world that must find it, and the promises of which one must be broken.
+/// Each bug, the world that must find it, and promises, at least one of which it must break.
 const PLANTED: &[(Bug, Scenario, &[&str])] = &[
     (Bug::DeleteWithoutCompare, EVERYTHING, &["S2"]),
     (Bug::FailureUndoesSuccess, EVERYTHING, &["S3"]),

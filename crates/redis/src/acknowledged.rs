@@ -1,5 +1,5 @@
 //! An exchange whose answers wait for replicas. They are given once enough replicas have what was written before; until then the
-//! write and the wait are repeated. A call whose time is over is told that too few replicas have it.
+//! write and the wait are repeated. A call whose time is over is answered that too few replicas have it.
 
 use std::sync::Arc;
 use std::time::Duration;

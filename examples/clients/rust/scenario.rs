@@ -4,7 +4,7 @@
 #![expect(clippy::print_stdout, reason = "its lines are what the tests read")]
 #![expect(clippy::disallowed_methods, reason = "a caller of the gateway has its own clock and randomness")]
 
-#[expect(dead_code, reason = "the stories need no fence and no lookup")]
+#[expect(dead_code, reason = "the scenarios need no fence and no lookup")]
 mod oncegate;
 
 use std::{collections::HashMap, env, fmt::Display, time::Duration};

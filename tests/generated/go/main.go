@@ -1,4 +1,4 @@
-// A story told with the client that openapi-generator generated. Arguments: the gateway's URL and a credential.
+// The life of a claim with the client that openapi-generator generated. Arguments: the gateway's URL and a credential.
 package main
 
 import (

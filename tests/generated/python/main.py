@@ -1,4 +1,4 @@
-"""A story told with the client that openapi-python-client generated. Arguments: the gateway's URL and a credential."""
+"""The life of a claim with the client that openapi-python-client generated. Arguments: the gateway's URL and a credential."""
 
 import sys
 from datetime import datetime, timezone

@@ -1,4 +1,4 @@
-// A story told with the generated types and openapi-fetch. Arguments: the gateway's URL and a credential.
+// The life of a claim with the generated types and openapi-fetch. Arguments: the gateway's URL and a credential.
 import assert from "node:assert/strict";
 import createClient from "openapi-fetch";
 import type { components, paths } from "./oncegate.js";

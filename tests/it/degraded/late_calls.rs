@@ -160,8 +160,8 @@ async fn one_after_another_at_one_gateway_is_no_overlap() {
     assert_eq!(overlaps.body["overlaps"], json!([]));
 }
 
-/// A spooled success that meets another attempt is an overlap and a suspected double execution, as one that its caller is told
-/// of is.
+/// A spooled success that meets another attempt is an overlap and a suspected double execution, like one that is reported to its
+/// caller.
 #[tokio::test]
 async fn a_spooled_success_that_meets_another_attempt_is_suspected() {
     let Some(server) = durable_redis().await else { return };

@@ -1,4 +1,4 @@
-//! Servers that die, freeze, start late or load for long, and networks that go: calls are told at once what is certain
+//! Servers that die, freeze, start late or load for long, and networks that fail: answers say at once what is certain
 //! and what is not, and service is back within a second of the server.
 
 use std::time::Duration;

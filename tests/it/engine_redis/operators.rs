@@ -1,5 +1,5 @@
-//! What operators do to a running server: change its memory, its role, its passwords, flush it. Each is told for what it
-//! is, and once it is put right, service is back with no restart.
+//! What operators do to a running server: change its memory, its role, its passwords, flush it. Each is reported as what it
+//! is, and once it is corrected, service is back without a restart.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

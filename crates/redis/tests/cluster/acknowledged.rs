@@ -37,7 +37,7 @@ async fn a_primary_that_is_cut_off_acknowledges_nothing() {
     assert!(redis.get_metadata("a").await.is_err_and(|failure| failure.is_shortfall()));
     redis.probe().await.expect("it answers");
 
-    // It is a replica of the new one now: what it was told alone is gone, and was never acknowledged.
+    // It is a replica of the new one now: what it alone had received is gone, and was never acknowledged.
     primary.query::<()>(&format!("REPLICAOF 127.0.0.1 {}", replica.address().port()));
     soon("the new primary is in step", async || replica.query::<String>("INFO replication").contains("state=online"))
         .await;

@@ -364,7 +364,7 @@ async fn an_answer_waits_for_the_sync_also_if_its_write_begins_with_a_delivery()
         tokio::select! {
             biased;
             () = calls => {}
-            () = writing => panic!("it ends when it is told to"),
+            () = writing => panic!("it ends only on request"),
         }
     }
 }

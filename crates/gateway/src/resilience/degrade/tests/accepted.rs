@@ -35,7 +35,7 @@ async fn an_outcome_too_old_to_be_recorded_is_not_accepted() {
 async fn an_old_outcome_of_a_known_claim_is_recorded_also_after_its_lease() {
     let world = World::new().await;
     let request = request(&world, ClaimOnOutage::Local);
-    assert_eq!(told(&world.claim(&request).await), (None, "granted"));
+    assert_eq!(summary(&world.claim(&request).await), (None, "granted"));
     world.line.set(Way::Gone);
     assert_eq!(world.settle(&too_old(&request, success("7"))).await, SPOOLED_ANSWER);
     world.clock.advance(request.terms.lease * 2);
@@ -67,7 +67,7 @@ async fn an_app_that_fills_the_local_claims_makes_no_other_app_forget() {
     let of = |app: &str| request(&world, ClaimOnOutage::Local).with(|request| request.key.app = app.parse().unwrap());
     let [done, held] = [of("bank"), of("bank")];
     for request in [&done, &held] {
-        assert_eq!(told(&world.claim(request).await), (None, "granted"));
+        assert_eq!(summary(&world.claim(request).await), (None, "granted"));
     }
     world.settle(&report(&done, success("7"), OutcomeOnOutage::FailClosed)).await;
     world.claim(&of("shop")).await;
@@ -82,7 +82,7 @@ async fn an_app_that_fills_the_local_claims_makes_no_other_app_forget() {
     }
     world.line.set(Way::Gone);
     for request in [&done, &held] {
-        assert_eq!(told(&world.claim(&other(&world, request)).await), (LOCAL, "duplicate"));
+        assert_eq!(summary(&world.claim(&other(&world, request)).await), (LOCAL, "duplicate"));
     }
-    assert_eq!(told(&world.claim(&of("bank")).await), (LOCAL, "granted"), "and it is not blind");
+    assert_eq!(summary(&world.claim(&of("bank")).await), (LOCAL, "granted"), "and it is not blind");
 }

@@ -21,7 +21,7 @@ async fn two_gateways_without_a_store() -> (World, World) {
 async fn a_claim_is_granted_and_the_same_nonce_gets_the_same_grant_also_after_a_restart() {
     let world = World::new().await;
     let first = request(&world, ClaimOnOutage::FailOpen);
-    assert_eq!(told(&world.claim(&request(&world, ClaimOnOutage::FailOpen)).await), (None, "granted"));
+    assert_eq!(summary(&world.claim(&request(&world, ClaimOnOutage::FailOpen)).await), (None, "granted"));
     assert!(!world.journal.exists(), "nothing is written while all is well");
     world.line.set(Way::Gone);
     match world.claim(&first).await.split() {
@@ -44,7 +44,7 @@ async fn a_claim_that_the_store_executed_is_recognised() {
     let world = World::new().await;
     world.line.set(Way::ReplyLost);
     let first = request(&world, ClaimOnOutage::FailOpen);
-    assert_eq!(told(&world.claim(&first).await), (FAIL_OPEN, "granted"));
+    assert_eq!(summary(&world.claim(&first).await), (FAIL_OPEN, "granted"));
     assert_eq!(world.held(&first).await.unwrap().record.attempt, first.attempt);
     world.back().await;
     assert!(world.overlaps().is_empty());
@@ -64,9 +64,9 @@ async fn a_claim_in_its_own_journal_is_not_granted_twice() {
     world.line.set(Way::Gone);
     let first = request(&world, ClaimOnOutage::FailOpen);
     world.claim(&first).await;
-    assert_eq!(told(&world.claim(&other(&world, &first)).await), (FAIL_OPEN, "duplicate"));
+    assert_eq!(summary(&world.claim(&other(&world, &first)).await), (FAIL_OPEN, "duplicate"));
     world.clock.advance(first.terms.lease);
-    assert_eq!(told(&world.claim(&other(&world, &first)).await), (FAIL_OPEN, "granted"));
+    assert_eq!(summary(&world.claim(&other(&world, &first)).await), (FAIL_OPEN, "granted"));
 }
 
 #[tokio::test]
@@ -79,7 +79,7 @@ async fn an_outcome_is_refused_unless_it_is_spooled_and_a_renewal_is_accepted() 
     assert_eq!(world.try_renew(&renewal(&first)).await.unwrap().split().1, FAIL_OPEN);
     assert_eq!(world.settle(&report(&first, success("1"), OutcomeOnOutage::Spool)).await, SPOOLED_ANSWER);
     world.clock.advance(first.terms.lease);
-    assert_eq!(told(&world.claim(&other(&world, &first)).await), (FAIL_OPEN, "duplicate"), "it has succeeded");
+    assert_eq!(summary(&world.claim(&other(&world, &first)).await), (FAIL_OPEN, "duplicate"), "it has succeeded");
     world.back().await;
     assert_eq!(world.held(&first).await.unwrap().record.state, ClaimState::Succeeded);
 }
@@ -95,7 +95,7 @@ async fn a_failure_after_the_end_of_the_lease_overlaps_with_no_grant_in_between(
         one.claim(&first).await;
         one.clock.advance(first.terms.lease + Duration::from_secs(1));
         let second = other(&two, &first);
-        assert_eq!(told(&two.claim(&second).await), (FAIL_OPEN, "granted"));
+        assert_eq!(summary(&two.claim(&second).await), (FAIL_OPEN, "granted"));
         one.clock.advance(Duration::from_secs(1));
         let is_success = first_outcome != Outcome::Failure;
         let reported = report(&first, first_outcome, OutcomeOnOutage::Spool);
@@ -114,14 +114,14 @@ async fn a_failure_after_the_end_of_the_lease_overlaps_with_no_grant_in_between(
 async fn a_renewal_after_the_outcome_of_another_attempt_counts() {
     let (one, two) = two_gateways_without_a_store().await;
     let first = request(&one, ClaimOnOutage::FailOpen);
-    assert_eq!(told(&one.claim(&first).await), (FAIL_OPEN, "granted"));
+    assert_eq!(summary(&one.claim(&first).await), (FAIL_OPEN, "granted"));
     let stranger = report(&other(&one, &first), Outcome::Failure, OutcomeOnOutage::Spool);
     assert_eq!(one.settle(&stranger).await, SPOOLED_ANSWER);
     one.clock.advance(first.terms.lease * 3 / 4);
     assert_eq!(one.try_renew(&renewal(&first)).await.unwrap().split().1, FAIL_OPEN);
     one.clock.advance(first.terms.lease / 2);
     let second = other(&one, &first);
-    assert_eq!(told(&two.claim(&second).await), (FAIL_OPEN, "granted"));
+    assert_eq!(summary(&two.claim(&second).await), (FAIL_OPEN, "granted"));
     // Both end without an outcome, and leave only their marks.
     one.clock.advance(first.terms.lease);
     one.back().await;
@@ -134,7 +134,7 @@ async fn a_renewal_after_the_outcome_of_another_attempt_counts() {
 async fn marks_left_after_an_interrupted_delivery_are_compared_with_the_whole_grant() {
     let (one, two) = two_gateways_without_a_store().await;
     let first = request(&one, ClaimOnOutage::FailOpen);
-    assert_eq!(told(&one.claim(&first).await), (FAIL_OPEN, "granted"));
+    assert_eq!(summary(&one.claim(&first).await), (FAIL_OPEN, "granted"));
     one.line.set(Way::Whole);
     let lease_ends = first.attempt.timestamp().plus(first.terms.lease);
     let hold = ExclusiveTime::of_claim(&first, first.attempt.timestamp(), lease_ends);
@@ -143,7 +143,7 @@ async fn marks_left_after_an_interrupted_delivery_are_compared_with_the_whole_gr
     one.clock.advance(first.terms.lease * 2);
     assert_eq!(one.settle(&report(&first, success("late"), OutcomeOnOutage::Spool)).await, SPOOLED_ANSWER);
     let second = other(&two, &first);
-    assert_eq!(told(&two.claim(&second).await), (FAIL_OPEN, "granted"));
+    assert_eq!(summary(&two.claim(&second).await), (FAIL_OPEN, "granted"));
     two.clock.advance(second.terms.lease / 2);
     let failure = report(&second, Outcome::Failure, OutcomeOnOutage::Spool);
     assert_eq!(two.settle(&failure).await, SPOOLED_ANSWER);
@@ -159,18 +159,18 @@ async fn marks_left_after_an_interrupted_delivery_are_compared_with_the_whole_gr
 async fn an_outcome_after_its_mark_is_compared_with_later_grants() {
     let (one, two) = two_gateways_without_a_store().await;
     let first = request(&one, ClaimOnOutage::FailOpen);
-    assert_eq!(told(&one.claim(&first).await), (FAIL_OPEN, "granted"));
+    assert_eq!(summary(&one.claim(&first).await), (FAIL_OPEN, "granted"));
     one.clock.advance(first.terms.lease * 2);
     let theirs = other(&one, &first);
     one.claim_elsewhere(&theirs).await;
     let second = other(&one, &first);
-    assert_eq!(told(&one.claim(&second).await), (FAIL_OPEN, "granted"));
+    assert_eq!(summary(&one.claim(&second).await), (FAIL_OPEN, "granted"));
     assert_eq!(one.settle(&report(&first, success("late"), OutcomeOnOutage::Spool)).await, SPOOLED_ANSWER);
     one.back().await;
     one.settle_elsewhere(&report(&theirs, Outcome::Failure, CLOSED)).await;
     one.clock.advance(first.terms.lease * 2);
     let third = other(&two, &first);
-    assert_eq!(told(&two.claim(&third).await), (FAIL_OPEN, "granted"));
+    assert_eq!(summary(&two.claim(&third).await), (FAIL_OPEN, "granted"));
     two.clock.advance(third.terms.lease * 2);
     two.back().await;
     assert_eq!(two.overlapping(), [(third.attempt.hash(), first.attempt.hash())]);
@@ -182,7 +182,7 @@ async fn an_outcome_that_reached_the_store_before_its_grant_is_not_undone() {
     let world = World::new().await;
     world.line.set(Way::Gone);
     let taker = request(&world, ClaimOnOutage::FailOpen).with(|request| request.take_over = true);
-    assert_eq!(told(&world.claim(&taker).await), (FAIL_OPEN, "granted"));
+    assert_eq!(summary(&world.claim(&taker).await), (FAIL_OPEN, "granted"));
     let unknown = report(&taker, Outcome::Unknown, CLOSED);
     world.settle_elsewhere(&unknown).await;
     world.back().await;
@@ -202,7 +202,7 @@ async fn a_grant_beside_a_claim_of_the_store_is_reported_whatever_its_outcome() 
     world.line.set(Way::Gone);
     let ours: Vec<_> = held.iter().map(|request| other(&world, request)).collect();
     for request in &ours {
-        assert_eq!(told(&world.claim(request).await), (FAIL_OPEN, "granted"), "it was never told");
+        assert_eq!(summary(&world.claim(request).await), (FAIL_OPEN, "granted"), "it was never delivered");
     }
     world.clock.advance(Duration::from_millis(1));
     // The first holder has succeeded, the second one has failed, and the third one reports nothing.
@@ -225,8 +225,8 @@ async fn two_gateways_that_both_granted_a_claim_report_it() {
     let first = request(&one, ClaimOnOutage::FailOpen);
     one.clock.advance(Duration::from_millis(1));
     let second = other(&one, &first);
-    assert_eq!(told(&one.claim(&first).await), (FAIL_OPEN, "granted"));
-    assert_eq!(told(&two.claim(&second).await), (FAIL_OPEN, "granted"));
+    assert_eq!(summary(&one.claim(&first).await), (FAIL_OPEN, "granted"));
+    assert_eq!(summary(&two.claim(&second).await), (FAIL_OPEN, "granted"));
     one.back().await;
     two.back().await;
     assert!(one.overlaps().is_empty(), "it was first");
@@ -243,7 +243,7 @@ async fn a_journal_that_cannot_be_opened_fails_closed() {
     let refused = world.try_claim(&request(&world, ClaimOnOutage::FailOpen)).await.unwrap_err();
     assert!(refused.to_string().contains("journal"), "{refused}");
     std::fs::remove_file(world.folder.path().join("journal")).unwrap();
-    assert_eq!(told(&world.claim(&request(&world, ClaimOnOutage::FailOpen)).await), (FAIL_OPEN, "granted"));
+    assert_eq!(summary(&world.claim(&request(&world, ClaimOnOutage::FailOpen)).await), (FAIL_OPEN, "granted"));
 }
 
 /// Neither leaves a record in the store: one has failed and the other reports nothing, or both have failed.
@@ -263,7 +263,7 @@ async fn grants_that_leave_no_record_are_compared_by_their_marks() {
         requests.push(other(world, &first));
     }
     for (world, request) in worlds.iter().zip(&requests) {
-        assert_eq!(told(&world.claim(request).await), (FAIL_OPEN, "granted"));
+        assert_eq!(summary(&world.claim(request).await), (FAIL_OPEN, "granted"));
     }
     one.clock.advance(Duration::from_millis(1));
     for (world, request) in worlds.iter().zip(&requests).take(2) {
@@ -308,12 +308,12 @@ async fn a_success_that_is_kept_for_ever_is_compared_too() {
 async fn a_grant_after_a_success_that_is_later_than_its_mark_is_an_overlap() {
     let (one, two) = two_gateways_without_a_store().await;
     let first = request(&one, ClaimOnOutage::FailOpen);
-    assert_eq!(told(&one.claim(&first).await), (FAIL_OPEN, "granted"));
+    assert_eq!(summary(&one.claim(&first).await), (FAIL_OPEN, "granted"));
     one.back().await;
     one.settle(&report(&first, success("done"), CLOSED)).await;
     one.clock.advance(first.terms.lease * 2);
     let second = other(&two, &first);
-    assert_eq!(told(&two.claim(&second).await), (FAIL_OPEN, "granted"));
+    assert_eq!(summary(&two.claim(&second).await), (FAIL_OPEN, "granted"));
     two.back().await;
     assert_eq!(two.overlapping(), [(second.attempt.hash(), first.attempt.hash())]);
 }

@@ -14,7 +14,7 @@ async fn granted_and_renewed(on_outage: ClaimOnOutage) -> (World, Claim) {
     world.line.set(Way::Gone);
     let mut first = request(&world, on_outage);
     first.terms.lease = Duration::from_secs(6);
-    let policy = told(&world.claim(&first).await).0;
+    let policy = summary(&world.claim(&first).await).0;
     let longer = RenewalRequest { lease: Some(MINUTE), ..renewal(&first) };
     assert_eq!(world.try_renew(&longer).await.unwrap().split(), (RenewalResponse::Renewed { left: MINUTE }, policy));
     (world, first)
@@ -28,11 +28,11 @@ async fn a_renewal_by_a_policy_counts_although_the_store_executed_the_claim_call
             if restarts {
                 world = world.restarted().await;
             }
-            assert_eq!(told(&world.claim_elsewhere(&first).await), (None, "granted"), "executed late");
+            assert_eq!(summary(&world.claim_elsewhere(&first).await), (None, "granted"), "executed late");
             world.back().await;
             assert_eq!(world.held(&first).await.unwrap().left, Some(MINUTE));
             world.clock.advance(Duration::from_secs(7));
-            assert_eq!(told(&world.claim(&other(&world, &first)).await), (None, "duplicate"));
+            assert_eq!(summary(&world.claim(&other(&world, &first)).await), (None, "duplicate"));
             let settled = world.settle(&report(&first, success("1"), CLOSED)).await;
             assert!(matches!(response(&settled), OutcomeResponse::Done { late: Some(false), .. }), "{settled:?}");
         }
@@ -59,7 +59,7 @@ async fn a_claim_that_another_gateway_was_granted_after_the_first_lease_is_repor
     world.claim_elsewhere(&first).await;
     world.clock.advance(first.terms.lease);
     let theirs = other(&world, &first);
-    assert_eq!(told(&world.claim_elsewhere(&theirs).await), (None, "granted"));
+    assert_eq!(summary(&world.claim_elsewhere(&theirs).await), (None, "granted"));
     world.back().await;
     assert_eq!(world.overlapping(), [(first.attempt.hash(), theirs.attempt.hash())]);
 }
@@ -74,7 +74,7 @@ async fn a_grant_after_a_failed_one_is_no_overlap_even_if_the_store_has_it_alrea
     world.claim(&first).await;
     world.clock.advance(Duration::from_millis(3));
     world.settle(&report(&first, Outcome::Failure, CLOSED)).await;
-    assert_eq!(told(&world.claim(&waits).await), (LOCAL, "granted"));
+    assert_eq!(summary(&world.claim(&waits).await), (LOCAL, "granted"));
     world.claim_elsewhere(&waits).await;
     world.back().await;
     assert_eq!(world.overlapping(), []);
@@ -94,7 +94,7 @@ async fn successive_grants_of_one_gateway_are_no_overlap_however_short_the_inter
         let waits = other(&world, &first);
         world.clock.advance(step);
         world.settle(&report(&first, Outcome::Failure, CLOSED)).await;
-        assert_eq!(told(&world.claim(&waits).await), (LOCAL, "granted"));
+        assert_eq!(summary(&world.claim(&waits).await), (LOCAL, "granted"));
         world.clock.advance(step);
         world.back().await;
         assert_eq!(world.overlapping(), [], "{step:?}");
@@ -122,12 +122,12 @@ async fn a_take_over_after(step: Duration, outcome: Outcome) {
     world.settle(&report(&failed, Outcome::Failure, CLOSED)).await;
     world.clock.advance(step);
     let first = other(&world, &failed);
-    assert_eq!(told(&world.claim(&first).await), (LOCAL, "granted"));
+    assert_eq!(summary(&world.claim(&first).await), (LOCAL, "granted"));
     world.clock.advance(step);
     world.settle(&report(&first, Outcome::Unknown, CLOSED)).await;
     world.clock.advance(step);
     let taker = other(&world, &first).with(|request| request.take_over = true);
-    assert_eq!(told(&world.claim(&taker).await), (LOCAL, "granted"));
+    assert_eq!(summary(&world.claim(&taker).await), (LOCAL, "granted"));
     world.clock.advance(step);
     world.settle(&report(&taker, outcome.clone(), CLOSED)).await;
     world.back().await;

@@ -18,8 +18,8 @@ async fn one_attempt_is_granted_and_the_others_are_duplicates() {
     let world = World::new().await;
     world.line.set(Way::Gone);
     let first = request(&world, ClaimOnOutage::Local);
-    assert_eq!(told(&world.claim(&first).await), (LOCAL, "granted"));
-    assert_eq!(told(&world.claim(&other(&world, &first)).await), (LOCAL, "duplicate"));
+    assert_eq!(summary(&world.claim(&first).await), (LOCAL, "granted"));
+    assert_eq!(summary(&world.claim(&other(&world, &first)).await), (LOCAL, "duplicate"));
     let nonce = first.attempt.nonce().clone();
     world.clock.advance(Duration::from_secs(1));
     let again = crate::domain::attempt::Attempt::new(world.clock.wall(), nonce);
@@ -32,9 +32,9 @@ async fn one_attempt_is_granted_and_the_others_are_duplicates() {
         other => panic!("{other:?}"),
     }
     let odd = other(&world, &first).with(|request| request.fingerprint = Some([1; 32]));
-    assert_eq!(told(&world.claim(&odd).await), (LOCAL, "mismatch"));
+    assert_eq!(summary(&world.claim(&odd).await), (LOCAL, "mismatch"));
     world.clock.advance(first.terms.lease);
-    assert_eq!(told(&world.claim(&other(&world, &first)).await), (LOCAL, "granted"), "the lease has ended");
+    assert_eq!(summary(&world.claim(&other(&world, &first)).await), (LOCAL, "granted"), "the lease has ended");
     assert!(world.overlaps().is_empty());
 }
 
@@ -47,7 +47,7 @@ async fn concurrent_attempts_get_one_grant_however_the_store_fails() {
         let racers: Vec<_> = (0..50)
             .map(|_| {
                 let (world, request) = (world.clone(), other(&world, &first));
-                tokio::spawn(async move { told(&world.claim(&request).await) })
+                tokio::spawn(async move { summary(&world.claim(&request).await) })
             })
             .collect();
         let mut granted = 0;
@@ -66,7 +66,7 @@ async fn no_policy_decides_while_a_claim_call_is_in_flight() {
     let first = request(&world, ClaimOnOutage::Local);
     let claiming = |request: Claim| {
         let world = world.clone();
-        tokio::spawn(async move { told(&world.claim(&request).await) })
+        tokio::spawn(async move { summary(&world.claim(&request).await) })
     };
     let on_its_way = claiming(first.clone());
     while world.line.calls.load(std::sync::atomic::Ordering::SeqCst) == 0 {
@@ -85,22 +85,22 @@ async fn claims_that_the_store_granted_or_recorded_before_are_known() {
     let world = World::new().await;
     let [held, done, freed] = [(); 3].map(|()| request(&world, ClaimOnOutage::Local));
     for request in [&held, &done, &freed] {
-        assert_eq!(told(&world.claim(request).await), (None, "granted"));
+        assert_eq!(summary(&world.claim(request).await), (None, "granted"));
     }
     world.settle(&report(&done, success("7"), CLOSED)).await;
     world.settle(&report(&freed, Outcome::Failure, CLOSED)).await;
     world.line.set(Way::Gone);
-    assert_eq!(told(&world.claim(&other(&world, &held)).await), (LOCAL, "duplicate"));
+    assert_eq!(summary(&world.claim(&other(&world, &held)).await), (LOCAL, "duplicate"));
     match world.claim(&other(&world, &done)).await.split() {
         (ClaimResponse::Duplicate(found), LOCAL) => {
             assert_eq!((found.record.state, found.record.result.as_deref()), (ClaimState::Succeeded, Some("7")));
         }
         other => panic!("{other:?}"),
     }
-    assert_eq!(told(&world.claim(&other(&world, &freed)).await), (LOCAL, "granted"));
+    assert_eq!(summary(&world.claim(&other(&world, &freed)).await), (LOCAL, "granted"));
     world.clock.advance(held.terms.lease);
-    assert_eq!(told(&world.claim(&other(&world, &held)).await), (LOCAL, "granted"), "its lease has ended");
-    assert_eq!(told(&world.claim(&other(&world, &done)).await), (LOCAL, "duplicate"));
+    assert_eq!(summary(&world.claim(&other(&world, &held)).await), (LOCAL, "granted"), "its lease has ended");
+    assert_eq!(summary(&world.claim(&other(&world, &done)).await), (LOCAL, "duplicate"));
 }
 
 /// This process confirmed the lease to its holder, although it never saw the claim call.
@@ -117,11 +117,11 @@ async fn a_lease_that_was_renewed_through_this_process_is_known() {
     world.clock.advance(theirs.terms.lease * 3 / 4);
     let odd = other(&world, &theirs).with(|request| request.fingerprint = Some([1; 32]));
     for request in [other(&world, &theirs), odd] {
-        assert_eq!(told(&world.claim(&request).await), (LOCAL, "duplicate"));
+        assert_eq!(summary(&world.claim(&request).await), (LOCAL, "duplicate"));
     }
-    assert_eq!(told(&world.claim(&theirs).await), (LOCAL, "granted"), "its own");
+    assert_eq!(summary(&world.claim(&theirs).await), (LOCAL, "granted"), "its own");
     world.clock.advance(theirs.terms.lease / 4);
-    assert_eq!(told(&world.claim(&other(&world, &theirs)).await), (LOCAL, "granted"), "it has ended");
+    assert_eq!(summary(&world.claim(&other(&world, &theirs)).await), (LOCAL, "granted"), "it has ended");
 }
 
 /// A renewal does not show how long a success is kept: the outcome call does.
@@ -138,9 +138,9 @@ async fn the_success_of_a_claim_that_was_only_renewed_here_has_the_retention_of_
     world.line.set(Way::Gone);
     assert_eq!(world.settle(&report(&theirs, success("7"), OutcomeOnOutage::Spool)).await, SPOOLED_ANSWER);
     world.clock.advance(retention.checked_sub(Duration::from_millis(1)).unwrap());
-    assert_eq!(told(&world.claim(&other(&world, &theirs)).await), (LOCAL, "duplicate"));
+    assert_eq!(summary(&world.claim(&other(&world, &theirs)).await), (LOCAL, "duplicate"));
     world.clock.advance(Duration::from_millis(1));
-    assert_eq!(told(&world.claim(&other(&world, &theirs)).await), (LOCAL, "granted"));
+    assert_eq!(summary(&world.claim(&other(&world, &theirs)).await), (LOCAL, "granted"));
 }
 
 #[tokio::test]
@@ -161,11 +161,11 @@ async fn outcomes_go_to_the_local_claims_and_are_delivered_with_their_claims() {
     assert_eq!(state(world.settle(&report(unknown, Outcome::Unknown, CLOSED)).await), Some(ClaimState::Unknown));
     let refused = world.settle(&report(done, Outcome::Failure, CLOSED)).await.split();
     assert_eq!(refused, (OutcomeResponse::AlreadySucceeded, LOCAL));
-    assert_eq!(told(&world.claim(&other(&world, done)).await), (LOCAL, "duplicate"));
+    assert_eq!(summary(&world.claim(&other(&world, done)).await), (LOCAL, "duplicate"));
     // Over a restart of the gateway, after their leases, and a store that loses a reply on the way.
     world.clock.advance(Duration::from_secs(10));
     let world = world.restarted().await;
-    assert_eq!(told(&world.claim(&other(&world, done)).await), (LOCAL, "duplicate"), "not forgotten");
+    assert_eq!(summary(&world.claim(&other(&world, done)).await), (LOCAL, "duplicate"), "not forgotten");
     world.line.set(Way::ReplyLost);
     assert!(world.gateway.deliver_all(Duration::ZERO).await.is_err());
     world.back().await;
@@ -179,7 +179,7 @@ async fn outcomes_go_to_the_local_claims_and_are_delivered_with_their_claims() {
     assert_eq!((standing.record.state, &standing.record.attempt), (ClaimState::InProgress, &held.attempt));
     assert!(standing.left.unwrap() + Duration::from_secs(10) <= held.terms.lease, "what is left of its lease");
     // Now the store decides.
-    assert_eq!(told(&world.claim(&other(&world, done)).await), (None, "duplicate"));
+    assert_eq!(summary(&world.claim(&other(&world, done)).await), (None, "duplicate"));
     let settled = world.settle(&report(held, success("8"), CLOSED)).await;
     assert!(matches!(response(&settled), OutcomeResponse::Done { late: Some(false), .. }), "{settled:?}");
     assert!(world.overlaps().is_empty());
@@ -190,11 +190,11 @@ async fn outcomes_go_to_the_local_claims_and_are_delivered_with_their_claims() {
 async fn an_outcome_of_a_grant_by_the_store_is_not_decided_by_the_local_claims() {
     let world = World::new().await;
     let theirs = request(&world, ClaimOnOutage::Local);
-    assert_eq!(told(&world.claim_elsewhere(&theirs).await), (None, "granted"), "through another gateway");
+    assert_eq!(summary(&world.claim_elsewhere(&theirs).await), (None, "granted"), "through another gateway");
     world.clock.advance(Duration::from_millis(1));
     world.line.set(Way::Gone);
     let ours = other(&world, &theirs);
-    assert_eq!(told(&world.claim(&ours).await), (LOCAL, "granted"));
+    assert_eq!(summary(&world.claim(&ours).await), (LOCAL, "granted"));
     assert!(world.try_settle(&report(&theirs, success("theirs"), CLOSED)).await.is_err());
     let spooled = report(&theirs, success("theirs"), OutcomeOnOutage::Spool);
     assert_eq!(world.settle(&spooled).await, SPOOLED_ANSWER);
@@ -228,9 +228,9 @@ async fn a_grant_and_its_renewals_survive_a_restart() {
     assert!(stranger.is_err(), "nothing is known of it");
     let world = world.restarted().await;
     world.clock.advance(lease * 3 / 4);
-    assert_eq!(told(&world.claim(&other(&world, &first)).await), (LOCAL, "duplicate"), "renewed");
+    assert_eq!(summary(&world.claim(&other(&world, &first)).await), (LOCAL, "duplicate"), "renewed");
     world.clock.advance(lease / 4);
-    assert_eq!(told(&world.claim(&other(&world, &first)).await), (LOCAL, "granted"));
+    assert_eq!(summary(&world.claim(&other(&world, &first)).await), (LOCAL, "granted"));
 }
 
 #[tokio::test]
@@ -242,7 +242,7 @@ async fn a_local_grant_is_known_in_the_next_outage() {
     let world = world.restarted().await;
     world.back().await;
     world.line.set(Way::Gone);
-    assert_eq!(told(&world.claim(&other(&world, &first)).await), (LOCAL, "duplicate"));
+    assert_eq!(summary(&world.claim(&other(&world, &first)).await), (LOCAL, "duplicate"));
 }
 
 #[tokio::test]
@@ -253,9 +253,9 @@ async fn a_wall_clock_that_is_set_back_extends_no_lease_over_a_restart() {
     world.claim(&first).await;
     world.clock.step_wall(crate::domain::clock::Timestamp::from_micros(1_600_000_000_000_000));
     let world = world.restarted().await;
-    assert_eq!(told(&world.claim(&other(&world, &first)).await), (LOCAL, "duplicate"));
+    assert_eq!(summary(&world.claim(&other(&world, &first)).await), (LOCAL, "duplicate"));
     world.clock.advance(first.terms.lease);
-    assert_eq!(told(&world.claim(&other(&world, &first)).await), (LOCAL, "granted"));
+    assert_eq!(summary(&world.claim(&other(&world, &first)).await), (LOCAL, "granted"));
 }
 
 #[tokio::test]
@@ -268,7 +268,7 @@ async fn a_double_grant_is_reported_and_the_later_outcome_changes_nothing() {
         world.claim(request).await;
         world.clock.advance(Duration::from_millis(1));
         let their = other(&world, request);
-        assert_eq!(told(&world.claim_elsewhere(&their).await), (None, "granted"), "another gateway");
+        assert_eq!(summary(&world.claim_elsewhere(&their).await), (None, "granted"), "another gateway");
         theirs.push(their);
     }
     world.clock.advance(Duration::from_millis(1));
@@ -320,7 +320,7 @@ async fn a_grant_whose_lease_end_means_unknown_turns_unknown_in_the_store() {
     first.terms.on_lease_end = LeaseEnd::Unknown;
     world.claim(&first).await;
     world.clock.advance(first.terms.lease);
-    assert_eq!(told(&world.claim(&other(&world, &first)).await), (LOCAL, "duplicate"));
+    assert_eq!(summary(&world.claim(&other(&world, &first)).await), (LOCAL, "duplicate"));
     world.back().await;
     world.clock.advance(Duration::from_millis(1));
     assert_eq!(world.held(&first).await.unwrap().record.state, ClaimState::Unknown);
@@ -358,11 +358,11 @@ async fn a_full_journal_fails_closed() {
     assert!((1..10).contains(&granted.len()));
     assert!(refused.to_string().contains("limits.journal"), "{refused}");
     assert!(refused.is_unavailable());
-    assert_eq!(told(&world.claim(&other(&world, &granted[0])).await), (LOCAL, "duplicate"), "no room is needed");
+    assert_eq!(summary(&world.claim(&other(&world, &granted[0])).await), (LOCAL, "duplicate"), "no room is needed");
     assert!(world.try_settle(&report(&granted[0], success("1"), CLOSED)).await.is_err());
     world.back().await;
     world.line.set(Way::Gone);
-    assert_eq!(told(&world.claim(&request(&world, ClaimOnOutage::Local)).await), (LOCAL, "granted"));
+    assert_eq!(summary(&world.claim(&request(&world, ClaimOnOutage::Local)).await), (LOCAL, "granted"));
 }
 
 /// A claim in progress that was forgotten may be on any key of its app.
@@ -398,12 +398,12 @@ async fn an_app_with_a_forgotten_claim_in_progress_is_granted_nothing_locally() 
     let open = request(&world, ClaimOnOutage::FailOpen);
     let answers = world.claim_batch(&[local.clone(), of_another, open]).await;
     assert!(is_refused(&answers[0]));
-    assert_eq!(told(answers[1].as_ref().unwrap()), (LOCAL, "granted"), "each app has a record of its own");
-    assert_eq!(told(answers[2].as_ref().unwrap()), (FAIL_OPEN, "granted"));
+    assert_eq!(summary(answers[1].as_ref().unwrap()), (LOCAL, "granted"), "each app has a record of its own");
+    assert_eq!(summary(answers[2].as_ref().unwrap()), (FAIL_OPEN, "granted"));
     assert_eq!(world.journal.waiting(), 2);
     // Once the lease of the forgotten claim has ended, grants resume.
     world.clock.advance(local.terms.lease);
-    assert_eq!(told(&world.claim(&request(&world, ClaimOnOutage::Local)).await), (LOCAL, "granted"));
+    assert_eq!(summary(&world.claim(&request(&world, ClaimOnOutage::Local)).await), (LOCAL, "granted"));
 }
 
 /// The store certainly did nothing; what the disk has is not known until the next run reads it.
@@ -421,7 +421,7 @@ async fn a_grant_that_may_be_on_the_disk_is_answered_as_uncertain() {
     assert!(matches!(failure, EngineError::Determinate(_)), "nothing more is written: {failure}");
     disk.crash(|loose| loose);
     let world = world.started_on(&disk).await;
-    assert_eq!(told(&world.claim(&other(&world, &first)).await), (LOCAL, "duplicate"));
+    assert_eq!(summary(&world.claim(&other(&world, &first)).await), (LOCAL, "duplicate"));
     world.back().await;
     assert_eq!(world.held(&first).await.unwrap().record.attempt, first.attempt);
 }

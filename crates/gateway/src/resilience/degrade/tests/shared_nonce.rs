@@ -129,7 +129,7 @@ async fn a_nonce_that_the_store_granted_too_is_settled_by_the_attempt_of_a_polic
     world.clock.advance(Duration::from_millis(20));
     world.line.set(Way::Gone);
     let second = repeat(&world, &first);
-    assert_eq!(told(&world.claim(&second).await), (FAIL_OPEN, "granted"));
+    assert_eq!(summary(&world.claim(&second).await), (FAIL_OPEN, "granted"));
     world.back().await;
     world.settle(&report(&second, success("2"), CLOSED)).await;
     assert_eq!(world.held(&first).await.unwrap().record.state, ClaimState::Succeeded);
@@ -188,7 +188,7 @@ async fn a_lease_that_ended_at_one_gateway_is_restored_by_the_gateway_that_exten
             );
             for gateway in [&world.one, &world.two] {
                 let taker = other(gateway, &world.first).with(|request| request.take_over = true);
-                assert_eq!(told(&gateway.claim(&taker).await), (None, "duplicate"));
+                assert_eq!(summary(&gateway.claim(&taker).await), (None, "duplicate"));
             }
             let settled = world.two.settle(&report(&world.second, success("2"), CLOSED)).await;
             assert!(matches!(response(&settled), OutcomeResponse::Done { late: Some(false), .. }), "{settled:?}");
@@ -213,7 +213,7 @@ async fn a_claim_that_was_taken_over_is_not_restored_and_the_overlap_is_reported
     world.one.back().await;
     world.one.clock.advance(Duration::from_millis(10));
     let taker = other(&world.one, &world.first).with(|request| request.take_over = true);
-    assert_eq!(told(&world.one.claim(&taker).await), (None, "granted"));
+    assert_eq!(summary(&world.one.claim(&taker).await), (None, "granted"));
     world.two.back().await;
     assert_eq!(world.one.held(&world.first).await.unwrap().record.attempt, taker.attempt);
     assert_eq!(world.two.overlapping(), [(world.second.attempt.hash(), taker.attempt.hash())]);
@@ -246,7 +246,7 @@ async fn a_nonce_alone_settles_nothing() {
     world.claim(&first).await;
     world.clock.advance(first.terms.lease);
     let second = repeat(&world, &first);
-    assert_eq!(told(&world.claim(&second).await), (None, "granted"));
+    assert_eq!(summary(&world.claim(&second).await), (None, "granted"));
     for outcome in outcomes() {
         let settled = world.settle(&report(&first, outcome, CLOSED)).await;
         assert!(matches!(response(&settled), OutcomeResponse::Superseded { .. }), "{settled:?}");

@@ -14,7 +14,7 @@ const SPOOLED: OutcomeOnOutage = OutcomeOnOutage::Spool;
 /// A claim that the store granted before the outage.
 async fn granted(world: &World) -> Claim {
     let request = request(world, ClaimOnOutage::FailClosed);
-    assert_eq!(told(&world.claim(&request).await), (None, "granted"));
+    assert_eq!(summary(&world.claim(&request).await), (None, "granted"));
     request
 }
 
@@ -74,9 +74,9 @@ async fn a_spooled_success_is_never_granted_again_by_this_gateway() {
     }
     // Not after a restart, and not when the store is back: the success is delivered first.
     let world = world.restarted().await;
-    assert_eq!(told(&world.claim(&other(&world, &held)).await), (SPOOL, "duplicate"));
+    assert_eq!(summary(&world.claim(&other(&world, &held)).await), (SPOOL, "duplicate"));
     world.line.set(Way::Whole);
-    assert_eq!(told(&world.claim(&other(&world, &held)).await), (None, "duplicate"));
+    assert_eq!(summary(&world.claim(&other(&world, &held)).await), (None, "duplicate"));
     assert_eq!(world.held(&held).await.unwrap().record.result.as_deref(), Some("7"));
     assert_eq!(world.journal.waiting(), 0);
 }
@@ -87,7 +87,7 @@ async fn outcomes_of_a_key_are_delivered_in_order_and_before_later_calls() {
     let held = granted(&world).await;
     world.line.set(Way::Gone);
     assert_eq!(world.settle(&report(&held, Outcome::Unknown, SPOOLED)).await, SPOOLED_ANSWER);
-    assert_eq!(told(&world.claim(&other(&world, &held)).await), (SPOOL, "duplicate"), "nobody knows");
+    assert_eq!(summary(&world.claim(&other(&world, &held)).await), (SPOOL, "duplicate"), "nobody knows");
     assert_eq!(world.settle(&report(&held, success("7"), SPOOLED)).await, SPOOLED_ANSWER);
     let world = world.restarted().await;
     world.line.set(Way::Whole);
@@ -184,7 +184,7 @@ async fn a_failure_frees_the_key_when_the_store_is_back() {
     assert_eq!(world.settle(&report(&held, Outcome::Failure, SPOOLED)).await, SPOOLED_ANSWER);
     assert!(world.try_claim(&other(&world, &held)).await.is_err(), "the store has to say so");
     world.line.set(Way::Whole);
-    assert_eq!(told(&world.claim(&other(&world, &held)).await), (None, "granted"));
+    assert_eq!(summary(&world.claim(&other(&world, &held)).await), (None, "granted"));
 }
 
 #[tokio::test]
@@ -247,7 +247,7 @@ async fn concurrent_calls_each_have_their_policy() {
     assert!(answers[1].is_err());
     let requests = [request(&world, ClaimOnOutage::Local), request(&world, ClaimOnOutage::FailClosed)];
     let answers = join_all(requests.iter().map(|request| world.try_claim(request))).await;
-    assert_eq!(told(answers[0].as_ref().unwrap()), (LOCAL, "granted"));
+    assert_eq!(summary(answers[0].as_ref().unwrap()), (LOCAL, "granted"));
     assert!(answers[1].is_err());
 }
 
@@ -267,7 +267,7 @@ async fn each_item_of_a_batch_is_answered_by_its_own_policy() {
     ];
     let batch = async || {
         let answers = world.claim_batch(&requests).await;
-        answers.into_iter().map(|answer| answer.ok().map(|answer| told(&answer))).collect::<Vec<_>>()
+        answers.into_iter().map(|answer| answer.ok().map(|answer| summary(&answer))).collect::<Vec<_>>()
     };
     let of_policies = [Some((SPOOL, "duplicate")), None, Some((LOCAL, "granted")), None, Some((FAIL_OPEN, "granted"))];
     assert_eq!(batch().await, of_policies);

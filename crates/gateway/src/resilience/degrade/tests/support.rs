@@ -367,7 +367,7 @@ pub(super) fn renewal(request: &ClaimRequest) -> RenewalRequest {
 
 /// The policy of an answer, and a word for it.
 #[track_caller]
-pub(super) fn told(answered: &Answered<ClaimResponse>) -> (Option<OutagePolicy>, &'static str) {
+pub(super) fn summary(answered: &Answered<ClaimResponse>) -> (Option<OutagePolicy>, &'static str) {
     let (answer, by) = answered.clone().split();
     let word = match answer {
         ClaimResponse::Granted(grant) if grant.repeated => "repeated",
