@@ -195,6 +195,22 @@ mod tests {
     }
 
     #[test]
+    fn the_document_describes_exactly_the_operations_of_the_table() {
+        let document: serde_json::Value = serde_yaml_ng::from_str(include_str!("../../openapi.yaml")).unwrap();
+        let paths = document["paths"].as_object().unwrap();
+        let operations = |(path, item): (&String, &serde_json::Value)| {
+            let methods = item.as_object().unwrap().keys().filter(|key| *key != "parameters");
+            methods.map(|method| format!("{} {path}", method.to_uppercase())).collect::<Vec<_>>()
+        };
+        let mut described: Vec<_> = paths.iter().flat_map(operations).collect();
+        let of_callers = ROUTES.iter().filter(|route| matches!(route.handler, Handler::Authenticated(_)));
+        let mut routed: Vec<_> = of_callers.map(|route| format!("{} {}", route.method, route.path)).collect();
+        described.sort_unstable();
+        routed.sort_unstable();
+        assert_eq!(described, routed);
+    }
+
+    #[test]
     fn a_path_without_a_parameter_takes_precedence() {
         assert_eq!(path_of(&Method::POST, "/v1/claims/batch"), Ok("/v1/claims/batch"));
         assert_eq!(path_of(&Method::GET, "/v1/claims/batch"), Err(Some("/v1/claims/batch")));
