@@ -179,7 +179,7 @@ impl Shop {
         take_payment(customer).await;
         self.may_crash(customer, CrashPoint::BeforeTheOrder)?;
 
-        // The bank may have taken longer than the lease. Then another attempt may have begun: leave it to that. (A
+        // The bank may have taken longer than the lease. Then another attempt may have started: leave it to that. (A
         // payment is made under the customer's name, so the other attempt finds ours.)
         if !claim.is_still_ours() || !unit_claim.is_still_ours() {
             return Ok(Reply::Wait);

@@ -102,24 +102,24 @@ impl Audit {
         action: impl Future<Output = Result<Done<Answer>, Problem>> + Send + 'static,
     ) -> Result<Answer, Problem> {
         let id = format!("{:016x}", self.entropy.bits());
-        let begun = Begun {
+        let started = Begun {
             id: &id,
             at: self.clock.wall(),
             who: &operator.name,
             request_id: &operator.request_id,
             change: &change,
         };
-        let begun = trail::line(&begun)?;
+        let started = trail::line(&started)?;
         let (trail, clock, who) = (self.trail.clone(), self.clock.clone(), operator.name.clone());
         let executed = tokio::spawn(async move {
-            trail.append(begun).await?;
+            trail.append(started).await?;
             log(&id, &who, &change, "begun");
             let answer = action.await;
             let result = answer.as_ref().map_or_else(|problem| problem.code.name(), |(_, word)| word);
             log(&id, &who, &change, result);
             let ended = trail::line(&Ended { id: &id, at: clock.wall(), result })?;
             if let Err(failure) = trail.append(ended).await {
-                // The change is done and cannot be undone. The audit trail still says that it was begun.
+                // The change is done and cannot be undone. The audit trail still says that it was started.
                 tracing::error!(audit.id = id, error = %failure, "Result of a change missing in the audit trail");
             }
             answer.map(|(answer, _)| answer)
@@ -231,10 +231,10 @@ mod tests {
     async fn a_change_runs_to_its_end_if_its_client_disconnects() {
         let folder = tempfile::tempdir().unwrap();
         let audit = audit(folder.path());
-        let (begun, begins) = oneshot::channel();
+        let (started, begins) = oneshot::channel();
         let (go_on, goes_on) = oneshot::channel::<()>();
         let action = async move {
-            let _ = begun.send(());
+            let _ = started.send(());
             let _ = goes_on.await;
             Ok(((), "done"))
         };

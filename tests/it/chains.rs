@@ -94,9 +94,9 @@ async fn two() -> Option<(RedisServer, RedisServer)> {
 type Grants = Arc<Mutex<HashMap<u128, Vec<Duration>>>>;
 
 /// Claims the current contents, which change every few milliseconds and are the same for all callers, until `stop`.
-async fn ask_on(client: Client, begun: Duration, grants: Grants, stop: Arc<AtomicBool>) {
+async fn ask_on(client: Client, started: Duration, grants: Grants, stop: Arc<AtomicBool>) {
     while !stop.load(Ordering::Relaxed) {
-        let current = now().saturating_sub(begun).as_millis() / 10;
+        let current = now().saturating_sub(started).as_millis() / 10;
         let body = json!({ "contents": { "n": u64::try_from(current).unwrap() }, "lease": "10m" });
         let answer = client.post("/v1/claims", &body).await;
         if answer.status == 201 {
@@ -114,9 +114,9 @@ async fn a_switch_under_load_reaches_every_gateway_and_nothing_is_granted_twice(
     let (here, there) = (setup.start().await, setup.start().await);
     granted(&here).await;
     granted(&there).await;
-    let (begun, grants, stop) = (now(), Grants::default(), Arc::new(AtomicBool::new(false)));
+    let (started, grants, stop) = (now(), Grants::default(), Arc::new(AtomicBool::new(false)));
     let callers: Vec<_> = [&here, &there, &here, &there]
-        .map(|gateway| tokio::spawn(ask_on(gateway.client(), begun, grants.clone(), stop.clone())))
+        .map(|gateway| tokio::spawn(ask_on(gateway.client(), started, grants.clone(), stop.clone())))
         .into();
     tokio::time::sleep(Duration::from_millis(700)).await;
     let asked_at = now();

@@ -149,7 +149,7 @@ impl Stage {
         }
     }
 
-    /// Lets a lease end that has just begun. By hand where time is ours; else by waiting for it.
+    /// Lets a lease end that has just started. By hand where time is ours; else by waiting for it.
     async fn lease_ends(&self, granted: &Granted) {
         if let Some(manual) = &self.manual {
             manual.advance(LEASE);

@@ -33,11 +33,11 @@ fn exchanges(calls: &[Call], request: &str) -> Vec<Exchange> {
     let arrivals = calls.iter().filter(|call| call.kind == Kind::Read && call.text.starts_with(request));
     let exchange = |arrival: &Call| {
         let is_answer = |call: &&Call| {
-            let is_later = call.begun > arrival.ended && call.target == arrival.target;
+            let is_later = call.started > arrival.ended && call.target == arrival.target;
             is_later && call.kind == Kind::Write && call.text.starts_with("HTTP/1.1 ")
         };
         let answer = calls.iter().find(is_answer).expect("it is answered");
-        Exchange { arrived: arrival.ended, answered: answer.begun }
+        Exchange { arrived: arrival.ended, answered: answer.started }
     };
     arrivals.map(exchange).collect()
 }
@@ -48,11 +48,12 @@ fn exchanges(calls: &[Call], request: &str) -> Vec<Exchange> {
 fn assert_durable(calls: &[Call], folder: &Path, exchange: &Exchange) {
     let is_under = |call: &&Call| Path::new(&call.target).starts_with(folder);
     let written = calls.iter().filter(is_under).filter(|call| call.kind == Kind::Write);
-    let written: Vec<_> = written.filter(|call| (exchange.arrived..exchange.answered).contains(&call.begun)).collect();
+    let written: Vec<_> =
+        written.filter(|call| (exchange.arrived..exchange.answered).contains(&call.started)).collect();
     assert!(!written.is_empty(), "nothing is written to {} in {exchange:?}", folder.display());
     for write in written {
         let is_its_sync = |call: &&Call| {
-            let is_between = call.begun > write.ended && call.ended < exchange.answered;
+            let is_between = call.started > write.ended && call.ended < exchange.answered;
             call.kind == Kind::Sync && call.target == write.target && is_between
         };
         assert!(calls.iter().any(|call| is_its_sync(&call)), "answered in {exchange:?} before a sync of {write:?}");
@@ -133,10 +134,10 @@ async fn the_audit_trail_is_synced_before_the_change_and_before_the_answer() {
         assert_durable(&calls, &trail, exchange);
         assert_durable(&calls, &claims, exchange);
         let is_change = |call: &&Call| {
-            let is_in_service = (exchange.arrived..exchange.answered).contains(&call.begun);
+            let is_in_service = (exchange.arrived..exchange.answered).contains(&call.started);
             is_in_service && call.kind == Kind::Write && Path::new(&call.target).starts_with(&claims)
         };
-        let changed = calls.iter().find(is_change).expect("the claim is released").begun;
+        let changed = calls.iter().find(is_change).expect("the claim is released").started;
         assert_durable(&calls, &trail, &Exchange { answered: changed, ..*exchange });
     }
 }

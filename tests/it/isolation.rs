@@ -30,9 +30,9 @@ async fn watched(client: &Client) -> Vec<Duration> {
         pace.tick().await;
         let (client, clock) = (client.clone(), clock.clone());
         calls.spawn(async move {
-            let begun = clock.monotonic();
+            let started = clock.monotonic();
             let granted = client.claim(fresh::contents()).await.expect(201);
-            let took = clock.monotonic().saturating_sub(begun);
+            let took = clock.monotonic().saturating_sub(started);
             client.settle(&granted, "success").await.expect(200);
             took
         });
@@ -95,11 +95,11 @@ async fn one_app_at_ten_times_its_quota_is_not_felt_by_another() {
     let (mut quiet, mut in_noise) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         quiet.push(p99(watched(&victim).await));
-        let begun = clock.monotonic();
+        let started = clock.monotonic();
         let asking = tokio::spawn(noise(noisy.clone(), bodies.clone(), Duration::from_secs(1) / (RATE * 10), length()));
         in_noise.push(p99(watched(&victim).await));
         let answers = asking.await.unwrap();
-        let took = clock.monotonic().saturating_sub(begun);
+        let took = clock.monotonic().saturating_sub(started);
         // About its quota, no more and no less, however much it asked for.
         let granted = answers.iter().filter(|status| matches!(status, 201 | 409)).count();
         let refused = answers.iter().filter(|status| **status == 429).count();

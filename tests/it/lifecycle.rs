@@ -108,7 +108,7 @@ async fn answered_claims_are_on_disk_after_an_orderly_shutdown() {
     let client = gateway.client();
     let done = client.claim(json!("done")).await.expect(201);
     client.report(&done, json!({ "outcome": "success", "result": [1, null] })).await.expect(200);
-    let begun = client.claim(json!("begun")).await.expect(201);
+    let started = client.claim(json!("begun")).await.expect(201);
     gateway.signal("TERM");
     assert!(gateway.ended().await.success());
 
@@ -116,7 +116,7 @@ async fn answered_claims_are_on_disk_after_an_orderly_shutdown() {
     let client = gateway.client();
     assert_eq!(client.claim(json!("done")).await.expect(409).body["result"], json!([1, null]));
     assert_eq!(client.claim(json!("begun")).await.expect(409).body["state"], "in_progress");
-    client.settle(&begun, "success").await.expect(200);
+    client.settle(&started, "success").await.expect(200);
 }
 
 /// An error that prevents the start is logged once, and sets the exit code.

@@ -38,10 +38,10 @@ impl Load {
             tokio::spawn(async move {
                 let mut response = Vec::new();
                 while !stop.load(Ordering::Relaxed) {
-                    let begun = clock.monotonic();
+                    let started = clock.monotonic();
                     let body = serde_json::json!({ "contents": fresh::contents() }).to_string();
                     let status = client.post_status("/v1/claims", body).await.expect("the gateway answers");
-                    response.push((status, clock.monotonic().saturating_sub(begun)));
+                    response.push((status, clock.monotonic().saturating_sub(started)));
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
                 response

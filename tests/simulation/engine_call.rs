@@ -46,7 +46,9 @@ pub(crate) trait EngineCall: Clone + Send + Sync + 'static {
     fn key(&self) -> &Key;
 
     /// Returns the name of its attempt.
-    fn attempt_name(&self) -> Name;
+    fn attempt_name(&self) -> Name {
+        self.attempt().map(Name::of).unwrap_or_default()
+    }
 
     /// Returns the name under which its caller waits for it.
     fn caller_name(&self) -> Name {
@@ -54,7 +56,9 @@ pub(crate) trait EngineCall: Clone + Send + Sync + 'static {
     }
 
     /// Returns true if a gateway delivers an answer of a policy by it.
-    fn is_delivery(&self) -> bool;
+    fn is_delivery(&self) -> bool {
+        false
+    }
 
     /// Returns its attempt, if it has one.
     fn attempt(&self) -> Option<&Attempt> {
@@ -138,10 +142,6 @@ impl EngineCall for Timed<ClaimRequest> {
         &self.key
     }
 
-    fn attempt_name(&self) -> Name {
-        Name::of(&self.attempt)
-    }
-
     fn caller_name(&self) -> Name {
         // The caller does not know its attempt yet.
         Name::nonce(self.attempt_name().nonce)
@@ -205,10 +205,6 @@ impl EngineCall for Timed<OutcomeRequest> {
         &self.key
     }
 
-    fn attempt_name(&self) -> Name {
-        Name::of(&self.attempt)
-    }
-
     fn is_delivery(&self) -> bool {
         self.deadline == DELIVERY_DEADLINE
     }
@@ -257,10 +253,6 @@ impl EngineCall for Timed<RenewalRequest> {
         &self.key
     }
 
-    fn attempt_name(&self) -> Name {
-        Name::of(&self.attempt)
-    }
-
     fn is_delivery(&self) -> bool {
         self.deadline == DELIVERY_DEADLINE
     }
@@ -305,10 +297,6 @@ impl EngineCall for ReleaseRequest {
         Name::of(&self.attempt)
     }
 
-    fn is_delivery(&self) -> bool {
-        false
-    }
-
     async fn execute(&self, engine: &dyn Engine) -> Result<ReleaseResponse, EngineError> {
         engine.release(self).await
     }
@@ -335,15 +323,6 @@ impl EngineCall for Key {
 
     fn key(&self) -> &Key {
         self
-    }
-
-    fn attempt_name(&self) -> Name {
-        Name::default()
-    }
-
-    /// A lookup is the same for all callers.
-    fn is_delivery(&self) -> bool {
-        false
     }
 
     fn found(answer: &Option<LiveClaim>) -> Option<LiveClaim> {

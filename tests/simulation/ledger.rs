@@ -112,7 +112,7 @@ struct Accepted {
     gateway: u16,
     nonce: u64,
     outcome: &'static str,
-    begun: Duration,
+    started: Duration,
     at: Duration,
 }
 
@@ -164,12 +164,12 @@ impl Given {
 }
 
 impl Ledger {
-    /// Records a grant in the answer to a call that began at `begun`.
+    /// Records a grant in the answer to a call that began at `started`.
     pub(crate) fn grant(
         &mut self,
         given: Given,
         attempt: &Attempt,
-        begun: Duration,
+        started: Duration,
         now: Instants,
     ) -> Result<(), Broken> {
         self.saw(attempt);
@@ -179,7 +179,7 @@ impl Ledger {
             let by_policy_here = other.policy.is_some() && other.by.gateway == process.gateway;
             let lasts = other.until.real > now.real && other.until.store > now.store;
             let ends = other.over.is_some() || other.superseded || other.lost;
-            by_policy_here && other.at <= begun && lasts && !ends && other.name.nonce != given.name.nonce
+            by_policy_here && other.at <= started && lasts && !ends && other.name.nonce != given.name.nonce
         };
         let undelivered = self.given.iter().find(is_undelivered).filter(|_| given.policy.is_none());
         ensure(undelivered.is_none(), "S1", || format!("the store grants {given:?} beside {undelivered:?}"))?;
@@ -313,9 +313,9 @@ impl Ledger {
         }
     }
 
-    /// Records an outcome that was accepted in the store's place, by a call that began at `begun`.
-    pub(crate) fn accept(&mut self, gateway: u16, name: Name, outcome: &'static str, begun: Duration, at: Duration) {
-        self.accepted.push(Accepted { gateway, nonce: name.nonce, outcome, begun, at });
+    /// Records an outcome that was accepted in the store's place, by a call that began at `started`.
+    pub(crate) fn accept(&mut self, gateway: u16, name: Name, outcome: &'static str, started: Duration, at: Duration) {
+        self.accepted.push(Accepted { gateway, nonce: name.nonce, outcome, started, at });
     }
 
     /// Records a call that the store has executed.
@@ -354,7 +354,7 @@ impl Ledger {
         &self,
         gateway: u16,
         request: &Q,
-        begun: Option<Duration>,
+        started: Option<Duration>,
     ) -> Result<(), Broken> {
         if Q::READS || self.accepted.is_empty() {
             return Ok(());
@@ -373,11 +373,11 @@ impl Ledger {
                 let same = |(gateway, nonce, outcome, _): &&(u16, u64, &str, _)| {
                     (*gateway, *nonce, *outcome) == (own.gateway, own.nonce, own.outcome)
                 };
-                self.reported.iter().find(same).map_or(own.begun, |(.., begun)| *begun)
+                self.reported.iter().find(same).map_or(own.started, |(.., started)| *started)
             };
             own.filter(|_| !may_have_granted && !self.given.iter().any(with_its_grant)).map(first)
         } else {
-            begun
+            started
         };
         let Some(before) = before else { return Ok(()) };
         let mut earlier = self.accepted.iter().filter(|own| own.gateway == gateway && own.at < before);
@@ -388,7 +388,7 @@ impl Ledger {
     fn has_reached_store(&self, own: &Accepted) -> bool {
         self.executed
             .iter()
-            .any(|(nonce, outcome, at)| *nonce == own.nonce && *outcome == own.outcome && *at >= own.begun)
+            .any(|(nonce, outcome, at)| *nonce == own.nonce && *outcome == own.outcome && *at >= own.started)
     }
 
     /// Removes what has ended by now, by the store's clock.

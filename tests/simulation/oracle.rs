@@ -45,7 +45,7 @@ pub(crate) struct Call {
     pub(crate) in_batch: bool,
     /// Number of the gateway's process.
     pub(crate) run: u32,
-    begun: Duration,
+    started: Duration,
     losses: u64,
 }
 
@@ -58,7 +58,7 @@ impl Call {
 /// Tries of a call, and their results.
 #[derive(Default)]
 pub(crate) struct Open {
-    begun: Duration,
+    started: Duration,
     key: u32,
     tries: Vec<Try>,
 }
@@ -255,7 +255,7 @@ impl World {
             call = same.min_by_key(|(.., name)| name.timestamp).copied().unwrap_or(call);
         }
         let open = known.open.get_mut(&call).filter(|_| !of_policies || !request.is_delivery());
-        let begun = open.as_ref().map(|open| open.begun);
+        let started = open.as_ref().map(|open| open.started);
         let place = open.map(|open| {
             open.tries.push(Try::Uncertain);
             open.tries.len() - 1
@@ -263,7 +263,7 @@ impl World {
         if of_policies {
             let number = known.number(request.key());
             let ledger = &known.of(number).ledger;
-            let may = ledger.may_send(gateway, request, begun);
+            let may = ledger.may_send(gateway, request, started);
             let may =
                 may.and_then(|()| if request.is_delivery() { ledger.may_deliver(gateway, request) } else { Ok(()) });
             self.check_known(known, number, may);
@@ -323,13 +323,13 @@ impl World {
         key: u32,
         deadline: Duration,
     ) -> Option<Call> {
-        let begun = self.time.now();
+        let started = self.time.now();
         {
             let known = &mut *self.known();
             if known.open.contains_key(&(gateway, kind, name)) {
                 return None;
             }
-            known.open.insert((gateway, kind, name), Open { begun, key, ..Open::default() });
+            known.open.insert((gateway, kind, name), Open { started, key, ..Open::default() });
             let event = Event {
                 place: Place::Caller(caller),
                 key,
@@ -339,16 +339,16 @@ impl World {
                 other: Name::default(),
                 number: gateway.into(),
             };
-            known.trace.add(begun, event);
+            known.trace.add(started, event);
             if let Some(request) = policy_request((gateway, name.nonce), kind, what) {
                 known.of(key).ledger.request(request);
             }
             if kind == "settle" || kind == "release" {
                 let of_key = known.of(key);
                 of_key.beliefs.end(name, kind == "release");
-                of_key.ledger.end(name, begun, kind == "release");
+                of_key.ledger.end(name, started, kind == "release");
                 if self.kind.has_policies() && kind == "settle" {
-                    of_key.ledger.report(gateway, name, what, begun);
+                    of_key.ledger.report(gateway, name, what, started);
                 }
                 known.reported.insert(name);
                 known.reported.insert(Name::nonce(name.nonce));
@@ -356,7 +356,7 @@ impl World {
         }
         let losses = self.known().losses;
         let (in_batch, run) = (false, 0);
-        let call = Call { caller, gateway, kind, what, name, key, deadline, in_batch, run, begun, losses };
+        let call = Call { caller, gateway, kind, what, name, key, deadline, in_batch, run, started, losses };
         if self.count() {
             return Some(call);
         }
@@ -411,9 +411,9 @@ impl World {
                     let ledger = &mut known.of(call.key).ledger;
                     // Leases of the store last longer if its clock is stepped back.
                     let of_store = policy.is_none() || granted.repeated || ledger.is_the_stores(&given);
-                    let fits = of_store || now.real + left <= call.begun + lease;
+                    let fits = of_store || now.real + left <= call.started + lease;
                     ensure(fits, "S10", || format!("{lease:?} is granted as {granted:?}"))?;
-                    return ledger.grant(given, &granted.attempt, call.begun, now);
+                    return ledger.grant(given, &granted.attempt, call.started, now);
                 }
                 Ok(())
             }
@@ -457,7 +457,7 @@ impl World {
                     _ => false,
                 };
                 if is_accepted {
-                    of_key.ledger.accept(call.gateway, name, outcome_name(outcome), call.begun, now);
+                    of_key.ledger.accept(call.gateway, name, outcome_name(outcome), call.started, now);
                 }
                 Ok(())
             }
@@ -465,7 +465,7 @@ impl World {
                 let of_key = known.of(call.key);
                 let policy = OutagePolicy::Spool;
                 ensure(allows(of_key.ledger.choice, policy), "S12", || format!("no app has chosen {policy:?}"))?;
-                of_key.ledger.accept(call.gateway, call.name, outcome_name(outcome), call.begun, now);
+                of_key.ledger.accept(call.gateway, call.name, outcome_name(outcome), call.started, now);
                 Ok(())
             }
             Ok(Reported::Observed { .. }) => ensure(false, "S6", || "no app is in observe mode".to_owned()),
@@ -526,7 +526,7 @@ impl World {
             known.of(call.key).ledger.leave_unanswered(call.gateway, call.name.nonce);
         }
         let unsure_until = known.disks_unsure_until.get(&call.gateway);
-        let is_unsure = unsure_until.is_some_and(|until| *until >= call.begun);
+        let is_unsure = unsure_until.is_some_and(|until| *until >= call.started);
         let is_refused = !open.tries.is_empty() && open.tries.iter().all(|own| *own == Try::Refused);
         if is_unsure && is_refused && matches!(failure, Failure::OutcomeUnknown(_)) {
             *known.tally.entry(("journal", "unsure")).or_default() += 1;
@@ -534,7 +534,7 @@ impl World {
         let may_be_unknown = match self.kind {
             Kind::Plain => false,
             // The journal's disk may have been too slow, or its content may be uncertain.
-            Kind::Policies => now + TIMER_GRAIN >= call.begun + call.deadline || is_unsure,
+            Kind::Policies => now + TIMER_GRAIN >= call.started + call.deadline || is_unsure,
             // The result of a call on a store that was left, or that lost its data, is not reported.
             Kind::Switched | Kind::PoliciesAndSwitches | Kind::GrantFreeze => true,
         };
@@ -577,8 +577,8 @@ impl World {
             if let Some(failure) = failure {
                 Self::tally_journal(known, failure);
             }
-            let took = now.saturating_sub(call.begun);
-            let is_calm = known.serves && known.trouble.calm_since(call.begun.saturating_sub(BACK_WITHIN));
+            let took = now.saturating_sub(call.started);
+            let is_calm = known.serves && known.trouble.calm_since(call.started.saturating_sub(BACK_WITHIN));
             let unserved = failure.filter(|_| is_calm && !has_run_out(call, &open, now));
             ensure(took <= call.deadline + TIMER_GRAIN, "L2", || format!("{} took {took:?}", call.kind))
                 .and_then(|()| {
@@ -676,7 +676,7 @@ fn check_settled(
             _ => (false, false),
         };
         let is_unexplained = *settled == OutcomeResponse::Done { state: None, left: None, late: None };
-        let by_another = released.is_some_and(|(name, at)| name == call.name && at >= call.begun) && !released_now;
+        let by_another = released.is_some_and(|(name, at)| name == call.name && at >= call.started) && !released_now;
         let allowed = if *outcome == Outcome::Failure && gone && others {
             is_unexplained || (settled == from_store && !by_another)
         } else {
@@ -807,7 +807,7 @@ fn has_run_out(call: &Call, open: &Open, now: Duration) -> bool {
             _ => None,
         };
         // The whole time of the call is subtracted.
-        left.is_some_and(|left| call.begun.saturating_add(left) < now + TIMER_GRAIN)
+        left.is_some_and(|left| call.started.saturating_add(left) < now + TIMER_GRAIN)
     })
 }
 

@@ -68,7 +68,7 @@ pub(crate) struct World {
     pub(crate) store_clock: Arc<StoreClock>,
     /// Bounds of the journal of each gateway.
     pub(crate) journal_bounds: Bounds,
-    /// Number of operations that have begun.
+    /// Number of operations that have started.
     operations: AtomicU64,
     operations_max: AtomicU64,
     /// Set at the end: all operations have been made, or a rule is broken.
@@ -209,9 +209,9 @@ impl World {
 
     /// Counts operations beyond the last one.
     pub(crate) fn extend(&self, operations: u64) {
-        let begun = self.operations.load(Ordering::Relaxed).min(self.operations_max());
-        self.operations.store(begun, Ordering::Relaxed);
-        self.operations_max.store(begun + operations, Ordering::Relaxed);
+        let started = self.operations.load(Ordering::Relaxed).min(self.operations_max());
+        self.operations.store(started, Ordering::Relaxed);
+        self.operations_max.store(started + operations, Ordering::Relaxed);
     }
 
     fn operations_max(&self) -> u64 {

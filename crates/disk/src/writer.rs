@@ -36,7 +36,7 @@ pub(super) enum Job {
     Close(Reply<()>),
 }
 
-/// A call in the queue. Dropped before it has begun, it answers that it did nothing.
+/// A call in the queue. Dropped before it has started, it answers that it did nothing.
 pub(super) struct Call {
     work: Option<Work>,
     stopped: Stopped,
@@ -70,7 +70,7 @@ impl Stopped {
         self.0.get().map_or(Ok(()), |_| Err(self.error()))
     }
 
-    /// Returns the answer to a call that has not begun.
+    /// Returns the answer to a call that has not started.
     pub(super) fn error(&self) -> EngineError {
         EngineError::unavailable(self.0.get().map_or("its writer has ended; restart the gateway", String::as_str))
     }

@@ -180,7 +180,7 @@ impl<K: Connector> Task<K> {
             let open = retired.is_none();
             let room = open && exchanges.len() < connection.exchanges_max();
             tokio::select! {
-                // In this order: replies first, and no exchange is begun before the last one has been polled.
+                // In this order: replies first, and no exchange is started before the last one has been polled.
                 biased;
                 Some(finished) = exchanges.next() => match finished {
                     Ok(done) => {

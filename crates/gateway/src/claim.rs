@@ -88,7 +88,7 @@ impl Gateway {
     /// # Errors
     /// There is no answer; a duplicate is an answer.
     pub async fn claim(&self, app: &App, call: ClaimCall) -> Result<ClaimAnswer, Failure> {
-        let begun = self.clock.monotonic();
+        let started = self.clock.monotonic();
         let (request, context) = self.prepare(app, call)?;
         let span = traces::child!(
             "claim",
@@ -99,7 +99,7 @@ impl Gateway {
         );
         let call = async { self.policies_for_claims(app).await?.claim(&request, context).await };
         let answer = traces::in_span!(span, within(context.deadline, call));
-        let answer = self.answer_claim(app, &request, answer, begun);
+        let answer = self.answer_claim(app, &request, answer, started);
         if !span.is_none() {
             span.record("oncegate.result", claim_result(&answer).label());
         }
@@ -114,7 +114,7 @@ impl Gateway {
         calls: Vec<Result<ClaimCall, Rejection>>,
         results_max: usize,
     ) -> (Vec<Result<ClaimAnswer, Rejection>>, KeptResults) {
-        let begun = self.clock.monotonic();
+        let started = self.clock.monotonic();
         let prepare = |call: Result<_, _>| call.and_then(|call| self.prepare(app, call).map_err(Rejection::from));
         let prepared: Vec<Result<Prepared, Rejection>> = calls.into_iter().map(prepare).collect();
         let claims: Vec<_> =
@@ -124,7 +124,10 @@ impl Gateway {
         let (answers, kept) = match within(longest, self.policies_for_claims(app)).await {
             Ok(policies) => {
                 let memory = self.result_memory.of(&app.key);
-                traces::in_span!(span, batch::run_claims(policies, &claims, &memory, results_max, || self.since(begun)))
+                traces::in_span!(
+                    span,
+                    batch::run_claims(policies, &claims, &memory, results_max, || self.since(started))
+                )
             }
             Err(error) => (batch::fail(claims.len(), &error), KeptResults::default()),
         };
@@ -133,7 +136,7 @@ impl Gateway {
             let (request, _) = prepared?;
             let answer = answers.next().unwrap_or_else(|| Err(EngineError::no_answer()));
             let omitted = answer.as_ref().is_ok_and(|fitted| fitted.result_omitted);
-            let answer = self.answer_claim(app, &request, answer.map(|fitted| fitted.answered), begun)?;
+            let answer = self.answer_claim(app, &request, answer.map(|fitted| fitted.answered), started)?;
             Ok(match answer {
                 ClaimAnswer::Duplicate(found) => ClaimAnswer::Duplicate(ClaimView { result_omitted: omitted, ..found }),
                 other => other,
@@ -181,12 +184,12 @@ impl Gateway {
         app: &App,
         request: &ClaimRequest,
         answer: Result<Answered<ClaimResponse>, EngineError>,
-        begun: Duration,
+        started: Duration,
     ) -> Result<ClaimAnswer, Failure> {
         if answer.as_ref().is_ok_and(|answered| is_granted(answered) || answered.policy.is_some()) {
             crash::here(Point::Claimed);
         }
-        let took = self.since(begun);
+        let took = self.since(started);
         let observing = app.terms_of(&request.operation).mode == Mode::Observe;
         let would_be = answer.as_ref().ok().and_then(|answered| WouldBe::of(&answered.answer)).filter(|_| observing);
         let answer = match answer {

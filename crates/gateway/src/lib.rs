@@ -154,8 +154,8 @@ impl Gateway {
         ClaimView { global_id, claim, expires_at, degraded: None, result_omitted: false }
     }
 
-    fn since(&self, begun: Duration) -> Duration {
-        self.clock.monotonic().saturating_sub(begun)
+    fn since(&self, started: Duration) -> Duration {
+        self.clock.monotonic().saturating_sub(started)
     }
 }
 

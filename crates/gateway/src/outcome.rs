@@ -109,7 +109,7 @@ impl Gateway {
         app: &App,
         reports: Vec<Result<OutcomeCall, Refusal>>,
     ) -> Vec<Result<Reported, Refusal>> {
-        let begun = self.clock.monotonic();
+        let started = self.clock.monotonic();
         let prepare = |report: Result<OutcomeCall, Refusal>| {
             let report = report?;
             if report.attempt.nonce().is_observed() {
@@ -128,7 +128,7 @@ impl Gateway {
             .collect();
         let answers = match self.policies(app) {
             Ok(policies) => {
-                let (elapsed, permits) = (|| self.since(begun), &self.batch_permits.of(&app.key));
+                let (elapsed, permits) = (|| self.since(started), &self.batch_permits.of(&app.key));
                 let settle = async |(request, context): &(&OutcomeRequest, CallContext<OutcomeOnOutage>)| {
                     let _permit = permits.acquire().await;
                     policies.settle(request, *context).await

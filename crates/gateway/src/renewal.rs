@@ -45,7 +45,7 @@ impl Gateway {
             let renewed = RenewalResponse::Renewed { left };
             return Ok(RenewalAnswer { global_id, renewed, expires_at, degraded: None });
         }
-        let begun = self.clock.monotonic();
+        let started = self.clock.monotonic();
         let deadline = app.terms.deadline;
         let request = RenewalRequest { key: Key { app: app.key.clone(), global_id }, attempt, lease };
         let call = async { self.policies(app)?.renew(&request, deadline).await };
@@ -54,7 +54,7 @@ impl Gateway {
         let Answered { answer: mut renewed, policy: degraded } = answer;
         let mut expires_at = None;
         if let RenewalResponse::Renewed { left } = &mut renewed {
-            *left = left.saturating_sub(self.since(begun));
+            *left = left.saturating_sub(self.since(started));
             if left.as_millis() == 0 {
                 return Err(Failure::OutcomeUnknown(None));
             }

@@ -32,7 +32,7 @@ pub(super) async fn run(store: Arc<Store>, closing: CancellationToken) {
     }
 }
 
-/// Sweeps for as long as the session is good. A step that was begun is waited for.
+/// Sweeps for as long as the session is good. A step that was started is waited for.
 async fn sweep(store: &Store, closing: &CancellationToken, mut session: Session) {
     while !closing.is_cancelled() {
         let checked = async {

@@ -65,14 +65,10 @@ pub(super) async fn exchange(
         let marker = health.marker();
         let key = marker.as_deref().map(|marker| &*marker.key);
         let commands = acknowledgement.commands(key, Some(&Marker::value()));
-        let mut replies = match wire.exchange(commands).await {
+        let replies = match wire.exchange(commands).await {
             Ok(replies) => replies,
             Err(why) => return Err(lose(waiting.into_iter().map(|(caller, _)| caller).collect(), why)),
         };
-        if marker.is_some() && !replies.is_empty() {
-            // Whether the marker had to be written again does not matter.
-            replies.remove(0);
-        }
         acknowledged = acknowledgement.judge(replies, marker.is_some());
     }
 }

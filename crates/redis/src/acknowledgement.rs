@@ -58,7 +58,7 @@ impl Acknowledgement {
         commands
     }
 
-    /// Judges the replies to [`Self::commands`].
+    /// Judges the replies to [`Self::commands`], by the last two: whether the marker had to be written again does not matter.
     pub(super) fn judge(&self, mut replies: Vec<Value>, has_marker: bool) -> Acknowledged {
         let waited = replies.pop();
         match replies.pop() {

@@ -8,6 +8,7 @@ mod refresh;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use futures_util::StreamExt;
@@ -92,6 +93,13 @@ impl Cluster {
     /// Returns the primaries that answer for slots.
     pub(super) fn primaries(&self) -> Vec<Arc<Primary>> {
         self.shared.map.load().shards().iter().map(|shard| shard.primary.clone()).collect()
+    }
+
+    /// Returns whether there are primaries, and all survive a crash without loss.
+    pub(super) fn is_durable(&self) -> bool {
+        let map = self.shared.map.load();
+        let shards = map.shards();
+        !shards.is_empty() && shards.iter().all(|shard| shard.primary.server().is_durable())
     }
 
     /// Checks that a primary answers.
@@ -183,7 +191,7 @@ impl Cluster {
             let limit = limit.get_or_insert_with(|| Limit::of_resending(deadline));
             // The first move is followed at once.
             let is_known = failures == 1 && matches!(next, Redirect::Moved { to: Some(_), .. });
-            let pause = if is_known { std::time::Duration::ZERO } else { RESEND.delay(failures, SystemEntropy.bits()) };
+            let pause = if is_known { Duration::ZERO } else { RESEND.delay(failures, SystemEntropy.bits()) };
             if !limit.pause(pause).await {
                 return Err(not_executed(&next).into());
             }
@@ -249,7 +257,7 @@ impl Shared {
 
 /// Reads a reply of a node.
 fn redirect(node: &Primary, reply: &Value) -> Option<Redirect> {
-    Redirect::of(reply, Address::parse(node.server().address()).as_ref())
+    Redirect::of(reply, Some(node.server().address()))
 }
 
 /// Returns the reply to the command between the others of [`Cluster::asking`].

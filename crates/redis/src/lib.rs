@@ -219,9 +219,7 @@ impl Engine for Redis {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let primaries = self.topology.primaries();
-        let durable = !primaries.is_empty() && primaries.iter().all(|primary| primary.server().is_durable());
-        Capabilities { durable, ..SCHEME.capabilities }
+        Capabilities { durable: self.topology.is_durable(), ..SCHEME.capabilities }
     }
 
     fn nodes(&self) -> Vec<Node> {

@@ -16,9 +16,9 @@ pub(super) enum Redirect {
 }
 
 impl Redirect {
-    /// Reads a reply; `from` is the node that sent it. Nothing, if the command was executed or refused for good. NOREPLICAS is
+    /// Reads a reply; `from` is the address of the node that sent it. Nothing, if the command was executed or refused for good. NOREPLICAS is
     /// not among them: it lasts for as long as replicas are missing.
-    pub(super) fn of(reply: &Value, from: Option<&Address>) -> Option<Self> {
+    pub(super) fn of(reply: &Value, from: Option<&str>) -> Option<Self> {
         let Value::ServerError(error) = reply else { return None };
         let kind = error.kind()?;
         let mut words = error.details().unwrap_or_default().split(' ');
@@ -48,11 +48,11 @@ impl Redirect {
 
 /// Parses the address in a redirect. A node that does not know a host's name leaves it out, or writes `?`; it means its own
 /// then.
-pub(super) fn address(text: &str, from: Option<&Address>) -> Option<Address> {
+pub(super) fn address(text: &str, from: Option<&str>) -> Option<Address> {
     let (host, port) = text.rsplit_once(':')?;
     if host.is_empty() || host == "?" {
         let port = port.parse().ok()?;
-        return from.map(|from| Address { host: from.host.clone(), port });
+        return from.and_then(Address::parse).map(|from| Address { port, ..from });
     }
     Address::parse(text)
 }
@@ -62,8 +62,7 @@ mod tests {
     use super::*;
 
     fn read(line: &str) -> Option<Redirect> {
-        let from = Address { host: "n1".into(), port: 1 };
-        Redirect::of(&redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).unwrap(), Some(&from))
+        Redirect::of(&redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).unwrap(), Some("n1:1"))
     }
 
     #[test]

@@ -83,6 +83,14 @@ impl Topology {
         }
     }
 
+    /// Returns whether every server survives a crash without loss. Chains with requirements ask before each claim.
+    pub(super) fn is_durable(&self) -> bool {
+        match self {
+            Self::One(one) => one.server.server().is_durable(),
+            Self::Cluster(cluster) => cluster.is_durable(),
+        }
+    }
+
     /// Checks that the servers answer: of several, that one does. A dead shard is no reason to ask no other one.
     pub(super) async fn probe(&self) -> Result<(), EngineError> {
         match self {

@@ -23,7 +23,7 @@ pub(super) struct Wire {
 
 #[derive(Default)]
 struct Counts {
-    begun: AtomicU64,
+    started: AtomicU64,
     ended: AtomicU64,
 }
 
@@ -34,7 +34,7 @@ impl Wire {
 
     /// Returns whether replies are awaited.
     pub(super) fn is_busy(&self) -> bool {
-        self.counts.begun.load(Ordering::Relaxed) > self.counts.ended.load(Ordering::Relaxed)
+        self.counts.started.load(Ordering::Relaxed) > self.counts.ended.load(Ordering::Relaxed)
     }
 
     /// Sends commands together; returns the reply to each, or why there are none. Does nothing before it is polled, and
@@ -48,7 +48,7 @@ impl Wire {
         &self,
         commands: Vec<Cmd>,
     ) -> impl Future<Output = Result<Vec<Value>, String>> + Send + 'static + use<> {
-        let number = self.counts.begun.fetch_add(1, Ordering::Relaxed) + 1;
+        let number = self.counts.started.fetch_add(1, Ordering::Relaxed) + 1;
         let token = format!("{:016x}:{number}", self.name);
         let mut pipeline = Pipeline::with_capacity(commands.len() + 1);
         for command in commands {

@@ -4,9 +4,9 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::time::Duration;
 
 use redis::{FromRedisValue, Value};
-use tokio::time::sleep;
 
 use crate::redis_server::RedisServer;
+use crate::wait::until;
 
 /// Number of slots.
 const SLOTS: usize = 16384;
@@ -161,13 +161,7 @@ impl RedisCluster {
     }
 
     async fn wait(&self, what: &str, holds: impl Fn(&Self) -> bool) {
-        for _ in 0..400 {
-            if holds(self) {
-                return;
-            }
-            sleep(Duration::from_millis(50)).await;
-        }
-        panic!("not within 20 s: {what}");
+        until(what, Duration::from_secs(20), async || holds(self)).await;
     }
 }
 

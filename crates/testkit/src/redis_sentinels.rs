@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use redis::FromRedisValue;
 use tempfile::TempDir;
-use tokio::time::sleep;
 
 use crate::redis_server::{RedisServer, free_port};
+use crate::wait::until;
 
 /// Name of the primary.
 pub const NAME: &str = "main";
@@ -86,13 +86,7 @@ impl RedisSentinels {
     }
 
     async fn wait(&self, what: &str, holds: impl Fn(&Self) -> bool) {
-        for _ in 0..400 {
-            if holds(self) {
-                return;
-            }
-            sleep(Duration::from_millis(50)).await;
-        }
-        panic!("not within 20 s: {what}");
+        until(what, Duration::from_secs(20), async || holds(self)).await;
     }
 }
 

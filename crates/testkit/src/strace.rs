@@ -39,7 +39,7 @@ pub struct Call {
     /// First bytes that were read or written.
     pub text: String,
     /// Line of the record at its start, and at its end.
-    pub begun: usize,
+    pub started: usize,
     pub ended: usize,
 }
 
@@ -54,27 +54,27 @@ pub enum Kind {
 /// Reads a record. Returns the calls in the order of their starts.
 pub fn calls(file: &Path) -> Vec<Call> {
     let record = std::fs::read_to_string(file).expect("the record is there");
-    let mut begun: Vec<(&str, usize, String)> = Vec::new();
+    let mut started: Vec<(&str, usize, String)> = Vec::new();
     let mut calls = Vec::new();
     for (line_number, line) in record.lines().enumerate() {
         let Some((thread, line)) = line.split_once(' ') else { continue };
         let line = line.trim_start();
         if let Some(first) = line.strip_suffix(" <unfinished ...>") {
-            begun.push((thread, line_number, first.to_owned()));
+            started.push((thread, line_number, first.to_owned()));
         } else if let Some((_, rest)) = line.strip_prefix("<... ").and_then(|line| line.split_once(" resumed>")) {
-            let of_thread = begun.iter().position(|(other, ..)| *other == thread).expect("a call that has begun");
-            let (_, since, first) = begun.swap_remove(of_thread);
+            let of_thread = started.iter().position(|(other, ..)| *other == thread).expect("a call that has begun");
+            let (_, since, first) = started.swap_remove(of_thread);
             calls.extend(call(&(first + rest), since, line_number));
         } else {
             calls.extend(call(line, line_number, line_number));
         }
     }
-    calls.sort_by_key(|call| call.begun);
+    calls.sort_by_key(|call| call.started);
     calls
 }
 
 /// Parses `write(9</var/claims>, "…"..., 512) = 512`. `None` if the call failed, or is of another kind.
-fn call(line: &str, begun: usize, ended: usize) -> Option<Call> {
+fn call(line: &str, started: usize, ended: usize) -> Option<Call> {
     let (name, arguments) = line.split_once('(')?;
     let kind = match name {
         "read" | "readv" | "recvfrom" | "recvmsg" => Kind::Read,
@@ -90,5 +90,5 @@ fn call(line: &str, begun: usize, ended: usize) -> Option<Call> {
     let (_, target) = arguments.split_once('<')?;
     let (target, rest) = target.split_once(">, ").or_else(|| target.strip_suffix('>').map(|target| (target, "")))?;
     let text = rest.split_once('"').map_or("", |(_, text)| text);
-    Some(Call { kind, target: target.to_owned(), text: text.to_owned(), begun, ended })
+    Some(Call { kind, target: target.to_owned(), text: text.to_owned(), started, ended })
 }

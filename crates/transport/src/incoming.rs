@@ -42,7 +42,7 @@ impl Incoming {
 pub struct Streamed {
     /// `None` after its end was read.
     body: Option<hyper::body::Incoming>,
-    /// False once reading has begun: then the rest was too long or too slow to be read.
+    /// False once reading has started: then the rest was too long or too slow to be read.
     may_be_skipped: bool,
     rest: Rest,
 }

@@ -27,7 +27,7 @@ pub(super) const LINGER: Duration = Duration::from_secs(1);
 /// Progress of the requests of one connection. Shared by its socket and its service.
 #[derive(Default)]
 pub(super) struct Progress {
-    begun: AtomicU32,
+    started: AtomicU32,
     answered: AtomicU32,
     written: AtomicU32,
     /// Length of the body of the next response.
@@ -39,7 +39,7 @@ pub(super) struct Progress {
 impl Progress {
     /// Notes that a request's head has been read.
     pub(super) fn begin(&self) {
-        self.begun.fetch_add(1, Ordering::Relaxed);
+        self.started.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Notes that a request's response is about to be written.
@@ -49,7 +49,7 @@ impl Progress {
 
     /// Reports whether a request has been read and its response is not known yet.
     fn is_in_service(&self) -> bool {
-        self.begun.load(Ordering::Relaxed) != self.answered.load(Ordering::Relaxed)
+        self.started.load(Ordering::Relaxed) != self.answered.load(Ordering::Relaxed)
     }
 
     /// Keeps the connection open for a while after the next response, because the client may still be sending.
@@ -205,9 +205,9 @@ impl Unread {
 impl<Io: AsyncRead + Unpin> AsyncRead for TimedSocket<Io> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        let begun = this.progress.begun.load(Ordering::Relaxed);
-        if begun != this.begun_seen {
-            this.begun_seen = begun;
+        let started = this.progress.started.load(Ordering::Relaxed);
+        if started != this.begun_seen {
+            this.begun_seen = started;
             this.in_head = false;
             this.head_timer = None;
         }

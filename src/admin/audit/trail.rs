@@ -192,7 +192,7 @@ mod tests {
 
     use super::*;
 
-    fn begun(id: u32) -> String {
+    fn started(id: u32) -> String {
         let entry = json!({ "id": id.to_string(), "at": "then", "who": "alice", "request_id": "r", "action": "test" });
         line(&entry).unwrap()
     }
@@ -210,7 +210,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let trail = Trail::new(&folder.path().join("made"));
         assert_eq!(trail.newest(5).await, Ok(vec![]));
-        for text in [begun(1), begun(2), ended(1), begun(3)] {
+        for text in [started(1), started(2), ended(1), started(3)] {
             trail.append(text).await.unwrap();
         }
         let entries = trail.newest(5).await.unwrap();
@@ -224,10 +224,10 @@ mod tests {
     async fn a_truncated_line_damages_no_other() {
         let folder = tempfile::tempdir().unwrap();
         let trail = Trail::new(folder.path());
-        trail.append(begun(1)).await.unwrap();
+        trail.append(started(1)).await.unwrap();
         let mut file = options().open(folder.path().join(FILE_NAME)).unwrap();
         file.write_all(b"{\"id\":\"2\",\"at\":\"th").unwrap();
-        trail.append(begun(3)).await.unwrap();
+        trail.append(started(3)).await.unwrap();
         assert_eq!(ids(&trail.newest(5).await.unwrap()), ["3", "1"]);
     }
 
@@ -235,9 +235,9 @@ mod tests {
     async fn a_trail_that_was_moved_away_starts_again() {
         let folder = tempfile::tempdir().unwrap();
         let trail = Trail::new(folder.path());
-        trail.append(begun(1)).await.unwrap();
+        trail.append(started(1)).await.unwrap();
         fs::rename(folder.path().join(FILE_NAME), folder.path().join("old")).unwrap();
-        trail.append(begun(2)).await.unwrap();
+        trail.append(started(2)).await.unwrap();
         assert_eq!(ids(&trail.newest(5).await.unwrap()), ["2"]);
     }
 
@@ -246,7 +246,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("file"), "").unwrap();
         let trail = Trail::new(&folder.path().join("file"));
-        let why = trail.append(begun(1)).await.unwrap_err().to_string();
+        let why = trail.append(started(1)).await.unwrap_err().to_string();
         assert!(why.contains("audit.jsonl cannot be written: "), "{why}");
     }
 }

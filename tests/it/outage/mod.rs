@@ -146,7 +146,7 @@ async fn watch_all<S: Store>(store: &mut S, fault: S::Fault, gateways: &[&Gatewa
 
     let events: Vec<Event> = history.keys().into_values().flatten().collect();
     let took = |from: Duration| {
-        let during = events.iter().filter(|event| (from..mending).contains(&event.begun));
+        let during = events.iter().filter(|event| (from..mending).contains(&event.started));
         let mut took: Vec<Duration> = during.map(Event::took).collect();
         took.sort_unstable();
         took

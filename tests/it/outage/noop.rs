@@ -51,9 +51,9 @@ impl Noop {
                 let mut took = Vec::new();
                 while !stop.is_cancelled() {
                     tokio::time::sleep(pace).await;
-                    let begun = clock.monotonic();
+                    let started = clock.monotonic();
                     service.call("noop", &call).await;
-                    took.push((begun, clock.monotonic().saturating_sub(begun)));
+                    took.push((started, clock.monotonic().saturating_sub(started)));
                 }
                 took
             });
@@ -73,7 +73,7 @@ pub(super) struct Waits(Vec<(Duration, Duration)>);
 impl Waits {
     /// Returns the 99th percentile of the waiting times of calls within this time.
     pub(super) fn p99(&self, during: Range<Duration>) -> Duration {
-        let within = self.0.iter().filter(|(begun, _)| during.contains(begun));
+        let within = self.0.iter().filter(|(started, _)| during.contains(started));
         let mut took: Vec<Duration> = within.map(|(_, took)| *took).collect();
         took.sort_unstable();
         super::percentile(&took, 99)

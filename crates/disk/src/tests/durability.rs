@@ -211,7 +211,7 @@ async fn after_a_failure(panics: bool, why: &str) {
     fail.store(true, Ordering::SeqCst);
     let lost: Vec<_> = (0..20).map(|_| fresh_claim()).collect();
     let answers = claim_all(&disk, &lost).await;
-    // The first one was in a batch; those behind it may not have begun.
+    // The first one was in a batch; those behind it may not have started.
     assert!(matches!(answers[0], Err(EngineError::Indeterminate(_))), "{answers:?}");
     assert!(answers.iter().all(Result::is_err));
     fail.store(false, Ordering::SeqCst);

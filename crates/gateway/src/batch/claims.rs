@@ -60,8 +60,8 @@ impl<Elapsed: Fn() -> Duration> Claims<'_, Elapsed> {
     async fn claim_chunk(&self, indices: &[usize]) {
         let longest = indices.iter().map(|index| self.requests[*index].context.deadline).max().unwrap_or_default();
         let room = timeout(longest.saturating_sub((self.elapsed)()), self.memory.load(indices.len())).await;
-        let begun = (self.elapsed)();
-        let in_time = |index: &usize| room.is_ok() && self.requests[*index].context.deadline > begun;
+        let started = (self.elapsed)();
+        let in_time = |index: &usize| room.is_ok() && self.requests[*index].context.deadline > started;
         let (sent, expired): (Vec<_>, Vec<_>) = indices.iter().copied().partition(in_time);
         for index in expired {
             self.answers.record(index, Err(too_late()));

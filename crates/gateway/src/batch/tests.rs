@@ -41,7 +41,7 @@ impl Request {
 /// Runs the requests as a batch. Returns the answers, and how long the batch took.
 #[expect(clippy::disallowed_methods, reason = "it is the test's own clock")]
 async fn answers_of(requests: &[Request]) -> (Vec<Result<Duration, EngineError>>, Duration) {
-    let begun = Instant::now();
+    let started = Instant::now();
     let call = |request: &Request| {
         let takes = request.takes;
         async move {
@@ -49,7 +49,7 @@ async fn answers_of(requests: &[Request]) -> (Vec<Result<Duration, EngineError>>
             Ok(takes)
         }
     };
-    (run(requests, |request| (&request.key, request.deadline), || begun.elapsed(), call).await, begun.elapsed())
+    (run(requests, |request| (&request.key, request.deadline), || started.elapsed(), call).await, started.elapsed())
 }
 
 fn is_unknown(answer: &Result<Duration, EngineError>) -> bool {
@@ -169,11 +169,11 @@ async fn claimed(requests: &[(Timed, Duration)]) -> (Vec<Result<ClaimResponse, E
     let clock = Arc::new(ManualClock::at(Timestamp::from_micros(1_700_000_000_000_000)));
     let takes = requests.iter().map(|((request, _), takes)| (request.key.clone(), *takes)).collect();
     let engine = Arc::new(Slow { inner: Memory::new(clock, BYTES_MAX_DEFAULT), takes, in_flight: InFlight::default() });
-    let begun = Instant::now();
+    let started = Instant::now();
     let requests: Vec<_> = requests.iter().map(|(timed, _)| policy_claim(timed)).collect();
     let memory = memory.of(&"shop".parse().unwrap());
-    let (answers, _kept) = run_claims(&policies(&engine), &requests, &memory, 0, || begun.elapsed()).await;
-    (answers.into_iter().map(|answer| answer.map(|fitted| fitted.answered.answer)).collect(), begun.elapsed())
+    let (answers, _kept) = run_claims(&policies(&engine), &requests, &memory, 0, || started.elapsed()).await;
+    (answers.into_iter().map(|answer| answer.map(|fitted| fitted.answered.answer)).collect(), started.elapsed())
 }
 
 #[tokio::test(start_paused = true)]

@@ -71,7 +71,7 @@ pub struct Breaker {
 pub struct Pass<'a> {
     breaker: &'a Breaker,
     word: u64,
-    begun: Duration,
+    started: Duration,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -128,7 +128,7 @@ impl Breaker {
                 self.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
             }
         }
-        Some(Pass { breaker: self, word, begun: now })
+        Some(Pass { breaker: self, word, started: now })
     }
 
     /// Ends a phase whose time is over, even if nobody calls: a ramp, the wait for the trial call, and, if a probe was just
@@ -186,7 +186,7 @@ impl Breaker {
     }
 
     /// Counts a call. Returns whether the store is out.
-    fn count(&self, result: CallResult, begun: Duration, now: Duration, volume_min: u64) -> bool {
+    fn count(&self, result: CallResult, started: Duration, now: Duration, volume_min: u64) -> bool {
         self.window.count(result, now);
         match result {
             CallResult::Answered => {
@@ -199,9 +199,9 @@ impl Breaker {
             // It neither was answered nor does it mean silence.
             CallResult::Slow => {}
             CallResult::Failed if self.failures_in_a_row.fetch_add(1, Ordering::Relaxed) == 0 => {
-                self.silent_since.store(micros(begun), Ordering::Relaxed);
+                self.silent_since.store(micros(started), Ordering::Relaxed);
             }
-            CallResult::Failed => drop(self.silent_since.fetch_min(micros(begun), Ordering::Relaxed)),
+            CallResult::Failed => drop(self.silent_since.fetch_min(micros(started), Ordering::Relaxed)),
         }
         let Counts { all, slow, failed } = self.window.sum(now);
         let is_failing = failed * 100 > all * FAILED_PERCENT || (failed + slow) * 100 >= all * SLOW_PERCENT;
@@ -219,7 +219,7 @@ fn time_of(micros: &AtomicU64) -> Duration {
 impl Pass<'_> {
     /// Records the result of the call. Returns the breaker's state if that has changed it.
     pub fn end(self, result: CallResult, now: Duration) -> Option<BreakerState> {
-        let Self { breaker, word, begun } = self;
+        let Self { breaker, word, started } = self;
         if breaker.word() != word {
             // The call began before the last change.
             return None;
@@ -236,7 +236,7 @@ impl Pass<'_> {
             }
             _ => {
                 let volume_min = if from == Phase::Ramp { VOLUME_MIN_RAMP } else { VOLUME_MIN };
-                breaker.count(result, begun, now, volume_min).then_some(Phase::Open)?
+                breaker.count(result, started, now, volume_min).then_some(Phase::Open)?
             }
         };
         breaker.change(word, to, now).filter(|_| from.state() != to.state()).map(|_| to.state())
@@ -253,7 +253,7 @@ impl Drop for Pass<'_> {
     fn drop(&mut self) {
         match Phase::of(self.word) {
             // The caller of the trial call has gone; another call takes its turn.
-            Phase::Trial => drop(self.breaker.change(self.word, Phase::HalfOpen, self.begun)),
+            Phase::Trial => drop(self.breaker.change(self.word, Phase::HalfOpen, self.started)),
             Phase::Ramp if self.breaker.word() == self.word => {
                 let one_less = |calls: u32| calls.checked_sub(1);
                 let _at_least_none =

@@ -80,13 +80,13 @@ impl CallGuard {
 struct Task {
     call: EngineCall,
     /// Start of the call, by the monotonic clock.
-    begun: Duration,
+    started: Duration,
     budget: GuardBudget,
 }
 
 impl Task {
-    fn new(call: EngineCall, begun: Duration, deadline: Duration) -> Self {
-        Self { call, begun, budget: GuardBudget::of(deadline) }
+    fn new(call: EngineCall, started: Duration, deadline: Duration) -> Self {
+        Self { call, started, budget: GuardBudget::of(deadline) }
     }
 }
 
@@ -106,34 +106,34 @@ impl Guard {
         })
     }
 
-    /// Returns the answer of a try that began at `begun`, and records it. Without a pass the breaker has counted the try already.
+    /// Returns the answer of a try that began at `started`, and records it. Without a pass the breaker has counted the try already.
     async fn timed<Answer>(
         self: &Arc<Self>,
         task: Task,
         pass: Option<Pass<'_>>,
-        begun: Duration,
+        started: Duration,
         call: Timeout<impl Future<Output = Result<Answer, EngineError>>>,
     ) -> Result<Answer, EngineError> {
         let (answer, least) = match call.await {
             Ok(answer) => (answer, Duration::ZERO),
             // It may still happen. A caller may ask for the impossible, which does not count against the store.
-            Err(_) => (timed_out(self.clock.monotonic().saturating_sub(begun)), LATE_MIN),
+            Err(_) => (timed_out(self.clock.monotonic().saturating_sub(started)), LATE_MIN),
         };
-        self.record(task, pass, begun, &answer, least);
+        self.record(task, pass, started, &answer, least);
         answer
     }
 
-    /// Records the answer of a try that began at `begun`. The breaker counts it if it took `least` or longer.
+    /// Records the answer of a try that began at `started`. The breaker counts it if it took `least` or longer.
     fn record<Answer>(
         self: &Arc<Self>,
         task: Task,
         pass: Option<Pass<'_>>,
-        begun: Duration,
+        started: Duration,
         answer: &Result<Answer, EngineError>,
         least: Duration,
     ) {
         let now = self.clock.monotonic();
-        let took = now.saturating_sub(begun);
+        let took = now.saturating_sub(started);
         self.meter.called(task.call, answer, took);
         let result = match answer {
             Err(failure) if failure.is_unavailable() => CallResult::Failed,
@@ -145,10 +145,10 @@ impl Guard {
         }
     }
 
-    /// Records that a try that began at `begun` is late, whatever its answer will be.
-    fn late(self: &Arc<Self>, pass: Pass<'_>, begun: Duration) {
+    /// Records that a try that began at `started` is late, whatever its answer will be.
+    fn late(self: &Arc<Self>, pass: Pass<'_>, started: Duration) {
         let now = self.clock.monotonic();
-        if now.saturating_sub(begun) >= LATE_MIN {
+        if now.saturating_sub(started) >= LATE_MIN {
             self.breaker_changed(pass.end(CallResult::Slow, now));
         }
     }
@@ -185,9 +185,9 @@ impl Guard {
         limit: Duration,
         answer: impl Future<Output = Result<Answer, EngineError>>,
     ) -> Result<Answer, EngineError> {
-        let begun = self.clock.monotonic();
+        let started = self.clock.monotonic();
         let answer = timeout(limit, answer).await.unwrap_or_else(|_| timed_out(limit));
-        self.meter.called(call, &answer, self.clock.monotonic().saturating_sub(begun));
+        self.meter.called(call, &answer, self.clock.monotonic().saturating_sub(started));
         answer
     }
 }

@@ -102,18 +102,26 @@ impl Chain {
 
     /// Returns the answer of a call that changes a claim, if its engine is still the active one; otherwise the caller has to
     /// repeat it. During a switch the new engine is asked: another gateway may have granted there what is settled here.
-    async fn changed<Answer>(&self, begun: &View, answer: Result<Answer, EngineError>) -> Result<Answer, EngineError> {
-        if answer.is_ok() && begun.state.phase == Phase::Closing {
-            self.core.refresh_next(begun).await?;
+    async fn changed<Answer>(
+        &self,
+        started: &View,
+        answer: Result<Answer, EngineError>,
+    ) -> Result<Answer, EngineError> {
+        if answer.is_ok() && started.state.phase == Phase::Closing {
+            self.core.refresh_next(started).await?;
         }
-        if self.core.view().serving == begun.serving { answer } else { answer.and(Err(switched())) }
+        if self.core.view().serving == started.serving { answer } else { answer.and(Err(switched())) }
     }
 
-    /// Returns the answer to a claim call, but no grant if the chain has begun to close, or its store has lost its data: another
+    /// Returns the answer to a claim call, but no grant if the chain has started to close, or its store has lost its data: another
     /// gateway may have granted the same.
-    fn claimed(&self, begun: &View, answer: Result<ClaimResponse, EngineError>) -> Result<ClaimResponse, EngineError> {
+    fn claimed(
+        &self,
+        started: &View,
+        answer: Result<ClaimResponse, EngineError>,
+    ) -> Result<ClaimResponse, EngineError> {
         match answer {
-            Ok(ClaimResponse::Granted(_)) if !self.core.is_current(begun) => Err(switched()),
+            Ok(ClaimResponse::Granted(_)) if !self.core.is_current(started) => Err(switched()),
             answer => answer,
         }
     }
@@ -126,23 +134,23 @@ fn switched() -> EngineError {
 #[async_trait]
 impl Engine for Chain {
     async fn claim(&self, request: &ClaimRequest, deadline: Duration) -> Result<ClaimResponse, EngineError> {
-        let begun = match self.begin_claim().await {
-            Ok(begun) => begun,
+        let started = match self.begin_claim().await {
+            Ok(started) => started,
             // In a box, so that the memory of every other claim is smaller.
             Err(failure) => return Box::pin(self.not_granted(request, failure)).await,
         };
         self.core.freeze.requested(request.terms.lease);
-        let answer = self.engine(&begun)?.claim(request, deadline).await;
-        self.claimed(&begun, answer)
+        let answer = self.engine(&started)?.claim(request, deadline).await;
+        self.claimed(&started, answer)
     }
 
     async fn claim_batch(&self, claims: &[BatchClaim<'_>], sink: ClaimSink<'_>) {
         let longest = claims.iter().map(|claim| claim.request.terms.lease).max().unwrap_or_default();
         let answered = async {
-            let begun = self.begin_claim().await?;
+            let started = self.begin_claim().await?;
             self.core.freeze.requested(longest);
-            let claimed = |position, answer| sink(position, self.claimed(&begun, answer));
-            self.engine(&begun)?.claim_batch(claims, &claimed).await;
+            let claimed = |position, answer| sink(position, self.claimed(&started, answer));
+            self.engine(&started)?.claim_batch(claims, &claimed).await;
             Ok::<_, EngineError>(())
         };
         if let Err(failure) = answered.await {
@@ -154,16 +162,16 @@ impl Engine for Chain {
     }
 
     async fn settle(&self, request: &OutcomeRequest, deadline: Duration) -> Result<OutcomeResponse, EngineError> {
-        let begun = self.core.fresh_view().await?;
-        let answer = self.engine(&begun)?.settle(request, deadline).await;
-        self.changed(&begun, answer).await
+        let started = self.core.fresh_view().await?;
+        let answer = self.engine(&started)?.settle(request, deadline).await;
+        self.changed(&started, answer).await
     }
 
     async fn renew(&self, request: &RenewalRequest, deadline: Duration) -> Result<RenewalResponse, EngineError> {
         self.core.freeze.requested(request.lease.unwrap_or_default());
-        let begun = self.core.fresh_view().await?;
-        let answer = self.engine(&begun)?.renew(request, deadline).await;
-        self.changed(&begun, answer).await
+        let started = self.core.fresh_view().await?;
+        let answer = self.engine(&started)?.renew(request, deadline).await;
+        self.changed(&started, answer).await
     }
 
     async fn read(&self, key: &Key) -> Result<Option<LiveClaim>, EngineError> {
@@ -172,9 +180,9 @@ impl Engine for Chain {
     }
 
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseResponse, EngineError> {
-        let begun = self.core.fresh_view().await?;
-        let answer = self.engine(&begun)?.release(request).await;
-        self.changed(&begun, answer).await
+        let started = self.core.fresh_view().await?;
+        let answer = self.engine(&started)?.release(request).await;
+        self.changed(&started, answer).await
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
@@ -193,9 +201,9 @@ impl Engine for Chain {
         expected: Option<&Metadata>,
         new: &Metadata,
     ) -> Result<bool, EngineError> {
-        let begun = self.core.fresh_view().await?;
-        let answer = self.engine(&begun)?.compare_and_set_metadata(name, expected, new).await;
-        self.changed(&begun, answer).await
+        let started = self.core.fresh_view().await?;
+        let answer = self.engine(&started)?.compare_and_set_metadata(name, expected, new).await;
+        self.changed(&started, answer).await
     }
 
     async fn probe(&self) -> Result<(), EngineError> {

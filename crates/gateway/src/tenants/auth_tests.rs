@@ -73,12 +73,12 @@ fn distances(registry: &Registry, keys: &[&str]) -> Vec<f64> {
         for turn in 0..keys.len() {
             let kind = (turn + round) % keys.len();
             let guess = format!("Bearer {}.{}", keys[kind], Secret::random(&SystemEntropy).reveal());
-            let begun = clock.monotonic();
+            let started = clock.monotonic();
             for _ in 0..CALLS {
                 let refused = registry.authenticate_once(black_box(Some(&guess)), NOON);
                 assert!(black_box(refused).is_err());
             }
-            samples[kind].push(clock.monotonic().saturating_sub(begun).as_secs_f64());
+            samples[kind].push(clock.monotonic().saturating_sub(started).as_secs_f64());
         }
     }
     samples[1..].iter().map(|sample| welch(samples[0].clone(), sample.clone())).collect()

@@ -51,15 +51,15 @@ async fn claims_per_second() {
 
 async fn run(engine: &Arc<Postgres>, settled: bool) -> (f64, Duration) {
     let clock = SystemClock::new();
-    let begun = clock.monotonic();
+    let started = clock.monotonic();
     let calls = Arc::new(AtomicUsize::new(0));
     let mut callers = JoinSet::new();
     for _ in 0..CALLERS {
         let (engine, calls) = (engine.clone(), calls.clone());
         callers.spawn(async move {
             let clock = SystemClock::new();
-            let (begun, mut worst) = (clock.monotonic(), Duration::ZERO);
-            while clock.monotonic().saturating_sub(begun) < SPAN {
+            let (started, mut worst) = (clock.monotonic(), Duration::ZERO);
+            while clock.monotonic().saturating_sub(started) < SPAN {
                 let request = fresh_claim();
                 let asked = clock.monotonic();
                 engine.claim(&request, DEADLINE).await.unwrap();
@@ -76,7 +76,7 @@ async fn run(engine: &Arc<Postgres>, settled: bool) -> (f64, Duration) {
     }
     let worst = callers.join_all().await.into_iter().max().unwrap_or_default();
     #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
-    let rate = calls.load(Ordering::Relaxed) as f64 / clock.monotonic().saturating_sub(begun).as_secs_f64();
+    let rate = calls.load(Ordering::Relaxed) as f64 / clock.monotonic().saturating_sub(started).as_secs_f64();
     (rate, worst)
 }
 

@@ -160,7 +160,7 @@ async fn soak(span: Duration, keys: usize) {
     let cold: Vec<_> = (0..keys).map(|_| ClaimRequest { terms, ..fresh_claim() }).collect();
     let cold = std::sync::Arc::new(cold);
     let clock = SystemClock::new();
-    let begun = clock.monotonic();
+    let started = clock.monotonic();
     let mut callers = tokio::task::JoinSet::new();
     for caller in 0..16_usize {
         let (engine, cold) = (engine.clone(), cold.clone());
@@ -169,14 +169,14 @@ async fn soak(span: Duration, keys: usize) {
             let hot = ClaimRequest { terms, ..cold[caller].clone() };
             let mut took = Vec::new();
             let mut place = caller;
-            while clock.monotonic().saturating_sub(begun) < span {
+            while clock.monotonic().saturating_sub(started) < span {
                 place = (place + 16) % cold.len();
                 for (base, failed) in [(&hot, true), (&cold[place], false)] {
                     let request = again(base);
                     let asked = clock.monotonic();
                     let granted = engine.claim(&request, DEADLINE).await.unwrap();
                     let answered = clock.monotonic();
-                    took.push((answered.saturating_sub(begun), answered.saturating_sub(asked)));
+                    took.push((answered.saturating_sub(started), answered.saturating_sub(asked)));
                     if matches!(granted, oncegate_core::claim::ClaimResponse::Granted(_)) {
                         let outcome = if failed { Outcome::Failure } else { success("1") };
                         engine.settle(&settle(&request, outcome), DEADLINE).await.unwrap();
@@ -188,7 +188,7 @@ async fn soak(span: Duration, keys: usize) {
     }
     let bytes = "SELECT pg_total_relation_size('oncegate_claims')";
     let mut most: u64 = 0;
-    while clock.monotonic().saturating_sub(begun) < span {
+    while clock.monotonic().saturating_sub(started) < span {
         tokio::time::sleep(Duration::from_millis(500)).await;
         let age = "UPDATE oncegate_claims AS aged SET expires_at = expires_at - interval '2 minutes', \
                    sweep_at = clock_timestamp() FROM ( \

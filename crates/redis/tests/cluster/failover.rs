@@ -38,8 +38,8 @@ async fn kill_under_load(query: &str, replicas: usize) -> (usize, usize, usize) 
     tokio::time::sleep(Duration::from_millis(300)).await;
     cluster.nodes[0].kill();
     let mut slowest_other = Duration::ZERO;
-    let begun = now();
-    while since(begun) < Duration::from_millis(500) {
+    let started = now();
+    while since(started) < Duration::from_millis(500) {
         let asked = now();
         assert!(is_duplicate(&*redis, &again(&on_other)).await, "the other shards are untouched");
         slowest_other = slowest_other.max(since(asked));

@@ -88,13 +88,13 @@ async fn resolved<T, F: Future<Output = Result<T, EngineError>>>(
     call: impl Fn() -> F,
 ) -> Option<Result<T, EngineError>> {
     loop {
-        let begun = now();
+        let started = now();
         let answer = timeout(DEADLINE, call()).await;
         {
             let mut ledger = ledger.lock().unwrap();
             match answer {
                 Ok(Ok(answer)) => {
-                    ledger.slowest = ledger.slowest.max(since(begun));
+                    ledger.slowest = ledger.slowest.max(since(started));
                     return Some(Ok(answer));
                 }
                 Ok(Err(failure)) if !failure.is_uncertain() => ledger.refused += 1,

@@ -32,8 +32,8 @@ fn now() -> Duration {
     CLOCK.monotonic()
 }
 
-fn since(begun: Duration) -> Duration {
-    now().saturating_sub(begun)
+fn since(started: Duration) -> Duration {
+    now().saturating_sub(started)
 }
 
 fn open(url: &str) -> Redis {

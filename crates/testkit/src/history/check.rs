@@ -110,7 +110,7 @@ pub(crate) fn search(steps: &[Option<Step>], skew: Duration) -> Result<(), Box<F
         let first_end = left().filter_map(|(_, step)| Some(step.as_ref()?.ended)).min().unwrap_or(Duration::MAX);
         let mut next: Vec<(Duration, usize, &Step)> = left()
             .filter_map(|(index, step)| Some((index, step.as_ref()?)))
-            .filter(|(_, step)| step.begun <= first_end)
+            .filter(|(_, step)| step.started <= first_end)
             .map(|(index, step)| (step.ended, index, step))
             .collect();
         // The last one is tried first: answered calls in the order of their answers, then the others.

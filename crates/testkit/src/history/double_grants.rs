@@ -53,20 +53,20 @@ pub fn undelivered_grants(events: &[Event]) -> Vec<u64> {
             Call::Claim { .. } => false,
             Call::Settle { attempt: own, .. } | Call::Renew { attempt: own, .. } => own.nonce() == attempt.nonce(),
         };
-        let mut until = event.begun + *lease;
+        let mut until = event.started + *lease;
         for own in events.iter().filter(is_own) {
             if let Reply::Degraded(_, Answer::Renewed { lease }) = &own.reply
                 && own.service == event.service
             {
-                until = until.max(own.begun + *lease);
+                until = until.max(own.started + *lease);
             }
         }
         let reported = events.iter().filter(is_own).filter(|own| matches!(own.call, Call::Settle { .. }));
-        let until = reported.map(|own| own.begun).min().map_or(until, |done| until.min(done));
+        let until = reported.map(|own| own.started).min().map_or(until, |done| until.min(done));
         let is_granted = events.iter().any(|other| {
             let Reply::Answered(Answer::Granted { attempt: theirs, .. }) = &other.reply else { return false };
             let is_other = theirs.nonce() != attempt.nonce() && other.service == event.service;
-            is_other && other.begun >= event.answered && other.answered < until
+            is_other && other.started >= event.answered && other.answered < until
         });
         if is_granted {
             undelivered.push(attempt.timestamp().as_micros());
@@ -81,7 +81,7 @@ fn holdings(events: &[Event]) -> Vec<Holding> {
         let (Reply::Answered(answer) | Reply::Degraded(_, answer)) = &event.reply else { continue };
         let Answer::Granted { attempt, lease, .. } = answer else { continue };
         let Call::Claim { terms, .. } = &event.call else { continue };
-        let (until, kept) = (event.begun + *lease, terms.retention.duration().unwrap_or(Duration::MAX));
+        let (until, kept) = (event.started + *lease, terms.retention.duration().unwrap_or(Duration::MAX));
         match holdings.iter_mut().find(|holding| holding.attempt.nonce() == attempt.nonce()) {
             Some(holding) => {
                 holding.from = holding.from.min(event.answered);
@@ -93,7 +93,7 @@ fn holdings(events: &[Event]) -> Vec<Holding> {
     for holding in &mut holdings {
         let own = |event: &&Event| matches!(&event.call, Call::Settle { attempt, .. } if attempt.nonce() == holding.attempt.nonce());
         // Its first report says that it no longer runs.
-        if let Some(done) = events.iter().filter(own).map(|event| event.begun).min() {
+        if let Some(done) = events.iter().filter(own).map(|event| event.started).min() {
             holding.until = holding.until.min(done);
         }
         // An accepted success blocks others until its retention ends. Of several, the first counts; the earliest end is certain.
@@ -105,9 +105,9 @@ fn holdings(events: &[Event]) -> Vec<Holding> {
                 Reply::Degraded(_, Answer::Done { .. }) => true,
                 _ => false,
             };
-            if taken && holding.until >= event.begun {
+            if taken && holding.until >= event.started {
                 let own = retention.map(|own| own.duration().unwrap_or(Duration::MAX));
-                let until = event.begun.saturating_add(own.unwrap_or(holding.kept));
+                let until = event.started.saturating_add(own.unwrap_or(holding.kept));
                 kept_until = Some(kept_until.map_or(until, |sooner| sooner.min(until)));
             }
         }

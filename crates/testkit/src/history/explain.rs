@@ -24,7 +24,7 @@ impl Unexplained {
         for end in ends {
             let events = beginning(events, end);
             if let Err(furthest) = search(&steps(&events), skew) {
-                refused.retain(|event| event.begun <= end);
+                refused.retain(|event| event.started <= end);
                 return Box::new(Self { events, refused, furthest: *furthest });
             }
         }
@@ -37,13 +37,13 @@ impl Unexplained {
     }
 }
 
-/// Returns the events that had begun by this time, as they were known then.
+/// Returns the events that had started by this time, as they were known then.
 fn beginning(events: &[Event], end: Duration) -> Vec<Event> {
-    let mut events: Vec<Event> = events.iter().filter(|event| event.begun <= end).cloned().collect();
+    let mut events: Vec<Event> = events.iter().filter(|event| event.started <= end).cloned().collect();
     for event in events.iter_mut().filter(|event| event.answered > end) {
         event.reply = Reply::Unknown;
     }
-    events.sort_by_key(|event| (event.begun, event.answered));
+    events.sort_by_key(|event| (event.started, event.answered));
     events
 }
 

@@ -21,7 +21,7 @@ use super::record::{Answer, Call, Event, Reply};
 /// An event prepared for the model.
 pub(crate) struct Step {
     /// Time of the call; it took effect no sooner.
-    pub(crate) begun: Duration,
+    pub(crate) started: Duration,
     /// Time of the answer; the call took effect no later. [`Duration::MAX`] if that is open.
     pub(crate) ended: Duration,
     /// The store's answer, if there was one.
@@ -111,7 +111,7 @@ impl Step {
         };
         let ended = if answer.is_some() { event.answered } else { Duration::MAX };
         let degraded = degraded.is_some();
-        Some(Self { begun: event.begun, ended, answer: answer.cloned(), request, degraded, may_be_renamed })
+        Some(Self { started: event.started, ended, answer: answer.cloned(), request, degraded, may_be_renamed })
     }
 }
 
@@ -198,7 +198,7 @@ impl ModelState {
         if let Answer::Granted { lease, .. } | Answer::Renewed { lease } = answered {
             let ends = stored.as_ref().and_then(|stored| stored.ends);
             let latest = ends.map_or(Duration::MAX, |ends| ends.latest.saturating_add(skew));
-            if step.begun.saturating_add(*lease) > latest {
+            if step.started.saturating_add(*lease) > latest {
                 return None;
             }
         }
@@ -207,7 +207,7 @@ impl ModelState {
 
     /// Returns the earliest and the latest time of the step.
     fn span(&self, step: &Step, ended: bool, skew: Duration) -> Option<(Duration, Duration)> {
-        let (mut from, mut until) = (self.now.max(step.begun), step.ended);
+        let (mut from, mut until) = (self.now.max(step.started), step.ended);
         match (&self.stored, ended) {
             (Some(Stored { ends: Some(ends), .. }), true) => from = from.max(ends.earliest.saturating_sub(skew)),
             (Some(Stored { ends: Some(ends), .. }), false) => until = until.min(ends.latest.saturating_add(skew)),

@@ -275,7 +275,7 @@ impl BuggyService {
 #[async_trait]
 impl Service for BuggyService {
     async fn call(&self, key: &str, call: &Call) -> Reply {
-        let begun = self.clock.monotonic();
+        let started = self.clock.monotonic();
         let nonce = if let Call::Claim { nonce, .. } = call { Some(nonce.clone()) } else { None };
         let is_claim = nonce.is_some();
         let attempt = self.issuer.issue(nonce.clone());
@@ -283,18 +283,18 @@ impl Service for BuggyService {
         if answer.is_none() && self.bug == Bug::RetryWithAnotherAttempt && is_claim {
             answer = self.try_once(key, call, &self.issuer.issue(None)).await;
         }
-        let took = |begun| self.clock.monotonic().saturating_sub(begun);
+        let took = |started| self.clock.monotonic().saturating_sub(started);
         match (answer, call) {
             (Some(Answer::Granted { attempt, fence, repeated, taken_over, lease }), _) => {
-                let lease = lease.saturating_sub(took(begun));
+                let lease = lease.saturating_sub(took(started));
                 Reply::Answered(Answer::Granted { attempt, fence, repeated, taken_over, lease })
             }
             (Some(Answer::Renewed { lease }), _) => {
-                Reply::Answered(Answer::Renewed { lease: lease.saturating_sub(took(begun)) })
+                Reply::Answered(Answer::Renewed { lease: lease.saturating_sub(took(started)) })
             }
             (Some(answer), _) => Reply::Answered(answer),
             (None, Call::Claim { terms, .. }) if self.bug == Bug::TimeoutTakenAsClaimed => {
-                let lease = terms.lease.saturating_sub(took(begun));
+                let lease = terms.lease.saturating_sub(took(started));
                 Reply::Answered(Answer::Granted { attempt, fence: None, repeated: false, taken_over: false, lease })
             }
             (None, Call::Claim { .. }) if self.bug == Bug::TimeoutTakenAsDuplicate => {
@@ -302,7 +302,7 @@ impl Service for BuggyService {
                 Reply::Answered(Answer::Duplicate { timestamp, state: ClaimState::InProgress, result: None })
             }
             (None, _) => {
-                sleep(DEADLINE.saturating_sub(took(begun))).await;
+                sleep(DEADLINE.saturating_sub(took(started))).await;
                 if self.bug == Bug::UndoOfUnknownClaim && is_claim {
                     tokio::spawn(self.clone().undo(key.to_owned(), attempt));
                 }

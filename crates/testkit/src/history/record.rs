@@ -64,7 +64,7 @@ pub struct Event {
     /// Number of the service that was called.
     pub service: usize,
     /// Time of the call.
-    pub begun: Duration,
+    pub started: Duration,
     /// Time of the answer, or when the caller gave up.
     pub answered: Duration,
     /// The request.
@@ -76,7 +76,7 @@ pub struct Event {
 impl Event {
     /// Returns how long the caller waited.
     pub fn took(&self) -> Duration {
-        self.answered.saturating_sub(self.begun)
+        self.answered.saturating_sub(self.started)
     }
 }
 
@@ -106,9 +106,9 @@ impl History {
         call: Call,
         reply: impl Future<Output = Reply>,
     ) -> Reply {
-        let begun = self.now();
+        let started = self.now();
         let reply = reply.await;
-        let event = Event { caller, service, begun, answered: self.now(), call, reply: reply.clone() };
+        let event = Event { caller, service, started, answered: self.now(), call, reply: reply.clone() };
         self.keys.lock().expect("no panic").entry(key.to_owned()).or_default().push(event);
         reply
     }
@@ -121,8 +121,8 @@ impl History {
 
 impl fmt::Debug for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [begun, answered] = [self.begun, self.answered].map(|at| at.as_secs_f64() * 1e3);
-        write!(f, "{begun:9.1}–{answered:.1} ms  caller {}: {:?} → {:?}", self.caller, self.call, self.reply)
+        let [started, answered] = [self.started, self.answered].map(|at| at.as_secs_f64() * 1e3);
+        write!(f, "{started:9.1}–{answered:.1} ms  caller {}: {:?} → {:?}", self.caller, self.call, self.reply)
     }
 }
 

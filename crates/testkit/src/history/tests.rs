@@ -39,16 +39,16 @@ fn timestamp(number: u64) -> u64 {
     1_700_000_000_000_000 + number
 }
 
-fn event(begun: u64, answered: u64, call: Call, reply: Reply) -> Event {
-    Event { caller: 0, service: 0, begun: ms(begun), answered: ms(answered), call, reply }
+fn event(started: u64, answered: u64, call: Call, reply: Reply) -> Event {
+    Event { caller: 0, service: 0, started: ms(started), answered: ms(answered), call, reply }
 }
 
-fn claim_call(begun: u64, answered: u64, name: char, reply: Reply) -> Event {
-    event(begun, answered, Call::Claim { nonce: nonce(name), terms: terms(), take_over: false }, reply)
+fn claim_call(started: u64, answered: u64, name: char, reply: Reply) -> Event {
+    event(started, answered, Call::Claim { nonce: nonce(name), terms: terms(), take_over: false }, reply)
 }
 
-fn outcome_call(begun: u64, answered: u64, by: &Attempt, outcome: Outcome, reply: Reply) -> Event {
-    event(begun, answered, Call::Settle { attempt: by.clone(), outcome, terms: terms() }, reply)
+fn outcome_call(started: u64, answered: u64, by: &Attempt, outcome: Outcome, reply: Reply) -> Event {
+    event(started, answered, Call::Settle { attempt: by.clone(), outcome, terms: terms() }, reply)
 }
 
 fn granted(attempt: &Attempt, lease: u64) -> Reply {
@@ -179,7 +179,7 @@ fn a_success_is_sticky_until_its_retention_ends() {
         claim_call(500, 505, 'b', granted(&b, 98)),
     ];
     assert!(!explained(&events));
-    (events[2].begun, events[2].answered) = (ms(1000), ms(1010));
+    (events[2].started, events[2].answered) = (ms(1000), ms(1010));
     assert!(explained(&events));
 }
 

@@ -14,10 +14,10 @@ pub async fn a_lease_ends_by_itself(on: &Subject) {
     let request = on
         .in_time(async |pace| {
             let request = ClaimRequest { terms: Terms { lease: pace.ticks(2), ..long_terms() }, ..fresh_claim() };
-            let begun = pace.now();
+            let started = pace.now();
             on.granted(&request).await;
             let found = on.claim(&again(&request)).await;
-            pace.within(begun, pace.ticks(2))?;
+            pace.within(started, pace.ticks(2))?;
             duplicate(found);
             (on.pass)(pace.ticks(3)).await;
             Ok(request)
@@ -37,10 +37,10 @@ pub async fn the_end_of_a_lease_can_mean_unknown(on: &Subject) {
         let request = on
             .in_time(async |pace| {
                 let request = ClaimRequest { terms: Terms { lease: pace.ticks(2), ..terms }, ..fresh_claim() };
-                let begun = pace.now();
+                let started = pace.now();
                 on.granted(&request).await;
                 let found = on.claim(&again(&request)).await;
-                pace.within(begun, pace.ticks(2))?;
+                pace.within(started, pace.ticks(2))?;
                 let live = duplicate(found);
                 assert_eq!(live.record.state, ClaimState::InProgress);
                 assert!(live.left.expect("a lease ends") <= pace.ticks(2));
@@ -89,11 +89,11 @@ pub async fn a_retention_ends_by_itself(on: &Subject) {
             let terms = Terms { retention: Retention::For(pace.ticks(4)), ..long_terms() };
             let request = ClaimRequest { terms, ..fresh_claim() };
             on.granted(&request).await;
-            let begun = pace.now();
+            let started = pace.now();
             on.settle(&settle_of(&request, success(None))).await;
             (on.pass)(pace.tick).await;
             let found = on.claim(&again(&request)).await;
-            pace.within(begun, pace.ticks(4))?;
+            pace.within(started, pace.ticks(4))?;
             duplicate(found);
             (on.pass)(pace.ticks(4)).await;
             Ok(request)
@@ -109,10 +109,10 @@ pub async fn a_retention_may_last_for_ever(on: &Subject) {
         .in_time(async |pace| {
             let terms = Terms { lease: pace.ticks(2), retention: Retention::Forever, ..long_terms() };
             let request = ClaimRequest { terms, ..fresh_claim() };
-            let begun = pace.now();
+            let started = pace.now();
             on.granted(&request).await;
             let settled = on.settle(&settle_of(&request, success(None))).await;
-            pace.within(begun, pace.ticks(2))?;
+            pace.within(started, pace.ticks(2))?;
             assert_eq!(settled, done(Some(ClaimState::Succeeded), None, false));
             (on.pass)(pace.ticks(4)).await;
             Ok(request)
@@ -131,10 +131,10 @@ pub async fn an_unknown_retention_ends_by_itself(on: &Subject) {
                 let terms = Terms { unknown_retention, on_lease_end, ..long_terms() };
                 let request = ClaimRequest { terms, ..fresh_claim() };
                 on.granted(&request).await;
-                let begun = pace.now();
+                let started = pace.now();
                 on.settle(&settle_of(&request, Outcome::Unknown)).await;
                 let found = on.claim(&again(&request)).await;
-                pace.within(begun, pace.ticks(2))?;
+                pace.within(started, pace.ticks(2))?;
                 duplicate(found);
                 (on.pass)(pace.ticks(3)).await;
                 Ok(request)

@@ -135,9 +135,9 @@ impl Pace {
         self.clock.monotonic()
     }
 
-    /// Fails if a claim that began at `begun` and lasts this long may have ended.
-    pub(super) fn within(&self, begun: Duration, lasts: Duration) -> Result<(), TooLate> {
-        if self.now() < begun + lasts { Ok(()) } else { Err(TooLate) }
+    /// Fails if a claim that began at `started` and lasts this long may have ended.
+    pub(super) fn within(&self, started: Duration, lasts: Duration) -> Result<(), TooLate> {
+        if self.now() < started + lasts { Ok(()) } else { Err(TooLate) }
     }
 }
 

@@ -28,9 +28,9 @@ impl Scenario {
     /// Makes calls, each of which takes this long. Refused calls take no time.
     fn calls(&mut self, count: u32, result: CallResult, each: Duration) -> &mut Self {
         for _ in 0..count {
-            let begun = self.now;
-            if let Some(pass) = self.breaker.enter(begun) {
-                pass.end(result, begun + each);
+            let started = self.now;
+            if let Some(pass) = self.breaker.enter(started) {
+                pass.end(result, started + each);
                 self.now += each;
             }
         }
@@ -100,9 +100,9 @@ fn it_opens_within_a_second_when_the_store_goes_silent_under_load() {
     let mut scenario = Scenario::new();
     scenario.calls(10_000, CallResult::Answered, MS);
     // All calls in flight fail late and at the same time.
-    let begun = scenario.now;
+    let started = scenario.now;
     let passes: Vec<_> = (0..5).map(|_| scenario.enter().unwrap()).collect();
-    let states: Vec<_> = passes.into_iter().map(|pass| pass.end(CallResult::Failed, begun + SILENCE)).collect();
+    let states: Vec<_> = passes.into_iter().map(|pass| pass.end(CallResult::Failed, started + SILENCE)).collect();
     assert_eq!(states, [None, None, None, None, Some(BreakerState::Open)]);
 }
 

@@ -32,11 +32,11 @@ impl Guard {
     /// Tries every claim that the breaker lets pass once, all together. Claims that have failed by then, or are late, continue
     /// alone.
     pub(super) async fn claim_batch(self: &Arc<Self>, claims: &[BatchClaim<'_>], sink: ClaimSink<'_>) {
-        let begun = self.clock.monotonic();
-        let task = |claim: &BatchClaim<'_>| Task::new(EngineCall::Claim, begun, claim.deadline);
+        let started = self.clock.monotonic();
+        let task = |claim: &BatchClaim<'_>| Task::new(EngineCall::Claim, started, claim.deadline);
         let mut first_tries = Vec::with_capacity(claims.len());
         for position in 0..claims.len() {
-            match self.enter(begun) {
+            match self.enter(started) {
                 Ok(pass) => {
                     self.budget.deposit();
                     first_tries.push(FirstTry::InFlight(pass));

@@ -36,9 +36,9 @@ impl Guard {
     where
         Try: Future<Output = Result<Answer, EngineError>>,
     {
-        let begun = self.clock.monotonic();
-        let task = Task::new(call, begun, deadline);
-        let pass = self.enter(begun)?;
+        let started = self.clock.monotonic();
+        let task = Task::new(call, started, deadline);
+        let pass = self.enter(started)?;
         self.budget.deposit();
         let first = pin!(send());
         let span = traces::child!(
@@ -102,7 +102,7 @@ impl Guard {
         pass: Pass<'_>,
         answer: Result<Answer, EngineError>,
     ) -> ControlFlow<Result<Answer, EngineError>, EngineError> {
-        self.record(task, Some(pass), task.begun, &answer, Duration::ZERO);
+        self.record(task, Some(pass), task.started, &answer, Duration::ZERO);
         match answer {
             Err(failure) if self.may_retry(task, &failure) => ControlFlow::Continue(failure),
             answer => ControlFlow::Break(answer),
@@ -137,14 +137,14 @@ impl Guard {
     where
         Try: Future<Output = Result<Answer, EngineError>>,
     {
-        let begun = task.begun;
+        let started = task.started;
         let GuardBudget { undisturbed, first_try, overtime, .. } = task.budget;
         match timeout(first_try.saturating_sub(undisturbed), self.unless_opened(first.as_mut())).await {
             Ok(answer) => return self.first_answered(task, pass, answer, send, amend).await,
-            Err(_late) if pass.was_closed() && self.budget.withdraw(self.clock.monotonic()) => self.late(pass, begun),
+            Err(_late) if pass.was_closed() && self.budget.withdraw(self.clock.monotonic()) => self.late(pass, started),
             // Without a hedged request, the first try may take all the time.
             Err(_late) => {
-                return self.timed(task, Some(pass), begun, timeout(overtime, self.unless_opened(first))).await;
+                return self.timed(task, Some(pass), started, timeout(overtime, self.unless_opened(first))).await;
             }
         }
         let is_sent = AtomicBool::new(false);
@@ -152,7 +152,7 @@ impl Guard {
             is_sent.store(true, Ordering::Relaxed);
             send()
         };
-        let first = async { self.timed(task, None, begun, timeout(overtime, self.unless_opened(first))).await };
+        let first = async { self.timed(task, None, started, timeout(overtime, self.unless_opened(first))).await };
         let (mut first, mut second) = (pin!(first), pin!(self.second_try(task, send)));
         let (failure, second) = tokio::select! {
             // In a random order it could not be replayed from a seed.
@@ -185,7 +185,7 @@ impl Guard {
     /// Returns whether a call whose first try failed is retried. Takes the retry out of the budget.
     fn may_retry(&self, task: Task, failure: &EngineError) -> bool {
         let now = self.clock.monotonic();
-        let elapsed = now.saturating_sub(task.begun);
+        let elapsed = now.saturating_sub(task.started);
         if self.breaker.state() != BreakerState::Closed || !RetryRule::of_call(&task.budget).allows(failure, 0, elapsed)
         {
             return false;
@@ -208,10 +208,10 @@ impl Guard {
     {
         let pause = sleep(RetryRule::of_call(&task.budget).pause(self.entropy.bits()));
         self.unless_opened(pause.map(Ok)).await.ok()?;
-        let begun = self.clock.monotonic();
-        let pass = self.enter(begun).ok()?;
-        let left = task.budget.all_tries.saturating_sub(begun.saturating_sub(task.begun));
-        let answer = self.timed(task, Some(pass), begun, timeout(left, self.unless_opened(send()))).await;
+        let started = self.clock.monotonic();
+        let pass = self.enter(started).ok()?;
+        let left = task.budget.all_tries.saturating_sub(started.saturating_sub(task.started));
+        let answer = self.timed(task, Some(pass), started, timeout(left, self.unless_opened(send()))).await;
         let failed = answer.as_ref().is_err_and(EngineError::is_unavailable);
         self.metrics.retried(if failed { RetryResult::Failed } else { RetryResult::Answered });
         Some(answer)

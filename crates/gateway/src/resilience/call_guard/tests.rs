@@ -116,11 +116,11 @@ async fn time_that_the_guard_adds_to_a_call() {
     let again = ClaimRequest { attempt: request().attempt, ..held };
     for round in 0..3 {
         for (name, engine) in [("bare", &bare), ("guarded", &guarded)] {
-            let begun = clock.monotonic();
+            let started = clock.monotonic();
             for _ in 0..CALLS {
                 assert!(matches!(engine.claim(&again, DEADLINE).await, Ok(ClaimResponse::Duplicate(_))));
             }
-            let each = clock.monotonic().saturating_sub(begun) / CALLS;
+            let each = clock.monotonic().saturating_sub(started) / CALLS;
             println!("round {round}: {name}: {each:?} a call");
         }
     }

@@ -188,9 +188,9 @@ impl Core {
     }
 
     /// Returns whether a grant that began with this view may be delivered: nothing has changed since.
-    pub(super) fn is_current(&self, begun: &View) -> bool {
+    pub(super) fn is_current(&self, started: &View) -> bool {
         let now = self.view.load();
-        now.state == begun.state && self.is_fresh() && self.check_grants(&now).is_ok()
+        now.state == started.state && self.is_fresh() && self.check_grants(&now).is_ok()
     }
 
     /// Adopts a state that was read or written, if it is newer than the known one.
@@ -227,9 +227,9 @@ impl Core {
         }
     }
 
-    /// Records that a read of an engine's chain state, begun at this time, succeeded.
-    pub(super) fn read_succeeded(&self, at: usize, begun: Duration) {
-        self.members[at].read_at.fetch_max(micros(begun).max(1), Ordering::AcqRel);
+    /// Records that a read of an engine's chain state, started at this time, succeeded.
+    pub(super) fn read_succeeded(&self, at: usize, started: Duration) {
+        self.members[at].read_at.fetch_max(micros(started).max(1), Ordering::AcqRel);
         self.members[at].failure.store(None);
         self.state_read.notify_waiters();
     }

@@ -16,10 +16,10 @@ use crate::engine::{Determinate, EngineError, Metadata};
 pub(super) async fn follow(core: Arc<Core>, at: usize, stop: CancellationToken) {
     let forever = async {
         loop {
-            let begun = core.clock.monotonic();
+            let started = core.clock.monotonic();
             // A failure is recorded with the engine.
             let _ = core.refresh(at).await;
-            let took = core.clock.monotonic().saturating_sub(begun);
+            let took = core.clock.monotonic().saturating_sub(started);
             // A tenth more or less, so that gateways do not all read at the same time.
             let poll = jittered(core.times.poll * 9 / 10, core.times.poll / 5, core.entropy.bits());
             sleep(poll.saturating_sub(took)).await;
@@ -31,7 +31,7 @@ pub(super) async fn follow(core: Arc<Core>, at: usize, stop: CancellationToken) 
 impl Core {
     /// Reads the chain state of one engine, adopts it if it is newer, and updates the engine if it lags behind.
     pub(super) async fn refresh(&self, at: usize) -> Result<(), EngineError> {
-        let begun = self.clock.monotonic();
+        let started = self.clock.monotonic();
         let record = self.members[at].read(&self.record).await;
         let found = match &record {
             Ok(record) => record.as_ref().map(ChainState::read).transpose(),
@@ -45,7 +45,7 @@ impl Core {
             self.adopt(found.clone());
         }
         // After the state was adopted: a caller that sees the read sees its result.
-        self.read_succeeded(at, begun);
+        self.read_succeeded(at, started);
         self.update(at, record?.as_ref(), found.as_ref()).await;
         Ok(())
     }

@@ -184,7 +184,7 @@ impl Core {
         if left == 0 && is_frozen.swap(false, Ordering::AcqRel) {
             self.metrics.set_held(false);
             tracing::info!(chain.name = self.name, "The grant freeze is over");
-            // A freeze that has just begun has set its end first.
+            // A freeze that has just started has set its end first.
             if until.load(Ordering::Acquire) > self.now() {
                 is_frozen.store(true, Ordering::Release);
             }

@@ -32,7 +32,7 @@ impl ChainState {
         Self { format: FORMAT, epoch: 0, switch: String::new(), phase: Phase::Open, active, previous }
     }
 
-    /// Returns the state of a switch to an engine that has begun. `bits` are random.
+    /// Returns the state of a switch to an engine that has started. `bits` are random.
     pub(super) fn closing(before: &Self, to: &str, bits: u64) -> Self {
         Self {
             format: FORMAT,

@@ -73,7 +73,7 @@ pub enum ChainSwitchError {
     /// Another operator switched the chain at the same time, and won.
     #[error("another operator switched the chain to `{0}` at the same time")]
     Conflict(String),
-    /// The switch has begun, or may have, and the engine to switch to stopped answering. Gateways that know of it grant nothing.
+    /// The switch has started, or may have, and the engine to switch to stopped answering. Gateways that know of it grant nothing.
     #[error(
         "engine `{to}` stopped answering during the switch ({why}); the chain grants nothing until it answers again, and the \
          switch then completes by itself; or, after ten seconds, switch to another engine"

@@ -73,7 +73,7 @@ impl Core {
         let opened = closing.opened();
         let incomplete = |why| ChainSwitchError::Incomplete { to: closing.active.clone(), why };
         let stored = closing.to_metadata().map_err(incomplete)?;
-        let begun = self.clock.monotonic();
+        let started = self.clock.monotonic();
         let mut retries = 0;
         loop {
             let view = self.view();
@@ -97,7 +97,7 @@ impl Core {
                 }
                 Err(why) => why,
             };
-            let elapsed = self.clock.monotonic().saturating_sub(begun);
+            let elapsed = self.clock.monotonic().saturating_sub(started);
             if !RetryRule::CHAIN_OPEN.allows(&why, retries, elapsed) {
                 return Err(incomplete(why));
             }

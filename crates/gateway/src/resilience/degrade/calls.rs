@@ -44,14 +44,14 @@ impl Core {
         request: &ClaimRequest,
         context: CallContext<ClaimOnOutage>,
     ) -> Result<Answered<ClaimResponse>, EngineError> {
-        let begun = self.clock.monotonic();
+        let started = self.clock.monotonic();
         let failure = match self.try_claim(request, context).await {
             Some(Err(failure)) if failure.is_unavailable() => Some(failure),
             Some(answer) => return answer.map(Answered::by_store),
             None => None,
         };
         let (core, request) = (self.clone(), request.clone());
-        let work = Box::pin(async move { core.claim_exclusively(&request, context, begun, failure).await });
+        let work = Box::pin(async move { core.claim_exclusively(&request, context, started, failure).await });
         self.uncancelled(work).await
     }
 
@@ -80,11 +80,11 @@ impl Core {
         self: &Arc<Self>,
         request: &ClaimRequest,
         context: CallContext<ClaimOnOutage>,
-        begun: Duration,
+        started: Duration,
         failure: Option<EngineError>,
     ) -> Result<Answered<ClaimResponse>, EngineError> {
         let _guard = self.locks.exclusive(&request.key).await;
-        if self.clock.monotonic().saturating_sub(begun) >= context.deadline {
+        if self.clock.monotonic().saturating_sub(started) >= context.deadline {
             // The caller has stopped waiting: a grant would only block others.
             return Err(failure.unwrap_or_else(waited_too_long));
         }
@@ -114,7 +114,7 @@ impl Core {
         request: &OutcomeRequest,
         context: CallContext<OutcomeOnOutage>,
     ) -> Result<Answered<OutcomeAnswer>, EngineError> {
-        let begun = self.clock.monotonic();
+        let started = self.clock.monotonic();
         let mut failure = None;
         if !self.local_claims.has_waiting_on(&request.key) {
             let answer = if context.on_outage == OutcomeOnOutage::FailClosed {
@@ -134,7 +134,7 @@ impl Core {
         }
         let (core, request) = (self.clone(), request.clone());
         // Boxed, so that other outcomes do not need the memory.
-        let work = Box::pin(async move { core.settle_exclusively(&request, context, begun, failure).await });
+        let work = Box::pin(async move { core.settle_exclusively(&request, context, started, failure).await });
         self.uncancelled(work).await
     }
 
@@ -142,7 +142,7 @@ impl Core {
         self: &Arc<Self>,
         request: &OutcomeRequest,
         context: CallContext<OutcomeOnOutage>,
-        begun: Duration,
+        started: Duration,
         failure: Option<EngineError>,
     ) -> Result<Answered<OutcomeAnswer>, EngineError> {
         let _guard = self.locks.exclusive(&request.key).await;
@@ -150,7 +150,7 @@ impl Core {
             // Recorded even after the caller has stopped waiting: the operation was done, or may have been.
             Outcome::Success { .. } | Outcome::Unknown => context.deadline,
             // Without a waiting caller a failure would only delete the claim, and its repeat would be answered as late.
-            Outcome::Failure => context.deadline.saturating_sub(self.clock.monotonic().saturating_sub(begun)),
+            Outcome::Failure => context.deadline.saturating_sub(self.clock.monotonic().saturating_sub(started)),
         };
         if left.is_zero() {
             return Err(failure.unwrap_or_else(waited_too_long));

@@ -201,7 +201,7 @@ async fn a_ramp_ends_in_its_time_although_all_its_calls_wait() {
     store.recover();
     half_open(&engine).await;
     engine.claim(&request(), DEADLINE).await.unwrap();
-    // The ramp has begun. Calls without an answer are all that it allows.
+    // The ramp has started. Calls without an answer are all that it allows.
     store.set_silent();
     let in_vain = async {
         let (one, other, patient) = (request(), request(), Duration::from_mins(1));

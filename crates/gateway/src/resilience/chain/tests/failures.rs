@@ -25,9 +25,9 @@ async fn a_dead_spare_engine_delays_no_call() {
         let stores = Stores::new(&["a", "b"]);
         let gateway = stores.gateway_with(OnDataLoss::Resume, |engines| engines[1].set(is));
         for _ in 0..1000 {
-            let begun = stores.clock.monotonic();
+            let started = stores.clock.monotonic();
             gateway.granted().await;
-            assert!(stores.clock.monotonic().saturating_sub(begun) < Duration::from_secs(1));
+            assert!(stores.clock.monotonic().saturating_sub(started) < Duration::from_secs(1));
             sleep(Duration::from_millis(10)).await;
             gateway.engines[1].set(if stores.clock.monotonic().as_millis() % 3000 < 500 { Fault::None } else { is });
         }

@@ -25,7 +25,7 @@ async fn during_a_switch_no_gateway_grants_and_outcomes_go_to_the_previous_engin
     let stores = Stores::new(&["a", "b"]);
     let (here, there) = (stores.gateway(), stores.gateway());
     let held = there.granted().await;
-    let begun = stores.clock.monotonic();
+    let started = stores.clock.monotonic();
     let switching = tokio::spawn({
         let chain = here.chain.clone();
         async move { chain.switch("b").await }
@@ -45,7 +45,7 @@ async fn during_a_switch_no_gateway_grants_and_outcomes_go_to_the_previous_engin
         Ok(OutcomeResponse::Done { late: Some(false), .. })
     ));
     switching.await.unwrap().unwrap();
-    assert!(stores.clock.monotonic().saturating_sub(begun) >= Duration::from_secs(2), "all have had time to see it");
+    assert!(stores.clock.monotonic().saturating_sub(started) >= Duration::from_secs(2), "all have had time to see it");
 }
 
 /// A gateway that does not know yet that the new engine is active would report the outcome to the old one.

@@ -103,7 +103,7 @@ async fn outcomes_of_a_key_are_delivered_in_order_and_before_later_calls() {
     assert_eq!(world.journal.waiting(), 0);
 }
 
-/// S9, also if an entry has begun to wait on the key before the reply was lost.
+/// S9, also if an entry has started to wait on the key before the reply was lost.
 #[tokio::test]
 async fn an_outcome_that_the_store_may_have_taken_is_answered_as_uncertain() {
     let world = World::new().await;
