@@ -23,11 +23,9 @@ use self::breaker::BreakerStatus;
 pub use self::error::{Determinate, EngineError, Indeterminate};
 pub use self::metadata::Metadata;
 pub use self::node::{Node, NodeRole};
-use crate::domain::claim::{
-    ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
-};
-use crate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
-use crate::domain::record::{Key, LiveClaim};
+use crate::claim::{ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse};
+use crate::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+use crate::record::{Key, LiveClaim};
 
 /// A store of claims.
 ///
@@ -41,7 +39,7 @@ use crate::domain::record::{Key, LiveClaim};
 ///
 /// ## Atomicity
 ///
-/// Each call applies one transition of [`crate::domain::claim`] to one key, atomically: of any number of concurrent claims of
+/// Each call applies one transition of [`crate::claim`] to one key, atomically: of any number of concurrent claims of
 /// one key, at most one is granted for as long as that claim lasts. Calls on different keys are independent. A call that is
 /// repeated with the same arguments has the effect of one.
 ///

@@ -24,6 +24,3 @@ pub mod spool;
 pub mod tenant;
 pub mod terms;
 mod text;
-
-// The name that the program has for this crate.
-use crate as domain;

@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use crate::domain::claim::{ClaimResponse, Grant, OutcomeResponse, RenewalResponse};
-use crate::domain::operator::{ListedClaim, ReleaseResponse};
-use crate::domain::record::LiveClaim;
-use crate::engine::Metadata;
+use oncegate_core::claim::{ClaimResponse, Grant, OutcomeResponse, RenewalResponse};
+use oncegate_core::engine::Metadata;
+use oncegate_core::operator::{ListedClaim, ReleaseResponse};
+use oncegate_core::record::LiveClaim;
 
 /// An answer, which may contain remaining times.
 pub(super) trait Aging: Sized {

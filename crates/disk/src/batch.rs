@@ -2,12 +2,12 @@
 //! writes the result, once for all calls.
 
 use hashbrown::HashMap;
+use oncegate_core::claim::Effect;
+use oncegate_core::clock::Timestamp;
+use oncegate_core::engine::{EngineError, Metadata};
+use oncegate_core::record::{ClaimState, Key, LiveClaim};
 
 use super::store::{self, Change, Row, Store, Watermarks};
-use crate::domain::claim::Effect;
-use crate::domain::clock::Timestamp;
-use crate::domain::record::{ClaimState, Key, LiveClaim};
-use crate::engine::{EngineError, Metadata};
 
 /// Fences are JSON integers, and larger ones are not exact as doubles.
 const FENCE_END: u64 = 1 << 53;

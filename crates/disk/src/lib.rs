@@ -19,8 +19,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use oncegate_core as domain;
-use oncegate_core::engine;
+use oncegate_core::claim::{
+    self, ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
+};
+use oncegate_core::clock::{Clock, SteadyClock, Timestamp};
+use oncegate_core::engine::{Capabilities, Engine, EngineError, Metadata};
+use oncegate_core::operator::{self, ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+use oncegate_core::record::{Key, LiveClaim};
 use oncegate_driver::scheme::{self, Scheme};
 use oncegate_folder::Holder;
 use tokio::sync::{Semaphore, oneshot};
@@ -31,13 +36,6 @@ use self::folder::Folder;
 pub use self::folder::OpenError;
 use self::store::{Fsync, Persist, Store};
 use self::writer::{Call, Job, Stopped, Writer};
-use crate::domain::claim::{
-    self, ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
-};
-use crate::domain::clock::{Clock, SteadyClock, Timestamp};
-use crate::domain::operator::{self, ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
-use crate::domain::record::{Key, LiveClaim};
-use crate::engine::{Capabilities, Engine, EngineError, Metadata};
 
 /// Time limit of dropping an open engine, which waits for its writer. The writer ends at once unless the disk hangs.
 const DROP_TIMEOUT: Duration = Duration::from_secs(10);

@@ -10,13 +10,13 @@ use fjall::compaction::Leveled;
 use fjall::config::FilterPolicy;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use hashbrown::HashMap;
+use oncegate_core::clock::Timestamp;
+use oncegate_core::engine::{EngineError, Metadata, value};
+use oncegate_core::global_id::GlobalId;
+use oncegate_core::record::{Key, LiveClaim, Record};
+use oncegate_core::tenant::AppKey;
 
 use super::{Options, torn};
-use crate::domain::clock::Timestamp;
-use crate::domain::global_id::GlobalId;
-use crate::domain::record::{Key, LiveClaim, Record};
-use crate::domain::tenant::AppKey;
-use crate::engine::{EngineError, Metadata, value};
 
 /// Key of the watermarks, before every app key: those begin with a letter or a digit.
 const WATERMARKS_KEY: &[u8] = b"\0marks";

@@ -9,16 +9,16 @@ use std::process::{Command, Stdio};
 
 use futures_util::FutureExt;
 use futures_util::future::join_all;
+use oncegate_core::attempt::{Issuer, SystemEntropy};
+use oncegate_core::claim::Outcome;
+use oncegate_core::clock::{ManualClock, SystemClock, Timestamp};
+use oncegate_core::engine::Determinate;
+use oncegate_core::engine::conformance::{DEADLINE, Subject, fresh_claim};
+use oncegate_core::record::ClaimState;
+use oncegate_core::terms::{LeaseEnd, Terms};
 use tempfile::TempDir;
 
 use super::*;
-use crate::domain::attempt::{Issuer, SystemEntropy};
-use crate::domain::claim::Outcome;
-use crate::domain::clock::{ManualClock, SystemClock, Timestamp};
-use crate::domain::record::ClaimState;
-use crate::domain::terms::{LeaseEnd, Terms};
-use crate::engine::Determinate;
-use crate::engine::conformance::{DEADLINE, Subject, fresh_claim};
 
 const NOON: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
 

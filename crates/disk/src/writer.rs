@@ -5,6 +5,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use oncegate_core::clock::{SteadyClock, Timestamp};
+use oncegate_core::engine::EngineError;
+use oncegate_core::global_id::GlobalId;
+use oncegate_core::operator::{ListRequest, ListedClaim};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::Options;
@@ -12,10 +16,6 @@ use super::aging::Aging;
 use super::batch::Batch;
 use super::folder::Folder;
 use super::store::{Store, Watermarks};
-use crate::domain::clock::{SteadyClock, Timestamp};
-use crate::domain::global_id::GlobalId;
-use crate::domain::operator::{ListRequest, ListedClaim};
-use crate::engine::EngineError;
 
 /// Maximum number of ended claims that a batch deletes: few enough not to delay its calls.
 const SWEPT_PER_BATCH: usize = 256;

@@ -1,9 +1,9 @@
 //! The traits that an engine implements for its protocol.
 
 use futures_util::future::BoxFuture;
+use oncegate_core::engine::Determinate;
 
 use super::{Queue, Server};
-use crate::engine::Determinate;
 
 /// A queued call.
 pub trait Call: Send + 'static {

@@ -13,9 +13,6 @@ mod server;
 mod tests;
 mod worker;
 
-use oncegate_core as domain;
-use oncegate_core::engine;
-
 pub use self::connection::{Call, Connection, Connector, Exchange, Fitness, Lost};
 pub use self::pool::Pool;
 pub use self::queue::Queue;

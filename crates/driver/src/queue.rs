@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
+use oncegate_core::engine::Determinate;
 use tokio::sync::mpsc;
 
 use super::Call;
-use crate::engine::Determinate;
 
 /// Calls that may wait; further callers wait for room.
 pub(super) const CALLS_MAX: usize = 1024;

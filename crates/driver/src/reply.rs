@@ -2,7 +2,7 @@
 
 use tokio::sync::oneshot;
 
-use crate::engine::{Determinate, EngineError};
+use oncegate_core::engine::{Determinate, EngineError};
 
 /// Sends the answer of one call to its caller. Dropped without an answer, it makes the outcome of the call uncertain.
 #[derive(Debug)]

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use tokio::runtime::Handle;
 
-use crate::domain::clock::Clock;
-use crate::engine::{Capabilities, Engine};
+use oncegate_core::clock::Clock;
+use oncegate_core::engine::{Capabilities, Engine};
 
 /// The scheme of an engine.
 pub struct Scheme {

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::engine::Determinate;
+use oncegate_core::engine::Determinate;
 
 /// Called when a server came back without its data.
 pub type OnDataLoss = Arc<dyn Fn() + Send + Sync>;

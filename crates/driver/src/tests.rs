@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use oncegate_core::engine::{Determinate, EngineError};
 use tokio::time::{sleep, timeout};
 
 use super::*;
-use crate::engine::{Determinate, EngineError};
 
 /// What the server does with the next exchange; after the last one it answers.
 #[derive(Clone, Copy)]

@@ -7,6 +7,9 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use oncegate_core::attempt::{Entropy, SystemEntropy};
+use oncegate_core::backoff::Backoff;
+use oncegate_core::engine::{Determinate, EngineError};
 use tokio::runtime::Id;
 use tokio::sync::mpsc;
 use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
@@ -14,9 +17,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::queue::CALLS_MAX;
 use super::{Call, Connection, Connector, Exchange, Fitness, Lost, Queue, Readiness, Reply};
-use crate::domain::attempt::{Entropy, SystemEntropy};
-use crate::domain::backoff::Backoff;
-use crate::engine::{Determinate, EngineError};
 
 /// Delay before a connection is opened again. Short, so that a store that is back is found well within a second.
 pub(super) const RECONNECT: Backoff = Backoff { first: Duration::from_millis(20), max: Duration::from_millis(160) };

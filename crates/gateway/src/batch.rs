@@ -14,8 +14,8 @@ use hashbrown::hash_map::Entry;
 
 pub(super) use self::claims::run_claims;
 use super::within;
-use crate::domain::record::Key;
-use crate::engine::EngineError;
+use oncegate_core::engine::EngineError;
+use oncegate_core::record::Key;
 
 /// Makes the calls of a batch: those on the same key one after the other, in their order, all others at once. Answers are in
 /// the order of the requests.

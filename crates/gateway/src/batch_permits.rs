@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use hashbrown::HashMap;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::domain::tenant::AppKey;
+use oncegate_core::tenant::AppKey;
 
 /// Outcomes of an app's batches in flight: enough for an engine to form a large batch.
 const PERMITS: usize = 256;

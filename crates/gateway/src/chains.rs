@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use oncegate_core::engine::EngineError;
+use oncegate_core::tenant::AppKey;
 use serde::Serialize;
 
 use super::operator::{Filter, filtered};
 use super::{EngineHealth, Gateway, NamedChain, NamedEngine, within};
-use crate::domain::tenant::AppKey;
-use crate::engine::EngineError;
 pub use crate::resilience::chain::{ChainStatus, ChainSwitchError, Switched};
 
 /// Time limit of counting the claims of the active engine.

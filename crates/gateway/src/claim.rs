@@ -2,27 +2,27 @@
 
 use std::time::Duration;
 
+use oncegate_core::attempt::{Attempt, Nonce};
+use oncegate_core::call::{Answered, CallContext};
+use oncegate_core::canonical::Canonical;
+use oncegate_core::claim::{ClaimRequest, ClaimResponse, Grant, Mismatch};
+use oncegate_core::clock::Timestamp;
+use oncegate_core::engine::{Determinate, EngineError};
+use oncegate_core::global_id::GlobalId;
+use oncegate_core::observed::WouldBe;
+use oncegate_core::outage_policy::OutagePolicy;
+use oncegate_core::record::{ClaimState, Key, fingerprint_digest};
+use oncegate_core::tenant::Operation;
+use oncegate_core::terms::{ClaimOnOutage, Mode, Retention, Terms};
+use oncegate_telemetry::metrics::{ClaimResult, observed};
+use oncegate_telemetry::traces;
 use tracing::field::Empty;
 
 use super::result_memory::KeptResults;
 use super::{ClaimView, Failure, Gateway, batch, failure, within};
 use crate::crash::{self, Point};
-use crate::domain::attempt::{Attempt, Nonce};
-use crate::domain::call::{Answered, CallContext};
-use crate::domain::canonical::Canonical;
-use crate::domain::claim::{ClaimRequest, ClaimResponse, Grant, Mismatch};
-use crate::domain::clock::Timestamp;
-use crate::domain::global_id::GlobalId;
-use crate::domain::observed::WouldBe;
-use crate::domain::outage_policy::OutagePolicy;
-use crate::domain::record::{ClaimState, Key, fingerprint_digest};
-use crate::domain::tenant::Operation;
-use crate::domain::terms::{ClaimOnOutage, Mode, Retention, Terms};
-use crate::engine::{Determinate, EngineError};
 use crate::resilience::deadline_budget;
 use crate::resilience::degrade::PolicyClaim;
-use crate::telemetry::metrics::{ClaimResult, observed};
-use crate::telemetry::traces;
 use crate::tenants::App;
 
 /// A claim call.

@@ -5,17 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+#[cfg(any(test, feature = "test-util"))]
+use oncegate_core::attempt::Entropy;
+#[cfg(any(test, feature = "test-util"))]
+use oncegate_core::clock::Clock;
+use oncegate_core::clock::Timestamp;
+use oncegate_core::engine::breaker::BreakerState;
+use oncegate_core::engine::{Engine, EngineError, Node};
 use serde::Serialize;
 
 use super::requirement::Requirement;
 use super::{Gateway, within};
-#[cfg(any(test, feature = "test-util"))]
-use crate::domain::attempt::Entropy;
-#[cfg(any(test, feature = "test-util"))]
-use crate::domain::clock::Clock;
-use crate::domain::clock::Timestamp;
-use crate::engine::breaker::BreakerState;
-use crate::engine::{Engine, EngineError, Node};
 use crate::resilience::chain::Chain;
 #[cfg(any(test, feature = "test-util"))]
 use crate::resilience::chain::Setup;

@@ -4,10 +4,10 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hashbrown::HashMap;
+use oncegate_core::record::Key;
+use oncegate_core::share::Newest;
+use oncegate_core::tenant::Operation;
 
-use crate::domain::record::Key;
-use crate::domain::share::Newest;
-use crate::domain::tenant::Operation;
 use crate::tenants::App;
 
 /// Number of remembered claims, about 100 bytes each. All apps share the bound.

@@ -23,10 +23,18 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use hashbrown::HashMap;
-#[cfg(test)]
-use oncegate_core::conformance;
-use oncegate_core::{self as domain, engine};
-use oncegate_telemetry as telemetry;
+use oncegate_core::attempt::{Issuer, Nonce};
+use oncegate_core::canonical::Canonical;
+use oncegate_core::clock::{Clock, Timestamp};
+use oncegate_core::engine::{Determinate, EngineError};
+use oncegate_core::global_id::GlobalId;
+use oncegate_core::limits::Limits;
+use oncegate_core::outage_policy::OutagePolicy;
+use oncegate_core::record::{Key, LiveClaim};
+use oncegate_core::tenant::{AppKey, Operation};
+use oncegate_core::terms::Retention;
+use oncegate_telemetry::metrics::app::AppMetrics;
+use oncegate_telemetry::traces;
 
 use self::batch_permits::BatchPermits;
 pub use self::engines::{BreakerHealth, EngineHealth, Engines, NamedChain, NamedEngine};
@@ -34,18 +42,6 @@ use self::granted::GrantedOperations;
 pub use self::renewal::RenewalAnswer;
 use self::result_memory::ResultMemory;
 use self::suspects::Suspects;
-use crate::domain::attempt::{Issuer, Nonce};
-use crate::domain::canonical::Canonical;
-use crate::domain::clock::{Clock, Timestamp};
-use crate::domain::global_id::GlobalId;
-use crate::domain::limits::Limits;
-use crate::domain::outage_policy::OutagePolicy;
-use crate::domain::record::{Key, LiveClaim};
-use crate::domain::tenant::{AppKey, Operation};
-use crate::domain::terms::Retention;
-use crate::engine::{Determinate, EngineError};
-use crate::telemetry::metrics::app::AppMetrics;
-use crate::telemetry::traces;
 use crate::tenants::App;
 use crate::tenants::quota::Exceeded;
 

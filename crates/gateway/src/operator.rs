@@ -3,19 +3,19 @@
 
 use std::time::Duration;
 
+use oncegate_core::attempt::Attempt;
+use oncegate_core::call::CallContext;
+use oncegate_core::claim::{Outcome, OutcomeRequest, OutcomeResponse};
+use oncegate_core::clock::Timestamp;
+use oncegate_core::engine::{Capabilities, Engine, EngineError};
+use oncegate_core::global_id::GlobalId;
+use oncegate_core::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+use oncegate_core::record::{ClaimState, Key};
+use oncegate_core::tenant::{AppKey, Operation};
+use oncegate_core::terms::OutcomeOnOutage;
 use serde::Serialize;
 
 use super::{ClaimView, EngineHealth, Failure, Gateway, NamedEngine, failure, read_failure, within};
-use crate::domain::attempt::Attempt;
-use crate::domain::call::CallContext;
-use crate::domain::claim::{Outcome, OutcomeRequest, OutcomeResponse};
-use crate::domain::clock::Timestamp;
-use crate::domain::global_id::GlobalId;
-use crate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
-use crate::domain::record::{ClaimState, Key};
-use crate::domain::tenant::{AppKey, Operation};
-use crate::domain::terms::OutcomeOnOutage;
-use crate::engine::{Capabilities, Engine, EngineError};
 use crate::resilience::degrade::OutcomeAnswer;
 use crate::tenants::App;
 

@@ -3,26 +3,26 @@
 use std::sync::PoisonError;
 use std::time::Duration;
 
+use oncegate_core::attempt::Attempt;
+use oncegate_core::call::{Answered, CallContext};
+use oncegate_core::canonical::Canonical;
+use oncegate_core::claim::{LateTerms, Outcome, OutcomeRequest, OutcomeResponse};
+use oncegate_core::clock::Timestamp;
+use oncegate_core::engine::{Determinate, EngineError};
+use oncegate_core::global_id::GlobalId;
+use oncegate_core::outage_policy::OutagePolicy;
+use oncegate_core::record::{Contents, Key};
+use oncegate_core::tenant::Operation;
+use oncegate_core::terms::OutcomeOnOutage;
+use oncegate_telemetry::metrics::{OutcomeResult, ReportedOutcome};
+use oncegate_telemetry::traces;
 use tracing::field::Empty;
 
 use super::claim::{check_retention, observed_label};
 use super::quota::refund_contents;
 use super::{Failure, Gateway, batch, failure, within};
 use crate::crash::{self, Point};
-use crate::domain::attempt::Attempt;
-use crate::domain::call::{Answered, CallContext};
-use crate::domain::canonical::Canonical;
-use crate::domain::claim::{LateTerms, Outcome, OutcomeRequest, OutcomeResponse};
-use crate::domain::clock::Timestamp;
-use crate::domain::global_id::GlobalId;
-use crate::domain::outage_policy::OutagePolicy;
-use crate::domain::record::{Contents, Key};
-use crate::domain::tenant::Operation;
-use crate::domain::terms::OutcomeOnOutage;
-use crate::engine::{Determinate, EngineError};
 use crate::resilience::degrade::OutcomeAnswer;
-use crate::telemetry::metrics::{OutcomeResult, ReportedOutcome};
-use crate::telemetry::traces;
 use crate::tenants::App;
 
 /// A late outcome is not recorded if its attempt is older than its retention plus this.

@@ -3,11 +3,12 @@
 
 use std::sync::Arc;
 
+use oncegate_core::claim::{ClaimRequest, Outcome, OutcomeRequest, OutcomeResponse};
+use oncegate_core::engine::EngineError;
+use oncegate_telemetry::metrics::quota::Quota;
+
 use super::{Failure, Gateway};
-use crate::domain::claim::{ClaimRequest, Outcome, OutcomeRequest, OutcomeResponse};
-use crate::engine::EngineError;
 use crate::resilience::degrade::OutcomeAnswer;
-use crate::telemetry::metrics::quota::Quota;
 use crate::tenants::App;
 use crate::tenants::quota::{Exceeded, Permit, Purpose, QuotaName};
 

@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
+use oncegate_core::attempt::Attempt;
+use oncegate_core::call::Answered;
+use oncegate_core::claim::{RenewalRequest, RenewalResponse};
+use oncegate_core::clock::Timestamp;
+use oncegate_core::global_id::GlobalId;
+use oncegate_core::outage_policy::OutagePolicy;
+use oncegate_core::record::Key;
+use oncegate_telemetry::traces;
+
 use super::{Failure, Gateway, failure, within};
-use crate::domain::attempt::Attempt;
-use crate::domain::call::Answered;
-use crate::domain::claim::{RenewalRequest, RenewalResponse};
-use crate::domain::clock::Timestamp;
-use crate::domain::global_id::GlobalId;
-use crate::domain::outage_policy::OutagePolicy;
-use crate::domain::record::Key;
-use crate::telemetry::traces;
 use crate::tenants::App;
 
 /// The answer to a renewal.

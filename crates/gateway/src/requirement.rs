@@ -3,9 +3,9 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::engine::capability::Capability;
-use crate::engine::{Engine, EngineError};
-use crate::telemetry::metrics::chain::ChainMetrics;
+use oncegate_core::engine::capability::Capability;
+use oncegate_core::engine::{Engine, EngineError};
+use oncegate_telemetry::metrics::chain::ChainMetrics;
 
 /// The required capabilities, and whether the engine had them when last checked.
 pub struct Requirement {
@@ -86,8 +86,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::domain::clock::SystemClock;
-    use crate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
+    use oncegate_core::clock::SystemClock;
+    use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
 
     #[tokio::test]
     async fn an_engine_gets_claims_only_if_it_has_the_required_capabilities() {

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use hashbrown::HashMap;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::domain::limits::Limits;
-use crate::domain::tenant::AppKey;
+use oncegate_core::limits::Limits;
+use oncegate_core::tenant::AppKey;
 
 /// Permits are counted in this many bytes.
 const UNIT: usize = 1024;

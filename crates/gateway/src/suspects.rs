@@ -2,9 +2,9 @@
 
 use hashbrown::HashSet;
 
-use crate::domain::attempt::Attempt;
-use crate::domain::share::Newest;
-use crate::domain::tenant::AppKey;
+use oncegate_core::attempt::Attempt;
+use oncegate_core::share::Newest;
+use oncegate_core::tenant::AppKey;
 
 /// Number of remembered attempts. All apps share the bound.
 const SUSPECTS_MAX: usize = 4096;
@@ -36,7 +36,7 @@ impl Suspects {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::conformance::fresh_claim;
+    use oncegate_core::engine::conformance::fresh_claim;
 
     #[test]
     fn an_app_with_many_suspects_does_not_displace_those_of_another() {

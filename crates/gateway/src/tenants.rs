@@ -17,15 +17,15 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use hashbrown::HashMap;
+use oncegate_core::clock::Timestamp;
+use oncegate_core::tenant::{AppKey, Operation};
+use oncegate_core::terms::{ClaimOnOutage, Mode, OutcomeOnOutage, Retention, Terms};
 
 use self::credential::Credentials;
 pub use self::credential::{CachedCredential, bearer};
 use self::quota::Quota;
 use self::secret::SecretDigest;
 use self::usage::Usage;
-use crate::domain::clock::Timestamp;
-use crate::domain::tenant::{AppKey, Operation};
-use crate::domain::terms::{ClaimOnOutage, Mode, OutcomeOnOutage, Retention, Terms};
 
 /// Business system that calls the gateway.
 #[derive(Clone, Debug)]
@@ -235,7 +235,7 @@ mod auth_tests;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::terms::LeaseEnd;
+    use oncegate_core::terms::LeaseEnd;
 
     pub(super) fn app(key: &str, secrets: &[&str]) -> App {
         let day = Duration::from_hours(24);

@@ -4,14 +4,14 @@
 use std::collections::VecDeque;
 
 use hashbrown::{HashMap, HashSet};
+use oncegate_core::engine::EngineError;
+use oncegate_core::record::{Key, LiveClaim};
 use sqlx::postgres::PgRow;
 
 use super::call::{Call, DecidedCall, Decision, KeyedCall, SingleCall, Written};
 use super::failure::{Failure, Remedy};
 use super::row::{self, Change, KeyResult};
 use super::session::Session;
-use crate::domain::record::{Key, LiveClaim};
-use crate::engine::EngineError;
 
 /// Most calls in a batch.
 const CALLS_MAX: usize = 256;

@@ -4,14 +4,14 @@
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use oncegate_core::claim::Effect;
+use oncegate_core::engine::{Determinate, EngineError};
+use oncegate_core::record::{Key, LiveClaim};
+use oncegate_driver::Reply;
 
 use super::routes::Place;
 use super::row::{Change, FirstStep, Found};
 use super::session::Session;
-use crate::domain::claim::Effect;
-use crate::domain::record::{Key, LiveClaim};
-use crate::driver::{self, Reply};
-use crate::engine::{Determinate, EngineError};
 
 /// A call in the queue of a connection.
 pub(super) enum Call {
@@ -21,7 +21,7 @@ pub(super) enum Call {
     Single(Box<dyn SingleCall>),
 }
 
-impl driver::Call for Call {
+impl oncegate_driver::Call for Call {
     fn refuse(self, why: &Determinate) {
         match self {
             Self::Keyed(call) => call.fail(why.clone().into()),

@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use oncegate_core::engine::Determinate;
+use oncegate_driver::{Exchange, Fitness, Lost, Queue, Readiness, Server};
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::timeout;
 
 use super::batch::{self, Found, Work};
 use super::call::Call;
 use super::session::{Session, Store};
-use crate::driver::{self, Exchange, Fitness, Lost, Queue, Readiness, Server};
-use crate::engine::Determinate;
 
 /// How long a statement may take before calls on other keys take another connection.
 const SLOW: Duration = Duration::from_millis(25);
@@ -30,7 +30,7 @@ pub(super) struct Connector {
     pub(super) left_running: Arc<Semaphore>,
 }
 
-impl driver::Connector for Connector {
+impl oncegate_driver::Connector for Connector {
     type Connection = Connection;
 
     fn server(&self) -> &Server {
@@ -50,7 +50,7 @@ pub(super) struct Connection {
     connector: Connector,
 }
 
-impl driver::Connection for Connection {
+impl oncegate_driver::Connection for Connection {
     type Call = Call;
     type Done = Found;
 

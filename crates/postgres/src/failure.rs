@@ -1,9 +1,9 @@
 //! Failures of statements: whether the statement certainly did nothing, whether its calls are to be tried one by one, and
 //! whether the connection is still good.
 
-use crate::database::DatabaseError;
-use crate::database::error::ends_connection;
-use crate::engine::{Determinate, EngineError};
+use oncegate_core::engine::{Determinate, EngineError};
+use oncegate_database::DatabaseError;
+use oncegate_database::error::ends_connection;
 
 /// A statement that failed.
 pub(super) struct Failure {

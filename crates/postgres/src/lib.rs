@@ -21,11 +21,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
-use oncegate_core as domain;
-use oncegate_core::engine;
-use oncegate_database as database;
-use oncegate_driver as driver;
+use oncegate_core::claim::{
+    ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
+};
+use oncegate_core::engine::{Capabilities, Engine, EngineError, Metadata};
+use oncegate_core::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+use oncegate_core::record::{Key, LiveClaim};
+use oncegate_database::{Address, InvalidUrl};
 use oncegate_driver::scheme::{OpenError, Scheme, no_files};
+use oncegate_driver::{Intervals, Pool, Server, Worker};
 use tokio::sync::Semaphore;
 
 use self::call::{Call, Pending, Request, Single, Statement};
@@ -35,14 +39,6 @@ use self::requests::Outcomes;
 use self::routes::Routes;
 use self::session::Store;
 use self::statements::{CompareAndSetMetadata, GetMetadata, Probe};
-use crate::database::{Address, InvalidUrl};
-use crate::domain::claim::{
-    ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
-};
-use crate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
-use crate::domain::record::{Key, LiveClaim};
-use crate::driver::{Intervals, Pool, Server, Worker};
-use crate::engine::{Capabilities, Engine, EngineError, Metadata};
 
 /// The scheme of the PostgreSQL engine.
 pub static SCHEME: Scheme = Scheme {

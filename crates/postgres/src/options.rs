@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use crate::driver::OnDataLoss;
+use oncegate_driver::OnDataLoss;
 
 /// Timeouts and intervals of a PostgreSQL engine.
 #[derive(Clone)]

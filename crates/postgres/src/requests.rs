@@ -1,13 +1,14 @@
 //! The requests on one key: what the first statement does for each, and what it answers.
 
-use super::call::{Request, Written};
-use super::row::{FirstStep, TOMBSTONE, sweep_after};
-use crate::domain::claim::{
+use oncegate_core::claim::{
     self, ClaimRequest, ClaimResponse, Effect, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest,
     RenewalResponse,
 };
-use crate::domain::operator::{self, ReleaseRequest, ReleaseResponse};
-use crate::domain::record::{ClaimState, Key, LiveClaim, Record};
+use oncegate_core::operator::{self, ReleaseRequest, ReleaseResponse};
+use oncegate_core::record::{ClaimState, Key, LiveClaim, Record};
+
+use super::call::{Request, Written};
+use super::row::{FirstStep, TOMBSTONE, sweep_after};
 
 impl Request for ClaimRequest {
     type Answer = ClaimResponse;

@@ -5,8 +5,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use crate::domain::record::Key;
-use crate::driver::Readiness;
+use oncegate_core::record::Key;
+use oncegate_driver::Readiness;
 
 /// Calls under way at a worker from which on the next worker is taken: about half of them are in the statement that runs, and
 /// this many rows take the server as long as the commit. Measured: with fewer, a second connection costs more than it brings.
@@ -88,7 +88,7 @@ impl Drop for Place {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::global_id::GlobalId;
+    use oncegate_core::global_id::GlobalId;
 
     fn key(number: u32) -> Key {
         let mut bytes = [0; 16];

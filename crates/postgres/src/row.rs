@@ -7,14 +7,14 @@ use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 use sqlx::{Postgres, query};
 
-use crate::domain::attempt::Attempt;
-use crate::domain::claim::Effect;
-use crate::domain::global_id::GlobalId;
-use crate::domain::operator::ListedClaim;
-use crate::domain::record::{ClaimState, Key, LiveClaim, Record};
-use crate::domain::tenant::AppKey;
-use crate::domain::terms::Retention;
-use crate::engine::{EngineError, millis, value};
+use oncegate_core::attempt::Attempt;
+use oncegate_core::claim::Effect;
+use oncegate_core::engine::{EngineError, millis, value};
+use oncegate_core::global_id::GlobalId;
+use oncegate_core::operator::ListedClaim;
+use oncegate_core::record::{ClaimState, Key, LiveClaim, Record};
+use oncegate_core::tenant::AppKey;
+use oncegate_core::terms::Retention;
 
 /// How long the row of a released claim is kept.
 pub(super) const TOMBSTONE: Duration = Duration::from_mins(1);

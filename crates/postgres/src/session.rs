@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
+use oncegate_core::engine::Determinate;
+use oncegate_database::{Address, connect, schema};
+use oncegate_driver::Server;
 use sqlx::postgres::{PgArguments, PgConnection, PgRow};
 use sqlx::query::Query;
 use sqlx::{Connection as _, Executor as _, Postgres, Row as _, query};
 
 use super::failure::{Failure, determinate};
 use super::options::Options;
-use crate::database::{Address, connect, schema};
-use crate::driver::Server;
-use crate::engine::Determinate;
 
 /// The migration that brought all that this engine uses.
 const NEEDED: i64 = 1;

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
+use oncegate_core::engine::{EngineError, Metadata};
+use oncegate_core::operator::{ListRequest, ListedClaim};
 use sqlx::{Row as _, query};
 
 use super::call::Statement;
 use super::failure::Failure;
 use super::row;
 use super::session::{Session, Store};
-use crate::domain::operator::{ListRequest, ListedClaim};
-use crate::engine::{EngineError, Metadata};
 
 /// Checks that the server answers and is fit.
 pub(super) struct Probe(pub(super) Arc<Store>);

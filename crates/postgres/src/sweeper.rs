@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use oncegate_core::attempt::{Entropy, SystemEntropy};
+use oncegate_core::backoff::jittered;
 use sqlx::{Row as _, query};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::session::{Session, Store};
-use crate::domain::attempt::{Entropy, SystemEntropy};
-use crate::domain::backoff::jittered;
 
 /// Rows in one step. It holds their locks for about as many tens of microseconds.
 const STEP: i64 = 500;

@@ -4,6 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use oncegate_core::engine::EngineError;
+use oncegate_driver::{Fitness, Lost};
 use redis::{Cmd, Value};
 use tokio::time::sleep;
 
@@ -13,8 +15,6 @@ use super::health::Health;
 use super::limit::Limit;
 use super::marker::Marker;
 use super::wire::Wire;
-use crate::driver::{Fitness, Lost};
-use crate::engine::EngineError;
 
 /// Pause before the wait is repeated, where the server has refused it at once.
 const PAUSE: Duration = Duration::from_millis(10);

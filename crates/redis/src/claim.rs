@@ -4,6 +4,8 @@
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
+use oncegate_core::claim::{self, ClaimRequest, ClaimResponse, Effect};
+use oncegate_core::engine::{BatchClaim, ClaimSink, Determinate, EngineError, millis, value};
 use redis::{Cmd, Value};
 
 use super::Redis;
@@ -13,8 +15,6 @@ use super::limit::Limit;
 use super::reply::{self, GRACE, Snapshot, checked, unexpected};
 use super::script::SCRIPTS;
 use super::topology::{Group, Sending};
-use crate::domain::claim::{self, ClaimRequest, ClaimResponse, Effect};
-use crate::engine::{BatchClaim, ClaimSink, Determinate, EngineError, millis, value};
 
 /// How often a claim is tried again because the claim in its way was gone or had changed when it was looked at.
 const ROUNDS: usize = 3;

@@ -30,8 +30,8 @@ use super::slots;
 use super::target::Target;
 use super::topology::{PrimaryRef, Route, Sending};
 use super::url::{Address, Url};
-use crate::domain::attempt::{Entropy, SystemEntropy};
-use crate::engine::{Determinate, EngineError};
+use oncegate_core::attempt::{Entropy, SystemEntropy};
+use oncegate_core::engine::{Determinate, EngineError};
 
 /// A cluster.
 pub(super) struct Cluster {

@@ -4,6 +4,9 @@ use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
+use oncegate_core::attempt::{Entropy, SystemEntropy};
+use oncegate_core::engine::{Determinate, EngineError};
+use oncegate_driver::{Exchange, Fitness, Lost, Queue, Reply, Server};
 use redis::{AsyncConnectionConfig, Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -16,9 +19,6 @@ use super::script::{SCRIPTS, Script};
 use super::target::{Target, Version};
 use super::url::Url;
 use super::wire::Wire;
-use crate::domain::attempt::{Entropy, SystemEntropy};
-use crate::driver::{self, Exchange, Fitness, Lost, Queue, Reply, Server};
-use crate::engine::{Determinate, EngineError};
 
 /// Commands that fill a batch: no call is added to a batch that has as many.
 pub(super) const BATCH: usize = 128;
@@ -41,7 +41,7 @@ pub(super) enum Purpose {
     Other,
 }
 
-impl driver::Call for Call {
+impl oncegate_driver::Call for Call {
     fn refuse(self, why: &Determinate) {
         self.reply.refuse(why);
     }
@@ -88,7 +88,7 @@ impl Connector {
     }
 }
 
-impl driver::Connector for Connector {
+impl oncegate_driver::Connector for Connector {
     type Connection = Connection;
 
     fn server(&self) -> &Server {
@@ -116,7 +116,7 @@ pub(super) struct Connection {
     version: Version,
 }
 
-impl driver::Connection for Connection {
+impl oncegate_driver::Connection for Connection {
     type Call = Call;
     type Done = Fitness;
 

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use oncegate_core::engine::Determinate;
+use oncegate_driver::Server;
 use redis::{Cmd, Value};
 
 use super::marker::{Marker, Markers};
@@ -13,8 +15,6 @@ use super::redirect::Redirect;
 use super::replication::{Persistence, Replication};
 use super::reply::checked;
 use super::url::{Layout, Url};
-use crate::driver::Server;
-use crate::engine::Determinate;
 
 /// The oldest major version with `SET … NX GET` and script flags. Valkey reports a `redis_version` of 7 as well.
 const VERSION_MIN: (u32, u32) = (7, 0);

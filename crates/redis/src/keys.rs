@@ -1,10 +1,11 @@
 //! Names of the keys in the store. They are part of the stored format: never changed.
 
+use oncegate_core::hex;
+use oncegate_core::record::Key;
+
 use super::marker::Marker;
 use super::slots;
 use super::url::{Layout, Url};
-use crate::domain::hex;
-use crate::domain::record::Key;
 
 /// Names keys with the prefix of the engine's URL.
 pub(super) struct Keys {
@@ -68,7 +69,7 @@ impl Keys {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::global_id::GlobalId;
+    use oncegate_core::global_id::GlobalId;
 
     #[test]
     fn keys_keep_their_names() {

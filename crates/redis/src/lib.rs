@@ -32,9 +32,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use oncegate_core as domain;
-use oncegate_core::engine;
-use oncegate_driver as driver;
+use oncegate_core::claim::{
+    ClaimRequest, ClaimResponse, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
+};
+use oncegate_core::engine::{BatchClaim, Capabilities, ClaimSink, Engine, EngineError, Metadata, Node, millis, value};
+use oncegate_core::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+use oncegate_core::record::{Key, LiveClaim};
+use oncegate_core::terms::Retention;
 use oncegate_driver::scheme::{OpenError, Scheme};
 use redis::Value;
 
@@ -48,13 +52,6 @@ use self::script::{SCRIPTS, Script};
 use self::topology::{Sending, Topology};
 pub use self::url::InvalidUrl;
 use self::url::Url;
-use crate::domain::claim::{
-    ClaimRequest, ClaimResponse, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
-};
-use crate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
-use crate::domain::record::{Key, LiveClaim};
-use crate::domain::terms::Retention;
-use crate::engine::{BatchClaim, Capabilities, ClaimSink, Engine, EngineError, Metadata, Node, millis, value};
 
 /// The scheme of the Redis engine.
 pub static SCHEME: Scheme = Scheme {

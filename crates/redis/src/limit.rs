@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tokio::time::{Sleep, sleep};
 
-use crate::domain::backoff::Backoff;
+use oncegate_core::backoff::Backoff;
 
 /// Pause before a command that was not executed is sent again.
 pub(super) const RESEND: Backoff = Backoff { first: Duration::from_millis(5), max: Duration::from_millis(80) };

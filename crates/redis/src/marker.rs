@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-use crate::domain::attempt::{Entropy, SystemEntropy};
+use oncegate_core::attempt::{Entropy, SystemEntropy};
 
 /// The key of a server's marker.
 #[derive(Clone, PartialEq, Eq, Debug)]

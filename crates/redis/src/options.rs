@@ -3,10 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
+use oncegate_driver::OnDataLoss;
 use tokio::runtime::Handle;
 
 use super::url::RESPONSE_TIMEOUT;
-use crate::driver::OnDataLoss;
 
 /// Timeouts and intervals of a Redis engine.
 #[derive(Clone)]

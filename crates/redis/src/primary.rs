@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use futures_util::future::{join, try_join_all};
+use oncegate_core::engine::EngineError;
+use oncegate_driver::{Intervals, Pool, Server, Worker};
 use redis::{Cmd, Value};
 use tokio::runtime::Id;
 
@@ -16,8 +18,6 @@ use super::options::Options;
 use super::reply::checked;
 use super::target::Target;
 use super::url::{CONNECTIONS, Url};
-use crate::driver::{Intervals, Pool, Server, Worker};
-use crate::engine::EngineError;
 
 /// A server and the connections to it.
 pub(super) struct Primary {

@@ -1,10 +1,11 @@
 //! What a server says of its replicas and its persistence, and what an acknowledgement is worth with them.
 
+use oncegate_core::engine::Determinate;
+use oncegate_core::terms::Span;
+
 use super::acknowledgement::Acknowledgement;
 use super::health::field;
 use super::url::{Layout, Url};
-use crate::domain::terms::Span;
-use crate::engine::Determinate;
 
 /// Replicas of a server, from its `INFO replication`.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]

@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
+use oncegate_core::claim::{OutcomeResponse, RenewalResponse};
+use oncegate_core::engine::{Determinate, EngineError, Metadata, value};
+use oncegate_core::operator::ReleaseResponse;
+use oncegate_core::record::{ClaimState, LiveClaim, Record};
 use redis::{ServerError, Value};
 
 use super::redirect::Redirect;
-use crate::domain::claim::{OutcomeResponse, RenewalResponse};
-use crate::domain::operator::ReleaseResponse;
-use crate::domain::record::{ClaimState, LiveClaim, Record};
-use crate::engine::{Determinate, EngineError, Metadata, value};
 
 /// Added to the lease of a claim that turns `unknown` at its end, so that it is still stored then. The scripts hold the same
 /// number.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use oncegate_core::engine::Determinate;
 use tokio::sync::{Notify, watch as channel};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -15,7 +16,6 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use self::reports::Reports;
 use super::target::Version;
 use super::url::{Address, Layout, Url};
-use crate::engine::Determinate;
 
 /// For this long the first connection waits for Sentinels that have not answered: one alone may be behind the others.
 const FIRST_WAIT: Duration = Duration::from_millis(300);

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use oncegate_core::engine::Determinate;
 use tokio::sync::Notify;
 
 use super::sentinel::Discovery;
 use super::url::Address;
-use crate::engine::Determinate;
 
 /// Counts the primaries that a target has had.
 pub(super) type Version = u64;

@@ -8,6 +8,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
+use oncegate_core::engine::EngineError;
 use redis::{Cmd, Value};
 use tokio::runtime::Handle;
 
@@ -19,7 +20,6 @@ use super::limit::Limit;
 use super::options::Options;
 use super::primary::Primary;
 use super::url::{Layout, Url};
-use crate::engine::EngineError;
 
 /// The servers of an engine.
 pub(super) enum Topology {

@@ -10,11 +10,9 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 use super::{Capabilities, Engine, EngineError, Metadata};
-use crate::domain::claim::{
-    ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
-};
-use crate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
-use crate::domain::record::{Key, LiveClaim};
+use crate::claim::{ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse};
+use crate::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+use crate::record::{Key, LiveClaim};
 
 /// An engine whose calls fail.
 pub struct Faulty {

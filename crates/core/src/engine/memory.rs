@@ -19,13 +19,13 @@ use hashbrown::{DefaultHashBuilder, HashMap};
 
 use self::shard::{AppNumber, NEVER, Shard, Slot, SlotKey};
 use super::{Capabilities, Determinate, Engine, EngineError, Metadata};
-use crate::domain::claim::{
+use crate::claim::{
     self, ClaimRequest, ClaimResponse, Effect, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
-use crate::domain::clock::{Clock, SteadyClock, Timestamp};
-use crate::domain::operator::{self, ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
-use crate::domain::record::{ClaimState, Key, LiveClaim};
-use crate::domain::tenant::AppKey;
+use crate::clock::{Clock, SteadyClock, Timestamp};
+use crate::operator::{self, ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+use crate::record::{ClaimState, Key, LiveClaim};
+use crate::tenant::AppKey;
 
 /// Default bound on the memory for claims: about eight million small ones.
 pub const BYTES_MAX_DEFAULT: u64 = 2 << 30;

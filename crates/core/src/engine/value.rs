@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use self::json::may_be_json;
 
-use crate::domain::attempt::Attempt;
-use crate::domain::canonical::Canonical;
-use crate::domain::hex;
-use crate::domain::record::{ClaimState, Contents, Record};
-use crate::domain::terms::{LeaseEnd, Retention, Span, Terms};
+use crate::attempt::Attempt;
+use crate::canonical::Canonical;
+use crate::hex;
+use crate::record::{ClaimState, Contents, Record};
+use crate::terms::{LeaseEnd, Retention, Span, Terms};
 
 /// The version that this release writes. A reader ignores unknown words, so a new word needs no new version.
 const VERSION: char = '1';
@@ -113,7 +113,7 @@ pub fn decode(text: &[u8]) -> Result<Record, Unreadable> {
     let mut record = Record {
         attempt,
         state: state_of(state).ok_or(Unreadable("its state is unknown"))?,
-        operation: Some(crate::domain::tenant::Operation::default()),
+        operation: Some(crate::tenant::Operation::default()),
         contents: match contents {
             Some(contents) => Contents::Canonical(Canonical::trusted(contents)),
             None => Contents::Unverified,

@@ -4,10 +4,10 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use fjall::Database;
+use oncegate_core::attempt::Attempt;
+use oncegate_core::engine::conformance::DEADLINE;
 
 use super::*;
-use crate::domain::attempt::Attempt;
-use crate::engine::conformance::DEADLINE;
 
 /// Copies the folder after each fsync: the disk as a power loss would leave it.
 struct Snapshots {

@@ -1,10 +1,10 @@
 //! `kill -9` of a busy engine in a process of its own, at random moments: every acknowledged claim is there, and no record is
 //! torn.
 
-use crate::engine::conformance::DEADLINE;
 use std::io::{BufRead, BufReader, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use oncegate_core::engine::conformance::DEADLINE;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 

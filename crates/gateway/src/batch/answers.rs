@@ -5,12 +5,12 @@ use std::iter;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hashbrown::HashMap;
+use oncegate_core::call::Answered;
+use oncegate_core::claim::ClaimResponse;
+use oncegate_core::engine::EngineError;
 use tokio::sync::oneshot;
 
 use super::super::result_memory::{AppMemory, KeptResults};
-use crate::domain::call::Answered;
-use crate::domain::claim::ClaimResponse;
-use crate::engine::EngineError;
 
 /// An answer to a claim, with its result if there was room for it.
 #[derive(Debug)]

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::{join, join_all, select};
+use oncegate_core::engine::EngineError;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
@@ -12,7 +13,6 @@ use super::super::late;
 use super::super::result_memory::{AppMemory, KeptResults};
 use super::answers::{Answers, FittedAnswer};
 use super::{Order, in_order, too_late};
-use crate::engine::EngineError;
 use crate::resilience::degrade::{OutagePolicies, PolicyClaim};
 
 /// Makes the claims of a batch, under the rules of [`run`](super::run). Chunks are as large as the results that they may load

@@ -4,22 +4,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
+use oncegate_core::call::CallContext;
+use oncegate_core::claim::{
+    ClaimRequest, ClaimResponse, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
+};
+use oncegate_core::clock::{Clock, ManualClock, Timestamp};
+use oncegate_core::engine::conformance::fresh_claim;
+use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
+use oncegate_core::engine::{Capabilities, Engine, Metadata};
+use oncegate_core::limits::Limits;
+use oncegate_core::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+use oncegate_core::record::LiveClaim;
+use oncegate_core::terms::ClaimOnOutage;
 use tokio::time::{Instant, sleep};
 
 use super::answers::FittedAnswer;
 use super::*;
-use crate::domain::call::CallContext;
-use crate::domain::claim::{
-    ClaimRequest, ClaimResponse, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
-};
-use crate::domain::clock::{Clock, ManualClock, Timestamp};
-use crate::domain::limits::Limits;
-use crate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
-use crate::domain::record::LiveClaim;
-use crate::domain::terms::ClaimOnOutage;
-use crate::engine::conformance::fresh_claim;
-use crate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
-use crate::engine::{Capabilities, Engine, Metadata};
 use crate::resilience::degrade::{OutagePolicies, PolicyClaim};
 use crate::result_memory::ResultMemory;
 

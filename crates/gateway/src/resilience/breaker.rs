@@ -10,9 +10,10 @@ mod window;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use oncegate_core::clock::micros;
+use oncegate_core::engine::breaker::BreakerState;
+
 use self::window::{Counts, Window};
-use crate::domain::clock::micros;
-use crate::engine::breaker::BreakerState;
 
 /// Calls in the window before rates mean anything.
 const VOLUME_MIN: u64 = 20;

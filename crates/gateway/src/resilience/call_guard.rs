@@ -14,6 +14,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use oncegate_core::attempt::Entropy;
+use oncegate_core::clock::{Clock, micros};
+use oncegate_core::engine::breaker::BreakerState;
+use oncegate_core::engine::{Engine, EngineError};
+use oncegate_telemetry::metrics::EngineCall;
+use oncegate_telemetry::metrics::breaker::BreakerMetrics;
 use tokio::sync::Notify;
 use tokio::time::{Timeout, timeout};
 
@@ -21,12 +27,6 @@ use super::breaker::{Breaker, CallResult, Pass};
 use super::deadline_budget::{GuardBudget, LATE_MIN};
 use super::meter::Meter;
 use super::retry_budget::RetryBudget;
-use crate::domain::attempt::Entropy;
-use crate::domain::clock::{Clock, micros};
-use crate::engine::breaker::BreakerState;
-use crate::engine::{Engine, EngineError};
-use crate::telemetry::metrics::EngineCall;
-use crate::telemetry::metrics::breaker::BreakerMetrics;
 
 /// An engine whose calls end by their deadline, fail at once while the store does not answer, and are retried if that may help.
 pub struct CallGuard(Arc<Guard>);

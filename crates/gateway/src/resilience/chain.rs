@@ -16,17 +16,17 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
+use oncegate_core::claim::{
+    self, ClaimRequest, ClaimResponse, Effect, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
+};
+use oncegate_core::engine::{BatchClaim, Capabilities, ClaimSink, Determinate, Engine, EngineError, Metadata, Node};
+use oncegate_core::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+use oncegate_core::record::{Key, LiveClaim};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::core::{Core, View};
 pub use self::setup::{Setup, Times};
 pub use self::status::{ChainStatus, ChainSwitchError, Phase, Switched};
-use crate::domain::claim::{
-    self, ClaimRequest, ClaimResponse, Effect, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
-};
-use crate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
-use crate::domain::record::{Key, LiveClaim};
-use crate::engine::{BatchClaim, Capabilities, ClaimSink, Determinate, Engine, EngineError, Metadata, Node};
 
 /// An engine over the engines of a chain. It does not close them: other chains may use them, too.
 pub struct Chain {

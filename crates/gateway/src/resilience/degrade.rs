@@ -18,6 +18,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
+use oncegate_core::attempt::Entropy;
+use oncegate_core::call::{Answered, CallContext};
+use oncegate_core::claim::{
+    ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
+};
+use oncegate_core::clock::Clock;
+use oncegate_core::engine::{BatchClaim, Engine, EngineError};
+use oncegate_core::operator::{ReleaseRequest, ReleaseResponse};
+use oncegate_core::record::{Key, LiveClaim};
+use oncegate_core::terms::{ClaimOnOutage, OutcomeOnOutage};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -26,16 +36,6 @@ use self::key_locks::KeyLocks;
 use self::local_claims::LocalClaims;
 pub use self::outage_journal::OutageJournal;
 use super::journal::entry::{Entry, Seq};
-use crate::domain::attempt::Entropy;
-use crate::domain::call::{Answered, CallContext};
-use crate::domain::claim::{
-    ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
-};
-use crate::domain::clock::Clock;
-use crate::domain::operator::{ReleaseRequest, ReleaseResponse};
-use crate::domain::record::{Key, LiveClaim};
-use crate::domain::terms::{ClaimOnOutage, OutcomeOnOutage};
-use crate::engine::{BatchClaim, Engine, EngineError};
 
 /// The entries that wait on a key, oldest first.
 type Queue = [(Seq, Arc<Entry>)];
@@ -79,7 +79,7 @@ impl OutagePolicies {
     #[cfg(any(test, feature = "test-util"))]
     pub fn without_journal(engine: Arc<dyn Engine>, clock: &Arc<dyn Clock>) -> Self {
         use super::journal::Bounds;
-        use crate::domain::attempt::SystemEntropy;
+        use oncegate_core::attempt::SystemEntropy;
 
         let bounds = Bounds { bytes: 0, app_bytes: 0 };
         let journal = Arc::new(OutageJournal::new(std::path::Path::new("no-such-folder"), bounds, clock.clone()));

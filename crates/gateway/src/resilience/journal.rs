@@ -20,15 +20,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hashbrown::HashMap;
+use oncegate_core::clock::Timestamp;
+use oncegate_core::overlap::Overlap;
+use oncegate_core::tenant::AppKey;
 use tokio::sync::{mpsc, oneshot};
 
 use self::entry::{Entry, Seq};
 pub use self::folder::OpenError;
 use self::stored_form::FrameContent;
 use self::writer::{Job, WriterRequest};
-use crate::domain::clock::Timestamp;
-use crate::domain::overlap::Overlap;
-use crate::domain::tenant::AppKey;
 
 /// Name of the journal's folder in the data folder.
 pub const FOLDER: &str = "journal";

@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::engine::{EngineError, Node, NodeRole};
-use crate::telemetry::metrics::shards::ShardMetrics;
-use crate::telemetry::metrics::{EngineCall, EngineMetrics, EngineResult};
+use oncegate_core::engine::{EngineError, Node, NodeRole};
+use oncegate_telemetry::metrics::shards::ShardMetrics;
+use oncegate_telemetry::metrics::{EngineCall, EngineMetrics, EngineResult};
 
 /// The meter of one engine.
 pub struct Meter {

@@ -5,9 +5,10 @@
 
 use std::time::Duration;
 
+use oncegate_core::backoff::jittered;
+use oncegate_core::engine::EngineError;
+
 use super::deadline_budget::{CHAIN_OPEN_TIMEOUT, GuardBudget, METADATA_TIMEOUT};
-use crate::domain::backoff::jittered;
-use crate::engine::EngineError;
 
 /// Limits of the retries of one call.
 #[derive(Clone, Copy, Debug)]
@@ -82,7 +83,7 @@ impl RetryRule {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::Determinate;
+    use oncegate_core::engine::Determinate;
 
     const MS: Duration = Duration::from_millis(1);
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::domain::rate_limiter::{Allowance, RateLimiter};
+use oncegate_core::rate_limiter::{Allowance, RateLimiter};
 
 /// Calls that pay for one retry.
 const CALLS_PER_RETRY: u32 = 10;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::domain::clock::{Clock, Timestamp};
+use oncegate_core::clock::{Clock, Timestamp};
 
 /// The clock of a test's runtime, which advances by itself while all tasks wait.
 pub(super) struct PausedClock(Instant);

@@ -2,12 +2,12 @@
 
 use std::hint::black_box;
 
+use oncegate_core::attempt::{Entropy, SystemEntropy};
+use oncegate_core::clock::{Clock, SystemClock};
 use proptest::prelude::*;
 
 use super::tests::{NOON, app};
 use super::*;
-use crate::domain::attempt::{Entropy, SystemEntropy};
-use crate::domain::clock::{Clock, SystemClock};
 use crate::tenants::secret::Secret;
 
 /// Apps with one secret and with two, one of them disabled, among many others.

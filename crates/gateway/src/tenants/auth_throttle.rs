@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::domain::clock::Clock;
-use crate::domain::rate_limiter::{Allowance, RateLimiter};
+use oncegate_core::clock::Clock;
+use oncegate_core::rate_limiter::{Allowance, RateLimiter};
 
 /// Failures that are answered at once, after a quiet time.
 const BURST: u32 = 500;
@@ -84,7 +84,7 @@ impl AuthThrottle {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::clock::{ManualClock, Timestamp};
+    use oncegate_core::clock::{ManualClock, Timestamp};
 
     fn throttle() -> (Arc<ManualClock>, AuthThrottle) {
         let clock = Arc::new(ManualClock::at(Timestamp::default()));

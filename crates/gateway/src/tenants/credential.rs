@@ -7,13 +7,13 @@ use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hashbrown::{DefaultHashBuilder, HashTable};
+use oncegate_core::clock::Timestamp;
+use oncegate_core::tenant::AppKey;
 use subtle::ConstantTimeEq;
 
 use super::App;
 use super::secret::SecretDigest;
 use super::usage::LastUse;
-use crate::domain::clock::Timestamp;
-use crate::domain::tenant::AppKey;
 
 /// Credential that is looked up when none was sent, so that this takes as long as a wrong one. No app key is empty, so
 /// it is never found.

@@ -5,6 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hashbrown::HashMap;
+use oncegate_core::clock::{Clock, Timestamp};
+use oncegate_core::tenant::AppKey;
+use oncegate_database::DatabaseError;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
@@ -12,9 +15,6 @@ use super::Registry;
 use super::postgres::{Database, Session};
 use super::secret::SecretDigest;
 use super::stored::StoredApp;
-use crate::domain::clock::{Clock, Timestamp};
-use crate::domain::tenant::AppKey;
-use oncegate_database::DatabaseError;
 
 /// Interval between two checks of the registry's version.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);

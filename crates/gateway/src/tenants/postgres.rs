@@ -3,16 +3,16 @@
 
 use std::time::Duration;
 
+use oncegate_core::clock::Timestamp;
+use oncegate_core::tenant::AppKey;
+use oncegate_database::schema::check_build;
+use oncegate_database::{self as database, Address, DatabaseError};
 use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{Connection as _, Row as _};
 use tokio::time::timeout;
 
 use super::secret::SecretDigest;
 use super::stored::{CatalogError, RevokeScope, StoredApp, StoredSecret};
-use crate::domain::clock::Timestamp;
-use crate::domain::tenant::AppKey;
-use oncegate_database::schema::check_build;
-use oncegate_database::{self as database, Address, DatabaseError};
 
 /// Migration that created the tables.
 const NEEDED: i64 = 2;

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use oncegate_core::rate_limiter::{self, Allowance, RateLimiter};
 use serde::Serialize;
 
 use super::App;
-use crate::domain::rate_limiter::{self, Allowance, RateLimiter};
 
 /// Debt that settlements may add beyond the burst, so that granted claims can be settled.
 pub const OVERDRAFT: Duration = Duration::from_secs(10);

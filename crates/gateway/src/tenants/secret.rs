@@ -9,8 +9,8 @@ use std::sync::LazyLock;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-use crate::domain::attempt::Entropy;
-use crate::domain::hex;
+use oncegate_core::attempt::Entropy;
+use oncegate_core::hex;
 
 /// Shortest length of a secret: 22 random letters and digits are 128 bits. A shorter one is never accepted, even if its
 /// digest is configured.
@@ -143,7 +143,7 @@ static GUESSABLE: LazyLock<HashSet<SecretDigest>> = LazyLock::new(|| {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::attempt::SystemEntropy;
+    use oncegate_core::attempt::SystemEntropy;
 
     #[test]
     fn secrets_are_long_alphanumeric_and_unique() {

@@ -1,11 +1,11 @@
 //! Apps in a registry outside the configuration, and the changes that operators can make to them.
 
 use async_trait::async_trait;
+use oncegate_core::clock::Timestamp;
+use oncegate_core::tenant::AppKey;
 use serde::Serialize;
 
 use super::secret::{Secret, SecretDigest};
-use crate::domain::clock::Timestamp;
-use crate::domain::tenant::AppKey;
 
 /// App in the registry.
 #[derive(Clone, Debug)]

@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hashbrown::HashMap;
+use oncegate_core::clock::Timestamp;
 
 use super::quota::Charged;
 use super::secret::SecretDigest;
-use crate::domain::clock::Timestamp;
 
 /// Resolution of last uses: further uses of a secret within it are not recorded.
 pub const USE_RECORDED_EVERY: Duration = Duration::from_mins(1);

@@ -2,9 +2,9 @@
 
 use std::ops::RangeInclusive;
 
+use oncegate_core::engine::Determinate;
 use redis::{Cmd, Value};
 
-use crate::engine::Determinate;
 use crate::reply::checked;
 use crate::slots::SLOTS;
 use crate::url::Address;

@@ -7,6 +7,9 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use oncegate_core::attempt::{Entropy, SystemEntropy};
+use oncegate_core::backoff::jittered;
+use oncegate_core::engine::Determinate;
 use redis::AsyncConnectionConfig;
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
@@ -16,9 +19,6 @@ use super::Shared;
 use super::layout::{self, Layout};
 use super::map::{Promotion, SlotMap};
 use crate::connection::failure;
-use crate::domain::attempt::{Entropy, SystemEntropy};
-use crate::domain::backoff::jittered;
-use crate::engine::Determinate;
 use crate::primary::Primary;
 use crate::url::{Address, Layout as Servers};
 

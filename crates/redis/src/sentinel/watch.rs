@@ -4,6 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use oncegate_core::attempt::{Entropy, SystemEntropy};
+use oncegate_core::backoff::Backoff;
 use redis::AsyncConnectionConfig;
 use redis::aio::{MultiplexedConnection, PubSub};
 use tokio::task::spawn_blocking;
@@ -13,8 +15,6 @@ use tokio_util::sync::CancellationToken;
 use super::Discovery;
 use super::reports::{Report, Reports};
 use crate::connection::failure;
-use crate::domain::attempt::{Entropy, SystemEntropy};
-use crate::domain::backoff::Backoff;
 use crate::url::{Address, Url};
 
 /// Between two questions to a Sentinel that announces nothing.

@@ -1,7 +1,8 @@
 //! The servers of an engine, for operators.
 
+use oncegate_core::engine::node::{Node, NodeRole};
+
 use super::Topology;
-use crate::engine::node::{Node, NodeRole};
 use crate::primary::Primary;
 use crate::sentinel::Discovery;
 

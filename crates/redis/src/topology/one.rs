@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use oncegate_core::attempt::{Entropy, SystemEntropy};
+use oncegate_core::engine::EngineError;
 use redis::Value;
 use tokio::runtime::{Handle, Id};
 use tokio_util::sync::DropGuard;
 
 use super::{PrimaryRef, Route, Sending};
-use crate::domain::attempt::{Entropy, SystemEntropy};
-use crate::engine::EngineError;
 use crate::keys::{KeyName, Keys};
 use crate::limit::{Limit, RESEND};
 use crate::marker::Markers;

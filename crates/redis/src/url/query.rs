@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use oncegate_core::terms::Span;
+
 use super::{InvalidUrl, Layout, Url};
 use crate::acknowledgement::Acknowledgement;
-use crate::domain::terms::Span;
 
 const KEYS: [&str; 12] = [
     "prefix",

@@ -4,9 +4,9 @@ use futures_util::future::join_all;
 
 use super::requests::{DEADLINE, again, fresh_claim, issuer, settle_of, success};
 use super::subject::Subject;
-use crate::domain::canonical::Canonical;
-use crate::domain::claim::{ClaimRequest, ClaimResponse, Mismatch, OutcomeResponse};
-use crate::domain::record::ClaimState;
+use crate::canonical::Canonical;
+use crate::claim::{ClaimRequest, ClaimResponse, Mismatch, OutcomeResponse};
+use crate::record::ClaimState;
 
 /// Concurrent calls, which an engine may batch, each get their own answer.
 pub async fn concurrent_calls_each_get_their_own_answer(on: &Subject) {

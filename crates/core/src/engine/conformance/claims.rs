@@ -4,10 +4,10 @@ use futures_util::future::join_all;
 
 use super::requests::{DEADLINE, again, app, done, fresh_claim, issuer, settle_of, success};
 use super::subject::Subject;
-use crate::domain::canonical::Canonical;
-use crate::domain::claim::{ClaimRequest, ClaimResponse, Mismatch, Outcome};
-use crate::domain::record::{ClaimState, Contents, Key};
-use crate::domain::tenant::Operation;
+use crate::canonical::Canonical;
+use crate::claim::{ClaimRequest, ClaimResponse, Mismatch, Outcome};
+use crate::record::{ClaimState, Contents, Key};
+use crate::tenant::Operation;
 
 /// S1.
 pub async fn a_first_claim_is_granted(on: &Subject) {

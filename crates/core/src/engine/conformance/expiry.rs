@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::requests::{again, attempt, done, fresh_claim, long_terms, renew_of, settle_of, success};
 use super::subject::{Subject, duplicate};
-use crate::domain::attempt::Attempt;
-use crate::domain::claim::{ClaimRequest, Outcome, OutcomeResponse, RenewalRequest, RenewalResponse};
-use crate::domain::record::ClaimState;
-use crate::domain::terms::{LeaseEnd, Retention, Terms};
+use crate::attempt::Attempt;
+use crate::claim::{ClaimRequest, Outcome, OutcomeResponse, RenewalRequest, RenewalResponse};
+use crate::record::ClaimState;
+use crate::terms::{LeaseEnd, Retention, Terms};
 
 /// L1, S10.
 pub async fn a_lease_ends_by_itself(on: &Subject) {

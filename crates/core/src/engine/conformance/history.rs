@@ -7,15 +7,15 @@ use rand::{RngExt, SeedableRng};
 
 use super::requests::{attempt, fresh_claim, settle_by, success};
 use super::subject::Subject;
-use crate::domain::attempt::Attempt;
-use crate::domain::canonical::Canonical;
-use crate::domain::claim::{
+use crate::attempt::Attempt;
+use crate::canonical::Canonical;
+use crate::claim::{
     self, ClaimRequest, ClaimResponse, Effect, Mismatch, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest,
     RenewalResponse,
 };
-use crate::domain::operator::{self, ReleaseRequest};
-use crate::domain::record::{ClaimState, Key, LiveClaim, Record};
-use crate::domain::terms::{LeaseEnd, Retention, Terms};
+use crate::operator::{self, ReleaseRequest};
+use crate::record::{ClaimState, Key, LiveClaim, Record};
+use crate::terms::{LeaseEnd, Retention, Terms};
 
 /// A random history on a few keys. Each answer is compared with the table of transitions.
 pub async fn any_history_agrees_with_the_table(on: &Subject) {

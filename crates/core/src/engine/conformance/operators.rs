@@ -5,12 +5,12 @@ use super::requests::{
     again, app, attempt, claim_of, done, fresh_claim, issuer, long_terms, renew_of, settle_of, success,
 };
 use super::subject::Subject;
-use crate::domain::attempt::{Attempt, Nonce};
-use crate::domain::claim::{ClaimRequest, Outcome, OutcomeResponse, RenewalResponse};
-use crate::domain::global_id::GlobalId;
-use crate::domain::operator::{ListRequest, ReleaseResponse};
-use crate::domain::record::{ClaimState, Key};
-use crate::domain::terms::{LeaseEnd, Retention, Terms};
+use crate::attempt::{Attempt, Nonce};
+use crate::claim::{ClaimRequest, Outcome, OutcomeResponse, RenewalResponse};
+use crate::global_id::GlobalId;
+use crate::operator::{ListRequest, ReleaseResponse};
+use crate::record::{ClaimState, Key};
+use crate::terms::{LeaseEnd, Retention, Terms};
 
 /// An operator's release, of a claim in each state that there is.
 pub async fn a_release_ends_a_claim_in_any_state(on: &Subject) {

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use super::requests::{again, attempt, done, fresh_claim, issuer, long_terms, renew_of, settle_by, settle_of, success};
 use super::subject::Subject;
-use crate::domain::attempt::{Attempt, Nonce};
-use crate::domain::canonical::Canonical;
-use crate::domain::claim::{
+use crate::attempt::{Attempt, Nonce};
+use crate::canonical::Canonical;
+use crate::claim::{
     ClaimRequest, ClaimResponse, LateTerms, Mismatch, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest,
     RenewalResponse,
 };
-use crate::domain::record::{ClaimState, Contents};
-use crate::domain::terms::{Retention, Terms};
+use crate::record::{ClaimState, Contents};
+use crate::terms::{Retention, Terms};
 
 /// S3.
 pub async fn a_success_is_final_and_replays_its_result(on: &Subject) {

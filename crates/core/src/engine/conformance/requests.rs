@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::domain::attempt::{Attempt, Issuer, SystemEntropy};
-use crate::domain::canonical::Canonical;
-use crate::domain::claim::{ClaimRequest, LateTerms, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest};
-use crate::domain::clock::SystemClock;
-use crate::domain::global_id::GlobalId;
-use crate::domain::record::{ClaimState, Contents, Key};
-use crate::domain::tenant::{AppKey, Operation};
-use crate::domain::terms::{LeaseEnd, Retention, Terms};
+use crate::attempt::{Attempt, Issuer, SystemEntropy};
+use crate::canonical::Canonical;
+use crate::claim::{ClaimRequest, LateTerms, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest};
+use crate::clock::SystemClock;
+use crate::global_id::GlobalId;
+use crate::record::{ClaimState, Contents, Key};
+use crate::tenant::{AppKey, Operation};
+use crate::terms::{LeaseEnd, Retention, Terms};
 
 /// Terms that are longer than any test.
 pub(super) fn long_terms() -> Terms {

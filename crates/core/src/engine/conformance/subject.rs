@@ -7,13 +7,13 @@ use futures_util::future::BoxFuture;
 
 use super::super::{BatchClaim, Engine};
 use super::requests::DEADLINE;
-use crate::domain::attempt::Attempt;
-use crate::domain::claim::{
+use crate::attempt::Attempt;
+use crate::claim::{
     self, ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
-use crate::domain::clock::{Clock as _, ManualClock, SystemClock, Timestamp};
-use crate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
-use crate::domain::record::{Key, LiveClaim};
+use crate::clock::{Clock as _, ManualClock, SystemClock, Timestamp};
+use crate::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+use crate::record::{Key, LiveClaim};
 
 /// An engine under test.
 pub struct Subject {

@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use hashbrown::HashMap;
 
 use super::super::{EngineError, value};
-use crate::domain::clock::Timestamp;
-use crate::domain::global_id::GlobalId;
-use crate::domain::operator::ListRequest;
-use crate::domain::record::{LiveClaim, Record};
+use crate::clock::Timestamp;
+use crate::global_id::GlobalId;
+use crate::operator::ListRequest;
+use crate::record::{LiveClaim, Record};
 
 /// Bytes of a claim beyond its stored text, rounded up: a slot in a table that may have just doubled, an entry of a tree
 /// that may be half full, and the overhead of the allocator.

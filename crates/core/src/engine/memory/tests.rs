@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::super::conformance::{DEADLINE, Subject, fresh_claim};
 use super::*;
-use crate::domain::claim::{Outcome, OutcomeResponse};
-use crate::domain::clock::ManualClock;
+use crate::claim::{Outcome, OutcomeResponse};
+use crate::clock::ManualClock;
 
 fn noon() -> Arc<ManualClock> {
     Arc::new(ManualClock::at(Timestamp::from_micros(1_700_000_000_000_000)))

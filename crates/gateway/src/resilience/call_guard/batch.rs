@@ -7,15 +7,15 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::future::{Either, join_all, select};
+use oncegate_core::claim::ClaimResponse;
+use oncegate_core::engine::{BatchClaim, ClaimSink, EngineError};
+use oncegate_telemetry::metrics::EngineCall;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::engine::is_granted;
 use super::{Guard, Task};
-use crate::domain::claim::ClaimResponse;
-use crate::engine::{BatchClaim, ClaimSink, EngineError};
 use crate::resilience::breaker::Pass;
-use crate::telemetry::metrics::EngineCall;
 
 /// State of a claim's first try.
 enum FirstTry<'a> {

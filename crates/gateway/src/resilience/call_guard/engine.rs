@@ -4,19 +4,19 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
-
-use super::CallGuard;
-use crate::domain::claim::{
+use oncegate_core::claim::{
     ClaimRequest, ClaimResponse, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
-use crate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
-use crate::domain::record::{Key, LiveClaim};
-use crate::engine::breaker::BreakerStatus;
-use crate::engine::{BatchClaim, Capabilities, ClaimSink, Engine, EngineError, Metadata, Node};
+use oncegate_core::engine::breaker::BreakerStatus;
+use oncegate_core::engine::{BatchClaim, Capabilities, ClaimSink, Engine, EngineError, Metadata, Node};
+use oncegate_core::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+use oncegate_core::record::{Key, LiveClaim};
+use oncegate_telemetry::metrics::EngineCall;
+use oncegate_telemetry::traces;
+
+use super::CallGuard;
 use crate::resilience::deadline_budget::{LIST_TIMEOUT, METADATA_TIMEOUT};
 use crate::resilience::retry::RetryRule;
-use crate::telemetry::metrics::EngineCall;
-use crate::telemetry::traces;
 
 /// Returns whether an answer holds while another try is in progress. Both tries have one attempt, so a grant to one is a grant
 /// to both.

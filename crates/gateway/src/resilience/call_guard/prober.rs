@@ -4,14 +4,14 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use oncegate_core::backoff::jittered;
+use oncegate_core::engine::EngineError;
+use oncegate_core::engine::breaker::BreakerState;
+use oncegate_telemetry::metrics::EngineCall;
 use tokio::time::sleep;
 
 use super::Guard;
-use crate::domain::backoff::jittered;
-use crate::engine::EngineError;
-use crate::engine::breaker::BreakerState;
 use crate::resilience::deadline_budget::PROBE_TIMEOUT;
-use crate::telemetry::metrics::EngineCall;
 
 /// Shortest pause between two probes. At random up to twice as long, so that gateways do not all probe at the same time.
 const PROBE_PAUSE: Duration = Duration::from_millis(75);

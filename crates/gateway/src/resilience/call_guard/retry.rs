@@ -7,19 +7,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use oncegate_core::engine::EngineError;
+use oncegate_core::engine::breaker::BreakerState;
+use oncegate_telemetry::metrics::EngineCall;
+use oncegate_telemetry::metrics::breaker::RetryResult;
+use oncegate_telemetry::traces;
 use tokio::time::{sleep, timeout};
 use tracing::field::Empty;
 
 use super::{Guard, Task};
-use crate::engine::EngineError;
-use crate::engine::breaker::BreakerState;
 use crate::resilience::breaker::Pass;
 use crate::resilience::deadline_budget::GuardBudget;
 use crate::resilience::meter::engine_result;
 use crate::resilience::retry::RetryRule;
-use crate::telemetry::metrics::EngineCall;
-use crate::telemetry::metrics::breaker::RetryResult;
-use crate::telemetry::traces;
 
 impl Guard {
     /// Makes a call, and a second try if the first one fails or is late, and the budget has one. `amend` changes the answer of the

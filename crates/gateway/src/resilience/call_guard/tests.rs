@@ -11,21 +11,21 @@ use std::sync::atomic::AtomicU32;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
+use oncegate_core::attempt::SystemEntropy;
+use oncegate_core::claim::{
+    ClaimRequest, ClaimResponse, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
+};
+use oncegate_core::clock::{ManualClock, Timestamp};
+use oncegate_core::engine::conformance::{Subject, fresh_claim};
+use oncegate_core::engine::faulty::Faulty;
+use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
+use oncegate_core::engine::{BatchClaim, Capabilities, Determinate, Metadata};
+use oncegate_core::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+use oncegate_core::record::{Key, LiveClaim};
 use tokio::time::sleep;
 
 use self::store::{FOREVER, Store};
 use super::*;
-use crate::domain::attempt::SystemEntropy;
-use crate::domain::claim::{
-    ClaimRequest, ClaimResponse, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
-};
-use crate::domain::clock::{ManualClock, Timestamp};
-use crate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
-use crate::domain::record::{Key, LiveClaim};
-use crate::engine::conformance::{Subject, fresh_claim};
-use crate::engine::faulty::Faulty;
-use crate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
-use crate::engine::{BatchClaim, Capabilities, Determinate, Metadata};
 use crate::resilience::retry_budget::FLOOR;
 use crate::resilience::tests::PausedClock;
 
@@ -48,7 +48,7 @@ fn open() -> Subject {
     })
 }
 
-crate::conformance!(async { Some(open()) });
+oncegate_core::conformance!(async { Some(open()) });
 
 fn request() -> ClaimRequest {
     fresh_claim()
@@ -107,7 +107,7 @@ async fn timed<T>(call: impl Future<Output = T>) -> (T, Duration) {
 #[ignore = "it measures, so run it alone: cargo test --release --lib guard_adds -- --ignored --nocapture"]
 async fn time_that_the_guard_adds_to_a_call() {
     const CALLS: u32 = 200_000;
-    let clock: Arc<dyn Clock> = Arc::new(crate::domain::clock::SystemClock::new());
+    let clock: Arc<dyn Clock> = Arc::new(oncegate_core::clock::SystemClock::new());
     let bare: Arc<dyn Engine> = Arc::new(Memory::new(clock.clone(), BYTES_MAX_DEFAULT));
     let entropy = Arc::new(SystemEntropy);
     let guarded: Arc<dyn Engine> = Arc::new(CallGuard::new(bare.clone(), "primary", DEADLINE, clock.clone(), entropy));

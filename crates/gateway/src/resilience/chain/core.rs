@@ -6,6 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use oncegate_core::attempt::Entropy;
+use oncegate_core::clock::{Clock, micros};
+use oncegate_core::engine::{Engine, EngineError, Metadata};
+use oncegate_telemetry::metrics::chain::ActiveMetrics;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
@@ -13,11 +17,7 @@ use super::freeze::{DataLosses, GrantFreeze};
 use super::setup::{Setup, Times};
 use super::state::ChainState;
 use super::status::{ChainStatus, Phase};
-use crate::domain::attempt::Entropy;
-use crate::domain::clock::{Clock, micros};
-use crate::engine::{Engine, EngineError, Metadata};
 use crate::resilience::deadline_budget::{CHAIN_METADATA_TIMEOUT, CHAIN_STATE_WAIT};
-use crate::telemetry::metrics::chain::ActiveMetrics;
 
 /// One chain, shared by its callers and its tasks.
 pub(super) struct Core {

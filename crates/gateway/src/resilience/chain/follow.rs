@@ -3,14 +3,14 @@
 
 use std::sync::Arc;
 
+use oncegate_core::backoff::jittered;
+use oncegate_core::engine::{Determinate, EngineError, Metadata};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::core::{Core, View};
 use super::state::ChainState;
 use super::status::Phase;
-use crate::domain::backoff::jittered;
-use crate::engine::{Determinate, EngineError, Metadata};
 
 /// Reads the chain state of one engine at intervals. Each engine has a task of its own, so that a silent one delays no other.
 pub(super) async fn follow(core: Arc<Core>, at: usize, stop: CancellationToken) {

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use oncegate_core::clock::micros;
+use oncegate_core::engine::{Engine, EngineError, Metadata};
+use oncegate_core::terms::OnDataLoss;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::core::{Core, Member, View};
-use crate::domain::clock::micros;
-use crate::domain::terms::OnDataLoss;
-use crate::engine::{Engine, EngineError, Metadata};
 
 /// Value of the record. Another value is of a later release, and is not overwritten.
 const KEPT: &str = "kept";

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::domain::attempt::Entropy;
-use crate::domain::clock::Clock;
-use crate::domain::terms::OnDataLoss;
-use crate::engine::Engine;
+use oncegate_core::attempt::Entropy;
+use oncegate_core::clock::Clock;
+use oncegate_core::engine::Engine;
+use oncegate_core::terms::OnDataLoss;
 
 /// Parts of a chain.
 pub struct Setup {

@@ -1,9 +1,9 @@
 //! The state of a chain that gateways agree on: the metadata record `chain.<name>` of every engine, and which of two is newer.
 
+use oncegate_core::engine::{EngineError, Metadata};
 use serde::{Deserialize, Serialize};
 
 use super::status::Phase;
-use crate::engine::{EngineError, Metadata};
 
 /// Format of the record. Raised only when an older release could not read what a newer one writes.
 const FORMAT: u32 = 1;

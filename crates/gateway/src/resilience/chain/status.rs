@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::engine::EngineError;
+use oncegate_core::engine::EngineError;
 
 /// State of a chain.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]

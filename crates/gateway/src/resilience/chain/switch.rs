@@ -2,12 +2,12 @@
 //! the time in which all read it, open is written to the new engine, and only then it is used.
 
 use futures_util::future::join_all;
+use oncegate_core::engine::EngineError;
 use tokio::time::sleep;
 
 use super::core::Core;
 use super::state::ChainState;
 use super::status::{ChainSwitchError, Phase, Switched};
-use crate::engine::EngineError;
 use crate::resilience::retry::RetryRule;
 
 impl Core {

@@ -7,17 +7,17 @@ mod switching;
 use std::sync::Mutex;
 
 use futures_util::FutureExt as _;
+use oncegate_core::attempt::SystemEntropy;
+use oncegate_core::claim::Outcome;
+use oncegate_core::clock::{Clock, SystemClock};
+use oncegate_core::engine::conformance::{DEADLINE, Subject, fresh_claim};
+use oncegate_core::engine::faulty::{Fault, Faulty};
+use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
+use oncegate_core::terms::OnDataLoss;
 use tokio::time::sleep;
 
 use super::state::ChainState;
 use super::*;
-use crate::domain::attempt::SystemEntropy;
-use crate::domain::claim::Outcome;
-use crate::domain::clock::{Clock, SystemClock};
-use crate::domain::terms::OnDataLoss;
-use crate::engine::conformance::{DEADLINE, Subject, fresh_claim};
-use crate::engine::faulty::{Fault, Faulty};
-use crate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
 use crate::resilience::tests::PausedClock;
 
 /// Calls happen at once, and are answered late.
@@ -163,7 +163,7 @@ mod one_engine {
         })
     }
 
-    crate::conformance!(async { Some(open()) });
+    oncegate_core::conformance!(async { Some(open()) });
 }
 
 mod two_engines {
@@ -176,7 +176,7 @@ mod two_engines {
         })
     }
 
-    crate::conformance!(async { Some(open()) });
+    oncegate_core::conformance!(async { Some(open()) });
 }
 
 fn over(engines: Vec<(String, Arc<dyn Engine>)>) -> Arc<dyn Engine> {

@@ -3,17 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use oncegate_core::call::{Answered, CallContext};
+use oncegate_core::claim::{
+    ClaimRequest, ClaimResponse, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
+};
+use oncegate_core::engine::EngineError;
+use oncegate_core::record::Key;
+use oncegate_core::terms::{ClaimOnOutage, OutcomeOnOutage};
 use tokio::time::timeout;
 
 use super::shared_nonce::Proof;
 use super::{Core, OutcomeAnswer};
-use crate::domain::call::{Answered, CallContext};
-use crate::domain::claim::{
-    ClaimRequest, ClaimResponse, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
-};
-use crate::domain::record::Key;
-use crate::domain::terms::{ClaimOnOutage, OutcomeOnOutage};
-use crate::engine::EngineError;
 use crate::resilience::deadline_budget::PolicyBudget;
 
 /// Longest wait of a lookup or a release for deliveries on its key.

@@ -3,21 +3,22 @@
 
 use std::sync::Arc;
 
+use oncegate_core::call::Answered;
+use oncegate_core::claim::{
+    self, ClaimRequest, ClaimResponse, Effect, Grant, LateTerms, Outcome, OutcomeRequest, OutcomeResponse,
+    RenewalRequest, RenewalResponse,
+};
+use oncegate_core::clock::Timestamp;
+use oncegate_core::engine::{Determinate, EngineError};
+use oncegate_core::outage_policy::OutagePolicy;
+use oncegate_core::record::{Key, LiveClaim};
+use oncegate_core::terms::{ClaimOnOutage, OutcomeOnOutage};
+
 use super::super::journal::JournalError;
 use super::super::journal::entry::{Entry, JournaledOperation, Seq};
 use super::local_claims::{LocalClaim, LocalEffect};
 use super::shared_nonce::granted_attempt;
 use super::{Core, OutcomeAnswer};
-use crate::domain::call::Answered;
-use crate::domain::claim::{
-    self, ClaimRequest, ClaimResponse, Effect, Grant, LateTerms, Outcome, OutcomeRequest, OutcomeResponse,
-    RenewalRequest, RenewalResponse,
-};
-use crate::domain::clock::Timestamp;
-use crate::domain::outage_policy::OutagePolicy;
-use crate::domain::record::{Key, LiveClaim};
-use crate::domain::terms::{ClaimOnOutage, OutcomeOnOutage};
-use crate::engine::{Determinate, EngineError};
 
 /// Returns the failure of the store, with the reason why no policy answers instead.
 fn no_answer(failure: EngineError, why: &str) -> EngineError {

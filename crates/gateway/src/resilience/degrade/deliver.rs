@@ -4,21 +4,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use oncegate_core::attempt::Attempt;
+use oncegate_core::claim::{
+    ClaimRequest, ClaimResponse, LateTerms, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
+};
+use oncegate_core::clock::Timestamp;
+use oncegate_core::engine::EngineError;
+use oncegate_core::overlap::{MaskedAttempt, Overlap};
+use oncegate_core::record::{ClaimState, Contents, Key, LiveClaim, Record};
+use oncegate_core::terms::{LeaseEnd, Terms};
+
 use super::super::deadline_budget::DELIVERY_DEADLINE;
 use super::super::journal::entry::{Entry, JournaledOperation, Seq};
 use super::marks::{ExclusiveTime, is_of_marks};
 use super::shared_nonce::{Proof, granted_attempt};
 use super::{Core, Queue};
 use crate::crash::{self, Point};
-use crate::domain::attempt::Attempt;
-use crate::domain::claim::{
-    ClaimRequest, ClaimResponse, LateTerms, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
-};
-use crate::domain::clock::Timestamp;
-use crate::domain::overlap::{MaskedAttempt, Overlap};
-use crate::domain::record::{ClaimState, Contents, Key, LiveClaim, Record};
-use crate::domain::terms::{LeaseEnd, Terms};
-use crate::engine::EngineError;
 
 /// Shortest lease of a claim whose outcome follows at once: long enough for the outcome to find it.
 const DELIVERED_LEASE_MIN: Duration = Duration::from_secs(5);

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use hashbrown::HashMap;
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 
-use crate::domain::record::Key;
+use oncegate_core::record::Key;
 
 /// The locks of all keys in use.
 #[derive(Default)]
@@ -52,7 +52,7 @@ impl<Guard> Drop for KeyGuard<'_, Guard> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::conformance::fresh_claim;
+    use oncegate_core::engine::conformance::fresh_claim;
 
     #[tokio::test]
     async fn a_key_is_locked_shared_or_exclusively_and_its_lock_is_removed() {

@@ -12,18 +12,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hashbrown::{HashMap, HashSet};
+use oncegate_core::attempt::Attempt;
+use oncegate_core::claim::{
+    self, ClaimRequest, ClaimResponse, Effect, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
+};
+use oncegate_core::outage_policy::OutagePolicy;
+use oncegate_core::record::{ClaimState, Contents, Key, LiveClaim, Record};
+use oncegate_core::share::heaviest;
+use oncegate_core::tenant::AppKey;
+use oncegate_core::terms::{LeaseEnd, Retention, Terms};
 
 use self::app::{AppClaims, CLAIM_BYTES};
 use super::super::journal::entry::{Entry, Seq};
-use crate::domain::attempt::Attempt;
-use crate::domain::claim::{
-    self, ClaimRequest, ClaimResponse, Effect, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
-};
-use crate::domain::outage_policy::OutagePolicy;
-use crate::domain::record::{ClaimState, Contents, Key, LiveClaim, Record};
-use crate::domain::share::heaviest;
-use crate::domain::tenant::AppKey;
-use crate::domain::terms::{LeaseEnd, Retention, Terms};
 
 /// Bound on the approximate size of remembered claims without waiting entries: about 100 000 small ones. See
 /// `docs/adr/0034-shares-of-apps.md`.

@@ -4,17 +4,18 @@
 
 use std::time::Duration;
 
+use oncegate_core::attempt::{Attempt, Nonce};
+use oncegate_core::canonical::Canonical;
+use oncegate_core::claim::{ClaimRequest, ClaimResponse, Grant, Outcome, OutcomeRequest};
+use oncegate_core::clock::Timestamp;
+use oncegate_core::engine::EngineError;
+use oncegate_core::global_id::GlobalId;
+use oncegate_core::record::{Key, LiveClaim};
+use oncegate_core::tenant::Operation;
+use oncegate_core::terms::{LeaseEnd, Retention, Terms};
+
 use super::super::deadline_budget::DELIVERY_DEADLINE;
 use super::Core;
-use crate::domain::attempt::{Attempt, Nonce};
-use crate::domain::canonical::Canonical;
-use crate::domain::claim::{ClaimRequest, ClaimResponse, Grant, Outcome, OutcomeRequest};
-use crate::domain::clock::Timestamp;
-use crate::domain::global_id::GlobalId;
-use crate::domain::record::{Key, LiveClaim};
-use crate::domain::tenant::Operation;
-use crate::domain::terms::{LeaseEnd, Retention, Terms};
-use crate::engine::EngineError;
 
 /// Operation of the claims that are marks. Their contents name the marked claim.
 const OPERATION: &str = "oncegate:degraded-grant";

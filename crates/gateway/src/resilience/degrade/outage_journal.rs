@@ -5,19 +5,19 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use oncegate_core::attempt::Attempt;
+use oncegate_core::clock::Clock;
+use oncegate_core::outage_policy::OutagePolicy;
+use oncegate_core::overlap::{Overlap, Overlaps};
+use oncegate_core::record::Key;
+use oncegate_core::spool::{Spool, SpoolStatus};
+use oncegate_core::tenant::AppKey;
+use oncegate_telemetry::metrics::outage::{OutageMetrics, Policy};
 use tokio::sync::OnceCell;
 
 use super::super::journal::entry::{Entry, Seq};
 use super::super::journal::{self, Bounds, Journal, JournalError, OpenError, Recovered, Waiting};
 use super::overlaps::RecentOverlaps;
-use crate::domain::attempt::Attempt;
-use crate::domain::clock::Clock;
-use crate::domain::outage_policy::OutagePolicy;
-use crate::domain::overlap::{Overlap, Overlaps};
-use crate::domain::record::Key;
-use crate::domain::spool::{Spool, SpoolStatus};
-use crate::domain::tenant::AppKey;
-use crate::telemetry::metrics::outage::{OutageMetrics, Policy};
 
 /// The outage journal of a process, with its overlaps and metrics.
 pub struct OutageJournal {

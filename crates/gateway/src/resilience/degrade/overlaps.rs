@@ -4,13 +4,13 @@ use std::cmp::Reverse;
 use std::sync::{Mutex, PoisonError};
 
 use hashbrown::HashSet;
+use oncegate_core::attempt::AttemptHash;
+use oncegate_core::global_id::GlobalId;
+use oncegate_core::overlap::Overlap;
+use oncegate_core::share::Newest;
+use oncegate_core::tenant::AppKey;
 
 use super::super::journal::OVERLAPS_MAX;
-use crate::domain::attempt::AttemptHash;
-use crate::domain::global_id::GlobalId;
-use crate::domain::overlap::Overlap;
-use crate::domain::share::Newest;
-use crate::domain::tenant::AppKey;
 
 /// The newest overlaps.
 pub(super) struct RecentOverlaps(Mutex<Inner>);
@@ -63,10 +63,10 @@ fn identity(overlap: &Overlap) -> (AppKey, GlobalId, AttemptHash, AttemptHash) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::outage_policy::OutagePolicy;
-    use crate::domain::overlap::MaskedAttempt;
-    use crate::domain::record::ClaimState;
-    use crate::engine::conformance::fresh_claim;
+    use oncegate_core::engine::conformance::fresh_claim;
+    use oncegate_core::outage_policy::OutagePolicy;
+    use oncegate_core::overlap::MaskedAttempt;
+    use oncegate_core::record::ClaimState;
 
     fn overlap(id: u64, app: &str) -> Overlap {
         let request = fresh_claim();

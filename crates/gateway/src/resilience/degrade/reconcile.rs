@@ -7,15 +7,15 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use hashbrown::HashMap;
+use oncegate_core::backoff::Backoff;
+use oncegate_core::claim::{self, Effect};
+use oncegate_core::clock::Timestamp;
+use oncegate_core::engine::EngineError;
+use oncegate_core::record::{Key, LiveClaim};
 
 use super::super::journal::entry::{Entry, JournaledOperation};
 use super::Core;
 use super::local_claims::{LocalClaim, LocalEffect};
-use crate::domain::backoff::Backoff;
-use crate::domain::claim::{self, Effect};
-use crate::domain::clock::Timestamp;
-use crate::domain::record::{Key, LiveClaim};
-use crate::engine::EngineError;
 
 /// Keys that are delivered at once: few, so that a store that has just come back serves callers first.
 const KEYS_AT_ONCE: usize = 32;

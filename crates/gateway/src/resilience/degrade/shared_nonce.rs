@@ -4,12 +4,13 @@
 
 use std::time::Duration;
 
+use oncegate_core::attempt::Attempt;
+use oncegate_core::claim::{OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse};
+use oncegate_core::engine::EngineError;
+use oncegate_core::record::Key;
+
 use super::deliver::is_superseded;
 use super::{Core, Queue};
-use crate::domain::attempt::Attempt;
-use crate::domain::claim::{OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse};
-use crate::domain::record::Key;
-use crate::engine::EngineError;
 use crate::resilience::journal::entry::JournaledOperation;
 
 /// Proof that a policy granted the nonce of a call.

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::domain::attempt::Attempt;
-use crate::domain::claim::{ClaimRequest, OutcomeRequest, RenewalRequest};
-use crate::domain::clock::Timestamp;
-use crate::domain::outage_policy::OutagePolicy;
-use crate::domain::record::Key;
-use crate::domain::tenant::{AppKey, Operation};
+use oncegate_core::attempt::Attempt;
+use oncegate_core::claim::{ClaimRequest, OutcomeRequest, RenewalRequest};
+use oncegate_core::clock::Timestamp;
+use oncegate_core::outage_policy::OutagePolicy;
+use oncegate_core::record::Key;
+use oncegate_core::tenant::{AppKey, Operation};
 
 /// Sequence number of an entry: rises, over restarts too.
 pub type Seq = u64;

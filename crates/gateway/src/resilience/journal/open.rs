@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
+use oncegate_core::overlap::Overlap;
 use tokio::sync::mpsc;
 
 use super::entry::{Entry, Seq};
@@ -15,7 +16,6 @@ use super::log::{FileLog, Log};
 use super::stored_form::FrameContent;
 use super::writer::Writer;
 use super::{Bounds, Journal, QUEUE, Recovered, Usage};
-use crate::domain::overlap::Overlap;
 
 /// Name of the copy of a damaged file.
 const DAMAGED: &str = "entries.damaged";

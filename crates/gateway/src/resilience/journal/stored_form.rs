@@ -3,19 +3,19 @@
 
 use std::time::Duration;
 
+use oncegate_core::attempt::Attempt;
+use oncegate_core::canonical::Canonical;
+use oncegate_core::claim::{ClaimRequest, LateTerms, Outcome, OutcomeRequest, RenewalRequest};
+use oncegate_core::clock::Timestamp;
+use oncegate_core::hex;
+use oncegate_core::outage_policy::OutagePolicy;
+use oncegate_core::overlap::{MaskedAttempt, Overlap};
+use oncegate_core::record::{ClaimState, Contents, Key};
+use oncegate_core::tenant::{AppKey, Operation};
+use oncegate_core::terms::{LeaseEnd, Retention, Terms};
 use serde::{Deserialize, Serialize};
 
 use super::entry::{Entry, JournaledOperation, Seq};
-use crate::domain::attempt::Attempt;
-use crate::domain::canonical::Canonical;
-use crate::domain::claim::{ClaimRequest, LateTerms, Outcome, OutcomeRequest, RenewalRequest};
-use crate::domain::clock::Timestamp;
-use crate::domain::hex;
-use crate::domain::outage_policy::OutagePolicy;
-use crate::domain::overlap::{MaskedAttempt, Overlap};
-use crate::domain::record::{ClaimState, Contents, Key};
-use crate::domain::tenant::{AppKey, Operation};
-use crate::domain::terms::{LeaseEnd, Retention, Terms};
 
 /// Contents of a frame.
 #[derive(Clone, Debug)]
@@ -379,7 +379,7 @@ fn millis(duration: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::conformance::fresh_claim;
+    use oncegate_core::engine::conformance::fresh_claim;
 
     fn entry(policy: OutagePolicy, journaled: JournaledOperation) -> Entry {
         Entry { chain: "default".into(), policy, at: Timestamp::from_micros(1_700_000_000_000_001), journaled }

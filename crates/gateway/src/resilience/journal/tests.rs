@@ -6,15 +6,15 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::future::join;
+use oncegate_core::claim::ClaimRequest;
+use oncegate_core::engine::conformance::fresh_claim;
+use oncegate_core::outage_policy::OutagePolicy;
+use oncegate_core::overlap::MaskedAttempt;
+use oncegate_core::record::ClaimState;
 
 use super::log::Log;
 use super::open::{OpenState, on_a_thread, read, start};
 use super::*;
-use crate::domain::claim::ClaimRequest;
-use crate::domain::outage_policy::OutagePolicy;
-use crate::domain::overlap::MaskedAttempt;
-use crate::domain::record::ClaimState;
-use crate::engine::conformance::fresh_claim;
 use crate::resilience::journal::entry::JournaledOperation;
 
 const ROOMY: Bounds = Bounds { bytes: 1 << 30, app_bytes: 1 << 30 };
@@ -188,7 +188,7 @@ async fn dead_entries_do_not_pile_up_and_live_ones_survive_the_rewriting() {
     let overlap = overlap(journal.next_number(), &kept);
     journal.remove_delivered(vec![], vec![overlap.clone()], vec![]).await.unwrap();
     let mut large = fresh_claim();
-    large.contents = crate::domain::canonical::canonicalize(format!("\"{}\"", "x".repeat(60_000)).as_bytes()).unwrap();
+    large.contents = oncegate_core::canonical::canonicalize(format!("\"{}\"", "x".repeat(60_000)).as_bytes()).unwrap();
     for _ in 0..100 {
         let seq = journal.append(&entry(&large)).await.unwrap();
         journal.remove_delivered(vec![seq], Vec::new(), Vec::new()).await.unwrap();
@@ -310,7 +310,7 @@ async fn a_file_that_cannot_be_rewritten_goes_on_growing() {
     let disk = Disk::default();
     let journal = on(&disk);
     let mut large = fresh_claim();
-    large.contents = crate::domain::canonical::canonicalize(format!("\"{}\"", "x".repeat(200_000)).as_bytes()).unwrap();
+    large.contents = oncegate_core::canonical::canonicalize(format!("\"{}\"", "x".repeat(200_000)).as_bytes()).unwrap();
     let seqs = [journal.append(&entry(&large)).await.unwrap(), journal.append(&entry(&large)).await.unwrap()];
     disk.0.no_copies.store(true, Ordering::SeqCst);
     for _ in 0..12 {

@@ -4,11 +4,11 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use oncegate_core::terms::Span;
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::Quota;
-use crate::domain::terms::Span;
 
 /// Either table. What an app leaves out is taken from `[defaults.quota]`.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Deserialize, Serialize)]

@@ -1,7 +1,8 @@
 //! Charges, overdrafts and permits of an app, and what survives a change of settings.
 
+use oncegate_core::clock::{Clock, ManualClock, Timestamp};
+
 use super::*;
-use crate::domain::clock::{Clock, ManualClock, Timestamp};
 use crate::tenants::Registry;
 use crate::tenants::tests::app;
 

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hashbrown::HashMap;
+use oncegate_core::attempt::Attempt;
+use oncegate_core::global_id::GlobalId;
+use oncegate_core::record::{ClaimState, LiveClaim, Record};
 
 use super::super::super::journal::entry::{Entry, Seq};
 use super::{LocalClaim, LocalEffect};
-use crate::domain::attempt::Attempt;
-use crate::domain::global_id::GlobalId;
-use crate::domain::record::{ClaimState, LiveClaim, Record};
 
 /// Approximate size of a remembered claim without its contents and its result.
 pub(super) const CLAIM_BYTES: usize = 640;

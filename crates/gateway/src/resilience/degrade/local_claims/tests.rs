@@ -1,8 +1,9 @@
 //! Local claims: which are known, for how long, and which are forgotten first.
 
+use oncegate_core::claim::{Grant, Outcome};
+use oncegate_core::engine::conformance::fresh_claim;
+
 use super::*;
-use crate::domain::claim::{Grant, Outcome};
-use crate::engine::conformance::fresh_claim;
 
 const LATER: Duration = Duration::from_secs(1);
 

@@ -1,11 +1,12 @@
 //! Accepted outcomes are recorded, however old they are; outcomes that could not be recorded are not accepted. And no app loses
 //! claims because of another one.
 
+use oncegate_core::claim::{LateTerms, Outcome};
+use oncegate_core::outage_policy::OutagePolicy;
+use oncegate_core::record::ClaimState;
+
 use super::super::*;
 use super::support::*;
-use crate::domain::claim::{LateTerms, Outcome};
-use crate::domain::outage_policy::OutagePolicy;
-use crate::domain::record::ClaimState;
 use crate::resilience::journal::entry::{Entry, JournaledOperation};
 
 const SPOOLED: OutcomeOnOutage = OutcomeOnOutage::Spool;
@@ -76,7 +77,7 @@ async fn an_app_that_fills_the_local_claims_makes_no_other_app_forget() {
     for _ in 0..80 {
         let request = of("shop");
         let late =
-            LateTerms { operation: None, contents: crate::domain::record::Contents::Unverified, terms: request.terms };
+            LateTerms { operation: None, contents: oncegate_core::record::Contents::Unverified, terms: request.terms };
         let report = report(&request, success(&large), OutcomeOnOutage::FailClosed);
         world.settle(&report.with(|report| report.late = Some(late))).await;
     }

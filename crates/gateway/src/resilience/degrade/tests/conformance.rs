@@ -1,15 +1,15 @@
 //! While the store answers, the wrapper is an engine like any other: with each policy, and while something waits on other keys.
 
 use async_trait::async_trait;
+use oncegate_core::attempt::SystemEntropy;
+use oncegate_core::clock::ManualClock;
+use oncegate_core::engine::conformance::{DEADLINE, Subject};
+use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
+use oncegate_core::engine::{Capabilities, ClaimSink, Metadata};
+use oncegate_core::operator::{ListRequest, ListedClaim};
 
 use super::super::*;
 use super::support::*;
-use crate::domain::attempt::SystemEntropy;
-use crate::domain::clock::ManualClock;
-use crate::domain::operator::{ListRequest, ListedClaim};
-use crate::engine::conformance::{DEADLINE, Subject};
-use crate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
-use crate::engine::{Capabilities, ClaimSink, Metadata};
 
 /// The policies as an engine: each call has these two.
 struct WithPolicies(Arc<OutagePolicies>, ClaimOnOutage, OutcomeOnOutage);
@@ -136,12 +136,12 @@ fn subject(open: impl FnOnce(&Arc<ManualClock>, &tempfile::TempDir) -> Arc<dyn E
 
 mod with_no_policy {
     use super::*;
-    crate::conformance!(async { Some(subject(|clock, folder| Arc::new(without(over(clock, folder))))) });
+    oncegate_core::conformance!(async { Some(subject(|clock, folder| Arc::new(without(over(clock, folder))))) });
 }
 
 mod with_local_and_spool {
     use super::*;
-    crate::conformance!(async {
+    oncegate_core::conformance!(async {
         Some(subject(|clock, folder| {
             Arc::new(WithPolicies(over(clock, folder), ClaimOnOutage::Local, OutcomeOnOutage::Spool))
         }))
@@ -150,8 +150,8 @@ mod with_local_and_spool {
 
 mod while_something_waits {
     use super::*;
-    crate::conformance!(async {
-        let mut stuck = crate::engine::conformance::fresh_claim();
+    oncegate_core::conformance!(async {
+        let mut stuck = oncegate_core::engine::conformance::fresh_claim();
         stuck.key.app = "deaf".parse().unwrap();
         let mut policies = None;
         let subject = subject(|clock, folder| {

@@ -1,10 +1,11 @@
 //! `fail_open`: grants without the store, with the attempt that was sent to the store.
 
+use oncegate_core::claim::Outcome;
+use oncegate_core::record::ClaimState;
+
 use super::super::marks::ExclusiveTime;
 use super::super::*;
 use super::support::*;
-use crate::domain::claim::Outcome;
-use crate::domain::record::ClaimState;
 
 const CLOSED: OutcomeOnOutage = OutcomeOnOutage::FailClosed;
 
@@ -30,7 +31,7 @@ async fn a_claim_is_granted_and_the_same_nonce_gets_the_same_grant_also_after_a_
     }
     let world = world.restarted().await;
     let nonce = first.attempt.nonce().clone();
-    let again = crate::domain::attempt::Attempt::new(world.clock.wall().plus(Duration::from_micros(9)), nonce);
+    let again = oncegate_core::attempt::Attempt::new(world.clock.wall().plus(Duration::from_micros(9)), nonce);
     match world.claim(&first.with(|request| request.attempt = again)).await.split() {
         (ClaimResponse::Granted(grant), FAIL_OPEN) => {
             assert_eq!((grant.attempt, grant.repeated), (first.attempt.clone(), true));
@@ -295,7 +296,7 @@ async fn a_success_that_is_kept_for_ever_is_compared_too() {
     let second = other(&two, &first);
     one.claim(&first).await;
     two.claim(&second).await;
-    let retention = Some(crate::domain::terms::Retention::Forever);
+    let retention = Some(oncegate_core::terms::Retention::Forever);
     let done = Outcome::Success { result: None, retention };
     assert_eq!(one.settle(&report(&first, done, OutcomeOnOutage::Spool)).await, SPOOLED_ANSWER);
     one.back().await;

@@ -1,11 +1,12 @@
 //! Deliveries over a connection that loses requests and replies, by a gateway that is restarted repeatedly.
 
+use oncegate_core::attempt::SystemEntropy;
+use oncegate_core::claim::Outcome;
+use oncegate_core::engine::faulty::Faulty;
+use oncegate_core::record::ClaimState;
+
 use super::super::*;
 use super::support::*;
-use crate::domain::attempt::SystemEntropy;
-use crate::domain::claim::Outcome;
-use crate::domain::record::ClaimState;
-use crate::engine::faulty::Faulty;
 
 /// Whatever is lost and however often the gateway is restarted: each accepted outcome is in the store, each operation once, and
 /// no overlap is reported.
@@ -39,7 +40,7 @@ async fn no_accepted_outcome_is_lost_and_none_is_delivered_twice() {
             journal.open().await.unwrap();
             if journal.waiting() == 0 {
                 assert!(journal.open().await.is_ok());
-                assert!(crate::domain::overlap::Overlaps::newest(&*journal, None, None, 1).is_empty(), "seed {seed}");
+                assert!(oncegate_core::overlap::Overlaps::newest(&*journal, None, None, 1).is_empty(), "seed {seed}");
                 break;
             }
             assert!(round < 99, "seed {seed}: {} left", journal.waiting());

@@ -1,9 +1,10 @@
 //! A store that executes a call late, after its caller gave up and a policy answered instead.
 
+use oncegate_core::claim::Outcome;
+use oncegate_core::record::ClaimState;
+
 use super::super::*;
 use super::support::*;
-use crate::domain::claim::Outcome;
-use crate::domain::record::ClaimState;
 
 const CLOSED: OutcomeOnOutage = OutcomeOnOutage::FailClosed;
 const MINUTE: Duration = Duration::from_mins(1);
@@ -172,7 +173,7 @@ async fn the_mark_of_a_success_for_a_month_can_be_read() {
     let first = request(&one, ClaimOnOutage::FailOpen);
     one.claim(&first).await;
     one.clock.advance(Duration::from_micros(1_234_567));
-    let retention = Some(crate::domain::terms::Retention::For(Duration::from_hours(24 * 30)));
+    let retention = Some(oncegate_core::terms::Retention::For(Duration::from_hours(24 * 30)));
     let done = Outcome::Success { result: None, retention };
     one.settle(&report(&first, done, OutcomeOnOutage::Spool)).await;
     let second = other(&one, &first);

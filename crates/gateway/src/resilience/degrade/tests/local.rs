@@ -1,14 +1,14 @@
 //! `local`: this process decides alone, on the claims that it knows.
 
+use oncegate_core::canonical::canonicalize;
+use oncegate_core::claim::{Grant, Outcome};
+use oncegate_core::engine::conformance::DEADLINE;
+use oncegate_core::record::{ClaimState, Contents};
+use oncegate_core::terms::{LeaseEnd, Retention, Terms};
 use tokio::time::timeout;
 
 use super::super::*;
 use super::support::*;
-use crate::domain::canonical::canonicalize;
-use crate::domain::claim::{Grant, Outcome};
-use crate::domain::record::{ClaimState, Contents};
-use crate::domain::terms::{LeaseEnd, Retention, Terms};
-use crate::engine::conformance::DEADLINE;
 use crate::resilience::journal::memory::{Disk, Flaw, Trouble};
 
 const CLOSED: OutcomeOnOutage = OutcomeOnOutage::FailClosed;
@@ -22,7 +22,7 @@ async fn one_attempt_is_granted_and_the_others_are_duplicates() {
     assert_eq!(summary(&world.claim(&other(&world, &first)).await), (LOCAL, "duplicate"));
     let nonce = first.attempt.nonce().clone();
     world.clock.advance(Duration::from_secs(1));
-    let again = crate::domain::attempt::Attempt::new(world.clock.wall(), nonce);
+    let again = oncegate_core::attempt::Attempt::new(world.clock.wall(), nonce);
     let again = first.with(|request| request.attempt = again);
     match world.claim(&again).await.split() {
         (ClaimResponse::Granted(grant), LOCAL) => {
@@ -251,7 +251,7 @@ async fn a_wall_clock_that_is_set_back_extends_no_lease_over_a_restart() {
     world.line.set(Way::Gone);
     let first = request(&world, ClaimOnOutage::Local);
     world.claim(&first).await;
-    world.clock.step_wall(crate::domain::clock::Timestamp::from_micros(1_600_000_000_000_000));
+    world.clock.step_wall(oncegate_core::clock::Timestamp::from_micros(1_600_000_000_000_000));
     let world = world.restarted().await;
     assert_eq!(summary(&world.claim(&other(&world, &first)).await), (LOCAL, "duplicate"));
     world.clock.advance(first.terms.lease);
@@ -334,7 +334,7 @@ async fn the_same_try_at_another_gateway_is_no_overlap() {
     world.claim(&first).await;
     let nonce = first.attempt.nonce().clone();
     world.clock.advance(Duration::from_millis(5));
-    let elsewhere = crate::domain::attempt::Attempt::new(world.clock.wall(), nonce);
+    let elsewhere = oncegate_core::attempt::Attempt::new(world.clock.wall(), nonce);
     let elsewhere = first.with(|request| request.attempt = elsewhere);
     world.claim_elsewhere(&elsewhere).await;
     world.settle(&report(&first, success("7"), CLOSED)).await;

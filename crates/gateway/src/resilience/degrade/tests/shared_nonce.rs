@@ -1,11 +1,12 @@
 //! One nonce at two gateways while the store is unavailable: two attempts of one try.
 
+use oncegate_core::attempt::Attempt;
+use oncegate_core::claim::Outcome;
+use oncegate_core::record::ClaimState;
+use oncegate_core::terms::LeaseEnd;
+
 use super::super::*;
 use super::support::*;
-use crate::domain::attempt::Attempt;
-use crate::domain::claim::Outcome;
-use crate::domain::record::ClaimState;
-use crate::domain::terms::LeaseEnd;
 
 const CLOSED: OutcomeOnOutage = OutcomeOnOutage::FailClosed;
 const SPOOLED: OutcomeOnOutage = OutcomeOnOutage::Spool;

@@ -1,13 +1,12 @@
 //! `spool`: outcomes are kept on the disk, and delivered in order before later calls.
 
 use futures_util::future::join_all;
-
+use oncegate_core::claim::Outcome;
+use oncegate_core::record::ClaimState;
 use tokio::time::timeout;
 
 use super::super::*;
 use super::support::*;
-use crate::domain::claim::Outcome;
-use crate::domain::record::ClaimState;
 
 const SPOOLED: OutcomeOnOutage = OutcomeOnOutage::Spool;
 

@@ -4,19 +4,19 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use async_trait::async_trait;
+use oncegate_core::attempt::{AttemptHash, SystemEntropy};
+use oncegate_core::claim::{LateTerms, Outcome};
+use oncegate_core::clock::{ManualClock, Timestamp};
+use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
+use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
+use oncegate_core::engine::{Capabilities, Determinate, Metadata};
+use oncegate_core::operator::{ListRequest, ListedClaim};
+use oncegate_core::outage_policy::OutagePolicy;
+use oncegate_core::overlap::{Overlap, Overlaps};
+use oncegate_core::record::Contents;
 use tempfile::TempDir;
 
 use super::super::*;
-use crate::domain::attempt::{AttemptHash, SystemEntropy};
-use crate::domain::claim::{LateTerms, Outcome};
-use crate::domain::clock::{ManualClock, Timestamp};
-use crate::domain::operator::{ListRequest, ListedClaim};
-use crate::domain::outage_policy::OutagePolicy;
-use crate::domain::overlap::{Overlap, Overlaps};
-use crate::domain::record::Contents;
-use crate::engine::conformance::{DEADLINE, fresh_claim};
-use crate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
-use crate::engine::{Capabilities, Determinate, Metadata};
 use crate::resilience::journal::memory::Disk;
 use crate::resilience::journal::{Bounds, Journal};
 
@@ -340,9 +340,9 @@ pub(super) fn request(world: &World, on_outage: ClaimOnOutage) -> Claim {
 }
 
 /// An attempt issued now by the world's clock.
-pub(super) fn attempt(world: &World) -> crate::domain::attempt::Attempt {
+pub(super) fn attempt(world: &World) -> oncegate_core::attempt::Attempt {
     let nonce = fresh_claim().attempt.nonce().clone();
-    crate::domain::attempt::Attempt::new(world.clock.wall(), nonce)
+    oncegate_core::attempt::Attempt::new(world.clock.wall(), nonce)
 }
 
 /// The same operation, claimed by another attempt, now.
