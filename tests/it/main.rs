@@ -38,8 +38,6 @@ mod durability;
 mod edge;
 #[cfg(feature = "postgres")]
 mod engine_postgres;
-#[cfg(feature = "redis")]
-mod engine_redis;
 mod isolation;
 #[cfg(feature = "redis")]
 mod late;

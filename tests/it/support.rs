@@ -1,8 +1,6 @@
 //! Tools for these tests only; the rest is in `oncegate-testkit`.
 
 pub(crate) mod caller;
-#[cfg(any(feature = "postgres", feature = "redis"))]
-pub(crate) use oncegate_testkit::calls;
 #[cfg(feature = "otlp")]
 pub(crate) mod collector;
 pub(crate) mod command;

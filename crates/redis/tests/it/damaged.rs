@@ -1,10 +1,10 @@
 //! Values that cannot be read: neither absent nor touched, whatever is called. The engine reads values in two places, in Rust
 //! and in its scripts; here the two are compared.
 
-use oncegate::domain::claim::{ClaimRequest, Outcome, OutcomeRequest};
-use oncegate::domain::operator::ReleaseRequest;
-use oncegate::engine::conformance::{DEADLINE, fresh_claim};
-use oncegate::engine::{Determinate, Engine, EngineError};
+use oncegate_core::claim::{ClaimRequest, Outcome, OutcomeRequest};
+use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
+use oncegate_core::engine::{Determinate, Engine, EngineError};
+use oncegate_core::operator::ReleaseRequest;
 
 use super::{Redis, RedisServer, again, name, open, renew, settle, success};
 

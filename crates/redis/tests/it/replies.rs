@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use oncegate::domain::attempt::Attempt;
-use oncegate::domain::claim::{ClaimRequest, ClaimResponse, Outcome, OutcomeResponse};
-use oncegate::domain::record::ClaimState;
-use oncegate::engine::Engine;
-use oncegate::engine::conformance::{DEADLINE, fresh_claim};
+use oncegate_core::attempt::Attempt;
+use oncegate_core::claim::{ClaimRequest, ClaimResponse, Outcome, OutcomeResponse};
+use oncegate_core::engine::Engine;
+use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
+use oncegate_core::record::ClaimState;
 use oncegate_redis::{Options, Redis};
 use oncegate_testkit::tcp_proxy::TcpProxy;
 
@@ -99,7 +99,7 @@ async fn a_request_cut_off_anywhere_is_never_answered_wrongly() {
     }
 }
 
-/// One caller's life: claims an operation of its own, settles it, looks it up. Every answer must be about its own.
+/// One caller's life: claims its own operation, settles it, looks it up. Every answer must be about its own.
 /// Makes calls until `stop`. Returns how many operations were answered completely, and how many were not.
 async fn live(redis: Arc<Redis>, stop: Arc<AtomicBool>) -> (usize, usize) {
     let (mut answered, mut tries) = (0, 0);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use oncegate::engine::conformance::Subject;
+use oncegate_core::engine::conformance::Subject;
 
 use super::{RedisServer, open};
 
@@ -18,4 +18,4 @@ async fn subject() -> Option<Subject> {
     })
 }
 
-oncegate::conformance!(subject());
+oncegate_core::conformance!(subject());

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use oncegate::domain::claim::{ClaimRequest, ClaimResponse, Outcome, OutcomeResponse, RenewalResponse};
-use oncegate::domain::record::ClaimState;
-use oncegate::domain::terms::{LeaseEnd, Retention, Terms};
-use oncegate::engine::Engine;
-use oncegate::engine::conformance::{DEADLINE, fresh_claim};
+use oncegate_core::claim::{ClaimRequest, ClaimResponse, Outcome, OutcomeResponse, RenewalResponse};
+use oncegate_core::engine::Engine;
+use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
+use oncegate_core::record::ClaimState;
+use oncegate_core::terms::{LeaseEnd, Retention, Terms};
 
 use super::{RedisServer, again, granted, is_duplicate, name, open, renew, settle, success};
 
@@ -147,7 +147,7 @@ async fn only_words_before_the_contents_count() {
     assert_eq!(stored, format!("{} 1s new x=9 c={contents}\n\n 1s r=1s\n", request.attempt));
 }
 
-/// An unknown record that was recorded late, with a retention of its own: a second success does not add to it.
+/// An unknown record that was recorded late, with its own retention: a second success does not add to it.
 #[tokio::test]
 async fn a_late_record_stays_late_when_it_is_settled() {
     let Some(server) = RedisServer::start().await else { return };

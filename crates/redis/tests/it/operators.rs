@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use oncegate::domain::claim::{ClaimRequest, ClaimResponse, Outcome, OutcomeResponse, RenewalResponse};
-use oncegate::domain::record::ClaimState;
-use oncegate::engine::conformance::{DEADLINE, fresh_claim};
-use oncegate::engine::{Determinate, Engine, EngineError};
+use oncegate_core::claim::{ClaimRequest, ClaimResponse, Outcome, OutcomeResponse, RenewalResponse};
+use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
+use oncegate_core::engine::{Determinate, Engine, EngineError};
+use oncegate_core::record::ClaimState;
 use oncegate_redis::{Options, Redis};
 
 use super::{

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use oncegate::engine::conformance::{DEADLINE, fresh_claim};
+use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate_testkit::certificates::{Authority, Pair};
 
 use super::*;

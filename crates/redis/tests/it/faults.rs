@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use oncegate::domain::claim::Outcome;
-use oncegate::domain::operator::ReleaseRequest;
-use oncegate::domain::record::ClaimState;
-use oncegate::engine::conformance::{DEADLINE, fresh_claim};
-use oncegate::engine::{Determinate, Engine, EngineError};
+use oncegate_core::claim::Outcome;
+use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
+use oncegate_core::engine::{Determinate, Engine, EngineError};
+use oncegate_core::operator::ReleaseRequest;
+use oncegate_core::record::ClaimState;
 use oncegate_redis::{Options, Redis};
 use oncegate_testkit::tcp_proxy::{Mode, TcpProxy};
 use tokio::time::timeout;

@@ -3,9 +3,9 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
-use oncegate::domain::claim::{ClaimRequest, ClaimResponse, Outcome};
-use oncegate::engine::conformance::{DEADLINE, fresh_claim};
-use oncegate::engine::{BatchClaim, Determinate, Engine, EngineError};
+use oncegate_core::claim::{ClaimRequest, ClaimResponse, Outcome};
+use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
+use oncegate_core::engine::{BatchClaim, Determinate, Engine, EngineError};
 use oncegate_redis::{Options, Redis};
 use oncegate_testkit::tcp_proxy::Mode;
 use tokio::time::timeout;

@@ -1,5 +1,6 @@
-//! The Redis engine on real servers: the contract that all engines keep, what operators may change while a server runs, and
-//! all that can go wrong between the two.
+//! Tests of the Redis engine on single servers. Clusters and Sentinels are in `tests/cluster`.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
 mod batches;
 mod conformance;
@@ -12,15 +13,14 @@ mod tls;
 
 use std::time::Duration;
 
-use oncegate::domain::claim::ClaimRequest;
-use oncegate::engine::Engine;
+use oncegate_core::claim::ClaimRequest;
+use oncegate_core::engine::Engine;
 use oncegate_redis::{Options, Redis};
-use oncegate_testkit::redis_server::RedisServer;
-use oncegate_testkit::tcp_proxy::TcpProxy;
-
-use crate::support::calls::{
+use oncegate_testkit::calls::{
     again, attempt, back_within_a_second, granted, is_duplicate, is_uncertain, renew, settle, success, unavailable,
 };
+use oncegate_testkit::redis_server::RedisServer;
+use oncegate_testkit::tcp_proxy::TcpProxy;
 
 /// Options with short times for tests.
 fn options() -> Options {
