@@ -279,5 +279,5 @@ fn the_tree_is_really_read() {
 /// Applies a rule to the tree and fails with what it found.
 fn hold(name: &str, rule: impl Fn(&[Source]) -> Vec<String>) {
     let found = rule(&source::tree());
-    assert!(found.is_empty(), "{name}: {} to put right\n{}", found.len(), found.join("\n"));
+    assert!(found.is_empty(), "{name}: {} to correct\n{}", found.len(), found.join("\n"));
 }

@@ -98,7 +98,7 @@ async fn serve(programs: &Programs, redis: &RedisServer, api: SocketAddr) -> any
     Ok(process)
 }
 
-/// Child process in a directory of its own, with its output in a file there.
+/// Child process in its own directory, with its output in a file there.
 struct Process {
     name: &'static str,
     child: Child,

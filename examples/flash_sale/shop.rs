@@ -99,7 +99,7 @@ pub(crate) fn router(shop: Arc<Shop>) -> Router {
 async fn submit(State(shop): State<Arc<Shop>>, Json(order): Json<Value>) -> (StatusCode, Json<Value>) {
     let customer = order["customer"].as_u64().and_then(|it| u32::try_from(it).ok()).unwrap_or_default();
     let Ok(worker) = Arc::clone(&shop.workers).acquire_owned().await else { return not_now() };
-    // On a task of its own: a customer who disconnects must not leave an order half placed.
+    // In a separate task: a customer who disconnects must not leave an order half placed.
     let placing = tokio::spawn(async move {
         let _busy_until_done = worker;
         match &shop.gateway {

@@ -23,7 +23,7 @@ pub(crate) struct Capacity {
     engine: Contender,
     gateway_core: f64,
     gateway_core_batched: Option<f64>,
-    /// If the store is a server of its own.
+    /// If the store is a separate server.
     store_core: Option<f64>,
     store_core_batched: Option<f64>,
 }

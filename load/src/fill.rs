@@ -36,7 +36,7 @@ const BATCH: u64 = 500;
 /// Requests in flight at once.
 const CONNECTIONS: usize = 16;
 
-/// Makes this many claims, each for an order of its own; without `kept`, on the gateway's terms.
+/// Makes this many claims, each for another order; without `kept`, on the gateway's terms.
 pub(crate) async fn fill(target: Target, claims: u64, kept: Option<&str>) -> anyhow::Result<()> {
     let terms = Arc::new(Terms::new(&target.app, "load.unique", kept));
     let target = Arc::new(target);

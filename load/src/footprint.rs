@@ -92,7 +92,7 @@ async fn kept_bytes(bench: &Bench, running: &Running, engine: Contender) -> anyh
     }
 }
 
-/// Returns the size of the files below a folder. A file that is deleted meanwhile counts nothing.
+/// Returns the size of the files below a folder. A file that is deleted during the walk counts nothing.
 fn files_bytes(folder: &Path) -> u64 {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let bytes = entries.map(|entry| match entry.metadata() {

@@ -52,7 +52,7 @@ use crate::{
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 #[derive(Parser)]
-#[command(about = "Puts an Oncegate gateway under load and checks its promises meanwhile")]
+#[command(about = "Puts an Oncegate gateway under load and checks its promises")]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -51,7 +51,7 @@ impl Pace {
         let due = Arc::new(Semaphore::new(0));
         if let Pacing::Open { per_second } = pacing {
             let due = Arc::clone(&due);
-            // A thread of its own: the runtime's timer has a resolution of a millisecond, this one about fifty
+            // A separate thread: the runtime's timer has a resolution of a millisecond, this one about fifty
             // microseconds.
             thread::spawn(move || release(&due, starts, per_second, slots, takers));
         }

@@ -35,7 +35,7 @@ impl Watched {
         if !self.family {
             return Ok(own.ticks * TICK_US);
         }
-        // A child that ends meanwhile is missing here, but its parent has its time.
+        // A child that has ended is missing here, but its parent has its time.
         let all: Vec<_> = processes().collect();
         let mut family = vec![self.pid];
         let mut ticks = own.ticks + own.ended_ticks;

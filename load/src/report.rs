@@ -189,7 +189,7 @@ impl fmt::Display for Report {
             writeln!(f, "    {name:<12} {cores:>7.2} {us_per_request:>12.1}")?;
         }
         if let Some(cores) = self.other_cores.filter(|_| self.was_disturbed()) {
-            writeln!(f, "    all else     {cores:>7.2}   Other programs ran meanwhile: the rates mean little.")?;
+            writeln!(f, "    all else     {cores:>7.2}   Other programs ran too: the rates mean little.")?;
         }
         if self.generator_was_the_limit() {
             writeln!(f, "  The generator used its core to the full: the gateway may be faster than this.")?;

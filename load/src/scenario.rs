@@ -23,7 +23,7 @@ const HOT_TIMES: u64 = 50;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Scenario {
-    /// Claims, each for an order of its own
+    /// Claims, each for another order
     Unique,
     /// A claim, then its success
     Settle,
@@ -226,7 +226,7 @@ impl Stage {
         match (status, reply.attempt.take(), reply.global_id.take()) {
             (201, Some(attempt), Some(global_id)) => {
                 self.ledger.check(!reply.repeated, || {
-                    format!("order {order}: answered as a repeat, though every claim has a nonce of its own")
+                    format!("order {order}: answered as a repeat, though every claim has its own nonce")
                 });
                 Claimed::Granted { attempt: attempt.to_owned(), global_id: global_id.to_owned() }
             }

@@ -71,7 +71,7 @@ impl Bench {
                     self.rounds, report.claims_per_second, trial.pacing, trial.connections
                 ));
                 if let Some(cores) = report.other_cores.filter(|_| report.was_disturbed()) {
-                    report::say(&format!("!! DISTURBED: other programs took {cores:.2} cores meanwhile"));
+                    report::say(&format!("!! DISTURBED: other programs took {cores:.2} cores"));
                 }
                 if !report.is_sound() {
                     self.sound = false;

@@ -10,7 +10,7 @@ Examples:
   oncegate audit
   oncegate audit --limit 200 --output json
 
-The newest changes come first. Each gateway has a trail of its own. A change without a RESULT was started, and the gateway ended
+The newest changes come first. Each gateway has its own trail. A change without a RESULT was started, and the gateway ended
 before the result was known: look at what it was about.";
 
 #[derive(Args, Debug)]

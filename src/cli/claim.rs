@@ -215,7 +215,7 @@ fn word(choice: &impl ValueEnum) -> String {
 /// Parses the JSON of a flag.
 pub(super) fn json_of(flag: &str, text: &str) -> anyhow::Result<Value> {
     serde_json::from_str(text)
-        .map_err(|error| usage(format!("{flag} is not JSON: {error}. Text needs quotes of its own: '\"done\"'")))
+        .map_err(|error| usage(format!("{flag} is not JSON: {error}. Text needs its own quotes: '\"done\"'")))
 }
 
 impl ClaimName {

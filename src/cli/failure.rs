@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::admin_client::Refusal;
 use crate::config::Problems;
 
-/// Causes of an error that have an exit code of their own. Everything else is 1.
+/// Causes of an error that have their own exit code. Everything else is 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Cause {
     /// The command line or the configuration is wrong. Nothing was changed.
@@ -50,7 +50,7 @@ pub(super) fn exit_code(error: &anyhow::Error) -> u8 {
 /// Longest wait for an error to be written.
 pub(super) const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Writes an error within a timeout: if standard error is not read, the process ends all the same.
+/// Writes an error within a timeout: if standard error is not read, the process still ends.
 pub(super) fn report_within(timeout: Duration, error: String, mut to: impl Write + Send + 'static) {
     let (done, written) = mpsc::channel();
     // Without a thread or a reader, there is no other place to report to.

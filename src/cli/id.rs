@@ -55,7 +55,7 @@ pub(super) fn read_contents(argument: &str, input: &mut impl Read) -> anyhow::Re
     }
     canonicalize(&json).map_err(|error| match &error {
         // The shell removes one pair of quotes, which makes this the likeliest mistake.
-        NotCanonical::Syntax { .. } => usage(format!("{error}. Text needs quotes of its own: '\"A-1001\"'")),
+        NotCanonical::Syntax { .. } => usage(format!("{error}. Text needs its own quotes: '\"A-1001\"'")),
         _ => usage(error.to_string()),
     })
 }
@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn bare_text_is_refused_with_the_quotes_it_lacks() {
         let error = id("A-1001", "", false).unwrap_err().to_string();
-        assert!(error.ends_with(". Text needs quotes of its own: '\"A-1001\"'"), "{error}");
+        assert!(error.ends_with(". Text needs its own quotes: '\"A-1001\"'"), "{error}");
         assert!(id("null", "", false).is_err());
     }
 }

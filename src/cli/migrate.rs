@@ -14,7 +14,7 @@ use super::output::{self, Column, Out, OutputArgs, cell, rows};
 use super::progress;
 use crate::database::{Address, schema};
 
-/// Longest wait for a connection over a slow network. The migrations have a timeout of their own.
+/// Longest wait for a connection over a slow network. The migrations have their own timeout.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 const EXAMPLES: &str = "\
@@ -79,7 +79,7 @@ pub(super) fn run(args: MigrateArgs, out: &mut impl Out) -> anyhow::Result<()> {
     for (name, address) in &databases {
         if address.is_pooled() {
             return Err(usage(format!(
-                "{name} is reached through a pooler. Migrate over a connection of its own: a URL without `pooler`"
+                "{name} is reached through a pooler. Migrate over a direct connection: a URL without `pooler`"
             )));
         }
         let progress = progress::spinner(format!("Migrating {name}"));

@@ -12,7 +12,7 @@ use super::path::KeyPath;
 pub(super) struct Layer {
     table: Table,
     source: Source,
-    /// Origins of the values that were read from files of their own.
+    /// Origins of the values that were read from separate files.
     from_files: BTreeMap<KeyPath, String>,
 }
 

@@ -1,4 +1,4 @@
-//! Secret settings in files of their own: `<key>_file` names the file, in any layer. The file is read with its layer;
+//! Secret settings in separate files: `<key>_file` names the file, in any layer. The file is read with its layer;
 //! the rest of the program does not see where a value came from.
 
 use std::fs::File;

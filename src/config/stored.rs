@@ -33,7 +33,7 @@ fn read(key: &AppKey, settings: &str) -> Result<AppOptions, Problem> {
     let settings: Value = serde_json::from_str(settings).map_err(no_json)?;
     for name in ["secrets", "disabled", "chain"] {
         if settings.get(name).is_some() {
-            let message = "not an app's setting in a registry: it has a column of its own";
+            let message = "not an app's setting in a registry: it has its own column";
             return Err(Problem::of_key(path.child(name), message));
         }
     }
@@ -85,7 +85,7 @@ mod tests {
             (stored(r#"{"lease": "1 minute"}"#), "apps.shop.lease"),
             (stored(r#"{"lease": "48h"}"#), "limits.lease_max"),
             (stored(r#"{"operations": {"x": {"lease": 5}}}"#), "apps.shop.operations.x.lease"),
-            (stored(r#"{"secrets": []}"#), "a column of its own"),
+            (stored(r#"{"secrets": []}"#), "its own column"),
             (chain, "there is no chain `nowhere`"),
         ] {
             let refused = config.of_stored(&stored).unwrap_err().to_string();

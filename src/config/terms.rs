@@ -41,7 +41,7 @@ pub struct TermsOptions {
     pub quota: QuotaOptions,
 }
 
-/// Defines a table of optional terms, as in [`TermsOptions`], after fields of its own. Serde's `flatten` would share the terms too, but would
+/// Defines a table of optional terms, as in [`TermsOptions`], after its own fields. Serde's `flatten` would share the terms too, but would
 /// ignore unknown keys.
 macro_rules! partial_terms {
     ($(#[$about:meta])* $name:ident { $($own:tt)* }) => {

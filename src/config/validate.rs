@@ -300,8 +300,7 @@ fn check_limits(limits: &Limits, findings: &mut Findings) {
         }
     }
     if limits.metric_operations > METRIC_OPERATIONS_MAX {
-        let message =
-            "each operation has series of its own; set at most 10000, and configure the operations that matter";
+        let message = "each operation has its own series; set at most 10000, and configure the operations that matter";
         findings.add(path.child("metric_operations"), message);
     }
     for (min, max, min_name, max_name) in [

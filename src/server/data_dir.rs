@@ -72,7 +72,7 @@ impl DataDir {
         match locked {
             Ok(()) => Ok(()),
             Err(LockError::Held(holder)) => bail!(
-                "server.data_dir {path} is held by {holder}: stop that gateway, or give this one a folder of its own \
+                "server.data_dir {path} is held by {holder}: stop that gateway, or give this one its own folder \
                  (--data-dir); two gateways cannot share one"
             ),
             Err(LockError::Io(error)) => Err(error).with_context(|| {

@@ -320,7 +320,7 @@ async fn a_row_that_cannot_be_used_takes_no_other_down() {
     for (settings, chain, word) in [
         (json!({ "retentoin": "1d" }), None, "did you mean `retention`"),
         (json!({ "lease": "48h" }), None, "limits.lease_max"),
-        (json!({ "secrets": [] }), None, "a column of its own"),
+        (json!({ "secrets": [] }), None, "its own column"),
         (json!({}), Some("nowhere"), "there is no chain `nowhere`"),
     ] {
         let mut body = json!({ "app": "worse", "settings": settings, "reason": "a test" });

@@ -105,7 +105,7 @@ async fn a_disabled_app_is_refused_on_a_connection_that_is_open() {
     assert_eq!(status().await, "200");
 }
 
-/// A secret that stands in a file of its own changes with that file.
+/// A secret in a separate file changes with that file.
 #[tokio::test]
 async fn a_change_of_a_file_that_holds_secrets_takes_effect_by_itself() {
     let folder = tempfile::tempdir().unwrap();

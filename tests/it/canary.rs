@@ -248,7 +248,7 @@ async fn nothing_secret_is_said_on_postgres() {
     search(&gateway, &config, folder.path(), &answers, &attempts, &planted).await;
 }
 
-/// The registry of apps has a password of its own, and may be out.
+/// The registry of apps has its own password, and may be out.
 #[cfg(feature = "postgres")]
 #[tokio::test]
 async fn nothing_secret_is_said_of_a_registry() {

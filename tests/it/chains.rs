@@ -240,7 +240,7 @@ async fn a_switch_that_may_not_or_cannot_be_made_changes_nothing() {
 
     let trail = alice.get("/admin/v1/audit").await.expect(200).body["entries"].clone();
     let response: Vec<_> = trail.as_array().unwrap().iter().map(|entry| entry["result"].as_str().unwrap()).collect();
-    assert_eq!(response, ["store_unavailable", "store_unavailable"], "what was refused before it was begun is none");
+    assert_eq!(response, ["store_unavailable", "store_unavailable"], "a call refused before its start is no grant");
     assert_eq!(trail[0]["action"], "chain.switch");
     assert_eq!(trail[0]["detail"], "chain: default, from: a, to: b, accept_loss");
 }
@@ -270,13 +270,13 @@ async fn a_switch_whose_gateway_was_killed_is_finished_by_another() {
         let headers = [("content-type", "application/json")];
         operator.try_send("POST", "/admin/v1/chains/default/switch", &headers, order("b").to_string()).await
     });
-    until("it is begun", FOLLOWED, async || chain(&there).await["phase"] == "closing").await;
+    until("the switch has started", FOLLOWED, async || chain(&there).await["phase"] == "closing").await;
     here.kill();
     assert!(switching.await.unwrap().is_err(), "no caller is answered that it was done");
     assert_eq!(there.client().claim(fresh::contents()).await.code(), (503, "store_unavailable"));
     comes_to(&there, "b", Duration::from_secs(15)).await;
     assert!(holds(&b, &granted(&there).await));
-    there.logged("Completed a switch that another gateway had begun", 1).await;
+    there.logged("Completed a switch that another gateway had started", 1).await;
 }
 
 #[tokio::test]

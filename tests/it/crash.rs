@@ -169,9 +169,9 @@ async fn call_until_it_dies(client: Client, ledger: Arc<Ledger>, mut random: Sma
     }
 }
 
-/// The life of one key. Nothing if the gateway died meanwhile.
+/// The life of one key. Nothing if the gateway died before the end.
 async fn live(client: &Client, ledger: &Ledger, entry: &mut Entry, random: &mut SmallRng) -> Option<()> {
-    // Longer than the test, so that nothing ends by itself.
+    // Longer than the test, so that nothing expires.
     let body = json!({ "contents": entry.contents, "lease": "24h" });
     loop {
         let granted = answer(client, ledger, "/v1/claims", &body).await?.expect(201);

@@ -1,4 +1,4 @@
-//! Answers of gateways in the store's place for one key, and their duties: no other grant by the same gateway meanwhile, every
+//! Answers of gateways in the store's place for one key, and their duties: no other grant by the same gateway during that time, every
 //! accepted outcome reaches the store, in order, and two grants at once are reported.
 
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The rules. Each looks at all sources and answers with what to put right: one line each, `file:line: what, and what to
+//! The rules. Each looks at all sources and returns what to correct: one line each, `file:line: what, and what to
 //! do about it`. What is allowed stands in the tables of `tidy.rs`.
 
 use std::iter;
@@ -209,7 +209,7 @@ pub(crate) fn expects(sources: &[Source]) -> Vec<String> {
             let hidden = line.contains("cfg_attr(") && line.contains(",allow(");
             if line.contains("#[allow(") || line.contains("#![allow(") || hidden {
                 let place = format!("{}:{}", source.path, number + 1);
-                found.push(format!("{place}: write `#[expect(…, reason = \"…\")]`, or put right what the lint says"));
+                found.push(format!("{place}: write `#[expect(…, reason = \"…\")]`, or do what the lint says"));
             }
         }
     }

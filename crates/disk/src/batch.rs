@@ -63,15 +63,15 @@ impl<'a> Batch<'a> {
         let (effect, answer) = transition(live.as_ref(), next_fence);
         match effect {
             Effect::Keep => return Ok(answer),
-            Effect::Put(record, lasts) => {
+            Effect::Put(record, lifetime) => {
                 // A grant and a late record get the new fence; an outcome keeps the attempt's own.
                 let own = live.filter(|_| record.state != ClaimState::InProgress).and_then(|live| live.fence);
                 let fence = own.unwrap_or(next_fence);
-                slot.put(Some(Row { expires_at: lasts.map(|lasts| now.plus(lasts)), fence, record }));
+                slot.put(Some(Row { expires_at: lifetime.map(|lifetime| now.plus(lifetime)), fence, record }));
                 self.watermarks.fence = self.watermarks.fence.max(fence);
             }
-            Effect::Extend(lasts) => {
-                let extended = slot.current.take().map(|row| Row { expires_at: Some(now.plus(lasts)), ..row });
+            Effect::Extend(lifetime) => {
+                let extended = slot.current.take().map(|row| Row { expires_at: Some(now.plus(lifetime)), ..row });
                 slot.put(extended);
             }
             Effect::Delete => slot.put(None),

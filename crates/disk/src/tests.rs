@@ -202,7 +202,7 @@ async fn a_second_engine_on_the_folder_is_refused() {
 }
 
 #[test]
-#[ignore = "run by another test, in a process of its own"]
+#[ignore = "run by another test, in its own process"]
 fn child_opens() {
     let Some(folder) = folder_of_child() else { return };
     match Disk::open(Path::new(&folder), noon(), quiet()) {
@@ -398,7 +398,7 @@ async fn a_busy_engine_sweeps_in_its_batches() {
     assert_eq!((claims, ends), (25, 25));
 }
 
-/// This test binary, running one of its ignored tests in a process of its own. It reads a folder from its input; the lines of
+/// This test binary, running one of its ignored tests in its own process. It reads a folder from its input; the lines of
 /// its output begin with `>`.
 struct Child(std::process::Child);
 

@@ -59,7 +59,7 @@ pub trait Connection: Send + 'static {
         self.heartbeat()
     }
 
-    /// Learns from a finished exchange, before the next one is sent. `queue` holds calls that waited meanwhile.
+    /// Learns from a finished exchange, before the next one is sent. `queue` holds calls that waited for it.
     fn finish(&mut self, done: Self::Done, queue: &mut Queue<Self::Call>) -> Fitness;
 }
 

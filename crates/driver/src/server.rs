@@ -10,7 +10,7 @@ use oncegate_core::engine::Determinate;
 /// Called when a server came back without its data.
 pub type OnDataLoss = Arc<dyn Fn() + Send + Sync>;
 
-/// A server, or several of which one is in use.
+/// A server, or several with one in use.
 pub struct Server {
     engine: &'static str,
     address: String,

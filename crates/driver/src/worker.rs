@@ -150,7 +150,7 @@ impl<K: Connector> Task<K> {
         }
     }
 
-    /// Waits for `event`, and refuses calls meanwhile if there is a reason to. `None` if the worker is to end.
+    /// Waits for `event`, and refuses calls until then if there is a reason to. `None` if the worker is to end.
     async fn wait_for<T>(&mut self, event: impl Future<Output = T>, refusal: Option<&Determinate>) -> Option<T> {
         let mut event = pin!(event);
         tokio::select! {
@@ -163,7 +163,7 @@ impl<K: Connector> Task<K> {
 
     /// Sends calls over a connection until it is lost or retired.
     ///
-    /// Dropping the exchanges under way drops their calls, which thereby have an uncertain outcome.
+    /// Dropping the exchanges under way drops their calls, so their outcome is uncertain.
     async fn serve(&mut self, mut connection: K::Connection) -> Lost {
         let mut exchanges: FuturesUnordered<Exchange<<K::Connection as Connection>::Done>> = FuturesUnordered::new();
         let mut retired = None;

@@ -9,12 +9,12 @@ WITH asked AS MATERIALIZED (
     FROM unnest($1::text[], $2::bytea[], $3::"char"[], $4::"char"[], $5::bigint[], $6::bigint[], $7::bigint[],
                 $8::bytea[], $9::bytea[], $10::bytea[])
         -- kind: p puts a record where none is stored, s reports a success, f a failure, r only reads.
-        AS asked (app, global_id, kind, state, lasts_us, retention_us, sweep_us, head, value, tail)
+        AS asked (app, global_id, kind, state, lifetime_us, retention_us, sweep_us, head, value, tail)
 ),
 
 -- Puts a record where none is stored. Live claims are filtered out first, by a lookup that writes nothing: ON CONFLICT alone
 -- would lock the row of every duplicate, which is a write and a commit. It decides what this lookup could not see: a claim that
--- was granted meanwhile is waited for and left alone, one that has ended is replaced.
+-- was granted since then is waited for and left alone, one that has ended is replaced.
 --
 -- The fence is drawn under the row's lock where there is a row. Where there is none, the sweeper deletes rows only long after
 -- their claims have ended; see docs/adr/0010-postgres-batches-and-fences.md.
@@ -22,7 +22,7 @@ put AS (
     INSERT INTO oncegate_claims AS held
         (fence, retention_us, expires_at, sweep_at, state, app, global_id, value)
     SELECT nextval('oncegate_fence'), asked.retention_us,
-           clock_timestamp() + asked.lasts_us * interval '1 microsecond',
+           clock_timestamp() + asked.lifetime_us * interval '1 microsecond',
            clock_timestamp() + asked.sweep_us * interval '1 microsecond',
            asked.state, asked.app, asked.global_id, asked.value
     FROM asked
@@ -45,21 +45,21 @@ put AS (
 settled AS (
     UPDATE oncegate_claims AS held
     SET state = CASE asked.kind WHEN 's' THEN 's' ELSE 'r' END::"char",
-        -- The state letter changes, a retention of its own goes before the old one, the result comes last.
+        -- The state letter changes, its retention goes before the old one, the result comes last.
         value = CASE asked.kind
             WHEN 's' THEN asked.head || 's'::bytea || asked.value
                 || substring(held.value FROM octet_length(asked.head) + 2) || asked.tail
             ELSE ''::bytea END,
-        -- lasts_us: NULL for the claim's own retention, -1 for ever; also below.
-        retention_us = nullif(coalesce(asked.lasts_us, held.retention_us, -1), -1),
+        -- lifetime_us: NULL for the claim's own retention, -1 for ever; also below.
+        retention_us = nullif(coalesce(asked.lifetime_us, held.retention_us, -1), -1),
         expires_at = CASE asked.kind
             WHEN 's' THEN clock_timestamp()
-                + nullif(coalesce(asked.lasts_us, held.retention_us, -1), -1) * interval '1 microsecond'
+                + nullif(coalesce(asked.lifetime_us, held.retention_us, -1), -1) * interval '1 microsecond'
             ELSE clock_timestamp() END,
         -- A success leaves it unchanged, so that no index changes. The row of a failure may be deleted soon.
         sweep_at = CASE asked.kind
             WHEN 's' THEN coalesce(held.sweep_at, clock_timestamp()
-                + nullif(coalesce(asked.lasts_us, held.retention_us, -1), -1) * interval '1 microsecond')
+                + nullif(coalesce(asked.lifetime_us, held.retention_us, -1), -1) * interval '1 microsecond')
             ELSE clock_timestamp() + interval '1 minute' END
     FROM asked
     WHERE asked.kind IN ('s', 'f')

@@ -70,7 +70,7 @@ impl Postgres {
     /// What is wrong with the URL, without repeating it.
     ///
     /// # Panics
-    /// Outside a tokio runtime: the connections live in tasks of their own.
+    /// Outside a tokio runtime: the connections live in their own tasks.
     pub fn open(url: &str, options: Options) -> Result<Self, InvalidUrl> {
         let address = Address::parse(url)?;
         let server = Arc::new(Server::new("postgres", address.name(), options.on_data_loss.clone()));

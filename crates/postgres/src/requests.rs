@@ -79,8 +79,8 @@ impl Request for Outcomes {
         let OutcomeRequest { key, attempt, outcome, .. } = &self.request;
         match (&self.late, outcome) {
             (Some(late), _) => {
-                let lasts = late.settled_retention().duration();
-                FirstStep::put(key, late, lasts, lasts.map(|lasts| lasts + TOMBSTONE))
+                let lifetime = late.settled_retention().duration();
+                FirstStep::put(key, late, lifetime, lifetime.map(|lifetime| lifetime + TOMBSTONE))
             }
             (None, Outcome::Success { result, retention }) => {
                 FirstStep::success(key, attempt, result.as_deref(), *retention)

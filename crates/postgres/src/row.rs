@@ -37,7 +37,7 @@ pub(super) struct FirstStep {
     global_id: Vec<u8>,
     kind: i8,
     state: i8,
-    lasts_us: Option<i64>,
+    lifetime_us: Option<i64>,
     retention_us: Option<i64>,
     sweep_us: Option<i64>,
     head: Vec<u8>,
@@ -58,11 +58,11 @@ impl FirstStep {
     }
 
     /// Stores a record where none is stored.
-    pub(super) fn put(key: &Key, record: &Record, lasts: Option<Duration>, sweep_after: Option<Duration>) -> Self {
+    pub(super) fn put(key: &Key, record: &Record, lifetime: Option<Duration>, sweep_after: Option<Duration>) -> Self {
         Self {
             kind: ascii(b'p'),
             state: letter(record),
-            lasts_us: lasts.map(micros),
+            lifetime_us: lifetime.map(micros),
             retention_us: record.terms.retention.duration().map(micros),
             sweep_us: sweep_after.map(micros),
             value: value::encode(record).into_bytes(),
@@ -74,7 +74,7 @@ impl FirstStep {
     pub(super) fn success(key: &Key, attempt: &Attempt, result: Option<&str>, retention: Option<Retention>) -> Self {
         Self {
             kind: ascii(b's'),
-            lasts_us: retention.map(|retention| retention.duration().map_or(-1, micros)),
+            lifetime_us: retention.map(|retention| retention.duration().map_or(-1, micros)),
             head: head(attempt),
             value: retention.map(|retention| format!(" r={retention}").into_bytes()).unwrap_or_default(),
             tail: result.map(|result| format!("\n{result}").into_bytes()).unwrap_or_default(),
@@ -114,7 +114,7 @@ pub(super) struct Change {
     /// `None`: the value stays.
     value: Option<Vec<u8>>,
     /// `None`: for ever.
-    lasts_us: Option<i64>,
+    lifetime_us: Option<i64>,
     retention_us: Option<i64>,
     /// `None`: the time to sweep stays.
     sweep_us: Option<i64>,
@@ -125,25 +125,26 @@ impl Change {
     pub(super) fn of(effect: &Effect, found: &Found) -> Self {
         let row = found.row.clone();
         let state = row.state;
-        let same = Self { row, state, fresh: false, value: None, lasts_us: None, retention_us: None, sweep_us: None };
+        let same =
+            Self { row, state, fresh: false, value: None, lifetime_us: None, retention_us: None, sweep_us: None };
         match effect {
-            Effect::Put(record, lasts) => {
+            Effect::Put(record, lifetime) => {
                 let fresh = record.state == ClaimState::InProgress;
                 Self {
                     state: letter(record),
                     fresh,
                     value: Some(value::encode(record).into_bytes()),
-                    lasts_us: lasts.map(micros),
+                    lifetime_us: lifetime.map(micros),
                     retention_us: record.terms.retention.duration().map(micros),
                     sweep_us: fresh.then(|| micros(sweep_after(record))),
                     ..same
                 }
             }
-            Effect::Extend(lasts) => Self { lasts_us: Some(micros(*lasts)), ..same },
+            Effect::Extend(lifetime) => Self { lifetime_us: Some(micros(*lifetime)), ..same },
             Effect::Delete | Effect::Keep => Self {
                 state: RELEASED,
                 value: Some(Vec::new()),
-                lasts_us: Some(0),
+                lifetime_us: Some(0),
                 sweep_us: Some(micros(TOMBSTONE)),
                 ..same
             },
@@ -177,7 +178,7 @@ pub(super) fn first(steps: &[FirstStep]) -> Query<'static, Postgres, PgArguments
         .bind(column!(steps, global_id))
         .bind(column!(steps, kind))
         .bind(column!(steps, state))
-        .bind(column!(steps, lasts_us))
+        .bind(column!(steps, lifetime_us))
         .bind(column!(steps, retention_us))
         .bind(column!(steps, sweep_us))
         .bind(column!(steps, head))
@@ -197,7 +198,7 @@ pub(super) fn second(changes: &[&Change]) -> Query<'static, Postgres, PgArgument
         .bind(column!(changes, state))
         .bind(column!(changes, fresh))
         .bind(column!(changes, value))
-        .bind(column!(changes, lasts_us))
+        .bind(column!(changes, lifetime_us))
         .bind(column!(changes, retention_us))
         .bind(column!(changes, sweep_us))
 }
@@ -268,7 +269,7 @@ pub(super) fn fence(row: &PgRow, at: usize) -> sqlx::Result<u64> {
     Ok(row.try_get::<i64, _>(at)?.unsigned_abs())
 }
 
-/// Returns the letter of a record's state in the table. A claim that outlives its lease has a letter of its own, so that the
+/// Returns the letter of a record's state in the table. A claim that outlives its lease has its own letter, so that the
 /// server knows what the end of its lease means.
 fn letter(record: &Record) -> i8 {
     ascii(match record.state {

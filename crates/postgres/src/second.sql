@@ -1,5 +1,5 @@
 -- Applies transitions that `domain::claim` has decided: each only if the row is still the version that was read, and its time
--- has not ended meanwhile (or had ended already). Another attempt has another fence; the same attempt's record, once settled or
+-- has not ended since it was read (or had ended already). Another attempt has another fence; the same attempt's record, once settled or
 -- renewed, has another state or end.
 UPDATE oncegate_claims AS held
 SET fence = CASE WHEN asked.fresh THEN greatest(held.fence + 1, nextval('oncegate_fence')) ELSE held.fence END,
@@ -7,14 +7,14 @@ SET fence = CASE WHEN asked.fresh THEN greatest(held.fence + 1, nextval('oncegat
     -- NULL: the value stays, and only lasts longer.
     value = coalesce(asked.value, held.value),
     retention_us = CASE WHEN asked.value IS NULL THEN held.retention_us ELSE asked.retention_us END,
-    expires_at = clock_timestamp() + asked.lasts_us * interval '1 microsecond',
+    expires_at = clock_timestamp() + asked.lifetime_us * interval '1 microsecond',
     sweep_at = CASE
         WHEN asked.sweep_us IS NULL
-        THEN coalesce(held.sweep_at, clock_timestamp() + asked.lasts_us * interval '1 microsecond')
+        THEN coalesce(held.sweep_at, clock_timestamp() + asked.lifetime_us * interval '1 microsecond')
         ELSE clock_timestamp() + asked.sweep_us * interval '1 microsecond' END
 FROM unnest($1::text[], $2::bytea[], $3::bigint[], $4::"char"[], $5::text[], $6::bool[],
             $7::"char"[], $8::bool[], $9::bytea[], $10::bigint[], $11::bigint[], $12::bigint[])
-    AS asked (app, global_id, was_fence, was_state, was_ends, was_over, state, fresh, value, lasts_us, retention_us, sweep_us)
+    AS asked (app, global_id, was_fence, was_state, was_ends, was_over, state, fresh, value, lifetime_us, retention_us, sweep_us)
 WHERE held.app = asked.app AND held.global_id = asked.global_id
   AND held.fence = asked.was_fence AND held.state = asked.was_state
   AND held.expires_at IS NOT DISTINCT FROM asked.was_ends::timestamptz

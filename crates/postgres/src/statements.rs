@@ -1,4 +1,4 @@
-//! Requests that are statements of their own: health checks, lists, metadata.
+//! Requests with their own statements: health checks, lists, metadata.
 
 use std::sync::Arc;
 

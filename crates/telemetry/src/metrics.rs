@@ -1,6 +1,6 @@
 //! Metrics: all names, labels and buckets, and handles that are looked up once.
 //!
-//! Label values are bounded: apps, their configured operations and a limited number of others have values of their own,
+//! Label values are bounded: apps, their configured operations and a limited number of others have their own values,
 //! the rest share `other`. A global ID is never a label. Series with many labels are created when first needed.
 
 pub mod app;

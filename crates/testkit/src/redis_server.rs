@@ -68,7 +68,7 @@ impl RedisServer {
         format!("rediss://127.0.0.1:{port}")
     }
 
-    /// Sends a command over a connection of its own.
+    /// Sends a command over a new connection.
     pub fn query<T: FromRedisValue>(&self, command: &str) -> T {
         let words: Vec<&str> = command.split(' ').collect();
         self.query_words(&words)

@@ -10,7 +10,7 @@ import java.util.Map;
 import java.util.stream.Stream;
 
 /**
- * The program that the tests run: the client of this folder in a process of its own, with options as {@code name=value}. The same
+ * The program that the tests run: the client of this folder in its own process, with options as {@code name=value}. The same
  * options and lines as ../python/scenario.py, which explains them.
  */
 final class Scenario {

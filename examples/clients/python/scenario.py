@@ -1,4 +1,4 @@
-"""The program that the tests run: the client of this folder in a process of its own, with options as `name=value`.
+"""The program that the tests run: the client of this folder in its own process, with options as `name=value`.
 
     scenario.py vectors FILE                              the vectors of the global ID, one line each
     scenario.py orders urls=A,B orders=5 workers=4 …      many workers at the same orders until each has an answer

@@ -1,4 +1,4 @@
-//! The program that the tests run: the client of this folder in a process of its own, with options as `name=value`. The same
+//! The program that the tests run: the client of this folder in its own process, with options as `name=value`. The same
 //! options and lines as `../python/scenario.py`, which explains them.
 
 #![expect(clippy::print_stdout, reason = "its lines are what the tests read")]

@@ -1,4 +1,4 @@
-// The program that the tests run: the client of this folder in a process of its own, with options as `name=value`.
+// The program that the tests run: the client of this folder in its own process, with options as `name=value`.
 // The same options and lines as ../python/scenario.py, which explains them.
 
 import { Gateway, Held, NothingHappened, NotSettled, OutcomeRefused, Rejected, Unavailable, globalId } from "./oncegate.js";

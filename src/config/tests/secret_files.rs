@@ -1,4 +1,4 @@
-//! Values in files of their own: which settings may have one, which layer wins, and the messages about unusable files.
+//! Values in separate files: which settings may have one, which layer wins, and the messages about unusable files.
 
 use super::*;
 

@@ -39,7 +39,7 @@ async fn on_call_on_postgres() {
     on_call(operated(&server.url())).await;
 }
 
-/// All of an operator's days on one gateway, each with contents of its own.
+/// All of an operator's days on one gateway, each with its own contents.
 async fn on_call(setup: Setup) {
     let setup = setup.config("[defaults]\non_lease_end = \"unknown\"\n");
     let gateway = setup.start().await;

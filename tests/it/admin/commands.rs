@@ -187,7 +187,7 @@ async fn the_audit_trail_is_a_table() {
     assert!(missing.err.contains("201 is not in 1..=200"), "{}", missing.err);
 }
 
-/// Gateways keep records of their own beside the claims. Callers can neither make one nor see one.
+/// Gateways keep their own records beside the claims. Callers can neither make one nor see one.
 #[cfg(feature = "disk")]
 #[tokio::test]
 async fn internal_records_are_in_no_list() {

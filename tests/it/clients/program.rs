@@ -158,7 +158,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The folder of what these sources are compiled to, kept as long as they are the same: each test is a process of its own.
+/// The folder of what these sources are compiled to, kept as long as they are the same: each test runs in its own process.
 fn built(language: &str, sources: &[&str], compiler: impl FnOnce(&[PathBuf], &Path) -> Command) -> PathBuf {
     let folder = root().join("examples/clients").join(language);
     let sources: Vec<PathBuf> = sources.iter().map(|name| folder.join(name)).collect();

@@ -166,8 +166,7 @@ async fn one_gateway_holds_the_data_dir_whatever_its_policies_are_and_a_reload_f
     let first = plain.start().await;
     for second in [&plain, &setup("memory:").data_dir(folder.path())] {
         let (status, log) = second.try_start().await.err().unwrap();
-        let held =
-            format!("is held by process {}: stop that gateway, or give this one a folder of its own", first.pid());
+        let held = format!("is held by process {}: stop that gateway, or give this one its own folder", first.pid());
         assert!(!status.success() && log.contains(&held), "{log}");
     }
     let listed = crate::support::command::oncegate(folder.path(), &["spool", "list", "--data-dir", "."]);

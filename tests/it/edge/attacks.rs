@@ -205,7 +205,7 @@ async fn a_request_names_one_host_and_on_loopback_this_machine() {
         let elsewhere = format!("GET /livez HTTP/1.1\r\nhost: evil.example\r\n{line}\r\n");
         assert_eq!(response(&gateway, false, &elsewhere).await.0, 400);
         assert_eq!(response(&gateway, true, &elsewhere).await.0, 400);
-        assert_eq!(response(&closed, false, &elsewhere).await.0, 404, "a gateway with apps has names of its own");
+        assert_eq!(response(&closed, false, &elsewhere).await.0, 404, "a gateway with apps has its own names");
         let here = format!("GET /livez HTTP/1.1\r\nhost: localhost:1\r\n{line}\r\n");
         assert_eq!(response(&gateway, true, &here).await.0, 200);
     }

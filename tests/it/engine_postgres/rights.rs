@@ -102,7 +102,7 @@ async fn a_pooler_that_others_keep_busy_lets_gateways_in() {
     let gateway = gateway::on(&url).start().await;
     until("a claim is granted", PATIENCE, async || gateway.client().claim(fresh::contents()).await.status == 201).await;
 
-    // Others of the same pool leave unnamed statements of their own on its servers.
+    // Others of the same pool leave their own unnamed statements on its servers.
     let pooler = Arc::new(pooler);
     let busy = (0..4).map(|_| tokio::spawn(keep_busy(pooler.clone()))).collect::<Vec<_>>();
     let address = Address::parse(&url).unwrap();

@@ -171,8 +171,8 @@ async fn watch_all<S: Store>(store: &mut S, fault: S::Fault, gateways: &[&Gatewa
 }
 
 impl Seen {
-    /// Holds what was seen to what is promised while decisions wait for the store. `opens` says whether it does not answer
-    /// anything meanwhile, so that the breaker opens.
+    /// Holds what was seen to what is promised while decisions wait for the store. `opens`: it answers nothing
+    /// during the outage, so that the breaker opens.
     fn assert_promises(&self, fault: &impl fmt::Debug, opens: bool) {
         print(format_args!("{fault:?}: {self}"));
         self.assert_explained(fault);

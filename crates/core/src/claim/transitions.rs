@@ -1,5 +1,5 @@
 //! The table of transitions, as pure functions: each takes the live claim of a key and a request, and returns the effect and the
-//! response. Engines apply both atomically per key, and decide nothing by themselves.
+//! response. Engines apply both atomically per key, and decide nothing.
 
 use super::{
     ClaimRequest, ClaimResponse, Effect, Grant, Mismatch, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest,
@@ -31,7 +31,7 @@ pub fn claim(live: Option<&LiveClaim>, request: &ClaimRequest, fence: Option<u64
         }
         // The attempt that was reported unknown cannot take over: it would undo its own outcome.
         ClaimState::Unknown if request.take_over && !is_own() => grant(true),
-        // A lease that ended without an outcome is restored to the same attempt: its gateway had extended it meanwhile.
+        // A lease that ended without an outcome is restored to the same attempt: its gateway had extended it.
         ClaimState::Unknown if request.take_over && request.attempt == live.record.attempt && live.is_ended_lease() => {
             grant(false)
         }

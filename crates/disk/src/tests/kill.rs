@@ -1,4 +1,4 @@
-//! `kill -9` of a busy engine in a process of its own, at random moments: every acknowledged claim is there, and no record is
+//! `kill -9` of a busy engine in its own process, at random moments: every acknowledged claim is there, and no record is
 //! torn.
 
 use std::io::{BufRead, BufReader, Write};
@@ -76,7 +76,7 @@ fn lines_until_killed(folder: &Path, runs: Duration) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "run by another test, in a process of its own"]
+#[ignore = "run by another test, in its own process"]
 async fn child_claims() {
     let Some(folder) = folder_of_child() else { return };
     // So little memory that rows are flushed all the time: kills hit flushes as well.

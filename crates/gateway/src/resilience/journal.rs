@@ -155,7 +155,7 @@ impl Journal {
     /// not undo it; a power failure may, unless there are overlaps.
     ///
     /// # Errors
-    /// It was not written. The entries are removed here all the same. If the disk was full, it is written before the next entry;
+    /// It was not written. The entries are still removed here. If the disk was full, it is written before the next entry;
     /// after an earlier restart they are delivered again.
     pub async fn remove_delivered(
         &self,
@@ -210,7 +210,7 @@ impl Journal {
         let (done, written) = oneshot::channel();
         let job = WriterRequest::Write(Job { frames, removed, durable, done: Some(done) });
         self.queue.send(job).await.map_err(|_| JournalError::Broken("it is closed".to_owned()))?;
-        written.await.unwrap_or_else(|_| Err(JournalError::Uncertain("it was closed meanwhile".to_owned())))
+        written.await.unwrap_or_else(|_| Err(JournalError::Uncertain("it was closed before the write".to_owned())))
     }
 
     fn usage(&self) -> MutexGuard<'_, Usage> {

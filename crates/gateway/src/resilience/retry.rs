@@ -1,7 +1,7 @@
 //! The retry rule: which failures of a store call are retried, how often, until when, and after which pause. A retry repeats the
 //! call with the same arguments, so it is safe after an uncertain failure too.
 //!
-//! Connections are not retried here: `driver` opens them again with a backoff of its own.
+//! Connections are not retried here: `driver` opens them again with its own backoff.
 
 use std::time::Duration;
 

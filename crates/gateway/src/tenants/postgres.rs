@@ -118,7 +118,7 @@ impl Database {
                  WHERE app = $1 AND digest <> $2 AND revoked_at IS NULL)";
             let revoke = sqlx::query(revoke).persistent(false).bind(key.as_ref()).bind(secret.bytes().as_slice());
             if revoke.execute(&mut *change).await?.rows_affected() == 0 {
-                let last = "this is the app's last secret, or was revoked meanwhile; rotate first, or disable the app";
+                let last = "this is the app's last secret, or was just revoked; rotate first, or disable the app";
                 return Ok(Err(CatalogError::Invalid(last.into())));
             }
             change.commit().await.map(Ok)

@@ -19,7 +19,7 @@ async fn subject(keys: &str) -> Option<Subject> {
     Some(Subject {
         engine,
         pass: Box::new(|duration| Box::pin(tokio::time::sleep(duration))),
-        // What other tests start beside it holds it up all the same.
+        // Servers of other tests delay it nevertheless.
         tick: Duration::from_millis(250),
         exact_time: false,
         keep: Box::new(server),

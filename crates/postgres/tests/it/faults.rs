@@ -93,7 +93,7 @@ async fn a_failure_report_whose_reply_is_lost_is_uncertain() {
     assert_eq!(engine.read(&late.key).await.unwrap().unwrap().record.state, ClaimState::Succeeded, "it did happen");
 }
 
-/// A claim that waited for a row has a fence above that of the one who had the row meanwhile, and released it.
+/// A claim that waited for a row has a fence above that of the claim that had the row before, and was released.
 #[tokio::test]
 async fn a_fence_is_above_those_drawn_while_its_claim_waited_for_the_row() {
     let Some(server) = PostgresServer::start().await else { return };
@@ -309,7 +309,7 @@ async fn a_server_that_waits_for_its_standby_is_not_filled_with_connections() {
     }
     assert!(most > 4, "some were left to themselves: {most}");
     assert!(most <= 3 + 1 + 6, "{most} connections");
-    // A pool of its own does not help the sessions that wait already; a reload wakes them.
+    // A second pool does not help the sessions that wait already; a reload wakes them.
     server.execute("ALTER SYSTEM RESET synchronous_standby_names").await;
     server.execute("SELECT pg_reload_conf()").await;
     soon("it serves again", async || engine.claim(&fresh_claim(), DEADLINE).await.is_ok()).await;

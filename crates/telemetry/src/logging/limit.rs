@@ -16,7 +16,7 @@ use tracing_subscriber::registry::LookupSpan;
 /// Lines per message and app between two calls of [`Limit::summarize`].
 const LINES_MAX: u64 = 20;
 
-/// Pairs of message and app with a count of their own. Further apps share one count per message.
+/// Pairs of message and app with their own count. Further apps share one count per message.
 const KEYS_MAX: usize = 4096;
 
 /// Characters of a message that the summary repeats.

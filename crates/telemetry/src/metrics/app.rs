@@ -20,7 +20,7 @@ const OTHER: &str = "other";
 /// Metrics of one app.
 pub struct AppMetrics {
     app: Box<str>,
-    /// Operations with a label of their own: the configured ones, and the first others that were seen.
+    /// Operations with their own label: the configured ones, and the first others that were seen.
     operations: ArcSwap<HashMap<Box<str>, Arc<OperationMetrics>>>,
     operations_max: usize,
     other: OperationMetrics,
@@ -37,7 +37,7 @@ struct OperationMetrics {
 }
 
 impl AppMetrics {
-    /// Returns the metrics of an app. Its configured operations have labels of their own, and so have up to `seen_max`
+    /// Returns the metrics of an app. Its configured operations have their own labels, and so have up to `seen_max`
     /// others. Labels of `previous` are kept: their number is bounded over all changes of an app.
     pub fn new<'a>(
         app: &str,

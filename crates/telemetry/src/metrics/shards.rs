@@ -6,7 +6,7 @@ use metrics::{Gauge, gauge};
 
 use super::{ENGINE_SHARD_UP, ENGINE_SHARD_WARNINGS};
 
-/// Shards that have metrics of their own, so that labels are bounded.
+/// Shards that have their own metrics, so that labels are bounded.
 const SHARDS_MAX: u16 = 1024;
 
 /// Metrics of the shards of one engine.

@@ -12,7 +12,7 @@ use super::core::{Core, View};
 use super::state::ChainState;
 use super::status::Phase;
 
-/// Reads the chain state of one engine at intervals. Each engine has a task of its own, so that a silent one delays no other.
+/// Reads the chain state of one engine at intervals. Each engine has its own task, so that a silent one delays no other.
 pub(super) async fn follow(core: Arc<Core>, at: usize, stop: CancellationToken) {
     let forever = async {
         loop {
@@ -85,7 +85,7 @@ impl Core {
             if self.mark_as_kept(&self.members[at]).await.is_ok()
                 && let Ok(true) = self.write_state(at, record, &opened).await
             {
-                tracing::warn!(chain.name = self.name, "Completed a switch that another gateway had begun");
+                tracing::warn!(chain.name = self.name, "Completed a switch that another gateway had started");
                 self.adopt(opened);
             }
         }

@@ -115,7 +115,7 @@ impl Core {
             if member.losses.frozen.load(Ordering::Acquire) != losses + 1 {
                 self.begin_freeze(member, losses);
             }
-            // Begun just now, by this call or another one.
+            // Started just now, by this call or another one.
             self.check_freeze()?;
             self.mark_as_kept(member).await?;
         }

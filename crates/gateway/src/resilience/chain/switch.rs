@@ -24,7 +24,7 @@ impl Core {
             return Err(ChainSwitchError::AlreadyActive(to.to_owned()));
         }
         let closing = self.close(target).await?;
-        // The time begins once the new engine has stored the state; meanwhile it is copied to the others.
+        // The time begins once the new engine has stored the state; during that time it is copied to the others.
         tokio::join!(sleep(self.times.closing), self.refresh_all());
         self.open(target, &closing).await?;
         self.refresh_all().await;

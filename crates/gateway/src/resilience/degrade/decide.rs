@@ -243,7 +243,7 @@ fn reported_after_end(queue: &[(Seq, Arc<Entry>)], wall: Timestamp) -> Option<Li
     }
     let (request, at) = reported?;
     let record = request.late_record()?;
-    let left = record.settled_retention().duration().map(|lasts| at.plus(lasts).since(wall));
+    let left = record.settled_retention().duration().map(|lifetime| at.plus(lifetime).since(wall));
     LiveClaim::judge(record, left, None)
 }
 
@@ -251,10 +251,10 @@ fn reported_after_end(queue: &[(Seq, Arc<Entry>)], wall: Timestamp) -> Option<Li
 pub(super) fn local_effect(effect: Effect, now: std::time::Duration) -> LocalEffect {
     match effect {
         Effect::Keep => LocalEffect::Keep,
-        Effect::Put(record, lasts) => {
-            LocalEffect::Put(Box::new(LocalClaim::new(record, lasts.map(|lasts| now + lasts), None)))
+        Effect::Put(record, lifetime) => {
+            LocalEffect::Put(Box::new(LocalClaim::new(record, lifetime.map(|lifetime| now + lifetime), None)))
         }
-        Effect::Extend(lasts) => LocalEffect::EndAt(now + lasts),
+        Effect::Extend(lifetime) => LocalEffect::EndAt(now + lifetime),
         Effect::Delete => LocalEffect::Remove,
     }
 }

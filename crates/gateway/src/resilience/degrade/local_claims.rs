@@ -300,7 +300,7 @@ impl Inner {
     }
 }
 
-/// Returns the record of a claim of which only a renewal is known here. Its contents and terms are unknown: they do not matter
+/// Returns the record of a claim that is known here only by a renewal. Its contents and terms are unknown: they do not matter
 /// while it is in progress, and its outcome carries its own.
 fn only_renewed(request: &RenewalRequest, left: Duration) -> Record {
     let day = Retention::For(Duration::from_hours(24));

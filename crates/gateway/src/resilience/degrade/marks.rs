@@ -155,7 +155,7 @@ impl Core {
                         overlapping.push(other);
                     }
                 }
-                // Another gateway granted the same nonce: its mark has a time of its own.
+                // Another gateway granted the same nonce: its mark has another time.
                 ClaimResponse::Granted(grant) if grant.attempt != *attempt => {}
                 // The mark is of an earlier delivery. If the grant lasted longer than was known then, later marks were
                 // compared with a shorter time, and the grant needs another mark.

@@ -38,8 +38,8 @@ impl Core {
 
     /// Returns what an entry of an earlier run changes. Leases are counted by the wall clock, the only clock that two runs share.
     fn recovered(&self, entry: &Entry, now: Duration, wall: Timestamp) -> LocalEffect {
-        // If the wall clock was set back meanwhile, nothing lasts longer than its full time from now on.
-        let ends_at = |lasts: Duration| now + entry.at.plus(lasts).since(wall).min(lasts);
+        // If the wall clock was set back since then, nothing lasts longer than its full time from now on.
+        let ends_at = |lifetime: Duration| now + entry.at.plus(lifetime).since(wall).min(lifetime);
         match &entry.journaled {
             JournaledOperation::Granted(request) => LocalEffect::Put(Box::new(LocalClaim::new(
                 request.record(),
@@ -56,8 +56,8 @@ impl Core {
                 // Another claim that is live now was live then.
                 let held = own.or_else(|| self.local_claims.live_claim(&request.key, now));
                 match claim::settle(held.as_ref(), request).0 {
-                    Effect::Put(record, lasts) => {
-                        LocalEffect::Put(Box::new(LocalClaim::new(record, lasts.map(ends_at), None)))
+                    Effect::Put(record, lifetime) => {
+                        LocalEffect::Put(Box::new(LocalClaim::new(record, lifetime.map(ends_at), None)))
                     }
                     Effect::Delete => LocalEffect::Remove,
                     Effect::Keep | Effect::Extend(_) => LocalEffect::Keep,

@@ -1,5 +1,5 @@
 //! One nonce under two attempts. A caller may repeat a claim call with one nonce at several gateways. While the store is
-//! unavailable, each of them may grant it under an attempt of its own. The store holds one of these attempts, and only that
+//! unavailable, each of them may grant it under its own attempt. The store holds one of these attempts, and only that
 //! one settles or renews the claim there (S2). A call under another one is sent again under the attempt that the store holds.
 
 use std::time::Duration;

@@ -12,7 +12,7 @@ use oncegate_folder::{self as folder, FolderLock};
 const FILE: &str = "entries";
 const FILE_NEW: &str = "entries.new";
 
-/// A file that grows at its end. A file that blocks has a thread of its own.
+/// A file that grows at its end. A file that blocks has its own thread.
 pub(super) trait Log: Send + 'static {
     /// Appends bytes. After an error any part of them may be in the file.
     fn append(&mut self, bytes: &[u8]) -> impl Future<Output = io::Result<()>> + Send;

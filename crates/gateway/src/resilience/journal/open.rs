@@ -64,7 +64,7 @@ pub(super) fn start(log: impl Log, ground: OpenState, bounds: Bounds) -> (Journa
     (Journal { bounds, next: AtomicU64::new(next), usage: Arc::new(Mutex::new(usage)), queue }, writing)
 }
 
-/// Runs the writer on a thread of its own, because a disk may block for long.
+/// Runs the writer on its own thread, because a disk may block for long.
 pub(super) fn on_a_thread(writing: impl Future<Output = ()> + Send + 'static) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     std::thread::Builder::new().name("journal".into()).spawn(move || runtime.block_on(writing))?;

@@ -107,7 +107,7 @@ impl<L: Log> Writer<L> {
             if written.is_ok() {
                 self.place(&job);
             }
-            // The caller may have gone, or have its answer already; the frames count all the same.
+            // The caller may have gone, or have its answer already; the frames still count.
             if let Some(done) = job.done.take() {
                 drop(done.send(written.clone()));
             }
