@@ -15,7 +15,7 @@ TESTS_AT_ONCE = $$((2 * $$(getconf _NPROCESSORS_ONLN)))
 ALONE := isolation:: outage::
 PLAIN_TESTS = $(CARGO) test --workspace --all-features $(LOCKED) $(if $(CI),--no-fail-fast) --
 
-.PHONY: help test test-generated test-deps test-deploy mutants bench bench-record demo fmt lint docs
+.PHONY: help test test-generated test-clients test-deps test-deploy mutants bench bench-record demo fmt lint docs
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ test: test-deps ## install what the tests need, then run all of them: doctests a
 
 test-generated: test-deps ## lint the OpenAPI documents; generate clients, compile them and use them against a gateway
 	@tests/generated/run
+
+test-clients: test-deps ## check, build, install and run the packages of clients/
+	@scripts/test-clients
 
 test-deps: ## install the servers and tools the tests start
 	@scripts/install-test-deps
