@@ -29,9 +29,8 @@ use self::middleware::Outer;
 use crate::domain::attempt::Entropy;
 use crate::domain::clock::Clock;
 use crate::domain::limits::Limits;
-use crate::domain::overlap::Overlaps;
-use crate::domain::spool::Spool;
 use crate::gateway::Gateway;
+use crate::resilience::degrade::OutageJournal;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::metrics::tenants::AuthenticationMetrics;
 use crate::tenants::Registry;
@@ -64,10 +63,8 @@ pub struct Admin {
     pub tokens: Arc<Tokens>,
     /// Changes apps.
     pub apps: Arc<dyn Catalog>,
-    /// Overlaps that were found when stores were available again.
-    pub overlaps: Arc<dyn Overlaps>,
-    /// Entries that wait for unavailable stores.
-    pub spool: Arc<dyn Spool>,
+    /// Entries that wait for unavailable stores, and the overlaps that their delivery found.
+    pub journal: Arc<OutageJournal>,
     /// Executes changes and records them.
     pub audit: Arc<Audit>,
 }

@@ -236,6 +236,13 @@ mod tests {
     }
 
     #[test]
+    fn the_former_name_of_a_flag_is_accepted() {
+        for flag in ["--timeout", "--patience"] {
+            assert!(Cli::try_parse_from(["oncegate", "spool", "deliver", flag, "3s"]).is_ok(), "{flag}");
+        }
+    }
+
+    #[test]
     fn color_can_be_forbidden() {
         let set = |value: &str| [("PATH".into(), "/".into()), ("NO_COLOR".into(), value.into())].into_iter();
         assert!(forbids_color(set("1")) && !forbids_color(set("")) && !forbids_color([].into_iter()));

@@ -168,8 +168,7 @@ impl Server {
             limits: config.limits.clone(),
             tokens: tokens.clone(),
             apps,
-            overlaps: journal.clone(),
-            spool: journal.clone(),
+            journal: journal.clone(),
             audit: Arc::new(Audit::new(&config.server.data_dir, clock.clone(), entropy.clone())),
         }));
         let api_service = ApiService::new(Api {

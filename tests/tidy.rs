@@ -66,7 +66,7 @@ const FLOORS: &[(&str, &[&str])] = &[
         ],
     ),
     ("api", &["domain", "tenants", "gateway", "transport", "web", "telemetry"]),
-    ("admin", &["domain", "tenants", "gateway", "transport", "web", "telemetry"]),
+    ("admin", &["domain", "tenants", "resilience::*OutageJournal", "gateway", "transport", "web", "telemetry"]),
     (
         "server",
         &[

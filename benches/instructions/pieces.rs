@@ -9,7 +9,6 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, header};
 use futures_util::FutureExt as _;
-use hashbrown::HashMap;
 use oncegate::api::claim::ClaimBody;
 use oncegate::api::concurrency::ConcurrencyLimit;
 use oncegate::api::{Api, ApiService, answer, success};
@@ -20,7 +19,7 @@ use oncegate::domain::clock::{Clock, ManualClock, SystemClock, Timestamp};
 use oncegate::domain::global_id::GlobalId;
 use oncegate::domain::limits::Limits;
 use oncegate::domain::record::{Key, LiveClaim, Record};
-use oncegate::domain::terms::{ClaimOnOutage, LeaseEnd, Mode, OutcomeOnOutage, Retention, Terms};
+use oncegate::domain::terms::{LeaseEnd, Retention, Terms};
 use oncegate::engine::conformance::DEADLINE;
 use oncegate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
 use oncegate::engine::{Engine, value};
@@ -30,9 +29,7 @@ use oncegate::telemetry::metrics::Metrics;
 use oncegate::telemetry::metrics::tenants::AuthenticationMetrics;
 use oncegate::telemetry::traces::Traces;
 use oncegate::tenants::auth_throttle::AuthThrottle;
-use oncegate::tenants::quota::Quota;
-use oncegate::tenants::secret::SecretDigest;
-use oncegate::tenants::{App, CachedCredential, OperationTerms, Registry};
+use oncegate::tenants::{App, CachedCredential, Registry};
 use oncegate::transport::listener;
 use oncegate::web;
 use oncegate::web::body::JsonBytes;
@@ -368,29 +365,13 @@ fn registry() -> Registry {
 }
 
 fn app(key: &str, secrets: &[&str]) -> App {
-    App {
-        key: key.parse().expect("it is a name"),
-        chain: "default".into(),
-        disabled: false,
-        secrets: secrets.iter().map(|secret| SecretDigest::of(secret)).collect(),
-        terms: OperationTerms {
-            terms: Terms {
-                lease: Duration::from_mins(10),
-                retention: Retention::For(Duration::from_hours(24)),
-                unknown_retention: Retention::For(Duration::from_hours(24 * 7)),
-                on_lease_end: LeaseEnd::Release,
-            },
-            mode: Mode::Enforce,
-            contents_stored_bytes: 1024,
-            deadline: Duration::from_mins(1),
-            claim_on_outage: ClaimOnOutage::FailClosed,
-            outcome_on_outage: OutcomeOnOutage::FailClosed,
-        },
-        operations: HashMap::new(),
-        retention_max: Retention::Forever,
-        quota: Quota::default(),
-        usage: Arc::default(),
-    }
+    let terms = Terms {
+        lease: Duration::from_mins(10),
+        retention: Retention::For(Duration::from_hours(24)),
+        unknown_retention: Retention::For(Duration::from_hours(24 * 7)),
+        on_lease_end: LeaseEnd::Release,
+    };
+    App::for_tests(key, secrets, terms, Duration::from_mins(1))
 }
 
 fn memory() -> Memory {

@@ -19,5 +19,5 @@ struct EnginesBody {
 
 /// Returns every engine, and the entries that wait for their stores.
 pub(super) async fn engines(State(admin): State<Arc<Admin>>) -> Response {
-    json(&EnginesBody { engines: admin.gateway.engines().await, spool: admin.spool.status() })
+    json(&EnginesBody { engines: admin.gateway.engines().await, spool: admin.journal.status() })
 }

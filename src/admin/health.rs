@@ -75,7 +75,7 @@ pub async fn readyz(State(admin): State<Arc<Admin>>, RawQuery(query): RawQuery) 
     let verbose =
         query.is_some_and(|query| query.split('&').any(|key| key == "verbose" || key.starts_with("verbose=")));
     let engines = if verbose { Some(admin.gateway.engines_health().await) } else { None };
-    let spool = verbose.then(|| admin.spool.status());
+    let spool = verbose.then(|| admin.journal.status());
     let (title, detail) = match admin.lifecycle.stage() {
         Stage::Ready => return json(&Ready { status: "ready", engines, spool }),
         Stage::Starting => ("Starting", "The gateway is starting; ask again in a moment."),

@@ -35,7 +35,7 @@ pub(super) async fn list(State(admin): State<Arc<Admin>>, RawQuery(query): RawQu
     let limit = query.count("limit", PAGE, PAGE_MAX)?;
     query.end()?;
     // One more than requested shows whether there is a next page.
-    let mut found = admin.overlaps.newest(app.as_ref(), after, limit + 1);
+    let mut found = admin.journal.overlaps(app.as_ref(), after, limit + 1);
     let more = found.len() > limit;
     found.truncate(limit);
     Ok(json(&OverlapsBody { next: found.last().map(|last| last.id).filter(|_| more), overlaps: found }))

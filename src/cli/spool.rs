@@ -17,7 +17,6 @@ use super::{Settings, overlaps, progress};
 use crate::domain::attempt::SystemEntropy;
 use crate::domain::claim::Outcome;
 use crate::domain::clock::{Clock, SystemClock};
-use crate::domain::overlap::Overlaps;
 use crate::domain::terms::{OnDataLoss, Span};
 use crate::engine::Engine;
 use crate::engines;
@@ -64,8 +63,8 @@ pub(super) enum Action {
         #[arg(long, value_name = "URL")]
         engine: Option<String>,
         /// Longest wait for a store that does not answer
-        #[arg(long, value_name = "DURATION", default_value = "10s")]
-        patience: Span,
+        #[arg(long, alias = "patience", value_name = "DURATION", default_value = "10s")]
+        timeout: Span,
         #[command(flatten)]
         output: OutputArgs,
     },
@@ -102,8 +101,8 @@ pub(super) fn run(action: Action, out: &mut impl Out) -> anyhow::Result<()> {
             output::table(entries, COLUMNS, out)?;
             Ok(writeln!(out, "\nWaiting: {}.", entries.len())?)
         }),
-        Action::Deliver { folder, engine, patience: Span(patience), output } => {
-            let (report, failure) = runtime.block_on(deliver(&folder, engine, patience))?;
+        Action::Deliver { folder, engine, timeout: Span(timeout), output } => {
+            let (report, failure) = runtime.block_on(deliver(&folder, engine, timeout))?;
             output.print(&report, out, |report, out| {
                 let [delivered, waiting] = ["delivered", "waiting"].map(|name| cell(&report[name]));
                 let found = rows(report, "overlaps");
@@ -174,14 +173,14 @@ fn listed(entry: &Entry) -> Value {
 async fn deliver(
     folder: &Folder,
     engine: Option<String>,
-    patience: Duration,
+    timeout: Duration,
 ) -> anyhow::Result<(Value, Option<anyhow::Error>)> {
     if let Some(engine) = &engine {
         engines::check(engine).map_err(|error| usage(format!("--engine: {error}")))?;
     }
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let (_lock, journal) = folder.open(&clock).await?;
-    let (before, known) = (journal.waiting(), journal.newest(None, None, usize::MAX).len());
+    let (before, known) = (journal.status().entries, journal.overlaps(None, None, usize::MAX).len());
     let urls = urls(folder, engine, journal.unconfigured_chains())?;
     let progress = progress::bar(before as u64, "Delivering".to_owned());
     let mut failure = None;
@@ -190,7 +189,7 @@ async fn deliver(
         let store = Arc::new(open_chain(&chain, engines.clone(), &clock));
         let policies = OutagePolicies::start(&chain, store, journal.clone(), clock.clone(), Arc::new(SystemEntropy));
         let delivered = tokio::select! {
-            delivered = policies.deliver_all(patience) => delivered,
+            delivered = policies.deliver_all(timeout) => delivered,
             () = show(&progress, &journal, before) => Ok(()),
         };
         if let Err(error) = delivered {
@@ -202,7 +201,7 @@ async fn deliver(
         }
     }
     drop(progress);
-    let (waiting, overlaps) = (journal.waiting(), journal.newest(None, None, usize::MAX));
+    let (waiting, overlaps) = (journal.status().entries, journal.overlaps(None, None, usize::MAX));
     journal.close().await;
     let found = &overlaps[..overlaps.len().saturating_sub(known)];
     let report = json!({ "delivered": before.saturating_sub(waiting), "waiting": waiting, "overlaps": found });
@@ -219,7 +218,7 @@ async fn show(progress: &ProgressBar, journal: &OutageJournal, before: usize) {
     let mut ticks = tokio::time::interval(PROGRESS_INTERVAL);
     loop {
         ticks.tick().await;
-        progress.set_position(before.saturating_sub(journal.waiting()) as u64);
+        progress.set_position(before.saturating_sub(journal.status().entries) as u64);
     }
 }
 

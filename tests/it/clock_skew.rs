@@ -5,21 +5,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use hashbrown::HashMap;
 use oncegate::domain::attempt::{Attempt, Issuer, SystemEntropy};
 use oncegate::domain::canonical::canonicalize;
 use oncegate::domain::claim::{Outcome, OutcomeResponse, RenewalResponse};
 use oncegate::domain::clock::{Clock, ManualClock, SystemClock, Timestamp};
 use oncegate::domain::limits::Limits;
 use oncegate::domain::record::ClaimState;
-use oncegate::domain::terms::{ClaimOnOutage, LeaseEnd, Mode, OutcomeOnOutage, Retention, Terms};
+use oncegate::domain::terms::{LeaseEnd, Retention, Terms};
 use oncegate::engine::Engine;
 use oncegate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
 use oncegate::gateway::claim::{ClaimAnswer, ClaimCall, Granted};
 use oncegate::gateway::outcome::{OutcomeCall, Reported};
 use oncegate::gateway::{Engines, Gateway};
-use oncegate::tenants::quota::Quota;
-use oncegate::tenants::{App, OperationTerms};
+use oncegate::tenants::App;
 use oncegate_redis::{Options, Redis};
 use oncegate_testkit::redis_server::RedisServer;
 use oncegate_testkit::wait::until;
@@ -76,25 +74,7 @@ impl Stage {
             unknown_retention: Retention::For(HOUR),
             on_lease_end: LeaseEnd::Release,
         };
-        let deadline = Duration::from_secs(5);
-        let app = Arc::new(App {
-            key: "shop".parse().unwrap(),
-            chain: "default".into(),
-            disabled: false,
-            secrets: Vec::new(),
-            terms: OperationTerms {
-                terms,
-                mode: Mode::Enforce,
-                contents_stored_bytes: 1024,
-                deadline,
-                claim_on_outage: ClaimOnOutage::FailClosed,
-                outcome_on_outage: OutcomeOnOutage::FailClosed,
-            },
-            operations: HashMap::new(),
-            retention_max: Retention::Forever,
-            quota: Quota::default(),
-            usage: Arc::default(),
-        });
+        let app = Arc::new(App::for_tests("shop", &[], terms, Duration::from_secs(5)));
         let hour = i64::try_from(HOUR.as_micros()).unwrap();
         let skewed = |off_by: i64| Arc::new(Skewed { clock: clock.clone(), off_by: off_by.into() });
         let gateway = |clock: Arc<Skewed>| {

@@ -10,7 +10,6 @@ use oncegate::domain::record::Key;
 use oncegate::domain::tenant::Operation;
 use oncegate::domain::terms::{ClaimOnOutage, LeaseEnd, Mode, OutcomeOnOutage, Retention, Terms};
 use oncegate::gateway::Gateway;
-use oncegate::tenants::quota::Quota;
 use oncegate::tenants::{App, OperationTerms};
 
 use crate::ledger::Choice;
@@ -154,16 +153,11 @@ fn app(key: &str, operations: &[(&str, Terms, u64, Policies)], chosen: bool) -> 
     };
     let operations: Vec<(Operation, OperationTerms)> = operations.iter().map(own).collect();
     let names = operations.iter().map(|(name, _)| name.clone()).collect();
+    let OperationTerms { terms, deadline, .. } = operations[0].1;
     let app = App {
-        key: key.parse().expect("an app key"),
-        chain: "default".into(),
-        disabled: false,
-        secrets: Vec::new(),
         terms: operations[0].1,
         operations: operations.into_iter().collect(),
-        retention_max: Retention::Forever,
-        quota: Quota::default(),
-        usage: Arc::default(),
+        ..App::for_tests(key, &[], terms, deadline)
     };
     (Arc::new(app), names)
 }

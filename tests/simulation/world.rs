@@ -5,9 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use oncegate::domain::overlap::{Overlap, Overlaps as _};
+use oncegate::domain::overlap::Overlap;
 use oncegate::domain::record::Key;
-use oncegate::domain::spool::Spool as _;
 use oncegate::resilience::degrade::OutageJournal;
 use oncegate::resilience::journal::Bounds;
 
@@ -176,12 +175,12 @@ impl World {
     /// Checks that the promises of all answers by policies were kept.
     pub(crate) fn audit(&self, hosts: &[Host]) {
         let journals: Vec<_> = hosts.iter().filter_map(Host::gateway).map(|running| running.journal).collect();
-        let waiting: usize = journals.iter().map(|journal| journal.waiting()).sum();
+        let waiting: usize = journals.iter().map(|journal| journal.status().entries).sum();
         self.check(NO_KEY, ensure(waiting == 0, "spool", || format!("{waiting} entries are never delivered")));
         let mut overlaps: HashMap<Key, Vec<(u16, Overlap)>> = HashMap::new();
         for (gateway, host) in (0..).zip(hosts) {
             let journal = host.gateway().map(|running| running.journal);
-            for overlap in journal.iter().flat_map(|journal| journal.newest(None, None, usize::MAX)) {
+            for overlap in journal.iter().flat_map(|journal| journal.overlaps(None, None, usize::MAX)) {
                 let key = Key { app: overlap.app.clone(), global_id: overlap.global_id };
                 overlaps.entry(key).or_default().push((gateway, overlap));
             }

@@ -55,9 +55,3 @@ impl From<&Attempt> for MaskedAttempt {
 fn micros<S: Serializer>(timestamp: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_u64(timestamp.as_micros())
 }
-
-/// A list of overlaps.
-pub trait Overlaps: Send + Sync + 'static {
-    /// Returns up to `limit` overlaps, the newest first: those of one app or of all, and only those before this number.
-    fn newest(&self, app: Option<&AppKey>, before: Option<u64>, limit: usize) -> Vec<Overlap>;
-}

@@ -18,9 +18,3 @@ pub struct SpoolStatus {
     /// The journal accepted its last entry. Otherwise policies fail closed.
     pub takes: bool,
 }
-
-/// A journal with a status.
-pub trait Spool: Send + Sync + 'static {
-    /// Returns the current status.
-    fn status(&self) -> SpoolStatus;
-}

@@ -17,7 +17,7 @@ const DATABASE: &str = "db";
 
 /// Reason why a folder could not be opened.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum DiskOpenError {
     /// Another process has locked it, or another engine of this process.
     #[error("{} is held by {}; only one process may use it", .0.display(), .1)]
     Held(PathBuf, Holder),
@@ -41,7 +41,7 @@ pub enum OpenError {
     Io(PathBuf, #[source] io::Error),
 }
 
-impl OpenError {
+impl DiskOpenError {
     /// Returns the error for an I/O error on this folder.
     pub(super) fn io(path: &Path, source: io::Error) -> Self {
         let path = path.to_owned();
@@ -62,19 +62,19 @@ pub(super) struct Folder {
 
 impl Folder {
     /// Locks a folder, and creates it if there is none.
-    pub(super) fn open(path: &Path) -> Result<Self, OpenError> {
-        let io = |error| OpenError::io(path, error);
+    pub(super) fn open(path: &Path) -> Result<Self, DiskOpenError> {
+        let io = |error| DiskOpenError::io(path, error);
         folder::create(path).map_err(io)?;
         // A folder with other content is left untouched, even without a lock file.
         format(path)?;
         let lock = FolderLock::take(path).map_err(|error| match error {
-            LockError::Held(holder) => OpenError::Held(path.to_owned(), holder),
+            LockError::Held(holder) => DiskOpenError::Held(path.to_owned(), holder),
             LockError::Io(error) => io(error),
         })?;
         let folder = Self { path: path.to_owned(), _lock: lock };
         match format(path)? {
             Some(FORMAT) => {}
-            Some(found) => return Err(OpenError::Newer(path.to_owned(), found)),
+            Some(found) => return Err(DiskOpenError::Newer(path.to_owned(), found)),
             None => folder.write_format().map_err(io)?,
         }
         folder.remove_unfinished().map_err(io)?;
@@ -118,8 +118,8 @@ impl Folder {
 }
 
 /// Returns the format of the claims in a folder; nothing if the folder is empty.
-fn format(path: &Path) -> Result<Option<u32>, OpenError> {
-    let foreign = || OpenError::Foreign(path.to_owned());
+fn format(path: &Path) -> Result<Option<u32>, DiskOpenError> {
+    let foreign = || DiskOpenError::Foreign(path.to_owned());
     match std::fs::read_to_string(path.join(FORMAT_FILE)) {
         Ok(text) => {
             let format = text.strip_prefix(FORMAT_PREFIX).and_then(|format| format.trim_end().parse().ok());
@@ -127,8 +127,8 @@ fn format(path: &Path) -> Result<Option<u32>, OpenError> {
         }
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let ours = [LOCK_FILE, FORMAT_FILE_NEW];
-            for entry in std::fs::read_dir(path).map_err(|error| OpenError::io(path, error))? {
-                let name = entry.map_err(|error| OpenError::io(path, error))?.file_name();
+            for entry in std::fs::read_dir(path).map_err(|error| DiskOpenError::io(path, error))? {
+                let name = entry.map_err(|error| DiskOpenError::io(path, error))?.file_name();
                 // Created by another process in the meantime.
                 if name == FORMAT_FILE {
                     return format(path);
@@ -140,7 +140,7 @@ fn format(path: &Path) -> Result<Option<u32>, OpenError> {
             Ok(None)
         }
         Err(error) if error.kind() == ErrorKind::InvalidData => Err(foreign()),
-        Err(error) => Err(OpenError::io(path, error)),
+        Err(error) => Err(DiskOpenError::io(path, error)),
     }
 }
 
@@ -167,9 +167,9 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let file = root.path().join("file");
         std::fs::write(&file, "mine").unwrap();
-        assert!(matches!(Folder::open(&file), Err(OpenError::NotADirectory(_))));
-        assert!(matches!(Folder::open(&file.join("below")), Err(OpenError::NotADirectory(_))));
-        assert!(matches!(Folder::open(root.path()), Err(OpenError::Foreign(_))));
+        assert!(matches!(Folder::open(&file), Err(DiskOpenError::NotADirectory(_))));
+        assert!(matches!(Folder::open(&file.join("below")), Err(DiskOpenError::NotADirectory(_))));
+        assert!(matches!(Folder::open(root.path()), Err(DiskOpenError::Foreign(_))));
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "mine");
         let left: Vec<_> = std::fs::read_dir(root.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(left, ["file"], "no new file");
@@ -185,7 +185,7 @@ mod tests {
             "{refused}"
         );
         std::fs::write(root.path().join(FORMAT_FILE), "something else").unwrap();
-        assert!(matches!(Folder::open(root.path()), Err(OpenError::Foreign(_))));
+        assert!(matches!(Folder::open(root.path()), Err(DiskOpenError::Foreign(_))));
     }
 
     #[test]

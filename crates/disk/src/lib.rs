@@ -32,8 +32,8 @@ use tokio::sync::{Semaphore, oneshot};
 
 use self::aging::Aging;
 use self::batch::Batch;
+pub use self::folder::DiskOpenError;
 use self::folder::Folder;
-pub use self::folder::OpenError;
 use self::store::{Fsync, Persist, Store};
 use self::writer::{Call, Job, Stopped, Writer};
 
@@ -102,7 +102,7 @@ impl Disk {
     /// most.
     ///
     /// The engine's clock continues from its last stored instant, or from the wall clock if that is later.
-    pub fn open(path: &Path, clock: Arc<dyn Clock>, options: Options) -> Result<Self, OpenError> {
+    pub fn open(path: &Path, clock: Arc<dyn Clock>, options: Options) -> Result<Self, DiskOpenError> {
         Self::open_with(path, clock, options, Box::new(Fsync))
     }
 
@@ -111,12 +111,12 @@ impl Disk {
         clock: Arc<dyn Clock>,
         options: Options,
         persist: Box<dyn Persist>,
-    ) -> Result<Self, OpenError> {
+    ) -> Result<Self, DiskOpenError> {
         let folder = Folder::open(path)?;
-        let damaged = |why: String| OpenError::Damaged(path.to_owned(), why);
+        let damaged = |why: String| DiskOpenError::Damaged(path.to_owned(), why);
         let store = Store::open(&folder.database(), &options, persist).map_err(|error| match error {
-            fjall::Error::Io(error) => OpenError::io(path, error),
-            fjall::Error::Locked => OpenError::Held(path.to_owned(), Holder::UNKNOWN),
+            fjall::Error::Io(error) => DiskOpenError::io(path, error),
+            fjall::Error::Locked => DiskOpenError::Held(path.to_owned(), Holder::UNKNOWN),
             error => damaged(error.to_string()),
         })?;
         let watermarks = store.watermarks().map_err(|error| damaged(error.to_string()))?;
@@ -132,7 +132,7 @@ impl Disk {
             writer.run(&jobs);
         };
         let thread = std::thread::Builder::new().name("disk-writer".into()).spawn(run);
-        thread.map_err(|error| OpenError::io(path, error))?;
+        thread.map_err(|error| DiskOpenError::io(path, error))?;
         Ok(Self { queue, permits, stopped, writer: Mutex::new(ended) })
     }
 

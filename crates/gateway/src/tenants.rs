@@ -4,6 +4,8 @@ pub mod auth_throttle;
 pub mod credential;
 #[cfg(feature = "postgres")]
 pub mod follow;
+#[cfg(any(test, feature = "test-util"))]
+mod for_tests;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod quota;
@@ -245,25 +247,7 @@ mod tests {
             unknown_retention: Retention::For(day),
             on_lease_end: LeaseEnd::Release,
         };
-        let deadline = Duration::from_secs(1);
-        App {
-            key: key.parse().unwrap(),
-            chain: "default".into(),
-            disabled: false,
-            secrets: secrets.iter().map(|secret| SecretDigest::of(secret)).collect(),
-            terms: OperationTerms {
-                terms,
-                mode: Mode::Enforce,
-                contents_stored_bytes: 1024,
-                deadline,
-                claim_on_outage: ClaimOnOutage::FailClosed,
-                outcome_on_outage: OutcomeOnOutage::FailClosed,
-            },
-            operations: HashMap::new(),
-            retention_max: Retention::Forever,
-            quota: Quota::default(),
-            usage: Arc::default(),
-        }
+        App::for_tests(key, secrets, terms, Duration::from_secs(1))
     }
 
     impl Registry {

@@ -49,7 +49,7 @@ async fn the_journal_of_a_lost_host_is_listed_and_delivered() {
 
     // Its store is still out: nothing is lost by trying.
     let url = server.url();
-    let deliver = ["spool", "deliver", "--engine", &url, "--patience", "300ms"];
+    let deliver = ["spool", "deliver", "--engine", &url, "--timeout", "300ms"];
     let refused = run(&deliver);
     assert_eq!(refused.code, Some(1), "{}", refused.out);
     assert!(refused.out.contains("Delivered: 0, waiting: 2, overlaps: 0."), "{}", refused.out);

@@ -294,12 +294,12 @@ async fn a_damaged_write_that_was_acknowledged_is_never_removed() {
     let before_last = torn::last_batch(&whole[..last.start]).unwrap();
     tear(&journal, Some(before_last.start));
     let refused = Disk::open(folder.path(), clock.clone(), quiet()).err().unwrap();
-    assert!(matches!(refused, OpenError::Damaged(..)), "{refused}");
+    assert!(matches!(refused, DiskOpenError::Damaged(..)), "{refused}");
     let mut damaged = whole.clone();
     damaged[usize::midpoint(last.start, last.end)] ^= 1;
     std::fs::write(&journal, &damaged).unwrap();
     let refused = Disk::open(folder.path(), clock.clone(), quiet()).err().unwrap();
-    assert!(matches!(refused, OpenError::Damaged(..)), "{refused}");
+    assert!(matches!(refused, DiskOpenError::Damaged(..)), "{refused}");
     assert_eq!(std::fs::read(&journal).unwrap(), damaged);
     std::fs::write(&journal, whole).unwrap();
     open(folder.path(), &clock);

@@ -90,8 +90,8 @@ impl OutagePolicies {
     ///
     /// # Errors
     /// Entries still wait; the error is the last failure.
-    pub async fn deliver_all(&self, patience: Duration) -> Result<(), EngineError> {
-        self.0.deliver_all(patience).await
+    pub async fn deliver_all(&self, timeout: Duration) -> Result<(), EngineError> {
+        self.0.deliver_all(timeout).await
     }
 }
 

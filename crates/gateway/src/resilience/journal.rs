@@ -26,7 +26,7 @@ use oncegate_core::tenant::AppKey;
 use tokio::sync::{mpsc, oneshot};
 
 use self::entry::{Entry, Seq};
-pub use self::folder::OpenError;
+pub use self::folder::JournalOpenError;
 use self::stored_form::FrameContent;
 use self::writer::{Job, WriterRequest};
 
@@ -121,7 +121,7 @@ impl Journal {
     ///
     /// # Errors
     /// The folder cannot be used; the error says why, and what to do.
-    pub fn open(folder: &Path, bounds: Bounds) -> Result<(Self, Recovered), OpenError> {
+    pub fn open(folder: &Path, bounds: Bounds) -> Result<(Self, Recovered), JournalOpenError> {
         open::open(folder, bounds)
     }
 

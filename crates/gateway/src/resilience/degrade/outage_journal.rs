@@ -8,15 +8,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use oncegate_core::attempt::Attempt;
 use oncegate_core::clock::Clock;
 use oncegate_core::outage_policy::OutagePolicy;
-use oncegate_core::overlap::{Overlap, Overlaps};
+use oncegate_core::overlap::Overlap;
 use oncegate_core::record::Key;
-use oncegate_core::spool::{Spool, SpoolStatus};
+use oncegate_core::spool::SpoolStatus;
 use oncegate_core::tenant::AppKey;
 use oncegate_telemetry::metrics::outage::{OutageMetrics, Policy};
 use tokio::sync::OnceCell;
 
 use super::super::journal::entry::{Entry, Seq};
-use super::super::journal::{self, Bounds, Journal, JournalError, OpenError, Recovered, Waiting};
+use super::super::journal::{self, Bounds, Journal, JournalError, JournalOpenError, Recovered, Waiting};
 use super::overlaps::RecentOverlaps;
 
 /// The outage journal of a process, with its overlaps and metrics.
@@ -68,7 +68,7 @@ impl OutageJournal {
     ///
     /// # Errors
     /// The folder cannot be used; the error says why, and what to do.
-    pub async fn open(&self) -> Result<(), OpenError> {
+    pub async fn open(&self) -> Result<(), JournalOpenError> {
         self.opened_journal().await.map(drop)
     }
 
@@ -76,15 +76,15 @@ impl OutageJournal {
     ///
     /// # Errors
     /// There is none.
-    pub fn check_exists(&self) -> Result<(), OpenError> {
-        if self.exists() { Ok(()) } else { Err(OpenError::Absent(self.folder.clone())) }
+    pub fn check_exists(&self) -> Result<(), JournalOpenError> {
+        if self.exists() { Ok(()) } else { Err(JournalOpenError::Absent(self.folder.clone())) }
     }
 
-    async fn opened_journal(&self) -> Result<&Journal, OpenError> {
+    async fn opened_journal(&self) -> Result<&Journal, JournalOpenError> {
         let open = async || {
             let (folder, bounds) = (self.folder.clone(), self.bounds);
             let opened = tokio::task::spawn_blocking(move || Journal::open(&folder, bounds)).await;
-            let lost = |error| OpenError::Io { path: self.folder.clone(), source: std::io::Error::other(error) };
+            let lost = |error| JournalOpenError::Io { path: self.folder.clone(), source: std::io::Error::other(error) };
             let (journal, recovered) = opened.map_err(lost)??;
             self.take_recovered(recovered);
             self.set_gauges(&journal);
@@ -211,9 +211,16 @@ impl OutageJournal {
         self.metrics.waiting(waiting.entries, waiting.bytes, waiting.oldest_age(self.clock.wall()));
     }
 
-    /// Returns the number of entries that wait for stores.
-    pub fn waiting(&self) -> usize {
-        self.journal.get().map_or(0, |journal| journal.waiting().entries)
+    /// Returns the entries that wait for stores.
+    pub fn status(&self) -> SpoolStatus {
+        let Waiting { entries, bytes, oldest } = self.journal.get().map(Journal::waiting).unwrap_or_default();
+        let takes = !self.is_failing.load(Ordering::Relaxed);
+        SpoolStatus { entries, bytes, bytes_max: self.bounds.bytes, oldest_at: oldest, takes }
+    }
+
+    /// Returns up to `limit` overlaps, the newest first: those of one app or of all, and only those before this number.
+    pub fn overlaps(&self, app: Option<&AppKey>, before: Option<u64>, limit: usize) -> Vec<Overlap> {
+        self.overlaps.newest(app, before, limit)
     }
 
     /// Closes the journal and unlocks its folder. Later entries are refused.
@@ -242,19 +249,5 @@ fn label(policy: OutagePolicy) -> Policy {
         OutagePolicy::Local => Policy::Local,
         OutagePolicy::FailOpen => Policy::FailOpen,
         OutagePolicy::Spool => Policy::Spool,
-    }
-}
-
-impl Spool for OutageJournal {
-    fn status(&self) -> SpoolStatus {
-        let Waiting { entries, bytes, oldest } = self.journal.get().map(Journal::waiting).unwrap_or_default();
-        let takes = !self.is_failing.load(Ordering::Relaxed);
-        SpoolStatus { entries, bytes, bytes_max: self.bounds.bytes, oldest_at: oldest, takes }
-    }
-}
-
-impl Overlaps for OutageJournal {
-    fn newest(&self, app: Option<&AppKey>, before: Option<u64>, limit: usize) -> Vec<Overlap> {
-        self.overlaps.newest(app, before, limit)
     }
 }

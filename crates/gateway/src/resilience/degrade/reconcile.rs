@@ -137,7 +137,7 @@ impl Core {
     }
 
     /// Delivers all entries, until none waits or the store has not answered for this long.
-    pub(super) async fn deliver_all(self: &Arc<Self>, patience: Duration) -> Result<(), EngineError> {
+    pub(super) async fn deliver_all(self: &Arc<Self>, timeout: Duration) -> Result<(), EngineError> {
         let mut failures = HashMap::new();
         let mut since = self.clock.monotonic();
         let mut waiting = self.local_claims.keys_waiting().len();
@@ -147,7 +147,7 @@ impl Core {
             if left < waiting {
                 (waiting, since) = (left, self.clock.monotonic());
             }
-            if self.clock.monotonic().saturating_sub(since) >= patience {
+            if self.clock.monotonic().saturating_sub(since) >= timeout {
                 return Err(failure);
             }
             tokio::time::sleep(PAUSE.first).await;

@@ -7,7 +7,7 @@ use oncegate_folder::{self as folder, FolderLock, Holder, LockError};
 
 /// A failure to open the journal of a folder.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum JournalOpenError {
     /// Another process holds it.
     #[error("the journal in {} is held by {holder}, which has to end first; gateways on one machine need a server.data_dir each", .path.display())]
     Held {
@@ -37,7 +37,7 @@ pub enum OpenError {
     },
 }
 
-impl OpenError {
+impl JournalOpenError {
     /// Returns an I/O error in this folder.
     pub(super) fn io(path: &Path, source: io::Error) -> Self {
         Self::Io { path: path.to_owned(), source }
@@ -45,10 +45,10 @@ impl OpenError {
 }
 
 /// Locks the folder of a journal, and creates it if it does not exist.
-pub(super) fn lock(path: &Path) -> Result<FolderLock, OpenError> {
-    folder::create(path).map_err(|error| OpenError::io(path, error))?;
+pub(super) fn lock(path: &Path) -> Result<FolderLock, JournalOpenError> {
+    folder::create(path).map_err(|error| JournalOpenError::io(path, error))?;
     FolderLock::take(path).map_err(|error| match error {
-        LockError::Held(holder) => OpenError::Held { path: path.to_owned(), holder },
-        LockError::Io(error) => OpenError::io(path, error),
+        LockError::Held(holder) => JournalOpenError::Held { path: path.to_owned(), holder },
+        LockError::Io(error) => JournalOpenError::io(path, error),
     })
 }

@@ -10,7 +10,7 @@ use oncegate_core::overlap::Overlap;
 use tokio::sync::mpsc;
 
 use super::entry::{Entry, Seq};
-use super::folder::{self, OpenError};
+use super::folder::{self, JournalOpenError};
 use super::frame;
 use super::log::{FileLog, Log};
 use super::stored_form::FrameContent;
@@ -39,12 +39,12 @@ pub(super) struct OpenState {
     pub(super) next: Seq,
 }
 
-pub(super) fn open(path: &Path, bounds: Bounds) -> Result<(Journal, Recovered), OpenError> {
+pub(super) fn open(path: &Path, bounds: Bounds) -> Result<(Journal, Recovered), JournalOpenError> {
     let lock = folder::lock(path)?;
-    let io = |error| OpenError::io(path, error);
+    let io = |error| JournalOpenError::io(path, error);
     let (log, bytes) = FileLog::open(lock, path).map_err(io)?;
     let (ground, mut recovered, damaged) =
-        read(&bytes).map_err(|why| OpenError::Unreadable { path: path.to_owned(), why })?;
+        read(&bytes).map_err(|why| JournalOpenError::Unreadable { path: path.to_owned(), why })?;
     if damaged > 0 {
         recovered.damaged = Some((damaged, log.put_aside(DAMAGED).map_err(io)?));
     }

@@ -3,10 +3,12 @@
 
 use std::time::Duration;
 
-use oncegate_core::attempt::Attempt;
+use oncegate_core::attempt::{Attempt, AttemptHash};
 use oncegate_core::canonical::Canonical;
 use oncegate_core::claim::{ClaimRequest, LateTerms, Outcome, OutcomeRequest, RenewalRequest};
 use oncegate_core::clock::Timestamp;
+use oncegate_core::engine::millis;
+use oncegate_core::global_id::GlobalId;
 use oncegate_core::hex;
 use oncegate_core::outage_policy::OutagePolicy;
 use oncegate_core::overlap::{MaskedAttempt, Overlap};
@@ -34,7 +36,7 @@ impl FrameContent {
         let form = match self {
             Self::Entry(seq, entry) => Form::of_entry(*seq, entry),
             Self::Delivered(seqs) => Form::Delivered { seqs: seqs.clone() },
-            Self::Overlap(overlap) => Form::of_overlap(overlap),
+            Self::Overlap(overlap) => Form::Overlap(overlap.clone()),
         };
         // Strings, numbers and lists of them: always valid JSON.
         serde_json::to_vec(&form).unwrap_or_default()
@@ -44,10 +46,9 @@ impl FrameContent {
     pub(super) fn read(payload: &[u8]) -> Option<Self> {
         match serde_json::from_slice::<Form>(payload).ok()? {
             Form::Delivered { seqs } => Some(Self::Delivered(seqs)),
-            Form::Overlap(form) => form.read().map(Self::Overlap),
+            Form::Overlap(overlap) => Some(Self::Overlap(overlap)),
             Form::Entry { seq, chain, policy, at, app, global_id, attempt, journaled } => {
-                let key = Key { app, global_id: global_id.parse().ok()? };
-                let attempt = attempt.parse().ok()?;
+                let key = Key { app, global_id };
                 let journaled = match journaled {
                     JournaledForm::Granted(form) => JournaledOperation::Granted(form.read(key, attempt)?),
                     JournaledForm::Renewed { lease_ms } => JournaledOperation::Renewed(RenewalRequest {
@@ -57,8 +58,7 @@ impl FrameContent {
                     }),
                     JournaledForm::Reported(form) => JournaledOperation::Reported(form.read(key, attempt)?),
                 };
-                let at = Timestamp::from_micros(at);
-                Some(Self::Entry(seq, Box::new(Entry { chain: chain.into(), policy: policy.into(), at, journaled })))
+                Some(Self::Entry(seq, Box::new(Entry { chain: chain.into(), policy, at, journaled })))
             }
         }
     }
@@ -70,89 +70,44 @@ enum Form {
     Entry {
         seq: Seq,
         chain: String,
-        policy: PolicyForm,
-        at: u64,
+        #[serde(with = "PolicyForm")]
+        policy: OutagePolicy,
+        #[serde(with = "micros")]
+        at: Timestamp,
         app: AppKey,
-        global_id: String,
-        attempt: String,
+        #[serde(with = "text")]
+        global_id: GlobalId,
+        #[serde(with = "text")]
+        attempt: Attempt,
         #[serde(flatten)]
         journaled: JournaledForm,
     },
     Delivered {
         seqs: Vec<Seq>,
     },
-    Overlap(OverlapForm),
+    Overlap(#[serde(with = "OverlapForm")] Overlap),
 }
 
 impl Form {
     fn of_entry(seq: Seq, entry: &Entry) -> Self {
-        let (attempt, journaled) = match &entry.journaled {
-            JournaledOperation::Granted(request) => {
-                (&request.attempt, JournaledForm::Granted(GrantedForm::of(request)))
-            }
-            JournaledOperation::Renewed(request) => {
-                (&request.attempt, JournaledForm::Renewed { lease_ms: request.lease.map(millis) })
-            }
-            JournaledOperation::Reported(request) => {
-                (&request.attempt, JournaledForm::Reported(ReportedForm::of(request)))
-            }
+        let journaled = match &entry.journaled {
+            JournaledOperation::Granted(request) => JournaledForm::Granted(GrantedForm::of(request)),
+            JournaledOperation::Renewed(request) => JournaledForm::Renewed { lease_ms: request.lease.map(millis) },
+            JournaledOperation::Reported(request) => JournaledForm::Reported(ReportedForm::of(request)),
         };
-        let Key { app, global_id } = entry.key();
-        Self::Entry {
-            seq,
-            chain: entry.chain.as_ref().into(),
-            policy: entry.policy.into(),
-            at: entry.at.as_micros(),
-            app: app.clone(),
-            global_id: global_id.to_string(),
-            attempt: attempt.to_string(),
-            journaled,
-        }
-    }
-
-    fn of_overlap(overlap: &Overlap) -> Self {
-        let Overlap { id, app, operation, global_id, policy, ours, theirs, state, noticed_at } = overlap;
-        Self::Overlap(OverlapForm {
-            seq: *id,
-            app: app.clone(),
-            operation: operation.clone(),
-            global_id: global_id.to_string(),
-            policy: (*policy).into(),
-            ours: (*ours).into(),
-            theirs: (*theirs).into(),
-            state: (*state).into(),
-            noticed_at: noticed_at.as_micros(),
-        })
+        let Key { app, global_id } = entry.key().clone();
+        let (chain, attempt) = (entry.chain.as_ref().into(), entry.attempt().clone());
+        Self::Entry { seq, chain, policy: entry.policy, at: entry.at, app, global_id, attempt, journaled }
     }
 }
 
 /// The policies, by their names in the configuration.
-#[derive(Clone, Copy, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "OutagePolicy", rename_all = "snake_case")]
 enum PolicyForm {
     Local,
     FailOpen,
     Spool,
-}
-
-impl From<OutagePolicy> for PolicyForm {
-    fn from(policy: OutagePolicy) -> Self {
-        match policy {
-            OutagePolicy::Local => Self::Local,
-            OutagePolicy::FailOpen => Self::FailOpen,
-            OutagePolicy::Spool => Self::Spool,
-        }
-    }
-}
-
-impl From<PolicyForm> for OutagePolicy {
-    fn from(form: PolicyForm) -> Self {
-        match form {
-            PolicyForm::Local => Self::Local,
-            PolicyForm::FailOpen => Self::FailOpen,
-            PolicyForm::Spool => Self::Spool,
-        }
-    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -169,7 +124,8 @@ struct GrantedForm {
     contents: String,
     contents_stored_bytes: usize,
     fingerprint: Option<String>,
-    terms: TermsForm,
+    #[serde(with = "TermsForm")]
+    terms: Terms,
     take_over: bool,
 }
 
@@ -180,7 +136,7 @@ impl GrantedForm {
             contents: request.contents.as_str().into(),
             contents_stored_bytes: request.contents_stored_bytes,
             fingerprint: request.fingerprint.as_ref().map(|digest| hex::encode(digest)),
-            terms: TermsForm::of(&request.terms),
+            terms: request.terms,
             take_over: request.take_over,
         }
     }
@@ -197,42 +153,33 @@ impl GrantedForm {
             contents: Canonical::trusted(&self.contents),
             contents_stored_bytes: self.contents_stored_bytes,
             fingerprint,
-            terms: self.terms.read(),
+            terms: self.terms,
             take_over: self.take_over,
         })
     }
 }
 
 #[derive(Serialize, Deserialize)]
+#[serde(remote = "Terms")]
 struct TermsForm {
-    lease_ms: u64,
+    #[serde(rename = "lease_ms", with = "milliseconds")]
+    lease: Duration,
     retention: Retention,
     unknown_retention: Retention,
     on_lease_end: LeaseEnd,
 }
 
-impl TermsForm {
-    fn of(terms: &Terms) -> Self {
-        let Terms { lease, retention, unknown_retention, on_lease_end } = *terms;
-        Self { lease_ms: millis(lease), retention, unknown_retention, on_lease_end }
-    }
-
-    fn read(&self) -> Terms {
-        let Self { lease_ms, retention, unknown_retention, on_lease_end } = *self;
-        Terms { lease: Duration::from_millis(lease_ms), retention, unknown_retention, on_lease_end }
-    }
-}
-
 #[derive(Serialize, Deserialize)]
 struct ReportedForm {
-    outcome: OutcomeForm,
+    #[serde(with = "OutcomeForm")]
+    outcome: Outcome,
     late: Option<LateForm>,
 }
 
 #[derive(Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(remote = "Outcome", rename_all = "snake_case")]
 enum OutcomeForm {
-    Success { result: Option<String>, retention: Option<Retention> },
+    Success { result: Option<Box<str>>, retention: Option<Retention> },
     Failure,
     Unknown,
 }
@@ -241,7 +188,8 @@ enum OutcomeForm {
 struct LateForm {
     operation: Option<Operation>,
     contents: ContentsForm,
-    terms: TermsForm,
+    #[serde(with = "TermsForm")]
+    terms: Terms,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -254,13 +202,6 @@ enum ContentsForm {
 
 impl ReportedForm {
     fn of(request: &OutcomeRequest) -> Self {
-        let outcome = match &request.outcome {
-            Outcome::Success { result, retention } => {
-                OutcomeForm::Success { result: result.as_deref().map(Into::into), retention: *retention }
-            }
-            Outcome::Failure => OutcomeForm::Failure,
-            Outcome::Unknown => OutcomeForm::Unknown,
-        };
         let late = request.late.as_ref().map(|late| LateForm {
             operation: late.operation.clone(),
             contents: match &late.contents {
@@ -268,19 +209,12 @@ impl ReportedForm {
                 Contents::Digest(digest, bytes) => ContentsForm::Digest { sha256: hex::encode(digest), bytes: *bytes },
                 Contents::Unverified => ContentsForm::Unverified,
             },
-            terms: TermsForm::of(&late.terms),
+            terms: late.terms,
         });
-        Self { outcome, late }
+        Self { outcome: request.outcome.clone(), late }
     }
 
     fn read(self, key: Key, attempt: Attempt) -> Option<OutcomeRequest> {
-        let outcome = match self.outcome {
-            OutcomeForm::Success { result, retention } => {
-                Outcome::Success { result: result.map(Into::into), retention }
-            }
-            OutcomeForm::Failure => Outcome::Failure,
-            OutcomeForm::Unknown => Outcome::Unknown,
-        };
         let late = match self.late {
             Some(late) => Some(LateTerms {
                 operation: late.operation,
@@ -289,91 +223,98 @@ impl ReportedForm {
                     ContentsForm::Digest { sha256, bytes } => Contents::Digest(hex::decode(&sha256)?, bytes),
                     ContentsForm::Unverified => Contents::Unverified,
                 },
-                terms: late.terms.read(),
+                terms: late.terms,
             }),
             None => None,
         };
-        Some(OutcomeRequest { key, attempt, outcome, late })
+        Some(OutcomeRequest { key, attempt, outcome: self.outcome, late })
     }
 }
 
 #[derive(Serialize, Deserialize)]
+#[serde(remote = "Overlap")]
 struct OverlapForm {
-    seq: Seq,
+    #[serde(rename = "seq")]
+    id: Seq,
     app: AppKey,
     operation: Option<Operation>,
-    global_id: String,
-    policy: PolicyForm,
-    ours: MaskedAttemptForm,
-    theirs: MaskedAttemptForm,
-    state: StateForm,
-    noticed_at: u64,
-}
-
-impl OverlapForm {
-    fn read(self) -> Option<Overlap> {
-        Some(Overlap {
-            id: self.seq,
-            app: self.app,
-            operation: self.operation,
-            global_id: self.global_id.parse().ok()?,
-            policy: self.policy.into(),
-            ours: self.ours.read()?,
-            theirs: self.theirs.read()?,
-            state: self.state.into(),
-            noticed_at: Timestamp::from_micros(self.noticed_at),
-        })
-    }
+    #[serde(with = "text")]
+    global_id: GlobalId,
+    #[serde(with = "PolicyForm")]
+    policy: OutagePolicy,
+    #[serde(with = "MaskedAttemptForm")]
+    ours: MaskedAttempt,
+    #[serde(with = "MaskedAttemptForm")]
+    theirs: MaskedAttempt,
+    #[serde(with = "StateForm")]
+    state: ClaimState,
+    #[serde(with = "micros")]
+    noticed_at: Timestamp,
 }
 
 #[derive(Serialize, Deserialize)]
+#[serde(remote = "MaskedAttempt")]
 struct MaskedAttemptForm {
-    timestamp: u64,
-    hash: String,
+    #[serde(with = "micros")]
+    timestamp: Timestamp,
+    #[serde(with = "text")]
+    hash: AttemptHash,
 }
 
-impl From<MaskedAttempt> for MaskedAttemptForm {
-    fn from(masked: MaskedAttempt) -> Self {
-        Self { timestamp: masked.timestamp.as_micros(), hash: masked.hash.to_string() }
-    }
-}
-
-impl MaskedAttemptForm {
-    fn read(&self) -> Option<MaskedAttempt> {
-        Some(MaskedAttempt { timestamp: Timestamp::from_micros(self.timestamp), hash: self.hash.parse().ok()? })
-    }
-}
-
-#[derive(Clone, Copy, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "ClaimState", rename_all = "snake_case")]
 enum StateForm {
     InProgress,
     Succeeded,
     Unknown,
 }
 
-impl From<ClaimState> for StateForm {
-    fn from(state: ClaimState) -> Self {
-        match state {
-            ClaimState::InProgress => Self::InProgress,
-            ClaimState::Succeeded => Self::Succeeded,
-            ClaimState::Unknown => Self::Unknown,
-        }
+/// A value by its text.
+mod text {
+    use std::fmt::Display;
+    use std::str::FromStr;
+
+    use serde::de::Error as _;
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    pub(super) fn serialize<T: Display, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(value)
+    }
+
+    pub(super) fn deserialize<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<T, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
     }
 }
 
-impl From<StateForm> for ClaimState {
-    fn from(form: StateForm) -> Self {
-        match form {
-            StateForm::InProgress => Self::InProgress,
-            StateForm::Succeeded => Self::Succeeded,
-            StateForm::Unknown => Self::Unknown,
-        }
+/// An instant as microseconds since the epoch.
+mod micros {
+    use oncegate_core::clock::Timestamp;
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields by reference")]
+    pub(super) fn serialize<S: Serializer>(value: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u64(value.as_micros())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Timestamp, D::Error> {
+        u64::deserialize(deserializer).map(Timestamp::from_micros)
     }
 }
 
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+/// A duration in milliseconds.
+mod milliseconds {
+    use serde::{Deserialize as _, Deserializer, Serializer};
+    use std::time::Duration;
+
+    pub(super) fn serialize<S: Serializer>(value: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u64(oncegate_core::engine::millis(*value))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        u64::deserialize(deserializer).map(Duration::from_millis)
+    }
 }
 
 #[cfg(test)]
@@ -446,6 +387,20 @@ mod tests {
             "unknown_retention":"7d","on_lease_end":"release"}}}}"#;
         let Some(FrameContent::Entry(3, entry)) = FrameContent::read(text.as_bytes()) else { panic!("it is read") };
         assert_eq!((entry.app().as_ref(), entry.operation().unwrap().as_ref()), ("shop", "order.submit"));
+        let written = String::from_utf8(FrameContent::Entry(3, entry).write()).unwrap();
+        assert_eq!(written, text.replace("24h", "1d").split_whitespace().collect::<String>(), "and written the same");
         assert!(FrameContent::read(br#"{"kind":"of a release to come"}"#).is_none());
+    }
+
+    #[test]
+    fn an_overlap_of_this_release_is_read_by_every_later_one_and_written_the_same() {
+        let text = concat!(
+            r#"{"kind":"overlap","seq":7,"app":"shop","operation":null,"global_id":"2ca8a31a53ad078ffd0c7c8c80158af7","#,
+            r#""policy":"fail_open","ours":{"timestamp":1700000000000000,"hash":"9f86d081"},"#,
+            r#""theirs":{"timestamp":1700000000000001,"hash":"60303ae2"},"state":"in_progress","noticed_at":1700000000000002}"#
+        );
+        let read = FrameContent::read(text.as_bytes()).unwrap();
+        assert!(matches!(&read, FrameContent::Overlap(overlap) if overlap.state == ClaimState::InProgress));
+        assert_eq!(String::from_utf8(read.write()).unwrap(), text);
     }
 }

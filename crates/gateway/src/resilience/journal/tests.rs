@@ -36,7 +36,7 @@ fn ids(requests: &[ClaimRequest]) -> Vec<String> {
 fn open(folder: &Path) -> (Journal, Recovered) {
     for _ in 0..1000 {
         match Journal::open(folder, ROOMY) {
-            Err(OpenError::Held { .. }) => std::thread::sleep(Duration::from_millis(2)),
+            Err(JournalOpenError::Held { .. }) => std::thread::sleep(Duration::from_millis(2)),
             opened => return opened.unwrap(),
         }
     }

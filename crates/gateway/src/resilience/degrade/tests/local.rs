@@ -400,7 +400,7 @@ async fn an_app_with_a_forgotten_claim_in_progress_is_granted_nothing_locally() 
     assert!(is_refused(&answers[0]));
     assert_eq!(summary(answers[1].as_ref().unwrap()), (LOCAL, "granted"), "each app has its own record");
     assert_eq!(summary(answers[2].as_ref().unwrap()), (FAIL_OPEN, "granted"));
-    assert_eq!(world.journal.waiting(), 2);
+    assert_eq!(world.journal.status().entries, 2);
     // Once the lease of the forgotten claim has ended, grants resume.
     world.clock.advance(local.terms.lease);
     assert_eq!(summary(&world.claim(&request(&world, ClaimOnOutage::Local)).await), (LOCAL, "granted"));

@@ -58,7 +58,7 @@ async fn a_spooled_success_is_never_granted_again_by_this_gateway() {
     world.line.set(Way::Gone);
     assert_eq!(world.settle(&report(&held, success("7"), SPOOLED)).await, SPOOLED_ANSWER);
     assert_eq!(world.settle(&report(&held, success("8"), SPOOLED)).await, SPOOLED_ANSWER, "repeated");
-    assert_eq!(world.journal.waiting(), 1);
+    assert_eq!(world.journal.status().entries, 1);
     let refused = world.settle(&report(&held, Outcome::Failure, SPOOLED)).await.split();
     assert_eq!(refused, (OutcomeResponse::AlreadySucceeded, SPOOL));
     world.clock.advance(Duration::from_secs(2));
@@ -77,7 +77,7 @@ async fn a_spooled_success_is_never_granted_again_by_this_gateway() {
     world.line.set(Way::Whole);
     assert_eq!(summary(&world.claim(&other(&world, &held)).await), (None, "duplicate"));
     assert_eq!(world.held(&held).await.unwrap().record.result.as_deref(), Some("7"));
-    assert_eq!(world.journal.waiting(), 0);
+    assert_eq!(world.journal.status().entries, 0);
 }
 
 #[tokio::test]
@@ -99,7 +99,7 @@ async fn outcomes_of_a_key_are_delivered_in_order_and_before_later_calls() {
         "{settled:?}"
     );
     assert_eq!(world.held(&held).await.unwrap().record.result.as_deref(), Some("7"), "the first one stays");
-    assert_eq!(world.journal.waiting(), 0);
+    assert_eq!(world.journal.status().entries, 0);
 }
 
 /// S9, also if an entry has started to wait on the key before the reply was lost.
@@ -226,7 +226,7 @@ async fn the_background_task_delivers() {
     world.settle(&report(&held, success("7"), SPOOLED)).await;
     world.line.set(Way::Whole);
     for _ in 0..500 {
-        if world.journal.waiting() == 0 {
+        if world.journal.status().entries == 0 {
             break;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -292,5 +292,5 @@ async fn a_caller_that_gives_up_leaves_journal_and_local_claims_consistent() {
         }
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    assert_eq!(world.gateway.0.local_claims.keys_waiting().len(), world.journal.waiting());
+    assert_eq!(world.gateway.0.local_claims.keys_waiting().len(), world.journal.status().entries);
 }

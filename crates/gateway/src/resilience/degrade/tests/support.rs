@@ -12,7 +12,7 @@ use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
 use oncegate_core::engine::{Capabilities, Determinate, Metadata};
 use oncegate_core::operator::{ListRequest, ListedClaim};
 use oncegate_core::outage_policy::OutagePolicy;
-use oncegate_core::overlap::{Overlap, Overlaps};
+use oncegate_core::overlap::Overlap;
 use oncegate_core::record::Contents;
 use tempfile::TempDir;
 
@@ -182,7 +182,7 @@ impl World {
     pub(super) async fn back(&self) {
         self.line.set(Way::Whole);
         self.gateway.deliver_all(Duration::from_secs(5)).await.unwrap();
-        assert_eq!(self.journal.waiting(), 0);
+        assert_eq!(self.journal.status().entries, 0);
         assert!(!self.gateway.0.local_claims.has_waiting());
     }
 
@@ -229,7 +229,7 @@ impl World {
     }
 
     pub(super) fn overlaps(&self) -> Vec<Overlap> {
-        self.journal.newest(None, None, usize::MAX)
+        self.journal.overlaps(None, None, usize::MAX)
     }
 
     /// The attempts that overlapped, by their hashes: ours, and theirs.
