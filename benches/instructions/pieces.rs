@@ -335,6 +335,7 @@ fn request(number: usize) -> ClaimRequest {
         fingerprint: None,
         terms: app.terms.terms,
         take_over: false,
+        waits: false,
     }
 }
 

@@ -162,6 +162,7 @@ impl Store {
             fingerprint: None,
             terms,
             take_over: false,
+            waits: false,
         };
         let _swept = self.apply(&Timed { request, deadline: lease }).await;
         let request = OutcomeRequest { key, attempt, outcome: Outcome::Failure, late: None };

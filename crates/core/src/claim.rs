@@ -33,6 +33,9 @@ pub struct ClaimRequest {
     pub terms: Terms,
     /// Take over a claim of another attempt that is `unknown`. For the same attempt, restore a lease that has ended.
     pub take_over: bool,
+    /// The caller waits for the claim that is in its way: shared stores mark it, and the claim that is granted, so that their
+    /// ends are notified.
+    pub waits: bool,
 }
 
 impl ClaimRequest {
@@ -165,6 +168,13 @@ pub enum Effect {
     Extend(Duration),
     /// Delete the record.
     Delete,
+}
+
+impl Effect {
+    /// Returns whether a live claim ends by it, or is settled, so that callers that wait for it are to be notified.
+    pub fn ends_claim(&self) -> bool {
+        matches!(self, Self::Put(..) | Self::Delete)
+    }
 }
 
 /// The answer to a claim call.

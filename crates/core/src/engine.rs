@@ -11,6 +11,7 @@ pub mod faulty;
 pub mod memory;
 pub mod metadata;
 pub mod node;
+pub mod notification;
 pub mod value;
 
 use std::time::Duration;
@@ -23,6 +24,7 @@ use self::breaker::BreakerStatus;
 pub use self::error::{Determinate, EngineError, Indeterminate};
 pub use self::metadata::Metadata;
 pub use self::node::{Node, NodeRole};
+pub use self::notification::{Channel, Subscription};
 use crate::claim::{ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse};
 use crate::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
 use crate::record::{Key, LiveClaim};
@@ -64,6 +66,16 @@ use crate::record::{Key, LiveClaim};
 ///
 /// A caller may drop the future of a call at any time. The call may still happen then, and must not disturb other calls: a reply
 /// belongs to its request, also on a shared connection.
+///
+/// ## Notifications
+///
+/// A subscription is notified when a record changes so that others may have been waiting for it: a claim is settled, released
+/// or taken over. That a lease or a retention ends, or is extended, is not notified. Where gateways share the store, a claim is
+/// only notified once a claim call with [`ClaimRequest::waits`] has found or made it: such a call marks the record, in the step
+/// that reads it, and keeps its end. So a caller subscribes first, then calls, and then waits.
+///
+/// Notifications are hints. One may be lost, come late, or come for nothing; callers also poll. Sending one never fails or
+/// delays the call that changes the record.
 ///
 /// # Wrappers
 ///
@@ -115,6 +127,12 @@ pub trait Engine: Send + Sync + 'static {
         expected: Option<&Metadata>,
         new: &Metadata,
     ) -> Result<bool, EngineError>;
+
+    /// Subscribes to the notifications of a record. Returns soon, also if the store is unavailable; the default is a
+    /// subscription without notifications.
+    async fn subscribe(&self, _channel: &Channel) -> Subscription {
+        Subscription::none()
+    }
 
     /// Checks that the store would answer now. Changes nothing.
     async fn probe(&self) -> Result<(), EngineError>;

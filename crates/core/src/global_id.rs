@@ -195,6 +195,7 @@ mod tests {
                     on_lease_end: LeaseEnd::Release,
                 },
                 take_over: true,
+                waits: false,
             });
             let live = LiveClaim { record: requests[0].record(), left: Some(hour), fence: None };
             let (effect, answer) = claim(Some(&live), &requests[1], None);

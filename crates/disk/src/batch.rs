@@ -21,6 +21,8 @@ pub(super) struct Batch<'a> {
     metadata: HashMap<String, Metadata>,
     watermarks: Watermarks,
     changed: bool,
+    /// Claims that a call has ended.
+    ended: Vec<Key>,
 }
 
 /// A claim as it is in the database, and as the batch leaves it.
@@ -41,13 +43,15 @@ pub(super) struct Changes {
     pub(super) watermarks: Watermarks,
     /// There is something to write.
     pub(super) changed: bool,
+    /// Claims that a call has ended, to be notified.
+    pub(super) ended: Vec<Key>,
 }
 
 impl<'a> Batch<'a> {
     /// Creates a batch that continues from these watermarks.
     pub(super) fn new(store: &'a Store, watermarks: Watermarks) -> Self {
         let (slots, orphans, metadata) = (HashMap::new(), Vec::new(), HashMap::new());
-        Self { store, slots, orphans, metadata, watermarks, changed: false }
+        Self { store, slots, orphans, metadata, watermarks, changed: false, ended: Vec::new() }
     }
 
     /// Applies one transition to one key. The transition receives the live claim at `now`, and the fence of a new attempt.
@@ -61,6 +65,7 @@ impl<'a> Batch<'a> {
         let slot = self.slot(&store::row_key(key))?;
         let live = slot.current.as_ref().and_then(|row| row.live_claim(now));
         let (effect, answer) = transition(live.as_ref(), next_fence);
+        let ends = live.is_some() && effect.ends_claim();
         match effect {
             Effect::Keep => return Ok(answer),
             Effect::Put(record, lifetime) => {
@@ -75,6 +80,9 @@ impl<'a> Batch<'a> {
                 slot.put(extended);
             }
             Effect::Delete => slot.put(None),
+        }
+        if ends {
+            self.ended.push(key.clone());
         }
         self.touch(now);
         Ok(answer)
@@ -133,8 +141,8 @@ impl<'a> Batch<'a> {
 
     /// Returns the changes of the batch.
     pub(super) fn finish(self) -> Changes {
-        let Self { slots, orphans, metadata, watermarks, changed, .. } = self;
-        Changes { slots, orphans, metadata, watermarks, changed }
+        let Self { slots, orphans, metadata, watermarks, changed, ended, .. } = self;
+        Changes { slots, orphans, metadata, watermarks, changed, ended }
     }
 
     fn touch(&mut self, now: Timestamp) {

@@ -23,7 +23,8 @@ use oncegate_core::claim::{
     self, ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
 use oncegate_core::clock::{Clock, SteadyClock, Timestamp};
-use oncegate_core::engine::{Capabilities, Engine, EngineError, Metadata};
+use oncegate_core::engine::notification::Hub;
+use oncegate_core::engine::{Capabilities, Channel, Engine, EngineError, Metadata, Subscription};
 use oncegate_core::operator::{self, ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
 use oncegate_core::record::{Key, LiveClaim};
 use oncegate_driver::scheme::{self, Scheme};
@@ -95,6 +96,7 @@ pub struct Disk {
     stopped: Stopped,
     /// Never receives anything; closed when the writer ends.
     writer: Mutex<Receiver<()>>,
+    hub: Arc<Hub>,
 }
 
 impl Disk {
@@ -121,7 +123,9 @@ impl Disk {
         })?;
         let watermarks = store.watermarks().map_err(|error| damaged(error.to_string()))?;
         let permits = Arc::new(Semaphore::new(options.queue_max));
-        let writer = Writer::new(store, folder, SteadyClock::new(clock, watermarks.now), watermarks, options);
+        let hub = Hub::local();
+        let writer =
+            Writer::new(store, folder, SteadyClock::new(clock, watermarks.now), watermarks, options, hub.clone());
         let stopped = writer.stopped.clone();
         let (queue, jobs) = channel();
         let (alive, ended) = channel();
@@ -133,7 +137,7 @@ impl Disk {
         };
         let thread = std::thread::Builder::new().name("disk-writer".into()).spawn(run);
         thread.map_err(|error| DiskOpenError::io(path, error))?;
-        Ok(Self { queue, permits, stopped, writer: Mutex::new(ended) })
+        Ok(Self { queue, permits, stopped, writer: Mutex::new(ended), hub })
     }
 
     /// Queues a call once there is a permit. Its answer comes when what it depends on is durable.
@@ -232,6 +236,10 @@ impl Engine for Disk {
     ) -> Result<bool, EngineError> {
         let (name, expected, new) = (name.to_owned(), expected.cloned(), new.clone());
         self.call(move |batch, now| batch.compare_and_set_metadata(&name, expected.as_ref(), new, now)).await
+    }
+
+    async fn subscribe(&self, channel: &Channel) -> Subscription {
+        self.hub.subscribe(channel)
     }
 
     async fn probe(&self) -> Result<(), EngineError> {

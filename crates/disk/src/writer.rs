@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use oncegate_core::clock::{SteadyClock, Timestamp};
 use oncegate_core::engine::EngineError;
+use oncegate_core::engine::notification::Hub;
 use oncegate_core::global_id::GlobalId;
 use oncegate_core::operator::{ListRequest, ListedClaim};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
@@ -93,6 +94,7 @@ pub(super) struct Writer {
     /// future. Without it, each sweep would read over the deleted rows of earlier ones.
     sweep_from: Vec<u8>,
     sweep_at: Timestamp,
+    hub: Arc<Hub>,
 }
 
 /// The second half of a call: answers once the batch is durable, or with the reason why that is unknown.
@@ -105,9 +107,10 @@ impl Writer {
         clock: SteadyClock,
         watermarks: Watermarks,
         options: Options,
+        hub: Arc<Hub>,
     ) -> Self {
         let (stopped, sweep_from, sweep_at) = (Stopped::default(), Vec::new(), Timestamp::default());
-        Self { store, folder, clock, watermarks, options, stopped, sweep_from, sweep_at }
+        Self { store, folder, clock, watermarks, options, stopped, sweep_from, sweep_at, hub }
     }
 
     /// Answers calls until a call closes the engine, the engine is dropped, or the store fails.
@@ -177,6 +180,7 @@ impl Writer {
         for answer in answers {
             answer(Ok(durable_at));
         }
+        changes.ended.iter().for_each(|key| self.hub.notify_claim(key));
         Ok(behind)
     }
 

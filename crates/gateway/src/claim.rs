@@ -173,6 +173,7 @@ impl Gateway {
             fingerprint: fingerprint.as_ref().map(fingerprint_digest),
             terms,
             take_over,
+            waits: false,
         };
         self.charge_claim(app, &request)?;
         let deadline = deadline_budget::of_claim(own.deadline, terms.lease);

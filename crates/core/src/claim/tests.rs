@@ -33,6 +33,7 @@ fn request(name: char) -> ClaimRequest {
         fingerprint: None,
         terms: terms(),
         take_over: false,
+        waits: false,
     }
 }
 

@@ -9,6 +9,7 @@ mod claims;
 mod expiry;
 mod history;
 mod metadata;
+mod notifications;
 mod operators;
 mod outcomes;
 mod requests;
@@ -19,6 +20,7 @@ pub use self::claims::*;
 pub use self::expiry::*;
 pub use self::history::*;
 pub use self::metadata::*;
+pub use self::notifications::*;
 pub use self::operators::*;
 pub use self::outcomes::*;
 pub use self::requests::{DEADLINE, fresh_claim};
@@ -68,6 +70,11 @@ macro_rules! conformance {
             a_list_contains_the_live_claims
             metadata_is_stored_only_over_the_expected_value
             of_many_racing_compare_and_sets_exactly_one_succeeds
+            the_end_of_a_claim_is_notified_to_those_who_wait_for_it
+            the_end_of_a_claim_that_was_waited_for_is_notified
+            a_waiting_claim_changes_nothing_of_the_claim_in_its_way
+            a_waiting_claim_has_the_answer_of_any_other
+            of_many_racing_waiting_claims_exactly_one_is_granted
             any_history_agrees_with_the_table
         }
     };

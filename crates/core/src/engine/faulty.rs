@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use super::{Capabilities, Engine, EngineError, Metadata};
+use super::{Capabilities, Channel, Engine, EngineError, Metadata, Subscription};
 use crate::claim::{ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse};
 use crate::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
 use crate::record::{Key, LiveClaim};
@@ -154,6 +154,10 @@ impl Engine for Faulty {
         new: &Metadata,
     ) -> Result<bool, EngineError> {
         self.metadata_call(self.inner.compare_and_set_metadata(name, expected, new)).await
+    }
+
+    async fn subscribe(&self, channel: &Channel) -> Subscription {
+        self.inner.subscribe(channel).await
     }
 
     async fn probe(&self) -> Result<(), EngineError> {

@@ -18,7 +18,8 @@ use async_trait::async_trait;
 use hashbrown::{DefaultHashBuilder, HashMap};
 
 use self::shard::{AppNumber, NEVER, Shard, Slot, SlotKey};
-use super::{Capabilities, Determinate, Engine, EngineError, Metadata};
+use super::notification::Hub;
+use super::{Capabilities, Channel, Determinate, Engine, EngineError, Metadata, Subscription};
 use crate::claim::{
     self, ClaimRequest, ClaimResponse, Effect, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
@@ -47,6 +48,7 @@ pub struct Memory {
     bytes: AtomicI64,
     bytes_max: i64,
     metadata: Mutex<HashMap<String, Metadata>>,
+    hub: Arc<Hub>,
 }
 
 impl Memory {
@@ -67,6 +69,7 @@ impl Memory {
             bytes: AtomicI64::new(0),
             bytes_max: i64::try_from(bytes_max).unwrap_or(i64::MAX),
             metadata: Mutex::default(),
+            hub: Hub::local(),
         }
     }
 
@@ -78,6 +81,7 @@ impl Memory {
         transition: impl FnOnce(Option<&LiveClaim>, u64) -> (Effect, Answer),
         admit: impl FnOnce(&Effect) -> Result<(), EngineError>,
     ) -> Result<Answer, EngineError> {
+        let claim = key;
         let key = (self.app_number(&key.app), key.global_id);
         let mut shard = self.shard(&key);
         let now = self.clock.now();
@@ -86,6 +90,7 @@ impl Memory {
         let fence = self.fence.fetch_add(1, Ordering::Relaxed) + 1;
         let (effect, answer) = transition(live.as_ref(), fence);
         admit(&effect)?;
+        let ends = live.is_some() && effect.ends_claim();
         let grown = match effect {
             Effect::Keep => 0,
             Effect::Put(record, lasts) => {
@@ -99,6 +104,10 @@ impl Memory {
             Effect::Delete => shard.delete(&key),
         };
         self.bytes.fetch_add(grown, Ordering::Relaxed);
+        drop(shard);
+        if ends {
+            self.hub.notify_claim(claim);
+        }
         Ok(answer)
     }
 
@@ -221,6 +230,10 @@ impl Engine for Memory {
             metadata.insert(name.to_owned(), new.clone());
         }
         Ok(as_expected)
+    }
+
+    async fn subscribe(&self, channel: &Channel) -> Subscription {
+        self.hub.subscribe(channel)
     }
 
     async fn probe(&self) -> Result<(), EngineError> {

@@ -19,7 +19,9 @@ use futures_util::future::join_all;
 use oncegate_core::claim::{
     self, ClaimRequest, ClaimResponse, Effect, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
-use oncegate_core::engine::{BatchClaim, Capabilities, ClaimSink, Determinate, Engine, EngineError, Metadata, Node};
+use oncegate_core::engine::{
+    BatchClaim, Capabilities, Channel, ClaimSink, Determinate, Engine, EngineError, Metadata, Node, Subscription,
+};
 use oncegate_core::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
 use oncegate_core::record::{Key, LiveClaim};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -204,6 +206,11 @@ impl Engine for Chain {
         let started = self.core.fresh_view().await?;
         let answer = self.engine(&started)?.compare_and_set_metadata(name, expected, new).await;
         self.changed(&started, answer).await
+    }
+
+    /// Subscribes at the active engine. After a switch its owner finds out by polling.
+    async fn subscribe(&self, channel: &Channel) -> Subscription {
+        self.current().subscribe(channel).await
     }
 
     async fn probe(&self) -> Result<(), EngineError> {

@@ -135,6 +135,7 @@ fn any_claim() -> ClaimRequest {
         fingerprint: None,
         terms: Terms { lease, retention, unknown_retention: retention, on_lease_end: LeaseEnd::Release },
         take_over: false,
+        waits: false,
     }
 }
 

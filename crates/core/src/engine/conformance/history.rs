@@ -92,7 +92,15 @@ impl History {
         let contents = if self.rng.random_bool(0.05) { Canonical::trusted("0") } else { request.contents.clone() };
         let on_lease_end = if self.rng.random_bool(0.5) { LeaseEnd::Unknown } else { LeaseEnd::Release };
         let terms = Terms { on_lease_end, ..request.terms };
-        ClaimRequest { attempt, fingerprint, contents, terms, take_over: self.rng.random_bool(0.3), ..request }
+        ClaimRequest {
+            attempt,
+            fingerprint,
+            contents,
+            terms,
+            take_over: self.rng.random_bool(0.3),
+            waits: self.rng.random_bool(0.5),
+            ..request
+        }
     }
 
     fn some_settle(&mut self, request: &ClaimRequest) -> OutcomeRequest {

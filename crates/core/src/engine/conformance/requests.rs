@@ -56,6 +56,7 @@ pub(super) fn claim_of(app_name: &str, contents: &str) -> ClaimRequest {
         fingerprint: None,
         terms: long_terms(),
         take_over: false,
+        waits: false,
     }
 }
 

@@ -8,7 +8,9 @@ use oncegate_core::claim::{
     ClaimRequest, ClaimResponse, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
 use oncegate_core::engine::breaker::BreakerStatus;
-use oncegate_core::engine::{BatchClaim, Capabilities, ClaimSink, Engine, EngineError, Metadata, Node};
+use oncegate_core::engine::{
+    BatchClaim, Capabilities, Channel, ClaimSink, Engine, EngineError, Metadata, Node, Subscription,
+};
 use oncegate_core::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
 use oncegate_core::record::{Key, LiveClaim};
 use oncegate_telemetry::metrics::EngineCall;
@@ -105,6 +107,10 @@ impl Engine for CallGuard {
             }
         };
         self.0.uncounted(EngineCall::Note, METADATA_TIMEOUT, resolved).await
+    }
+
+    async fn subscribe(&self, channel: &Channel) -> Subscription {
+        self.0.engine.subscribe(channel).await
     }
 
     async fn probe(&self) -> Result<(), EngineError> {

@@ -247,5 +247,6 @@ fn mark(of: &Key, attempt: &Attempt, slot: u32, terms: Terms) -> ClaimRequest {
         fingerprint: None,
         terms,
         take_over: false,
+        waits: false,
     }
 }

@@ -155,6 +155,7 @@ impl GrantedForm {
             fingerprint,
             terms: self.terms,
             take_over: self.take_over,
+            waits: false,
         })
     }
 }

@@ -5,7 +5,7 @@ use oncegate_core::attempt::SystemEntropy;
 use oncegate_core::clock::ManualClock;
 use oncegate_core::engine::conformance::{DEADLINE, Subject};
 use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
-use oncegate_core::engine::{Capabilities, ClaimSink, Metadata};
+use oncegate_core::engine::{Capabilities, Channel, ClaimSink, Metadata, Subscription};
 use oncegate_core::operator::{ListRequest, ListedClaim};
 
 use super::super::*;
@@ -59,6 +59,10 @@ impl Engine for WithPolicies {
     ) -> Result<bool, EngineError> {
         self.0.engine().compare_and_set_metadata(name, expected, new).await
     }
+    async fn subscribe(&self, channel: &Channel) -> Subscription {
+        self.0.engine().subscribe(channel).await
+    }
+
     async fn probe(&self) -> Result<(), EngineError> {
         self.0.engine().probe().await
     }
