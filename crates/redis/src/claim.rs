@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures_util::future::{join, join_all};
 use oncegate_core::claim::{self, ClaimRequest, ClaimResponse, Effect};
 use oncegate_core::engine::{BatchClaim, ClaimSink, Determinate, EngineError, millis, value};
+use oncegate_core::terms::LeaseEnd;
 use redis::{Cmd, Value};
 
 use super::Redis;
@@ -50,7 +51,34 @@ impl Redis {
         request: &ClaimRequest,
         deadline: Duration,
     ) -> Result<ClaimResponse, EngineError> {
-        self.claim_prepared(&self.prepare(0, request, deadline)).await
+        let prepared = self.prepare(0, request, deadline);
+        if request.waits {
+            return Box::pin(self.claim_waiting(&prepared)).await;
+        }
+        self.claim_prepared(&prepared).await
+    }
+
+    /// Claims, or marks the claim in the way, in one step.
+    async fn claim_waiting(&self, claim: &Prepared<'_>) -> Result<ClaimResponse, EngineError> {
+        let px = claim.px.to_string();
+        for _ in 0..ROUNDS {
+            let arguments = [&*claim.value, &px];
+            let (script, key) = (&SCRIPTS.claim_waiting, &claim.key);
+            match checked(self.run(script, key, &arguments, Purpose::Claim, claim.deadline).await?) {
+                Ok(Value::Nil) => return Ok(claim::granted(claim.request, None, false)),
+                Ok(found) => {
+                    if let Some(found) = reply::snapshot(found)?
+                        && let Some(answer) = self.judge(claim, found).await?
+                    {
+                        return Ok(answer);
+                    }
+                }
+                // Not marked: its end is found by polling.
+                Err(full @ Determinate::Full(_)) => return self.claim_found(claim, SetOutcome::Full(full)).await,
+                Err(why) => return Err(why.into()),
+            }
+        }
+        Err(changed_hands())
     }
 
     async fn claim_prepared(&self, prepared: &Prepared<'_>) -> Result<ClaimResponse, EngineError> {
@@ -114,16 +142,8 @@ impl Redis {
                 (_, error) => error,
             })?;
             match (found, outcome) {
-                (Some(Snapshot { value: judged, held }), _) => {
-                    let (effect, answer) = claim::claim(Some(&held), claim.request, None);
-                    if !matches!(effect, Effect::Put(..)) {
-                        return Ok(answer);
-                    }
-                    // A script takes text, and a value that was read as a record is text.
-                    let arguments = [&*String::from_utf8_lossy(&judged), &claim.value, &claim.px.to_string()];
-                    let taken =
-                        self.run(&SCRIPTS.take_over, &claim.key, &arguments, Purpose::Claim, claim.deadline).await?;
-                    if checked(taken)? == Value::Int(1) {
+                (Some(found), _) => {
+                    if let Some(answer) = self.judge(claim, found).await? {
                         return Ok(answer);
                     }
                 }
@@ -139,7 +159,19 @@ impl Redis {
                 return Ok(claim::granted(claim.request, None, false));
             }
         }
-        Err(EngineError::unavailable("the claim changed hands each time it was looked at; try again"))
+        Err(changed_hands())
+    }
+
+    /// Answers a claim by what stands in its way, and takes that over if the table says so. `None` if it has changed since.
+    async fn judge(&self, claim: &Prepared<'_>, found: Snapshot) -> Result<Option<ClaimResponse>, EngineError> {
+        let (effect, answer) = claim::claim(Some(&found.held), claim.request, None);
+        if !matches!(effect, Effect::Put(..)) {
+            return Ok(Some(answer));
+        }
+        // A script takes text, and a value that was read as a record is text.
+        let arguments = [&*String::from_utf8_lossy(&found.value), &claim.value, &claim.px.to_string()];
+        let taken = self.run(&SCRIPTS.take_over, &claim.key, &arguments, Purpose::Claim, claim.deadline).await?;
+        Ok((checked(taken)? == Value::Int(1)).then_some(answer))
     }
 
     async fn set(&self, claim: &Prepared<'_>) -> Result<SetOutcome, EngineError> {
@@ -155,11 +187,17 @@ impl Redis {
     }
 
     fn prepare<'a>(&self, position: usize, request: &'a ClaimRequest, deadline: Duration) -> Prepared<'a> {
-        let record = request.record();
         // A claim that turns `unknown` must still be stored when its lease has ended.
-        let grace = if record.outlives_lease() { millis(GRACE) } else { 0 };
+        let grace = if request.terms.on_lease_end == LeaseEnd::Unknown { millis(GRACE) } else { 0 };
         let px = millis(request.terms.lease).saturating_add(grace);
-        Prepared { position, request, key: self.keys.claim(&request.key), value: value::encode(&record), px, deadline }
+        Prepared {
+            position,
+            request,
+            key: self.keys.claim(&request.key),
+            value: value::encode_claim(request),
+            px,
+            deadline,
+        }
     }
 }
 
@@ -182,6 +220,10 @@ impl SetOutcome {
             Err(why) => Err(why.into()),
         }
     }
+}
+
+fn changed_hands() -> EngineError {
+    EngineError::unavailable("the claim changed hands each time it was looked at; try again")
 }
 
 /// A value begins with its attempt, so that the holder of a claim is known without reading the rest.

@@ -31,6 +31,7 @@ use super::target::Target;
 use super::topology::{PrimaryRef, Route, Sending};
 use super::url::{Address, Url};
 use oncegate_core::attempt::{Entropy, SystemEntropy};
+use oncegate_core::engine::notification::Hub;
 use oncegate_core::engine::{Determinate, EngineError};
 
 /// A cluster.
@@ -140,6 +141,12 @@ impl Cluster {
         }
         drop(map);
         refresh::first_map(&self.shared).await
+    }
+
+    /// Returns the subscriptions at the node that answers for a key, if there is one.
+    pub(super) fn hub(&self, key: &str) -> Option<Arc<Hub>> {
+        let map = self.shared.map.load();
+        map.shard(slots::slot_of(key.as_bytes())).map(|shard| shard.primary.hub().clone())
     }
 
     /// Returns where the commands of a key are sent.

@@ -1,5 +1,6 @@
 //! Names of the keys in the store. They are part of the stored format: never changed.
 
+use oncegate_core::engine::Channel;
 use oncegate_core::hex;
 use oncegate_core::record::Key;
 
@@ -44,6 +45,16 @@ impl Keys {
         KeyName { text, spread: Spread::Hash(bytes[0]) }
     }
 
+    /// Returns the name of a channel: that of the record's key.
+    pub(super) fn channel(&self, channel: &Channel) -> String {
+        [&self.prefix, "og:", channel.as_str()].concat()
+    }
+
+    /// Returns the channel of such a name.
+    pub(super) fn channel_of<'n>(&self, name: &'n str) -> Option<&'n str> {
+        name.strip_prefix(&*self.prefix)?.strip_prefix("og:")
+    }
+
     /// Returns the key of a metadata value.
     pub(super) fn metadata(&self, name: &str) -> KeyName {
         let (open, close) = if self.is_tagged { ("{", "}") } else { ("", "") };
@@ -76,6 +87,7 @@ mod tests {
         let keys = Keys::new(&Url::parse("redis://h?prefix=shop:").unwrap());
         let key = Key { app: "orders".parse().unwrap(), global_id: GlobalId::from_bytes([0xa5; 16]) };
         assert_eq!(keys.claim(&key).text, format!("shop:og:{{{}}}:orders", "a5".repeat(16)));
+        assert_eq!(keys.channel(&Channel::of_claim(&key)), keys.claim(&key).text);
         assert_eq!(keys.metadata("chain.main").text, "shop:og:note:chain.main");
         assert_eq!(keys.marker().key, "shop:og:marker");
 

@@ -13,6 +13,7 @@ mod connection;
 mod health;
 mod keys;
 mod limit;
+mod listener;
 mod marker;
 mod options;
 mod primary;
@@ -35,12 +36,15 @@ use async_trait::async_trait;
 use oncegate_core::claim::{
     ClaimRequest, ClaimResponse, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
-use oncegate_core::engine::{BatchClaim, Capabilities, ClaimSink, Engine, EngineError, Metadata, Node, millis, value};
+use oncegate_core::engine::{
+    BatchClaim, Capabilities, Channel, ClaimSink, Engine, EngineError, Metadata, Node, Subscription, millis, value,
+};
 use oncegate_core::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
 use oncegate_core::record::{Key, LiveClaim};
 use oncegate_core::terms::Retention;
 use oncegate_driver::scheme::{OpenError, Scheme};
 use redis::Value;
+use tokio::time::timeout;
 
 use self::acknowledgement::Acknowledgement;
 use self::connection::Purpose;
@@ -52,6 +56,9 @@ use self::script::{SCRIPTS, Script};
 use self::topology::{Sending, Topology};
 pub use self::url::InvalidUrl;
 use self::url::Url;
+
+/// How long a subscription waits for the server.
+const SUBSCRIBE_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// The scheme of the Redis engine.
 pub static SCHEME: Scheme = Scheme {
@@ -209,6 +216,14 @@ impl Engine for Redis {
             Value::Int(stored @ (0 | 1)) => Ok(stored == 1),
             _ => Err(unexpected()),
         }
+    }
+
+    async fn subscribe(&self, channel: &Channel) -> Subscription {
+        let Some(hub) = self.topology.hub(&self.keys.channel(channel)) else { return Subscription::none() };
+        let subscription = hub.subscribe(channel);
+        // Without notifications so far, its owner polls.
+        drop(timeout(SUBSCRIBE_TIMEOUT, subscription.established()).await);
+        subscription
     }
 
     async fn probe(&self) -> Result<(), EngineError> {

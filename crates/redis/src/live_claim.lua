@@ -93,6 +93,8 @@ local function read_word(held, word)
     return digest and is_digest(digest) and #bytes <= 15
   elseif word == 'late' then
     held.late = 1
+  elseif word == 'w' then
+    held.is_waited_for = true
   end
   return true
 end
@@ -150,6 +152,14 @@ local function hold(key)
     end
   end
   return held
+end
+
+-- Notifies callers that wait for the claim that was changed, if there are any. Called last, and its failure is ignored: a missing
+-- right to publish must not fail an outcome. The channel has the name of the key, and so its slot.
+local function notify(held)
+  if held.is_waited_for then
+    redis.pcall('SPUBLISH', KEYS[1], '')
+  end
 end
 
 -- Returns milliseconds as an argument. Redis would write large ones with an exponent, and then not accept them.

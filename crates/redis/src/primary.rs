@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use futures_util::future::{join, try_join_all};
 use oncegate_core::engine::EngineError;
+use oncegate_core::engine::notification::Hub;
 use oncegate_driver::{Intervals, Pool, Server, Worker};
 use redis::{Cmd, Value};
 use tokio::runtime::Id;
@@ -13,6 +14,7 @@ use super::connection::{Call, Connector, Purpose};
 use super::health::Health;
 use super::keys::Spread;
 use super::limit::Limit;
+use super::listener::{self, Listener};
 use super::marker::{Marker, Markers};
 use super::options::Options;
 use super::reply::checked;
@@ -26,6 +28,7 @@ pub(super) struct Primary {
     connections: Pool<Call>,
     /// A connection for heartbeats and health checks, where the others wait for replicas.
     control: Option<Pool<Call>>,
+    hub: Arc<Hub>,
 }
 
 impl Primary {
@@ -56,7 +59,13 @@ impl Primary {
         };
         let connections = Pool::start(size, &options.cores, intervals, |_| connector(true));
         let control = url.acknowledgement.map(|_| Pool::start(1, &options.cores, intervals, |_| connector(false)));
-        Self { server, health, connections, control }
+        let (url, target, connect_timeout) = (url.clone(), target.clone(), options.connect_timeout);
+        let (hub, changes) = listener::hub();
+        let listening = Listener { hub: hub.clone(), url, target, connect_timeout };
+        connections.spawn(|closing| async move {
+            closing.run_until_cancelled(listening.run(changes)).await;
+        });
+        Self { server, health, connections, control, hub }
     }
 
     /// Returns which worker sends the commands of a key: one on the caller's own core, which is woken without waking a
@@ -93,6 +102,11 @@ impl Primary {
         };
         try_join_all(self.control.as_ref().unwrap_or(&self.connections).workers().iter().map(ping)).await?;
         self.health.refusal_of_claims().map_or(Ok(()), |why| Err(why.into()))
+    }
+
+    /// Returns the subscriptions at this server.
+    pub(super) fn hub(&self) -> &Arc<Hub> {
+        &self.hub
     }
 
     /// Returns what is known of the server.

@@ -15,4 +15,5 @@ if held.attempt ~= attempt then
   return { 'superseded', held.state, held.left_ms }
 end
 redis.call('DEL', KEYS[1])
+notify(held)
 return { 'released' }

@@ -44,12 +44,14 @@ end
 
 if outcome == 'f' then
   redis.call('DEL', KEYS[1])
+  notify(held)
   return { 'done', '', -1, 0 }
 end
 
 if outcome == 'u' then
   if held.state == 'p' then
     put(attempt .. ' 1u' .. held.tail, held.unknown_retention_ms)
+    notify(held)
     return { 'done', 'u', held.unknown_retention_ms, held.late }
   end
   return { 'done', 'u', held.left_ms, held.late }
@@ -61,4 +63,5 @@ if retention ~= '' then
   retention = ' r=' .. retention
 end
 put(attempt .. ' 1s' .. retention .. held.tail .. result, ms)
+notify(held)
 return { 'done', 's', ms, held.late }

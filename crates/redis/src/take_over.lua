@@ -10,4 +10,5 @@ if not held or held.value ~= expected or held.state ~= 'u' then
   return 0
 end
 redis.call('SET', KEYS[1], value, 'PX', ms)
+notify(held)
 return 1

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oncegate_core::engine::EngineError;
+use oncegate_core::engine::notification::Hub;
 use redis::{Cmd, Value};
 use tokio::runtime::Handle;
 
@@ -104,6 +105,14 @@ impl Topology {
         match self {
             Self::One(one) => one.server.server().data_losses(),
             Self::Cluster(cluster) => cluster.losses(),
+        }
+    }
+
+    /// Returns the subscriptions at the server that answers for a key, if there is one.
+    pub(super) fn hub(&self, key: &str) -> Option<Arc<Hub>> {
+        match self {
+            Self::One(one) => Some(one.server.hub().clone()),
+            Self::Cluster(cluster) => cluster.hub(key),
         }
     }
 

@@ -111,6 +111,14 @@ impl Url {
         self.client_of(server.map_or_else(|| self.info.clone(), |server| self.info_of(server)))
     }
 
+    /// Returns a client that opens connections for notifications. Blocks as [`Url::client`] does.
+    pub(super) fn listening_client(&self, server: Option<&Address>) -> Result<redis::Client, InvalidUrl> {
+        let info = server.map_or_else(|| self.info.clone(), |server| self.info_of(server));
+        // RESP3: the server pushes messages between its replies.
+        let settings = info.redis_settings().clone().set_protocol(redis::ProtocolVersion::RESP3);
+        self.client_of(info.set_redis_settings(settings))
+    }
+
     /// Returns a client that opens connections to a Sentinel. Blocks as [`Url::client`] does.
     pub(super) fn sentinel_client(&self, sentinel: &Address) -> Result<redis::Client, InvalidUrl> {
         let mut settings = RedisConnectionInfo::default().set_protocol(redis::ProtocolVersion::RESP2);

@@ -161,6 +161,11 @@ impl Hub {
         }
     }
 
+    /// Returns whether changes of a channel are notified.
+    pub fn is_live(&self, channel: &str) -> bool {
+        self.channels().get(channel).is_some_and(|entry| entry.state == State::Live)
+    }
+
     /// Records that changes of a channel are not notified any more. Its subscriptions are not notified of that: they poll.
     pub fn end(&self, channel: &str) {
         if let Some(entry) = self.channels().get_mut(channel) {

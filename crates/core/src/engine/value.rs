@@ -13,6 +13,7 @@ use self::json::may_be_json;
 
 use crate::attempt::Attempt;
 use crate::canonical::Canonical;
+use crate::claim::ClaimRequest;
 use crate::hex;
 use crate::record::{ClaimState, Contents, Record};
 use crate::terms::{LeaseEnd, Retention, Span, Terms};
@@ -29,6 +30,9 @@ const IMPLIED: Terms = Terms {
     on_lease_end: LeaseEnd::Release,
 };
 const IMPLIED_OPERATION: &str = "default";
+
+/// Word of a claim whose end is notified. Always the first one. It says nothing of the claim itself, so readers skip it.
+const WAITED_FOR: &str = " w";
 
 /// Timestamps of 16 digits that every JSON reader reads as the same number.
 const TIMESTAMPS: Range<u64> = 1_000_000_000_000_000..1 << 53;
@@ -85,6 +89,16 @@ pub fn encode(record: &Record) -> String {
     if let Some(result) = &record.result {
         text.push('\n');
         text.push_str(result);
+    }
+    text
+}
+
+/// Writes the record of a granted claim. That of a claim that waits is marked from the start: others may wait behind it.
+pub fn encode_claim(request: &ClaimRequest) -> String {
+    let mut text = encode(&request.record());
+    if let Some(blank) = text.find(' ').filter(|_| request.waits) {
+        // After the version and the state, where engines look for it.
+        text.insert_str(blank + 3, WAITED_FOR);
     }
     text
 }

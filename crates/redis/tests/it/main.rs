@@ -7,6 +7,7 @@ mod conformance;
 mod damaged;
 mod faults;
 mod layout;
+mod notifications;
 mod operators;
 mod replies;
 mod tls;
