@@ -1,4 +1,4 @@
-//! Notifications through the server: who is told of the end of a claim, and what is lost with a connection or a right.
+//! Notifications through the server: the end of a claim reaches its waiters, and a lost connection or right costs only that.
 
 use oncegate_core::claim::Outcome;
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
