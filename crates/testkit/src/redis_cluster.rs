@@ -1,11 +1,12 @@
 //! A Redis Cluster of a test's own: nodes on free ports of the loopback interface, killed on drop.
 
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use redis::{FromRedisValue, Value};
 
-use crate::redis_server::RedisServer;
+use crate::redis_server::{RedisServer, free_port};
+use crate::tcp_proxy::{Mode, TcpProxy};
 use crate::wait::until;
 
 /// Number of slots.
@@ -18,6 +19,15 @@ pub const NODE_TIMEOUT: Duration = Duration::from_millis(800);
 pub struct RedisCluster {
     pub nodes: Vec<RedisServer>,
     primaries: usize,
+    /// The ways to the nodes, if they are to be broken.
+    ways: Vec<Way>,
+}
+
+/// The ways to a node: for commands, from clients and replicas, and for the bus between nodes. Each node calls from an address
+/// of its own, so that the ways tell nodes and clients apart.
+struct Way {
+    commands: TcpProxy,
+    bus: TcpProxy,
 }
 
 impl RedisCluster {
@@ -32,37 +42,95 @@ impl RedisCluster {
         for _ in 0..primaries * (1 + replicas) {
             nodes.push(start_node(config).await?);
         }
-        let cluster = Self { nodes, primaries };
-        let ports: Vec<_> = cluster.nodes.iter().map(|node| node.address().port()).collect();
-        for (index, node) in cluster.nodes.iter().enumerate() {
+        Some(Self { nodes, primaries, ways: Vec::new() }.joined().await)
+    }
+
+    /// Starts a cluster in which a node can be cut off from the others, and replicas can lag.
+    pub async fn start_apart(primaries: usize, replicas: usize, config: &[&str]) -> Option<Self> {
+        let (mut nodes, mut ways) = (Vec::new(), Vec::new());
+        for index in 0..primaries * (1 + replicas) {
+            // Where they lead to is known once the node listens.
+            let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
+            let way = Way { commands: TcpProxy::start_any(nowhere).await, bus: TcpProxy::start_any(nowhere).await };
+            let announced = [
+                format!("cluster-announce-port {}", way.commands.address().port()),
+                format!("cluster-announce-bus-port {}", way.bus.address().port()),
+                format!("bind-source-addr {}", source(index)),
+            ];
+            let lines: Vec<_> = config.iter().copied().chain(announced.iter().map(String::as_str)).collect();
+            let node = start_node(&lines).await?;
+            way.commands.redirect_to(node.address());
+            way.bus.redirect_to((Ipv4Addr::LOCALHOST, bus_port(&node)).into());
+            nodes.push(node);
+            ways.push(way);
+        }
+        Some(Self { nodes, primaries, ways }.joined().await)
+    }
+
+    /// Makes the nodes one cluster.
+    async fn joined(self) -> Self {
+        let primaries = self.primaries;
+        for (index, node) in self.nodes.iter().enumerate() {
             node.query::<()>(&format!("CLUSTER SET-CONFIG-EPOCH {}", index + 1));
             if index < primaries {
                 let (first, last) = (SLOTS * index / primaries, SLOTS * (index + 1) / primaries - 1);
                 node.query::<()>(&format!("CLUSTER ADDSLOTSRANGE {first} {last}"));
             }
             if index > 0 {
-                let bus = cluster.nodes[0].setting("cluster-port");
-                node.query::<()>(&format!("CLUSTER MEET 127.0.0.1 {} {bus}", ports[0]));
+                let bus = self.ways.first().map_or(bus_port(&self.nodes[0]), |way| way.bus.address().port());
+                node.query::<()>(&format!("CLUSTER MEET 127.0.0.1 {} {bus}", self.port(0)));
             }
         }
-        cluster
-            .wait("all nodes know one another", |cluster| {
-                cluster.nodes.iter().all(|node| info(node, "cluster_known_nodes") == cluster.nodes.len().to_string())
-            })
-            .await;
-        let ids: Vec<String> = cluster.nodes.iter().map(|node| node.query("CLUSTER MYID")).collect();
-        for (index, node) in cluster.nodes.iter().enumerate().skip(primaries) {
+        self.wait("all nodes know one another", |cluster| {
+            cluster.nodes.iter().all(|node| info(node, "cluster_known_nodes") == cluster.nodes.len().to_string())
+        })
+        .await;
+        let ids: Vec<String> = self.nodes.iter().map(|node| node.query("CLUSTER MYID")).collect();
+        for (index, node) in self.nodes.iter().enumerate().skip(primaries) {
             node.query::<()>(&format!("CLUSTER REPLICATE {}", ids[(index - primaries) % primaries]));
         }
-        cluster.settled().await;
-        Some(cluster)
+        self.settled().await;
+        self
+    }
+
+    /// Cuts the connections between a node and the others. Clients still reach it.
+    pub fn cut_off(&self, node: usize) {
+        self.set_between(node, Mode::Blackhole);
+    }
+
+    /// Ends what [`RedisCluster::cut_off`] began.
+    pub fn reconnect(&self, node: usize) {
+        self.set_between(node, Mode::Pass);
+    }
+
+    fn set_between(&self, node: usize, mode: Mode) {
+        for other in (0..self.nodes.len()).filter(|other| *other != node) {
+            for (from, to) in [(node, other), (other, node)] {
+                self.ways[to].commands.set_from(source(from), mode);
+                self.ways[to].bus.set_from(source(from), mode);
+            }
+        }
+    }
+
+    /// Lets this node replicate with a delay, whatever node it replicates.
+    pub fn lag(&self, replica: usize, delay: Duration) {
+        for way in &self.ways {
+            way.commands.set_from(source(replica), if delay.is_zero() { Mode::Pass } else { Mode::Delay(delay) });
+        }
+    }
+
+    /// Kills a node as the loss of its machine would: what it had sent and nobody received is gone.
+    pub fn kill(&mut self, node: usize) {
+        self.nodes[node].kill();
+        if let Some(way) = self.ways.get(node) {
+            way.commands.drop_connections();
+        }
     }
 
     /// Adds a primary without slots.
     pub async fn add_node(&mut self) -> usize {
         let node = start_node(&[]).await.expect("redis-server is installed");
-        let bus = self.nodes[0].setting("cluster-port");
-        node.query::<()>(&format!("CLUSTER MEET 127.0.0.1 {} {bus}", self.nodes[0].address().port()));
+        node.query::<()>(&format!("CLUSTER MEET 127.0.0.1 {} {}", self.port(0), bus_port(&self.nodes[0])));
         self.nodes.push(node);
         let all = self.nodes.len().to_string();
         self.wait("the new node is known", |cluster| {
@@ -76,8 +144,13 @@ impl RedisCluster {
 
     /// Its URL, with every node as a seed.
     pub fn url(&self) -> String {
-        let hosts: Vec<_> = self.nodes.iter().map(|node| node.address().to_string()).collect();
+        let hosts: Vec<_> = (0..self.nodes.len()).map(|index| format!("127.0.0.1:{}", self.port(index))).collect();
         format!("redis+cluster://{}", hosts.join(","))
+    }
+
+    /// Port that a node is known by.
+    fn port(&self, index: usize) -> u16 {
+        self.ways.get(index).map_or(self.nodes[index].address().port(), |way| way.commands.address().port())
     }
 
     /// Waits until every primary has its replicas, and the cluster works.
@@ -100,16 +173,24 @@ impl RedisCluster {
 
     /// Index of the node that answers for a key, as the others see it.
     pub fn primary_of(&self, key: &str) -> usize {
+        self.owner_of(slot_of(key))
+    }
+
+    /// Index of the node that answers for a slot, as the others see it.
+    pub fn owner_of(&self, slot: u16) -> usize {
         let running = self.nodes.iter().find(|node| node.is_running()).expect("a node runs");
-        let slot: i64 = running.query_words(&["CLUSTER", "KEYSLOT", key]);
-        let port =
-            rows(running).into_iter().find(|(first, last, _)| (*first..=*last).contains(&slot)).expect("covered").2;
-        self.nodes.iter().position(|node| i64::from(node.address().port()) == port).expect("a node of ours")
+        self.owner_as_seen_by(running, slot).expect("covered")
+    }
+
+    fn owner_as_seen_by(&self, node: &RedisServer, slot: u16) -> Option<usize> {
+        let covers = |(first, last, _): &(i64, i64, i64)| (*first..=*last).contains(&slot.into());
+        let port = rows(node).into_iter().find(covers)?.2;
+        (0..self.nodes.len()).find(|index| i64::from(self.port(*index)) == port)
     }
 
     /// Indexes of the replicas of a node.
     pub fn replicas_of(&self, primary: usize) -> Vec<usize> {
-        let port = self.nodes[primary].address().port();
+        let port = self.port(primary);
         let replicates =
             |node: &RedisServer| node.query::<String>("INFO replication").contains(&format!("master_port:{port}\r"));
         (0..self.nodes.len())
@@ -117,17 +198,13 @@ impl RedisCluster {
             .collect()
     }
 
-    /// Waits until another node than this one answers for a key, and returns it.
-    pub async fn taken_over(&self, key: &str, from: usize) -> usize {
+    /// Waits until another node than this one answers for a slot, and returns it.
+    pub async fn taken_over(&self, slot: u16, from: usize) -> usize {
         let survivor = (0..self.nodes.len()).find(|index| *index != from && self.nodes[*index].is_running());
         let survivor = &self.nodes[survivor.expect("another node runs")];
-        let slot: i64 = survivor.query_words(&["CLUSTER", "KEYSLOT", key]);
-        let port = i64::from(self.nodes[from].address().port());
-        self.wait("a replica took over", |_| {
-            rows(survivor).iter().any(|(first, last, owner)| (*first..=*last).contains(&slot) && *owner != port)
-        })
-        .await;
-        self.primary_of(key)
+        let owner = |cluster: &Self| cluster.owner_as_seen_by(survivor, slot).filter(|owner| *owner != from);
+        self.wait("a replica took over", |cluster| owner(cluster).is_some()).await;
+        owner(self).expect("it has just been seen")
     }
 
     /// Moves slots from one node to another, as `redis-cli --cluster reshard` does: key by key, while clients go on.
@@ -165,6 +242,16 @@ impl RedisCluster {
     }
 }
 
+/// Slot of a key: that of its hash tag, if it has one.
+pub fn slot_of(key: &str) -> u16 {
+    let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
+    let key = tag.filter(|tag| !tag.is_empty()).unwrap_or(key);
+    let crc = key.bytes().fold(0_u16, |crc, byte| {
+        (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| if crc < 0x8000 { crc << 1 } else { (crc << 1) ^ 0x1021 })
+    });
+    crc % 16384
+}
+
 /// A field of what a node says of the cluster.
 fn info(node: &RedisServer, field: &str) -> String {
     let info: String = node.query("CLUSTER INFO");
@@ -184,13 +271,20 @@ fn rows(node: &RedisServer) -> Vec<(i64, i64, i64)> {
     rows.into_iter().filter_map(row).collect()
 }
 
+/// Address from which a node calls others.
+fn source(index: usize) -> IpAddr {
+    Ipv4Addr::new(127, 0, 1, u8::try_from(index + 1).expect("few nodes")).into()
+}
+
+fn bus_port(node: &RedisServer) -> u16 {
+    node.setting("cluster-port").parse().expect("a port")
+}
+
 async fn start_node(config: &[&str]) -> Option<RedisServer> {
-    let bus =
-        TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr()).expect("a free port");
     let timeout = NODE_TIMEOUT.as_millis();
     let mut lines = vec![
         "cluster-enabled yes".to_owned(),
-        format!("cluster-port {}", bus.port()),
+        format!("cluster-port {}", free_port()),
         format!("cluster-node-timeout {timeout}"),
         "cluster-require-full-coverage no".to_owned(),
         "repl-diskless-sync-delay 0".to_owned(),

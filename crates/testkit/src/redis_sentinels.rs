@@ -33,10 +33,16 @@ pub struct Sentinel {
 impl RedisSentinels {
     /// Starts a primary, replicas and three Sentinels. Nothing where redis-server is not installed.
     pub async fn start(replicas: usize) -> Option<Self> {
-        let mut servers = vec![RedisServer::start_with(&["repl-diskless-sync-delay 0"]).await?];
+        Self::start_with(replicas, &[]).await
+    }
+
+    /// The same, with servers that have these lines of configuration, too.
+    pub async fn start_with(replicas: usize, config: &[&str]) -> Option<Self> {
+        let config = [&["repl-diskless-sync-delay 0"], config].concat();
+        let mut servers = vec![RedisServer::start_with(&config).await?];
         let primary = servers[0].address();
         for _ in 0..replicas {
-            let server = RedisServer::start_with(&["repl-diskless-sync-delay 0"]).await?;
+            let server = RedisServer::start_with(&config).await?;
             server.query::<()>(&format!("REPLICAOF {} {}", primary.ip(), primary.port()));
             servers.push(server);
         }

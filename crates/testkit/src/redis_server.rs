@@ -3,6 +3,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use redis::{FromRedisValue, RedisResult};
@@ -19,6 +20,7 @@ pub struct RedisServer {
     port: u16,
     config: Vec<String>,
     child: Option<Child>,
+    is_frozen: AtomicBool,
 }
 
 impl RedisServer {
@@ -36,7 +38,7 @@ impl RedisServer {
         }
         let folder = tempfile::tempdir().expect("a folder for the server");
         let config = config.iter().map(ToString::to_string).collect();
-        let mut server = Self { folder, port: 0, config, child: None };
+        let mut server = Self { folder, port: 0, config, child: None, is_frozen: AtomicBool::default() };
         for _ in 0..5 {
             // Another process may take the port first. Then the server exits.
             server.port = free_port();
@@ -105,9 +107,9 @@ impl RedisServer {
         value.expect("a line of its configuration")
     }
 
-    /// Returns true unless it was killed.
+    /// Returns true unless it was killed or is frozen.
     pub fn is_running(&self) -> bool {
-        self.child.is_some()
+        self.child.is_some() && !self.is_frozen.load(Ordering::Relaxed)
     }
 
     /// Removes its folder, so that every snapshot fails.
@@ -118,11 +120,13 @@ impl RedisServer {
     /// Freezes the process: connections stay open, without any reply.
     pub fn freeze(&self) {
         self.signal("STOP");
+        self.is_frozen.store(true, Ordering::Relaxed);
     }
 
     /// Resumes a frozen process.
     pub fn thaw(&self) {
         self.signal("CONT");
+        self.is_frozen.store(false, Ordering::Relaxed);
     }
 
     /// Kills the process, so that it saves nothing.
@@ -131,6 +135,7 @@ impl RedisServer {
             let _ = child.kill();
             let _ = child.wait();
         }
+        self.is_frozen.store(false, Ordering::Relaxed);
     }
 
     /// Restarts the server on the same port, with the data it has saved.

@@ -1,7 +1,8 @@
 //! A TCP proxy on the loopback interface between a client and a server, which breaks connections, directions, single bytes or
 //! single replies, and heals again. It knows where a reply of Redis ends, and nothing else of any protocol.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -25,6 +26,19 @@ pub enum Mode {
     Blackhole,
 }
 
+/// Treatment of all connections, and of those from some addresses.
+#[derive(Clone)]
+struct Modes {
+    all: Mode,
+    from: BTreeMap<IpAddr, Mode>,
+}
+
+impl Modes {
+    fn of(&self, peer: IpAddr) -> Mode {
+        self.from.get(&peer).copied().unwrap_or(self.all)
+    }
+}
+
 /// Faults that happen once, on the first connection that reaches them.
 #[derive(Default)]
 struct Faults {
@@ -38,7 +52,7 @@ struct Faults {
 
 struct Shared {
     server: Mutex<SocketAddr>,
-    mode: watch::Sender<Mode>,
+    modes: watch::Sender<Modes>,
     /// Incremented to drop all connections.
     epoch: watch::Sender<u64>,
     faults: Mutex<Faults>,
@@ -70,7 +84,7 @@ impl TcpProxy {
         let address = listener.local_addr().expect("its address");
         let shared = Arc::new(Shared {
             server: Mutex::new(server),
-            mode: watch::Sender::new(Mode::Pass),
+            modes: watch::Sender::new(Modes { all: Mode::Pass, from: BTreeMap::new() }),
             epoch: watch::Sender::new(0),
             faults: Mutex::default(),
             accepted: AtomicUsize::new(0),
@@ -90,9 +104,14 @@ impl TcpProxy {
         self.shared.accepted.load(Ordering::SeqCst)
     }
 
-    /// Sets the mode, for open connections as well.
+    /// Sets the mode of all connections, for open ones as well.
     pub fn set(&self, mode: Mode) {
-        self.shared.mode.send_replace(mode);
+        self.shared.modes.send_replace(Modes { all: mode, from: BTreeMap::new() });
+    }
+
+    /// Sets the mode of connections from this address, for open ones as well.
+    pub fn set_from(&self, peer: IpAddr, mode: Mode) {
+        self.shared.modes.send_modify(|modes| _ = modes.from.insert(peer, mode));
     }
 
     /// Closes all connections, and forwards new ones to another server.
@@ -165,25 +184,25 @@ impl Drop for TcpProxy {
 }
 
 async fn accept(listener: TcpListener, shared: Arc<Shared>) {
-    while let Ok((client, _)) = listener.accept().await {
+    while let Ok((client, peer)) = listener.accept().await {
         shared.accepted.fetch_add(1, Ordering::SeqCst);
-        tokio::spawn(forward(client, shared.clone(), shared.epoch.subscribe()));
+        tokio::spawn(forward(client, peer.ip(), shared.clone(), shared.epoch.subscribe()));
     }
 }
 
 /// Forwards one connection until either side or a fault closes it, or all are dropped.
-async fn forward(client: TcpStream, shared: Arc<Shared>, mut epoch: watch::Receiver<u64>) {
-    let mut mode = shared.mode.subscribe();
+async fn forward(client: TcpStream, peer: IpAddr, shared: Arc<Shared>, mut epoch: watch::Receiver<u64>) {
+    let mut modes = shared.modes.subscribe();
     let forwarding = async {
-        let _ = mode.wait_for(|mode| *mode != Mode::Blackhole).await;
+        let _ = modes.wait_for(|modes| modes.of(peer) != Mode::Blackhole).await;
         let server = *shared.server.lock().expect("no panic");
         let Ok(server) = TcpStream::connect(server).await else { return };
         let _ = (client.set_nodelay(true), server.set_nodelay(true));
         let (from_client, to_client) = client.into_split();
         let (from_server, to_server) = server.into_split();
         tokio::select! {
-            () = requests(from_client, to_server, &shared) => {}
-            () = replies(from_server, to_client, &shared) => {}
+            () = requests(from_client, to_server, peer, &shared) => {}
+            () = replies(from_server, to_client, peer, &shared) => {}
         }
     };
     tokio::select! {
@@ -192,11 +211,11 @@ async fn forward(client: TcpStream, shared: Arc<Shared>, mut epoch: watch::Recei
     }
 }
 
-async fn requests(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: &Shared) {
-    let mut mode = shared.mode.subscribe();
+async fn requests(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, peer: IpAddr, shared: &Shared) {
+    let mut modes = shared.modes.subscribe();
     let mut buffer = vec![0; 64 * 1024];
     while let Ok(count @ 1..) = from.read(&mut buffer).await {
-        pause(&mut mode, |mode| mode != Mode::Blackhole).await;
+        pause(&mut modes, peer, |mode| mode != Mode::Blackhole).await;
         let (pass, cut) = {
             let mut faults = shared.faults.lock().expect("no panic");
             match faults.cut {
@@ -217,12 +236,12 @@ async fn requests(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: &Shar
     }
 }
 
-async fn replies(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: &Shared) {
-    let mut mode = shared.mode.subscribe();
+async fn replies(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, peer: IpAddr, shared: &Shared) {
+    let mut modes = shared.modes.subscribe();
     // Large enough to read in one go what was sent in one go.
     let mut pending = Vec::with_capacity(64 * 1024);
     while let Ok(1..) = from.read_buf(&mut pending).await {
-        pause(&mut mode, |mode| !matches!(mode, Mode::Blackhole | Mode::HalfOpen)).await;
+        pause(&mut modes, peer, |mode| !matches!(mode, Mode::Blackhole | Mode::HalfOpen)).await;
         if counts_down(&mut shared.faults.lock().expect("no panic").lose) {
             return;
         }
@@ -246,8 +265,8 @@ fn counts_down(after: &mut Option<usize>) -> bool {
     is_now
 }
 
-async fn pause(mode: &mut watch::Receiver<Mode>, passes: impl Fn(Mode) -> bool) {
-    if let Ok(mode) = mode.wait_for(|mode| passes(*mode)).await.map(|mode| *mode)
+async fn pause(modes: &mut watch::Receiver<Modes>, peer: IpAddr, passes: impl Fn(Mode) -> bool) {
+    if let Ok(mode) = modes.wait_for(|modes| passes(modes.of(peer))).await.map(|modes| modes.of(peer))
         && let Mode::Delay(delay) = mode
     {
         tokio::time::sleep(delay).await;

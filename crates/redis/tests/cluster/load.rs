@@ -4,14 +4,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::{StreamExt, stream};
 use oncegate_core::claim::{ClaimRequest, ClaimResponse, OutcomeResponse};
 use oncegate_core::engine::conformance::fresh_claim;
 use oncegate_core::engine::{Engine, EngineError};
 use oncegate_core::record::{ClaimState, LiveClaim};
+use oncegate_testkit::redis_cluster::slot_of;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::{DEADLINE, again, now, settle, since, success};
+use super::{DEADLINE, again, name, now, settle, success};
+
+/// Shards of the clusters here.
+pub(crate) const SHARDS: u16 = 3;
+
+/// Lookups that are made at a time.
+const LOOKUPS: usize = 32;
 
 /// What callers were answered.
 #[derive(Default)]
@@ -20,30 +28,76 @@ pub(crate) struct Ledger {
     pub(crate) granted: Vec<(ClaimRequest, bool)>,
     /// Claims of a second attempt that were granted as well.
     pub(crate) doubled: usize,
-    /// Calls that failed for certain.
-    pub(crate) refused: usize,
-    /// Calls whose outcome was not known, or lacked replicas.
-    pub(crate) unknown: usize,
-    /// The longest wait of a call that was answered.
-    pub(crate) slowest: Duration,
+    pub(crate) calls: Vec<Call>,
+}
+
+/// A call that has ended.
+pub(crate) struct Call {
+    pub(crate) shard: u16,
+    pub(crate) started: Duration,
+    pub(crate) ended: Duration,
+    pub(crate) end: End,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    Answered,
+    /// It certainly did not happen.
+    Refused,
+    /// It may have happened, or lacked replicas.
+    Unknown,
+}
+
+/// Acknowledged writes that are gone.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Lost {
+    /// Claims without an outcome.
+    pub(crate) claims: usize,
+    pub(crate) outcomes: usize,
+}
+
+pub(crate) const NOTHING: Lost = Lost { claims: 0, outcomes: 0 };
+
+impl Ledger {
+    /// Returns how many calls were not answered clearly.
+    pub(crate) fn failed(&self) -> usize {
+        self.calls.iter().filter(|call| call.end != End::Answered).count()
+    }
+
+    /// Returns the longest wait of a call that was answered.
+    pub(crate) fn slowest(&self) -> Duration {
+        let answered = self.calls.iter().filter(|call| call.end == End::Answered);
+        answered.map(Call::took).max().unwrap_or_default()
+    }
+}
+
+impl Call {
+    pub(crate) fn took(&self) -> Duration {
+        self.ended.saturating_sub(self.started)
+    }
 }
 
 /// Callers under way.
 pub(crate) struct Load {
-    stop: Arc<AtomicBool>,
-    ledger: Arc<Mutex<Ledger>>,
+    book: Arc<Book>,
     callers: JoinSet<()>,
 }
 
+#[derive(Default)]
+struct Book {
+    ledger: Mutex<Ledger>,
+    stop: AtomicBool,
+}
+
 impl Load {
-    /// Starts callers, each of which makes one call after the other.
-    pub(crate) fn start<E: Engine>(engine: &Arc<E>, callers: usize) -> Self {
-        let mut load = Self { stop: Arc::default(), ledger: Arc::default(), callers: JoinSet::new() };
-        for _ in 0..callers {
-            let (engine, stop, ledger) = (engine.clone(), load.stop.clone(), load.ledger.clone());
+    /// Starts callers, each of which makes one call after the other, for keys of one shard.
+    pub(crate) fn start<E: Engine>(engine: &Arc<E>, callers: u16) -> Self {
+        let mut load = Self { book: Arc::default(), callers: JoinSet::new() };
+        for caller in 0..callers {
+            let (engine, book) = (engine.clone(), load.book.clone());
             load.callers.spawn(async move {
-                while !stop.load(Ordering::Relaxed) {
-                    operation(&*engine, &ledger, &stop).await;
+                while !book.stop.load(Ordering::Relaxed) {
+                    operation(&*engine, caller % SHARDS, &book).await;
                     sleep(Duration::from_millis(1)).await;
                 }
             });
@@ -51,74 +105,89 @@ impl Load {
         load
     }
 
+    /// Waits until a call for this shard has been answered after this instant.
+    pub(crate) async fn answered_since(&self, from: Duration, shard: u16) {
+        let is_one = |call: &Call| call.shard == shard && call.started >= from && call.end == End::Answered;
+        let has_one = async || self.book.ledger.lock().unwrap().calls.iter().rev().any(is_one);
+        oncegate_testkit::wait::until("the shard is back", Duration::from_secs(20), has_one).await;
+    }
+
     /// Stops the callers, and returns what they were answered.
     pub(crate) async fn stop(mut self) -> Ledger {
-        self.stop.store(true, Ordering::Relaxed);
+        self.book.stop.store(true, Ordering::Relaxed);
         while self.callers.join_next().await.is_some() {}
-        std::mem::take(&mut *self.ledger.lock().unwrap())
+        std::mem::take(&mut *self.book.ledger.lock().unwrap())
     }
 }
 
+/// Shard of a claim in a cluster that is laid out as at its start.
+fn shard_of(ask: &ClaimRequest) -> u16 {
+    slot_of(&name(ask)) / (16384 / SHARDS + 1)
+}
+
 /// One operation: a claim, a second attempt, a success. A call whose outcome is not known is repeated as it is.
-async fn operation(engine: &dyn Engine, ledger: &Mutex<Ledger>, stop: &AtomicBool) {
-    let ask = fresh_claim();
-    let Some(Ok(ClaimResponse::Granted(_))) = resolved(ledger, stop, || engine.claim(&ask, DEADLINE)).await else {
-        return;
-    };
+async fn operation(engine: &dyn Engine, shard: u16, book: &Book) {
+    let mut ask = fresh_claim();
+    while shard_of(&ask) != shard {
+        ask = fresh_claim();
+    }
+    // Longer than any run, so that no claim ends by itself.
+    ask.terms.lease = Duration::from_hours(1);
+    let Some(ClaimResponse::Granted(_)) = book.resolved(shard, || engine.claim(&ask, DEADLINE)).await else { return };
     let at = {
-        let mut ledger = ledger.lock().unwrap();
+        let mut ledger = book.ledger.lock().unwrap();
         ledger.granted.push((ask.clone(), false));
         ledger.granted.len() - 1
     };
     let second = again(&ask);
-    if let Some(Ok(ClaimResponse::Granted(_))) = resolved(ledger, stop, || engine.claim(&second, DEADLINE)).await {
-        ledger.lock().unwrap().doubled += 1;
+    if let Some(ClaimResponse::Granted(_)) = book.resolved(shard, || engine.claim(&second, DEADLINE)).await {
+        book.ledger.lock().unwrap().doubled += 1;
         return;
     }
     let outcome = settle(&ask, success("1"));
-    if let Some(Ok(OutcomeResponse::Done { .. })) = resolved(ledger, stop, || engine.settle(&outcome, DEADLINE)).await {
-        ledger.lock().unwrap().granted[at].1 = true;
+    if let Some(OutcomeResponse::Done { .. }) = book.resolved(shard, || engine.settle(&outcome, DEADLINE)).await {
+        book.ledger.lock().unwrap().granted[at].1 = true;
     }
 }
 
-/// Repeats a call until its outcome is known, or the load is over.
-async fn resolved<T, F: Future<Output = Result<T, EngineError>>>(
-    ledger: &Mutex<Ledger>,
-    stop: &AtomicBool,
-    call: impl Fn() -> F,
-) -> Option<Result<T, EngineError>> {
-    loop {
-        let started = now();
-        let answer = timeout(DEADLINE, call()).await;
-        {
-            let mut ledger = ledger.lock().unwrap();
-            match answer {
-                Ok(Ok(answer)) => {
-                    ledger.slowest = ledger.slowest.max(since(started));
-                    return Some(Ok(answer));
-                }
-                Ok(Err(failure)) if !failure.is_uncertain() => ledger.refused += 1,
-                _ => ledger.unknown += 1,
+impl Book {
+    /// Repeats a call until its outcome is known, or the load is over.
+    async fn resolved<T, F: Future<Output = Result<T, EngineError>>>(
+        &self,
+        shard: u16,
+        call: impl Fn() -> F,
+    ) -> Option<T> {
+        loop {
+            let started = now();
+            let answer = timeout(DEADLINE, call()).await;
+            let end = match &answer {
+                Ok(Ok(_)) => End::Answered,
+                Ok(Err(failure)) if !failure.is_uncertain() => End::Refused,
+                _ => End::Unknown,
+            };
+            self.ledger.lock().unwrap().calls.push(Call { shard, started, ended: now(), end });
+            if let Ok(Ok(answer)) = answer {
+                return Some(answer);
             }
+            if self.stop.load(Ordering::Relaxed) {
+                return None;
+            }
+            sleep(Duration::from_millis(5)).await;
         }
-        if stop.load(Ordering::Relaxed) {
-            return None;
-        }
-        sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// Returns how many of the acknowledged claims and successes are gone.
-pub(crate) async fn lost(engine: &dyn Engine, ledger: &Ledger) -> usize {
-    let mut lost = 0;
-    for (ask, is_done) in &ledger.granted {
-        let found = read(engine, ask).await;
-        let stands = found.is_some_and(|found| {
+/// Counts the acknowledged writes that are gone.
+pub(crate) async fn lost(engine: &dyn Engine, ledger: &Ledger) -> Lost {
+    let lookups = stream::iter(&ledger.granted).map(|(ask, is_done)| async move {
+        let stands = read(engine, ask).await.is_some_and(|found| {
             found.record.attempt == ask.attempt && (!is_done || found.record.state == ClaimState::Succeeded)
         });
-        lost += usize::from(!stands);
-    }
-    lost
+        (stands, *is_done)
+    });
+    let found: Vec<_> = lookups.buffer_unordered(LOOKUPS).collect().await;
+    let count = |wanted: bool| found.iter().filter(|(stands, is_done)| !stands && *is_done == wanted).count();
+    Lost { claims: count(false), outcomes: count(true) }
 }
 
 /// The answer to a lookup, however often it has to be repeated.

@@ -5,6 +5,7 @@
 mod acknowledged;
 mod conformance;
 mod failover;
+mod faults;
 mod load;
 mod resharding;
 mod sentinel;
