@@ -12,6 +12,8 @@ pub mod memory;
 pub mod metadata;
 pub mod node;
 pub mod notification;
+#[cfg(any(test, feature = "test-util"))]
+pub mod sharded;
 pub mod value;
 
 use std::time::Duration;
@@ -28,6 +30,9 @@ pub use self::notification::{Channel, Subscription};
 use crate::claim::{ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse};
 use crate::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
 use crate::record::{Key, LiveClaim};
+
+/// Number of shards with a number of their own. In a store with more, several have the same number.
+pub const SHARDS_MAX: u16 = 1024;
 
 /// A store of claims.
 ///
@@ -66,6 +71,12 @@ use crate::record::{Key, LiveClaim};
 ///
 /// A caller may drop the future of a call at any time. The call may still happen then, and must not disturb other calls: a reply
 /// belongs to its request, also on a shared connection.
+///
+/// ## Shards
+///
+/// A store may consist of shards: parts that keep different keys, and fail one by one. Their numbers are less than [`SHARDS_MAX`].
+/// A shard keeps its number when a replica takes over; the number of a shard that is gone may be used again. Most stores have one
+/// shard, number 0.
 ///
 /// ## Notifications
 ///
@@ -134,8 +145,23 @@ pub trait Engine: Send + Sync + 'static {
         Subscription::none()
     }
 
-    /// Checks that the store would answer now. Changes nothing.
+    /// Checks that the store would answer now; of several shards, that one does. Changes nothing.
     async fn probe(&self) -> Result<(), EngineError>;
+
+    /// Checks that a shard would answer now. One that is gone counts as answering.
+    async fn probe_shard(&self, _shard: u16) -> Result<(), EngineError> {
+        self.probe().await
+    }
+
+    /// Returns the shard that keeps a key, as far as the engine knows.
+    fn shard_of(&self, _key: &Key) -> u16 {
+        0
+    }
+
+    /// Returns the shards that there are now; none while the engine does not know them.
+    fn shards(&self) -> Vec<u16> {
+        vec![0]
+    }
 
     /// Returns what the engine promises now.
     fn capabilities(&self) -> Capabilities;
@@ -150,9 +176,20 @@ pub trait Engine: Send + Sync + 'static {
         0
     }
 
-    /// Returns how often a replica of the store took over that may have lacked the newest claims, since this engine was opened.
-    fn promotions(&self) -> u64 {
-        0
+    /// Returns how often a shard came back without its data, or a replica took over that may have lacked the newest claims, since
+    /// this engine was opened.
+    fn losses(&self, _shard: u16) -> u64 {
+        self.data_lost()
+    }
+
+    /// Returns the name under which a record about a shard is stored in that shard. It changes if the shard gives up the place.
+    fn metadata_name(&self, _shard: u16, name: &str) -> String {
+        name.to_owned()
+    }
+
+    /// Returns whether an answer may wait for replicas for most of its deadline. Then a late answer says nothing about the store.
+    fn waits_for_replicas(&self) -> bool {
+        false
     }
 
     /// Returns the servers of the store, where it has several.

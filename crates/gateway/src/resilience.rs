@@ -1,6 +1,7 @@
 //! Wrappers around engines: the call guard (deadline, breaker, one retry, metrics), the chain over several engines, and the
 //! outage policies above it. Each is an engine itself, and none names one.
 
+pub mod batch_part;
 pub mod breaker;
 pub mod call_guard;
 pub mod chain;
@@ -8,6 +9,7 @@ pub mod deadline_budget;
 pub mod degrade;
 pub mod journal;
 pub mod meter;
+pub mod per_shard;
 pub mod retry;
 pub mod retry_budget;
 #[cfg(test)]

@@ -6,7 +6,6 @@ mod map;
 mod refresh;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -19,7 +18,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub(super) use self::map::{Shard, SlotMap};
-use super::keys::{KeyName, Keys};
+use super::keys::{self, KeyName, Keys};
 use super::limit::{Limit, RESEND};
 use super::marker::Markers;
 use super::options::Options;
@@ -33,6 +32,7 @@ use super::url::{Address, Url};
 use oncegate_core::attempt::{Entropy, SystemEntropy};
 use oncegate_core::engine::notification::Hub;
 use oncegate_core::engine::{Determinate, EngineError};
+use oncegate_core::record::Key;
 
 /// A cluster.
 pub(super) struct Cluster {
@@ -53,8 +53,6 @@ struct Shared {
     nodes: Mutex<HashMap<Address, Arc<Primary>>>,
     /// Asks for a refresh.
     stale: Arc<Notify>,
-    losses: Arc<AtomicU64>,
-    promotions: AtomicU64,
 }
 
 impl Cluster {
@@ -64,14 +62,6 @@ impl Cluster {
             // Connections to nodes that are found later live where the engine was opened, too.
             options.cores.push(Handle::current());
         }
-        let losses = Arc::new(AtomicU64::new(0));
-        let (counted, hook) = (losses.clone(), options.on_data_loss.take());
-        options.on_data_loss = Some(Arc::new(move || {
-            counted.fetch_add(1, Ordering::AcqRel);
-            if let Some(hook) = &hook {
-                hook();
-            }
-        }));
         let shared = Arc::new(Shared {
             keys: Keys::new(&url),
             url,
@@ -83,8 +73,6 @@ impl Cluster {
             ))),
             nodes: Mutex::default(),
             stale: Arc::default(),
-            losses,
-            promotions: AtomicU64::new(0),
         });
         let closing = CancellationToken::new();
         tokio::spawn(refresh::run(shared.clone(), closing.clone()));
@@ -118,19 +106,40 @@ impl Cluster {
         Err(failure)
     }
 
+    /// Checks that the primary of a shard answers, if there is one.
+    pub(super) async fn probe_shard(&self, shard: u16) -> Result<(), EngineError> {
+        let map = self.map().await?;
+        match map.by_number(shard) {
+            Some(shard) => shard.primary.probe().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the number of the shard of a claim.
+    pub(super) fn shard_of(&self, key: &Key) -> u16 {
+        self.shared.map.load().shard(slots::slot_of_claim(key)).map_or(0, |shard| shard.number)
+    }
+
     /// Returns the shards.
     pub(super) fn shards(&self) -> Vec<Shard<Primary>> {
         self.shared.map.load().shards().to_vec()
     }
 
     /// Returns how often a primary came back without its data.
-    pub(super) fn losses(&self) -> u64 {
-        self.shared.losses.load(Ordering::Acquire)
+    pub(super) fn data_losses(&self) -> u64 {
+        self.shared.markers.data_losses()
     }
 
-    /// Returns how often a replica took over that may have lacked the newest claims.
-    pub(super) fn promotions(&self) -> u64 {
-        self.shared.promotions.load(Ordering::Acquire)
+    /// Returns how often a shard lost its data, or may have lost the newest of it.
+    pub(super) fn losses(&self, shard: u16) -> u64 {
+        self.shared.markers.losses(shard)
+    }
+
+    /// Returns the name of metadata about a shard, which is stored beside the shard's marker.
+    pub(super) fn metadata_name(&self, shard: u16, name: &str) -> String {
+        let map = self.shared.map.load();
+        let marker = map.by_number(shard).and_then(|shard| shard.primary.health().marker());
+        marker.map_or_else(|| name.to_owned(), |marker| keys::beside(&marker, name))
     }
 
     /// Returns the slot map. Waits for the first one, for as long as a node may take to answer.

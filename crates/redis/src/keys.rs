@@ -31,6 +31,15 @@ pub(super) enum Spread {
     None,
 }
 
+/// Between a name of metadata and the hash tag of a marker.
+const BESIDE: &str = ".at.";
+
+/// Returns a name for metadata that is in the slot of a marker.
+pub(super) fn beside(marker: &Marker, name: &str) -> String {
+    let tag = marker.key.split(['{', '}']).nth(1);
+    tag.map_or_else(|| name.to_owned(), |tag| format!("{name}{BESIDE}{tag}"))
+}
+
 impl Keys {
     pub(super) fn new(url: &Url) -> Self {
         Self { prefix: url.prefix.clone(), is_tagged: matches!(url.layout, Layout::Cluster { .. }) }
@@ -55,10 +64,15 @@ impl Keys {
         name.strip_prefix(&*self.prefix)?.strip_prefix("og:")
     }
 
-    /// Returns the key of a metadata value.
+    /// Returns the key of a metadata value. In a cluster it is in the slot of its name, or of the tag that the name ends with.
     pub(super) fn metadata(&self, name: &str) -> KeyName {
-        let (open, close) = if self.is_tagged { ("{", "}") } else { ("", "") };
-        KeyName { text: format!("{}og:note:{open}{name}{close}", self.prefix), spread: Spread::None }
+        let prefix = &self.prefix;
+        let text = match name.rsplit_once(BESIDE) {
+            _ if !self.is_tagged => format!("{prefix}og:note:{name}"),
+            Some((name, tag)) => format!("{prefix}og:note:{name}{BESIDE}{{{tag}}}"),
+            None => format!("{prefix}og:note:{{{name}}}"),
+        };
+        KeyName { text, spread: Spread::None }
     }
 
     /// Returns the marker of a server that answers for all keys.
@@ -94,6 +108,11 @@ mod tests {
         let tagged = Keys::new(&Url::parse("redis+cluster://h?prefix=shop:").unwrap());
         assert_eq!(tagged.claim(&key).text, keys.claim(&key).text);
         assert_eq!(tagged.metadata("chain.main").text, "shop:og:note:{chain.main}");
-        assert_eq!(tagged.marker_in(12182, 0).key, format!("shop:og:{{{}}}:marker", slots::tag_of(12182)));
+        let marker = tagged.marker_in(12182, 0);
+        let beside = tagged.metadata(&beside(&marker, "kept.main")).text;
+        assert_eq!(beside, format!("shop:og:note:kept.main.at.{{{}}}", slots::tag_of(12182)));
+        assert_eq!(slots::slot_of(beside.as_bytes()), 12182);
+        assert_eq!(slots::slot_of_claim(&key), slots::slot_of(tagged.claim(&key).text.as_bytes()));
+        assert_eq!(marker.key, format!("shop:og:{{{}}}:marker", slots::tag_of(12182)));
     }
 }

@@ -238,8 +238,28 @@ impl Engine for Redis {
         self.topology.nodes()
     }
 
-    fn promotions(&self) -> u64 {
-        self.topology.promotions()
+    async fn probe_shard(&self, shard: u16) -> Result<(), EngineError> {
+        self.topology.probe_shard(shard).await
+    }
+
+    fn shard_of(&self, key: &Key) -> u16 {
+        self.topology.shard_of(key)
+    }
+
+    fn shards(&self) -> Vec<u16> {
+        self.topology.shards()
+    }
+
+    fn losses(&self, shard: u16) -> u64 {
+        self.topology.losses(shard)
+    }
+
+    fn metadata_name(&self, shard: u16, name: &str) -> String {
+        self.topology.metadata_name(shard, name)
+    }
+
+    fn waits_for_replicas(&self) -> bool {
+        self.acknowledgement.is_some()
     }
 
     fn data_lost(&self) -> u64 {

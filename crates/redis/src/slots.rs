@@ -1,5 +1,8 @@
 //! Hash slots of a cluster: which one a key is in, and a hash tag for each.
 
+use oncegate_core::hex;
+use oncegate_core::record::Key;
+
 /// Number of slots.
 pub(super) const SLOTS: u16 = 16384;
 
@@ -10,6 +13,11 @@ pub(super) fn slot_of(key: &[u8]) -> u16 {
         rest.iter().position(|byte| *byte == b'}').filter(|close| *close > 0).map(|close| &rest[..close])
     });
     crc16(tag.unwrap_or(key)) % SLOTS
+}
+
+/// Returns the slot of a claim: its hash tag is the global ID.
+pub(super) fn slot_of_claim(key: &Key) -> u16 {
+    crc16(hex::write(key.global_id.as_bytes(), &mut [0; 32]).as_bytes()) % SLOTS
 }
 
 /// Returns the hash tag that every gateway uses for a slot: the smallest number whose digits are in it.

@@ -3,6 +3,7 @@
 
 mod nodes;
 mod one;
+mod shards;
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -89,22 +90,6 @@ impl Topology {
         match self {
             Self::One(one) => one.server.server().is_durable(),
             Self::Cluster(cluster) => cluster.is_durable(),
-        }
-    }
-
-    /// Checks that the servers answer: of several, that one does. A dead shard is no reason to ask no other one.
-    pub(super) async fn probe(&self) -> Result<(), EngineError> {
-        match self {
-            Self::One(one) => one.server.probe().await,
-            Self::Cluster(cluster) => cluster.probe().await,
-        }
-    }
-
-    /// Returns how often a server came back without its data.
-    pub(super) fn data_losses(&self) -> u64 {
-        match self {
-            Self::One(one) => one.server.server().data_losses(),
-            Self::Cluster(cluster) => cluster.losses(),
         }
     }
 

@@ -49,15 +49,17 @@ names! {
         "Time from a request's head to its response, by endpoint and status";
     describe_histogram ENGINE_CALL_DURATION = "oncegate_engine_call_duration_seconds",
         "Duration of engine calls, by engine, call and result";
-    describe_gauge ENGINE_UP = "oncegate_engine_up", "1 if the engine answered its last call or probe, else 0";
+    describe_gauge ENGINE_UP = "oncegate_engine_up", "1 if the engine answered its last call or probe, else 0; of several shards, if any did";
     describe_counter ENGINE_DATA_LOST = "oncegate_engine_data_lost_total",
         "Times an engine's store returned without its data";
     describe_gauge ENGINE_SHARD_UP = "oncegate_engine_shard_up",
         "1 if the gateway is connected to the primary of the shard, else 0";
     describe_gauge ENGINE_SHARD_WARNINGS = "oncegate_engine_shard_warnings",
         "Settings of the shard that are not as the engine's URL promises";
+    describe_gauge ENGINE_SHARD_BREAKER_STATE = "oncegate_engine_shard_breaker_state",
+        "State of the breaker of the shard: 0 closed, 1 half-open, 2 open";
     describe_gauge BREAKER_STATE = "oncegate_breaker_state",
-        "State of the engine's breaker: 0 closed, 1 half-open, 2 open";
+        "State of the engine's breaker: 0 closed, 1 half-open, 2 open; of several shards the worst";
     describe_counter RETRIES = "oncegate_retries_total",
         "Calls retried because the first try failed or its answer was lost, by result";
     describe_counter SUSPECTED_DOUBLE_EXECUTIONS = "oncegate_suspected_double_executions_total",

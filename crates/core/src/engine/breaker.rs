@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-/// State of a breaker.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+/// State of a breaker, from best to worst.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BreakerState {
     /// All calls pass.

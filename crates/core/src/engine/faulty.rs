@@ -168,8 +168,28 @@ impl Engine for Faulty {
         self.inner.capabilities()
     }
 
-    fn promotions(&self) -> u64 {
-        self.inner.promotions()
+    async fn probe_shard(&self, shard: u16) -> Result<(), EngineError> {
+        self.call(self.inner.probe_shard(shard)).await
+    }
+
+    fn shard_of(&self, key: &Key) -> u16 {
+        self.inner.shard_of(key)
+    }
+
+    fn shards(&self) -> Vec<u16> {
+        self.inner.shards()
+    }
+
+    fn losses(&self, shard: u16) -> u64 {
+        self.inner.losses(shard) + self.data_lost.load(Ordering::SeqCst)
+    }
+
+    fn metadata_name(&self, shard: u16, name: &str) -> String {
+        self.inner.metadata_name(shard, name)
+    }
+
+    fn waits_for_replicas(&self) -> bool {
+        self.inner.waits_for_replicas()
     }
 
     fn data_lost(&self) -> u64 {

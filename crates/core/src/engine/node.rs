@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use super::breaker::BreakerState;
+
 /// A server of a store that has several.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Node {
@@ -13,6 +15,9 @@ pub struct Node {
     pub shard: u16,
     /// Whether there is a connection to it; of a replica, whether it is in reach of the store itself.
     pub up: bool,
+    /// State of the breaker in front of the shard; of a primary, and only where there is a breaker.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub breaker: Option<BreakerState>,
     /// What is not as the engine's URL promises it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,

@@ -10,6 +10,7 @@ mod retry;
 #[cfg(test)]
 mod tests;
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -18,6 +19,7 @@ use oncegate_core::attempt::Entropy;
 use oncegate_core::clock::{Clock, micros};
 use oncegate_core::engine::breaker::BreakerState;
 use oncegate_core::engine::{Engine, EngineError};
+use oncegate_core::record::Key;
 use oncegate_telemetry::metrics::EngineCall;
 use oncegate_telemetry::metrics::breaker::BreakerMetrics;
 use tokio::sync::Notify;
@@ -26,27 +28,39 @@ use tokio::time::{Timeout, timeout};
 use super::breaker::{Breaker, CallResult, Pass};
 use super::deadline_budget::{GuardBudget, LATE_MIN};
 use super::meter::Meter;
+use super::per_shard::PerShard;
 use super::retry_budget::RetryBudget;
 
 /// An engine whose calls end by their deadline, fail at once while the store does not answer, and are retried if that may help.
 pub struct CallGuard(Arc<Guard>);
 
-/// State of a call guard, shared with its prober.
+/// State of a call guard, shared with its probers.
 struct Guard {
     engine: Arc<dyn Engine>,
     name: String,
     deadline: Duration,
+    /// [`Engine::waits_for_replicas`].
+    waits_for_replicas: bool,
+    shards: PerShard<Shard>,
+    opened_at: Duration,
+    meter: Meter,
+    metrics: BreakerMetrics,
+    clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
+}
+
+/// State of one shard of the engine. Each has its own breaker, so that a dead one stops no calls to the others.
+#[derive(Default)]
+struct Shard {
     breaker: Breaker,
-    /// Start of the breaker's state, in microseconds of the monotonic clock.
+    /// Start of the breaker's state, in microseconds of the monotonic clock; 0 at first.
     state_since: AtomicU64,
     /// Notified when the breaker opens.
     opened: Notify,
     has_prober: AtomicBool,
     budget: RetryBudget,
-    meter: Meter,
-    metrics: BreakerMetrics,
-    clock: Arc<dyn Clock>,
-    entropy: Arc<dyn Entropy>,
+    /// Whether its last call was not answered.
+    is_down: AtomicBool,
 }
 
 impl CallGuard {
@@ -59,14 +73,12 @@ impl CallGuard {
         entropy: Arc<dyn Entropy>,
     ) -> Self {
         Self(Arc::new(Guard {
+            waits_for_replicas: engine.waits_for_replicas(),
             engine,
             name: name.to_owned(),
             deadline,
-            breaker: Breaker::default(),
-            state_since: AtomicU64::new(micros(clock.monotonic())),
-            opened: Notify::new(),
-            has_prober: AtomicBool::new(false),
-            budget: RetryBudget::default(),
+            shards: PerShard::default(),
+            opened_at: clock.monotonic(),
             meter: Meter::new(name),
             metrics: BreakerMetrics::new(name),
             clock,
@@ -79,30 +91,37 @@ impl CallGuard {
 #[derive(Clone, Copy)]
 struct Task {
     call: EngineCall,
+    shard: u16,
     /// Start of the call, by the monotonic clock.
     started: Duration,
     budget: GuardBudget,
 }
 
-impl Task {
-    fn new(call: EngineCall, started: Duration, deadline: Duration) -> Self {
-        Self { call, started, budget: GuardBudget::of(deadline) }
-    }
-}
-
 impl Guard {
-    /// Lets a call pass, if the breaker does.
-    fn enter(self: &Arc<Self>, now: Duration) -> Result<Pass<'_>, EngineError> {
-        let pass = self.breaker.enter(now).or_else(|| {
+    fn task(&self, call: EngineCall, key: &Key, started: Duration, deadline: Duration) -> Task {
+        let budget =
+            if self.waits_for_replicas { GuardBudget::of_waiting(deadline) } else { GuardBudget::of(deadline) };
+        Task { call, shard: self.engine.shard_of(key), started, budget }
+    }
+
+    fn breaker(&self, shard: u16) -> &Breaker {
+        &self.shards.get(shard).breaker
+    }
+
+    /// Lets a call pass, if the breaker of its shard does.
+    fn enter(self: &Arc<Self>, shard: u16, now: Duration) -> Result<Pass<'_>, EngineError> {
+        let breaker = self.breaker(shard);
+        let pass = breaker.enter(now).or_else(|| {
             // All calls of a ramp may wait for answers that never come; the ramp ends in its time all the same.
-            let state = self.breaker.advance(false, now)?;
-            self.breaker_changed(Some(state));
-            self.breaker.enter(now)
+            let state = breaker.advance(false, now)?;
+            self.breaker_changed(shard, Some(state));
+            breaker.enter(now)
         });
         pass.ok_or_else(|| {
-            EngineError::unavailable(
-                "the breaker is open, because the store did not answer; calls are sent again after an answered probe",
-            )
+            let store = self.label(shard).map(|shard| format!("shard {shard} of ")).unwrap_or_default();
+            EngineError::unavailable(format!(
+                "the breaker is open, because {store}the store did not answer; calls are sent again after an answered probe"
+            ))
         })
     }
 
@@ -135,59 +154,115 @@ impl Guard {
         let now = self.clock.monotonic();
         let took = now.saturating_sub(started);
         self.meter.called(task.call, answer, took);
+        self.set_up(task.shard, answer.as_ref().err());
         let result = match answer {
             Err(failure) if failure.is_unavailable() => CallResult::Failed,
             _ if took > task.budget.slow => CallResult::Slow,
             _ => CallResult::Answered,
         };
         if let Some(pass) = pass.filter(|_| took >= least) {
-            self.breaker_changed(pass.end(result, now));
+            self.breaker_changed(task.shard, pass.end(result, now));
         }
     }
 
     /// Records that a try that began at `started` is late, whatever its answer will be.
-    fn late(self: &Arc<Self>, pass: Pass<'_>, started: Duration) {
+    fn late(self: &Arc<Self>, shard: u16, pass: Pass<'_>, started: Duration) {
         let now = self.clock.monotonic();
         if now.saturating_sub(started) >= LATE_MIN {
-            self.breaker_changed(pass.end(CallResult::Slow, now));
+            self.breaker_changed(shard, pass.end(CallResult::Slow, now));
         }
     }
 
-    /// Reports a change of the breaker, and starts the prober if it opened.
-    fn breaker_changed(self: &Arc<Self>, state: Option<BreakerState>) {
+    /// Reports a change of a breaker, and starts the prober if it opened.
+    fn breaker_changed(self: &Arc<Self>, shard: u16, state: Option<BreakerState>) {
         let Some(state) = state else { return };
-        self.state_since.store(micros(self.clock.monotonic()), Ordering::Relaxed);
-        let name = &self.name;
+        self.shards.get(shard).state_since.store(micros(self.clock.monotonic()), Ordering::Relaxed);
+        let (name, number) = (&self.name, self.label(shard));
         match state {
             _ if self.meter.is_closed() => {}
-            BreakerState::Closed => tracing::info!(engine.name = name, "Breaker closed: calls go to the engine again"),
+            BreakerState::Closed => {
+                tracing::info!(
+                    engine.name = name,
+                    engine.shard = number,
+                    "Breaker closed: calls go to the engine again"
+                );
+            }
             BreakerState::HalfOpen => {
-                tracing::debug!(engine.name = name, "Breaker half-open: the next call is a trial");
+                tracing::debug!(
+                    engine.name = name,
+                    engine.shard = number,
+                    "Breaker half-open: the next call is a trial"
+                );
             }
             BreakerState::Open => {
-                tracing::warn!(engine.name = name, "Breaker opened: the engine gets no calls until it answers a probe");
+                tracing::warn!(
+                    engine.name = name,
+                    engine.shard = number,
+                    "Breaker opened: the engine gets no calls until it answers a probe"
+                );
             }
         }
-        self.metrics.set_state(match state {
-            BreakerState::Closed => 0,
-            BreakerState::HalfOpen => 1,
-            BreakerState::Open => 2,
-        });
+        self.meter.breaker(shard, state);
+        self.metrics.set_state(self.worst_breaker().0 as u8);
         if state == BreakerState::Open {
-            self.breaker_opened();
+            self.breaker_opened(shard);
         }
     }
 
-    /// Makes a call that the breaker neither counts nor stops: few are made, and they show nothing about claims.
+    /// Returns the worst state of the breakers, and since when it lasts.
+    fn worst_breaker(&self) -> (BreakerState, Duration) {
+        let state = |shard: &Shard| {
+            let since = Duration::from_micros(shard.state_since.load(Ordering::Relaxed));
+            (shard.breaker.state(), since.max(self.opened_at))
+        };
+        let states = self.shards.iter().map(|(_, shard)| state(shard));
+        // Of breakers in the same state the one that is in it for the longest time.
+        states.max_by_key(|(state, since)| (*state, Reverse(*since))).unwrap_or((BreakerState::Closed, self.opened_at))
+    }
+
+    /// Returns the number of a shard for the log, if there are several.
+    fn label(&self, shard: u16) -> Option<u16> {
+        (!self.shards.is_one()).then_some(shard)
+    }
+
+    /// Records whether a shard has answered, and logs once when that changes.
+    fn set_up(&self, shard: u16, failure: Option<&EngineError>) {
+        let failure = failure.filter(|failure| failure.is_unavailable());
+        let is_down = &self.shards.get(shard).is_down;
+        // The common case writes nothing that other threads read.
+        if is_down.load(Ordering::Relaxed) == failure.is_some()
+            || is_down.swap(failure.is_some(), Ordering::Relaxed) == failure.is_some()
+        {
+            return;
+        }
+        self.meter.changed(self.label(shard), failure);
+        self.update_up();
+    }
+
+    /// Updates whether the engine is up: whether any of its shards answers.
+    fn update_up(&self) {
+        let mut shards = self.engine.shards();
+        if shards.is_empty() {
+            shards.push(0);
+        }
+        self.meter.set_up(shards.iter().any(|shard| !self.shards.get(*shard).is_down.load(Ordering::Relaxed)));
+    }
+
+    /// Makes a call that the breaker neither counts nor stops: few are made, and they show nothing about claims. `shard` is that
+    /// of the call, if it is known.
     async fn uncounted<Answer>(
         &self,
         call: EngineCall,
+        shard: Option<u16>,
         limit: Duration,
         answer: impl Future<Output = Result<Answer, EngineError>>,
     ) -> Result<Answer, EngineError> {
         let started = self.clock.monotonic();
         let answer = timeout(limit, answer).await.unwrap_or_else(|_| timed_out(limit));
         self.meter.called(call, &answer, self.clock.monotonic().saturating_sub(started));
+        if let Some(shard) = shard.or_else(|| self.shards.is_one().then_some(0)) {
+            self.set_up(shard, answer.as_ref().err());
+        }
         answer
     }
 }

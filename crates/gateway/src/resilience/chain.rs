@@ -11,11 +11,12 @@ mod switch;
 #[cfg(test)]
 mod tests;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use oncegate_core::claim::{
     self, ClaimRequest, ClaimResponse, Effect, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
@@ -29,6 +30,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use self::core::{Core, View};
 pub use self::setup::{Setup, Times};
 pub use self::status::{ChainStatus, ChainSwitchError, Phase, Switched};
+use super::batch_part::BatchPart;
 
 /// An engine over the engines of a chain. It does not close them: other chains may use them, too.
 pub struct Chain {
@@ -81,19 +83,33 @@ impl Chain {
         &*self.core.members[view.serving.unwrap_or(0)].engine
     }
 
-    /// Returns the chain if it may grant claims now.
-    async fn begin_claim(&self) -> Result<Arc<View>, EngineError> {
+    /// Returns the chain, and the shard of a key, if claims of the shard may be granted now.
+    async fn begin_claim(&self, key: &Key) -> Result<(Arc<View>, u16), EngineError> {
         let view = self.core.fresh_view().await?;
-        self.core.serving(&view)?;
-        self.core.check_grants(&view)?;
-        self.core.check_data(&view).await?;
-        Ok(view)
+        let shard = self.core.freeze.shard_of(self.engine(&view)?, key);
+        self.core.check_grants(&view, shard)?;
+        self.core.check_data(&view, shard).await?;
+        Ok((view, shard))
+    }
+
+    /// Returns the shards of a batch whose claims may not be granted now, and why.
+    async fn closed_shards(&self, view: &View, shards: &[u16]) -> BTreeMap<u16, EngineError> {
+        let check = async |shard: u16| {
+            let checked = async {
+                self.core.check_grants(view, shard)?;
+                self.core.check_data(view, shard).await
+            };
+            Some((shard, checked.await.err()?))
+        };
+        let shards: BTreeSet<_> = shards.iter().copied().collect();
+        join_all(shards.into_iter().map(check)).await.into_iter().flatten().collect()
     }
 
     /// Returns the answer to a claim call that grants nothing: during a grant freeze, what the store knows still stops duplicates.
     async fn not_granted(&self, request: &ClaimRequest, failure: EngineError) -> Result<ClaimResponse, EngineError> {
         let is_paused = matches!(failure, EngineError::Determinate(Determinate::Paused(_)));
-        if !is_paused || self.core.frozen_for().is_none() {
+        let shard = self.core.freeze.shard_of(self.current(), &request.key);
+        if !is_paused || self.core.shard_frozen_for(shard).is_none() {
             return Err(failure);
         }
         match self.read(&request.key).await.map(|held| claim::claim(held.as_ref(), request, None)) {
@@ -120,10 +136,11 @@ impl Chain {
     fn claimed(
         &self,
         started: &View,
+        shard: u16,
         answer: Result<ClaimResponse, EngineError>,
     ) -> Result<ClaimResponse, EngineError> {
         match answer {
-            Ok(ClaimResponse::Granted(_)) if !self.core.is_current(started) => Err(switched()),
+            Ok(ClaimResponse::Granted(_)) if !self.core.is_current(started, shard) => Err(switched()),
             answer => answer,
         }
     }
@@ -136,30 +153,40 @@ fn switched() -> EngineError {
 #[async_trait]
 impl Engine for Chain {
     async fn claim(&self, request: &ClaimRequest, deadline: Duration) -> Result<ClaimResponse, EngineError> {
-        let started = match self.begin_claim().await {
+        let (started, shard) = match self.begin_claim(&request.key).await {
             Ok(started) => started,
             // In a box, so that the memory of every other claim is smaller.
             Err(failure) => return Box::pin(self.not_granted(request, failure)).await,
         };
         self.core.freeze.requested(request.terms.lease);
         let answer = self.engine(&started)?.claim(request, deadline).await;
-        self.claimed(&started, answer)
+        self.claimed(&started, shard, answer)
     }
 
     async fn claim_batch(&self, claims: &[BatchClaim<'_>], sink: ClaimSink<'_>) {
-        let longest = claims.iter().map(|claim| claim.request.terms.lease).max().unwrap_or_default();
+        let refused = async |position: usize, failure: EngineError| {
+            sink(position, self.not_granted(claims[position].request, failure).await);
+        };
         let answered = async {
-            let started = self.begin_claim().await?;
+            let started = self.core.fresh_view().await?;
+            let engine = self.engine(&started)?;
+            let shards: Vec<_> =
+                claims.iter().map(|claim| self.core.freeze.shard_of(engine, &claim.request.key)).collect();
+            let closed = self.closed_shards(&started, &shards).await;
+            let left_out: Vec<_> = (0..claims.len()).filter(|at| closed.contains_key(&shards[*at])).collect();
+            let part = BatchPart::without(claims, &left_out);
+            let longest = claims.iter().map(|claim| claim.request.terms.lease).max().unwrap_or_default();
             self.core.freeze.requested(longest);
-            let claimed = |position, answer| sink(position, self.claimed(&started, answer));
-            self.engine(&started)?.claim_batch(claims, &claimed).await;
+            let claimed = |at, answer| {
+                let position = part.position(at);
+                sink(position, self.claimed(&started, shards[position], answer));
+            };
+            let others = left_out.iter().map(|at| refused(*at, closed[&shards[*at]].clone()));
+            join(engine.claim_batch(part.claims(), &claimed), join_all(others)).await;
             Ok::<_, EngineError>(())
         };
         if let Err(failure) = answered.await {
-            let refused = async |(position, claim): (usize, &BatchClaim<'_>)| {
-                sink(position, self.not_granted(claim.request, failure.clone()).await);
-            };
-            join_all(claims.iter().enumerate().map(refused)).await;
+            join_all((0..claims.len()).map(|position| refused(position, failure.clone()))).await;
         }
     }
 
@@ -222,8 +249,16 @@ impl Engine for Chain {
         self.current().capabilities()
     }
 
-    fn promotions(&self) -> u64 {
-        self.core.members.iter().map(|member| member.engine.promotions()).sum()
+    fn shard_of(&self, key: &Key) -> u16 {
+        self.current().shard_of(key)
+    }
+
+    fn shards(&self) -> Vec<u16> {
+        self.current().shards()
+    }
+
+    fn waits_for_replicas(&self) -> bool {
+        self.core.members.iter().any(|member| member.engine.waits_for_replicas())
     }
 
     fn nodes(&self) -> Vec<Node> {

@@ -83,6 +83,13 @@ impl GuardBudget {
         }
     }
 
+    /// Divides the deadline of a call whose answer may wait for replicas. A late answer says nothing about the store then, and a
+    /// hedged request would only wait as well.
+    pub fn of_waiting(deadline: Duration) -> Self {
+        let budget = Self::of(deadline);
+        Self { first_try: budget.all_tries, overtime: Duration::ZERO, slow: Duration::MAX, ..budget }
+    }
+
     /// Time after which no retry begins.
     pub fn retry_until(&self) -> Duration {
         self.all_tries * 2 / 3
@@ -113,7 +120,9 @@ mod tests {
             assert!(policy.store < policy.wait && policy.wait < deadline, "{policy:?}");
             let guard = GuardBudget::of(deadline);
             assert!(guard.undisturbed <= guard.first_try, "{guard:?}");
-            assert_eq!(guard.first_try + guard.overtime, guard.all_tries);
+            for guard in [guard, GuardBudget::of_waiting(deadline)] {
+                assert_eq!(guard.first_try + guard.overtime, guard.all_tries);
+            }
             assert!(
                 guard.retry_until() + guard.retry_pause() < guard.all_tries && guard.all_tries < deadline,
                 "{guard:?}"

@@ -1,10 +1,11 @@
-//! Metrics of an engine's calls, and whether it is up, logged when that changes.
+//! Metrics of an engine's calls and shards, and whether they are up, logged when that changes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use oncegate_core::engine::breaker::BreakerState;
 use oncegate_core::engine::{EngineError, Node, NodeRole};
-use oncegate_telemetry::metrics::shards::ShardMetrics;
+use oncegate_telemetry::metrics::shards::{ShardMetrics, ShardState};
 use oncegate_telemetry::metrics::{EngineCall, EngineMetrics, EngineResult};
 
 /// The meter of one engine.
@@ -12,7 +13,6 @@ pub struct Meter {
     name: String,
     metrics: EngineMetrics,
     shards: ShardMetrics,
-    up: AtomicBool,
     /// The engine was closed on purpose, so nothing about it is logged.
     closed: AtomicBool,
 }
@@ -24,7 +24,6 @@ impl Meter {
             name: name.to_owned(),
             metrics: EngineMetrics::new(name),
             shards: ShardMetrics::new(name),
-            up: AtomicBool::new(true),
             closed: AtomicBool::new(false),
         }
     }
@@ -32,7 +31,6 @@ impl Meter {
     /// Records the answer of a call, and its time.
     pub fn called<Answer>(&self, call: EngineCall, answer: &Result<Answer, EngineError>, took: Duration) {
         self.metrics.called(call, engine_result(answer), took);
-        self.set_up(answer.as_ref().err().filter(|failure| failure.is_unavailable()));
     }
 
     /// Records how often the store came back without its data.
@@ -40,11 +38,18 @@ impl Meter {
         self.metrics.set_data_lost(times);
     }
 
-    /// Records which shards of the store are connected, where it has several servers.
+    /// Records the state of the shards of the store, where it has several servers.
     pub fn shards(&self, nodes: &[Node]) {
-        for node in nodes.iter().filter(|node| node.role == NodeRole::Primary) {
-            self.shards.set(node.shard, node.up, node.warnings.len());
-        }
+        let primaries = nodes.iter().filter(|node| node.role == NodeRole::Primary);
+        self.shards.set_all(primaries.map(|node| {
+            let breaker = node.breaker.unwrap_or(BreakerState::Closed) as u8;
+            ShardState { shard: node.shard, up: node.up, warnings: node.warnings.len(), breaker }
+        }));
+    }
+
+    /// Records a change of the breaker of a shard.
+    pub fn breaker(&self, shard: u16, state: BreakerState) {
+        self.shards.set_breaker(shard, state as u8);
     }
 
     /// Stops logging: the engine is about to be closed.
@@ -57,20 +62,20 @@ impl Meter {
         self.closed.load(Ordering::Relaxed)
     }
 
-    /// Sets `engine_up`, and logs once when it changes.
-    fn set_up(&self, failure: Option<&EngineError>) {
-        let up = failure.is_none();
-        // The common case writes nothing that other threads read.
-        if self.up.load(Ordering::Relaxed) == up || self.up.swap(up, Ordering::Relaxed) == up {
-            return;
-        }
+    /// Records whether the engine is up.
+    pub fn set_up(&self, up: bool) {
         self.metrics.set_up(up);
-        if self.is_closed() {
-            return;
-        }
+    }
+
+    /// Logs that the engine, or one of its shards, answers again, or why it does not.
+    pub fn changed(&self, shard: Option<u16>, failure: Option<&EngineError>) {
+        let name = &self.name;
         match failure {
-            None => tracing::info!(engine.name = %self.name, "The engine answers again"),
-            Some(failure) => tracing::warn!(engine.name = %self.name, error = %failure, "The engine does not answer"),
+            _ if self.is_closed() => {}
+            None => tracing::info!(engine.name = %name, engine.shard = shard, "The engine answers again"),
+            Some(failure) => {
+                tracing::warn!(engine.name = %name, engine.shard = shard, error = %failure, "The engine does not answer");
+            }
         }
     }
 }

@@ -27,7 +27,7 @@ pub struct RetryRule {
 #[derive(Clone, Copy, Debug)]
 enum Failures {
     All,
-    /// The store did not answer, or too few of its replicas did.
+    /// The store did not answer. One that lacks replicas has; the engine itself has waited for them.
     Unavailable,
     /// The call may have taken effect.
     Uncertain,
@@ -67,8 +67,7 @@ impl RetryRule {
     pub fn allows(&self, failure: &EngineError, retries: u32, elapsed: Duration) -> bool {
         let is_retried = match self.failures {
             Failures::All => true,
-            // Replicas may have it by then.
-            Failures::Unavailable => failure.is_unavailable() || failure.is_shortfall(),
+            Failures::Unavailable => failure.is_unavailable(),
             Failures::Uncertain => failure.is_uncertain(),
         };
         is_retried && retries < self.retries_max && elapsed <= self.until

@@ -5,6 +5,8 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use oncegate_core::engine::SHARDS_MAX;
+
 use super::layout::{Layout, Range};
 use crate::slots::SLOTS;
 use crate::url::Address;
@@ -48,13 +50,13 @@ pub(in super::super) struct SlotMap<P> {
     /// For each slot the index of its shard.
     owners: Box<[u16]>,
     shards: Vec<Shard<P>>,
-    /// Number of the next shard that is new.
-    next: u16,
 }
 
 /// A replica that became the primary of its shard.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Promotion {
+    /// Number of the shard.
+    pub(super) shard: u16,
     pub(super) from: Address,
     pub(super) to: Address,
     /// How many replicas were attached before.
@@ -63,12 +65,17 @@ pub(super) struct Promotion {
 
 impl<P> SlotMap<P> {
     pub(super) fn empty() -> Self {
-        Self { owners: vec![NONE; usize::from(SLOTS)].into(), shards: Vec::new(), next: 0 }
+        Self { owners: vec![NONE; usize::from(SLOTS)].into(), shards: Vec::new() }
     }
 
     /// Returns the shard of a slot.
     pub(super) fn shard(&self, slot: u16) -> Option<&Shard<P>> {
         self.owners.get(usize::from(slot)).and_then(|index| self.shards.get(usize::from(*index)))
+    }
+
+    /// Returns the shard with this number.
+    pub(super) fn by_number(&self, number: u16) -> Option<&Shard<P>> {
+        self.shards.iter().find(|shard| shard.number == number)
     }
 
     /// Returns all shards.
@@ -84,19 +91,21 @@ impl<P> SlotMap<P> {
     /// Returns the map of a view, and which replicas have taken over since this one. `primary` finds or opens connections to
     /// an address.
     pub(super) fn follow(&self, view: &Layout, mut primary: impl FnMut(&Address) -> Arc<P>) -> (Self, Vec<Promotion>) {
-        let mut map = Self { next: self.next, ..Self::empty() };
+        let mut map = Self::empty();
         let mut promotions = Vec::new();
+        // Nodes keep the number of their shard; a new shard gets one that no other has.
+        let before = |range: &Range| self.shards.iter().find(|shard| shard.nodes.contains(&range.primary.id));
+        let mut used: BTreeSet<_> = view.ranges.iter().filter_map(|range| Some(before(range)?.number)).collect();
         for range in &view.ranges {
             let address = &range.primary.address;
             let index = map.shards.iter().position(|shard| shard.address == *address).unwrap_or_else(|| {
-                let before = self.shards.iter().find(|shard| shard.nodes.contains(&range.primary.id));
-                let before = before.filter(|before| map.shards.iter().all(|shard| shard.number != before.number));
+                let before = before(range).filter(|before| map.by_number(before.number).is_none());
+                let number = before.map_or_else(|| free_number(&used), |before| before.number);
                 if let Some(before) = before.filter(|before| before.address != *address) {
                     let (from, replicas) = (before.address.clone(), before.replicas.len());
-                    promotions.push(Promotion { from, to: address.clone(), replicas });
+                    promotions.push(Promotion { shard: number, from, to: address.clone(), replicas });
                 }
-                let number = before.map_or(map.next, |shard| shard.number);
-                map.next = map.next.max(number.saturating_add(1));
+                used.insert(number);
                 map.shards.push(shard(number, range, primary(address)));
                 map.shards.len() - 1
             });
@@ -107,12 +116,15 @@ impl<P> SlotMap<P> {
 
     /// Returns the map after a MOVED: another primary answers for one slot.
     pub(super) fn moved(&self, slot: u16, to: &Address, primary: impl FnOnce(&Address) -> Arc<P>) -> Self {
-        let mut map = Self { owners: self.owners.clone(), shards: self.shards.clone(), next: self.next };
+        let mut map = Self { owners: self.owners.clone(), shards: self.shards.clone() };
         let index = map.shards.iter().position(|shard| shard.address == *to).unwrap_or_else(|| {
-            // Which shard it is, the next refresh finds out.
+            // The next refresh finds out more.
+            let promoted = map.shards.iter().find(|shard| shard.replicas.contains(to)).map(|shard| shard.number);
+            let number =
+                promoted.unwrap_or_else(|| free_number(&map.shards.iter().map(|shard| shard.number).collect()));
             let primary = primary(to);
             let (slots, replicas) = (Vec::new(), Vec::new());
-            let (number, address, nodes) = (map.next, to.clone(), BTreeSet::new());
+            let (address, nodes) = (to.clone(), BTreeSet::new());
             map.shards.push(Shard { number, primary, address, slots, replicas, nodes });
             map.shards.len() - 1
         });
@@ -127,6 +139,11 @@ impl<P> SlotMap<P> {
         self.owners[usize::from(*slots.start())..=usize::from(*slots.end())].fill(owner);
         self.shards[index].slots.push(slots);
     }
+}
+
+/// Returns the smallest number that no shard has. Beyond [`SHARDS_MAX`] shards, several have the last one.
+fn free_number(used: &BTreeSet<u16>) -> u16 {
+    (0..SHARDS_MAX).find(|number| !used.contains(number)).unwrap_or(SHARDS_MAX - 1)
 }
 
 fn shard<P>(number: u16, range: &Range, primary: Arc<P>) -> Shard<P> {
@@ -182,10 +199,25 @@ mod tests {
         let mut after = three();
         after.ranges[1] = range_of(5461..=10922, &["e:1"]);
         let (map, promotions) = map.follow(&after, opened);
-        assert_eq!(promotions, [Promotion { from: address("b:1"), to: address("e:1"), replicas: 1 }]);
+        assert_eq!(promotions, [Promotion { shard: 1, from: address("b:1"), to: address("e:1"), replicas: 1 }]);
         assert_eq!(owner(&map, 6000), Some((1, "e:1")));
         let (_, promotions) = map.follow(&after, opened);
         assert!(promotions.is_empty(), "once");
+    }
+
+    #[test]
+    fn a_replica_that_a_redirect_names_is_of_its_shard_and_the_number_of_a_shard_that_is_gone_is_used_again() {
+        let (map, _) = SlotMap::empty().follow(&three(), opened);
+        let moved = map.moved(6000, &address("e:1"), opened);
+        assert_eq!(owner(&moved, 6000), Some((1, "e:1")));
+        let mut after = three();
+        after.ranges[0] = range_of(0..=5460, &["b:1", "e:1"]);
+        let (two, _) = moved.follow(&after, opened);
+        assert_eq!((two.shards().len(), owner(&two, 0).unwrap().0, owner(&two, 16383).unwrap().0), (2, 1, 2));
+        after.ranges[0] = range_of(0..=5460, &["g:1"]);
+        let (three, promotions) = two.follow(&after, opened);
+        assert_eq!((owner(&three, 0), promotions.len()), (Some((0, "g:1")), 0));
+        assert_eq!(free_number(&(0..SHARDS_MAX).collect()), SHARDS_MAX - 1);
     }
 
     #[test]

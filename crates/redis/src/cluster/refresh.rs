@@ -2,7 +2,6 @@
 //! call waits for one but the first.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -163,11 +162,13 @@ fn apply(shared: &Shared, view: &Layout) {
     }
     shared.map.store(Arc::new(map));
     shared.why_not.send_replace(None);
-    for Promotion { from, to, replicas } in promotions {
-        tracing::warn!(engine = "redis", %from, %to, "A replica has become the primary of its shard");
+    for Promotion { shard, from, to, replicas } in promotions {
+        tracing::warn!(engine = "redis", shard, %from, %to, "A replica has become the primary of its shard");
+        let attached = before.by_number(shard).map_or(0, |shard| shard.primary.health().replicas_max());
         let acknowledged = shared.url.acknowledgement.map_or(0, |asked| asked.replicas);
-        if usize::try_from(acknowledged).unwrap_or(0) < replicas.max(1) {
-            shared.promotions.fetch_add(1, Ordering::AcqRel);
+        // One that was away for a while may be promoted, too.
+        if usize::try_from(acknowledged).unwrap_or(0) < replicas.max(attached).max(1) {
+            shared.markers.lost(shard);
         }
     }
     forget_strangers(shared);

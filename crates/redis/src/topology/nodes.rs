@@ -29,19 +29,13 @@ impl Topology {
                 .collect(),
         }
     }
-
-    /// Returns how often a replica took over that may have lacked the newest claims.
-    pub(in super::super) fn promotions(&self) -> u64 {
-        match self {
-            Self::One(one) => one.promotions(),
-            Self::Cluster(cluster) => cluster.promotions(),
-        }
-    }
 }
 
 fn nodes(shard: u16, address: String, primary: &Primary, replicas: Vec<String>) -> impl Iterator<Item = Node> + use<> {
     let warnings = primary.health().warnings().to_vec();
-    let first = Node { address, role: NodeRole::Primary, shard, up: primary.is_connected(), warnings };
-    let replica = move |address| Node { address, role: NodeRole::Replica, shard, up: true, warnings: Vec::new() };
+    let up = primary.is_connected();
+    let first = Node { address, role: NodeRole::Primary, shard, up, breaker: None, warnings };
+    let (role, breaker) = (NodeRole::Replica, None);
+    let replica = move |address| Node { address, role, shard, up: true, breaker, warnings: Vec::new() };
     std::iter::once(first).chain(replicas.into_iter().map(replica))
 }

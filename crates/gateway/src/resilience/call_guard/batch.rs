@@ -13,8 +13,9 @@ use oncegate_telemetry::metrics::EngineCall;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+use super::Guard;
 use super::engine::is_granted;
-use super::{Guard, Task};
+use crate::resilience::batch_part::BatchPart;
 use crate::resilience::breaker::Pass;
 
 /// State of a claim's first try.
@@ -33,28 +34,31 @@ impl Guard {
     /// alone.
     pub(super) async fn claim_batch(self: &Arc<Self>, claims: &[BatchClaim<'_>], sink: ClaimSink<'_>) {
         let started = self.clock.monotonic();
-        let task = |claim: &BatchClaim<'_>| Task::new(EngineCall::Claim, started, claim.deadline);
-        let mut first_tries = Vec::with_capacity(claims.len());
-        for position in 0..claims.len() {
-            match self.enter(started) {
+        let (mut tasks, mut first_tries) = (Vec::with_capacity(claims.len()), Vec::with_capacity(claims.len()));
+        let mut refused = Vec::new();
+        for (position, claim) in claims.iter().enumerate() {
+            let task = self.task(EngineCall::Claim, &claim.request.key, started, claim.deadline);
+            match self.enter(task.shard, started) {
                 Ok(pass) => {
-                    self.budget.deposit();
+                    self.shards.get(task.shard).budget.deposit();
+                    tasks.push(task);
                     first_tries.push(FirstTry::InFlight(pass));
                 }
-                // The claims after it would be refused as well.
                 Err(failure) => {
-                    (position..claims.len()).for_each(|position| sink(position, Err(failure.clone())));
-                    break;
+                    refused.push(position);
+                    sink(position, Err(failure));
                 }
             }
         }
-        let tried = &claims[..first_tries.len()];
+        let part = BatchPart::without(claims, &refused);
+        let tried = part.claims();
+        let sink = |at: usize, answer| sink(part.position(at), answer);
         let first_tries = Mutex::new(first_tries);
         let set = |position: usize, next| {
             replace(&mut first_tries.lock().unwrap_or_else(PoisonError::into_inner)[position], next)
         };
         let receive = |position: usize, answer| match set(position, FirstTry::Done) {
-            FirstTry::InFlight(pass) => match self.judged(task(&tried[position]), pass, answer) {
+            FirstTry::InFlight(pass) => match self.judged(tasks[position], pass, answer) {
                 ControlFlow::Break(answer) => sink(position, answer),
                 ControlFlow::Continue(failure) => drop(set(position, FirstTry::Failed(failure))),
             },
@@ -63,12 +67,12 @@ impl Guard {
             FirstTry::Failed(_) | FirstTry::Done => {}
         };
         let mut together = pin!(self.engine.claim_batch(tried, &receive));
-        let undisturbed = tried.iter().map(|claim| task(claim).budget.undisturbed).min().unwrap_or_default();
+        let undisturbed = tasks.iter().map(|task| task.budget.undisturbed).min().unwrap_or_default();
         let is_over = timeout(undisturbed, &mut together).await.is_ok();
 
         let mut rest = Vec::new();
         for (position, claim) in tried.iter().enumerate() {
-            let (task, send) = (task(claim), || self.engine.claim(claim.request, claim.deadline));
+            let (task, sink, send) = (tasks[position], &sink, || self.engine.claim(claim.request, claim.deadline));
             let answer = match set(position, FirstTry::Done) {
                 FirstTry::InFlight(pass) => {
                     let (waiting, answer) = oneshot::channel();

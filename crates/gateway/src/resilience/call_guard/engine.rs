@@ -1,6 +1,5 @@
 //! The engine that a call guard is: the deadline of each call, and the meaning of an answer after a lost reply.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -42,7 +41,14 @@ impl Engine for CallGuard {
     async fn claim(&self, request: &ClaimRequest, deadline: Duration) -> Result<ClaimResponse, EngineError> {
         let engine = &self.0.engine;
         self.0
-            .request(EngineCall::Claim, deadline, || engine.claim(request, deadline), |answer| answer, is_granted)
+            .request(
+                EngineCall::Claim,
+                &request.key,
+                deadline,
+                || engine.claim(request, deadline),
+                |answer| answer,
+                is_granted,
+            )
             .await
     }
 
@@ -60,32 +66,45 @@ impl Engine for CallGuard {
     async fn settle(&self, request: &OutcomeRequest, deadline: Duration) -> Result<OutcomeResponse, EngineError> {
         let engine = &self.0.engine;
         let amend = |answer| after_lost_reply(request, answer);
-        self.0.request(EngineCall::Settle, deadline, || engine.settle(request, deadline), amend, |_| true).await
+        self.0
+            .request(EngineCall::Settle, &request.key, deadline, || engine.settle(request, deadline), amend, |_| true)
+            .await
     }
 
     async fn renew(&self, request: &RenewalRequest, deadline: Duration) -> Result<RenewalResponse, EngineError> {
         let engine = &self.0.engine;
-        self.0.request(EngineCall::Renew, deadline, || engine.renew(request, deadline), |answer| answer, |_| true).await
+        self.0
+            .request(
+                EngineCall::Renew,
+                &request.key,
+                deadline,
+                || engine.renew(request, deadline),
+                |answer| answer,
+                |_| true,
+            )
+            .await
     }
 
     async fn read(&self, key: &Key) -> Result<Option<LiveClaim>, EngineError> {
         let engine = &self.0.engine;
-        self.0.request(EngineCall::Read, self.0.deadline, || engine.read(key), |answer| answer, |_| true).await
+        self.0.request(EngineCall::Read, key, self.0.deadline, || engine.read(key), |answer| answer, |_| true).await
     }
 
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseResponse, EngineError> {
         let engine = &self.0.engine;
         // Absent may mean "released by the first try": the claim has ended, as requested.
         let amend = |answer| if answer == ReleaseResponse::Absent { ReleaseResponse::Done } else { answer };
-        self.0.request(EngineCall::Release, self.0.deadline, || engine.release(request), amend, |_| true).await
+        self.0
+            .request(EngineCall::Release, &request.key, self.0.deadline, || engine.release(request), amend, |_| true)
+            .await
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
-        self.0.uncounted(EngineCall::List, LIST_TIMEOUT, self.0.engine.list(request)).await
+        self.0.uncounted(EngineCall::List, None, LIST_TIMEOUT, self.0.engine.list(request)).await
     }
 
     async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
-        self.0.uncounted(EngineCall::Note, METADATA_TIMEOUT, self.0.engine.get_metadata(name)).await
+        self.0.uncounted(EngineCall::Note, None, METADATA_TIMEOUT, self.0.engine.get_metadata(name)).await
     }
 
     async fn compare_and_set_metadata(
@@ -106,7 +125,7 @@ impl Engine for CallGuard {
                 answer => answer,
             }
         };
-        self.0.uncounted(EngineCall::Note, METADATA_TIMEOUT, resolved).await
+        self.0.uncounted(EngineCall::Note, None, METADATA_TIMEOUT, resolved).await
     }
 
     async fn subscribe(&self, channel: &Channel) -> Subscription {
@@ -122,17 +141,36 @@ impl Engine for CallGuard {
     }
 
     fn breaker(&self) -> Option<BreakerStatus> {
-        let since = Duration::from_micros(self.0.state_since.load(Ordering::Relaxed));
-        let lasted = self.0.clock.monotonic().saturating_sub(since);
-        Some(BreakerStatus { state: self.0.breaker.state(), lasted })
+        let (state, since) = self.0.worst_breaker();
+        Some(BreakerStatus { state, lasted: self.0.clock.monotonic().saturating_sub(since) })
     }
 
-    fn promotions(&self) -> u64 {
-        self.0.engine.promotions()
+    async fn probe_shard(&self, shard: u16) -> Result<(), EngineError> {
+        self.0.probe_shard(shard).await
+    }
+
+    fn shard_of(&self, key: &Key) -> u16 {
+        self.0.engine.shard_of(key)
+    }
+
+    fn shards(&self) -> Vec<u16> {
+        self.0.engine.shards()
+    }
+
+    fn losses(&self, shard: u16) -> u64 {
+        self.0.engine.losses(shard)
+    }
+
+    fn metadata_name(&self, shard: u16, name: &str) -> String {
+        self.0.engine.metadata_name(shard, name)
+    }
+
+    fn waits_for_replicas(&self) -> bool {
+        self.0.waits_for_replicas
     }
 
     fn nodes(&self) -> Vec<Node> {
-        self.0.engine.nodes()
+        self.0.nodes()
     }
 
     fn data_lost(&self) -> u64 {

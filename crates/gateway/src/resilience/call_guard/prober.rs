@@ -1,12 +1,13 @@
-//! Consequences of an open breaker: calls in progress are given up, and a prober asks the engine until it answers.
+//! Consequences of an open breaker: calls in progress on its shard are given up, and a prober asks the shard until it answers.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use oncegate_core::backoff::jittered;
-use oncegate_core::engine::EngineError;
 use oncegate_core::engine::breaker::BreakerState;
+use oncegate_core::engine::{EngineError, Node, NodeRole};
 use oncegate_telemetry::metrics::EngineCall;
 use tokio::time::sleep;
 
@@ -17,12 +18,13 @@ use crate::resilience::deadline_budget::PROBE_TIMEOUT;
 const PROBE_PAUSE: Duration = Duration::from_millis(75);
 
 impl Guard {
-    /// Ends the calls in progress, and starts the prober.
-    pub(super) fn breaker_opened(self: &Arc<Self>) {
-        self.opened.notify_waiters();
-        if !self.has_prober.swap(true, Ordering::SeqCst) {
+    /// Ends the calls in progress on a shard, and starts its prober.
+    pub(super) fn breaker_opened(self: &Arc<Self>, shard: u16) {
+        let state = self.shards.get(shard);
+        state.opened.notify_waiters();
+        if !state.has_prober.swap(true, Ordering::SeqCst) {
             let pause = self.probe_pause();
-            tokio::spawn(probe_until_answered(Arc::downgrade(self), pause));
+            tokio::spawn(probe_until_answered(Arc::downgrade(self), shard, pause));
         }
     }
 
@@ -31,12 +33,14 @@ impl Guard {
     /// for their turn on the same key.
     pub(super) async fn unless_opened<Answer>(
         &self,
+        shard: u16,
         call: impl Future<Output = Result<Answer, EngineError>>,
     ) -> Result<Answer, EngineError> {
+        let shard = self.shards.get(shard);
         // Receives all notifications from here on, so it has to be created before the state is read.
-        let opened = self.opened.notified();
+        let opened = shard.opened.notified();
         let opened = async {
-            if self.breaker.state() != BreakerState::Open {
+            if shard.breaker.state() != BreakerState::Open {
                 opened.await;
             }
         };
@@ -48,14 +52,37 @@ impl Guard {
         }
     }
 
-    /// Probes the engine, and advances the breaker.
+    /// Probes every shard. One that answers is enough: the others have breakers of their own.
     pub(super) async fn probe(self: &Arc<Self>) -> Result<(), EngineError> {
-        let answer = self.uncounted(EngineCall::Probe, PROBE_TIMEOUT, self.engine.probe()).await;
+        let shards = self.engine.shards();
+        let answers = join_all(shards.iter().map(|shard| self.probe_shard(*shard))).await;
+        let answer = match answers.into_iter().reduce(|one, other| one.or(other)) {
+            Some(answer) => answer,
+            None => self.uncounted(EngineCall::Probe, Some(0), PROBE_TIMEOUT, self.engine.probe()).await,
+        };
+        // Shards come and go.
+        self.update_up();
         self.meter.lost_data(self.engine.data_lost());
-        self.meter.shards(&self.engine.nodes());
-        let is_answered = !answer.as_ref().is_err_and(EngineError::is_unavailable);
-        self.breaker_changed(self.breaker.advance(is_answered, self.clock.monotonic()));
+        self.meter.shards(&self.nodes());
         answer
+    }
+
+    /// Probes a shard, and advances its breaker.
+    pub(super) async fn probe_shard(self: &Arc<Self>, shard: u16) -> Result<(), EngineError> {
+        let probed = self.engine.probe_shard(shard);
+        let answer = self.uncounted(EngineCall::Probe, Some(shard), PROBE_TIMEOUT, probed).await;
+        let is_answered = !answer.as_ref().is_err_and(EngineError::is_unavailable);
+        self.breaker_changed(shard, self.breaker(shard).advance(is_answered, self.clock.monotonic()));
+        answer
+    }
+
+    /// Returns the servers of the store, each primary with the state of its breaker.
+    pub(super) fn nodes(&self) -> Vec<Node> {
+        let mut nodes = self.engine.nodes();
+        for node in nodes.iter_mut().filter(|node| node.role == NodeRole::Primary) {
+            node.breaker = Some(self.breaker(node.shard).state());
+        }
+        nodes
     }
 
     fn probe_pause(&self) -> Duration {
@@ -63,27 +90,28 @@ impl Guard {
     }
 }
 
-/// Probes an engine until a call was answered, nobody has called meanwhile, or the engine is gone. Also ends a trial call that
+/// Probes a shard until a call was answered, nobody has called meanwhile, or the engine is gone. Also ends a trial call that
 /// takes too long: where calls are few, none must be refused because the one before was sent while the store was still out.
-async fn probe_until_answered(guard: Weak<Guard>, mut pause: Duration) {
+async fn probe_until_answered(guard: Weak<Guard>, shard: u16, mut pause: Duration) {
     loop {
         // Without a reference to the engine, which is dropped when its users have gone.
         sleep(pause).await;
         let Some(guard) = guard.upgrade() else { return };
         let now = guard.clock.monotonic();
-        guard.breaker_changed(guard.breaker.advance(false, now));
+        let state = guard.shards.get(shard);
+        guard.breaker_changed(shard, state.breaker.advance(false, now));
         pause = guard.probe_pause();
-        if let Some(left) = guard.breaker.trial_left(now) {
+        if let Some(left) = state.breaker.trial_left(now) {
             // Timers count whole milliseconds.
             pause = pause.min(left + Duration::from_millis(1));
-        } else if guard.breaker.is_in_doubt() {
+        } else if state.breaker.is_in_doubt() {
             // The probe itself acts on its answer.
-            let _answer = guard.probe().await;
+            let _answer = guard.probe_shard(shard).await;
         }
-        if !guard.breaker.is_in_doubt() {
-            guard.has_prober.store(false, Ordering::SeqCst);
+        if !state.breaker.is_in_doubt() {
+            state.has_prober.store(false, Ordering::SeqCst);
             // If the breaker has just opened again, this prober continues, unless another one was started.
-            if !guard.breaker.is_in_doubt() || guard.has_prober.swap(true, Ordering::SeqCst) {
+            if !state.breaker.is_in_doubt() || state.has_prober.swap(true, Ordering::SeqCst) {
                 return;
             }
         }

@@ -9,13 +9,14 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use oncegate_core::engine::EngineError;
 use oncegate_core::engine::breaker::BreakerState;
+use oncegate_core::record::Key;
 use oncegate_telemetry::metrics::EngineCall;
 use oncegate_telemetry::metrics::breaker::RetryResult;
 use oncegate_telemetry::traces;
 use tokio::time::{sleep, timeout};
 use tracing::field::Empty;
 
-use super::{Guard, Task};
+use super::{Guard, Shard, Task};
 use crate::resilience::breaker::Pass;
 use crate::resilience::deadline_budget::GuardBudget;
 use crate::resilience::meter::engine_result;
@@ -28,6 +29,7 @@ impl Guard {
     pub(super) async fn request<Answer, Try>(
         self: &Arc<Self>,
         call: EngineCall,
+        key: &Key,
         deadline: Duration,
         send: impl Fn() -> Try,
         amend: impl FnOnce(Answer) -> Answer,
@@ -37,9 +39,9 @@ impl Guard {
         Try: Future<Output = Result<Answer, EngineError>>,
     {
         let started = self.clock.monotonic();
-        let task = Task::new(call, started, deadline);
-        let pass = self.enter(started)?;
-        self.budget.deposit();
+        let task = self.task(call, key, started, deadline);
+        let pass = self.enter(task.shard, started)?;
+        self.shards.get(task.shard).budget.deposit();
         let first = pin!(send());
         let span = traces::child!(
             "store",
@@ -137,14 +139,17 @@ impl Guard {
     where
         Try: Future<Output = Result<Answer, EngineError>>,
     {
-        let started = task.started;
+        let Task { started, shard, .. } = task;
+        let withdraw = || self.shards.get(shard).budget.withdraw(self.clock.monotonic());
         let GuardBudget { undisturbed, first_try, overtime, .. } = task.budget;
-        match timeout(first_try.saturating_sub(undisturbed), self.unless_opened(first.as_mut())).await {
+        match timeout(first_try.saturating_sub(undisturbed), self.unless_opened(shard, first.as_mut())).await {
             Ok(answer) => return self.first_answered(task, pass, answer, send, amend).await,
-            Err(_late) if pass.was_closed() && self.budget.withdraw(self.clock.monotonic()) => self.late(pass, started),
+            Err(_late) if !overtime.is_zero() && pass.was_closed() && withdraw() => self.late(shard, pass, started),
             // Without a hedged request, the first try may take all the time.
             Err(_late) => {
-                return self.timed(task, Some(pass), started, timeout(overtime, self.unless_opened(first))).await;
+                return self
+                    .timed(task, Some(pass), started, timeout(overtime, self.unless_opened(shard, first)))
+                    .await;
             }
         }
         let is_sent = AtomicBool::new(false);
@@ -152,7 +157,8 @@ impl Guard {
             is_sent.store(true, Ordering::Relaxed);
             send()
         };
-        let first = async { self.timed(task, None, started, timeout(overtime, self.unless_opened(first))).await };
+        let first =
+            async { self.timed(task, None, started, timeout(overtime, self.unless_opened(shard, first))).await };
         let (mut first, mut second) = (pin!(first), pin!(self.second_try(task, send)));
         let (failure, second) = tokio::select! {
             // In a random order it could not be replayed from a seed.
@@ -186,11 +192,11 @@ impl Guard {
     fn may_retry(&self, task: Task, failure: &EngineError) -> bool {
         let now = self.clock.monotonic();
         let elapsed = now.saturating_sub(task.started);
-        if self.breaker.state() != BreakerState::Closed || !RetryRule::of_call(&task.budget).allows(failure, 0, elapsed)
-        {
+        let Shard { breaker, budget, .. } = self.shards.get(task.shard);
+        if breaker.state() != BreakerState::Closed || !RetryRule::of_call(&task.budget).allows(failure, 0, elapsed) {
             return false;
         }
-        let may = self.budget.withdraw(now);
+        let may = budget.withdraw(now);
         if !may {
             self.metrics.retried(RetryResult::OverBudget);
         }
@@ -207,11 +213,11 @@ impl Guard {
         Try: Future<Output = Result<Answer, EngineError>>,
     {
         let pause = sleep(RetryRule::of_call(&task.budget).pause(self.entropy.bits()));
-        self.unless_opened(pause.map(Ok)).await.ok()?;
+        self.unless_opened(task.shard, pause.map(Ok)).await.ok()?;
         let started = self.clock.monotonic();
-        let pass = self.enter(started).ok()?;
+        let pass = self.enter(task.shard, started).ok()?;
         let left = task.budget.all_tries.saturating_sub(started.saturating_sub(task.started));
-        let answer = self.timed(task, Some(pass), started, timeout(left, self.unless_opened(send()))).await;
+        let answer = self.timed(task, Some(pass), started, timeout(left, self.unless_opened(task.shard, send()))).await;
         let failed = answer.as_ref().is_err_and(EngineError::is_unavailable);
         self.metrics.retried(if failed { RetryResult::Failed } else { RetryResult::Answered });
         Some(answer)

@@ -4,6 +4,7 @@ mod batch;
 mod breaker;
 mod lost_replies;
 mod retries;
+mod shards;
 mod store;
 
 use std::sync::Mutex;
@@ -77,7 +78,7 @@ fn answered(answers: &[Result<ClaimResponse, EngineError>]) -> usize {
 }
 
 fn is_open(engine: &CallGuard) -> bool {
-    engine.0.breaker.state() == BreakerState::Open
+    engine.0.breaker(0).state() == BreakerState::Open
 }
 
 /// Opens the breaker.
@@ -93,7 +94,7 @@ async fn half_open(engine: &CallGuard) {
     while is_open(engine) {
         sleep(MS).await;
     }
-    assert_eq!(engine.0.breaker.state(), BreakerState::HalfOpen);
+    assert_eq!(engine.0.breaker(0).state(), BreakerState::HalfOpen);
 }
 
 async fn timed<T>(call: impl Future<Output = T>) -> (T, Duration) {

@@ -18,6 +18,7 @@ use super::setup::{Setup, Times};
 use super::state::ChainState;
 use super::status::{ChainStatus, Phase};
 use crate::resilience::deadline_budget::{CHAIN_METADATA_TIMEOUT, CHAIN_STATE_WAIT};
+use crate::resilience::per_shard::PerShard;
 
 /// One chain, shared by its callers and its tasks.
 pub(super) struct Core {
@@ -46,7 +47,7 @@ pub(super) struct Member {
     failure: ArcSwapOption<String>,
     /// Start of the latest successful read, in microseconds; 0: never.
     read_at: AtomicU64,
-    pub(super) losses: DataLosses,
+    pub(super) losses: PerShard<DataLosses>,
 }
 
 /// The state of the chain as this gateway knows it.
@@ -86,8 +87,10 @@ impl Core {
         let first = engines.first().map(|(name, _)| name.clone()).unwrap_or_default();
         metrics.set_active(&first, 0);
         let member = |(name, engine): (String, Arc<dyn Engine>)| {
-            let losses = DataLosses::of(&*engine);
-            Member { name, engine, failure: ArcSwapOption::empty(), read_at: AtomicU64::new(0), losses }
+            let (failure, read_at) = (ArcSwapOption::empty(), AtomicU64::new(0));
+            let member = Member { name, engine, failure, read_at, losses: PerShard::default() };
+            member.ignore_losses();
+            member
         };
         let state = ChainState::never_switched(&first);
         Self {
@@ -177,20 +180,20 @@ impl Core {
         })
     }
 
-    /// Fails if no claims may be granted now.
-    pub(super) fn check_grants(&self, view: &View) -> Result<(), EngineError> {
+    /// Fails if no claims of a shard may be granted now.
+    pub(super) fn check_grants(&self, view: &View, shard: u16) -> Result<(), EngineError> {
         if view.state.phase == Phase::Closing {
             let (name, to) = (&self.name, &view.state.active);
             return Err(EngineError::paused(format!("chain `{name}` is being switched to engine `{to}`")));
         }
-        self.freeze_on_data_loss(view);
-        self.check_freeze()
+        self.freeze_on_data_loss(view, shard);
+        self.check_freeze(shard)
     }
 
-    /// Returns whether a grant that began with this view may be delivered: nothing has changed since.
-    pub(super) fn is_current(&self, started: &View) -> bool {
+    /// Returns whether a grant of a shard that began with this view may be delivered: nothing has changed since.
+    pub(super) fn is_current(&self, started: &View, shard: u16) -> bool {
         let now = self.view.load();
-        now.state == started.state && self.is_fresh() && self.check_grants(&now).is_ok()
+        now.state == started.state && self.is_fresh() && self.check_grants(&now, shard).is_ok()
     }
 
     /// Adopts a state that was read or written, if it is newer than the known one.
@@ -204,7 +207,7 @@ impl Core {
         if old.serving != serving
             && let Some(member) = serving.and_then(|at| self.members.get(at))
         {
-            member.losses.ignore(&*member.engine);
+            member.ignore_losses();
         }
         self.report(&old.state, &state, serving.is_some());
         self.view.store(Arc::new(View { state, serving, since: self.clock.monotonic() }));
@@ -244,7 +247,7 @@ impl Core {
     /// Returns the state, as operators see it.
     pub(super) fn status(&self) -> ChainStatus {
         let view = self.view.load();
-        self.freeze_on_data_loss(&view);
+        self.freeze_shards_on_data_loss(&view);
         let state = &view.state;
         ChainStatus {
             engines: self.members.iter().map(|member| member.name.clone()).collect(),

@@ -1,17 +1,21 @@
-//! The grant freeze after data loss: when it begins and ends, and the metadata record `kept.<chain>`, by which gateways know that
-//! a store has its data. The reasons: `docs/adr/0020-switching-a-chain.md`.
+//! The grant freeze after data loss, of each shard by itself: when it begins and ends, and the metadata record `kept.<chain>`, by
+//! which gateways know that a shard has its data. The reasons: `docs/adr/0020-switching-a-chain.md`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
+use futures_util::future::{join_all, try_join_all};
 use oncegate_core::clock::micros;
 use oncegate_core::engine::{Engine, EngineError, Metadata};
+use oncegate_core::record::Key;
 use oncegate_core::terms::OnDataLoss;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::core::{Core, Member, View};
+use crate::resilience::per_shard::PerShard;
 
 /// Value of the record. Another value is of a later release, and is not overwritten.
 const KEPT: &str = "kept";
@@ -23,12 +27,19 @@ pub(super) struct GrantFreeze {
     record: String,
     /// Longest lease that may have been granted, in microseconds.
     lease_max: AtomicU64,
-    /// End of the freeze, in microseconds.
+    shards: PerShard<ShardFreeze>,
+}
+
+/// The freeze of one shard.
+#[derive(Default)]
+struct ShardFreeze {
+    /// Its end, in microseconds.
     until: AtomicU64,
     is_frozen: AtomicBool,
 }
 
-/// Losses of one store, as its chain knows them.
+/// Losses of one shard of a store, as its chain knows them.
+#[derive(Default)]
 pub(super) struct DataLosses {
     /// Losses that were acted on.
     noticed: AtomicU64,
@@ -36,6 +47,8 @@ pub(super) struct DataLosses {
     kept: AtomicU64,
     /// Losses, plus one, when the last freeze began; 0: never.
     frozen: AtomicU64,
+    /// Name under which the record was last found or stored.
+    record: ArcSwapOption<String>,
 }
 
 impl GrantFreeze {
@@ -44,14 +57,18 @@ impl GrantFreeze {
             is_enabled: on_data_loss == OnDataLoss::Hold,
             record: format!("kept.{chain}"),
             lease_max: AtomicU64::new(micros(lease_max)),
-            until: AtomicU64::new(0),
-            is_frozen: AtomicBool::new(false),
+            shards: PerShard::default(),
         }
     }
 
     /// Returns whether the chain freezes grants after data loss.
     pub(super) fn is_enabled(&self) -> bool {
         self.is_enabled
+    }
+
+    /// Returns the shard of a key. Not asked for where nothing depends on it.
+    pub(super) fn shard_of(&self, engine: &dyn Engine, key: &Key) -> u16 {
+        if self.is_enabled { engine.shard_of(key) } else { 0 }
     }
 
     /// Remembers the longest requested lease.
@@ -64,126 +81,167 @@ impl GrantFreeze {
     }
 }
 
-impl DataLosses {
-    /// Returns the losses of an engine that was just opened.
-    pub(super) fn of(engine: &dyn Engine) -> Self {
-        Self { noticed: losses_of(engine).into(), kept: AtomicU64::new(0), frozen: AtomicU64::new(0) }
-    }
-
-    /// Ignores the losses so far: the chain did not use the store.
-    pub(super) fn ignore(&self, engine: &dyn Engine) {
-        self.noticed.fetch_max(losses_of(engine), Ordering::AcqRel);
-    }
-}
-
-/// Returns how often an engine's store lost its data, or may have lost the newest of it.
-fn losses_of(engine: &dyn Engine) -> u64 {
-    engine.data_lost().saturating_add(engine.promotions())
-}
-
-/// Begins a freeze when there is reason to, and tells the store when it is over, even if nobody calls.
+/// Begins freezes when there is reason to, and records in the store when they are over, even if nobody calls.
 pub(super) async fn watch(core: Arc<Core>, stop: CancellationToken) {
     let forever = async {
         loop {
             let view = core.view();
-            if core.check_grants(&view).is_ok() {
-                // After a failure, the next round tries again.
-                let _ = core.check_data(&view).await;
-            }
+            let shards = core.serving(&view).map(|member| member.engine.shards()).unwrap_or_default();
+            // All at once: one that does not answer delays no other. After a failure, the next round tries again.
+            join_all(shards.into_iter().map(|shard| core.watch_shard(&view, shard))).await;
             sleep(core.times.poll).await;
         }
     };
     stop.run_until_cancelled(forever).await;
 }
 
+impl Member {
+    /// Ignores the losses so far: the chain did not use the store.
+    pub(super) fn ignore_losses(&self) {
+        for shard in self.engine.shards() {
+            self.losses.get(shard).noticed.fetch_max(self.engine.losses(shard), Ordering::AcqRel);
+        }
+    }
+}
+
 impl Core {
-    /// Checks that the active store has its data, and freezes grants if it has no record: such a store is new, or has lost its
-    /// data, and no gateway can distinguish the two.
-    pub(super) async fn check_data(&self, view: &View) -> Result<(), EngineError> {
+    async fn watch_shard(&self, view: &View, shard: u16) {
+        if self.check_grants(view, shard).is_ok() && self.check_data(view, shard).await.is_ok() {
+            let Ok(member) = self.serving(view) else { return };
+            let name = member.engine.metadata_name(shard, &self.freeze.record);
+            // Slots have moved, and the record of the shard with them: it needs another one.
+            if member.losses.get(shard).record.load().as_deref() != Some(&name) {
+                let _ = self.mark_shard_as_kept(member, shard).await;
+            }
+        }
+    }
+
+    /// Checks that a shard of the active store has its data, and freezes its grants if it has no record: such a shard is new, or
+    /// has lost its data, and no gateway can distinguish the two.
+    pub(super) async fn check_data(&self, view: &View, shard: u16) -> Result<(), EngineError> {
         if !self.freeze.is_enabled {
             return Ok(());
         }
         let member = self.serving(view)?;
-        let losses = losses_of(&*member.engine);
-        if member.losses.kept.load(Ordering::Acquire) == losses + 1 {
+        let (engine, known) = (&member.engine, member.losses.get(shard));
+        let losses = engine.losses(shard);
+        if known.kept.load(Ordering::Acquire) == losses + 1 {
             return Ok(());
         }
-        let record = member.read(&self.freeze.record).await?;
+        let name = engine.metadata_name(shard, &self.freeze.record);
+        let record = member.read(&name).await?;
         let is_kept = record.is_some_and(|record| record.as_str() == KEPT);
         // The read may have opened a new connection, and that has detected a loss.
-        if !is_kept && losses_of(&*member.engine) == losses {
-            if member.losses.frozen.load(Ordering::Acquire) != losses + 1 {
-                self.begin_freeze(member, losses);
+        if !is_kept && engine.losses(shard) == losses {
+            if known.frozen.load(Ordering::Acquire) != losses + 1 {
+                self.begin_freeze(member, shard, losses);
             }
             // Started just now, by this call or another one.
-            self.check_freeze()?;
-            self.mark_as_kept(member).await?;
+            self.check_freeze(shard)?;
+            self.mark_shard_as_kept(member, shard).await?;
         }
-        if losses_of(&*member.engine) == losses {
-            member.losses.kept.store(losses + 1, Ordering::Release);
+        if is_kept {
+            known.record.store(Some(Arc::new(name)));
         }
-        self.check_grants(view)
+        if engine.losses(shard) == losses {
+            known.kept.store(losses + 1, Ordering::Release);
+        }
+        self.check_grants(view, shard)
     }
 
-    /// Records in a store that it has its data: every claim that it does not know has ended, or an operator accepts its loss.
+    /// Records in every shard of a store that it has its data: every claim that it does not know has ended, or an operator accepts
+    /// its loss.
     pub(super) async fn mark_as_kept(&self, member: &Member) -> Result<(), EngineError> {
-        if !self.freeze.is_enabled {
-            return Ok(());
+        if self.freeze.is_enabled {
+            let shards = member.engine.shards();
+            try_join_all(shards.into_iter().map(|shard| self.mark_shard_as_kept(member, shard))).await?;
         }
+        Ok(())
+    }
+
+    async fn mark_shard_as_kept(&self, member: &Member, shard: u16) -> Result<(), EngineError> {
         let kept = Metadata::new(KEPT).map_err(|error| EngineError::incompatible(error.to_string()))?;
-        if member.write(&self.freeze.record, None, &kept).await? {
+        let name = member.engine.metadata_name(shard, &self.freeze.record);
+        if member.write(&name, None, &kept).await? {
+            member.losses.get(shard).record.store(Some(Arc::new(name)));
             return Ok(());
         }
-        let name = &self.freeze.record;
         Err(EngineError::incompatible(format!("its metadata record `{name}` cannot be read by this release")))
     }
 
-    /// Begins a freeze if the active store has lost its data since the last call.
-    pub(super) fn freeze_on_data_loss(&self, view: &View) {
+    /// Begins a freeze if a shard of the active store has lost its data since the last call.
+    pub(super) fn freeze_on_data_loss(&self, view: &View, shard: u16) {
         let Ok(member) = self.serving(view) else { return };
-        let losses = losses_of(&*member.engine);
-        if self.freeze.is_enabled && member.losses.noticed.load(Ordering::Acquire) < losses {
-            self.begin_freeze(member, losses);
-            member.losses.noticed.fetch_max(losses, Ordering::AcqRel);
+        if !self.freeze.is_enabled {
+            return;
+        }
+        let (losses, known) = (member.engine.losses(shard), member.losses.get(shard));
+        if known.noticed.load(Ordering::Acquire) < losses {
+            self.begin_freeze(member, shard, losses);
+            known.noticed.fetch_max(losses, Ordering::AcqRel);
         }
     }
 
-    fn begin_freeze(&self, member: &Member, losses: u64) {
+    /// Begins the freezes that there is reason for, in all shards of the active store.
+    pub(super) fn freeze_shards_on_data_loss(&self, view: &View) {
+        if let Ok(member) = self.serving(view)
+            && self.freeze.is_enabled
+        {
+            member.engine.shards().into_iter().for_each(|shard| self.freeze_on_data_loss(view, shard));
+        }
+    }
+
+    fn begin_freeze(&self, member: &Member, shard: u16, losses: u64) {
         let lease_max = self.freeze.lease_max.load(Ordering::Relaxed);
+        let freeze = self.freeze.shards.get(shard);
         // In this order: a caller that sees the loss as noticed sees the freeze.
-        self.freeze.until.fetch_max(self.now().saturating_add(lease_max), Ordering::AcqRel);
-        self.freeze.is_frozen.store(true, Ordering::Release);
-        if member.losses.frozen.fetch_max(losses + 1, Ordering::AcqRel) <= losses {
+        freeze.until.fetch_max(self.now().saturating_add(lease_max), Ordering::AcqRel);
+        freeze.is_frozen.store(true, Ordering::Release);
+        if member.losses.get(shard).frozen.fetch_max(losses + 1, Ordering::AcqRel) <= losses {
             self.metrics.set_held(true);
             tracing::error!(
                 chain.name = self.name,
                 engine.name = member.name,
+                engine.shard = self.label(shard),
                 frozen_ms = lease_max / 1000,
                 "Grants are frozen: the store of the chain has lost its data, or is new"
             );
         }
     }
 
-    /// Fails during a freeze.
-    pub(super) fn check_freeze(&self) -> Result<(), EngineError> {
-        let Some(left) = self.frozen_for() else { return Ok(()) };
+    /// Returns the number of a shard, if there are several.
+    fn label(&self, shard: u16) -> Option<u16> {
+        (!self.freeze.shards.is_one()).then_some(shard)
+    }
+
+    /// Fails during a freeze of a shard.
+    pub(super) fn check_freeze(&self, shard: u16) -> Result<(), EngineError> {
+        let Some(left) = self.shard_frozen_for(shard) else { return Ok(()) };
+        let store = self.label(shard).map(|shard| format!("shard {shard} of ")).unwrap_or_default();
         Err(EngineError::paused(format!(
-            "the store of chain `{}` has lost its data, or is new; operations that it does not know may be running for {} s more",
+            "{store}the store of chain `{}` has lost its data, or is new; operations that it does not know may be running for {} s \
+             more",
             self.name,
             left.as_secs() + 1
         )))
     }
 
-    /// Returns the time that is left of a freeze.
+    /// Returns the longest time that is left of a freeze of any shard.
     pub(super) fn frozen_for(&self) -> Option<Duration> {
-        let GrantFreeze { is_frozen, until, .. } = &self.freeze;
+        self.freeze.shards.iter().filter_map(|(shard, _)| self.shard_frozen_for(shard)).max()
+    }
+
+    /// Returns the time that is left of the freeze of a shard.
+    pub(super) fn shard_frozen_for(&self, shard: u16) -> Option<Duration> {
+        let ShardFreeze { is_frozen, until } = self.freeze.shards.get(shard);
         if !is_frozen.load(Ordering::Acquire) {
             return None;
         }
         let left = until.load(Ordering::Acquire).saturating_sub(self.now());
         if left == 0 && is_frozen.swap(false, Ordering::AcqRel) {
-            self.metrics.set_held(false);
-            tracing::info!(chain.name = self.name, "The grant freeze is over");
+            let is_any = self.freeze.shards.iter().any(|(_, shard)| shard.is_frozen.load(Ordering::Acquire));
+            self.metrics.set_held(is_any);
+            tracing::info!(chain.name = self.name, engine.shard = self.label(shard), "The grant freeze is over");
             // A freeze that has just started has set its end first.
             if until.load(Ordering::Acquire) > self.now() {
                 is_frozen.store(true, Ordering::Release);

@@ -227,6 +227,11 @@ pub(super) fn is_of_marks(operation: &Operation) -> bool {
     operation.as_ref() == OPERATION
 }
 
+/// Returns the key of the first mark of a key.
+pub(super) fn mark_key(of: &Key) -> Key {
+    mark_name(of, 0).0
+}
+
 /// Returns the name of the mark in this slot of a key.
 fn mark_name(key: &Key, slot: u32) -> (Key, Operation, Canonical) {
     let contents = Canonical::trusted(&format!("\"{}/{slot}\"", key.global_id));

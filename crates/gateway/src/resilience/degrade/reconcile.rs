@@ -1,10 +1,12 @@
 //! The background task: delivers waiting entries as soon as the store answers, the oldest keys first, several at once; and
 //! recovery of the entries of an earlier run.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use hashbrown::HashMap;
 use oncegate_core::backoff::Backoff;
@@ -16,11 +18,12 @@ use oncegate_core::record::{Key, LiveClaim};
 use super::super::journal::entry::{Entry, JournaledOperation};
 use super::Core;
 use super::local_claims::{LocalClaim, LocalEffect};
+use super::marks::mark_key;
 
-/// Keys that are delivered at once: few, so that a store that has just come back serves callers first.
+/// Keys that are delivered at once, where one shard has all: few, so that a store that has just come back serves callers first.
 const KEYS_AT_ONCE: usize = 32;
 
-/// Unanswered deliveries in a row that end a round.
+/// Unanswered deliveries in a row that end the round of a shard.
 const UNANSWERED_MAX: usize = 3;
 
 /// Delay before the next round where the store did not answer.
@@ -96,17 +99,47 @@ impl Core {
         }
     }
 
-    /// Delivers the entries of every key, until the store does not answer.
+    /// Delivers the entries of every key, until the store does not answer. A delivery needs the shard of its key and that of the
+    /// key's marks; keys that need other ones are delivered beside.
     async fn round(self: &Arc<Self>, failures: &mut HashMap<Key, u32>) -> Result<(), EngineError> {
-        let mut keys = self.local_claims.keys_waiting();
+        let mut groups: BTreeMap<_, Vec<Key>> = BTreeMap::new();
+        let has_shards = self.engine.shards().len() > 1;
+        for key in self.local_claims.keys_waiting() {
+            let marks = if has_shards { self.engine.shard_of(&mark_key(&key)) } else { 0 };
+            groups.entry((self.engine.shard_of(&key), marks)).or_default().push(key);
+        }
+        let at_once = KEYS_AT_ONCE.div_ceil(groups.len().max(1));
+        let before = &*failures;
+        let deliver = |keys| self.deliver_group(keys, before, at_once);
+        let delivered = join_all(groups.into_values().map(deliver)).await;
+        let mut last = Ok(());
+        for (key, result) in delivered.into_iter().flatten() {
+            match result {
+                Ok(()) => drop(failures.remove(&key)),
+                Err(failure) => {
+                    *failures.entry(key).or_default() += 1;
+                    last = Err(failure);
+                }
+            }
+        }
+        last
+    }
+
+    /// Delivers the entries of some keys, until the store does not answer. Returns the result for each key that was tried.
+    async fn deliver_group(
+        self: &Arc<Self>,
+        mut keys: Vec<Key>,
+        failures: &HashMap<Key, u32>,
+        at_once: usize,
+    ) -> Vec<(Key, Result<(), EngineError>)> {
         // A key whose delivery fails does not delay the others.
         keys.sort_by_key(|key| failures.get(key).copied().unwrap_or(0));
         let mut keys = keys.into_iter();
         let mut working = FuturesUnordered::new();
-        let (mut unanswered, mut last) = (0, Ok(()));
+        let (mut unanswered, mut results) = (0, Vec::new());
         loop {
             // After a failure, one key at a time.
-            let room = if unanswered > 0 { 1 } else { KEYS_AT_ONCE };
+            let room = if unanswered > 0 { 1 } else { at_once };
             while unanswered < UNANSWERED_MAX
                 && working.len() < room
                 && let Some(key) = keys.next()
@@ -117,22 +150,15 @@ impl Core {
                     (key.clone(), result)
                 });
             }
-            let Some((key, result)) = working.next().await else { return last };
-            match result {
-                Ok(()) => {
-                    unanswered = 0;
-                    failures.remove(&key);
-                }
+            let Some((key, result)) = working.next().await else { return results };
+            match &result {
+                Ok(()) => unanswered = 0,
+                Err(failure) if failure.is_unavailable() => unanswered += 1,
                 Err(failure) => {
-                    if failure.is_unavailable() {
-                        unanswered += 1;
-                    } else {
-                        tracing::debug!(claim.global_id = %key.global_id, error = %failure, "A journal entry could not be delivered and still waits");
-                    }
-                    *failures.entry(key).or_default() += 1;
-                    last = Err(failure);
+                    tracing::debug!(claim.global_id = %key.global_id, error = %failure, "A journal entry could not be delivered and still waits");
                 }
             }
+            results.push((key, result));
         }
     }
 

@@ -66,7 +66,7 @@ async fn service_is_back_within_a_second_of_the_store_also_without_calls() {
             sleep(9 * MS).await;
         }
         if callers > 0 {
-            assert_eq!(engine.0.breaker.state(), BreakerState::Closed);
+            assert_eq!(engine.0.breaker(0).state(), BreakerState::Closed);
         }
         assert!(engine.claim(&request(), DEADLINE).await.is_ok(), "{callers} callers");
     }
@@ -167,7 +167,7 @@ async fn duplicates_full_stores_and_cancelled_calls_do_not_open_the_breaker() {
     for _ in 0..100 {
         assert!(timeout(300 * MS, engine.claim(&request(), DEADLINE)).await.is_err());
     }
-    assert_eq!(engine.0.breaker.state(), BreakerState::Closed);
+    assert_eq!(engine.0.breaker(0).state(), BreakerState::Closed);
 }
 
 #[tokio::test(start_paused = true)]
@@ -228,11 +228,11 @@ async fn an_engine_that_answers_again_is_not_probed_any_more() {
         opened(&engine, &store).await;
         store.recover();
         sleep(Duration::from_secs(2)).await;
-        assert_eq!(engine.0.breaker.state(), BreakerState::Closed, "{outages}");
+        assert_eq!(engine.0.breaker(0).state(), BreakerState::Closed, "{outages}");
         let probes = store.probes.load(Ordering::SeqCst);
         sleep(Duration::from_mins(1)).await;
         assert_eq!(store.probes.load(Ordering::SeqCst), probes, "{outages}");
-        assert!(!engine.0.has_prober.load(Ordering::SeqCst), "{outages}");
+        assert!(!engine.0.shards.get(0).has_prober.load(Ordering::SeqCst), "{outages}");
     }
 }
 
@@ -247,7 +247,7 @@ async fn a_slow_trial_call_is_not_hedged() {
     store.set_time(600 * MS);
     assert!(engine.claim(&request(), DEADLINE).await.is_ok());
     assert_eq!(store.claims() - before, 1);
-    assert_eq!(engine.0.breaker.state(), BreakerState::HalfOpen, "the ramp has begun");
+    assert_eq!(engine.0.breaker(0).state(), BreakerState::HalfOpen, "the ramp has begun");
 }
 
 #[tokio::test(start_paused = true)]
@@ -255,7 +255,7 @@ async fn answers_after_three_quarters_of_the_deadline_open_the_breaker() {
     for (time, opens) in [(740 * MS, false), (760 * MS, true)] {
         let store = Store::new();
         let engine = guarded(store.clone());
-        while engine.0.budget.withdraw(engine.0.clock.monotonic()) {}
+        while engine.0.shards.get(0).budget.withdraw(engine.0.clock.monotonic()) {}
         store.set_time(time);
         load(&engine, 9, 3, MS).await;
         assert_eq!(is_open(&engine), opens, "{time:?}");

@@ -21,7 +21,7 @@ async fn a_late_answer_is_awaited_if_the_budget_has_no_second_try() {
     let store = Store::new();
     store.set_time(850 * MS);
     let engine = guarded(store.clone());
-    while engine.0.budget.withdraw(engine.0.clock.monotonic()) {}
+    while engine.0.shards.get(0).budget.withdraw(engine.0.clock.monotonic()) {}
     assert!(engine.claim(&request(), DEADLINE).await.is_ok());
     assert_eq!(store.claims(), 1);
 }
@@ -98,7 +98,7 @@ async fn a_slow_store_answers_all_calls_and_gets_few_retries() {
     store.set_time(700 * MS);
     let answers = load(&engine, 64, 20, MS).await;
     assert_eq!(answered(&answers), answers.len(), "all are answered");
-    assert_eq!(engine.0.breaker.state(), BreakerState::Closed);
+    assert_eq!(engine.0.breaker(0).state(), BreakerState::Closed);
     let (asked, offered) = (store.claims() - before, answers.len());
     // Few retries were saved before.
     assert!(asked as usize <= offered + offered / 10 + 55 + 10, "{asked} for {offered}");
@@ -117,7 +117,7 @@ async fn retries_add_at_most_a_tenth_to_the_calls() {
         }
         offered += u32::try_from(load(&engine, 4, 1, MS).await.len()).unwrap();
     }
-    assert_eq!(engine.0.breaker.state(), BreakerState::Closed);
+    assert_eq!(engine.0.breaker(0).state(), BreakerState::Closed);
     let seconds = u32::try_from(engine.0.clock.monotonic().as_secs()).unwrap() + 1;
     let asked = store.claims();
     assert!(asked <= offered + offered / 10 + FLOOR + seconds, "{asked} for {offered} in {seconds} s");

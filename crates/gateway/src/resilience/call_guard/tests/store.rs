@@ -10,6 +10,7 @@ pub(super) struct Store {
     pub(super) silent_key: Mutex<Option<Key>>,
     failure: Mutex<Option<EngineError>>,
     pub(super) always_answers_probes: AtomicBool,
+    pub(super) waits_for_replicas: AtomicBool,
     claims: AtomicU32,
     in_flight: AtomicU32,
     pub(super) in_flight_max: AtomicU32,
@@ -26,6 +27,7 @@ impl Store {
             silent_key: Mutex::default(),
             failure: Mutex::default(),
             always_answers_probes: AtomicBool::new(false),
+            waits_for_replicas: AtomicBool::new(false),
             claims: AtomicU32::new(0),
             in_flight: AtomicU32::new(0),
             in_flight_max: AtomicU32::new(0),
@@ -131,6 +133,10 @@ impl Engine for Store {
     async fn probe(&self) -> Result<(), EngineError> {
         self.probes.fetch_add(1, Ordering::SeqCst);
         if self.always_answers_probes.load(Ordering::SeqCst) { Ok(()) } else { self.serve().await }
+    }
+
+    fn waits_for_replicas(&self) -> bool {
+        self.waits_for_replicas.load(Ordering::SeqCst)
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -1,5 +1,7 @@
 //! The grant freeze after data loss.
 
+use oncegate_core::engine::sharded::Sharded;
+
 use super::*;
 
 #[tokio::test(start_paused = true)]
@@ -163,4 +165,88 @@ async fn a_grant_during_which_a_loss_is_detected_is_not_delivered() {
     let request = fresh_claim();
     let (answer, ()) = tokio::join!(gateway.claim(&request), lose);
     assert!(matches!(answer, Err(EngineError::Indeterminate(_))), "{answer:?}");
+}
+
+/// A gateway over a store of three shards that have their data, and the shards.
+fn gateway_over_shards() -> (Arc<Chain>, Arc<Sharded>, Vec<Arc<Faulty>>) {
+    let clock: Arc<dyn Clock> = PausedClock::start();
+    let memory = || Arc::new(Memory::new(clock.clone(), BYTES_MAX_DEFAULT));
+    let shards: Vec<_> = (0..3).map(|_| Arc::new(Faulty::always(memory(), Fault::None))).collect();
+    let store = Arc::new(Sharded::new(shards.iter().map(|shard| -> Arc<dyn Engine> { shard.clone() }).collect()));
+    (chain_over(&store, clock), store, shards)
+}
+
+fn chain_over(store: &Arc<Sharded>, clock: Arc<dyn Clock>) -> Arc<Chain> {
+    Arc::new(Chain::start(Setup {
+        on_data_loss: OnDataLoss::Hold,
+        lease_max: Duration::from_secs(30),
+        ..Setup::of_one("main", store.clone(), clock, Arc::new(SystemEntropy))
+    }))
+}
+
+fn claims_of_each_shard(store: &Sharded) -> Vec<ClaimRequest> {
+    let mut claims: Vec<_> = (0..3)
+        .map(|shard| std::iter::repeat_with(fresh_claim).find(|claim| store.shard_of(&claim.key) == shard).unwrap())
+        .collect();
+    claims.iter_mut().for_each(|claim| claim.terms.lease = Duration::from_secs(30));
+    claims
+}
+
+/// Makes one claim for each shard, in a batch and alone; returns the shards that grant none.
+async fn frozen_shards(chain: &Chain, store: &Sharded) -> Vec<usize> {
+    let (requests, alone) = (claims_of_each_shard(store), claims_of_each_shard(store));
+    let answers = Mutex::new(vec![None; 3]);
+    let sink = |position: usize, answer| answers.lock().unwrap()[position] = Some(answer);
+    let claims: Vec<_> = requests.iter().map(|request| BatchClaim { request, deadline: DEADLINE }).collect();
+    chain.claim_batch(&claims, &sink).await;
+    let mut frozen = Vec::new();
+    for (shard, in_batch) in answers.into_inner().unwrap().into_iter().enumerate() {
+        let (in_batch, alone) = (in_batch.unwrap(), chain.claim(&alone[shard], DEADLINE).await);
+        assert_eq!(is_paused(&in_batch), is_paused(&alone), "{in_batch:?} {alone:?}");
+        assert_ne!(is_paused(&alone), alone.is_ok(), "{alone:?}");
+        if is_paused(&alone) {
+            frozen.push(shard);
+        }
+    }
+    frozen
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loss_of_one_shard_freezes_its_grants_only() {
+    let (chain, store, shards) = gateway_over_shards();
+    assert_eq!(frozen_shards(&chain, &store).await, [0, 1, 2], "they are new");
+    sleep(Duration::from_secs(31)).await;
+    assert_eq!(frozen_shards(&chain, &store).await, [0; 0]);
+    shards[1].lose_data();
+    assert_eq!(frozen_shards(&chain, &store).await, [1]);
+    assert!(chain.status().frozen_for > Some(Duration::from_secs(29)));
+    sleep(Duration::from_secs(15)).await;
+    shards[2].lose_data();
+    assert_eq!(frozen_shards(&chain, &store).await, [1, 2]);
+    sleep(Duration::from_secs(15)).await;
+    assert_eq!(frozen_shards(&chain, &store).await, [2], "each for its own time");
+    sleep(Duration::from_secs(15)).await;
+    assert_eq!((frozen_shards(&chain, &store).await, chain.status().frozen_for), (vec![], None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gateway_that_starts_later_freezes_the_shard_that_lost_its_record_only() {
+    let (chain, store, _) = gateway_over_shards();
+    sleep(Duration::from_secs(32)).await;
+    for shard in 0..3 {
+        let record = store.get_metadata(&store.metadata_name(shard, "kept.main")).await.unwrap();
+        assert_eq!(record.unwrap().as_str(), "kept", "each shard has a record");
+    }
+    assert_eq!(frozen_shards(&chain, &store).await, [0; 0]);
+    // The same store, but for a shard that came back empty while no gateway looked.
+    let clock: Arc<dyn Clock> = PausedClock::start();
+    let emptied: Arc<dyn Engine> = Arc::new(Memory::new(clock.clone(), BYTES_MAX_DEFAULT));
+    let kept = || -> Arc<dyn Engine> { Arc::new(Memory::new(clock.clone(), BYTES_MAX_DEFAULT)) };
+    let store = Arc::new(Sharded::new(vec![kept(), emptied, kept()]));
+    for shard in [0, 2] {
+        let kept = Metadata::new("kept").unwrap();
+        store.compare_and_set_metadata(&store.metadata_name(shard, "kept.main"), None, &kept).await.unwrap();
+    }
+    let later = chain_over(&store, clock);
+    assert_eq!(frozen_shards(&later, &store).await, [1]);
 }

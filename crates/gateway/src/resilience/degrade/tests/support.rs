@@ -120,6 +120,12 @@ impl Engine for Line {
     async fn probe(&self) -> Result<(), EngineError> {
         self.go(self.store.probe()).await
     }
+    fn shard_of(&self, key: &Key) -> u16 {
+        self.store.shard_of(key)
+    }
+    fn shards(&self) -> Vec<u16> {
+        self.store.shards()
+    }
     fn capabilities(&self) -> Capabilities {
         self.store.capabilities()
     }

@@ -1,0 +1,143 @@
+//! A store of shards for tests: engines that keep different keys, and fail one by one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::{Capabilities, Engine, EngineError, Metadata, Node, NodeRole};
+use crate::claim::{ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse};
+use crate::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+use crate::record::{Key, LiveClaim};
+
+/// Several engines as one. A key belongs to the shard that the last byte of its global ID selects.
+pub struct Sharded(Vec<Arc<dyn Engine>>);
+
+impl Sharded {
+    /// Returns a store of these shards; at least one.
+    pub fn new(shards: Vec<Arc<dyn Engine>>) -> Self {
+        Self(shards)
+    }
+
+    fn at(&self, key: &Key) -> &dyn Engine {
+        self.shard(self.shard_of(key))
+    }
+
+    fn shard(&self, shard: u16) -> &dyn Engine {
+        &*self.0[usize::from(shard) % self.0.len()]
+    }
+
+    /// Returns the shard of a record of metadata: the one that its name ends with, or the first.
+    fn of_metadata(&self, name: &str) -> &dyn Engine {
+        self.shard(name.rsplit_once(".at.").and_then(|(_, shard)| shard.parse().ok()).unwrap_or(0))
+    }
+}
+
+#[async_trait]
+impl Engine for Sharded {
+    async fn claim(&self, request: &ClaimRequest, deadline: Duration) -> Result<ClaimResponse, EngineError> {
+        self.at(&request.key).claim(request, deadline).await
+    }
+
+    async fn settle(&self, request: &OutcomeRequest, deadline: Duration) -> Result<OutcomeResponse, EngineError> {
+        self.at(&request.key).settle(request, deadline).await
+    }
+
+    async fn renew(&self, request: &RenewalRequest, deadline: Duration) -> Result<RenewalResponse, EngineError> {
+        self.at(&request.key).renew(request, deadline).await
+    }
+
+    async fn read(&self, key: &Key) -> Result<Option<LiveClaim>, EngineError> {
+        self.at(key).read(key).await
+    }
+
+    async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseResponse, EngineError> {
+        self.at(&request.key).release(request).await
+    }
+
+    async fn list(&self, _: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
+        Err(EngineError::unavailable("a store of shards cannot list claims"))
+    }
+
+    async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
+        self.of_metadata(name).get_metadata(name).await
+    }
+
+    async fn compare_and_set_metadata(
+        &self,
+        name: &str,
+        expected: Option<&Metadata>,
+        new: &Metadata,
+    ) -> Result<bool, EngineError> {
+        self.of_metadata(name).compare_and_set_metadata(name, expected, new).await
+    }
+
+    async fn probe(&self) -> Result<(), EngineError> {
+        let mut answer = Ok(());
+        for shard in &self.0 {
+            answer = shard.probe().await;
+            if answer.is_ok() {
+                break;
+            }
+        }
+        answer
+    }
+
+    async fn probe_shard(&self, shard: u16) -> Result<(), EngineError> {
+        self.shard(shard).probe().await
+    }
+
+    fn shard_of(&self, key: &Key) -> u16 {
+        let bytes = key.global_id.as_bytes();
+        let shards = u16::try_from(self.0.len()).unwrap_or(u16::MAX);
+        u16::from(bytes[bytes.len() - 1]) % shards
+    }
+
+    fn shards(&self) -> Vec<u16> {
+        (0..).zip(&self.0).map(|(shard, _)| shard).collect()
+    }
+
+    fn losses(&self, shard: u16) -> u64 {
+        self.shard(shard).data_lost()
+    }
+
+    fn metadata_name(&self, shard: u16, name: &str) -> String {
+        format!("{name}.at.{shard}")
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { lists: false, ..self.0[0].capabilities() }
+    }
+
+    fn nodes(&self) -> Vec<Node> {
+        let primary = |shard: u16| Node {
+            address: format!("shard-{shard}:1"),
+            role: NodeRole::Primary,
+            shard,
+            up: true,
+            breaker: None,
+            warnings: Vec::new(),
+        };
+        self.shards().into_iter().map(primary).collect()
+    }
+
+    fn data_lost(&self) -> u64 {
+        self.0.iter().map(|shard| shard.data_lost()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::conformance::Subject;
+    use crate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
+
+    fn open() -> Subject {
+        Subject::on_manual_clock(|clock| {
+            let memory = |_| -> Arc<dyn Engine> { Arc::new(Memory::new(clock.clone(), BYTES_MAX_DEFAULT)) };
+            Arc::new(Sharded::new((0..3).map(memory).collect()))
+        })
+    }
+
+    crate::conformance!(async { Some(open()) });
+}

@@ -1,0 +1,49 @@
+//! A store of shards: while one is dead, the entries of the others are delivered.
+
+use oncegate_core::clock::{ManualClock, Timestamp};
+use oncegate_core::engine::faulty::{Fault, Faulty};
+use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
+use oncegate_core::engine::sharded::Sharded;
+use tokio::time::timeout;
+
+use super::super::marks::mark_key;
+use super::super::*;
+use super::support::*;
+
+#[tokio::test]
+async fn while_one_shard_is_dead_the_entries_of_the_others_are_delivered() {
+    let clock = Arc::new(ManualClock::at(Timestamp::from_micros(1_700_000_000_000_000)));
+    let memory = |_| Arc::new(Faulty::always(Arc::new(Memory::new(clock.clone(), BYTES_MAX_DEFAULT)), Fault::None));
+    let shards: Vec<_> = (0..3).map(memory).collect();
+    let store = Arc::new(Sharded::new(shards.iter().map(|shard| -> Arc<dyn Engine> { shard.clone() }).collect()));
+    let world = World::over(clock, store.clone(), ROOMY).await;
+    shards.iter().for_each(|shard| shard.set(Fault::Refused));
+    // Many of the dead shard come first.
+    let (mut of_dead, mut of_others) = (0, Vec::new());
+    while of_dead < 60 || of_others.len() < 20 {
+        let claim = request(&world, ClaimOnOutage::FailOpen);
+        let needs_dead = [&claim.key, &mark_key(&claim.key)].iter().any(|key| store.shard_of(key) == 1);
+        if needs_dead {
+            of_dead += 1;
+        } else if of_dead >= 60 {
+            of_others.push(claim.clone());
+        } else {
+            continue;
+        }
+        assert_eq!(summary(&world.claim(&claim).await), (FAIL_OPEN, "granted"));
+    }
+
+    shards[0].set(Fault::None);
+    shards[2].set(Fault::None);
+    let delivered = async {
+        while world.journal.waiting() > of_dead {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(Duration::from_secs(3), delivered).await.expect("they wait for nothing");
+    for claim in of_others {
+        assert_eq!(world.held(&claim).await.unwrap().record.attempt, claim.attempt);
+    }
+    shards[1].set(Fault::None);
+    world.back().await;
+}
