@@ -36,7 +36,7 @@ async fn while_one_shard_is_dead_the_entries_of_the_others_are_delivered() {
     shards[0].set(Fault::None);
     shards[2].set(Fault::None);
     let delivered = async {
-        while world.journal.waiting() > of_dead {
+        while world.journal.status().entries > of_dead {
             tokio::task::yield_now().await;
         }
     };
