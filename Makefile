@@ -20,7 +20,7 @@ PLAIN_TESTS = $(CARGO) test --workspace --all-features $(LOCKED) $(if $(CI),--no
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-test: test-deps ## install what the tests need, then run all of them: doctests and generated clients included
+test: test-deps ## install what the tests need, then run all of them: doctests, generated clients and the clients' vectors included
 	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
 		$(CARGO) test --doc --workspace --all-features $(LOCKED) --quiet && \
 		$(CARGO) nextest run --workspace --all-features $(LOCKED) --profile $(PROFILE) --test-threads $(TESTS_AT_ONCE); \
@@ -29,6 +29,7 @@ test: test-deps ## install what the tests need, then run all of them: doctests a
 		$(PLAIN_TESTS) --test-threads 1 $(ALONE); \
 	fi
 	@tests/generated/run
+	@scripts/test-clients vectors
 
 test-generated: test-deps ## lint the OpenAPI documents; generate clients, compile them and use them against a gateway
 	@tests/generated/run

@@ -1,0 +1,302 @@
+"""The flows of a claim: claim call, renewal, outcome, and reports that are kept for later."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Union
+
+from . import options
+from ._core import (
+    Answered,
+    ClaimTerms,
+    Core,
+    Flow,
+    Pause,
+    Request,
+    Scope,
+    call,
+    contents_of_report,
+    json_object,
+    result_json,
+    wait_of_call,
+)
+from ._lease import Lease, keep_lease, renew
+from .errors import Cause, NotSettled, OutcomeRefused, Rejected, Unavailable
+from .values import Done, Duplicate, Mismatch, Settled
+
+
+@dataclass
+class GrantState(Lease):
+    """What the grants of both clients know of a live claim. Without an attempt the caller's own policy let the work proceed."""
+
+    terms: ClaimTerms
+    fence: int | None = None
+    repeated: bool = False
+    taken_over: bool = False
+    degraded: str | None = None
+    would_be: str | None = None
+    #: The report that is being made: it is never replaced by another one.
+    report: Report | None = None
+    settled: bool = False
+
+
+@dataclass(frozen=True)
+class Report:
+    """An outcome on its way to a gateway; as text it can be kept and settled later, by a client in any language."""
+
+    global_id: str
+    attempt: str
+    outcome: str
+    operation: str | None
+    #: In canonical form.
+    contents: str | None
+    #: JSON.
+    result: str | None
+    gateway: str | None
+
+    def text(self) -> str:
+        fields = {"global_id": self.global_id, "attempt": self.attempt, "outcome": self.outcome}
+        fields |= {"operation": self.operation, "gateway": self.gateway}  # type: ignore[dict-item]
+        return json_object(fields, contents=self.contents, result=self.result)
+
+    def body(self) -> str:
+        fields = {"attempt": self.attempt, "outcome": self.outcome, "operation": self.operation}
+        return json_object(fields, contents=self.contents, result=self.result)
+
+
+def read_report(text: str) -> Report:
+    expected = "expected the `report` of a NotSettled, unchanged"
+    if not isinstance(text, str):
+        raise TypeError(f"a report is a str, got {type(text).__name__}; {expected}")
+    try:
+        fields = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"not a report: {error}; {expected}") from error
+    needed = [isinstance(fields, dict) and fields.get(name) for name in ("global_id", "attempt", "outcome")]
+    if not all(isinstance(value, str) for value in needed):
+        raise ValueError(f"not a report: global_id, attempt or outcome is missing; {expected}")
+    options.global_id(fields["global_id"])
+    options.choice("outcome", fields["outcome"], ("success", "failure", "unknown"))
+    contents = contents_of_report(fields["contents"]) if "contents" in fields else None
+    result = json.dumps(fields["result"]) if "result" in fields else None
+    identity = (fields["global_id"], fields["attempt"], fields["outcome"])
+    return Report(*identity, fields.get("operation"), contents, result, fields.get("gateway"))
+
+
+def claim(core: Core, scope: Scope, terms: ClaimTerms) -> Flow[Union[GrantState, Duplicate, Mismatch]]:
+    """The claim call, with its policy for when no gateway answers."""
+    try:
+        return (yield from _claim(core, scope, terms))
+    except Unavailable as unavailable:
+        if scope.cancelled or any(cause.kind == "too_late" for cause in unavailable.causes) or not core.proceeds:
+            scope.emit("unavailable", causes=unavailable.causes)
+            raise
+        scope.emit("proceeded", causes=unavailable.causes)
+        return GrantState(scope, None, None, math.inf, terms, degraded="caller")
+
+
+def _claim(core: Core, scope: Scope, terms: ClaimTerms) -> Flow[Union[GrantState, Duplicate, Mismatch]]:
+    wait_ends = core.clock() + (options.duration_seconds(terms.wait) if terms.wait else 0.0)
+    first = True
+    while True:
+        left = max(wait_ends - core.clock(), 0.0)
+        wait, seconds = wait_of_call(terms.wait, left, first)
+        request = Request("POST", "/v1/claims", terms.body(wait))
+        answered = yield from call(scope, request, core.claim_within, wait=seconds)
+        answer = claim_answer(scope, terms, answered)
+        if isinstance(answer, GrantState) and not answer.is_live:
+            yield from release(answer)
+            cause = Cause(core.urls[answered.at], "too_late", "the grant arrived after its lease had ended")
+            raise Unavailable([cause])
+        if not (isinstance(answer, Duplicate) and answer.state == "in_progress"):
+            return answer
+        left = wait_ends - core.clock()
+        if left <= answer.retry_after or scope.cancelled:
+            scope.emit("duplicate", state=answer.state)
+            return answer
+        # The gateway has shortened the wait, or has no room for waiters.
+        yield Pause(answer.retry_after)
+        first = False
+
+
+def claim_answer(scope: Scope, terms: ClaimTerms, answered: Answered) -> GrantState | Duplicate | Mismatch:
+    """The answer as a value, and its event; a duplicate in progress may be waited for, so its event is the caller's."""
+    body = answered.body
+    if answered.status == 201:
+        return granted(scope, terms, answered)
+    if answered.status == 409:
+        duplicate = duplicate_of(terms.global_id, body)
+        if duplicate.state != "in_progress":
+            scope.emit("duplicate", state=duplicate.state)
+        return duplicate
+    code = str(body.get("code", ""))
+    scope.emit("mismatch", code=code)
+    return Mismatch(code, terms.global_id)
+
+
+def granted(scope: Scope, terms: ClaimTerms, answered: Answered) -> GrantState:
+    body = answered.body
+    ends = answered.sent + body.get("lease_ms", 0) / 1000
+    state = GrantState(
+        scope,
+        body["attempt"],
+        answered.at,
+        ends,
+        terms,
+        body.get("fence"),
+        body.get("repeated") is True,
+        body.get("taken_over") is True,
+        body.get("degraded"),
+        body.get("would_be"),
+    )
+    fields = {name: getattr(state, name) for name in ("repeated", "taken_over", "degraded", "would_be")}
+    scope.emit("granted", **fields)
+    return state
+
+
+def duplicate_of(global_id: str, body: dict[str, Any]) -> Duplicate:
+    return Duplicate(
+        str(body.get("state", "")),
+        body.get("result"),
+        body.get("retry_after_ms", 1000) / 1000,
+        body.get("claimed_at"),
+        body.get("expires_at"),
+        body.get("contents_verified") is not False,
+        body.get("degraded"),
+        global_id,
+        body.get("result_omitted") is True,
+    )
+
+
+def release(state: GrantState) -> Flow[None]:
+    """Gives back a grant that is not used; its lease ends in any case."""
+    state.settled = state.ended = True
+    try:
+        yield from settle(state.scope, _report(state, "failure", None), state.scope.core.timeout)
+    except (NotSettled, OutcomeRefused):
+        pass  # `settle` has emitted the event.
+
+
+def renewal(state: GrantState) -> Flow[bool]:
+    """One renewal call. Returns true if the claim is still held; false, and `lost` is set, if it is not."""
+    path = f"/v1/claims/{state.terms.global_id}/renewal"
+    return renew(state, Request("POST", path, json_object({"attempt": state.attempt})))
+
+
+def keep_renewing(state: GrantState) -> Flow[None]:
+    if state.attempt is not None and state.would_be is None:
+        yield from keep_lease(state, lambda: renewal(state))
+
+
+def _report(state: GrantState, outcome: str, result: str | None) -> Report:
+    assert state.attempt is not None
+    gateway = None if state.at is None else state.scope.core.urls[state.at]
+    terms = state.terms
+    return Report(terms.global_id, state.attempt, outcome, terms.operation, terms.contents, result, gateway)
+
+
+def report_outcome(state: GrantState, outcome: str, result: Any = None) -> Flow[Done]:
+    """Reports the outcome of the work, and repeats it until it is accepted."""
+    scope = state.scope
+    state.ended = True
+    text, omitted = result_json(result)
+    if state.attempt is None:
+        done = yield from _claim_afterwards(state, outcome, result)
+        if done is not None:
+            state.settled = True
+            return done
+    if omitted is not None:
+        scope.emit("result_omitted", why=omitted)
+    state.report = _report(state, outcome, text)
+    try:
+        settled = yield from settle(scope, state.report, scope.core.settle_within, result)
+    except (NotSettled, OutcomeRefused):
+        state.settled = True
+        raise
+    state.settled = True
+    return Done(
+        result,
+        settled.state,
+        state.degraded or settled.degraded,
+        settled.late,
+        state.would_be,
+        omitted or settled.result_omitted,
+        settled.global_id,
+    )
+
+
+def _claim_afterwards(state: GrantState, outcome: str, result: Any) -> Flow[Done | None]:
+    """After `proceed`: claims with the same nonce, so that repeats are stopped at least from here on. None: granted."""
+    scope, terms = state.scope, state.terms
+    late: bool | None = None
+    if outcome != "failure":
+        request = Request("POST", "/v1/claims", terms.body(None))
+        try:
+            answer = claim_answer(scope, terms, (yield from call(scope, request, scope.core.timeout)))
+            if isinstance(answer, GrantState):
+                state.attempt, state.at = answer.attempt, answer.at
+                return None
+            late = True
+        except (Unavailable, Rejected):
+            pass  # Each try has emitted its event, and `state: None` says that nothing was recorded.
+    return Done(result, None, "caller", late, None, None, terms.global_id)
+
+
+def settle(scope: Scope, report: Report, within: float | None, result: Any = None) -> Flow[Settled]:
+    """Repeats a report until it is accepted (200 or 202) or refused (409). A result that is refused is left out."""
+    core = scope.core
+    start = core.urls.index(report.gateway) if report.gateway in core.urls else None
+    path = f"/v1/claims/{report.global_id}/outcome"
+    whole, omitted = report, None
+    while True:
+        try:
+            answered = yield from call(scope, Request("POST", path, report.body()), within, start=start)
+            if answered.status == 422:
+                raise Rejected(422, answered.body)
+        except (Unavailable, Rejected) as why:
+            if isinstance(why, Rejected) and report.result is not None and why.status in (400, 413, 422):
+                # The operation has succeeded whether or not its result can be stored.
+                omitted = str(why)
+                scope.emit("result_omitted", why=omitted)
+                report = replace(report, result=None)
+                continue
+            scope.emit("not_settled", outcome=report.outcome, why=str(why))
+            raise NotSettled(whole.text(), result, why) from why
+        body = answered.body
+        if answered.status == 409:
+            code = str(body.get("code", ""))
+            scope.emit("outcome_refused", outcome=report.outcome, code=code)
+            raise OutcomeRefused(code, result)
+        state = "spooled" if answered.status == 202 else str(body.get("state", ""))
+        settled = Settled(state, body.get("late"), body.get("degraded"), omitted, report.global_id)
+        fields = {"outcome": report.outcome, "state": state, "late": settled.late, "degraded": settled.degraded}
+        scope.emit("reported", **fields)
+        return settled
+
+
+def settle_text(core: Core, text: str, within: float | None) -> Flow[Settled]:
+    report = read_report(text)
+    scope = Scope(core, report.operation or "-", report.global_id, core.clock())
+    result = None if report.result is None else json.loads(report.result)
+    return settle(scope, report, within, result)
+
+
+def lookup(core: Core, global_id: str) -> Flow[dict[str, Any] | None]:
+    options.global_id(global_id)
+    scope = Scope(core, "-", global_id, core.clock())
+    return _lookup(scope, Request("GET", f"/v1/claims/{global_id}", None))
+
+
+def _lookup(scope: Scope, request: Request) -> Flow[dict[str, Any] | None]:
+    try:
+        answered = yield from call(scope, request, scope.core.claim_within)
+    except Rejected as rejected:
+        if rejected.status == 404 and rejected.code == "not_found":
+            return None
+        raise
+    except Unavailable as unavailable:
+        scope.emit("unavailable", causes=unavailable.causes)
+        raise
+    return answered.body

@@ -1,0 +1,121 @@
+"""The flows of a lock: acquisition with its wait, renewal, release and withdrawal. Locks always fail closed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Union
+
+from . import options
+from ._core import Core, Flow, Pause, Request, Scope, call, fresh_nonce, json_object, wait_of_call
+from ._lease import Lease, keep_lease, renew
+from .errors import LockNotAcquired, Rejected, Unavailable
+
+
+@dataclass(frozen=True)
+class LockTerms:
+    name: str
+    mode: str
+    owner: str | None
+    lease: str | None
+    fair: bool
+    wait: str | None
+    nonce: str = field(default_factory=fresh_nonce)
+
+    def path(self, what: str) -> str:
+        return f"/v1/locks/{self.name}/{what}"
+
+
+@dataclass
+class HoldState(Lease):
+    terms: LockTerms
+    fence: int | None
+    holds: int
+
+    LOST_EVENT: ClassVar[str] = "lock_lost"
+    RENEWED_EVENT: ClassVar[Union[str, None]] = None
+
+
+def lock_terms(
+    name: str,
+    mode: str,
+    owner: str | None,
+    lease: options.Duration | None,
+    fair: bool,
+    wait: options.Duration | None,
+) -> LockTerms:
+    if not isinstance(fair, bool):
+        raise TypeError(f"fair is True or False, got {fair!r}")
+    return LockTerms(
+        options.lock_name(name),
+        options.choice("mode", mode, ("exclusive", "shared")),
+        options.owner(owner),
+        options.duration("lease", lease),
+        fair,
+        options.duration("wait", wait),
+    )
+
+
+def acquire(core: Core, scope: Scope, terms: LockTerms) -> Flow[HoldState]:
+    """Acquires the lock, or raises `LockNotAcquired` or `Unavailable`; then nothing is left behind at the gateways."""
+    wait_ends = core.clock() + (options.duration_seconds(terms.wait) if terms.wait else 0.0)
+    first = True
+    while True:
+        left = max(wait_ends - core.clock(), 0.0)
+        wait, seconds = wait_of_call(terms.wait, left, first)
+        fields = {"mode": terms.mode, "attempt_nonce": terms.nonce, "owner": terms.owner, "lease": terms.lease}
+        body = json_object({**fields, "fair": terms.fair or None, "wait": wait})
+        request = Request("POST", terms.path("holds"), body, answers_with="attempt")
+        try:
+            answered = yield from call(scope, request, core.claim_within, wait=seconds)
+        except Unavailable as unavailable:
+            scope.emit("unavailable", causes=unavailable.causes)
+            yield from withdraw(scope, terms)
+            raise
+        body_of = answered.body
+        if answered.status == 201:
+            ends = answered.sent + body_of.get("lease_ms", 0) / 1000
+            hold = HoldState(scope, body_of["attempt"], answered.at, ends, terms, body_of.get("fence"), body_of.get("holds", 1))
+            if not hold.is_live:
+                scope.emit("lock_lost", code="too_late")
+                yield from withdraw(scope, terms)
+                raise LockNotAcquired(terms.name, "too_late", 0.0)
+            scope.emit("lock_acquired", fence=hold.fence)
+            return hold
+        code = str(body_of.get("code", ""))
+        retry_after = body_of.get("retry_after_ms", 1000) / 1000
+        left = wait_ends - core.clock()
+        if code != "lock_held" or left <= retry_after or scope.cancelled:
+            scope.emit("lock_held", code=code)
+            if terms.fair and code == "lock_held":
+                yield from withdraw(scope, terms)
+            raise LockNotAcquired(terms.name, code, retry_after)
+        # The gateway has shortened the wait, or has no room for waiters.
+        yield Pause(retry_after)
+        first = False
+
+
+def withdraw(scope: Scope, terms: LockTerms) -> Flow[None]:
+    """Takes back hold and ticket of this acquisition, where they may exist. Without an answer the lease ends them."""
+    request = Request("POST", terms.path("release"), json_object({"attempt_nonce": terms.nonce}), answers_with="holds")
+    try:
+        yield from call(scope, request, scope.core.timeout)
+    except (Unavailable, Rejected):
+        pass  # Each try has emitted its event.
+
+
+def keep_renewing(hold: HoldState) -> Flow[None]:
+    fields = {"attempt": hold.attempt, "lease": hold.terms.lease}
+    request = Request("POST", hold.terms.path("renewal"), json_object(fields), answers_with="lease_ms")
+    yield from keep_lease(hold, lambda: renew(hold, request))
+
+
+def release(hold: HoldState) -> Flow[None]:
+    """Releases the hold, and repeats that until it is answered. A hold that is gone already is the event `lock_lost`."""
+    scope = hold.scope
+    was_lost, hold.ended = hold.lost is not None, True
+    request = Request("POST", hold.terms.path("release"), json_object({"attempt": hold.attempt}), answers_with="holds")
+    answered = yield from call(scope, request, scope.core.settle_within, start=hold.at)
+    if answered.status == 200:
+        scope.emit("lock_released", fence=hold.fence)
+    elif not was_lost:
+        scope.emit("lock_lost", code=str(answered.body.get("code", "")))

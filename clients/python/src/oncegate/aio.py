@@ -1,0 +1,342 @@
+"""The asyncio client: the same names, results and rules as `Client`."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import ssl
+from collections.abc import Callable, Coroutine, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from . import _batches, _claims, _core, _locks, contents, options
+from ._aio_transport import AsyncTransport
+from ._core import Core, Flow, Scope
+from ._current import set_current
+from .client import ClaimItem, Terms, _log_crash, add_note, check_work, record
+from .errors import LockNotAcquired, NothingHappened, NotSettled, OncegateError, OutcomeRefused, Rejected, Unavailable
+from .values import Answer, Done, Duplicate, Event, Mismatch, Record, Settled
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+T = TypeVar("T")
+
+#: How long a cancelled call goes on reporting where `settle_within` has no limit.
+SETTLE_AFTER_CANCELLATION = 30.0
+
+
+class AsyncClient:
+    """As `Client`, for asyncio. The options are the same.
+
+    A call that is cancelled before its answer finishes its request in the background, and gives a grant back. Work that is cancelled is
+    reported as `unknown`. A report is finished before the cancellation goes on.
+    """
+
+    def __init__(
+        self,
+        urls: list[str],
+        credential: str | None = None,
+        *,
+        timeout: float = 2.0,
+        claim_within: float = 5.0,
+        settle_within: float | None = 30.0,
+        on_unavailable: str = "fail_closed",
+        on_event: Callable[[Event], None] | None = None,
+        traceparent: Callable[[], str | None] | None = None,
+        tls: ssl.SSLContext | None = None,
+    ):
+        self._core = Core(urls, credential, timeout, claim_within, settle_within, on_unavailable, on_event, traceparent)
+        self._transport = AsyncTransport(self._core, tls)
+        self._background: set[asyncio.Task[Any]] = set()
+
+    async def once(self, operation: str, contents: Any, work: Callable[[AsyncGrant], Any], **terms: Unpack[Terms]) -> Answer:
+        """Runs `work` unless the operation is a duplicate, and reports the outcome. Duplicates get what `work` returns."""
+        check_work(work, "Client")
+        answer = await self.claim(operation, contents, **terms)
+        if not isinstance(answer, AsyncGrant):
+            return answer
+        async with answer as grant:
+            with set_current(grant):
+                result = work(grant)
+                if inspect.isawaitable(result):
+                    result = await result
+            return await grant.succeed(result)
+
+    async def claim(self, operation: str, contents: Any, **terms: Unpack[Terms]) -> AsyncGrant | Duplicate | Mismatch:
+        """Claims the operation. Use an `AsyncGrant` in an `async with` statement, which renews it."""
+        checked = _core.claim_terms(self._core, operation, contents, **terms)
+        scope = Scope(self._core, operation, checked.global_id, self._core.clock())
+
+        async def release(answer: Any) -> None:
+            if isinstance(answer, _claims.GrantState):
+                await self._transport.run(_claims.release(answer))
+
+        answer = await self._detached(scope, _claims.claim(self._core, scope, checked), release)
+        return AsyncGrant(self, answer) if isinstance(answer, _claims.GrantState) else answer
+
+    async def claim_batch(self, items: Sequence[ClaimItem]) -> list[AsyncGrant | Duplicate | Mismatch | Rejected | Unavailable]:
+        """Claims each item, in one call. An item that was refused is its error, as a value."""
+        _batches.check_size(items)
+        answers = await self._transport.run(_batches.claim_batch(self._core, [item.terms(self._core) for item in items]))
+        return [AsyncGrant(self, each) if isinstance(each, _claims.GrantState) else each for each in answers]
+
+    async def settle(self, report: str, *, within: float | None = None) -> Settled:
+        """Repeats a report (`NotSettled.report`) until it is accepted, or raises `OutcomeRefused` or `NotSettled`."""
+        within = self._core.settle_within if within is None else options.seconds("within", within)
+        return await self._transport.run(_claims.settle_text(self._core, report, within))
+
+    async def settle_batch(self, reports: Sequence[str]) -> list[Settled | OutcomeRefused | NotSettled]:
+        """Settles each report, in one call. A refusal is its error, as a value."""
+        _batches.check_size(reports)
+        read = [_claims.read_report(report) for report in reports]
+        return await self._transport.run(_batches.settle_batch(self._core, read, self._core.settle_within))
+
+    async def lookup(self, global_id: str) -> Record | None:
+        """The claim as the store has it, or None. For people and reports: only a grant lets a caller go ahead."""
+        return record(await self._transport.run(_claims.lookup(self._core, global_id)))
+
+    def lock(
+        self,
+        name: str,
+        *,
+        mode: str = "exclusive",
+        owner: str | None = None,
+        lease: options.Duration | None = None,
+        fair: bool = False,
+        wait: options.Duration | None = None,
+    ) -> AsyncLock:
+        """A lock, to use in an `async with` statement or with `acquire`. `wait` is how long the statement waits for it."""
+        _locks.lock_terms(name, mode, owner, lease, fair, wait)
+        return AsyncLock(self, name, mode, owner, lease, fair, wait)
+
+    def global_id(self, operation: str, contents_: Any) -> str:
+        """The global ID of this operation, computed here."""
+        return contents.global_id(self._core.app, options.operation(operation), contents_)
+
+    async def aclose(self) -> None:
+        """Waits for what is under way in the background, and closes idle connections."""
+        while self._background:
+            await asyncio.wait(set(self._background))
+        self._transport.close()
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def _detached(self, scope: Scope, flow: Flow[T], undo: Callable[[T], Coroutine[Any, Any, None]]) -> T:
+        """Runs a flow that the cancellation of its caller does not break off; its result is undone then."""
+        task = asyncio.ensure_future(self._transport.run(flow))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            scope.cancelled = True
+
+            async def finish() -> None:
+                try:
+                    await undo(await task)
+                except OncegateError:
+                    pass  # Its event says so, and no caller is left.
+
+            self._start(finish())
+            raise
+
+    def _start(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Runs it in the background; a task without a reference could vanish."""
+        task = asyncio.ensure_future(coroutine)
+        self._background.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._background.discard(task)
+        if not task.cancelled() and (crash := task.exception()) is not None and not isinstance(crash, OncegateError):
+            _log_crash(crash)
+
+    async def _finish(self, flow: Flow[T]) -> T:
+        """Runs a report to its end, even if its caller is cancelled; the cancellation goes on afterwards."""
+        task = self._start(self._transport.run(flow))
+        cancelled: asyncio.CancelledError | None = None
+        limit = None
+        while not task.done():
+            try:
+                await asyncio.wait({task}, timeout=limit)
+                if limit is not None:
+                    break
+            except asyncio.CancelledError as error:
+                cancelled = error
+                if self._core.settle_within is None:
+                    limit = SETTLE_AFTER_CANCELLATION
+        if cancelled is not None:
+            raise cancelled
+        result: T = task.result()
+        return result
+
+
+class AsyncGrant:
+    """The claim of one operation, live until the lease ends. Renewed in the background while in an `async with` statement."""
+
+    def __init__(self, client: AsyncClient, state: _claims.GrantState):
+        self._client, self._state = client, state
+        self._renewing: asyncio.Task[Any] | None = None
+        self.global_id = state.terms.global_id
+        self.attempt = state.attempt
+        #: Rises with every attempt at the operation; for the resource to compare. None where the store has none.
+        self.fence = state.fence
+        #: True if a repeat of the claim call found the claim that it had already been granted.
+        self.repeated = state.repeated
+        self.taken_over = state.taken_over
+        #: The outage policy that granted the claim; `caller` if no gateway answered.
+        self.degraded = state.degraded
+        self.would_be = state.would_be
+        #: Set once the claim is lost.
+        self.lost_event = asyncio.Event()
+        state.on_lost.append(self.lost_event.set)
+
+    @property
+    def is_live(self) -> bool:
+        """Returns true while the claim stands, to check before an effect that cannot be undone. Only the fence closes the gap."""
+        return self._state.is_live
+
+    @property
+    def lost(self) -> str | None:
+        """Why the claim was lost: the code of the answer to a renewal, or `not_renewed` in time."""
+        return self._state.lost
+
+    async def renew(self) -> bool:
+        """Renews now. Returns false, and `lost` is set, if the claim is not held any more."""
+        if self._state.attempt is None:
+            return True
+        return await self._client._transport.run(_claims.renewal(self._state))
+
+    async def succeed(self, result: Any = None) -> Done:
+        """Reports that the work is finished and must never run again, also if the answer is "declined"."""
+        return await self._report("success", result)
+
+    async def fail(self) -> Done:
+        """Reports that it certainly did not happen."""
+        return await self._report("failure")
+
+    async def give_up(self) -> Done:
+        """Reports that it is not known whether it happened. Repeats are stopped until an operator or a take-over settles it."""
+        return await self._report("unknown")
+
+    async def _report(self, outcome: str, result: Any = None) -> Done:
+        return await self._client._finish(_claims.report_outcome(self._state, outcome, result))
+
+    async def __aenter__(self) -> AsyncGrant:
+        self._renewing = self._client._start(self._client._transport.run(_claims.keep_renewing(self._state)))
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            if self._state.settled or self._state.report is not None:
+                pass  # A report that was interrupted is finished in the background.
+            elif kind is not None and issubclass(kind, NothingHappened):
+                await self.fail()
+            else:
+                await self.give_up()
+        except (NotSettled, OutcomeRefused) as refused:
+            # The exception of the work says more; this one is added to it.
+            if error is None:
+                raise
+            add_note(error, str(refused))
+        finally:
+            self._state.ended = True
+            if self._renewing is not None:
+                self._renewing.cancel()
+
+
+class AsyncHold:
+    """A lock that is held, until it is released or its lease ends. Renewed in the background."""
+
+    def __init__(self, client: AsyncClient, state: _locks.HoldState):
+        self._client, self._state = client, state
+        self.name, self.mode = state.terms.name, state.terms.mode
+        self.attempt = state.attempt
+        #: A new one each time the lock becomes held; for the resource to compare.
+        self.fence = state.fence
+        #: How many holds this owner has.
+        self.holds = state.holds
+        #: Set once the lock is lost: stop.
+        self.lost_event = asyncio.Event()
+        state.on_lost.append(self.lost_event.set)
+        self._renewing = client._start(client._transport.run(_locks.keep_renewing(state)))
+
+    @property
+    def is_live(self) -> bool:
+        return self._state.is_live
+
+    @property
+    def lost(self) -> str | None:
+        return self._state.lost
+
+    async def release(self) -> None:
+        """Releases the lock. Raises `Unavailable` if no gateway answered; its lease ends then."""
+        try:
+            await self._client._finish(_locks.release(self._state))
+        finally:
+            self._renewing.cancel()
+
+    async def __aenter__(self) -> AsyncHold:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._state.ended:
+            return
+        try:
+            await self.release()
+        except (Unavailable, Rejected):
+            self._state.scope.emit("lock_lost", code="not_released")
+
+
+class AsyncLock:
+    """A named lock. `acquire` returns an `AsyncHold` or None; `async with` raises `LockNotAcquired` instead.
+
+    An object of its own for each task: `async with client.lock(…)`.
+    """
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        name: str,
+        mode: str,
+        owner: str | None,
+        lease: options.Duration | None,
+        fair: bool,
+        wait: options.Duration | None,
+    ):
+        self._client = client
+        self._arguments = (name, mode, owner, lease, fair)
+        self._wait = wait
+        self._entered: list[AsyncHold] = []
+
+    async def acquire(self, wait: options.Duration | None = None) -> AsyncHold | None:
+        """Acquires the lock, waiting up to `wait`. None if it was held by others until then."""
+        try:
+            return await self._acquire(wait)
+        except LockNotAcquired as refused:
+            if refused.code != "lock_held":
+                raise
+            return None
+
+    async def __aenter__(self) -> AsyncHold:
+        hold = await self._acquire(self._wait)
+        self._entered.append(hold)
+        return hold
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._entered.pop().__aexit__()
+
+    async def _acquire(self, wait: options.Duration | None) -> AsyncHold:
+        client, core = self._client, self._client._core
+        terms = _locks.lock_terms(*self._arguments, wait)
+        scope = Scope(core, terms.name, None, core.clock())
+
+        async def withdraw(hold: _locks.HoldState) -> None:
+            hold.ended = True
+            await client._transport.run(_locks.withdraw(scope, terms))
+
+        return AsyncHold(client, await client._detached(scope, _locks.acquire(core, scope, terms), withdraw))

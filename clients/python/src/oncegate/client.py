@@ -1,0 +1,383 @@
+"""The blocking client."""
+
+from __future__ import annotations
+
+import inspect
+import ssl
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypedDict, Union
+
+from . import _batches, _claims, _core, _locks, contents, options
+from ._blocking import Renewals, Transport, in_background
+from ._core import ClaimTerms, Core, Scope
+from ._current import set_current
+from .errors import LockNotAcquired, NothingHappened, NotSettled, OncegateError, OutcomeRefused, Rejected, Unavailable
+from .events import logger
+from .values import Answer, Done, Duplicate, Event, Mismatch, Record, Settled
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class Limits(TypedDict, total=False):
+    """Terms of a claim call that are no business values."""
+
+    lease: Union[options.Duration, None]
+    retention: Union[options.Duration, None]
+    take_over: bool
+    wait: Union[options.Duration, None]
+
+
+class Terms(Limits, total=False):
+    """What a claim call may say beside operation and contents."""
+
+    fingerprint: Any
+
+
+@dataclass(frozen=True)
+class ClaimItem:
+    """One claim of a batch."""
+
+    operation: str
+    contents: Any
+    fingerprint: Any = None
+    lease: options.Duration | None = None
+    retention: options.Duration | None = None
+    take_over: bool = False
+
+    def terms(self, core: Core) -> ClaimTerms:
+        return _core.claim_terms(
+            core,
+            self.operation,
+            self.contents,
+            fingerprint=self.fingerprint,
+            lease=self.lease,
+            retention=self.retention,
+            take_over=self.take_over,
+        )
+
+
+class Client:
+    """One or more gateways in front of the same store. Safe to use from many threads, and after a fork.
+
+    All times are in seconds. `timeout` limits one HTTP call, `claim_within` all tries of a claim, `settle_within` all tries of a
+    report (None: no limit). `on_unavailable`: `fail_closed` raises `Unavailable`, `proceed` runs the work unprotected and says so.
+    `on_event` gets each `Event` instead of the log; `traceparent` returns the trace context to pass on.
+    """
+
+    def __init__(
+        self,
+        urls: list[str],
+        credential: str | None = None,
+        *,
+        timeout: float = 2.0,
+        claim_within: float = 5.0,
+        settle_within: float | None = 30.0,
+        on_unavailable: str = "fail_closed",
+        on_event: Callable[[Event], None] | None = None,
+        traceparent: Callable[[], str | None] | None = None,
+        tls: ssl.SSLContext | None = None,
+    ):
+        self._core = Core(urls, credential, timeout, claim_within, settle_within, on_unavailable, on_event, traceparent)
+        self._transport = Transport(self._core, tls)
+        self._renewals = Renewals(self._transport, _log_crash)
+
+    def once(self, operation: str, contents: Any, work: Callable[[Grant], Any], **terms: Unpack[Terms]) -> Answer:
+        """Runs `work` unless the operation is a duplicate, and reports the outcome. Duplicates get what `work` returns.
+
+        If it raises `NothingHappened`, the operation can be claimed again at once. Any other exception may have come after the
+        effect, so the outcome is `unknown`. Both are raised again.
+        """
+        check_work(work, "AsyncClient")
+        answer = self.claim(operation, contents, **terms)
+        if not isinstance(answer, Grant):
+            return answer
+        with answer as grant, set_current(grant):
+            result = work(grant)
+            if inspect.isawaitable(result):
+                close = getattr(result, "close", lambda: None)
+                close()
+                raise NothingHappened("the work is a coroutine, which only AsyncClient runs; nothing has run")
+            return grant.succeed(result)
+
+    def claim(self, operation: str, contents: Any, **terms: Unpack[Terms]) -> Grant | Duplicate | Mismatch:
+        """Claims the operation. Use a `Grant` in a `with` statement, which renews it, and report its outcome there."""
+        checked = _core.claim_terms(self._core, operation, contents, **terms)
+        scope = Scope(self._core, operation, checked.global_id, self._core.clock())
+        try:
+            answer = self._transport.run(_claims.claim(self._core, scope, checked))
+        except OncegateError:
+            raise
+        except BaseException:
+            # Interrupted: the claim may have been granted, or be granted yet.
+            in_background("oncegate-release", lambda: self._release(checked))
+            raise
+        return Grant(self, answer) if isinstance(answer, _claims.GrantState) else answer
+
+    def claim_batch(self, items: Sequence[ClaimItem]) -> list[Grant | Duplicate | Mismatch | Rejected | Unavailable]:
+        """Claims each item, in one call. An item that was refused is its error, as a value."""
+        _batches.check_size(items)
+        answers = self._transport.run(_batches.claim_batch(self._core, [item.terms(self._core) for item in items]))
+        return [Grant(self, each) if isinstance(each, _claims.GrantState) else each for each in answers]
+
+    def settle(self, report: str, *, within: float | None = None) -> Settled:
+        """Repeats a report (`NotSettled.report`) until it is accepted, or raises `OutcomeRefused` or `NotSettled`."""
+        within = self._core.settle_within if within is None else options.seconds("within", within)
+        return self._transport.run(_claims.settle_text(self._core, report, within))
+
+    def settle_batch(self, reports: Sequence[str]) -> list[Settled | OutcomeRefused | NotSettled]:
+        """Settles each report, in one call. A refusal is its error, as a value."""
+        _batches.check_size(reports)
+        read = [_claims.read_report(report) for report in reports]
+        return self._transport.run(_batches.settle_batch(self._core, read, self._core.settle_within))
+
+    def lookup(self, global_id: str) -> Record | None:
+        """The claim as the store has it, or None. For people and reports: only a grant lets a caller go ahead."""
+        fields = self._transport.run(_claims.lookup(self._core, global_id))
+        return record(fields)
+
+    def lock(
+        self,
+        name: str,
+        *,
+        mode: str = "exclusive",
+        owner: str | None = None,
+        lease: options.Duration | None = None,
+        fair: bool = False,
+        wait: options.Duration | None = None,
+    ) -> Lock:
+        """A lock, to use in a `with` statement or with `acquire`. `wait` is how long the `with` statement waits for it."""
+        _locks.lock_terms(name, mode, owner, lease, fair, wait)
+        return Lock(self, name, mode, owner, lease, fair, wait)
+
+    def global_id(self, operation: str, contents_: Any) -> str:
+        """The global ID of this operation, computed here."""
+        return contents.global_id(self._core.app, options.operation(operation), contents_)
+
+    def close(self) -> None:
+        """Closes idle connections. The client can still be used."""
+        self._transport.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _release(self, terms: ClaimTerms) -> None:
+        """Claims once more with the same nonce, to learn of a grant that crossed the interruption, and gives it back."""
+        core = self._core
+        scope = Scope(core, terms.operation, terms.global_id, core.clock())
+        request = _core.Request("POST", "/v1/claims", terms.body(None))
+        try:
+            answered = self._transport.run(_core.call(scope, request, core.timeout))
+            if answered.status == 201:
+                self._transport.run(_claims.release(_claims.granted(scope, terms, answered)))
+        except (Unavailable, Rejected):
+            pass  # Each try has emitted its event; the lease ends by itself.
+        except BaseException as crash:
+            _log_crash(crash)
+
+
+def _log_crash(crash: BaseException) -> None:
+    logger.error("A background thread failed: %r; please report it", crash, exc_info=crash)
+
+
+def record(fields: dict[str, Any] | None) -> Record | None:
+    if fields is None:
+        return None
+    return Record(str(fields.get("state", "")), fields.get("operation"), fields.get("result"), fields)
+
+
+def check_work(work: Any, other: str) -> None:
+    """Refuses what cannot be reported on completion, before anything is claimed."""
+    if not callable(work):
+        raise TypeError(f"work is a function that takes the grant, got {type(work).__name__}; write lambda grant: …")
+    if inspect.isgeneratorfunction(work) or inspect.isasyncgenfunction(work):
+        raise TypeError("work is a generator, whose end the client cannot see; return its result instead")
+    if other == "AsyncClient" and inspect.iscoroutinefunction(work):
+        raise TypeError("work is a coroutine function; use AsyncClient")
+
+
+class Grant:
+    """The claim of one operation, live until the lease ends. Renewed in the background while in a `with` statement."""
+
+    def __init__(self, client: Client, state: _claims.GrantState):
+        self._client, self._state = client, state
+        self.global_id = state.terms.global_id
+        self.attempt = state.attempt
+        #: Rises with every attempt at the operation; for the resource to compare. None where the store has none.
+        self.fence = state.fence
+        #: True if a repeat of the claim call found the claim that it had already been granted.
+        self.repeated = state.repeated
+        self.taken_over = state.taken_over
+        #: The outage policy that granted the claim; `caller` if no gateway answered.
+        self.degraded = state.degraded
+        self.would_be = state.would_be
+        #: Set once the claim is lost.
+        self.lost_event = threading.Event()
+        state.on_lost.append(self.lost_event.set)
+
+    @property
+    def is_live(self) -> bool:
+        """Returns true while the claim stands, to check before an effect that cannot be undone. Only the fence closes the gap."""
+        return self._state.is_live
+
+    @property
+    def lost(self) -> str | None:
+        """Why the claim was lost: the code of the answer to a renewal, or `not_renewed` in time."""
+        return self._state.lost
+
+    def renew(self) -> bool:
+        """Renews now. Returns false, and `lost` is set, if the claim is not held any more."""
+        if self._state.attempt is None:
+            return True
+        return self._client._transport.run(_claims.renewal(self._state))
+
+    def succeed(self, result: Any = None) -> Done:
+        """Reports that the work is finished and must never run again, also if the answer is "declined".
+
+        Duplicates get `result`. If it cannot be sent, the success is reported without it: see `Done.result_omitted`.
+        """
+        return self._report("success", result)
+
+    def fail(self) -> Done:
+        """Reports that it certainly did not happen."""
+        return self._report("failure")
+
+    def give_up(self) -> Done:
+        """Reports that it is not known whether it happened. Repeats are stopped until an operator or a take-over settles it."""
+        return self._report("unknown")
+
+    def _report(self, outcome: str, result: Any = None) -> Done:
+        return self._client._transport.run(_claims.report_outcome(self._state, outcome, result))
+
+    def __enter__(self) -> Grant:
+        self._client._renewals.start(_claims.keep_renewing(self._state), lambda: self._state.ended)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        state = self._state
+        try:
+            if state.settled:
+                pass
+            elif state.report is not None:
+                # Interrupted while the outcome was being reported.
+                core = self._client._core
+                self._client._transport.run(_claims.settle(state.scope, state.report, core.settle_within))
+            elif kind is not None and issubclass(kind, NothingHappened):
+                self.fail()
+            else:
+                self.give_up()
+        except (NotSettled, OutcomeRefused) as refused:
+            # The exception of the work says more; this one is added to it.
+            if error is None:
+                raise
+            add_note(error, str(refused))
+        finally:
+            state.ended = True
+
+
+def add_note(error: BaseException, note: str) -> None:
+    if hasattr(error, "add_note"):  # Python 3.11
+        error.add_note(note)
+
+
+class Hold:
+    """A lock that is held, until it is released or its lease ends. Renewed in the background."""
+
+    def __init__(self, client: Client, state: _locks.HoldState):
+        self._client, self._state = client, state
+        self.name, self.mode = state.terms.name, state.terms.mode
+        self.attempt = state.attempt
+        #: A new one each time the lock becomes held; for the resource to compare.
+        self.fence = state.fence
+        #: How many holds this owner has.
+        self.holds = state.holds
+        #: Set once the lock is lost: stop.
+        self.lost_event = threading.Event()
+        state.on_lost.append(self.lost_event.set)
+        client._renewals.start(_locks.keep_renewing(state), lambda: state.ended)
+
+    @property
+    def is_live(self) -> bool:
+        return self._state.is_live
+
+    @property
+    def lost(self) -> str | None:
+        return self._state.lost
+
+    def release(self) -> None:
+        """Releases the lock. Raises `Unavailable` if no gateway answered; its lease ends then."""
+        self._client._transport.run(_locks.release(self._state))
+
+    def __enter__(self) -> Hold:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        release_quietly(self._state, self.release)
+
+
+def release_quietly(state: _locks.HoldState, release: Callable[[], None]) -> None:
+    """At the end of a `with` statement: the work is done, and the lease ends a lock that could not be released."""
+    if state.ended:
+        return
+    try:
+        release()
+    except (Unavailable, Rejected):
+        state.scope.emit("lock_lost", code="not_released")
+
+
+class Lock:
+    """A named lock. `acquire` returns a `Hold` or None; a `with` statement raises `LockNotAcquired` instead."""
+
+    def __init__(
+        self,
+        client: Client,
+        name: str,
+        mode: str,
+        owner: str | None,
+        lease: options.Duration | None,
+        fair: bool,
+        wait: options.Duration | None,
+    ):
+        self._client = client
+        self._arguments = (name, mode, owner, lease, fair)
+        self._wait = wait
+        # The holds of `with` statements, innermost last, of each thread.
+        self._entered = threading.local()
+
+    def acquire(self, wait: options.Duration | None = None) -> Hold | None:
+        """Acquires the lock, waiting up to `wait`. None if it was held by others until then."""
+        try:
+            return self._acquire(wait)
+        except LockNotAcquired as refused:
+            if refused.code != "lock_held":
+                raise
+            return None
+
+    def __enter__(self) -> Hold:
+        hold = self._acquire(self._wait)
+        if not hasattr(self._entered, "holds"):
+            self._entered.holds = []
+        self._entered.holds.append(hold)
+        return hold
+
+    def __exit__(self, *_: object) -> None:
+        self._entered.holds.pop().__exit__()
+
+    def _acquire(self, wait: options.Duration | None) -> Hold:
+        client, core = self._client, self._client._core
+        terms = _locks.lock_terms(*self._arguments, wait)
+        scope = Scope(core, terms.name, None, core.clock())
+        try:
+            return Hold(client, client._transport.run(_locks.acquire(core, scope, terms)))
+        except OncegateError:
+            raise
+        except BaseException:
+            # Interrupted: the lock may have been granted, or be granted yet.
+            in_background("oncegate-withdraw", lambda: client._transport.run(_locks.withdraw(scope, terms)))
+            raise
