@@ -1,0 +1,133 @@
+package io.oncegate.client;
+
+import io.oncegate.client.Rounds.Failed;
+import io.oncegate.client.Rounds.Plan;
+import java.time.Duration;
+import java.util.List;
+
+/** Claim calls: waits, answers as values, the caller's own policy, and grants that nobody waits for any more. */
+final class Claiming {
+    /** A longer wait is several calls with the same nonce. */
+    private static final Duration WAIT_MAX = Duration.ofSeconds(20);
+
+    /** A shorter rest of a wait is not worth a call. */
+    private static final Duration WAIT_MIN = Duration.ofMillis(5);
+
+    private final Context context;
+    private final Reporter reporter;
+
+    Claiming(Context context, Reporter reporter) {
+        this.context = context;
+        this.reporter = reporter;
+    }
+
+    Claimed claim(ClaimRequest request) throws InterruptedException {
+        if (Thread.interrupted()) {
+            throw new InterruptedException("interrupted before the claim call");
+        }
+        Response answer;
+        try {
+            answer = ask(request);
+        } catch (Failed failed) {
+            return proceed(request, failed.error());
+        }
+        Claimed claimed = read(request, answer);
+        if (claimed instanceof Grant grant && !grant.isLive()) {
+            release(grant);
+            String url = context.options().urls.get(answer.gateway());
+            var cause = new Cause(url, Cause.Kind.TOO_LATE, "the grant arrived after its lease had ended; it was released");
+            return proceed(request, new Unavailable(List.of(cause)));
+        }
+        return claimed;
+    }
+
+    private Response ask(ClaimRequest request) throws Failed, InterruptedException {
+        Duration wait = request.terms().waiting();
+        long begun = System.nanoTime();
+        Duration rest = wait;
+        while (true) {
+            Duration part = rest.compareTo(WAIT_MAX) < 0 ? rest : WAIT_MAX;
+            Duration within = context.options().claimWithin.plus(part);
+            var plan = new Plan(context.rounds().first(), within, true, late -> abandon(request, late));
+            Response answer = context.rounds().run(request.call(part), plan);
+            rest = wait.minusNanos(System.nanoTime() - begun);
+            if (answer.status() != 409 || !"in_progress".equals(answer.text("state")) || rest.compareTo(WAIT_MIN) < 0) {
+                return answer;
+            }
+            Duration pause = answer.retryAfter();
+            Pauses.sleep(pause.compareTo(rest) < 0 ? pause : rest, true);
+            rest = wait.minusNanos(System.nanoTime() - begun);
+            if (rest.compareTo(WAIT_MIN) < 0) {
+                return answer;
+            }
+        }
+    }
+
+    /** Reads the answer to a claim call; throws {@link Rejected} on any other. */
+    Claimed read(ClaimRequest request, Response answer) {
+        String code = answer.text("code");
+        String id = answer.text("global_id") == null ? request.globalId() : answer.text("global_id");
+        if (answer.status() == 201) {
+            var grant = new Grant(context, reporter, request, answer);
+            grant.start();
+            return grant;
+        }
+        if (answer.status() == 409 && answer.text("state") != null) {
+            context.events().send("duplicate", request.subject(), "state", answer.text("state"));
+            return new Duplicate<>(
+                    answer.text("state"),
+                    answer.fields().get("result"),
+                    answer.retryAfter(),
+                    answer.instant("claimed_at"),
+                    answer.instant("expires_at"),
+                    answer.flag("contents_verified", true),
+                    answer.text("degraded"),
+                    answer.text("would_be"),
+                    id);
+        }
+        if (answer.status() == 422 && code.endsWith("_mismatch")) {
+            context.events().send("mismatch", request.subject(), "code", code);
+            return new Mismatch<>(code, id);
+        }
+        throw new Rejected(answer);
+    }
+
+    private Grant proceed(ClaimRequest request, OncegateException error) {
+        if (!(error instanceof Unavailable unavailable)) {
+            throw error;
+        }
+        boolean proceeds = context.options().onUnavailable == OnUnavailable.PROCEED;
+        context.events().send(proceeds ? "proceeded" : "unavailable", request.subject(), "causes", unavailable.causes());
+        if (!proceeds) {
+            throw unavailable;
+        }
+        var grant = new Grant(context, reporter, request, null);
+        grant.start();
+        return grant;
+    }
+
+    /** Releases a grant that crossed the caller's cancellation. */
+    private void abandon(ClaimRequest request, Response answer) {
+        if (answer.status() == 201) {
+            context.background()
+                    .run(
+                            () -> {
+                                var grant = new Grant(context, reporter, request, answer);
+                                grant.start();
+                                if (release(grant)) {
+                                    context.events().send("released_after_cancellation", request.subject());
+                                }
+                            });
+        }
+    }
+
+    private static boolean release(Grant grant) {
+        try {
+            grant.fail();
+            return true;
+        } catch (OncegateException unreported) {
+            // The event says so; its lease ends by itself.
+            return false;
+        }
+    }
+}

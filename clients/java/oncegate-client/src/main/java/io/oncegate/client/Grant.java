@@ -1,0 +1,199 @@
+package io.oncegate.client;
+
+import io.oncegate.client.Rounds.Failed;
+import io.oncegate.client.Rounds.Plan;
+import java.time.Duration;
+import java.util.function.Consumer;
+
+/** The right to run one operation until its lease ends. It is renewed in the background until it is settled or closed. */
+public final class Grant implements Claimed, AutoCloseable {
+    private final Context context;
+    private final Reporter reporter;
+    private final ClaimRequest request;
+    /** Null if no gateway answered, and the caller's own policy is to proceed. */
+    private final Response answer;
+
+    private final Lease lease;
+    private volatile Settled settled;
+    private volatile boolean reported;
+
+    Grant(Context context, Reporter reporter, ClaimRequest request, Response answer) {
+        this.context = context;
+        this.reporter = reporter;
+        this.request = request;
+        this.answer = answer;
+        lease = holds() ? new Lease(context, renewal(null), answer.gateway(), answer.leaseEnd(), "lost") : null;
+    }
+
+    /** Returns the ID of the operation. */
+    public String globalId() {
+        return answer == null ? request.globalId() : answer.text("global_id");
+    }
+
+    /** Returns the proof of holding the claim, null if no gateway answered. Keep it like a secret. */
+    public String attempt() {
+        return answer == null ? null : answer.text("attempt");
+    }
+
+    /** Returns a number that rises with every attempt at the operation, for the resource to compare; null where the store has none. */
+    public Long fence() {
+        return answer == null ? null : answer.number("fence");
+    }
+
+    /** Returns true if a repeat of the claim call found the claim that it had been granted already. */
+    public boolean repeated() {
+        return answer != null && answer.flag("repeated", false);
+    }
+
+    /** Returns true if it was taken over from an attempt with an unknown outcome. */
+    public boolean takenOver() {
+        return answer != null && answer.flag("taken_over", false);
+    }
+
+    /** Returns the outage policy that granted it, {@code caller} if no gateway answered, or null. */
+    public String degraded() {
+        return answer == null ? "caller" : answer.text("degraded");
+    }
+
+    /** Returns in observe mode the answer that enforcing would have given, else null. */
+    public String wouldBe() {
+        return answer == null ? null : answer.text("would_be");
+    }
+
+    /** Returns true while the lease lasts by this clock. Check it before an effect that cannot be undone; only the fence closes the gap. */
+    public boolean isLive() {
+        return lease == null || lease.isLive();
+    }
+
+    /** Returns the reason for the loss: {@code lease_lost}, {@code superseded}, {@code already_succeeded}, {@code not_renewed}; null if it is not lost. */
+    public String lost() {
+        return lease == null ? null : lease.lost();
+    }
+
+    /** Calls the observer with the reason once the claim is lost. */
+    public void onLost(Consumer<String> observer) {
+        if (lease != null) {
+            lease.onLost(observer);
+        }
+    }
+
+    /** Renews now, by the given lease (null: the claim's own). Returns false if the claim is lost. */
+    public boolean renew(String lease) throws InterruptedException {
+        return this.lease == null || this.lease.renewNow(renewal(lease));
+    }
+
+    /**
+     * Reports that the work is finished and must never run again, also if the business answer is "declined". Duplicates get the
+     * result.
+     */
+    public Settled succeed(Object result) {
+        Reporter.Written written = reporter.write(result);
+        return settle("success", result, written.text(), written.omitted());
+    }
+
+    /** Reports that nothing happened: the operation is released at once. */
+    public Settled fail() {
+        return settle("failure", null, null, null);
+    }
+
+    /** Reports that it is not known whether it happened. Repeats are stopped until a take-over or an operator settles it. */
+    public Settled giveUp() {
+        return settle("unknown", null, null, null);
+    }
+
+    /** Ends the renewal, and reports {@code unknown} unless an outcome was reported. */
+    @Override
+    public void close() {
+        if (!reported) {
+            giveUp();
+        }
+        stop();
+    }
+
+    void start() {
+        context.events()
+                .send(
+                        "granted", request.subject(), "repeated", repeated(), "taken_over", takenOver(), "degraded", degraded(),
+                        "would_be", wouldBe());
+        if (lease != null) {
+            lease.start();
+        }
+    }
+
+    void stop() {
+        if (lease != null) {
+            lease.stop();
+        }
+    }
+
+    /** Reports success, unless the work reported an outcome itself. */
+    <T> Done<T> done(T result) {
+        Settled end = reported ? settled : succeed(result);
+        String degraded = degraded() != null || end == null ? degraded() : end.degraded();
+        String state = end == null ? null : end.state();
+        Boolean late = end == null ? null : end.late();
+        return new Done<>(result, state, degraded, late, wouldBe(), end == null ? null : end.resultOmitted(), globalId());
+    }
+
+    /** Reports the outcome of work that threw this, unless one was reported. The error of the work is not hidden. */
+    void end(Throwable thrown) {
+        if (reported) {
+            return;
+        }
+        try {
+            if (thrown instanceof NothingHappened) {
+                fail();
+            } else {
+                giveUp();
+            }
+        } catch (OncegateException unreported) {
+            thrown.addSuppressed(unreported);
+        }
+    }
+
+    /** A claim that is only observed, or was granted by the caller's own policy, has nothing to renew or lose. */
+    private boolean holds() {
+        return answer != null && wouldBe() == null;
+    }
+
+    private Call renewal(String lease) {
+        String more = lease == null ? "" : ",\"lease\":" + Json.write(lease);
+        String body = "{\"attempt\":" + Json.write(attempt()) + more + "}";
+        return Call.post("/v1/claims/" + globalId() + "/renewal", body, request.subject());
+    }
+
+    private Settled settle(String outcome, Object result, JsonText text, String omitted) {
+        if (reported) {
+            throw new IllegalStateException("The outcome of this claim was reported already; report each claim once");
+        }
+        reported = true;
+        stop();
+        Response granted = answer == null ? claimAgain() : answer;
+        if (granted == null || granted.status() != 201) {
+            // Nothing can be recorded. It is late if another attempt was found.
+            settled = new Settled(null, granted == null ? null : true, null, omitted, globalId());
+            return settled;
+        }
+        String url = context.options().urls.get(granted.gateway());
+        var report =
+                new Report(granted.text("global_id"), granted.text("attempt"), outcome, request.operation(), request.contents(), text, url);
+        settled = reporter.send(report, result, omitted);
+        return settled;
+    }
+
+    /** Claims with the same nonce after unprotected work: if a gateway answers now, repeats are stopped from here on. */
+    private Response claimAgain() {
+        try {
+            var plan = new Plan(context.rounds().first(), context.options().timeout, false, late -> {});
+            Response late = context.rounds().once(request.call(Duration.ZERO), plan);
+            if (late.status() == 409) {
+                context.events().send("duplicate", request.subject(), "state", late.text("state"));
+            } else if (late.status() != 201) {
+                context.events().send("mismatch", request.subject(), "code", late.text("code"));
+            }
+            return late;
+        } catch (Failed | InterruptedException none) {
+            return null;
+        }
+    }
+}

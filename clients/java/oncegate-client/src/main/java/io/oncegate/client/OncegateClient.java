@@ -1,0 +1,152 @@
+package io.oncegate.client;
+
+import io.oncegate.client.Rounds.Failed;
+import io.oncegate.client.Rounds.Plan;
+import java.time.Duration;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionStage;
+import java.util.function.Function;
+
+/**
+ * A client of the gateway. Safe to use from many threads; make one and keep it.
+ *
+ * <pre>{@code
+ * var client = new OncegateClient(new Options("http://127.0.0.1:8080"));
+ * var result = client.once("order.submit", Map.of("order_id", "A-1001"), grant -> place(order, grant.fence()));
+ * }</pre>
+ */
+public final class OncegateClient implements AutoCloseable {
+    private final Context context;
+    private final Reporter reporter;
+    private final Claiming claiming;
+    private final Batches batches;
+
+    /** A client with these options; it connects when it is used. */
+    public OncegateClient(Options options) {
+        var events = new Events(options.onEvent);
+        String credential = options.credential;
+        String app = credential == null ? "default" : credential.substring(0, credential.lastIndexOf('.'));
+        var rounds = new Rounds(new Transport(options), options, events);
+        context = new Context(options, events, rounds, new Background(), app);
+        reporter = new Reporter(context);
+        claiming = new Claiming(context, reporter);
+        batches = new Batches(context, reporter, claiming);
+    }
+
+    /** Runs the work unless the operation is a duplicate, with the operator's terms. */
+    public <T, E extends Exception> Result<T> once(String operation, Object contents, Work<T, E> work)
+            throws E, InterruptedException {
+        return once(operation, contents, Terms.NONE, work);
+    }
+
+    /**
+     * Claims the operation, renews the claim while the work runs, and reports the outcome until it is accepted.
+     *
+     * <p>If the work throws {@link NothingHappened}, the operation is released. Anything else may have come after the effect, so
+     * its outcome is {@code unknown}. Both are thrown again.
+     *
+     * @throws Unavailable if no gateway answered; the work was not started
+     * @throws OutcomeRefused if the outcome was refused: after a success, perhaps done twice
+     * @throws NotSettled if no gateway accepted the outcome
+     * @throws InterruptedException if the thread was interrupted before the work; a grant that crosses it is released
+     */
+    public <T, E extends Exception> Result<T> once(String operation, Object contents, Terms terms, Work<T, E> work)
+            throws E, InterruptedException {
+        Claimed claimed = claim(operation, contents, terms);
+        if (claimed instanceof Duplicate<?> duplicate) {
+            return duplicate.as();
+        }
+        if (claimed instanceof Mismatch<?> mismatch) {
+            return mismatch.as();
+        }
+        var grant = (Grant) claimed;
+        T result;
+        try {
+            result = work.run(grant);
+        } catch (Throwable thrown) {
+            grant.end(thrown);
+            throw thrown;
+        } finally {
+            grant.stop();
+        }
+        return grant.done(result);
+    }
+
+    /**
+     * Does the same for work that ends later: the outcome is reported when the stage completes. To cancel the future before the
+     * grant releases it; later it cancels the stage, and the outcome is {@code unknown}.
+     */
+    public <T> CompletableFuture<Result<T>> onceAsync(
+            String operation, Object contents, Terms terms, Function<Grant, ? extends CompletionStage<T>> work) {
+        var run = new AsyncRun<>(this, context, work);
+        return run.start(operation, contents, terms);
+    }
+
+    /** Claims the operation. Settle or close a {@link Grant}: it is renewed until then. */
+    public Claimed claim(String operation, Object contents, Terms terms) throws InterruptedException {
+        return claiming.claim(ClaimRequest.of(context, operation, contents, terms));
+    }
+
+    /**
+     * Reports what {@link NotSettled#report} kept, until it is accepted. Safe to repeat.
+     *
+     * @throws IllegalArgumentException if the text is not a report
+     */
+    public Settled settle(String report) {
+        Report parsed = Report.parse(report);
+        Object result = parsed.result() == null ? null : Json.read(parsed.result().text());
+        return reporter.send(parsed, result, null);
+    }
+
+    /**
+     * Returns the record of an operation, for people and reports; empty if there is none. It lets no one go ahead: another attempt may
+     * claim right after it.
+     */
+    public Optional<Map<String, Object>> lookup(String globalId) throws InterruptedException {
+        if (!globalId.matches("[0-9a-f]{32}")) {
+            throw new IllegalArgumentException("Not a global ID: \"" + globalId + "\"; it has 32 hex digits");
+        }
+        var subject = new Subject(null, globalId);
+        Response answer = run(new Call("/v1/claims/" + globalId, null, "global_id", Duration.ZERO, subject));
+        if (answer.status() == 404) {
+            return Optional.empty();
+        }
+        if (answer.status() != 200) {
+            throw new Rejected(answer);
+        }
+        return Optional.of(answer.fields());
+    }
+
+    /** Claims up to 1000 operations in one call. Not atomic: look at each item. Items that were not done are sent again. */
+    public List<BatchItem<Claimed>> claimBatch(List<ClaimItem> items) throws InterruptedException {
+        return batches.claim(items);
+    }
+
+    /** Reports up to 1000 kept reports in one call. */
+    public List<BatchItem<Settled>> settleBatch(List<String> reports) throws InterruptedException {
+        return batches.settle(reports);
+    }
+
+    /** Returns the global ID of an operation of this client's app, computed without a gateway. */
+    public String globalId(String operation, Object contents) {
+        return Contents.globalId(context.app(), operation, contents);
+    }
+
+    /** Ends renewals in the background. Reports in progress are finished. */
+    @Override
+    public void close() {
+        context.background().close();
+    }
+
+    private Response run(Call call) throws InterruptedException {
+        try {
+            var plan = new Plan(context.rounds().first(), context.options().claimWithin, true, late -> {});
+            return context.rounds().run(call, plan);
+        } catch (Failed failed) {
+            throw failed.error();
+        }
+    }
+}

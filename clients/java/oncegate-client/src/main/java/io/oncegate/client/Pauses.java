@@ -1,0 +1,29 @@
+package io.oncegate.client;
+
+import java.time.Duration;
+
+/** Pauses that an interrupt ends, or does not. */
+final class Pauses {
+    private Pauses() {}
+
+    static void sleep(Duration duration, boolean interruptible) throws InterruptedException {
+        long ends = System.nanoTime() + duration.toNanos();
+        boolean interrupted = false;
+        try {
+            for (long left; (left = ends - System.nanoTime()) > 0; ) {
+                try {
+                    Thread.sleep(left / 1_000_000, (int) (left % 1_000_000));
+                } catch (InterruptedException interrupt) {
+                    if (interruptible) {
+                        throw interrupt;
+                    }
+                    interrupted = true;
+                }
+            }
+        } finally {
+            if (interrupted) {
+                Thread.currentThread().interrupt();
+            }
+        }
+    }
+}

@@ -1,0 +1,46 @@
+package io.oncegate.client;
+
+import java.time.Duration;
+
+/** A gateway refused the call: a mistake of the caller, or (429) its quota is used up. */
+public final class Rejected extends OncegateException {
+    private final int status;
+    private final String code;
+    private final String detail;
+    private final String requestId;
+    private final Duration retryAfter;
+
+    Rejected(Response response) {
+        super(response.problem());
+        status = response.status();
+        code = response.text("code");
+        detail = response.text("detail");
+        requestId = response.requestId();
+        retryAfter = response.retryAfter();
+    }
+
+    /** Returns the HTTP status. */
+    public int status() {
+        return status;
+    }
+
+    /** Returns the problem code, such as {@code invalid_request}. */
+    public String code() {
+        return code;
+    }
+
+    /** Returns what is wrong, for people. */
+    public String detail() {
+        return detail;
+    }
+
+    /** Returns the id of the request in the gateway's log. */
+    public String requestId() {
+        return requestId;
+    }
+
+    /** Returns the time after which a repeat can help; of use with 429. */
+    public Duration retryAfter() {
+        return retryAfter;
+    }
+}

@@ -1,0 +1,163 @@
+package io.oncegate.client;
+
+import io.oncegate.client.Cause.Kind;
+import java.net.ConnectException;
+import java.net.URI;
+import java.net.UnknownHostException;
+import java.net.http.HttpClient;
+import java.net.http.HttpRequest;
+import java.net.http.HttpResponse;
+import java.net.http.HttpTimeoutException;
+import java.nio.channels.UnresolvedAddressException;
+import java.time.Duration;
+import java.util.LinkedHashMap;
+import java.util.Map;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import java.util.function.Consumer;
+import javax.net.ssl.SSLException;
+
+/** Sends one request to one gateway. Connections are kept and used again, since each answer is read to its end. */
+final class Transport {
+    private static final String VERSION = version();
+
+    private final Options options;
+    private final HttpClient http;
+
+    Transport(Options options) {
+        this.options = options;
+        http = HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).connectTimeout(options.timeout).build();
+    }
+
+    private static String version() {
+        String version = Transport.class.getPackage().getImplementationVersion();
+        return version == null ? "dev" : version;
+    }
+
+    int gateways() {
+        return options.urls.size();
+    }
+
+    /**
+     * Sends a call and waits for its answer.
+     *
+     * @param interruptible false: an interrupt is remembered, and does not end the wait
+     * @param abandoned receives an answer that arrives after the wait was interrupted
+     */
+    Response send(Call call, int gateway, long nanos, boolean interruptible, Consumer<Response> abandoned)
+            throws NoAnswer, InterruptedException {
+        String url = options.urls.get(gateway);
+        // A lease counts from here: the answer may take long.
+        long sent = options.nanoTime.getAsLong();
+        var answering = http.sendAsync(request(call, url, nanos), info -> new BoundedBody());
+        try {
+            HttpResponse<String> answer = await(answering, nanos, interruptible);
+            return read(call, url, gateway, sent, answer);
+        } catch (InterruptedException interrupted) {
+            answering.thenAccept(
+                    answer -> {
+                        try {
+                            abandoned.accept(read(call, url, gateway, sent, answer));
+                        } catch (NoAnswer none) {
+                            // There is nothing to undo.
+                        }
+                    });
+            throw interrupted;
+        } catch (ExecutionException failed) {
+            Throwable why = failed.getCause() instanceof CompletionException wrapped ? wrapped.getCause() : failed.getCause();
+            throw new NoAnswer(new Cause(url, kind(why), String.valueOf(why)));
+        } catch (TimeoutException late) {
+            answering.cancel(true);
+            throw new NoAnswer(new Cause(url, Kind.TIMEOUT, "no answer within " + nanos / 1_000_000 + " ms"));
+        }
+    }
+
+    private HttpRequest request(Call call, String url, long nanos) {
+        var request = HttpRequest.newBuilder(URI.create(url + call.path())).timeout(Duration.ofNanos(nanos));
+        request.header("User-Agent", "oncegate-java/" + VERSION);
+        if (call.body() != null) {
+            request.header("Content-Type", "application/json").POST(HttpRequest.BodyPublishers.ofString(call.body()));
+        }
+        if (options.credential != null) {
+            request.header("Authorization", "Bearer " + options.credential);
+        }
+        String traceparent = options.traceparent.get();
+        if (traceparent != null) {
+            request.header("traceparent", traceparent);
+        }
+        return request.build();
+    }
+
+    /** The request's own timeout ends with the head of the answer; this one covers its body too. */
+    private static <T> T await(CompletableFuture<T> future, long nanos, boolean interruptible)
+            throws ExecutionException, TimeoutException, InterruptedException {
+        long ends = System.nanoTime() + nanos;
+        boolean interrupted = false;
+        try {
+            while (true) {
+                try {
+                    return future.get(Math.max(0, ends - System.nanoTime()), TimeUnit.NANOSECONDS);
+                } catch (InterruptedException interrupt) {
+                    if (interruptible) {
+                        throw interrupt;
+                    }
+                    interrupted = true;
+                }
+            }
+        } finally {
+            if (interrupted) {
+                Thread.currentThread().interrupt();
+            }
+        }
+    }
+
+    private static Response read(Call call, String url, int gateway, long sent, HttpResponse<String> answer) throws NoAnswer {
+        Map<String, Object> named = new LinkedHashMap<>();
+        try {
+            if (Json.read(answer.body()) instanceof Map<?, ?> fields) {
+                fields.forEach((name, value) -> named.put((String) name, value));
+            }
+        } catch (IllegalArgumentException notJson) {
+            // Not from a gateway, as below.
+        }
+        int status = answer.statusCode();
+        Object member = named.get(status < 300 ? call.member() : "code");
+        if (member == null || status < 200 || (status >= 300 && !(member instanceof String))) {
+            String type = answer.headers().firstValue("content-type").orElse("without a content type");
+            throw new NoAnswer(new Cause(url, Kind.NOT_A_GATEWAY, "answered " + status + ", " + type + "; check the URL", status, null, null));
+        }
+        String id = named.get("request_id") instanceof String own ? own : answer.headers().firstValue("x-request-id").orElse(null);
+        return new Response(status, named, sent, gateway, id);
+    }
+
+    private static Kind kind(Throwable failure) {
+        for (Throwable cause = failure; cause != null; cause = cause.getCause()) {
+            if (cause instanceof UnresolvedAddressException || cause instanceof UnknownHostException) {
+                return Kind.DNS;
+            }
+            if (cause instanceof HttpTimeoutException) {
+                return Kind.TIMEOUT;
+            }
+            if (cause instanceof SSLException) {
+                return Kind.TLS;
+            }
+            if (cause instanceof BoundedBody.TooLong) {
+                return Kind.NOT_A_GATEWAY;
+            }
+        }
+        return failure instanceof ConnectException ? Kind.REFUSED : Kind.CONNECTION;
+    }
+
+    /** A call without an answer of a gateway: it is not known whether one acted on it. */
+    static final class NoAnswer extends Exception {
+        final transient Cause why;
+
+        NoAnswer(Cause why) {
+            super(why.detail(), null, false, false);
+            this.why = why;
+        }
+    }
+}
