@@ -1,4 +1,4 @@
-//! The scenario programs of `examples/clients`: how each is built and started, and what it says, line by line.
+//! The scenario programs of the clients: how each is built and started, and what it says, line by line.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -67,19 +67,23 @@ impl Language {
             }
             Self::TypeScript => {
                 let (mut command, mut compiler) = (tool("node")?, tool("tsc")?);
-                let built = built("typescript", &["oncegate.ts", "scenario.ts"], |sources, out| {
-                    // The output consists of modules, which node must know.
-                    std::fs::write(out.join("package.json"), r#"{"type": "module"}"#).expect("a file");
-                    compiler.args(["--strict", "--target", "es2022", "--module", "es2022", "--lib", "es2022,dom"]);
-                    compiler.args(["--moduleResolution", "node", "--outDir"]).arg(out).arg(&sources[1]);
-                    compiler
-                });
+                let built = built(
+                    "typescript",
+                    ["oncegate.ts", "scenario.ts"].map(|name| folder.join("typescript").join(name)).to_vec(),
+                    |sources, out| {
+                        // The output consists of modules, which node must know.
+                        std::fs::write(out.join("package.json"), r#"{"type": "module"}"#).expect("a file");
+                        compiler.args(["--strict", "--target", "es2022", "--module", "es2022", "--lib", "es2022,dom"]);
+                        compiler.args(["--moduleResolution", "node", "--outDir"]).arg(out).arg(&sources[1]);
+                        compiler
+                    },
+                );
                 command.arg(built.join("scenario.js"));
                 command
             }
             Self::Java => {
                 let (mut command, mut compiler) = (tool("java")?, tool("javac")?);
-                let built = built("java", &["Oncegate.java", "Scenario.java"], |sources, out| {
+                let built = built("java", java_sources(), |sources, out| {
                     compiler.args(["-Xlint:all,-serial,-try", "-Werror", "-d"]).arg(out).args(sources);
                     compiler
                 });
@@ -158,10 +162,21 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
+/// The client, without what needs a library, and its scenario program.
+fn java_sources() -> Vec<PathBuf> {
+    let folder = root().join("clients/java");
+    let package = folder.join("oncegate-client/src/main/java/io/oncegate/client");
+    let files =
+        std::fs::read_dir(package).expect("the folder of the client").map(|entry| entry.expect("an entry").path());
+    let mut sources: Vec<PathBuf> =
+        files.filter(|path| path.extension().is_some_and(|ending| ending == "java")).collect();
+    sources.sort();
+    sources.push(folder.join("scenario/Scenario.java"));
+    sources
+}
+
 /// The folder of what these sources are compiled to, kept as long as they are the same: each test runs in its own process.
-fn built(language: &str, sources: &[&str], compiler: impl FnOnce(&[PathBuf], &Path) -> Command) -> PathBuf {
-    let folder = root().join("examples/clients").join(language);
-    let sources: Vec<PathBuf> = sources.iter().map(|name| folder.join(name)).collect();
+fn built(language: &str, sources: Vec<PathBuf>, compiler: impl FnOnce(&[PathBuf], &Path) -> Command) -> PathBuf {
     let mut digest = Sha256::new();
     for source in &sources {
         digest.update(std::fs::read(source).expect("a source"));

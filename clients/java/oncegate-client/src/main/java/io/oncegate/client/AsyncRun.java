@@ -14,14 +14,18 @@ final class AsyncRun<T> {
     private final Function<Grant, ? extends CompletionStage<T>> work;
     private final CompletableFuture<Result<T>> end = new CompletableFuture<>();
 
-    AsyncRun(OncegateClient client, Context context, Function<Grant, ? extends CompletionStage<T>> work) {
+    AsyncRun(
+            OncegateClient client,
+            Context context,
+            Function<Grant, ? extends CompletionStage<T>> work) {
         this.client = client;
         this.context = context;
         this.work = work;
     }
 
     CompletableFuture<Result<T>> start(String operation, Object contents, Terms terms) {
-        Future<?> claiming = context.background().workers().submit(() -> claim(operation, contents, terms));
+        Future<?> claiming =
+                context.background().workers().submit(() -> claim(operation, contents, terms));
         end.whenComplete(
                 (result, thrown) -> {
                     if (thrown instanceof CancellationException) {
@@ -51,7 +55,9 @@ final class AsyncRun<T> {
     private void run(Grant grant) {
         CompletableFuture<T> stage;
         if (end.isCancelled()) {
-            stage = CompletableFuture.failedFuture(new NothingHappened("cancelled before the work"));
+            stage =
+                    CompletableFuture.failedFuture(
+                            new NothingHappened("cancelled before the work"));
         } else {
             stage = begin(grant);
         }
@@ -61,7 +67,8 @@ final class AsyncRun<T> {
                         stage.cancel(true);
                     }
                 });
-        stage.whenCompleteAsync((result, thrown) -> report(grant, result, thrown), context.background().workers());
+        stage.whenCompleteAsync(
+                (result, thrown) -> report(grant, result, thrown), context.background().workers());
     }
 
     private CompletableFuture<T> begin(Grant grant) {
@@ -78,7 +85,10 @@ final class AsyncRun<T> {
                 end.complete(grant.done(result));
                 return;
             }
-            Throwable cause = thrown instanceof CompletionException && thrown.getCause() != null ? thrown.getCause() : thrown;
+            Throwable cause =
+                    thrown instanceof CompletionException && thrown.getCause() != null
+                            ? thrown.getCause()
+                            : thrown;
             grant.end(cause);
             end.completeExceptionally(cause);
         } catch (RuntimeException failed) {

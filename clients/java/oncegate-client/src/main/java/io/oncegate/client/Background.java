@@ -10,8 +10,10 @@ import java.util.concurrent.atomic.AtomicLong;
 
 /** Daemon threads for renewals and for reports after a cancellation. */
 final class Background implements AutoCloseable {
-    private final ExecutorService workers = Executors.newCachedThreadPool(named("oncegate-worker-"));
-    private final ScheduledThreadPoolExecutor clock = new ScheduledThreadPoolExecutor(1, named("oncegate-clock-"));
+    private final ExecutorService workers =
+            Executors.newCachedThreadPool(named("oncegate-worker-"));
+    private final ScheduledThreadPoolExecutor clock =
+            new ScheduledThreadPoolExecutor(1, named("oncegate-clock-"));
 
     Background() {
         clock.setRemoveOnCancelPolicy(true);
@@ -37,9 +39,14 @@ final class Background implements AutoCloseable {
         }
     }
 
-    /** Runs the task on a worker after a delay. Null once the client is closed: nothing is renewed then. */
+    /**
+     * Runs the task on a worker after a delay. Null once the client is closed: nothing is renewed
+     * then.
+     */
     ScheduledFuture<?> after(long nanos, Runnable task) {
-        return clock.isShutdown() ? null : clock.schedule(() -> run(task), nanos, TimeUnit.NANOSECONDS);
+        return clock.isShutdown()
+                ? null
+                : clock.schedule(() -> run(task), nanos, TimeUnit.NANOSECONDS);
     }
 
     @Override

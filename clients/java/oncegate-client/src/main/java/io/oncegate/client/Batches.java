@@ -10,7 +10,10 @@ import java.util.List;
 import java.util.Map;
 import java.util.function.BiFunction;
 
-/** Calls of many items. Items that were not done (429, 5xx) are sent again, as they were, until the time is over. */
+/**
+ * Calls of many items. Items that were not done (429, 5xx) are sent again, as they were, until the
+ * time is over.
+ */
 final class Batches {
     private static final int ITEMS_MAX = 1000;
     private static final Duration PAUSE = Duration.ofMillis(50);
@@ -27,9 +30,21 @@ final class Batches {
 
     List<BatchItem<Claimed>> claim(List<ClaimItem> items) throws InterruptedException {
         var requests =
-                items.stream().map(item -> ClaimRequest.of(context, item.operation(), item.contents(), item.terms())).toList();
+                items.stream()
+                        .map(
+                                item ->
+                                        ClaimRequest.of(
+                                                context,
+                                                item.operation(),
+                                                item.contents(),
+                                                item.terms()))
+                        .toList();
         var bodies = requests.stream().map(request -> request.body(Duration.ZERO)).toList();
-        return run("/v1/claims/batch", bodies, context.options().claimWithin, (at, answer) -> claiming.read(requests.get(at), answer));
+        return run(
+                "/v1/claims/batch",
+                bodies,
+                context.options().claimWithin,
+                (at, answer) -> claiming.read(requests.get(at), answer));
     }
 
     List<BatchItem<Settled>> settle(List<String> texts) throws InterruptedException {
@@ -41,7 +56,11 @@ final class Batches {
             body.putAll(report.body());
             bodies.add(body);
         }
-        return run("/v1/outcomes/batch", bodies, context.options().settleWithin, (at, answer) -> settled(reports.get(at), answer));
+        return run(
+                "/v1/outcomes/batch",
+                bodies,
+                context.options().settleWithin,
+                (at, answer) -> settled(reports.get(at), answer));
     }
 
     private Settled settled(Report report, Response answer) {
@@ -55,10 +74,14 @@ final class Batches {
     }
 
     private <T> List<BatchItem<T>> run(
-            String path, List<Map<String, Object>> bodies, Duration within, BiFunction<Integer, Response, T> read)
+            String path,
+            List<Map<String, Object>> bodies,
+            Duration within,
+            BiFunction<Integer, Response, T> read)
             throws InterruptedException {
         if (bodies.isEmpty() || bodies.size() > ITEMS_MAX) {
-            throw new IllegalArgumentException("A batch has 1 to " + ITEMS_MAX + " items, not " + bodies.size());
+            throw new IllegalArgumentException(
+                    "A batch has 1 to " + ITEMS_MAX + " items, not " + bodies.size());
         }
         List<BatchItem<T>> ends = new ArrayList<>(Collections.nCopies(bodies.size(), null));
         List<Integer> open = new ArrayList<>();
@@ -89,13 +112,20 @@ final class Batches {
         return ends;
     }
 
-    private List<Response> answers(String path, List<Map<String, Object>> bodies, long last) throws InterruptedException {
+    private List<Response> answers(String path, List<Map<String, Object>> bodies, long last)
+            throws InterruptedException {
         var subject = new Subject("batch", null);
-        var call = new Call(path, Json.write(Map.of("items", bodies)), "items", Duration.ZERO, subject);
+        var call =
+                new Call(
+                        path, Json.write(Map.of("items", bodies)), "items", Duration.ZERO, subject);
         try {
             Duration left = Duration.ofNanos(Math.max(1, last - System.nanoTime()));
-            Response answer = context.rounds().run(call, new Plan(context.rounds().first(), left, true, late -> {}));
-            if (answer.status() != 200 || !(answer.fields().get("items") instanceof List<?> items) || items.size() != bodies.size()) {
+            Response answer =
+                    context.rounds()
+                            .run(call, new Plan(context.rounds().first(), left, true, late -> {}));
+            if (answer.status() != 200
+                    || !(answer.fields().get("items") instanceof List<?> items)
+                    || items.size() != bodies.size()) {
                 throw new Rejected(answer);
             }
             return items.stream().map(item -> answer.item(fields(item))).toList();
@@ -112,7 +142,8 @@ final class Batches {
         return fields;
     }
 
-    private static <T> BatchItem<T> end(int item, Response answer, BiFunction<Integer, Response, T> read) {
+    private static <T> BatchItem<T> end(
+            int item, Response answer, BiFunction<Integer, Response, T> read) {
         try {
             return new BatchItem<>(read.apply(item, answer), null);
         } catch (OncegateException failed) {

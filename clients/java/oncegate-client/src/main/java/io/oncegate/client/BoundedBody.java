@@ -10,7 +10,9 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionStage;
 import java.util.concurrent.Flow;
 
-/** Collects an answer up to a length that no gateway reaches: something else may answer without end. */
+/**
+ * Collects an answer up to a length that no gateway reaches: something else may answer without end.
+ */
 final class BoundedBody implements BodySubscriber<String> {
     private static final int BYTES_MAX = 32 * 1024 * 1024;
 

@@ -10,17 +10,27 @@ import java.util.Map;
  * @param contents in canonical form
  * @param fingerprint in canonical form, or null
  */
-record ClaimRequest(String operation, JsonText contents, JsonText fingerprint, Terms terms, String nonce, String globalId) {
+record ClaimRequest(
+        String operation,
+        JsonText contents,
+        JsonText fingerprint,
+        Terms terms,
+        String nonce,
+        String globalId) {
     static ClaimRequest of(Context context, String operation, Object contents, Terms terms) {
         if (operation == null || operation.isEmpty()) {
-            throw new IllegalArgumentException("The operation has no name; write one such as \"order.submit\"");
+            throw new IllegalArgumentException(
+                    "The operation has no name; write one such as \"order.submit\"");
         }
-        // In canonical form, so that contents that would be read differently elsewhere are refused here.
+        // In canonical form, so that contents that would be read differently elsewhere are refused
+        // here.
         String canonical = Contents.canonical(contents);
         Object fingerprint = terms.fingerprint();
-        JsonText mark = fingerprint == null ? null : new JsonText(Contents.fingerprint(fingerprint));
+        JsonText mark =
+                fingerprint == null ? null : new JsonText(Contents.fingerprint(fingerprint));
         String id = Contents.id(context.app(), operation, canonical);
-        return new ClaimRequest(operation, new JsonText(canonical), mark, terms, Context.nonce(), id);
+        return new ClaimRequest(
+                operation, new JsonText(canonical), mark, terms, Context.nonce(), id);
     }
 
     Map<String, Object> body(Duration wait) {
@@ -31,7 +41,7 @@ record ClaimRequest(String operation, JsonText contents, JsonText fingerprint, T
         fields.put("fingerprint", fingerprint);
         fields.put("lease", terms.lease());
         fields.put("retention", terms.retention());
-        fields.put("take_over", terms.takeOver() ? true : null);
+        fields.put("take_over", terms.takesOver() ? true : null);
         fields.put("wait", wait.isZero() ? null : Durations.text(wait));
         fields.values().removeIf(value -> value == null);
         return fields;

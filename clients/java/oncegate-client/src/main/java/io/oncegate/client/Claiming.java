@@ -5,7 +5,10 @@ import io.oncegate.client.Rounds.Plan;
 import java.time.Duration;
 import java.util.List;
 
-/** Claim calls: waits, answers as values, the caller's own policy, and grants that nobody waits for any more. */
+/**
+ * Claim calls: waits, answers as values, the caller's own policy, and grants that nobody waits for
+ * any more.
+ */
 final class Claiming {
     /** A longer wait is several calls with the same nonce. */
     private static final Duration WAIT_MAX = Duration.ofSeconds(20);
@@ -35,7 +38,11 @@ final class Claiming {
         if (claimed instanceof Grant grant && !grant.isLive()) {
             release(grant);
             String url = context.options().urls.get(answer.gateway());
-            var cause = new Cause(url, Cause.Kind.TOO_LATE, "the grant arrived after its lease had ended; it was released");
+            var cause =
+                    new Cause(
+                            url,
+                            Cause.Kind.TOO_LATE,
+                            "the grant arrived after its lease had ended; it was released");
             return proceed(request, new Unavailable(List.of(cause)));
         }
         return claimed;
@@ -48,10 +55,14 @@ final class Claiming {
         while (true) {
             Duration part = rest.compareTo(WAIT_MAX) < 0 ? rest : WAIT_MAX;
             Duration within = context.options().claimWithin.plus(part);
-            var plan = new Plan(context.rounds().first(), within, true, late -> abandon(request, late));
+            var plan =
+                    new Plan(
+                            context.rounds().first(), within, true, late -> abandon(request, late));
             Response answer = context.rounds().run(request.call(part), plan);
             rest = wait.minusNanos(System.nanoTime() - begun);
-            if (answer.status() != 409 || !"in_progress".equals(answer.text("state")) || rest.compareTo(WAIT_MIN) < 0) {
+            if (answer.status() != 409
+                    || !"in_progress".equals(answer.text("state"))
+                    || rest.compareTo(WAIT_MIN) < 0) {
                 return answer;
             }
             Duration pause = answer.retryAfter();
@@ -66,7 +77,8 @@ final class Claiming {
     /** Reads the answer to a claim call; throws {@link Rejected} on any other. */
     Claimed read(ClaimRequest request, Response answer) {
         String code = answer.text("code");
-        String id = answer.text("global_id") == null ? request.globalId() : answer.text("global_id");
+        String id =
+                answer.text("global_id") == null ? request.globalId() : answer.text("global_id");
         if (answer.status() == 201) {
             var grant = new Grant(context, reporter, request, answer);
             grant.start();
@@ -97,13 +109,17 @@ final class Claiming {
             throw error;
         }
         boolean proceeds = context.options().onUnavailable == OnUnavailable.PROCEED;
-        context.events().send(proceeds ? "proceeded" : "unavailable", request.subject(), "causes", unavailable.causes());
+        context.events()
+                .send(
+                        proceeds ? "proceeded" : "unavailable",
+                        request.subject(),
+                        "causes",
+                        unavailable.causes());
         if (!proceeds) {
             throw unavailable;
         }
-        var grant = new Grant(context, reporter, request, null);
-        grant.start();
-        return grant;
+        // The event says that nothing was granted.
+        return new Grant(context, reporter, request, null);
     }
 
     /** Releases a grant that crossed the caller's cancellation. */
@@ -114,20 +130,16 @@ final class Claiming {
                             () -> {
                                 var grant = new Grant(context, reporter, request, answer);
                                 grant.start();
-                                if (release(grant)) {
-                                    context.events().send("released_after_cancellation", request.subject());
-                                }
+                                release(grant);
                             });
         }
     }
 
-    private static boolean release(Grant grant) {
+    private static void release(Grant grant) {
         try {
             grant.fail();
-            return true;
         } catch (OncegateException unreported) {
             // The event says so; its lease ends by itself.
-            return false;
         }
     }
 }

@@ -25,7 +25,8 @@ public final class Contents {
     private static final int DEPTH_MAX = 32;
     private static final int DECIMAL_MAX = 128;
     private static final int INTEGER_BITS = 53;
-    private static final DateTimeFormatter SECONDS = DateTimeFormatter.ofPattern("uuuu-MM-dd'T'HH:mm:ss");
+    private static final DateTimeFormatter SECONDS =
+            DateTimeFormatter.ofPattern("uuuu-MM-dd'T'HH:mm:ss");
 
     private Contents() {}
 
@@ -41,7 +42,8 @@ public final class Contents {
             throw new NotCanonical(
                     "empty",
                     "$",
-                    "contents hold no value, only null, \"\", {} or []: one unset variable would make every operation the same");
+                    "contents hold no value, only null, \"\", {} or []: one unset variable would"
+                            + " make every operation the same");
         }
         return text;
     }
@@ -53,7 +55,10 @@ public final class Contents {
         return out.toString();
     }
 
-    /** Returns MD5 of app key, operation and canonical contents, in hex: the same operation, the same ID, in every language. */
+    /**
+     * Returns MD5 of app key, operation and canonical contents, in hex: the same operation, the
+     * same ID, in every language.
+     */
     public static String globalId(String app, String operation, Object contents) {
         return id(app, operation, canonical(contents));
     }
@@ -173,7 +178,10 @@ public final class Contents {
         members.forEach(
                 (name, member) -> {
                     if (!(name instanceof String text)) {
-                        throw new NotCanonical("key_not_text", path, "a member name is not text; make it a String");
+                        throw new NotCanonical(
+                                "key_not_text",
+                                path,
+                                "a member name is not text; make it a String");
                     }
                     sorted.put(text, member);
                 });
@@ -191,7 +199,10 @@ public final class Contents {
 
     private static void checkDepth(int depth, String path) {
         if (depth == DEPTH_MAX) {
-            throw new NotCanonical("too_deep", path, "nested deeper than " + DEPTH_MAX + " levels; send it as text");
+            throw new NotCanonical(
+                    "too_deep",
+                    path,
+                    "nested deeper than " + DEPTH_MAX + " levels; send it as text");
         }
     }
 
@@ -207,15 +218,20 @@ public final class Contents {
                 throw new NotCanonical(
                         "unsupported_type",
                         path,
-                        "component " + component.getName() + " of " + record.getClass().getName()
-                                + " has no explicit name; write @Named(\"…\") on it, or pass a Map");
+                        "component "
+                                + component.getName()
+                                + " of "
+                                + record.getClass().getName()
+                                + " has no explicit name; write @Named(\"…\") on it, or pass a"
+                                + " Map");
             }
             try {
                 var accessor = component.getAccessor();
                 accessor.setAccessible(true);
                 members.put(named.value(), accessor.invoke(record));
             } catch (ReflectiveOperationException unreadable) {
-                throw new NotCanonical("unsupported_type", path, "the record cannot be read: " + unreadable);
+                throw new NotCanonical(
+                        "unsupported_type", path, "the record cannot be read: " + unreadable);
             }
         }
         return members;
@@ -241,7 +257,8 @@ public final class Contents {
             throw new NotCanonical(
                     "float",
                     path,
-                    "binary floats are not written alike everywhere; send integer minor units, a BigDecimal, or text");
+                    "binary floats are not written alike everywhere; send integer minor units, a"
+                            + " BigDecimal, or text");
         }
         boolean isInteger =
                 number instanceof Integer
@@ -254,7 +271,8 @@ public final class Contents {
         }
         var integer = new BigInteger(number.toString());
         if (integer.abs().bitLength() > INTEGER_BITS) {
-            throw new NotCanonical("integer_too_large", path, "an integer of 2^53 or more; send it as text");
+            throw new NotCanonical(
+                    "integer_too_large", path, "an integer of 2^53 or more; send it as text");
         }
         return integer.toString();
     }
@@ -267,7 +285,10 @@ public final class Contents {
         long point = scale > 0 ? 1 : 0;
         long length = scale <= 0 ? digits - scale : Math.max(digits, scale + 1) + point;
         if (stripped.signum() != 0 && length + (stripped.signum() < 0 ? 1 : 0) > DECIMAL_MAX) {
-            throw new NotCanonical("too_long", path, "a decimal of more than " + DECIMAL_MAX + " characters; send it as text");
+            throw new NotCanonical(
+                    "too_long",
+                    path,
+                    "a decimal of more than " + DECIMAL_MAX + " characters; send it as text");
         }
         return stripped.signum() == 0 ? "0" : stripped.toPlainString();
     }
@@ -283,7 +304,8 @@ public final class Contents {
             return instant(time.toInstant());
         }
         if (value instanceof LocalDateTime) {
-            throw new NotCanonical("no_zone", path, "an instant without a zone; use Instant or OffsetDateTime");
+            throw new NotCanonical(
+                    "no_zone", path, "an instant without a zone; use Instant or OffsetDateTime");
         }
         if (value instanceof LocalDate || value instanceof UUID) {
             return value.toString();
@@ -304,6 +326,8 @@ public final class Contents {
         return new NotCanonical(
                 "unsupported_type",
                 path,
-                value.getClass().getName() + " has no canonical form; send text, integers, maps, lists, or records with @Named");
+                value.getClass().getName()
+                        + " has no canonical form; send text, integers, maps, lists, or records"
+                        + " with @Named");
     }
 }

@@ -7,9 +7,11 @@ import java.time.Instant;
  * Another attempt is running or has completed the operation.
  *
  * @param state {@code in_progress}, {@code succeeded} or {@code unknown}
- * @param result the stored result of a success as maps, lists, strings, numbers and booleans; null without one
+ * @param result the stored result of a success as maps, lists, strings, numbers and booleans; null
+ *     without one
  * @param retryAfter the time after which a repeat can help
- * @param contentsVerified false: the record holds no contents to compare, since its outcome was late
+ * @param contentsVerified false: the record holds no contents to compare, since its outcome was
+ *     late
  * @param degraded the outage policy that answered, or null
  * @param wouldBe in observe mode the answer that enforcing would have given, else null
  * @param <T> the type of the work's result

@@ -16,7 +16,11 @@ final class Durations {
     static Duration parse(String name, String text) {
         Matcher matcher = FORM.matcher(text);
         if (!matcher.matches()) {
-            throw new IllegalArgumentException(name + " is not a duration: \"" + text + "\"; write \"500ms\", \"30s\" or \"24h\"");
+            throw new IllegalArgumentException(
+                    name
+                            + " is not a duration: \""
+                            + text
+                            + "\"; write \"500ms\", \"30s\" or \"24h\"");
         }
         return Duration.ofMillis(Long.parseLong(matcher.group(1)) * MILLIS.get(matcher.group(2)));
     }

@@ -16,11 +16,14 @@ public record Event(String name, String operation, String globalId, Map<String, 
         boolean degraded = fields.get("degraded") != null;
         return switch (name) {
             case "mismatch", "outcome_refused", "not_settled" -> System.Logger.Level.ERROR;
-            case "unavailable", "proceeded", "lost", "result_omitted", "lock_lost" -> System.Logger.Level.WARNING;
-            case "retry", "released_after_cancellation" -> System.Logger.Level.INFO;
+            case "unavailable", "proceeded", "lost", "result_omitted", "lock_lost" ->
+                    System.Logger.Level.WARNING;
+            case "retry" -> System.Logger.Level.INFO;
             case "granted" -> degraded ? System.Logger.Level.WARNING : System.Logger.Level.DEBUG;
             case "reported" ->
-                    Boolean.TRUE.equals(fields.get("late")) ? System.Logger.Level.WARNING : System.Logger.Level.DEBUG;
+                    Boolean.TRUE.equals(fields.get("late"))
+                            ? System.Logger.Level.WARNING
+                            : System.Logger.Level.DEBUG;
             default -> System.Logger.Level.DEBUG;
         };
     }

@@ -16,7 +16,9 @@ final class Events {
 
     /** Logs the event at its level. */
     static void log(Event event) {
-        LOG.log(event.level(), () -> "Oncegate: " + event.name() + " " + event.operation() + " " + event.fields());
+        LOG.log(
+                event.level(),
+                () -> "Oncegate: " + event.name() + " " + event.operation() + " " + event.fields());
     }
 
     /** Sends an event; names and values of its fields alternate. */

@@ -5,11 +5,15 @@ import io.oncegate.client.Rounds.Plan;
 import java.time.Duration;
 import java.util.function.Consumer;
 
-/** The right to run one operation until its lease ends. It is renewed in the background until it is settled or closed. */
+/**
+ * The right to run one operation until its lease ends. It is renewed in the background until it is
+ * settled or closed.
+ */
 public final class Grant implements Claimed, AutoCloseable {
     private final Context context;
     private final Reporter reporter;
     private final ClaimRequest request;
+
     /** Null if no gateway answered, and the caller's own policy is to proceed. */
     private final Response answer;
 
@@ -22,7 +26,11 @@ public final class Grant implements Claimed, AutoCloseable {
         this.reporter = reporter;
         this.request = request;
         this.answer = answer;
-        lease = holds() ? new Lease(context, renewal(null), answer.gateway(), answer.leaseEnd(), "lost") : null;
+        lease =
+                holds()
+                        ? new Lease(
+                                context, renewal(null), answer.gateway(), answer.leaseEnd(), "lost")
+                        : null;
     }
 
     /** Returns the ID of the operation. */
@@ -30,17 +38,24 @@ public final class Grant implements Claimed, AutoCloseable {
         return answer == null ? request.globalId() : answer.text("global_id");
     }
 
-    /** Returns the proof of holding the claim, null if no gateway answered. Keep it like a secret. */
+    /**
+     * Returns the proof of holding the claim, null if no gateway answered. Keep it like a secret.
+     */
     public String attempt() {
         return answer == null ? null : answer.text("attempt");
     }
 
-    /** Returns a number that rises with every attempt at the operation, for the resource to compare; null where the store has none. */
+    /**
+     * Returns a number that rises with every attempt at the operation, for the resource to compare;
+     * null where the store has none.
+     */
     public Long fence() {
         return answer == null ? null : answer.number("fence");
     }
 
-    /** Returns true if a repeat of the claim call found the claim that it had been granted already. */
+    /**
+     * Returns true if a repeat of the claim call found the claim that it had been granted already.
+     */
     public boolean repeated() {
         return answer != null && answer.flag("repeated", false);
     }
@@ -50,7 +65,9 @@ public final class Grant implements Claimed, AutoCloseable {
         return answer != null && answer.flag("taken_over", false);
     }
 
-    /** Returns the outage policy that granted it, {@code caller} if no gateway answered, or null. */
+    /**
+     * Returns the outage policy that granted it, {@code caller} if no gateway answered, or null.
+     */
     public String degraded() {
         return answer == null ? "caller" : answer.text("degraded");
     }
@@ -60,12 +77,18 @@ public final class Grant implements Claimed, AutoCloseable {
         return answer == null ? null : answer.text("would_be");
     }
 
-    /** Returns true while the lease lasts by this clock. Check it before an effect that cannot be undone; only the fence closes the gap. */
+    /**
+     * Returns true while the lease lasts by this clock. Check it before an effect that cannot be
+     * undone; only the fence closes the gap.
+     */
     public boolean isLive() {
         return lease == null || lease.isLive();
     }
 
-    /** Returns the reason for the loss: {@code lease_lost}, {@code superseded}, {@code already_succeeded}, {@code not_renewed}; null if it is not lost. */
+    /**
+     * Returns the reason for the loss: {@code lease_lost}, {@code superseded}, {@code
+     * already_succeeded}, {@code not_renewed}; null if it is not lost.
+     */
     public String lost() {
         return lease == null ? null : lease.lost();
     }
@@ -77,14 +100,16 @@ public final class Grant implements Claimed, AutoCloseable {
         }
     }
 
-    /** Renews now, by the given lease (null: the claim's own). Returns false if the claim is lost. */
+    /**
+     * Renews now, by the given lease (null: the claim's own). Returns false if the claim is lost.
+     */
     public boolean renew(String lease) throws InterruptedException {
         return this.lease == null || this.lease.renewNow(renewal(lease));
     }
 
     /**
-     * Reports that the work is finished and must never run again, also if the business answer is "declined". Duplicates get the
-     * result.
+     * Reports that the work is finished and must never run again, also if the business answer is
+     * "declined". Duplicates get the result.
      */
     public Settled succeed(Object result) {
         Reporter.Written written = reporter.write(result);
@@ -96,7 +121,10 @@ public final class Grant implements Claimed, AutoCloseable {
         return settle("failure", null, null, null);
     }
 
-    /** Reports that it is not known whether it happened. Repeats are stopped until a take-over or an operator settles it. */
+    /**
+     * Reports that it is not known whether it happened. Repeats are stopped until a take-over or an
+     * operator settles it.
+     */
     public Settled giveUp() {
         return settle("unknown", null, null, null);
     }
@@ -111,13 +139,25 @@ public final class Grant implements Claimed, AutoCloseable {
     }
 
     void start() {
-        context.events()
-                .send(
-                        "granted", request.subject(), "repeated", repeated(), "taken_over", takenOver(), "degraded", degraded(),
-                        "would_be", wouldBe());
+        granted();
         if (lease != null) {
             lease.start();
         }
+    }
+
+    private void granted() {
+        context.events()
+                .send(
+                        "granted",
+                        request.subject(),
+                        "repeated",
+                        repeated(),
+                        "taken_over",
+                        takenOver(),
+                        "degraded",
+                        degraded(),
+                        "would_be",
+                        wouldBe());
     }
 
     void stop() {
@@ -132,10 +172,20 @@ public final class Grant implements Claimed, AutoCloseable {
         String degraded = degraded() != null || end == null ? degraded() : end.degraded();
         String state = end == null ? null : end.state();
         Boolean late = end == null ? null : end.late();
-        return new Done<>(result, state, degraded, late, wouldBe(), end == null ? null : end.resultOmitted(), globalId());
+        return new Done<>(
+                result,
+                state,
+                degraded,
+                late,
+                wouldBe(),
+                end == null ? null : end.resultOmitted(),
+                globalId());
     }
 
-    /** Reports the outcome of work that threw this, unless one was reported. The error of the work is not hidden. */
+    /**
+     * Reports the outcome of work that threw this, unless one was reported. The error of the work
+     * is not hidden.
+     */
     void end(Throwable thrown) {
         if (reported) {
             return;
@@ -151,7 +201,10 @@ public final class Grant implements Claimed, AutoCloseable {
         }
     }
 
-    /** A claim that is only observed, or was granted by the caller's own policy, has nothing to renew or lose. */
+    /**
+     * A claim that is only observed, or was granted by the caller's own policy, has nothing to
+     * renew or lose.
+     */
     private boolean holds() {
         return answer != null && wouldBe() == null;
     }
@@ -164,7 +217,8 @@ public final class Grant implements Claimed, AutoCloseable {
 
     private Settled settle(String outcome, Object result, JsonText text, String omitted) {
         if (reported) {
-            throw new IllegalStateException("The outcome of this claim was reported already; report each claim once");
+            throw new IllegalStateException(
+                    "The outcome of this claim was reported already; report each claim once");
         }
         reported = true;
         stop();
@@ -176,19 +230,33 @@ public final class Grant implements Claimed, AutoCloseable {
         }
         String url = context.options().urls.get(granted.gateway());
         var report =
-                new Report(granted.text("global_id"), granted.text("attempt"), outcome, request.operation(), request.contents(), text, url);
+                new Report(
+                        granted.text("global_id"),
+                        granted.text("attempt"),
+                        outcome,
+                        request.operation(),
+                        request.contents(),
+                        text,
+                        url);
         settled = reporter.send(report, result, omitted);
         return settled;
     }
 
-    /** Claims with the same nonce after unprotected work: if a gateway answers now, repeats are stopped from here on. */
+    /**
+     * Claims with the same nonce after unprotected work: if a gateway answers now, repeats are
+     * stopped from here on.
+     */
     private Response claimAgain() {
         try {
-            var plan = new Plan(context.rounds().first(), context.options().timeout, false, late -> {});
+            var plan =
+                    new Plan(
+                            context.rounds().first(), context.options().timeout, false, late -> {});
             Response late = context.rounds().once(request.call(Duration.ZERO), plan);
-            if (late.status() == 409) {
+            if (late.status() == 201) {
+                new Grant(context, reporter, request, late).granted();
+            } else if (late.status() == 409) {
                 context.events().send("duplicate", request.subject(), "state", late.text("state"));
-            } else if (late.status() != 201) {
+            } else {
                 context.events().send("mismatch", request.subject(), "code", late.text("code"));
             }
             return late;

@@ -3,7 +3,9 @@ package io.oncegate.client;
 import java.util.List;
 import java.util.Map;
 
-/** Writes JSON values: maps, lists, strings, numbers, booleans, null, and {@link JsonText} as it is. */
+/**
+ * Writes JSON values: maps, lists, strings, numbers, booleans, null, and {@link JsonText} as it is.
+ */
 final class Json {
     private static final int LEVELS_MAX = 512;
 
@@ -53,11 +55,16 @@ final class Json {
             out.append(members.isEmpty() ? "{}" : "}");
         } else {
             throw new IllegalArgumentException(
-                    value.getClass().getName() + " is not JSON; return maps, lists, strings and numbers, or set a resultWriter");
+                    value.getClass().getName()
+                            + " is not JSON; return maps, lists, strings and numbers, or set a"
+                            + " resultWriter");
         }
     }
 
-    /** Writes a text as RFC 8785 does. A lone surrogate is escaped, so that no encoder replaces it silently. */
+    /**
+     * Writes a text as RFC 8785 does. A lone surrogate is escaped, so that no encoder replaces it
+     * silently.
+     */
     static void writeText(String text, StringBuilder out) {
         out.append('"');
         for (int at = 0; at < text.length(); at++) {
@@ -80,11 +87,13 @@ final class Json {
         if (Character.isHighSurrogate(unit)) {
             return at + 1 == text.length() || !Character.isLowSurrogate(text.charAt(at + 1));
         }
-        return Character.isLowSurrogate(unit) && (at == 0 || !Character.isHighSurrogate(text.charAt(at - 1)));
+        return Character.isLowSurrogate(unit)
+                && (at == 0 || !Character.isHighSurrogate(text.charAt(at - 1)));
     }
 
     /**
-     * Reads JSON text with nothing lost: numbers are {@link java.math.BigDecimal}, and a key that occurs twice is refused.
+     * Reads JSON text with nothing lost: numbers are {@link java.math.BigDecimal}, and a key that
+     * occurs twice is refused.
      *
      * @throws IllegalArgumentException if it is not JSON
      */

@@ -10,10 +10,15 @@ import java.util.regex.Pattern;
 /** Reads one JSON text strictly. */
 final class JsonReader {
     private static final int LEVELS_MAX = 512;
-    /** Longer numbers are refused: to convert them takes time that grows with the square of their length. */
+
+    /**
+     * Longer numbers are refused: to convert them takes time that grows with the square of their
+     * length.
+     */
     private static final int NUMBER_MAX = 400;
 
-    private static final Pattern NUMBER = Pattern.compile("-?(0|[1-9][0-9]*)(\\.[0-9]+)?([eE][+-]?[0-9]{1,6})?");
+    private static final Pattern NUMBER =
+            Pattern.compile("-?(0|[1-9][0-9]*)(\\.[0-9]+)?([eE][+-]?[0-9]{1,6})?");
 
     private final String text;
     private int at;

@@ -8,7 +8,10 @@ import java.util.List;
 import java.util.concurrent.Future;
 import java.util.function.Consumer;
 
-/** A lease that is renewed in the background until it is stopped or lost. It counts on a monotonic clock from when the request was sent. */
+/**
+ * A lease that is renewed in the background until it is stopped or lost. It counts on a monotonic
+ * clock from when the request was sent.
+ */
 final class Lease {
     private static final long RENEWAL_MIN_NANOS = Duration.ofMillis(10).toNanos();
 
@@ -101,9 +104,11 @@ final class Lease {
         }
     }
 
-    private boolean renewWith(Call call, boolean interruptible) throws Failed, InterruptedException {
+    private boolean renewWith(Call call, boolean interruptible)
+            throws Failed, InterruptedException {
         Duration left = Duration.ofNanos(Math.max(0, end - context.now()));
-        Response answer = context.rounds().once(call, new Plan(gateway, left, interruptible, late -> {}));
+        Response answer =
+                context.rounds().once(call, new Plan(gateway, left, interruptible, late -> {}));
         if (answer.status() == 409) {
             lose(answer.text("code"));
             return false;
@@ -114,9 +119,7 @@ final class Lease {
         synchronized (this) {
             end = answer.leaseEnd();
         }
-        if (lostEvent.equals("lost")) {
-            context.events().send("renewed", call.subject());
-        }
+        context.events().send("renewed", call.subject());
         return true;
     }
 

@@ -5,7 +5,10 @@ import java.lang.annotation.Retention;
 import java.lang.annotation.RetentionPolicy;
 import java.lang.annotation.Target;
 
-/** The name of a record component in contents. Names that Java derives are refused: a rename would change the identity of every operation. */
+/**
+ * The name of a record component in contents. Names that Java derives are refused: a rename would
+ * change the identity of every operation.
+ */
 @Retention(RetentionPolicy.RUNTIME)
 @Target(ElementType.RECORD_COMPONENT)
 public @interface Named {

@@ -11,7 +11,10 @@ public final class NotSettled extends OncegateException {
         this.result = result;
     }
 
-    /** Returns the report as JSON text, to keep and to pass to {@link OncegateClient#settle} later. It holds the attempt: keep it like a secret. */
+    /**
+     * Returns the report as JSON text, to keep and to pass to {@link OncegateClient#settle} later.
+     * It holds the attempt: keep it like a secret.
+     */
     public String report() {
         return report;
     }

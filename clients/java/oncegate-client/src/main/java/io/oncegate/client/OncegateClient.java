@@ -23,37 +23,45 @@ public final class OncegateClient implements AutoCloseable {
     private final Reporter reporter;
     private final Claiming claiming;
     private final Batches batches;
+    private final ThreadHolds holds;
 
     /** A client with these options; it connects when it is used. */
     public OncegateClient(Options options) {
         var events = new Events(options.onEvent);
         String credential = options.credential;
-        String app = credential == null ? "default" : credential.substring(0, credential.lastIndexOf('.'));
+        String app =
+                credential == null
+                        ? "default"
+                        : credential.substring(0, credential.lastIndexOf('.'));
         var rounds = new Rounds(new Transport(options), options, events);
         context = new Context(options, events, rounds, new Background(), app);
         reporter = new Reporter(context);
         claiming = new Claiming(context, reporter);
         batches = new Batches(context, reporter, claiming);
+        holds = new ThreadHolds(new Locking(context));
     }
 
     /** Runs the work unless the operation is a duplicate, with the operator's terms. */
-    public <T, E extends Exception> Result<T> once(String operation, Object contents, Work<T, E> work)
-            throws E, InterruptedException {
+    public <T, E extends Exception> Result<T> once(
+            String operation, Object contents, Work<T, E> work) throws E, InterruptedException {
         return once(operation, contents, Terms.NONE, work);
     }
 
     /**
-     * Claims the operation, renews the claim while the work runs, and reports the outcome until it is accepted.
+     * Claims the operation, renews the claim while the work runs, and reports the outcome until it
+     * is accepted.
      *
-     * <p>If the work throws {@link NothingHappened}, the operation is released. Anything else may have come after the effect, so
-     * its outcome is {@code unknown}. Both are thrown again.
+     * <p>If the work throws {@link NothingHappened}, the operation is released. Anything else may
+     * have come after the effect, so its outcome is {@code unknown}. Both are thrown again.
      *
      * @throws Unavailable if no gateway answered; the work was not started
      * @throws OutcomeRefused if the outcome was refused: after a success, perhaps done twice
      * @throws NotSettled if no gateway accepted the outcome
-     * @throws InterruptedException if the thread was interrupted before the work; a grant that crosses it is released
+     * @throws InterruptedException if the thread was interrupted before the work; a grant that
+     *     crosses it is released
      */
-    public <T, E extends Exception> Result<T> once(String operation, Object contents, Terms terms, Work<T, E> work)
+    public <T, E extends Exception> Result<T> once(
+            String operation, Object contents, Terms terms, Work<T, E> work)
             throws E, InterruptedException {
         Claimed claimed = claim(operation, contents, terms);
         if (claimed instanceof Duplicate<?> duplicate) {
@@ -76,17 +84,22 @@ public final class OncegateClient implements AutoCloseable {
     }
 
     /**
-     * Does the same for work that ends later: the outcome is reported when the stage completes. To cancel the future before the
-     * grant releases it; later it cancels the stage, and the outcome is {@code unknown}.
+     * Does the same for work that ends later: the outcome is reported when the stage completes. To
+     * cancel the future before the grant releases it; later it cancels the stage, and the outcome
+     * is {@code unknown}.
      */
     public <T> CompletableFuture<Result<T>> onceAsync(
-            String operation, Object contents, Terms terms, Function<Grant, ? extends CompletionStage<T>> work) {
+            String operation,
+            Object contents,
+            Terms terms,
+            Function<Grant, ? extends CompletionStage<T>> work) {
         var run = new AsyncRun<>(this, context, work);
         return run.start(operation, contents, terms);
     }
 
     /** Claims the operation. Settle or close a {@link Grant}: it is renewed until then. */
-    public Claimed claim(String operation, Object contents, Terms terms) throws InterruptedException {
+    public Claimed claim(String operation, Object contents, Terms terms)
+            throws InterruptedException {
         return claiming.claim(ClaimRequest.of(context, operation, contents, terms));
     }
 
@@ -102,15 +115,17 @@ public final class OncegateClient implements AutoCloseable {
     }
 
     /**
-     * Returns the record of an operation, for people and reports; empty if there is none. It lets no one go ahead: another attempt may
-     * claim right after it.
+     * Returns the record of an operation, for people and reports; empty if there is none. It lets
+     * no one go ahead: another attempt may claim right after it.
      */
     public Optional<Map<String, Object>> lookup(String globalId) throws InterruptedException {
         if (!globalId.matches("[0-9a-f]{32}")) {
-            throw new IllegalArgumentException("Not a global ID: \"" + globalId + "\"; it has 32 hex digits");
+            throw new IllegalArgumentException(
+                    "Not a global ID: \"" + globalId + "\"; it has 32 hex digits");
         }
         var subject = new Subject(null, globalId);
-        Response answer = run(new Call("/v1/claims/" + globalId, null, "global_id", Duration.ZERO, subject));
+        Response answer =
+                run(new Call("/v1/claims/" + globalId, null, "global_id", Duration.ZERO, subject));
         if (answer.status() == 404) {
             return Optional.empty();
         }
@@ -120,7 +135,10 @@ public final class OncegateClient implements AutoCloseable {
         return Optional.of(answer.fields());
     }
 
-    /** Claims up to 1000 operations in one call. Not atomic: look at each item. Items that were not done are sent again. */
+    /**
+     * Claims up to 1000 operations in one call. Not atomic: look at each item. Items that were not
+     * done are sent again.
+     */
     public List<BatchItem<Claimed>> claimBatch(List<ClaimItem> items) throws InterruptedException {
         return batches.claim(items);
     }
@@ -135,6 +153,32 @@ public final class OncegateClient implements AutoCloseable {
         return Contents.globalId(context.app(), operation, contents);
     }
 
+    /**
+     * Returns an exclusive lock: a {@link java.util.concurrent.locks.Lock} held by threads across
+     * processes.
+     */
+    public OncegateLock lock(String name) {
+        return lock(name, LockTerms.EXCLUSIVE);
+    }
+
+    /** Returns a lock with these terms. */
+    public OncegateLock lock(String name, LockTerms terms) {
+        return new OncegateLock(holds, name, terms);
+    }
+
+    /** Returns a read lock and a write lock of the same name. */
+    public OncegateReadWriteLock readWriteLock(String name) {
+        return readWriteLock(name, LockTerms.EXCLUSIVE);
+    }
+
+    /**
+     * Returns a read lock and a write lock of the same name, with the lease and fairness of these
+     * terms.
+     */
+    public OncegateReadWriteLock readWriteLock(String name, LockTerms terms) {
+        return new OncegateReadWriteLock(holds, name, terms);
+    }
+
     /** Ends renewals in the background. Reports in progress are finished. */
     @Override
     public void close() {
@@ -143,7 +187,12 @@ public final class OncegateClient implements AutoCloseable {
 
     private Response run(Call call) throws InterruptedException {
         try {
-            var plan = new Plan(context.rounds().first(), context.options().claimWithin, true, late -> {});
+            var plan =
+                    new Plan(
+                            context.rounds().first(),
+                            context.options().claimWithin,
+                            true,
+                            late -> {});
             return context.rounds().run(call, plan);
         } catch (Failed failed) {
             throw failed.error();

@@ -9,9 +9,13 @@ import java.util.function.LongSupplier;
 import java.util.function.Supplier;
 import java.util.regex.Pattern;
 
-/** How to call. A wrong option fails here or in the constructor of the client, with what to write instead. */
+/**
+ * How to call. A wrong option fails here or in the constructor of the client, with what to write
+ * instead.
+ */
 public final class Options {
-    private static final Pattern CREDENTIAL = Pattern.compile("[a-z0-9][a-z0-9._-]{0,63}\\.[A-Za-z0-9_]{22,}");
+    private static final Pattern CREDENTIAL =
+            Pattern.compile("[a-z0-9][a-z0-9._-]{0,63}\\.[A-Za-z0-9_]{22,}");
 
     final List<String> urls;
     String credential;
@@ -27,7 +31,8 @@ public final class Options {
     /** One or more gateways before the same store. */
     public Options(List<String> urls) {
         if (urls.isEmpty()) {
-            throw new IllegalArgumentException("At least one URL is needed, such as http://127.0.0.1:8080");
+            throw new IllegalArgumentException(
+                    "At least one URL is needed, such as http://127.0.0.1:8080");
         }
         this.urls = urls.stream().map(Options::checked).toList();
     }
@@ -38,7 +43,11 @@ public final class Options {
     }
 
     private static String checked(String url) {
-        String wrong = "\"" + url + "\" is not the URL of a gateway; write http://HOST:PORT or https://HOST:PORT";
+        String wrong =
+                "\""
+                        + url
+                        + "\" is not the URL of a gateway; write http://HOST:PORT or"
+                        + " https://HOST:PORT";
         URI uri;
         try {
             uri = URI.create(url);
@@ -46,7 +55,10 @@ public final class Options {
             throw new IllegalArgumentException(wrong, malformed);
         }
         boolean isHttp = "http".equals(uri.getScheme()) || "https".equals(uri.getScheme());
-        if (!isHttp || uri.getHost() == null || uri.getQuery() != null || uri.getUserInfo() != null) {
+        if (!isHttp
+                || uri.getHost() == null
+                || uri.getQuery() != null
+                || uri.getUserInfo() != null) {
             throw new IllegalArgumentException(wrong);
         }
         return url.replaceAll("/+$", "");
@@ -57,13 +69,17 @@ public final class Options {
         if (credential != null && !CREDENTIAL.matcher(credential).matches()) {
             // Never the value itself: it is a secret.
             throw new IllegalArgumentException(
-                    "The credential is not of the form <app_key>.<secret>, with a secret of at least 22 letters, digits or _");
+                    "The credential is not of the form <app_key>.<secret>, with a secret of at"
+                            + " least 22 letters, digits or _");
         }
         this.credential = credential;
         return this;
     }
 
-    /** Sets the limit of one HTTP call, 2 s by default, without the time that it asks to wait. Longer than the gateways' deadline. */
+    /**
+     * Sets the limit of one HTTP call, 2 s by default, without the time that it asks to wait.
+     * Longer than the gateways' deadline.
+     */
     public Options timeout(Duration timeout) {
         this.timeout = positive("timeout", timeout);
         return this;
@@ -87,7 +103,10 @@ public final class Options {
         return this;
     }
 
-    /** Sets the hook that receives each event instead of the log. It is called on the calling thread: keep it quick. */
+    /**
+     * Sets the hook that receives each event instead of the log. It is called on the calling
+     * thread: keep it quick.
+     */
     public Options onEvent(Consumer<Event> hook) {
         onEvent = hook;
         return this;
@@ -99,7 +118,10 @@ public final class Options {
         return this;
     }
 
-    /** Sets the writer of results, such as Jackson's {@code mapper::writeValueAsString}. By default maps, lists, strings, numbers and booleans are written. */
+    /**
+     * Sets the writer of results, such as Jackson's {@code mapper::writeValueAsString}. By default
+     * maps, lists, strings, numbers and booleans are written.
+     */
     public Options resultWriter(Function<Object, String> writer) {
         resultWriter = writer;
         return this;
@@ -119,7 +141,8 @@ public final class Options {
 
     private static Duration positive(String name, Duration value) {
         if (value == null || value.isZero() || value.isNegative()) {
-            throw new IllegalArgumentException(name + " must be longer than zero, such as Duration.ofSeconds(2)");
+            throw new IllegalArgumentException(
+                    name + " must be longer than zero, such as Duration.ofSeconds(2)");
         }
         return value;
     }

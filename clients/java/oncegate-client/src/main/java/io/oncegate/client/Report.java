@@ -4,9 +4,18 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 
-/** An outcome to report, as JSON text that the clients of all languages read. It holds the attempt: keep it like a secret. */
+/**
+ * An outcome to report, as JSON text that the clients of all languages read. It holds the attempt:
+ * keep it like a secret.
+ */
 record Report(
-        String globalId, String attempt, String outcome, String operation, JsonText contents, JsonText result, String gateway) {
+        String globalId,
+        String attempt,
+        String outcome,
+        String operation,
+        JsonText contents,
+        JsonText result,
+        String gateway) {
     private static final List<String> OUTCOMES = List.of("success", "failure", "unknown");
 
     static Report parse(String text) {
@@ -14,7 +23,8 @@ record Report(
         try {
             value = Json.read(text);
         } catch (IllegalArgumentException malformed) {
-            throw new IllegalArgumentException("Not a report of a client: " + malformed.getMessage(), malformed);
+            throw new IllegalArgumentException(
+                    "Not a report of a client: " + malformed.getMessage(), malformed);
         }
         if (!(value instanceof Map<?, ?> fields)
                 || !(fields.get("global_id") instanceof String id)
@@ -22,11 +32,20 @@ record Report(
                 || !(fields.get("attempt") instanceof String attempt)
                 || !(fields.get("outcome") instanceof String outcome)
                 || !OUTCOMES.contains(outcome)) {
-            throw new IllegalArgumentException("Not a report of a client: it needs global_id, attempt and outcome; pass NotSettled.report() as it was");
+            throw new IllegalArgumentException(
+                    "Not a report of a client: it needs global_id, attempt and outcome; pass"
+                            + " NotSettled.report() as it was");
         }
         String operation = fields.get("operation") instanceof String name ? name : null;
         String gateway = fields.get("gateway") instanceof String url ? url : null;
-        return new Report(id, attempt, outcome, operation, json(fields, "contents"), json(fields, "result"), gateway);
+        return new Report(
+                id,
+                attempt,
+                outcome,
+                operation,
+                json(fields, "contents"),
+                json(fields, "result"),
+                gateway);
     }
 
     private static JsonText json(Map<?, ?> fields, String name) {
@@ -48,7 +67,10 @@ record Report(
         return Json.write(fields);
     }
 
-    /** Returns the members of the outcome call. Operation and contents matter if the outcome is late: its record then has their terms. */
+    /**
+     * Returns the members of the outcome call. Operation and contents matter if the outcome is
+     * late: its record then has their terms.
+     */
     Map<String, Object> body() {
         Map<String, Object> fields = new LinkedHashMap<>();
         fields.put("attempt", attempt);

@@ -6,7 +6,10 @@ import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.List;
 
-/** Repeats reports until they are accepted. An interrupt of the caller is remembered, and ends no report. */
+/**
+ * Repeats reports until they are accepted. An interrupt of the caller is remembered, and ends no
+ * report.
+ */
 final class Reporter {
     /** A longer result is not sent: the default of the gateway's {@code limits.result_bytes}. */
     private static final int RESULT_BYTES_MAX = 64 * 1024;
@@ -27,16 +30,23 @@ final class Reporter {
      */
     record Written(JsonText text, String omitted) {}
 
-    /** Writes a result. Finished work is never reported as unknown because its result cannot be written. */
+    /**
+     * Writes a result. Finished work is never reported as unknown because its result cannot be
+     * written.
+     */
     Written write(Object result) {
         if (result == null) {
             return new Written(null, null);
         }
         try {
-            String text = result instanceof JsonText json ? json.text() : context.options().resultWriter.apply(result);
+            String text =
+                    result instanceof JsonText json
+                            ? json.text()
+                            : context.options().resultWriter.apply(result);
             int bytes = text.getBytes(StandardCharsets.UTF_8).length;
             if (bytes > RESULT_BYTES_MAX) {
-                return new Written(null, "the result has " + bytes + " bytes, more than " + RESULT_BYTES_MAX);
+                return new Written(
+                        null, "the result has " + bytes + " bytes, more than " + RESULT_BYTES_MAX);
             }
             return new Written(new JsonText(text), null);
         } catch (RuntimeException | StackOverflowError notJson) {
@@ -57,7 +67,14 @@ final class Reporter {
             }
             if (answer.status() == 409) {
                 String code = answer.text("code");
-                context.events().send("outcome_refused", report.subject(), "outcome", report.outcome(), "code", code);
+                context.events()
+                        .send(
+                                "outcome_refused",
+                                report.subject(),
+                                "outcome",
+                                report.outcome(),
+                                "code",
+                                code);
                 throw new OutcomeRefused(code, result);
             }
             if (answer.status() >= 300) {
@@ -87,7 +104,17 @@ final class Reporter {
         Boolean late = answer.fields().get("late") instanceof Boolean flag ? flag : null;
         String degraded = answer.text("degraded");
         context.events()
-                .send("reported", report.subject(), "outcome", report.outcome(), "state", state, "late", late, "degraded", degraded);
+                .send(
+                        "reported",
+                        report.subject(),
+                        "outcome",
+                        report.outcome(),
+                        "state",
+                        state,
+                        "late",
+                        late,
+                        "degraded",
+                        degraded);
         return new Settled(state, late, degraded, omitted, report.globalId());
     }
 

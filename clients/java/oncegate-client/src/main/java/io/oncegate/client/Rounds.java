@@ -9,19 +9,29 @@ import java.util.Set;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.function.Consumer;
 
-/** Repeats a call at one gateway after the other until one has answered: the rules of a call in the README of the clients. */
+/**
+ * Repeats a call at one gateway after the other until one has answered: the rules of a call in the
+ * README of the clients.
+ */
 final class Rounds {
     private static final long PAUSE_MS = 50;
     private static final long PAUSE_MAX_MS = 1000;
+
     /** Least time for a try after the time is over: the first round is always completed. */
     private static final long TRY_MIN_NANOS = Duration.ofMillis(250).toNanos();
+
     /** The gateway refused these before it asked the store. */
-    private static final Set<String> NOT_STARTED = Set.of("overloaded", "draining", "quota_exceeded");
+    private static final Set<String> NOT_STARTED =
+            Set.of("overloaded", "draining", "quota_exceeded");
 
     private final Transport transport;
     private final Options options;
     private final Events events;
-    /** The gateway that answered last is called first, so that one that is down costs one timeout, not one for each call. */
+
+    /**
+     * The gateway that answered last is called first, so that one that is down costs one timeout,
+     * not one for each call.
+     */
     private volatile int first;
 
     Rounds(Transport transport, Options options, Events events) {
@@ -48,6 +58,7 @@ final class Rounds {
     static final class Failed extends Exception {
         final transient Map<Integer, Cause> causes;
         final boolean uncertain;
+
         /** The last answer, if it was 429. */
         final transient Response quota;
 
@@ -90,11 +101,18 @@ final class Rounds {
             long most = Math.min(PAUSE_MAX_MS, PAUSE_MS << Math.min(round, 10));
             // Full jitter: callers that failed together do not come back together.
             long jitter = ThreadLocalRandom.current().nextLong(most + 1);
-            rest(Math.max(jitter, Math.max(pause, shortest == Long.MAX_VALUE ? 0 : shortest)), ends, plan, tries);
+            rest(
+                    Math.max(jitter, Math.max(pause, shortest == Long.MAX_VALUE ? 0 : shortest)),
+                    ends,
+                    plan,
+                    tries);
         }
     }
 
-    /** Sends the call once to each gateway at most, within the time; for renewals, which have their own rhythm. */
+    /**
+     * Sends the call once to each gateway at most, within the time; for renewals, which have their
+     * own rhythm.
+     */
     Response once(Call call, Plan plan) throws Failed, InterruptedException {
         int count = transport.gateways();
         long ends = System.nanoTime() + plan.within.toNanos();
@@ -118,21 +136,33 @@ final class Rounds {
         long least = TRY_MIN_NANOS;
     }
 
-    /** Sends the call to one gateway, twice if its connection broke for the first time. Returns null without an answer. */
-    private Response attempt(Call call, Plan plan, int gateway, long ends, Tries tries) throws InterruptedException {
+    /**
+     * Sends the call to one gateway, twice if its connection broke for the first time. Returns null
+     * without an answer.
+     */
+    private Response attempt(Call call, Plan plan, int gateway, long ends, Tries tries)
+            throws InterruptedException {
         while (true) {
             long timeout = options.timeout.toNanos();
             long left = Math.max(ends - System.nanoTime(), Math.min(timeout, tries.least));
             long nanos = Math.min(left, timeout) + call.waits().toNanos();
             tries.quota = null;
             try {
-                Response answer = transport.send(call, gateway, nanos, plan.interruptible, plan.abandoned);
+                Response answer =
+                        transport.send(call, gateway, nanos, plan.interruptible, plan.abandoned);
                 if (answer.isFinal()) {
                     return answer;
                 }
                 String url = options.urls.get(gateway);
                 String code = answer.text("code");
-                var cause = new Cause(url, Kind.ANSWER, answer.problem(), answer.status(), code, answer.requestId());
+                var cause =
+                        new Cause(
+                                url,
+                                Kind.ANSWER,
+                                answer.problem(),
+                                answer.status(),
+                                code,
+                                answer.requestId());
                 failed(call, gateway, cause, tries);
                 tries.quota = answer.status() == 429 ? answer : null;
                 tries.uncertain |= !NOT_STARTED.contains(String.valueOf(code));
@@ -140,13 +170,15 @@ final class Rounds {
             } catch (NoAnswer none) {
                 Kind kind = none.why.kind();
                 // A try that was cut short says nothing new.
-                boolean cut = kind == Kind.TIMEOUT && left < timeout && tries.causes.containsKey(gateway);
+                boolean cut =
+                        kind == Kind.TIMEOUT && left < timeout && tries.causes.containsKey(gateway);
                 failed(call, gateway, cut ? tries.causes.get(gateway) : none.why, tries);
                 tries.uncertain |= kind != Kind.DNS && kind != Kind.REFUSED && kind != Kind.TLS;
                 if (kind != Kind.CONNECTION || tries.resent) {
                     return null;
                 }
-                // Most likely a kept connection that the gateway had closed. The nonce or the attempt in the call is recognised.
+                // Most likely a kept connection that the gateway had closed. The nonce or the
+                // attempt in the call is recognised.
                 tries.resent = true;
             }
         }
@@ -157,7 +189,8 @@ final class Rounds {
         events.send("retry", call.subject(), "cause", cause);
     }
 
-    private static void rest(long millis, long ends, Plan plan, Tries tries) throws Failed, InterruptedException {
+    private static void rest(long millis, long ends, Plan plan, Tries tries)
+            throws Failed, InterruptedException {
         if (System.nanoTime() + millis * 1_000_000 >= ends) {
             throw new Failed(tries.causes, tries.uncertain, tries.quota);
         }

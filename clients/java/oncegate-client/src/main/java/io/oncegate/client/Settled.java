@@ -8,4 +8,5 @@ package io.oncegate.client;
  * @param degraded the outage policy that answered, or null
  * @param resultOmitted why the result was not stored, null if it was
  */
-public record Settled(String state, Boolean late, String degraded, String resultOmitted, String globalId) {}
+public record Settled(
+        String state, Boolean late, String degraded, String resultOmitted, String globalId) {}

@@ -20,7 +20,10 @@ import java.util.concurrent.TimeoutException;
 import java.util.function.Consumer;
 import javax.net.ssl.SSLException;
 
-/** Sends one request to one gateway. Connections are kept and used again, since each answer is read to its end. */
+/**
+ * Sends one request to one gateway. Connections are kept and used again, since each answer is read
+ * to its end.
+ */
 final class Transport {
     private static final String VERSION = version();
 
@@ -29,7 +32,11 @@ final class Transport {
 
     Transport(Options options) {
         this.options = options;
-        http = HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).connectTimeout(options.timeout).build();
+        http =
+                HttpClient.newBuilder()
+                        .version(HttpClient.Version.HTTP_1_1)
+                        .connectTimeout(options.timeout)
+                        .build();
     }
 
     private static String version() {
@@ -47,7 +54,8 @@ final class Transport {
      * @param interruptible false: an interrupt is remembered, and does not end the wait
      * @param abandoned receives an answer that arrives after the wait was interrupted
      */
-    Response send(Call call, int gateway, long nanos, boolean interruptible, Consumer<Response> abandoned)
+    Response send(
+            Call call, int gateway, long nanos, boolean interruptible, Consumer<Response> abandoned)
             throws NoAnswer, InterruptedException {
         String url = options.urls.get(gateway);
         // A lease counts from here: the answer may take long.
@@ -67,19 +75,26 @@ final class Transport {
                     });
             throw interrupted;
         } catch (ExecutionException failed) {
-            Throwable why = failed.getCause() instanceof CompletionException wrapped ? wrapped.getCause() : failed.getCause();
+            Throwable why =
+                    failed.getCause() instanceof CompletionException wrapped
+                            ? wrapped.getCause()
+                            : failed.getCause();
             throw new NoAnswer(new Cause(url, kind(why), String.valueOf(why)));
         } catch (TimeoutException late) {
             answering.cancel(true);
-            throw new NoAnswer(new Cause(url, Kind.TIMEOUT, "no answer within " + nanos / 1_000_000 + " ms"));
+            throw new NoAnswer(
+                    new Cause(url, Kind.TIMEOUT, "no answer within " + nanos / 1_000_000 + " ms"));
         }
     }
 
     private HttpRequest request(Call call, String url, long nanos) {
-        var request = HttpRequest.newBuilder(URI.create(url + call.path())).timeout(Duration.ofNanos(nanos));
+        var request =
+                HttpRequest.newBuilder(URI.create(url + call.path()))
+                        .timeout(Duration.ofNanos(nanos));
         request.header("User-Agent", "oncegate-java/" + VERSION);
         if (call.body() != null) {
-            request.header("Content-Type", "application/json").POST(HttpRequest.BodyPublishers.ofString(call.body()));
+            request.header("Content-Type", "application/json")
+                    .POST(HttpRequest.BodyPublishers.ofString(call.body()));
         }
         if (options.credential != null) {
             request.header("Authorization", "Bearer " + options.credential);
@@ -114,7 +129,9 @@ final class Transport {
         }
     }
 
-    private static Response read(Call call, String url, int gateway, long sent, HttpResponse<String> answer) throws NoAnswer {
+    private static Response read(
+            Call call, String url, int gateway, long sent, HttpResponse<String> answer)
+            throws NoAnswer {
         Map<String, Object> named = new LinkedHashMap<>();
         try {
             if (Json.read(answer.body()) instanceof Map<?, ?> fields) {
@@ -126,16 +143,28 @@ final class Transport {
         int status = answer.statusCode();
         Object member = named.get(status < 300 ? call.member() : "code");
         if (member == null || status < 200 || (status >= 300 && !(member instanceof String))) {
-            String type = answer.headers().firstValue("content-type").orElse("without a content type");
-            throw new NoAnswer(new Cause(url, Kind.NOT_A_GATEWAY, "answered " + status + ", " + type + "; check the URL", status, null, null));
+            String type =
+                    answer.headers().firstValue("content-type").orElse("without a content type");
+            throw new NoAnswer(
+                    new Cause(
+                            url,
+                            Kind.NOT_A_GATEWAY,
+                            "answered " + status + ", " + type + "; check the URL",
+                            status,
+                            null,
+                            null));
         }
-        String id = named.get("request_id") instanceof String own ? own : answer.headers().firstValue("x-request-id").orElse(null);
+        String id =
+                named.get("request_id") instanceof String own
+                        ? own
+                        : answer.headers().firstValue("x-request-id").orElse(null);
         return new Response(status, named, sent, gateway, id);
     }
 
     private static Kind kind(Throwable failure) {
         for (Throwable cause = failure; cause != null; cause = cause.getCause()) {
-            if (cause instanceof UnresolvedAddressException || cause instanceof UnknownHostException) {
+            if (cause instanceof UnresolvedAddressException
+                    || cause instanceof UnknownHostException) {
                 return Kind.DNS;
             }
             if (cause instanceof HttpTimeoutException) {

@@ -1,3 +1,20 @@
+import io.oncegate.client.Cause;
+import io.oncegate.client.Contents;
+import io.oncegate.client.Done;
+import io.oncegate.client.Duplicate;
+import io.oncegate.client.JsonText;
+import io.oncegate.client.Mismatch;
+import io.oncegate.client.NotCanonical;
+import io.oncegate.client.NotSettled;
+import io.oncegate.client.NothingHappened;
+import io.oncegate.client.OnUnavailable;
+import io.oncegate.client.OncegateClient;
+import io.oncegate.client.Options;
+import io.oncegate.client.OutcomeRefused;
+import io.oncegate.client.Rejected;
+import io.oncegate.client.Result;
+import io.oncegate.client.Terms;
+import io.oncegate.client.Unavailable;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
@@ -5,25 +22,31 @@ import java.time.LocalDate;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
-import java.util.Locale;
 import java.util.Map;
 import java.util.stream.Stream;
 
 /**
- * The program that the tests run: the client of this folder in its own process, with options as {@code name=value}. The same
- * options and lines as ../python/scenario.py, which explains them.
+ * The program that tests/it/clients.rs runs: the client in its own process, with options as {@code name=value}.
+ *
+ * <pre>
+ * vectors FILE                              the vectors of the global ID, one line each
+ * orders urls=A,B orders=5 workers=4 …      many workers at the same orders until each has an answer
+ * one urls=A order=A-1 work=200 …           one try at one order
+ * </pre>
  */
 final class Scenario {
-    private final Oncegate gateway;
+    private final OncegateClient client;
     private final Map<String, String> settings;
 
     private Scenario(Map<String, String> settings) {
         this.settings = settings;
-        var options = new Oncegate.Options();
-        options.credential(settings.get("credential")).proceed("proceed".equals(settings.get("policy")));
+        boolean proceeds = "proceed".equals(settings.get("policy"));
+        var options = new Options(settings.get("urls").split(","));
+        options.credential(settings.get("credential"));
+        options.onUnavailable(proceeds ? OnUnavailable.PROCEED : OnUnavailable.FAIL_CLOSED);
         options.timeout(millis("timeout", 1000)).claimWithin(millis("claim_within", 5000));
         options.settleWithin(millis("settle_within", 30000));
-        gateway = new Oncegate(List.of(settings.get("urls").split(",")), options);
+        client = new OncegateClient(options);
     }
 
     public static void main(String[] words) throws Exception {
@@ -70,17 +93,17 @@ final class Scenario {
     /** Less than 0 once the order has an answer, else how long to wait. */
     private long tryOrder(String order) throws Exception {
         try {
-            Oncegate.Answer answer = run(order);
-            if (answer instanceof Oncegate.Done done) {
+            Result<Object> answer = run(order);
+            if (answer instanceof Done<Object> done) {
                 say("done", order, number(done.result()));
-            } else if (answer instanceof Oncegate.Duplicate duplicate) {
+            } else if (answer instanceof Duplicate<Object> duplicate) {
                 if (!duplicate.state().equals("succeeded")) {
                     return Math.min(duplicate.retryAfter().toMillis(), 100);
                 }
                 say("duplicate", order, number(duplicate.result()));
             }
             return -1;
-        } catch (Oncegate.Unavailable unavailable) {
+        } catch (Unavailable unavailable) {
             return 50;
         }
     }
@@ -88,47 +111,47 @@ final class Scenario {
     private void one() throws Exception {
         String order = settings.get("order");
         try {
-            Oncegate.Answer answer = run(order);
-            if (answer instanceof Oncegate.Done done) {
-                if (done.resultError() != null) {
+            Result<Object> answer = run(order);
+            if (answer instanceof Done<Object> done) {
+                if (done.resultOmitted() != null) {
                     say("not_stored");
                 }
                 String late = Boolean.TRUE.equals(done.late()) ? "late" : "in_time";
                 say("done", order, number(done.result()), done.state(), done.degraded(), late);
-            } else if (answer instanceof Oncegate.Duplicate duplicate) {
+            } else if (answer instanceof Duplicate<Object> duplicate) {
                 say("duplicate", order, number(duplicate.result()), duplicate.state());
-            } else if (answer instanceof Oncegate.Mismatch mismatch) {
+            } else if (answer instanceof Mismatch<Object> mismatch) {
                 say("mismatch", mismatch.code());
             }
-        } catch (Oncegate.Unavailable unavailable) {
-            say(Stream.concat(Stream.of("unavailable"), unavailable.causes.stream().map(Scenario::kind)).toArray());
-        } catch (Oncegate.Rejected rejected) {
-            say("rejected", rejected.status, rejected.code);
-        } catch (Oncegate.OutcomeRefused refused) {
-            say("refused", refused.code);
-        } catch (Oncegate.NotSettled unsettled) {
+        } catch (Unavailable unavailable) {
+            say(Stream.concat(Stream.of("unavailable"), unavailable.causes().stream().map(Scenario::kind)).toArray());
+        } catch (Rejected rejected) {
+            say("rejected", rejected.status(), rejected.code());
+        } catch (OutcomeRefused refused) {
+            say("refused", refused.code());
+        } catch (NotSettled unsettled) {
             say("not_settled");
             // Kept somewhere, and given to a gateway later.
-            say("settled", gateway.settle(unsettled.report, Duration.ofSeconds(20)));
-        } catch (Oncegate.NothingHappened nothing) {
+            say("settled", client.settle(unsettled.report()).state());
+        } catch (NothingHappened nothing) {
             say("raised", "failure");
         } catch (IllegalStateException unknown) {
             say("raised", "unknown");
         }
     }
 
-    private Oncegate.Answer run(String order) throws Exception {
-        var terms = new Oncegate.Terms(settings.get("fingerprint"), settings.get("lease"), null, false);
-        return gateway.runOnce("order.submit", Map.of("order_id", order), terms, held -> {
-            say("granted", order, held.repeated ? "repeated" : "first", held.degraded);
+    private Result<Object> run(String order) throws Exception {
+        var terms = Terms.NONE.fingerprint(settings.get("fingerprint")).lease(settings.get("lease"));
+        return client.once("order.submit", Map.of("order_id", order), terms, held -> {
+            say("granted", order, held.repeated() ? "repeated" : "first", held.degraded());
             Thread.sleep(millis("work", 0).toMillis());
             if ("failure".equals(settings.get("fails"))) {
-                throw new Oncegate.NothingHappened("nothing happened");
+                throw new NothingHappened("nothing happened");
             }
             if ("unknown".equals(settings.get("fails"))) {
                 throw new IllegalStateException("who knows");
             }
-            if (!held.isOurs()) {
+            if (!held.isLive()) {
                 say("lost", held.lost());
             }
             say("effect", order);
@@ -146,22 +169,22 @@ final class Scenario {
         return Map.of("order_number", order, "more", more);
     }
 
-    private static String kind(Oncegate.Cause cause) {
-        return cause.kind().name().toLowerCase(Locale.ROOT);
+    private static String kind(Cause cause) {
+        return cause.kind().wire();
     }
 
     private static void vectors(Path path) throws Exception {
-        var table = (Map<?, ?>) Oncegate.readJson(Files.readString(path));
+        var table = (Map<?, ?>) new JsonText(Files.readString(path)).value();
         for (Object each : (List<?>) table.get("accepted")) {
             var vector = (Map<?, ?>) each;
-            Object contents = Oncegate.readJson((String) vector.get("contents_json"));
-            say("accepted", Oncegate.globalId((String) vector.get("app_key"), (String) vector.get("operation"), contents));
+            var contents = new JsonText((String) vector.get("contents_json"));
+            say("accepted", Contents.globalId((String) vector.get("app_key"), (String) vector.get("operation"), contents));
         }
         for (Object each : (List<?>) table.get("refused")) {
+            var contents = new JsonText((String) ((Map<?, ?>) each).get("contents_json"));
             try {
-                Object contents = Oncegate.readJson((String) ((Map<?, ?>) each).get("contents_json"));
-                say("accepted", Oncegate.globalId("shop", "default", contents));
-            } catch (IllegalArgumentException refused) {
+                say("accepted", Contents.globalId("shop", "default", contents));
+            } catch (NotCanonical refused) {
                 say("refused");
             }
         }
