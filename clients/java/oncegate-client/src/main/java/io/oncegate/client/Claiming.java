@@ -54,7 +54,7 @@ final class Claiming {
         Duration rest = wait;
         while (true) {
             Duration part = rest.compareTo(WAIT_MAX) < 0 ? rest : WAIT_MAX;
-            Duration within = context.options().claimWithin.plus(part);
+            Duration within = context.options().claimWithin;
             var plan =
                     new Plan(
                             context.rounds().first(), within, true, late -> abandon(request, late));

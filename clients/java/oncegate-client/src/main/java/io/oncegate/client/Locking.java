@@ -105,7 +105,7 @@ final class Locking {
         Duration rest = wait == null ? WAIT_MAX : wait;
         while (true) {
             Duration part = rest.compareTo(WAIT_MAX) < 0 ? rest : WAIT_MAX;
-            Duration within = context.options().claimWithin.plus(part);
+            Duration within = context.options().claimWithin;
             var plan = new Plan(context.rounds().first(), within, interruptible, late -> {});
             Response answer = context.rounds().run(call(name, terms, nonce, part), plan);
             rest = rest(wait, begun);

@@ -77,14 +77,13 @@ final class Rounds {
     /** Returns the first final answer. */
     Response run(Call call, Plan plan) throws Failed, InterruptedException {
         int count = transport.gateways();
-        long ends = System.nanoTime() + plan.within.toNanos();
-        var tries = new Tries();
+        var tries = new Tries(System.nanoTime() + plan.within.toNanos());
         for (int round = 1; ; round++) {
             long shortest = Long.MAX_VALUE;
             long pause = 0;
             for (int member = 0; member < count; member++) {
                 int gateway = (plan.from + member) % count;
-                Response answer = attempt(call, plan, gateway, ends, tries);
+                Response answer = attempt(call, plan, gateway, tries);
                 if (answer != null && answer.isFinal()) {
                     first = gateway;
                     return answer;
@@ -94,7 +93,7 @@ final class Rounds {
                 if (tries.quota != null) {
                     pause = tries.quota.retryAfter().toMillis();
                     if (member + 1 < count) {
-                        rest(pause, ends, plan, tries);
+                        rest(pause, plan, tries);
                     }
                 }
             }
@@ -103,7 +102,6 @@ final class Rounds {
             long jitter = ThreadLocalRandom.current().nextLong(most + 1);
             rest(
                     Math.max(jitter, Math.max(pause, shortest == Long.MAX_VALUE ? 0 : shortest)),
-                    ends,
                     plan,
                     tries);
         }
@@ -115,11 +113,10 @@ final class Rounds {
      */
     Response once(Call call, Plan plan) throws Failed, InterruptedException {
         int count = transport.gateways();
-        long ends = System.nanoTime() + plan.within.toNanos();
-        var tries = new Tries();
+        var tries = new Tries(System.nanoTime() + plan.within.toNanos());
         tries.least = 1_000_000;
-        for (int member = 0; member < count && System.nanoTime() < ends; member++) {
-            Response answer = attempt(call, plan, (plan.from + member) % count, ends, tries);
+        for (int member = 0; member < count && System.nanoTime() < tries.ends; member++) {
+            Response answer = attempt(call, plan, (plan.from + member) % count, tries);
             if (answer != null && answer.isFinal()) {
                 return answer;
             }
@@ -134,19 +131,27 @@ final class Rounds {
         boolean uncertain;
         Response quota;
         long least = TRY_MIN_NANOS;
+
+        /** Time that the call asked to wait for is not counted. */
+        long ends;
+
+        Tries(long ends) {
+            this.ends = ends;
+        }
     }
 
     /**
      * Sends the call to one gateway, twice if its connection broke for the first time. Returns null
      * without an answer.
      */
-    private Response attempt(Call call, Plan plan, int gateway, long ends, Tries tries)
+    private Response attempt(Call call, Plan plan, int gateway, Tries tries)
             throws InterruptedException {
         while (true) {
             long timeout = options.timeout.toNanos();
-            long left = Math.max(ends - System.nanoTime(), Math.min(timeout, tries.least));
+            long left = Math.max(tries.ends - System.nanoTime(), Math.min(timeout, tries.least));
             long nanos = Math.min(left, timeout) + call.waits().toNanos();
             tries.quota = null;
+            long begun = System.nanoTime();
             try {
                 Response answer =
                         transport.send(call, gateway, nanos, plan.interruptible, plan.abandoned);
@@ -180,6 +185,8 @@ final class Rounds {
                 // Most likely a kept connection that the gateway had closed. The nonce or the
                 // attempt in the call is recognised.
                 tries.resent = true;
+            } finally {
+                tries.ends += Math.min(System.nanoTime() - begun, call.waits().toNanos());
             }
         }
     }
@@ -189,9 +196,9 @@ final class Rounds {
         events.send("retry", call.subject(), "cause", cause);
     }
 
-    private static void rest(long millis, long ends, Plan plan, Tries tries)
+    private static void rest(long millis, Plan plan, Tries tries)
             throws Failed, InterruptedException {
-        if (System.nanoTime() + millis * 1_000_000 >= ends) {
+        if (System.nanoTime() + millis * 1_000_000 >= tries.ends) {
             throw new Failed(tries.causes, tries.uncertain, tries.quota);
         }
         Pauses.sleep(Duration.ofMillis(millis), plan.interruptible);
