@@ -205,7 +205,10 @@ async fn a_lease_counts_from_when_it_was_asked_for(language: Language) {
     let words = ["one", &url(proxy.address()), "order=A-1", "lease=600ms", "timeout=5000"];
     let Some(said) = language.run(&words).await else { return };
 
-    assert!(said == ["raised failure"] || said == ["unavailable"], "the answer came too late to begin: {said:?}");
+    assert!(
+        said == ["raised failure"] || said[0].starts_with("unavailable"),
+        "the answer came too late to begin: {said:?}"
+    );
     assert_eq!(asked(&gateway.client(), "A-1").await, None, "and it is free for the next one");
 }
 

@@ -1,0 +1,47 @@
+package io.oncegate.spring;
+
+import java.lang.annotation.Documented;
+import java.lang.annotation.ElementType;
+import java.lang.annotation.Retention;
+import java.lang.annotation.RetentionPolicy;
+import java.lang.annotation.Target;
+
+/**
+ * Runs a method once for each key, across processes.
+ *
+ * <pre>{@code
+ * @Once(operation = "order.submit", key = "{order_id: #order.id}", fingerprint = "{amount_cents: #order.cents}")
+ * public Receipt submit(Order order) { … }
+ * }</pre>
+ *
+ * <p>A repeat of a success returns the stored result as the method's return type. An operation in
+ * progress or with an unknown outcome throws {@link DuplicateOperation}, another fingerprint {@link
+ * OperationMismatch}. It stands outside a transaction of the method, and refuses to run inside one:
+ * a success reported before the commit would stay after a rollback. A {@code CompletionStage} or
+ * {@code Mono} is reported when it completes; streams of values are refused.
+ */
+@Documented
+@Retention(RetentionPolicy.RUNTIME)
+@Target(ElementType.METHOD)
+public @interface Once {
+    /** Returns the kind of operation, such as {@code order.submit}. */
+    String operation();
+
+    /**
+     * Returns the contents as a SpEL expression over the parameters: a value, or a map such as
+     * <code>{order_id: #order.id}</code>.
+     */
+    String key();
+
+    /** Returns what else must be equal on a repeat, as a SpEL expression. */
+    String fingerprint() default "";
+
+    /** Returns the lease, such as {@code 30s}; empty: the operator's choice. */
+    String lease() default "";
+
+    /** Returns the retention, such as {@code 30d}; empty: the operator's choice. */
+    String retention() default "";
+
+    /** Returns the time to wait for an attempt in progress, such as {@code 10s}. */
+    String waitFor() default "";
+}

@@ -1,0 +1,28 @@
+package io.oncegate.spring.rabbit;
+
+import org.springframework.amqp.core.Declarables;
+import org.springframework.amqp.core.Queue;
+import org.springframework.amqp.core.QueueBuilder;
+
+/**
+ * The queues beside a queue of work: retried messages return after their time, parked and dead ones
+ * stay.
+ */
+public final class OnceRabbitQueues {
+    private OnceRabbitQueues() {}
+
+    /**
+     * Returns the durable queues {@code .retry}, {@code .parked} and {@code .dead} of a queue, to
+     * be declared as a bean.
+     */
+    public static Declarables of(String queue) {
+        Queue retry =
+                QueueBuilder.durable(queue + ".retry")
+                        .deadLetterExchange("")
+                        .deadLetterRoutingKey(queue)
+                        .build();
+        Queue parked = QueueBuilder.durable(queue + ".parked").build();
+        Queue dead = QueueBuilder.durable(queue + ".dead").build();
+        return new Declarables(retry, parked, dead);
+    }
+}

@@ -1,0 +1,123 @@
+package io.oncegate.spring;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import com.sun.net.httpserver.HttpExchange;
+import com.sun.net.httpserver.HttpServer;
+import java.io.IOException;
+import java.net.InetAddress;
+import java.net.InetSocketAddress;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.Executors;
+
+/** A gateway that models the table of claims in memory, by operation and contents. */
+public final class ClaimTable implements AutoCloseable {
+    private static final ObjectMapper JSON = new ObjectMapper();
+
+    private final HttpServer server;
+    private final Map<String, Claim> claims = new HashMap<>();
+    private final List<String> outcomes = new ArrayList<>();
+    private String traceparent;
+
+    private static final class Claim {
+        String attempt;
+        String state = "in_progress";
+        JsonNode fingerprint;
+        JsonNode result;
+    }
+
+    public ClaimTable() throws IOException {
+        server = HttpServer.create(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0), 0);
+        server.setExecutor(Executors.newCachedThreadPool());
+        server.createContext("/v1/claims", this::handle);
+        server.start();
+    }
+
+    public String url() {
+        return "http://127.0.0.1:" + server.getAddress().getPort();
+    }
+
+    /** Returns the outcomes so far, such as {@code success}. */
+    public synchronized List<String> outcomes() {
+        return List.copyOf(outcomes);
+    }
+
+    public synchronized String traceparent() {
+        return traceparent;
+    }
+
+    private void handle(HttpExchange exchange) throws IOException {
+        JsonNode body = JSON.readTree(exchange.getRequestBody());
+        ObjectNode answer = JSON.createObjectNode();
+        int status;
+        synchronized (this) {
+            traceparent = exchange.getRequestHeaders().getFirst("traceparent");
+            status =
+                    exchange.getRequestURI().getPath().endsWith("/outcome")
+                            ? outcome(body, answer)
+                            : claim(body, answer);
+        }
+        byte[] content = JSON.writeValueAsBytes(answer);
+        exchange.getResponseHeaders().add("content-type", "application/json");
+        exchange.sendResponseHeaders(status, content.length);
+        exchange.getResponseBody().write(content);
+        exchange.close();
+    }
+
+    private int claim(JsonNode body, ObjectNode answer) {
+        String key = body.get("operation") + " " + body.get("contents");
+        answer.put("global_id", String.format("%032x", key.hashCode() & 0xffffffffL));
+        Claim claim = claims.get(key);
+        if (claim == null) {
+            claim = new Claim();
+            claim.attempt = "1-" + body.get("attempt_nonce").asText();
+            claim.fingerprint = body.get("fingerprint");
+            claims.put(key, claim);
+            answer.put("attempt", claim.attempt)
+                    .put("fence", claims.size())
+                    .put("lease_ms", 30_000)
+                    .put("state", "in_progress");
+            return 201;
+        }
+        boolean same =
+                claim.fingerprint == null
+                        ? body.get("fingerprint") == null
+                        : claim.fingerprint.equals(body.get("fingerprint"));
+        if (!same) {
+            answer.put("code", "fingerprint_mismatch");
+            return 422;
+        }
+        answer.put("code", "duplicate").put("state", claim.state).put("retry_after_ms", 70);
+        answer.set("result", claim.result);
+        return 409;
+    }
+
+    private int outcome(JsonNode body, ObjectNode answer) {
+        String outcome = body.get("outcome").asText();
+        outcomes.add(outcome);
+        answer.put("global_id", "0".repeat(32)).put("late", false);
+        for (String key : List.copyOf(claims.keySet())) {
+            Claim claim = claims.get(key);
+            if (!claim.attempt.equals(body.get("attempt").asText())) {
+                continue;
+            }
+            if (outcome.equals("failure")) {
+                claims.remove(key);
+            } else {
+                claim.state = outcome.equals("success") ? "succeeded" : "unknown";
+                claim.result = body.get("result");
+            }
+            answer.put("state", claim.state);
+        }
+        return 200;
+    }
+
+    @Override
+    public void close() {
+        server.stop(0);
+    }
+}
