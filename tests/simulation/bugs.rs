@@ -14,7 +14,10 @@ use oncegate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, Relea
 use oncegate::domain::outage_policy::OutagePolicy;
 use oncegate::domain::record::{ClaimState, Key, LiveClaim};
 use oncegate::domain::terms::{Retention, Terms};
-use oncegate::engine::{Capabilities, Determinate, Engine, EngineError, Metadata};
+use oncegate::engine::{
+    Capabilities, ChangeResponse, Determinate, Engine, EngineError, Metadata, RecordChange, RecordName, RecordView,
+    SharedRecord,
+};
 use oncegate::gateway::claim::{ClaimAnswer, Granted};
 use oncegate::gateway::{ClaimView, Failure};
 use oncegate::resilience::chain::Times;
@@ -291,17 +294,12 @@ impl Engine for BuggyStore {
         self.inner.list(request).await
     }
 
-    async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
-        self.inner.get_metadata(name).await
+    async fn get_record(&self, name: &RecordName, deadline: Duration) -> Result<RecordView, EngineError> {
+        self.inner.get_record(name, deadline).await
     }
 
-    async fn compare_and_set_metadata(
-        &self,
-        name: &str,
-        expected: Option<&Metadata>,
-        new: &Metadata,
-    ) -> Result<bool, EngineError> {
-        self.inner.compare_and_set_metadata(name, expected, new).await
+    async fn change_record(&self, change: &RecordChange, deadline: Duration) -> Result<ChangeResponse, EngineError> {
+        self.inner.change_record(change, deadline).await
     }
 
     async fn probe(&self) -> Result<(), EngineError> {
@@ -321,7 +319,7 @@ struct BuggyGateway {
     /// Memory of [`Bug::DuplicateFromMemory`].
     duplicate: Mutex<Option<(Key, LiveClaim)>>,
     /// First state that [`Bug::SwitchNotSeen`] has read.
-    notes: OnceLock<Option<Metadata>>,
+    notes: OnceLock<Option<SharedRecord>>,
 }
 
 impl BuggyGateway {
@@ -443,22 +441,23 @@ impl Engine for BuggyGateway {
         self.inner.list(request).await
     }
 
-    async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
-        let note = self.inner.get_metadata(name).await?;
+    async fn get_record(&self, name: &RecordName, deadline: Duration) -> Result<RecordView, EngineError> {
+        let found = self.inner.get_record(name, deadline).await?;
         match self.bug {
-            Bug::SwitchNotSeen => Ok(self.notes.get_or_init(|| note).clone()),
-            Bug::GrantFreezeForgotten => Ok(note.or(Metadata::new("kept").ok())),
-            _ => Ok(note),
+            Bug::SwitchNotSeen => {
+                let record = self.notes.get_or_init(|| found.record).clone();
+                Ok(RecordView { record, ..found })
+            }
+            Bug::GrantFreezeForgotten => {
+                let kept = Metadata::new("kept").ok().map(|kept| SharedRecord::plain(&kept));
+                Ok(RecordView { record: found.record.or(kept), ..found })
+            }
+            _ => Ok(found),
         }
     }
 
-    async fn compare_and_set_metadata(
-        &self,
-        name: &str,
-        expected: Option<&Metadata>,
-        new: &Metadata,
-    ) -> Result<bool, EngineError> {
-        self.inner.compare_and_set_metadata(name, expected, new).await
+    async fn change_record(&self, change: &RecordChange, deadline: Duration) -> Result<ChangeResponse, EngineError> {
+        self.inner.change_record(change, deadline).await
     }
 
     async fn probe(&self) -> Result<(), EngineError> {

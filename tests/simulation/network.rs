@@ -10,7 +10,7 @@ use oncegate::domain::claim::{
 };
 use oncegate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
 use oncegate::domain::record::{Key, LiveClaim};
-use oncegate::engine::{Capabilities, Engine, EngineError, Metadata};
+use oncegate::engine::{Capabilities, ChangeResponse, Engine, EngineError, RecordChange, RecordName, RecordView};
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
@@ -251,22 +251,20 @@ impl Engine for Network {
         Err(EngineError::unavailable("callers of a world do not list claims"))
     }
 
-    async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
+    async fn get_record(&self, name: &RecordName, deadline: Duration) -> Result<RecordView, EngineError> {
+        let RecordName::Metadata(_) = name else {
+            return self.alive(self.round_trip(|| self.store.get_record(name, deadline))).await;
+        };
         let read = self.world.metadata_read(self.gateway, self.store.number);
-        let found = self.alive(self.round_trip(|| self.store.get_metadata(name))).await;
+        let found = self.alive(self.round_trip(|| self.store.get_record(name, deadline))).await;
         if found.is_ok() {
             read.succeeds();
         }
         found
     }
 
-    async fn compare_and_set_metadata(
-        &self,
-        name: &str,
-        expected: Option<&Metadata>,
-        new: &Metadata,
-    ) -> Result<bool, EngineError> {
-        self.alive(self.round_trip(|| self.store.compare_and_set_metadata(name, expected, new))).await
+    async fn change_record(&self, change: &RecordChange, deadline: Duration) -> Result<ChangeResponse, EngineError> {
+        self.alive(self.round_trip(|| self.store.change_record(change, deadline))).await
     }
 
     async fn probe(&self) -> Result<(), EngineError> {

@@ -13,7 +13,9 @@ use oncegate::domain::record::Key;
 use oncegate::domain::tenant::Operation;
 use oncegate::domain::terms::{LeaseEnd, Retention, Terms};
 use oncegate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
-use oncegate::engine::{Determinate, Engine, EngineError, Metadata};
+use oncegate::engine::{
+    ChangeResponse, Determinate, Engine, EngineError, Metadata, RecordChange, RecordName, RecordView,
+};
 use tokio::sync::{Notify, oneshot};
 
 use crate::bugs::Bug;
@@ -215,25 +217,24 @@ impl Store {
         Ok(())
     }
 
-    /// Reads metadata.
-    pub(crate) async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
+    /// Reads a shared record.
+    pub(crate) async fn get_record(&self, name: &RecordName, deadline: Duration) -> Result<RecordView, EngineError> {
         self.ping().await?;
-        self.engine().get_metadata(name).await
+        self.engine().get_record(name, deadline).await
     }
 
-    /// Writes metadata, if it has the expected value.
-    pub(crate) async fn compare_and_set_metadata(
+    /// Changes a shared record.
+    pub(crate) async fn change_record(
         &self,
-        name: &str,
-        expected: Option<&Metadata>,
-        new: &Metadata,
-    ) -> Result<bool, EngineError> {
+        change: &RecordChange,
+        deadline: Duration,
+    ) -> Result<ChangeResponse, EngineError> {
         self.ping().await?;
-        let is_written = self.engine().compare_and_set_metadata(name, expected, new).await?;
-        if is_written {
-            self.world.agreed(self.number, new);
+        let answer = self.engine().change_record(change, deadline).await?;
+        if let (ChangeResponse::Stored(_), RecordName::Metadata(_)) = (&answer, &change.name) {
+            self.world.agreed(self.number, &Metadata::try_from(change.new.clone())?);
         }
-        Ok(is_written)
+        Ok(answer)
     }
 
     fn engine(&self) -> Arc<dyn Engine> {

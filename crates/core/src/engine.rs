@@ -9,11 +9,11 @@ pub mod error;
 #[cfg(any(test, feature = "test-util"))]
 pub mod faulty;
 pub mod memory;
-pub mod metadata;
 pub mod node;
 pub mod notification;
 #[cfg(any(test, feature = "test-util"))]
 pub mod sharded;
+pub mod shared_record;
 pub mod value;
 
 use std::time::Duration;
@@ -24,9 +24,11 @@ use serde::Serialize;
 
 use self::breaker::BreakerStatus;
 pub use self::error::{Determinate, EngineError, Indeterminate};
-pub use self::metadata::Metadata;
 pub use self::node::{Node, NodeRole};
 pub use self::notification::{Channel, Subscription};
+pub use self::shared_record::{
+    ChangePurpose, ChangeResponse, Metadata, RecordChange, RecordName, RecordView, SharedRecord,
+};
 use crate::claim::{ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse};
 use crate::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
 use crate::record::{Key, LiveClaim};
@@ -124,20 +126,14 @@ pub trait Engine: Send + Sync + 'static {
     /// more claims. Does not hold up other calls.
     async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError>;
 
-    /// Returns the metadata stored under this name, if any. Names belong to the gateways: up to 200 letters, digits, `.`, `_`
-    /// and `-`.
-    async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError>;
+    /// Returns the record of this name, if there is one that has not ended, and the store's now.
+    async fn get_record(&self, name: &RecordName, deadline: Duration) -> Result<RecordView, EngineError>;
 
-    /// Stores `new` if `expected` is stored now (`None`: nothing), atomically. Returns false, and changes nothing, if another
-    /// value is stored. A `new` that is stored already counts as stored, so that a call whose answer was lost can be repeated; a
-    /// caller that must know that the value is its own makes it unique. As durable as a claim, never expired, and accepted also
-    /// while the store has no room for new claims.
-    async fn compare_and_set_metadata(
-        &self,
-        name: &str,
-        expected: Option<&Metadata>,
-        new: &Metadata,
-    ) -> Result<bool, EngineError>;
+    /// Replaces a record by compare-and-set, in one atomic step: the new record is stored if the version of the expected one is
+    /// stored (`None`: no record) and the store's now is within the bounds of the change. Versions are compared, never values. A
+    /// call whose new version is stored already is answered as stored, so that it can be repeated after a lost reply. The store's
+    /// now never goes back while a record lasts, as far as its clock does not. As durable as a claim.
+    async fn change_record(&self, change: &RecordChange, deadline: Duration) -> Result<ChangeResponse, EngineError>;
 
     /// Subscribes to the notifications of a record. Returns soon, also if the store is unavailable; the default is a
     /// subscription without notifications.
@@ -155,6 +151,11 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Returns the shard that keeps a key, as far as the engine knows.
     fn shard_of(&self, _key: &Key) -> u16 {
+        0
+    }
+
+    /// Returns the shard that keeps a shared record, as far as the engine knows.
+    fn shard_of_record(&self, _name: &RecordName) -> u16 {
         0
     }
 

@@ -11,6 +11,7 @@ pub mod engine;
 pub mod global_id;
 pub mod hex;
 pub mod limits;
+pub mod lock;
 pub mod name;
 pub mod nearest;
 pub mod observed;

@@ -17,10 +17,11 @@ pub const BUILD: i32 = 1;
 
 /// The files of `migrations`, in order: number, subject, text. Listed by hand: the macro that reads the folder would add a
 /// second client library to the build.
-const FILES: [(i64, &str, &str); 3] = [
+const FILES: [(i64, &str, &str); 4] = [
     (1, "claims", include_str!("../../../migrations/0001_claims.sql")),
     (2, "apps", include_str!("../../../migrations/0002_apps.sql")),
     (3, "notes", include_str!("../../../migrations/0003_notes.sql")),
+    (4, "locks", include_str!("../../../migrations/0004_locks.sql")),
 ];
 
 /// All migrations, in order.

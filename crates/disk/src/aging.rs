@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use oncegate_core::claim::{ClaimResponse, Grant, OutcomeResponse, RenewalResponse};
-use oncegate_core::engine::Metadata;
+use oncegate_core::engine::{ChangeResponse, RecordView};
 use oncegate_core::operator::{ListedClaim, ReleaseResponse};
 use oncegate_core::record::LiveClaim;
 
@@ -18,9 +18,10 @@ pub(super) trait Aging: Sized {
 
 impl Aging for () {}
 
-impl Aging for bool {}
+/// A view is true of its own instant.
+impl Aging for RecordView {}
 
-impl Aging for Option<Metadata> {}
+impl Aging for ChangeResponse {}
 
 impl Aging for ReleaseResponse {}
 

@@ -4,10 +4,10 @@
 use hashbrown::HashMap;
 use oncegate_core::claim::Effect;
 use oncegate_core::clock::Timestamp;
-use oncegate_core::engine::{EngineError, Metadata};
+use oncegate_core::engine::{ChangeResponse, EngineError, RecordChange, RecordName, RecordView};
 use oncegate_core::record::{ClaimState, Key, LiveClaim};
 
-use super::store::{self, Change, Row, Store, Watermarks};
+use super::store::{self, Change, RecordSlot, Row, Store, StoredRecord, Watermarks};
 
 /// Fences are JSON integers, and larger ones are not exact as doubles.
 const FENCE_END: u64 = 1 << 53;
@@ -17,8 +17,8 @@ pub(super) struct Batch<'a> {
     pub(super) store: &'a Store,
     slots: HashMap<Vec<u8>, Slot>,
     orphans: Vec<fjall::Slice>,
-    /// Metadata that the batch has stored, by name.
-    metadata: HashMap<String, Metadata>,
+    /// Shared records that the batch has read, by key.
+    records: HashMap<Vec<u8>, RecordSlot>,
     watermarks: Watermarks,
     changed: bool,
     /// Claims that a call has ended.
@@ -37,8 +37,8 @@ pub(super) struct Changes {
     slots: HashMap<Vec<u8>, Slot>,
     /// Entries among the ends without a claim.
     pub(super) orphans: Vec<fjall::Slice>,
-    /// Stored metadata, by name.
-    pub(super) metadata: HashMap<String, Metadata>,
+    /// Shared records, by key.
+    pub(super) records: HashMap<Vec<u8>, RecordSlot>,
     /// The watermarks after the batch.
     pub(super) watermarks: Watermarks,
     /// There is something to write.
@@ -50,8 +50,8 @@ pub(super) struct Changes {
 impl<'a> Batch<'a> {
     /// Creates a batch that continues from these watermarks.
     pub(super) fn new(store: &'a Store, watermarks: Watermarks) -> Self {
-        let (slots, orphans, metadata) = (HashMap::new(), Vec::new(), HashMap::new());
-        Self { store, slots, orphans, metadata, watermarks, changed: false, ended: Vec::new() }
+        let (slots, orphans, records) = (HashMap::new(), Vec::new(), HashMap::new());
+        Self { store, slots, orphans, records, watermarks, changed: false, ended: Vec::new() }
     }
 
     /// Applies one transition to one key. The transition receives the live claim at `now`, and the fence of a new attempt.
@@ -93,37 +93,34 @@ impl<'a> Batch<'a> {
         self.apply(key, now, |live, _| (Effect::Keep, live.cloned()))
     }
 
-    /// Returns the metadata of this name.
-    pub(super) fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
-        match self.metadata.get(name) {
-            Some(metadata) => Ok(Some(metadata.clone())),
-            None => self.store.get_metadata(name),
-        }
+    /// Returns the shared record of this name at `now`.
+    pub(super) fn get_record(&mut self, name: &RecordName, now: Timestamp) -> Result<RecordView, EngineError> {
+        let slot = self.record_slot(&store::record_key(name))?;
+        Ok(RecordView { record: slot.live(now).map(|stored| stored.record.clone()), now })
     }
 
-    /// Stores metadata if `expected` is stored now. Returns whether `new` is stored now.
-    pub(super) fn compare_and_set_metadata(
+    /// Applies a change of a shared record at `now`.
+    pub(super) fn change_record(
         &mut self,
-        name: &str,
-        expected: Option<&Metadata>,
-        new: Metadata,
+        change: RecordChange,
         now: Timestamp,
-    ) -> Result<bool, EngineError> {
-        let current = self.get_metadata(name)?;
-        if current.as_ref() == Some(&new) {
-            return Ok(true);
+    ) -> Result<ChangeResponse, EngineError> {
+        let slot = self.record_slot(&store::record_key(&change.name))?;
+        if let Some(answer) = change.decide(slot.live(now).map(|stored| &stored.record), now) {
+            return Ok(answer);
         }
-        if current.as_ref() != expected {
-            return Ok(false);
-        }
-        self.metadata.insert(name.to_owned(), new);
+        let ends_at = change.lasts.map(|lasts| now.plus(lasts));
+        slot.put(Some(StoredRecord { record: change.new, ends_at }));
         self.touch(now);
-        Ok(true)
+        Ok(ChangeResponse::Stored(now))
     }
 
     /// Deletes the claim of an entry among the ends, if its row says that it has ended: the entry is only a hint.
     pub(super) fn sweep(&mut self, end_key: &fjall::Slice, now: Timestamp) {
         let Some((_, key)) = store::split_end_key(end_key) else { return };
+        if store::is_lock(key) {
+            return self.sweep_lock(end_key, key, now);
+        }
         // A row that cannot be read is never overwritten, and so not deleted either.
         let Ok(slot) = self.slot(key) else { return };
         let end_of = |row: &Option<Row>| row.as_ref().and_then(|row| row.end_key(key));
@@ -139,10 +136,25 @@ impl<'a> Batch<'a> {
         self.touch(now);
     }
 
+    fn sweep_lock(&mut self, end_key: &fjall::Slice, key: &[u8], now: Timestamp) {
+        let Ok(slot) = self.record_slot(key) else { return };
+        let is_end_of = |record: &Option<StoredRecord>| {
+            record.as_ref().and_then(|record| record.end_key(key)).is_some_and(|own| own[..] == end_key[..])
+        };
+        if is_end_of(&slot.current) && slot.current.as_ref().is_some_and(|record| record.has_ended(now)) {
+            slot.put(None);
+        } else if !is_end_of(&slot.stored) && !is_end_of(&slot.current) {
+            self.orphans.push(end_key.clone());
+        } else {
+            return;
+        }
+        self.touch(now);
+    }
+
     /// Returns the changes of the batch.
     pub(super) fn finish(self) -> Changes {
-        let Self { slots, orphans, metadata, watermarks, changed, ended, .. } = self;
-        Changes { slots, orphans, metadata, watermarks, changed, ended }
+        let Self { slots, orphans, records, watermarks, changed, ended, .. } = self;
+        Changes { slots, orphans, records, watermarks, changed, ended }
     }
 
     fn touch(&mut self, now: Timestamp) {
@@ -159,6 +171,28 @@ impl<'a> Batch<'a> {
                 Ok(vacant.insert(Slot { stored, current, changed: false }))
             }
         }
+    }
+
+    fn record_slot(&mut self, key: &[u8]) -> Result<&mut RecordSlot, EngineError> {
+        match self.records.entry_ref(key) {
+            hashbrown::hash_map::EntryRef::Occupied(slot) => Ok(slot.into_mut()),
+            hashbrown::hash_map::EntryRef::Vacant(vacant) => {
+                let stored = self.store.record(key)?;
+                let current = stored.clone();
+                Ok(vacant.insert(RecordSlot { stored, current, changed: false }))
+            }
+        }
+    }
+}
+
+impl RecordSlot {
+    fn live(&self, now: Timestamp) -> Option<&StoredRecord> {
+        self.current.as_ref().filter(|record| !record.has_ended(now))
+    }
+
+    fn put(&mut self, record: Option<StoredRecord>) {
+        self.current = record;
+        self.changed = true;
     }
 }
 

@@ -24,7 +24,9 @@ use oncegate_core::claim::{
 };
 use oncegate_core::clock::{Clock, SteadyClock, Timestamp};
 use oncegate_core::engine::notification::Hub;
-use oncegate_core::engine::{Capabilities, Channel, Engine, EngineError, Metadata, Subscription};
+use oncegate_core::engine::{
+    Capabilities, ChangeResponse, Channel, Engine, EngineError, RecordChange, RecordName, RecordView, Subscription,
+};
 use oncegate_core::operator::{self, ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
 use oncegate_core::record::{Key, LiveClaim};
 use oncegate_driver::scheme::{self, Scheme};
@@ -223,19 +225,14 @@ impl Engine for Disk {
         Ok(listed)
     }
 
-    async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
-        let name = name.to_owned();
-        self.call(move |batch, _| batch.get_metadata(&name)).await
+    async fn get_record(&self, name: &RecordName, _: Duration) -> Result<RecordView, EngineError> {
+        let name = name.clone();
+        self.call(move |batch, now| batch.get_record(&name, now)).await
     }
 
-    async fn compare_and_set_metadata(
-        &self,
-        name: &str,
-        expected: Option<&Metadata>,
-        new: &Metadata,
-    ) -> Result<bool, EngineError> {
-        let (name, expected, new) = (name.to_owned(), expected.cloned(), new.clone());
-        self.call(move |batch, now| batch.compare_and_set_metadata(&name, expected.as_ref(), new, now)).await
+    async fn change_record(&self, change: &RecordChange, _: Duration) -> Result<ChangeResponse, EngineError> {
+        let change = change.clone();
+        self.call(move |batch, now| batch.change_record(change, now)).await
     }
 
     async fn subscribe(&self, channel: &Channel) -> Subscription {

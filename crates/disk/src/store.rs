@@ -1,7 +1,7 @@
 //! The layout of the database: two keyspaces, their keys and rows, and the one durable step that changes them.
 //!
-//! `claims` has a row for each claim, under `<app> 0x00 <global ID>`, and the watermarks and metadata, under keys that no app
-//! can have. `ends` has `<instant> <key>` for each claim that ends by itself, so that ended claims are found in order.
+//! `claims` has a row for each claim, under `<app> 0x00 <global ID>`, and the watermarks and shared records, under keys that no
+//! app can have. `ends` has `<instant> <key>` for each of them that ends by itself, so that ended ones are found in order.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use fjall::config::FilterPolicy;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use hashbrown::HashMap;
 use oncegate_core::clock::Timestamp;
-use oncegate_core::engine::{EngineError, Metadata, value};
+use oncegate_core::engine::{EngineError, RecordName, SharedRecord, value};
 use oncegate_core::global_id::GlobalId;
 use oncegate_core::record::{Key, LiveClaim, Record};
 use oncegate_core::tenant::AppKey;
@@ -23,6 +23,9 @@ const WATERMARKS_KEY: &[u8] = b"\0marks";
 
 /// Prefix of the keys of metadata, before every app key too.
 const METADATA_PREFIX: &[u8] = b"\0note:";
+
+/// Prefix of the keys of locks, before every app key too.
+const LOCK_PREFIX: &[u8] = b"\0lock:";
 
 /// Bound of the journal. It is replayed at start, so this bounds the start-up time: the smallest that the database accepts.
 const JOURNAL_BYTES_MAX: u64 = 64 << 20;
@@ -135,13 +138,10 @@ impl Store {
         bytes.map(|bytes| Row::decode(&bytes)).transpose()
     }
 
-    /// Returns the metadata of this name. A value that cannot be read is an error, not absent.
-    pub(super) fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
-        let Some(bytes) = self.claims.get(metadata_key(name)).map_err(|error| unreadable(&error))? else {
-            return Ok(None);
-        };
-        let metadata = std::str::from_utf8(&bytes).ok().and_then(|text| Metadata::new(text).ok());
-        metadata.map(Some).ok_or_else(|| EngineError::incompatible("metadata cannot be read by this release"))
+    /// Returns the shared record of a key. One that cannot be read is an error, not absent.
+    pub(super) fn record(&self, key: &[u8]) -> Result<Option<StoredRecord>, EngineError> {
+        let bytes = self.claims.get(key).map_err(|error| unreadable(&error))?;
+        bytes.map(|bytes| StoredRecord::decode(key, &bytes)).transpose()
     }
 
     /// Returns up to `count` rows of an app's claims after this global ID, in order.
@@ -175,12 +175,12 @@ impl Store {
         self.ends.range(from..&to[..]).take(count).map(fjall::Guard::key).collect()
     }
 
-    /// Writes changes, metadata, the watermarks and the removal of `orphans` (entries without a claim) atomically, and makes them
+    /// Writes changes, records, the watermarks and the removal of `orphans` (entries without a claim) atomically, and makes them
     /// durable. After an error it is unknown whether they were written, and the store must not be used again.
     pub(super) fn commit<'a>(
         &mut self,
         changes: impl Iterator<Item = Change<'a>>,
-        metadata: &HashMap<String, Metadata>,
+        records: &HashMap<Vec<u8>, RecordSlot>,
         orphans: &[fjall::Slice],
         watermarks: Watermarks,
     ) -> fjall::Result<()> {
@@ -202,8 +202,18 @@ impl Store {
                 None => {}
             }
         }
-        for (name, value) in metadata {
-            batch.insert(&self.claims, metadata_key(name), value.as_str());
+        for (key, RecordSlot { stored, current, .. }) in records.iter().filter(|(_, slot)| slot.changed) {
+            let end_key = |record: &Option<StoredRecord>| record.as_ref().and_then(|record| record.end_key(key));
+            let (ended, ends) = (end_key(stored), end_key(current));
+            if ended != ends {
+                ended.into_iter().for_each(|end| batch.remove(&self.ends, end));
+                ends.into_iter().for_each(|end| batch.insert(&self.ends, end, ""));
+            }
+            match current {
+                Some(record) => batch.insert(&self.claims, &key[..], record.encode()),
+                None if stored.is_some() => batch.remove(&self.claims, &key[..]),
+                None => {}
+            }
         }
         for orphan in orphans {
             batch.remove(&self.ends, orphan.clone());
@@ -211,6 +221,48 @@ impl Store {
         batch.insert(&self.claims, WATERMARKS_KEY, header(watermarks.now.as_micros(), watermarks.fence));
         batch.commit()?;
         self.persist.persist(&self.database)
+    }
+}
+
+/// A shared record in the database. Metadata is stored as it is, as releases before locks did; a lock after its end.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct StoredRecord {
+    pub(super) record: SharedRecord,
+    /// `None` for metadata, which does not end by itself.
+    pub(super) ends_at: Option<Timestamp>,
+}
+
+/// A shared record as it is in the database, and as a batch leaves it.
+pub(super) struct RecordSlot {
+    pub(super) stored: Option<StoredRecord>,
+    pub(super) current: Option<StoredRecord>,
+    pub(super) changed: bool,
+}
+
+impl StoredRecord {
+    /// Returns whether it has ended by this instant.
+    pub(super) fn has_ended(&self, now: Timestamp) -> bool {
+        self.ends_at.is_some_and(|ends_at| ends_at <= now)
+    }
+
+    /// Returns its entry among the ends; nothing if it does not end by itself.
+    pub(super) fn end_key(&self, key: &[u8]) -> Option<Vec<u8>> {
+        self.ends_at.map(|ends_at| [&ends_at.as_micros().to_be_bytes(), key].concat())
+    }
+
+    fn decode(key: &[u8], bytes: &[u8]) -> Result<Self, EngineError> {
+        if !is_lock(key) {
+            return Ok(Self { record: SharedRecord::from_stored(bytes)?, ends_at: None });
+        }
+        let truncated = || EngineError::incompatible("a lock's record is truncated");
+        let (ends_at, stored) = bytes.split_first_chunk().ok_or_else(truncated)?;
+        let ends_at = Some(Timestamp::from_micros(u64::from_be_bytes(*ends_at)));
+        Ok(Self { record: SharedRecord::from_stored(stored)?, ends_at })
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let ends_at = self.ends_at.map(|ends_at| ends_at.as_micros().to_be_bytes());
+        [ends_at.as_ref().map_or(&[][..], |ends_at| ends_at), self.record.as_stored()].concat()
     }
 }
 
@@ -265,8 +317,17 @@ pub(super) fn row_key(key: &Key) -> Vec<u8> {
     [key.app.as_ref().as_bytes(), &[0], key.global_id.as_bytes()].concat()
 }
 
-fn metadata_key(name: &str) -> Vec<u8> {
-    [METADATA_PREFIX, name.as_bytes()].concat()
+/// Returns the key of a shared record. No two have the same: an app key holds no zero byte.
+pub(super) fn record_key(name: &RecordName) -> Vec<u8> {
+    match name {
+        RecordName::Metadata(name) => [METADATA_PREFIX, name.as_bytes()].concat(),
+        RecordName::Lock(app, name) => [LOCK_PREFIX, app.as_ref().as_bytes(), &[0], name.as_ref().as_bytes()].concat(),
+    }
+}
+
+/// Returns whether a key is that of a lock.
+pub(super) fn is_lock(key: &[u8]) -> bool {
+    key.starts_with(LOCK_PREFIX)
 }
 
 /// Returns the instant and the key of a claim from its entry among the ends.

@@ -167,7 +167,7 @@ impl Writer {
         // Without changes no fsync is needed: all earlier batches are durable.
         if changes.changed
             && let Err(error) =
-                self.store.commit(changes.claims(), &changes.metadata, &changes.orphans, changes.watermarks)
+                self.store.commit(changes.claims(), &changes.records, &changes.orphans, changes.watermarks)
         {
             let why = format!("a write failed, and it is not known what of it is on the disk: {error}");
             for answer in answers {

@@ -8,6 +8,7 @@ mod call;
 mod connection;
 mod failure;
 mod options;
+mod record;
 mod requests;
 mod routes;
 mod row;
@@ -16,6 +17,7 @@ mod statements;
 mod sweeper;
 
 use std::fmt;
+use std::hash::{Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,7 +26,7 @@ use futures_util::future::try_join_all;
 use oncegate_core::claim::{
     ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
-use oncegate_core::engine::{Capabilities, Engine, EngineError, Metadata};
+use oncegate_core::engine::{Capabilities, ChangeResponse, Engine, EngineError, RecordChange, RecordName, RecordView};
 use oncegate_core::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
 use oncegate_core::record::{Key, LiveClaim};
 use oncegate_database::{Address, InvalidUrl};
@@ -35,10 +37,11 @@ use tokio::sync::Semaphore;
 use self::call::{Call, Pending, Request, Single, Statement};
 use self::connection::{Connector, LEFT_RUNNING_MAX};
 pub use self::options::Options;
+use self::record::{ChangeRecord, GetRecord};
 use self::requests::Outcomes;
 use self::routes::Routes;
 use self::session::Store;
-use self::statements::{CompareAndSetMetadata, GetMetadata, Probe};
+use self::statements::Probe;
 
 /// The scheme of the PostgreSQL engine.
 pub static SCHEME: Scheme = Scheme {
@@ -99,6 +102,26 @@ impl Postgres {
             None => Err(EngineError::unavailable("the engine is closed")),
         }
     }
+
+    /// Sends a request on a shared record. Metadata takes the last connection, and locks are spread over all.
+    async fn run_on_record<S: Statement>(&self, name: &RecordName, statement: S) -> Result<S::Answer, EngineError> {
+        let workers = self.connections.workers();
+        let worker = match name {
+            RecordName::Metadata(_) => None,
+            RecordName::Lock(..) => workers.get(spread(name) % workers.len().max(1)),
+        };
+        match worker {
+            Some(worker) => run_on(worker, statement).await,
+            None => self.run(statement).await,
+        }
+    }
+}
+
+/// Returns the same number for the same name.
+fn spread(name: &RecordName) -> usize {
+    let mut hasher = std::hash::DefaultHasher::new();
+    name.hash(&mut hasher);
+    usize::try_from(hasher.finish() >> 1).unwrap_or_default()
 }
 
 async fn run_on<S: Statement>(worker: &Worker<Call>, statement: S) -> Result<S::Answer, EngineError> {
@@ -131,17 +154,12 @@ impl Engine for Postgres {
         self.run(request.clone()).await.map_err(EngineError::of_read)
     }
 
-    async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
-        self.run(GetMetadata(name.to_owned())).await.map_err(EngineError::of_read)
+    async fn get_record(&self, name: &RecordName, _: Duration) -> Result<RecordView, EngineError> {
+        self.run_on_record(name, GetRecord(name.clone())).await.map_err(EngineError::of_read)
     }
 
-    async fn compare_and_set_metadata(
-        &self,
-        name: &str,
-        expected: Option<&Metadata>,
-        new: &Metadata,
-    ) -> Result<bool, EngineError> {
-        self.run(CompareAndSetMetadata { name: name.to_owned(), expected: expected.cloned(), new: new.clone() }).await
+    async fn change_record(&self, change: &RecordChange, _: Duration) -> Result<ChangeResponse, EngineError> {
+        self.run_on_record(&change.name, ChangeRecord(change.clone())).await
     }
 
     async fn probe(&self) -> Result<(), EngineError> {

@@ -1,10 +1,10 @@
-//! Requests with their own statements: health checks, lists, metadata.
+//! Requests with their own statements: health checks and lists.
 
 use std::sync::Arc;
 
-use oncegate_core::engine::{EngineError, Metadata};
+use oncegate_core::engine::EngineError;
 use oncegate_core::operator::{ListRequest, ListedClaim};
-use sqlx::{Row as _, query};
+use sqlx::query;
 
 use super::call::Statement;
 use super::failure::Failure;
@@ -39,43 +39,6 @@ impl Statement for ListRequest {
         let rows = session.run(page).await.map_err(|error| reading(&error))?;
         let listed = rows.iter().filter_map(|row| row::listed(row).transpose());
         listed.collect::<sqlx::Result<_>>().map_err(|error| reading(&error))
-    }
-}
-
-/// Reads a metadata value.
-pub(super) struct GetMetadata(pub(super) String);
-
-impl Statement for GetMetadata {
-    type Answer = Option<Metadata>;
-
-    async fn run(self, session: &mut Session) -> Result<Option<Metadata>, EngineError> {
-        let get = query("SELECT value FROM oncegate_notes WHERE name = $1").bind(self.0);
-        let rows = session.run(get).await.map_err(|error| reading(&error))?;
-        let Some(row) = rows.first() else { return Ok(None) };
-        let bytes = row.try_get(0).map_err(|error| reading(&error))?;
-        let value = String::from_utf8(bytes).ok().and_then(|text| Metadata::new(text).ok());
-        value.map(Some).ok_or_else(|| EngineError::incompatible("a metadata value cannot be read by this release"))
-    }
-}
-
-/// Compares and sets a metadata value.
-pub(super) struct CompareAndSetMetadata {
-    pub(super) name: String,
-    pub(super) expected: Option<Metadata>,
-    pub(super) new: Metadata,
-}
-
-impl Statement for CompareAndSetMetadata {
-    type Answer = bool;
-
-    async fn run(self, session: &mut Session) -> Result<bool, EngineError> {
-        let bytes = |value: &Metadata| value.as_str().as_bytes().to_vec();
-        let swap = query(include_str!("compare_and_set_metadata.sql"))
-            .bind(self.name)
-            .bind(self.expected.as_ref().map(bytes))
-            .bind(bytes(&self.new));
-        let stored = session.run(swap).await.and_then(|rows| rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0));
-        stored.map_err(|error| Failure::from(&error).answer)
     }
 }
 

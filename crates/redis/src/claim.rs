@@ -182,7 +182,7 @@ impl Redis {
 
     /// Reads what is stored under a key, as of one instant.
     pub(super) async fn snapshot(&self, key: &KeyName, deadline: Duration) -> Result<Option<Snapshot>, EngineError> {
-        let reply = self.run(&SCRIPTS.read, key, &[], Purpose::Other, deadline).await;
+        let reply = self.run::<&str>(&SCRIPTS.read, key, &[], Purpose::Other, deadline).await;
         reply.and_then(reply::snapshot).map_err(EngineError::of_read)
     }
 

@@ -120,6 +120,11 @@ impl Cluster {
         self.shared.map.load().shard(slots::slot_of_claim(key)).map_or(0, |shard| shard.number)
     }
 
+    /// Returns the shard of a key in the store.
+    pub(super) fn shard_of_key(&self, text: &str) -> u16 {
+        self.shared.map.load().shard(slots::slot_of(text.as_bytes())).map_or(0, |shard| shard.number)
+    }
+
     /// Returns the shards.
     pub(super) fn shards(&self) -> Vec<Shard<Primary>> {
         self.shared.map.load().shards().to_vec()

@@ -1,6 +1,6 @@
 //! Names of the keys in the store. They are part of the stored format: never changed.
 
-use oncegate_core::engine::Channel;
+use oncegate_core::engine::{Channel, RecordName};
 use oncegate_core::hex;
 use oncegate_core::record::Key;
 
@@ -64,15 +64,25 @@ impl Keys {
         name.strip_prefix(&*self.prefix)?.strip_prefix("og:")
     }
 
-    /// Returns the key of a metadata value. In a cluster it is in the slot of its name, or of the tag that the name ends with.
-    pub(super) fn metadata(&self, name: &str) -> KeyName {
+    /// Returns the key of a shared record. Metadata always takes the first connection, and locks are spread over all. In a cluster,
+    /// metadata is in the slot of its name, or of the tag that the name ends with.
+    pub(super) fn record(&self, name: &RecordName) -> KeyName {
         let prefix = &self.prefix;
-        let text = match name.rsplit_once(BESIDE) {
-            _ if !self.is_tagged => format!("{prefix}og:note:{name}"),
-            Some((name, tag)) => format!("{prefix}og:note:{name}{BESIDE}{{{tag}}}"),
-            None => format!("{prefix}og:note:{{{name}}}"),
-        };
-        KeyName { text, spread: Spread::None }
+        match name {
+            RecordName::Metadata(name) => {
+                let text = match name.rsplit_once(BESIDE) {
+                    _ if !self.is_tagged => format!("{prefix}og:note:{name}"),
+                    Some((name, tag)) => format!("{prefix}og:note:{name}{BESIDE}{{{tag}}}"),
+                    None => format!("{prefix}og:note:{{{name}}}"),
+                };
+                KeyName { text, spread: Spread::None }
+            }
+            RecordName::Lock(app, name) => {
+                let tag = format!("{app}/{name}");
+                let spread = Spread::Hash(slots::slot_of(tag.as_bytes()).to_le_bytes()[0]);
+                KeyName { text: format!("{prefix}og:lock:{{{tag}}}"), spread }
+            }
+        }
     }
 
     /// Returns the marker of a server that answers for all keys.
@@ -102,14 +112,18 @@ mod tests {
         let key = Key { app: "orders".parse().unwrap(), global_id: GlobalId::from_bytes([0xa5; 16]) };
         assert_eq!(keys.claim(&key).text, format!("shop:og:{{{}}}:orders", "a5".repeat(16)));
         assert_eq!(keys.channel(&Channel::of_claim(&key)), keys.claim(&key).text);
-        assert_eq!(keys.metadata("chain.main").text, "shop:og:note:chain.main");
+        let metadata = RecordName::Metadata("chain.main".into());
+        assert_eq!(keys.record(&metadata).text, "shop:og:note:chain.main");
+        let lock = RecordName::Lock("orders".parse().unwrap(), "a:b".parse().unwrap());
+        assert_eq!(keys.record(&lock).text, "shop:og:lock:{orders/a:b}");
         assert_eq!(keys.marker().key, "shop:og:marker");
 
         let tagged = Keys::new(&Url::parse("redis+cluster://h?prefix=shop:").unwrap());
         assert_eq!(tagged.claim(&key).text, keys.claim(&key).text);
-        assert_eq!(tagged.metadata("chain.main").text, "shop:og:note:{chain.main}");
+        assert_eq!(tagged.record(&lock).text, keys.record(&lock).text);
+        assert_eq!(tagged.record(&metadata).text, "shop:og:note:{chain.main}");
         let marker = tagged.marker_in(12182, 0);
-        let beside = tagged.metadata(&beside(&marker, "kept.main")).text;
+        let beside = tagged.record(&RecordName::Metadata(beside(&marker, "kept.main").into())).text;
         assert_eq!(beside, format!("shop:og:note:kept.main.at.{{{}}}", slots::tag_of(12182)));
         assert_eq!(slots::slot_of(beside.as_bytes()), 12182);
         assert_eq!(slots::slot_of_claim(&key), slots::slot_of(tagged.claim(&key).text.as_bytes()));

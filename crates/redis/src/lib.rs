@@ -17,6 +17,7 @@ mod listener;
 mod marker;
 mod options;
 mod primary;
+mod record;
 mod redirect;
 mod replication;
 mod reply;
@@ -37,7 +38,8 @@ use oncegate_core::claim::{
     ClaimRequest, ClaimResponse, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
 use oncegate_core::engine::{
-    BatchClaim, Capabilities, Channel, ClaimSink, Engine, EngineError, Metadata, Node, Subscription, millis, value,
+    BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Engine, EngineError, Node, RecordChange, RecordName,
+    RecordView, Subscription, millis, value,
 };
 use oncegate_core::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
 use oncegate_core::record::{Key, LiveClaim};
@@ -51,7 +53,6 @@ use self::connection::Purpose;
 use self::keys::{KeyName, Keys};
 use self::limit::DEADLINE;
 pub use self::options::Options;
-use self::reply::{checked, unexpected};
 use self::script::{SCRIPTS, Script};
 use self::topology::{Sending, Topology};
 pub use self::url::InvalidUrl;
@@ -127,11 +128,11 @@ impl Redis {
     }
 
     /// Runs a script on a key.
-    async fn run(
+    async fn run<Argument: AsRef<[u8]> + Sync>(
         &self,
         script: &Script,
         key: &KeyName,
-        arguments: &[&str],
+        arguments: &[Argument],
         purpose: Purpose,
         deadline: Duration,
     ) -> Result<Value, EngineError> {
@@ -196,26 +197,12 @@ impl Engine for Redis {
         Err(EngineError::unavailable("the Redis engine cannot list claims"))
     }
 
-    async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
-        let key = self.keys.metadata(name);
-        let get = || redis::cmd("GET").arg(&key.text).to_owned();
-        let sending = Sending { key: &key, purpose: Purpose::Other, deadline: DEADLINE, command: &get };
-        let reply = self.topology.send(sending).await;
-        reply.and_then(reply::metadata).map_err(EngineError::of_read)
+    async fn get_record(&self, name: &RecordName, deadline: Duration) -> Result<RecordView, EngineError> {
+        self.record(name, deadline).await
     }
 
-    async fn compare_and_set_metadata(
-        &self,
-        name: &str,
-        expected: Option<&Metadata>,
-        new: &Metadata,
-    ) -> Result<bool, EngineError> {
-        let key = self.keys.metadata(name);
-        let arguments: Vec<_> = [Some(new), expected].into_iter().flatten().map(Metadata::as_str).collect();
-        match checked(self.run(&SCRIPTS.compare_and_set_metadata, &key, &arguments, Purpose::Other, DEADLINE).await?)? {
-            Value::Int(stored @ (0 | 1)) => Ok(stored == 1),
-            _ => Err(unexpected()),
-        }
+    async fn change_record(&self, change: &RecordChange, deadline: Duration) -> Result<ChangeResponse, EngineError> {
+        self.change(change, deadline).await
     }
 
     async fn subscribe(&self, channel: &Channel) -> Subscription {
@@ -244,6 +231,10 @@ impl Engine for Redis {
 
     fn shard_of(&self, key: &Key) -> u16 {
         self.topology.shard_of(key)
+    }
+
+    fn shard_of_record(&self, name: &RecordName) -> u16 {
+        self.topology.shard_of_key(&self.keys.record(name).text)
     }
 
     fn shards(&self) -> Vec<u16> {

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use oncegate_core::claim::{OutcomeResponse, RenewalResponse};
-use oncegate_core::engine::{Determinate, EngineError, Metadata, value};
+use oncegate_core::engine::{Determinate, EngineError, value};
 use oncegate_core::operator::ReleaseResponse;
 use oncegate_core::record::{ClaimState, LiveClaim, Record};
 use redis::{ServerError, Value};
@@ -82,18 +82,6 @@ pub(super) fn released(reply: Value) -> Result<ReleaseResponse, EngineError> {
         "released" => Ok(ReleaseResponse::Done),
         "absent" => Ok(ReleaseResponse::Absent),
         "superseded" => Ok(ReleaseResponse::Superseded),
-        _ => Err(unexpected()),
-    }
-}
-
-/// Reads the reply to a GET of a metadata value.
-pub(super) fn metadata(reply: Value) -> Result<Option<Metadata>, EngineError> {
-    match checked(reply)? {
-        Value::Nil => Ok(None),
-        Value::BulkString(bytes) => {
-            let value = String::from_utf8(bytes).ok().and_then(|text| Metadata::new(text).ok());
-            value.map(Some).ok_or_else(|| EngineError::incompatible("a metadata value cannot be read by this release"))
-        }
         _ => Err(unexpected()),
     }
 }

@@ -18,12 +18,12 @@ impl Script {
     }
 
     /// Runs the script by its digest.
-    pub(super) fn call(&self, key: &str, arguments: &[&str]) -> Cmd {
+    pub(super) fn call<Argument: AsRef<[u8]>>(&self, key: &str, arguments: &[Argument]) -> Cmd {
         invocation("EVALSHA", &self.digest, key, arguments)
     }
 
     /// Runs the script by its text, which also loads it.
-    pub(super) fn load_and_call(&self, key: &str, arguments: &[&str]) -> Cmd {
+    pub(super) fn load_and_call<Argument: AsRef<[u8]>>(&self, key: &str, arguments: &[Argument]) -> Cmd {
         invocation("EVAL", &self.text, key, arguments)
     }
 
@@ -36,9 +36,12 @@ impl Script {
 }
 
 /// Passes the key as such: a cluster routes by it, and an ACL is applied to it.
-fn invocation(command: &str, script: &str, key: &str, arguments: &[&str]) -> Cmd {
+fn invocation(command: &str, script: &str, key: &str, arguments: &[impl AsRef<[u8]>]) -> Cmd {
     let mut command = redis::cmd(command);
-    command.arg(script).arg(1).arg(key).arg(arguments);
+    command.arg(script).arg(1).arg(key);
+    for argument in arguments {
+        command.arg(argument.as_ref());
+    }
     command
 }
 
@@ -56,15 +59,20 @@ pub(super) struct Scripts {
     pub(super) take_over: Script,
     /// Releases a claim.
     pub(super) release: Script,
-    /// Compares and sets a metadata value.
-    pub(super) compare_and_set_metadata: Script,
+    /// Reads a shared record.
+    pub(super) get_record: Script,
+    /// Compares and sets a shared record.
+    pub(super) change_record: Script,
+    /// Does so unless the server is full.
+    pub(super) grant_record: Script,
 }
 
 impl Scripts {
     /// Returns all scripts.
-    pub(super) fn all(&self) -> [&Script; 7] {
-        let Self { read, settle, renew, claim_waiting, take_over, release, compare_and_set_metadata } = self;
-        [read, settle, renew, claim_waiting, take_over, release, compare_and_set_metadata]
+    pub(super) fn all(&self) -> [&Script; 9] {
+        let Self { read, settle, renew, claim_waiting, take_over, release, get_record, change_record, grant_record } =
+            self;
+        [read, settle, renew, claim_waiting, take_over, release, get_record, change_record, grant_record]
     }
 }
 
@@ -81,7 +89,9 @@ pub(super) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts {
     claim_waiting: Script::new(granting(concat!(include_str!("live_claim.lua"), include_str!("claim_waiting.lua")))),
     take_over: Script::new(concat!(include_str!("live_claim.lua"), include_str!("take_over.lua"))),
     release: Script::new(concat!(include_str!("live_claim.lua"), include_str!("release.lua"))),
-    compare_and_set_metadata: Script::new(include_str!("compare_and_set_metadata.lua")),
+    get_record: Script::new(include_str!("get_record.lua")),
+    change_record: Script::new(concat!("#!lua flags=allow-oom\n", include_str!("change_record.lua"))),
+    grant_record: Script::new(concat!("#!lua\n", include_str!("change_record.lua"))),
 });
 
 #[cfg(test)]
@@ -97,7 +107,8 @@ mod tests {
     #[test]
     fn every_script_that_grants_nothing_works_while_the_server_is_full_and_none_works_on_a_replica() {
         for script in SCRIPTS.all() {
-            let grants = std::ptr::eq(script, &raw const SCRIPTS.claim_waiting);
+            let grants = [&raw const SCRIPTS.claim_waiting, &raw const SCRIPTS.grant_record];
+            let grants = grants.into_iter().any(|grant| std::ptr::eq(script, grant));
             assert!(script.text.starts_with(if grants { "#!lua\n" } else { "#!lua flags=allow-oom\n" }));
         }
     }

@@ -221,6 +221,7 @@ labels! {
         Release = "release",
         List = "list",
         Note = "note",
+        Lock = "lock",
         Probe = "probe",
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use oncegate::database::{Address, connect};
-use oncegate::engine::{Engine as _, Metadata};
+use oncegate::engine::{Engine, Metadata};
 use oncegate_postgres::{Options, Postgres};
 use oncegate_testkit::fresh;
 use oncegate_testkit::pgbouncer::PgBouncer;
@@ -73,6 +73,7 @@ async fn a_gateway_works_with_the_documented_rights() {
     assert!(granted.body["fence"].as_u64() > Some(1_000_000_000_000_000), "lifted: {}", granted.text);
     let engine =
         Postgres::open(&url, Options { response_timeout: PATIENCE, ..Options::default() }).expect("a good URL");
+    let engine: Arc<dyn Engine> = Arc::new(engine);
     let (old, new) = (Metadata::new("one").unwrap(), Metadata::new("two").unwrap());
     assert!(engine.compare_and_set_metadata("a-test", None, &old).await.unwrap());
     assert!(engine.compare_and_set_metadata("a-test", Some(&old), &new).await.unwrap());

@@ -8,10 +8,10 @@ mod batches;
 mod claims;
 mod expiry;
 mod history;
-mod metadata;
 mod notifications;
 mod operators;
 mod outcomes;
+mod records;
 mod requests;
 mod subject;
 
@@ -19,10 +19,10 @@ pub use self::batches::*;
 pub use self::claims::*;
 pub use self::expiry::*;
 pub use self::history::*;
-pub use self::metadata::*;
 pub use self::notifications::*;
 pub use self::operators::*;
 pub use self::outcomes::*;
+pub use self::records::*;
 pub use self::requests::{DEADLINE, fresh_claim};
 pub use self::subject::Subject;
 
@@ -75,6 +75,10 @@ macro_rules! conformance {
             a_waiting_claim_changes_nothing_of_the_claim_in_its_way
             a_waiting_claim_has_the_answer_of_any_other
             of_many_racing_waiting_claims_exactly_one_is_granted
+            a_record_is_changed_only_over_the_expected_version
+            a_change_outside_its_bounds_of_time_is_refused
+            a_record_that_has_ended_is_absent
+            locks_of_apps_do_not_share_records
             any_history_agrees_with_the_table
         }
     };

@@ -9,7 +9,9 @@ use async_trait::async_trait;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use super::{Capabilities, Channel, Engine, EngineError, Metadata, Subscription};
+use super::{
+    Capabilities, ChangeResponse, Channel, Engine, EngineError, RecordChange, RecordName, RecordView, Subscription,
+};
 use crate::claim::{ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse};
 use crate::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
 use crate::record::{Key, LiveClaim};
@@ -108,12 +110,14 @@ impl Faulty {
         }
     }
 
-    async fn metadata_call<Answer>(
+    async fn record_call<Answer>(
         &self,
+        name: &RecordName,
         call: impl Future<Output = Result<Answer, EngineError>> + Send,
     ) -> Result<Answer, EngineError> {
         let is_delayed = matches!(*self.faults(), Faults::Always(Fault::Delayed(_)));
-        if is_delayed { call.await } else { self.call(call).await }
+        let is_metadata = matches!(name, RecordName::Metadata(_));
+        if is_delayed && is_metadata { call.await } else { self.call(call).await }
     }
 }
 
@@ -143,17 +147,12 @@ impl Engine for Faulty {
         self.call(self.inner.list(request)).await
     }
 
-    async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
-        self.metadata_call(self.inner.get_metadata(name)).await
+    async fn get_record(&self, name: &RecordName, deadline: Duration) -> Result<RecordView, EngineError> {
+        self.record_call(name, self.inner.get_record(name, deadline)).await
     }
 
-    async fn compare_and_set_metadata(
-        &self,
-        name: &str,
-        expected: Option<&Metadata>,
-        new: &Metadata,
-    ) -> Result<bool, EngineError> {
-        self.metadata_call(self.inner.compare_and_set_metadata(name, expected, new)).await
+    async fn change_record(&self, change: &RecordChange, deadline: Duration) -> Result<ChangeResponse, EngineError> {
+        self.record_call(&change.name, self.inner.change_record(change, deadline)).await
     }
 
     async fn subscribe(&self, channel: &Channel) -> Subscription {

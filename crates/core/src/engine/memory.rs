@@ -1,6 +1,7 @@
 //! The memory engine: claims in this process, for tests and for callers that can lose them at a restart. Sharded by key, and
 //! bounded in bytes: a cache that evicted would lose live claims.
 
+mod records;
 mod shard;
 #[cfg(test)]
 mod tests;
@@ -17,9 +18,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use hashbrown::{DefaultHashBuilder, HashMap};
 
+use self::records::Records;
 use self::shard::{AppNumber, NEVER, Shard, Slot, SlotKey};
 use super::notification::Hub;
-use super::{Capabilities, Channel, Determinate, Engine, EngineError, Metadata, Subscription};
+use super::{
+    Capabilities, ChangeResponse, Channel, Determinate, Engine, EngineError, RecordChange, RecordName, RecordView,
+    Subscription,
+};
 use crate::claim::{
     self, ClaimRequest, ClaimResponse, Effect, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
@@ -47,7 +52,7 @@ pub struct Memory {
     shards: Box<[Mutex<Shard>]>,
     bytes: AtomicI64,
     bytes_max: i64,
-    metadata: Mutex<HashMap<String, Metadata>>,
+    records: Mutex<Records>,
     hub: Arc<Hub>,
 }
 
@@ -68,7 +73,7 @@ impl Memory {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             bytes: AtomicI64::new(0),
             bytes_max: i64::try_from(bytes_max).unwrap_or(i64::MAX),
-            metadata: Mutex::default(),
+            records: Mutex::default(),
             hub: Hub::local(),
         }
     }
@@ -210,26 +215,15 @@ impl Engine for Memory {
         Ok(found.into_iter().map(listed).collect())
     }
 
-    async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
-        Ok(self.metadata.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned())
+    async fn get_record(&self, name: &RecordName, _: Duration) -> Result<RecordView, EngineError> {
+        let records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
+        // Read under the lock, so that it does not go back between two calls.
+        Ok(records.view(name, self.clock.now()))
     }
 
-    async fn compare_and_set_metadata(
-        &self,
-        name: &str,
-        expected: Option<&Metadata>,
-        new: &Metadata,
-    ) -> Result<bool, EngineError> {
-        let mut metadata = self.metadata.lock().unwrap_or_else(PoisonError::into_inner);
-        let current = metadata.get(name);
-        if current == Some(new) {
-            return Ok(true);
-        }
-        let as_expected = current == expected;
-        if as_expected {
-            metadata.insert(name.to_owned(), new.clone());
-        }
-        Ok(as_expected)
+    async fn change_record(&self, change: &RecordChange, _: Duration) -> Result<ChangeResponse, EngineError> {
+        let mut records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
+        records.change(change, self.clock.now())
     }
 
     async fn subscribe(&self, channel: &Channel) -> Subscription {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{Capabilities, Engine, EngineError, Metadata, Node, NodeRole};
+use super::{Capabilities, ChangeResponse, Engine, EngineError, Node, NodeRole, RecordChange, RecordName, RecordView};
 use crate::claim::{ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse};
 use crate::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
 use crate::record::{Key, LiveClaim};
@@ -25,11 +25,6 @@ impl Sharded {
 
     fn shard(&self, shard: u16) -> &dyn Engine {
         &*self.0[usize::from(shard) % self.0.len()]
-    }
-
-    /// Returns the shard of a record of metadata: the one that its name ends with, or the first.
-    fn of_metadata(&self, name: &str) -> &dyn Engine {
-        self.shard(name.rsplit_once(".at.").and_then(|(_, shard)| shard.parse().ok()).unwrap_or(0))
     }
 }
 
@@ -59,17 +54,12 @@ impl Engine for Sharded {
         Err(EngineError::unavailable("a store of shards cannot list claims"))
     }
 
-    async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
-        self.of_metadata(name).get_metadata(name).await
+    async fn get_record(&self, name: &RecordName, deadline: Duration) -> Result<RecordView, EngineError> {
+        self.shard(self.shard_of_record(name)).get_record(name, deadline).await
     }
 
-    async fn compare_and_set_metadata(
-        &self,
-        name: &str,
-        expected: Option<&Metadata>,
-        new: &Metadata,
-    ) -> Result<bool, EngineError> {
-        self.of_metadata(name).compare_and_set_metadata(name, expected, new).await
+    async fn change_record(&self, change: &RecordChange, deadline: Duration) -> Result<ChangeResponse, EngineError> {
+        self.shard(self.shard_of_record(&change.name)).change_record(change, deadline).await
     }
 
     async fn probe(&self) -> Result<(), EngineError> {
@@ -91,6 +81,17 @@ impl Engine for Sharded {
         let bytes = key.global_id.as_bytes();
         let shards = u16::try_from(self.0.len()).unwrap_or(u16::MAX);
         u16::from(bytes[bytes.len() - 1]) % shards
+    }
+
+    /// Metadata is in the shard that its name ends with, or in the first.
+    fn shard_of_record(&self, name: &RecordName) -> u16 {
+        let shards = u16::try_from(self.0.len()).unwrap_or(u16::MAX);
+        match name {
+            RecordName::Metadata(name) => {
+                name.rsplit_once(".at.").and_then(|(_, shard)| shard.parse().ok()).unwrap_or(0)
+            }
+            RecordName::Lock(_, name) => u16::from(*name.as_ref().as_bytes().last().unwrap_or(&0)) % shards,
+        }
     }
 
     fn shards(&self) -> Vec<u16> {

@@ -11,7 +11,7 @@ use oncegate_core::claim::{
 use oncegate_core::clock::{Clock, ManualClock, Timestamp};
 use oncegate_core::engine::conformance::fresh_claim;
 use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
-use oncegate_core::engine::{Capabilities, Engine, Metadata};
+use oncegate_core::engine::{Capabilities, ChangeResponse, Engine, RecordChange, RecordName, RecordView};
 use oncegate_core::limits::Limits;
 use oncegate_core::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
 use oncegate_core::record::LiveClaim;
@@ -125,11 +125,11 @@ impl Engine for Slow {
         unimplemented!()
     }
 
-    async fn get_metadata(&self, _: &str) -> Result<Option<Metadata>, EngineError> {
+    async fn get_record(&self, _: &RecordName, _: Duration) -> Result<RecordView, EngineError> {
         unimplemented!()
     }
 
-    async fn compare_and_set_metadata(&self, _: &str, _: Option<&Metadata>, _: &Metadata) -> Result<bool, EngineError> {
+    async fn change_record(&self, _: &RecordChange, _: Duration) -> Result<ChangeResponse, EngineError> {
         unimplemented!()
     }
 

@@ -98,10 +98,10 @@ struct Task {
 }
 
 impl Guard {
-    fn task(&self, call: EngineCall, key: &Key, started: Duration, deadline: Duration) -> Task {
+    fn task(&self, call: EngineCall, shard: u16, started: Duration, deadline: Duration) -> Task {
         let budget =
             if self.waits_for_replicas { GuardBudget::of_waiting(deadline) } else { GuardBudget::of(deadline) };
-        Task { call, shard: self.engine.shard_of(key), started, budget }
+        Task { call, shard, started, budget }
     }
 
     fn breaker(&self, shard: u16) -> &Breaker {

@@ -21,7 +21,8 @@ use oncegate_core::claim::{
     self, ClaimRequest, ClaimResponse, Effect, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
 use oncegate_core::engine::{
-    BatchClaim, Capabilities, Channel, ClaimSink, Determinate, Engine, EngineError, Metadata, Node, Subscription,
+    BatchClaim, Capabilities, ChangePurpose, ChangeResponse, Channel, ClaimSink, Determinate, Engine, EngineError,
+    Node, RecordChange, RecordName, RecordView, Subscription,
 };
 use oncegate_core::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
 use oncegate_core::record::{Key, LiveClaim};
@@ -87,9 +88,14 @@ impl Chain {
     async fn begin_claim(&self, key: &Key) -> Result<(Arc<View>, u16), EngineError> {
         let view = self.core.fresh_view().await?;
         let shard = self.core.freeze.shard_of(self.engine(&view)?, key);
-        self.core.check_grants(&view, shard)?;
-        self.core.check_data(&view, shard).await?;
+        self.may_grant(&view, shard).await?;
         Ok((view, shard))
+    }
+
+    /// Fails if nothing of a shard may be granted now.
+    async fn may_grant(&self, view: &View, shard: u16) -> Result<(), EngineError> {
+        self.core.check_grants(view, shard)?;
+        self.core.check_data(view, shard).await
     }
 
     /// Returns the shards of a batch whose claims may not be granted now, and why.
@@ -219,19 +225,23 @@ impl Engine for Chain {
         self.engine(&view)?.list(request).await
     }
 
-    async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
+    async fn get_record(&self, name: &RecordName, deadline: Duration) -> Result<RecordView, EngineError> {
         let view = self.core.fresh_view().await?;
-        self.engine(&view)?.get_metadata(name).await
+        self.engine(&view)?.get_record(name, deadline).await
     }
 
-    async fn compare_and_set_metadata(
-        &self,
-        name: &str,
-        expected: Option<&Metadata>,
-        new: &Metadata,
-    ) -> Result<bool, EngineError> {
+    async fn change_record(&self, change: &RecordChange, deadline: Duration) -> Result<ChangeResponse, EngineError> {
+        self.core.freeze.requested(change.lease_max);
+        if change.purpose == ChangePurpose::Grant {
+            let started = self.core.fresh_view().await?;
+            let engine = self.engine(&started)?;
+            let shard = self.core.freeze.shard_of_record(engine, &change.name);
+            self.may_grant(&started, shard).await?;
+            let answer = engine.change_record(change, deadline).await;
+            return if answer.is_ok() && !self.core.is_current(&started, shard) { Err(switched()) } else { answer };
+        }
         let started = self.core.fresh_view().await?;
-        let answer = self.engine(&started)?.compare_and_set_metadata(name, expected, new).await;
+        let answer = self.engine(&started)?.change_record(change, deadline).await;
         self.changed(&started, answer).await
     }
 
@@ -247,6 +257,10 @@ impl Engine for Chain {
 
     fn capabilities(&self) -> Capabilities {
         self.current().capabilities()
+    }
+
+    fn shard_of_record(&self, name: &RecordName) -> u16 {
+        self.current().shard_of_record(name)
     }
 
     fn shard_of(&self, key: &Key) -> u16 {

@@ -30,6 +30,14 @@ impl Topology {
         }
     }
 
+    /// Returns the shard of a key in the store.
+    pub(in super::super) fn shard_of_key(&self, text: &str) -> u16 {
+        match self {
+            Self::One(_) => 0,
+            Self::Cluster(cluster) => cluster.shard_of_key(text),
+        }
+    }
+
     /// Returns the shards; none before there is a slot map.
     pub(in super::super) fn shards(&self) -> Vec<u16> {
         match self {

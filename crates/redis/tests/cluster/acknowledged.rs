@@ -1,8 +1,8 @@
 //! Answers that replicas acknowledge, on one primary without Sentinels.
 
 use oncegate_core::claim::{ClaimRequest, ClaimResponse};
-use oncegate_core::engine::Engine;
 use oncegate_core::engine::conformance::fresh_claim;
+use oncegate_core::engine::{Engine, RecordName};
 use oncegate_redis::Redis;
 use oncegate_testkit::redis_server::RedisServer;
 
@@ -34,7 +34,12 @@ async fn a_primary_that_is_cut_off_acknowledges_nothing() {
     let renewal = redis.renew(&renew(&new, None), DEADLINE).await;
     assert!(renewal.is_err_and(|failure| failure.is_shortfall()));
     assert!(redis.read(&held.key).await.is_err_and(|failure| failure.is_shortfall()));
-    assert!(redis.get_metadata("a").await.is_err_and(|failure| failure.is_shortfall()));
+    assert!(
+        redis
+            .get_record(&RecordName::Metadata("a".into()), DEADLINE)
+            .await
+            .is_err_and(|failure| failure.is_shortfall())
+    );
     redis.probe().await.expect("it answers");
 
     // It is a replica of the new one now: what it alone had received is gone, and was never acknowledged.

@@ -188,8 +188,9 @@ async fn metadata_and_markers_have_a_hash_tag_and_lost_data_is_noticed_per_prima
     let Some(mut cluster) = RedisCluster::start(3, 0).await else { return };
     let redis = open(&cluster.url());
     let note = oncegate_core::engine::Metadata::new("a").unwrap();
-    assert!(redis.compare_and_set_metadata("chain.main", None, &note).await.unwrap());
-    assert_eq!(redis.get_metadata("chain.main").await.unwrap(), Some(note));
+    let engine: &dyn Engine = &redis;
+    assert!(engine.compare_and_set_metadata("chain.main", None, &note).await.unwrap());
+    assert_eq!(engine.get_metadata("chain.main").await.unwrap(), Some(note));
     let at = cluster.primary_of("og:note:{chain.main}");
     assert_eq!(cluster.nodes[at].query::<i64>("EXISTS og:note:{chain.main}"), 1);
     let has_marker = |node: &RedisServer| node.query::<Vec<String>>("KEYS og:{*}:marker").len() == 1;

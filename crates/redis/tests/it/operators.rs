@@ -159,7 +159,7 @@ async fn a_user_with_the_least_rights_can_do_everything() {
     let Some(server) = RedisServer::start().await else { return };
     server.query::<String>(
         "ACL SETUSER least on >hunter2 resetkeys ~og:* resetchannels &og:* nocommands +set +get +del +pttl +pexpire +evalsha +eval +script|load \
-         +info +echo +ping +hello +ssubscribe +sunsubscribe +spublish",
+         +info +echo +ping +time +hello +ssubscribe +sunsubscribe +spublish",
     );
     let redis = open(&format!("redis://least:hunter2@{}", server.address()));
     let request = fresh_claim();

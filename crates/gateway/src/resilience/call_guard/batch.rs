@@ -37,7 +37,7 @@ impl Guard {
         let (mut tasks, mut first_tries) = (Vec::with_capacity(claims.len()), Vec::with_capacity(claims.len()));
         let mut refused = Vec::new();
         for (position, claim) in claims.iter().enumerate() {
-            let task = self.task(EngineCall::Claim, &claim.request.key, started, claim.deadline);
+            let task = self.task(EngineCall::Claim, self.engine.shard_of(&claim.request.key), started, claim.deadline);
             match self.enter(task.shard, started) {
                 Ok(pass) => {
                     self.shards.get(task.shard).budget.deposit();

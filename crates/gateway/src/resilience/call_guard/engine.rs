@@ -8,7 +8,8 @@ use oncegate_core::claim::{
 };
 use oncegate_core::engine::breaker::BreakerStatus;
 use oncegate_core::engine::{
-    BatchClaim, Capabilities, Channel, ClaimSink, Engine, EngineError, Metadata, Node, Subscription,
+    BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Engine, EngineError, Node, RecordChange, RecordName,
+    RecordView, Subscription,
 };
 use oncegate_core::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
 use oncegate_core::record::{Key, LiveClaim};
@@ -33,6 +34,15 @@ fn after_lost_reply(request: &OutcomeRequest, answer: OutcomeResponse) -> Outcom
             OutcomeResponse::Done { state: None, left: None, late: None }
         }
         (_, answer) => answer,
+    }
+}
+
+/// Returns the answer to a change whose first reply was lost: the first try may have stored the record, and another gateway may
+/// have replaced it since.
+fn after_lost_change(answer: ChangeResponse) -> ChangeResponse {
+    match answer {
+        ChangeResponse::Refused { view, .. } => ChangeResponse::Refused { view, maybe_stored: true },
+        stored @ ChangeResponse::Stored(_) => stored,
     }
 }
 
@@ -103,23 +113,32 @@ impl Engine for CallGuard {
         self.0.uncounted(EngineCall::List, None, LIST_TIMEOUT, self.0.engine.list(request)).await
     }
 
-    async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
-        self.0.uncounted(EngineCall::Note, None, METADATA_TIMEOUT, self.0.engine.get_metadata(name)).await
+    async fn get_record(&self, name: &RecordName, deadline: Duration) -> Result<RecordView, EngineError> {
+        let engine = &self.0.engine;
+        match name {
+            RecordName::Metadata(_) => {
+                self.0.uncounted(EngineCall::Note, None, METADATA_TIMEOUT, engine.get_record(name, deadline)).await
+            }
+            RecordName::Lock(..) => {
+                let (read, shard) = (|| engine.get_record(name, deadline), engine.shard_of_record(name));
+                self.0.request_on(shard, EngineCall::Lock, deadline, read, |answer| answer, |_| true).await
+            }
+        }
     }
 
-    async fn compare_and_set_metadata(
-        &self,
-        name: &str,
-        expected: Option<&Metadata>,
-        new: &Metadata,
-    ) -> Result<bool, EngineError> {
-        let write = || self.0.engine.compare_and_set_metadata(name, expected, new);
+    async fn change_record(&self, change: &RecordChange, deadline: Duration) -> Result<ChangeResponse, EngineError> {
+        let write = || self.0.engine.change_record(change, deadline);
+        if let RecordName::Lock(..) = change.name {
+            let is_final = |answer: &ChangeResponse| matches!(answer, ChangeResponse::Stored(_));
+            let shard = self.0.engine.shard_of_record(&change.name);
+            return self.0.request_on(shard, EngineCall::Lock, deadline, write, after_lost_change, is_final).await;
+        }
         let resolved = async {
             match write().await {
                 Err(lost) if RetryRule::METADATA_WRITE.allows(&lost, 0, Duration::ZERO) => match write().await {
-                    Ok(true) => Ok(true),
-                    // The first try may have written it, and another gateway may have replaced it since.
-                    Ok(false) | Err(EngineError::Determinate(_)) => Err(lost),
+                    Ok(answer) => Ok(after_lost_change(answer)),
+                    // The first try may have written it.
+                    Err(EngineError::Determinate(_)) => Err(lost),
                     uncertain => uncertain,
                 },
                 answer => answer,
@@ -147,6 +166,10 @@ impl Engine for CallGuard {
 
     async fn probe_shard(&self, shard: u16) -> Result<(), EngineError> {
         self.0.probe_shard(shard).await
+    }
+
+    fn shard_of_record(&self, name: &RecordName) -> u16 {
+        self.0.engine.shard_of_record(name)
     }
 
     fn shard_of(&self, key: &Key) -> u16 {

@@ -38,8 +38,24 @@ impl Guard {
     where
         Try: Future<Output = Result<Answer, EngineError>>,
     {
+        self.request_on(self.engine.shard_of(key), call, deadline, send, amend, is_final).await
+    }
+
+    /// Makes a call on a shard, as [`Self::request`] does.
+    pub(super) async fn request_on<Answer, Try>(
+        self: &Arc<Self>,
+        shard: u16,
+        call: EngineCall,
+        deadline: Duration,
+        send: impl Fn() -> Try,
+        amend: impl FnOnce(Answer) -> Answer,
+        is_final: impl Fn(&Answer) -> bool,
+    ) -> Result<Answer, EngineError>
+    where
+        Try: Future<Output = Result<Answer, EngineError>>,
+    {
         let started = self.clock.monotonic();
-        let task = self.task(call, key, started, deadline);
+        let task = self.task(call, shard, started, deadline);
         let pass = self.enter(task.shard, started)?;
         self.shards.get(task.shard).budget.deposit();
         let first = pin!(send());

@@ -20,7 +20,9 @@ use oncegate_core::clock::{ManualClock, Timestamp};
 use oncegate_core::engine::conformance::{Subject, fresh_claim};
 use oncegate_core::engine::faulty::Faulty;
 use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
-use oncegate_core::engine::{BatchClaim, Capabilities, Determinate, Metadata};
+use oncegate_core::engine::{
+    BatchClaim, Capabilities, ChangeResponse, Determinate, Metadata, RecordChange, RecordName, RecordView,
+};
 use oncegate_core::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
 use oncegate_core::record::{Key, LiveClaim};
 use tokio::time::sleep;

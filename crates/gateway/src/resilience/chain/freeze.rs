@@ -8,7 +8,7 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use futures_util::future::{join_all, try_join_all};
 use oncegate_core::clock::micros;
-use oncegate_core::engine::{Engine, EngineError, Metadata};
+use oncegate_core::engine::{Engine, EngineError, Metadata, RecordName};
 use oncegate_core::record::Key;
 use oncegate_core::terms::OnDataLoss;
 use tokio::time::sleep;
@@ -69,6 +69,11 @@ impl GrantFreeze {
     /// Returns the shard of a key. Not asked for where nothing depends on it.
     pub(super) fn shard_of(&self, engine: &dyn Engine, key: &Key) -> u16 {
         if self.is_enabled { engine.shard_of(key) } else { 0 }
+    }
+
+    /// Returns the shard of a shared record, as [`Self::shard_of`] does.
+    pub(super) fn shard_of_record(&self, engine: &dyn Engine, name: &RecordName) -> u16 {
+        if self.is_enabled { engine.shard_of_record(name) } else { 0 }
     }
 
     /// Remembers the longest requested lease.

@@ -10,6 +10,7 @@ use futures_util::FutureExt as _;
 use oncegate_core::attempt::SystemEntropy;
 use oncegate_core::claim::Outcome;
 use oncegate_core::clock::{Clock, SystemClock};
+use oncegate_core::engine::Metadata;
 use oncegate_core::engine::conformance::{DEADLINE, Subject, fresh_claim};
 use oncegate_core::engine::faulty::{Fault, Faulty};
 use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};

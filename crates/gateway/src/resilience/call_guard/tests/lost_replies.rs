@@ -101,7 +101,8 @@ async fn a_metadata_write_whose_reply_was_lost_is_never_answered_wrong() {
     let (mut put, mut not_known) = (0, 0);
     for seed in 0..300 {
         let (_clock, memory) = memory();
-        let engine = guarded(Arc::new(Faulty::new(memory.clone(), seed, 0.5)));
+        let memory: Arc<dyn Engine> = memory;
+        let engine: Arc<dyn Engine> = Arc::new(guarded(Arc::new(Faulty::new(memory.clone(), seed, 0.5))));
         let (old, new) = (Metadata::new("old").unwrap(), Metadata::new("new").unwrap());
         memory.compare_and_set_metadata("n", None, &old).await.unwrap();
         let answers = engine.compare_and_set_metadata("n", Some(&old), &new).await;

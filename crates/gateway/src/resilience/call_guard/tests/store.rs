@@ -115,21 +115,14 @@ impl Engine for Store {
         self.inner.list(request).await
     }
 
-    async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
+    async fn get_record(&self, name: &RecordName, deadline: Duration) -> Result<RecordView, EngineError> {
         self.serve().await?;
-        self.inner.get_metadata(name).await
+        self.inner.get_record(name, deadline).await
     }
-
-    async fn compare_and_set_metadata(
-        &self,
-        name: &str,
-        expected: Option<&Metadata>,
-        new: &Metadata,
-    ) -> Result<bool, EngineError> {
+    async fn change_record(&self, change: &RecordChange, deadline: Duration) -> Result<ChangeResponse, EngineError> {
         self.serve().await?;
-        self.inner.compare_and_set_metadata(name, expected, new).await
+        self.inner.change_record(change, deadline).await
     }
-
     async fn probe(&self) -> Result<(), EngineError> {
         self.probes.fetch_add(1, Ordering::SeqCst);
         if self.always_answers_probes.load(Ordering::SeqCst) { Ok(()) } else { self.serve().await }

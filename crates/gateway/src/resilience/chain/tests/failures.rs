@@ -1,5 +1,7 @@
 //! Engines and gateways that fail, during a switch and otherwise.
 
+use oncegate_core::engine::Metadata;
+
 use super::*;
 
 #[tokio::test(start_paused = true)]

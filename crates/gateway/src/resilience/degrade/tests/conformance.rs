@@ -5,7 +5,9 @@ use oncegate_core::attempt::SystemEntropy;
 use oncegate_core::clock::ManualClock;
 use oncegate_core::engine::conformance::{DEADLINE, Subject};
 use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
-use oncegate_core::engine::{Capabilities, Channel, ClaimSink, Metadata, Subscription};
+use oncegate_core::engine::{
+    Capabilities, ChangeResponse, Channel, ClaimSink, RecordChange, RecordName, RecordView, Subscription,
+};
 use oncegate_core::operator::{ListRequest, ListedClaim};
 
 use super::super::*;
@@ -48,16 +50,11 @@ impl Engine for WithPolicies {
     async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
         self.0.engine().list(request).await
     }
-    async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
-        self.0.engine().get_metadata(name).await
+    async fn get_record(&self, name: &RecordName, deadline: Duration) -> Result<RecordView, EngineError> {
+        self.0.engine().get_record(name, deadline).await
     }
-    async fn compare_and_set_metadata(
-        &self,
-        name: &str,
-        expected: Option<&Metadata>,
-        new: &Metadata,
-    ) -> Result<bool, EngineError> {
-        self.0.engine().compare_and_set_metadata(name, expected, new).await
+    async fn change_record(&self, change: &RecordChange, deadline: Duration) -> Result<ChangeResponse, EngineError> {
+        self.0.engine().change_record(change, deadline).await
     }
     async fn subscribe(&self, channel: &Channel) -> Subscription {
         self.0.engine().subscribe(channel).await
@@ -102,16 +99,11 @@ impl Engine for DeafFor {
     async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
         self.0.list(request).await
     }
-    async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
-        self.0.get_metadata(name).await
+    async fn get_record(&self, name: &RecordName, deadline: Duration) -> Result<RecordView, EngineError> {
+        self.0.get_record(name, deadline).await
     }
-    async fn compare_and_set_metadata(
-        &self,
-        name: &str,
-        expected: Option<&Metadata>,
-        new: &Metadata,
-    ) -> Result<bool, EngineError> {
-        self.0.compare_and_set_metadata(name, expected, new).await
+    async fn change_record(&self, change: &RecordChange, deadline: Duration) -> Result<ChangeResponse, EngineError> {
+        self.0.change_record(change, deadline).await
     }
     async fn probe(&self) -> Result<(), EngineError> {
         self.0.probe().await

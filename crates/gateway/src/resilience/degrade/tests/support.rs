@@ -9,7 +9,7 @@ use oncegate_core::claim::{LateTerms, Outcome};
 use oncegate_core::clock::{ManualClock, Timestamp};
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
-use oncegate_core::engine::{Capabilities, Determinate, Metadata};
+use oncegate_core::engine::{Capabilities, ChangeResponse, Determinate, RecordChange, RecordName, RecordView};
 use oncegate_core::operator::{ListRequest, ListedClaim};
 use oncegate_core::outage_policy::OutagePolicy;
 use oncegate_core::overlap::Overlap;
@@ -106,16 +106,11 @@ impl Engine for Line {
     async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
         self.go(self.store.list(request)).await
     }
-    async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
-        self.go(self.store.get_metadata(name)).await
+    async fn get_record(&self, name: &RecordName, deadline: Duration) -> Result<RecordView, EngineError> {
+        self.go(self.store.get_record(name, deadline)).await
     }
-    async fn compare_and_set_metadata(
-        &self,
-        name: &str,
-        expected: Option<&Metadata>,
-        new: &Metadata,
-    ) -> Result<bool, EngineError> {
-        self.go(self.store.compare_and_set_metadata(name, expected, new)).await
+    async fn change_record(&self, change: &RecordChange, deadline: Duration) -> Result<ChangeResponse, EngineError> {
+        self.go(self.store.change_record(change, deadline)).await
     }
     async fn probe(&self) -> Result<(), EngineError> {
         self.go(self.store.probe()).await

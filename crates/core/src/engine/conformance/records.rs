@@ -1,0 +1,176 @@
+//! Rules of shared records: metadata and locks.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use super::super::shared_record::{METADATA_BYTES_MAX, RECORD_BYTES_MAX};
+use super::super::{
+    ChangePurpose, ChangeResponse, EngineError, Metadata, RecordChange, RecordName, RecordView, SharedRecord,
+};
+use super::requests::{DEADLINE, attempt};
+use super::subject::Subject;
+use crate::attempt::{Entropy as _, SystemEntropy};
+use crate::clock::Timestamp;
+
+/// Metadata is stored only over the expected value, and a repeated call succeeds.
+pub async fn metadata_is_stored_only_over_the_expected_value(on: &Subject) {
+    let (name, other_name) = (fresh_name(), fresh_name());
+    let engine = &on.engine;
+    let current = async || engine.get_metadata(&name).await.expect("the engine answers");
+    let compare_and_set = async |expected: Option<&Metadata>, new: &Metadata| -> Result<bool, EngineError> {
+        engine.compare_and_set_metadata(&name, expected, new).await
+    };
+    let (first, second) = (metadata("{\"n\": 1}"), metadata(&"ü".repeat(METADATA_BYTES_MAX / 2)));
+    assert_eq!(current().await, None);
+    assert_eq!(compare_and_set(Some(&first), &second).await, Ok(false), "nothing is stored");
+    assert_eq!(current().await, None);
+    assert_eq!(compare_and_set(None, &first).await, Ok(true));
+    assert_eq!(current().await.as_ref(), Some(&first));
+    assert_eq!(compare_and_set(None, &second).await, Ok(false), "a value is stored");
+    assert_eq!(compare_and_set(Some(&second), &metadata("")).await, Ok(false), "another value is stored");
+    assert_eq!(current().await.as_ref(), Some(&first), "and is unchanged");
+    assert_eq!(compare_and_set(Some(&first), &second).await, Ok(true));
+    assert_eq!(compare_and_set(Some(&first), &second).await, Ok(true), "a repeat succeeds");
+    assert_eq!(compare_and_set(Some(&first), &first).await, Ok(false));
+    assert_eq!(current().await.as_ref(), Some(&second));
+    assert_eq!(engine.get_metadata(&other_name).await, Ok(None), "another name has another value");
+    (on.pass)(on.tick).await;
+    assert_eq!(compare_and_set(Some(&second), &metadata("")).await, Ok(true));
+    assert_eq!(current().await, Some(metadata("")));
+}
+
+/// Of concurrent calls with the same expected value, one succeeds.
+pub async fn of_many_racing_compare_and_sets_exactly_one_succeeds(on: &Subject) {
+    let name = fresh_name();
+    let mut current = None;
+    for round in 0..5 {
+        let racers: Vec<_> = (0..50)
+            .map(|racer| {
+                let (engine, name, expected) = (on.engine.clone(), name.clone(), current.clone());
+                let new = metadata(&format!("{round}-{racer}"));
+                tokio::spawn(async move {
+                    let stored = engine.compare_and_set_metadata(&name, expected.as_ref(), &new).await;
+                    (stored.expect("the engine answers"), new)
+                })
+            })
+            .collect();
+        let raced = join_all(racers).await.into_iter().map(|racer| racer.expect("no panic"));
+        let winners: Vec<_> = raced.filter(|(stored, _)| *stored).map(|(_, new)| new).collect();
+        assert_eq!(winners.len(), 1, "exactly one of 50 succeeds");
+        current = on.engine.get_metadata(&name).await.expect("the engine answers");
+        assert_eq!(current.as_ref(), winners.first());
+    }
+}
+
+/// A record is replaced only over the expected version; a repeated call finds its own.
+pub async fn a_record_is_changed_only_over_the_expected_version(on: &Subject) {
+    let name = fresh_lock("a");
+    let (first, second) = (record(b"one \0\n\xff"), record(&vec![7; RECORD_BYTES_MAX]));
+    let same_value = record(first.value());
+    assert_eq!(on.view(&name).await.record, None);
+    assert_eq!(on.refused(&change(&name, Some(&first), &second)).await, None, "nothing is stored");
+    let stored_at = on.stored(&change(&name, None, &first)).await;
+    let view = on.view(&name).await;
+    assert_eq!(view.record.as_ref(), Some(&first));
+    assert!(view.now >= stored_at);
+    assert_eq!(on.refused(&change(&name, None, &second)).await, Some(first.clone()), "a record is stored");
+    assert_eq!(on.refused(&change(&name, Some(&same_value), &second)).await, Some(first.clone()), "versions count");
+    on.stored(&change(&name, Some(&first), &second)).await;
+    on.stored(&change(&name, Some(&first), &second)).await;
+    assert_eq!(on.refused(&change(&name, Some(&first), &same_value)).await, Some(second.clone()));
+    on.stored(&change(&name, Some(&second), &same_value)).await;
+    assert_eq!(on.refused(&change(&name, Some(&first), &second)).await, Some(same_value), "a version never returns");
+}
+
+/// A change is made only from its first instant on, and only before its end.
+pub async fn a_change_outside_its_bounds_of_time_is_refused(on: &Subject) {
+    let name = fresh_lock("a");
+    let now = on.view(&name).await.now;
+    let new = record(b"new");
+    let bounded = |from, before| RecordChange { from, before, ..change(&name, None, &new) };
+    let (past, far) = (Timestamp::default(), now.plus(Duration::from_hours(1)));
+    assert_eq!(on.refused(&bounded(past, now)).await, None, "it comes too late");
+    assert_eq!(on.refused(&bounded(far, far.plus(on.tick))).await, None, "it comes too early");
+    assert_eq!(on.view(&name).await.record, None);
+    on.stored(&bounded(now, far)).await;
+}
+
+/// A record that has ended is absent from reads and changes.
+pub async fn a_record_that_has_ended_is_absent(on: &Subject) {
+    let name = fresh_lock("a");
+    let (first, second, third) = (record(b"1"), record(b"2"), record(b"3"));
+    let lasting = |change: RecordChange, ticks| RecordChange { lasts: Some(on.ticks(ticks)), ..change };
+    on.stored(&lasting(change(&name, None, &first), 1)).await;
+    on.stored(&lasting(change(&name, Some(&first), &second), 40)).await;
+    (on.pass)(on.ticks(2)).await;
+    assert_eq!(on.view(&name).await.record.as_ref(), Some(&second), "the change has given it more time");
+    on.stored(&lasting(change(&name, Some(&second), &third), 1)).await;
+    (on.pass)(on.ticks(2)).await;
+    assert_eq!(on.view(&name).await.record, None);
+    assert_eq!(on.refused(&change(&name, Some(&third), &first)).await, None);
+    let anew = record(b"4");
+    on.stored(&change(&name, None, &anew)).await;
+    assert_eq!(on.view(&name).await.record, Some(anew));
+}
+
+/// Locks of two apps, and metadata, are different records.
+pub async fn locks_of_apps_do_not_share_records(on: &Subject) {
+    let name = fresh_name();
+    let lock = |app: &str| RecordName::Lock(app.parse().expect("an app"), name.parse().expect("a name"));
+    let new = record(b"a");
+    on.stored(&change(&lock("a"), None, &new)).await;
+    for other in [lock("b"), RecordName::Metadata(name.as_str().into())] {
+        assert_eq!(on.view(&other).await.record, None, "{other:?}");
+    }
+}
+
+/// Returns a name that no other test uses.
+fn fresh_name() -> String {
+    format!("test.{}", attempt().timestamp().as_micros())
+}
+
+fn fresh_lock(app: &str) -> RecordName {
+    RecordName::Lock(app.parse().expect("an app"), fresh_name().parse().expect("a name"))
+}
+
+fn metadata(text: &str) -> Metadata {
+    Metadata::new(text).expect("a short text")
+}
+
+fn record(value: &[u8]) -> SharedRecord {
+    SharedRecord::versioned(SystemEntropy.bits(), value).expect("a short value")
+}
+
+fn change(name: &RecordName, expected: Option<&SharedRecord>, new: &SharedRecord) -> RecordChange {
+    RecordChange {
+        name: name.clone(),
+        expected: expected.cloned(),
+        new: new.clone(),
+        lasts: Some(Duration::from_mins(10)),
+        from: Timestamp::default(),
+        before: Timestamp::from_micros(u64::MAX),
+        purpose: ChangePurpose::Grant,
+        lease_max: Duration::ZERO,
+    }
+}
+
+impl Subject {
+    async fn view(&self, name: &RecordName) -> RecordView {
+        self.engine.get_record(name, DEADLINE).await.expect("the engine answers")
+    }
+
+    async fn stored(&self, change: &RecordChange) -> Timestamp {
+        match self.engine.change_record(change, DEADLINE).await.expect("the engine answers") {
+            ChangeResponse::Stored(now) => now,
+            refused @ ChangeResponse::Refused { .. } => panic!("expected it to be stored, got {refused:?}"),
+        }
+    }
+
+    async fn refused(&self, change: &RecordChange) -> Option<SharedRecord> {
+        match self.engine.change_record(change, DEADLINE).await.expect("the engine answers") {
+            ChangeResponse::Refused { view, .. } => view.record,
+            ChangeResponse::Stored(_) => panic!("expected a refusal"),
+        }
+    }
+}

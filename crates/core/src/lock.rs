@@ -1,0 +1,5 @@
+//! Locks: named leases within an app, held by one owner or shared by several.
+
+mod name;
+
+pub use self::name::{InvalidLockName, LockName};
