@@ -1,5 +1,113 @@
-//! Locks: named leases within an app, held by one owner or shared by several.
+//! Locks: named leases within an app, held by one owner or shared by several. `record` is what a store keeps; `transitions` is the
+//! one table of what a request changes in it.
 
 mod name;
+mod record;
+#[cfg(test)]
+mod tests;
+mod transitions;
+
+use std::time::Duration;
 
 pub use self::name::{InvalidLockName, LockName};
+pub use self::record::{
+    HOLDS_MAX, Hold, LockMode, LockRecord, ShortHash, TICKETS_MAX, Ticket, WITHDRAWN_MAX, Withdrawn,
+};
+pub use self::transitions::{LockChange, LockState};
+use crate::attempt::Attempt;
+use crate::clock::Timestamp;
+
+/// How long a ticket lives after its request has asked, and a withdrawn nonce is refused.
+pub const TICKET_LEASE: Duration = Duration::from_secs(10);
+
+/// How long the head of the queue that could go keeps its place without being there.
+pub const HEAD_GRACE: Duration = Duration::from_secs(1);
+
+/// How long a record outlives its last hold, so that fences go on rising.
+pub const RECORD_GRACE: Duration = Duration::from_mins(10);
+
+/// A request for a hold.
+#[derive(Clone, Debug)]
+pub struct AcquireRequest {
+    /// The attempt of the hold. A repeat has the same nonce, and gets the attempt of the first request.
+    pub attempt: Attempt,
+    /// The owner.
+    pub owner: ShortHash,
+    /// The mode.
+    pub mode: LockMode,
+    /// The lease.
+    pub lease: Duration,
+    /// Whether it queues, if it is not granted.
+    pub fair: bool,
+}
+
+/// The answer to a request for a hold.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum AcquireResponse {
+    /// It is granted.
+    Granted(LockGrant),
+    /// Others hold the lock, or wait for it.
+    Held {
+        /// Position in the queue, from 1, of a fair request.
+        position: Option<usize>,
+    },
+    /// The owner shares the lock with others, so it cannot get it exclusively.
+    UpgradeRefused,
+    /// The nonce was withdrawn.
+    Withdrawn,
+    /// The nonce is that of a hold or a ticket with another mode or owner.
+    NonceReused,
+    /// The lock has as many holds, tickets or withdrawn nonces as it may have.
+    Full(LockBound),
+}
+
+/// A granted hold.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LockGrant {
+    /// Timestamp of its attempt.
+    pub attempted_at: Timestamp,
+    /// The fence.
+    pub fence: u64,
+    /// Number of holds of this owner.
+    pub holds: usize,
+    /// When the lease ends, by the store's clock.
+    pub ends_at: Timestamp,
+    /// An earlier request with the same nonce got the hold.
+    pub repeated: bool,
+}
+
+/// A bound of a lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LockBound {
+    /// [`HOLDS_MAX`].
+    Holds,
+    /// [`TICKETS_MAX`].
+    Tickets,
+    /// [`WITHDRAWN_MAX`].
+    Withdrawn,
+}
+
+/// The answer to a release or a withdrawal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum UnlockResponse {
+    /// It is done.
+    Done {
+        /// Number of holds that the owner still has.
+        holds: usize,
+        /// The fence of these holds.
+        fence: u64,
+    },
+    /// Nothing was held or asked for. A withdrawn nonce is refused from now on all the same.
+    NotHeld,
+    /// Too many nonces are withdrawn; nothing was changed.
+    Full,
+}
+
+/// The answer to a renewal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RenewLockResponse {
+    /// The lease ends at this instant of the store.
+    Renewed(Timestamp),
+    /// The attempt holds nothing.
+    NotHeld,
+}

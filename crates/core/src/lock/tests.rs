@@ -1,0 +1,428 @@
+//! The rules of locks, each a test of the table.
+
+use std::time::Duration;
+
+use super::LockMode::{Exclusive, Shared};
+use super::*;
+use crate::attempt::Nonce;
+
+/// A lock on a clock that a test moves.
+struct Lock {
+    record: LockRecord,
+    now: Timestamp,
+}
+
+const LEASE: Duration = Duration::from_secs(30);
+const SEC: Duration = Duration::from_secs(1);
+
+fn nonce(name: &str) -> Nonce {
+    format!("{:-<16}", name.replace('.', "_")).parse().unwrap()
+}
+
+fn attempt(name: &str) -> Attempt {
+    Attempt::new(Timestamp::from_micros(1_700_000_000_000_000), nonce(name))
+}
+
+fn hash(name: &str) -> ShortHash {
+    ShortHash::of_nonce(&nonce(name))
+}
+
+/// A request whose owner is the part of its name before the dot.
+fn request(name: &str, mode: LockMode, fair: bool) -> AcquireRequest {
+    let owner = ShortHash::of_owner(&nonce(name.split('.').next().unwrap()));
+    AcquireRequest { attempt: attempt(name), owner, mode, lease: LEASE, fair }
+}
+
+impl Lock {
+    fn new() -> Self {
+        Self { record: LockRecord::default(), now: Timestamp::from_micros(1_700_000_000_000_000) }
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.now = self.now.plus(time);
+    }
+
+    fn apply<Answer>(&mut self, transition: impl FnOnce(&mut LockState) -> Answer) -> Answer {
+        let mut state = LockState::at(self.record.clone(), self.now);
+        let answer = transition(&mut state);
+        if let Some(change) = state.into_change() {
+            assert!(self.now < change.before);
+            assert_eq!(LockRecord::decode(&change.record.encode()).unwrap(), change.record);
+            self.record = change.record;
+        }
+        answer
+    }
+
+    fn ask(&mut self, request: &AcquireRequest) -> AcquireResponse {
+        self.apply(|state| state.acquire(request))
+    }
+
+    fn acquire(&mut self, name: &str, mode: LockMode) -> AcquireResponse {
+        self.ask(&request(name, mode, false))
+    }
+
+    fn granted(&mut self, name: &str, mode: LockMode) -> LockGrant {
+        match self.acquire(name, mode) {
+            AcquireResponse::Granted(grant) => grant,
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+
+    /// Asks fairly. Returns whether it is granted, or the position.
+    fn fair(&mut self, name: &str, mode: LockMode) -> Result<u64, usize> {
+        match self.ask(&request(name, mode, true)) {
+            AcquireResponse::Granted(grant) => Ok(grant.fence),
+            AcquireResponse::Held { position: Some(position) } => Err(position),
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+
+    fn release(&mut self, name: &str) -> UnlockResponse {
+        self.apply(|state| state.release(&attempt(name)))
+    }
+
+    fn released(&mut self, name: &str) -> usize {
+        match self.release(name) {
+            UnlockResponse::Done { holds, .. } => holds,
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+
+    fn withdraw(&mut self, name: &str) -> UnlockResponse {
+        self.apply(|state| state.withdraw(hash(name)))
+    }
+
+    fn renew(&mut self, name: &str, lease: Duration) -> RenewLockResponse {
+        self.apply(|state| state.renew(&attempt(name), lease))
+    }
+}
+
+const HELD: AcquireResponse = AcquireResponse::Held { position: None };
+
+#[test]
+fn an_exclusive_hold_excludes_every_other_owner_and_shared_ones_exclude_exclusive_ones() {
+    let mut lock = Lock::new();
+    lock.granted("a", Exclusive);
+    assert_eq!(lock.acquire("b", Exclusive), HELD);
+    assert_eq!(lock.acquire("b", Shared), HELD);
+    lock.released("a");
+    lock.granted("b", Shared);
+    lock.granted("c", Shared);
+    assert_eq!(lock.acquire("a", Exclusive), HELD);
+    lock.released("b");
+    assert_eq!(lock.acquire("a", Exclusive), HELD, "another one still shares it");
+    lock.released("c");
+    lock.granted("a", Exclusive);
+}
+
+#[test]
+fn a_hold_whose_lease_has_ended_is_absent() {
+    let mut lock = Lock::new();
+    lock.granted("a", Exclusive);
+    lock.pass(LEASE - Duration::from_micros(1));
+    assert_eq!(lock.acquire("b", Exclusive), HELD);
+    lock.pass(Duration::from_micros(1));
+    assert_eq!(lock.release("a"), UnlockResponse::NotHeld);
+    assert_eq!(lock.renew("a", LEASE), RenewLockResponse::NotHeld);
+    lock.granted("b", Exclusive);
+}
+
+#[test]
+fn an_owner_gets_another_hold_at_once_and_keeps_the_lock_until_its_last_one_ends() {
+    let mut lock = Lock::new();
+    let first = lock.granted("a.1", Exclusive);
+    let second = lock.granted("a.2", Exclusive);
+    assert_eq!((first.holds, second.holds), (1, 2));
+    assert_eq!(first.fence, second.fence, "holds that join share the fence");
+    assert_eq!(lock.released("a.1"), 1);
+    assert_eq!(lock.acquire("b", Exclusive), HELD);
+    assert_eq!(lock.released("a.2"), 0);
+    lock.granted("b", Exclusive);
+}
+
+#[test]
+fn a_repeated_request_is_the_same_hold_and_a_repeated_release_takes_one_away() {
+    let mut lock = Lock::new();
+    let first = lock.granted("a.1", Exclusive);
+    lock.granted("a.2", Exclusive);
+    lock.pass(SEC);
+    let again = AcquireRequest {
+        attempt: Attempt::new(Timestamp::from_micros(1_700_000_000_000_009), nonce("a.1")),
+        ..request("a.1", Exclusive, false)
+    };
+    let AcquireResponse::Granted(again) = lock.ask(&again) else { panic!("not granted") };
+    assert_eq!(again, LockGrant { repeated: true, holds: 2, ..first.clone() }, "attempt and lease are unchanged");
+    assert_eq!(lock.released("a.1"), 1);
+    assert_eq!(lock.release("a.1"), UnlockResponse::NotHeld);
+    assert_eq!(lock.record.holds.len(), 1, "a set, not a counter");
+}
+
+#[test]
+fn a_nonce_is_not_reused_for_another_mode_or_owner() {
+    let mut lock = Lock::new();
+    lock.granted("a", Exclusive);
+    assert_eq!(lock.acquire("a", Shared), AcquireResponse::NonceReused);
+    let other = AcquireRequest { owner: hash("x"), ..request("a", Exclusive, false) };
+    assert_eq!(lock.ask(&other), AcquireResponse::NonceReused);
+    assert_eq!(lock.fair("b", Exclusive), Err(1));
+    assert_eq!(lock.acquire("b", Shared), AcquireResponse::NonceReused);
+}
+
+#[test]
+fn only_the_attempt_that_holds_releases_and_renews() {
+    let mut lock = Lock::new();
+    lock.granted("a", Exclusive);
+    let same_nonce = Attempt::new(Timestamp::from_micros(1_700_000_000_000_001), nonce("a"));
+    for other in [attempt("b"), same_nonce] {
+        assert_eq!(lock.apply(|state| state.release(&other)), UnlockResponse::NotHeld);
+        assert_eq!(lock.apply(|state| state.renew(&other, LEASE)), RenewLockResponse::NotHeld);
+    }
+    assert_eq!(lock.released("a"), 0);
+}
+
+#[test]
+fn a_sole_sharer_is_upgraded_and_one_of_several_is_refused() {
+    let mut lock = Lock::new();
+    let shared = lock.granted("a.1", Shared);
+    lock.granted("b", Shared);
+    assert_eq!(lock.acquire("a.2", Exclusive), AcquireResponse::UpgradeRefused);
+    lock.released("b");
+    let exclusive = lock.granted("a.2", Exclusive);
+    assert!(exclusive.fence > shared.fence, "the mode has changed");
+    assert_eq!(lock.acquire("b", Shared), HELD);
+}
+
+#[test]
+fn a_downgrade_is_granted_and_lets_others_share_with_a_new_fence() {
+    let mut lock = Lock::new();
+    let exclusive = lock.granted("a.1", Exclusive);
+    let joined = lock.granted("a.2", Shared);
+    assert_eq!(joined.fence, exclusive.fence, "the strongest mode is still exclusive");
+    assert_eq!(lock.acquire("b", Shared), HELD);
+    let UnlockResponse::Done { holds: 1, fence } = lock.release("a.1") else { panic!("not released") };
+    assert!(fence > exclusive.fence);
+    assert_eq!(lock.granted("b", Shared).fence, fence, "it joins");
+}
+
+#[test]
+fn the_end_of_an_exclusive_lease_weakens_the_mode_with_a_new_fence() {
+    let mut lock = Lock::new();
+    let exclusive = lock.granted("a.1", Exclusive);
+    lock.pass(SEC);
+    lock.granted("a.2", Shared);
+    lock.pass(LEASE - SEC);
+    let joined = lock.granted("b", Shared);
+    assert!(joined.fence > exclusive.fence);
+}
+
+#[test]
+fn fences_rise_over_release_and_expiry_also_on_a_clock_that_stands_or_goes_back() {
+    let mut lock = Lock::new();
+    let mut last = 0;
+    for round in 0..6 {
+        let name = format!("a{round}");
+        let grant = lock.granted(&name, Exclusive);
+        assert!(grant.fence > last, "round {round}");
+        last = grant.fence;
+        match round % 3 {
+            0 => assert_eq!(lock.released(&name), 0),
+            1 => lock.pass(LEASE),
+            _ => {
+                lock.released(&name);
+                lock.now = lock.now.minus(Duration::from_mins(5));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_record_outlives_its_last_hold_by_ten_minutes() {
+    let lasts = |transition: fn(&mut LockState)| {
+        let mut state = LockState::at(Lock::new().record, Lock::new().now);
+        transition(&mut state);
+        state.into_change().unwrap().lasts
+    };
+    let acquire = |state: &mut LockState| {
+        state.acquire(&request("a", Exclusive, false));
+    };
+    assert_eq!(lasts(acquire), LEASE + RECORD_GRACE);
+    assert_eq!(
+        lasts(|state| {
+            state.acquire(&request("a", Exclusive, false));
+            state.release(&attempt("a"));
+        }),
+        RECORD_GRACE
+    );
+}
+
+#[test]
+fn a_renewal_extends_and_never_shortens() {
+    let mut lock = Lock::new();
+    let ends_at = lock.granted("a", Exclusive).ends_at;
+    assert_eq!(lock.renew("a", SEC), RenewLockResponse::Renewed(ends_at));
+    lock.pass(10 * SEC);
+    assert_eq!(lock.renew("a", LEASE), RenewLockResponse::Renewed(lock.now.plus(LEASE)));
+    lock.pass(LEASE - SEC);
+    assert_eq!(lock.acquire("b", Exclusive), HELD);
+}
+
+#[test]
+fn a_withdrawal_ends_hold_and_ticket_and_refuses_the_nonce_for_a_while() {
+    let mut lock = Lock::new();
+    lock.granted("a", Exclusive);
+    assert_eq!(lock.fair("b", Exclusive), Err(1));
+    assert!(matches!(lock.withdraw("b"), UnlockResponse::Done { holds: 0, .. }));
+    assert!(lock.record.tickets.is_empty());
+    assert!(matches!(lock.withdraw("a"), UnlockResponse::Done { holds: 0, .. }));
+    assert!(matches!(lock.withdraw("a"), UnlockResponse::Done { holds: 0, .. }), "a repeat");
+    assert_eq!(lock.withdraw("c"), UnlockResponse::NotHeld, "it was never asked for");
+    for withdrawn in ["a", "b", "c"] {
+        assert_eq!(lock.acquire(withdrawn, Exclusive), AcquireResponse::Withdrawn, "{withdrawn}");
+    }
+    lock.pass(TICKET_LEASE);
+    lock.granted("c", Exclusive);
+}
+
+#[test]
+fn fair_requests_are_granted_in_the_order_in_which_they_first_asked() {
+    let mut lock = Lock::new();
+    lock.granted("a", Exclusive);
+    assert_eq!([lock.fair("b", Exclusive), lock.fair("c", Exclusive)], [Err(1), Err(2)]);
+    assert_eq!([lock.fair("c", Exclusive), lock.fair("b", Exclusive)], [Err(2), Err(1)], "the nonce is the ticket");
+    lock.released("a");
+    assert_eq!(lock.fair("c", Exclusive), Err(2), "it is not its turn");
+    lock.fair("b", Exclusive).unwrap();
+    assert_eq!(lock.fair("c", Exclusive), Err(1));
+    lock.released("b");
+    lock.fair("c", Exclusive).unwrap();
+}
+
+#[test]
+fn while_the_queue_is_not_empty_no_request_barges() {
+    let mut lock = Lock::new();
+    lock.granted("a", Exclusive);
+    assert_eq!(lock.fair("b", Exclusive), Err(1));
+    lock.released("a");
+    assert_eq!(lock.acquire("x", Exclusive), HELD);
+    assert_eq!(lock.acquire("x", Shared), HELD);
+    lock.fair("b", Exclusive).unwrap();
+}
+
+#[test]
+fn repeats_reentry_and_a_sole_sharers_upgrade_go_before_the_queue() {
+    let mut lock = Lock::new();
+    lock.granted("a.1", Shared);
+    assert_eq!(lock.fair("b", Exclusive), Err(1));
+    assert!(lock.granted("a.1", Shared).repeated);
+    lock.granted("a.2", Shared);
+    lock.granted("a.3", Exclusive);
+}
+
+#[test]
+fn a_queued_exclusive_request_blocks_new_shared_ones() {
+    let mut lock = Lock::new();
+    lock.granted("a", Shared);
+    assert_eq!(lock.fair("w", Exclusive), Err(1));
+    assert_eq!(lock.acquire("b", Shared), HELD);
+    assert_eq!(lock.fair("c", Shared), Err(2));
+    lock.released("a");
+    lock.fair("w", Exclusive).unwrap();
+    lock.released("w");
+    lock.fair("c", Shared).unwrap();
+}
+
+#[test]
+fn a_head_that_could_go_and_is_not_there_loses_its_place_after_a_second() {
+    let mut lock = Lock::new();
+    lock.granted("a", Exclusive);
+    for (name, position) in [("b", 1), ("c", 2), ("d", 3)] {
+        assert_eq!(lock.fair(name, Exclusive), Err(position));
+    }
+    lock.pass(5 * SEC);
+    assert_eq!(lock.fair("d", Exclusive), Err(3), "while the head cannot go, it need not be there");
+    lock.released("a");
+    lock.pass(HEAD_GRACE - Duration::from_micros(1));
+    assert_eq!(lock.fair("d", Exclusive), Err(3));
+    lock.pass(Duration::from_micros(1));
+    assert_eq!(lock.fair("d", Exclusive), Err(2), "the second one has its own second");
+    lock.pass(HEAD_GRACE);
+    lock.fair("d", Exclusive).unwrap();
+    assert_eq!(lock.fair("b", Exclusive), Err(1), "it queues again, at the end");
+}
+
+#[test]
+fn the_second_of_the_head_begins_at_the_end_of_the_lease_that_blocked_it() {
+    let mut lock = Lock::new();
+    lock.granted("a", Exclusive);
+    lock.pass(LEASE - SEC);
+    assert_eq!([lock.fair("b", Exclusive), lock.fair("c", Exclusive)], [Err(1), Err(2)]);
+    lock.pass(SEC + HEAD_GRACE / 2);
+    assert_eq!(lock.fair("c", Exclusive), Err(2));
+    lock.pass(HEAD_GRACE / 2);
+    lock.fair("c", Exclusive).unwrap();
+}
+
+#[test]
+fn a_ticket_ends_unless_its_request_asks_at_least_every_ticket_lease() {
+    let mut lock = Lock::new();
+    lock.granted("a", Exclusive);
+    assert_eq!([lock.fair("b", Exclusive), lock.fair("c", Exclusive)], [Err(1), Err(2)]);
+    lock.pass(TICKET_LEASE - SEC);
+    assert_eq!(lock.fair("c", Exclusive), Err(2));
+    lock.pass(2 * SEC);
+    assert_eq!(lock.fair("c", Exclusive), Err(1), "b did not ask again");
+    lock.pass(TICKET_LEASE - SEC);
+    lock.released("a");
+    lock.fair("c", Exclusive).unwrap();
+}
+
+#[test]
+fn a_waiter_that_leaves_makes_way() {
+    let mut lock = Lock::new();
+    lock.granted("a", Exclusive);
+    assert_eq!([lock.fair("b", Exclusive), lock.fair("c", Exclusive)], [Err(1), Err(2)]);
+    assert!(lock.apply(|state| state.leave(hash("b"))));
+    assert!(!lock.apply(|state| state.leave(hash("b"))));
+    lock.released("a");
+    lock.fair("c", Exclusive).unwrap();
+}
+
+#[test]
+fn holds_tickets_and_withdrawn_nonces_are_bounded() {
+    let mut lock = Lock::new();
+    for number in 0..HOLDS_MAX {
+        lock.granted(&format!("h{number}"), Shared);
+    }
+    assert_eq!(lock.acquire("one-more", Shared), AcquireResponse::Full(LockBound::Holds));
+    for number in 0..TICKETS_MAX {
+        lock.fair(&format!("t{number}"), Exclusive).unwrap_err();
+    }
+    let one_more = request("one-more", Exclusive, true);
+    assert_eq!(lock.ask(&one_more), AcquireResponse::Full(LockBound::Tickets));
+    for number in 0..WITHDRAWN_MAX {
+        lock.withdraw(&format!("w{number}"));
+    }
+    assert_eq!(lock.withdraw("one-more"), UnlockResponse::Full);
+    assert_eq!(lock.released("h7"), 0, "ending something always has room");
+}
+
+#[test]
+fn a_change_holds_only_before_the_first_end_that_it_relied_on() {
+    let mut lock = Lock::new();
+    let ends_at = lock.granted("a", Shared).ends_at;
+    lock.pass(SEC);
+    let mut state = LockState::at(lock.record.clone(), lock.now);
+    state.acquire(&request("b", Shared, false));
+    assert_eq!(state.into_change().unwrap().before, ends_at);
+}
+
+#[test]
+fn an_operator_ends_holds() {
+    let mut lock = Lock::new();
+    lock.granted("a", Shared);
+    lock.granted("b", Shared);
+    assert_eq!(lock.apply(|state| state.evict(|hold| hold.nonce == hash("a"))), 1);
+    assert_eq!(lock.release("a"), UnlockResponse::NotHeld);
+    assert_eq!(lock.apply(|state| state.evict(|_| true)), 1);
+    lock.granted("c", Exclusive);
+}

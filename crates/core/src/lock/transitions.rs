@@ -1,0 +1,308 @@
+//! The table of transitions of a lock: pure functions of a record, an instant of the store, and requests. Several requests may be
+//! applied before the result is stored, as one change.
+
+use std::time::Duration;
+
+use super::{
+    AcquireRequest, AcquireResponse, HEAD_GRACE, HOLDS_MAX, Hold, LockBound, LockGrant, LockMode, LockRecord,
+    RECORD_GRACE, RenewLockResponse, ShortHash, TICKET_LEASE, TICKETS_MAX, Ticket, UnlockResponse, WITHDRAWN_MAX,
+    Withdrawn,
+};
+use crate::attempt::Attempt;
+use crate::clock::Timestamp;
+
+/// A lock at an instant of the store: what has ended is gone from it.
+#[derive(Clone, Debug)]
+pub struct LockState {
+    record: LockRecord,
+    now: Timestamp,
+    /// Earliest end of anything that was found live.
+    live_until: Timestamp,
+    is_changed: bool,
+}
+
+/// A change of a lock that is to be stored.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LockChange {
+    /// The record to store.
+    pub record: LockRecord,
+    /// How long it lasts.
+    pub lasts: Duration,
+    /// The change holds only before this instant: then something ends that it relied on.
+    pub before: Timestamp,
+}
+
+/// Whether a request goes with the holds of a lock.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fit {
+    Yes,
+    No,
+    /// Never, since others share the lock with its owner.
+    Refused,
+}
+
+impl LockState {
+    /// Returns the lock of a record at this instant.
+    pub fn at(record: LockRecord, now: Timestamp) -> Self {
+        let mut state = Self { record, now, live_until: Timestamp::from_micros(u64::MAX), is_changed: false };
+        state.remove_ended();
+        let ends = state.record.holds.iter().map(|hold| hold.ends_at);
+        let ends = ends.chain(state.record.tickets.iter().map(|ticket| ticket.ends_at));
+        state.live_until = ends.min().unwrap_or(state.live_until);
+        state
+    }
+
+    /// Requests a hold.
+    pub fn acquire(&mut self, request: &AcquireRequest) -> AcquireResponse {
+        let nonce = ShortHash::of_nonce(request.attempt.nonce());
+        let (owner, mode) = (request.owner, request.mode);
+        if self.record.withdrawn.iter().any(|withdrawn| withdrawn.nonce == nonce) {
+            return AcquireResponse::Withdrawn;
+        }
+        if let Some(hold) = self.record.holds.iter().find(|hold| hold.nonce == nonce) {
+            let is_same = (hold.owner, hold.mode) == (owner, mode);
+            return if is_same { self.granted(hold, true) } else { AcquireResponse::NonceReused };
+        }
+        let ticket = self.record.tickets.iter().find(|ticket| ticket.nonce == nonce);
+        if ticket.is_some_and(|ticket| (ticket.owner, ticket.mode) != (owner, mode)) {
+            return AcquireResponse::NonceReused;
+        }
+        let fit = self.fit(owner, mode);
+        if fit == Fit::Refused {
+            return AcquireResponse::UpgradeRefused;
+        }
+        self.skip_absent_heads(nonce);
+        // An owner that holds the lock does not queue behind those that wait for it.
+        let is_first = self.record.tickets.first().is_none_or(|head| head.nonce == nonce) || self.holds(owner) > 0;
+        if fit == Fit::Yes && is_first {
+            return self.grant(request, nonce);
+        }
+        self.queue(request, nonce)
+    }
+
+    /// Ends the hold of an attempt.
+    pub fn release(&mut self, attempt: &Attempt) -> UnlockResponse {
+        match self.record.holds.iter().position(|hold| hold.is_of(attempt)) {
+            Some(at) => self.end_hold(at),
+            None => UnlockResponse::NotHeld,
+        }
+    }
+
+    /// Ends hold and ticket of a nonce, and refuses it for [`TICKET_LEASE`].
+    pub fn withdraw(&mut self, nonce: ShortHash) -> UnlockResponse {
+        let again = self.record.withdrawn.iter().any(|withdrawn| withdrawn.nonce == nonce);
+        if again {
+            return UnlockResponse::Done { holds: 0, fence: self.record.fence };
+        }
+        if self.record.withdrawn.len() >= WITHDRAWN_MAX {
+            return UnlockResponse::Full;
+        }
+        self.record.withdrawn.push(Withdrawn { nonce, ends_at: self.now.plus(TICKET_LEASE) });
+        self.is_changed = true;
+        let had_ticket = self.leave(nonce);
+        match self.record.holds.iter().position(|hold| hold.nonce == nonce) {
+            Some(at) => self.end_hold(at),
+            None if had_ticket => UnlockResponse::Done { holds: 0, fence: self.record.fence },
+            None => UnlockResponse::NotHeld,
+        }
+    }
+
+    /// Removes the ticket of a request that does not wait any more. Returns whether there was one.
+    pub fn leave(&mut self, nonce: ShortHash) -> bool {
+        let Some(at) = self.record.tickets.iter().position(|ticket| ticket.nonce == nonce) else { return false };
+        self.record.tickets.remove(at);
+        if at == 0 {
+            self.record.turn_at = self.record.turn_at.max(self.now);
+        }
+        self.is_changed = true;
+        true
+    }
+
+    /// Extends the lease of an attempt's hold. Never shortens it.
+    pub fn renew(&mut self, attempt: &Attempt, lease: Duration) -> RenewLockResponse {
+        let ends_at = self.now.plus(lease);
+        let Some(hold) = self.record.holds.iter_mut().find(|hold| hold.is_of(attempt)) else {
+            return RenewLockResponse::NotHeld;
+        };
+        if hold.ends_at < ends_at {
+            hold.ends_at = ends_at;
+            self.is_changed = true;
+        }
+        RenewLockResponse::Renewed(hold.ends_at)
+    }
+
+    /// Ends the holds that match, for an operator. Returns their number.
+    pub fn evict(&mut self, matches: impl Fn(&Hold) -> bool) -> usize {
+        let before = self.record.holds.len();
+        self.record.holds.retain(|hold| !matches(hold));
+        let ended = before - self.record.holds.len();
+        if ended > 0 {
+            self.make_way();
+        }
+        ended
+    }
+
+    /// Returns the lock.
+    pub fn record(&self) -> &LockRecord {
+        &self.record
+    }
+
+    /// Returns the store's instant.
+    pub fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    /// Returns whether there is anything to store.
+    pub fn is_changed(&self) -> bool {
+        self.is_changed
+    }
+
+    /// Returns the time until the first live hold ends, if there is one.
+    pub fn held_for(&self) -> Option<Duration> {
+        self.record.holds.iter().map(|hold| hold.ends_at.since(self.now)).min()
+    }
+
+    /// Returns the change to store, if there is one.
+    pub fn into_change(self) -> Option<LockChange> {
+        if !self.is_changed {
+            return None;
+        }
+        let record = self.record;
+        let ends = record.holds.iter().map(|hold| hold.ends_at);
+        let ends = ends.chain(record.tickets.iter().map(|ticket| ticket.ends_at));
+        let ends = ends.chain(record.withdrawn.iter().map(|withdrawn| withdrawn.ends_at));
+        let lasts = ends.max().unwrap_or(self.now).since(self.now) + RECORD_GRACE;
+        Some(LockChange { record, lasts, before: self.live_until })
+    }
+
+    fn remove_ended(&mut self) {
+        let (now, record) = (self.now, &mut self.record);
+        let mut turn_at = record.turn_at;
+        record.holds.retain(|hold| {
+            let is_live = now < hold.ends_at;
+            if !is_live {
+                turn_at = turn_at.max(hold.ends_at);
+            }
+            is_live
+        });
+        while let Some(head) = record.tickets.first().filter(|head| head.ends_at <= now) {
+            turn_at = turn_at.max(head.ends_at);
+            record.tickets.remove(0);
+        }
+        record.tickets.retain(|ticket| now < ticket.ends_at);
+        record.withdrawn.retain(|withdrawn| now < withdrawn.ends_at);
+        record.turn_at = turn_at;
+        self.follow_mode();
+    }
+
+    /// Assigns a fence, if the lock is held now in another mode than the last fence is for.
+    fn follow_mode(&mut self) {
+        let mode = self.record.holds.iter().map(|hold| hold.mode).max();
+        if mode == self.record.mode {
+            return;
+        }
+        self.record.mode = mode;
+        if mode.is_some() {
+            self.record.fence = self.now.as_micros().max(self.record.fence.saturating_add(1));
+            // What is answered must be stored.
+            self.is_changed = true;
+        }
+    }
+
+    fn holds(&self, owner: ShortHash) -> usize {
+        self.record.holds.iter().filter(|hold| hold.owner == owner).count()
+    }
+
+    fn fit(&self, owner: ShortHash, mode: LockMode) -> Fit {
+        let own = self.holds(owner);
+        let are_others = self.record.holds.len() > own;
+        match mode {
+            _ if !are_others => Fit::Yes,
+            LockMode::Exclusive if own > 0 => Fit::Refused,
+            LockMode::Exclusive => Fit::No,
+            LockMode::Shared if self.record.mode == Some(LockMode::Shared) => Fit::Yes,
+            LockMode::Shared => Fit::No,
+        }
+    }
+
+    /// Removes each head of the queue that could have gone for [`HEAD_GRACE`], and did not. The request of this nonce is there.
+    fn skip_absent_heads(&mut self, nonce: ShortHash) {
+        while let Some(head) = self.record.tickets.first() {
+            let lost_at = self.record.turn_at.plus(HEAD_GRACE);
+            if head.nonce == nonce || self.now < lost_at || self.fit(head.owner, head.mode) != Fit::Yes {
+                return;
+            }
+            self.record.tickets.remove(0);
+            self.record.turn_at = lost_at;
+            self.is_changed = true;
+        }
+    }
+
+    fn grant(&mut self, request: &AcquireRequest, nonce: ShortHash) -> AcquireResponse {
+        if self.record.holds.len() >= HOLDS_MAX {
+            return AcquireResponse::Full(LockBound::Holds);
+        }
+        self.leave(nonce);
+        let hold = Hold {
+            nonce,
+            owner: request.owner,
+            mode: request.mode,
+            attempted_at: request.attempt.timestamp(),
+            claimed_at: self.now,
+            ends_at: self.now.plus(request.lease),
+        };
+        self.record.holds.push(hold.clone());
+        self.follow_mode();
+        self.is_changed = true;
+        self.granted(&hold, false)
+    }
+
+    fn granted(&self, hold: &Hold, repeated: bool) -> AcquireResponse {
+        AcquireResponse::Granted(LockGrant {
+            attempted_at: hold.attempted_at,
+            fence: self.record.fence,
+            holds: self.holds(hold.owner),
+            ends_at: hold.ends_at,
+            repeated,
+        })
+    }
+
+    fn queue(&mut self, request: &AcquireRequest, nonce: ShortHash) -> AcquireResponse {
+        let at = self.record.tickets.iter().position(|ticket| ticket.nonce == nonce);
+        let ends_at = self.now.plus(TICKET_LEASE);
+        match at {
+            // Written only when half of it is over, so that not every poll is a write.
+            Some(at) => {
+                let ticket = &mut self.record.tickets[at];
+                if ticket.ends_at.since(self.now) <= TICKET_LEASE / 2 {
+                    ticket.ends_at = ends_at;
+                    self.is_changed = true;
+                }
+            }
+            None if !request.fair => return AcquireResponse::Held { position: None },
+            None if self.record.tickets.len() >= TICKETS_MAX => return AcquireResponse::Full(LockBound::Tickets),
+            None => {
+                if self.record.tickets.is_empty() {
+                    self.record.turn_at = self.record.turn_at.max(self.now);
+                }
+                let ticket = Ticket { nonce, owner: request.owner, mode: request.mode, ends_at };
+                self.record.tickets.push(ticket);
+                self.is_changed = true;
+            }
+        }
+        AcquireResponse::Held { position: Some(at.unwrap_or(self.record.tickets.len() - 1) + 1) }
+    }
+
+    fn end_hold(&mut self, at: usize) -> UnlockResponse {
+        let hold = self.record.holds.remove(at);
+        self.make_way();
+        UnlockResponse::Done { holds: self.holds(hold.owner), fence: self.record.fence }
+    }
+
+    /// Follows the end of holds: the head of the queue may go now.
+    fn make_way(&mut self) {
+        self.record.turn_at = self.record.turn_at.max(self.now);
+        self.follow_mode();
+        self.is_changed = true;
+    }
+}
