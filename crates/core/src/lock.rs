@@ -96,6 +96,8 @@ pub enum UnlockResponse {
         holds: usize,
         /// The fence of these holds.
         fence: u64,
+        /// How long the hold lasted, if one has ended.
+        held_for: Option<Duration>,
     },
     /// Nothing was held or asked for. A withdrawn nonce is refused from now on all the same.
     NotHeld,

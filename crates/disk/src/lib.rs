@@ -231,8 +231,12 @@ impl Engine for Disk {
     }
 
     async fn change_record(&self, change: &RecordChange, _: Duration) -> Result<ChangeResponse, EngineError> {
-        let change = change.clone();
-        self.call(move |batch, now| batch.change_record(change, now)).await
+        let own = change.clone();
+        let answer = self.call(move |batch, now| batch.change_record(own, now)).await?;
+        if change.notifies && matches!(answer, ChangeResponse::Stored(_)) {
+            self.hub.notify_record(&change.name);
+        }
+        Ok(answer)
     }
 
     async fn subscribe(&self, channel: &Channel) -> Subscription {

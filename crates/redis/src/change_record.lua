@@ -4,9 +4,9 @@
 -- A versioned record begins with byte 1 and its version, nine bytes together; a plain one is its own version.
 --
 -- ARGV: the new record and its version, its milliseconds ('': for ever), the first and the last microsecond of the bounds (it is
--- too late at the last), and the version of the expected record, left out for none.
+-- too late at the last), 1 if subscriptions are notified, and the version of the expected record, left out for none.
 -- Returns 1 if the new record is stored now, else 0; the now in microseconds; and, unless it is stored, the record that stands.
-local new, version, lasts_ms, from, before, expected = unpack(ARGV)
+local new, version, lasts_ms, from, before, notifies, expected = unpack(ARGV)
 
 local function has(record, wanted)
   if string.byte(wanted, 1) == 1 then
@@ -35,5 +35,9 @@ if lasts_ms == '' then
   redis.call('SET', KEYS[1], new)
 else
   redis.call('SET', KEYS[1], new, 'PX', lasts_ms)
+end
+if notifies == '1' then
+  -- Notifications are hints: without the right to publish, the change is made all the same.
+  redis.pcall('SPUBLISH', KEYS[1], '')
 end
 return { 1, now }

@@ -33,8 +33,15 @@ impl Redis {
         let lasts_ms = change.lasts.map(|lasts| millis(lasts).to_string()).unwrap_or_default();
         let [from, before] = [change.from, change.before].map(|instant| instant.as_micros().min(LATEST).to_string());
         let expected = change.expected.as_ref().map(SharedRecord::version);
-        let arguments =
-            [change.new.as_stored(), change.new.version(), lasts_ms.as_bytes(), from.as_bytes(), before.as_bytes()];
+        let notifies: &[u8] = if change.notifies { b"1" } else { b"0" };
+        let arguments = [
+            change.new.as_stored(),
+            change.new.version(),
+            lasts_ms.as_bytes(),
+            from.as_bytes(),
+            before.as_bytes(),
+            notifies,
+        ];
         let arguments: Vec<_> = arguments.into_iter().chain(expected).collect();
         let script = match change.purpose {
             ChangePurpose::Grant => &SCRIPTS.grant_record,

@@ -79,6 +79,7 @@ macro_rules! conformance {
             a_change_outside_its_bounds_of_time_is_refused
             a_record_that_has_ended_is_absent
             locks_of_apps_do_not_share_records
+            a_change_that_notifies_reaches_the_subscriptions_of_its_record
             any_history_agrees_with_the_table
         }
     };

@@ -222,8 +222,14 @@ impl Engine for Memory {
     }
 
     async fn change_record(&self, change: &RecordChange, _: Duration) -> Result<ChangeResponse, EngineError> {
-        let mut records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
-        records.change(change, self.clock.now())
+        let answer = {
+            let mut records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
+            records.change(change, self.clock.now())?
+        };
+        if change.notifies && matches!(answer, ChangeResponse::Stored(_)) {
+            self.hub.notify_record(&change.name);
+        }
+        Ok(answer)
     }
 
     async fn subscribe(&self, channel: &Channel) -> Subscription {

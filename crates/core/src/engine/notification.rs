@@ -11,7 +11,10 @@ use std::task::Poll;
 
 use futures_util::task::AtomicWaker;
 
+use super::RecordName;
+use crate::lock::LockName;
 use crate::record::Key;
+use crate::tenant::AppKey;
 
 /// Name of a record in notifications. What is between braces is the hash tag of the record's key, where the store has such.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -21,6 +24,11 @@ impl Channel {
     /// Returns the channel of a claim.
     pub fn of_claim(key: &Key) -> Self {
         Self(format!("{{{}}}:{}", key.global_id, key.app).into())
+    }
+
+    /// Returns the channel of a lock.
+    pub fn of_lock(app: &AppKey, name: &LockName) -> Self {
+        Self(format!("lock:{{{app}/{name}}}").into())
     }
 
     /// Returns its text.
@@ -151,6 +159,15 @@ impl Hub {
     pub fn notify_claim(&self, key: &Key) {
         if self.count.load(Ordering::Acquire) > 0 {
             self.notify(Channel::of_claim(key).as_str());
+        }
+    }
+
+    /// Notifies the subscriptions of a shared record.
+    pub fn notify_record(&self, name: &RecordName) {
+        if let RecordName::Lock(app, name) = name
+            && self.count.load(Ordering::Acquire) > 0
+        {
+            self.notify(Channel::of_lock(app, name).as_str());
         }
     }
 

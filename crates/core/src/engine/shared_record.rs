@@ -68,6 +68,8 @@ pub struct RecordChange {
     pub purpose: ChangePurpose,
     /// Longest lease that it begins or extends: after a loss of data, grants are frozen for the longest one.
     pub lease_max: Duration,
+    /// Whether subscriptions to the record are notified once it is stored.
+    pub notifies: bool,
 }
 
 /// Purpose of a change: decides whether it is accepted while nothing is granted.
@@ -166,6 +168,7 @@ impl RecordChange {
             before: Timestamp::from_micros(u64::MAX),
             purpose: ChangePurpose::Keep,
             lease_max: Duration::ZERO,
+            notifies: false,
         }
     }
 

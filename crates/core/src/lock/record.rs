@@ -81,6 +81,8 @@ pub struct LockRecord {
     pub mode: Option<LockMode>,
     /// When the head of the queue last changed, or something made way for it.
     pub turn_at: Timestamp,
+    /// Until then, gateways have callers that wait for the lock, and are to be notified when something makes way.
+    pub watched_until: Timestamp,
     /// The holds.
     pub holds: Vec<Hold>,
     /// The queue, in the order in which its requests first asked.
@@ -129,7 +131,7 @@ impl LockRecord {
     /// Returns the stored form.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![FORMAT, mode_byte(self.mode)];
-        for number in [self.fence, self.turn_at.as_micros()] {
+        for number in [self.fence, self.turn_at.as_micros(), self.watched_until.as_micros()] {
             bytes.extend(number.to_be_bytes());
         }
         for count in [self.holds.len(), self.tickets.len(), self.withdrawn.len()] {
@@ -183,7 +185,7 @@ impl Reader<'_> {
         if self.bytes::<1>()? != [FORMAT] {
             return None;
         }
-        let (mode, fence, turn_at) = (self.mode()?, self.number()?, self.instant()?);
+        let (mode, fence, turn_at, watched_until) = (self.mode()?, self.number()?, self.instant()?, self.instant()?);
         let (holds, tickets, withdrawn) = (self.count()?, self.count()?, self.count()?);
         let holds = (0..holds).map(|_| {
             let (nonce, owner, mode) = (self.hash()?, self.hash()?, self.mode()??);
@@ -198,7 +200,7 @@ impl Reader<'_> {
         let tickets = tickets.collect::<Option<_>>()?;
         let withdrawn = (0..withdrawn).map(|_| Some(Withdrawn { nonce: self.hash()?, ends_at: self.instant()? }));
         let withdrawn = withdrawn.collect::<Option<_>>()?;
-        Some(LockRecord { fence, mode, turn_at, holds, tickets, withdrawn })
+        Some(LockRecord { fence, mode, turn_at, watched_until, holds, tickets, withdrawn })
     }
 
     fn bytes<const N: usize>(&mut self) -> Option<[u8; N]> {
@@ -255,6 +257,7 @@ mod tests {
             fence: 7,
             mode: Some(LockMode::Shared),
             turn_at: at(5),
+            watched_until: at(6),
             holds: (0..count).map(hold).collect(),
             tickets: (0..count).map(ticket).collect(),
             withdrawn: (0..count).map(|number| Withdrawn { nonce: hash(number), ends_at: at(9) }).collect(),

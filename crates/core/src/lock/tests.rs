@@ -199,7 +199,7 @@ fn a_downgrade_is_granted_and_lets_others_share_with_a_new_fence() {
     let joined = lock.granted("a.2", Shared);
     assert_eq!(joined.fence, exclusive.fence, "the strongest mode is still exclusive");
     assert_eq!(lock.acquire("b", Shared), HELD);
-    let UnlockResponse::Done { holds: 1, fence } = lock.release("a.1") else { panic!("not released") };
+    let UnlockResponse::Done { holds: 1, fence, .. } = lock.release("a.1") else { panic!("not released") };
     assert!(fence > exclusive.fence);
     assert_eq!(lock.granted("b", Shared).fence, fence, "it joins");
 }
@@ -414,6 +414,32 @@ fn a_change_holds_only_before_the_first_end_that_it_relied_on() {
     let mut state = LockState::at(lock.record.clone(), lock.now);
     state.acquire(&request("b", Shared, false));
     assert_eq!(state.into_change().unwrap().before, ends_at);
+}
+
+#[test]
+fn only_a_change_that_makes_way_for_a_caller_that_waits_notifies() {
+    let mut lock = Lock::new();
+    let notifies = |lock: &mut Lock, transition: &dyn Fn(&mut LockState)| {
+        let mut state = LockState::at(lock.record.clone(), lock.now);
+        transition(&mut state);
+        let change = state.into_change().unwrap();
+        lock.record = change.record;
+        change.notifies
+    };
+    let acquire =
+        |name: &'static str| move |state: &mut LockState| drop(state.acquire(&request(name, Exclusive, false)));
+    let release = |name: &'static str| move |state: &mut LockState| drop(state.release(&attempt(name)));
+    assert!(!notifies(&mut lock, &acquire("a")));
+    assert!(!notifies(&mut lock, &release("a")), "no caller waits");
+    assert!(!notifies(&mut lock, &acquire("a")));
+    assert!(!notifies(&mut lock, &|state| state.watch()), "to wait makes way for nothing");
+    assert!(notifies(&mut lock, &release("a")));
+    lock.granted("b", Exclusive);
+    lock.pass(TICKET_LEASE);
+    assert!(!notifies(&mut lock, &release("b")), "the wait is over");
+    lock.granted("c", Exclusive);
+    lock.fair("d", Exclusive).unwrap_err();
+    assert!(notifies(&mut lock, &release("c")), "a ticket waits");
 }
 
 #[test]

@@ -19,6 +19,8 @@ pub struct LockState {
     /// Earliest end of anything that was found live.
     live_until: Timestamp,
     is_changed: bool,
+    /// Something made way for requests that wait.
+    makes_way: bool,
 }
 
 /// A change of a lock that is to be stored.
@@ -30,7 +32,12 @@ pub struct LockChange {
     pub lasts: Duration,
     /// The change holds only before this instant: then something ends that it relied on.
     pub before: Timestamp,
+    /// Gateways with callers that wait are to be notified.
+    pub notifies: bool,
 }
+
+/// An instant that never comes.
+const NEVER: Timestamp = Timestamp::from_micros(u64::MAX);
 
 /// Whether a request goes with the holds of a lock.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -44,7 +51,7 @@ enum Fit {
 impl LockState {
     /// Returns the lock of a record at this instant.
     pub fn at(record: LockRecord, now: Timestamp) -> Self {
-        let mut state = Self { record, now, live_until: Timestamp::from_micros(u64::MAX), is_changed: false };
+        let mut state = Self { record, now, live_until: NEVER, is_changed: false, makes_way: false };
         state.remove_ended();
         let ends = state.record.holds.iter().map(|hold| hold.ends_at);
         let ends = ends.chain(state.record.tickets.iter().map(|ticket| ticket.ends_at));
@@ -92,7 +99,7 @@ impl LockState {
     pub fn withdraw(&mut self, nonce: ShortHash) -> UnlockResponse {
         let again = self.record.withdrawn.iter().any(|withdrawn| withdrawn.nonce == nonce);
         if again {
-            return UnlockResponse::Done { holds: 0, fence: self.record.fence };
+            return UnlockResponse::Done { holds: 0, fence: self.record.fence, held_for: None };
         }
         if self.record.withdrawn.len() >= WITHDRAWN_MAX {
             return UnlockResponse::Full;
@@ -102,7 +109,7 @@ impl LockState {
         let had_ticket = self.leave(nonce);
         match self.record.holds.iter().position(|hold| hold.nonce == nonce) {
             Some(at) => self.end_hold(at),
-            None if had_ticket => UnlockResponse::Done { holds: 0, fence: self.record.fence },
+            None if had_ticket => UnlockResponse::Done { holds: 0, fence: self.record.fence, held_for: None },
             None => UnlockResponse::NotHeld,
         }
     }
@@ -115,7 +122,17 @@ impl LockState {
             self.record.turn_at = self.record.turn_at.max(self.now);
         }
         self.is_changed = true;
+        self.makes_way = true;
         true
+    }
+
+    /// Records that callers wait for the lock, so that they are notified when something makes way.
+    pub fn watch(&mut self) {
+        // Written only when half of it is over, as with tickets.
+        if self.record.watched_until.since(self.now) <= TICKET_LEASE / 2 {
+            self.record.watched_until = self.now.plus(TICKET_LEASE);
+            self.is_changed = true;
+        }
     }
 
     /// Extends the lease of an attempt's hold. Never shortens it.
@@ -172,7 +189,8 @@ impl LockState {
         let ends = ends.chain(record.tickets.iter().map(|ticket| ticket.ends_at));
         let ends = ends.chain(record.withdrawn.iter().map(|withdrawn| withdrawn.ends_at));
         let lasts = ends.max().unwrap_or(self.now).since(self.now) + RECORD_GRACE;
-        Some(LockChange { record, lasts, before: self.live_until })
+        let is_awaited = self.now < record.watched_until || !record.tickets.is_empty();
+        Some(LockChange { lasts, before: self.live_until, notifies: self.makes_way && is_awaited, record })
     }
 
     fn remove_ended(&mut self) {
@@ -235,6 +253,7 @@ impl LockState {
             self.record.tickets.remove(0);
             self.record.turn_at = lost_at;
             self.is_changed = true;
+            self.makes_way = true;
         }
     }
 
@@ -296,7 +315,8 @@ impl LockState {
     fn end_hold(&mut self, at: usize) -> UnlockResponse {
         let hold = self.record.holds.remove(at);
         self.make_way();
-        UnlockResponse::Done { holds: self.holds(hold.owner), fence: self.record.fence }
+        let held_for = Some(self.now.since(hold.claimed_at));
+        UnlockResponse::Done { holds: self.holds(hold.owner), fence: self.record.fence, held_for }
     }
 
     /// Follows the end of holds: the head of the queue may go now.
@@ -304,5 +324,6 @@ impl LockState {
         self.record.turn_at = self.record.turn_at.max(self.now);
         self.follow_mode();
         self.is_changed = true;
+        self.makes_way = true;
     }
 }

@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 
 use super::super::shared_record::{METADATA_BYTES_MAX, RECORD_BYTES_MAX};
 use super::super::{
-    ChangePurpose, ChangeResponse, EngineError, Metadata, RecordChange, RecordName, RecordView, SharedRecord,
+    ChangePurpose, ChangeResponse, Channel, EngineError, Metadata, RecordChange, RecordName, RecordView, SharedRecord,
 };
 use super::requests::{DEADLINE, attempt};
 use super::subject::Subject;
@@ -125,6 +125,18 @@ pub async fn locks_of_apps_do_not_share_records(on: &Subject) {
     }
 }
 
+/// A change that notifies reaches the subscriptions of its record, where the engine notifies at all.
+pub async fn a_change_that_notifies_reaches_the_subscriptions_of_its_record(on: &Subject) {
+    let name = fresh_lock("a");
+    let RecordName::Lock(app, lock) = &name else { panic!("the name of a lock") };
+    let mut subscription = on.engine.subscribe(&Channel::of_lock(app, lock)).await;
+    if !subscription.is_live() {
+        return;
+    }
+    on.stored(&RecordChange { notifies: true, ..change(&name, None, &record(b"a")) }).await;
+    subscription.notified().await;
+}
+
 /// Returns a name that no other test uses.
 fn fresh_name() -> String {
     format!("test.{}", attempt().timestamp().as_micros())
@@ -152,6 +164,7 @@ fn change(name: &RecordName, expected: Option<&SharedRecord>, new: &SharedRecord
         before: Timestamp::from_micros(u64::MAX),
         purpose: ChangePurpose::Grant,
         lease_max: Duration::ZERO,
+        notifies: false,
     }
 }
 
