@@ -428,7 +428,11 @@ fn only_a_change_that_makes_way_for_a_caller_that_waits_notifies() {
     };
     let acquire =
         |name: &'static str| move |state: &mut LockState| drop(state.acquire(&request(name, Exclusive, false)));
-    let release = |name: &'static str| move |state: &mut LockState| drop(state.release(&attempt(name)));
+    let release = |name: &'static str| {
+        move |state: &mut LockState| {
+            state.release(&attempt(name));
+        }
+    };
     assert!(!notifies(&mut lock, &acquire("a")));
     assert!(!notifies(&mut lock, &release("a")), "no caller waits");
     assert!(!notifies(&mut lock, &acquire("a")));
