@@ -19,7 +19,6 @@ use oncegate_core::attempt::Entropy;
 use oncegate_core::clock::{Clock, micros};
 use oncegate_core::engine::breaker::BreakerState;
 use oncegate_core::engine::{Engine, EngineError};
-use oncegate_core::record::Key;
 use oncegate_telemetry::metrics::EngineCall;
 use oncegate_telemetry::metrics::breaker::BreakerMetrics;
 use tokio::sync::Notify;

@@ -234,6 +234,7 @@ async fn a_gateway_that_starts_later_freezes_the_shard_that_lost_its_record_only
     let (chain, store, _) = gateway_over_shards();
     sleep(Duration::from_secs(32)).await;
     for shard in 0..3 {
+        let store: &dyn Engine = &*store;
         let record = store.get_metadata(&store.metadata_name(shard, "kept.main")).await.unwrap();
         assert_eq!(record.unwrap().as_str(), "kept", "each shard has a record");
     }
@@ -245,6 +246,7 @@ async fn a_gateway_that_starts_later_freezes_the_shard_that_lost_its_record_only
     let store = Arc::new(Sharded::new(vec![kept(), emptied, kept()]));
     for shard in [0, 2] {
         let kept = Metadata::new("kept").unwrap();
+        let store: &dyn Engine = &*store;
         store.compare_and_set_metadata(&store.metadata_name(shard, "kept.main"), None, &kept).await.unwrap();
     }
     let later = chain_over(&store, clock);
