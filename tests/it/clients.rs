@@ -90,6 +90,7 @@ macro_rules! in_language {
 in_language!(python, Language::Python);
 in_language!(typescript, Language::TypeScript);
 in_language!(java, Language::Java);
+in_language!(go, Language::Go);
 in_language!(rust, Language::Rust);
 
 const WORKERS: usize = 4;

@@ -21,6 +21,7 @@ pub(super) enum Language {
     Python,
     TypeScript,
     Java,
+    Go,
     Rust,
 }
 
@@ -54,7 +55,7 @@ impl Language {
     pub(super) fn is_undecidable(self, why: &str) -> bool {
         let lost = ["duplicate key", "duplicate key, nested, equal values", "more than 17 significant digits"];
         let lost = lost.contains(&why) || why == "a nonzero literal that becomes 0";
-        lost && matches!(self, Self::TypeScript | Self::Rust)
+        lost && self == Self::Rust
     }
 
     fn command(self) -> Option<Command> {
@@ -66,19 +67,22 @@ impl Language {
                 command
             }
             Self::TypeScript => {
-                let (mut command, mut compiler) = (tool("node")?, tool("tsc")?);
-                let built = built(
-                    "typescript",
-                    ["oncegate.ts", "scenario.ts"].map(|name| folder.join("typescript").join(name)).to_vec(),
-                    |sources, out| {
-                        // The output consists of modules, which node must know.
-                        std::fs::write(out.join("package.json"), r#"{"type": "module"}"#).expect("a file");
-                        compiler.args(["--strict", "--target", "es2022", "--module", "es2022", "--lib", "es2022,dom"]);
-                        compiler.args(["--moduleResolution", "node", "--outDir"]).arg(out).arg(&sources[1]);
-                        compiler
-                    },
-                );
-                command.arg(built.join("scenario.js"));
+                let mut command = tool("node")?;
+                tool("tsc")?;
+                let package = root().join("clients/typescript");
+                let mut sources = with_extension(&package.join("src"), "ts");
+                sources.push(package.join("test/scenario.ts"));
+                let built = built("typescript", sources, |_, out| {
+                    // The output consists of modules, which node must know.
+                    std::fs::write(out.join("package.json"), r#"{"type": "module"}"#).expect("a file");
+                    // Types are checked by `clients/typescript/check`, with the packages that they need; here they are removed.
+                    let compile = "tsc --target es2022 --module es2022 --moduleResolution node --outDir \"$0\" test/scenario.ts; \
+                                   test -f \"$0/test/scenario.js\"";
+                    let mut compiler = Command::new("sh");
+                    compiler.current_dir(&package).args(["-c", compile]).arg(out);
+                    compiler
+                });
+                command.arg(built.join("test/scenario.js"));
                 command
             }
             Self::Java => {
@@ -90,6 +94,21 @@ impl Language {
                 // It lives for seconds: what takes long to start pays for nothing.
                 command.args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp"]).arg(built).arg("Scenario");
                 command
+            }
+            Self::Go => {
+                let mut compiler = tool("go")?;
+                let module = root().join("clients/go");
+                let mut sources = with_extension(&module, "go");
+                sources.extend(with_extension(&module.join("internal/scenario"), "go"));
+                let built = built("go", sources, |_, out| {
+                    compiler
+                        .current_dir(&module)
+                        .args(["build", "-o"])
+                        .arg(out.join("scenario"))
+                        .arg("./internal/scenario");
+                    compiler
+                });
+                Command::new(built.join("scenario"))
             }
             Self::Rust => {
                 let program = Path::new(env!("CARGO_BIN_EXE_oncegate")).with_file_name("examples/client_scenario");
@@ -166,13 +185,18 @@ fn root() -> &'static Path {
 fn java_sources() -> Vec<PathBuf> {
     let folder = root().join("clients/java");
     let package = folder.join("oncegate-client/src/main/java/io/oncegate/client");
-    let files =
-        std::fs::read_dir(package).expect("the folder of the client").map(|entry| entry.expect("an entry").path());
-    let mut sources: Vec<PathBuf> =
-        files.filter(|path| path.extension().is_some_and(|ending| ending == "java")).collect();
-    sources.sort();
+    let mut sources = with_extension(&package, "java");
     sources.push(folder.join("scenario/Scenario.java"));
     sources
+}
+
+/// The files of a folder with this extension, in order.
+fn with_extension(folder: &Path, extension: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let mut files: Vec<PathBuf> =
+        entries.filter(|path| path.extension().is_some_and(|found| found == extension)).collect();
+    files.sort();
+    files
 }
 
 /// The folder of what these sources are compiled to, kept as long as they are the same: each test runs in its own process.

@@ -1,0 +1,407 @@
+package oncegate
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Result is the result of Once and Claim: *Done, *Duplicate, *Mismatch, or (of Claim) *Grant.
+type Result interface {
+	isResult()
+}
+
+// Done says that the work ran here, and its outcome was reported.
+type Done struct {
+	GlobalID string
+	// Result is what the work returned.
+	Result any
+	// State is succeeded, observed, spooled (a gateway delivers it later), or empty if nothing was recorded (WithProceed).
+	State string
+	// Degraded is the outage policy that answered instead of the store, of the claim or else of the outcome; caller for WithProceed.
+	Degraded string
+	// Late is true if the claim had ended before the outcome arrived, so that another attempt may have run. Nil: not known.
+	Late *bool
+	// WouldBe is, in observe mode, what enforcing would have answered.
+	WouldBe string
+	// ResultOmitted says why the result was not stored: it is not JSON, has more than 64 KiB, or was refused. The success itself was
+	// recorded; duplicates get no result.
+	ResultOmitted string
+}
+
+// Duplicate says that another attempt is running or has completed the operation.
+type Duplicate struct {
+	GlobalID string
+	// State is in_progress, succeeded or unknown.
+	State string
+	// Result is the result stored with the success, if there is one.
+	Result json.RawMessage
+	// RetryAfter says when it is worth asking again, while it is in progress.
+	RetryAfter time.Duration
+	ClaimedAt  *time.Time
+	ExpiresAt  *time.Time
+	// ContentsVerified is false for a record of a late outcome that came without its contents.
+	ContentsVerified bool
+	Degraded         string
+	WouldBe          string
+}
+
+// Decode stores the result in what `into` points to. Without a result it does nothing.
+func (d *Duplicate) Decode(into any) error {
+	if len(d.Result) == 0 {
+		return nil
+	}
+	return json.Unmarshal(d.Result, into)
+}
+
+// Mismatch says that the operation was claimed with another fingerprint, or with other contents of the same ID.
+type Mismatch struct {
+	GlobalID string
+	// Code is contents_mismatch or fingerprint_mismatch.
+	Code string
+}
+
+func (*Done) isResult()      {}
+func (*Duplicate) isResult() {}
+func (*Mismatch) isResult()  {}
+func (*Grant) isResult()     {}
+
+// States of a claim.
+const (
+	InProgress = "in_progress"
+	Succeeded  = "succeeded"
+	Unknown    = "unknown"
+	Observed   = "observed"
+	Spooled    = "spooled"
+)
+
+// ClaimOption sets a term of one claim.
+type ClaimOption func(*terms)
+
+type terms struct {
+	fingerprint *any
+	lease       time.Duration
+	retention   time.Duration
+	takeOver    bool
+	wait        time.Duration
+}
+
+// Fingerprint sets what else must be equal on a repeat, without being part of the identity. It has the form of contents.
+func Fingerprint(fingerprint any) ClaimOption {
+	return func(t *terms) { t.fingerprint = &fingerprint }
+}
+
+// Lease sets how long to hold the claim while in progress. The default is configured for the operation.
+func Lease(lease time.Duration) ClaimOption {
+	return func(t *terms) { t.lease = lease }
+}
+
+// Retention sets how long a success is kept against repeats; Forever is possible. The default is configured for the operation.
+func Retention(retention time.Duration) ClaimOption {
+	return func(t *terms) { t.retention = retention }
+}
+
+// TakeOver takes over a claim that is unknown. Only after its effect was looked up.
+func TakeOver() ClaimOption {
+	return func(t *terms) { t.takeOver = true }
+}
+
+// Wait waits up to this time for an operation that is in progress.
+func Wait(wait time.Duration) ClaimOption {
+	return func(t *terms) { t.wait = wait }
+}
+
+// Once runs the work unless the operation is a duplicate, renews the claim while it runs, and reports the outcome. The result is
+// *Done, *Duplicate or *Mismatch. Duplicates get what the work returns, as JSON.
+//
+// Work that returns ErrNothingHappened, alone or wrapped, is reported as failure: the operation can be claimed again at once. After any other error or a
+// panic the effect may have happened: the outcome is unknown. Both errors are returned as they are.
+//
+// If ctx ends before the claim is answered, a grant that crosses it is released. Reports are detached from ctx, and bounded by
+// WithSettleWithin.
+func (c *Client) Once(
+	ctx context.Context, operation string, contents any, work func(context.Context, *Grant) (any, error), opts ...ClaimOption,
+) (Result, error) {
+	result, err := c.Claim(ctx, operation, contents, opts...)
+	grant, ok := result.(*Grant)
+	if err != nil || !ok {
+		return result, err
+	}
+	defer grant.Stop()
+	completed := false
+	defer func() {
+		if !completed {
+			_ = grant.GiveUp(ctx)
+		}
+	}()
+	returned, err := work(ctx, grant)
+	completed = true
+	switch {
+	case errors.Is(err, ErrNothingHappened):
+		// The error of the work says more than one of this report. The claim ends with its lease.
+		_ = grant.Fail(ctx)
+		return nil, err
+	case err != nil:
+		_ = grant.GiveUp(ctx)
+		return nil, err
+	}
+	done, err := grant.Succeed(ctx, returned)
+	if err != nil {
+		return nil, err
+	}
+	return done, nil
+}
+
+// Claim claims the operation. A *Grant is renewed until it is reported or stopped. Once does all of that by itself.
+func (c *Client) Claim(ctx context.Context, operation string, contents any, opts ...ClaimOption) (Result, error) {
+	claim, err := c.newClaim(operation, contents, opts)
+	if err != nil {
+		return nil, err
+	}
+	result, err := c.detached(ctx, claim)
+	var none *UnavailableError
+	if errors.As(err, &none) {
+		causes := slog.Any("causes", none.Causes)
+		if !c.proceeds {
+			c.event(ctx, claim.about.with("unavailable", slog.LevelWarn, causes))
+			return nil, err
+		}
+		c.event(ctx, claim.about.with("proceeded", slog.LevelWarn, causes))
+		return newGrant(ctx, c, claim, nil), nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return result, nil
+}
+
+// claim is one try at an operation: what is repeated is the same in all its parts.
+type claim struct {
+	operation string
+	// The contents in canonical form.
+	contents string
+	globalID string
+	body     []byte
+	terms    terms
+	about    Event
+}
+
+func (c *Client) newClaim(operation string, contents any, opts []ClaimOption) (*claim, error) {
+	text, err := Canonical(contents)
+	if err != nil {
+		return nil, err
+	}
+	claim := &claim{operation: operation, contents: text, globalID: globalID(c.app, operation, text)}
+	for _, opt := range opts {
+		opt(&claim.terms)
+	}
+	claim.about = Event{Operation: operation, GlobalID: claim.globalID}
+	members := map[string]json.RawMessage{"operation": quote(operation), "contents": json.RawMessage(text), "attempt_nonce": quote(newNonce())}
+	if claim.terms.fingerprint != nil {
+		fingerprint, _, err := canonical(*claim.terms.fingerprint)
+		if err != nil {
+			return nil, err
+		}
+		members["fingerprint"] = json.RawMessage(fingerprint)
+	}
+	if claim.terms.takeOver {
+		members["take_over"] = json.RawMessage("true")
+	}
+	for name, length := range map[string]time.Duration{"lease": claim.terms.lease, "retention": claim.terms.retention} {
+		if length == 0 {
+			continue
+		}
+		text, err := duration(length)
+		if err != nil {
+			return nil, err
+		}
+		members[name] = quote(text)
+	}
+	if claim.terms.wait < 0 {
+		return nil, argument("a wait must not be negative")
+	}
+	claim.body, err = json.Marshal(members)
+	return claim, err
+}
+
+// detached claims in the background, so that a caller that goes away leaves no claim behind.
+func (c *Client) detached(ctx context.Context, claim *claim) (Result, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	background := context.WithoutCancel(ctx)
+	if ctx.Done() == nil {
+		return c.claimAndWait(background, claim, nil)
+	}
+	type claimed struct {
+		result Result
+		err    error
+	}
+	answered := make(chan claimed, 1)
+	go func() {
+		result, err := c.claimAndWait(background, claim, ctx.Done())
+		answered <- claimed{result, err}
+	}()
+	select {
+	case got := <-answered:
+		if ctx.Err() == nil {
+			return got.result, got.err
+		}
+		answered <- got
+	case <-ctx.Done():
+	}
+	go func() {
+		if grant, ok := (<-answered).result.(*Grant); ok {
+			_ = grant.Fail(background)
+		}
+	}()
+	return nil, ctx.Err()
+}
+
+// waitMax is the longest wait of one call: a longer one would outlive what stands between.
+const waitMax = 20 * time.Second
+
+// claimAndWait repeats the claim while it is in progress and there is time to wait.
+func (c *Client) claimAndWait(ctx context.Context, claim *claim, stop <-chan struct{}) (Result, error) {
+	ends := c.now().Add(claim.terms.wait)
+	for left := claim.terms.wait; ; {
+		wait := min(left, waitMax)
+		result, answer, err := c.tryClaim(ctx, claim, c.claimWithin, wait, stop)
+		duplicate, ok := result.(*Duplicate)
+		if err != nil || !ok || duplicate.State != InProgress {
+			return result, err
+		}
+		pause := pauseBetweenWaits(wait, answer)
+		if ends.Sub(c.now().Add(pause)) < time.Millisecond {
+			c.eventOf(ctx, claim, result)
+			return result, nil
+		}
+		if err := sleep(ctx, stop, pause); err != nil {
+			return nil, err
+		}
+		left = max(time.Millisecond, ends.Sub(c.now()).Truncate(time.Millisecond))
+	}
+}
+
+// pauseBetweenWaits is short after a wait that the gateway shortened, and what the gateway asks for if it did not wait at all.
+func pauseBetweenWaits(wait time.Duration, answer *answer) time.Duration {
+	if answer.WaitedMS > 0 && wait > 0 {
+		return min(answer.retryAfter(), pauseMin)
+	}
+	return answer.retryAfter()
+}
+
+// tryClaim makes one claim call with its repeats.
+func (c *Client) tryClaim(ctx context.Context, claim *claim, within, wait time.Duration, stop <-chan struct{}) (Result, *answer, error) {
+	r := call{
+		endpoint: "claim", method: "POST", path: "/v1/claims", body: withWait(claim.body, wait), within: within, wait: wait,
+		first: int(c.first.Load()), stop: stop, genuine: func(a *answer) bool { return a.GlobalID != "" && a.Attempt != "" && a.LeaseMS > 0 },
+		about: claim.about,
+	}
+	answer, err := c.do(ctx, &r)
+	if err != nil {
+		return nil, nil, err
+	}
+	c.first.Store(int64(answer.at))
+	result := c.resultOf(ctx, claim, answer)
+	if result == nil {
+		return nil, nil, answer.rejected()
+	}
+	// Of one that is in progress claimAndWait decides.
+	if duplicate, ok := result.(*Duplicate); !ok || duplicate.State != InProgress {
+		c.eventOf(ctx, claim, result)
+	}
+	if grant, ok := result.(*Grant); ok && !grant.IsLive() {
+		grant.Stop()
+		_ = grant.Fail(ctx)
+		late := Cause{URL: c.servers[answer.at].url, Kind: KindTooLate, Detail: "the grant arrived after its lease had ended, and was released"}
+		return nil, nil, &UnavailableError{Causes: []Cause{late}}
+	}
+	return result, answer, nil
+}
+
+// resultOf returns nil if the answer is an error of the caller.
+func (c *Client) resultOf(ctx context.Context, claim *claim, a *answer) Result {
+	switch {
+	case a.status < 300:
+		return newGrant(ctx, c, claim, a)
+	case a.status == 409:
+		return &Duplicate{
+			GlobalID: claim.globalID, State: a.State, Result: a.Result, RetryAfter: a.retryAfter(), ClaimedAt: a.ClaimedAt, ExpiresAt: a.ExpiresAt,
+			ContentsVerified: a.ContentsVerified == nil || *a.ContentsVerified, Degraded: a.Degraded, WouldBe: a.WouldBe,
+		}
+	case a.status == 422 && strings.HasSuffix(a.Code, "_mismatch"):
+		return &Mismatch{GlobalID: claim.globalID, Code: a.Code}
+	}
+	return nil
+}
+
+func (c *Client) eventOf(ctx context.Context, claim *claim, result Result) {
+	switch result := result.(type) {
+	case *Grant:
+		level := slog.LevelDebug
+		if result.Degraded != "" {
+			level = slog.LevelWarn
+		}
+		c.event(ctx, claim.about.with("granted", level, slog.Bool("repeated", result.Repeated), slog.Bool("taken_over", result.TakenOver),
+			slog.String("degraded", result.Degraded), slog.String("would_be", result.WouldBe)))
+	case *Duplicate:
+		c.event(ctx, claim.about.with("duplicate", slog.LevelDebug, slog.String("state", result.State)))
+	case *Mismatch:
+		c.event(ctx, claim.about.with("mismatch", slog.LevelError, slog.String("code", result.Code)))
+	}
+}
+
+// withWait adds the wait to a body.
+func withWait(body []byte, wait time.Duration) []byte {
+	if wait < time.Millisecond {
+		return body
+	}
+	text, _ := duration(wait)
+	added := append([]byte(nil), body[:len(body)-1]...)
+	return append(added, `,"wait":"`+text+`"}`...)
+}
+
+// duration writes a duration as the gateway reads it, in the largest unit that keeps it whole.
+func duration(length time.Duration) (string, error) {
+	if length == Forever {
+		return "forever", nil
+	}
+	if length < time.Millisecond || length%time.Millisecond != 0 {
+		return "", argument("a duration is whole milliseconds, at least 1: not %s", length)
+	}
+	number, unit := length.Milliseconds(), "ms"
+	for _, larger := range []struct {
+		times int64
+		unit  string
+	}{{1000, "s"}, {60, "m"}, {60, "h"}, {24, "d"}} {
+		if number%larger.times != 0 {
+			break
+		}
+		number, unit = number/larger.times, larger.unit
+	}
+	if number > 999_999_999 {
+		return "", argument("a duration is too long: %s", length)
+	}
+	return strconv.FormatInt(number, 10) + unit, nil
+}
+
+func quote(text string) json.RawMessage {
+	quoted, err := json.Marshal(text)
+	if err != nil {
+		return json.RawMessage(`""`)
+	}
+	return quoted
+}
+
+func milliseconds(count int64) time.Duration {
+	if count > math.MaxInt64/int64(time.Millisecond) {
+		return Forever
+	}
+	return time.Duration(count) * time.Millisecond
+}

@@ -1,0 +1,3 @@
+module github.com/oncegate/oncegate-go
+
+go 1.23

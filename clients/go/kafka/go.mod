@@ -1,0 +1,14 @@
+module github.com/oncegate/oncegate-go/kafka
+
+go 1.23.0
+
+require github.com/oncegate/oncegate-go v0.0.0
+
+require (
+	github.com/klauspost/compress v1.17.11 // indirect
+	github.com/pierrec/lz4/v4 v4.1.22 // indirect
+	github.com/twmb/franz-go v1.18.1
+	github.com/twmb/franz-go/pkg/kmsg v1.9.0 // indirect
+)
+
+replace github.com/oncegate/oncegate-go => ../

@@ -1,0 +1,10 @@
+/** A client of the idempotency gateway Oncegate. */
+
+export { type ClaimItem, Client, type OutcomeItem, type Terms } from "./client.js";
+export { type Action, Consumer, type ConsumerOptions, type Decision } from "./consume.js";
+export { type Contents, canonical, Decimal, globalId, Instant, JsonText, PlainDate, Uuid } from "./contents.js";
+export * from "./errors.js";
+export type { Grant } from "./grant.js";
+export type { AcquireTerms, Hold, Lock, LockTerms } from "./lock.js";
+export { once } from "./once.js";
+export type { ClaimRecord, Done, Duplicate, Endpoint, Event, Json, Metrics, Mismatch, Options, Settled } from "./values.js";

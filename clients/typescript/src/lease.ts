@@ -1,0 +1,92 @@
+/** What a grant and a hold have in common: a lease that is renewed in the background. */
+
+import type { Answer } from "./server.js";
+import { type About, rejected, type Transport } from "./transport.js";
+import type { Endpoint } from "./values.js";
+
+export interface Keeping {
+  endpoint: Endpoint;
+  path: string;
+  attempt: string;
+  first: number;
+  about: About;
+  /** The name of the event when it is lost. */
+  event: string;
+}
+
+/** When the lease ends by the client's clock: the gateway counts from the end of its wait. */
+export function leaseEnds({ sent, fields }: Answer): number {
+  return sent + (fields.waited_ms ?? 0) + (fields.lease_ms ?? 0);
+}
+
+export class Lease {
+  lost: string | null = null;
+  private readonly losing = new AbortController();
+  private readonly stopping = new AbortController();
+  private timer: NodeJS.Timeout | undefined;
+
+  /** Without `keeping` there is nothing to keep or to lose. */
+  constructor(
+    private readonly transport: Transport,
+    private ends: number,
+    private readonly keeping: Keeping | null,
+  ) {
+    // One that has ended already is released by the caller.
+    if (keeping && this.isLive) this.schedule();
+  }
+
+  get isLive(): boolean {
+    return this.lost === null && (this.keeping === null || this.transport.now() < this.ends);
+  }
+
+  get lostSignal(): AbortSignal {
+    return this.losing.signal;
+  }
+
+  stop(): void {
+    clearTimeout(this.timer);
+    this.stopping.abort();
+  }
+
+  async renew(withinMs: number): Promise<void> {
+    const { keeping, transport } = this;
+    if (!keeping) return;
+    const { endpoint, path, first, about } = keeping;
+    const body = JSON.stringify({ attempt: keeping.attempt });
+    const genuine = (fields: { lease_ms?: number }) => typeof fields.lease_ms === "number";
+    const answer = await transport.do({ endpoint, path, body, withinMs, first, genuine, about, abort: this.stopping.signal });
+    if (answer.status >= 300) {
+      this.lose(answer.fields.code ?? "not_renewed");
+      throw rejected(answer.status, answer.fields);
+    }
+    this.ends = Math.max(this.ends, leaseEnds(answer));
+    transport.event(about, "renewed", "debug");
+  }
+
+  /** At a third of what is left, which leaves time to repeat a lost answer. */
+  private schedule(): void {
+    const left = this.ends - this.transport.now();
+    if (left <= 0) {
+      this.lose("not_renewed");
+      return;
+    }
+    // It does not keep a process alive that has nothing else to do.
+    this.timer = setTimeout(() => void this.renewAndGoOn(), Math.max(1, left / 3)).unref();
+  }
+
+  private async renewAndGoOn(): Promise<void> {
+    const left = this.ends - this.transport.now();
+    // Without an answer it is repeated for as long as the lease lasts.
+    if (left > 0) await this.renew(left).catch(() => undefined);
+    if (!this.stopping.signal.aborted && this.lost === null) this.schedule();
+  }
+
+  /** Unless the outcome was reported before. */
+  private lose(reason: string): void {
+    if (this.stopping.signal.aborted || this.lost !== null || !this.keeping) return;
+    this.lost = reason;
+    this.transport.event(this.keeping.about, this.keeping.event, "warn", { code: reason });
+    this.losing.abort(new Error(`the claim was lost: ${reason}`));
+    this.stop();
+  }
+}

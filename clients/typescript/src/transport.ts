@@ -1,0 +1,198 @@
+/** One call over several gateways, repeated until one has answered. */
+
+import { type Cause, Rejected, Unavailable } from "./errors.js";
+import { type Answer, type Fields, Server } from "./server.js";
+import type { Endpoint, Event, Options } from "./values.js";
+
+export const PAUSE_MS_MIN = 50;
+const PAUSE_MS_MAX = 1000;
+/** A try with less time says nothing. So a first round is completed, if a little late. */
+const TRY_MS_MIN = 100;
+
+export const VERSION = "0.1.0";
+
+export type About = Pick<Event, "operation" | "globalId">;
+
+/** One call and its repeats. All carry the same body, so that the gateway recognises the nonce or the attempt in it. */
+export interface Call {
+  endpoint: Endpoint;
+  method?: "GET";
+  path: string;
+  body?: string;
+  /** Limit of all tries. */
+  withinMs: number;
+  /** What the call asks the gateway to wait: added to the timeout of one try. */
+  waitMs?: number;
+  /** The position of the gateway to begin with. */
+  first: number;
+  genuine: (fields: Fields) => boolean;
+  about: About;
+  /** Ends the tries, but not the one in flight. */
+  stop?: AbortSignal | undefined;
+  /** Ends the one in flight too. */
+  abort?: AbortSignal | undefined;
+  /** Set when a try may have had an effect although no answer came. */
+  uncertain?: boolean;
+}
+
+export class Transport {
+  readonly servers: Server[];
+  readonly timeoutMs: number;
+  /** The gateway that answered the last claim: one that is down costs one timeout, not one for each call. */
+  first = 0;
+  /** Monotonic; replaced by tests. */
+  now = (): number => performance.now();
+  private readonly headers: Record<string, string>;
+  private readonly options: Options;
+
+  constructor(urls: readonly string[], options: Options) {
+    if (!Array.isArray(urls) || urls.length === 0)
+      throw new TypeError("no gateway: give at least one URL, such as http://10.0.0.5:8080");
+    for (const url of urls) checkUrl(url);
+    this.servers = urls.map((url) => new Server(url, options.tls));
+    this.timeoutMs = options.timeoutMs ?? 2000;
+    this.options = options;
+    this.headers = { "content-type": "application/json", "user-agent": `oncegate-typescript/${VERSION}` };
+    if (options.credential) this.headers.authorization = `Bearer ${options.credential}`;
+  }
+
+  event(about: About, name: string, level: Event["level"], fields: Event["fields"] = {}): void {
+    (this.options.onEvent ?? log)({ name, ...about, level, fields });
+  }
+
+  close(): void {
+    for (const server of this.servers) server.close();
+  }
+
+  /** Calls one gateway after the other until one has answered with 2xx, 409, 422 or, on a lookup, 404. */
+  async do(call: Call): Promise<Answer> {
+    const count = this.servers.length;
+    const waitMs = call.waitMs ?? 0;
+    const ends = this.now() + call.withinMs + waitMs;
+    const causes = new Map<string, Cause>();
+    let resend = false;
+    let resent = false;
+    let shortest = Number.POSITIVE_INFINITY;
+    for (let tries = 1; ; tries++) {
+      call.stop?.throwIfAborted();
+      call.abort?.throwIfAborted();
+      const at = (call.first + tries - 1) % count;
+      const server = this.servers[at] as Server;
+      // The lease counts from here: the answer may take long.
+      const sent = this.now();
+      const whole = this.timeoutMs + waitMs;
+      const timeoutMs = Math.min(whole, Math.max(ends - sent, TRY_MS_MIN));
+      const { path, genuine, body = "", abort: signal } = call;
+      const headers = this.headersNow();
+      const answer = await server.call({
+        method: call.method ?? "POST",
+        path,
+        headers,
+        body,
+        timeoutMs,
+        fresh: resend,
+        genuine,
+        signal,
+      });
+      const failed = "kind" in answer;
+      this.options.metrics?.request(call.endpoint, failed ? answer.kind : String(answer.status), this.now() - sent);
+      if (failed && call.abort?.aborted) {
+        call.uncertain = true;
+        throw call.abort.reason;
+      }
+      if (!failed && isFinal(answer.status, call)) return { ...answer, sent, at };
+      const fields = failed ? {} : answer.fields;
+      if (!failed && answer.status < 500 && answer.status !== 429) throw rejected(answer.status, fields);
+      const cause = failed ? answer : answered(server.url, answer.status, fields);
+      call.uncertain ||= mayHaveActed(cause);
+      // A try that was cut short says nothing new.
+      if (cause.kind !== "timeout" || timeoutMs === whole || !causes.has(server.url)) causes.set(server.url, cause);
+      this.event(call.about, "retry", "info", { cause: `${cause.url}: ${cause.kind}: ${cause.detail}` });
+      resend = cause.kind === "connection" && !resent;
+      if (resend) {
+        // Most likely the gateway had closed a kept connection.
+        resent = true;
+        tries--;
+        continue;
+      }
+      const refused = cause.status === 429;
+      let pause = refused ? (fields.retry_after_ms ?? 1000) : 0;
+      shortest = Math.min(shortest, fields.retry_after_ms ?? 0);
+      if (tries % count === 0) {
+        // Full jitter: callers that failed together do not come back together.
+        pause = Math.max(pause, shortest, 1 + jitter(tries / count));
+        shortest = Number.POSITIVE_INFINITY;
+      }
+      if (pause > 0 && this.now() + pause > ends) {
+        if (refused) throw rejected(429, fields);
+        throw new Unavailable([...causes.values()]);
+      }
+      await sleep(pause, call.stop ?? call.abort);
+    }
+  }
+
+  private headersNow(): Record<string, string> {
+    const traceparent = this.options.traceparent?.();
+    // A value that is not one would be refused by every server between.
+    const valid = traceparent !== undefined && /^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$/.test(traceparent);
+    return valid ? { ...this.headers, traceparent } : this.headers;
+  }
+}
+
+export function jitter(round: number): number {
+  return Math.random() * Math.min(PAUSE_MS_MAX, PAUSE_MS_MIN * 2 ** round);
+}
+
+export const hasGlobalId = (fields: Fields): boolean => typeof fields.global_id === "string";
+
+export function rejected(status: number, fields: Fields): Rejected {
+  const { code = "", detail = "", request_id: requestId = null, retry_after_ms: retryAfterMs = null } = fields;
+  return new Rejected(status, code, detail, requestId, retryAfterMs);
+}
+
+export function answered(url: string, status: number, fields: Fields): Cause {
+  const { code = "", detail = "" } = fields;
+  const text = `${status} ${code}: ${detail}`.slice(0, 400);
+  return { url, kind: "answer", detail: text, status, code, ...(fields.request_id ? { requestId: fields.request_id } : {}) };
+}
+
+/** Ends early, with the signal's reason, when it is aborted. */
+export function sleep(ms: number, signal?: AbortSignal): Promise<void> {
+  return new Promise((resolve, reject) => {
+    signal?.throwIfAborted();
+    const abort = () => {
+      clearTimeout(timer);
+      reject(signal?.reason);
+    };
+    const timer = setTimeout(() => {
+      signal?.removeEventListener("abort", abort);
+      resolve();
+    }, ms);
+    signal?.addEventListener("abort", abort, { once: true });
+  });
+}
+
+function isFinal(status: number, call: Call): boolean {
+  return status < 300 || status === 409 || status === 422 || (status === 404 && call.endpoint === "lookup");
+}
+
+/** A gateway that says overloaded or draining has not begun. */
+function mayHaveActed(cause: Cause): boolean {
+  if (cause.kind === "answer") return cause.status === 500 || cause.code === "outcome_unknown";
+  return !["dns", "refused", "tls"].includes(cause.kind);
+}
+
+function checkUrl(text: string): void {
+  const url = URL.canParse(text) ? new URL(text) : null;
+  if (!url || !/^https?:$/.test(url.protocol) || !/^https?:\/\//.test(text)) {
+    throw new TypeError(`not the URL of a gateway: ${text}; expected http://HOST:PORT or https://HOST:PORT`);
+  }
+  if (url.username || url.password || url.search || url.hash) {
+    throw new TypeError(`the URL of a gateway has no user, query or fragment: ${url.host}; use credential`);
+  }
+}
+
+function log(event: Event): void {
+  if (event.level === "debug") return;
+  console[event.level](`oncegate: ${event.name}`, { operation: event.operation, globalId: event.globalId, ...event.fields });
+}

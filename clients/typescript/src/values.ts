@@ -1,0 +1,114 @@
+/** What the calls take and return. */
+
+export type Json = null | boolean | number | string | readonly Json[] | { readonly [key: string]: Json };
+
+/** The work ran here, and its outcome was reported. */
+export interface Done<Result> {
+  readonly kind: "done";
+  readonly globalId: string;
+  readonly result: Result;
+  /** `succeeded`, `observed`, `spooled` (a gateway delivers it later), or null if nothing was recorded (the caller's own `proceed`). */
+  readonly state: string | null;
+  /** The outage policy that answered instead of the store, of the claim or else of the outcome; `caller` for the caller's own. */
+  readonly degraded: string | null;
+  /** True: the claim had ended before the outcome arrived, so another attempt may have run. Null: not known. */
+  readonly late: boolean | null;
+  /** In observe mode: what enforcing would have answered. */
+  readonly wouldBe: string | null;
+  /**
+   * Why the result was not stored: it is not JSON, has more than 64 KiB, or was refused. The success itself was recorded; duplicates
+   * get no result. Null if the result was stored.
+   */
+  readonly resultOmitted: string | null;
+}
+
+/** Another attempt is running or has completed the operation. */
+export interface Duplicate {
+  readonly kind: "duplicate";
+  readonly globalId: string;
+  readonly state: "in_progress" | "succeeded" | "unknown";
+  /** The result stored with the success. */
+  readonly result: Json;
+  /** Milliseconds until it is worth asking again, while it is in progress. */
+  readonly retryAfterMs: number;
+  readonly claimedAt: string | null;
+  readonly expiresAt: string | null;
+  /** False for a record of a late outcome that came without its contents. */
+  readonly contentsVerified: boolean;
+  readonly degraded: string | null;
+  readonly wouldBe: string | null;
+}
+
+/** The operation was claimed with another fingerprint, or with other contents of the same ID. */
+export interface Mismatch {
+  readonly kind: "mismatch";
+  readonly globalId: string;
+  readonly code: string;
+}
+
+/** The answer to a report. */
+export interface Settled {
+  readonly globalId: string;
+  readonly state: string;
+  readonly degraded: string | null;
+  readonly late: boolean | null;
+  readonly resultOmitted: string | null;
+}
+
+/** What is stored of a claim. For people and reports: another attempt may claim right after the lookup. */
+export interface ClaimRecord {
+  readonly globalId: string;
+  readonly operation: string | null;
+  readonly state: string;
+  readonly timestamp: number;
+  readonly attemptHash: string;
+  readonly claimedAt: string;
+  readonly expiresAt: string | null;
+  readonly fence: number | null;
+  readonly late: boolean;
+  readonly contents?: Json;
+  readonly contentsSha256: string | null;
+  readonly hasFingerprint: boolean;
+  readonly result?: Json;
+  readonly retention: string;
+  readonly onLeaseEnd: string;
+  readonly degraded: string | null;
+}
+
+/** What happened in a call. Never holds contents, attempts or secrets. clients/README.md of the repository lists all. */
+export interface Event {
+  readonly name: string;
+  /** The operation, or the name of the lock. */
+  readonly operation: string;
+  readonly globalId: string | null;
+  readonly level: "debug" | "info" | "warn" | "error";
+  readonly fields: Readonly<Record<string, unknown>>;
+}
+
+/** Receives measurements, to be passed on to a metrics library. */
+export interface Metrics {
+  /** After each HTTP call; the result is the status, or the kind of the cause if no gateway answered. */
+  request(endpoint: Endpoint, result: string, elapsedMs: number): void;
+}
+
+export type Endpoint = "claim" | "outcome" | "renewal" | "lookup" | "batch" | "lock";
+
+export interface Options {
+  /** `<app_key>.<secret>`, where apps are configured. */
+  credential?: string | undefined;
+  /** Limit of one HTTP call, without the time that it asks to wait. Default 2000; longer than the gateways' deadline. */
+  timeoutMs?: number;
+  /** Limit of all tries of one claim call, beside `wait`. Default 5000. */
+  claimWithinMs?: number;
+  /** Limit of all tries of one report. Default 30000; `Infinity`: none. */
+  settleWithinMs?: number;
+  /** When no gateway answers: throw `Unavailable` (default), or run the work unprotected and say so. */
+  onUnavailable?: "fail_closed" | "proceed";
+  /** Receives each event. The default logs what is `info` or worse with `console`. */
+  onEvent?: (event: Event) => void;
+  metrics?: Metrics;
+  /** The current W3C traceparent, sent with each call. */
+  traceparent?: () => string | undefined;
+  /** For `https`: certificates, as `https.AgentOptions`. */
+  tls?: { ca?: string | Buffer; cert?: string | Buffer; key?: string | Buffer };
+}
