@@ -4,6 +4,7 @@
 pub mod address;
 pub mod connect;
 pub mod error;
+pub mod listen;
 mod primary;
 pub mod schema;
 

@@ -46,8 +46,12 @@ settled AS (
     UPDATE oncegate_claims AS held
     SET state = CASE asked.kind WHEN 's' THEN 's' ELSE 'r' END::"char",
         -- The state letter changes, its retention goes before the old one, the result comes last.
-        value = CASE asked.kind
-            WHEN 's' THEN asked.head || 's'::bytea || asked.value
+        value = CASE
+            -- For its effect: notifies callers that wait for a marked claim, once this commits. Never true.
+            WHEN substring(held.value FROM octet_length(asked.head) + 1 FOR 4) = 'p w '::bytea
+                AND pg_notify('oncegate', '{' || encode(held.global_id, 'hex') || '}:' || held.app)::text IS NULL
+            THEN held.value
+            WHEN asked.kind = 's' THEN asked.head || 's'::bytea || asked.value
                 || substring(held.value FROM octet_length(asked.head) + 2) || asked.tail
             ELSE ''::bytea END,
         -- lifetime_us: NULL for the claim's own retention, -1 for ever; also below.

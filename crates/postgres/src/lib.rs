@@ -7,6 +7,7 @@ mod batch;
 mod call;
 mod connection;
 mod failure;
+mod listener;
 mod options;
 mod record;
 mod requests;
@@ -26,13 +27,17 @@ use futures_util::future::try_join_all;
 use oncegate_core::claim::{
     ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
-use oncegate_core::engine::{Capabilities, ChangeResponse, Engine, EngineError, RecordChange, RecordName, RecordView};
+use oncegate_core::engine::notification::Hub;
+use oncegate_core::engine::{
+    Capabilities, ChangeResponse, Channel, Engine, EngineError, RecordChange, RecordName, RecordView, Subscription,
+};
 use oncegate_core::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
-use oncegate_core::record::{Key, LiveClaim};
+use oncegate_core::record::{ClaimState, Key, LiveClaim};
 use oncegate_database::{Address, InvalidUrl};
 use oncegate_driver::scheme::{OpenError, Scheme, no_files};
 use oncegate_driver::{Intervals, Pool, Server, Worker};
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 use self::call::{Call, Pending, Request, Single, Statement};
 use self::connection::{Connector, LEFT_RUNNING_MAX};
@@ -41,7 +46,13 @@ use self::record::{ChangeRecord, GetRecord};
 use self::requests::Outcomes;
 use self::routes::Routes;
 use self::session::Store;
-use self::statements::Probe;
+use self::statements::{Mark, Probe};
+
+/// How long a subscription waits for the server.
+const SUBSCRIBE_TIMEOUT: Duration = Duration::from_millis(250);
+
+/// How often a claim is marked whose record had changed when it was to be marked.
+const MARKS_MAX: usize = 3;
 
 /// The scheme of the PostgreSQL engine.
 pub static SCHEME: Scheme = Scheme {
@@ -61,6 +72,8 @@ pub struct Postgres {
     store: Arc<Store>,
     routes: Arc<Routes>,
     connections: Pool<Call>,
+    /// `None` behind a pooler, which has no session that could listen.
+    hub: Option<Arc<Hub>>,
 }
 
 impl Postgres {
@@ -84,7 +97,15 @@ impl Postgres {
         let connections = Pool::start(store.address.connections, &store.options.cores, intervals, connector);
         let routes = Routes::new(connections.workers().iter().map(|worker| worker.readiness().clone()));
         connections.spawn(|closing| sweeper::run(store.clone(), closing));
-        Ok(Self { store, routes, connections })
+        let hub = (!store.address.is_pooled()).then(|| {
+            let (hub, changes) = listener::hub();
+            let (listening, store) = (hub.clone(), store.clone());
+            connections.spawn(|closing| async move {
+                closing.run_until_cancelled(listener::run(store, listening, changes)).await;
+            });
+            hub
+        });
+        Ok(Self { store, routes, connections, hub })
     }
 
     /// Sends a request on a key.
@@ -92,6 +113,27 @@ impl Postgres {
         let place = self.routes.take(request.key());
         let worker = &self.connections.workers()[place.worker];
         worker.call(|reply| Call::Keyed(Box::new(Pending::new(request, reply, place)))).await
+    }
+
+    /// Claims, or marks the claim in the way if it is still the one that was found.
+    async fn claim_waiting(&self, request: &ClaimRequest) -> Result<ClaimResponse, EngineError> {
+        let mut answer = self.call(request.clone()).await?;
+        for _ in 0..MARKS_MAX {
+            let fence = match &answer {
+                ClaimResponse::Duplicate(live) if live.record.state == ClaimState::InProgress => live.fence,
+                ClaimResponse::Granted(grant) if grant.taken_over => grant.fence,
+                _ => return Ok(answer),
+            };
+            let mark = Mark { key: request.key.clone(), fence: fence.unwrap_or_default() };
+            match self.run(mark).await {
+                Ok(false) if matches!(answer, ClaimResponse::Duplicate(_)) => {
+                    answer = self.call(request.clone()).await?;
+                }
+                // Without its mark, the claim's end is found by polling.
+                Ok(_) | Err(_) => return Ok(answer),
+            }
+        }
+        Ok(answer)
     }
 
     /// Sends a request that concerns no key.
@@ -131,6 +173,9 @@ async fn run_on<S: Statement>(worker: &Worker<Call>, statement: S) -> Result<S::
 #[async_trait]
 impl Engine for Postgres {
     async fn claim(&self, request: &ClaimRequest, _: Duration) -> Result<ClaimResponse, EngineError> {
+        if request.waits && self.hub.is_some() {
+            return self.claim_waiting(request).await;
+        }
         self.call(request.clone()).await
     }
 
@@ -160,6 +205,14 @@ impl Engine for Postgres {
 
     async fn change_record(&self, change: &RecordChange, _: Duration) -> Result<ChangeResponse, EngineError> {
         self.run_on_record(&change.name, ChangeRecord(change.clone())).await
+    }
+
+    async fn subscribe(&self, channel: &Channel) -> Subscription {
+        let Some(hub) = &self.hub else { return Subscription::none() };
+        let subscription = hub.subscribe(channel);
+        // Without notifications so far, its owner polls.
+        drop(timeout(SUBSCRIBE_TIMEOUT, subscription.established()).await);
+        subscription
     }
 
     async fn probe(&self) -> Result<(), EngineError> {

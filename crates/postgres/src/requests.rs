@@ -4,6 +4,7 @@ use oncegate_core::claim::{
     self, ClaimRequest, ClaimResponse, Effect, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest,
     RenewalResponse,
 };
+use oncegate_core::engine::value;
 use oncegate_core::operator::{self, ReleaseRequest, ReleaseResponse};
 use oncegate_core::record::{ClaimState, Key, LiveClaim, Record};
 
@@ -25,7 +26,8 @@ impl Request for ClaimRequest {
 
     fn first_step(&self) -> FirstStep {
         let record = self.record();
-        FirstStep::put(&self.key, &record, Some(self.terms.lease), Some(sweep_after(&record)))
+        let (lease, sweep_after) = (Some(self.terms.lease), Some(sweep_after(&record)));
+        FirstStep::put(&self.key, &record, value::encode_claim(self, &record), lease, sweep_after)
     }
 
     fn may_write(&self) -> bool {
@@ -80,7 +82,7 @@ impl Request for Outcomes {
         match (&self.late, outcome) {
             (Some(late), _) => {
                 let lifetime = late.settled_retention().duration();
-                FirstStep::put(key, late, lifetime, lifetime.map(|lifetime| lifetime + TOMBSTONE))
+                FirstStep::put(key, late, value::encode(late), lifetime, lifetime.map(|lifetime| lifetime + TOMBSTONE))
             }
             (None, Outcome::Success { result, retention }) => {
                 FirstStep::success(key, attempt, result.as_deref(), *retention)

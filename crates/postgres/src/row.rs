@@ -58,14 +58,20 @@ impl FirstStep {
     }
 
     /// Stores a record where none is stored.
-    pub(super) fn put(key: &Key, record: &Record, lifetime: Option<Duration>, sweep_after: Option<Duration>) -> Self {
+    pub(super) fn put(
+        key: &Key,
+        record: &Record,
+        value: String,
+        lifetime: Option<Duration>,
+        sweep_after: Option<Duration>,
+    ) -> Self {
         Self {
             kind: ascii(b'p'),
             state: letter(record),
             lifetime_us: lifetime.map(micros),
             retention_us: record.terms.retention.duration().map(micros),
             sweep_us: sweep_after.map(micros),
-            value: value::encode(record).into_bytes(),
+            value: value.into_bytes(),
             ..Self::read(key)
         }
     }

@@ -5,7 +5,13 @@ UPDATE oncegate_claims AS held
 SET fence = CASE WHEN asked.fresh THEN greatest(held.fence + 1, nextval('oncegate_fence')) ELSE held.fence END,
     state = asked.state,
     -- NULL: the value stays, and only lasts longer.
-    value = coalesce(asked.value, held.value),
+    value = CASE
+        WHEN asked.value IS NULL THEN held.value
+        -- For its effect, as in the first statement: notifies callers that wait for a marked claim. Never true.
+        WHEN position(' 1p w '::bytea IN substring(held.value FROM 34 FOR 60)) > 0
+            AND pg_notify('oncegate', '{' || encode(held.global_id, 'hex') || '}:' || held.app)::text IS NULL
+        THEN held.value
+        ELSE asked.value END,
     retention_us = CASE WHEN asked.value IS NULL THEN held.retention_us ELSE asked.retention_us END,
     expires_at = clock_timestamp() + asked.lifetime_us * interval '1 microsecond',
     sweep_at = CASE

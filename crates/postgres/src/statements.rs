@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use oncegate_core::engine::EngineError;
 use oncegate_core::operator::{ListRequest, ListedClaim};
-use sqlx::query;
+use oncegate_core::record::Key;
+use sqlx::{Row as _, query};
 
 use super::call::Statement;
 use super::failure::Failure;
@@ -39,6 +40,27 @@ impl Statement for ListRequest {
         let rows = session.run(page).await.map_err(|error| reading(&error))?;
         let listed = rows.iter().filter_map(|row| row::listed(row).transpose());
         listed.collect::<sqlx::Result<_>>().map_err(|error| reading(&error))
+    }
+}
+
+/// Marks a claim in progress, so that its end is notified.
+pub(super) struct Mark {
+    pub(super) key: Key,
+    /// Fence of the claim that was found.
+    pub(super) fence: u64,
+}
+
+impl Statement for Mark {
+    type Answer = bool;
+
+    /// Returns whether the claim is marked now.
+    async fn run(self, session: &mut Session) -> Result<bool, EngineError> {
+        let mark = query(include_str!("mark.sql"))
+            .bind(self.key.app.to_string())
+            .bind(self.key.global_id.as_bytes().to_vec())
+            .bind(self.fence.cast_signed());
+        let marked = session.run(mark).await.and_then(|rows| rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0));
+        marked.map_err(|error| Failure::from(&error).answer)
     }
 }
 

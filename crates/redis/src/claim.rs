@@ -194,7 +194,7 @@ impl Redis {
             position,
             request,
             key: self.keys.claim(&request.key),
-            value: value::encode_claim(request),
+            value: value::encode_claim(request, &request.record()),
             px,
             deadline,
         }

@@ -93,9 +93,9 @@ pub fn encode(record: &Record) -> String {
     text
 }
 
-/// Writes the record of a granted claim. That of a claim that waits is marked from the start: others may wait behind it.
-pub fn encode_claim(request: &ClaimRequest) -> String {
-    let mut text = encode(&request.record());
+/// Writes the record that a claim call stores. That of a claim that waits is marked from the start: others may wait behind it.
+pub fn encode_claim(request: &ClaimRequest, record: &Record) -> String {
+    let mut text = encode(record);
     if let Some(blank) = text.find(' ').filter(|_| request.waits) {
         // After the version and the state, where engines look for it.
         text.insert_str(blank + 3, WAITED_FOR);

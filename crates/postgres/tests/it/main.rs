@@ -7,6 +7,7 @@ mod connections;
 mod faults;
 mod layout;
 mod measure;
+mod notifications;
 mod sweeping;
 mod tls;
 
