@@ -15,10 +15,10 @@ TESTS_AT_ONCE = $$((2 * $$(getconf _NPROCESSORS_ONLN)))
 ALONE := isolation:: outage::
 PLAIN_TESTS = $(CARGO) test --workspace --all-features $(LOCKED) $(if $(CI),--no-fail-fast) --
 
-.PHONY: help test test-generated test-clients test-deps test-deploy mutants bench bench-record demo fmt lint docs
+.PHONY: help test test-generated test-clients test-deps test-deploy mutants bench measure-waiting bench-record demo fmt lint docs
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 test: test-deps ## install what the tests need, then run all of them: doctests, generated clients and the clients' vectors included
 	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
@@ -61,6 +61,9 @@ INSTRUCTIONS := CARGO_INCREMENTAL=0 $(CARGO) bench --quiet --workspace --bench i
 
 bench: test-deps ## count the instructions of a call's pieces, and fail where they take a tenth more than is recorded
 	@$(INSTRUCTIONS)
+
+measure-waiting: test-deps ## measure what waiting callers cost; needs a quiet machine
+	@$(CARGO) test --quiet --package oncegate --all-features --test it -- waiting::measured --ignored --nocapture --test-threads=1
 
 bench-record: test-deps ## write down what they take now, because the change is meant
 	@$(INSTRUCTIONS) -- --record

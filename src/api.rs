@@ -31,7 +31,7 @@ use crate::telemetry::metrics::tenants::AuthenticationMetrics;
 use crate::telemetry::traces::Traces;
 use crate::tenants::auth_throttle::AuthThrottle;
 use crate::tenants::{CachedCredential, Registry};
-use crate::transport::{ConnectionState, HttpService, Incoming, Rejection};
+use crate::transport::{CallerWatch, ConnectionState, HttpService, Incoming, Rejection};
 use crate::web;
 use crate::web::response::{DEGRADED, written};
 
@@ -77,15 +77,20 @@ impl ApiService {
     }
 }
 
-/// What the API remembers of a connection: the credential that was verified last.
+/// What the API remembers of a connection: the credential that was verified last, and whether its caller is there.
 #[derive(Default)]
 pub struct Connection {
     credential: CachedCredential,
+    caller: CallerWatch,
 }
 
 impl ConnectionState for Connection {
     fn account(&self) -> Option<Arc<str>> {
         self.credential.app().map(|app| app.as_ref().into())
+    }
+
+    fn caller(&self) -> Option<&CallerWatch> {
+        Some(&self.caller)
     }
 }
 

@@ -235,6 +235,8 @@ impl Server {
         self.lifecycle.enter(Stage::Draining);
         tokio::time::sleep(drain_delay).await;
         self.stop_api.cancel();
+        // Their responses close the connections.
+        self.gateway.drain_waiters();
         self.api_connections.close();
         if tokio::time::timeout(drain_timeout, self.api_connections.wait()).await.is_err() {
             let connections = self.api_connections.len();

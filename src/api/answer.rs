@@ -128,6 +128,7 @@ fn duplicate(found: ClaimView) -> Problem {
         expires_at,
         result: record.result.and_then(raw),
         result_omitted: result_omitted.then_some(true),
+        waited_ms: None,
         contents_verified: (record.contents == Contents::Unverified).then_some(false),
     };
     let members = Members::Duplicate(Box::new(members));

@@ -1,7 +1,9 @@
-//! `POST /v1/claims`: the claim call, before an operation.
+//! `POST /v1/claims`: the claim call, before an operation. It may wait for a claim in progress.
 
-use axum::http::{HeaderMap, header};
-use axum::response::Response;
+use std::time::Duration;
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -13,13 +15,17 @@ use crate::domain::canonical::canonicalize_any;
 use crate::domain::limits::Limits;
 use crate::domain::tenant::Operation;
 use crate::domain::terms::{Retention, Span};
-use crate::gateway::claim::ClaimCall;
+use crate::gateway::claim::{ClaimAnswer, ClaimCall};
 use crate::web::body;
 use crate::web::fields::{self, check_operation, check_retention, required_contents};
-use crate::web::problem::Problem;
+use crate::web::problem::{Members, Problem};
 
 /// The header for the nonce, instead of the field of the body.
 pub(super) const NONCE_HEADER: &str = "oncegate-attempt-nonce";
+
+/// The headers of preferences.
+const PREFER: HeaderName = HeaderName::from_static("prefer");
+const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 
 /// The body of a claim call.
 #[derive(Deserialize)]
@@ -34,17 +40,57 @@ pub struct ClaimBody<'a> {
     lease: Option<Span>,
     retention: Option<Retention>,
     take_over: Option<bool>,
+    wait: Option<Span>,
 }
 
 /// Handles a claim call.
 pub(super) async fn claim(call: Call<'_>) -> Result<Response, Problem> {
     let mut body: ClaimBody<'_> = call.parse()?;
     body.merge_nonce(call.headers)?;
+    let wait = body.wait.map(|Span(wait)| wait).or_else(|| preferred_wait(call.headers));
     let request = body.into_request(&call.api.limits)?;
-    let granted = answer::granted(call.api.gateway.claim(call.app, request).await?)?;
+    if let Some(wait) = wait.and_then(|wait| call.api.gateway.wait_granted(call.app, &request, wait)) {
+        // Boxed: every claim would take memory for this.
+        return Ok(Box::pin(claim_or_wait(&call, request, wait)).await);
+    }
+    respond(call.api.gateway.claim(call.app, request).await?)
+}
+
+fn respond(answer: ClaimAnswer) -> Result<Response, Problem> {
+    let granted = answer::granted(answer)?;
     let mut response = success(&granted);
     response.headers_mut().insert(header::LOCATION, granted.location());
     Ok(response)
+}
+
+/// Handles a claim call that waits for up to this time. The response says the time.
+async fn claim_or_wait(call: &Call<'_>, request: ClaimCall, wait: Duration) -> Response {
+    let waited = call.api.gateway.claim_or_wait(call.app, request, wait, call.caller_gone()).await;
+    let response = waited.map_err(Problem::from).and_then(|claim| {
+        respond(claim.answer).map_err(|mut problem| {
+            if let Members::Duplicate(members) = &mut problem.members {
+                members.waited_ms = claim.waited.map(|waited| u64::try_from(waited.as_millis()).unwrap_or(u64::MAX));
+            }
+            problem
+        })
+    });
+    let mut response = response.unwrap_or_else(Problem::into_response);
+    let applied = HeaderValue::try_from(format!("wait={}", wait.as_millis().div_ceil(1000)));
+    // Where the wait made a difference.
+    let applied = applied.ok().filter(|_| [StatusCode::CREATED, StatusCode::CONFLICT].contains(&response.status()));
+    response.headers_mut().extend(applied.map(|applied| (PREFERENCE_APPLIED, applied)));
+    response
+}
+
+/// Returns the time of the preference `wait` in seconds (RFC 7240). A preference that cannot be read is none.
+fn preferred_wait(headers: &HeaderMap) -> Option<Duration> {
+    let lines = headers.get_all(PREFER).iter().filter_map(|line| line.to_str().ok());
+    let preferences = lines.flat_map(|line| line.split(',')).filter_map(|preference| {
+        let (name, value) = preference.split(';').next()?.split_once('=')?;
+        name.trim().eq_ignore_ascii_case("wait").then(|| value.trim().trim_matches('"').parse().ok())
+    });
+    // The first one counts.
+    preferences.take(1).flatten().map(|seconds: u32| Duration::from_secs(seconds.into())).next()
 }
 
 impl ClaimBody<'_> {
@@ -63,6 +109,14 @@ impl ClaimBody<'_> {
         }
         self.attempt_nonce = Some(header);
         Ok(())
+    }
+
+    /// Rejects an item of a batch that is to wait.
+    pub(super) fn check_batch_item(self) -> Result<Self, Problem> {
+        if self.wait.is_some() {
+            return Err(Problem::invalid("`wait`: batches do not wait; leave it out, or send the claim by itself."));
+        }
+        Ok(self)
     }
 
     /// Converts it, and checks all bounds.
@@ -84,5 +138,28 @@ impl ClaimBody<'_> {
             retention: self.retention,
             take_over: self.take_over.unwrap_or(false),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_preference_to_wait_is_read_among_others() {
+        let wait = |lines: &[&'static str]| {
+            let mut headers = HeaderMap::new();
+            for line in lines {
+                headers.append(PREFER, HeaderValue::from_static(line));
+            }
+            preferred_wait(&headers).map(|wait| wait.as_secs())
+        };
+        for lines in [&["wait=10"][..], &["respond-async, Wait = \"10\"; x=1"], &["return=minimal", "wait=10, wait=5"]]
+        {
+            assert_eq!(wait(lines), Some(10), "{lines:?}");
+        }
+        for lines in [&[][..], &["wait"], &["wait=soon"], &["wait=-1"], &["waits=10"], &["wait=99999999999"]] {
+            assert_eq!(wait(lines), None, "{lines:?}");
+        }
     }
 }

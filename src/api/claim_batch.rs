@@ -15,7 +15,7 @@ pub(super) async fn claim_batch(call: Call<'_>, items: Items<'_>) -> Result<Resp
             "The header Oncegate-Attempt-Nonce is for one claim; in a batch give each item its own `attempt_nonce`.",
         ));
     }
-    let requests = items.read(|item: ClaimBody<'_>| item.into_request(&call.api.limits))?;
+    let requests = items.read(|item: ClaimBody<'_>| item.check_batch_item()?.into_request(&call.api.limits))?;
     let results_max = batch::results_max(requests.len(), &call.api.limits);
     let (answers, _kept) = call.api.gateway.claim_many(call.app, requests, results_max).await;
     let answers = answers.into_iter().map(|answer| answer.and_then(answer::granted)).collect::<Vec<_>>();

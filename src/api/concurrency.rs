@@ -1,6 +1,8 @@
 //! The limit of concurrent requests. Outcomes and renewals have reserved permits: they end what other callers wait for, so
 //! under overload new requests are refused first.
 
+use std::sync::{Mutex, PoisonError};
+
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::tenants::quota::{Purpose, reserved_permits};
@@ -16,6 +18,20 @@ pub struct ConcurrencyLimit {
 pub(super) struct Permit<'a> {
     _one: SemaphorePermit<'a>,
     _one_of_new: Option<SemaphorePermit<'a>>,
+}
+
+/// A permit that is released with its request, or before, when the request begins to wait.
+pub(super) struct Held<Permit>(Mutex<Option<Permit>>);
+
+impl<Permit> Held<Permit> {
+    pub(super) fn new(permit: Permit) -> Self {
+        Self(Mutex::new(Some(permit)))
+    }
+
+    /// Releases the permit.
+    pub(super) fn release(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
 }
 
 impl ConcurrencyLimit {

@@ -11,13 +11,13 @@ use serde::Deserialize;
 use tracing::Span;
 
 use super::batch::Items;
-use super::concurrency::Permit;
+use super::concurrency::{Held, Permit};
 use super::routes::{Handler, OTHER, Operation, ROUTES, Route, Routing};
 use super::{Api, ApiService, Connection, rate_limit};
 use crate::telemetry::logging::access::AccessLine;
 use crate::telemetry::traces::{self, TracedRequest};
 use crate::tenants::App;
-use crate::tenants::quota::Purpose;
+use crate::tenants::quota::{self, Purpose};
 use crate::transport::Incoming;
 use crate::web::auth_throttle::throttled;
 use crate::web::body::JsonBytes;
@@ -34,12 +34,29 @@ pub(super) struct Call<'a> {
     pub(super) request_id: &'a RequestId,
     pub(super) headers: &'a HeaderMap,
     body: &'a JsonBytes,
+    waiting: Waiting<'a>,
+}
+
+/// What a call needs to wait.
+#[derive(Clone, Copy)]
+struct Waiting<'a> {
+    connection: &'a Connection,
+    permit: &'a Held<Permit<'a>>,
+    permit_of_app: &'a Held<quota::Permit>,
 }
 
 impl<'a> Call<'a> {
     /// Reads the body as this type.
     pub(super) fn parse<T: Deserialize<'a>>(&self) -> Result<T, Problem> {
         self.body.parse()
+    }
+
+    /// Resolves when the caller has gone. From its first poll on, the call waits: it has no permits any more.
+    pub(super) async fn caller_gone(&self) {
+        let Waiting { connection, permit, permit_of_app } = self.waiting;
+        permit.release();
+        permit_of_app.release();
+        connection.caller.gone().await;
     }
 }
 
@@ -88,8 +105,11 @@ pub(super) async fn serve(service: &ApiService, request: Request<Incoming>, conn
     };
     let span = api.traces.request(traced, || api.entropy.bits());
     let response = match admit(api, context.purpose(), &request) {
-        // The permit is held until the head of the response is known. Its body is in memory by then.
-        Ok(_permit) => traces::in_span!(span, contain(respond(api, request, connection, &mut context))),
+        // The permit is held until the head of the response is known, unless the call waits. Its body is in memory by then.
+        Ok(permit) => {
+            let permit = Held::new(permit);
+            traces::in_span!(span, contain(respond(api, request, connection, &mut context, &permit)))
+        }
         Err(problem) => problem.into_response(),
     };
     let response = with_rate_limits(response, &context, api);
@@ -116,12 +136,13 @@ async fn respond(
     request: Request<Incoming>,
     connection: &Connection,
     context: &mut RequestContext,
+    permit: &Held<Permit<'_>>,
 ) -> Response {
     let Routing::Found(index) = context.routing else { return context.routing.rejection() };
     let route = &ROUTES[index];
     let handled = match &route.handler {
         Handler::Public(handler) => return handler(),
-        Handler::Authenticated(operation) => operate(api, route, operation, request, connection, context).await,
+        Handler::Authenticated(operation) => operate(api, route, operation, request, connection, context, permit).await,
     };
     handled.unwrap_or_else(Problem::into_response)
 }
@@ -134,12 +155,13 @@ async fn operate(
     request: Request<Incoming>,
     connection: &Connection,
     context: &mut RequestContext,
+    permit: &Held<Permit<'_>>,
 ) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
     let authorization = parts.headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
     let app = api.registry.authenticate(authorization, &connection.credential, api.clock.wall())?;
     let app = &*context.app.insert(app);
-    let _permit = api.gateway.acquire_permit(app, route.purpose)?;
+    let permit_of_app = &Held::new(api.gateway.acquire_permit(app, route.purpose)?);
     let charge_and_read = async {
         api.gateway.charge_request(app, route.purpose)?;
         if route.method == Method::POST {
@@ -149,19 +171,20 @@ async fn operate(
         }
     };
     let (request_id, headers) = (&context.id, &parts.headers);
+    let waiting = Waiting { connection, permit, permit_of_app };
     match operation {
         Operation::App(handler) => {
             let body = &charge_and_read.await?;
-            handler(Call { api, app, request_id, headers, body }).await
+            handler(Call { api, app, request_id, headers, body, waiting }).await
         }
         Operation::Claim(handler) => {
             let claim = route.claim(parts.uri.path())?;
             let body = &charge_and_read.await?;
-            handler(Call { api, app, request_id, headers, body }, claim).await
+            handler(Call { api, app, request_id, headers, body, waiting }, claim).await
         }
         Operation::Batch(handler) => {
             let body = &charge_and_read.await?;
-            let call = Call { api, app, request_id, headers, body };
+            let call = Call { api, app, request_id, headers, body, waiting };
             handler(call, Items::new(body, api, app, route.purpose)).await
         }
     }

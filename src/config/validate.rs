@@ -291,6 +291,7 @@ fn check_limits(limits: &Limits, findings: &mut Findings) {
         ("batch_result_bytes", limits.batch_result_bytes),
         ("connections", limits.connections),
         ("requests_in_flight", limits.requests_in_flight),
+        ("waiting", limits.waiting),
         ("journal_bytes", limits.journal_bytes),
         ("journal_app_bytes", limits.journal_app_bytes),
         ("unread_answer_bytes", limits.unread_answer_bytes),

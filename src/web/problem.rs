@@ -184,6 +184,9 @@ pub struct DuplicateMembers {
     /// Whether its result was left out to bound the response to a batch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) result_omitted: Option<bool>,
+    /// How long the call has waited, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) waited_ms: Option<u64>,
     /// `false` if its contents could not be compared.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) contents_verified: Option<bool>,

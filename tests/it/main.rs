@@ -61,3 +61,5 @@ mod requirements;
 mod tls;
 #[cfg(feature = "otlp")]
 mod traces;
+#[cfg(feature = "redis")]
+mod waiting;

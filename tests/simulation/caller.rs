@@ -2,6 +2,7 @@
 //! and contradict themselves, and use the attempts of others.
 
 use std::collections::VecDeque;
+use std::future::pending;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -254,9 +255,20 @@ impl Caller {
     async fn claim(&self, target: &Target, plan: &ClaimPlan, gateway: usize) -> Option<Result<ClaimAnswer, Failure>> {
         let (lease, deadline) = plan.lease_and_deadline(target);
         let name = plan.name();
+        let wait = plan.wait();
+        // The claim in the way is looked at before the wait, and perhaps at its end.
+        let deadline = wait.map_or(deadline, |wait| wait + deadline * 2);
         let (call, running) =
             self.begin(gateway, <Timed<ClaimRequest> as EngineCall>::NAME, plan.what(), name, target, deadline)?;
-        let claim = running.gateway.claim(&target.app, plan.request(target));
+        let (app, request) = (&target.app, plan.request(target));
+        let claim = async {
+            match wait {
+                Some(wait) => {
+                    running.gateway.claim_or_wait(app, request, wait, pending()).await.map(|waited| waited.answer)
+                }
+                None => running.gateway.claim(app, request).await,
+            }
+        };
         let answer = running.answer(claim).await.map(|answer| running.plant(answer, target, plan, lease));
         match &answer {
             Some(answer) => self.world.claimed(&call, lease, answer),
@@ -439,6 +451,12 @@ fn unlike_a_gateways_own(lease: Duration) -> Duration {
 impl ClaimPlan {
     fn name(&self) -> Name {
         Name::nonce(u64::from_str_radix(self.nonce.as_str(), 16).expect("a nonce of this world"))
+    }
+
+    /// Returns how long its caller is willing to wait: one in eight is.
+    fn wait(&self) -> Option<Duration> {
+        let bits = u64::from_str_radix(self.nonce.as_str(), 16).expect("a nonce of this world");
+        bits.is_multiple_of(8).then(|| Duration::from_millis(bits / 8 % 4_000))
     }
 
     fn what(&self) -> &'static str {

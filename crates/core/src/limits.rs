@@ -43,6 +43,10 @@ pub struct Limits {
     pub journal_bytes: usize,
     /// Maximum size of one app's entries in the journal, in bytes.
     pub journal_app_bytes: usize,
+    /// Maximum number of claim calls that wait for a claim in progress. An app gets half.
+    pub waiting: usize,
+    /// The longest wait.
+    pub wait_max: Span,
     /// Number of operations of an app that metrics name, in addition to the configured ones.
     pub metric_operations: usize,
     /// Time limit for receiving the head of a request.
@@ -138,6 +142,8 @@ impl Default for Limits {
             requests_in_flight: 4096,
             journal_bytes: 64 << 20,
             journal_app_bytes: 32 << 20,
+            waiting: 10_000,
+            wait_max: Span(Duration::from_secs(30)),
             metric_operations: 100,
             header_read_timeout: Span(Duration::from_secs(5)),
             body_read_timeout: Span(Duration::from_secs(10)),

@@ -80,7 +80,7 @@ pub struct Granted {
 }
 
 /// The request to the store, and the parameters of its call.
-type Prepared = (ClaimRequest, CallContext<ClaimOnOutage>);
+pub(super) type Prepared = (ClaimRequest, CallContext<ClaimOnOutage>);
 
 impl Gateway {
     /// Claims an operation.
@@ -145,7 +145,7 @@ impl Gateway {
         (prepared.into_iter().map(answer).collect(), kept)
     }
 
-    fn prepare(&self, app: &App, call: ClaimCall) -> Result<Prepared, Failure> {
+    pub(super) fn prepare(&self, app: &App, call: ClaimCall) -> Result<Prepared, Failure> {
         let ClaimCall { operation, contents, fingerprint, nonce, lease, retention, take_over } = call;
         if nonce.as_ref().is_some_and(Nonce::is_observed) {
             return Err(Failure::NonceReserved);
@@ -180,7 +180,7 @@ impl Gateway {
         Ok((request, CallContext { deadline, on_outage: own.claim_on_outage }))
     }
 
-    fn answer_claim(
+    pub(super) fn answer_claim(
         &self,
         app: &App,
         request: &ClaimRequest,
@@ -267,7 +267,7 @@ impl Gateway {
     }
 }
 
-fn is_granted(answered: &Answered<ClaimResponse>) -> bool {
+pub(super) fn is_granted(answered: &Answered<ClaimResponse>) -> bool {
     matches!(answered.answer, ClaimResponse::Granted(_))
 }
 

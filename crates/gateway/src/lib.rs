@@ -17,6 +17,7 @@ pub mod resilience;
 pub mod result_memory;
 mod suspects;
 pub mod tenants;
+mod waiters;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -42,6 +43,8 @@ use self::granted::GrantedOperations;
 pub use self::renewal::RenewalAnswer;
 use self::result_memory::ResultMemory;
 use self::suspects::Suspects;
+pub use self::waiters::WaitedClaim;
+use self::waiters::Waiters;
 use crate::tenants::App;
 use crate::tenants::quota::Exceeded;
 
@@ -55,6 +58,7 @@ pub struct Gateway {
     granted: GrantedOperations,
     batch_permits: BatchPermits,
     result_memory: ResultMemory,
+    waiters: Waiters,
 }
 
 /// A live claim, with its instants by this gateway's clock.
@@ -113,6 +117,7 @@ impl Gateway {
             granted: GrantedOperations::default(),
             batch_permits: BatchPermits::default(),
             result_memory: ResultMemory::new(limits),
+            waiters: Waiters::new(limits),
         }
     }
 

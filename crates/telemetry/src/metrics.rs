@@ -15,6 +15,7 @@ pub mod shards;
 pub mod tenants;
 pub mod tls;
 pub mod traces;
+pub mod waits;
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -70,6 +71,9 @@ names! {
         "Outcomes of claims let through, by the result that enforcing would have had";
     describe_counter QUOTA_EXCEEDED = "oncegate_quota_exceeded_total",
         "Requests and batch items refused because a quota of their app was used up";
+    describe_gauge CLAIMS_WAITING = "oncegate_claims_waiting", "Claim calls that wait for a claim in progress";
+    describe_counter CLAIM_WAITS = "oncegate_claim_waits_total",
+        "Claim calls that have waited for a claim in progress, by what ended the wait";
     describe_counter DEGRADED_ANSWERS = "oncegate_degraded_answers_total",
         "Answers given by an outage policy because the store was unavailable";
     describe_counter OVERLAPS = "oncegate_overlaps_total",

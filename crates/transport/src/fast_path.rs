@@ -5,6 +5,7 @@
 mod request;
 mod response;
 
+use std::future::poll_fn;
 use std::io;
 use std::pin::pin;
 use std::time::Duration;
@@ -75,7 +76,17 @@ pub(super) async fn serve<Responding: Future<Output = Response>>(
                 continue;
             }
         };
-        let response = call(request).await;
+        let response = {
+            let mut call = pin!(call(request));
+            poll_fn(|cx| {
+                let response = call.as_mut().poll(cx);
+                if response.is_pending() {
+                    socket.watch_caller(cx);
+                }
+                response
+            })
+            .await
+        };
         let stopping = stop.is_cancelled();
         let closes = response::write(response, stopping, &mut date, &mut written).await.map_err(io::Error::other)?;
         socket.write_all(&written).await?;

@@ -1,6 +1,7 @@
 //! From bytes to requests and back: listeners, TLS, connection timeouts, bounds on unread responses, and the HTTP fast path.
 //! Knows nothing of claims, apps or engines: a [`HttpService`] answers.
 
+mod caller_watch;
 mod connection;
 mod fast_path;
 pub mod incoming;
@@ -12,6 +13,7 @@ mod socket;
 pub mod tls;
 mod unread;
 
+pub use self::caller_watch::CallerWatch;
 pub use self::incoming::Incoming;
 pub use self::limits::Limits;
 pub use self::service::{ConnectionState, HttpService, Rejection};

@@ -122,6 +122,8 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> AsyncWrite for LibrarySocket<Io> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // The library flushes whenever it waits for a response, and reads nothing then.
+        self.io.watch_caller(cx);
         Pin::new(&mut self.io).poll_flush(cx)
     }
 

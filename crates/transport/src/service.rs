@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::http::Request;
 use axum::response::Response;
 
+use super::caller_watch::CallerWatch;
 use super::incoming::Incoming;
 
 /// The program behind a listener.
@@ -27,6 +28,11 @@ pub trait HttpService: Clone + Send + Sync + 'static {
 pub trait ConnectionState: Send + Sync {
     /// Returns the account that the connection's unread responses are charged to; `None` is an account too.
     fn account(&self) -> Option<Arc<str>>;
+
+    /// Returns the watch by which the service learns that its caller has gone, if it wants to.
+    fn caller(&self) -> Option<&CallerWatch> {
+        None
+    }
 }
 
 impl ConnectionState for () {

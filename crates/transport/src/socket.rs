@@ -181,6 +181,25 @@ impl<Io> TimedSocket<Io> {
     }
 }
 
+impl<Io: AsyncRead + Unpin> TimedSocket<Io> {
+    /// Reads ahead while a service wants to know whether its caller is there. Called while a response is awaited.
+    pub(super) fn watch_caller(&mut self, cx: &mut Context<'_>) {
+        let Some(watch) = self.unread.state.caller().filter(|watch| watch.is_wanted()) else { return };
+        if !self.pushed_back.is_empty() {
+            return;
+        }
+        let mut ahead = [0; 1024];
+        let mut ahead = ReadBuf::new(&mut ahead);
+        match Pin::new(&mut self.io).poll_read(cx, &mut ahead) {
+            Poll::Pending => {}
+            Poll::Ready(Ok(())) if !ahead.filled().is_empty() => {
+                self.pushed_back = Bytes::copy_from_slice(ahead.filled());
+            }
+            Poll::Ready(_) => watch.note_gone(),
+        }
+    }
+}
+
 impl Unread {
     /// Returns ready when the client has taken too long to read, or too much is unread. Called while a write waits that has
     /// `rest` bytes left.

@@ -9,6 +9,7 @@ use metrics::{Counter, Histogram, counter, histogram};
 
 use super::observed::{ObservedMetrics, WouldBe};
 use super::quota::Quota;
+use super::waits::{WaitEnd, WaitMetrics, Waiting};
 use super::{
     CLAIM_DURATION, CLAIMS, ClaimResult, Counters, OUTCOMES, OutcomeResult, QUOTA_EXCEEDED, ReportedOutcome,
     SUSPECTED_DOUBLE_EXECUTIONS,
@@ -27,6 +28,7 @@ pub struct AppMetrics {
     claim_duration: OnceLock<Histogram>,
     suspected_double_executions: Counter,
     quotas: Counters<{ Quota::LABELS.len() }>,
+    waits: WaitMetrics,
 }
 
 struct OperationMetrics {
@@ -61,6 +63,7 @@ impl AppMetrics {
             claim_duration: OnceLock::new(),
             suspected_double_executions: counter!(SUSPECTED_DOUBLE_EXECUTIONS, "app" => app.to_owned()),
             quotas: Counters::new(),
+            waits: WaitMetrics::default(),
         }
     }
 
@@ -104,6 +107,16 @@ impl AppMetrics {
         let label = Quota::LABELS[quota as usize];
         self.quotas
             .increment(quota as usize, || counter!(QUOTA_EXCEEDED, "app" => self.app.to_string(), "quota" => label));
+    }
+
+    /// Counts a claim call that begins to wait, until the result is dropped.
+    pub fn begin_wait(&self) -> Waiting {
+        self.waits.begin(&self.app)
+    }
+
+    /// Counts the end of a wait.
+    pub fn end_wait(&self, end: WaitEnd) {
+        self.waits.end(&self.app, end);
     }
 
     /// Counts a success or unknown outcome from an attempt that no longer held its claim.

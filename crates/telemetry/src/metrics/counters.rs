@@ -7,6 +7,12 @@ use metrics::Counter;
 /// Counters of one metric, by index in a fixed set of label values.
 pub(super) struct Counters<const COUNT: usize>([OnceLock<Counter>; COUNT]);
 
+impl<const COUNT: usize> Default for Counters<COUNT> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl<const COUNT: usize> Counters<COUNT> {
     pub(super) const fn new() -> Self {
         Self([const { OnceLock::new() }; COUNT])

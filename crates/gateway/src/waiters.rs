@@ -1,0 +1,296 @@
+//! Callers that wait for a claim in progress: a queue for each key, first come, first served, and bounds over all of them. One
+//! task for each key asks the store (`driver`); a caller waits for its turn, its time or the drain (`call`).
+
+mod call;
+mod driver;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use hashbrown::HashMap;
+use oncegate_core::call::{Answered, CallContext};
+use oncegate_core::claim::{self, ClaimRequest, ClaimResponse, Effect, Grant};
+use oncegate_core::engine::EngineError;
+use oncegate_core::limits::Limits;
+use oncegate_core::record::{ClaimState, Key, LiveClaim, Record};
+use oncegate_core::tenant::AppKey;
+use oncegate_core::terms::ClaimOnOutage;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+pub use self::call::WaitedClaim;
+
+/// The callers that wait.
+pub(super) struct Waiters {
+    state: Mutex<State>,
+    /// Maximum number of callers that wait.
+    max: usize,
+    /// Longest wait.
+    time_max: Duration,
+    /// Cancelled when the gateway drains.
+    draining: CancellationToken,
+}
+
+#[derive(Default)]
+struct State {
+    queues: HashMap<Key, Queue>,
+    by_app: HashMap<AppKey, usize>,
+    count: usize,
+    /// Number of the next caller.
+    next: u64,
+}
+
+/// The callers that wait for one key. It exists for as long as its driver.
+struct Queue {
+    entries: VecDeque<Entry>,
+    /// The claim in the way, as it was found last.
+    live: LiveClaim,
+    /// When it was found.
+    found_at: Duration,
+}
+
+/// A caller that waits.
+struct Entry {
+    number: u64,
+    request: Arc<ClaimRequest>,
+    context: CallContext<ClaimOnOutage>,
+    verdict: oneshot::Sender<Verdict>,
+    /// Its time is over, while the store is being asked for it. Changed under the lock of the queues.
+    is_leaving: Arc<AtomicBool>,
+}
+
+/// What ends the wait of a caller.
+enum Verdict {
+    /// The answer to its own claim call, which began at this time.
+    Answered(Result<Answered<ClaimResponse>, EngineError>, Duration),
+    /// The claim is settled. Shared, since a result may be large and many may wait for it.
+    Settled(Arc<LiveClaim>, Duration),
+    /// It has to ask the store by itself.
+    Again,
+}
+
+/// The place of a caller in its queue. Dropped, it leaves.
+struct Ticket<'a> {
+    waiters: &'a Waiters,
+    request: Arc<ClaimRequest>,
+    number: u64,
+    verdict: oneshot::Receiver<Verdict>,
+    is_leaving: Arc<AtomicBool>,
+}
+
+impl Waiters {
+    pub(super) fn new(limits: &Limits) -> Self {
+        Self {
+            state: Mutex::default(),
+            max: limits.waiting,
+            time_max: limits.wait_max.0,
+            draining: CancellationToken::new(),
+        }
+    }
+
+    /// Joins the queue of a key, if there is one and the claim in the way is what the store would answer with.
+    fn join(&self, request: &Arc<ClaimRequest>, context: CallContext<ClaimOnOutage>) -> Option<Ticket<'_>> {
+        let mut state = self.state();
+        let queue = state.queues.get(&request.key)?;
+        let judged = claim::claim(Some(&queue.live), request, None);
+        matches!(judged, (Effect::Keep, ClaimResponse::Duplicate(_))).then_some(())?;
+        self.add(&mut state, request, context)
+    }
+
+    /// Enters the queue of a key behind this claim. Returns whether its driver is to be started, too. `None`: no more may wait.
+    fn enter(
+        &self,
+        request: &Arc<ClaimRequest>,
+        context: CallContext<ClaimOnOutage>,
+        live: &LiveClaim,
+        found_at: Duration,
+    ) -> Option<(Ticket<'_>, bool)> {
+        let mut state = self.state();
+        let is_new = !state.queues.contains_key(&request.key);
+        if is_new {
+            let queue = Queue { entries: VecDeque::new(), live: live.clone(), found_at };
+            state.queues.insert(request.key.clone(), queue);
+        }
+        let ticket = self.add(&mut state, request, context);
+        if ticket.is_none() && is_new {
+            state.queues.remove(&request.key);
+        }
+        Some((ticket?, is_new))
+    }
+
+    /// Adds a caller within the bounds: of an app, half of them.
+    fn add(
+        &self,
+        state: &mut State,
+        request: &Arc<ClaimRequest>,
+        context: CallContext<ClaimOnOutage>,
+    ) -> Option<Ticket<'_>> {
+        let of_app = state.by_app.get(&request.key.app).copied().unwrap_or_default();
+        if state.count >= self.max || of_app >= self.max.div_ceil(2) || self.draining.is_cancelled() {
+            return None;
+        }
+        let queue = state.queues.get_mut(&request.key)?;
+        let (sender, verdict) = oneshot::channel();
+        let (number, is_leaving) = (state.next, Arc::new(AtomicBool::new(false)));
+        let entry =
+            Entry { number, request: request.clone(), context, verdict: sender, is_leaving: is_leaving.clone() };
+        queue.entries.push_back(entry);
+        state.next += 1;
+        state.count += 1;
+        *state.by_app.entry(request.key.app.clone()).or_default() += 1;
+        Some(Ticket { waiters: self, request: request.clone(), number, verdict, is_leaving })
+    }
+
+    /// Takes the first caller of a key out of its queue. Ends the queue if there is none.
+    fn take_first(&self, key: &Key) -> Option<Entry> {
+        let mut state = self.state();
+        let queue = state.queues.get_mut(key)?;
+        while let Some(entry) = queue.entries.pop_front() {
+            if !entry.verdict.is_closed() {
+                return Some(entry);
+            }
+        }
+        state.queues.remove(key);
+        None
+    }
+
+    /// Answers the callers of a key by what the store has answered to the first one. Returns how long the claim in the way
+    /// lasts, or `None` if there is no reason to wait.
+    fn answered(
+        &self,
+        key: &Key,
+        first: Entry,
+        answer: Result<Answered<ClaimResponse>, EngineError>,
+        asked_at: Duration,
+    ) -> Option<Duration> {
+        let mut state = self.state();
+        let queue = state.queues.get_mut(key)?;
+        let live = match &answer {
+            Ok(Answered { policy: Some(_), .. }) => {
+                // The outage policy answers each of the others, too.
+                queue.entries.drain(..).for_each(|entry| entry.end(Verdict::Again));
+                first.end(Verdict::Answered(answer, asked_at));
+                return None;
+            }
+            Err(failure) => {
+                // Nothing was sent for the others.
+                let others = EngineError::from(failure.clone().without_effect());
+                let answer_other = |entry: Entry| entry.end(Verdict::Answered(Err(others.clone()), asked_at));
+                queue.entries.drain(..).for_each(answer_other);
+                first.end(Verdict::Answered(answer, asked_at));
+                return None;
+            }
+            Ok(Answered { answer: ClaimResponse::Mismatch(_), .. }) => {
+                first.end(Verdict::Answered(answer, asked_at));
+                return None;
+            }
+            Ok(Answered { answer: ClaimResponse::Granted(grant), .. }) => granted(&first.request, grant),
+            Ok(Answered { answer: ClaimResponse::Duplicate(live), .. }) => live.clone(),
+        };
+        if live.record.state != ClaimState::InProgress {
+            let live = Arc::new(live);
+            queue.entries.push_front(first);
+            queue.entries.drain(..).for_each(|entry| {
+                let takes_over = entry.request.take_over && live.record.state == ClaimState::Unknown;
+                entry.end(if takes_over { Verdict::Again } else { Verdict::Settled(live.clone(), asked_at) });
+            });
+            return None;
+        }
+        let is_granted = matches!(&answer, Ok(Answered { answer: ClaimResponse::Granted(_), .. }));
+        if is_granted || first.is_leaving.load(Ordering::Relaxed) {
+            first.end(Verdict::Answered(answer, asked_at));
+        } else {
+            queue.entries.push_front(first);
+        }
+        let is_other = queue.live.record.attempt != live.record.attempt;
+        let left = live.left.unwrap_or(Duration::MAX);
+        (queue.live, queue.found_at) = (live, asked_at);
+        if is_other {
+            queue.judge(asked_at);
+        }
+        Some(left)
+    }
+
+    /// Ends a queue whose driver has failed. Its callers ask again.
+    fn abandon(&self, key: &Key) {
+        self.state().queues.remove(key);
+    }
+
+    /// Answers all callers, and lets no more wait.
+    pub(super) fn drain(&self) {
+        self.draining.cancel();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Queue {
+    /// Answers the callers that another claim in the way concerns in another way: a mismatch never waits.
+    fn judge(&mut self, at: Duration) {
+        for entry in std::mem::take(&mut self.entries) {
+            match claim::claim(Some(&self.live), &entry.request, None) {
+                (Effect::Keep, ClaimResponse::Duplicate(_)) => self.entries.push_back(entry),
+                (Effect::Keep, mismatch @ ClaimResponse::Mismatch(_)) => {
+                    entry.end(Verdict::Answered(Ok(Answered::by_store(mismatch)), at));
+                }
+                // Its own claim: another connection waits with the same nonce.
+                _ => entry.end(Verdict::Again),
+            }
+        }
+    }
+
+    /// Returns the claim in the way as it is now, as far as is known.
+    fn live(&self, now: Duration) -> LiveClaim {
+        let left = self.live.left.map(|left| left.saturating_sub(now.saturating_sub(self.found_at)));
+        LiveClaim { left, ..self.live.clone() }
+    }
+}
+
+impl Entry {
+    /// Ends the wait. A caller that has gone is ignored: its grant ends with its lease, or is given to the same nonce.
+    fn end(self, verdict: Verdict) {
+        let _ = self.verdict.send(verdict);
+    }
+}
+
+/// Returns the claim that was just granted.
+fn granted(request: &ClaimRequest, grant: &Grant) -> LiveClaim {
+    let record = Record { attempt: grant.attempt.clone(), ..request.record() };
+    LiveClaim { record, left: Some(grant.lease_left.unwrap_or(request.terms.lease)), fence: grant.fence }
+}
+
+impl Ticket<'_> {
+    /// Leaves the queue, and returns the claim in the way. `None` if the store is being asked for this caller, or has answered:
+    /// then the verdict comes, at the latest by the deadline of the call.
+    fn leave(&self, now: Duration) -> Option<LiveClaim> {
+        let mut state = self.waiters.state();
+        self.is_leaving.store(true, Ordering::Relaxed);
+        let queue = state.queues.get_mut(&self.request.key)?;
+        let at = queue.entries.iter().position(|entry| entry.number == self.number)?;
+        queue.entries.remove(at);
+        Some(queue.live(now))
+    }
+}
+
+impl Drop for Ticket<'_> {
+    fn drop(&mut self) {
+        let mut state = self.waiters.state();
+        if let Some(queue) = state.queues.get_mut(&self.request.key) {
+            queue.entries.retain(|entry| entry.number != self.number);
+        }
+        state.count -= 1;
+        let app = &self.request.key.app;
+        let of_app = state.by_app.get(app).copied().unwrap_or_default();
+        if of_app > 1 {
+            state.by_app.insert(app.clone(), of_app - 1);
+        } else {
+            state.by_app.remove(app);
+        }
+    }
+}

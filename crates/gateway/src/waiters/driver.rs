@@ -1,0 +1,75 @@
+//! The task of one key that others wait for: asks the store once for each event, for the caller that came first.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use oncegate_core::backoff::jittered;
+use oncegate_core::claim::ClaimRequest;
+use oncegate_core::engine::{Channel, Subscription};
+use oncegate_core::record::Key;
+use tokio::time::sleep;
+
+use super::Waiters;
+use crate::tenants::App;
+use crate::{Gateway, within};
+
+/// Shortest time between two polls, and what is added at random: a notification may have been lost.
+const POLL: Duration = Duration::from_millis(750);
+const POLL_JITTER: Duration = Duration::from_millis(500);
+
+/// Time for callers to leave, while the gateway drains.
+const WHILE_DRAINING: Duration = Duration::from_millis(20);
+
+/// Added to the rest of a lease, so that it has ended when the store is asked.
+const AFTER_LEASE: Duration = Duration::from_millis(1);
+
+/// Asks for as long as callers wait for the key.
+pub(super) async fn run(gateway: Arc<Gateway>, app: Arc<App>, key: Key) {
+    let mut driving = Driving { waiters: &gateway.waiters, key: &key, has_ended: false };
+    let channel = Channel::of_claim(&key);
+    let mut subscription = Subscription::none();
+    while let Some(first) = gateway.waiters.take_first(&key) {
+        // Before the store is asked, so that no end falls between.
+        if !subscription.is_live() {
+            subscription = gateway.subscribe(&app, &channel).await;
+        }
+        if first.verdict.is_closed() {
+            continue;
+        }
+        let asked_at = gateway.clock.monotonic();
+        // The attempt begins now, and the nonce is the caller's.
+        let attempt = gateway.issuer.issue(Some(first.request.attempt.nonce().clone()));
+        let bits = attempt.timestamp().as_micros();
+        let request = ClaimRequest { attempt, waits: true, ..(*first.request).clone() };
+        let context = first.context;
+        let call = async { gateway.policies_for_claims(&app).await?.claim(&request, context).await };
+        let answer = within(context.deadline, call).await;
+        if let Some(left) = gateway.waiters.answered(&key, first, answer, asked_at) {
+            let is_draining = gateway.waiters.draining.is_cancelled();
+            let pause = jittered(POLL, POLL_JITTER, bits).min(left.saturating_add(AFTER_LEASE));
+            let pause = if is_draining { pause.min(WHILE_DRAINING) } else { pause };
+            tokio::select! {
+                biased;
+                () = subscription.notified() => {}
+                () = gateway.waiters.draining.cancelled(), if !is_draining => {}
+                () = sleep(pause) => {}
+            }
+        }
+    }
+    driving.has_ended = true;
+}
+
+/// Ends the queue if its driver ends before it, so that no caller waits for a driver that is gone.
+struct Driving<'a> {
+    waiters: &'a Waiters,
+    key: &'a Key,
+    has_ended: bool,
+}
+
+impl Drop for Driving<'_> {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.waiters.abandon(self.key);
+        }
+    }
+}

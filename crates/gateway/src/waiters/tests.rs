@@ -1,0 +1,315 @@
+//! Callers wait over the memory engine, whose calls are counted.
+
+use std::future::pending;
+use std::sync::atomic::AtomicUsize;
+
+use async_trait::async_trait;
+use oncegate_core::attempt::{Attempt, Issuer, SystemEntropy};
+use oncegate_core::canonical::{Canonical, canonicalize};
+use oncegate_core::claim::{Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse};
+use oncegate_core::clock::{Clock, SystemClock};
+use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
+use oncegate_core::engine::{Capabilities, Channel, Engine, Metadata, Subscription};
+use oncegate_core::global_id::GlobalId;
+use oncegate_core::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+use oncegate_core::tenant::Operation;
+use oncegate_core::terms::{LeaseEnd, Retention, Terms};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+use super::*;
+use crate::claim::{ClaimAnswer, ClaimCall};
+use crate::outcome::OutcomeCall;
+use crate::tenants::App;
+use crate::{Engines, Gateway};
+
+const LONG: Duration = Duration::from_secs(20);
+
+/// The memory engine, with its calls counted.
+struct Counted {
+    memory: Memory,
+    calls: AtomicUsize,
+    notifies: bool,
+}
+
+impl Counted {
+    fn memory(&self) -> &Memory {
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        &self.memory
+    }
+}
+
+#[async_trait]
+impl Engine for Counted {
+    async fn claim(&self, request: &ClaimRequest, deadline: Duration) -> Result<ClaimResponse, EngineError> {
+        self.memory().claim(request, deadline).await
+    }
+    async fn settle(&self, request: &OutcomeRequest, deadline: Duration) -> Result<OutcomeResponse, EngineError> {
+        self.memory().settle(request, deadline).await
+    }
+    async fn renew(&self, request: &RenewalRequest, deadline: Duration) -> Result<RenewalResponse, EngineError> {
+        self.memory().renew(request, deadline).await
+    }
+    async fn read(&self, key: &Key) -> Result<Option<LiveClaim>, EngineError> {
+        self.memory().read(key).await
+    }
+    async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseResponse, EngineError> {
+        self.memory().release(request).await
+    }
+    async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
+        self.memory().list(request).await
+    }
+    async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
+        self.memory.get_metadata(name).await
+    }
+    async fn compare_and_set_metadata(
+        &self,
+        name: &str,
+        expected: Option<&Metadata>,
+        new: &Metadata,
+    ) -> Result<bool, EngineError> {
+        self.memory.compare_and_set_metadata(name, expected, new).await
+    }
+    async fn subscribe(&self, channel: &Channel) -> Subscription {
+        if self.notifies { self.memory.subscribe(channel).await } else { Subscription::none() }
+    }
+    async fn probe(&self) -> Result<(), EngineError> {
+        Ok(())
+    }
+    fn capabilities(&self) -> Capabilities {
+        self.memory.capabilities()
+    }
+}
+
+struct World {
+    gateway: Arc<Gateway>,
+    engine: Arc<Counted>,
+    app: Arc<App>,
+}
+
+fn world(notifies: bool, lease: Duration, waiting: usize) -> World {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let memory = Memory::new(clock.clone(), BYTES_MAX_DEFAULT);
+    let engine = Arc::new(Counted { memory, calls: AtomicUsize::new(0), notifies });
+    let entropy = Arc::new(SystemEntropy);
+    let engines = Engines::of_one("default", engine.clone(), &clock, entropy.clone());
+    let issuer = Issuer::new(clock.clone(), entropy);
+    let day = Retention::For(Duration::from_hours(24));
+    let terms = Terms { lease, retention: day, unknown_retention: day, on_lease_end: LeaseEnd::Release };
+    let app = Arc::new(App::for_tests("shop", &[], terms, LONG));
+    let gateway = Arc::new(Gateway::new(engines, issuer, clock, &Limits { waiting, ..Limits::default() }));
+    gateway.measure_apps(&[app.clone()], 10);
+    World { gateway, engine, app }
+}
+
+fn contents() -> Canonical {
+    canonicalize(b"\"order-1\"").unwrap()
+}
+
+fn call() -> ClaimCall {
+    ClaimCall {
+        operation: Operation::default(),
+        contents: contents(),
+        fingerprint: None,
+        nonce: None,
+        lease: None,
+        retention: None,
+        take_over: false,
+    }
+}
+
+impl World {
+    fn new() -> Self {
+        world(true, LONG, 1000)
+    }
+
+    async fn hold(&self) -> Attempt {
+        granted(self.gateway.claim(&self.app, call()).await.unwrap())
+    }
+
+    async fn report(&self, attempt: &Attempt, outcome: Outcome) {
+        let global_id = GlobalId::of(&self.app.key, &Operation::default(), &contents());
+        let report = OutcomeCall { global_id, attempt: attempt.clone(), outcome, operation: None, contents: None };
+        self.gateway.settle(&self.app, report).await.unwrap();
+    }
+
+    /// Starts a call that waits, and returns once it does.
+    async fn wait(&self, call: ClaimCall, time: Duration) -> JoinHandle<ClaimAnswer> {
+        let before = self.waiting();
+        let (gateway, app) = (self.gateway.clone(), self.app.clone());
+        let waits =
+            tokio::spawn(async move { gateway.claim_or_wait(&app, call, time, pending()).await.unwrap().answer });
+        while self.waiting() == before && !waits.is_finished() {
+            sleep(Duration::from_millis(1)).await;
+        }
+        waits
+    }
+
+    fn waiting(&self) -> usize {
+        self.gateway.waiters.state().count
+    }
+
+    fn calls(&self) -> usize {
+        self.engine.calls.load(Ordering::SeqCst)
+    }
+}
+
+fn granted(answer: ClaimAnswer) -> Attempt {
+    match answer {
+        ClaimAnswer::Granted(granted) => granted.attempt,
+        other => panic!("expected a grant, got {other:?}"),
+    }
+}
+
+fn state(answer: &ClaimAnswer) -> ClaimState {
+    match answer {
+        ClaimAnswer::Duplicate(found) => found.claim.record.state,
+        other => panic!("expected a duplicate, got {other:?}"),
+    }
+}
+
+async fn answered(waits: JoinHandle<ClaimAnswer>) -> ClaimAnswer {
+    timeout(Duration::from_secs(10), waits).await.expect("it is answered").unwrap()
+}
+
+#[tokio::test]
+async fn after_each_failure_one_caller_is_granted_in_the_order_in_which_they_came() {
+    let world = World::new();
+    let mut holder = world.hold().await;
+    let mut waits = Vec::new();
+    for _ in 0..4 {
+        waits.push(world.wait(call(), LONG).await);
+    }
+    for first in waits {
+        let others = world.waiting() - 1;
+        world.report(&holder, Outcome::Failure).await;
+        holder = granted(answered(first).await);
+        assert_eq!(world.waiting(), others, "the others keep waiting");
+    }
+}
+
+#[tokio::test]
+async fn a_success_answers_all_and_the_store_is_asked_once_for_it() {
+    let world = World::new();
+    let holder = world.hold().await;
+    let mut waits = Vec::new();
+    for _ in 0..200 {
+        waits.push(world.wait(call(), LONG).await);
+    }
+    let before = world.calls();
+    assert!(before < 50, "callers that come later ask no store: {before} calls");
+    world.report(&holder, Outcome::Success { result: Some("7".into()), retention: None }).await;
+    for waits in waits {
+        let answer = answered(waits).await;
+        assert_eq!(state(&answer), ClaimState::Succeeded);
+    }
+    let calls = world.calls() - before;
+    assert!(calls <= 4, "{calls} calls, the outcome included");
+    assert!(world.gateway.waiters.state().by_app.is_empty());
+}
+
+#[tokio::test]
+async fn of_callers_that_would_take_over_an_unknown_claim_one_does() {
+    let world = World::new();
+    let holder = world.hold().await;
+    let plain = world.wait(call(), LONG).await;
+    let mut takers = Vec::new();
+    for _ in 0..5 {
+        takers.push(world.wait(ClaimCall { take_over: true, ..call() }, Duration::from_secs(1)).await);
+    }
+    world.report(&holder, Outcome::Unknown).await;
+    assert_eq!(state(&answered(plain).await), ClaimState::Unknown);
+    let mut grants = 0;
+    for taker in takers {
+        grants += usize::from(matches!(answered(taker).await, ClaimAnswer::Granted(_)));
+    }
+    assert_eq!(grants, 1);
+}
+
+#[tokio::test]
+async fn the_end_of_a_lease_grants_the_first_caller() {
+    let world = world(true, Duration::from_millis(150), 1000);
+    let holder = world.hold().await;
+    let (first, second) = (world.wait(call(), LONG).await, world.wait(call(), LONG).await);
+    let granted_first = granted(answered(first).await);
+    assert_ne!(granted_first, holder);
+    assert_ne!(granted(answered(second).await), granted_first, "when that lease has ended, too");
+}
+
+#[tokio::test]
+async fn a_lost_notification_costs_a_poll() {
+    let world = world(false, LONG, 1000);
+    let holder = world.hold().await;
+    let waits = world.wait(call(), LONG).await;
+    world.report(&holder, Outcome::Failure).await;
+    granted(timeout(Duration::from_secs(4), waits).await.expect("it polls").unwrap());
+}
+
+#[tokio::test]
+async fn a_caller_whose_time_is_over_is_answered_with_the_claim_in_the_way() {
+    let world = World::new();
+    let holder = world.hold().await;
+    let waits = world.wait(call(), Duration::from_millis(50)).await;
+    match answered(waits).await {
+        ClaimAnswer::Duplicate(found) => assert_eq!(found.claim.record.attempt, holder),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(world.waiting(), 0);
+}
+
+#[tokio::test]
+async fn a_caller_that_has_gone_is_not_granted() {
+    let world = World::new();
+    let holder = world.hold().await;
+    let (hang_up, gone) = oneshot::channel::<()>();
+    let (gateway, app) = (world.gateway.clone(), world.app.clone());
+    let first = tokio::spawn(async move {
+        let gone = async { drop(gone.await) };
+        gateway.claim_or_wait(&app, call(), LONG, gone).await.unwrap().answer
+    });
+    while world.waiting() == 0 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    let dropped = world.wait(call(), LONG).await;
+    let third = world.wait(call(), LONG).await;
+    hang_up.send(()).unwrap();
+    assert_eq!(state(&answered(first).await), ClaimState::InProgress);
+    dropped.abort();
+    while world.waiting() > 1 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    world.report(&holder, Outcome::Failure).await;
+    granted(answered(third).await);
+}
+
+#[tokio::test]
+async fn a_drain_answers_all_and_lets_no_more_wait() {
+    let world = World::new();
+    world.hold().await;
+    let waits = [world.wait(call(), LONG).await, world.wait(call(), LONG).await];
+    world.gateway.drain_waiters();
+    for waits in waits {
+        assert_eq!(state(&answered(waits).await), ClaimState::InProgress);
+    }
+    assert_eq!(state(&answered(world.wait(call(), LONG).await).await), ClaimState::InProgress);
+}
+
+#[tokio::test]
+async fn beyond_the_share_of_its_app_a_caller_does_not_wait() {
+    let world = world(true, LONG, 4);
+    world.hold().await;
+    let _waits = [world.wait(call(), LONG).await, world.wait(call(), LONG).await];
+    let third = timeout(Duration::from_secs(5), answered(world.wait(call(), LONG).await)).await.unwrap();
+    assert_eq!((state(&third), world.waiting()), (ClaimState::InProgress, 2));
+}
+
+#[tokio::test]
+async fn a_mismatch_never_waits() {
+    let world = World::new();
+    let holder = world.hold().await;
+    let other = || ClaimCall { fingerprint: Some(contents()), ..call() };
+    assert!(matches!(answered(world.wait(other(), LONG).await).await, ClaimAnswer::Mismatch(..)));
+    let _first = world.wait(call(), LONG).await;
+    assert!(matches!(answered(world.wait(other(), LONG).await).await, ClaimAnswer::Mismatch(..)), "nor in a queue");
+    drop(holder);
+}

@@ -1,0 +1,213 @@
+//! Waiting for a claim in progress: through two gateways that share a store, and through all that goes wrong meanwhile.
+
+mod measured;
+
+use std::time::{Duration, Instant};
+
+use oncegate_testkit::client::{Answer, Client};
+use oncegate_testkit::gateway::Gateway;
+#[cfg(feature = "postgres")]
+use oncegate_testkit::postgres_server::PostgresServer;
+use oncegate_testkit::redis_server::RedisServer;
+use oncegate_testkit::wait::until;
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+
+use crate::support::exposition::Page;
+use crate::support::gateway;
+
+/// Longer than a wait that ends for a reason, shorter than a test may take.
+const SOON: Duration = Duration::from_secs(5);
+
+async fn waiting(gateway: &Gateway) -> u64 {
+    Page::get(&gateway.admin_client()).await.sum("oncegate_claims_waiting", &[])
+}
+
+async fn waits_ended(gateway: &Gateway, end: &str) -> u64 {
+    Page::get(&gateway.admin_client()).await.sum("oncegate_claim_waits_total", &[("end", end)])
+}
+
+/// Starts a claim call that waits, and returns once it does.
+async fn wait_for(gateway: &Gateway, contents: &str, wait: &str) -> JoinHandle<Answer> {
+    let before = waiting(gateway).await;
+    let (client, body) = (gateway.client(), json!({ "contents": contents, "wait": wait }));
+    let waits = tokio::spawn(async move { client.post("/v1/claims", &body).await });
+    until("the call waits", SOON, async || waiting(gateway).await > before || waits.is_finished()).await;
+    waits
+}
+
+async fn answered(waits: JoinHandle<Answer>) -> Answer {
+    tokio::time::timeout(SOON, waits).await.expect("it is answered").expect("no panic")
+}
+
+async fn claim(client: &Client, contents: &str) -> Answer {
+    client.claim(json!(contents)).await
+}
+
+/// What ends at one gateway is answered at the other: at once, so by a notification.
+async fn an_outcome_at_one_gateway_answers_the_caller_at_the_other(url: &str) {
+    let (here, there) = (gateway::on(url).start().await, gateway::on(url).start().await);
+    let mut fastest = Duration::MAX;
+    for number in 0..5 {
+        let contents = format!("success-{number}");
+        let held = claim(&here.client(), &contents).await.expect(201);
+        let waits = wait_for(&there, &contents, "10s").await;
+        // The mark is set after the call is counted as waiting.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let reported = Instant::now();
+        here.client().report(&held, json!({ "outcome": "success", "result": { "number": 7 } })).await.expect(200);
+        let answer = answered(waits).await.expect(409);
+        fastest = fastest.min(reported.elapsed());
+        assert_eq!((answer.code(), &answer.body["result"]), ((409, "duplicate"), &json!({ "number": 7 })));
+        assert!(answer.body["waited_ms"].is_u64());
+    }
+    assert!(fastest < Duration::from_millis(500), "notified, and not polled: {fastest:?}");
+
+    let held = claim(&here.client(), "failure").await.expect(201);
+    let waits = [wait_for(&there, "failure", "10s").await, wait_for(&here, "failure", "10s").await];
+    here.client().settle(&held, "failure").await.expect(200);
+    let [first, second] = waits.map(|waits| tokio::time::timeout(SOON, waits));
+    let (mut first, mut second) = (Box::pin(first), Box::pin(second));
+    // One is granted, and fails in its turn; then the other.
+    let (granted, other) = tokio::select! {
+        granted = &mut first => (granted, second),
+        granted = &mut second => (granted, first),
+    };
+    let granted = granted.unwrap().unwrap().expect(201);
+    there.client().settle(&granted, "failure").await.expect(200);
+    let last = other.await.unwrap().unwrap().expect(201);
+    assert_ne!(last.body["attempt"], granted.body["attempt"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_redis_an_outcome_answers_callers_at_other_gateways() {
+    let Some(server) = RedisServer::start().await else { return };
+    an_outcome_at_one_gateway_answers_the_caller_at_the_other(&server.url()).await;
+}
+
+#[cfg(feature = "postgres")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_postgres_an_outcome_answers_callers_at_other_gateways() {
+    let Some(server) = PostgresServer::start().await else { return };
+    an_outcome_at_one_gateway_answers_the_caller_at_the_other(&server.url()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_notification_costs_a_poll() {
+    let Some(server) = RedisServer::start().await else { return };
+    let gateway = gateway::on(server.url()).start().await;
+    let held = claim(&gateway.client(), "lost").await.expect(201);
+    let waits = wait_for(&gateway, "lost", "10s").await;
+    // Nothing is published any more, as if each notification were lost.
+    server.query::<String>("ACL SETUSER default resetchannels");
+    gateway.client().settle(&held, "failure").await.expect(200);
+    answered(waits).await.expect(201);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_that_is_killed_takes_only_its_own_callers_with_it() {
+    let Some(server) = RedisServer::start().await else { return };
+    let (mut dying, other) = (gateway::on(server.url()).start().await, gateway::on(server.url()).start().await);
+    let held = claim(&other.client(), "killed").await.expect(201);
+    let client = dying.client();
+    let lost = tokio::spawn(async move {
+        let body = json!({ "contents": "killed", "wait": "10s" }).to_string();
+        client.try_send("POST", "/v1/claims", &[("content-type", "application/json")], body).await.is_err()
+    });
+    until("it waits", SOON, async || waiting(&dying).await == 1).await;
+    let waits = wait_for(&other, "killed", "10s").await;
+    dying.kill();
+    assert!(lost.await.unwrap(), "its connection is reset");
+    other.client().settle(&held, "failure").await.expect(200);
+    answered(waits).await.expect(201);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_caller_that_hangs_up_is_not_granted() {
+    let gateway = gateway::on_memory().start().await;
+    let held = claim(&gateway.client(), "hung up").await.expect(201);
+    for is_unusual in [false, true] {
+        // With an unusual head, the request is left to the HTTP library.
+        let unusual = if is_unusual { "expect: 100-continue\r\n" } else { "" };
+        let body = json!({ "contents": "hung up", "wait": "20s" }).to_string();
+        let head = format!(
+            "POST /v1/claims HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n{unusual}content-length: {}\r\n\r\n",
+            body.len()
+        );
+        let mut caller = TcpStream::connect(gateway.api()).await.unwrap();
+        caller.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
+        until("it waits", SOON, async || waiting(&gateway).await == 1).await;
+        drop(caller);
+        until("the hang-up is seen", SOON, async || waiting(&gateway).await == 0).await;
+    }
+    assert_eq!(waits_ended(&gateway, "caller_gone").await, 2);
+    gateway.client().settle(&held, "failure").await.expect(200);
+    claim(&gateway.client(), "hung up").await.expect(201);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drain_answers_all_who_wait() {
+    let mut gateway = gateway::on_memory().start().await;
+    claim(&gateway.client(), "drained").await.expect(201);
+    let waits = [wait_for(&gateway, "drained", "20s").await, wait_for(&gateway, "drained", "20s").await];
+    gateway.signal("TERM");
+    for waits in waits {
+        let answer = answered(waits).await.expect(409);
+        assert_eq!(answer.body["state"], "in_progress");
+        assert!(answer.body["waited_ms"].is_u64() && answer.headers.contains_key("retry-after"));
+    }
+    assert!(gateway.ended().await.success());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_that_wait_hold_no_permit_and_are_bounded() {
+    let setup = gateway::on_memory()
+        .env("ONCEGATE_LIMITS__REQUESTS_IN_FLIGHT", 2)
+        .env("ONCEGATE_LIMITS__WAITING", 6)
+        .env("ONCEGATE_LIMITS__WAIT_MAX", "15s");
+    let gateway = setup.start().await;
+    let held = claim(&gateway.client(), "bounded").await.expect(201);
+    let mut waits = Vec::new();
+    for _ in 0..3 {
+        waits.push(wait_for(&gateway, "bounded", "1h").await);
+    }
+    assert_eq!(waiting(&gateway).await, 3);
+    let over = answered(wait_for(&gateway, "bounded", "1h").await).await.expect(409);
+    assert_eq!(over.body.get("waited_ms"), None, "the share of the app is used up");
+    assert_eq!(waits_ended(&gateway, "full").await, 1);
+    gateway.client().settle(&held, "success").await.expect(200);
+    for waits in waits {
+        let answer = answered(waits).await.expect(409);
+        assert_eq!((&answer.headers["preference-applied"], &answer.body["state"]), (&"wait=15", &json!("succeeded")));
+    }
+}
+
+#[tokio::test]
+async fn a_wait_can_be_asked_for_by_a_header_and_the_body_takes_precedence() {
+    let gateway = gateway::on_memory().start().await;
+    let client = gateway.client();
+    let headers = [("content-type", "application/json"), ("prefer", "respond-async, wait=1")];
+    let post = async |body: Value| client.send("POST", "/v1/claims", &headers, body.to_string()).await;
+    let granted = post(json!({ "contents": "header" })).await.expect(201);
+    assert_eq!(granted.headers["preference-applied"], "wait=1");
+    let by_header = post(json!({ "contents": "header" })).await.expect(409);
+    assert!(by_header.body["waited_ms"].as_u64().unwrap() >= 1000);
+    let by_body = post(json!({ "contents": "header", "wait": "50ms" })).await.expect(409);
+    assert!((50..900).contains(&by_body.body["waited_ms"].as_u64().unwrap()));
+    let body = json!({ "contents": "header", "wait": "soon" });
+    assert_eq!(client.post("/v1/claims", &body).await.code(), (400, "invalid_request"));
+    let batch = json!({ "items": [{ "contents": "x", "wait": "1s" }, { "contents": "y" }] });
+    let items = client.post("/v1/claims/batch", &batch).await.expect(200).body["items"].clone();
+    assert_eq!((&items[0]["status"], &items[1]["status"]), (&json!(400), &json!(201)));
+}
+
+#[tokio::test]
+async fn observe_mode_does_not_wait() {
+    let gateway = gateway::on_memory().env("ONCEGATE_DEFAULTS__MODE", "observe").start().await;
+    claim(&gateway.client(), "observed").await.expect(201);
+    let body = json!({ "contents": "observed", "wait": "20s" });
+    let answer = tokio::time::timeout(SOON, gateway.client().post("/v1/claims", &body)).await.unwrap().expect(201);
+    assert_eq!(answer.body["would_be"], "duplicate");
+}
