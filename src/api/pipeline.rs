@@ -17,7 +17,7 @@ use super::{Api, ApiService, Connection, rate_limit};
 use crate::telemetry::logging::access::AccessLine;
 use crate::telemetry::traces::{self, TracedRequest};
 use crate::tenants::App;
-use crate::tenants::quota::{self, Purpose};
+use crate::tenants::quota::Purpose;
 use crate::transport::Incoming;
 use crate::web::auth_throttle::throttled;
 use crate::web::body::JsonBytes;
@@ -41,8 +41,8 @@ pub(super) struct Call<'a> {
 #[derive(Clone, Copy)]
 struct Waiting<'a> {
     connection: &'a Connection,
-    permit: &'a Held<Permit<'a>>,
-    permit_of_app: &'a Held<quota::Permit>,
+    /// Releases the permits of the request.
+    release: &'a (dyn Fn() + Sync),
 }
 
 impl<'a> Call<'a> {
@@ -53,9 +53,8 @@ impl<'a> Call<'a> {
 
     /// Resolves when the caller has gone. From its first poll on, the call waits: it has no permits any more.
     pub(super) async fn caller_gone(&self) {
-        let Waiting { connection, permit, permit_of_app } = self.waiting;
-        permit.release();
-        permit_of_app.release();
+        let Waiting { connection, release } = self.waiting;
+        release();
         connection.caller.gone().await;
     }
 }
@@ -108,7 +107,8 @@ pub(super) async fn serve(service: &ApiService, request: Request<Incoming>, conn
         // The permit is held until the head of the response is known, unless the call waits. Its body is in memory by then.
         Ok(permit) => {
             let permit = Held::new(permit);
-            traces::in_span!(span, contain(respond(api, request, connection, &mut context, &permit)))
+            let release = || permit.release();
+            traces::in_span!(span, contain(respond(api, request, connection, &mut context, &release)))
         }
         Err(problem) => problem.into_response(),
     };
@@ -136,13 +136,15 @@ async fn respond(
     request: Request<Incoming>,
     connection: &Connection,
     context: &mut RequestContext,
-    permit: &Held<Permit<'_>>,
+    release: &(dyn Fn() + Sync),
 ) -> Response {
     let Routing::Found(index) = context.routing else { return context.routing.rejection() };
     let route = &ROUTES[index];
     let handled = match &route.handler {
         Handler::Public(handler) => return handler(),
-        Handler::Authenticated(operation) => operate(api, route, operation, request, connection, context, permit).await,
+        Handler::Authenticated(operation) => {
+            operate(api, route, operation, request, connection, context, release).await
+        }
     };
     handled.unwrap_or_else(Problem::into_response)
 }
@@ -155,13 +157,13 @@ async fn operate(
     request: Request<Incoming>,
     connection: &Connection,
     context: &mut RequestContext,
-    permit: &Held<Permit<'_>>,
+    release: &(dyn Fn() + Sync),
 ) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
     let authorization = parts.headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
     let app = api.registry.authenticate(authorization, &connection.credential, api.clock.wall())?;
     let app = &*context.app.insert(app);
-    let permit_of_app = &Held::new(api.gateway.acquire_permit(app, route.purpose)?);
+    let permit_of_app = Held::new(api.gateway.acquire_permit(app, route.purpose)?);
     let charge_and_read = async {
         api.gateway.charge_request(app, route.purpose)?;
         if route.method == Method::POST {
@@ -171,7 +173,11 @@ async fn operate(
         }
     };
     let (request_id, headers) = (&context.id, &parts.headers);
-    let waiting = Waiting { connection, permit, permit_of_app };
+    let release = || {
+        release();
+        permit_of_app.release();
+    };
+    let waiting = Waiting { connection, release: &release };
     match operation {
         Operation::App(handler) => {
             let body = &charge_and_read.await?;
