@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use serde::Serialize;
 
-pub use self::granted::GrantedBody;
+pub use self::granted::{GrantedBody, WaitedBody};
 use crate::domain::claim::{Mismatch, OutcomeResponse, RenewalResponse};
 use crate::domain::clock::Timestamp;
 use crate::domain::global_id::GlobalId;

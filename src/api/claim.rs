@@ -15,7 +15,8 @@ use crate::domain::canonical::canonicalize_any;
 use crate::domain::limits::Limits;
 use crate::domain::tenant::Operation;
 use crate::domain::terms::{Retention, Span};
-use crate::gateway::claim::{ClaimAnswer, ClaimCall};
+use crate::gateway::WaitedClaim;
+use crate::gateway::claim::ClaimCall;
 use crate::web::body;
 use crate::web::fields::{self, check_operation, check_retention, required_contents};
 use crate::web::problem::{Members, Problem};
@@ -53,11 +54,7 @@ pub(super) async fn claim(call: Call<'_>) -> Result<Response, Problem> {
         // Boxed: every claim would take memory for this.
         return Ok(Box::pin(claim_or_wait(&call, request, wait)).await);
     }
-    respond(call.api.gateway.claim(call.app, request).await?)
-}
-
-fn respond(answer: ClaimAnswer) -> Result<Response, Problem> {
-    let granted = answer::granted(answer)?;
+    let granted = answer::granted(call.api.gateway.claim(call.app, request).await?)?;
     let mut response = success(&granted);
     response.headers_mut().insert(header::LOCATION, granted.location());
     Ok(response)
@@ -65,21 +62,34 @@ fn respond(answer: ClaimAnswer) -> Result<Response, Problem> {
 
 /// Handles a claim call that waits for up to this time. The response says the time.
 async fn claim_or_wait(call: &Call<'_>, request: ClaimCall, wait: Duration) -> Response {
-    let waited = call.api.gateway.claim_or_wait(call.app, request, wait, call.caller_gone()).await;
-    let response = waited.map_err(Problem::from).and_then(|claim| {
-        respond(claim.answer).map_err(|mut problem| {
-            if let Members::Duplicate(members) = &mut problem.members {
-                members.waited_ms = claim.waited.map(|waited| u64::try_from(waited.as_millis()).unwrap_or(u64::MAX));
-            }
-            problem
-        })
-    });
-    let mut response = response.unwrap_or_else(Problem::into_response);
+    let claim = call.api.gateway.claim_or_wait(call.app, request, wait, call.caller_gone()).await;
+    let mut response = match claim.map_err(Problem::from).and_then(waited) {
+        Ok(response) => response,
+        Err(problem) => problem.into_response(),
+    };
     let applied = HeaderValue::try_from(format!("wait={}", wait.as_millis().div_ceil(1000)));
     // Where the wait made a difference.
     let applied = applied.ok().filter(|_| [StatusCode::CREATED, StatusCode::CONFLICT].contains(&response.status()));
     response.headers_mut().extend(applied.map(|applied| (PREFERENCE_APPLIED, applied)));
     response
+}
+
+/// Returns the response to a call that may have waited.
+fn waited(WaitedClaim { answer, waited }: WaitedClaim) -> Result<Response, Problem> {
+    let waited_ms = waited.map(|waited| u64::try_from(waited.as_millis()).unwrap_or(u64::MAX));
+    let granted = answer::granted(answer).map_err(|mut problem| {
+        if let Members::Duplicate(members) = &mut problem.members {
+            members.waited_ms = waited_ms;
+        }
+        problem
+    })?;
+    let location = granted.location();
+    let mut response = match waited_ms {
+        Some(waited_ms) => success(&granted.waited(waited_ms)),
+        None => success(&granted),
+    };
+    response.headers_mut().insert(header::LOCATION, location);
+    Ok(response)
 }
 
 /// Returns the time of the preference `wait` in seconds (RFC 7240). A preference that cannot be read is none.

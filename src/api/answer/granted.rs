@@ -34,7 +34,30 @@ pub struct GrantedBody {
     degraded: Option<OutagePolicy>,
 }
 
+/// Body of the 201 response to a claim call that has waited.
+#[derive(Serialize)]
+pub struct WaitedBody {
+    #[serde(flatten)]
+    granted: GrantedBody,
+    waited_ms: u64,
+}
+
+impl Success for WaitedBody {
+    fn status(&self) -> StatusCode {
+        self.granted.status()
+    }
+
+    fn degraded(&self) -> Option<OutagePolicy> {
+        self.granted.degraded()
+    }
+}
+
 impl GrantedBody {
+    /// Adds how long the call has waited.
+    pub fn waited(self, waited_ms: u64) -> WaitedBody {
+        WaitedBody { granted: self, waited_ms }
+    }
+
     /// Returns the path of the granted claim.
     pub fn location(&self) -> HeaderValue {
         const CLAIMS: &[u8] = b"/v1/claims/";
@@ -160,6 +183,8 @@ mod tests {
             let mut text = Vec::new();
             body.write(&mut text).unwrap();
             assert_eq!(String::from_utf8(text).unwrap(), serde_json::to_string(&body).unwrap());
+            let waited = serde_json::to_value(body.waited(7)).unwrap();
+            assert_eq!(waited["waited_ms"], 7);
         }
     }
 }
