@@ -1,6 +1,6 @@
 //! A flash sale: 500 items, 800 customers who double-click, give up and try again, and shop workers that crash. It is
-//! run twice: by a shop that checks before it acts, then by the same shop with two calls to the gateway around each
-//! step that must happen once. Start reading in `shop.rs`; the client is the one in `examples/clients/rust`.
+//! run three times: by a shop that checks before it acts, by the same shop with two calls to the gateway around each
+//! step that must happen once, and by one whose calls also wait for each other. Start reading in `shop.rs`; the client is the one in `examples/clients/rust`.
 
 #![expect(clippy::print_stdout, reason = "a demo prints to standard output")]
 #![expect(clippy::disallowed_methods, reason = "a caller of the gateway has its own clock and randomness")]
@@ -41,6 +41,8 @@ const ORDERS_BEFORE_THE_KILL: usize = 150;
 const OUTAGE: Duration = Duration::from_millis(700);
 /// Timeout of a gateway, after which the call is repeated or sent to the other one.
 const CALL_TIMEOUT: Duration = Duration::from_millis(500);
+/// Time that a request waits for the same order of another one.
+const WAIT: Duration = Duration::from_millis(300);
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -60,17 +62,27 @@ async fn main() -> ExitCode {
 
 async fn demo() -> anyhow::Result<()> {
     let programs = Programs::find()?;
-    println!("{STOCK} items, {CUSTOMERS} customers, two shops.\n");
+    println!("{STOCK} items, {CUSTOMERS} customers, two shops, three ways.\n");
 
     println!("Without the gateway");
     let unprotected = sell_unprotected().await?;
     unprotected.print();
 
     println!("\nWith the gateway: two of them in front of one Redis");
-    let protected = sell_protected(&programs).await?;
+    let protected = sell_protected(&programs, None).await?;
     protected.print();
 
+    println!("\nWith waiting: a repeated order is answered when the first one is placed");
+    let waiting = sell_protected(&programs, Some(WAIT)).await?;
+    waiting.print();
+
+    println!("\n  {:<22} {:>6} {:>9} {:>9} {:>19}", "", "sold", "oversold", "time", "calls per customer");
+    unprotected.print_row("without the gateway");
+    protected.print_row("with the gateway");
+    waiting.print_row("with waiting");
+
     protected.insist_on_exactly_once()?;
+    waiting.insist_on_exactly_once()?;
     println!("\nEvery item was sold once, and nobody bought twice.");
     if unprotected.insist_on_exactly_once().is_ok() {
         println!("(This time it also went well without the gateway. That was luck: run it again.)");
@@ -92,13 +104,13 @@ async fn interrupted() {
 
 async fn sell_unprotected() -> anyhow::Result<Sale> {
     let records = Arc::new(Records::new(STOCK));
-    let shops = [Shop::new(Arc::clone(&records), None), Shop::new(Arc::clone(&records), None)];
+    let shops = [Shop::new(Arc::clone(&records), None, None), Shop::new(Arc::clone(&records), None, None)];
     let began = Instant::now();
     let replies = crowd::storm(&open(&shops).await?).await;
     Ok(Sale::of(&records, &shops, &replies, began.elapsed()))
 }
 
-async fn sell_protected(programs: &Programs) -> anyhow::Result<Sale> {
+async fn sell_protected(programs: &Programs, wait: Option<Duration>) -> anyhow::Result<Sale> {
     let redis = RedisServer::start(programs).await?;
     let first = GatewayServer::start(programs, &redis).await?;
     let mut second = GatewayServer::start(programs, &redis).await?;
@@ -108,7 +120,7 @@ async fn sell_protected(programs: &Programs) -> anyhow::Result<Sale> {
     let near_first = Gateway::new(vec![first.url.clone(), second.url.clone()], options.clone());
     let near_second = Gateway::new(vec![second.url.clone(), first.url.clone()], options);
     let records = Arc::new(Records::new(STOCK));
-    let shops = [Shop::new(Arc::clone(&records), Some(near_first)), Shop::new(Arc::clone(&records), Some(near_second))];
+    let shops = [near_first, near_second].map(|gateway| Shop::new(Arc::clone(&records), Some(gateway), wait));
     let urls = open(&shops).await?;
 
     let began = Instant::now();
@@ -154,6 +166,8 @@ struct Sale {
     units_sold_several_times: usize,
     /// Customers who never got an answer, or one that contradicts the records.
     misled: usize,
+    /// Requests that the shops got.
+    requests: u64,
     notes: Vec<String>,
     took: Duration,
 }
@@ -188,6 +202,7 @@ impl Sale {
             customers_with_several_orders: repeated(|order| order.customer),
             units_sold_several_times: repeated(|order| order.unit),
             misled: replies.iter().filter(|it| !is_true(it)).count(),
+            requests: count(|it| &it.requests),
             notes: notes.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n:>5}  {what}")).collect(),
             took,
         }
@@ -201,6 +216,12 @@ impl Sale {
         println!("  {:>5}  customers got a wrong answer, or none", self.misled);
         self.notes.iter().for_each(|note| println!("    ({note})"));
         println!("         in {:.1} s", self.took.as_secs_f64());
+    }
+
+    fn print_row(&self, way: &str) {
+        let oversold = self.orders.saturating_sub(STOCK as usize);
+        let calls = f64::from(u32::try_from(self.requests).unwrap_or(u32::MAX)) / f64::from(CUSTOMERS);
+        println!("  {way:<22} {:>6} {oversold:>9} {:>7.1} s {calls:>19.1}", self.orders, self.took.as_secs_f64());
     }
 
     fn insist_on_exactly_once(&self) -> anyhow::Result<()> {

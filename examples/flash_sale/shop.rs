@@ -34,6 +34,8 @@ const WORKERS: usize = 24;
 pub(crate) struct Shop {
     records: Arc<Records>,
     gateway: Option<Gateway>,
+    /// Time that a request waits for the same order of another one.
+    wait: Option<Duration>,
     workers: Arc<Semaphore>,
     /// Customers whose worker in this shop has crashed; the next one survives.
     died: Mutex<HashSet<u32>>,
@@ -43,6 +45,7 @@ pub(crate) struct Shop {
 /// Counters for the summary.
 #[derive(Default)]
 pub(crate) struct Counters {
+    pub(crate) requests: AtomicU64,
     pub(crate) crashes: AtomicU64,
     pub(crate) asked_to_wait: AtomicU64,
     pub(crate) replayed: AtomicU64,
@@ -98,6 +101,7 @@ pub(crate) fn router(shop: Arc<Shop>) -> Router {
 
 async fn submit(State(shop): State<Arc<Shop>>, Json(order): Json<Value>) -> (StatusCode, Json<Value>) {
     let customer = order["customer"].as_u64().and_then(|it| u32::try_from(it).ok()).unwrap_or_default();
+    count(&shop.counters.requests);
     let Ok(worker) = Arc::clone(&shop.workers).acquire_owned().await else { return not_now() };
     // In a separate task: a customer who disconnects must not leave an order half placed.
     let placing = tokio::spawn(async move {
@@ -120,10 +124,11 @@ fn not_now() -> (StatusCode, Json<Value>) {
 }
 
 impl Shop {
-    pub(crate) fn new(records: Arc<Records>, gateway: Option<Gateway>) -> Arc<Self> {
+    pub(crate) fn new(records: Arc<Records>, gateway: Option<Gateway>, wait: Option<Duration>) -> Arc<Self> {
         Arc::new(Self {
             records,
             gateway,
+            wait,
             workers: Arc::new(Semaphore::new(WORKERS)),
             died: Mutex::default(),
             counters: Counters::default(),
@@ -146,8 +151,9 @@ impl Shop {
     async fn place(&self, gateway: &Gateway, customer: u32) -> Result<Reply, Trouble> {
         // The contents define what makes two requests the same: the customer and the item, not the click or the
         // connection.
-        let claim = match gateway.claim("order.submit", json!({ "customer": customer, "item": ITEM }), &terms()).await?
-        {
+        let terms = Terms { wait: self.wait, ..terms() };
+        let contents = json!({ "customer": customer, "item": ITEM });
+        let claim = match gateway.claim("order.submit", contents, &terms).await? {
             Claim::Granted(claim) => claim,
             Claim::Duplicate(Duplicate { state, result, .. }) if state == "succeeded" => {
                 count(&self.counters.replayed);

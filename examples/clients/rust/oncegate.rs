@@ -95,6 +95,8 @@ pub(crate) struct Terms {
     pub(crate) retention: Option<String>,
     /// Takes over an operation whose outcome is unknown.
     pub(crate) take_over: bool,
+    /// Time to wait for another attempt, instead of [`Claim::Duplicate`] `in_progress` at once.
+    pub(crate) wait: Option<Duration>,
 }
 
 /// The answer to a claim call. A duplicate is an answer, not an error.
@@ -253,13 +255,15 @@ impl Gateway {
             ("lease", terms.lease.clone().map(Value::from)),
             ("retention", terms.retention.clone().map(Value::from)),
             ("take_over", terms.take_over.then_some(Value::Bool(true))),
+            ("wait", terms.wait.map(|wait| format!("{}ms", wait.as_millis()).into())),
         ];
         for (name, value) in optional {
             if let Some(value) = value {
                 request[name] = value;
             }
         }
-        match self.ask(&request, self.0.options.claim_within).await {
+        let wait = terms.wait.unwrap_or_default();
+        match self.ask(&request, self.0.options.claim_within + wait, wait).await {
             Err(Error::Unavailable { .. }) if self.0.options.on_unavailable == OnUnavailable::Proceed => {
                 Ok(Claim::Granted(Held::unasked(self.clone(), request)))
             }
@@ -301,8 +305,9 @@ impl Gateway {
         }
     }
 
-    async fn ask(&self, request: &Value, within: Duration) -> Result<Claim, Error> {
-        let response = self.call("/v1/claims", request, within).await?;
+    async fn ask(&self, request: &Value, within: Duration, wait: Duration) -> Result<Claim, Error> {
+        let call_timeout = self.0.options.timeout + wait;
+        let response = self.call_patiently("/v1/claims", request, within, call_timeout).await?;
         Ok(match response.status {
             201 => Claim::Granted(Held::granted(self.clone(), request.clone(), &response)),
             409 => Claim::Duplicate(Duplicate {
@@ -314,8 +319,18 @@ impl Gateway {
         })
     }
 
-    /// Calls one gateway after the other until one has answered.
     async fn call(&self, path: &str, body: &Value, within: Duration) -> Result<Response, Error> {
+        self.call_patiently(path, body, within, self.0.options.timeout).await
+    }
+
+    /// Calls one gateway after the other until one has answered; each has this timeout.
+    async fn call_patiently(
+        &self,
+        path: &str,
+        body: &Value,
+        within: Duration,
+        call_timeout: Duration,
+    ) -> Result<Response, Error> {
         let Inner { urls, options, http, first } = &*self.0;
         let ends = Instant::now() + within;
         let (mut causes, mut tries, mut resent) = (Vec::<Cause>::new(), 0, false);
@@ -324,7 +339,7 @@ impl Gateway {
             let url = &urls[at];
             // The lease counts from here, before the call: the answer may take long.
             let sent = Instant::now();
-            let left = options.timeout.min(ends.saturating_duration_since(sent)).max(Duration::from_millis(1));
+            let left = call_timeout.min(ends.saturating_duration_since(sent)).max(Duration::from_millis(1));
             let answer = http.post(&format!("{url}{path}"), body, options.credential.as_deref(), left).await;
             let response = answer.and_then(|(status, body)| Response { status, body, sent }.of_a_gateway());
             let (failed, over_quota) = match response {
@@ -344,7 +359,7 @@ impl Gateway {
             let (kind, cause) = (failed.kind, Cause { url: url.clone(), kind: failed.kind, detail: failed.detail });
             match causes.iter_mut().find(|known| known.url == cause.url) {
                 // A try that was cut short by `within` says nothing new.
-                Some(_) if kind == Kind::Timeout && left < options.timeout => {}
+                Some(_) if kind == Kind::Timeout && left < call_timeout => {}
                 Some(known) => *known = cause,
                 None => causes.push(cause),
             }
@@ -427,7 +442,9 @@ impl Held {
     fn granted(gateway: Gateway, request: Value, response: &Response) -> Self {
         let mut held = Self::unasked(gateway, request);
         let claim = (response.text("global_id"), response.text("attempt"));
-        *held.lease.ends() = response.sent + response.millis("lease_ms");
+        // A claim that was waited for was granted at the end of the wait.
+        let waited = Duration::from_millis(response.body["waited_ms"].as_u64().unwrap_or_default());
+        *held.lease.ends() = response.sent + waited + response.millis("lease_ms");
         held.fence = response.body["fence"].as_u64();
         held.degraded = response.body["degraded"].as_str().map(str::to_owned);
         held.repeated = response.body["repeated"] == true;
@@ -483,7 +500,7 @@ impl Held {
         let claim = match self.claim.take() {
             Some(claim) => Ok(claim),
             // Granted by this client's own policy. If a gateway answers now, repeats are stopped from here on.
-            None => match gateway.ask(&self.request, gateway.0.options.timeout).await {
+            None => match gateway.ask(&self.request, gateway.0.options.timeout, Duration::ZERO).await {
                 Ok(Claim::Granted(mut late)) => late.claim.take().ok_or(false),
                 Ok(Claim::Duplicate(_) | Claim::Mismatch { .. }) => Err(true),
                 Err(_) => Err(false),
