@@ -9,7 +9,9 @@ use oncegate_core::canonical::{Canonical, canonicalize};
 use oncegate_core::claim::{Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse};
 use oncegate_core::clock::{Clock, SystemClock};
 use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
-use oncegate_core::engine::{Capabilities, Channel, Engine, Metadata, Subscription};
+use oncegate_core::engine::{
+    Capabilities, ChangeResponse, Channel, Engine, RecordChange, RecordName, RecordView, Subscription,
+};
 use oncegate_core::global_id::GlobalId;
 use oncegate_core::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
 use oncegate_core::tenant::Operation;
@@ -59,16 +61,11 @@ impl Engine for Counted {
     async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
         self.memory().list(request).await
     }
-    async fn get_metadata(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
-        self.memory.get_metadata(name).await
+    async fn get_record(&self, name: &RecordName, deadline: Duration) -> Result<RecordView, EngineError> {
+        self.memory.get_record(name, deadline).await
     }
-    async fn compare_and_set_metadata(
-        &self,
-        name: &str,
-        expected: Option<&Metadata>,
-        new: &Metadata,
-    ) -> Result<bool, EngineError> {
-        self.memory.compare_and_set_metadata(name, expected, new).await
+    async fn change_record(&self, change: &RecordChange, deadline: Duration) -> Result<ChangeResponse, EngineError> {
+        self.memory.change_record(change, deadline).await
     }
     async fn subscribe(&self, channel: &Channel) -> Subscription {
         if self.notifies { self.memory.subscribe(channel).await } else { Subscription::none() }
