@@ -70,9 +70,7 @@ class Recipe(Generic[M]):
                 kept = True
             except Exception:
                 logger.exception("The report of %s could not be kept; the message is redelivered", self.operation)
-        decision = decide(
-            end, failures=failures, max_failures=self.max_failures, redeliver_after=self.redeliver_after, report_is_kept=kept
-        )
+        decision = decide(end, failures=failures, max_failures=self.max_failures, redeliver_after=self.redeliver_after, report_is_kept=kept)
         if not isinstance(decision, Ack):
             error = end if isinstance(end, BaseException) else None
             level = 40 if isinstance(decision, (Park, DeadLetter)) else 20

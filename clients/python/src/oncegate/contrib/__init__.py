@@ -1,0 +1,1 @@
+"""Middleware for web frameworks, and a base for Celery tasks."""
