@@ -1,4 +1,4 @@
-//! The clients in `examples/clients`, each against real gateways and through a proxy that loses what passes: each scenario
+//! The clients in `clients` and `examples/clients`, each against real gateways and through a proxy that loses what passes: each scenario
 //! once for every language. Effects are counted here, by the lines that the scenario programs print.
 
 mod program;

@@ -63,7 +63,8 @@ impl Language {
         let mut command = match self {
             Self::Python => {
                 let mut command = tool("python3")?;
-                command.arg("-B").arg(folder.join("python/scenario.py"));
+                let package = root().join("clients/python");
+                command.env("PYTHONPATH", package.join("src")).arg("-B").arg(package.join("tests/scenario.py"));
                 command
             }
             Self::TypeScript => {

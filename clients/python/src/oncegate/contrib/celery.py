@@ -31,7 +31,8 @@ class OnceTask(Task):  # type: ignore[misc]
         def send_invoice(invoice_id): ...
 
     `acks_late` is on. In progress elsewhere: retried later, outside of `max_retries`. A broker with a visibility timeout (Redis, SQS) has
-    one longer than the lease. Work that had no effect raises `NothingHappened` instead of calling `retry`. Otherwise the task fails with `ParkedTask`.
+    one longer than the lease. Work that had no effect raises `NothingHappened` instead of calling
+    `retry`. Otherwise the task fails with `ParkedTask`.
     """
 
     abstract = True

@@ -13,30 +13,36 @@ import sys
 import threading
 import time
 from decimal import Decimal
+from typing import Any
 
 import oncegate
-from oncegate import Done, Duplicate, Gateway, Held, NothingHappened
+from oncegate import Client, Done, Duplicate, Grant, JsonText, NothingHappened
 
 OPERATION = "order.submit"
-DEEP: list = []
+DEEP: list[Any] = []
 for _ in range(200):
     DEEP = [DEEP]
-RETURNS = {None: {}, "foreign": {"total": Decimal("12.50")}, "long": {"page": "x" * 70_000}, "deep": {"tree": DEEP}}
+RETURNS: dict[str | None, dict[str, Any]] = {
+    None: {},
+    "foreign": {"total": Decimal("12.50")},
+    "long": {"page": "x" * 70_000},
+    "deep": {"tree": DEEP},
+}
 printing = threading.Lock()
 
 
-def say(*words):
+def say(*words: object) -> None:
     """One line; what there is none of is `-`."""
     with printing:
         print(*("-" if word is None else word for word in words), flush=True)
 
 
-def main():
+def main() -> None:
     what, *rest = sys.argv[1:]
     if what == "vectors":
         return vectors(rest[0])
     settings = dict(word.split("=", 1) for word in rest)
-    gateway = Gateway(
+    client = Client(
         settings["urls"].split(","),
         credential=settings.get("credential"),
         on_unavailable=settings.get("policy", "fail_closed"),
@@ -44,14 +50,14 @@ def main():
         claim_within=int(settings.get("claim_within", 5000)) / 1000,
         settle_within=int(settings.get("settle_within", 30000)) / 1000,
     )
-    orders(gateway, settings) if what == "orders" else one(gateway, settings)
+    orders(client, settings) if what == "orders" else one(client, settings)
 
 
-def orders(gateway, settings):
-    def worker():
+def orders(client: Client, settings: dict[str, str]) -> None:
+    def worker() -> None:
         for at in range(int(settings["orders"])):
             order = f"A-{at}"
-            while (answer := try_order(gateway, settings, order)) is not None:
+            while (answer := try_order(client, settings, order)) is not None:
                 time.sleep(answer)
 
     workers = [threading.Thread(target=worker) for _ in range(int(settings["workers"]))]
@@ -61,10 +67,10 @@ def orders(gateway, settings):
         each.join()
 
 
-def try_order(gateway, settings, order):
+def try_order(client: Client, settings: dict[str, str], order: str) -> float | None:
     """None once the order has an answer, else how long to wait."""
     try:
-        answer = run(gateway, settings, order)
+        answer = run(client, settings, order)
     except oncegate.Unavailable:
         return 0.05
     match answer:
@@ -74,12 +80,13 @@ def try_order(gateway, settings, order):
             say("duplicate", order, number(result))
         case Duplicate(retry_after=retry_after):
             return min(retry_after, 0.1)
+    return None
 
 
-def one(gateway, settings):
+def one(client: Client, settings: dict[str, str]) -> None:
     order = settings["order"]
     try:
-        answer = run(gateway, settings, order)
+        answer = run(client, settings, order)
     except oncegate.Unavailable as unavailable:
         return say("unavailable", *(cause.kind for cause in unavailable.causes))
     except oncegate.Rejected as refused:
@@ -90,14 +97,14 @@ def one(gateway, settings):
         say("not_settled")
         # Kept somewhere, and given to a gateway later.
         report = unsettled.report
-        return say("settled", gateway.settle(report, within=20.0)["state"])
+        return say("settled", client.settle(report, within=20.0).state)
     except NothingHappened:
         return say("raised", "failure")
     except RuntimeError:
         return say("raised", "unknown")
     match answer:
-        case Done(result, state, degraded, late, result_error):
-            if result_error:
+        case Done(result, state, degraded, late, _, omitted):
+            if omitted:
                 say("not_stored")
             say("done", order, number(result), state, degraded, "late" if late else "in_time")
         case Duplicate(state, result):
@@ -106,39 +113,40 @@ def one(gateway, settings):
             say("mismatch", mismatch.code)
 
 
-def run(gateway, settings, order):
-    def work(held: Held):
-        say("granted", order, "repeated" if held.repeated else "first", held.degraded)
+def run(client: Client, settings: dict[str, str], order: str) -> oncegate.Answer:
+    def work(grant: Grant) -> dict[str, Any]:
+        say("granted", order, "repeated" if grant.repeated else "first", grant.degraded)
         time.sleep(int(settings.get("work", 0)) / 1000)
         if settings.get("fails") == "failure":
             raise NothingHappened("nothing happened")
         if settings.get("fails") == "unknown":
             raise RuntimeError("who knows")
-        if not held.is_ours:
-            say("lost", held.lost)
+        if not grant.is_live:
+            say("lost", grant.lost)
         say("effect", order)
         return {"order_number": order} | RETURNS[settings.get("returns")]
 
     fingerprint = settings.get("fingerprint")
-    return gateway.run_once(OPERATION, {"order_id": order}, work, lease=settings.get("lease"), fingerprint=fingerprint)
+    return client.once(OPERATION, {"order_id": order}, work, lease=settings.get("lease"), fingerprint=fingerprint)
 
 
-def number(result):
+def number(result: Any) -> Any:
     return result and result["order_number"]
 
 
-def vectors(path):
+def vectors(path: str) -> None:
     with open(path, encoding="utf-8") as file:
         table = json.load(file)
     for vector in table["accepted"]:
-        contents = oncegate.read_json(vector["contents_json"])
+        contents = JsonText(vector["contents_json"])
         say("accepted", oncegate.global_id(vector["app_key"], vector["operation"], contents))
     for vector in table["refused"]:
         try:
-            contents = oncegate.read_json(vector["contents_json"])
+            contents = JsonText(vector["contents_json"])
             say("accepted", oncegate.global_id("shop", "default", contents))
         except ValueError:
             say("refused")
 
 
-main()
+if __name__ == "__main__":
+    main()
