@@ -15,7 +15,7 @@ TESTS_AT_ONCE = $$((2 * $$(getconf _NPROCESSORS_ONLN)))
 ALONE := isolation:: outage::
 PLAIN_TESTS = $(CARGO) test --workspace --all-features $(LOCKED) $(if $(CI),--no-fail-fast) --
 
-.PHONY: help test test-generated test-clients test-deps test-deploy mutants bench measure-waiting bench-record demo fmt lint docs
+.PHONY: help test test-generated test-clients test-brokers test-deps test-deploy mutants bench measure-waiting bench-record demo fmt lint docs
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ test-generated: test-deps ## lint the OpenAPI documents; generate clients, compi
 
 test-clients: test-deps ## check, build, install and run the packages of clients/
 	@scripts/test-clients
+
+test-brokers: test-deps ## kill consumers at Redis Streams, RabbitMQ and NATS in the middle, with and without the gateway
+	@scripts/test-brokers
 
 test-deps: ## install the servers and tools the tests start
 	@scripts/install-test-deps
