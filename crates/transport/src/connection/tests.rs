@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use axum::http::Version;
+use axum::http::uri::Authority;
 use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
 use tokio::io::{DuplexStream, duplex};
@@ -63,18 +64,27 @@ impl HttpService for Echo {
     }
 }
 
-/// Returns what is wrong with a head, by such rules as a service has.
+/// Returns what is wrong with a head, by the kinds of rules that the gateway's services have: each refuses a request before its
+/// body is read. The exact rules, and their tests, are in `web::head` of the program.
 fn invalid_head(request: &Request<Incoming>) -> Option<(StatusCode, &'static str)> {
     let headers = request.headers();
     let codings: Vec<_> = headers.get_all(header::TRANSFER_ENCODING).iter().collect();
     let hosts = headers.get_all(header::HOST).iter().count();
     let chunked = |coding: &&HeaderValue| coding.as_bytes().eq_ignore_ascii_case(b"chunked");
+    let is_host = |text: &str| text.parse::<Authority>().is_ok_and(|host| !host.as_str().contains('@'));
+    let host_is_good = headers.get(header::HOST).is_none_or(|host| host.to_str().is_ok_and(is_host));
     if headers.len() > limits().header_fields {
         Some((StatusCode::BAD_REQUEST, "the head is too large"))
     } else if codings.len() > 1 || !codings.iter().all(chunked) {
         Some((StatusCode::NOT_IMPLEMENTED, "only chunked is decoded"))
     } else if hosts > 1 || (hosts == 0 && request.version() == Version::HTTP_11) {
         Some((StatusCode::BAD_REQUEST, "send one Host field"))
+    } else if !host_is_good {
+        Some((StatusCode::BAD_REQUEST, "the Host field is malformed"))
+    } else if request.uri().authority().is_some_and(|host| !is_host(host.as_str())) {
+        Some((StatusCode::BAD_REQUEST, "the host in the target is malformed"))
+    } else if headers.contains_key(header::CONTENT_ENCODING) {
+        Some((StatusCode::UNSUPPORTED_MEDIA_TYPE, "send no Content-Encoding"))
     } else {
         None
     }
@@ -267,6 +277,66 @@ fn requests() -> Vec<Vec<u8>> {
     }
     for twice in ["3\r\ncontent-length: 3", "3\r\ncontent-length: 2", "3\r\ncontent-length: x"] {
         all.push(post(&format!("content-length: {twice}\r\n"), "abc"));
+    }
+    for host in [
+        "a:",
+        "SHOP:80",
+        "10.0.0.1:8080",
+        "[::2]",
+        "a_b",
+        "%41",
+        ":80",
+        "a/b",
+        "a@b",
+        "a:b",
+        "a:80:90",
+        "[::1",
+        "::1",
+        "[x]",
+        "[::1]x",
+        "[::1]:x",
+        "a\tb",
+        "a?",
+        "a#b",
+        "caf\u{e9}",
+        "a, b",
+        "http://a",
+    ] {
+        all.push(bare("GET / HTTP/1.1", &format!("host: {host}\r\n")));
+        all.push(format!("POST /a HTTP/1.1\r\nhost: {host}\r\ncontent-length: 3\r\n\r\nabc").into_bytes());
+    }
+    for target in [
+        "http://x/a?b",
+        "HTTP://X/a",
+        "https://x",
+        "http://x?b",
+        "http://x:80/",
+        "http://x:/",
+        "http://x:y/",
+        "http://u@x/",
+        "http://u:p@x/",
+        "http://[::1]/",
+        "http://[::1/",
+        "http:///a",
+        "http://",
+        "http:/a",
+        "ftp://x/",
+        "x:1",
+        "//x/a",
+        "*",
+    ] {
+        all.push(start(&format!("GET {target} HTTP/1.1")));
+        all.push(bare(&format!("GET {target} HTTP/1.0"), ""));
+        all.push(format!("POST {target} HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\n\r\nabc").into_bytes());
+    }
+    for coding in ["gzip", "identity", "", "GZIP, br", "gzip\r\ncontent-encoding: br"] {
+        let coding = format!("Content-Encoding: {coding}\r\n");
+        all.push(bare("GET / HTTP/1.1", &format!("host: x\r\n{coding}")));
+        all.push(post(&format!("{coding}content-length: 3\r\n"), "abc"));
+        all.push(post(&format!("{coding}content-length: 3\r\nexpect: 100-continue\r\n"), "abc"));
+        all.push(post(&format!("{coding}content-length: 3\r\nconnection: close\r\n"), "abc"));
+        all.push(post(&format!("{coding}transfer-encoding: chunked\r\n"), "3\r\nabc\r\n0\r\n\r\n"));
+        all.push(post(&format!("{coding}content-length: {}\r\n", BYTES_MAX), &long(BYTES_MAX)));
     }
     for line in [
         "GET / HTTP/1.1",
