@@ -217,6 +217,11 @@ fn lints_are_expected_not_allowed() {
 }
 
 #[test]
+fn doc_comments_have_no_code_that_is_not_run() {
+    hold("doc comments have no code that is not run", rules::doctests);
+}
+
+#[test]
 fn files_have_one_subject() {
     hold("files have one subject", rules::sizes);
 }

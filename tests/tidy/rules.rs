@@ -216,6 +216,21 @@ pub(crate) fn expects(sources: &[Source]) -> Vec<String> {
     found
 }
 
+/// Doctests are off, so code in a doc comment would not be checked.
+pub(crate) fn doctests(sources: &[Source]) -> Vec<String> {
+    let mut found = Vec::new();
+    for source in sources {
+        for (number, line) in source.text.lines().enumerate() {
+            let line = line.trim_start();
+            if (line.starts_with("///") || line.starts_with("//!")) && line.contains("```") {
+                let place = format!("{}:{}", source.path, number + 1);
+                found.push(format!("{place}: write the example as a test, or set `doctest` in Cargo.toml"));
+            }
+        }
+    }
+    found
+}
+
 /// A file that gets long has two subjects.
 pub(crate) fn sizes(sources: &[Source]) -> Vec<String> {
     let mut found = Vec::new();

@@ -196,6 +196,12 @@ fn an_allowed_lint_is_caught() {
 }
 
 #[test]
+fn code_in_a_doc_comment_is_caught() {
+    caught(rules::doctests, "crates/core/src/lib.rs", "/// Adds:\n/// ```\nfn add() {}", 2);
+    passes(rules::doctests, "crates/core/src/lib.rs", "/// A `name`.\nfn f() {} // ```");
+}
+
+#[test]
 fn a_long_file_is_caught_but_its_tests_do_not_count() {
     let production = "fn f() {}\n".repeat(FILE_LINES_MAX);
     let tests = "#[cfg(test)]\nmod tests {\n    fn f() {}\n}\n";
