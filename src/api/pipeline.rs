@@ -86,7 +86,6 @@ impl RequestContext {
     }
 }
 
-/// Serves a request.
 pub(super) async fn serve(service: &ApiService, request: Request<Incoming>, connection: &Connection) -> Response {
     let api = &*service.api;
     let started_at = api.clock.monotonic();

@@ -35,7 +35,6 @@ pub(super) fn state(message: impl Into<String>) -> anyhow::Error {
     Failure { cause: Cause::State, message: message.into() }.into()
 }
 
-/// Returns the exit code of an error.
 pub(super) fn exit_code(error: &anyhow::Error) -> u8 {
     let cause = if error.is::<Problems>() {
         Some(Cause::Usage)

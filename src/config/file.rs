@@ -33,7 +33,6 @@ impl File {
         Self { name: name.to_owned(), text: text.to_owned() }
     }
 
-    /// Parses the tables.
     pub(super) fn parse(&self) -> Result<Table, Problem> {
         self.text.parse().map_err(|error: toml::de::Error| {
             // toml's own message would show the line, which may contain a password.

@@ -16,7 +16,6 @@ use super::path::KeyPath;
 use super::problem::{Problem, Problems};
 use super::{ChainOptions, Config, secret_files};
 
-/// All defaults.
 const DEFAULTS: &str = include_str!("../../oncegate.default.toml");
 
 /// Problems that are reported at most.

@@ -18,7 +18,6 @@ use crate::tenants::secret::Secret;
 use crate::tenants::stored::{Catalog, CatalogError, ListedApp, ListedSecret, RevokeScope};
 use crate::tenants::{App, Registry};
 
-/// Dependencies of a catalog.
 #[cfg_attr(not(feature = "postgres"), expect(dead_code, reason = "only a registry in a database needs all of it"))]
 pub(super) struct Dependencies {
     /// The configuration in force.

@@ -23,7 +23,6 @@ use crate::tenants::secret::Secret;
 use crate::tenants::stored::{Catalog, CatalogError, ListedApp, ListedSecret, RevokeScope, StoredApp, StoredSecret};
 use crate::tenants::{App, Registry};
 
-/// Problems of apps in the registry, by app.
 type Problems = Arc<Mutex<BTreeMap<AppKey, String>>>;
 
 /// Follows the configured registry until it is stopped.
@@ -117,7 +116,6 @@ fn parse_app(config: &Config, stored: &StoredApp) -> Result<App, String> {
     apps::app(&config, &stored.key, options).map_err(|error| format!("{error:#}"))
 }
 
-/// Catalog of the apps in a database.
 pub(super) struct DatabaseCatalog {
     follower: Arc<Follower>,
     config: Arc<ArcSwap<Config>>,

@@ -10,7 +10,6 @@ pub(super) struct Signals {
     hangup: Signal,
 }
 
-/// Request of a signal.
 pub(super) enum Request {
     /// Stop, by the signal of this name.
     Stop(&'static str),

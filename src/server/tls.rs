@@ -114,7 +114,6 @@ async fn follow_files(
     }
 }
 
-/// Certificate of one listener.
 struct ListenerCertificate {
     index: usize,
     name: &'static str,

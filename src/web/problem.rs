@@ -223,7 +223,6 @@ impl Problem {
         Self::new(Code::InvalidRequest, detail)
     }
 
-    /// Returns the title.
     fn title(&self) -> &'static str {
         if let Members::NotReady { title, .. } = &self.members { title } else { self.code.title() }
     }

@@ -81,7 +81,6 @@ impl Folder {
         Ok(folder)
     }
 
-    /// Returns the path.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }

@@ -77,7 +77,6 @@ pub(super) struct Row {
     pub(super) expires_at: Option<Timestamp>,
     /// The fence of its attempt.
     pub(super) fence: u64,
-    /// The record.
     pub(super) record: Record,
 }
 

@@ -68,7 +68,6 @@ impl<C: Call> Queue<C> {
         }
     }
 
-    /// Refuses the calls that wait.
     pub(super) fn refuse_waiting(&mut self, why: &Determinate) {
         self.waiting.drain(..).for_each(|call| call.refuse(why));
     }

@@ -15,7 +15,6 @@ const PERMITS: usize = 256;
 #[derive(Default)]
 pub(super) struct BatchPermits(Mutex<HashMap<AppKey, Arc<Semaphore>>>);
 
-/// The permits of an app.
 pub(super) struct AppPermits(Arc<Semaphore>);
 
 impl BatchPermits {

@@ -55,7 +55,6 @@ impl ResultMemory {
         Self { all: Pools::of((loading, kept)), apps: Mutex::default(), share: (loading / 2, kept / 2), result }
     }
 
-    /// Returns the memory of an app.
     pub(super) fn of(&self, app: &AppKey) -> AppMemory<'_> {
         let mut apps = self.apps.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(own) = apps.get(app) {

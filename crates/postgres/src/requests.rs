@@ -50,7 +50,6 @@ impl Request for ClaimRequest {
     }
 }
 
-/// An outcome.
 pub(super) struct Outcomes {
     request: OutcomeRequest,
     /// The record to put, since no claim was found that the outcome could settle.

@@ -38,7 +38,6 @@ pub(super) struct Place {
 }
 
 impl Routes {
-    /// Creates the routes to workers of this readiness.
     pub(super) fn new(workers: impl Iterator<Item = Arc<Readiness>>) -> Arc<Self> {
         let load = |readiness| Load { calls: AtomicUsize::new(0), readiness };
         Arc::new(Self {

@@ -58,7 +58,6 @@ impl Core {
         self.refresh(at).await.map_err(uncertain)
     }
 
-    /// Writes the chain state to an engine.
     pub(super) async fn write_state(
         &self,
         at: usize,

@@ -77,7 +77,6 @@ impl Core {
         }
     }
 
-    /// Grants a claim by a policy.
     async fn grant(
         &self,
         request: &ClaimRequest,

@@ -194,7 +194,6 @@ impl OutageJournal {
         );
     }
 
-    /// Counts an answer of a policy.
     pub(super) fn count_answer(&self, app: &AppKey, policy: OutagePolicy) {
         self.metrics.answered(app.as_ref(), label(policy));
     }

@@ -33,7 +33,6 @@ pub(super) struct Scanned {
     pub(super) ends_at: usize,
 }
 
-/// Returns the payload of a frame.
 pub(super) fn payload(file: &[u8], frame: &Range<usize>) -> Vec<u8> {
     file.get(frame.start + HEAD_BYTES..frame.end).unwrap_or_default().to_vec()
 }

@@ -19,7 +19,6 @@ use serde::{Deserialize, Serialize};
 
 use super::entry::{Entry, JournaledOperation, Seq};
 
-/// Contents of a frame.
 #[derive(Clone, Debug)]
 pub(super) enum FrameContent {
     /// An entry.

@@ -17,7 +17,6 @@ const BATCH_MAX: usize = 1024;
 /// Smallest file that is rewritten.
 const WORTH_REWRITING_BYTES: u64 = 1 << 20;
 
-/// A job of the writer.
 pub(super) struct Job {
     /// Frames to append. Those with a number live until they are removed.
     pub(super) frames: Vec<(Option<Seq>, Vec<u8>)>,
@@ -29,7 +28,6 @@ pub(super) struct Job {
     pub(super) done: Option<oneshot::Sender<Result<(), JournalError>>>,
 }
 
-/// A request to the writer.
 pub(super) enum WriterRequest {
     /// Writes this.
     Write(Job),
