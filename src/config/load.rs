@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::fmt;
 use std::path::PathBuf;
 
 use toml::Value;
@@ -21,7 +20,7 @@ const DEFAULTS: &str = include_str!("../../oncegate.default.toml");
 /// Problems that are reported at most.
 const PROBLEMS_MAX: usize = 20;
 
-/// Settings on the command line.
+/// Settings on the command line. Not `Debug`: the URL of the engine may contain a password.
 #[derive(Clone, Default)]
 pub struct Flags {
     /// `--config`: configuration file.
@@ -36,19 +35,6 @@ pub struct Flags {
     pub data_dir: Option<String>,
     /// `--log-level`: level of the log.
     pub log_level: Option<String>,
-}
-
-impl fmt::Debug for Flags {
-    /// Omits the engine, whose URL may contain a password.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Flags")
-            .field("config", &self.config)
-            .field("listen", &self.listen)
-            .field("admin_listen", &self.admin_listen)
-            .field("data_dir", &self.data_dir)
-            .field("log_level", &self.log_level)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Flags {

@@ -22,8 +22,8 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 pub(super) struct Certificates {
     pub(super) api: Option<Arc<Tls>>,
     pub(super) admin: Option<Arc<Tls>>,
-    /// Configured files; updated at every reload.
-    named: watch::Sender<[TlsOptions; 2]>,
+    /// Options with the names of the files; updated at every reload.
+    named: watch::Sender<ServerOptions>,
 }
 
 impl Certificates {
@@ -34,19 +34,18 @@ impl Certificates {
         stop: CancellationToken,
     ) -> anyhow::Result<Self> {
         let mut listeners = Vec::new();
-        let mut open = |index: usize| {
-            let (name, options) = LISTENERS[index](server);
-            if !options.is_on() {
+        let mut open = |name, options_of: fn(&ServerOptions) -> &TlsOptions| {
+            if !options_of(server).is_on() {
                 return Ok(None);
             }
-            let listener = ListenerCertificate::open(index, name, options.clone(), clock.clone());
+            let listener = ListenerCertificate::open(name, options_of, options_of(server).clone(), clock.clone());
             let listener = listener.with_context(|| format!("the listener `{name}` has no TLS"))?;
             let tls = listener.tls.clone();
             listeners.push(listener);
             anyhow::Ok(Some(tls))
         };
-        let (api, admin) = (open(0)?, open(1)?);
-        let (named, files) = watch::channel(named(server));
+        let (api, admin) = (open("api", |server| &server.tls)?, open("admin", |server| &server.admin_tls)?);
+        let (named, files) = watch::channel(server.clone());
         if !listeners.is_empty() {
             tokio::spawn(follow_files(listeners, files, stop));
         }
@@ -60,23 +59,14 @@ impl Certificates {
                 tracing::warn!("Switching a listener between HTTP and HTTPS needs a restart");
             }
         }
-        self.named.send_replace(named(server));
+        self.named.send_replace(server.clone());
     }
-}
-
-type Named = fn(&ServerOptions) -> (&'static str, &TlsOptions);
-
-/// Name and options of each listener.
-const LISTENERS: [Named; 2] = [|server| ("api", &server.tls), |server| ("admin", &server.admin_tls)];
-
-fn named(server: &ServerOptions) -> [TlsOptions; 2] {
-    LISTENERS.map(|listener| listener(server).1.clone())
 }
 
 /// Checks the files periodically and on request.
 async fn follow_files(
     mut listeners: Vec<ListenerCertificate>,
-    mut names: watch::Receiver<[TlsOptions; 2]>,
+    mut names: watch::Receiver<ServerOptions>,
     stop: CancellationToken,
 ) {
     let mut ticks = interval(CHECK_INTERVAL);
@@ -91,10 +81,10 @@ async fn follow_files(
             () = stop.cancelled() => return,
         };
         if requested {
-            let names = names.borrow_and_update().clone();
+            let server = names.borrow_and_update().clone();
             for listener in &mut listeners {
                 // A TLS listener stays one until the restart.
-                let options = &names[listener.index];
+                let options = (listener.options_of)(&server);
                 if options.is_on() {
                     listener.options = options.clone();
                 }
@@ -115,8 +105,8 @@ async fn follow_files(
 }
 
 struct ListenerCertificate {
-    index: usize,
     name: &'static str,
+    options_of: fn(&ServerOptions) -> &TlsOptions,
     options: TlsOptions,
     tls: Arc<Tls>,
     /// Digest of the files in use.
@@ -128,7 +118,12 @@ struct ListenerCertificate {
 }
 
 impl ListenerCertificate {
-    fn open(index: usize, name: &'static str, options: TlsOptions, clock: Arc<dyn Clock>) -> Result<Self, InvalidTls> {
+    fn open(
+        name: &'static str,
+        options_of: fn(&ServerOptions) -> &TlsOptions,
+        options: TlsOptions,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, InvalidTls> {
         let files = options.read()?;
         let (identity, digest, metrics) = (files.identity()?, files.digest(), TlsMetrics::new(name));
         if let Some(expired_at) = expired_at(&identity, &*clock) {
@@ -136,7 +131,7 @@ impl ListenerCertificate {
         }
         report_expiry(&metrics, &identity);
         let tls = Arc::new(Tls::new(identity, metrics.clone()));
-        Ok(Self { index, name, options, tls, digest, failure: None, metrics, clock })
+        Ok(Self { name, options_of, options, tls, digest, failure: None, metrics, clock })
     }
 
     /// Loads the files if they have changed and are valid. A problem is logged once, and again on request.
