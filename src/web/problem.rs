@@ -26,6 +26,7 @@ macro_rules! codes {
     ($($(#[$doc:meta])* $code:ident = $name:literal, $status:ident, $title:literal;)*) => {
         /// The stable code of an error.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[expect(missing_docs, reason = "the titles describe most of them")]
         pub enum Code { $($(#[$doc])* $code,)* }
 
         impl Code {
@@ -48,53 +49,36 @@ macro_rules! codes {
 }
 
 codes! {
-    /// The body is not JSON.
     MalformedJson = "malformed_json", BAD_REQUEST, "Malformed JSON";
-    /// A field is missing, unknown, or has a wrong value.
     InvalidRequest = "invalid_request", BAD_REQUEST, "Invalid request";
-    /// No valid credential.
     Unauthenticated = "unauthenticated", UNAUTHORIZED, "Unauthenticated";
-    /// The app is disabled.
     AppDisabled = "app_disabled", FORBIDDEN, "App disabled";
-    /// No token is configured for the admin API.
     AdminDisabled = "admin_disabled", FORBIDDEN, "Admin API disabled";
-    /// There is no such path or resource.
     NotFound = "not_found", NOT_FOUND, "Not found";
-    /// The path has other methods.
     MethodNotAllowed = "method_not_allowed", METHOD_NOT_ALLOWED, "Method not allowed";
     /// Another attempt holds the operation or has done it, or its outcome is unknown.
     Duplicate = "duplicate", CONFLICT, "Duplicate";
     /// Another attempt holds the claim.
     Superseded = "superseded", CONFLICT, "Superseded";
-    /// The operation has succeeded, which is never undone.
     AlreadySucceeded = "already_succeeded", CONFLICT, "Already succeeded";
     /// The attempt holds no claim.
     LeaseLost = "lease_lost", CONFLICT, "Lease lost";
-    /// There is an app of this name.
     AppExists = "app_exists", CONFLICT, "App exists";
-    /// Apps can be changed only in the configuration.
     AppsInConfiguration = "apps_in_configuration", CONFLICT, "Apps in configuration";
     /// A switch loses claims, and the request does not accept that.
     LossNotAccepted = "loss_not_accepted", CONFLICT, "Loss not accepted";
-    /// The engine is in use already.
     AlreadyActive = "already_active", CONFLICT, "Already active";
-    /// Another switch of the chain is under way.
     SwitchUnderWay = "switch_under_way", CONFLICT, "Switch under way";
     /// Too old to be recorded.
     Expired = "expired", CONFLICT, "Expired";
     /// The body, the contents or the result is too large.
     BodyTooLarge = "body_too_large", PAYLOAD_TOO_LARGE, "Body too large";
-    /// The media type of the body is not JSON.
     UnsupportedMediaType = "unsupported_media_type", UNSUPPORTED_MEDIA_TYPE, "Unsupported media type";
-    /// The same ID with other contents.
     ContentsMismatch = "contents_mismatch", UNPROCESSABLE_ENTITY, "Contents mismatch";
-    /// The same operation with another fingerprint.
     FingerprintMismatch = "fingerprint_mismatch", UNPROCESSABLE_ENTITY, "Fingerprint mismatch";
-    /// The contents or the fingerprint have no canonical form.
     ContentsNotCanonical = "contents_not_canonical", UNPROCESSABLE_ENTITY, "Contents not canonical";
     /// The contents have no value, so they would be the same for every operation.
     ContentsEmpty = "contents_empty", UNPROCESSABLE_ENTITY, "Contents empty";
-    /// The app has used up its quota.
     QuotaExceeded = "quota_exceeded", TOO_MANY_REQUESTS, "Quota exceeded";
     /// The store is unavailable; nothing happened.
     StoreUnavailable = "store_unavailable", SERVICE_UNAVAILABLE, "Store unavailable";
@@ -104,15 +88,11 @@ codes! {
     StoreIncompatible = "store_incompatible", SERVICE_UNAVAILABLE, "Store incompatible";
     /// The call may have taken effect in the store.
     OutcomeUnknown = "outcome_unknown", SERVICE_UNAVAILABLE, "Outcome unknown";
-    /// A concurrency limit of the gateway is reached.
     Overloaded = "overloaded", SERVICE_UNAVAILABLE, "Overloaded";
-    /// The gateway is stopping or starting.
     Draining = "draining", SERVICE_UNAVAILABLE, "Draining";
     /// The audit trail cannot be written or read; nothing happened.
     AuditUnavailable = "audit_unavailable", SERVICE_UNAVAILABLE, "Audit trail unavailable";
-    /// The engine cannot do it.
     NotSupported = "not_supported", NOT_IMPLEMENTED, "Not supported";
-    /// An error of the gateway.
     Internal = "internal", INTERNAL_SERVER_ERROR, "Internal error";
 }
 

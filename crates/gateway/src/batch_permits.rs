@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hashbrown::HashMap;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 
 use oncegate_core::tenant::AppKey;
 
@@ -15,26 +15,17 @@ const PERMITS: usize = 256;
 #[derive(Default)]
 pub(super) struct BatchPermits(Mutex<HashMap<AppKey, Arc<Semaphore>>>);
 
-pub(super) struct AppPermits(Arc<Semaphore>);
-
 impl BatchPermits {
-    /// Returns the permits of an app, which all its batches share.
-    pub(super) fn of(&self, app: &AppKey) -> AppPermits {
+    /// Returns the permits of an app, which all its batches share. They are never closed.
+    pub(super) fn of(&self, app: &AppKey) -> Arc<Semaphore> {
         let mut apps = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(own) = apps.get(app) {
-            return AppPermits(own.clone());
+            return own.clone();
         }
         apps.retain(|_, own| Arc::strong_count(own) > 1);
         let own = Arc::new(Semaphore::new(PERMITS));
         apps.insert(app.clone(), own.clone());
-        AppPermits(own)
-    }
-}
-
-impl AppPermits {
-    /// Waits for a permit. Calls get theirs in order. Never returns `None`, since the semaphore is never closed.
-    pub(super) async fn acquire(&self) -> Option<OwnedSemaphorePermit> {
-        self.0.clone().acquire_owned().await.ok()
+        own
     }
 }
 
