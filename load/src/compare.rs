@@ -13,6 +13,7 @@ use serde::Serialize;
 use crate::{
     capacity::{self, Capacities, Capacity},
     contender::{Contender, Installed},
+    failover::{Failover, Failovers},
     footprint::{self, Footprint, Footprints},
     goals::{self, Goal, Goals, Loads},
     report::Report,
@@ -40,10 +41,12 @@ pub(crate) struct Comparison {
 /// Measurements that some targets need in addition to the peaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Measurement {
-    /// Batches on Redis; disk and memory with many connections
+    /// Batches on Redis and on a cluster; disk and memory with many connections
     Rates,
     /// Latencies at half of each peak
     Latencies,
+    /// Answers while a primary of a cluster dies
+    Failover,
     /// Bytes of a claim and of an idle gateway
     Sizes,
     /// Memory and disk with --live claims; takes minutes
@@ -59,6 +62,7 @@ pub(crate) struct Compared {
     seconds: u64,
     rows: Vec<Row>,
     latencies: Vec<Row>,
+    failovers: Vec<Failover>,
     footprints: Vec<Footprint>,
     capacities: Vec<Capacity>,
     targets: Vec<Goal>,
@@ -108,7 +112,12 @@ pub(crate) async fn run(comparison: Comparison) -> anyhow::Result<(Compared, boo
         |trials: Vec<Trial>| -> Vec<_> { trials.into_iter().filter(|it| contenders.contains(&it.contender)).collect() };
     let mut others = Vec::new();
     if targets.contains(&Measurement::Rates) {
-        let trials = [loads.batched(Contender::Redis), loads.many(Contender::Disk), loads.many(Contender::Memory)];
+        let trials = [
+            loads.batched(Contender::Redis),
+            loads.batched(Contender::Cluster),
+            loads.many(Contender::Disk),
+            loads.many(Contender::Memory),
+        ];
         others.extend(chosen(trials.to_vec()));
     }
     if loads.live > 0 {
@@ -119,11 +128,19 @@ pub(crate) async fn run(comparison: Comparison) -> anyhow::Result<(Compared, boo
     bench.measure(&others).await?;
     let mut halves = Vec::new();
     if targets.contains(&Measurement::Latencies) {
-        use Contender::{Disk, Memory, Noop, Postgres, Redis};
+        use Contender::{Acknowledged, Cluster, Disk, Memory, Noop, Postgres, Redis};
         let pairs = [(Noop, Redis), (Memory, Memory), (Disk, Disk), (Redis, Redis), (Postgres, Postgres)];
-        halves.extend(pairs.into_iter().filter_map(|(contender, of)| loads.half(&bench, contender, of)));
+        let pairs = pairs.into_iter().chain([(Cluster, Acknowledged), (Acknowledged, Acknowledged)]);
+        halves.extend(pairs.filter_map(|(contender, of)| loads.half(&bench, contender, of)));
         bench.measure(&halves).await?;
     }
+    let failovers = if targets.contains(&Measurement::Failover) {
+        let contenders = [Contender::Cluster, Contender::Acknowledged, Contender::Library];
+        chosen(contenders.map(|it| loads.failover(it)).to_vec())
+    } else {
+        Vec::new()
+    };
+    bench.measure(&failovers).await?;
     let footprints = if targets.contains(&Measurement::Sizes) {
         footprint::measure(&mut bench, &contenders).await
     } else {
@@ -142,6 +159,7 @@ pub(crate) async fn run(comparison: Comparison) -> anyhow::Result<(Compared, boo
         rows: rows(&all),
         latencies: rows(&halves),
         capacities: capacity::of(&bench, loads),
+        failovers: failovers.iter().filter_map(|trial| Failover::of(&bench, trial)).collect(),
         footprints,
         targets,
         skipped: bench.skipped.clone(),
@@ -245,6 +263,9 @@ impl fmt::Display for Compared {
             let (mean, p99, gateway) = (us(row.mean_us, 0), us(row.p99_us, 0), us(row.gateway_us_per_request, 1));
             let Row { trial, claims_per_second, .. } = row;
             writeln!(f, "| {} | {claims_per_second:.0} | {mean} | {p99} | {gateway} |", trial.contender)?;
+        }
+        if !self.failovers.is_empty() {
+            Failovers(&self.failovers).fmt(f)?;
         }
         if !self.footprints.is_empty() {
             Footprints(&self.footprints).fmt(f)?;

@@ -17,6 +17,12 @@ pub(crate) enum Contender {
     Memory,
     Disk,
     Redis,
+    /// A cluster of three primaries.
+    Cluster,
+    /// The same, each with a replica that acknowledges (`replicas=1`).
+    Acknowledged,
+    /// No gateway: the cluster mode of the Redis client library behind a plain handler, for claims only.
+    Library,
     /// Redis commands over HTTP, for claims only.
     Webdis,
     /// Lua in nginx with Redis, for claims only.
@@ -33,11 +39,14 @@ pub(crate) enum Contender {
 }
 
 impl Contender {
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 13] = [
         Self::Noop,
         Self::Memory,
         Self::Disk,
         Self::Redis,
+        Self::Cluster,
+        Self::Acknowledged,
+        Self::Library,
         Self::Webdis,
         Self::Nginx,
         Self::Sets,
@@ -53,7 +62,7 @@ impl Contender {
 
     /// Reports whether it supports single claims only.
     pub(crate) fn only_claims(self) -> bool {
-        matches!(self, Self::Webdis | Self::Nginx | Self::Sets | Self::PipelinedSets | Self::Pgbench)
+        matches!(self, Self::Library | Self::Webdis | Self::Nginx | Self::Sets | Self::PipelinedSets | Self::Pgbench)
     }
 }
 
@@ -64,6 +73,9 @@ impl fmt::Display for Contender {
             Self::Memory => "memory",
             Self::Disk => "disk",
             Self::Redis => "redis",
+            Self::Cluster => "cluster",
+            Self::Acknowledged => "cluster, replicas=1",
+            Self::Library => "library on the cluster",
             Self::Webdis => "webdis",
             Self::Nginx => "nginx with Lua",
             Self::Sets => "redis-benchmark",
@@ -107,6 +119,10 @@ impl Installed {
         match contender {
             Contender::Noop | Contender::Memory | Contender::Disk => None,
             Contender::Redis => redis,
+            // The starter of clusters knows no other name.
+            Contender::Cluster | Contender::Acknowledged | Contender::Library => {
+                find_program("redis-server").is_none().then_some("redis-server is not installed")
+            }
             Contender::Sets | Contender::PipelinedSets => {
                 redis.or(self.redis_tools.is_none().then_some("redis-benchmark and redis-cli are not installed"))
             }

@@ -6,7 +6,9 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::{
-    contender::Contender::{self, Disk, Memory, Nginx, Noop, Pgbench, PipelinedSets, Postgres, Redis, Webdis},
+    contender::Contender::{
+        self, Acknowledged, Cluster, Disk, Memory, Nginx, Noop, Pgbench, PipelinedSets, Postgres, Redis, Webdis,
+    },
     footprint::Footprint,
     pace::Pacing,
     report::{Report, ratio},
@@ -19,6 +21,9 @@ pub(crate) const MANY: u64 = 256;
 
 /// Claims per request of the batch scenario.
 pub(crate) const BATCHED: f64 = 100.0;
+
+/// Claims per second during a failover.
+const FAILOVER_RATE: u64 = 2000;
 
 /// Performance target.
 #[derive(Debug, Serialize)]
@@ -40,11 +45,16 @@ impl Loads {
     /// At full speed, each order once.
     pub(crate) fn peak(self, contender: Contender) -> Trial {
         let Self { connections, .. } = self;
-        Trial { contender, scenario: Scenario::Unique, pacing: Pacing::Closed, connections, live: 0 }
+        Trial { contender, scenario: Scenario::Unique, pacing: Pacing::Closed, connections, live: 0, failover: false }
     }
 
     pub(crate) fn batched(self, contender: Contender) -> Trial {
         Trial { scenario: Scenario::Batch, ..self.peak(contender) }
+    }
+
+    /// At a rate that three primaries and their replicas carry on a small machine, while one of them dies.
+    pub(crate) fn failover(self, contender: Contender) -> Trial {
+        Trial { pacing: Pacing::Open { per_second: FAILOVER_RATE }, failover: true, ..self.peak(contender) }
     }
 
     pub(crate) fn many(self, contender: Contender) -> Trial {
@@ -89,6 +99,17 @@ pub(crate) fn all(bench: &Bench, loads: Loads, footprints: &[Footprint]) -> Vec<
         at_most("gateway CPU per claim on Redis, to the no-op handler's", over(cpu(Redis), cpu(Noop)), 1.35),
         at_most("gateway CPU per claim on Redis, to webdis'", over(cpu(Redis), cpu(Webdis)), 0.80),
         at_least("claims/s on Redis, 100 per call, to redis-benchmark -P 16", over(batched, peak(PipelinedSets)), 0.6),
+        at_most("gateway CPU per claim on a cluster, to a single server's", over(cpu(Cluster), cpu(Redis)), 1.1),
+        at_least(
+            "claims/s on a cluster, 100 per call, to a single server's",
+            over(bench.median(&loads.batched(Cluster), claims_per_second), batched),
+            0.9,
+        ),
+        at_most(
+            "p99 at half of peak with replicas=1, to the cluster's at that rate without",
+            over(half(Acknowledged, Acknowledged, p99_us), half(Cluster, Acknowledged, p99_us)),
+            3.0,
+        ),
         at_least("durable claims/s on disk, to memory, 256 connections", over(many(Disk), many(Memory)), 0.6),
         at_least("durable claims/s on PostgreSQL, to pgbench", over(peak(Postgres), peak(Pgbench)), 1.6),
         at_most(

@@ -10,10 +10,12 @@ mod capacity;
 mod client;
 mod compare;
 mod contender;
+mod failover;
 mod fill;
 mod footprint;
 mod goals;
 mod ledger;
+mod library;
 mod noop;
 mod pace;
 mod peers;
@@ -67,6 +69,15 @@ enum Command {
         /// Address to listen on
         #[arg(long, default_value = "127.0.0.1:8081")]
         listen: SocketAddr,
+    },
+    /// Serve claims by the client library's own cluster mode
+    Library {
+        /// Address to listen on
+        #[arg(long, default_value = "127.0.0.1:8081")]
+        listen: SocketAddr,
+        /// URLs of some nodes
+        #[arg(long, value_delimiter = ',')]
+        nodes: Vec<String>,
     },
     /// Compare the reference server, a gateway on each engine and alternatives side by side
     Compare(CompareArgs),
@@ -130,7 +141,7 @@ struct CompareArgs {
     #[arg(long, value_enum, value_delimiter = ',', value_name = "NAMES")]
     only: Vec<Contender>,
     /// Also measure what the targets need: all kinds but live, or those named
-    #[arg(long, value_enum, value_delimiter = ',', value_name = "KINDS", num_args = 0..=1, require_equals = true, default_missing_value = "rates,latencies,sizes")]
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "KINDS", num_args = 0..=1, require_equals = true, default_missing_value = "rates,latencies,failover,sizes")]
     targets: Vec<Measurement>,
     /// Live claims during `--targets=live`
     #[arg(long, default_value_t = 5_000_000, value_name = "CLAIMS")]
@@ -164,7 +175,7 @@ fn main() -> ExitCode {
 fn dispatch(command: Command) -> anyhow::Result<bool> {
     // One thread for the generator: on a small machine a second one would take the CPU time that is measured.
     let mut runtime = match command {
-        Command::Noop { .. } => tokio::runtime::Builder::new_multi_thread(),
+        Command::Noop { .. } | Command::Library { .. } => tokio::runtime::Builder::new_multi_thread(),
         Command::Run(_) | Command::Compare(_) => tokio::runtime::Builder::new_current_thread(),
     };
     let runtime = runtime.enable_all().build().context("cannot start the runtime")?;
@@ -176,6 +187,7 @@ fn dispatch(command: Command) -> anyhow::Result<bool> {
                 match command {
                     Command::Run(args) => run(args).await,
                     Command::Noop { listen } => noop::serve(listen).await.map(|()| true),
+                    Command::Library { listen, nodes } => library::serve(listen, nodes).await.map(|()| true),
                     Command::Compare(args) => compare(args).await,
                 }
             } => done,

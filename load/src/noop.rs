@@ -22,13 +22,18 @@ use crate::report;
 
 /// Serves until the process ends.
 pub(crate) async fn serve(address: SocketAddr) -> anyhow::Result<()> {
+    serve_router(address, router()).await
+}
+
+/// Serves these routes until the process ends.
+pub(crate) async fn serve_router(address: SocketAddr, router: Router) -> anyhow::Result<()> {
     let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
-    report::say(&format!("the reference server listens on http://{}", listener.local_addr()?));
+    report::say(&format!("a reference server listens on http://{}", listener.local_addr()?));
     let listener = listener.tap_io(|stream| {
         // Cannot fail on a connected socket; if it did, the server would only be slower.
         let _ = stream.set_nodelay(true);
     });
-    axum::serve(listener, router()).await.context("stopped serving")
+    axum::serve(listener, router).await.context("stopped serving")
 }
 
 pub(crate) fn router() -> Router {
@@ -42,13 +47,13 @@ pub(crate) fn router() -> Router {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(dead_code, reason = "parsed because a gateway must, and then ignored")]
-struct Claim {
-    contents: Value,
-    operation: Option<String>,
+pub(crate) struct Claim {
+    pub(crate) contents: Value,
+    pub(crate) operation: Option<String>,
     fingerprint: Option<Value>,
     attempt_nonce: Option<String>,
-    lease: Option<String>,
-    retention: Option<String>,
+    pub(crate) lease: Option<String>,
+    pub(crate) retention: Option<String>,
     take_over: Option<bool>,
 }
 
@@ -67,7 +72,7 @@ struct Batch {
 }
 
 #[derive(Serialize)]
-struct Granted {
+pub(crate) struct Granted {
     #[serde(skip_serializing_if = "Option::is_none")]
     status: Option<u16>,
     global_id: String,
@@ -111,6 +116,11 @@ async fn outcome(Path(global_id): Path<String>, Json(_settlement): Json<Settleme
 
 async fn look_up(Path(global_id): Path<String>) -> Json<Settled> {
     Json(settled(global_id))
+}
+
+/// Returns the response to a claim that was granted.
+pub(crate) fn granted_to(global_id: String, attempt: String) -> Granted {
+    Granted { global_id, attempt, ..granted(None) }
 }
 
 fn granted(status: Option<u16>) -> Granted {

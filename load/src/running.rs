@@ -11,6 +11,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
+use oncegate_testkit::redis_cluster::RedisCluster;
 use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 use tokio::{
@@ -30,10 +31,9 @@ use crate::{
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// App key of the callers.
-const APP: &str = "load";
+pub(crate) const APP: &str = "load";
 
 /// Running contender.
-#[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) url: String,
     /// Credential of the only app. Servers without apps ignore it.
@@ -43,18 +43,25 @@ pub(crate) struct Running {
     pub(crate) watched: Vec<Watched>,
     // Dropped in this order: first the processes, then their data.
     children: Vec<Child>,
+    cluster: Option<RedisCluster>,
     dir: TempDir,
 }
 
 impl Running {
-    /// Starts a contender and waits until it answers.
-    pub(crate) async fn start(contender: Contender, installed: &Installed, parent: &Path) -> anyhow::Result<Self> {
+    /// Starts a contender and waits until it answers. With `spare`, a store of several primaries has a replica of each.
+    pub(crate) async fn start(
+        contender: Contender,
+        spare: bool,
+        installed: &Installed,
+        parent: &Path,
+    ) -> anyhow::Result<Self> {
         let dir =
             tempfile::Builder::new().prefix("oncegate-load-").tempdir_in(parent).context("no temporary directory")?;
         let listen = free_address()?;
         let url = format!("http://{listen}");
         let credential = format!("{APP}.{:032x}", rand::random::<u128>());
-        let mut running = Self { url, credential, port: 0, watched: Vec::new(), children: Vec::new(), dir };
+        let mut running =
+            Self { url, credential, port: 0, watched: Vec::new(), children: Vec::new(), cluster: None, dir };
         let engine = match contender {
             Contender::Noop => {
                 running.start_noop(listen).await?;
@@ -63,6 +70,13 @@ impl Running {
             Contender::Memory => "memory:".to_owned(),
             Contender::Disk => format!("disk:{}", running.dir().join("claims").display()),
             Contender::Redis => format!("redis://{}", running.start_redis(installed).await?),
+            Contender::Cluster => running.start_cluster(spare).await?,
+            Contender::Acknowledged => running.start_cluster(true).await? + "?replicas=1",
+            Contender::Library => {
+                let nodes = running.start_cluster(spare).await?;
+                running.start_library(listen, &nodes).await?;
+                return Ok(running);
+            }
             Contender::Sets | Contender::PipelinedSets => {
                 running.start_redis(installed).await?;
                 return Ok(running);
@@ -88,6 +102,11 @@ impl Running {
         Ok(running)
     }
 
+    /// Returns the server to load, with the credential.
+    pub(crate) fn target(&self) -> anyhow::Result<Target> {
+        Target::parse(&self.url, Some(&self.credential), false)
+    }
+
     pub(crate) async fn stop(mut self) {
         for child in &mut self.children {
             // Fails only if it has ended.
@@ -98,6 +117,32 @@ impl Running {
     async fn start_noop(&mut self, listen: SocketAddr) -> anyhow::Result<()> {
         let mut command = Command::new(env::current_exe()?);
         command.args(["noop", "--listen", &listen.to_string()]);
+        self.spawn("gateway", command)?;
+        self.wait_until("gateway", async || TcpStream::connect(listen).await.is_ok()).await
+    }
+
+    /// Starts three primaries, without or with a replica of each, and returns the engine's URL.
+    async fn start_cluster(&mut self, replicas: bool) -> anyhow::Result<String> {
+        let cluster = RedisCluster::start(3, usize::from(replicas)).await.context("redis-server is not installed")?;
+        self.watched.extend(cluster.nodes.iter().map(|node| Watched::server("store", node.id())));
+        let url = cluster.url();
+        self.cluster = Some(cluster);
+        Ok(url)
+    }
+
+    /// Kills a primary. A replica takes over.
+    pub(crate) fn kill_a_primary(&mut self) {
+        if let Some(cluster) = &mut self.cluster {
+            cluster.nodes[0].kill();
+        }
+    }
+
+    async fn start_library(&mut self, listen: SocketAddr, engine: &str) -> anyhow::Result<()> {
+        let nodes = engine.strip_prefix("redis+cluster://").context("no cluster")?;
+        let mut command = Command::new(env::current_exe()?);
+        command.args(["library", "--listen", &listen.to_string()]);
+        command
+            .args(["--nodes", &nodes.split(',').map(|node| format!("redis://{node}")).collect::<Vec<_>>().join(",")]);
         self.spawn("gateway", command)?;
         self.wait_until("gateway", async || TcpStream::connect(listen).await.is_ok()).await
     }

@@ -4,10 +4,11 @@
 use std::{collections::BTreeMap, env, path::PathBuf, time::Duration};
 
 use anyhow::Context as _;
+use futures_util::future::join;
 use serde::Serialize;
+use tokio::time::sleep;
 
 use crate::{
-    client::Target,
     contender::{Contender, Installed},
     fill,
     pace::Pacing,
@@ -28,6 +29,8 @@ pub(crate) struct Trial {
     pub(crate) connections: u64,
     /// Live claims in the store.
     pub(crate) live: u64,
+    /// Whether a primary is killed.
+    pub(crate) failover: bool,
 }
 
 /// Parameters and results of all trials.
@@ -73,7 +76,8 @@ impl Bench {
                 if let Some(cores) = report.other_cores.filter(|_| report.was_disturbed()) {
                     report::say(&format!("!! DISTURBED: other programs took {cores:.2} cores"));
                 }
-                if !report.is_sound() {
+                // What a failover may lose, with asynchronous replicas or with a library that repeats writes, is a figure.
+                if !report.is_sound() && (!trial.failover || contender == Contender::Acknowledged) {
                     self.sound = false;
                     report::say(&format!("!! {contender}{report}"));
                 }
@@ -100,11 +104,12 @@ impl Bench {
 
     /// Measures with fresh processes, so that earlier claims do not count.
     async fn measure_once(&self, trial: Trial) -> anyhow::Result<Report> {
-        let running = Running::start(trial.contender, &self.installed, &self.parent()).await?;
+        let mut running = Running::start(trial.contender, trial.failover, &self.installed, &self.parent()).await?;
         let report = match trial.contender {
             Contender::Pgbench => self.pgbench(&running, trial).await,
             Contender::Sets => self.sets(&running, trial, 1).await,
             Contender::PipelinedSets => self.sets(&running, trial, 16).await,
+            _ if trial.failover => self.failover(&mut running, trial).await,
             _ => self.load(&running, trial).await,
         };
         running.stop().await;
@@ -112,14 +117,28 @@ impl Bench {
     }
 
     async fn load(&self, running: &Running, trial: Trial) -> anyhow::Result<Report> {
-        let Trial { contender, scenario, pacing, connections, live } = trial;
-        let target = || Target::parse(&running.url, Some(&running.credential), false);
-        if live > 0 {
-            fill::fill(target()?, live, Some(fill::KEPT)).await?;
+        if trial.live > 0 {
+            fill::fill(running.target()?, trial.live, Some(fill::KEPT)).await?;
             fill::rest(&running.watched).await?;
         }
-        runner::run(Plan {
-            target: target()?,
+        runner::run(self.plan(running, trial)?).await
+    }
+
+    /// Kills a primary after a third of the measured time.
+    async fn failover(&self, running: &mut Running, trial: Trial) -> anyhow::Result<Report> {
+        // The CPU time of a killed process cannot be read.
+        let plan = Plan { watched: Vec::new(), ..self.plan(running, trial)? };
+        let killing = async {
+            sleep(WARM_UP + self.measured / 3).await;
+            running.kill_a_primary();
+        };
+        join(runner::run(plan), killing).await.0
+    }
+
+    fn plan(&self, running: &Running, trial: Trial) -> anyhow::Result<Plan> {
+        let Trial { contender, scenario, pacing, connections, .. } = trial;
+        Ok(Plan {
+            target: running.target()?,
             dialect: contender.dialect(),
             scenario,
             pacing,
@@ -130,7 +149,6 @@ impl Bench {
             watched: running.watched.clone(),
             progress: false,
         })
-        .await
     }
 
     async fn pgbench(&self, running: &Running, trial: Trial) -> anyhow::Result<Report> {
@@ -188,7 +206,8 @@ mod tests {
                 continue;
             }
             let pacing = Pacing::Open { per_second: 200 };
-            let trial = Trial { contender, scenario: Scenario::Unique, pacing, connections: 4, live: 0 };
+            let trial =
+                Trial { contender, scenario: Scenario::Unique, pacing, connections: 4, live: 0, failover: false };
             bench.measure(&[trial]).await.expect("not measured");
             let report = &bench.reports(&trial).expect("left out")[0];
             assert!(report.is_sound() && report.checks.held > 100, "{contender}: {report}");

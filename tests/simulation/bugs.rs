@@ -14,6 +14,7 @@ use oncegate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, Relea
 use oncegate::domain::outage_policy::OutagePolicy;
 use oncegate::domain::record::{ClaimState, Key, LiveClaim};
 use oncegate::domain::terms::{Retention, Terms};
+use oncegate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
 use oncegate::engine::{
     Capabilities, ChangeResponse, Determinate, Engine, EngineError, Metadata, RecordChange, RecordName, RecordView,
     SharedRecord,
@@ -90,6 +91,12 @@ pub(crate) enum Bug {
     GrantFreezeTooShort,
     /// A gateway that starts after a loss of data does not detect it.
     GrantFreezeForgotten,
+    /// A claim that was certainly not executed, as after `MOVED`, is answered as granted.
+    MovedTakenAsClaimed,
+    /// A claim that too few replicas have is answered as granted.
+    ShortfallTakenAsClaimed,
+    /// Claims still go to the former primary of a shard after a failover.
+    StaleSlotMap,
 }
 
 /// Layer of a gateway.
@@ -135,6 +142,9 @@ impl Bug {
             | Self::SlowToComeBack
             | Self::DuplicateFromMemory
             | Self::SwitchNotSeen
+            | Self::MovedTakenAsClaimed
+            | Self::ShortfallTakenAsClaimed
+            | Self::StaleSlotMap
             | Self::GrantFreezeForgotten => Some(Layer::Engine),
             Self::DeliveryDropped
             | Self::DeliveryTooLate
@@ -191,6 +201,7 @@ impl Bug {
             world: world.clone(),
             alone_until: AtomicU64::new(0),
             duplicate: Mutex::default(),
+            former: OnceLock::new(),
             notes: OnceLock::new(),
         })
     }
@@ -318,6 +329,8 @@ struct BuggyGateway {
     alone_until: AtomicU64,
     /// Memory of [`Bug::DuplicateFromMemory`].
     duplicate: Mutex<Option<(Key, LiveClaim)>>,
+    /// Former primary of [`Bug::StaleSlotMap`], once there is one.
+    former: OnceLock<Memory>,
     /// First state that [`Bug::SwitchNotSeen`] has read.
     notes: OnceLock<Option<SharedRecord>>,
 }
@@ -358,6 +371,9 @@ impl Engine for BuggyGateway {
             let request = ClaimRequest { terms: Terms { retention, ..request.terms }, ..request.clone() };
             return self.inner.claim(&request, deadline).await;
         }
+        if let Some(former) = self.former.get() {
+            return former.claim(request, deadline).await;
+        }
         let whole = Grant {
             attempt: request.attempt.clone(),
             fence: None,
@@ -367,6 +383,12 @@ impl Engine for BuggyGateway {
         };
         match (self.bug, self.call(|| self.inner.claim(request, deadline)).await) {
             (Bug::TimeoutTakenAsClaimed, Err(EngineError::Indeterminate(_))) => Ok(ClaimResponse::Granted(whole)),
+            (Bug::MovedTakenAsClaimed, Err(EngineError::Determinate(_))) => Ok(ClaimResponse::Granted(whole)),
+            (Bug::ShortfallTakenAsClaimed, Err(why)) if why.is_shortfall() => Ok(ClaimResponse::Granted(whole)),
+            (Bug::StaleSlotMap, Err(why)) if why.is_shortfall() => {
+                self.former.get_or_init(|| Memory::new(self.world.store_clock.clone(), BYTES_MAX_DEFAULT));
+                Err(why)
+            }
             (Bug::TimeoutTakenAsRefused, Err(EngineError::Indeterminate(why))) => {
                 Err(Determinate::Unavailable(why.why).into())
             }

@@ -19,6 +19,8 @@ pub(crate) enum Fault {
     Network,
     /// The store's server, which keeps its data.
     Server,
+    /// The replicas of one shard, until they come back or one of them is promoted.
+    Replicas,
     /// The store's clock steps: back by any time, forward by less than a lease.
     Clock,
     /// The store crashes, and restarts empty.
@@ -52,6 +54,7 @@ impl Chaos {
             match fault {
                 Fault::Network => self.network().await,
                 Fault::Server => self.server().await,
+                Fault::Replicas => self.replicas().await,
                 Fault::Clock => self.clock().await,
                 Fault::DataLoss => self.data_loss().await,
                 Fault::Switches => self.switches().await,
@@ -148,6 +151,19 @@ impl Chaos {
                 store.set_state(ServerState::Full);
             }
         }
+        sleep(duration).await;
+        store.set_state(ServerState::Up);
+        self.world.trouble_ends();
+        self.world.announce(Place::Store(store.number), "serves", 0);
+    }
+
+    async fn replicas(&self) {
+        let rng = &self.world.rng;
+        let (store, duration, kept) = (self.store(), self.duration(), rng.percent(50));
+        let what = if kept { "short of replicas" } else { "short of replicas, to be replaced" };
+        self.world.announce(Place::Store(store.number), what, millis(duration));
+        self.world.trouble_begins();
+        store.set_state(ServerState::Short { kept });
         sleep(duration).await;
         store.set_state(ServerState::Up);
         self.world.trouble_ends();

@@ -22,7 +22,7 @@ mod trace;
 mod world;
 
 use bugs::Bug;
-use chaos::Fault::{Clock, DataLoss, Disk, Gateways, Network, Server, Switches};
+use chaos::Fault::{Clock, DataLoss, Disk, Gateways, Network, Replicas, Server, Switches};
 use scenario::Scenario;
 use world::Kind;
 
@@ -70,6 +70,10 @@ const OUTAGES_AND_SWITCHES: Scenario =
 const GRANT_FREEZES: Scenario =
     Scenario::of("grants are frozen after a loss of data", &[DataLoss, Network, Gateways, Gateways])
         .in_a(Kind::GrantFreeze);
+
+/// A store of three shards, each of which fails by itself.
+const SHARDS: Scenario =
+    Scenario::of("shards fail one by one", &[Replicas, Replicas, Server, Network, Gateways]).in_a(Kind::Sharded);
 
 #[test]
 fn promises_hold_while_nothing_is_wrong() {
@@ -146,6 +150,11 @@ fn promises_hold_while_grants_are_frozen_after_a_loss() {
     GRANT_FREEZES.assert_promises(0..2, OPERATIONS);
 }
 
+#[test]
+fn promises_hold_while_shards_fail_or_lack_replicas() {
+    SHARDS.assert_promises(0..4, OPERATIONS);
+}
+
 /// More of the same, from a new seed: `cargo test --test simulation -- --ignored`, and `SIM_OPERATIONS`
 /// for the length.
 #[test]
@@ -161,6 +170,7 @@ fn promises_hold_from_new_seeds() {
         OUTAGES_AND_SWITCHES,
         SWITCHES,
         GRANT_FREEZES,
+        SHARDS,
     ] {
         world.assert_promises(seed..seed + 5, 250_000);
     }
@@ -168,7 +178,7 @@ fn promises_hold_from_new_seeds() {
 
 #[test]
 fn a_seed_replays_exactly_and_another_differs() {
-    for world in [EVERYTHING, OUTAGES, OUTAGES_WITHOUT_ROOM, SWITCHES, GRANT_FREEZES] {
+    for world in [EVERYTHING, OUTAGES, OUTAGES_WITHOUT_ROOM, SWITCHES, GRANT_FREEZES, SHARDS] {
         let hash = |seed| world.run(seed, 3_000).hash;
         let first = hash(7);
         assert_eq!(hash(7), first, "{}: the run depends on more than its seed", world.name);
@@ -252,6 +262,10 @@ const PLANTED: &[(Bug, Scenario, &[&str])] = &[
     (Bug::SwitchNotSeen, SWITCHES, &["switch", "S1", "S3"]),
     (Bug::GrantFreezeForgotten, GRANT_FREEZES, &["freeze", "S1"]),
     (Bug::GrantFreezeTooShort, GRANT_FREEZES, &["freeze", "S1"]),
+    (Bug::MovedTakenAsClaimed, SHARDS, &["S9"]),
+    (Bug::ShortfallTakenAsClaimed, SHARDS, &["S9"]),
+    (Bug::RetryByAnotherAttempt, SHARDS, &["S9"]),
+    (Bug::StaleSlotMap, SHARDS, &["S9", "S1"]),
 ];
 
 /// Bugs that worlds of the usual length do not find.

@@ -10,6 +10,7 @@ use oncegate::domain::clock::Clock;
 use oncegate::domain::limits::Limits;
 use oncegate::domain::terms::OnDataLoss;
 use oncegate::engine::Engine;
+use oncegate::engine::sharded::Sharded;
 use oncegate::gateway::claim::{ClaimAnswer, Granted};
 use oncegate::gateway::{Engines, Failure, Gateway, NamedChain, NamedEngine};
 use oncegate::resilience::call_guard::CallGuard;
@@ -153,9 +154,13 @@ impl Host {
         };
         let mut engines = Engines::default();
         let mut members = Vec::new();
-        for (name, network) in ENGINES.iter().zip(&self.networks) {
-            let network: Arc<dyn Engine> = Arc::new(network.of_process(died.clone()));
-            let guarded = CallGuard::new(network, name, DEADLINE, clock.clone(), entropy.clone());
+        let of_process = |network: &Network| -> Arc<dyn Engine> { Arc::new(network.of_process(died.clone())) };
+        let mut stores: Vec<_> = self.networks.iter().map(of_process).collect();
+        if kind == Kind::Sharded {
+            stores = vec![Arc::new(Sharded::new(stores))];
+        }
+        for (name, store) in ENGINES.iter().zip(stores) {
+            let guarded = CallGuard::new(store, name, DEADLINE, clock.clone(), entropy.clone());
             let guarded: Arc<dyn Engine> = Arc::new(guarded);
             engines.by_name.insert((*name).into(), NamedEngine { engine: guarded.clone(), url: String::new() });
             members.push(((*name).into(), plant(Layer::Engine, guarded)));

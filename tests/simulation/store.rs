@@ -36,6 +36,9 @@ pub(crate) enum ServerState {
     Frozen,
     /// Has no room for new claims.
     Full,
+    /// Lacks replicas, so that no answer is acknowledged. What it executes is kept if they come back, and lost if one is
+    /// promoted. As nobody learns it before, it need not be executed in the second case.
+    Short { kept: bool },
 }
 
 /// Attempt by which an ended record is swept.
@@ -204,6 +207,12 @@ impl Store {
         match self.state() {
             ServerState::Down => Err(EngineError::unavailable("the connection was refused")),
             ServerState::Full if self.is_new_claim(request) => Err(Determinate::Full("no room".into()).into()),
+            ServerState::Short { kept } => {
+                if kept {
+                    self.apply(request).await?;
+                }
+                Err(EngineError::shortfall("too few replicas have it"))
+            }
             ServerState::Up | ServerState::Full | ServerState::Frozen => self.apply(request).await,
         }
     }

@@ -32,6 +32,8 @@ pub(crate) enum Kind {
     PoliciesAndSwitches,
     /// One store, with a grant freeze after a loss of data.
     GrantFreeze,
+    /// One store of three shards, whose replicas acknowledge.
+    Sharded,
 }
 
 impl Kind {
@@ -40,9 +42,13 @@ impl Kind {
         matches!(self, Self::Policies | Self::PoliciesAndSwitches)
     }
 
-    /// Returns the number of stores.
+    /// Returns the number of stores; of shards, in a store of several.
     pub(crate) fn stores(self) -> u16 {
-        if matches!(self, Self::Switched | Self::PoliciesAndSwitches) { 2 } else { 1 }
+        match self {
+            Self::Switched | Self::PoliciesAndSwitches => 2,
+            Self::Sharded => 3,
+            Self::Plain | Self::Policies | Self::GrantFreeze => 1,
+        }
     }
 }
 
@@ -56,7 +62,7 @@ pub(crate) enum Habits {
 }
 
 /// Largest number of stores of a world.
-pub(crate) const STORES_MAX: usize = 2;
+pub(crate) const STORES_MAX: usize = 3;
 
 /// State that a whole world shares.
 pub(crate) struct World {
@@ -144,7 +150,7 @@ impl World {
             switches: Switches::default(),
             disks_unsure_until: HashMap::new(),
             marks: HashSet::new(),
-            serves: matches!(kind, Kind::Plain | Kind::Policies),
+            serves: matches!(kind, Kind::Plain | Kind::Policies | Kind::Sharded),
             tally: BTreeMap::new(),
             broken: None,
         };

@@ -78,7 +78,8 @@ impl RedisCluster {
             }
             if index > 0 {
                 let bus = self.ways.first().map_or(bus_port(&self.nodes[0]), |way| way.bus.address().port());
-                node.query::<()>(&format!("CLUSTER MEET 127.0.0.1 {} {bus}", self.port(0)));
+                let port = if self.ways.is_empty() { self.nodes[0].replication_address().port() } else { self.port(0) };
+                node.query::<()>(&format!("CLUSTER MEET 127.0.0.1 {port} {bus}"));
             }
         }
         self.wait("all nodes know one another", |cluster| {
@@ -146,6 +147,12 @@ impl RedisCluster {
     pub fn url(&self) -> String {
         let hosts: Vec<_> = (0..self.nodes.len()).map(|index| format!("127.0.0.1:{}", self.port(index))).collect();
         format!("redis+cluster://{}", hosts.join(","))
+    }
+
+    /// Its URL with TLS, if the nodes have a `tls-port`.
+    pub fn tls_url(&self) -> String {
+        let hosts: Vec<_> = self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.setting("tls-port"))).collect();
+        format!("rediss+cluster://{}", hosts.join(","))
     }
 
     /// Port that a node is known by.
@@ -289,6 +296,8 @@ async fn start_node(config: &[&str]) -> Option<RedisServer> {
         "cluster-require-full-coverage no".to_owned(),
         "repl-diskless-sync-delay 0".to_owned(),
         "cluster-replica-validity-factor 0".to_owned(),
+        // Right after a promotion, a replica of another shard may move to the new primary.
+        "cluster-allow-replica-migration no".to_owned(),
     ];
     lines.extend(config.iter().map(ToString::to_string));
     RedisServer::start_with(&lines.iter().map(String::as_str).collect::<Vec<_>>()).await

@@ -27,6 +27,8 @@ pub struct RedisSentinels {
 pub struct Sentinel {
     folder: TempDir,
     port: u16,
+    /// Port for TLS, if the servers replicate over it.
+    tls_port: Option<u16>,
     child: Option<Child>,
 }
 
@@ -36,17 +38,21 @@ impl RedisSentinels {
         Self::start_with(replicas, &[]).await
     }
 
-    /// The same, with servers that have these lines of configuration, too.
+    /// The same, with servers that have these lines of configuration, too. With `tls-replication yes` the Sentinels get all
+    /// lines of TLS.
     pub async fn start_with(replicas: usize, config: &[&str]) -> Option<Self> {
         let config = [&["repl-diskless-sync-delay 0"], config].concat();
         let mut servers = vec![RedisServer::start_with(&config).await?];
-        let primary = servers[0].address();
+        let primary = servers[0].replication_address();
         for _ in 0..replicas {
             let server = RedisServer::start_with(&config).await?;
             server.query::<()>(&format!("REPLICAOF {} {}", primary.ip(), primary.port()));
             servers.push(server);
         }
-        let sentinels = (0..3).map(|_| Sentinel::start(primary)).collect();
+        let is_tls = config.contains(&"tls-replication yes");
+        let of_tls = |line: &&str| is_tls && line.starts_with("tls-") && !line.starts_with("tls-port");
+        let tls: Vec<_> = config.iter().copied().filter(of_tls).collect();
+        let sentinels = (0..3).map(|_| Sentinel::start(primary, &tls)).collect();
         let group = Self { servers, sentinels };
         group.settled(replicas).await;
         Some(group)
@@ -55,7 +61,8 @@ impl RedisSentinels {
     /// The URL that names the Sentinels.
     pub fn url(&self) -> String {
         let hosts: Vec<_> = self.sentinels.iter().map(|sentinel| sentinel.address().to_string()).collect();
-        format!("redis+sentinel://{}/{NAME}", hosts.join(","))
+        let scheme = if self.sentinels[0].tls_port.is_some() { "rediss" } else { "redis" };
+        format!("{scheme}+sentinel://{}/{NAME}", hosts.join(","))
     }
 
     /// Waits until every Sentinel knows the others and this many replicas.
@@ -70,8 +77,10 @@ impl RedisSentinels {
         .await;
         self.wait("all replicas are in step", |group| {
             group.servers.iter().any(|server| {
+                // A server that is demoted closes its connections.
                 server.is_running()
-                    && server.query::<String>("INFO replication").matches("state=online").count() >= replicas
+                    && RedisServer::try_query::<String>(&server.url(), &["INFO", "replication"])
+                        .is_ok_and(|info| info.matches("state=online").count() >= replicas)
             })
         })
         .await;
@@ -82,7 +91,7 @@ impl RedisSentinels {
         let named =
             |sentinel: &Sentinel| sentinel.query::<(String, u16)>(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME]);
         let (_, port) = self.sentinels.iter().find_map(named).expect("a Sentinel answers");
-        self.servers.iter().position(|server| server.address().port() == port).expect("a server of ours")
+        self.servers.iter().position(|server| server.replication_address().port() == port).expect("a server of ours")
     }
 
     /// Waits until the Sentinels name another primary than this one, and returns it.
@@ -97,25 +106,29 @@ impl RedisSentinels {
 }
 
 impl Sentinel {
-    fn start(primary: SocketAddr) -> Self {
+    fn start(primary: SocketAddr, tls: &[&str]) -> Self {
         let (folder, port) = (tempfile::tempdir().expect("a folder for the Sentinel"), free_port());
+        let tls_port = (!tls.is_empty()).then(free_port);
+        let tls_line = tls_port.map(|port| format!("tls-port {port}"));
+        let tls: String =
+            tls_line.as_deref().into_iter().chain(tls.iter().copied()).map(|line| format!("{line}\n")).collect();
         let down_after = DOWN_AFTER.as_millis();
         let config = format!(
-            "port {port}\nbind 127.0.0.1\ndir {}\nlogfile sentinel.log\nsentinel monitor {NAME} {} {} 2\n\
+            "{tls}port {port}\nbind 127.0.0.1\ndir {}\nlogfile sentinel.log\nsentinel monitor {NAME} {} {} 2\n\
              sentinel down-after-milliseconds {NAME} {down_after}\nsentinel failover-timeout {NAME} 3000\n",
             folder.path().display(),
             primary.ip(),
             primary.port()
         );
         fs::write(folder.path().join("sentinel.conf"), config).expect("its configuration is written");
-        let mut sentinel = Self { folder, port, child: None };
+        let mut sentinel = Self { folder, port, tls_port, child: None };
         sentinel.launch();
         sentinel
     }
 
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
-        (Ipv4Addr::LOCALHOST, self.port).into()
+        (Ipv4Addr::LOCALHOST, self.tls_port.unwrap_or(self.port)).into()
     }
 
     /// Ends the process.
@@ -134,7 +147,7 @@ impl Sentinel {
     }
 
     fn query<T: FromRedisValue>(&self, words: &[&str]) -> Option<T> {
-        RedisServer::try_query(&format!("redis://{}", self.address()), words).ok()
+        RedisServer::try_query(&format!("redis://127.0.0.1:{}", self.port), words).ok()
     }
 }
 

@@ -70,6 +70,13 @@ impl RedisServer {
         format!("rediss://127.0.0.1:{port}")
     }
 
+    /// Returns the address that replicas and Sentinels know: that of TLS, if the server replicates over it.
+    pub fn replication_address(&self) -> SocketAddr {
+        let is_tls = self.config.iter().any(|line| line == "tls-replication yes");
+        let port = if is_tls { self.setting("tls-port").parse().expect("a port") } else { self.port };
+        (Ipv4Addr::LOCALHOST, port).into()
+    }
+
     /// Sends a command over a new connection.
     pub fn query<T: FromRedisValue>(&self, command: &str) -> T {
         let words: Vec<&str> = command.split(' ').collect();
@@ -105,6 +112,11 @@ impl RedisServer {
     pub fn setting(&self, name: &str) -> &str {
         let value = self.config.iter().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         value.expect("a line of its configuration")
+    }
+
+    /// Returns the ID of its process.
+    pub fn id(&self) -> u32 {
+        self.child.as_ref().expect("it runs").id()
     }
 
     /// Returns true unless it was killed or is frozen.
@@ -193,7 +205,7 @@ impl RedisServer {
 
     /// Uses the shell, because sending a signal takes unsafe code.
     fn signal(&self, name: &str) {
-        let id = self.child.as_ref().expect("it runs").id();
+        let id = self.id();
         let sent = Command::new("sh").arg("-c").arg(format!("kill -{name} {id}")).status();
         assert!(sent.is_ok_and(|status| status.success()), "kill -{name}");
     }

@@ -9,6 +9,7 @@ mod faults;
 mod load;
 mod resharding;
 mod sentinel;
+mod tls;
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;

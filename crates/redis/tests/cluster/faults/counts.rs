@@ -67,7 +67,7 @@ impl Counts {
 
     /// Returns the row of the table.
     pub(super) fn row(&self, row: &Row) -> String {
-        let spread = |times: &[Duration]| format!("{:.0?}, {:.0?}", at(times, 50), at(times, 100));
+        let spread = |times: &[Duration]| format!("{:.1?}, {:.1?}", at(times, 50), at(times, 100));
         // Behind Sentinels there are no other shards.
         let others = if row.sentinels {
             "– | –".to_owned()
