@@ -245,6 +245,12 @@ impl Queue {
         }
     }
 
+    /// Removes a caller. They are in the order of their numbers.
+    fn remove(&mut self, number: u64) -> Option<Entry> {
+        let at = self.entries.binary_search_by_key(&number, |entry| entry.number).ok()?;
+        self.entries.remove(at)
+    }
+
     /// Returns the claim in the way as it is now, as far as is known.
     fn live(&self, now: Duration) -> LiveClaim {
         let left = self.live.left.map(|left| left.saturating_sub(now.saturating_sub(self.found_at)));
@@ -272,8 +278,7 @@ impl Ticket<'_> {
         let mut state = self.waiters.state();
         self.is_leaving.store(true, Ordering::Relaxed);
         let queue = state.queues.get_mut(&self.request.key)?;
-        let at = queue.entries.iter().position(|entry| entry.number == self.number)?;
-        queue.entries.remove(at);
+        queue.remove(self.number)?;
         Some(queue.live(now))
     }
 }
@@ -282,7 +287,7 @@ impl Drop for Ticket<'_> {
     fn drop(&mut self) {
         let mut state = self.waiters.state();
         if let Some(queue) = state.queues.get_mut(&self.request.key) {
-            queue.entries.retain(|entry| entry.number != self.number);
+            queue.remove(self.number);
         }
         state.count -= 1;
         let app = &self.request.key.app;

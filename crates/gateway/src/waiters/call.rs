@@ -107,7 +107,8 @@ impl Gateway {
     ) -> Result<Ticket<'_>, (Result<Answered<ClaimResponse>, EngineError>, Duration)> {
         let asked_at = self.clock.monotonic();
         let call = async { self.policies_for_claims(app).await?.claim(request, context).await };
-        let answer = within(context.deadline, call).await;
+        // Boxed: a caller that waits needs no memory for it.
+        let answer = Box::pin(within(context.deadline, call)).await;
         let Ok(Answered { answer: ClaimResponse::Duplicate(live), policy: None }) = &answer else {
             return Err((answer, asked_at));
         };

@@ -43,7 +43,8 @@ pub(super) async fn run(gateway: Arc<Gateway>, app: Arc<App>, key: Key) {
         let request = ClaimRequest { attempt, waits: true, ..(*first.request).clone() };
         let context = first.context;
         let call = async { gateway.policies_for_claims(&app).await?.claim(&request, context).await };
-        let answer = within(context.deadline, call).await;
+        // Boxed: while it waits, the task needs no memory for it.
+        let answer = Box::pin(within(context.deadline, call)).await;
         if let Some(left) = gateway.waiters.answered(&key, first, answer, asked_at) {
             let is_draining = gateway.waiters.draining.is_cancelled();
             let pause = jittered(POLL, POLL_JITTER, bits).min(left.saturating_add(AFTER_LEASE));
