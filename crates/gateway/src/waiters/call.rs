@@ -116,7 +116,8 @@ impl Gateway {
             return Err((answer, asked_at));
         }
         let Some((ticket, is_new)) = self.waiters.enter(request, context, live, asked_at) else {
-            self.count_wait(app, WaitEnd::Full);
+            let is_draining = self.waiters.draining.is_cancelled();
+            self.count_wait(app, if is_draining { WaitEnd::Draining } else { WaitEnd::Full });
             return Err((answer, asked_at));
         };
         if is_new {
