@@ -25,7 +25,7 @@ test: test-deps ## install what the tests need, then run all of them: generated 
 		$(CARGO) nextest run --workspace --all-features $(LOCKED) --profile $(PROFILE) --test-threads $(TESTS_AT_ONCE); \
 	else \
 		$(PLAIN_TESTS) -- --test-threads $(TESTS_AT_ONCE) $(addprefix --skip ,$(ALONE)) && \
-		$(PLAIN_TESTS) --test it -- --test-threads 1 $(ALONE); \
+		$(PLAIN_TESTS) -- --test-threads 1 $(ALONE); \
 	fi
 	@tests/generated/run
 	@scripts/test-clients vectors
