@@ -1,0 +1,10 @@
+package testservers
+
+import (
+	"context"
+
+	oncegate "github.com/oncegate/oncegate-go"
+)
+
+// Quiet receives events, and does nothing.
+func Quiet(context.Context, oncegate.Event) {}

@@ -1,0 +1,145 @@
+// Package testservers starts what the tests of the adapters need: a gateway and brokers, as processes on free ports.
+package testservers
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	oncegate "github.com/oncegate/oncegate-go"
+)
+
+// Port returns a port that is free now.
+func Port(t *testing.T) int {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().(*net.TCPAddr).Port
+}
+
+// Find returns the path of a program that an environment variable names, or that is installed; else it skips the test.
+func Find(t *testing.T, variable, name string) string {
+	t.Helper()
+	path := os.Getenv(variable)
+	if path == "" {
+		path, _ = exec.LookPath(name)
+	}
+	if path == "" {
+		if os.Getenv("CI") == "true" {
+			t.Fatalf("%s is not installed, and %s is not set", name, variable)
+		}
+		t.Skipf("%s is not installed, and %s is not set", name, variable)
+	}
+	return path
+}
+
+// Start starts a program, waits until its port answers, and kills it after the test. The returned function kills it before.
+func Start(t *testing.T, port int, environment []string, program string, arguments ...string) (kill func()) {
+	t.Helper()
+	command := exec.Command(program, arguments...)
+	command.Env = append(os.Environ(), environment...)
+	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	command.Stdout, command.Stderr = log, log
+	// Brokers start processes of their own.
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var once sync.Once
+	kill = func() {
+		once.Do(func() {
+			_ = syscall.Kill(-command.Process.Pid, syscall.SIGKILL)
+			_ = command.Wait()
+			_ = log.Close()
+		})
+	}
+	t.Cleanup(kill)
+	Until(t, program+" answers", func() bool {
+		conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err == nil
+	})
+	return kill
+}
+
+// Gateway starts a gateway on the memory engine, and returns a client of it.
+func Gateway(t *testing.T) *oncegate.Client {
+	t.Helper()
+	program := Find(t, "ONCEGATE_BIN", "oncegate")
+	api, admin := Port(t), Port(t)
+	url := fmt.Sprintf("127.0.0.1:%d", api)
+	Start(t, api, nil, program, "serve", "--engine", "memory:", "--data-dir", t.TempDir(), "--listen", url, "--admin-listen", fmt.Sprintf("127.0.0.1:%d", admin))
+	client, err := oncegate.New([]string{"http://" + url}, oncegate.WithEvents(Quiet))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+// Until waits until a condition holds.
+func Until(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for ends := time.Now().Add(60 * time.Second); time.Now().Before(ends); time.Sleep(20 * time.Millisecond) {
+		if holds() {
+			return
+		}
+	}
+	t.Fatalf("never: %s", what)
+}
+
+// Effects counts what was done for each order.
+type Effects struct {
+	mu     sync.Mutex
+	counts map[string]int
+}
+
+// Add counts one effect, and returns how many the order has.
+func (e *Effects) Add(order string) int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.counts == nil {
+		e.counts = map[string]int{}
+	}
+	e.counts[order]++
+	return e.counts[order]
+}
+
+// Once fails the test unless each of these orders was done once, and nothing else.
+func (e *Effects) Once(t *testing.T, orders []string) {
+	t.Helper()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, order := range orders {
+		if e.counts[order] != 1 {
+			t.Errorf("%s was done %d times", order, e.counts[order])
+		}
+	}
+	if len(e.counts) != len(orders) {
+		t.Errorf("%d orders were done, not %d", len(e.counts), len(orders))
+	}
+}
+
+// Messages returns these orders three times each, in any order.
+func Messages(orders []string) []string {
+	var messages []string
+	for range 3 {
+		messages = append(messages, orders...)
+	}
+	rand.Shuffle(len(messages), func(i, j int) { messages[i], messages[j] = messages[j], messages[i] })
+	return messages
+}
