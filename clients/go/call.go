@@ -90,7 +90,7 @@ func (c *Client) do(ctx context.Context, r *call) (*answer, error) {
 		if cause.Kind != KindTimeout || !cut || causes[at] == nil {
 			causes[at] = cause
 		}
-		c.event(ctx, r.about.with("retry", slog.LevelInfo, slog.String("cause", cause.String())))
+		c.event(ctx, r.about.with("retry", slog.LevelInfo, slog.Any("cause", *cause)))
 		if cause.Kind == KindConnection && !resent {
 			// Most likely the gateway had closed a kept connection.
 			resent = true

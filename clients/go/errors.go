@@ -3,6 +3,7 @@ package oncegate
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 )
 
@@ -50,6 +51,9 @@ type Cause struct {
 func (c Cause) String() string {
 	return c.URL + ": " + c.Kind + ": " + c.Detail
 }
+
+// LogValue returns the cause as text.
+func (c Cause) LogValue() slog.Value { return slog.StringValue(c.String()) }
 
 // UnavailableError says that no gateway answered in time. The work was not started.
 type UnavailableError struct {

@@ -626,7 +626,7 @@ func runCase(t *testing.T, common *commonVectors, vector *behaviourCase) {
 		}
 		eventsMu.Lock()
 		if call.Events != nil {
-			checkEvents(t, events, call.Events)
+			s.checkEvents(t, events, call.Events)
 		}
 		eventsMu.Unlock()
 	}
@@ -968,19 +968,7 @@ func (s *script) checkMember(t *testing.T, name string, got, wanted any) {
 		}
 	case []any:
 		if causes, ok := got.([]Cause); ok {
-			var list []any
-			for _, cause := range causes {
-				at := -1
-				for position, url := range s.urls {
-					if url == cause.URL {
-						at = position
-					}
-				}
-				list = append(list, object{
-					"at": float64(at), "kind": cause.Kind, "status": float64(cause.Status), "code": cause.Code, "request_id": cause.RequestID,
-				})
-			}
-			got = list
+			got = s.ofCauses(causes)
 		}
 		list, ok := got.([]any)
 		if !ok || len(list) != len(wanted) {
@@ -997,7 +985,24 @@ func (s *script) checkMember(t *testing.T, name string, got, wanted any) {
 	}
 }
 
-func checkEvents(t *testing.T, events []Event, expected []any) {
+// ofCauses returns the members of causes, with the position of each gateway.
+func (s *script) ofCauses(causes []Cause) []any {
+	var list []any
+	for _, cause := range causes {
+		at := -1
+		for position, url := range s.urls {
+			if url == cause.URL {
+				at = position
+			}
+		}
+		list = append(list, object{
+			"at": float64(at), "kind": cause.Kind, "status": float64(cause.Status), "code": cause.Code, "request_id": cause.RequestID,
+		})
+	}
+	return list
+}
+
+func (s *script) checkEvents(t *testing.T, events []Event, expected []any) {
 	t.Helper()
 	names := make([]string, len(events))
 	for at, event := range events {
@@ -1017,9 +1022,10 @@ func checkEvents(t *testing.T, events []Event, expected []any) {
 			if name != "name" {
 				got = field(events[at], name)
 			}
-			if !equal(got, value) {
-				t.Errorf("event %d of %v has %s %v, not %v", at, names, name, got, value)
+			if cause, ok := got.(Cause); ok {
+				got = s.ofCauses([]Cause{cause})[0]
 			}
+			s.checkMember(t, fmt.Sprintf("event %d of %v: %s", at, names, name), got, value)
 		}
 	}
 }
@@ -1027,6 +1033,9 @@ func checkEvents(t *testing.T, events []Event, expected []any) {
 func field(event Event, name string) any {
 	for _, attr := range event.Fields {
 		if attr.Key == name {
+			if cause, ok := attr.Value.Any().(Cause); ok {
+				return cause
+			}
 			if attr.Value.Kind() == slog.KindInt64 {
 				return float64(attr.Value.Int64())
 			}

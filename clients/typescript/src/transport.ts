@@ -107,7 +107,7 @@ export class Transport {
       call.uncertain ||= mayHaveActed(cause);
       // A try that was cut short says nothing new.
       if (cause.kind !== "timeout" || timeoutMs === whole || !causes.has(server.url)) causes.set(server.url, cause);
-      this.event(call.about, "retry", "info", { cause: `${cause.url}: ${cause.kind}: ${cause.detail}` });
+      this.event(call.about, "retry", "info", { cause });
       resend = cause.kind === "connection" && !resent;
       if (resend) {
         // Most likely the gateway had closed a kept connection.

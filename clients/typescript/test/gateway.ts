@@ -124,7 +124,7 @@ export class Script {
     if (exchange.after_ms && early > 0) fail(`came ${early} ms too early`);
     const answer = this.filled(use(this.common.answers, exchange.answer));
     this.read[number]?.pass();
-    await pause(answer.delay_ms ?? 0);
+    if (answer.delay_ms) await pause(answer.delay_ms);
     this.reply(answer, socket);
     this.last = performance.now();
     this.answered[number]?.pass();
