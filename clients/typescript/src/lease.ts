@@ -21,8 +21,10 @@ export function leaseEnds({ sent, fields }: Answer): number {
 
 export class Lease {
   lost: string | null = null;
-  private readonly losing = new AbortController();
-  private readonly stopping = new AbortController();
+  // Made when they are needed: most leases end before the first renewal.
+  private losing: AbortController | null = null;
+  private stopping: AbortController | null = null;
+  private stopped = false;
   private timer: NodeJS.Timeout | undefined;
 
   /** Without `keeping` there is nothing to keep or to lose. */
@@ -40,12 +42,15 @@ export class Lease {
   }
 
   get lostSignal(): AbortSignal {
+    this.losing ??= new AbortController();
+    if (this.lost !== null) this.losing.abort(lostBecause(this.lost));
     return this.losing.signal;
   }
 
   stop(): void {
     clearTimeout(this.timer);
-    this.stopping.abort();
+    this.stopped = true;
+    this.stopping?.abort();
   }
 
   async renew(withinMs: number): Promise<void> {
@@ -53,6 +58,7 @@ export class Lease {
     if (!keeping) return;
     const { endpoint, path, first, about } = keeping;
     const body = JSON.stringify({ attempt: keeping.attempt });
+    this.stopping ??= new AbortController();
     const genuine = (fields: { lease_ms?: number }) => typeof fields.lease_ms === "number";
     const answer = await transport.do({ endpoint, path, body, withinMs, first, genuine, about, abort: this.stopping.signal });
     if (answer.status >= 300) {
@@ -78,15 +84,19 @@ export class Lease {
     const left = this.ends - this.transport.now();
     // Without an answer it is repeated for as long as the lease lasts.
     if (left > 0) await this.renew(left).catch(() => undefined);
-    if (!this.stopping.signal.aborted && this.lost === null) this.schedule();
+    if (!this.stopped && this.lost === null) this.schedule();
   }
 
   /** Unless the outcome was reported before. */
   private lose(reason: string): void {
-    if (this.stopping.signal.aborted || this.lost !== null || !this.keeping) return;
+    if (this.stopped || this.lost !== null || !this.keeping) return;
     this.lost = reason;
     this.transport.event(this.keeping.about, this.keeping.event, "warn", { code: reason });
-    this.losing.abort(new Error(`the claim was lost: ${reason}`));
+    this.losing?.abort(lostBecause(reason));
     this.stop();
   }
+}
+
+function lostBecause(reason: string): Error {
+  return new Error(`lost: ${reason}`);
 }

@@ -64,17 +64,23 @@ export interface Request {
 
 export class Server {
   readonly url: string;
-  private readonly base: URL;
+  // Without the brackets of an IPv6 address.
+  private readonly hostname: string;
+  private readonly port: string;
+  private readonly prefix: string;
   private readonly agent: http.Agent;
   private readonly tls: object;
   private readonly send: typeof http.request;
 
   constructor(url: string, tls: Options["tls"]) {
     this.url = url;
-    this.base = new URL(url);
+    const { protocol, hostname, port, pathname } = new URL(url);
+    this.hostname = hostname.replace(/^\[|\]$/g, "");
+    this.port = port;
+    this.prefix = pathname.replace(/\/+$/, "");
     const keeping = { keepAlive: true, maxFreeSockets: IDLE_CONNECTIONS_MAX, timeout: IDLE_MS_MAX };
     this.tls = tls ?? {};
-    const secure = this.base.protocol === "https:";
+    const secure = protocol === "https:";
     this.agent = secure ? new https.Agent({ ...keeping, ...tls }) : new http.Agent(keeping);
     this.send = secure ? https.request : http.request;
   }
@@ -100,14 +106,11 @@ export class Server {
 
   private exchange(call: Request): Promise<{ status: number; type: string; text: string }> {
     return new Promise((resolve, reject) => {
-      const path = this.base.pathname.replace(/\/+$/, "") + call.path;
-      const { hostname, port } = this.base;
       const headers = { ...call.headers, "content-length": String(Buffer.byteLength(call.body)) };
       const request = this.send({
-        // Without the brackets of an IPv6 address.
-        hostname: hostname.replace(/^\[|\]$/g, ""),
-        port,
-        path,
+        hostname: this.hostname,
+        port: this.port,
+        path: this.prefix + call.path,
         ...this.tls,
         method: call.method,
         headers,
