@@ -85,8 +85,6 @@ class Case:
             assert [event.name for event in events] == [event["name"] for event in expected]
             for event, wanted in zip(events, expected, strict=True):
                 fields: dict[str, Any] = {name: value for name, value in wanted.items() if name != "name"}
-                if "cause" in fields:
-                    self.causes([fields.pop("cause")], [event.fields["cause"]])
                 assert {name: event.fields[name] for name in fields} == fields
 
     def compare(self, expected: dict[str, Any], result: Any, error: BaseException | None) -> None:
